@@ -1,0 +1,194 @@
+"""The tree of trajectories that ARPO samples for one question.
+
+A trajectory owns the turns that it generated itself; a fork also walks over the turns of its ancestors up to the
+turn at which it was forked. Two trajectories share a token if and only if they share the turn that generated it:
+turns are merged by who generated them, never by equal tokens.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+import numpy as np
+
+
+class StopReason(enum.StrEnum):
+    """Why a trajectory ended (DESIGN.md, section 1, rule 6)."""
+
+    ANSWER = "answer"
+    NO_ANSWER = "no_answer"
+    TOKEN_LIMIT = "token_limit"
+    TOOL_CALL_LIMIT = "tool_call_limit"
+    MALFORMED_CALL = "malformed_call"
+    BROKEN_TOOL = "broken_tool"
+    DEADLINE = "deadline"
+    ENGINE_FAILURE = "engine_failure"
+
+
+#: Endings that say nothing about the policy: such a trajectory is in neither the group mean nor the loss.
+MASKED_STOP_REASONS = frozenset({StopReason.BROKEN_TOOL, StopReason.DEADLINE, StopReason.ENGINE_FAILURE})
+
+
+class ToolStatus(enum.StrEnum):
+    """What became of one tool call."""
+
+    OK = "ok"
+    ERROR = "error"
+    TIMEOUT = "timeout"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One executed tool call. `latency_s` is wall time in seconds."""
+
+    name: str
+    status: ToolStatus
+    latency_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One environment step of one trajectory.
+
+    Attributes:
+        token_ids: [n] int32, the tokens that the model generated, as sampled.
+        log_probs: [n] float32, the engine's log-probs of them at the sampling temperature (the behaviour policy).
+        entropies: [min(k, n)] float32 nats, the entropies of the first k generated tokens (paper eq. 3).
+        observation: [m] int32, the tool response that follows; empty after the last turn.
+        weight_version: the version of the weights that sampled the tokens.
+        tool_call: the call that produced `observation`, if one was executed.
+    """
+
+    token_ids: np.ndarray
+    log_probs: np.ndarray
+    entropies: np.ndarray
+    observation: np.ndarray
+    weight_version: int = 0
+    tool_call: ToolCall | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """One leaf of the tree, one agent of the episode.
+
+    Attributes:
+        agent_id: "0", "1", ... for roots; the first fork of "0" is "0.0".
+        turns: the turns that this trajectory generated itself.
+        stop_reason: why it ended.
+        reward: the sum of its rewards.
+        accuracy: acc of the reward, in [0, 1].
+        format_valid: whether the whole path keeps to the format.
+        parent: the agent it was forked from; None for a root.
+        num_inherited_turns: how many turns of the parent's PATH precede its own turns (0 for a root). A fork shares
+            the parent's turns 0 .. num_inherited_turns - 1 and the tool response that ends the last of them.
+        topped_up: whether it is a root that was added after the others had ended (rule 5).
+    """
+
+    agent_id: str
+    turns: tuple[Turn, ...]
+    stop_reason: StopReason
+    reward: float = 0.0
+    accuracy: float = 0.0
+    format_valid: bool = False
+    parent: str | None = None
+    num_inherited_turns: int = 0
+    topped_up: bool = False
+
+    @property
+    def counts(self) -> bool:
+        """Whether the trajectory is in the group mean and in the loss."""
+        return self.stop_reason not in MASKED_STOP_REASONS
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionTree:
+    """All trajectories of one question. `prompt` is [p] int32; parents precede their forks in `trajectories`."""
+
+    question_id: str
+    prompt: np.ndarray
+    trajectories: tuple[Trajectory, ...]
+
+    def by_id(self) -> dict[str, Trajectory]:
+        return {t.agent_id: t for t in self.trajectories}
+
+    def path(self, agent_id: str) -> list[Turn]:
+        """All turns from the prompt to the end of `agent_id`, the inherited ones included."""
+        by_id = self.by_id()
+        trajectory = by_id[agent_id]
+        if trajectory.parent is None:
+            return list(trajectory.turns)
+        return self.path(trajectory.parent)[: trajectory.num_inherited_turns] + list(trajectory.turns)
+
+    def num_generated_tokens(self, agent_id: str) -> int:
+        """|o_l|: the generated tokens on the whole path of a leaf (a shared token counts once per leaf)."""
+        return sum(len(turn.token_ids) for turn in self.path(agent_id))
+
+
+@dataclass(frozen=True, slots=True)
+class TreeNode:
+    """One turn in the depth-first order of a tree.
+
+    Attributes:
+        trajectory: index into `QuestionTree.trajectories` of the one that generated the turn.
+        turn: index into that trajectory's own `turns`.
+        parent: index of the parent node in the depth-first list; -1 below the prompt.
+        leaf_begin, leaf_end: the half-open range of the leaves below (or at) this node, in `TreeLayout.leaves` order.
+    """
+
+    trajectory: int
+    turn: int
+    parent: int
+    leaf_begin: int
+    leaf_end: int
+
+
+@dataclass(frozen=True, slots=True)
+class TreeLayout:
+    """Depth-first order of the turns on the path of a leaf that counts.
+
+    Attributes:
+        nodes: N nodes, parents before children; the turns below a node follow it without a gap.
+        leaves: L indices into `QuestionTree.trajectories`, so ordered that the leaves below any node are contiguous.
+    """
+
+    nodes: tuple[TreeNode, ...]
+    leaves: tuple[int, ...]
+
+
+def depth_first_layout(tree: QuestionTree) -> TreeLayout:
+    """Orders the turns of `tree` depth first; turns that no counting leaf passes are left out."""
+    index = {t.agent_id: i for i, t in enumerate(tree.trajectories)}
+    # attach[(i, j)]: the trajectories whose own turns follow turn j of trajectory i's PATH; j = -1 is the prompt.
+    attached: dict[tuple[int, int], list[int]] = {}
+    for i, trajectory in enumerate(tree.trajectories):
+        owner, depth = i, trajectory.num_inherited_turns - 1
+        while depth >= 0 and depth < tree.trajectories[owner].num_inherited_turns:
+            parent = tree.trajectories[owner].parent
+            owner = index[parent]
+        attached.setdefault((owner if depth >= 0 else -1, depth), []).append(i)
+
+    nodes: list[TreeNode] = []
+    leaves: list[int] = []
+
+    def visit_trajectory(i: int, own_turn: int, parent_node: int) -> None:
+        """Places turn `own_turn` of trajectory i and everything below it."""
+        trajectory = tree.trajectories[i]
+        if own_turn == len(trajectory.turns):
+            if trajectory.counts:
+                leaves.append(i)
+            return
+        position, first_leaf = len(nodes), len(leaves)
+        nodes.append(TreeNode(i, own_turn, parent_node, first_leaf, first_leaf))
+        visit_trajectory(i, own_turn + 1, position)
+        for child in attached.get((i, trajectory.num_inherited_turns + own_turn), ()):
+            if child != i:
+                visit_trajectory(child, 0, position)
+        if len(leaves) == first_leaf:
+            del nodes[position:]
+        else:
+            nodes[position] = TreeNode(i, own_turn, parent_node, first_leaf, len(leaves))
+
+    for root in attached.get((-1, -1), ()):
+        visit_trajectory(root, 0, -1)
+    return TreeLayout(tuple(nodes), tuple(leaves))

@@ -1,0 +1,129 @@
+"""What the tree sampler needs of an inference engine.
+
+An engine is synchronous and is driven by one thread: `submit` any number of requests, `step` until they are
+finished, `cancel` what is no longer wanted. Nothing here imports vLLM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One turn to generate.
+
+    Attributes:
+        request_id: unique among the unfinished requests of the engine.
+        prompt_token_ids: the whole prefix (prompt, earlier turns, tool responses).
+        max_tokens: at most so many tokens are generated; >= 1.
+        temperature: the sampling temperature; 0 is greedy decoding.
+        stop: generation ends after the token that completes one of these strings; that token is kept as sampled.
+        entropy_window: k, the number of leading generated tokens whose entropy is measured; 0 measures none.
+        seed: of this request's sampler; None leaves it to the engine.
+    """
+
+    request_id: str
+    prompt_token_ids: list[int]
+    max_tokens: int
+    temperature: float = 1.0
+    stop: tuple[str, ...] = ()
+    entropy_window: int = 0
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EntropyReady:
+    """The first k tokens of a running request are generated. `entropies` is [k] float32, nats, whole vocabulary.
+
+    Sent once per request, in the engine step in which the k-th token arrives. A request that ends earlier sends only
+    `Finished`.
+    """
+
+    request_id: str
+    entropies: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A request is finished.
+
+    Attributes:
+        token_ids: [n] int32, as sampled, the end-of-sequence or stop token included.
+        log_probs: [n] float32, of the sampled tokens at the sampling temperature (at temperature 0: at 1).
+        entropies: [min(k, n)] float32 nats.
+        finish_reason: "stop" (end of sequence or a stop string), "length" (max_tokens) or "error" (the engine failed
+            this request; the arrays hold what had arrived).
+        num_cached_tokens: prompt tokens that came from the prefix cache.
+        weight_version: of the weights that sampled the tokens.
+    """
+
+    request_id: str
+    token_ids: np.ndarray
+    log_probs: np.ndarray
+    entropies: np.ndarray
+    finish_reason: str
+    num_cached_tokens: int = 0
+    weight_version: int = 0
+
+
+EngineEvent = EntropyReady | Finished
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """What every engine is built from; `engine_kwargs` goes to the implementation (for vLLM: `EngineArgs`).
+
+    Attributes:
+        model_name_or_path: a Hugging Face id or folder.
+        dtype: "bfloat16", "float16" or "float32".
+        max_context_tokens: prompt plus response, at most.
+        num_threads: CPU threads for the engine; None leaves the default.
+        seed: of the engine.
+    """
+
+    model_name_or_path: str
+    dtype: str = "bfloat16"
+    max_context_tokens: int = 4096
+    num_threads: int | None = None
+    seed: int = 0
+    engine_kwargs: dict = field(default_factory=dict)
+
+
+class Engine(Protocol):
+    """A continuous-batching inference engine."""
+
+    vocab_size: int
+    """V: the width of the logits."""
+    weight_version: int
+    """Version of the weights in use; -1 for the weights that the engine was started with."""
+
+    def submit(self, request: GenerationRequest) -> None:
+        """Queues a request; it joins the running batch at the next step."""
+
+    def step(self) -> list[EngineEvent]:
+        """Advances every running request by one token and returns what happened."""
+
+    def has_unfinished(self) -> bool:
+        """Whether `step` has anything to do."""
+
+    def cancel(self, request_id: str) -> None:
+        """Drops a request; no further event bears its id. Unknown ids are ignored."""
+
+    def update_weights(self, weights: Iterable[tuple[str, np.ndarray]], version: int) -> None:
+        """Replaces all weights (Hugging Face names, tied ones included) and drops the prefix cache.
+
+        Raises:
+            ValueError: a name is unknown or missing; the engine must not be used after that.
+            RuntimeError: requests are still running.
+        """
+
+    def score(self, token_ids: list[int], temperature: float = 1.0) -> np.ndarray:
+        """Log-probs [n - 1] float32 of token_ids[1:] given their prefixes; for checks, not for speed."""
+
+    def close(self) -> None:
+        """Frees the engine's memory and processes; can be called twice."""
