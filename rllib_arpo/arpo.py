@@ -1,0 +1,210 @@
+"""`ARPO`: Agentic Reinforced Policy Optimization (arXiv 2507.19849) as an RLlib algorithm."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import ray
+from ray.rllib.algorithms.algorithm import Algorithm
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE
+from ray.rllib.callbacks.utils import make_callback
+from ray.rllib.utils.annotations import override
+from ray.rllib.utils.metrics import (
+    ENV_RUNNER_RESULTS,
+    EVALUATION_RESULTS,
+    LEARNER_RESULTS,
+    NUM_ENV_STEPS_SAMPLED,
+    NUM_ENV_STEPS_SAMPLED_LIFETIME,
+    NUM_EPISODES,
+    NUM_EPISODES_LIFETIME,
+    TIMERS,
+    WEIGHTS_SEQ_NO,
+)
+
+from rllib_arpo import validation
+from rllib_arpo.arpo_config import ARPOConfig
+from rllib_arpo.rollout.dispatch import sample_on_group
+from rllib_arpo.rollout.metrics import rollout_metrics
+
+if TYPE_CHECKING:
+    from ray.rllib.env.env_runner_group import EnvRunnerGroup
+    from ray.tune.execution.placement_groups import PlacementGroupFactory
+
+    from rllib_arpo.rollout.env_runner import SampledQuestion
+
+#: Under `timers/` in the result: where an iteration's seconds went.
+ROLLOUT_TIMER, UPDATE_TIMER, SYNC_TIMER = "rollout", "update", "sync"
+#: Key of the algorithm's state: the number of the first question that has not been asked yet.
+NEXT_QUESTION = "next_question"
+
+
+class ARPO(Algorithm):
+    """Samples a tree of trajectories per question, updates the policy with it, pushes the new weights."""
+
+    @classmethod
+    @override(Algorithm)
+    def get_default_config(cls) -> ARPOConfig:
+        return ARPOConfig()
+
+    @classmethod
+    @override(Algorithm)
+    def default_resource_request(cls, config: AlgorithmConfig | dict) -> PlacementGroupFactory:
+        factory = super().default_resource_request(config)
+        validation.check_cluster_resources(factory.bundles)
+        return factory
+
+    @override(Algorithm)
+    def setup(self, config: ARPOConfig) -> None:
+        self._next_question = 0
+        self.last_evaluation: list[SampledQuestion] = []
+        super().setup(config)
+        self._push_weights()
+
+    @override(Algorithm)
+    def training_step(self) -> None:
+        """One iteration: sample the next questions, update on their trees, hand the new weights to the engines."""
+        with self.metrics.log_time((TIMERS, ROLLOUT_TIMER), reduce="mean", window=1):
+            batch = self._sample_batch()
+        with self.metrics.log_time((TIMERS, UPDATE_TIMER), reduce="mean", window=1):
+            self._update(batch)
+        with self.metrics.log_time((TIMERS, SYNC_TIMER), reduce="mean", window=1):
+            self._push_weights()
+
+    def _sample_batch(self) -> list[SampledQuestion]:
+        """Samples `questions_per_batch` questions; DAPO replaces those whose rewards are all equal by new ones."""
+        start = time.perf_counter()
+        batch = self._ask_next(self.config.questions_per_batch)
+        asked = list(batch)
+        rounds = 0
+        while rounds < self.config.max_resample_rounds and not all(s.stats.has_signal for s in batch):
+            batch = [s for s in batch if s.stats.has_signal]
+            fresh = self._ask_next(self.config.questions_per_batch - len(batch))
+            batch, asked, rounds = batch + fresh, asked + fresh, rounds + 1
+        metrics = rollout_metrics([s.stats for s in asked], time.perf_counter() - start)
+        self._log_rollout((ENV_RUNNER_RESULTS,), asked, metrics | {"resample_rounds": rounds})
+        return batch
+
+    def _ask_next(self, num_questions: int) -> list[SampledQuestion]:
+        numbers = range(self._next_question, self._next_question + num_questions)
+        self._next_question = numbers.stop
+        return self._ask(self.env_runner_group, numbers, evaluation=False)
+
+    def _ask(self, group: EnvRunnerGroup, numbers: Sequence[int], *, evaluation: bool) -> list[SampledQuestion]:
+        return sample_on_group(
+            group,
+            numbers,
+            evaluation=evaluation,
+            weight_version=self._weight_version,
+            restore=lambda: self.restore_env_runners(group),
+        )
+
+    def _log_rollout(self, prefix: tuple[str, ...], sampled: Sequence[SampledQuestion], metrics: dict) -> None:
+        for name, value in metrics.items():
+            self.metrics.log_value((*prefix, *name.split("/")), value, reduce="mean", window=1)
+        turns = sum(s.stats.num_turns for s in sampled)
+        for key, lifetime_key, value in (
+            (NUM_ENV_STEPS_SAMPLED, NUM_ENV_STEPS_SAMPLED_LIFETIME, turns),
+            (NUM_EPISODES, NUM_EPISODES_LIFETIME, len(sampled)),
+        ):
+            self.metrics.log_value((*prefix, key), value, reduce="sum")
+            self.metrics.log_value((*prefix, lifetime_key), value, reduce="lifetime_sum")
+
+    def _update(self, batch: Sequence[SampledQuestion]) -> None:
+        from rllib_arpo.learner.training_data import QuestionBatch
+
+        turns = self.metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME), default=0)
+        results = self.learner_group.update(
+            training_data=QuestionBatch.from_config([s.episode for s in batch], self.config, seed=self.iteration),
+            timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: turns},
+        )
+        self.metrics.aggregate(results, key=LEARNER_RESULTS)
+
+    def _push_weights(self, group: EnvRunnerGroup | None = None, runners: list[int] | None = None) -> None:
+        """Hands the learner's weights to the engines of `group` and waits until they have them.
+
+        RLlib's own `sync_weights` is fire-and-forget and drops a second request in silence. An engine that did not
+        get the weights refuses to sample (`sample_questions(weight_version=...)`).
+        """
+        group = group or self.env_runner_group
+        state = self.learner_group.get_state(
+            components=f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}", inference_only=True
+        )[COMPONENT_LEARNER]
+        self._weight_version = int(state[WEIGHTS_SEQ_NO])
+        if group.num_remote_env_runners():
+            state = {**state, COMPONENT_RL_MODULE: ray.put(state[COMPONENT_RL_MODULE])}
+        group.foreach_env_runner(
+            "set_state",
+            kwargs={"state": state},
+            remote_worker_ids=runners,
+            local_env_runner=group.num_remote_env_runners() == 0,
+            timeout_seconds=None,
+        )
+
+    @override(Algorithm)
+    def restore_env_runners(self, env_runner_group: EnvRunnerGroup) -> list[int]:
+        """Brings restarted env runners back into service, with the learner's weights in their engines."""
+        restored = env_runner_group.probe_unhealthy_env_runners()
+        if restored:
+            self._counters["total_num_restored_workers"] += len(restored)
+            self._push_weights(env_runner_group, restored)
+        return restored
+
+    @classmethod
+    @override(Algorithm)
+    def _should_create_evaluation_env_runners(cls, eval_config: AlgorithmConfig) -> bool:
+        """Without evaluation env runners of its own, evaluation runs on the training runners' engines."""
+        return eval_config.evaluation_num_env_runners > 0
+
+    @override(Algorithm)
+    def evaluate(self, parallel_train_future: Any = None) -> dict[str, Any]:
+        """Answers the first `evaluation_duration` held-out questions with the learner's current weights.
+
+        The trees are kept in `last_evaluation`.
+        """
+        callback = {"callbacks_objects": self.callbacks}
+        make_callback(
+            "on_evaluate_start",
+            callbacks_functions=self.config.callbacks_on_evaluate_start,
+            kwargs={"algorithm": self, "metrics_logger": self.metrics},
+            **callback,
+        )
+        group = self.eval_env_runner_group or self.env_runner_group
+        self._push_weights(group)
+        start = time.perf_counter()
+        self.last_evaluation = self._ask(group, range(self._num_evaluation_questions(group)), evaluation=True)
+        metrics = rollout_metrics([s.stats for s in self.last_evaluation], time.perf_counter() - start)
+        prefix = (EVALUATION_RESULTS, ENV_RUNNER_RESULTS)
+        self._log_rollout(prefix, self.last_evaluation, metrics)
+        results = self.metrics.peek((EVALUATION_RESULTS,), default={}, latest_merged_only=True)
+        make_callback(
+            "on_evaluate_end",
+            callbacks_functions=self.config.callbacks_on_evaluate_end,
+            kwargs={"algorithm": self, "metrics_logger": self.metrics, "evaluation_metrics": results},
+            **callback,
+        )
+        return results
+
+    def _num_evaluation_questions(self, group: EnvRunnerGroup) -> int:
+        """`evaluation_duration`, or all held-out questions when there are fewer."""
+        available = group.foreach_env_runner(
+            lambda runner: runner.num_questions(evaluation=True),
+            local_env_runner=group.num_remote_env_runners() == 0,
+        )
+        return min([self.config.evaluation_duration, *(n for n in available if n is not None)])
+
+    @override(Algorithm)
+    def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        return super().get_state(*args, **kwargs) | {NEXT_QUESTION: self._next_question}
+
+    @override(Algorithm)
+    def set_state(self, state: dict[str, Any]) -> None:
+        super().set_state(state)
+        self._next_question = state.get(NEXT_QUESTION, self._next_question)
+
+    @override(Algorithm)
+    def restore_from_path(self, path: Any, *args: Any, **kwargs: Any) -> None:
+        super().restore_from_path(path, *args, **kwargs)
+        self._push_weights()

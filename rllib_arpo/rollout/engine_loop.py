@@ -1,0 +1,128 @@
+"""Makes a step-driven engine awaitable: many coroutines wait for their turns while one thread steps the engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+import numpy as np
+
+from rllib_arpo.engine.engine import Engine, EngineEvent, EntropyReady, Finished, GenerationRequest
+
+OnEntropies = Callable[[np.ndarray], None]
+
+
+@dataclass(slots=True)
+class _Pending:
+    future: asyncio.Future[Finished]
+    on_entropies: OnEntropies | None
+
+
+class EngineLoop:
+    """Runs an engine for the coroutines of one event loop.
+
+    Requests that are submitted while the engine steps join it at the next step; nothing waits for a batch to
+    complete. `on_entropies` is called exactly once per request that did not fail, between two engine steps: with the
+    first k entropies as soon as the k-th token is there, or with fewer when the turn ends before.
+
+    Use as an async context manager.
+    """
+
+    def __init__(self, engine: Engine, executor: Executor):
+        """Args: `executor` has the one thread that may touch `engine`."""
+        self._engine = engine
+        self._executor = executor
+        self._pending: dict[str, _Pending] = {}
+        self._submitted: list[GenerationRequest] = []
+        self._cancelled: list[str] = []
+        self._wake = asyncio.Event()
+        self.num_generated_tokens = 0
+
+    async def __aenter__(self) -> EngineLoop:
+        self._task = asyncio.create_task(self._run())
+        return self
+
+    async def __aexit__(self, *_exc_info) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        await asyncio.get_running_loop().run_in_executor(self._executor, self._cancel_all)
+
+    async def generate(self, request: GenerationRequest, on_entropies: OnEntropies | None = None) -> Finished:
+        """Generates one turn. Cancelling the coroutine cancels the request.
+
+        Raises:
+            Exception: whatever the engine's `step` raised; the engine is then taken for dead.
+        """
+        future: asyncio.Future[Finished] = asyncio.get_running_loop().create_future()
+        self._pending[request.request_id] = _Pending(future, on_entropies)
+        self._submitted.append(request)
+        self._wake.set()
+        if self._task.done():
+            self._fail(self._task.exception() or RuntimeError("The engine loop has ended."))
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self._pending.pop(request.request_id, None)
+            self._cancelled.append(request.request_id)
+            self._wake.set()
+            raise
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                if not self._pending:
+                    self._wake.clear()
+                    await self._wake.wait()
+                submitted, self._submitted = self._submitted, []
+                cancelled, self._cancelled = self._cancelled, []
+                events = await loop.run_in_executor(self._executor, self._advance, submitted, cancelled)
+                for event in events:
+                    self._dispatch(event)
+                # Let those who got an event submit what follows before the next step: once to start a fork's
+                # coroutine, once more to let it reach its request.
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+        except Exception as error:
+            self._fail(error)
+            raise
+
+    def _advance(self, submitted: list[GenerationRequest], cancelled: list[str]) -> list[EngineEvent]:
+        """In the engine's thread. A request that was cancelled before it was submitted is still dropped."""
+        for request in submitted:
+            self._engine.submit(request)
+        for request_id in cancelled:
+            self._engine.cancel(request_id)
+        return self._engine.step() if self._engine.has_unfinished() else []
+
+    def _dispatch(self, event: EngineEvent) -> None:
+        pending = self._pending.get(event.request_id)
+        if pending is None:
+            return
+        if isinstance(event, EntropyReady):
+            self._call_once(pending, event.entropies)
+            return
+        del self._pending[event.request_id]
+        self.num_generated_tokens += len(event.token_ids)
+        if event.finish_reason != "error":
+            self._call_once(pending, event.entropies)
+        if not pending.future.done():
+            pending.future.set_result(event)
+
+    @staticmethod
+    def _call_once(pending: _Pending, entropies: np.ndarray) -> None:
+        if pending.on_entropies is not None:
+            pending.on_entropies(entropies)
+            pending.on_entropies = None
+
+    def _fail(self, error: BaseException) -> None:
+        for pending in self._pending.values():
+            if not pending.future.done():
+                pending.future.set_exception(error)
+        self._pending.clear()
+
+    def _cancel_all(self) -> None:
+        for request_id in [*self._pending, *self._cancelled]:
+            self._engine.cancel(request_id)

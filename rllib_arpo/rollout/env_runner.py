@@ -1,0 +1,255 @@
+"""`ARPOEnvRunner`: owns an inference engine and a pool of environments, and keeps many questions in flight."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import ray
+from ray.rllib.core import COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
+from ray.rllib.env import INPUT_ENV_SINGLE_SPACES, INPUT_ENV_SPACES
+from ray.rllib.env.env_context import EnvContext
+from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
+from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
+from ray.rllib.utils.annotations import override
+from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME, WEIGHTS_SEQ_NO
+from ray.tune.registry import ENV_CREATOR, _global_registry
+
+from rllib_arpo.engine import make_engine
+from rllib_arpo.engine.engine import Engine, EngineConfig
+from rllib_arpo.envs.forkable_env import ForkableMultiAgentEnv
+from rllib_arpo.logging.progress import RolloutProgress
+from rllib_arpo.rollout.engine_loop import EngineLoop
+from rllib_arpo.rollout.episodes import tree_to_episode
+from rllib_arpo.rollout.metrics import QuestionStats, question_stats, rollout_metrics
+from rllib_arpo.rollout.settings import RolloutSettings
+from rllib_arpo.rollout.tree_sampler import TreeSampler
+
+if TYPE_CHECKING:
+    from rllib_arpo.arpo import ARPOConfig
+
+#: Config attributes that every environment finds in its `env_config`, beside what the user put there.
+ENV_CONFIG_KEYS = (
+    "model_name_or_path",
+    "max_context_tokens",
+    "max_response_tokens",
+    "max_turn_tokens",
+    "max_tool_calls",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SampledQuestion:
+    """One question with its tree, as the driver gets it. `number` is the question's number in its task."""
+
+    number: int
+    episode: MultiAgentEpisode
+    stats: QuestionStats
+
+
+def make_env(config: ARPOConfig, worker_index: int = 0) -> ForkableMultiAgentEnv:
+    """Builds the environment that `config` names; its `env_config` is completed by `ENV_CONFIG_KEYS`."""
+    defaults = {key: getattr(config, key) for key in ENV_CONFIG_KEYS}
+    context = EnvContext(
+        defaults | {"seed": config.seed or 0} | dict(config.env_config),
+        worker_index=worker_index,
+        num_workers=config.num_env_runners,
+    )
+    if isinstance(config.env, str):
+        return _global_registry.get(ENV_CREATOR, config.env)(context)
+    return config.env(context)
+
+
+class ARPOEnvRunner(MultiAgentEnvRunner):
+    """Samples whole questions, each as one `MultiAgentEpisode` with one agent per trajectory.
+
+    The policy is an inference engine, not an RLModule: `module` is None and `set_state` hands the learner's weights
+    to the engine. One thread owns the engine; the event loop of `sample` runs the environments and tools meanwhile.
+    `num_envs_per_env_runner` questions are in flight at a time.
+    """
+
+    @override(MultiAgentEnvRunner)
+    def __init__(self, config: ARPOConfig, **kwargs: Any):
+        self._engine_thread = ThreadPoolExecutor(1, thread_name_prefix="engine")
+        self._own_questions: Iterator[int] = itertools.count()
+        self._envs: dict[bool, list[ForkableMultiAgentEnv]] = {}
+        super().__init__(config=config, **kwargs)
+
+    @override(MultiAgentEnvRunner)
+    def make_env(self) -> None:
+        """Makes the pool of training environments (a dedicated evaluation runner: of its own configuration)."""
+        self._envs[self.config.in_evaluation] = self._make_envs(self.config)
+        self.env = self._envs[self.config.in_evaluation][0]
+        self.num_envs = len(self._envs[self.config.in_evaluation])
+
+    def _make_envs(self, config: ARPOConfig) -> list[ForkableMultiAgentEnv]:
+        envs = [make_env(config, self.worker_index or 0) for _ in range(config.num_envs_per_env_runner)]
+        if not isinstance(envs[0], ForkableMultiAgentEnv):
+            raise ValueError(f"env={config.env!r} is a {type(envs[0]).__name__}, not a ForkableMultiAgentEnv.")
+        return envs
+
+    @override(MultiAgentEnvRunner)
+    def make_module(self) -> None:
+        """Starts the engine in the thread that will own it."""
+        self.module = None
+        if self.env is not None:
+            self.engine: Engine = self._engine_thread.submit(make_engine, *self._engine_args()).result()
+
+    def _engine_args(self) -> tuple[str, EngineConfig]:
+        config = self.config
+        return config.engine, EngineConfig(
+            model_name_or_path=config.model_name_or_path,
+            dtype=config.dtype,
+            max_context_tokens=config.max_context_tokens,
+            num_threads=config.engine_num_threads,
+            seed=(config.seed or 0) + (self.worker_index or 0),
+            engine_kwargs=dict(config.engine_kwargs),
+        )
+
+    @override(MultiAgentEnvRunner)
+    def sample(
+        self,
+        *,
+        num_timesteps: int | None = None,
+        num_episodes: int | None = None,
+        explore: bool | None = None,
+        random_actions: bool = False,
+        force_reset: bool = False,
+    ) -> list[MultiAgentEpisode]:
+        """RLlib's call: samples the next `num_episodes` questions (default: one per environment) of this runner."""
+        if num_timesteps is not None or random_actions:
+            raise ValueError("ARPOEnvRunner.sample takes num_episodes (questions), not num_timesteps or random_actions.")
+        numbers = list(itertools.islice(self._own_questions, num_episodes or self.num_envs))
+        start = time.perf_counter()
+        sampled = self.sample_questions(numbers, explore=explore, evaluation=self.config.in_evaluation)
+        metrics = rollout_metrics([s.stats for s in sampled], time.perf_counter() - start)
+        for name, value in metrics.items():
+            self.metrics.log_value(tuple(name.split("/")), value, window=1)
+        return [s.episode for s in sampled]
+
+    def sample_questions(
+        self,
+        numbers: Sequence[int],
+        *,
+        explore: bool | None = None,
+        evaluation: bool = False,
+        weight_version: int | None = None,
+    ) -> list[SampledQuestion]:
+        """Samples the questions with these numbers, in this order, many at a time.
+
+        Args:
+            numbers: of the task's questions.
+            explore: False decodes one greedy trajectory per question; None takes the configuration's word.
+            evaluation: whether to use the environments and settings of the evaluation configuration.
+            weight_version: the version that the engine must have.
+
+        Raises:
+            RuntimeError: the engine has other weights.
+        """
+        if weight_version is not None and self.engine.weight_version != weight_version:
+            raise RuntimeError(
+                f"Env runner {self.worker_index} has weights of version {self.engine.weight_version}, not {weight_version}."
+            )
+        config = self.config if evaluation == self.config.in_evaluation else self._evaluation_config()
+        if evaluation not in self._envs:
+            self._envs[evaluation] = self._make_envs(config)
+        settings = RolloutSettings.from_config(config, explore=config.explore if explore is None else explore)
+        sampled = asyncio.run(self._sample_all(list(numbers), self._envs[evaluation], settings))
+        self.num_env_steps_sampled_lifetime += sum(s.stats.num_turns for s in sampled)
+        return sampled
+
+    def _evaluation_config(self) -> ARPOConfig:
+        return self.config.get_evaluation_config_object()
+
+    async def _sample_all(
+        self, numbers: list[int], envs: list[ForkableMultiAgentEnv], settings: RolloutSettings
+    ) -> list[SampledQuestion]:
+        waiting = iter(numbers)
+        results: dict[int, SampledQuestion] = {}
+        label = f"rollout {self.worker_index}" if self.worker_index else "rollout"
+        with RolloutProgress(len(numbers), label, enabled=self.config.progress_bar) as progress:
+            async with EngineLoop(self.engine, self._engine_thread) as engine:
+
+                async def work(env: ForkableMultiAgentEnv) -> None:
+                    """One environment: takes the next question as soon as the one before has ended."""
+                    for number in waiting:
+                        sampler = TreeSampler(env, engine, settings, self.engine.vocab_size)
+                        tree, counts = await sampler.sample(number)
+                        stats = question_stats(tree, counts)
+                        results[number] = SampledQuestion(number, tree_to_episode(tree), stats)
+                        progress.update(questions=1, tokens=stats.num_generated_tokens, forks=stats.num_forks)
+
+                async with asyncio.TaskGroup() as group:
+                    for env in envs[: len(numbers)]:
+                        group.create_task(work(env))
+        return [results[number] for number in numbers]
+
+    def num_questions(self, *, evaluation: bool) -> int | None:
+        """How many different questions the task has; None when they are generated without end."""
+        if evaluation not in self._envs:
+            self._envs[evaluation] = self._make_envs(self._evaluation_config())
+        return self._envs[evaluation][0].num_questions
+
+    @override(MultiAgentEnvRunner)
+    def get_spaces(self) -> dict[str, tuple]:
+        if self.env is None:
+            return self.spaces
+        spaces = (self.env.observation_space, self.env.action_space)
+        return {INPUT_ENV_SPACES: spaces, INPUT_ENV_SINGLE_SPACES: spaces, DEFAULT_MODULE_ID: spaces}
+
+    @override(MultiAgentEnvRunner)
+    def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
+        """The weights are the learner's; the runner adds none of its own."""
+        return {
+            NUM_ENV_STEPS_SAMPLED_LIFETIME: self.num_env_steps_sampled_lifetime,
+            WEIGHTS_SEQ_NO: self._weights_seq_no,
+        }
+
+    @override(MultiAgentEnvRunner)
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Loads the weights in `state`, if any, into the engine, unless it has that version."""
+        if NUM_ENV_STEPS_SAMPLED_LIFETIME in state:
+            self.num_env_steps_sampled_lifetime = state[NUM_ENV_STEPS_SAMPLED_LIFETIME]
+        if COMPONENT_RL_MODULE not in state or self.env is None:
+            return
+        weights = state[COMPONENT_RL_MODULE]
+        if isinstance(weights, ray.ObjectRef):
+            weights = ray.get(weights)
+        version = int(state.get(WEIGHTS_SEQ_NO, 0))
+        if version != self.engine.weight_version:
+            self._call_engine("update_weights", weights[DEFAULT_MODULE_ID].items(), version)
+        self._weights_seq_no = version
+
+    def weight_version(self) -> int:
+        """The version of the engine's weights; -1 before the first `set_state`."""
+        return self.engine.weight_version
+
+    def score(self, token_ids: list[int], temperature: float = 1.0) -> np.ndarray:
+        """The engine's log-probs [n - 1] of token_ids[1:]; for checks."""
+        return self._call_engine("score", token_ids, temperature)
+
+    def _call_engine(self, method: str, *args: Any) -> Any:
+        return self._engine_thread.submit(getattr(self.engine, method), *args).result()
+
+    @override(MultiAgentEnvRunner)
+    def get_metrics(self) -> dict[str, Any]:
+        return self.metrics.reduce()
+
+    @override(MultiAgentEnvRunner)
+    def assert_healthy(self) -> None:
+        assert self.env is not None
+        assert self.engine is not None
+
+    @override(MultiAgentEnvRunner)
+    def stop(self) -> None:
+        for env in itertools.chain.from_iterable(self._envs.values()):
+            env.close()
+        if self.env is not None:
+            self._call_engine("close")
+        self._engine_thread.shutdown()

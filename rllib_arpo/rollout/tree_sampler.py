@@ -1,0 +1,237 @@
+"""Adaptive rollout of one question: every trajectory is a coroutine, forks are coroutines that it starts.
+
+Follows DESIGN.md, section 1, "Adaptive rollout"; the numbers in brackets below are its rules.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from rllib_arpo.core.branching import num_forks
+from rllib_arpo.core.entropy import entropy_delta
+from rllib_arpo.core.tree import QuestionTree, StopReason, Trajectory, Turn
+from rllib_arpo.engine.engine import Finished, GenerationRequest
+from rllib_arpo.envs.forkable_env import INFO_STEP, OPTION_NUM_ROOTS, OPTION_QUESTION, ForkableMultiAgentEnv, StepInfo
+from rllib_arpo.rollout.engine_loop import EngineLoop
+from rllib_arpo.rollout.settings import RolloutSettings
+
+
+@dataclass(slots=True)
+class BranchingCounts:
+    """What happened at the nodes of one tree, beyond what the tree itself tells.
+
+    Attributes:
+        eligible_nodes: nodes that were decided while budget remained.
+        fork_events: nodes that got at least one child.
+        initial_entropies, after_tool_entropies: window means in nats, one per root and one per decided node.
+        deltas: dH of every decided node.
+        prefix_tokens_reused: tokens of the forks' prefixes that came from the engine's prefix cache.
+    """
+
+    eligible_nodes: int = 0
+    fork_events: int = 0
+    initial_entropies: list[float] = field(default_factory=list)
+    after_tool_entropies: list[float] = field(default_factory=list)
+    deltas: list[float] = field(default_factory=list)
+    prefix_tokens_reused: int = 0
+
+
+@dataclass(slots=True)
+class _Agent:
+    """A trajectory that is being sampled. `context` is everything the model has read and written on its path."""
+
+    agent_id: str
+    context: list[int]
+    num_prompt_tokens: int
+    parent: _Agent | None = None
+    num_inherited_turns: int = 0
+    topped_up: bool = False
+    initial_entropies: np.ndarray | None = None
+    turns: list[Turn] = field(default_factory=list)
+    num_children: int = 0
+    reward: float = 0.0
+    stop: StepInfo | None = None
+
+    @property
+    def num_path_turns(self) -> int:
+        return self.num_inherited_turns + len(self.turns)
+
+    def finished(self) -> Trajectory:
+        stop = self.stop or StepInfo(stop_reason=StopReason.DEADLINE)
+        return Trajectory(
+            agent_id=self.agent_id,
+            turns=tuple(self.turns),
+            stop_reason=stop.stop_reason,
+            reward=self.reward,
+            accuracy=stop.accuracy,
+            format_valid=stop.format_valid,
+            parent=self.parent.agent_id if self.parent else None,
+            num_inherited_turns=self.num_inherited_turns,
+            topped_up=self.topped_up,
+        )
+
+
+class TreeSampler:
+    """Samples the tree of one question in one environment."""
+
+    def __init__(
+        self,
+        env: ForkableMultiAgentEnv,
+        engine: EngineLoop,
+        settings: RolloutSettings,
+        vocab_size: int,
+        on_fork: Callable[[int], None] = lambda children: None,
+    ):
+        self._env = env
+        self._engine = engine
+        self._settings = settings
+        self._vocab_size = vocab_size
+        self._on_fork = on_fork
+
+    async def sample(self, question: int) -> tuple[QuestionTree, BranchingCounts]:
+        """Asks question number `question` and returns its tree: M trajectories, fewer only after a deadline."""
+        settings = self._settings
+        self._question = question
+        self._rng = np.random.default_rng([settings.seed, question])
+        self._fork_budget = settings.num_rollouts - settings.num_initial_rollouts
+        self._counts = BranchingCounts()
+        observations, infos = self._env.reset(
+            options={OPTION_QUESTION: question, OPTION_NUM_ROOTS: settings.num_initial_rollouts}
+        )
+        prompt = np.asarray(observations["0"], np.int32)
+        self._agents = [_Agent(agent, list(map(int, obs)), len(prompt)) for agent, obs in observations.items()]
+        try:
+            async with asyncio.timeout(settings.question_deadline_s):
+                await self._run_all(self._agents)
+                await self._run_all(self._top_up())
+        except TimeoutError:
+            pass  # [6] who has not ended by now has no stop reason yet: `finished` calls it DEADLINE.
+        tree = QuestionTree(str(infos["0"]["question_id"]), prompt, tuple(a.finished() for a in self._agents))
+        return tree, self._counts
+
+    async def _run_all(self, agents: list[_Agent]) -> None:
+        """Runs `agents` and every fork that they start until all have ended."""
+        async with asyncio.TaskGroup() as self._group:
+            for agent in list(agents):
+                self._group.create_task(self._run(agent))
+
+    def _top_up(self) -> list[_Agent]:
+        """[5] What forks left of the budget is filled with fresh trajectories, all at once; they never fork."""
+        first = self._settings.num_initial_rollouts
+        added = []
+        for i in range(first, first + self._fork_budget):
+            prompt = self._env.add_agent(str(i))
+            added.append(_Agent(str(i), list(map(int, prompt)), len(prompt), topped_up=True))
+        self._agents += added
+        return added
+
+    async def _run(self, agent: _Agent) -> None:
+        """One trajectory: generate a turn, let the environment answer, until it ends."""
+        while agent.stop is None:
+            max_tokens = self._turn_limit(agent)
+            if max_tokens < 1:
+                agent.stop = StepInfo(stop_reason=StopReason.TOKEN_LIMIT)
+                return
+            finished = await self._engine.generate(
+                self._request(agent, max_tokens), partial(self._on_entropies, agent, agent.num_path_turns)
+            )
+            if finished.finish_reason == "error":
+                agent.stop = StepInfo(stop_reason=StopReason.ENGINE_FAILURE)
+                return
+            if agent.parent is not None and not agent.turns:
+                self._counts.prefix_tokens_reused += finished.num_cached_tokens
+            await self._step(agent, finished)
+
+    async def _step(self, agent: _Agent, finished: Finished) -> None:
+        observation, reward, terminated, truncated, info = await self._env.step_agent(
+            agent.agent_id, finished.token_ids
+        )
+        step: StepInfo = info[INFO_STEP]
+        observation = np.asarray(observation, np.int32)
+        agent.turns.append(
+            Turn(
+                token_ids=finished.token_ids,
+                log_probs=finished.log_probs,
+                entropies=finished.entropies,
+                observation=observation,
+                weight_version=finished.weight_version,
+                tool_call=step.tool_call,
+            )
+        )
+        agent.context += [*finished.token_ids.tolist(), *observation.tolist()]
+        agent.reward += float(reward)
+        if terminated or truncated:
+            agent.stop = step
+
+    def _turn_limit(self, agent: _Agent) -> int:
+        """Tokens that the next turn may have."""
+        settings = self._settings
+        left = min(
+            settings.max_context_tokens - len(agent.context),
+            settings.max_response_tokens - (len(agent.context) - agent.num_prompt_tokens),
+        )
+        return left if settings.max_turn_tokens is None else min(left, settings.max_turn_tokens)
+
+    def _request(self, agent: _Agent, max_tokens: int) -> GenerationRequest:
+        name = f"{self._question}/{agent.agent_id}/{agent.num_path_turns}"
+        return GenerationRequest(
+            request_id=name,
+            prompt_token_ids=list(agent.context),
+            max_tokens=max_tokens,
+            temperature=self._settings.temperature,
+            stop=tuple(self._env.stop),
+            entropy_window=self._settings.entropy_window,
+        )
+
+    def _on_entropies(self, agent: _Agent, num_path_turns: int, entropies: np.ndarray) -> None:
+        """[1] keeps a root's `H_initial`; [4] decides the node below which `agent` goes on, once."""
+        if agent.turns:
+            if not agent.topped_up:
+                self._decide(agent, num_path_turns, entropies)
+        elif agent.parent is None:
+            agent.initial_entropies = entropies
+            if len(entropies):
+                self._counts.initial_entropies.append(float(entropies.mean()))
+
+    def _decide(self, agent: _Agent, num_path_turns: int, entropies: np.ndarray) -> None:
+        """[2], [3]: forks below the tool response that precedes the turn whose first `entropies` these are."""
+        settings, counts = self._settings, self._counts
+        delta = entropy_delta(entropies, agent.initial_entropies, self._vocab_size, settings.entropy_normalization)
+        counts.deltas.append(delta)
+        if len(entropies):
+            counts.after_tool_entropies.append(float(entropies.mean()))
+        if not self._fork_budget:
+            return
+        counts.eligible_nodes += 1
+        children = num_forks(delta, self._fork_budget, settings.branching, self._rng)
+        counts.fork_events += children > 0
+        for _ in range(children):
+            self._fork(agent, num_path_turns)
+        if children:
+            self._on_fork(children)
+
+    def _fork(self, parent: _Agent, num_path_turns: int) -> None:
+        child_id = f"{parent.agent_id}.{parent.num_children}"
+        prefix = [int(token) for token in self._env.fork_agent(parent.agent_id, child_id, num_path_turns)]
+        if prefix != parent.context:
+            raise ValueError(
+                f"{type(self._env).__name__}.fork_agent gave agent {child_id} of question {self._question} "
+                f"{len(prefix)} tokens that are not the {len(parent.context)} tokens of its parent's path."
+            )
+        parent.num_children += 1
+        self._fork_budget -= 1
+        child = _Agent(
+            child_id,
+            prefix,
+            parent.num_prompt_tokens,
+            parent=parent,
+            num_inherited_turns=num_path_turns,
+            initial_entropies=parent.initial_entropies,
+        )
+        self._agents.append(child)
+        self._group.create_task(self._run(child))

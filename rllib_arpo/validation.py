@@ -1,0 +1,266 @@
+"""What `ARPOConfig.validate()` checks: everything, before any actor starts, in one sentence that names the key."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable, Iterable
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ray
+from ray.tune.registry import ENV_CREATOR, _global_registry
+
+from rllib_arpo.core.advantages import ATTRIBUTIONS, LEAF_WEIGHTINGS, LOSS_AGGREGATIONS
+from rllib_arpo.core.branching import BRANCHING_RULES
+from rllib_arpo.core.entropy import ENTROPY_NORMALIZATIONS
+from rllib_arpo.engine import ENGINES
+
+if TYPE_CHECKING:
+    from rllib_arpo.arpo_config import ARPOConfig
+
+#: key -> allowed values.
+CHOICES: dict[str, Iterable[str]] = {
+    "engine": ENGINES,
+    "dtype": ("bfloat16", "float16", "float32", "float64"),
+    "branching": BRANCHING_RULES,
+    "entropy_estimator": ("exact",),
+    "entropy_normalization": ENTROPY_NORMALIZATIONS,
+    "budget_allocation": ("first_come",),
+    "attribution": ATTRIBUTIONS,
+    "leaf_weighting": LEAF_WEIGHTINGS,
+    "loss_aggregation": LOSS_AGGREGATIONS,
+    "baseline": ("group", "batch"),
+    "deterministic": (False,),
+    "lora": (None,),
+    "max_weight_lag": (0,),
+}
+#: key -> smallest allowed integer.
+MINIMA = {
+    "max_context_tokens": 1,
+    "num_rollouts": 1,
+    "num_initial_rollouts": 1,
+    "branch_width": 1,
+    "entropy_window": 1,
+    "max_tool_calls": 0,
+    "max_response_tokens": 1,
+    "max_turn_tokens": 1,
+    "questions_per_batch": 1,
+    "questions_per_minibatch": 1,
+    "num_epochs": 1,
+    "max_tokens_per_pass": 1,
+    "overlong_buffer_tokens": 1,
+    "max_resample_rounds": 0,
+    "engine_num_threads": 1,
+    "learner_num_threads": 1,
+    "num_envs_per_env_runner": 1,
+}
+#: key -> (lower bound, whether the bound itself is allowed).
+BOUNDS = {
+    "temperature": (0.0, False),
+    "question_deadline_s": (0.0, False),
+    "clip_low": (0.0, True),
+    "clip_high": (0.0, True),
+    "dual_clip": (1.0, False),
+    "kl_coeff": (0.0, True),
+    "entropy_coeff": (0.0, True),
+    "importance_cap": (0.0, False),
+    "branch_entropy_weight": (0.0, True),
+    "weight_decay": (0.0, True),
+}
+OPTIONAL = {
+    "max_turn_tokens", "overlong_buffer_tokens", "dual_clip", "importance_cap", "engine_num_threads",
+    "learner_num_threads",
+}  # fmt: skip
+#: Inherited keys that mean nothing here -> what to use instead.
+REPLACEMENTS = {
+    "train_batch_size": "questions_per_batch",
+    "_train_batch_size_per_learner": "questions_per_batch",
+    "minibatch_size": "questions_per_minibatch",
+    "gamma": "nothing: a trajectory's reward is not discounted",
+    "rollout_fragment_length": "questions_per_batch: whole questions are sampled",
+    "batch_mode": "nothing: whole questions are sampled",
+    "sample_timeout_s": "question_deadline_s",
+    "shuffle_batch_per_epoch": "nothing: minibatches are whole questions in sampled order",
+}
+#: Keys that RLlib itself changes in the configuration of the evaluation env runners.
+CHANGED_FOR_EVALUATION = {"rollout_fragment_length", "batch_mode"}
+
+
+def validate(config: ARPOConfig) -> None:
+    """Checks `config`.
+
+    Raises:
+        ValueError: one sentence naming the key.
+    """
+    defaults = type(config)()
+    _check_unknown_keys(vars(config), defaults, "")
+    if isinstance(config.evaluation_config, dict):
+        _check_unknown_keys(config.evaluation_config, defaults, "evaluation_config: ")
+    _check_replaced_keys(config, defaults)
+    for key, allowed in CHOICES.items():
+        _check_choice(key, getattr(config, key), allowed)
+    for key, minimum in MINIMA.items():
+        _check_integer(key, getattr(config, key), minimum)
+    for key, (bound, inclusive) in BOUNDS.items():
+        _check_number(key, getattr(config, key), bound, inclusive)
+    _check_tree(config)
+    _check_update(config)
+    _check_engine_kwargs(config)
+    _check_model(config.model_name_or_path, config.max_context_tokens)
+    _check_env(config)
+    if not config.in_evaluation:
+        check_cluster_resources(_actor_bundles(config))
+
+
+def _check_unknown_keys(keys: Iterable[str], defaults: ARPOConfig, where: str) -> None:
+    """`update_from_dict` sets any key; one that no fresh configuration has is a typing error."""
+    known = [key for key in vars(defaults) if not key.startswith("_")]
+    for key in keys:
+        if not key.startswith("_") and not hasattr(defaults, key):
+            nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+            hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+            raise ValueError(f"{where}{key!r} is no key of {type(defaults).__name__}.{hint}")
+
+
+def _check_replaced_keys(config: ARPOConfig, defaults: ARPOConfig) -> None:
+    for key, replacement in REPLACEMENTS.items():
+        if config.in_evaluation and key in CHANGED_FOR_EVALUATION:
+            continue
+        if getattr(config, key) != getattr(defaults, key):
+            raise ValueError(f"{key.removeprefix('_')} has no meaning in {type(config).__name__}; use {replacement}.")
+
+
+def _check_choice(key: str, value: Any, allowed: Iterable[Any]) -> None:
+    if value not in list(allowed):
+        names = ", ".join(map(repr, allowed))
+        only = "so far only" if len(list(allowed)) == 1 else "one of"
+        raise ValueError(f"{key}={value!r}: must be {only} {names}.")
+
+
+def _check_integer(key: str, value: Any, minimum: int) -> None:
+    if value is None and key in OPTIONAL:
+        return
+    if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+        raise ValueError(f"{key}={value!r}: must be an integer >= {minimum}.")
+
+
+def _check_number(key: str, value: Any, bound: float, inclusive: bool) -> None:
+    if value is None and key in OPTIONAL:
+        return
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not (value >= bound if inclusive else value > bound):
+        raise ValueError(f"{key}={value!r}: must be a number {'>=' if inclusive else '>'} {bound:g}.")
+
+
+def _check_tree(config: ARPOConfig) -> None:
+    if config.branching != "never" and config.num_initial_rollouts > config.num_rollouts:
+        raise ValueError(
+            f"num_initial_rollouts={config.num_initial_rollouts}: must not exceed num_rollouts={config.num_rollouts}."
+        )
+    probability = config.random_fork_probability
+    if config.branching == "random" and probability is None:
+        raise ValueError("random_fork_probability=None: branching='random' needs a probability; it has no default.")
+    if probability is not None and not 0 <= probability <= 1:
+        raise ValueError(f"random_fork_probability={probability!r}: must be in [0, 1].")
+    if config.max_response_tokens > config.max_context_tokens:
+        raise ValueError(
+            f"max_response_tokens={config.max_response_tokens}: must not exceed "
+            f"max_context_tokens={config.max_context_tokens}."
+        )
+
+
+def _check_update(config: ARPOConfig) -> None:
+    if config.max_tokens_per_pass < config.max_context_tokens:
+        raise ValueError(
+            f"max_tokens_per_pass={config.max_tokens_per_pass}: must be at least "
+            f"max_context_tokens={config.max_context_tokens}, so that one trajectory fits into a pass."
+        )
+    if config.kl_in_reward and config.branching != "never":
+        raise ValueError("kl_in_reward=True: needs branching='never', since a reward-to-go differs between siblings.")
+    if config.overlong_buffer_tokens is not None and config.overlong_buffer_tokens > config.max_response_tokens:
+        raise ValueError(
+            f"overlong_buffer_tokens={config.overlong_buffer_tokens}: must not exceed "
+            f"max_response_tokens={config.max_response_tokens}."
+        )
+
+
+def _check_engine_kwargs(config: ARPOConfig) -> None:
+    """Training samples from the whole distribution: log-probs of a truncated one are not the policy's."""
+    for key, neutral in (("top_p", (None, 1, 1.0)), ("top_k", (None, 0, -1)), ("min_p", (None, 0, 0.0))):
+        if config.engine_kwargs.get(key) not in neutral:
+            raise ValueError(f"engine_kwargs[{key!r}]={config.engine_kwargs[key]!r}: training samples without it.")
+
+
+def _check_model(name: str | None, max_context_tokens: int) -> None:
+    if not name:
+        raise ValueError("model_name_or_path is required: call .language_model(model_name_or_path=...).")
+    limit = _model_context(str(name))
+    if limit is not None and max_context_tokens > limit:
+        raise ValueError(f"max_context_tokens={max_context_tokens}: the model {name!r} reads at most {limit} tokens.")
+
+
+@cache
+def _model_context(name: str) -> int | None:
+    """The longest context of the causal language model `name`; None when its configuration does not say."""
+    from transformers import AutoConfig
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    looks_like_path = name.startswith((".", "~", os.sep)) or name.count("/") > 1
+    if looks_like_path and not Path(name).expanduser().is_dir():
+        raise ValueError(f"model_name_or_path={name!r}: no such folder.")
+    try:
+        model_config = AutoConfig.from_pretrained(name)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(f"model_name_or_path={name!r}: cannot be read as a Hugging Face model ({reason})") from error
+    if type(model_config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise ValueError(
+            f"model_name_or_path={name!r}: a {model_config.model_type!r} model is not a causal language model."
+        )
+    return getattr(model_config, "max_position_embeddings", None)
+
+
+def _check_env(config: ARPOConfig) -> None:
+    if config.env is None:
+        raise ValueError("env is required: call .environment('ToolMath-v0', env_config={...}).")
+    if not isinstance(config.env, str):
+        return
+    if not _global_registry.contains(ENV_CREATOR, config.env):
+        raise ValueError(f"env={config.env!r} is not registered: import its module, or call ray.tune.register_env.")
+    check: Callable[[dict], None] | None = getattr(
+        _global_registry.get(ENV_CREATOR, config.env), "validate_config", None
+    )
+    if check is not None:
+        check(dict(config.env_config))
+
+
+def _actor_bundles(config: ARPOConfig) -> list[dict[str, float]]:
+    """What the actors that `config` starts ask for; the calling process itself is not counted."""
+    from ray.rllib.algorithms.utils import _get_env_runner_bundles, _get_learner_bundles
+
+    evaluation = {
+        "CPU": config.evaluation_num_env_runners * config.num_cpus_per_env_runner,
+        "GPU": config.evaluation_num_env_runners * config.num_gpus_per_env_runner,
+    }
+    return [*_get_env_runner_bundles(config), evaluation, *_get_learner_bundles(config)]
+
+
+def check_cluster_resources(bundles: Iterable[dict[str, float]]) -> None:
+    """Refuses what the cluster can never give; Ray would wait for it without end.
+
+    Raises:
+        ValueError: with the sum that is asked for and what there is.
+    """
+    if not ray.is_initialized():
+        return
+    available = ray.cluster_resources()
+    bundles = list(bundles)
+    for resource, keys in (("CPU", "num_cpus_per_*"), ("GPU", "num_gpus_per_*")):
+        wanted = sum(bundle.get(resource, 0) for bundle in bundles)
+        if wanted > available.get(resource, 0) + 1e-6:
+            raise ValueError(
+                f"The run asks for {wanted:g} {resource}s in total and the cluster has "
+                f"{available.get(resource, 0):g}: lower {keys} (fractions are fine) or the number of actors."
+            )

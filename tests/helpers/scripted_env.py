@@ -1,0 +1,77 @@
+"""An environment whose protocol is a single token: the last token of a turn says what the turn does."""
+
+from __future__ import annotations
+
+import asyncio
+
+import gymnasium as gym
+import numpy as np
+
+from rllib_arpo.core.tree import StopReason, ToolCall, ToolStatus
+from rllib_arpo.envs.forkable_env import (
+    INFO_STEP,
+    OPTION_NUM_ROOTS,
+    OPTION_QUESTION,
+    ForkableMultiAgentEnv,
+    StepInfo,
+)
+
+PROMPT = (100, 101)
+TOOL, ANSWER, MALFORMED = 1, 2, 3
+
+
+class ScriptedEnv(ForkableMultiAgentEnv):
+    """Turns ending with TOOL get the response [50, number of the turn]; ANSWER ends with `rewards[agent_id]`.
+
+    env_config: `rewards` (agent id -> reward, default 0), `delays` ((agent id, turn) -> seconds a tool takes).
+    """
+
+    stop = ("stop",)
+
+    def __init__(self, env_config: dict | None = None):
+        super().__init__()
+        env_config = dict(env_config or {})
+        self.rewards = env_config.get("rewards", {})
+        self.delays = env_config.get("delays", {})
+        self.num_questions = env_config.get("num_questions")
+        self.observation_space = self.action_space = gym.spaces.Text(max_length=1000)
+        self.possible_agents = ["0"]
+        self.agents = []
+        self.forks: list[tuple[str, str, int]] = []
+        self.added: list[str] = []
+
+    def reset(self, *, seed=None, options=None):
+        options = options or {}
+        self.question = options.get(OPTION_QUESTION, 0)
+        self.agents = [str(i) for i in range(options.get(OPTION_NUM_ROOTS, 1))]
+        self.paths = {agent: [list(PROMPT)] for agent in self.agents}
+        observations = {agent: np.array(PROMPT, np.int32) for agent in self.agents}
+        return observations, {agent: {"question_id": f"q{self.question}"} for agent in self.agents}
+
+    async def step_agent(self, agent_id, token_ids):
+        turn = len(self.paths[agent_id]) - 1
+        context = self.paths[agent_id][-1] + [int(t) for t in token_ids]
+        last = int(token_ids[-1])
+        if last == TOOL:
+            await asyncio.sleep(self.delays.get((agent_id, turn), 0.0))
+            observation = np.array([50, turn], np.int32)
+            self.paths[agent_id].append(context + [50, turn])
+            call = ToolCall("tool", ToolStatus.OK, 0.0)
+            return observation, 0.0, False, False, {INFO_STEP: StepInfo(tool_call=call)}
+        reason = {ANSWER: StopReason.ANSWER, MALFORMED: StopReason.MALFORMED_CALL}.get(last, StopReason.TOKEN_LIMIT)
+        reward = self.rewards.get(agent_id, 0.0) if reason is StopReason.ANSWER else -1.0
+        info = StepInfo(stop_reason=reason, accuracy=float(reward > 0), format_valid=reward >= 0)
+        truncated = reason is StopReason.TOKEN_LIMIT
+        return np.array([], np.int32), reward, not truncated, truncated, {INFO_STEP: info}
+
+    def fork_agent(self, parent, child, num_turns):
+        self.forks.append((parent, child, num_turns))
+        self.paths[child] = [list(path) for path in self.paths[parent][: num_turns + 1]]
+        self.agents.append(child)
+        return np.array(self.paths[child][-1], np.int32)
+
+    def add_agent(self, agent_id):
+        self.added.append(agent_id)
+        self.paths[agent_id] = [list(PROMPT)]
+        self.agents.append(agent_id)
+        return np.array(PROMPT, np.int32)
