@@ -1,8 +1,7 @@
 """A question's tree as RLlib's `MultiAgentEpisode`, and back.
 
 Env step t of the episode holds turn t of every trajectory that has one (turns are counted along the path), so a fork
-enters the episode at the step that produced the tool response below which it starts. Aborted trajectories (deadline,
-engine failure) carry no `terminated` flag of their own: they end with the episode.
+enters the episode at the step that produced the tool response below which it starts.
 """
 
 from __future__ import annotations
@@ -39,12 +38,15 @@ def tree_to_episode(tree: QuestionTree) -> MultiAgentEpisode:
     num_steps = max((t.num_inherited_turns + len(t.turns) for t in tree.trajectories), default=0)
     for step in range(num_steps):
         _add_step(episode, tree, step, is_last=step == num_steps - 1)
+    # Not within the steps: an episode whose agents are all done would refuse the forks that are still to enter.
+    for agent_episode in episode.agent_episodes.values():
+        agent_episode.is_terminated = True
     return episode
 
 
 def _add_step(episode: MultiAgentEpisode, tree: QuestionTree, step: int, *, is_last: bool) -> None:
     data: dict[str, dict[str, Any]] = {
-        key: {} for key in ("observations", "actions", "rewards", "infos", "terminateds", "extra_model_outputs")
+        key: {} for key in ("observations", "actions", "rewards", "infos", "extra_model_outputs")
     }
     for trajectory in tree.trajectories:
         own = step - trajectory.num_inherited_turns
@@ -53,8 +55,7 @@ def _add_step(episode: MultiAgentEpisode, tree: QuestionTree, step: int, *, is_l
         elif own == -1 and trajectory.parent is not None:
             data["observations"][trajectory.agent_id] = path_token_ids(tree, trajectory.agent_id, own_turns=0)
             data["infos"][trajectory.agent_id] = _first_info(trajectory)
-    data["terminateds"]["__all__"] = is_last
-    episode.add_env_step(**data)
+    episode.add_env_step(**data, terminateds={"__all__": is_last})
 
 
 def _add_turn(data: dict[str, dict[str, Any]], trajectory: Trajectory, own: int) -> None:
@@ -64,7 +65,6 @@ def _add_turn(data: dict[str, dict[str, Any]], trajectory: Trajectory, own: int)
     data["actions"][agent] = turn.token_ids
     data["rewards"][agent] = trajectory.reward if ends_here else 0.0
     data["infos"][agent] = {INFO_STEP: StepInfo(tool_call=turn.tool_call)}
-    data["terminateds"][agent] = ends_here and trajectory.counts
     data["extra_model_outputs"][agent] = {
         Columns.ACTION_LOGP: turn.log_probs,
         ENTROPIES: turn.entropies,

@@ -1,0 +1,84 @@
+"""Tiny random causal LMs with a working tokenizer, saved as Hugging Face folders, in place of real models."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+TOKENIZER_SIZE = 256 + len(SPECIAL_TOKENS)
+"""Ids 0..255 are single bytes (in the byte-level alphabet's order), the special tokens follow."""
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def byte_tokenizer():
+    """A fast tokenizer with one token per byte: any text encodes and decodes exactly; ChatML, eos = <|im_end|>."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {character: token_id for token_id, character in enumerate(alphabet)}
+    vocab |= {token: len(alphabet) + i for i, token in enumerate(SPECIAL_TOKENS)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        additional_special_tokens=["<|im_start|>"],
+        clean_up_tokenization_spaces=False,
+        chat_template=CHAT_TEMPLATE,
+    )
+
+
+def tiny_model(
+    folder,
+    architecture: str = "llama",
+    tie_word_embeddings: bool = True,
+    vocab_size: int = TOKENIZER_SIZE,
+    seed: int = 0,
+    max_position_embeddings: int = 2048,
+    num_layers: int = 2,
+) -> str:
+    """Saves a random fp32 model (hidden 64, 2 heads of 32, one of them for K/V) with its tokenizer; returns the folder.
+
+    Args:
+        architecture: "llama", "qwen2", "qwen3" or "mistral".
+        vocab_size: V; rows above TOKENIZER_SIZE are padding, as real models have it.
+        seed: of the weights: the same seed gives the same model.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    if vocab_size < TOKENIZER_SIZE:
+        raise ValueError(f"vocab_size {vocab_size} is smaller than the tokenizer's {TOKENIZER_SIZE}.")
+    tokenizer = byte_tokenizer()
+    config = AutoConfig.for_model(
+        architecture,
+        vocab_size=vocab_size,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=num_layers,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=32,
+        max_position_embeddings=max_position_embeddings,
+        tie_word_embeddings=tie_word_embeddings,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        # Far above the usual 0.02, so that the distributions differ from token to token.
+        initializer_range=0.2,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model.save_pretrained(os.fspath(folder))
+    tokenizer.save_pretrained(os.fspath(folder))
+    return os.fspath(folder)

@@ -1,0 +1,143 @@
+"""Random trajectory trees for property tests, and short builders for trees written by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from hypothesis import strategies as st
+
+from rllib_arpo.core.tree import (
+    MASKED_STOP_REASONS,
+    QuestionTree,
+    StopReason,
+    ToolCall,
+    ToolStatus,
+    Trajectory,
+    Turn,
+)
+
+_COUNTING_STOP_REASONS = tuple(reason for reason in StopReason if reason not in MASKED_STOP_REASONS)
+_MASKED_STOP_REASONS = tuple(sorted(MASKED_STOP_REASONS))
+
+
+def make_turn(
+    token_ids: Sequence[int], observation: Sequence[int] = (), log_prob: float = -1.0, entropy: float = 1.0
+) -> Turn:
+    """A turn by hand: every token has the same log-prob and entropy."""
+    n = len(token_ids)
+    return Turn(
+        token_ids=np.asarray(token_ids, dtype=np.int32),
+        log_probs=np.full(n, log_prob, dtype=np.float32),
+        entropies=np.full(n, entropy, dtype=np.float32),
+        observation=np.asarray(observation, dtype=np.int32),
+        tool_call=ToolCall("python", ToolStatus.OK, 0.0) if len(observation) else None,
+    )
+
+
+def make_trajectory(
+    agent_id: str,
+    turns: Sequence[Turn],
+    reward: float = 0.0,
+    num_inherited_turns: int = 0,
+    stop_reason: StopReason = StopReason.ANSWER,
+) -> Trajectory:
+    """A trajectory by hand; its parent follows from its id ("0.1" was forked from "0")."""
+    parent = agent_id.rpartition(".")[0] or None
+    return Trajectory(
+        agent_id, tuple(turns), stop_reason, reward, parent=parent, num_inherited_turns=num_inherited_turns
+    )
+
+
+def make_tree(prompt: Sequence[int], trajectories: Sequence[Trajectory], question_id: str = "q") -> QuestionTree:
+    """A tree by hand."""
+    return QuestionTree(question_id, np.asarray(prompt, dtype=np.int32), tuple(trajectories))
+
+
+def random_tree(
+    rng: np.random.Generator,
+    *,
+    vocab_size: int = 50,
+    max_prompt_tokens: int = 5,
+    max_roots: int = 3,
+    max_turns: int = 3,
+    max_forks: int = 4,
+    max_turn_tokens: int = 4,
+    max_observation_tokens: int = 3,
+    entropy_window: int = 2,
+    empty_probability: float = 0.1,
+    zero_turn_probability: float = 0.1,
+    masked_probability: float = 0.0,
+    trailing_observation_probability: float = 0.2,
+) -> QuestionTree:
+    """A random tree: nested forks, several forks of one node, forks after the first and after the last own turn.
+
+    Args:
+        rng: the source of all randomness.
+        vocab_size: token ids are drawn from [0, vocab_size).
+        max_prompt_tokens: the prompt has 1 .. max_prompt_tokens tokens.
+        max_roots: 1 .. max_roots roots, each with 1 .. max_turns turns.
+        max_turns: own turns of a trajectory, at most.
+        max_forks: 0 .. max_forks forked trajectories, each forked from any earlier trajectory at one of its own turns.
+        max_turn_tokens: generated tokens of a turn, at most.
+        max_observation_tokens: tokens of a tool response, at most.
+        entropy_window: k, the length of `Turn.entropies` where the turn is long enough.
+        empty_probability: of a turn without generated tokens, and of a tool response without tokens.
+        zero_turn_probability: of a fork that ends before it generates anything.
+        masked_probability: of a stop reason that takes the trajectory out of the mean and the loss.
+        trailing_observation_probability: of a tool response after a trajectory's last turn.
+    """
+
+    def tokens(at_most: int) -> np.ndarray:
+        n = 0 if rng.random() < empty_probability else rng.integers(1, at_most + 1)
+        return rng.integers(vocab_size, size=n, dtype=np.int32)
+
+    def turn(observed: bool) -> Turn:
+        token_ids = tokens(max_turn_tokens)
+        n = len(token_ids)
+        return Turn(
+            token_ids=token_ids,
+            log_probs=-rng.exponential(size=n).astype(np.float32),
+            entropies=rng.uniform(0.0, np.log(vocab_size), size=min(entropy_window, n)).astype(np.float32),
+            observation=tokens(max_observation_tokens) if observed else np.zeros(0, dtype=np.int32),
+            tool_call=ToolCall("python", ToolStatus.OK, 0.0) if observed else None,
+        )
+
+    def trajectory(agent_id: str, num_turns: int, parent: str | None, num_inherited_turns: int) -> Trajectory:
+        last_observed = rng.random() < trailing_observation_probability
+        masked = rng.random() < masked_probability
+        reward = float(rng.choice([-1.0, 0.0, 0.5, 1.0, 1.1]))
+        return Trajectory(
+            agent_id=agent_id,
+            turns=tuple(turn(observed=i + 1 < num_turns or last_observed) for i in range(num_turns)),
+            stop_reason=StopReason(rng.choice(_MASKED_STOP_REASONS if masked else _COUNTING_STOP_REASONS)),
+            reward=reward,
+            accuracy=max(0.0, min(1.0, reward)),
+            format_valid=reward >= 0.0,
+            parent=parent,
+            num_inherited_turns=num_inherited_turns,
+        )
+
+    trajectories = [
+        trajectory(str(i), int(rng.integers(1, max_turns + 1)), None, 0) for i in range(rng.integers(1, max_roots + 1))
+    ]
+    num_children: dict[str, int] = {}
+    for _ in range(rng.integers(max_forks + 1)):
+        parent = trajectories[rng.integers(len(trajectories))]
+        nodes = [i for i, own in enumerate(parent.turns) if own.tool_call is not None]
+        if not nodes:
+            continue
+        node = int(rng.choice(nodes))
+        num_turns = 0 if rng.random() < zero_turn_probability else int(rng.integers(1, max_turns + 1))
+        rank = num_children.get(parent.agent_id, 0)
+        num_children[parent.agent_id] = rank + 1
+        inherited = parent.num_inherited_turns + node + 1
+        trajectories.append(trajectory(f"{parent.agent_id}.{rank}", num_turns, parent.agent_id, inherited))
+
+    prompt = rng.integers(vocab_size, size=rng.integers(1, max_prompt_tokens + 1), dtype=np.int32)
+    return QuestionTree("random", prompt, tuple(trajectories))
+
+
+def trees(**kwargs) -> st.SearchStrategy[QuestionTree]:
+    """Hypothesis strategy over `random_tree(rng, **kwargs)`."""
+    return st.integers(0, 2**32 - 1).map(lambda seed: random_tree(np.random.default_rng(seed), **kwargs))

@@ -1,0 +1,76 @@
+"""`sample_tree`: runs the tree sampler on scripted engines and environments."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pytest
+
+from rllib_arpo.core.branching import BranchingParams
+from rllib_arpo.core.tree import QuestionTree
+from rllib_arpo.engine.engine import EngineConfig
+from rllib_arpo.engine.scripted_engine import ScriptedEngine
+from rllib_arpo.rollout.engine_loop import EngineLoop
+from rllib_arpo.rollout.settings import RolloutSettings
+from rllib_arpo.rollout.tree_sampler import BranchingCounts, TreeSampler
+from tests.helpers.scripted_env import ScriptedEnv
+
+VOCAB_SIZE = 256
+
+
+@dataclass
+class Sampled:
+    tree: QuestionTree
+    counts: BranchingCounts
+    engine: ScriptedEngine
+    env: ScriptedEnv
+
+    def shape(self) -> dict[str, tuple]:
+        """agent id -> (parent, inherited turns, own turns as tuples of tokens, stop reason)."""
+        return {
+            t.agent_id: (
+                t.parent,
+                t.num_inherited_turns,
+                [tuple(turn.token_ids.tolist()) for turn in t.turns],
+                str(t.stop_reason),
+            )
+            for t in self.tree.trajectories
+        }
+
+
+def settings(**changes) -> RolloutSettings:
+    branching = BranchingParams(**{k: changes.pop(k) for k in list(changes) if k in BranchingParams.__slots__})
+    values = {
+        "num_rollouts": 2,
+        "num_initial_rollouts": 1,
+        "entropy_window": 1,
+        "entropy_estimator": "exact",
+        "entropy_normalization": "log_vocab",
+        "temperature": 1.0,
+        "max_context_tokens": 1000,
+        "max_response_tokens": 900,
+        "max_turn_tokens": None,
+        "question_deadline_s": 30.0,
+        "seed": 0,
+    }
+    return RolloutSettings(branching=branching, **values | changes)
+
+
+@pytest.fixture
+def sample_tree():
+    def run(script, env_config=None, question=0, engine_kwargs=None, **changes) -> Sampled:
+        kwargs = {"script": script, "vocab_size": VOCAB_SIZE, **(engine_kwargs or {})}
+        engine = ScriptedEngine(EngineConfig("none", engine_kwargs=kwargs))
+        env = ScriptedEnv(env_config)
+
+        async def main():
+            with ThreadPoolExecutor(1) as executor:
+                async with EngineLoop(engine, executor) as loop:
+                    return await TreeSampler(env, loop, settings(**changes), VOCAB_SIZE).sample(question)
+
+        tree, counts = asyncio.run(main())
+        return Sampled(tree, counts, engine, env)
+
+    return run

@@ -1,0 +1,82 @@
+"""Trees survive the way through RLlib's `MultiAgentEpisode`."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rllib_arpo.core.tree import QuestionTree, StopReason, ToolCall, ToolStatus, Trajectory, Turn
+from rllib_arpo.rollout.episodes import episode_to_tree, path_token_ids, tree_to_episode
+from tests.helpers.trees import random_tree
+
+
+def turn(tokens, observation=(), tool=False) -> Turn:
+    n = len(tokens)
+    return Turn(
+        np.array(tokens, np.int32),
+        -np.arange(1, n + 1, dtype=np.float32),
+        np.ones(min(n, 2), np.float32),
+        np.array(observation, np.int32),
+        weight_version=3,
+        tool_call=ToolCall("python", ToolStatus.OK, 0.5) if tool else None,
+    )
+
+
+FORKED = QuestionTree(
+    "q",
+    np.array([1, 2], np.int32),
+    (
+        Trajectory("0", (turn([3], [4], tool=True), turn([5])), StopReason.ANSWER, 1.1, 1.0, True),
+        Trajectory("1", (turn([6, 7]),), StopReason.MALFORMED_CALL, -1.0),
+        Trajectory("0.0", (turn([8, 9]),), StopReason.ANSWER, 0.0, 0.0, True, parent="0", num_inherited_turns=1),
+        Trajectory("2", (), StopReason.DEADLINE, topped_up=True),
+    ),
+)
+
+
+def assert_same(a: QuestionTree, b: QuestionTree) -> None:
+    assert (a.question_id, a.prompt.tolist()) == (b.question_id, b.prompt.tolist())
+    mine, other = a.by_id(), b.by_id()
+    assert mine.keys() == other.keys()
+    for agent, trajectory in mine.items():
+        copy = other[agent]
+        for name in ("stop_reason", "accuracy", "format_valid", "parent", "num_inherited_turns", "topped_up"):
+            assert getattr(copy, name) == getattr(trajectory, name), (agent, name)
+        assert len(copy.turns) == len(trajectory.turns)
+        if trajectory.turns:
+            assert copy.reward == trajectory.reward
+        for one, two in zip(trajectory.turns, copy.turns, strict=True):
+            for name in ("token_ids", "log_probs", "entropies", "observation"):
+                assert getattr(one, name).tolist() == getattr(two, name).tolist(), (agent, name)
+            assert (one.weight_version, one.tool_call) == (two.weight_version, two.tool_call)
+
+
+def test_round_trip():
+    assert_same(FORKED, episode_to_tree(tree_to_episode(FORKED)))
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_round_trip_of_random_trees(seed):
+    tree = random_tree(np.random.default_rng(seed), vocab_size=50)
+    assert_same(tree, episode_to_tree(tree_to_episode(tree)))
+
+
+def test_one_agent_per_trajectory_and_one_step_per_turn():
+    episode = tree_to_episode(FORKED)
+    assert episode.id_ == "q"
+    assert set(episode.agent_episodes) == {"0", "1", "0.0", "2"}
+    assert {agent: len(e) for agent, e in episode.agent_episodes.items()} == {"0": 2, "1": 1, "0.0": 1, "2": 0}
+    assert episode.env_t == 2
+    assert episode.is_done
+
+
+def test_first_observation_of_a_fork_is_its_whole_prefix():
+    fork = tree_to_episode(FORKED).agent_episodes["0.0"]
+    assert fork.observations[0].tolist() == [1, 2, 3, 4]
+    assert (fork.infos[0]["parent"], fork.infos[0]["turn"]) == ("0", 1)
+    assert fork.actions[0].tolist() == [8, 9]
+
+
+def test_path_token_ids():
+    assert path_token_ids(FORKED, "0.0").tolist() == [1, 2, 3, 4, 8, 9]
+    assert path_token_ids(FORKED, "0", own_turns=1).tolist() == [1, 2, 3, 4]

@@ -1,0 +1,242 @@
+"""Golden trees: what the sampler makes of scripted generations (DESIGN.md, section 1, rules 1 to 6)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from rllib_arpo.core.tree import StopReason
+from rllib_arpo.engine.engine import GenerationRequest
+from rllib_arpo.engine.scripted_engine import ScriptedReply
+from tests.helpers.scripted_env import ANSWER, PROMPT, TOOL
+
+LOW, HIGH = 1.0, 3.0
+
+
+def tool(token: int, entropy: float = LOW) -> ScriptedReply:
+    return ScriptedReply([token, TOOL], entropies=entropy)
+
+
+def answer(token: int, entropy: float = LOW) -> ScriptedReply:
+    return ScriptedReply([token, ANSWER], entropies=entropy)
+
+
+def test_rise_after_a_tool_forks_once_and_the_parent_goes_on(sample_tree):
+    script = {
+        PROMPT: tool(10),
+        (*PROMPT, 10, TOOL, 50, 0): [answer(20, HIGH), answer(21, LOW)],
+    }
+    sampled = sample_tree(script, {"rewards": {"0": 1.0, "0.0": 0.5}})
+    assert sampled.shape() == {
+        "0": (None, 0, [(10, TOOL), (20, ANSWER)], "answer"),
+        "0.0": ("0", 1, [(21, ANSWER)], "answer"),
+    }
+    assert [t.reward for t in sampled.tree.trajectories] == [1.0, 0.5]
+    assert sampled.env.forks == [("0", "0.0", 1)]
+    assert sampled.counts.deltas == [pytest.approx((HIGH - LOW) / np.log(256))]
+    assert (sampled.counts.eligible_nodes, sampled.counts.fork_events) == (1, 1)
+    assert sampled.counts.prefix_tokens_reused == 6
+
+
+def test_fork_is_submitted_while_the_parent_still_generates(sample_tree):
+    script = {
+        PROMPT: tool(10),
+        (*PROMPT, 10, TOOL, 50, 0): [ScriptedReply([20] * 30 + [ANSWER], entropies=HIGH), answer(21)],
+    }
+    sampled = sample_tree(script, num_rollouts=2)
+    assert [r.request_id for r in sampled.engine.submitted] == ["0/0/0", "0/0/1", "0/0.0/1"]
+    # Two steps for the first turn, one for the window, two for the fork; its parent needs 31 for its own turn.
+    assert sampled.engine.num_steps < 2 + 31 + 5
+
+
+def test_no_rise_tops_up_from_the_prompt_all_at_once(sample_tree):
+    script = {
+        PROMPT: [tool(10, HIGH), answer(11), answer(12)],
+        (*PROMPT, 10, TOOL, 50, 0): answer(20, LOW),
+    }
+    sampled = sample_tree(script, num_rollouts=3)
+    assert sampled.shape() == {
+        "0": (None, 0, [(10, TOOL), (20, ANSWER)], "answer"),
+        "1": (None, 0, [(11, ANSWER)], "answer"),
+        "2": (None, 0, [(12, ANSWER)], "answer"),
+    }
+    assert [t.topped_up for t in sampled.tree.trajectories] == [False, True, True]
+    assert sampled.env.added == ["1", "2"]
+
+
+def test_top_ups_never_fork(sample_tree):
+    script = {
+        PROMPT: [answer(10), tool(11, LOW)],
+        (*PROMPT, 11, TOOL, 50, 0): answer(20, HIGH),
+    }
+    sampled = sample_tree(script, num_rollouts=2)
+    assert list(sampled.shape()) == ["0", "1"]
+    assert sampled.counts.deltas == []
+
+
+def test_nested_fork_keeps_the_initial_entropies_of_its_root(sample_tree):
+    """"0.0" starts with entropy 3, its root with 1: at its own tool step 2 is a rise for the root's H_initial only."""
+    node = (*PROMPT, 10, TOOL, 50, 0)
+    script = {
+        PROMPT: tool(10, LOW),
+        node: [answer(20, HIGH), tool(21, HIGH)],
+        (*node, 21, TOOL, 50, 1): [answer(30, 2.0), answer(31, LOW)],
+    }
+    sampled = sample_tree(script, num_rollouts=3)
+    assert sampled.shape() == {
+        "0": (None, 0, [(10, TOOL), (20, ANSWER)], "answer"),
+        "0.0": ("0", 1, [(21, TOOL), (30, ANSWER)], "answer"),
+        "0.0.0": ("0.0", 2, [(31, ANSWER)], "answer"),
+    }
+
+
+def test_a_child_is_not_examined_at_the_node_it_starts_from(sample_tree):
+    node = (*PROMPT, 10, TOOL, 50, 0)
+    script = {PROMPT: [tool(10, LOW), answer(11)], node: [answer(20, HIGH), answer(21, HIGH)]}
+    sampled = sample_tree(script, num_rollouts=3)
+    assert list(sampled.shape()) == ["0", "0.0", "1"]
+    assert len(sampled.counts.deltas) == 1
+
+
+@pytest.mark.parametrize(("num_rollouts", "children"), [(3, 2), (4, 3), (6, 3)])
+def test_branch_width_is_cut_at_the_budget(sample_tree, num_rollouts, children):
+    node = (*PROMPT, 10, TOOL, 50, 0)
+    script = {PROMPT: [tool(10), *(answer(90 + i) for i in range(5))], node: [answer(20 + i, HIGH) for i in range(4)]}
+    sampled = sample_tree(script, num_rollouts=num_rollouts, branch_width=3)
+    forks = [t.agent_id for t in sampled.tree.trajectories if t.parent == "0"]
+    assert forks == [f"0.{i}" for i in range(children)]
+    assert len(sampled.tree.trajectories) == num_rollouts
+    assert sampled.counts.fork_events == 1
+
+
+def test_spent_budget_leaves_later_nodes_uneligible(sample_tree):
+    node = (*PROMPT, 10, TOOL, 50, 0)
+    script = {
+        PROMPT: tool(10),
+        node: [tool(20, HIGH), answer(21)],
+        (*node, 20, TOOL, 50, 1): answer(30, HIGH),
+    }
+    sampled = sample_tree(script, num_rollouts=2)
+    assert len(sampled.tree.trajectories) == 2
+    assert (len(sampled.counts.deltas), sampled.counts.eligible_nodes) == (2, 1)
+
+
+def test_n_equal_m_never_forks(sample_tree):
+    node = (*PROMPT, 10, TOOL, 50, 0)
+    script = {PROMPT: [tool(10), tool(10)], node: [answer(20, HIGH), answer(21, HIGH)]}
+    sampled = sample_tree(script, num_rollouts=2, num_initial_rollouts=2)
+    assert list(sampled.shape()) == ["0", "1"]
+    assert sampled.counts.eligible_nodes == 0
+
+
+def test_turn_shorter_than_the_window_is_decided_when_it_ends(sample_tree):
+    node = (*PROMPT, 10, TOOL, 50, 0)
+    script = {PROMPT: tool(10), node: [answer(20, HIGH), answer(21)]}
+    sampled = sample_tree(script, entropy_window=16)
+    assert sampled.shape()["0.0"] == ("0", 1, [(21, ANSWER)], "answer")
+    assert sampled.tree.trajectories[0].turns[1].entropies.tolist() == [HIGH, HIGH]
+
+
+def test_forks_share_their_parents_turns(sample_tree):
+    node = (*PROMPT, 10, TOOL, 50, 0)
+    tree = sample_tree({PROMPT: tool(10), node: [answer(20, HIGH), answer(21)]}).tree
+    assert tree.path("0.0")[0] is tree.path("0")[0]
+    assert tree.num_generated_tokens("0.0") == 4
+
+
+def test_deadline_ends_only_who_has_not_ended(sample_tree):
+    script = {PROMPT: [answer(10), tool(11)]}
+    sampled = sample_tree(
+        script, {"delays": {("1", 0): 60.0}}, num_rollouts=2, num_initial_rollouts=2, question_deadline_s=0.3
+    )
+    assert sampled.shape() == {
+        "0": (None, 0, [(10, ANSWER)], "answer"),
+        "1": (None, 0, [], "deadline"),
+    }
+    assert [t.counts for t in sampled.tree.trajectories] == [True, False]
+
+
+def test_deadline_cancels_the_running_requests(sample_tree):
+    script = {PROMPT: ScriptedReply([10] * 10**6, entropies=LOW)}
+    sampled = sample_tree(
+        script, num_rollouts=1, question_deadline_s=0.2, max_context_tokens=10**7, max_response_tokens=10**7
+    )
+    assert sampled.shape() == {"0": (None, 0, [], "deadline")}
+    assert sampled.engine.cancelled == ["0/0/0"]
+
+
+def test_failed_request_is_an_engine_failure(sample_tree):
+    sampled = sample_tree({PROMPT: ScriptedReply([10, 10], fail_after=1)}, num_rollouts=1)
+    assert sampled.tree.trajectories[0].stop_reason is StopReason.ENGINE_FAILURE
+
+
+def test_dead_engine_raises(sample_tree):
+    with pytest.raises(ExceptionGroup) as raised:
+        sample_tree({PROMPT: answer(10)}, num_rollouts=1, engine_kwargs={"fail_at_step": 1})
+    assert raised.group_contains(RuntimeError, match="died at step 1")
+
+
+def test_limits_bound_every_request(sample_tree):
+    node = (*PROMPT, 10, TOOL, 50, 0)
+    script = {PROMPT: tool(10), node: answer(20, 0.0)}
+    sampled = sample_tree(script, num_rollouts=1, max_context_tokens=20, max_response_tokens=12, max_turn_tokens=9)
+    assert [r.max_tokens for r in sampled.engine.submitted] == [9, 8]
+    assert [r.stop for r in sampled.engine.submitted] == [("stop",), ("stop",)]
+
+
+def test_an_environment_that_forks_other_tokens_is_named(sample_tree, monkeypatch):
+    from tests.helpers.scripted_env import ScriptedEnv
+
+    monkeypatch.setattr(ScriptedEnv, "fork_agent", lambda self, parent, child, turns: np.array([1, 2]))
+    node = (*PROMPT, 10, TOOL, 50, 0)
+    with pytest.raises(ExceptionGroup) as raised:
+        sample_tree({PROMPT: tool(10), node: [answer(20, HIGH)]})
+    assert raised.group_contains(ValueError, match="ScriptedEnv.fork_agent gave agent 0.0 of question 0")
+
+
+@pytest.mark.parametrize("beta", [0.0001, 0.2, 5.0])
+@pytest.mark.parametrize("normalization", ["log_vocab", "vocab"])
+def test_with_alpha_equal_tau_the_tree_does_not_depend_on_beta_or_normalization(sample_tree, beta, normalization):
+    node = (*PROMPT, 10, TOOL, 50, 0)
+    script = {
+        PROMPT: tool(10, LOW),
+        node: [tool(20, LOW + 1e-3), answer(21)],
+        (*node, 20, TOOL, 50, 1): answer(22, LOW - 1e-3),
+    }
+    sampled = sample_tree(script, num_rollouts=2, branch_entropy_weight=beta, entropy_normalization=normalization)
+    assert list(sampled.shape()) == ["0", "0.0"]
+
+
+def test_random_rule_ignores_the_entropy(sample_tree):
+    node = (*PROMPT, 10, TOOL, 50, 0)
+    script = {PROMPT: tool(10, HIGH), node: [answer(20, LOW), answer(21)]}
+    sampled = sample_tree(script, branching="random", random_fork_probability=1.0)
+    assert list(sampled.shape()) == ["0", "0.0"]
+
+
+def test_trajectories_do_not_wait_for_a_slow_tool_of_another():
+    """Three trajectories with one slow tool: the others end long before it answers."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from rllib_arpo.engine.engine import EngineConfig
+    from rllib_arpo.engine.scripted_engine import ScriptedEngine
+    from rllib_arpo.rollout.engine_loop import EngineLoop
+
+    engine = ScriptedEngine(EngineConfig("none", engine_kwargs={"script": lambda *_: answer(7)}))
+    finished: list[str] = []
+
+    async def main():
+        with ThreadPoolExecutor(1) as executor:
+            async with EngineLoop(engine, executor) as loop:
+
+                async def one(name: str, delay: float):
+                    await asyncio.sleep(delay)
+                    await loop.generate(GenerationRequest(name, [1], max_tokens=5))
+                    finished.append(name)
+
+                await asyncio.gather(one("slow", 0.3), one("a", 0.0), one("b", 0.01))
+
+    asyncio.run(main())
+    assert finished == ["a", "b", "slow"]
