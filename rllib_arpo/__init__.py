@@ -1,1 +1,35 @@
-"""ARPO (Agentic Reinforced Policy Optimization, arXiv 2507.19849) as an algorithm plugin for Ray RLlib."""
+"""ARPO (Agentic Reinforced Policy Optimization, arXiv 2507.19849) as an algorithm plugin for Ray RLlib.
+
+Importing this package registers the algorithms ("ARPO", "GRPO", "DAPO", "ReinforcePlusPlus") and the environments
+with Ray Tune, so that `tune.run("ARPO", config=...)` finds them.
+"""
+
+from ray.tune.registry import register_trainable
+
+from rllib_arpo.arpo import ARPO
+from rllib_arpo.arpo_config import ARPOConfig
+from rllib_arpo.baselines import (
+    DAPO,
+    GRPO,
+    DAPOConfig,
+    GRPOConfig,
+    ReinforcePlusPlus,
+    ReinforcePlusPlusConfig,
+)
+from rllib_arpo.envs.registry import register_envs
+
+__all__ = [
+    "ARPO",
+    "DAPO",
+    "GRPO",
+    "ARPOConfig",
+    "DAPOConfig",
+    "GRPOConfig",
+    "ReinforcePlusPlus",
+    "ReinforcePlusPlusConfig",
+    "register_envs",
+]
+
+for _algorithm in (ARPO, GRPO, DAPO, ReinforcePlusPlus):
+    register_trainable(_algorithm.__name__, _algorithm)
+register_envs()

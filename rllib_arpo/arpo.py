@@ -133,14 +133,12 @@ class ARPO(Algorithm):
             components=f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}", inference_only=True
         )[COMPONENT_LEARNER]
         self._weight_version = int(state[WEIGHTS_SEQ_NO])
-        if group.num_remote_env_runners():
-            state = {**state, COMPONENT_RL_MODULE: ray.put(state[COMPONENT_RL_MODULE])}
+        if group.num_remote_env_runners() == 0:
+            group.local_env_runner.set_state(state)
+            return
+        state[COMPONENT_RL_MODULE] = ray.put(state[COMPONENT_RL_MODULE])
         group.foreach_env_runner(
-            "set_state",
-            kwargs={"state": state},
-            remote_worker_ids=runners,
-            local_env_runner=group.num_remote_env_runners() == 0,
-            timeout_seconds=None,
+            "set_state", kwargs={"state": state}, remote_worker_ids=runners, local_env_runner=False, timeout_seconds=None
         )
 
     @override(Algorithm)
@@ -178,7 +176,7 @@ class ARPO(Algorithm):
         metrics = rollout_metrics([s.stats for s in self.last_evaluation], time.perf_counter() - start)
         prefix = (EVALUATION_RESULTS, ENV_RUNNER_RESULTS)
         self._log_rollout(prefix, self.last_evaluation, metrics)
-        results = self.metrics.peek((EVALUATION_RESULTS,), default={}, latest_merged_only=True)
+        results = self.metrics.peek((EVALUATION_RESULTS,), default={})
         make_callback(
             "on_evaluate_end",
             callbacks_functions=self.config.callbacks_on_evaluate_end,

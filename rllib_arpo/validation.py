@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,8 @@ from rllib_arpo.core.advantages import ATTRIBUTIONS, LEAF_WEIGHTINGS, LOSS_AGGRE
 from rllib_arpo.core.branching import BRANCHING_RULES
 from rllib_arpo.core.entropy import ENTROPY_NORMALIZATIONS
 from rllib_arpo.engine import ENGINES
+from rllib_arpo.envs.registry import validate_env_config
+from rllib_arpo.rollout.env_runner import complete_env_config
 
 if TYPE_CHECKING:
     from rllib_arpo.arpo_config import ARPOConfig
@@ -84,6 +86,8 @@ REPLACEMENTS = {
     "sample_timeout_s": "question_deadline_s",
     "shuffle_batch_per_epoch": "nothing: minibatches are whole questions in sampled order",
 }
+#: Keys that RLlib itself puts into a configuration's dict.
+RLLIB_KEYS = {"class"}
 #: Keys that RLlib itself changes in the configuration of the evaluation env runners.
 CHANGED_FOR_EVALUATION = {"rollout_fragment_length", "batch_mode"}
 
@@ -118,7 +122,7 @@ def _check_unknown_keys(keys: Iterable[str], defaults: ARPOConfig, where: str) -
     """`update_from_dict` sets any key; one that no fresh configuration has is a typing error."""
     known = [key for key in vars(defaults) if not key.startswith("_")]
     for key in keys:
-        if not key.startswith("_") and not hasattr(defaults, key):
+        if not key.startswith("_") and key not in RLLIB_KEYS and not hasattr(defaults, key):
             nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
             hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
             raise ValueError(f"{where}{key!r} is no key of {type(defaults).__name__}.{hint}")
@@ -229,11 +233,7 @@ def _check_env(config: ARPOConfig) -> None:
         return
     if not _global_registry.contains(ENV_CREATOR, config.env):
         raise ValueError(f"env={config.env!r} is not registered: import its module, or call ray.tune.register_env.")
-    check: Callable[[dict], None] | None = getattr(
-        _global_registry.get(ENV_CREATOR, config.env), "validate_config", None
-    )
-    if check is not None:
-        check(dict(config.env_config))
+    validate_env_config(config.env, complete_env_config(config))
 
 
 def _actor_bundles(config: ARPOConfig) -> list[dict[str, float]]:

@@ -1,11 +1,13 @@
 """Names of the columns that the learner connectors pass on and that the RLModule and the loss read.
 
-Per question (lists with one entry per question, in the order of the episodes): `TREES`, `LEAF_ADVANTAGES`,
-`LEAF_WEIGHTS`, `NODE_WEIGHTS`. Per token of a packed pass ([T]): the others. See `core/packing.py` for the layout.
+Per question (lists with one entry per question, in the order of the episodes): `TREES` to `PACKED_TREES`. Per token
+of a packed pass ([T]): `TOKEN_IDS` to `LOSS_MASK`. Per loss token of a packed pass ([K]): the others. See
+`core/packing.py` for the layout.
 """
 
 TREES = "trees"
 LAYOUTS = "layouts"
+LEAF_REWARDS = "leaf_rewards"
 LEAF_ADVANTAGES = "leaf_advantages"
 LEAF_WEIGHTS = "leaf_weights"
 NODE_ATTRIBUTIONS = "node_attributions"
@@ -16,7 +18,10 @@ POSITION_IDS = "position_ids"
 PARENT = "parent"
 END = "end"
 LOSS_MASK = "loss_mask"
+
 BEHAVIOR_LOG_PROBS = "behavior_log_probs"
+OLD_LOG_PROBS = "old_log_probs"
+REFERENCE_LOG_PROBS = "reference_log_probs"
 A_POS = "a_pos"
 A_NEG = "a_neg"
 WEIGHT = "weight"
@@ -24,3 +29,9 @@ WEIGHT = "weight"
 #: What `LLMRLModule.forward_train` returns, [K] each, one entry per loss token of the pass, in packed order.
 LOG_PROBS = "log_probs"
 ENTROPY = "entropy"
+
+#: The scalar that the minibatch's loss is divided by, the same on every learner.
+DENOMINATOR = "denominator"
+
+#: Key of `shared_data`: a `RewardStatistics` over the trajectories of the whole batch.
+REWARD_STATISTICS = "reward_statistics"

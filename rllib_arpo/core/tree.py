@@ -157,9 +157,13 @@ class TreeLayout:
 
 
 def depth_first_layout(tree: QuestionTree) -> TreeLayout:
-    """Orders the turns of `tree` depth first; turns that no counting leaf passes are left out."""
+    """Orders the turns of `tree` depth first; turns that no counting leaf passes are left out.
+
+    Raises:
+        ValueError: a trajectory was forked at a turn that its parent does not have.
+    """
     index = {t.agent_id: i for i, t in enumerate(tree.trajectories)}
-    # attach[(i, j)]: the trajectories whose own turns follow turn j of trajectory i's PATH; j = -1 is the prompt.
+    # attached[(i, j)]: the trajectories whose own turns follow turn j of trajectory i's PATH; j = -1 is the prompt.
     attached: dict[tuple[int, int], list[int]] = {}
     for i, trajectory in enumerate(tree.trajectories):
         owner, depth = i, trajectory.num_inherited_turns - 1
@@ -182,8 +186,7 @@ def depth_first_layout(tree: QuestionTree) -> TreeLayout:
         nodes.append(TreeNode(i, own_turn, parent_node, first_leaf, first_leaf))
         visit_trajectory(i, own_turn + 1, position)
         for child in attached.get((i, trajectory.num_inherited_turns + own_turn), ()):
-            if child != i:
-                visit_trajectory(child, 0, position)
+            visit_trajectory(child, 0, position)
         if len(leaves) == first_leaf:
             del nodes[position:]
         else:
@@ -191,4 +194,8 @@ def depth_first_layout(tree: QuestionTree) -> TreeLayout:
 
     for root in attached.get((-1, -1), ()):
         visit_trajectory(root, 0, -1)
+    lost = {i for i, t in enumerate(tree.trajectories) if t.counts}.difference(leaves)
+    if lost:
+        ids = ", ".join(tree.trajectories[i].agent_id for i in sorted(lost))
+        raise ValueError(f"question {tree.question_id}: trajectories {ids} were forked at turns that do not exist")
     return TreeLayout(tuple(nodes), tuple(leaves))

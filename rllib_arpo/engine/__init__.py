@@ -1,0 +1,38 @@
+"""Inference engines by name. Each is imported only when it is made, so that vLLM is needed only where it runs."""
+
+from __future__ import annotations
+
+import importlib
+
+from rllib_arpo.engine.engine import Engine, EngineConfig
+
+ENGINES: dict[str, str] = {
+    "vllm": "rllib_arpo.engine.vllm_engine:VLLMEngine",
+    "scripted": "rllib_arpo.engine.scripted_engine:ScriptedEngine",
+}
+"""Name -> "module:class". An engine of your own is registered by adding it here, in every process that makes one."""
+
+_PACKAGES = {"vllm": "`pip install rllib-arpo[gpu]`, or `rllib-arpo[cpu]` on a machine without a GPU"}
+"""What provides a package that an engine needs."""
+
+
+def make_engine(name: str, config: EngineConfig) -> Engine:
+    """The engine called `name`, with its model loaded and ready for requests.
+
+    Raises:
+        ValueError: no engine has that name, or the engine refuses `config`.
+        ImportError: the package behind the engine is not installed.
+    """
+    if name not in ENGINES:
+        raise ValueError(f"engine={name!r} is unknown: choose one of {', '.join(map(repr, ENGINES))}.")
+    module, _, class_name = ENGINES[name].partition(":")
+    try:
+        engine_class = getattr(importlib.import_module(module), class_name)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in _PACKAGES:
+            raise
+        raise ImportError(
+            f"engine={name!r} needs the package {package}, which is not installed: {_PACKAGES[package]}."
+        ) from None
+    return engine_class(config)

@@ -65,7 +65,9 @@ def print_before_and_after(results: ResultGrid) -> None:
         row = answers[shown]
         print(f"\n--- {name} training: reward {row['reward']:g}, ended by {row['stop_reason']}\n{row['response']}")
     accuracies = [sum(row["accuracy"] for row in rows.values()) / len(rows) for rows in (before, after)]
-    print(f"\nGreedy accuracy on {len(before)} held-out questions: {accuracies[0]:.3f} before, {accuracies[1]:.3f} after.")
+    print(
+        f"\nGreedy accuracy on {len(before)} held-out questions: {accuracies[0]:.3f} before, {accuracies[1]:.3f} after."
+    )
     print(f"All transcripts: {path}")
 
 

@@ -53,14 +53,15 @@ class SampledQuestion:
     stats: QuestionStats
 
 
+def complete_env_config(config: ARPOConfig) -> dict[str, Any]:
+    """The user's `env_config`, completed by `ENV_CONFIG_KEYS` and the seed; the user's values win."""
+    shared = {key: getattr(config, key) for key in ENV_CONFIG_KEYS}
+    return {**shared, "seed": config.seed or 0, **config.env_config}
+
+
 def make_env(config: ARPOConfig, worker_index: int = 0) -> ForkableMultiAgentEnv:
-    """Builds the environment that `config` names; its `env_config` is completed by `ENV_CONFIG_KEYS`."""
-    defaults = {key: getattr(config, key) for key in ENV_CONFIG_KEYS}
-    context = EnvContext(
-        defaults | {"seed": config.seed or 0} | dict(config.env_config),
-        worker_index=worker_index,
-        num_workers=config.num_env_runners,
-    )
+    """Builds the environment that `config` names."""
+    context = EnvContext(complete_env_config(config), worker_index=worker_index, num_workers=config.num_env_runners)
     if isinstance(config.env, str):
         return _global_registry.get(ENV_CREATOR, config.env)(context)
     return config.env(context)

@@ -1,0 +1,47 @@
+# `make train` and `make test` do everything on a fresh machine: both first install into .venv what is not there yet.
+#   make train ARGS="--stop-iters 5"       arguments of the training script (--help lists them)
+#   make test ARGS="tests/core -x"         arguments of pytest
+#   make PYTHON=python3.12 train           another interpreter (3.11 or newer)
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/installed
+
+.PHONY: train test lint format install clean
+
+train: $(INSTALLED)
+	$(BIN)/python tuned_examples/catalogue_smollm2_135m_arpo.py $(ARGS)
+
+test: lint
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(INSTALLED)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+install: $(INSTALLED)
+
+clean:
+	rm -rf $(VENV)
+
+# The stamp is written last, so an interrupted installation is taken up again by the next call.
+$(INSTALLED): requirements/cpu.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "Python 3.11 or newer is needed, and $(PYTHON) is not: say make PYTHON=/path/to/python3.11." >&2; exit 1; }
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) || \
+	    { rm -rf $(VENV); echo "$(PYTHON) cannot make virtual environments: install Debian's python3-venv." >&2; exit 1; }
+	@echo "Installing into $(VENV): about 3.5 GB, a few minutes."
+	@$(BIN)/pip install --quiet --no-deps -r requirements/cpu.lock || \
+	    { echo "A package of requirements/cpu.lock did not install. The lock was made for Python 3.11 on Linux x86-64;" \
+	           "where another Python has no wheels for it, say make clean, then make PYTHON=python3.11." >&2; exit 1; }
+	@# The CUDA build of torch needs libraries that the lock does not name; for the CPU build nothing is missing.
+	@$(BIN)/pip install --quiet --constraint requirements/cpu.lock torch
+	@$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -c 'import ctypes; ctypes.CDLL("libnuma.so.1")' || \
+	    { echo "vLLM's CPU build needs the system library libnuma: install Debian's libnuma1." >&2; exit 1; }
+	@touch $@

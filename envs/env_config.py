@@ -1,0 +1,88 @@
+"""The keys of a tool environment's `env_config`, checked in one place."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rllib_arpo.envs.protocol import PROTOCOLS, TagProtocol
+from rllib_arpo.envs.reward import QA_METRICS
+from rllib_arpo.envs.tasks import TASKS, Task
+from rllib_arpo.envs.tools import TOOLS, Tool
+from rllib_arpo.envs.validation import check_known
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolEnvConfig:
+    """The environment's own keys; all other keys of `env_config` are fields of the task's class.
+
+    Attributes:
+        task: a name in `TASKS`.
+        model_name_or_path: whose tokenizer and chat template are used.
+        max_context_tokens: prompt and response of a path, at most.
+        max_response_tokens: generated and tool tokens of a path, at most.
+        max_turn_tokens: generated tokens of one turn, at most; None leaves it to max_response_tokens.
+        max_tool_calls: executed calls of a path, at most.
+        protocol: a name in `PROTOCOLS`.
+        tools: tool name -> its configuration, or a list of tool names; None: the task's tools with its defaults.
+        qa_metric: "f1" or "exact_match".
+        chat_template_kwargs: go to the chat template (`enable_thinking`, ...).
+    """
+
+    task: str
+    model_name_or_path: str
+    max_context_tokens: int = 4096
+    max_response_tokens: int = 4096
+    max_turn_tokens: int | None = None
+    max_tool_calls: int = 3
+    protocol: str = "tags"
+    tools: Mapping[str, Mapping[str, Any]] | list[str] | None = None
+    qa_metric: str = "f1"
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self):
+        check_known([self.protocol], PROTOCOLS, "protocol")
+        check_known([self.qa_metric], QA_METRICS, "qa_metric")
+        for key in ("max_context_tokens", "max_response_tokens", "max_turn_tokens"):
+            value = getattr(self, key)
+            if value is not None and value < 1:
+                raise ValueError(f"env_config[{key!r}] must be at least 1, not {value}.")
+        if self.max_tool_calls < 0:
+            raise ValueError(f"env_config['max_tool_calls'] must be at least 0, not {self.max_tool_calls}.")
+
+    def make_protocol(self, tools: Mapping[str, Tool]) -> TagProtocol:
+        """The protocol, which knows the standard tags and those of further tools."""
+        return PROTOCOLS[self.protocol](tuple(dict.fromkeys(("python", "search", *tools))))
+
+
+def read_env_config(env_config: Mapping[str, Any]) -> tuple[ToolEnvConfig, Task, dict[str, Tool]]:
+    """Checks `env_config` and builds what it describes. Cheap: no process, no index, no model.
+
+    Raises:
+        ValueError: a key, a task, a tool or one of its options is unknown (with the nearest known name), or wrong.
+        DataError: a data file is missing or not readable.
+    """
+    own = {f.name for f in dataclasses.fields(ToolEnvConfig)}
+    for key in ("task", "model_name_or_path"):
+        if env_config.get(key) is None:
+            raise ValueError(f"env_config has no {key!r}.")
+    check_known([env_config["task"]], TASKS, "task")
+    task_class = TASKS[env_config["task"]]
+    task_keys = {f.name for f in dataclasses.fields(task_class)}
+    check_known(env_config, own | task_keys, "env_config key")
+    config = ToolEnvConfig(**{key: value for key, value in env_config.items() if key in own})
+    task = task_class(**{key: value for key, value in env_config.items() if key in task_keys})
+    return config, task, _make_tools(config, task)
+
+
+def _make_tools(config: ToolEnvConfig, task: Task) -> dict[str, Tool]:
+    chosen = task.tools if config.tools is None else config.tools
+    check_known(chosen, TOOLS, "tool")
+    tools = {}
+    for name in chosen:
+        options = {**task.tool_defaults().get(name, {}), **(chosen[name] if isinstance(chosen, Mapping) else {})}
+        check_known(options, {f.name for f in dataclasses.fields(TOOLS[name])}, f"option of the tool {name!r}")
+        tools[name] = TOOLS[name](**options)
+    return tools

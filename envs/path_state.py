@@ -1,0 +1,50 @@
+"""What an environment knows about one path after one of its turns."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class PathState:
+    """A snapshot; never changed, so that forks share it.
+
+    Attributes:
+        turns: the generated text of every turn.
+        segments: the token ids after the prompt, in order: generated tokens, tool response, generated tokens, ...
+        num_response_tokens: the length of all segments.
+        num_tool_calls: calls that were executed, whatever became of them.
+        executed: names of the tools that ran with status OK.
+        tool_states: tool name -> its state on this path.
+    """
+
+    turns: tuple[str, ...] = ()
+    segments: tuple[np.ndarray, ...] = ()
+    num_response_tokens: int = 0
+    num_tool_calls: int = 0
+    executed: frozenset[str] = frozenset()
+    tool_states: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def with_generated(self, text: str, token_ids: np.ndarray) -> PathState:
+        """The path with one more turn of the model."""
+        return dataclasses.replace(self._with_segment(token_ids), turns=(*self.turns, text))
+
+    def with_call(self, name: str, succeeded: bool, tool_state: Any, response: np.ndarray) -> PathState:
+        """The path with an executed call and its response."""
+        return dataclasses.replace(
+            self._with_segment(response),
+            num_tool_calls=self.num_tool_calls + 1,
+            executed=self.executed | {name} if succeeded else self.executed,
+            tool_states={**self.tool_states, name: tool_state},
+        )
+
+    def _with_segment(self, token_ids: np.ndarray) -> PathState:
+        segments = (*self.segments, token_ids)
+        return dataclasses.replace(
+            self, segments=segments, num_response_tokens=self.num_response_tokens + len(token_ids)
+        )

@@ -1,0 +1,70 @@
+"""Generated arithmetic with one tool: "What is a * b - c?" The quickest task on which a small model learns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from rllib_arpo.envs.protocol import TagProtocol
+from rllib_arpo.envs.reward import MATH
+from rllib_arpo.envs.tasks.task import TEST, Question, Task, check_split, epoch_and_position
+
+SYSTEM = "Compute with python, then answer in \\boxed{}."
+#: One in so many triples (a, b, c) belongs to the test split.
+TEST_MODULUS = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArithmeticTask(Task):
+    """What is a * b - c, with a and b of two digits and c of one to two.
+
+    A triple belongs to the test split if (a + 3 b + 5 c) mod 8 = 0, else to the training split: they never meet.
+
+    Attributes:
+        num_test_questions: size of the test split. The training split has no end.
+    """
+
+    tools: ClassVar[tuple[str, ...]] = ("python",)
+    split: str = "train"
+    seed: int = 0
+    num_test_questions: int = 64
+
+    def __post_init__(self):
+        check_split(self.split)
+
+    @property
+    def num_questions(self) -> int | None:
+        return self.num_test_questions if self.split == TEST else None
+
+    def question(self, number: int, tools: Sequence[str] = tools) -> Question:
+        index = epoch_and_position(number, self.num_test_questions)[1] if self.split == TEST else number
+        a, b, c = self._triple(index)
+        messages = (("system", SYSTEM), *_shot(12, 31, 5), *_shot(48, 20, 17), ("user", _text(a, b, c)))
+        name = f"arithmetic/{a}*{b}-{c}"
+        return Question(name, messages, (str(a * b - c),), MATH, name)
+
+    def _triple(self, index: int) -> tuple[int, int, int]:
+        """The first drawn triple of this split that is no shot."""
+        rng = np.random.default_rng((self.seed, index, int(self.split == TEST)))
+        while True:
+            a, b, c = (int(n) for n in rng.integers((11, 11, 2), (100, 100, 100)))
+            if in_test_split(a, b, c) == (self.split == TEST) and (a, b, c) not in ((12, 31, 5), (48, 20, 17)):
+                return a, b, c
+
+
+def in_test_split(a: int, b: int, c: int) -> bool:
+    return (a + 3 * b + 5 * c) % TEST_MODULUS == 0
+
+
+def _text(a: int, b: int, c: int) -> str:
+    return f"What is {a} * {b} - {c}?"
+
+
+def _shot(a: int, b: int, c: int) -> tuple[tuple[str, str], tuple[str, str]]:
+    value = a * b - c
+    response = TagProtocol().render(str(value))
+    solution = f"<python> print({a} * {b} - {c}) </python>{response}<answer> \\boxed{{{value}}} </answer>"
+    return ("user", _text(a, b, c)), ("assistant", solution)

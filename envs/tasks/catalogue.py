@@ -1,0 +1,101 @@
+"""Generated task with two tools: look up a price in a small catalogue, then compute with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from rllib_arpo.envs.protocol import TagProtocol
+from rllib_arpo.envs.reward import MATH
+from rllib_arpo.envs.tasks.task import TEST, Question, Task, check_split, epoch_and_position, permutation
+
+MATERIALS = ("brass", "oak", "glass", "wool")
+TRAIN_NOUNS = (
+    "lamp", "chair", "box", "clock", "mirror", "bowl", "vase", "shelf", "desk", "tray", "frame", "cup",
+    "ring", "bell", "pipe", "hat", "coat", "rug", "door", "bench",
+)  # fmt: skip
+TEST_NOUNS = (
+    "table", "plate", "basket", "bottle", "ladder", "wheel", "knife", "spoon", "drum", "flute", "scarf", "glove",
+    "blanket", "curtain", "button", "brush",
+)  # fmt: skip
+#: Items of the examples in the prompt; they are in neither split.
+SHOT_PRICES = {"silver key": 14, "paper fan": 6}
+SYSTEM = "Search the price, compute with python, then answer in \\boxed{}."
+MIN_PRICE, MAX_PRICE = 3, 40
+MIN_QUANTITY, MAX_QUANTITY = 2, 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class CatalogueTask(Task):
+    """What do n items cost? The catalogue has an item's price; search shows the item and two others.
+
+    The two splits share no item, and each searches a catalogue of its own items only, so that nothing of the test split
+    is ever seen in training, as a distractor neither. Training asks every item with every quantity; the test split asks
+    every one of its items once.
+
+    Attributes:
+        seed: of prices, quantities and the shuffling.
+    """
+
+    tools: ClassVar[tuple[str, ...]] = ("search", "python")
+    split: str = "train"
+    seed: int = 0
+
+    def __post_init__(self):
+        check_split(self.split)
+
+    @property
+    def num_questions(self) -> int:
+        return len(items(self.split)) * (1 if self.split == TEST else MAX_QUANTITY - MIN_QUANTITY + 1)
+
+    def question(self, number: int, tools: Sequence[str] = tools) -> Question:
+        epoch, position = epoch_and_position(number, self.num_questions)
+        names, prices = items(self.split), self.prices()
+        if self.split == TEST:
+            row = position
+            quantity = int(np.random.default_rng((self.seed, 2, row)).integers(MIN_QUANTITY, MAX_QUANTITY + 1))
+        else:
+            row = int(permutation(self.seed, epoch, self.num_questions)[position])
+            quantity = MIN_QUANTITY + row // len(names)
+        item = names[row % len(names)]
+        shots = (
+            *_shot("silver key", 5, ("iron key: 9", "silver pin: 3")),
+            *_shot("paper fan", 12, ("paper bag: 2", "steel fan: 21")),
+        )
+        name = f"catalogue/{self.split}/{quantity} {item}"
+        messages = (("system", SYSTEM), *shots, ("user", _text(quantity, item)))
+        return Question(name, messages, (str(quantity * prices[item]),), MATH, name)
+
+    def prices(self) -> dict[str, int]:
+        """Item -> price in dollars, of this split."""
+        names = items(self.split)
+        rng = np.random.default_rng((self.seed, 1, int(self.split == TEST)))
+        return dict(zip(names, rng.integers(MIN_PRICE, MAX_PRICE + 1, len(names)).tolist(), strict=True))
+
+    def tool_defaults(self) -> Mapping[str, Mapping[str, Any]]:
+        documents = [{"title": item, "text": str(price)} for item, price in self.prices().items()]
+        return {"search": {"documents": documents, "top_k": 3}}
+
+
+def items(split: str) -> list[str]:
+    """The items of a split: 80 for training, 64 others for the test."""
+    nouns = TEST_NOUNS if split == TEST else TRAIN_NOUNS
+    return [f"{material} {noun}" for noun in nouns for material in MATERIALS]
+
+
+def _text(quantity: int, item: str) -> str:
+    return f"What is the price of {quantity} {item}s?"
+
+
+def _shot(item: str, quantity: int, others: tuple[str, str]) -> tuple[tuple[str, str], tuple[str, str]]:
+    price, render = SHOT_PRICES[item], TagProtocol().render
+    found = "\n".join((f"{item}: {price}", *others))
+    solution = (
+        f"<search> {item} </search>{render(found)}"
+        f"<python> print({quantity} * {price}) </python>{render(str(quantity * price))}"
+        f"<answer> \\boxed{{{quantity * price}}} </answer>"
+    )
+    return ("user", _text(quantity, item)), ("assistant", solution)

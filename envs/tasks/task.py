@@ -1,0 +1,90 @@
+"""What asks the questions: a deterministic map from numbers to questions."""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from rllib_arpo.envs.validation import DataError
+
+__all__ = ["TEST", "TRAIN", "DataError", "Question", "Task", "epoch_and_position", "permutation"]
+
+TRAIN, TEST = "train", "test"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One question.
+
+    Attributes:
+        question_id: names it; equal ids mean equal questions.
+        messages: (role, content) pairs, roles "system", "user", "assistant"; the last one is the question itself.
+        answers: the right answers (aliases); at least one.
+        ability: "math" or "qa": how answers are compared.
+        source: where it comes from ("train.parquet, row 12"), for error messages.
+    """
+
+    question_id: str
+    messages: tuple[tuple[str, str], ...]
+    answers: tuple[str, ...]
+    ability: str
+    source: str
+
+
+class Task(ABC):
+    """A source of questions. A subclass is a frozen, keyword-only dataclass whose fields are keys of `env_config`.
+
+    Question number n is the same in every process and at any time: a run is sharded over env runners and resumed by
+    saying who asks which numbers.
+
+    Attributes:
+        tools: names of the tools that the task's prompt speaks of.
+        split: "train" (shuffled anew every epoch) or "test" (fixed order).
+        seed: of the shuffling.
+    """
+
+    tools: ClassVar[tuple[str, ...]] = ()
+    split: str
+    seed: int
+
+    @property
+    @abstractmethod
+    def num_questions(self) -> int | None:
+        """How many different questions there are; None when they are generated without end."""
+
+    @abstractmethod
+    def question(self, number: int, tools: Sequence[str]) -> Question:
+        """Question number `number` (>= 0), for a model that has these tools.
+
+        Raises:
+            DataError: the question's data is missing or wrong.
+        """
+
+    def tool_defaults(self) -> Mapping[str, Mapping[str, Any]]:
+        """Tool name -> configuration that the task brings along (documents to search, ...)."""
+        return {}
+
+
+def check_split(split: str) -> None:
+    if split not in (TRAIN, TEST):
+        raise ValueError(f"split must be {TRAIN!r} or {TEST!r}, not {split!r}.")
+
+
+def epoch_and_position(number: int, num_questions: int) -> tuple[int, int]:
+    """The epoch in which question `number` is asked, and its position in that epoch's order."""
+    if number < 0:
+        raise ValueError(f"Question numbers are >= 0, not {number}.")
+    return divmod(number, num_questions)
+
+
+@functools.lru_cache(maxsize=8)
+def permutation(seed: int, epoch: int, size: int, stream: int = 0) -> np.ndarray:
+    """A permutation of range(size), [size] int64, that depends on nothing but the arguments."""
+    order = np.random.default_rng((seed, epoch, stream)).permutation(size)
+    order.flags.writeable = False
+    return order

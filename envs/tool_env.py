@@ -1,0 +1,211 @@
+"""The environment of a model that calls tools: one question, any number of forkable trajectories."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from rllib_arpo.core.tree import StopReason, ToolCall, ToolStatus
+from rllib_arpo.envs.env_config import read_env_config
+from rllib_arpo.envs.forkable_env import (
+    INFO_STEP,
+    OPTION_NUM_ROOTS,
+    OPTION_QUESTION,
+    ForkableMultiAgentEnv,
+    StepInfo,
+    StepResult,
+)
+from rllib_arpo.envs.path_state import PathState
+from rllib_arpo.envs.prompts import encode, load_tokenizer, prompt_text, turn_text
+from rllib_arpo.envs.protocol import Answer, CallRequest, Malformed
+from rllib_arpo.envs.reward import accuracy_of, hierarchical_reward
+from rllib_arpo.envs.tasks.task import DataError, Question
+from rllib_arpo.envs.tools.tool import BrokenToolError, ToolResult, run_tool
+
+#: Key of `reset`'s info dicts: the `Question`.
+INFO_QUESTION = "question"
+#: Endings that RLlib calls truncations.
+_TRUNCATIONS = frozenset({StopReason.TOKEN_LIMIT, StopReason.TOOL_CALL_LIMIT})
+
+
+class ToolEnv(ForkableMultiAgentEnv):
+    """Asks the questions of a task, runs the tools that the model calls, scores the answers.
+
+    Keys of `env_config`: those of `ToolEnvConfig` and of the task's class. How a turn ends its trajectory:
+      - an answer, which is scored (ANSWER);
+      - wrong tags (MALFORMED_CALL); neither call nor answer (NO_ANSWER);
+      - in either of these cases at a token limit, or beyond one in any case: TOKEN_LIMIT. A tool response that leaves
+        no room for one more token ends the trajectory so, too: it is not cut, for the model could not answer it;
+      - a call when max_tool_calls were executed (TOOL_CALL_LIMIT);
+      - a tool that cannot be brought back (BROKEN_TOOL).
+    Everything but ANSWER with a right format, and BROKEN_TOOL (reward 0, masked in training), has the reward -1. A call
+    of a known tag without a tool behind it is answered with an error.
+
+    Spaces: RLlib demands some. They are the space of a single token; observations and actions are sequences of them.
+    """
+
+    def __init__(self, env_config: Mapping[str, Any]):
+        super().__init__()
+        self.config, self.task, self.tools = read_env_config(env_config)
+        self.protocol = self.config.make_protocol(self.tools)
+        self.stop = self.protocol.stop
+        self.num_questions = self.task.num_questions
+        self.tokenizer = load_tokenizer(self.config.model_name_or_path)
+        for tool in self.tools.values():
+            tool.prepare()
+        self.question: Question | None = None
+        self._prompt = np.zeros(0, np.int32)
+        self._paths: dict[str, list[PathState]] = {}
+        # Without numbers from outside, the env runners of plain RLlib ask 0, 1, 2, ... in turn.
+        self._stride = max(1, getattr(env_config, "num_workers", None) or 1)
+        self._next_question = max(0, getattr(env_config, "worker_index", 0) - 1)
+        token = gym.spaces.Box(0, len(self.tokenizer) - 1, (1,), np.int32)
+        self.observation_space = self.action_space = token
+        self.possible_agents = ["0"]
+        self.agents = []
+
+    @classmethod
+    def validate_config(cls, env_config: Mapping[str, Any], check_prompt: bool = True) -> None:
+        """Checks `env_config` before any actor starts.
+
+        Args:
+            check_prompt: also build the first question's prompt (loads the tokenizer) and compare it with the limits.
+
+        Raises:
+            ValueError: one clear sentence that names the key; a `DataError` where a data file is at fault.
+        """
+        config, task, tools = read_env_config(env_config)
+        if check_prompt:
+            question = task.question(0, tuple(tools))
+            build_prompt(load_tokenizer(config.model_name_or_path), question, config)
+
+    def get_observation_space(self, agent_id: str) -> gym.Space:
+        return self.observation_space
+
+    def get_action_space(self, agent_id: str) -> gym.Space:
+        return self.action_space
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        super(ForkableMultiAgentEnv, self).reset(seed=seed, options=options)
+        options = options or {}
+        number = options.get(OPTION_QUESTION)
+        if number is None:
+            number = self._take_next_question(seed)
+        self.question = self.task.question(int(number), tuple(self.tools))
+        self._prompt = build_prompt(self.tokenizer, self.question, self.config)
+        self._paths, self.agents = {}, []
+        observations = {str(i): self.add_agent(str(i)) for i in range(options.get(OPTION_NUM_ROOTS, 1))}
+        info = {"question_id": self.question.question_id, INFO_QUESTION: self.question}
+        return observations, {agent: dict(info) for agent in observations}
+
+    def add_agent(self, agent_id: str) -> np.ndarray:
+        states = {name: tool.new_state() for name, tool in self.tools.items() if not tool.stateless}
+        self._start_agent(agent_id, [PathState(tool_states=states)])
+        return self._prompt
+
+    def fork_agent(self, parent: str, child: str, num_turns: int) -> np.ndarray:
+        path = self._paths[parent]
+        if not 0 <= num_turns < len(path):
+            raise ValueError(f"Agent {parent!r} has {len(path) - 1} turns to fork at; {num_turns} were asked for.")
+        self._start_agent(child, path[: num_turns + 1])
+        return np.concatenate([self._prompt, *path[num_turns].segments])
+
+    async def step_agent(self, agent_id: str, token_ids: np.ndarray) -> StepResult:
+        path = self._paths[agent_id]
+        token_ids = np.asarray(token_ids, dtype=np.int32)
+        text = turn_text(self.tokenizer, token_ids, keep=self.stop)
+        state = path[-1].with_generated(text, token_ids)
+        parsed = self.protocol.parse(text)
+        room = self._room(state)
+        turn_is_full = len(token_ids) >= (self.config.max_turn_tokens or np.inf)
+        if room < 0:
+            return await self._end(state, StopReason.TOKEN_LIMIT)
+        if isinstance(parsed, Answer):
+            return await self._end(state, StopReason.ANSWER, parsed)
+        if isinstance(parsed, CallRequest):
+            return await self._call(path, state, parsed)
+        if room == 0 or turn_is_full:
+            return await self._end(state, StopReason.TOKEN_LIMIT)
+        reason = StopReason.MALFORMED_CALL if isinstance(parsed, Malformed) else StopReason.NO_ANSWER
+        return await self._end(state, reason)
+
+    async def _call(self, path: list[PathState], state: PathState, request: CallRequest) -> StepResult:
+        """Executes a call; extends the agent's path unless the trajectory ends here."""
+        if state.num_tool_calls >= self.config.max_tool_calls:
+            return await self._end(state, StopReason.TOOL_CALL_LIMIT)
+        tool = self.tools.get(request.name)
+        begin = time.perf_counter()
+        try:
+            if tool is None:
+                tool_state, result = None, ToolResult(f"There is no tool {request.name}.", ToolStatus.ERROR)
+            else:
+                # A copy, for a fork may still go on from the state before this call.
+                old = state.tool_states.get(request.name)
+                tool_state = None if tool.stateless else tool.copy_state(old)
+                result = await run_tool(tool, request.argument, tool_state)
+        except BrokenToolError:
+            call = ToolCall(request.name, ToolStatus.ERROR, time.perf_counter() - begin)
+            return await self._end(state, StopReason.BROKEN_TOOL, call=call)
+        call = ToolCall(request.name, result.status, time.perf_counter() - begin)
+        response = encode(self.tokenizer, self.protocol.render(result.text))
+        after = state.with_call(request.name, result.status == ToolStatus.OK, tool_state, response)
+        if self._room(after) < 1:
+            return await self._end(state, StopReason.TOKEN_LIMIT, call=call)
+        path.append(after)
+        return response, 0.0, False, False, {INFO_STEP: StepInfo(tool_call=call)}
+
+    async def _end(
+        self, state: PathState, reason: StopReason, answer: Answer | None = None, call: ToolCall | None = None
+    ) -> StepResult:
+        """Scores the path and ends the agent."""
+        format_valid = answer is not None and self.protocol.format_error(state.turns) is None
+        accuracy = 0.0
+        try:
+            if format_valid:
+                compare = accuracy_of(self.question.ability, self.config.qa_metric)
+                accuracy = await compare(answer.text, self.question.answers)
+        except BrokenToolError:
+            reason = StopReason.BROKEN_TOOL
+        reward = hierarchical_reward(format_valid, accuracy, state.executed)
+        if reason == StopReason.BROKEN_TOOL:
+            reward = 0.0
+        info = StepInfo(call, reason, accuracy, format_valid)
+        truncated = reason in _TRUNCATIONS
+        return np.zeros(0, np.int32), float(reward), not truncated, truncated, {INFO_STEP: info}
+
+    def _start_agent(self, agent_id: str, path: list[PathState]) -> None:
+        if agent_id in self._paths:
+            raise ValueError(f"Agent {agent_id!r} exists already.")
+        self._paths[agent_id] = path
+        self.agents.append(agent_id)
+
+    def _room(self, state: PathState) -> int:
+        """How many tokens may still be generated on this path; negative beyond the limit."""
+        limit = min(self.config.max_response_tokens, self.config.max_context_tokens - len(self._prompt))
+        return limit - state.num_response_tokens
+
+    def _take_next_question(self, seed: int | None) -> int:
+        if seed is not None:
+            self._next_question = int(np.random.default_rng(seed).integers(1 << 31))
+        number = self._next_question
+        self._next_question += self._stride
+        return number
+
+
+def build_prompt(tokenizer, question: Question, config) -> np.ndarray:
+    """The prompt's token ids, [p] int32.
+
+    Raises:
+        DataError: it leaves no room for a response within `max_context_tokens`.
+    """
+    prompt = encode(tokenizer, prompt_text(tokenizer, question.messages, dict(config.chat_template_kwargs)))
+    if len(prompt) >= config.max_context_tokens:
+        raise DataError(
+            f"{question.source}: the prompt has {len(prompt)} tokens, which leaves no room for a response within"
+            f" max_context_tokens = {config.max_context_tokens}."
+        )
+    return prompt

@@ -1,0 +1,245 @@
+"""From the rewards of a question's leaves to the advantage of each node of its tree (DESIGN.md, section 1).
+
+L: the leaves that count, in `TreeLayout.leaves` order. N: the nodes of the layout. T: packed tokens. All in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from rllib_arpo.core.tree import QuestionTree, TreeLayout
+
+#: Added to a standard deviation before dividing by it.
+STD_EPSILON = 1e-6
+
+
+def group_advantages(rewards: np.ndarray, normalize_std: bool = True) -> np.ndarray:
+    """`A_l = (r_l - mean(r)) / (std(r) + 1e-6)` over one question's leaves (GRPO, arXiv 2402.03300).
+
+    Args:
+        rewards: [L].
+        normalize_std: False leaves the division out (Dr. GRPO, arXiv 2503.20783).
+
+    Returns:
+        [L]; std has ddof = 1, so one leaf alone has advantage 0. Equal rewards have advantage 0, exactly.
+    """
+    rewards = np.asarray(rewards, dtype=np.float64)
+    if len(rewards) < 2 or rewards.min() == rewards.max():
+        return np.zeros(len(rewards))
+    centered = rewards - rewards.mean()
+    return centered / (rewards.std(ddof=1) + STD_EPSILON) if normalize_std else centered
+
+
+def batch_advantages(rewards: np.ndarray, batch_mean: float, batch_std: float) -> np.ndarray:
+    """`A_l = (r_l - batch mean) / (batch std + 1e-6)`, [L] (REINFORCE++, arXiv 2501.03262).
+
+    The mean and the standard deviation are those over all the trajectories of the batch that count.
+    """
+    return (np.asarray(rewards, dtype=np.float64) - batch_mean) / (batch_std + STD_EPSILON)
+
+
+def overlong_penalty(num_generated: int, max_response_tokens: int, overlong_buffer_tokens: int) -> float:
+    """DAPO's soft penalty for a long response, to be added to the reward (arXiv 2503.14476, eq. 13).
+
+    0 up to `max_response_tokens - overlong_buffer_tokens`, then falling linearly, -1 from `max_response_tokens` on.
+
+    Args:
+        num_generated: tokens of the response, counted as `max_response_tokens` counts them.
+        max_response_tokens: the hard limit.
+        overlong_buffer_tokens: the length of the slope, >= 1.
+
+    Returns:
+        a value in [-1, 0].
+    """
+    excess = num_generated - (max_response_tokens - overlong_buffer_tokens)
+    return -min(max(excess / overlong_buffer_tokens, 0.0), 1.0)
+
+
+def path_tokens(tree: QuestionTree, layout: TreeLayout) -> np.ndarray:
+    """|o_l|, [L] int64: generated tokens on each leaf's whole path; a shared token counts once per leaf."""
+    counts = np.zeros(len(layout.leaves), dtype=np.int64)
+    for node in layout.nodes:
+        counts[node.leaf_begin : node.leaf_end] += len(tree.trajectories[node.trajectory].turns[node.turn].token_ids)
+    return counts
+
+
+def _uniform_factors(layout: TreeLayout) -> np.ndarray:
+    """1 for every leaf."""
+    return np.ones(len(layout.leaves))
+
+
+def _branch_factors(layout: TreeLayout) -> np.ndarray:
+    """L times the leaf's share of its tree, where every node hands its share out equally to its branches.
+
+    Without masked leaves the share is `1/N * prod 1/(children + 1)` over the forks on the path, with N roots: the
+    weight that makes the tree estimator unbiased when a fork depends on its node alone. A branch below which every
+    leaf is masked counts as not sampled; the shares add up to 1 in any case, so the factors add up to L.
+    """
+    num_leaves = len(layout.leaves)
+    last_node = np.full(num_leaves, -1)
+    branches = np.zeros(len(layout.nodes) + 1)
+    for i, node in enumerate(layout.nodes):
+        branches[node.parent] += 1
+        last_node[node.leaf_begin : node.leaf_end] = i
+    np.add.at(branches, last_node, 1)
+
+    # Position -1 (the last entry) is the prompt, whose branches are the roots.
+    share = np.ones(len(layout.nodes) + 1)
+    for i, node in enumerate(layout.nodes):
+        share[i] = share[node.parent] / branches[node.parent]
+    return num_leaves * share[last_node] / branches[last_node]
+
+
+#: name -> `layout -> factor[L]`; the factors of a question add up to L.
+LEAF_WEIGHTINGS: dict[str, Callable[[TreeLayout], np.ndarray]] = {
+    "uniform": _uniform_factors,
+    "branch": _branch_factors,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LossAggregation:
+    """One way to weigh tokens: `w_l = factor_l * scale_l / sum over the minibatch of factor_l * mass_l`.
+
+    Attributes:
+        scale: `(path_tokens[L], max_response_tokens) -> [L]`.
+        mass: `path_tokens[L] -> [L]`.
+    """
+
+    scale: Callable[[np.ndarray, int], np.ndarray]
+    mass: Callable[[np.ndarray], np.ndarray]
+
+
+def _ones(tokens: np.ndarray, *_: int) -> np.ndarray:
+    return np.ones(len(tokens))
+
+
+#: "token_mean" (DAPO): w = 1 / sum |o|; "sequence_mean" (GRPO): w = 1 / (#leaves |o|); "constant" (Dr. GRPO):
+#: w = 1 / (#leaves max_response_tokens). A leaf without a token still counts as a leaf.
+LOSS_AGGREGATIONS: dict[str, LossAggregation] = {
+    "token_mean": LossAggregation(scale=_ones, mass=lambda tokens: tokens.astype(np.float64)),
+    "sequence_mean": LossAggregation(scale=lambda tokens, _: 1.0 / np.maximum(tokens, 1), mass=_ones),
+    "constant": LossAggregation(scale=lambda tokens, limit: np.full(len(tokens), 1.0 / limit), mass=_ones),
+}
+
+
+def leaf_weights(
+    tree: QuestionTree,
+    layout: TreeLayout,
+    loss_aggregation: str,
+    leaf_weighting: str,
+    max_response_tokens: int,
+) -> np.ndarray:
+    """Unnormalised weights of the leaves; divided by the minibatch's `loss_denominator` they are DESIGN's w_l.
+
+    Args:
+        tree, layout: the question; the layout fixes which leaves count and their order.
+        loss_aggregation: a key of `LOSS_AGGREGATIONS`.
+        leaf_weighting: a key of `LEAF_WEIGHTINGS`.
+        max_response_tokens: read by "constant".
+
+    Returns:
+        [L], >= 0.
+
+    Raises:
+        KeyError: a name is unknown.
+    """
+    factors = LEAF_WEIGHTINGS[leaf_weighting](layout)
+    return factors * LOSS_AGGREGATIONS[loss_aggregation].scale(path_tokens(tree, layout), max_response_tokens)
+
+
+def loss_denominator(tree: QuestionTree, layout: TreeLayout, loss_aggregation: str, leaf_weighting: str) -> float:
+    """What one question adds to the denominator of its minibatch, a sum over all ranks and passes.
+
+    "token_mean": the sum of factor * |o_l|; otherwise the sum of the factors, which is the number of leaves.
+    """
+    mass = LOSS_AGGREGATIONS[loss_aggregation].mass(path_tokens(tree, layout))
+    return float((LEAF_WEIGHTINGS[leaf_weighting](layout) * mass).sum())
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAttribution:
+    """What the loss needs of each node, [N] float64 each: `a_pos` >= 0, `a_neg` <= 0, and W, `weight` >= 0."""
+
+    a_pos: np.ndarray
+    a_neg: np.ndarray
+    weight: np.ndarray
+
+
+def _range_sums(values: np.ndarray, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """`sum(values[b:e])` for each of N half-open ranges."""
+    prefix = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
+    return prefix[end] - prefix[begin]
+
+
+def soft_attribution(
+    advantages: np.ndarray, weights: np.ndarray, leaf_begin: np.ndarray, leaf_end: np.ndarray
+) -> NodeAttribution:
+    """Every leaf drives its whole path: `a_pos = sum w max(A, 0)`, `a_neg = sum w min(A, 0)` over the leaves below.
+
+    Args:
+        advantages, weights: [L].
+        leaf_begin, leaf_end: [N], the half-open range of the leaves below each node.
+
+    Returns:
+        [N] each, with `weight = sum w`.
+    """
+    return NodeAttribution(
+        a_pos=_range_sums(weights * np.maximum(advantages, 0.0), leaf_begin, leaf_end),
+        a_neg=_range_sums(weights * np.minimum(advantages, 0.0), leaf_begin, leaf_end),
+        weight=_range_sums(weights, leaf_begin, leaf_end),
+    )
+
+
+def hard_attribution(
+    advantages: np.ndarray, weights: np.ndarray, leaf_begin: np.ndarray, leaf_end: np.ndarray
+) -> NodeAttribution:
+    """A shared token gets the unweighted mean advantage of its leaves: `a_pos = W max(mean A, 0)`, `a_neg` alike.
+
+    Arguments and result as in `soft_attribution`; the paper's hard estimation, counted once per leaf.
+    """
+    mean = _range_sums(advantages, leaf_begin, leaf_end) / (leaf_end - leaf_begin)
+    weight = _range_sums(weights, leaf_begin, leaf_end)
+    return NodeAttribution(weight * np.maximum(mean, 0.0), weight * np.minimum(mean, 0.0), weight)
+
+
+#: name -> `(advantages[L], weights[L], leaf_begin[N], leaf_end[N]) -> NodeAttribution`.
+ATTRIBUTIONS: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], NodeAttribution]] = {
+    "soft": soft_attribution,
+    "hard": hard_attribution,
+}
+
+
+def leaf_ranges(layout: TreeLayout) -> tuple[np.ndarray, np.ndarray]:
+    """(`leaf_begin`, `leaf_end`), [N] int64 each, of the layout's nodes."""
+    begin = np.array([node.leaf_begin for node in layout.nodes], dtype=np.int64)
+    end = np.array([node.leaf_end for node in layout.nodes], dtype=np.int64)
+    return begin, end
+
+
+def kl_reward_to_go(kl: np.ndarray, parent: np.ndarray, end: np.ndarray, loss_mask: np.ndarray) -> np.ndarray:
+    """Per token the KL from that token to the end of its path (REINFORCE++, arXiv 2501.03262, eq. 5).
+
+    The penalty in the reward of generated token t is `-kl_coeff * kl[t]`; without discount its return is the leaf's
+    reward minus `kl_coeff` times what this function returns.
+
+    Args:
+        kl: [T], k1 KL of every token; entries outside the loss mask are ignored.
+        parent, end, loss_mask: [T], of a packed pass (`PackedTree`), in which trajectories share at most the prompt.
+
+    Returns:
+        [T] float64; 0 outside the loss mask.
+
+    Raises:
+        ValueError: a generated token is shared by several trajectories: then it has no single path to its end.
+    """
+    tokens = np.arange(len(kl))
+    # Shared means that a token below branches off from somewhere else than the token right before it.
+    branch_starts = _range_sums((parent != tokens - 1).astype(np.float64), tokens + 1, end)
+    if np.any(branch_starts[loss_mask] > 0):
+        raise ValueError("KL in the reward needs trajectories without forks, but a generated token is shared")
+    to_go = _range_sums(np.where(loss_mask, kl, 0.0), tokens, end)
+    return np.where(loss_mask, to_go, 0.0)

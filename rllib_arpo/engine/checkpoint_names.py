@@ -1,0 +1,65 @@
+"""Which weights a Hugging Face checkpoint must hold: what an engine checks before it touches its own weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_NAMED_AT_MOST = 5
+
+
+def causal_lm_config(model_name_or_path: str):
+    """The `transformers` configuration of a causal LM.
+
+    Raises:
+        ValueError: there is no such model, or it is not a causal LM.
+    """
+    from transformers import AutoConfig
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    try:
+        config = AutoConfig.from_pretrained(model_name_or_path)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise ValueError(
+            f"model_name_or_path={model_name_or_path!r} is neither a folder with a Hugging Face model nor the id of "
+            f"one that can be loaded: {reason}"
+        ) from error
+    architectures = config.architectures or []
+    if not set(architectures) & set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()):
+        raise ValueError(
+            f"model_name_or_path={model_name_or_path!r} is not a causal language model: "
+            f"its architecture is {', '.join(architectures) or 'not stated'}."
+        )
+    return config
+
+
+def expected_shapes(model_name_or_path: str) -> dict[str, tuple[int, ...]]:
+    """Name -> shape of every weight of the model, tied ones (`lm_head.weight`) included. No weight is read."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(causal_lm_config(model_name_or_path))
+    return {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
+
+
+def check_shapes(given: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[int, ...]]) -> None:
+    """Raises ValueError, naming the weights, unless `given` has exactly the names and the shapes of `expected`."""
+    problems = []
+    if missing := sorted(expected.keys() - given.keys()):
+        problems.append(f"missing: {_some(missing)}")
+    if unknown := sorted(given.keys() - expected.keys()):
+        problems.append(f"unknown: {_some(unknown)}")
+    wrong = sorted(name for name in expected.keys() & given.keys() if tuple(given[name]) != tuple(expected[name]))
+    if wrong:
+        problems.append(
+            "wrong shape: "
+            + _some([f"{name} {tuple(given[name])} instead of {tuple(expected[name])}" for name in wrong])
+        )
+    if problems:
+        raise ValueError(f"These are not the weights of the engine's model; {'; '.join(problems)}.")
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - _NAMED_AT_MOST
+    return ", ".join(names[:_NAMED_AT_MOST]) + (f" and {more} more" if more > 0 else "")

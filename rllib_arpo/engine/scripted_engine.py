@@ -1,0 +1,266 @@
+"""An engine without a model, for tests: it says what a script tells it to, or follows a random policy."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rllib_arpo.engine.engine import EngineConfig, EngineEvent, EntropyReady, Finished, GenerationRequest
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedReply:
+    """What a request generates, one token a step.
+
+    Attributes:
+        token_ids: the tokens; at most the request's `max_tokens` of them are generated ("length").
+        entropies: nats, one per token; one number stands for all tokens.
+        log_probs: one per token; None: minus the entropies.
+        finish_reason: "stop", "length" or "error".
+        delay: so many steps pass before the first token.
+        fail_after: the request ends with "error" once so many tokens have arrived (0: before the first).
+    """
+
+    token_ids: Sequence[int]
+    entropies: Sequence[float] | float = 1.0
+    log_probs: Sequence[float] | None = None
+    finish_reason: str = "stop"
+    delay: int = 0
+    fail_after: int | None = None
+
+
+Script = (
+    Callable[[GenerationRequest, int], ScriptedReply]
+    | Mapping[tuple[int, ...], ScriptedReply | Sequence[ScriptedReply]]
+    | Sequence[ScriptedReply]
+)
+"""A function of the request and of how many times its prefix was asked before; a dict of the replies by prefix (a list
+of them goes in order of asking); or a list of the replies in order of submission."""
+
+
+@dataclass(slots=True)
+class _Running:
+    request: GenerationRequest
+    reply: ScriptedReply
+    entropies: np.ndarray
+    log_probs: np.ndarray
+    steps: int = 0
+    num_cached_tokens: int = 0
+
+    @property
+    def num_tokens(self) -> int:
+        """Generated so far."""
+        return max(0, self.steps - self.reply.delay)
+
+
+class ScriptedEngine:
+    """An engine whose every token is known beforehand.
+
+    `engine_kwargs`:
+        script: see `Script`; None: a `RandomPolicy`.
+        vocab_size: V (default 256).
+        seed: of the random policy (default: the engine's).
+        end_token_id, end_probability, replies: of the random policy.
+        weight_names: if given, `update_weights` takes exactly these names.
+        fail_at_step: the step, counted from 1, that raises RuntimeError: the engine dies.
+
+    Attributes:
+        submitted: every request, in order.
+        cancelled: the ids of the requests that were cancelled while they ran.
+        weights: the last ones given to `update_weights`.
+        num_steps: how many steps were made.
+    """
+
+    def __init__(self, config: EngineConfig):
+        options = dict(config.engine_kwargs)
+        script = options.pop("script", None)
+        self.vocab_size: int = options.pop("vocab_size", 256)
+        self.weight_version = -1
+        self.weights: dict[str, np.ndarray] = {}
+        self.submitted: list[GenerationRequest] = []
+        self.cancelled: list[str] = []
+        self.num_steps = 0
+        self.fail_at_step: int | None = options.pop("fail_at_step", None)
+        self._weight_names: Sequence[str] | None = options.pop("weight_names", None)
+        self._policy = RandomPolicy(self.vocab_size, seed=options.pop("seed", config.seed), **options)
+        self._script = self._policy.reply if script is None else _as_function(script)
+        self._times_asked: Counter[tuple[int, ...]] = Counter()
+        self._running: dict[str, _Running] = {}
+        self._cache: dict = {}
+
+    def submit(self, request: GenerationRequest) -> None:
+        if request.request_id in self._running:
+            raise ValueError(f"The request id {request.request_id!r} is in use.")
+        prefix = tuple(request.prompt_token_ids)
+        reply = self._script(request, self._times_asked[prefix])
+        self._times_asked[prefix] += 1
+        self.submitted.append(request)
+        n = len(reply.token_ids)
+        entropies = np.broadcast_to(np.asarray(reply.entropies, dtype=np.float32), n)
+        log_probs = -entropies if reply.log_probs is None else np.asarray(reply.log_probs, dtype=np.float32)
+        if len(log_probs) != n:
+            raise ValueError(f"The script has {n} tokens and {len(log_probs)} log-probs.")
+        self._running[request.request_id] = _Running(request, reply, entropies, log_probs)
+
+    def step(self) -> list[EngineEvent]:
+        """One token for every running request, in order of submission."""
+        self.num_steps += 1
+        if self.num_steps == self.fail_at_step:
+            raise RuntimeError(f"The scripted engine died at step {self.num_steps}, as told.")
+        return [event for running in list(self._running.values()) for event in self._advance(running)]
+
+    def has_unfinished(self) -> bool:
+        return bool(self._running)
+
+    def cancel(self, request_id: str) -> None:
+        if self._running.pop(request_id, None) is not None:
+            self.cancelled.append(request_id)
+
+    def update_weights(self, weights: Iterable[tuple[str, np.ndarray]], version: int) -> None:
+        if self._running:
+            raise RuntimeError(f"The engine's weights cannot change while {len(self._running)} requests are running.")
+        given = dict(weights)
+        if self._weight_names is not None and (wrong := sorted(given.keys() ^ set(self._weight_names))):
+            raise ValueError(f"Unknown or missing weights: {', '.join(wrong)}.")
+        self.weights = given
+        self.weight_version = version
+        self._cache = {}
+
+    def score(self, token_ids: list[int], temperature: float = 1.0) -> np.ndarray:
+        """Log-probs under the random policy, whatever the script is."""
+        return np.array(
+            [self._policy.log_probs(token_ids[:i], temperature)[token_ids[i]] for i in range(1, len(token_ids))],
+            dtype=np.float32,
+        )
+
+    def close(self) -> None:
+        self._running.clear()
+
+    def _advance(self, running: _Running) -> Iterator[EngineEvent]:
+        request, reply = running.request, running.reply
+        if running.steps == 0:
+            running.num_cached_tokens = self._remember(request.prompt_token_ids)
+        running.steps += 1
+        arrived, last = running.num_tokens, min(len(reply.token_ids), request.max_tokens)
+        failed = reply.fail_after is not None and arrived >= reply.fail_after
+        if arrived == request.entropy_window > 0 and running.steps > reply.delay and not failed:
+            yield EntropyReady(request.request_id, running.entropies[:arrived].copy())
+        if failed or arrived >= last:
+            del self._running[request.request_id]
+            reason = "error" if failed else "length" if last < len(reply.token_ids) else reply.finish_reason
+            yield self._finish(running, arrived if failed else last, reason)
+
+    def _finish(self, running: _Running, n: int, reason: str) -> Finished:
+        request = running.request
+        token_ids = list(running.reply.token_ids[:n])
+        self._remember([*request.prompt_token_ids, *token_ids])
+        return Finished(
+            request_id=request.request_id,
+            token_ids=np.array(token_ids, dtype=np.int32),
+            log_probs=running.log_probs[:n].copy(),
+            entropies=running.entropies[: min(n, request.entropy_window)].copy(),
+            finish_reason=reason,
+            num_cached_tokens=running.num_cached_tokens,
+            weight_version=self.weight_version,
+        )
+
+    def _remember(self, token_ids: Sequence[int]) -> int:
+        """Puts a sequence into the prefix cache; returns how many leading tokens of it were there."""
+        node, num_cached, new = self._cache, 0, False
+        for token in token_ids:
+            new = new or token not in node
+            num_cached += not new
+            node = node.setdefault(token, {})
+        return num_cached
+
+
+def _as_function(script: Script) -> Callable[[GenerationRequest, int], ScriptedReply]:
+    if callable(script):
+        return script
+    if isinstance(script, Mapping):
+        return lambda request, times: _by_prefix(script, request, times)
+    replies = iter(script)
+    return lambda request, _times: _next(replies, request)
+
+
+def _by_prefix(script: Mapping, request: GenerationRequest, times: int) -> ScriptedReply:
+    replies = script.get(tuple(request.prompt_token_ids), ())
+    if isinstance(replies, ScriptedReply):
+        return replies
+    if times >= len(replies):
+        raise ValueError(f"The script has no reply number {times + 1} to the prefix {request.prompt_token_ids}.")
+    return replies[times]
+
+
+def _next(replies: Iterator[ScriptedReply], request: GenerationRequest) -> ScriptedReply:
+    reply = next(replies, None)
+    if reply is None:
+        raise ValueError(f"The script has no reply left for the request {request.request_id!r}.")
+    return reply
+
+
+@dataclass(frozen=True, slots=True)
+class RandomPolicy:
+    """A random language model: the logits after a prefix are drawn by a generator that the prefix seeds.
+
+    What a request generates is a pure function of its prefix, its temperature, its seed and the policy's seed, so it
+    does not depend on what else runs. A request without a seed uses how often its prefix was asked before.
+
+    Attributes:
+        vocab_size: V; all tokens are possible at every place.
+        end_token_id: ends the request ("stop"); None: the last token of the vocabulary.
+        end_probability: at temperature 1, of the end token at every place.
+        replies: if given, a request generates one of these token sequences, which is then the only random thing; their
+            tokens keep the policy's entropies and log-probs.
+    """
+
+    vocab_size: int
+    seed: int = 0
+    end_token_id: int | None = None
+    end_probability: float = 0.1
+    replies: Sequence[Sequence[int]] | None = None
+    spread: float = field(default=2.0)
+    """Standard deviation of the logits."""
+
+    def reply(self, request: GenerationRequest, times_asked: int) -> ScriptedReply:
+        draw = times_asked if request.seed is None else request.seed
+        chooser = self._generator(request.prompt_token_ids, draw)
+        script = None if self.replies is None else self.replies[chooser.integers(len(self.replies))]
+        prefix, token_ids, entropies, log_probs = list(request.prompt_token_ids), [], [], []
+        for position in range(request.max_tokens if script is None else min(len(script), request.max_tokens)):
+            # At temperature 0 the log-probs are those at temperature 1.
+            at_place = self.log_probs(prefix, request.temperature or 1.0)
+            if script is not None:
+                token = int(script[position])
+            elif request.temperature == 0:
+                token = int(at_place.argmax())
+            else:
+                token = int(chooser.choice(self.vocab_size, p=np.exp(at_place)))
+            token_ids.append(token)
+            log_probs.append(float(at_place[token]))
+            entropies.append(float(-(np.exp(at_place) * at_place).sum()))
+            prefix.append(token)
+            if script is None and token == self._end:
+                break
+        complete = token_ids[-1] == self._end if script is None else len(token_ids) == len(script)
+        return ScriptedReply(token_ids, entropies, log_probs, finish_reason="stop" if complete else "length")
+
+    def log_probs(self, prefix: Sequence[int], temperature: float = 1.0) -> np.ndarray:
+        """[V] float64: of the token after `prefix`."""
+        logits = self._generator(prefix).normal(0.0, self.spread, self.vocab_size)
+        others = np.logaddexp.reduce(np.delete(logits, self._end))
+        logits[self._end] = others + np.log(self.end_probability / (1 - self.end_probability))
+        logits /= temperature
+        return logits - np.logaddexp.reduce(logits)
+
+    @property
+    def _end(self) -> int:
+        return self.vocab_size - 1 if self.end_token_id is None else self.end_token_id
+
+    def _generator(self, prefix: Sequence[int], *more: int) -> np.random.Generator:
+        key = np.array([self.seed, *more, -1, *prefix], dtype=np.int64).tobytes()
+        return np.random.default_rng(list(hashlib.blake2b(key, digest_size=16).digest()))

@@ -1,0 +1,281 @@
+"""The update of ARPO: the clipped objective on packed trees, accumulated over passes and learners."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from ray.rllib.core import DEFAULT_MODULE_ID
+from ray.rllib.core.learner.learner import Learner
+from ray.rllib.core.learner.torch.torch_learner import TorchLearner
+from ray.rllib.utils.annotations import override
+from ray.rllib.utils.metrics import (
+    ALL_MODULES,
+    NUM_ENV_STEPS_TRAINED,
+    NUM_ENV_STEPS_TRAINED_LIFETIME,
+    NUM_MODULE_STEPS_TRAINED,
+    NUM_MODULE_STEPS_TRAINED_LIFETIME,
+    WEIGHTS_SEQ_NO,
+)
+from torch import Tensor
+
+from rllib_arpo.connectors.columns import (
+    A_NEG,
+    A_POS,
+    BEHAVIOR_LOG_PROBS,
+    DENOMINATOR,
+    ENTROPY,
+    LAYOUTS,
+    LOG_PROBS,
+    OLD_LOG_PROBS,
+    PACKED_TREES,
+    REFERENCE_LOG_PROBS,
+    REWARD_STATISTICS,
+    TREES,
+    WEIGHT,
+)
+from rllib_arpo.core.loss import (
+    advantage_mass,
+    clipped_mass,
+    importance_weight,
+    kl_k1,
+    kl_k3,
+    policy_ratio,
+    tree_policy_objective,
+)
+from rllib_arpo.learner.gradients import NonFiniteLossError, broadcast_parameters, gather_gradients, gather_names
+from rllib_arpo.learner.kl_in_reward import subtract_kl_to_go
+from rllib_arpo.learner.metrics import Total, Totals, add_questions, summarize
+from rllib_arpo.learner.passes import Piece, cut_into_pieces, group_into_passes, pass_to_tensors
+from rllib_arpo.learner.training_data import Minibatch, QuestionBatch
+
+if TYPE_CHECKING:
+    from rllib_arpo.arpo_config import ARPOConfig
+
+
+class ARPOTorchLearner(TorchLearner):
+    """Trains one `LLMRLModule`; `update(training_data=QuestionBatch)` is one batch of questions.
+
+    With several learners the gradients are summed by hand and the modules stay plain (`learner/gradients.py`).
+    """
+
+    @override(TorchLearner)
+    def build(self) -> None:
+        """Builds module, optimizer and, where a KL is asked for, the frozen reference model.
+
+        The reference is the model that `model_name_or_path` names: it is made before a checkpoint is restored, and is
+        not part of the learner's state.
+        """
+        if self.config.learner_num_threads is not None:
+            torch.set_num_threads(self.config.learner_num_threads)
+        super().build()
+        self._reference = None
+        if self.config.kl_coeff > 0:
+            self._reference = self.module[DEFAULT_MODULE_ID].make_reference().to(self._device)
+
+    @override(TorchLearner)
+    def _make_modules_ddp_if_necessary(self) -> None:
+        """In the place of DDP's wrapper: all that is kept of it is the same start on every learner."""
+        if self.distributed:
+            broadcast_parameters(self.module[DEFAULT_MODULE_ID].parameters())
+
+    @override(TorchLearner)
+    def configure_optimizers_for_module(self, module_id: str, config: ARPOConfig = None) -> None:
+        parameters = [p for p in self.get_parameters(self._module[module_id]) if p.requires_grad]
+        optimizer = torch.optim.AdamW(parameters, betas=tuple(config.adam_betas), weight_decay=config.weight_decay)
+        self.register_optimizer(
+            module_id=module_id, optimizer=optimizer, params=parameters, lr_or_lr_schedule=config.lr
+        )
+
+    @override(Learner)
+    def update(
+        self,
+        training_data: QuestionBatch,
+        *,
+        timesteps: dict[str, Any] | None = None,
+        return_state: bool = False,
+    ) -> dict[str, Any]:
+        """One update: every minibatch of the plan is one optimizer step.
+
+        Args:
+            training_data: the questions of this learner with the plan of all learners.
+            timesteps: for learning rate schedules, as in RLlib.
+            return_state: part of RLlib's interface; nothing is returned beside the metrics.
+
+        Raises:
+            NonFiniteLossError: the loss or gradient of a minibatch is NaN or infinite, on any learner.
+            ValueError: a trajectory is longer than `max_tokens_per_pass`.
+        """
+        self._check_is_built()
+        self.before_gradient_based_update(timesteps=timesteps or {})
+        self._weights_seq_no += 1
+
+        columns = self._learner_connector(
+            rl_module=self.module,
+            batch={},
+            episodes=training_data.episodes,
+            shared_data={REWARD_STATISTICS: training_data.statistics},
+            metrics=self.metrics,
+        )
+        self._totals = Totals(self._device)
+        add_questions(self._totals, columns)
+        pieces = self._score(
+            cut_into_pieces(columns[PACKED_TREES], self.config.max_tokens_per_pass),
+            is_single_step=len(training_data.minibatches) == 1,
+        )
+        gradient_norms = [
+            self._update_minibatch(minibatch, [p for p in pieces if p.question in minibatch.questions], columns)
+            for minibatch in training_data.minibatches
+            # Where no trajectory counts there is no gradient, and Adam must not move on its momentum alone.
+            if minibatch.denominator > 0
+        ]
+        self._log_update(gradient_norms)
+        self.after_gradient_based_update(timesteps=timesteps or {})
+        return self.metrics.reduce()
+
+    def _score(self, pieces: list[Piece], is_single_step: bool) -> list[Piece]:
+        """Adds the log-probs that stay fixed during the update: the policy's at its start, the reference's.
+
+        In an update of a single step the policy's are those of the training pass itself: one forward pass is saved.
+        """
+        if not is_single_step:
+            old = self._log_probs(self.module[DEFAULT_MODULE_ID], pieces)
+            pieces = [replace(piece, old_log_probs=values) for piece, values in zip(pieces, old, strict=True)]
+        if self._reference is not None:
+            reference = self._log_probs(self._reference, pieces)
+            pieces = [replace(piece, reference_log_probs=v) for piece, v in zip(pieces, reference, strict=True)]
+        return pieces
+
+    @torch.no_grad()
+    def _log_probs(self, module, pieces: list[Piece]) -> list[Tensor]:
+        """Log-probs [K] of each piece's loss tokens under `module`, on the CPU."""
+        result: list[Tensor] = []
+        for group in group_into_passes(pieces, self.config.max_tokens_per_pass):
+            log_probs = module.forward_train(pass_to_tensors(group, self._device))[LOG_PROBS].cpu()
+            result.extend(log_probs.split([piece.packed.num_loss_tokens for piece in group]))
+        return result
+
+    def _update_minibatch(self, minibatch: Minibatch, pieces: list[Piece], columns: dict[str, Any]) -> float:
+        """One optimizer step; returns the norm of the gradient before clipping."""
+        question_ids = [columns[TREES][question].question_id for question in minibatch.questions]
+        self._zero_gradients()
+        failed: set[int] = set()
+        for group in group_into_passes(pieces, self.config.max_tokens_per_pass):
+            if not self._accumulate_gradients(group, minibatch.denominator):
+                failed.update(piece.question for piece in group)
+        failed_ids = gather_names([columns[TREES][q].question_id for q in sorted(failed)], self.distributed)
+        if failed_ids:
+            raise NonFiniteLossError(f"The loss is not finite in the pass of the questions {failed_ids}.")
+
+        parameters = list(self._params.values())
+        gradients = gather_gradients(parameters, self.distributed)
+        norm = torch.nn.utils.get_total_norm(gradients).item()
+        if not torch.isfinite(torch.tensor(norm)):
+            ids = gather_names(question_ids, self.distributed)
+            raise NonFiniteLossError(f"The gradient is not finite in the minibatch of the questions {ids}.")
+        self.apply_gradients(self.postprocess_gradients(dict(zip(self._params, gradients, strict=True))))
+        self._zero_gradients()
+        self._totals.add(Total.QUESTIONS_TRAINED, len(question_ids))
+        self._log_steps_trained(sum(len(columns[LAYOUTS][question].nodes) for question in minibatch.questions))
+        return norm
+
+    def _zero_gradients(self) -> None:
+        for optimizer in self._optimizer_parameters:
+            optimizer.zero_grad(set_to_none=True)
+
+    def _accumulate_gradients(self, pieces: Sequence[Piece], denominator: float) -> bool:
+        """Forward and backward of one pass, whose activations are gone on return; False if the loss is not finite."""
+        batch = pass_to_tensors(pieces, self._device)
+        batch[DENOMINATOR] = denominator
+        fwd_out = self.module[DEFAULT_MODULE_ID].forward_train(batch)
+        losses = self.compute_losses(fwd_out={DEFAULT_MODULE_ID: fwd_out}, batch={DEFAULT_MODULE_ID: batch})
+        loss = losses[DEFAULT_MODULE_ID]
+        if not torch.isfinite(loss):
+            return False
+        loss.backward()
+        return True
+
+    @override(Learner)
+    def compute_loss_for_module(
+        self, *, module_id: str, config: ARPOConfig, batch: dict[str, Any], fwd_out: dict[str, Tensor]
+    ) -> Tensor:
+        """Minus the objective J of one pass (DESIGN.md, section 1), its share of the minibatch's.
+
+        Args:
+            module_id, config: as in RLlib.
+            batch: the columns of `pass_to_tensors` and DENOMINATOR.
+            fwd_out: LOG_PROBS and ENTROPY, [K].
+        """
+        log_probs, entropy = fwd_out[LOG_PROBS], fwd_out[ENTROPY]
+        old_log_probs = batch.get(OLD_LOG_PROBS, log_probs.detach())
+        reference_log_probs = batch.get(REFERENCE_LOG_PROBS)
+        if config.kl_in_reward and reference_log_probs is not None:
+            batch = subtract_kl_to_go(batch, kl_k1(old_log_probs, reference_log_probs), config.kl_coeff)
+        # float64 up to here, for the sums over leaves.
+        a_pos, a_neg, weight = (batch[name].to(log_probs.dtype) for name in (A_POS, A_NEG, WEIGHT))
+
+        policy_objective = tree_policy_objective(
+            log_probs, old_log_probs, a_pos, a_neg, config.clip_low, config.clip_high, config.dual_clip
+        )
+        if config.importance_cap is not None:
+            behavior = batch[BEHAVIOR_LOG_PROBS].to(log_probs.dtype)
+            policy_objective = policy_objective * importance_weight(old_log_probs, behavior, config.importance_cap)
+        objective = policy_objective.sum()
+        if config.entropy_coeff != 0:
+            objective = objective + config.entropy_coeff * (weight * entropy).sum()
+        if reference_log_probs is not None and not config.kl_in_reward:
+            objective = objective - config.kl_coeff * (weight * kl_k3(log_probs, reference_log_probs)).sum()
+
+        self._add_totals(batch, log_probs, old_log_probs, entropy, policy_objective)
+        return -objective / batch[DENOMINATOR]
+
+    @torch.no_grad()
+    def _add_totals(
+        self, batch: dict[str, Any], log_probs: Tensor, old_log_probs: Tensor, entropy: Tensor, policy_objective: Tensor
+    ) -> None:
+        a_pos, a_neg, config = batch[A_POS], batch[A_NEG], self.config
+        clipped = clipped_mass(
+            log_probs, old_log_probs, a_pos, a_neg, config.clip_low, config.clip_high, config.dual_clip
+        )
+        self._totals.add(Total.POLICY_LOSS, -policy_objective.sum() / batch[DENOMINATOR])
+        self._totals.add(Total.ENTROPY, entropy.sum())
+        self._totals.add(Total.RATIO, policy_ratio(log_probs, old_log_probs).sum())
+        self._totals.add(Total.LOSS_TOKENS, len(log_probs))
+        self._totals.add(Total.ENGINE_GAP, (old_log_probs - batch[BEHAVIOR_LOG_PROBS]).abs().sum())
+        self._totals.add(Total.ADVANTAGE_MASS, advantage_mass(a_pos, a_neg).sum())
+        self._totals.add(Total.CLIPPED_MASS, clipped.sum())
+        if REFERENCE_LOG_PROBS in batch:
+            self._totals.add(Total.KL, kl_k3(log_probs, batch[REFERENCE_LOG_PROBS]).sum())
+
+    def _log_update(self, gradient_norms: Sequence[float]) -> None:
+        sums = self._totals.over_learners(self.distributed)
+        for name, value in summarize(sums, gradient_norms, has_reference=self._reference is not None).items():
+            self.metrics.log_value((DEFAULT_MODULE_ID, name), value, reduce="mean")
+        self.metrics.log_value((DEFAULT_MODULE_ID, WEIGHTS_SEQ_NO), self._weights_seq_no, window=1)
+
+    def _log_steps_trained(self, num_turns: int) -> None:
+        """RLlib's counters, which it sums over learners: unique turns of the minibatch, counted in every epoch."""
+        for module_id, name in (
+            (DEFAULT_MODULE_ID, NUM_MODULE_STEPS_TRAINED),
+            (ALL_MODULES, NUM_MODULE_STEPS_TRAINED),
+            (ALL_MODULES, NUM_ENV_STEPS_TRAINED),
+        ):
+            self.metrics.log_value((module_id, name), num_turns, reduce="sum")
+        for module_id, name in (
+            (DEFAULT_MODULE_ID, NUM_MODULE_STEPS_TRAINED_LIFETIME),
+            (ALL_MODULES, NUM_MODULE_STEPS_TRAINED_LIFETIME),
+            (ALL_MODULES, NUM_ENV_STEPS_TRAINED_LIFETIME),
+        ):
+            self.metrics.log_value((module_id, name), num_turns, reduce="lifetime_sum", with_throughput=True)
+
+    @override(Learner)
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restores module and optimizer, also of an earlier checkpoint: RLlib itself would then keep the newer weights
+        beside the older optimizer state, in silence."""
+        if WEIGHTS_SEQ_NO in state:
+            self._weights_seq_no = -1
+        super().set_state(state)
+        if WEIGHTS_SEQ_NO in state:
+            self._weights_seq_no = state[WEIGHTS_SEQ_NO]

@@ -1,0 +1,149 @@
+"""The policy as an RLModule: a Hugging Face causal LM that scores packed trees."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+import torch
+from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
+from ray.rllib.utils.annotations import override
+
+from rllib_arpo.connectors.columns import END, ENTROPY, LOG_PROBS, LOSS_MASK, PARENT, POSITION_IDS, TOKEN_IDS
+from rllib_arpo.learner.causal_lm import load_causal_lm, tree_hidden_states
+from rllib_arpo.learner.lm_head import chunked_log_probs
+from rllib_arpo.learner.tree_attention import tree_spec
+
+#: `model_config["dtype"]` -> the type of matrix products.
+COMPUTE_DTYPES = {
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float32": torch.float32,
+    "float64": torch.float64,
+}
+
+
+class LLMRLModule(TorchRLModule):
+    """Log-probs and entropies of the loss tokens of a packed pass.
+
+    Keys of `model_config`:
+        model_name_or_path: a Hugging Face id or folder.
+        dtype: "bfloat16", "float16", "float32" or "float64": the type of the matrix products. The weights are fp32
+            (fp64 for "float64"); lower types are used through autocast.
+        temperature: the sampling temperature, > 0.
+        gradient_checkpointing: computes each layer again in the backward pass; None: if CUDA is available.
+        lora: None.
+
+    With `inference_only` it holds no weights: trajectories are sampled by an engine, which has its own copy.
+    The spaces are ignored: observations and actions are token ids of any length.
+
+    Attributes:
+        causal_lm: the model; None with `inference_only`.
+    """
+
+    @override(TorchRLModule)
+    def setup(self) -> None:
+        self.causal_lm = None
+        if self.inference_only:
+            return
+        settings = self.model_config
+        if settings["dtype"] not in COMPUTE_DTYPES:
+            raise ValueError(f"dtype={settings['dtype']!r}: must be one of {', '.join(COMPUTE_DTYPES)}.")
+        if settings.get("lora") is not None:
+            raise ValueError("lora is not supported by LLMRLModule: leave it None.")
+        self._dtype = COMPUTE_DTYPES[settings["dtype"]]
+        self._temperature = float(settings["temperature"])
+        if not self._temperature > 0:
+            raise ValueError(f"temperature={settings['temperature']!r}: training needs a temperature > 0.")
+        master_dtype = torch.promote_types(self._dtype, torch.float32)
+        self.causal_lm = load_causal_lm(settings["model_name_or_path"], master_dtype)
+        checkpointing = settings.get("gradient_checkpointing")
+        if torch.cuda.is_available() if checkpointing is None else checkpointing:
+            self.causal_lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+
+    @override(TorchRLModule)
+    def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, torch.Tensor]:
+        """Scores one pass.
+
+        Args:
+            batch: `TOKEN_IDS`, `POSITION_IDS`, `PARENT`, `END`, `LOSS_MASK`, [T] each, of one or more packed trees.
+
+        Returns:
+            `LOG_PROBS` and `ENTROPY` (nats), [K] each, fp32 or fp64: one entry per loss token in packed order, at the
+            sampling temperature, computed from the hidden state at the token's parent.
+
+        Raises:
+            ValueError: the first token of a prompt, which nothing precedes, is in the loss.
+        """
+        rows = batch[LOSS_MASK].nonzero().squeeze(1)
+        parents = batch[PARENT][rows]
+        if (parents < 0).any():
+            raise ValueError("The first token of a prompt is in the loss, but no hidden state precedes it.")
+        head = self.causal_lm.get_output_embeddings()
+        token_ids = batch[TOKEN_IDS].long()
+        autocast = self._dtype != head.weight.dtype
+        with torch.autocast(head.weight.device.type, self._dtype if autocast else None, enabled=autocast):
+            hidden = tree_hidden_states(
+                self.causal_lm, token_ids[None], batch[POSITION_IDS].long()[None], tree_spec(batch[END])
+            )
+            log_probs, entropy = chunked_log_probs(
+                hidden[parents], token_ids[rows], head.weight, head.bias, temperature=self._temperature
+            )
+        return {LOG_PROBS: log_probs, ENTROPY: entropy}
+
+    @override(TorchRLModule)
+    def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        raise NotImplementedError("LLMRLModule does not act: trajectories are sampled by the engine of the env runner.")
+
+    def make_reference(self) -> LLMRLModule:
+        """A frozen module with the weights of `model_name_or_path`, whatever this one has learned since.
+
+        It is in no state: after a restart it is made again from the same checkpoint.
+        """
+        _, arguments = self.get_ctor_args_and_kwargs()
+        return type(self)(**arguments).requires_grad_(False)
+
+    @override(TorchRLModule)
+    def get_state(
+        self,
+        components: str | Collection[str] | None = None,
+        *,
+        not_components: str | Collection[str] | None = None,
+        inference_only: bool = False,
+        **kwargs: Any,
+    ) -> dict[str, np.ndarray]:
+        """All weights, fp32 (fp64 for dtype "float64"), under their Hugging Face names.
+
+        A tied `lm_head.weight` is included: engines need it. The arrays are copies, so a later update leaves them alone.
+        An `inference_only` module has the empty state; an engine needs the whole one, so the flag changes nothing.
+        """
+        if self.causal_lm is None:
+            return {}
+        # Tied weights share one copy: the state is pickled once.
+        copies: dict[int, np.ndarray] = {}
+        weights = self.causal_lm.state_dict(keep_vars=True)
+        for weight in weights.values():
+            if id(weight) not in copies:
+                copies[id(weight)] = weight.detach().to("cpu", copy=True).numpy()
+        return {name: copies[id(weight)] for name, weight in weights.items()}
+
+    @override(TorchRLModule)
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Replaces all weights by arrays or tensors; an `inference_only` module has none and takes none.
+
+        Raises:
+            ValueError: a name is missing or unknown, or a shape differs; nothing is changed then.
+        """
+        if self.causal_lm is None:
+            return
+        own = self.causal_lm.state_dict()
+        if wrong := sorted(own.keys() ^ state.keys()):
+            raise ValueError(f"The state does not fit the model: {wrong[0]} and {len(wrong) - 1} more names differ.")
+        for name, tensor in own.items():
+            if tuple(state[name].shape) != tuple(tensor.shape):
+                raise ValueError(f"{name} has the shape {list(state[name].shape)} instead of {list(tensor.shape)}.")
+        for name, tensor in own.items():
+            value = state[name]
+            # Arrays from Ray's object store are read-only, which `from_numpy` warns about.
+            tensor.copy_(torch.tensor(value) if isinstance(value, np.ndarray) else value)

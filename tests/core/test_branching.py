@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rllib_arpo.core.branching import BRANCHING_RULES, BranchingParams, branch_probability, num_forks
+from rllib_arpo.core.entropy import entropy_delta
+
+
+class ScriptedDraws:
+    """Stands in for `np.random.Generator` where the draws must be known."""
+
+    def __init__(self, *draws: float):
+        self.draws = list(draws)
+
+    def random(self, size: int | None = None):
+        if size is None:
+            return self.draws.pop(0)
+        return np.array([self.draws.pop(0) for _ in range(size)])
+
+
+NO_DRAWS = ScriptedDraws()
+
+
+def test_branch_probability_is_linear_and_not_clipped():
+    params = BranchingParams(branch_base_probability=0.5, branch_entropy_weight=2.0)
+    assert [branch_probability(delta, params) for delta in (-0.5, 0.0, 0.25, 0.5)] == [-0.5, 0.5, 1.0, 1.5]
+
+
+def test_threshold_forks_all_children_strictly_above_tau():
+    params = BranchingParams("threshold", 3, 0.25, 0.5, 0.5)
+    # P = 0.25 + 0.5 dH > 0.5 is dH > 0.5.
+    assert [num_forks(d, 10, params, NO_DRAWS) for d in (-1.0, 0.0, 0.5, 0.51, 1.0)] == [0, 0, 0, 3, 3]
+
+
+def test_a_higher_threshold_makes_the_size_of_the_rise_count():
+    params = BranchingParams("threshold", branch_threshold=0.6, branch_entropy_weight=1.0)
+    assert [num_forks(d, 10, params, NO_DRAWS) for d in (0.01, 0.09, 0.11, 0.5)] == [0, 0, 1, 1]
+
+
+def test_probability_draws_per_child():
+    params = BranchingParams("probability", 3, 0.5, 0.2)
+    # P = 0.5 + 0.2 * 0.5 = 0.6.
+    assert num_forks(0.5, 10, params, ScriptedDraws(0.59, 0.61, 0.1)) == 2
+    assert num_forks(0.5, 10, params, ScriptedDraws(0.99, 0.61, 0.7)) == 0
+    assert num_forks(0.5, 10, params, ScriptedDraws(0.0, 0.0, 0.0)) == 3
+
+
+@pytest.mark.parametrize(("delta", "children"), [(-10.0, 0), (10.0, 4)])
+def test_probability_is_clipped_to_zero_and_one(delta: float, children: int):
+    params = BranchingParams("probability", 4, 0.5, 0.2)
+    assert {num_forks(delta, 10, params, np.random.default_rng(seed)) for seed in range(50)} == {children}
+
+
+def test_probability_creates_children_at_the_stated_rate():
+    params = BranchingParams("probability", 2, 0.5, 0.2)
+    rng = np.random.default_rng(0)
+    created = [num_forks(-0.5, 10, params, rng) for _ in range(4000)]
+    # Binomial(2, 0.4): mean 0.8, P(0) = 0.36; four standard errors.
+    assert np.mean(created) == pytest.approx(0.8, abs=0.045)
+    assert np.mean(np.array(created) == 0) == pytest.approx(0.36, abs=0.031)
+
+
+def test_random_draws_once_per_node_and_ignores_the_entropy():
+    params = BranchingParams("random", 3, random_fork_probability=0.25)
+    for delta in (-1.0, 0.0, 1.0):
+        assert num_forks(delta, 10, params, ScriptedDraws(0.24)) == 3
+        assert num_forks(delta, 10, params, ScriptedDraws(0.25)) == 0
+
+
+def test_random_without_its_probability_is_refused():
+    with pytest.raises(ValueError, match="random_fork_probability"):
+        num_forks(0.0, 1, BranchingParams("random"), np.random.default_rng(0))
+
+
+def test_never_forks():
+    assert num_forks(1.0, 10, BranchingParams("never", 3), NO_DRAWS) == 0
+
+
+@pytest.mark.parametrize("rule", sorted(BRANCHING_RULES))
+def test_the_budget_caps_the_children_of_every_rule(rule: str):
+    always = BranchingParams(rule, 3, branch_base_probability=1.0, random_fork_probability=1.0)
+    rng = np.random.default_rng(0)
+    created = [num_forks(0.5, budget, always, rng) for budget in (0, 1, 2, 3, 4)]
+    assert created == ([0, 0, 0, 0, 0] if rule == "never" else [0, 1, 2, 3, 3])
+
+
+def test_nothing_is_drawn_without_budget():
+    assert num_forks(1.0, 0, BranchingParams("probability", 3), NO_DRAWS) == 0
+
+
+@pytest.mark.parametrize("delta", [float("nan"), float("inf")])
+def test_a_rise_that_is_not_a_number_is_refused(delta: float):
+    with pytest.raises(ValueError, match="must be finite"):
+        num_forks(delta, 1, BranchingParams(), NO_DRAWS)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    alpha=st.floats(0.0, 1.0),
+    beta=st.floats(1e-12, 1e6),
+    scale=st.sampled_from([1.0, 1e-9]),
+    vocab_size=st.sampled_from([32, 49_152, 151_936]),
+)
+def test_with_alpha_equal_to_tau_the_threshold_is_invariant_to_beta_and_normalization(
+    seed: int, alpha: float, beta: float, scale: float, vocab_size: int
+):
+    rng = np.random.default_rng(seed)
+    after, initial = scale * rng.uniform(size=(2, 16))
+    if seed % 8 == 0:
+        initial = after.copy()
+    params = BranchingParams("threshold", 2, alpha, beta, alpha)
+    decisions = {
+        num_forks(entropy_delta(after, initial, vocab_size, normalization), 9, variant, NO_DRAWS)
+        for normalization in ("log_vocab", "vocab")
+        for variant in (params, replace(params, branch_entropy_weight=0.2))
+    }
+    assert decisions == {2 if (after - initial).sum() > 0 else 0}

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from rllib_arpo.core.entropy import ENTROPY_NORMALIZATIONS, entropy_delta, token_entropy, top_k_entropy
+
+
+def test_entropy_of_distributions_known_in_closed_form():
+    logits = torch.tensor([[0.0, 0.0, 0.0, 0.0], [100.0, 0.0, 0.0, 0.0], [math.log(2.0), 0.0, 0.0, -math.inf]])
+    # p = (1/2, 1/4, 1/4): 1.5 bits.
+    expected = torch.tensor([math.log(4.0), 0.0, 1.5 * math.log(2.0)])
+    torch.testing.assert_close(token_entropy(logits), expected)
+
+
+def test_temperature_is_applied_before_the_softmax():
+    # At T = 2 the logits (2 ln 3, 0) are the distribution (3/4, 1/4).
+    entropy = token_entropy(torch.tensor([2.0 * math.log(3.0), 0.0]), temperature=2.0)
+    assert entropy.item() == pytest.approx(-(0.75 * math.log(0.75) + 0.25 * math.log(0.25)), rel=1e-6)
+
+
+def test_entropy_is_computed_in_fp32_inside():
+    logits = torch.randn(3, 5000, generator=torch.Generator().manual_seed(0)).bfloat16()
+    entropy = token_entropy(logits)
+    assert entropy.dtype == torch.float32
+    torch.testing.assert_close(entropy, token_entropy(logits.double()).float(), rtol=1e-5, atol=0.0)
+
+
+def test_gradient_of_the_entropy_with_an_impossible_token():
+    logits = torch.tensor([0.3, -1.0, -math.inf, 2.0], dtype=torch.float64, requires_grad=True)
+    token_entropy(logits).backward()
+    # dH/dz_v = -p_v (ln p_v + H); an impossible token has no gradient.
+    p = torch.softmax(logits.detach(), -1)
+    log_p = torch.log_softmax(logits.detach(), -1).nan_to_num(neginf=0.0)
+    expected = -p * (log_p - (p * log_p).sum())
+    torch.testing.assert_close(logits.grad, expected, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0])
+def test_a_temperature_that_is_not_positive_is_refused(temperature: float):
+    with pytest.raises(ValueError, match="temperature above 0"):
+        token_entropy(torch.zeros(3), temperature)
+
+
+def test_top_k_entropy_leaves_the_tail_out_and_does_not_renormalise():
+    log_probs = np.log([[0.5, 0.25, 0.125], [1.0, 1e-300, 1e-300]])
+    log_probs[1, 1:] = -np.inf
+    expected = [0.5 * math.log(2) + 0.25 * math.log(4) + 0.125 * math.log(8), 0.0]
+    np.testing.assert_allclose(top_k_entropy(log_probs), expected, rtol=1e-12)
+
+
+def test_top_k_entropy_over_the_whole_vocabulary_is_the_entropy():
+    logits = torch.randn(7, 11, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    top = torch.log_softmax(logits, -1).sort(descending=True).values.numpy()
+    np.testing.assert_allclose(top_k_entropy(top), token_entropy(logits).numpy(), rtol=1e-12)
+    assert (top_k_entropy(top[:, :5]) < token_entropy(logits).numpy()).all()
+
+
+def test_both_normalizations_by_hand():
+    after, initial = np.array([2.0, 1.0, 0.5]), np.array([1.0, 0.5, 0.5])
+    # Differences 1, 0.5, 0: mean 0.5, sum 1.5.
+    assert entropy_delta(after, initial, 1000, "log_vocab") == pytest.approx(0.5 / math.log(1000), rel=1e-14)
+    assert entropy_delta(after, initial, 1000, "vocab") == pytest.approx(1.5 / 1000, rel=1e-14)
+
+
+def test_the_extremes_of_log_vocab_are_plus_and_minus_one():
+    certain, uniform = np.zeros(4), np.full(4, math.log(50_000))
+    assert entropy_delta(uniform, certain, 50_000, "log_vocab") == pytest.approx(1.0)
+    assert entropy_delta(certain, uniform, 50_000, "log_vocab") == pytest.approx(-1.0)
+
+
+@pytest.mark.parametrize("normalization", sorted(ENTROPY_NORMALIZATIONS))
+def test_windows_of_unequal_length_are_compared_where_both_have_tokens(normalization: str):
+    long, short = np.array([3.0, 1.0, 9.0, 9.0]), np.array([1.0, 2.0])
+    assert entropy_delta(long, short, 100, normalization) == entropy_delta(long[:2], short, 100, normalization)
+    assert entropy_delta(short, long, 100, normalization) == entropy_delta(short, long[:2], 100, normalization)
+    assert entropy_delta(long, short, 100, normalization) > 0
+
+
+@pytest.mark.parametrize("normalization", sorted(ENTROPY_NORMALIZATIONS))
+def test_an_empty_window_shows_no_rise(normalization: str):
+    assert entropy_delta(np.array([]), np.array([1.0]), 100, normalization) == 0.0
+    assert entropy_delta(np.array([1.0]), np.array([]), 100, normalization) == 0.0

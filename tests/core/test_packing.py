@@ -1,0 +1,285 @@
+"""Packing against per-leaf path walking, splitting against the unsplit tree, and one tree by hand."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rllib_arpo.connectors import columns
+from rllib_arpo.core.advantages import NodeAttribution, leaf_ranges, soft_attribution
+from rllib_arpo.core.packing import PackedTree, concatenate, pack_tree, plan_passes, split_tree
+from rllib_arpo.core.tree import QuestionTree, StopReason, depth_first_layout
+from tests.helpers.trees import make_trajectory, make_tree, make_turn, trees
+
+NO_NODES = NodeAttribution(np.zeros(0), np.zeros(0), np.zeros(0))
+
+
+def with_unique_tokens(tree: QuestionTree) -> QuestionTree:
+    """The same tree in which no two tokens are equal, so that a token id names one place in the tree."""
+    counter = iter(range(10**6))
+
+    def rename(tokens: np.ndarray) -> np.ndarray:
+        return np.array([next(counter) for _ in tokens], dtype=np.int32)
+
+    return replace(
+        tree,
+        prompt=rename(tree.prompt),
+        trajectories=tuple(
+            replace(
+                t,
+                turns=tuple(
+                    replace(u, token_ids=rename(u.token_ids), observation=rename(u.observation)) for u in t.turns
+                ),
+            )
+            for t in tree.trajectories
+        ),
+    )
+
+
+def pack(tree: QuestionTree, seed: int = 0) -> tuple[PackedTree, dict[str, tuple[float, float]]]:
+    """The packed tree and the random (advantage, weight) of each counting leaf by agent id."""
+    layout = depth_first_layout(tree)
+    rng = np.random.default_rng(seed)
+    advantages, weights = rng.normal(size=len(layout.leaves)), rng.uniform(size=len(layout.leaves))
+    packed = pack_tree(tree, layout, soft_attribution(advantages, weights, *leaf_ranges(layout)))
+    ids = [tree.trajectories[i].agent_id for i in layout.leaves]
+    return packed, dict(zip(ids, zip(advantages, weights, strict=True), strict=True))
+
+
+def leaf_tokens(tree: QuestionTree, agent_id: str) -> list[tuple[int, bool, float]]:
+    """(token, generated, log-prob) along one leaf's path, up to its last generated token."""
+    path = [(int(token), False, 0.0) for token in tree.prompt]
+    last = len(path)
+    for turn in tree.path(agent_id):
+        path += [(int(t), True, float(p)) for t, p in zip(turn.token_ids, turn.log_probs, strict=True)]
+        last = len(path) if len(turn.token_ids) else last
+        path += [(int(t), False, 0.0) for t in turn.observation]
+    return path[:last]
+
+
+def ancestors(packed: PackedTree, t: int) -> list[int]:
+    """Token ids that packed token t attends to, itself included, by the rule of the layout."""
+    return [int(packed.token_ids[s]) for s in range(t + 1) if t < packed.end[s]]
+
+
+def test_field_names_are_the_learner_columns():
+    assert [field.name for field in fields(PackedTree)] == [
+        columns.TOKEN_IDS,
+        columns.POSITION_IDS,
+        columns.PARENT,
+        columns.END,
+        columns.LOSS_MASK,
+        columns.BEHAVIOR_LOG_PROBS,
+        columns.A_POS,
+        columns.A_NEG,
+        columns.WEIGHT,
+    ]
+
+
+def test_a_tree_by_hand():
+    """ "0" calls a tool (observation 13, 14) and answers; "0.0" forks after the tool and its last observation is
+    dropped; "1" is a root of its own."""
+    tree = make_tree(
+        [10, 11],
+        [
+            make_trajectory("0", [make_turn([12], [13, 14], log_prob=-0.5), make_turn([15, 16], log_prob=-0.25)]),
+            make_trajectory("1", [make_turn([19], log_prob=-2.0)]),
+            make_trajectory("0.0", [make_turn([17], [18])], num_inherited_turns=1),
+        ],
+    )
+    layout = depth_first_layout(tree)
+    attribution = NodeAttribution(
+        a_pos=np.array([1.0, 2.0, 3.0, 4.0]),
+        a_neg=np.array([-1.0, -2.0, -3.0, -4.0]),
+        weight=np.array([5.0, 6.0, 7.0, 8.0]),
+    )
+    packed = pack_tree(tree, layout, attribution)
+    assert packed.token_ids.tolist() == [10, 11, 12, 13, 14, 15, 16, 17, 19]
+    assert packed.position_ids.tolist() == [0, 1, 2, 3, 4, 5, 6, 5, 2]
+    assert packed.parent.tolist() == [-1, 0, 1, 2, 3, 4, 5, 4, 1]
+    assert packed.end.tolist() == [9, 9, 8, 8, 8, 7, 7, 8, 9]
+    assert packed.loss_mask.tolist() == [False, False, True, False, False, True, True, True, True]
+    assert packed.behavior_log_probs.tolist() == [0, 0, -0.5, 0, 0, -0.25, -0.25, -1.0, -2.0]
+    assert packed.a_pos.tolist() == [0, 0, 1, 0, 0, 2, 2, 3, 4]
+    assert packed.a_neg.tolist() == [0, 0, -1, 0, 0, -2, -2, -3, -4]
+    assert packed.weight.tolist() == [0, 0, 5, 0, 0, 6, 6, 7, 8]
+    assert (packed.num_tokens, packed.num_loss_tokens) == (9, 5)
+    dtypes = [str(getattr(packed, field.name).dtype) for field in fields(PackedTree)]
+    assert dtypes == ["int64"] * 4 + ["bool", "float32"] + ["float64"] * 3
+
+
+@settings(max_examples=200, deadline=None)
+@given(trees(max_forks=6, masked_probability=0.15), st.integers(0, 2**32 - 1))
+def test_packing_equals_walking_every_path(tree: QuestionTree, seed: int):
+    tree = with_unique_tokens(tree)
+    packed, leaves = pack(tree, seed)
+    index = {int(token): t for t, token in enumerate(packed.token_ids)}
+    expected_tokens = {int(token) for token in tree.prompt}
+    for agent_id in leaves:
+        path = leaf_tokens(tree, agent_id)
+        expected_tokens |= {token for token, _, _ in path}
+        previous = -1
+        for depth, (token, generated, log_prob) in enumerate(path):
+            t = index[token]
+            assert packed.position_ids[t] == depth
+            assert packed.parent[t] == previous
+            assert packed.loss_mask[t] == generated
+            assert packed.behavior_log_probs[t] == np.float32(log_prob)
+            assert ancestors(packed, t) == [token for token, _, _ in path[: depth + 1]]
+            previous = t
+    assert len(index) == packed.num_tokens
+    assert set(index) == expected_tokens
+
+    for t in np.flatnonzero(packed.loss_mask):
+        below = [
+            aw for agent_id, aw in leaves.items() if packed.token_ids[t] in [p[0] for p in leaf_tokens(tree, agent_id)]
+        ]
+        np.testing.assert_allclose(packed.a_pos[t], sum(w * max(a, 0.0) for a, w in below), rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(packed.a_neg[t], sum(w * min(a, 0.0) for a, w in below), rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(packed.weight[t], sum(w for _, w in below), rtol=1e-12, atol=1e-12)
+
+
+def test_a_tree_in_which_no_leaf_counts_is_its_prompt():
+    tree = make_tree([1, 2], [make_trajectory("0", [make_turn([3])], stop_reason=StopReason.DEADLINE)])
+    packed = pack_tree(tree, depth_first_layout(tree), NO_NODES)
+    assert packed.token_ids.tolist() == [1, 2]
+    assert packed.num_loss_tokens == 0
+
+
+def test_an_empty_prompt_is_refused():
+    tree = make_tree([], [make_trajectory("0", [make_turn([3])])])
+    with pytest.raises(ValueError, match="question q has an empty prompt"):
+        pack(tree)
+
+
+def test_an_attribution_of_another_layout_is_refused():
+    tree = make_tree([1], [make_trajectory("0", [make_turn([3])])])
+    with pytest.raises(ValueError, match="attribution of 0 nodes does not fit a layout of 1"):
+        pack_tree(tree, depth_first_layout(tree), NO_NODES)
+
+
+def toy_loss(packed: PackedTree, embedding: torch.Tensor, readout: torch.Tensor) -> torch.Tensor:
+    """A small causal model: attention with softmax weights over the ancestors, log-probs from the parent's state."""
+    t = torch.arange(packed.num_tokens)
+    end, parent = torch.from_numpy(packed.end), torch.from_numpy(packed.parent)
+    visible = (t[None, :] <= t[:, None]) & (t[:, None] < end[None, :])
+    x = embedding[torch.from_numpy(packed.token_ids)] + 0.1 * torch.from_numpy(packed.position_ids)[:, None]
+    for _ in range(2):
+        x = x + torch.softmax((x @ x.T).masked_fill(~visible, -torch.inf), dim=-1) @ x
+    loss = torch.from_numpy(np.flatnonzero(packed.loss_mask))
+    log_probs = torch.log_softmax(x[parent[loss]] @ readout, dim=-1)
+    chosen = log_probs.gather(1, torch.from_numpy(packed.token_ids)[loss, None])[:, 0]
+    return (torch.from_numpy(packed.a_pos + packed.a_neg)[loss] * chosen).sum()
+
+
+def toy_gradient(parts: list[PackedTree]) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    embedding = torch.randn(50, 4, dtype=torch.float64, generator=generator).mul(0.3).requires_grad_()
+    readout = torch.randn(4, 50, dtype=torch.float64, generator=generator).requires_grad_()
+    sum(toy_loss(part, embedding, readout) for part in parts).backward()
+    return torch.cat([embedding.grad.flatten(), readout.grad.flatten()])
+
+
+@settings(max_examples=60, deadline=None)
+@given(trees(max_forks=6), st.integers(0, 2**32 - 1), st.integers(0, 10))
+def test_splitting_keeps_every_loss_token_once_and_the_gradient(tree: QuestionTree, seed: int, slack: int):
+    packed, _ = pack(tree, seed)
+    limit = int(packed.position_ids.max()) + 1 + slack
+    parts = split_tree(packed, limit)
+    assert max(part.num_tokens for part in parts) <= limit
+    assert sum(part.num_loss_tokens for part in parts) == packed.num_loss_tokens
+    torch.testing.assert_close(toy_gradient(parts), toy_gradient([packed]), rtol=1e-10, atol=1e-12)
+
+
+@settings(max_examples=100, deadline=None)
+@given(trees(max_forks=6), st.integers(0, 10))
+def test_parts_hold_whole_paths_of_the_tree(tree: QuestionTree, slack: int):
+    packed, _ = pack(with_unique_tokens(tree))
+    index = {int(token): t for t, token in enumerate(packed.token_ids)}
+    seen: list[int] = []
+    for part in split_tree(packed, int(packed.position_ids.max()) + 1 + slack):
+        for t, token in enumerate(part.token_ids.tolist()):
+            original = index[token]
+            assert ancestors(part, t) == ancestors(packed, original)
+            assert part.position_ids[t] == packed.position_ids[original]
+            parent = part.parent[t]
+            assert (part.token_ids[parent] if parent >= 0 else -1) == (
+                packed.token_ids[packed.parent[original]] if packed.parent[original] >= 0 else -1
+            )
+            if part.loss_mask[t]:
+                seen.append(token)
+                for name in ("behavior_log_probs", "a_pos", "a_neg", "weight"):
+                    assert getattr(part, name)[t] == getattr(packed, name)[original]
+    assert sorted(seen) == sorted(packed.token_ids[packed.loss_mask].tolist())
+
+
+def _forked_chain() -> PackedTree:
+    tree = make_tree(
+        [1, 2],
+        [
+            make_trajectory("0", [make_turn([3, 4], [5]), make_turn([6, 7])]),
+            make_trajectory("0.0", [make_turn([8, 9, 10])], num_inherited_turns=1),
+        ],
+    )
+    return pack(tree)[0]
+
+
+def test_a_split_by_hand():
+    first, second = split_tree(_forked_chain(), 8)
+    assert first.token_ids.tolist() == [1, 2, 3, 4, 5, 6, 7]
+    assert first.loss_mask.tolist() == [False, False, True, True, False, True, True]
+    assert second.token_ids.tolist() == [1, 2, 3, 4, 5, 8, 9, 10]
+    assert second.loss_mask.tolist() == [False, False, False, False, False, True, True, True]
+    assert second.parent.tolist() == [-1, 0, 1, 2, 3, 4, 5, 6]
+    assert second.end.tolist() == [8] * 8
+    assert second.position_ids.tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_tree_that_fits_is_not_split():
+    packed = _forked_chain()
+    assert split_tree(packed, 10) == [packed]
+
+
+def test_a_path_longer_than_the_limit_names_the_key():
+    with pytest.raises(ValueError, match=r"a trajectory of 8 tokens.*max_tokens_per_pass is 7"):
+        split_tree(_forked_chain(), 7)
+
+
+def test_concatenation_by_hand():
+    packed = _forked_chain()
+    both = concatenate([packed, packed])
+    assert both.token_ids.tolist() == packed.token_ids.tolist() * 2
+    assert both.position_ids.tolist() == packed.position_ids.tolist() * 2
+    assert packed.parent.tolist() == [-1, 0, 1, 2, 3, 4, 5, 4, 7, 8]
+    assert both.parent.tolist() == [-1, 0, 1, 2, 3, 4, 5, 4, 7, 8, -1, 10, 11, 12, 13, 14, 15, 14, 17, 18]
+    assert packed.end.tolist() == [10, 10, 10, 10, 10, 7, 7, 10, 10, 10]
+    assert both.end.tolist() == [*packed.end.tolist(), 20, 20, 20, 20, 20, 17, 17, 20, 20, 20]
+    torch.testing.assert_close(toy_gradient([both]), 2 * toy_gradient([packed]), rtol=1e-12, atol=1e-14)
+
+
+def test_concatenating_nothing_is_refused():
+    with pytest.raises(ValueError, match="no tree to concatenate"):
+        concatenate([])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "passes"),
+    [
+        ([], []),
+        ([5], [[0]]),
+        ([4, 6, 1, 9, 10], [[0, 1], [2, 3], [4]]),
+        ([6, 5, 5, 6], [[0], [1, 2], [3]]),
+    ],
+)
+def test_passes_are_filled_in_order(sizes: list[int], passes: list[list[int]]):
+    assert plan_passes(sizes, 10) == passes
+
+
+def test_a_tree_larger_than_a_pass_is_refused():
+    with pytest.raises(ValueError, match="tree 1 has 11 tokens: split it, max_tokens_per_pass is 10"):
+        plan_passes([3, 11], 10)

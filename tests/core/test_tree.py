@@ -1,0 +1,96 @@
+"""The depth-first layout against trees by hand and against walking every leaf's path."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+
+from rllib_arpo.core.tree import QuestionTree, StopReason, TreeLayout, TreeNode, depth_first_layout
+from tests.helpers.trees import make_trajectory, make_tree, make_turn, trees
+
+
+def _nested_tree(parent_stop: StopReason = StopReason.ANSWER) -> QuestionTree:
+    """ "0" with two tool calls; "0.0" forked after its first, "0.1" after its second; "0.0.0" from "0.0"; "1" alone."""
+    return make_tree(
+        [1, 2],
+        [
+            make_trajectory(
+                "0", [make_turn([3], [4]), make_turn([5, 6], [7]), make_turn([8])], stop_reason=parent_stop
+            ),
+            make_trajectory("1", [make_turn([9])]),
+            make_trajectory("0.0", [make_turn([10], [11]), make_turn([12])], num_inherited_turns=1),
+            make_trajectory("0.1", [make_turn([13, 14, 15])], num_inherited_turns=2),
+            make_trajectory("0.0.0", [make_turn([16])], num_inherited_turns=2),
+        ],
+    )
+
+
+def test_paths_and_generated_tokens_of_a_nested_tree():
+    tree = _nested_tree()
+    paths = {t.agent_id: [turn.token_ids.tolist() for turn in tree.path(t.agent_id)] for t in tree.trajectories}
+    assert paths == {
+        "0": [[3], [5, 6], [8]],
+        "1": [[9]],
+        "0.0": [[3], [10], [12]],
+        "0.1": [[3], [5, 6], [13, 14, 15]],
+        "0.0.0": [[3], [10], [16]],
+    }
+    assert {i: tree.num_generated_tokens(i) for i in paths} == {"0": 4, "1": 1, "0.0": 3, "0.1": 6, "0.0.0": 3}
+
+
+def test_layout_of_a_nested_tree():
+    assert depth_first_layout(_nested_tree()) == TreeLayout(
+        nodes=(
+            TreeNode(trajectory=0, turn=0, parent=-1, leaf_begin=0, leaf_end=4),
+            TreeNode(trajectory=0, turn=1, parent=0, leaf_begin=0, leaf_end=2),
+            TreeNode(trajectory=0, turn=2, parent=1, leaf_begin=0, leaf_end=1),
+            TreeNode(trajectory=3, turn=0, parent=1, leaf_begin=1, leaf_end=2),
+            TreeNode(trajectory=2, turn=0, parent=0, leaf_begin=2, leaf_end=4),
+            TreeNode(trajectory=2, turn=1, parent=4, leaf_begin=2, leaf_end=3),
+            TreeNode(trajectory=4, turn=0, parent=4, leaf_begin=3, leaf_end=4),
+            TreeNode(trajectory=1, turn=0, parent=-1, leaf_begin=4, leaf_end=5),
+        ),
+        leaves=(0, 3, 2, 4, 1),
+    )
+
+
+def test_a_masked_parent_loses_only_the_turns_that_nobody_else_passes():
+    layout = depth_first_layout(_nested_tree(parent_stop=StopReason.DEADLINE))
+    assert layout.leaves == (3, 2, 4, 1)
+    assert [(node.trajectory, node.turn) for node in layout.nodes] == [
+        (0, 0),
+        (0, 1),
+        (3, 0),
+        (2, 0),
+        (2, 1),
+        (4, 0),
+        (1, 0),
+    ]
+
+
+def test_a_fork_at_a_turn_that_does_not_exist_is_refused():
+    tree = make_tree(
+        [1], [make_trajectory("0", [make_turn([2], [3])]), make_trajectory("0.0", [], num_inherited_turns=2)]
+    )
+    with pytest.raises(ValueError, match=r"trajectories 0\.0 were forked at turns that do not exist"):
+        depth_first_layout(tree)
+
+
+@settings(max_examples=200, deadline=None)
+@given(trees(masked_probability=0.2))
+def test_layout_equals_walking_every_path(tree: QuestionTree):
+    layout = depth_first_layout(tree)
+    counting = [i for i, t in enumerate(tree.trajectories) if t.counts]
+    assert sorted(layout.leaves) == counting
+
+    owners = {id(turn): (i, j) for i, t in enumerate(tree.trajectories) for j, turn in enumerate(t.turns)}
+    paths = {i: [owners[id(turn)] for turn in tree.path(tree.trajectories[i].agent_id)] for i in counting}
+    nodes = [(node.trajectory, node.turn) for node in layout.nodes]
+    assert sorted(nodes) == sorted({turn for path in paths.values() for turn in path})
+    for node in layout.nodes:
+        turn = (node.trajectory, node.turn)
+        below = {i for i in counting if turn in paths[i]}
+        assert set(layout.leaves[node.leaf_begin : node.leaf_end]) == below
+        for i in below:
+            depth = paths[i].index(turn)
+            assert (nodes[node.parent] if node.parent >= 0 else None) == (paths[i][depth - 1] if depth else None)

@@ -1,0 +1,64 @@
+"""Tiny models and engines; each engine is started once per test module."""
+
+import functools
+
+import numpy as np
+import pytest
+import torch
+
+from rllib_arpo.engine import EngineConfig, make_engine
+from rllib_arpo.engine.engine import Finished, GenerationRequest
+from tests.helpers.models import tiny_model
+
+ENGINE_KWARGS = {"kv_cache_memory_bytes": 16 << 20}
+
+
+@pytest.fixture(scope="session")
+def llama_folder(tmp_path_factory) -> str:
+    """A Llama with tied embeddings; V = 300 is neither the tokenizer's size nor a multiple of vLLM's padding."""
+    return tiny_model(tmp_path_factory.mktemp("llama"), "llama", vocab_size=300, seed=0)
+
+
+def start_engine(folder: str, **engine_kwargs):
+    config = EngineConfig(
+        folder, dtype="float32", max_context_tokens=512, num_threads=1, engine_kwargs=ENGINE_KWARGS | engine_kwargs
+    )
+    return make_engine("vllm", config)
+
+
+@pytest.fixture(scope="module")
+def engine(llama_folder):
+    engine = start_engine(llama_folder)
+    yield engine
+    engine.close()
+
+
+def run(engine, *requests: GenerationRequest) -> dict[str, Finished]:
+    """Runs the requests together to their ends."""
+    for request in requests:
+        engine.submit(request)
+    finished = {}
+    while engine.has_unfinished():
+        finished |= {event.request_id: event for event in engine.step() if isinstance(event, Finished)}
+    return finished
+
+
+def run_one(engine, prompt: list[int], max_tokens: int = 8, **settings) -> Finished:
+    return run(engine, GenerationRequest("one", prompt, max_tokens, **settings))["one"]
+
+
+@functools.cache
+def _reference_model(folder: str):
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+
+
+@torch.no_grad()
+def reference(folder: str, prompt: list[int], generated, temperature: float) -> tuple[np.ndarray, np.ndarray]:
+    """The log-probs and the entropies [n] of the generated tokens by a plain Hugging Face forward pass."""
+    ids = torch.tensor([[*prompt, *map(int, generated)]])
+    logits = _reference_model(folder)(ids).logits[0, len(prompt) - 1 : -1].double()
+    log_probs = torch.log_softmax(logits / temperature, dim=-1)
+    sampled = log_probs.gather(1, ids[0, len(prompt) :, None])[:, 0]
+    return sampled.numpy(), -(log_probs.exp() * log_probs).sum(-1).numpy()

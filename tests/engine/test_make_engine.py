@@ -1,0 +1,91 @@
+"""Engines by name, and what they say when they cannot be made."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+import rllib_arpo
+from rllib_arpo.engine import ENGINES, EngineConfig, make_engine
+from rllib_arpo.engine.checkpoint_names import check_shapes, expected_shapes
+from rllib_arpo.engine.scripted_engine import ScriptedEngine
+from tests.helpers.models import tiny_model
+
+
+def test_an_engine_is_made_by_name():
+    assert sorted(ENGINES) == ["scripted", "vllm"]
+    assert isinstance(make_engine("scripted", EngineConfig("none")), ScriptedEngine)
+    with pytest.raises(ValueError, match=r"^engine='sglang' is unknown: choose one of 'vllm', 'scripted'\.$"):
+        make_engine("sglang", EngineConfig("none"))
+
+
+def test_one_file_imports_vllm():
+    package = Path(rllib_arpo.__file__).parent
+    importing = re.compile(r"^\s*(import|from) vllm\b", flags=re.MULTILINE)
+    files = [file for file in package.rglob("*.py") if importing.search(file.read_text())]
+    assert files == [package / "engine" / "vllm_engine.py"]
+
+
+def test_a_missing_vllm_is_one_sentence(monkeypatch):
+    monkeypatch.delitem(sys.modules, "rllib_arpo.engine.vllm_engine", raising=False)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "vllm"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    with pytest.raises(ImportError, match=r"^engine='vllm' needs the package vllm, which is not installed: .*\[cpu\]"):
+        make_engine("vllm", EngineConfig("none"))
+
+
+@pytest.mark.parametrize(
+    ("engine_kwargs", "message"),
+    [
+        ({"max_num_seq": 4}, r"^engine_kwargs has the unknown key 'max_num_seq': did you mean 'max_num_seqs'\?$"),
+        ({"logprobs_mode": "raw_logits"}, r"^engine_kwargs may not set 'logprobs_mode': it follows from"),
+    ],
+)
+def test_wrong_engine_kwargs_are_named(llama_folder, engine_kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        make_engine("vllm", EngineConfig(llama_folder, engine_kwargs=engine_kwargs))
+
+
+def test_a_missing_model_is_one_sentence(tmp_path):
+    with pytest.raises(ValueError, match=r"^model_name_or_path='.*nowhere' is neither a folder with a Hugging Face"):
+        make_engine("vllm", EngineConfig(str(tmp_path / "nowhere")))
+
+
+def test_a_model_that_is_no_causal_lm_is_one_sentence(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert", "architectures": ["BertForMaskedLM"]}))
+    with pytest.raises(ValueError, match=r"is not a causal language model: its architecture is BertForMaskedLM\.$"):
+        make_engine("vllm", EngineConfig(str(tmp_path)))
+
+
+def test_expected_shapes_include_tied_weights(tmp_path):
+    tied = expected_shapes(tiny_model(tmp_path / "tied", tie_word_embeddings=True, num_layers=1))
+    untied = expected_shapes(tiny_model(tmp_path / "untied", tie_word_embeddings=False, num_layers=1))
+    assert tied == untied
+    assert tied == {
+        "lm_head.weight": (259, 64),
+        "model.embed_tokens.weight": (259, 64),
+        "model.layers.0.input_layernorm.weight": (64,),
+        "model.layers.0.mlp.down_proj.weight": (64, 128),
+        "model.layers.0.mlp.gate_proj.weight": (128, 64),
+        "model.layers.0.mlp.up_proj.weight": (128, 64),
+        "model.layers.0.post_attention_layernorm.weight": (64,),
+        "model.layers.0.self_attn.k_proj.weight": (32, 64),
+        "model.layers.0.self_attn.o_proj.weight": (64, 64),
+        "model.layers.0.self_attn.q_proj.weight": (64, 64),
+        "model.layers.0.self_attn.v_proj.weight": (32, 64),
+        "model.norm.weight": (64,),
+    }
+
+
+def test_all_problems_of_a_checkpoint_are_in_one_sentence():
+    expected = {"a": (1,), "b": (2,), **{f"layer{i}": (1,) for i in range(7)}}
+    with pytest.raises(ValueError) as error:
+        check_shapes({"b": (3,), "c": (1,)}, expected)
+    assert str(error.value) == (
+        "These are not the weights of the engine's model; missing: a, layer0, layer1, layer2, layer3 and 3 more; "
+        "unknown: c; wrong shape: b (3,) instead of (2,)."
+    )
+    check_shapes(expected, expected)

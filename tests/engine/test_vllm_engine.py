@@ -1,0 +1,229 @@
+"""The vLLM engine on a tiny random model, against Hugging Face's forward pass."""
+
+import dataclasses
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from rllib_arpo.engine import entropy_windows
+from rllib_arpo.engine.engine import Finished, GenerationRequest
+from tests.engine.conftest import reference, run, run_one, start_engine
+from tests.helpers.models import byte_tokenizer, tiny_model
+
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_entropies_and_log_probs_are_those_of_the_sampling_distribution(engine, llama_folder, temperature):
+    finished = run_one(engine, PROMPT, max_tokens=12, temperature=temperature, entropy_window=5, seed=1)
+    log_probs, entropies = reference(llama_folder, PROMPT, finished.token_ids, temperature)
+    np.testing.assert_allclose(finished.log_probs, log_probs, atol=1e-4)
+    np.testing.assert_allclose(finished.entropies, entropies[:5], atol=1e-4)
+    assert (finished.token_ids.dtype, finished.log_probs.dtype, finished.entropies.dtype) == ("int32", "f4", "f4")
+    assert engine.vocab_size == 300
+
+
+def test_greedy_requests_report_temperature_one(engine, llama_folder):
+    finished = run_one(engine, PROMPT, max_tokens=6, temperature=0.0, entropy_window=6)
+    log_probs, entropies = reference(llama_folder, PROMPT, finished.token_ids, 1.0)
+    np.testing.assert_allclose(finished.log_probs, log_probs, atol=1e-4)
+    np.testing.assert_allclose(finished.entropies, entropies, atol=1e-4)
+    assert np.array_equal(run_one(engine, PROMPT, max_tokens=6, temperature=0.0).token_ids, finished.token_ids)
+
+
+def test_a_mixed_batch_keeps_its_requests_apart(engine, llama_folder):
+    """Requests come and go, so that vLLM moves the others from row to row of its batch."""
+    requests = [
+        GenerationRequest(str(i), [i + 1, *PROMPT[: i + 1]], 3 + 5 * (i % 3), (0.5, 1.0, 0.0)[i % 3], (), i % 5, seed=i)
+        for i in range(8)
+    ]
+    finished = run(engine, *requests[:5])
+    finished |= run(engine, *requests[5:])
+    for request in requests:
+        result = finished[request.request_id]
+        temperature = request.temperature or 1.0
+        log_probs, entropies = reference(llama_folder, request.prompt_token_ids, result.token_ids, temperature)
+        np.testing.assert_allclose(result.log_probs, log_probs, atol=1e-4)
+        np.testing.assert_allclose(result.entropies, entropies[: request.entropy_window], atol=1e-4)
+
+
+def test_entropies_come_in_the_step_of_the_last_token_of_the_window(engine):
+    engine.submit(GenerationRequest("a", PROMPT, max_tokens=7, entropy_window=4, seed=1))
+    steps = [engine.step() for _ in range(7)]
+    assert [[type(event).__name__ for event in events] for events in steps] == [
+        [], [], [], ["EntropyReady"], [], [], ["Finished"],
+    ]  # fmt: skip
+    assert np.array_equal(steps[3][0].entropies, steps[6][0].entropies)
+    assert steps[3][0].entropies.shape == (4,)
+    assert not engine.has_unfinished()
+
+
+def test_a_request_that_ends_with_its_window_sends_both_and_one_that_ends_earlier_only_its_end(engine):
+    engine.submit(GenerationRequest("exactly", PROMPT, max_tokens=3, entropy_window=3, seed=1))
+    engine.submit(GenerationRequest("earlier", PROMPT, max_tokens=3, entropy_window=4, seed=1))
+    events = [event for _ in range(3) for event in engine.step()]
+    assert [(type(event).__name__, event.request_id, len(event.entropies)) for event in events] == [
+        ("EntropyReady", "exactly", 3),
+        ("Finished", "exactly", 3),
+        ("Finished", "earlier", 3),
+    ]
+    assert [event.finish_reason for event in events if isinstance(event, Finished)] == ["length", "length"]
+
+
+def test_the_end_of_sequence_is_kept(engine):
+    eos = byte_tokenizer().eos_token_id
+    requests = [GenerationRequest(str(i), [i], max_tokens=150, seed=i) for i in range(16)]
+    stopped = [f for f in run(engine, *requests).values() if f.finish_reason == "stop"]
+    assert stopped
+    for finished in stopped:
+        assert finished.token_ids[-1] == eos
+        assert eos not in finished.token_ids[:-1]
+        assert len(finished.log_probs) == len(finished.token_ids)
+
+
+def test_a_stop_string_ends_the_turn_and_its_tokens_stay_as_sampled(engine):
+    tokenizer = byte_tokenizer()
+    whole = run_one(engine, PROMPT, max_tokens=60, seed=3)
+    texts = [tokenizer.decode([token]) for token in whole.token_ids]
+    start = next(i for i in range(2, 50) if all(text.isascii() and text.isprintable() for text in texts[i : i + 2]))
+    stop = texts[start] + texts[start + 1]
+    assert stop not in "".join(texts[: start + 1])
+    stopped = run_one(engine, PROMPT, max_tokens=60, seed=3, stop=("<never>", stop), entropy_window=1)
+    assert stopped.finish_reason == "stop"
+    assert stopped.token_ids.tolist() == whole.token_ids[: start + 2].tolist()
+    np.testing.assert_allclose(stopped.log_probs, whole.log_probs[: start + 2], atol=1e-6)
+
+
+def test_a_seed_fixes_the_tokens(engine):
+    first, again, other = (run_one(engine, PROMPT, max_tokens=20, seed=seed).token_ids.tolist() for seed in (7, 7, 8))
+    assert first == again != other
+
+
+def test_a_cancelled_request_is_never_heard_of_again(engine):
+    alone = run_one(engine, PROMPT, max_tokens=10, seed=5)
+    engine.submit(GenerationRequest("kept", PROMPT, 10, seed=5, entropy_window=8))
+    engine.submit(GenerationRequest("dropped", PROMPT, 10, seed=6, entropy_window=8))
+    engine.submit(GenerationRequest("dropped at once", PROMPT, 10, seed=6, entropy_window=8))
+    engine.cancel("dropped at once")
+    engine.step()
+    engine.cancel("dropped")
+    engine.cancel("dropped")
+    engine.cancel("never there")
+    events = []
+    while engine.has_unfinished():
+        events += engine.step()
+    assert [event.request_id for event in events] == ["kept", "kept"]
+    assert events[-1].token_ids.tolist() == alone.token_ids.tolist()
+    assert entropy_windows._WINDOWS == {}
+
+
+def test_a_fork_reuses_the_blocks_of_its_prefix(engine):
+    prompt = [50 + i % 90 for i in range(70)]
+    engine.submit(GenerationRequest("parent", prompt, max_tokens=90, seed=1))
+    for _ in range(31):
+        events = engine.step()
+    assert events == []
+    engine.submit(GenerationRequest("fork of a running parent", [*prompt, 1, 2, 3], max_tokens=2, seed=2))
+    finished = run(engine)
+    assert finished["parent"].num_cached_tokens == 0
+    assert finished["fork of a running parent"].num_cached_tokens == 64  # two blocks of 32
+    prefix = [*prompt, *finished["parent"].token_ids.tolist()[:40], 1, 2, 3]
+    assert run_one(engine, prefix, max_tokens=1).num_cached_tokens == 96
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_score_agrees_with_the_sampled_log_probs(engine, llama_folder, temperature):
+    finished = run_one(engine, PROMPT, max_tokens=9, temperature=temperature, seed=2)
+    token_ids = [*PROMPT, *finished.token_ids.tolist()]
+    scores = engine.score(token_ids, temperature)
+    np.testing.assert_allclose(scores[len(PROMPT) - 1 :], finished.log_probs, atol=1e-4)
+    np.testing.assert_allclose(scores, reference(llama_folder, PROMPT[:1], token_ids[1:], temperature)[0], atol=1e-4)
+    assert engine.score(PROMPT[:1]).shape == (0,)
+    after = run_one(engine, PROMPT, max_tokens=9, temperature=temperature, seed=2)
+    assert after.token_ids.tolist() == finished.token_ids.tolist()
+
+
+def test_a_full_context_ends_by_length(engine):
+    finished = run_one(engine, [7] * 508, max_tokens=50, temperature=0.0)
+    assert (finished.finish_reason, len(finished.token_ids)) == ("length", 4)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "settings", "message"),
+    [
+        ([7] * 512, {}, r"^Request 'bad' has a prompt of 512 tokens: .* fewer than max_context_tokens=512\.$"),
+        ([], {}, r"^Request 'bad' has a prompt of 0 tokens: it must have at least one"),
+        ([7, 300], {}, r"^Request 'bad' has token ids outside of 0\.\.299\.$"),
+        ([7], {"max_tokens": 0}, r"^Request 'bad' needs max_tokens >= 1 and temperature >= 0, not 0 and 1\.0\.$"),
+        ([7], {"temperature": -1.0}, r"not 1 and -1\.0\.$"),
+    ],
+)
+def test_bad_requests_are_refused(engine, prompt, settings, message):
+    with pytest.raises(ValueError, match=message):
+        engine.submit(GenerationRequest("bad", prompt, **({"max_tokens": 1} | settings)))
+    assert not engine.has_unfinished()
+
+
+def test_what_running_requests_forbid(engine):
+    engine.submit(GenerationRequest("twice", PROMPT, max_tokens=1))
+    with pytest.raises(ValueError, match="'twice' is in use"):
+        engine.submit(GenerationRequest("twice", PROMPT, max_tokens=1))
+    with pytest.raises(RuntimeError, match="cannot score tokens while requests are running"):
+        engine.score(PROMPT)
+    assert list(run(engine)) == ["twice"]
+    assert not engine.has_unfinished()
+
+
+def test_a_request_that_fails_inside_vllm_ends_as_an_error(engine, monkeypatch):
+    """vLLM ends a request as "abort" or "error" when it gives it up."""
+    engine.submit(GenerationRequest("a", PROMPT, max_tokens=9, entropy_window=6, seed=1))
+    step = engine._llm.step
+    engine.step()
+
+    def failing_step():
+        (output,) = step()
+        output.finished, output.outputs[0].finish_reason = True, "error"
+        engine._llm.abort_request(["a"])
+        return [output]
+
+    monkeypatch.setattr(engine._llm, "step", failing_step)
+    (finished,) = engine.step()
+    assert (finished.finish_reason, len(finished.token_ids), len(finished.entropies)) == ("error", 2, 2)
+    assert not engine.has_unfinished()
+
+
+def test_an_engine_lives_in_a_worker_thread_beside_another_engine(engine, tmp_path):
+    """Another architecture, biases included; a batch too small for its requests, so that some are preempted."""
+    folder = tiny_model(tmp_path, "qwen2", seed=4)
+    requests = [GenerationRequest(str(i), [i] * 40, 120, entropy_window=30, seed=i) for i in range(6)]
+    with ThreadPoolExecutor(1) as thread:
+        # 2 layers x (K, V) x 32 x 4 bytes = 512 bytes a token: 640 tokens, less than six requests of 160 need.
+        small = thread.submit(start_engine, folder, kv_cache_memory_bytes=20 * 32 * 512).result()
+        finished = thread.submit(run, small, *requests).result()
+        thread.submit(small.close).result()
+        thread.submit(small.close).result()
+    for request in requests:
+        result = finished[request.request_id]
+        log_probs, entropies = reference(folder, request.prompt_token_ids, result.token_ids, 1.0)
+        np.testing.assert_allclose(result.log_probs, log_probs, atol=1e-4)
+        np.testing.assert_allclose(result.entropies, entropies[:30], atol=1e-4)
+    assert entropy_windows._WINDOWS == {}
+    assert len(run_one(engine, PROMPT, max_tokens=3, seed=1).token_ids) == 3
+
+
+def test_finished_is_what_the_protocol_says(engine):
+    finished = run_one(engine, PROMPT, max_tokens=2, seed=1)
+    assert dataclasses.asdict(finished) | {
+        "token_ids": 0,
+        "log_probs": 0,
+        "entropies": finished.entropies.tolist(),
+    } == {
+        "request_id": "one",
+        "token_ids": 0,
+        "log_probs": 0,
+        "entropies": [],
+        "finish_reason": "length",
+        "num_cached_tokens": 0,
+        "weight_version": -1,
+    }

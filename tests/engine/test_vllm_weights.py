@@ -1,0 +1,75 @@
+"""New weights for a vLLM engine: afterwards its log-probs are those of the model that sent them."""
+
+import numpy as np
+import pytest
+from transformers import AutoModelForCausalLM
+
+from rllib_arpo.engine.engine import GenerationRequest
+from tests.engine.conftest import reference, run, run_one, start_engine
+from tests.helpers.models import tiny_model
+
+PROMPT = [10 + i % 40 for i in range(70)]
+
+
+def weights_of(folder: str) -> dict[str, np.ndarray]:
+    return {name: weight.numpy() for name, weight in AutoModelForCausalLM.from_pretrained(folder).state_dict().items()}
+
+
+@pytest.mark.parametrize(("architecture", "tied"), [("llama", True), ("llama", False), ("qwen2", True)])
+def test_new_weights_are_the_learners_weights(tmp_path, architecture, tied):
+    old = tiny_model(tmp_path / "old", architecture, tie_word_embeddings=tied, seed=1)
+    new = tiny_model(tmp_path / "new", architecture, tie_word_embeddings=tied, seed=2)
+    engine = start_engine(old)
+    before = run_one(engine, PROMPT, max_tokens=6, seed=3)
+    np.testing.assert_allclose(before.log_probs, reference(old, PROMPT, before.token_ids, 1.0)[0], atol=1e-4)
+    assert (before.weight_version, run_one(engine, PROMPT).num_cached_tokens) == (-1, 64)
+
+    weights = weights_of(new)
+    for array in list(weights.values())[::2]:
+        array.flags.writeable = False  # as from Ray's object store
+    assert "lm_head.weight" in weights
+    engine.update_weights(weights.items(), version=5)
+    for array in list(weights.values())[1::2]:
+        array[:] = 0  # the engine has its own copy
+
+    after = run_one(engine, PROMPT, max_tokens=6, seed=3, entropy_window=6)
+    log_probs, entropies = reference(new, PROMPT, after.token_ids, 1.0)
+    np.testing.assert_allclose(after.log_probs, log_probs, atol=1e-4)
+    np.testing.assert_allclose(after.entropies, entropies, atol=1e-4)
+    assert (after.weight_version, after.num_cached_tokens, engine.weight_version) == (5, 0, 5)
+    np.testing.assert_allclose(engine.score(PROMPT), reference(new, PROMPT[:1], PROMPT[1:], 1.0)[0], atol=1e-4)
+
+    engine.update_weights(weights_of(old).items(), version=6)
+    again = run_one(engine, PROMPT, max_tokens=6, seed=3)
+    assert again.token_ids.tolist() == before.token_ids.tolist()
+    np.testing.assert_allclose(again.log_probs, before.log_probs, atol=1e-5)
+    engine.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda w: w.pop("lm_head.weight"), r"missing: lm_head\.weight\."),
+        (lambda w: w.pop("model.layers.1.mlp.up_proj.weight"), r"missing: model\.layers\.1\.mlp\.up_proj\.weight\."),
+        (lambda w: w.update({"model.layers.2.mlp.up_proj.weight": np.zeros(1)}), r"unknown: model\.layers\.2\.mlp"),
+        (
+            lambda w: w.update({"model.norm.weight": np.zeros(3, dtype=np.float32)}),
+            r"wrong shape: model\.norm\.weight \(3,\) instead of \(64,\)\.",
+        ),
+    ],
+)
+def test_wrong_weights_are_named_before_anything_is_loaded(engine, llama_folder, change, message):
+    before = engine.score(PROMPT)
+    weights = {name: np.zeros_like(array) for name, array in weights_of(llama_folder).items()}
+    change(weights)
+    with pytest.raises(ValueError, match=message):
+        engine.update_weights(weights.items(), version=1)
+    assert engine.weight_version == -1
+    np.testing.assert_array_equal(engine.score(PROMPT), before)
+
+
+def test_weights_do_not_change_under_running_requests(engine, llama_folder):
+    engine.submit(GenerationRequest("a", PROMPT, max_tokens=3))
+    with pytest.raises(RuntimeError, match="cannot change while 1 requests are running"):
+        engine.update_weights(weights_of(llama_folder).items(), version=1)
+    assert run(engine)["a"].weight_version == -1

@@ -1,0 +1,69 @@
+"""Learners on tiny models, and a look at what they do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import gymnasium as gym
+import numpy as np
+import torch
+from ray.rllib.core import DEFAULT_MODULE_ID
+from torch import Tensor
+
+from rllib_arpo.arpo_config import ARPOConfig
+from rllib_arpo.core.tree import QuestionTree
+from rllib_arpo.learner.arpo_torch_learner import ARPOTorchLearner
+from rllib_arpo.learner.training_data import QuestionBatch
+from rllib_arpo.rollout.episodes import tree_to_episode
+
+TOKENS = gym.spaces.Box(0, 2**31 - 1, (1,), np.int32)
+SPACES = {DEFAULT_MODULE_ID: (TOKENS, TOKENS)}
+
+
+def make_config(model: str, dtype: str = "float64", **training) -> ARPOConfig:
+    config = ARPOConfig().language_model(model_name_or_path=model, dtype=dtype)
+    return config.training(**{"lr": 1e-2, "questions_per_minibatch": 2, **training})
+
+
+def make_batch(config: ARPOConfig, trees: Sequence[QuestionTree]) -> QuestionBatch:
+    return QuestionBatch.from_config([tree_to_episode(tree) for tree in trees], config)
+
+
+def build_learner(config: ARPOConfig) -> ARPOTorchLearner:
+    return config.build_learner(spaces=SPACES)
+
+
+def causal_lm(learner: ARPOTorchLearner) -> torch.nn.Module:
+    return learner.module[DEFAULT_MODULE_ID].causal_lm
+
+
+def parameters(learner: ARPOTorchLearner) -> dict[str, Tensor]:
+    """Copies of the parameters, by name."""
+    return {name: p.detach().clone() for name, p in causal_lm(learner).named_parameters()}
+
+
+def record_gradients(learner: ARPOTorchLearner) -> None:
+    """From now on `learner.recorded` holds each optimizer step's gradients, by name, before clipping and Adam."""
+    learner.recorded = []
+    names = {p: name for name, p in causal_lm(learner).named_parameters()}
+    postprocess = learner.postprocess_gradients
+
+    def recording(gradients):
+        learner.recorded.append({names[p]: gradient.clone() for p, gradient in gradients.items()})
+        return postprocess(gradients)
+
+    learner.postprocess_gradients = recording
+
+
+def metrics(result: dict) -> dict[str, float]:
+    """The module's metrics of one `Learner.update`."""
+    return {name: float(stats.peek()) for name, stats in result[DEFAULT_MODULE_ID].items()}
+
+
+def assert_close(actual: dict[str, Tensor], expected: dict[str, Tensor], rtol: float) -> None:
+    """Every tensor within `rtol` of the expected one, relative to its largest entry."""
+    assert actual.keys() == expected.keys()
+    for name, tensor in expected.items():
+        scale = tensor.abs().max().item()
+        difference = (actual[name] - tensor).abs().max().item()
+        assert difference <= rtol * scale, f"{name}: {difference:.3g} of {scale:.3g}"

@@ -1,0 +1,153 @@
+"""The slow, obvious twin of the learner: every trajectory on its own, no packing, no passes, plain transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rllib_arpo.core.tree import QuestionTree, Trajectory
+from tests.helpers.trees import random_tree
+
+
+def random_question(seed: int, name: str, **kwargs) -> QuestionTree:
+    """A random tree whose engine log-probs lie on both sides of a random model's.
+
+    Every trajectory has a turn of its own: an episode stores the reward with it.
+    """
+    rng = np.random.default_rng(seed)
+    tree = random_tree(rng, zero_turn_probability=0.0, **kwargs)
+
+    def with_log_probs(trajectory: Trajectory) -> Trajectory:
+        turns = tuple(
+            replace(turn, log_probs=rng.uniform(-8.0, -3.0, len(turn.token_ids)).astype(np.float32))
+            for turn in trajectory.turns
+        )
+        return replace(trajectory, turns=turns)
+
+    return replace(tree, question_id=name, trajectories=tuple(map(with_log_probs, tree.trajectories)))
+
+
+def load(folder: str, dtype: torch.dtype = torch.float64):
+    """The model as transformers computes it; its eager attention would take the softmax in fp32."""
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa").eval()
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Of the K generated tokens on one path: `log_probs`, `entropies` [K], and the turn that generated each."""
+
+    log_probs: Tensor
+    entropies: Tensor
+    turns: list[int]
+
+
+def score(model, tree: QuestionTree, agent_id: str, temperature: float = 1.0) -> Scores:
+    """One plain forward pass over prompt, turns and tool responses of one trajectory."""
+    tokens, generated, turns = list(tree.prompt), [], []
+    for turn in tree.path(agent_id):
+        generated += range(len(tokens), len(tokens) + len(turn.token_ids))
+        turns += [id(turn)] * len(turn.token_ids)
+        tokens += [*turn.token_ids, *turn.observation]
+    tokens, generated = torch.tensor(np.array(tokens), dtype=torch.long), torch.tensor(generated, dtype=torch.long)
+    log_probs = (model(tokens[None]).logits[0] / temperature).log_softmax(-1)[generated - 1]
+    entropies = -(log_probs.exp() * log_probs).sum(-1)
+    return Scores(log_probs[torch.arange(len(generated)), tokens[generated]], entropies, turns)
+
+
+def counted(tree: QuestionTree) -> list[Trajectory]:
+    return [t for t in tree.trajectories if t.counts]
+
+
+def advantages(tree: QuestionTree) -> dict[str, float]:
+    """agent id -> A, GRPO's."""
+    rewards = np.array([t.reward for t in counted(tree)])
+    std = rewards.std(ddof=1) if len(rewards) > 1 else 0.0
+    return {t.agent_id: (t.reward - rewards.mean()) / (std + 1e-6) if std > 0 else 0.0 for t in counted(tree)}
+
+
+def token_advantages(tree: QuestionTree, attribution: str, scores: dict[str, Scores]) -> dict[str, Tensor]:
+    """agent id -> A_lt, [K]; hard: the mean over the leaves whose path has the same turn."""
+    by_leaf = advantages(tree)
+    if attribution == "soft":
+        return {leaf: torch.full((len(scores[leaf].turns),), a, dtype=torch.float64) for leaf, a in by_leaf.items()}
+    below: dict[int, list[float]] = {}
+    for leaf, a in by_leaf.items():
+        for turn in set(scores[leaf].turns):
+            below.setdefault(turn, []).append(a)
+    return {
+        leaf: torch.tensor([float(np.mean(below[turn])) for turn in scores[leaf].turns], dtype=torch.float64)
+        for leaf in by_leaf
+    }
+
+
+def loss(
+    model, trees: Sequence[QuestionTree], config, old: dict | None = None, reference: dict | None = None
+) -> Tensor:
+    """Minus J of a minibatch, summed leaf by leaf and token by token as DESIGN.md writes it.
+
+    Args:
+        old, reference: (question id, agent id) -> log-probs [K]; without `old` the ratio is 1, with its gradient.
+    """
+    leaves = [(tree, t) for tree in trees for t in counted(tree)]
+    lengths = {(tree.question_id, t.agent_id): tree.num_generated_tokens(t.agent_id) for tree, t in leaves}
+    total = 0.0
+    for tree in trees:
+        scores = {t.agent_id: score(model, tree, t.agent_id, config.temperature) for t in counted(tree)}
+        per_token = token_advantages(tree, config.attribution, scores)
+        for leaf, a in per_token.items():
+            key, current = (tree.question_id, leaf), scores[leaf]
+            weight = {
+                "token_mean": 1 / sum(lengths.values()),
+                "sequence_mean": 1 / (len(leaves) * max(lengths[key], 1)),
+                "constant": 1 / (len(leaves) * config.max_response_tokens),
+            }[config.loss_aggregation]
+            before = current.log_probs.detach() if old is None else old[key]
+            if config.kl_in_reward:
+                kl = before - reference[key]
+                a = a - config.kl_coeff * kl.flip(0).cumsum(0).flip(0)
+            ratio = (current.log_probs - before).exp()
+            term = torch.minimum(ratio * a, ratio.clamp(1 - config.clip_low, 1 + config.clip_high) * a)
+            if config.dual_clip is not None:
+                term = torch.where(a < 0, torch.maximum(term, config.dual_clip * a), term)
+            if config.importance_cap is not None:
+                engine = torch.tensor(np.concatenate([t.log_probs for t in tree.path(leaf)]))
+                term = term * (before - engine).exp().clamp(max=config.importance_cap)
+            term = term + config.entropy_coeff * current.entropies
+            if config.kl_coeff > 0 and not config.kl_in_reward:
+                difference = reference[key] - current.log_probs
+                term = term - config.kl_coeff * (difference.exp() - difference - 1)
+            total = total + weight * term.sum()
+    return -total
+
+
+@torch.no_grad()
+def all_log_probs(model, trees: Sequence[QuestionTree], temperature: float) -> dict[tuple[str, str], Tensor]:
+    return {
+        (tree.question_id, t.agent_id): score(model, tree, t.agent_id, temperature).log_probs
+        for tree in trees
+        for t in counted(tree)
+    }
+
+
+def update(model, trees: Sequence[QuestionTree], config) -> list[dict[str, Tensor]]:
+    """Trains `model` in place as `ARPOTorchLearner.update` should; returns each step's gradients before clipping."""
+    old = all_log_probs(model, trees, config.temperature)
+    reference = old
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=config.lr, betas=config.adam_betas, weight_decay=config.weight_decay
+    )
+    gradients = []
+    for _ in range(config.num_epochs):
+        for first in range(0, len(trees), config.questions_per_minibatch):
+            optimizer.zero_grad()
+            loss(model, trees[first : first + config.questions_per_minibatch], config, old, reference).backward()
+            gradients.append({name: p.grad.clone() for name, p in model.named_parameters()})
+            torch.nn.utils.clip_grad_norm_(model.parameters(), config.grad_clip)
+            optimizer.step()
+    return gradients

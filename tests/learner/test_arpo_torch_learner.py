@@ -1,0 +1,392 @@
+"""`ARPOTorchLearner` against plain computations."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME, WEIGHTS_SEQ_NO
+
+from rllib_arpo.connectors.columns import TOKEN_IDS
+from rllib_arpo.core.tree import QuestionTree, StopReason
+from rllib_arpo.learner.gradients import NonFiniteLossError
+from tests.helpers.models import tiny_model
+from tests.helpers.trees import make_trajectory, make_tree, make_turn
+from tests.learner import plain
+from tests.learner.builders import (
+    assert_close,
+    build_learner,
+    causal_lm,
+    make_batch,
+    make_config,
+    metrics,
+    parameters,
+    record_gradients,
+)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> str:
+    return tiny_model(tmp_path_factory.mktemp("model"), num_layers=1)
+
+
+@pytest.fixture(autouse=True)
+def float64_norms(monkeypatch):
+    """transformers' RMSNorm computes in fp32 whatever the model's type: its rounding would hide what is compared."""
+    from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+    def forward(self, hidden):
+        return self.weight * hidden * torch.rsqrt(hidden.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+
+    monkeypatch.setattr(LlamaRMSNorm, "forward", forward)
+
+
+@pytest.fixture(scope="module")
+def questions() -> list[QuestionTree]:
+    """Five questions with nested forks, masked trajectories and rewards of both signs."""
+    return [plain.random_question(seed, f"q{seed}", masked_probability=0.1) for seed in range(5)]
+
+
+@pytest.fixture(scope="module")
+def flat_questions() -> list[QuestionTree]:
+    """Five questions as `branching="never"` samples them: no forks."""
+    return [plain.random_question(seed, f"q{seed}", max_forks=0, max_roots=4) for seed in range(5)]
+
+
+def grpo_reference(model, groups, weight_of, *, minibatch, epochs, lr, eps, max_norm):
+    """GRPO from the papers alone. A group: [(tokens, mask of the generated ones, reward)]."""
+
+    def log_probs(tokens, mask):
+        logits = model(torch.tensor([tokens])).logits[0, :-1]
+        chosen = logits.log_softmax(-1).gather(1, torch.tensor(tokens)[1:, None])[:, 0]
+        return chosen[torch.tensor(mask)[1:]]
+
+    with torch.no_grad():
+        old = [[log_probs(tokens, mask) for tokens, mask, _ in group] for group in groups]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.95), weight_decay=0.0)
+    for _ in range(epochs):
+        for start in range(0, len(groups), minibatch):
+            chunk = range(start, min(start + minibatch, len(groups)))
+            lengths = [sum(mask) for g in chunk for _, mask, _ in groups[g]]
+            objective = 0.0
+            for g in chunk:
+                rewards = np.array([reward for _, _, reward in groups[g]])
+                spread = rewards.std(ddof=1) + 1e-6 if len(rewards) > 1 else 1.0
+                for i, (tokens, mask, reward) in enumerate(groups[g]):
+                    advantage = (reward - rewards.mean()) / spread
+                    ratio = (log_probs(tokens, mask) - old[g][i]).exp()
+                    clipped = ratio.clamp(1 - eps, 1 + eps)
+                    terms = torch.minimum(ratio * advantage, clipped * advantage)
+                    objective = objective + weight_of(sum(mask), lengths) * terms.sum()
+            optimizer.zero_grad()
+            (-objective).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+            optimizer.step()
+
+
+def as_group(tree: QuestionTree) -> list[tuple[list[int], list[bool], float]]:
+    group = []
+    for trajectory in tree.trajectories:
+        tokens, mask = tree.prompt.tolist(), [False] * len(tree.prompt)
+        for turn in trajectory.turns:
+            tokens += [*turn.token_ids.tolist(), *turn.observation.tolist()]
+            mask += [True] * len(turn.token_ids) + [False] * len(turn.observation)
+        group.append((tokens, mask, trajectory.reward))
+    return group
+
+
+@pytest.mark.parametrize(
+    ("loss_aggregation", "weight_of"),
+    [
+        ("token_mean", lambda length, lengths: 1 / sum(lengths)),
+        ("sequence_mean", lambda length, lengths: 1 / (len(lengths) * max(length, 1))),
+        ("constant", lambda length, lengths: 1 / (len(lengths) * 20)),
+    ],
+)
+def test_without_forks_the_update_is_grpo(model, flat_questions, loss_aggregation, weight_of):
+    config = make_config(model, num_epochs=2, loss_aggregation=loss_aggregation, importance_cap=None)
+    config.adaptive_rollout(branching="never", max_response_tokens=20)
+    learner = build_learner(config)
+    result = metrics(learner.update(make_batch(config, flat_questions)))
+
+    expected = plain.load(model)
+    groups = [as_group(tree) for tree in flat_questions]
+    grpo_reference(expected, groups, weight_of, minibatch=2, epochs=2, lr=1e-2, eps=0.2, max_norm=1.0)
+
+    assert 0 < result["clip_fraction"] < 1
+    assert_close(parameters(learner), dict(expected.named_parameters()), rtol=1e-9)
+
+
+OPTIONS = {
+    "soft": {},
+    "hard": {"attribution": "hard"},
+    "sequence_mean, hard": {"attribution": "hard", "loss_aggregation": "sequence_mean"},
+    "clip-higher, dual clip, no cap": {"clip_high": 0.28, "dual_clip": 1.5, "importance_cap": None},
+    "KL and entropy": {"kl_coeff": 0.3, "entropy_coeff": 0.2, "loss_aggregation": "constant"},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_several_steps_equal_the_plain_computation(model, questions, options):
+    config = make_config(model, num_epochs=2, **options).adaptive_rollout(temperature=0.8)
+    learner = build_learner(config)
+    record_gradients(learner)
+    result = metrics(learner.update(make_batch(config, questions)))
+
+    expected_model = plain.load(model)
+    expected = plain.update(expected_model, questions, config)
+
+    assert 0 < result["clip_fraction"] < 1
+    assert len(learner.recorded) == len(expected) == 6
+    for actual_step, expected_step in zip(learner.recorded, expected, strict=True):
+        assert_close(actual_step, expected_step, rtol=1e-9)
+    assert_close(parameters(learner), dict(expected_model.named_parameters()), rtol=1e-9)
+
+
+def test_kl_in_reward_equals_the_plain_computation(model, flat_questions):
+    config = make_config(model, num_epochs=2, kl_coeff=0.3, kl_in_reward=True)
+    learner = build_learner(config)
+    # Away from the reference, or the first KL is 0.
+    with torch.no_grad():
+        for p in causal_lm(learner).parameters():
+            p.mul_(0.9)
+    record_gradients(learner)
+    learner.update(make_batch(config, flat_questions))
+
+    actual, reference = plain.load(model), plain.load(model)
+    with torch.no_grad():
+        for p in actual.parameters():
+            p.mul_(0.9)
+    old, of_reference = (plain.all_log_probs(m, flat_questions, 1.0) for m in (actual, reference))
+    plain.loss(actual, flat_questions[:2], config, old, of_reference).backward()
+
+    assert_close(learner.recorded[0], {name: p.grad for name, p in actual.named_parameters()}, rtol=1e-9)
+
+
+@pytest.mark.parametrize("attribution", ["soft", "hard"])
+def test_one_step_in_fp32_equals_the_plain_computation(model, questions, attribution):
+    config = make_config(model, dtype="float32", questions_per_minibatch=5, attribution=attribution)
+    learner = build_learner(config)
+    record_gradients(learner)
+    learner.update(make_batch(config, questions))
+
+    expected = plain.load(model)
+    plain.loss(expected, questions, config).backward()
+
+    [actual] = learner.recorded
+    assert_close(actual, {name: p.grad.float() for name, p in expected.named_parameters()}, rtol=1e-5)
+
+
+def test_a_single_step_needs_no_extra_forward_pass(model, questions):
+    """... and a batch of several steps is scored once, before the first."""
+    calls = {5: 1, 3: 1 + 2}
+    for questions_per_minibatch, expected in calls.items():
+        config = make_config(model, questions_per_minibatch=questions_per_minibatch)
+        learner = build_learner(config)
+        module, count = learner.module["default_policy"], []
+        forward = module._forward_train
+        module._forward_train = lambda batch, forward=forward, count=count: (count.append(1), forward(batch))[1]
+        result = metrics(learner.update(make_batch(config, questions)))
+        assert len(count) == expected
+        assert (result["ratio_mean"] == 1.0) == (questions_per_minibatch == 5)
+
+
+def test_the_split_into_passes_changes_no_gradient(model, questions):
+    recorded = {}
+    for max_tokens_per_pass in (10_000, 60, 30):
+        config = make_config(model, questions_per_minibatch=5, max_tokens_per_pass=max_tokens_per_pass)
+        learner = build_learner(config)
+        record_gradients(learner)
+        learner.update(make_batch(config, questions))
+        [recorded[max_tokens_per_pass]] = learner.recorded
+    # 60 holds every tree, 30 only parts of the larger ones.
+    assert_close(recorded[60], recorded[10_000], rtol=1e-12)
+    assert_close(recorded[30], recorded[10_000], rtol=1e-12)
+
+
+def test_a_trajectory_that_fits_in_no_pass_is_an_error(model, questions):
+    config = make_config(model, max_tokens_per_pass=5)
+    with pytest.raises(ValueError, match="max_tokens_per_pass is 5"):
+        build_learner(config).update(make_batch(config, questions))
+
+
+def test_two_epochs_train_every_question_exactly_twice(model):
+    # The prompt's first token tells the questions apart; five questions make minibatches of 2, 2 and 1.
+    trees = [make_tree([100 + i], [make_trajectory("0", [make_turn([1, 2])], reward=1.0)], f"q{i}") for i in range(5)]
+    config = make_config(model, num_epochs=2)
+    learner = build_learner(config)
+    seen = []
+    compute_loss = learner.compute_loss_for_module
+
+    def recording(*, batch, **kwargs):
+        seen.extend(token for token in batch[TOKEN_IDS].tolist() if token >= 100)
+        return compute_loss(batch=batch, **kwargs)
+
+    learner.compute_loss_for_module = recording
+    result = metrics(learner.update(make_batch(config, trees)))
+
+    assert seen == [100, 101, 102, 103, 104] * 2
+    assert result["num_questions_trained"] == 10
+
+
+def with_nan_log_probs(tree: QuestionTree) -> QuestionTree:
+    [first, *others] = tree.trajectories
+    turns = tuple(replace(turn, log_probs=np.full(len(turn.token_ids), np.nan, np.float32)) for turn in first.turns)
+    return replace(tree, trajectories=(replace(first, turns=turns), *others))
+
+
+def test_a_non_finite_loss_names_the_questions_and_changes_no_weight(model):
+    trees = [
+        make_tree([3], [make_trajectory("0", [make_turn([1])], 1.0), make_trajectory("1", [make_turn([2])])], f"q{i}")
+        for i in range(3)
+    ]
+    trees[1] = with_nan_log_probs(trees[1])
+    # One question per pass, so that the message names no other.
+    config = make_config(model, questions_per_minibatch=3, max_tokens_per_pass=3)
+    learner = build_learner(config)
+    before = parameters(learner)
+
+    with pytest.raises(NonFiniteLossError, match=r"not finite in the pass of the questions \['q1'\]"):
+        learner.update(make_batch(config, trees))
+    assert_close(parameters(learner), before, rtol=0.0)
+
+
+def test_a_minibatch_in_which_nothing_counts_takes_no_step(model):
+    good = make_tree([3], [make_trajectory("0", [make_turn([1])], 1.0), make_trajectory("1", [make_turn([2])])])
+    masked = make_tree([3], [make_trajectory("0", [make_turn([1])], stop_reason=StopReason.DEADLINE)])
+    config = make_config(model, questions_per_minibatch=1)
+    learner = build_learner(config)
+    learner.update(make_batch(config, [good]))
+    after_good = parameters(learner)
+
+    result = metrics(learner.update(make_batch(config, [masked])))
+
+    assert_close(parameters(learner), after_good, rtol=0.0)
+    assert result["num_questions_trained"] == 0
+
+
+def test_groups_without_signal_have_no_gradient(model):
+    equal = make_tree([3], [make_trajectory(str(i), [make_turn([i])], reward=1.0) for i in range(3)])
+    alone = make_tree([3], [make_trajectory("0", [make_turn([1])], reward=1.0)])
+    config = make_config(model)
+    learner = build_learner(config)
+    before = parameters(learner)
+
+    result = metrics(learner.update(make_batch(config, [equal, alone])))
+
+    assert result["groups_without_signal"] == 2
+    assert result["grad_norm"] == 0
+    assert_close(parameters(learner), before, rtol=0.0)
+
+
+def test_metrics_of_one_step(model):
+    # Shared turn [10, 11] with the tool's [90], then [12] or [13, 14, 15]; a second question without forks.
+    forked = make_tree(
+        [1, 2],
+        [
+            make_trajectory("0", [make_turn([10, 11], [90]), make_turn([12])], reward=1.0),
+            make_trajectory("0.0", [make_turn([13, 14, 15])], num_inherited_turns=1),
+        ],
+        "forked",
+    )
+    equal = make_tree([1], [make_trajectory("0", [make_turn([5])]), make_trajectory("1", [make_turn([6])])], "equal")
+    config = make_config(model, kl_coeff=0.1, importance_cap=None)
+    learner = build_learner(config)
+    result = metrics(learner.update(make_batch(config, [forked, equal])))
+
+    reference = plain.load(model)
+    scores = [plain.score(reference, tree, t.agent_id) for tree in (forked, equal) for t in tree.trajectories]
+    # The two shared tokens of the second path stand in the first already.
+    log_probs = torch.cat([scores[0].log_probs, scores[1].log_probs[2:], *(s.log_probs for s in scores[2:])])
+    entropies = torch.cat([scores[0].entropies, scores[1].entropies[2:], *(s.entropies for s in scores[2:])])
+    expected = {
+        # prompt 2, shared turn 2 + 1, branches 1 and 3; prompt 1 and two tokens.
+        "tokens_unique": 9 + 3,
+        "tokens_flat": (2 + 3 + 1) + (2 + 3 + 3) + 2 + 2,
+        "groups_without_signal": 1,
+        "num_questions_trained": 2,
+        "ratio_mean": 1.0,
+        "clip_fraction": 0.0,
+        "kl": 0.0,
+        "entropy": entropies.mean().item(),
+        # The engine's log-probs are all -1.
+        "engine_logprob_gap": (log_probs + 1).abs().mean().item(),
+        # A = +-0.7071: 3 generated tokens on the good path and 5 on the bad one, of 10 in the minibatch.
+        "policy_loss": -(3 - 5) * (0.5 / (np.sqrt(0.5) + 1e-6)) / 10,
+        "default_optimizer_learning_rate": 1e-2,
+        WEIGHTS_SEQ_NO: 1,
+        # Three turns of the forked question, two of the other.
+        "num_module_steps_trained": 5,
+    }
+    assert {name: result[name] for name in expected} == pytest.approx(expected, rel=1e-9)
+    assert result["grad_norm"] == pytest.approx(result["gradients_default_optimizer_global_norm"])
+
+
+def test_the_reference_stays_the_initial_model(model, questions):
+    config = make_config(model, kl_coeff=0.1, questions_per_minibatch=5)
+    learner = build_learner(config)
+    kl = [metrics(learner.update(make_batch(config, questions)))["kl"] for _ in range(2)]
+
+    old = plain.all_log_probs(plain.load(model), questions, 1.0)
+    assert kl[0] == pytest.approx(0.0, abs=1e-12)
+    assert kl[1] > 1e-3
+    assert len(old) > 0
+    with torch.no_grad():
+        for name, p in plain.load(model).named_parameters():
+            torch.testing.assert_close(dict(learner._reference.causal_lm.named_parameters())[name], p)
+
+
+def test_weights_seq_no_goes_up_by_one_per_update(model, questions):
+    config = make_config(model, num_epochs=2)
+    learner = build_learner(config)
+    sequence = [metrics(learner.update(make_batch(config, questions)))[WEIGHTS_SEQ_NO] for _ in range(3)]
+    assert sequence == [1, 2, 3]
+
+
+def test_a_learning_rate_schedule(model, questions):
+    config = make_config(model, lr=[[0, 1e-3], [100, 0.0]])
+    learner = build_learner(config)
+    for steps, expected in ((25, 7.5e-4), (50, 5e-4)):
+        result = metrics(
+            learner.update(make_batch(config, questions), timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: steps})
+        )
+        assert result["default_optimizer_learning_rate"] == pytest.approx(expected)
+
+
+def test_state_round_trip_continues_with_the_same_update(model, questions):
+    config = make_config(model, dtype="float32")
+    first = build_learner(config)
+    first.update(make_batch(config, questions[:3]))
+    state = first.get_state()
+    first.update(make_batch(config, questions[2:]))
+
+    second = build_learner(config)
+    second.set_state(state)
+    second.update(make_batch(config, questions[2:]))
+
+    assert_close(parameters(second), parameters(first), rtol=0.0)
+    assert second.get_state()[WEIGHTS_SEQ_NO] == first.get_state()[WEIGHTS_SEQ_NO] == 2
+
+
+def test_an_earlier_state_replaces_a_later_one(model, questions):
+    config = make_config(model, dtype="float32")
+    learner = build_learner(config)
+    learner.update(make_batch(config, questions))
+    early, state = parameters(learner), learner.get_state()
+    learner.update(make_batch(config, questions))
+
+    learner.set_state(state)
+
+    assert_close(parameters(learner), early, rtol=0.0)
+    assert learner.get_state()[WEIGHTS_SEQ_NO] == 1
+
+
+def test_learner_num_threads(model):
+    before = torch.get_num_threads()
+    try:
+        build_learner(make_config(model, learner_num_threads=before + 1))
+        assert torch.get_num_threads() == before + 1
+    finally:
+        torch.set_num_threads(before)

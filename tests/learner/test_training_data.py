@@ -1,0 +1,177 @@
+"""The plan of an update and its shards."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rllib_arpo.core.tree import QuestionTree, StopReason, depth_first_layout
+from rllib_arpo.learner.training_data import (
+    Minibatch,
+    QuestionBatch,
+    RewardStatistics,
+    flat_tokens,
+    unique_tokens,
+)
+from rllib_arpo.rollout.episodes import tree_to_episode
+from tests.helpers.trees import make_trajectory, make_tree, make_turn
+
+
+def config(**overrides) -> SimpleNamespace:
+    values = {
+        "num_epochs": 1,
+        "questions_per_minibatch": 2,
+        "shuffle_batch_per_epoch": False,
+        "loss_aggregation": "token_mean",
+        "leaf_weighting": "uniform",
+        "overlong_buffer_tokens": None,
+        "max_response_tokens": 100,
+    }
+    return SimpleNamespace(**values | overrides)
+
+
+def question(name: str, lengths: list[int], rewards: list[float] | None = None) -> QuestionTree:
+    """A prompt of two tokens and one trajectory per length."""
+    rewards = rewards or [0.0] * len(lengths)
+    trajectories = [
+        make_trajectory(str(i), [make_turn([7] * n)], reward=reward)
+        for i, (n, reward) in enumerate(zip(lengths, rewards, strict=True))
+    ]
+    return make_tree([1, 2], trajectories, name)
+
+
+def batch(trees: list[QuestionTree], seed: int = 0, **overrides) -> QuestionBatch:
+    return QuestionBatch.from_config([tree_to_episode(tree) for tree in trees], config(**overrides), seed=seed)
+
+
+def test_the_last_minibatch_is_smaller_and_not_dropped():
+    data = batch([question("a", [1, 2]), question("b", [3]), question("c", [4])])
+
+    data.validate()
+    assert data.minibatches == (Minibatch((0, 1), denominator=6.0), Minibatch((2,), denominator=4.0))
+    assert data.num_tokens == (5, 5, 6)
+    assert [episode.id_ for episode in data.episodes] == ["a", "b", "c"]
+
+
+def test_the_denominator_of_the_other_aggregations_counts_leaves():
+    trees = [question("a", [1, 2]), question("b", [3])]
+    for aggregation in ("sequence_mean", "constant"):
+        assert batch(trees, loss_aggregation=aggregation).minibatches == (Minibatch((0, 1), denominator=3.0),)
+
+
+def test_masked_trajectories_are_in_neither_denominator_nor_statistics():
+    trajectories = [
+        make_trajectory("0", [make_turn([7] * 3)], reward=1.0),
+        make_trajectory("1", [make_turn([7] * 5)], reward=9.0, stop_reason=StopReason.DEADLINE),
+    ]
+    data = batch([make_tree([1], trajectories)])
+
+    assert data.minibatches == (Minibatch((0,), denominator=3.0),)
+    assert data.statistics == RewardStatistics(mean=1.0, std=0.0)
+
+
+def test_a_minibatch_in_which_nothing_counts_is_planned_with_denominator_0():
+    masked = make_tree([1], [make_trajectory("0", [make_turn([7])], stop_reason=StopReason.DEADLINE)])
+    data = batch([masked])
+
+    assert data.minibatches == (Minibatch((0,), denominator=0.0),)
+    assert data.statistics == RewardStatistics(mean=0.0, std=0.0)
+
+
+def test_the_statistics_are_those_of_the_final_rewards():
+    trees = [question("a", [10, 15], rewards=[1.0, 0.0]), question("b", [20], rewards=[2.0])]
+
+    plain = batch(trees).statistics
+    assert (plain.mean, plain.std) == (1.0, 1.0)
+    # The slope goes from 10 to 20 tokens: the rewards become 1, -0.5 and 1.
+    shaped = batch(trees, overlong_buffer_tokens=10, max_response_tokens=20).statistics
+    assert (shaped.mean, shaped.std) == pytest.approx((0.5, np.sqrt(0.75)))
+
+
+def test_every_epoch_has_every_question_once_and_shuffles_by_seed():
+    trees = [question(str(i), [1]) for i in range(5)]
+    kept = batch(trees, num_epochs=2)
+    assert [m.questions for m in kept.minibatches] == [(0, 1), (2, 3), (4,)] * 2
+
+    shuffled = batch(trees, num_epochs=2, shuffle_batch_per_epoch=True, seed=3)
+    orders = [[q for m in shuffled.minibatches[i : i + 3] for q in m.questions] for i in (0, 3)]
+    assert [sorted(order) for order in orders] == [[0, 1, 2, 3, 4]] * 2
+    assert orders[0] != orders[1]
+    assert shuffled.minibatches == batch(trees, num_epochs=2, shuffle_batch_per_epoch=True, seed=3).minibatches
+    assert shuffled.minibatches != batch(trees, num_epochs=2, shuffle_batch_per_epoch=True, seed=4).minibatches
+
+
+def test_no_question_is_an_error():
+    with pytest.raises(ValueError, match="no question to train on"):
+        batch([])
+
+
+def test_two_shards_share_the_work_of_every_minibatch():
+    data = batch([question(str(i), [n]) for i, n in enumerate([10, 1, 6, 4, 8])], questions_per_minibatch=4)
+
+    [(first, first_kwargs), (second, second_kwargs)] = data.shard(2)
+
+    # With the prompt 12, 3, 8, 6 tokens: 12 + 3 against 8 + 6. The last minibatch goes where less was done so far.
+    assert [episode.id_ for episode in first.episodes] == ["0", "1"]
+    assert [episode.id_ for episode in second.episodes] == ["2", "3", "4"]
+    assert first.minibatches == (Minibatch((0, 1), denominator=21.0), Minibatch((), denominator=8.0))
+    assert second.minibatches == (Minibatch((0, 1), denominator=21.0), Minibatch((2,), denominator=8.0))
+    assert first.statistics == second.statistics == data.statistics
+    assert (first_kwargs, second_kwargs) == ({}, {})
+
+
+def test_more_learners_than_questions():
+    shards = [shard for shard, _ in batch([question("a", [3])]).shard(3)]
+
+    for shard in shards:
+        shard.validate()
+    assert [len(shard.episodes) for shard in shards] == [1, 0, 0]
+    assert [shard.minibatches for shard in shards] == [
+        (Minibatch((0,), denominator=3.0),),
+        (Minibatch((), denominator=3.0),),
+        (Minibatch((), denominator=3.0),),
+    ]
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 30), min_size=1, max_size=9),
+    num_shards=st.integers(1, 4),
+    questions_per_minibatch=st.integers(1, 4),
+    seed=st.integers(0, 9),
+)
+def test_shards_are_a_partition_in_every_minibatch(lengths, num_shards, questions_per_minibatch, seed):
+    data = batch(
+        [question(str(i), [n]) for i, n in enumerate(lengths)],
+        seed=seed,
+        num_epochs=2,
+        shuffle_batch_per_epoch=True,
+        questions_per_minibatch=questions_per_minibatch,
+    )
+    shards = [shard for shard, _ in data.shard(num_shards)]
+
+    assert sorted(e.id_ for shard in shards for e in shard.episodes) == sorted(map(str, range(len(lengths))))
+    for step, minibatch in enumerate(data.minibatches):
+        parts = [(shard.minibatches[step], shard) for shard in shards]
+        names = [shard.episodes[q].id_ for part, shard in parts for q in part.questions]
+        assert sorted(names) == sorted(str(q) for q in minibatch.questions)
+        assert {part.denominator for part, _ in parts} == {minibatch.denominator}
+
+
+def test_token_counts_of_a_forked_question():
+    tree = make_tree(
+        [1, 2],
+        [
+            make_trajectory("0", [make_turn([10, 11], [90]), make_turn([12], [91, 92])]),
+            make_trajectory("0.0", [make_turn([13, 14, 15])], num_inherited_turns=1),
+        ],
+    )
+    layout = depth_first_layout(tree)
+
+    assert unique_tokens(tree, layout) == 2 + 3 + 3 + 3
+    # "0" without the tool response that nothing follows, and "0.0".
+    assert flat_tokens(tree, layout) == (2 + 3 + 1) + (2 + 3 + 3)

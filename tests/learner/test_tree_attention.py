@@ -1,0 +1,138 @@
+"""Tree attention against dense attention under the mask s <= t < end[s]."""
+
+import numpy as np
+import pytest
+import torch
+
+from rllib_arpo.connectors.columns import END
+from rllib_arpo.learner import tree_attention
+from rllib_arpo.learner.tree_attention import tree_attention_forward, tree_spec
+
+
+def dense_attention(query, key, value, end, scaling):
+    """The oracle: every pair of tokens, masked."""
+    num_tokens = len(end)
+    t, s = torch.arange(num_tokens)[:, None], torch.arange(num_tokens)[None, :]
+    allowed = (s <= t) & (t < end[None, :])
+    repeats = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
+    scores = (query @ key.transpose(-1, -2) * scaling).masked_fill(~allowed, -torch.inf)
+    return (scores.softmax(-1) @ value).transpose(1, 2)
+
+
+def random_tensors(num_tokens, dtype=torch.float64, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(heads):
+        return torch.randn(1, heads, num_tokens, 8, generator=generator, dtype=torch.float64).to(dtype)
+
+    query, key, value = draw(4), draw(2), draw(2)
+    return [tensor.requires_grad_() for tensor in (query, key, value)]
+
+
+def assert_equals_dense(end):
+    tensors = random_tensors(len(end))
+    grad = torch.randn(1, len(end), 4, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    expected = dense_attention(*tensors, end, 0.3)
+    output, weights = tree_attention_forward(torch.nn.Identity(), *tensors, None, scaling=0.3, tree=tree_spec(end))
+    assert weights is None
+    torch.testing.assert_close(output, expected, rtol=1e-12, atol=1e-12)
+    for got, want in zip(
+        torch.autograd.grad(output, tensors, grad), torch.autograd.grad(expected, tensors, grad), strict=True
+    ):
+        torch.testing.assert_close(got, want, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("max_wasted_pairs", [-1, 4096])
+def test_equals_dense_attention_on_random_trees(random_pass, monkeypatch, seed, max_wasted_pairs):
+    monkeypatch.setattr(tree_attention, "MAX_WASTED_PAIRS", max_wasted_pairs)
+    monkeypatch.setattr(tree_attention, "MAX_BLOCK_TOKENS", 4)
+    assert_equals_dense(random_pass(seed, num_trees=3)[END])
+
+
+def test_equals_dense_attention_on_a_realistic_pass():
+    """A prompt of 300 with four branches, one of which forks: several blocks, cut and merged ones among them."""
+    end = torch.tensor([990] * 300 + [600] * 300 + [690] * 90 + [890] * 100 + [830] * 40 + [890] * 60 + [990] * 100)
+    blocks = [(block.start, block.stop) for block in tree_spec(end).blocks]
+    assert blocks == [(0, 300), (300, 556), (556, 600), (600, 690), (690, 830), (830, 890), (890, 990)]
+    assert_equals_dense(end)
+
+
+def test_blocks_of_a_small_tree(monkeypatch):
+    """Prompt 0-2, branch 3-4 that forks into 5 and 6-7, branch 8: without merging, one block per chain."""
+    end = torch.tensor([9, 9, 9, 8, 8, 6, 8, 8, 9])
+    monkeypatch.setattr(tree_attention, "MAX_WASTED_PAIRS", -1)
+    blocks = tree_spec(end).blocks
+    assert [(block.start, block.stop, block.keys) for block in blocks] == [
+        (0, 3, ((0, 3),)),
+        (3, 5, ((0, 5),)),
+        (5, 6, ((0, 6),)),
+        (6, 8, ((0, 5), (6, 8))),
+        (8, 9, ((0, 3), (8, 9))),
+    ]
+    assert blocks[0].mask is None
+    assert blocks[3].mask.tolist() == [[True] * 6 + [False], [True] * 7]
+
+
+def test_small_chains_share_a_block():
+    end = torch.tensor([9, 9, 9, 8, 8, 6, 8, 8, 9])
+    (block,) = tree_spec(end).blocks
+    assert block.keys == ((0, 9),)
+    tokens = np.arange(9)
+    expected = (tokens[None, :] <= tokens[:, None]) & (tokens[:, None] < end.numpy()[None, :])
+    np.testing.assert_array_equal(block.mask.numpy(), expected)
+
+
+def test_a_long_chain_below_a_prompt_is_cut_but_a_prompt_is_not():
+    end = torch.tensor([2000] * 1000 + [1600] * 600 + [2000] * 400)
+    assert [(b.start, b.stop, b.keys, b.mask is None) for b in tree_spec(end).blocks] == [
+        (0, 1000, ((0, 1000),), True),
+        (1000, 1256, ((0, 1256),), False),
+        (1256, 1512, ((0, 1512),), False),
+        (1512, 1600, ((0, 1600),), False),
+        (1600, 1856, ((0, 1000), (1600, 1856)), False),
+        (1856, 2000, ((0, 1000), (1600, 2000)), False),
+    ]
+
+
+def test_a_token_sees_nothing_of_other_branches():
+    """Exactly zero gradient from a branch to its sibling, and none from descendants to ancestors' outputs."""
+    end = torch.tensor([6, 6, 4, 4, 6, 6])
+    query, key, value = random_tensors(6)
+    output, _ = tree_attention_forward(torch.nn.Identity(), query, key, value, None, tree=tree_spec(end))
+    (grad,) = torch.autograd.grad(output[0, 4].sum(), value)
+    assert [bool(row.abs().sum() > 0) for row in grad[0].transpose(0, 1)] == [True, True, False, False, True, False]
+
+
+@pytest.mark.parametrize("end", [[3, 2, 3, 5], [2, 4, 4, 4], [1, 1, 3], [3, 5, 3]])
+def test_ranges_that_are_no_tree_are_refused(end):
+    with pytest.raises(ValueError, match=r"end\[\d\] = \d is outside of .* not a packed tree"):
+        tree_spec(torch.tensor(end))
+
+
+def test_low_precision_is_computed_in_fp32_on_cpu():
+    end = torch.tensor([6, 6, 4, 4, 6, 6])
+    exact = random_tensors(6, torch.bfloat16)
+    output, _ = tree_attention_forward(torch.nn.Identity(), *exact, None, tree=tree_spec(end))
+    expected = dense_attention(*(tensor.float() for tensor in exact), end, 8**-0.5)
+    assert output.dtype == torch.bfloat16
+    torch.testing.assert_close(output, expected.bfloat16(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"softcap": 30.0}, "uses `softcap`"),
+        ({"s_aux": torch.zeros(4)}, "uses `s_aux`"),
+        ({"sliding_window": 4}, "uses `sliding_window`"),
+        ({"dropout": 0.1}, "uses attention dropout 0.1"),
+        ({"attention_mask": torch.zeros(1, 1, 6, 6)}, "passes an attention mask"),
+        ({"tree": None}, "called without `tree=`"),
+        ({"tree": tree_spec(torch.tensor([2, 2]))}, "the tree has 2 tokens"),
+    ],
+)
+def test_what_it_does_not_do_is_refused(arguments, message):
+    arguments = {"attention_mask": None, "tree": tree_spec(torch.full((6,), 6)), "sliding_window": None} | arguments
+    with pytest.raises(ValueError, match=message):
+        tree_attention_forward(torch.nn.Identity(), *random_tensors(6), **arguments)

@@ -1,0 +1,183 @@
+"""Cold start: the loss is taken on the assistant's own text only, and the tuned model is an ordinary folder."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rllib_arpo import cold_start
+from rllib_arpo.cold_start import IGNORED, Segment, TranscriptError
+from tests.helpers.models import byte_tokenizer, tiny_model
+
+CALL, RESULT, FINAL = (
+    "<think>look</think><search>a</search>",
+    "\n<result> 42 </result>\n",
+    "<answer>\\boxed{42}</answer>",
+)
+ANSWER = CALL + RESULT + FINAL
+TRANSCRIPT = [{"role": "user", "content": "What is a?"}, {"role": "assistant", "content": ANSWER}]
+
+
+def test_segments_of_a_transcript_with_a_tool_call():
+    assert cold_start.split_transcript(byte_tokenizer(), TRANSCRIPT) == [
+        Segment("<|im_start|>user\nWhat is a?<|im_end|>\n<|im_start|>assistant\n", False),
+        Segment("<think>look</think><search>a</search>", True),
+        Segment("\n<result> 42 </result>\n", False),
+        Segment("<answer>\\boxed{42}</answer>", True),
+        Segment("<|im_end|>", True),
+    ]
+
+
+def test_every_turn_of_a_conversation_is_trained_on():
+    messages = [
+        {"role": "user", "content": "1"},
+        {"role": "assistant", "content": "one"},
+        {"role": "user", "content": "2"},
+        {"role": "assistant", "content": "two"},
+    ]
+    assert cold_start.split_transcript(byte_tokenizer(), messages) == [
+        Segment("<|im_start|>user\n1<|im_end|>\n<|im_start|>assistant\n", False),
+        Segment("one", True),
+        Segment("<|im_end|>", True),
+        Segment("\n<|im_start|>user\n2<|im_end|>\n<|im_start|>assistant\n", False),
+        Segment("two", True),
+        Segment("<|im_end|>", True),
+    ]
+
+
+def test_a_template_that_drops_thoughts_does_not_touch_what_is_trained_on():
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = tokenizer.chat_template.replace(
+        "message['content']", "message['content'].split('</think>')[-1]"
+    )
+    segments = cold_start.split_transcript(tokenizer, TRANSCRIPT)
+    assert Segment("<think>look</think><search>a</search>", True) in segments
+
+
+def test_exactly_the_given_tokens_have_no_label():
+    tokenizer = byte_tokenizer()
+    example = cold_start.tokenize_transcript(tokenizer, TRANSCRIPT)
+    prompt = "<|im_start|>user\nWhat is a?<|im_end|>\n<|im_start|>assistant\n"
+    whole_text = prompt + ANSWER + "<|im_end|>"
+    assert tokenizer.decode(example["input_ids"]) == whole_text
+
+    # One token is one byte or one special token, so the labels can be told from the text alone.
+    trained = [token for token, label in zip(example["input_ids"], example["labels"], strict=True) if label != IGNORED]
+    assert tokenizer.decode(trained) == CALL + FINAL + "<|im_end|>"
+    assert [label for label in example["labels"] if label != IGNORED] == trained
+    assert [label == IGNORED for label in example["labels"]] == (
+        [True] * len(tokenizer(prompt)["input_ids"])
+        + [False] * len(CALL)
+        + [True] * len(RESULT)
+        + [False] * (len(FINAL) + 1)
+    )
+
+
+def test_no_token_straddles_the_end_of_a_tool_call():
+    from transformers import AutoTokenizer
+
+    from rllib_arpo.models import smollm2_135m_instruct
+
+    tokenizer = AutoTokenizer.from_pretrained(smollm2_135m_instruct())
+    example = cold_start.tokenize_transcript(tokenizer, TRANSCRIPT)
+    trained = [label for label in example["labels"] if label != IGNORED]
+    assert tokenizer.decode(trained) == CALL + FINAL + "<|im_end|>"
+
+
+def test_a_template_that_ends_turns_in_another_way_is_refused():
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = tokenizer.chat_template.replace("<|im_end|>", "</s>")
+    messages = [*TRANSCRIPT, {"role": "user", "content": "And b?"}, {"role": "assistant", "content": "7"}]
+    with pytest.raises(ValueError, match="does not end the assistant's messages with the end-of-turn token"):
+        cold_start.split_transcript(tokenizer, messages)
+
+
+def test_a_batch_is_padded_on_the_right_without_loss():
+    batch = cold_start.collate(
+        [{"input_ids": [1, 2, 3], "labels": [IGNORED, 2, 3]}, {"input_ids": [4], "labels": [4]}], pad_token_id=9
+    )
+    assert {key: value.tolist() for key, value in batch.items()} == {
+        "input_ids": [[1, 2, 3], [4, 9, 9]],
+        "labels": [[-100, 2, 3], [4, -100, -100]],
+        "attention_mask": [[1, 1, 1], [1, 0, 0]],
+    }
+
+
+def test_jsonl_and_parquet_hold_the_same_transcripts(tmp_path):
+    (tmp_path / "a.jsonl").write_text(json.dumps({"messages": TRANSCRIPT, "source": "x"}) + "\n\n")
+    pq.write_table(pa.Table.from_pylist([{"messages": TRANSCRIPT}]), tmp_path / "a.parquet")
+    assert cold_start.read_transcripts(tmp_path / "a.jsonl") == [TRANSCRIPT]
+    assert cold_start.read_transcripts(tmp_path / "a.parquet") == [TRANSCRIPT]
+
+
+@pytest.mark.parametrize(
+    ("row", "complaint"),
+    [
+        ("{", "row 1: not JSON"),
+        ("[]", 'row 1: a row is {"messages": [...]} with at least one message.'),
+        ('{"messages": []}', 'row 1: a row is {"messages": [...]} with at least one message.'),
+        ('{"messages": [{"role": "user"}]}', "row 1: every message has a role and a content, both text."),
+        (
+            '{"messages": [{"role": "user", "content": "?"}]}',
+            "row 1: the last message must be the assistant's, not the user's.",
+        ),
+        (
+            '{"messages": [{"role": "assistant", "content": "<result>4"}]}',
+            "row 1: a <result> or </result> tag of the assistant's text has no partner.",
+        ),
+    ],
+)
+def test_a_bad_row_is_named_with_its_file(tmp_path, row, complaint):
+    path = tmp_path / "bad.jsonl"
+    path.write_text(json.dumps({"messages": TRANSCRIPT}) + "\n" + row + "\n")
+    with pytest.raises(TranscriptError) as error:
+        cold_start.read_transcripts(path)
+    assert str(error.value).startswith(f"{path}, {complaint}")
+
+
+def test_files_that_are_no_transcripts(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"There is no file .*none\.jsonl\."):
+        cold_start.read_transcripts(tmp_path / "none.jsonl")
+    (tmp_path / "empty.jsonl").write_text("\n")
+    with pytest.raises(TranscriptError, match=r"empty\.jsonl has no rows\."):
+        cold_start.read_transcripts(tmp_path / "empty.jsonl")
+    (tmp_path / "cut.parquet").write_bytes(b"PAR1 and nothing else")
+    with pytest.raises(TranscriptError, match=r"cut\.parquet: not a complete parquet file"):
+        cold_start.read_transcripts(tmp_path / "cut.parquet")
+    (tmp_path / "a.csv").write_text("messages\n")
+    with pytest.raises(TranscriptError, match=r"a\.csv: transcripts are read from \.jsonl or \.parquet"):
+        cold_start.read_transcripts(tmp_path / "a.csv")
+
+
+def test_long_transcripts_are_left_out_and_counted(tmp_path, capsys):
+    long = [TRANSCRIPT[0], {"role": "assistant", "content": "x" * 500}]
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({"messages": messages}) + "\n" for messages in (TRANSCRIPT, long)))
+    examples = cold_start.load_examples(byte_tokenizer(), path, max_length=300)
+    assert examples == [cold_start.tokenize_transcript(byte_tokenizer(), TRANSCRIPT)]
+    assert capsys.readouterr().out == "1 of 2 transcripts are longer than 300 tokens and are left out.\n"
+    with pytest.raises(TranscriptError, match="every transcript is longer than 10 tokens"):
+        cold_start.load_examples(byte_tokenizer(), path, max_length=10)
+
+
+def test_the_loss_falls_and_the_output_is_a_model_folder(tmp_path, capsys):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = tiny_model(tmp_path / "model", "llama")
+    data = tmp_path / "transcripts.jsonl"
+    data.write_text("".join(json.dumps({"messages": TRANSCRIPT}) + "\n" for _ in range(4)))
+    argv = ["--model", model, "--data", str(data), "--output", str(tmp_path / "tuned"), "--epochs", "30"]
+    argv += ["--lr", "1e-2", "--batch-size", "4", "--gradient-accumulation", "1", "--logging-steps", "1"]
+    losses = cold_start.train(cold_start.parse_args(argv))
+    assert len(losses) == 30
+    assert losses[-1] < 0.5 * losses[0]
+
+    tuned = AutoModelForCausalLM.from_pretrained(tmp_path / "tuned")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "tuned")
+    assert tokenizer.chat_template == byte_tokenizer().chat_template
+    example = cold_start.collate([cold_start.tokenize_transcript(tokenizer, TRANSCRIPT)], tokenizer.pad_token_id)
+    assert tuned(**example).loss.item() < 0.5 * losses[0]
+
+    with pytest.raises(FileExistsError, match="is not empty"):
+        cold_start.train(cold_start.parse_args(argv))

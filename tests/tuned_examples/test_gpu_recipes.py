@@ -1,0 +1,150 @@
+"""The recipes for GPUs, built on a tiny random model of the same architecture with a chat template in its style."""
+
+import importlib
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+
+from tests.helpers.models import byte_tokenizer, tiny_model
+
+LLAMA3_TEMPLATE = (
+    "{% for message in messages %}<|start_header_id|>{{ message['role'] }}<|end_header_id|>\n\n"
+    "{{ message['content'] | trim }}<|eot_id|>{% endfor %}"
+    "{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}"
+)
+QWEN3_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{{ message['content'].split('</think>')[-1].lstrip('\n') }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n"
+    "{% if enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}{% endif %}"
+)
+#: Recipe -> (architecture, chat template or None for ChatML, end of the prompt, longest context, tool calls).
+RECIPES = {
+    "reasoning_qwen2_5_3b_arpo": ("qwen2", None, "<|im_end|>\n<|im_start|>assistant\n", 5632, 3),
+    "reasoning_qwen2_5_7b_arpo": ("qwen2", None, "<|im_end|>\n<|im_start|>assistant\n", 5632, 3),
+    "reasoning_llama3_1_8b_arpo": (
+        "llama",
+        LLAMA3_TEMPLATE,
+        "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
+        5632,
+        3,
+    ),
+    "deepsearch_qwen3_8b_arpo": ("qwen3", QWEN3_TEMPLATE, "<|im_end|>\n<|im_start|>assistant\n", 12000, 6),
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """The command line of a recipe without its model: two questions and one document."""
+    folder = tmp_path_factory.mktemp("data")
+    row = {
+        "prompt": [{"role": "user", "content": "What is 6 * 7?"}],
+        "ability": "math",
+        "reward_model": {"ground_truth": "42", "style": "rule"},
+    }
+    pq.write_table(pa.Table.from_pylist([row, row]), folder / "train.parquet")
+    (folder / "documents.jsonl").write_text(json.dumps({"title": "Six", "text": "A number."}) + "\n")
+    return ["--data", str(folder / "train.parquet"), "--documents", str(folder / "documents.jsonl")]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """Architecture and chat template -> folder of a tiny model, made once."""
+    made = {}
+
+    def make(architecture: str, chat_template: str | None) -> str:
+        if architecture not in made:
+            folder = tmp_path_factory.mktemp(architecture)
+            made[architecture] = tiny_model(folder, architecture, max_position_embeddings=16384, vocab_size=272)
+            if chat_template is not None:
+                tokenizer = byte_tokenizer()
+                if "<|eot_id|>" in chat_template:
+                    tokenizer.add_special_tokens({"eos_token": "<|eot_id|>"})
+                tokenizer.chat_template = chat_template
+                tokenizer.save_pretrained(folder)
+        return made[architecture]
+
+    return make
+
+
+def build(name: str, data: list[str], model) -> AlgorithmConfig:
+    """The recipe's configuration for the tiny model of its architecture, with the recipe's own command line."""
+    recipe = importlib.import_module(f"tuned_examples.{name}")
+    architecture, chat_template, *_ = RECIPES[name]
+    return recipe.make_config(recipe.parser.parse_args(["--model", model(architecture, chat_template), *data]))
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_has_the_authors_settings_and_is_valid(name, data, model):
+    config = build(name, data, model)
+    config.validate()
+    *_, max_context_tokens, max_tool_calls = RECIPES[name]
+    settings = {
+        "num_rollouts": 16,
+        "num_initial_rollouts": 8,
+        "branching": "probability",
+        "branch_base_probability": 0.5,
+        "branch_entropy_weight": 0.2,
+        "branch_width": 1,
+        "questions_per_batch": 128,
+        "questions_per_minibatch": 16,
+        "max_context_tokens": max_context_tokens,
+        "max_tool_calls": max_tool_calls,
+        "lr": 1e-6,
+        "kl_coeff": 0.0,
+        "clip_low": 0.2,
+        "clip_high": 0.2,
+        "loss_aggregation": "token_mean",
+        "temperature": 1.0,
+        "num_learners": 4,
+        "num_gpus_per_learner": 1.0,
+        "num_env_runners": 4,
+        "num_gpus_per_env_runner": 1.0,
+    }
+    assert {key: getattr(config, key) for key in settings} == settings
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_asks_its_questions_in_the_models_own_chat_format(name, data, model):
+    from transformers import AutoTokenizer
+
+    from rllib_arpo.envs.registry import make_env
+
+    config = build(name, data, model)
+    limits = {key: getattr(config, key) for key in ("model_name_or_path", "max_context_tokens", "max_response_tokens")}
+    env = make_env(config.env, {**config.env_config, **limits})
+    observations, _ = env.reset(options={"question": 0})
+    prompt = AutoTokenizer.from_pretrained(config.model_name_or_path).decode(observations["0"])
+    assert prompt.endswith("What is 6 * 7?" + RECIPES[name][2])
+    assert sorted(env.tools) == ["python", "search"]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_says_where_it_starts_what_it_needs_and_that_it_is_not_measured(name):
+    text = importlib.import_module(f"tuned_examples.{name}").__doc__
+    assert "python -m rllib_arpo.cold_start --model " in text
+    assert "Hardware: 8 GPUs of " in text
+    assert "Result: not measured, needs 8 GPUs." in text
+
+
+def test_held_out_questions_are_evaluated_in_fixed_order(data, model):
+    recipe = importlib.import_module("tuned_examples.reasoning_qwen2_5_3b_arpo")
+    argv = ["--model", model("qwen2", None), *data, "--eval-data", data[1]]
+    config = recipe.make_config(recipe.parser.parse_args(argv))
+    config.validate()
+    assert config.evaluation_interval == 10
+    assert config.evaluation_duration == 180
+    evaluation = config.get_evaluation_config_object()
+    assert evaluation.env_config["path"] == data[1]
+    assert evaluation.env_config["split"] == "test"
+    assert evaluation.env_config["protocol"] == "tags_with_thought"
+
+
+def test_a_missing_argument_is_named(capsys):
+    recipe = importlib.import_module("tuned_examples.deepsearch_qwen3_8b_arpo")
+    with pytest.raises(SystemExit):
+        recipe.parser.parse_args(["--model", "m", "--documents", "d.jsonl"])
+    assert capsys.readouterr().err.splitlines()[-1].endswith("error: the following arguments are required: --data")
