@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
-from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE
 from ray.rllib.callbacks.utils import make_callback
+from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE
 from ray.rllib.utils.annotations import override
 from ray.rllib.utils.metrics import (
     ENV_RUNNER_RESULTS,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ray.rllib.env.env_runner_group import EnvRunnerGroup
     from ray.tune.execution.placement_groups import PlacementGroupFactory
 
-    from rllib_arpo.rollout.env_runner import SampledQuestion
+    from rllib_arpo.rollout.questions import SampledQuestion
 
 #: Under `timers/` in the result: where an iteration's seconds went.
 ROLLOUT_TIMER, UPDATE_TIMER, SYNC_TIMER = "rollout", "update", "sync"
@@ -138,7 +138,11 @@ class ARPO(Algorithm):
             return
         state[COMPONENT_RL_MODULE] = ray.put(state[COMPONENT_RL_MODULE])
         group.foreach_env_runner(
-            "set_state", kwargs={"state": state}, remote_worker_ids=runners, local_env_runner=False, timeout_seconds=None
+            "set_state",
+            kwargs={"state": state},
+            remote_worker_ids=runners,
+            local_env_runner=False,
+            timeout_seconds=None,
         )
 
     @override(Algorithm)

@@ -10,6 +10,7 @@ from ray.rllib.utils.annotations import override
 
 from rllib_arpo import validation
 from rllib_arpo.logging.console import ConsoleCallback
+from rllib_arpo.logging.progress import progress_mode
 from rllib_arpo.rollout.env_runner import ARPOEnvRunner
 
 if TYPE_CHECKING:
@@ -93,7 +94,8 @@ class ARPOConfig(AlgorithmConfig):
         self.weight_decay = 0.0
         self.learner_num_threads: int | None = None
         # debugging()
-        self.progress_bar = True
+        # Decided here, where the terminal is: a remote env runner sees none.
+        self.progress_bar: bool | str = progress_mode()
 
         # What RLlib needs to know of us.
         self.env_runner_cls = ARPOEnvRunner
@@ -232,8 +234,8 @@ class ARPOConfig(AlgorithmConfig):
         return self._set_provided(own)
 
     @override(AlgorithmConfig)
-    def debugging(self, *, progress_bar: bool = NotProvided, **kwargs: Any) -> ARPOConfig:
-        """Args: `progress_bar` shows the rollout's progress within an iteration. The rest is RLlib's."""
+    def debugging(self, *, progress_bar: bool | str = NotProvided, **kwargs: Any) -> ARPOConfig:
+        """Args: `progress_bar`: of the rollout, within an iteration: "bar", "lines" or "off". The rest is RLlib's."""
         super().debugging(**kwargs)
         return self._set_provided({"progress_bar": progress_bar})
 

@@ -7,9 +7,8 @@ Starts from a cold-started Qwen3-8B: fine-tune it on tool-use transcripts first.
 
 The authors search the web and open its pages; here `search` looks into local documents.
 
-Hardware: 8 GPUs of 180 GB, four learners and four engines. A learner holds 16 bytes a parameter (fp32
-weights, gradients and two Adam moments): 131 GB, and bf16 copies of the weights during a pass, 16 GB.
-Learners do not shard the model.
+Hardware: 8 GPUs of 180 GB, four learners and four engines. A learner holds 16 bytes a parameter (fp32 weights,
+gradients and two Adam moments): 131 GB, and bf16 copies of the weights in a pass: 16 GB. Learners do not shard models.
 
 Stops at a mean reward of 0.6 per trajectory or after 156 iterations, two epochs of train_10k.
 Result: not measured, needs 8 GPUs.

@@ -93,7 +93,9 @@ def _branch_factors(layout: TreeLayout) -> np.ndarray:
     return num_leaves * share[last_node] / branches[last_node]
 
 
-#: name -> `layout -> factor[L]`; the factors of a question add up to L.
+#: name -> `layout -> factor[L]`; the factors of a question add up to L. "uniform" is ARPO's default and biased: on
+#: the enumerable problem of tests/core/test_policy_gradient.py (two turns of two tokens, M = 3, N = 2) the expected
+#: gradient is 37 % away from the exact one (sine of the angle 0.28); GRPO, normalised likewise, is 29 % away (0.24).
 LEAF_WEIGHTINGS: dict[str, Callable[[TreeLayout], np.ndarray]] = {
     "uniform": _uniform_factors,
     "branch": _branch_factors,

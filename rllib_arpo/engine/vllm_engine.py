@@ -309,7 +309,7 @@ def _check_prompt(request: GenerationRequest, max_context_tokens: int, vocab_siz
             f"Request {request.request_id!r} has a prompt of {len(prompt)} tokens: it must have at least one, and "
             f"fewer than max_context_tokens={max_context_tokens}."
         )
-    if not (0 <= min(prompt) and max(prompt) < vocab_size):
+    if not (min(prompt) >= 0 and max(prompt) < vocab_size):
         raise ValueError(f"Request {request.request_id!r} has token ids outside of 0..{vocab_size - 1}.")
     if request.max_tokens < 1 or request.temperature < 0:
         raise ValueError(

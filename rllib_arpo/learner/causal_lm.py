@@ -65,10 +65,14 @@ def refuse_unsupported_config(config: PretrainedConfig) -> None:
         if layer_type != "full_attention":
             raise ValueError(f"{_title(config)} has layers of type {layer_type!r}: tree passes need full attention.")
     if getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True):
-        raise ValueError(f"{_title(config)} has sliding_window={config.sliding_window}: tree passes need full attention.")
+        raise ValueError(
+            f"{_title(config)} has sliding_window={config.sliding_window}: tree passes need full attention."
+        )
     for key in _ATTENTION_KEYS:
         if getattr(config, key, None):
-            raise ValueError(f"{_title(config)} has {key}={getattr(config, key)!r}, which tree attention does not support.")
+            raise ValueError(
+                f"{_title(config)} has {key}={getattr(config, key)!r}, which tree attention does not support."
+            )
     for key, neutral in _LOGIT_KEYS.items():
         value = getattr(config, key, None)
         if value is not None and value != neutral:

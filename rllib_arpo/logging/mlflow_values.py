@@ -64,10 +64,12 @@ def run_tags() -> dict[str, str]:
     tags = {
         "python_version": platform.python_version(),
         "hostname": platform.node(),
-        "mlflow.user": getpass.getuser(),
         "mlflow.source.type": "LOCAL",
         "mlflow.source.name": sys.argv[0],
     }
+    user = _user()
+    if user is not None:
+        tags["mlflow.user"] = user
     versions = {name: _installed_version(names) for name, names in VERSIONED_PACKAGES.items()}
     tags |= {f"{name}_version": version for name, version in versions.items() if version is not None}
     commit = _git("rev-parse", "HEAD")
@@ -114,6 +116,14 @@ def _installed_version(distributions: tuple[str, ...]) -> str | None:
         except metadata.PackageNotFoundError:
             continue
     return None
+
+
+def _user() -> str | None:
+    """The login name; None in a container whose user id has no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return None
 
 
 def _git(*arguments: str) -> str | None:

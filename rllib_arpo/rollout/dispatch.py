@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import ray
 from ray.rllib.env.env_runner_group import EnvRunnerGroup
 
-from rllib_arpo.rollout.env_runner import SampledQuestion
+from rllib_arpo.rollout.questions import SampledQuestion
 
 logger = logging.getLogger("rllib_arpo")
 
@@ -90,7 +90,9 @@ def _sample_once(
         if isinstance(cause, ValueError):
             raise ValueError(str(cause)) from error
     if not errors and len(sampled) < len(numbers):
-        errors.append(TimeoutError(f"An env runner did not answer in time; {len(sampled)} of {len(numbers)} questions came."))
+        errors.append(
+            TimeoutError(f"An env runner did not answer in time; {len(sampled)} of {len(numbers)} questions came.")
+        )
     return sampled, (errors[0] if errors else None)
 
 

@@ -7,7 +7,6 @@ import itertools
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,11 +24,9 @@ from rllib_arpo.engine import make_engine
 from rllib_arpo.engine.engine import Engine, EngineConfig
 from rllib_arpo.envs.forkable_env import ForkableMultiAgentEnv
 from rllib_arpo.logging.progress import RolloutProgress
-from rllib_arpo.rollout.engine_loop import EngineLoop
-from rllib_arpo.rollout.episodes import tree_to_episode
-from rllib_arpo.rollout.metrics import QuestionStats, question_stats, rollout_metrics
+from rllib_arpo.rollout.metrics import rollout_metrics
+from rllib_arpo.rollout.questions import SampledQuestion, sample_questions
 from rllib_arpo.rollout.settings import RolloutSettings
-from rllib_arpo.rollout.tree_sampler import TreeSampler
 
 if TYPE_CHECKING:
     from rllib_arpo.arpo import ARPOConfig
@@ -42,15 +39,6 @@ ENV_CONFIG_KEYS = (
     "max_turn_tokens",
     "max_tool_calls",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class SampledQuestion:
-    """One question with its tree, as the driver gets it. `number` is the question's number in its task."""
-
-    number: int
-    episode: MultiAgentEpisode
-    stats: QuestionStats
 
 
 def complete_env_config(config: ARPOConfig) -> dict[str, Any]:
@@ -125,7 +113,9 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
     ) -> list[MultiAgentEpisode]:
         """RLlib's call: samples the next `num_episodes` questions (default: one per environment) of this runner."""
         if num_timesteps is not None or random_actions:
-            raise ValueError("ARPOEnvRunner.sample takes num_episodes (questions), not num_timesteps or random_actions.")
+            raise ValueError(
+                "ARPOEnvRunner.sample takes num_episodes (questions), not num_timesteps or random_actions."
+            )
         numbers = list(itertools.islice(self._own_questions, num_episodes or self.num_envs))
         start = time.perf_counter()
         sampled = self.sample_questions(numbers, explore=explore, evaluation=self.config.in_evaluation)
@@ -161,35 +151,21 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
         if evaluation not in self._envs:
             self._envs[evaluation] = self._make_envs(config)
         settings = RolloutSettings.from_config(config, explore=config.explore if explore is None else explore)
-        sampled = asyncio.run(self._sample_all(list(numbers), self._envs[evaluation], settings))
+        sampled = self._run_all(list(numbers), self._envs[evaluation], settings)
         self.num_env_steps_sampled_lifetime += sum(s.stats.num_turns for s in sampled)
         return sampled
 
-    def _evaluation_config(self) -> ARPOConfig:
-        return self.config.get_evaluation_config_object()
-
-    async def _sample_all(
+    def _run_all(
         self, numbers: list[int], envs: list[ForkableMultiAgentEnv], settings: RolloutSettings
     ) -> list[SampledQuestion]:
-        waiting = iter(numbers)
-        results: dict[int, SampledQuestion] = {}
         label = f"rollout {self.worker_index}" if self.worker_index else "rollout"
         with RolloutProgress(len(numbers), label, enabled=self.config.progress_bar) as progress:
-            async with EngineLoop(self.engine, self._engine_thread) as engine:
+            return asyncio.run(
+                sample_questions(numbers, envs, self.engine, self._engine_thread, settings, progress.update)
+            )
 
-                async def work(env: ForkableMultiAgentEnv) -> None:
-                    """One environment: takes the next question as soon as the one before has ended."""
-                    for number in waiting:
-                        sampler = TreeSampler(env, engine, settings, self.engine.vocab_size)
-                        tree, counts = await sampler.sample(number)
-                        stats = question_stats(tree, counts)
-                        results[number] = SampledQuestion(number, tree_to_episode(tree), stats)
-                        progress.update(questions=1, tokens=stats.num_generated_tokens, forks=stats.num_forks)
-
-                async with asyncio.TaskGroup() as group:
-                    for env in envs[: len(numbers)]:
-                        group.create_task(work(env))
-        return [results[number] for number in numbers]
+    def _evaluation_config(self) -> ARPOConfig:
+        return self.config.get_evaluation_config_object()
 
     def num_questions(self, *, evaluation: bool) -> int | None:
         """How many different questions the task has; None when they are generated without end."""

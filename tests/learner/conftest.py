@@ -48,7 +48,7 @@ def random_pass() -> Callable[..., dict[str, torch.Tensor]]:
         rng = np.random.default_rng(seed)
         packed = []
         for _ in range(num_trees):
-            tree = random_tree(rng, max_prompt_tokens=12, max_turn_tokens=9, max_observation_tokens=6, max_forks=6)
+            tree = random_tree(rng, max_prompt_tokens=12, max_turn_tokens=9, max_observation_tokens=6)
             layout = depth_first_layout(tree)
             nothing = np.zeros(len(layout.nodes))
             packed.append(pack_tree(tree, layout, NodeAttribution(nothing, nothing, nothing)))

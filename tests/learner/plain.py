@@ -31,6 +31,13 @@ def random_question(seed: int, name: str, **kwargs) -> QuestionTree:
     return replace(tree, question_id=name, trajectories=tuple(map(with_log_probs, tree.trajectories)))
 
 
+def with_nan_log_probs(tree: QuestionTree) -> QuestionTree:
+    """The engine's log-probs of the first trajectory's own tokens become NaN."""
+    [first, *others] = tree.trajectories
+    turns = tuple(replace(turn, log_probs=np.full(len(turn.token_ids), np.nan, np.float32)) for turn in first.turns)
+    return replace(tree, trajectories=(replace(first, turns=turns), *others))
+
+
 def load(folder: str, dtype: torch.dtype = torch.float64):
     """The model as transformers computes it; its eager attention would take the softmax in fp32."""
     from transformers import AutoModelForCausalLM

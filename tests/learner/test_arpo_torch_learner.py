@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -231,18 +229,12 @@ def test_two_epochs_train_every_question_exactly_twice(model):
     assert result["num_questions_trained"] == 10
 
 
-def with_nan_log_probs(tree: QuestionTree) -> QuestionTree:
-    [first, *others] = tree.trajectories
-    turns = tuple(replace(turn, log_probs=np.full(len(turn.token_ids), np.nan, np.float32)) for turn in first.turns)
-    return replace(tree, trajectories=(replace(first, turns=turns), *others))
-
-
 def test_a_non_finite_loss_names_the_questions_and_changes_no_weight(model):
     trees = [
         make_tree([3], [make_trajectory("0", [make_turn([1])], 1.0), make_trajectory("1", [make_turn([2])])], f"q{i}")
         for i in range(3)
     ]
-    trees[1] = with_nan_log_probs(trees[1])
+    trees[1] = plain.with_nan_log_probs(trees[1])
     # One question per pass, so that the message names no other.
     config = make_config(model, questions_per_minibatch=3, max_tokens_per_pass=3)
     learner = build_learner(config)

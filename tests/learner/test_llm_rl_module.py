@@ -61,7 +61,9 @@ def plain_computation(folder, batch, coefficients, dtype):
             if batch[LOSS_MASK][token]:
                 log_probs[token] = log_softmax[depth - 1, batch[TOKEN_IDS][token]]
                 entropies[token] = -(log_softmax[depth - 1].exp() * log_softmax[depth - 1]).sum()
-    log_probs, entropies = (torch.stack([values[token] for token in sorted(values)]) for values in (log_probs, entropies))
+    log_probs, entropies = (
+        torch.stack([values[token] for token in sorted(values)]) for values in (log_probs, entropies)
+    )
     (coefficients[0] * log_probs + coefficients[1] * entropies).sum().backward()
     return log_probs, entropies, {name: parameter.grad for name, parameter in model.named_parameters()}
 
@@ -96,7 +98,7 @@ def test_equals_a_plain_per_trajectory_computation_fp32(tiny_folder, random_pass
     assert_equal_computations(got, plain_computation(folder, batch, coefficients, torch.float32), 1e-5)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("architecture", ["llama", "qwen2"])
 def test_equals_a_plain_per_trajectory_computation_fp64(tiny_folder, random_pass, architecture, seed):
     folder, batch = tiny_folder(architecture), random_pass(seed=10 + seed)

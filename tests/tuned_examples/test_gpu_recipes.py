@@ -6,6 +6,7 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import ray
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 from tests.helpers.models import byte_tokenizer, tiny_model
@@ -148,3 +149,39 @@ def test_a_missing_argument_is_named(capsys):
     with pytest.raises(SystemExit):
         recipe.parser.parse_args(["--model", "m", "--documents", "d.jsonl"])
     assert capsys.readouterr().err.splitlines()[-1].endswith("error: the following arguments are required: --data")
+
+
+@pytest.fixture
+def local_ray():
+    started_here = not ray.is_initialized()
+    ray.init(num_cpus=2, include_dashboard=False, ignore_reinit_error=True)
+    yield
+    if started_here:
+        ray.shutdown()
+
+
+def test_a_recipe_runs_one_small_iteration(data, model, local_ray):
+    """With an engine that only knows one call, one right and one wrong answer, without a GPU."""
+    config = build("deepsearch_qwen3_8b_arpo", data, model)
+    replies = ["<search> six </search>", "<answer> \\boxed{42} </answer>", "<answer> \\boxed{41} </answer>"]
+    tokenizer = byte_tokenizer()
+    replies = [tokenizer("<think> so </think>" + reply)["input_ids"] for reply in replies]
+    config.language_model(engine="scripted", engine_kwargs={"replies": replies}, dtype="float32")
+    config.adaptive_rollout(num_rollouts=4, num_initial_rollouts=2)
+    config.training(questions_per_batch=2, questions_per_minibatch=1, lr=1e-3)
+    config.env_runners(num_env_runners=0, num_gpus_per_env_runner=0, num_envs_per_env_runner=2)
+    config.learners(num_learners=0, num_gpus_per_learner=0)
+    algo = config.build_algo()
+    try:
+        before = algo.learner_group.get_weights()["default_policy"]
+        result = algo.train()
+        after = algo.learner_group.get_weights()["default_policy"]
+    finally:
+        algo.stop()
+    rollout = result["env_runners"]
+    # Nothing but the answer can be wrong: a trajectory has reward 1 or 0, and no tool pair earns the bonus.
+    assert rollout["format_valid"] == 1.0
+    assert 0.0 < rollout["accuracy"] < 1.0
+    assert rollout["episode_return_mean"] == pytest.approx(rollout["accuracy"])
+    assert rollout["tool_calls_executed"] > 0
+    assert any((before[name] != after[name]).any() for name in before)

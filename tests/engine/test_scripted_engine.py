@@ -1,0 +1,169 @@
+"""The engine for tests: its tokens, its timing and its bookkeeping are what the script says."""
+
+import numpy as np
+import pytest
+
+from rllib_arpo.engine.engine import EngineConfig, EntropyReady, Finished, GenerationRequest
+from rllib_arpo.engine.scripted_engine import RandomPolicy, ScriptedEngine, ScriptedReply
+
+
+def scripted(script=None, **engine_kwargs) -> ScriptedEngine:
+    return ScriptedEngine(EngineConfig("none", engine_kwargs={"script": script, **engine_kwargs}))
+
+
+def run(engine, *requests) -> dict[str, Finished]:
+    for request in requests:
+        engine.submit(request)
+    finished = {}
+    while engine.has_unfinished():
+        finished |= {event.request_id: event for event in engine.step() if isinstance(event, Finished)}
+    return finished
+
+
+def summary(events) -> list[tuple]:
+    return [
+        (event.request_id, "entropies", event.entropies.tolist())
+        if isinstance(event, EntropyReady)
+        else (event.request_id, event.finish_reason, event.token_ids.tolist())
+        for event in events
+    ]
+
+
+def test_one_token_a_step_and_events_in_their_steps():
+    engine = scripted(
+        [
+            ScriptedReply([5, 6, 7], entropies=[0.5, 1.5, 2.5]),
+            ScriptedReply([8], delay=1),
+            ScriptedReply([9, 9], fail_after=1),
+            ScriptedReply([1, 2, 3, 4], finish_reason="length"),
+        ]
+    )
+    for name, window in (("a", 2), ("b", 2), ("c", 1), ("d", 4)):
+        engine.submit(GenerationRequest(name, [1], max_tokens=4, entropy_window=window))
+    assert [summary(engine.step()) for _ in range(4)] == [
+        [("c", "error", [9])],
+        [("a", "entropies", [0.5, 1.5]), ("b", "stop", [8])],
+        [("a", "stop", [5, 6, 7])],
+        [("d", "entropies", [1.0, 1.0, 1.0, 1.0]), ("d", "length", [1, 2, 3, 4])],
+    ]
+    assert not engine.has_unfinished()
+    assert [request.request_id for request in engine.submitted] == ["a", "b", "c", "d"]
+
+
+def test_what_a_request_reports():
+    engine = scripted([ScriptedReply([5, 6, 7], entropies=[0.5, 1.5, 2.5], log_probs=[-1, -2, -3])])
+    finished = run(engine, GenerationRequest("a", [1], max_tokens=2, entropy_window=8))["a"]
+    assert finished.token_ids.tolist() == [5, 6]
+    assert finished.log_probs.tolist() == [-1, -2]
+    assert finished.entropies.tolist() == [0.5, 1.5]
+    assert (finished.finish_reason, finished.weight_version) == ("length", -1)
+    assert (finished.token_ids.dtype, finished.log_probs.dtype, finished.entropies.dtype) == ("int32", "f4", "f4")
+
+
+def test_a_request_that_fails_before_its_first_token():
+    engine = scripted([ScriptedReply([5], fail_after=0)])
+    finished = run(engine, GenerationRequest("a", [1], max_tokens=2, entropy_window=1))["a"]
+    assert (finished.finish_reason, finished.token_ids.tolist()) == ("error", [])
+
+
+def test_a_script_by_prefix_counts_how_often_a_prefix_is_asked():
+    engine = scripted({(1, 2): [ScriptedReply([3]), ScriptedReply([4])], (1, 2, 3): ScriptedReply([5])})
+    requests = [GenerationRequest(str(i), prefix, 4) for i, prefix in enumerate([[1, 2], [1, 2, 3], [1, 2], [1, 2, 3]])]
+    assert [f.token_ids.tolist() for f in run(engine, *requests).values()] == [[3], [5], [4], [5]]
+    with pytest.raises(ValueError, match=r"no reply number 3 to the prefix \[1, 2\]"):
+        engine.submit(requests[0])
+
+
+def test_a_script_is_a_function_of_the_request_and_of_the_times_asked():
+    engine = scripted(lambda request, times: ScriptedReply([len(request.prompt_token_ids), times]))
+    requests = [GenerationRequest(str(i), prefix, 4) for i, prefix in enumerate([[9], [9], [9, 9]])]
+    assert [f.token_ids.tolist() for f in run(engine, *requests).values()] == [[1, 0], [1, 1], [2, 0]]
+
+
+def test_the_prefix_cache_counts_the_longest_common_prefix():
+    engine = scripted([ScriptedReply([4, 5, 6])] * 5)
+    asked = [[1, 2, 3], [1, 2, 3, 4, 5, 9], [7], [1, 2], [1, 2, 3, 4, 5, 9, 4]]
+    cached = [run(engine, GenerationRequest("a", prefix, max_tokens=3))["a"].num_cached_tokens for prefix in asked]
+    assert cached == [0, 5, 0, 2, 7]
+
+
+def test_a_fork_of_a_running_parent_finds_the_parents_prompt():
+    engine = scripted([ScriptedReply([4, 5, 6]), ScriptedReply([7])])
+    engine.submit(GenerationRequest("parent", [1, 2, 3], max_tokens=3))
+    engine.step()
+    engine.submit(GenerationRequest("fork", [1, 2, 3], max_tokens=3))
+    assert {name: f.num_cached_tokens for name, f in run(engine).items()} == {"parent": 0, "fork": 3}
+
+
+def test_cancelled_requests_are_silent():
+    engine = scripted([ScriptedReply([4, 5, 6]), ScriptedReply([7])])
+    engine.submit(GenerationRequest("a", [1], max_tokens=3))
+    engine.submit(GenerationRequest("b", [1], max_tokens=3))
+    engine.cancel("a")
+    engine.cancel("never there")
+    assert list(run(engine)) == ["b"]
+    assert engine.cancelled == ["a"]
+
+
+def test_weights_are_recorded_and_drop_the_cache():
+    engine = scripted([ScriptedReply([4])] * 3, weight_names=["w"])
+    run(engine, GenerationRequest("a", [1, 2], max_tokens=1))
+    engine.update_weights([("w", np.ones(2))], version=3)
+    finished = run(engine, GenerationRequest("a", [1, 2], max_tokens=1))["a"]
+    assert (finished.weight_version, finished.num_cached_tokens) == (3, 0)
+    assert {name: array.tolist() for name, array in engine.weights.items()} == {"w": [1.0, 1.0]}
+    with pytest.raises(ValueError, match=r"^Unknown or missing weights: v, w\.$"):
+        engine.update_weights([("v", np.ones(2))], version=4)
+    engine.submit(GenerationRequest("a", [1], max_tokens=1))
+    with pytest.raises(RuntimeError, match="while 1 requests are running"):
+        engine.update_weights([("w", np.ones(2))], version=4)
+
+
+def test_an_engine_can_die():
+    engine = scripted([ScriptedReply([4, 5, 6])], fail_at_step=2)
+    engine.submit(GenerationRequest("a", [1], max_tokens=3))
+    assert engine.step() == []
+    with pytest.raises(RuntimeError, match="died at step 2"):
+        engine.step()
+
+
+def test_the_random_policy_does_not_depend_on_what_else_runs():
+    request = GenerationRequest("a", [1, 2, 3], max_tokens=20, entropy_window=4, seed=5)
+    alone = run(scripted(seed=1, vocab_size=16), request)["a"]
+    others = [GenerationRequest(str(i), [1, 2, 3], 20, seed=i) for i in (3, 4, 6)]
+    among = run(scripted(seed=1, vocab_size=16), *others, request)
+    assert among["a"].token_ids.tolist() == alone.token_ids.tolist()
+    assert len({tuple(f.token_ids.tolist()) for f in among.values()}) == 4
+    assert run(scripted(seed=2, vocab_size=16), request)["a"].token_ids.tolist() != alone.token_ids.tolist()
+
+
+def test_the_random_policy_reports_its_own_distribution():
+    engine = scripted(seed=1, vocab_size=16, end_probability=0.2)
+    request = GenerationRequest("a", [1, 2, 3], max_tokens=20, temperature=0.7, entropy_window=20, seed=6)
+    finished = run(engine, request)["a"]
+    tokens = finished.token_ids.tolist()
+    np.testing.assert_allclose(finished.log_probs, engine.score([1, 2, 3, *tokens], 0.7)[2:], rtol=1e-6)
+    first = RandomPolicy(16, seed=1, end_probability=0.2).log_probs([1, 2, 3], 0.7)
+    np.testing.assert_allclose(finished.entropies[0], -(np.exp(first) * first).sum(), rtol=1e-6)
+    assert np.exp(RandomPolicy(16, seed=1, end_probability=0.2).log_probs([4])[15]) == pytest.approx(0.2)
+    assert finished.finish_reason == ("stop" if tokens[-1] == 15 else "length")
+    assert 15 not in tokens[:-1]
+
+
+def test_the_random_policy_without_seeds_gives_siblings_different_replies():
+    engine = scripted(seed=1, vocab_size=16, replies=[[1, 2], [3, 4, 5]])
+    finished = run(engine, *[GenerationRequest(str(i), [9], max_tokens=3) for i in range(8)])
+    assert {tuple(f.token_ids.tolist()) for f in finished.values()} == {(1, 2), (3, 4, 5)}
+    cut = run(engine, *[GenerationRequest(str(i), [9], max_tokens=2) for i in range(8)])
+    assert {(tuple(f.token_ids.tolist()), f.finish_reason) for f in cut.values()} == {
+        ((1, 2), "stop"),
+        ((3, 4), "length"),
+    }
+
+
+def test_greedy_takes_the_likeliest_token():
+    engine = scripted(seed=1, vocab_size=16)
+    finished = run(engine, GenerationRequest("a", [1, 2, 3], max_tokens=1, temperature=0.0))["a"]
+    log_probs = RandomPolicy(16, seed=1).log_probs([1, 2, 3])
+    assert finished.token_ids.tolist() == [int(log_probs.argmax())]
+    assert finished.log_probs[0] == pytest.approx(log_probs.max())

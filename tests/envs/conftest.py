@@ -1,0 +1,43 @@
+"""Fixtures of the environment tests: a byte-level tokenizer (one token per byte) and environments on it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from rllib_arpo.envs.forkable_env import INFO_STEP
+from rllib_arpo.envs.tool_env import ToolEnv
+from tests.helpers.models import byte_tokenizer
+
+EOS = "<|im_end|>"
+
+
+@pytest.fixture(scope="session")
+def tokenizer_folder(tmp_path_factory) -> str:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    byte_tokenizer().save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture
+def make_tool_env(tokenizer_folder):
+    """make_tool_env(task="catalogue", ...) -> a ToolEnv with the byte tokenizer."""
+
+    def make(**env_config) -> ToolEnv:
+        return ToolEnv({"model_name_or_path": tokenizer_folder, "task": "catalogue", **env_config})
+
+    return make
+
+
+@pytest.fixture
+def turn():
+    """turn(env, agent, text) -> (text of the observation, reward, StepInfo, done) of one step."""
+
+    def step(env: ToolEnv, agent: str, text: str):
+        tokens = np.asarray(env.tokenizer.encode(text, add_special_tokens=False), np.int32)
+        observation, reward, terminated, truncated, info = asyncio.run(env.step_agent(agent, tokens))
+        return env.tokenizer.decode(observation.tolist()), reward, info[INFO_STEP], terminated or truncated
+
+    return step
