@@ -27,9 +27,18 @@ __all__ = [
     "GRPOConfig",
     "ReinforcePlusPlus",
     "ReinforcePlusPlusConfig",
-    "register_envs",
+    "register",
 ]
 
-for _algorithm in (ARPO, GRPO, DAPO, ReinforcePlusPlus):
-    register_trainable(_algorithm.__name__, _algorithm)
-register_envs()
+
+def register() -> None:
+    """Registers the algorithms and environments with Ray Tune; importing the package does it.
+
+    Tune keeps the names in the running Ray cluster: call this after a second `ray.init()` in the same process.
+    """
+    for algorithm in (ARPO, GRPO, DAPO, ReinforcePlusPlus):
+        register_trainable(algorithm.__name__, algorithm)
+    register_envs()
+
+
+register()

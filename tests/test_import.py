@@ -23,11 +23,6 @@ def run_python(code: str) -> str:
     return done.stdout.splitlines()[-1]
 
 
-def cpu_seconds_to_import(modules: str) -> float:
-    """CPU seconds, which another busy process does not change as it does wall time."""
-    return float(run_python(f"import time, {modules}; print(time.process_time())"))
-
-
 def test_without_vllm_the_algorithms_are_known_to_tune_and_nothing_heavy_is_loaded():
     code = f"""{WITHOUT_VLLM}
 import json
@@ -41,7 +36,14 @@ print(json.dumps([known, heavy]))
 
 
 def test_the_import_costs_at_most_a_fifth_more_than_rllib_and_torch():
-    # Alternating, and the best of each: the first run also reads the files from disk.
-    runs = [(cpu_seconds_to_import("ray.rllib, torch"), cpu_seconds_to_import("rllib_arpo")) for _ in range(3)]
-    base, ours = (min(column) for column in zip(*runs, strict=True))
-    assert ours <= 1.2 * base, f"{ours:.2f} s against {base:.2f} s"
+    """Both in one process, and in CPU seconds: a busy machine slows both alike. The best of three runs counts."""
+    code = """
+import json, time
+begin = time.process_time()
+import ray.rllib, torch
+base = time.process_time() - begin
+import rllib_arpo
+print(json.dumps([base, time.process_time() - begin]))
+"""
+    runs = [json.loads(run_python(code)) for _ in range(3)]
+    assert min(ours / base for base, ours in runs) <= 1.2, runs

@@ -152,7 +152,7 @@ class ScriptedEngine:
         if failed or arrived >= last:
             del self._running[request.request_id]
             reason = "error" if failed else "length" if last < len(reply.token_ids) else reply.finish_reason
-            yield self._finish(running, arrived if failed else last, reason)
+            yield self._finish(running, reply.fail_after if failed else last, reason)
 
     def _finish(self, running: _Running, n: int, reason: str) -> Finished:
         request = running.request

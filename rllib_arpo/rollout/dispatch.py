@@ -91,7 +91,7 @@ def _sample_once(
             raise ValueError(str(cause)) from error
     if not errors and len(sampled) < len(numbers):
         errors.append(
-            TimeoutError(f"An env runner did not answer in time; {len(sampled)} of {len(numbers)} questions came.")
+            TimeoutError(f"An env runner did not answer in time: {len(sampled)} of {len(numbers)} questions.")
         )
     return sampled, (errors[0] if errors else None)
 

@@ -113,9 +113,7 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
     ) -> list[MultiAgentEpisode]:
         """RLlib's call: samples the next `num_episodes` questions (default: one per environment) of this runner."""
         if num_timesteps is not None or random_actions:
-            raise ValueError(
-                "ARPOEnvRunner.sample takes num_episodes (questions), not num_timesteps or random_actions."
-            )
+            raise ValueError("ARPOEnvRunner.sample takes num_episodes (questions) and no other amount.")
         numbers = list(itertools.islice(self._own_questions, num_episodes or self.num_envs))
         start = time.perf_counter()
         sampled = self.sample_questions(numbers, explore=explore, evaluation=self.config.in_evaluation)
@@ -145,7 +143,7 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
         """
         if weight_version is not None and self.engine.weight_version != weight_version:
             raise RuntimeError(
-                f"Env runner {self.worker_index} has weights of version {self.engine.weight_version}, not {weight_version}."
+                f"Env runner {self.worker_index} has weights {self.engine.weight_version}, not {weight_version}."
             )
         config = self.config if evaluation == self.config.in_evaluation else self._evaluation_config()
         if evaluation not in self._envs:

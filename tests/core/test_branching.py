@@ -42,6 +42,13 @@ def test_a_higher_threshold_makes_the_size_of_the_rise_count():
     assert [num_forks(d, 10, params, NO_DRAWS) for d in (0.01, 0.09, 0.11, 0.5)] == [0, 0, 1, 1]
 
 
+@pytest.mark.parametrize("beta", [1e-6, 0.2, 1e6])
+def test_the_smallest_rise_is_not_rounded_away(beta: float):
+    # 0.5 + 0.2 * 1e-20 is 0.5 in floating point.
+    params = BranchingParams("threshold", branch_entropy_weight=beta)
+    assert [num_forks(d, 10, params, NO_DRAWS) for d in (-1e-20, 0.0, 1e-20)] == [0, 0, 1]
+
+
 def test_probability_draws_per_child():
     params = BranchingParams("probability", 3, 0.5, 0.2)
     # P = 0.5 + 0.2 * 0.5 = 0.6.

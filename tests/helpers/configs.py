@@ -1,0 +1,28 @@
+"""Small configurations for tests that run the whole algorithm."""
+
+from __future__ import annotations
+
+from rllib_arpo import ARPOConfig
+
+
+def small_config(model: str, engine: str = "scripted", config: ARPOConfig | None = None, **engine_kwargs) -> ARPOConfig:
+    """Two questions of four rollouts an iteration on "ToolMath-v0"; in one process, with the scripted engine."""
+    return (
+        (config or ARPOConfig())
+        .environment("ToolMath-v0")
+        .language_model(
+            model_name_or_path=model,
+            dtype="float32",
+            max_context_tokens=1024,
+            engine=engine,
+            engine_kwargs=engine_kwargs,
+        )
+        .adaptive_rollout(
+            num_rollouts=4, num_initial_rollouts=2, entropy_window=4, max_response_tokens=120, max_turn_tokens=24
+        )
+        .training(lr=1e-3, questions_per_batch=2, questions_per_minibatch=2, max_tokens_per_pass=4096)
+        .env_runners(num_env_runners=0, num_cpus_per_env_runner=0.5, num_envs_per_env_runner=2)
+        .learners(num_learners=0, num_cpus_per_learner=0.5)
+        .evaluation(evaluation_duration=3, evaluation_config={"env_config": {"split": "test"}})
+        .debugging(seed=0, progress_bar="off", log_level="ERROR")
+    )

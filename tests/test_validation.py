@@ -1,0 +1,252 @@
+"""Bad configurations: one clear sentence that names the key, before any actor starts."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import ray
+from ray import tune
+
+from rllib_arpo import ARPO, ARPOConfig, DAPOConfig, GRPOConfig, ReinforcePlusPlusConfig
+from tests.helpers.configs import small_config
+
+
+def message(config: ARPOConfig) -> str:
+    with pytest.raises(ValueError) as raised:
+        config.validate()
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
+
+
+def test_the_small_configuration_is_valid(model_folder):
+    small_config(model_folder).validate()
+
+
+@pytest.mark.parametrize("config_class", [GRPOConfig, DAPOConfig, ReinforcePlusPlusConfig])
+def test_the_baselines_are_valid(model_folder, config_class):
+    config = small_config(model_folder, config=config_class())
+    config.overlong_buffer_tokens = config.overlong_buffer_tokens and 20
+    config.validate()
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"num_initial_rollouts": 0}, "num_initial_rollouts=0: must be an integer >= 1."),
+        ({"num_rollouts": 0}, "num_rollouts=0: must be an integer >= 1."),
+        ({"num_rollouts": 1}, "num_initial_rollouts=2: must not exceed num_rollouts=1."),
+        ({"branch_width": 0}, "branch_width=0: must be an integer >= 1."),
+        ({"entropy_window": 0}, "entropy_window=0: must be an integer >= 1."),
+        ({"num_rollouts": 2.5}, "num_rollouts=2.5: must be an integer >= 1."),
+        ({"temperature": 0}, "temperature=0: must be a number > 0."),
+        ({"clip_low": -0.1}, "clip_low=-0.1: must be a number >= 0."),
+        ({"dual_clip": 1.0}, "dual_clip=1.0: must be a number > 1."),
+        (
+            {"branching": "entropy"},
+            "branching='entropy': must be one of 'threshold', 'probability', 'random', 'never'.",
+        ),
+        ({"attribution": "both"}, "attribution='both': must be one of 'soft', 'hard'."),
+        (
+            {"branching": "random"},
+            "random_fork_probability=None: branching='random' needs a probability; it has no default.",
+        ),
+        ({"max_weight_lag": 1}, "max_weight_lag=1: must be so far only 0."),
+        ({"lora": {"r": 8}}, "lora={'r': 8}: must be so far only None."),
+        ({"max_response_tokens": 2000}, "max_response_tokens=2000: must not exceed max_context_tokens=1024."),
+        (
+            {"max_tokens_per_pass": 500},
+            "max_tokens_per_pass=500: must be at least max_context_tokens=1024, so that one trajectory fits into a "
+            "pass.",
+        ),
+        (
+            {"kl_in_reward": True},
+            "kl_in_reward=True: needs branching='never', since a reward-to-go differs between siblings.",
+        ),
+        ({"engine_kwargs": {"top_p": 0.9}}, "engine_kwargs['top_p']=0.9: training samples without it."),
+        ({"gamma": 0.9}, "gamma has no meaning in ARPOConfig; use nothing: a trajectory's reward is not discounted."),
+        ({"train_batch_size": 64}, "train_batch_size has no meaning in ARPOConfig; use questions_per_batch."),
+        (
+            {"_train_batch_size_per_learner": 64},
+            "train_batch_size_per_learner has no meaning in ARPOConfig; use questions_per_batch.",
+        ),
+        ({"minibatch_size": 64}, "minibatch_size has no meaning in ARPOConfig; use questions_per_minibatch."),
+        (
+            {"rollout_fragment_length": 7},
+            "rollout_fragment_length has no meaning in ARPOConfig; use questions_per_batch: whole questions are "
+            "sampled.",
+        ),
+        ({"env": None}, "env is required: call .environment('ToolMath-v0', env_config={...})."),
+        (
+            {"env": "ToolMaths-v0"},
+            "env='ToolMaths-v0' is not registered: import its module, or call ray.tune.register_env.",
+        ),
+        (
+            {"model_name_or_path": None},
+            "model_name_or_path is required: call .language_model(model_name_or_path=...).",
+        ),
+        ({"model_name_or_path": "/no/such/model"}, "model_name_or_path='/no/such/model': no such folder."),
+        ({"num_rollout": 8}, "'num_rollout' is no key of ARPOConfig. Did you mean 'num_rollouts'?"),
+    ],
+)
+def test_one_sentence_names_the_key(model_folder, changes, expected):
+    config = small_config(model_folder)
+    config.update_from_dict(changes)
+    assert message(config) == expected
+
+
+def test_unknown_keyword_of_a_setter():
+    with pytest.raises(TypeError, match="num_rollout"):
+        ARPOConfig().adaptive_rollout(num_rollout=8)
+
+
+def test_unknown_key_in_evaluation_config(model_folder):
+    config = small_config(model_folder).evaluation(evaluation_config={"temperatur": 0.5})
+    assert message(config) == "evaluation_config: 'temperatur' is no key of ARPOConfig. Did you mean 'temperature'?"
+
+
+def test_unknown_key_of_the_environment(model_folder):
+    config = small_config(model_folder).environment(env_config={"max_tool_cals": 3})
+    assert "max_tool_cals" in message(config)
+
+
+def test_context_beyond_the_models(model_folder):
+    config = small_config(model_folder).language_model(max_context_tokens=4096)
+    assert message(config) == f"max_context_tokens=4096: the model {model_folder!r} reads at most 2048 tokens."
+
+
+def test_prompt_longer_than_the_context(model_folder):
+    config = small_config(model_folder).language_model(max_context_tokens=150)
+    assert "max_context_tokens" in message(config)
+
+
+def test_not_a_causal_language_model(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "vit"}))
+    assert message(small_config(str(tmp_path))) == (
+        f"model_name_or_path={str(tmp_path)!r}: a 'vit' model is not a causal language model."
+    )
+
+
+def test_a_folder_that_holds_no_model(tmp_path):
+    assert message(small_config(str(tmp_path))).startswith(f"model_name_or_path={str(tmp_path)!r}: cannot be read as")
+
+
+def test_missing_hub_model():
+    assert message(small_config("nobody/no-such-model")).startswith("model_name_or_path='nobody/no-such-model': cannot")
+
+
+def parquet(path, rows) -> str:
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    return str(path)
+
+
+def row(question: str = "What is 1 + 1?", answer: str = "2") -> dict:
+    return {
+        "prompt": [{"role": "user", "content": question}],
+        "ability": "math",
+        "reward_model": {"ground_truth": answer},
+        "extra_info": {"index": 0},
+    }
+
+
+def questions_from(model: str, path: str) -> ARPOConfig:
+    return small_config(model).environment("ParquetQuestions-v0", env_config={"path": path, "tools": ["python"]})
+
+
+def test_missing_parquet(model_folder, tmp_path):
+    assert str(tmp_path / "no.parquet") in message(questions_from(model_folder, str(tmp_path / "no.parquet")))
+
+
+def test_truncated_parquet(model_folder, tmp_path):
+    path = tmp_path / "cut.parquet"
+    parquet(path, [row()] * 50)
+    path.write_bytes(path.read_bytes()[:-100])
+    assert "cut.parquet" in message(questions_from(model_folder, str(path)))
+
+
+def test_row_without_answer_ends_the_run_with_file_and_row(model_folder, tmp_path):
+    path = parquet(tmp_path / "holes.parquet", [row(), row(answer=""), row(), row()])
+    config = questions_from(model_folder, path).training(questions_per_batch=4)
+    algorithm = config.build_algo()
+    try:
+        with pytest.raises(ValueError, match=r"holes\.parquet.*row 1"):
+            algorithm.train()
+    finally:
+        algorithm.stop()
+
+
+def test_row_without_question(model_folder, tmp_path):
+    path = parquet(tmp_path / "first.parquet", [row(question="")])
+    assert "row 0" in message(questions_from(model_folder, path))
+
+
+def test_more_cpus_than_the_cluster_has(model_folder, ray_cluster):
+    config = small_config(model_folder).env_runners(num_env_runners=4, num_cpus_per_env_runner=1)
+    expected = (
+        "The run asks for 4 CPUs in total and the cluster has 2: lower num_cpus_per_* (fractions are fine) or the "
+        "number of actors."
+    )
+    assert message(config) == expected
+
+
+def test_more_gpus_than_the_cluster_has(model_folder, ray_cluster):
+    config = small_config(model_folder).env_runners(num_env_runners=1, num_gpus_per_env_runner=8)
+    assert "8 GPUs in total and the cluster has 0" in message(config)
+
+
+def test_tune_counts_the_main_process_too(model_folder, ray_cluster):
+    config = small_config(model_folder).env_runners(num_env_runners=2, num_cpus_per_env_runner=1)
+    config.validate()
+    with pytest.raises(ValueError, match="3 CPUs in total"):
+        ARPO.default_resource_request(config)
+
+
+def test_unknown_key_in_tunes_param_space(model_folder, ray_cluster, tmp_path):
+    param_space = small_config(model_folder).to_dict() | {"num_rollout": 8}
+    with pytest.raises(Exception, match="'num_rollout' is no key of ARPOConfig"):
+        tune.Tuner(
+            "ARPO",
+            param_space=param_space,
+            run_config=tune.RunConfig(
+                storage_path=str(tmp_path),
+                stop={"training_iteration": 1},
+                failure_config=tune.FailureConfig(fail_fast="raise"),
+            ),
+        ).fit()
+
+
+def test_setters_take_search_spaces():
+    config = ARPOConfig().adaptive_rollout(num_rollouts=tune.grid_search([4, 8]))
+    assert config.num_rollouts == {"grid_search": [4, 8]}
+
+
+def test_no_attribute_shadows_a_method_of_the_configuration():
+    own = set(vars(ARPOConfig())) - set(vars(ARPOConfig.__mro__[1]()))
+    assert not own & set(dir(ARPOConfig))
+    assert not own & {"model", "rollouts"}
+
+
+def test_round_trip_as_dict(model_folder):
+    config = small_config(model_folder)
+    copy = ARPOConfig().update_from_dict(config.to_dict())
+    copy.validate()
+    assert {k: v for k, v in vars(copy).items() if k == "num_rollouts"} == {"num_rollouts": 4}
+    assert copy.to_dict()["engine_kwargs"] == config.engine_kwargs
+
+
+def test_evaluation_is_greedy_and_never_forks(model_folder):
+    evaluation = small_config(model_folder).get_evaluation_config_object()
+    assert (evaluation.explore, evaluation.branching, evaluation.env_config["split"]) == (False, "never", "test")
+    overridden = small_config(model_folder).evaluation(evaluation_config={"explore": True, "num_rollouts": 3})
+    assert (overridden.get_evaluation_config_object().explore, overridden.explore) == (True, True)
+    assert overridden.get_evaluation_config_object().num_rollouts == 3
+
+
+def test_validation_does_not_start_ray(model_folder):
+    """Validation starts nothing."""
+    if ray.is_initialized():
+        ray.shutdown()
+    small_config(model_folder).validate()
+    assert not ray.is_initialized()
