@@ -61,22 +61,19 @@ def refuse_unsupported_config(config: PretrainedConfig) -> None:
     Raises:
         ValueError: one sentence that names the key.
     """
+    title = _title(config)
     for layer_type in getattr(config, "layer_types", None) or ():
         if layer_type != "full_attention":
-            raise ValueError(f"{_title(config)} has layers of type {layer_type!r}: tree passes need full attention.")
+            raise ValueError(f"{title} has layers of type {layer_type!r}: tree passes need full attention.")
     if getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True):
-        raise ValueError(
-            f"{_title(config)} has sliding_window={config.sliding_window}: tree passes need full attention."
-        )
+        raise ValueError(f"{title} has sliding_window={config.sliding_window}: tree passes need full attention.")
     for key in _ATTENTION_KEYS:
-        if getattr(config, key, None):
-            raise ValueError(
-                f"{_title(config)} has {key}={getattr(config, key)!r}, which tree attention does not support."
-            )
+        if value := getattr(config, key, None):
+            raise ValueError(f"{title} has {key}={value!r}, which tree attention does not support.")
     for key, neutral in _LOGIT_KEYS.items():
         value = getattr(config, key, None)
         if value is not None and value != neutral:
-            raise ValueError(f"{_title(config)} has {key}={value!r}, which the chunked LM head does not reproduce.")
+            raise ValueError(f"{title} has {key}={value!r}, which the chunked LM head does not reproduce.")
 
 
 def _title(config: PretrainedConfig) -> str:
@@ -104,7 +101,7 @@ def check_tree_forward(model: PreTrainedModel) -> None:
     model.eval()
     tokens = torch.arange(1, len(_CHECK_END) + 1, device=model.device)[None]
     positions = torch.tensor(_CHECK_POSITIONS, device=model.device)[None]
-    spec = tree_spec(torch.tensor(_CHECK_END, device=model.device))
+    spec = tree_spec(torch.tensor(_CHECK_END, device=model.device), model.dtype)
     hidden = tree_hidden_states(model, tokens, positions, spec)
     packed = model.get_output_embeddings()(hidden).log_softmax(dim=-1)
     model.set_attn_implementation("eager")

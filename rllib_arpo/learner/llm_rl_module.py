@@ -13,7 +13,7 @@ from ray.rllib.utils.annotations import override
 from rllib_arpo.connectors.columns import END, ENTROPY, LOG_PROBS, LOSS_MASK, PARENT, POSITION_IDS, TOKEN_IDS
 from rllib_arpo.learner.causal_lm import load_causal_lm, tree_hidden_states
 from rllib_arpo.learner.lm_head import chunked_log_probs
-from rllib_arpo.learner.tree_attention import tree_spec
+from rllib_arpo.learner.tree_attention import attention_dtype, tree_spec
 
 #: `model_config["dtype"]` -> the type of matrix products.
 COMPUTE_DTYPES = {
@@ -82,11 +82,10 @@ class LLMRLModule(TorchRLModule):
             raise ValueError("The first token of a prompt is in the loss, but no hidden state precedes it.")
         head = self.causal_lm.get_output_embeddings()
         token_ids = batch[TOKEN_IDS].long()
-        autocast = self._dtype != head.weight.dtype
-        with torch.autocast(head.weight.device.type, self._dtype if autocast else None, enabled=autocast):
-            hidden = tree_hidden_states(
-                self.causal_lm, token_ids[None], batch[POSITION_IDS].long()[None], tree_spec(batch[END])
-            )
+        device_type, autocast = head.weight.device.type, self._dtype != head.weight.dtype
+        spec = tree_spec(batch[END], attention_dtype(self._dtype, device_type))
+        with torch.autocast(device_type, self._dtype if autocast else None, enabled=autocast):
+            hidden = tree_hidden_states(self.causal_lm, token_ids[None], batch[POSITION_IDS].long()[None], spec)
             log_probs, entropy = chunked_log_probs(
                 hidden[parents], token_ids[rows], head.weight, head.bias, temperature=self._temperature
             )
@@ -115,7 +114,7 @@ class LLMRLModule(TorchRLModule):
     ) -> dict[str, np.ndarray]:
         """All weights, fp32 (fp64 for dtype "float64"), under their Hugging Face names.
 
-        A tied `lm_head.weight` is included: engines need it. The arrays are copies, so a later update leaves them alone.
+        A tied `lm_head.weight` is included: engines need it. The arrays are copies: a later update leaves them alone.
         An `inference_only` module has the empty state; an engine needs the whole one, so the flag changes nothing.
         """
         if self.causal_lm is None:

@@ -37,8 +37,8 @@ class Block:
     Attributes:
         start, stop: the half-open range of the query tokens; n = stop - start.
         keys: half-open ranges of the key tokens, in increasing order, m tokens in all; the last one ends at `stop`.
-        mask: [n, m] bool, True where a query attends to a key; None if the block is one chain from the root, which is
-            plain causal attention.
+        mask: [n, m], added to the scores: 0 where a query attends to a key, else -inf; None if the block is one chain
+            from the root, which is plain causal attention.
     """
 
     start: int
@@ -49,9 +49,10 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class TreeSpec:
-    """The attention plan of one pass of T tokens: its blocks cover [0, T) in order."""
+    """The attention plan of one pass of T tokens: its blocks cover [0, T) in order, attention is computed in `dtype`."""
 
     num_tokens: int
+    dtype: torch.dtype
     blocks: tuple[Block, ...]
 
 
@@ -68,11 +69,17 @@ class _Piece:
         return sum(stop - start for start, stop in self.path)
 
 
-def tree_spec(end: torch.Tensor) -> TreeSpec:
+def attention_dtype(compute_dtype: torch.dtype, device_type: str) -> torch.dtype:
+    """`compute_dtype`, but fp32 in place of lower types on CPU, where their fused backward is several times slower."""
+    return torch.promote_types(compute_dtype, torch.float32) if device_type == "cpu" else compute_dtype
+
+
+def tree_spec(end: torch.Tensor, dtype: torch.dtype = torch.float32) -> TreeSpec:
     """Plans the attention of a pass.
 
     Args:
         end: [T] integers; token t attends to s iff s <= t < end[s].
+        dtype: of the attention, from `attention_dtype`.
 
     Returns:
         The plan, with its masks on the device of `end`.
@@ -82,7 +89,7 @@ def tree_spec(end: torch.Tensor) -> TreeSpec:
     """
     ends = end.detach().cpu().numpy().astype(np.int64)
     pieces = _merge([piece for chain in _chains(ends) for piece in _cut(chain)])
-    return TreeSpec(len(ends), tuple(_block(piece, ends, end.device) for piece in pieces))
+    return TreeSpec(len(ends), dtype, tuple(_block(piece, ends, dtype, end.device) for piece in pieces))
 
 
 def _chains(ends: np.ndarray) -> Iterator[_Piece]:
@@ -130,7 +137,7 @@ def _wasted_pairs(left: _Piece, right: _Piece) -> int:
     return m * (2 * n + left.path_length - right.path_length)
 
 
-def _block(piece: _Piece, ends: np.ndarray, device: torch.device) -> Block:
+def _block(piece: _Piece, ends: np.ndarray, dtype: torch.dtype, device: torch.device) -> Block:
     ranges: list[tuple[int, int]] = []
     for start, stop in (*piece.path, (piece.start, piece.stop)):
         if ranges and ranges[-1][1] == start:
@@ -141,8 +148,10 @@ def _block(piece: _Piece, ends: np.ndarray, device: torch.device) -> Block:
     keys = np.concatenate([np.arange(start, stop) for start, stop in ranges])
     if not piece.path and (ends[keys] >= piece.stop).all():
         return Block(piece.start, piece.stop, tuple(ranges), None)
-    mask = (keys[None, :] <= queries[:, None]) & (queries[:, None] < ends[keys][None, :])
-    return Block(piece.start, piece.stop, tuple(ranges), torch.from_numpy(mask).to(device))
+    allowed = (keys[None, :] <= queries[:, None]) & (queries[:, None] < ends[keys][None, :])
+    mask = torch.zeros(allowed.shape, dtype=dtype, device=device)
+    mask.masked_fill_(torch.from_numpy(~allowed).to(device), -torch.inf)
+    return Block(piece.start, piece.stop, tuple(ranges), mask)
 
 
 def register_tree_attention() -> str:
@@ -174,10 +183,10 @@ def tree_attention_forward(
         attention_mask: None; the tree is the mask.
         scaling: of the scores; None is 1 / sqrt(D).
         dropout: 0.
-        tree: the plan of the pass, from `tree_spec`.
+        tree: the plan of the pass, from `tree_spec`; attention is computed in its dtype.
 
     Returns:
-        [1, T, H, D] and None (no attention weights).
+        [1, T, H, D] in the dtype of `value`, and None (no attention weights).
 
     Raises:
         ValueError: the model asks for something that tree attention does not do, or the plan does not fit the pass.
@@ -187,8 +196,8 @@ def tree_attention_forward(
         raise ValueError(f"{type(module).__name__} was called without `tree=`: build it with `tree_spec(end)`.")
     if query.shape[0] != 1 or query.shape[2] != tree.num_tokens:
         raise ValueError(f"the tree has {tree.num_tokens} tokens, but the queries have the shape {list(query.shape)}.")
-    dtype = _attention_dtype(query)
-    output = _TreeAttention.apply(query.to(dtype), key.to(dtype), value.to(dtype), tree, scaling)
+    inputs = [tensor.to(tree.dtype) for tensor in (query, key, value)]
+    output = _TreeAttention.apply(*inputs, tree, scaling)
     return output.transpose(1, 2).to(value.dtype), None
 
 
@@ -200,14 +209,6 @@ def _refuse_unsupported(layer: str, attention_mask: object, dropout: float, kwar
     for name, argument in kwargs.items():
         if name not in _IGNORED_KWARGS and argument is not None and argument is not False:
             raise ValueError(f"{layer} uses `{name}`, which tree attention does not support.")
-
-
-def _attention_dtype(query: torch.Tensor) -> torch.dtype:
-    """The autocast dtype, if any, except on CPU, where fused bf16 attention is slower in its backward than fp32."""
-    device_type = query.device.type
-    autocast = torch.is_autocast_enabled(device_type)
-    dtype = torch.get_autocast_dtype(device_type) if autocast else query.dtype
-    return torch.float32 if device_type == "cpu" and dtype.itemsize < 4 else dtype
 
 
 class _TreeAttention(torch.autograd.Function):

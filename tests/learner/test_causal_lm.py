@@ -45,9 +45,7 @@ def test_other_architectures_pass_the_self_check(tmp_path, model_type):
 def test_the_self_check_finds_what_no_key_tells(tmp_path):
     """Bloom's positions are ALiBi biases that it computes itself."""
     folder = save_random_model(tmp_path / "model", "bloom")
-    with pytest.raises(
-        ValueError, match="'bloom' model .* cannot be trained on packed trees: its log-probs there differ"
-    ):
+    with pytest.raises(ValueError, match=r"'bloom' model .* cannot be trained on packed trees: its log-probs"):
         load_causal_lm(folder, torch.float32)
 
 

@@ -61,9 +61,9 @@ def plain_computation(folder, batch, coefficients, dtype):
             if batch[LOSS_MASK][token]:
                 log_probs[token] = log_softmax[depth - 1, batch[TOKEN_IDS][token]]
                 entropies[token] = -(log_softmax[depth - 1].exp() * log_softmax[depth - 1]).sum()
-    log_probs, entropies = (
-        torch.stack([values[token] for token in sorted(values)]) for values in (log_probs, entropies)
-    )
+    tokens = sorted(log_probs)
+    log_probs = torch.stack([log_probs[token] for token in tokens])
+    entropies = torch.stack([entropies[token] for token in tokens])
     (coefficients[0] * log_probs + coefficients[1] * entropies).sum().backward()
     return log_probs, entropies, {name: parameter.grad for name, parameter in model.named_parameters()}
 

@@ -72,7 +72,7 @@ def test_fp32_in_fp32_out_and_the_entropy_is_optional():
 
 
 def test_autocast_rounds_the_products_only():
-    """Under bf16 autocast the softmax stays in fp32: the log-probs are those of the rounded logits, to fp32 accuracy."""
+    """The softmax stays in fp32 under bf16 autocast: the log-probs are those of the rounded logits to fp32 accuracy."""
     hidden, targets, weight, _ = inputs(dtype=torch.float32, with_bias=False)
     with torch.autocast("cpu", torch.bfloat16):
         log_probs, entropy = chunked_log_probs(hidden, targets, weight, chunk_size=4)

@@ -34,7 +34,8 @@ def assert_equals_dense(end):
     tensors = random_tensors(len(end))
     grad = torch.randn(1, len(end), 4, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     expected = dense_attention(*tensors, end, 0.3)
-    output, weights = tree_attention_forward(torch.nn.Identity(), *tensors, None, scaling=0.3, tree=tree_spec(end))
+    spec = tree_spec(end, torch.float64)
+    output, weights = tree_attention_forward(torch.nn.Identity(), *tensors, None, scaling=0.3, tree=spec)
     assert weights is None
     torch.testing.assert_close(output, expected, rtol=1e-12, atol=1e-12)
     for got, want in zip(
@@ -72,7 +73,7 @@ def test_blocks_of_a_small_tree(monkeypatch):
         (8, 9, ((0, 3), (8, 9))),
     ]
     assert blocks[0].mask is None
-    assert blocks[3].mask.tolist() == [[True] * 6 + [False], [True] * 7]
+    assert blocks[3].mask.tolist() == [[0.0] * 6 + [-np.inf], [0.0] * 7]
 
 
 def test_small_chains_share_a_block():
@@ -81,7 +82,7 @@ def test_small_chains_share_a_block():
     assert block.keys == ((0, 9),)
     tokens = np.arange(9)
     expected = (tokens[None, :] <= tokens[:, None]) & (tokens[:, None] < end.numpy()[None, :])
-    np.testing.assert_array_equal(block.mask.numpy(), expected)
+    np.testing.assert_array_equal(block.mask.numpy(), np.where(expected, 0.0, -np.inf))
 
 
 def test_a_long_chain_below_a_prompt_is_cut_but_a_prompt_is_not():
@@ -112,6 +113,9 @@ def test_ranges_that_are_no_tree_are_refused(end):
 
 
 def test_low_precision_is_computed_in_fp32_on_cpu():
+    assert tree_attention.attention_dtype(torch.bfloat16, "cpu") == torch.float32
+    assert tree_attention.attention_dtype(torch.float64, "cpu") == torch.float64
+    assert tree_attention.attention_dtype(torch.bfloat16, "cuda") == torch.bfloat16
     end = torch.tensor([6, 6, 4, 4, 6, 6])
     exact = random_tensors(6, torch.bfloat16)
     output, _ = tree_attention_forward(torch.nn.Identity(), *exact, None, tree=tree_spec(end))

@@ -1,0 +1,32 @@
+"""Compares what the engines of an algorithm compute with the learner's weights in a plain Hugging Face model."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+TOKENS = [int(t) for t in np.random.default_rng(7).integers(0, 256, 40)]
+
+
+def learner_weights(algorithm) -> dict[str, np.ndarray]:
+    state = algorithm.learner_group.get_state(components="learner/rl_module", inference_only=True)
+    return state["learner"]["rl_module"]["default_policy"]
+
+
+def learner_log_probs(algorithm) -> np.ndarray:
+    """Log-probs of `TOKENS[1:]` under the learner's weights, by `transformers` alone."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(algorithm.config.model_name_or_path))
+    model.load_state_dict({k: torch.as_tensor(np.asarray(v)) for k, v in learner_weights(algorithm).items()})
+    with torch.no_grad():
+        logits = model.float().eval()(torch.tensor([TOKENS])).logits[0, :-1]
+    return logits.log_softmax(-1)[torch.arange(len(TOKENS) - 1), TOKENS[1:]].numpy()
+
+
+def engine_log_probs(algorithm, group=None) -> list[np.ndarray]:
+    """The same from every engine of a group of env runners (default: the training ones)."""
+    group = group or algorithm.env_runner_group
+    return group.foreach_env_runner(
+        lambda runner: runner.score(TOKENS), local_env_runner=group.num_remote_env_runners() == 0
+    )

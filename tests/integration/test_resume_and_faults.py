@@ -1,0 +1,107 @@
+"""Stopped runs go on where they were; dead env runners do not lose questions, and do not pass in silence."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from ray import tune
+
+import rllib_arpo.arpo
+from rllib_arpo import ARPO
+from rllib_arpo.rollout.episodes import episode_to_tree
+from tests.helpers.configs import small_config
+from tests.helpers.faulty_env import FaultyEnv
+from tests.helpers.scripted_env import ANSWER
+from tests.helpers.weights import learner_weights
+
+
+@pytest.fixture
+def scripted(ray_cluster, model_folder):
+    """A configuration on `FaultyEnv`: root "0" is right, the others are wrong, so that every group has a signal."""
+    tune.register_env("Faulty-v0", FaultyEnv)
+    config = small_config(model_folder, vocab_size=256, end_token_id=ANSWER, end_probability=0.3)
+    config.environment("Faulty-v0", env_config={"rewards": {"0": 1.0}})
+    return config.evaluation(evaluation_config={"env_config": {}})
+
+
+def questions(algorithm) -> list[str]:
+    """Trains one iteration; returns the questions that were asked."""
+    asked = []
+    update = algorithm._update
+    algorithm._update = lambda batch: (
+        asked.extend(episode_to_tree(s.episode).question_id for s in batch),
+        update(batch),
+    )
+    algorithm.train()
+    algorithm._update = update
+    return asked
+
+
+def test_resumed_run_asks_the_same_questions_and_takes_the_same_step(scripted, tmp_path):
+    algorithm = scripted.build_algo()
+    assert questions(algorithm) == ["q0", "q1"]
+    path = algorithm.save_to_path(str(tmp_path / "checkpoint"))
+    before = learner_weights(algorithm)
+    assert questions(algorithm) == ["q2", "q3"]
+    uninterrupted = learner_weights(algorithm)
+    algorithm.stop()
+    assert any(not np.array_equal(before[name], uninterrupted[name]) for name in before)
+
+    resumed = ARPO.from_checkpoint(path)
+    assert questions(resumed) == ["q2", "q3"]
+    for name, value in learner_weights(resumed).items():
+        np.testing.assert_allclose(value, uninterrupted[name], rtol=0, atol=1e-7)
+    resumed.stop()
+
+
+def test_killed_env_runner_is_replaced_and_its_questions_are_asked_again(scripted, tmp_path):
+    scripted.env_runners(num_env_runners=2)
+    scripted.environment(env_config={"die_at": 3, "marker": str(tmp_path / "died")})
+    algorithm = scripted.build_algo()
+    try:
+        assert questions(algorithm) == ["q0", "q1"]
+        assert questions(algorithm) == ["q2", "q3"]
+        assert (tmp_path / "died").exists()
+        assert questions(algorithm) == ["q4", "q5"]
+        algorithm.restore_env_runners(algorithm.env_runner_group)
+        versions = algorithm.env_runner_group.foreach_env_runner("weight_version", local_env_runner=False)
+        assert versions == [3] * len(versions)
+        assert versions
+    finally:
+        algorithm.stop()
+
+
+def test_three_failures_in_a_row_end_the_run_with_the_cause(scripted):
+    scripted.env_runners(num_env_runners=1).environment(env_config={"die_at": 0})
+    algorithm = scripted.build_algo()
+    try:
+        with pytest.raises(
+            RuntimeError, match=r"Sampling failed 3 times in a row; \d questions are missing. Last cause"
+        ):
+            algorithm.train()
+    finally:
+        algorithm.stop()
+
+
+def test_an_engine_without_the_weights_refuses_to_sample(scripted):
+    algorithm = scripted.build_algo()
+    algorithm._weight_version += 1
+    with pytest.raises(RuntimeError, match="Env runner 0 has weights 0, not 1"):
+        algorithm._ask_next(1)
+    algorithm.stop()
+
+
+def test_groups_without_signal_are_replaced_by_new_questions(scripted, monkeypatch):
+    """DAPO: questions 0 and 1 give no signal, so the next ones are asked, two rounds at most."""
+    scripted.environment(env_config={"rewards": {}}).training(max_resample_rounds=2)
+    algorithm = scripted.build_algo()
+    asked = []
+    sample = rllib_arpo.arpo.sample_on_group
+    monkeypatch.setattr(
+        rllib_arpo.arpo, "sample_on_group", lambda group, n, **k: (asked.append(list(n)), sample(group, n, **k))[1]
+    )
+    result = algorithm.train()
+    assert asked == [[0, 1], [2, 3], [4, 5]]
+    assert result["env_runners"]["resample_rounds"] == 2
+    assert result["learners"]["default_policy"]["groups_without_signal"] == 2
+    algorithm.stop()

@@ -1,0 +1,114 @@
+"""Two iterations for real: vLLM, a tool process, two env runners, two learners, evaluation, checkpoints."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rllib_arpo import ARPO
+from rllib_arpo.rollout.episodes import episode_to_tree
+from tests.helpers.configs import small_config
+from tests.helpers.weights import engine_log_probs, learner_log_probs, learner_weights
+
+
+@pytest.fixture(scope="module")
+def trained(ray_cluster, model_folder):
+    """An algorithm after two iterations and its second result; its batches are in `algorithm.batches`."""
+    config = small_config(model_folder, engine="vllm")
+    config.env_runners(num_env_runners=2).learners(num_learners=2)
+    config.evaluation(evaluation_interval=1)
+    algorithm = config.build_algo()
+    algorithm.batches = []
+    update = algorithm._update
+    algorithm._update = lambda batch: (algorithm.batches.append(batch), update(batch))[1]
+    algorithm.train()
+    result = algorithm.train()
+    yield algorithm, result
+    algorithm.stop()
+
+
+def test_every_question_has_a_whole_tree(trained):
+    algorithm, _result = trained
+    assert [[s.number for s in batch] for batch in algorithm.batches] == [[0, 1], [2, 3]]
+    for sampled in [s for batch in algorithm.batches for s in batch]:
+        assert len(sampled.episode.agent_episodes) == 4
+        assert len(episode_to_tree(sampled.episode).trajectories) == 4
+
+
+def test_episode_return_mean_is_the_mean_over_trajectories(trained):
+    algorithm, result = trained
+    rewards = [t.reward for s in algorithm.batches[-1] for t in episode_to_tree(s.episode).trajectories]
+    assert len(rewards) == 8
+    assert result["env_runners"]["episode_return_mean"] == pytest.approx(sum(rewards) / 8)
+
+
+def test_metrics_have_the_documented_names(trained):
+    _algorithm, result = trained
+    rollout, learner = result["env_runners"], result["learners"]["default_policy"]
+    assert {
+        "episode_return_mean", "accuracy", "format_valid", "response_tokens_mean", "entropy", "forks_per_question",
+        "fork_events_per_question", "fork_rate", "topped_up_per_question", "prefix_tokens_reused",
+        "tool_calls_executed", "tool_calls_per_trajectory", "stop", "tokens_per_second",
+    } <= rollout.keys()  # fmt: skip
+    assert rollout["entropy"].keys() == {"initial", "after_tool", "delta"}
+    assert {
+        "policy_loss", "kl", "entropy", "ratio_mean", "clip_fraction", "engine_logprob_gap", "tokens_unique",
+        "tokens_flat", "groups_without_signal", "grad_norm",
+    } <= learner.keys()  # fmt: skip
+    assert not any(key in rollout for key in ("agent_episode_returns_mean", "agent_steps"))
+
+
+def test_num_env_steps_counts_unique_turns(trained):
+    algorithm, result = trained
+    turns = sum(len(t.turns) for s in algorithm.batches[-1] for t in episode_to_tree(s.episode).trajectories)
+    assert result["env_runners"]["num_env_steps_sampled"] == turns
+
+
+def test_behaviour_log_probs_are_the_learners(trained):
+    """fp32 on both sides: the mean gap between engine and learner is rounding."""
+    _algorithm, result = trained
+    assert result["learners"]["default_policy"]["engine_logprob_gap"] < 1e-4
+
+
+def test_evaluation_runs_on_the_training_engines(trained):
+    algorithm, result = trained
+    assert algorithm.eval_env_runner_group is None
+    assert result["evaluation"]["env_runners"]["num_episodes"] == 3
+    assert [s.number for s in algorithm.last_evaluation] == [0, 1, 2]
+    assert all(len(s.episode.agent_episodes) == 1 for s in algorithm.last_evaluation)
+
+
+def test_evaluation_is_greedy_and_repeatable(trained):
+    algorithm, _result = trained
+
+    def answers():
+        algorithm.evaluate()
+        return [[t.token_ids.tolist() for t in episode_to_tree(s.episode).path("0")] for s in algorithm.last_evaluation]
+
+    assert answers() == answers()
+
+
+def test_engines_have_the_learners_weights_after_every_sync(trained):
+    algorithm, _result = trained
+    expected = learner_log_probs(algorithm)
+    scores = engine_log_probs(algorithm)
+    assert len(scores) == 2
+    for score in scores:
+        np.testing.assert_allclose(score, expected, atol=1e-4)
+
+
+def test_checkpoint_restores_learner_engines_and_position(trained, tmp_path):
+    algorithm, _result = trained
+    path = algorithm.save_to_path(str(tmp_path / "checkpoint"))
+    expected, weights = learner_log_probs(algorithm), learner_weights(algorithm)
+    algorithm.stop()
+    restored = ARPO.from_checkpoint(path)
+    try:
+        for name, value in learner_weights(restored).items():
+            np.testing.assert_array_equal(value, weights[name])
+        for score in engine_log_probs(restored):
+            np.testing.assert_allclose(score, expected, atol=1e-4)
+        assert restored.iteration == 2
+        assert restored._next_question == 4
+    finally:
+        restored.stop()

@@ -1,0 +1,43 @@
+"""ARPO under Ray Tune, by name, with nothing but `import rllib_arpo` before."""
+
+from __future__ import annotations
+
+from mlflow.tracking import MlflowClient
+from ray import tune
+from ray.air.integrations.mlflow import MLflowLoggerCallback
+
+from tests.helpers.configs import small_config
+
+
+def test_tune_run_by_name(ray_cluster, model_folder, tmp_path):
+    results = tune.run(
+        "ARPO",
+        config=small_config(model_folder),
+        stop={"training_iteration": 1},
+        storage_path=str(tmp_path),
+        verbose=0,
+    )
+    assert results.trials[0].status == "TERMINATED"
+    assert results.trials[0].last_result["env_runners"]["num_episodes"] == 2
+
+
+def test_tuner_with_rays_mlflow_callback(ray_cluster, model_folder, tmp_path):
+    store = f"sqlite:///{tmp_path}/mlflow.db"
+    config = small_config(model_folder).training(lr=tune.grid_search([1e-3, 1e-4]))
+    results = tune.Tuner(
+        "ARPO",
+        param_space=config,
+        run_config=tune.RunConfig(
+            storage_path=str(tmp_path),
+            stop={"training_iteration": 1},
+            verbose=0,
+            callbacks=[MLflowLoggerCallback(tracking_uri=store, experiment_name="tuner")],
+        ),
+        tune_config=tune.TuneConfig(max_concurrent_trials=1),
+    ).fit()
+    assert not results.errors
+    client = MlflowClient(store)
+    runs = client.search_runs([client.get_experiment_by_name("tuner").experiment_id])
+    assert sorted(run.data.params["lr"] for run in runs) == ["0.0001", "0.001"]
+    for run in runs:
+        assert run.data.metrics["env_runners/num_episodes"] == 2
