@@ -53,6 +53,7 @@ class ForkableMultiAgentEnv(MultiAgentEnv):
 
     stop: tuple[str, ...] = ()
     num_questions: int | None = None
+    _just_ended: frozenset[str] = frozenset()
 
     @abstractmethod
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
@@ -96,7 +97,11 @@ class ForkableMultiAgentEnv(MultiAgentEnv):
         """Adds a fresh root agent to the running question (a top-up) and returns its prompt."""
 
     def step(self, actions: dict[str, np.ndarray]):
-        """The synchronous step of plain RLlib: `step_agent` for every agent in `actions`, at once."""
+        """The synchronous step of plain RLlib: `step_agent` for every agent in `actions`, at once.
+
+        An agent that ends stays in `agents` until the next step: RLlib wants the returned agents to be in there.
+        """
+        self.agents = [agent for agent in self.agents if agent not in self._just_ended]
 
         async def step_all() -> list[StepResult]:
             return await asyncio.gather(*(self.step_agent(agent, np.asarray(a)) for agent, a in actions.items()))
@@ -105,9 +110,7 @@ class ForkableMultiAgentEnv(MultiAgentEnv):
         observations, rewards, terminateds, truncateds, infos = (
             {agent: result[i] for agent, result in results.items()} for i in range(5)
         )
-        for agent, result in results.items():
-            if result[2] or result[3]:
-                self.agents = [a for a in self.agents if a != agent]
-        terminateds["__all__"] = not self.agents
+        self._just_ended = frozenset(agent for agent, result in results.items() if result[2] or result[3])
+        terminateds["__all__"] = self._just_ended.issuperset(self.agents)
         truncateds["__all__"] = False
         return observations, rewards, terminateds, truncateds, infos

@@ -97,7 +97,7 @@ class ToolEnv(ForkableMultiAgentEnv):
             number = self._take_next_question(seed)
         self.question = self.task.question(int(number), tuple(self.tools))
         self._prompt = build_prompt(self.tokenizer, self.question, self.config)
-        self._paths, self.agents = {}, []
+        self._paths, self.agents, self._just_ended = {}, [], frozenset()
         observations = {str(i): self.add_agent(str(i)) for i in range(options.get(OPTION_NUM_ROOTS, 1))}
         info = {"question_id": self.question.question_id, INFO_QUESTION: self.question}
         return observations, {agent: dict(info) for agent in observations}

@@ -68,7 +68,7 @@ BOUNDS = {
     "kl_coeff": (0.0, True),
     "entropy_coeff": (0.0, True),
     "importance_cap": (0.0, False),
-    "branch_entropy_weight": (0.0, True),
+    "branch_entropy_weight": (0.0, False),
     "weight_decay": (0.0, True),
 }
 OPTIONAL = {

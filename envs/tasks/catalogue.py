@@ -14,12 +14,12 @@ from rllib_arpo.envs.tasks.task import TEST, Question, Task, check_split, epoch_
 
 MATERIALS = ("brass", "oak", "glass", "wool")
 TRAIN_NOUNS = (
-    "lamp", "chair", "box", "clock", "mirror", "bowl", "vase", "shelf", "desk", "tray", "frame", "cup",
-    "ring", "bell", "pipe", "hat", "coat", "rug", "door", "bench",
+    "lamp", "chair", "crate", "clock", "mirror", "bowl", "vase", "stool", "desk", "tray", "frame", "cup",
+    "ring", "bell", "pipe", "hat", "coat", "rug", "door", "pillow",
 )  # fmt: skip
 TEST_NOUNS = (
-    "table", "plate", "basket", "bottle", "ladder", "wheel", "knife", "spoon", "drum", "flute", "scarf", "glove",
-    "blanket", "curtain", "button", "brush",
+    "table", "plate", "basket", "bottle", "ladder", "wheel", "fork", "spoon", "drum", "flute", "scarf", "glove",
+    "blanket", "curtain", "button", "hammer",
 )  # fmt: skip
 #: Items of the examples in the prompt; they are in neither split.
 SHOT_PRICES = {"silver key": 14, "paper fan": 6}

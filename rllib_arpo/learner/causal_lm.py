@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from rllib_arpo.engine.checkpoint_names import causal_lm_config
-from rllib_arpo.learner.tree_attention import register_tree_attention, tree_spec
+from rllib_arpo.learner.tree_attention import register_tree_attention
+from rllib_arpo.learner.tree_spec import tree_spec
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel

@@ -13,7 +13,8 @@ from ray.rllib.utils.annotations import override
 from rllib_arpo.connectors.columns import END, ENTROPY, LOG_PROBS, LOSS_MASK, PARENT, POSITION_IDS, TOKEN_IDS
 from rllib_arpo.learner.causal_lm import load_causal_lm, tree_hidden_states
 from rllib_arpo.learner.lm_head import chunked_log_probs
-from rllib_arpo.learner.tree_attention import attention_dtype, tree_spec
+from rllib_arpo.learner.tree_attention import attention_dtype
+from rllib_arpo.learner.tree_spec import tree_spec
 
 #: `model_config["dtype"]` -> the type of matrix products.
 COMPUTE_DTYPES = {

@@ -1,4 +1,4 @@
-"""An environment that kills the process it runs in."""
+"""An environment that kills the process it runs in. Every question has a prompt of its own."""
 
 from __future__ import annotations
 
@@ -26,3 +26,6 @@ class FaultyEnv(ScriptedEnv):
                 Path(self.marker).touch()
             os._exit(1)
         return super().reset(seed=seed, options=options)
+
+    def prompt(self):
+        return [*super().prompt(), self.question]

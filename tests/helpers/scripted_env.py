@@ -44,8 +44,8 @@ class ScriptedEnv(ForkableMultiAgentEnv):
         options = options or {}
         self.question = options.get(OPTION_QUESTION, 0)
         self.agents = [str(i) for i in range(options.get(OPTION_NUM_ROOTS, 1))]
-        self.paths = {agent: [list(PROMPT)] for agent in self.agents}
-        observations = {agent: np.array(PROMPT, np.int32) for agent in self.agents}
+        self.paths = {}
+        observations = {agent: self._start(agent) for agent in self.agents}
         return observations, {agent: {"question_id": f"q{self.question}"} for agent in self.agents}
 
     async def step_agent(self, agent_id, token_ids):
@@ -55,7 +55,7 @@ class ScriptedEnv(ForkableMultiAgentEnv):
         if last == TOOL:
             await asyncio.sleep(self.delays.get((agent_id, turn), 0.0))
             observation = np.array([50, turn], np.int32)
-            self.paths[agent_id].append(context + [50, turn])
+            self.paths[agent_id].append([*context, 50, turn])
             call = ToolCall("tool", ToolStatus.OK, 0.0)
             return observation, 0.0, False, False, {INFO_STEP: StepInfo(tool_call=call)}
         reason = {ANSWER: StopReason.ANSWER, MALFORMED: StopReason.MALFORMED_CALL}.get(last, StopReason.TOKEN_LIMIT)
@@ -72,6 +72,12 @@ class ScriptedEnv(ForkableMultiAgentEnv):
 
     def add_agent(self, agent_id):
         self.added.append(agent_id)
-        self.paths[agent_id] = [list(PROMPT)]
         self.agents.append(agent_id)
-        return np.array(PROMPT, np.int32)
+        return self._start(agent_id)
+
+    def prompt(self) -> list[int]:
+        return list(PROMPT)
+
+    def _start(self, agent_id):
+        self.paths[agent_id] = [self.prompt()]
+        return np.array(self.prompt(), np.int32)

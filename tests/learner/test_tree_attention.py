@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from rllib_arpo.connectors.columns import END
-from rllib_arpo.learner import tree_attention
-from rllib_arpo.learner.tree_attention import tree_attention_forward, tree_spec
+from rllib_arpo.learner import tree_spec as planning
+from rllib_arpo.learner.tree_attention import attention_dtype, tree_attention_forward
+from rllib_arpo.learner.tree_spec import tree_spec
 
 
 def dense_attention(query, key, value, end, scaling):
@@ -47,8 +48,8 @@ def assert_equals_dense(end):
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("max_wasted_pairs", [-1, 4096])
 def test_equals_dense_attention_on_random_trees(random_pass, monkeypatch, seed, max_wasted_pairs):
-    monkeypatch.setattr(tree_attention, "MAX_WASTED_PAIRS", max_wasted_pairs)
-    monkeypatch.setattr(tree_attention, "MAX_BLOCK_TOKENS", 4)
+    monkeypatch.setattr(planning, "MAX_WASTED_PAIRS", max_wasted_pairs)
+    monkeypatch.setattr(planning, "MAX_BLOCK_TOKENS", 4)
     assert_equals_dense(random_pass(seed, num_trees=3)[END])
 
 
@@ -63,7 +64,7 @@ def test_equals_dense_attention_on_a_realistic_pass():
 def test_blocks_of_a_small_tree(monkeypatch):
     """Prompt 0-2, branch 3-4 that forks into 5 and 6-7, branch 8: without merging, one block per chain."""
     end = torch.tensor([9, 9, 9, 8, 8, 6, 8, 8, 9])
-    monkeypatch.setattr(tree_attention, "MAX_WASTED_PAIRS", -1)
+    monkeypatch.setattr(planning, "MAX_WASTED_PAIRS", -1)
     blocks = tree_spec(end).blocks
     assert [(block.start, block.stop, block.keys) for block in blocks] == [
         (0, 3, ((0, 3),)),
@@ -113,9 +114,9 @@ def test_ranges_that_are_no_tree_are_refused(end):
 
 
 def test_low_precision_is_computed_in_fp32_on_cpu():
-    assert tree_attention.attention_dtype(torch.bfloat16, "cpu") == torch.float32
-    assert tree_attention.attention_dtype(torch.float64, "cpu") == torch.float64
-    assert tree_attention.attention_dtype(torch.bfloat16, "cuda") == torch.bfloat16
+    assert attention_dtype(torch.bfloat16, "cpu") == torch.float32
+    assert attention_dtype(torch.float64, "cpu") == torch.float64
+    assert attention_dtype(torch.bfloat16, "cuda") == torch.bfloat16
     end = torch.tensor([6, 6, 4, 4, 6, 6])
     exact = random_tensors(6, torch.bfloat16)
     output, _ = tree_attention_forward(torch.nn.Identity(), *exact, None, tree=tree_spec(end))

@@ -1,0 +1,60 @@
+import numpy as np
+import pytest
+
+from rllib_arpo.envs.prompts import encode, prompt_text, turn_text
+from tests.helpers.models import byte_tokenizer
+
+MESSAGES = (("system", "Be short."), ("user", "1 + 1?"), ("assistant", "2"), ("user", "2 + 2?"))
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return byte_tokenizer()
+
+
+def test_the_chat_template_is_used(tokenizer):
+    assert prompt_text(tokenizer, MESSAGES) == (
+        "<|im_start|>system\nBe short.<|im_end|>\n<|im_start|>user\n1 + 1?<|im_end|>\n"
+        "<|im_start|>assistant\n2<|im_end|>\n<|im_start|>user\n2 + 2?<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+def test_a_tokenizer_without_template_gets_the_plain_layout():
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = None
+    assert prompt_text(tokenizer, MESSAGES) == (
+        "Be short.\n\nQuestion: 1 + 1?\n\nAnswer: 2\n\nQuestion: 2 + 2?\n\nAnswer:"
+    )
+
+
+def test_template_arguments_reach_the_template():
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = "{{ messages[0]['content'] }}{% if enable_thinking %}<think>{% endif %}"
+    assert prompt_text(tokenizer, MESSAGES, {"enable_thinking": True}) == "Be short.<think>"
+
+
+def test_tokens_are_int32_without_additions(tokenizer):
+    tokens = encode(tokenizer, "ab")
+    assert tokens.dtype == np.int32
+    assert tokenizer.decode(tokens.tolist()) == "ab"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a</answer><|im_end|>", "a</answer>"),
+        ("a<|im_end|><|endoftext|>", "a"),
+        ("<|im_start|>a", "<|im_start|>a"),
+        ("<|im_end|>", ""),
+        ("é , .", "é , ."),
+    ],
+)
+def test_the_text_of_a_turn_is_without_the_end_of_turn(tokenizer, text, expected):
+    assert turn_text(tokenizer, encode(tokenizer, text)) == expected
+
+
+def test_tags_that_are_special_tokens_stay():
+    tokenizer = byte_tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<search>", "</search>"]})
+    tokens = encode(tokenizer, "<search> a </search><|im_end|>")
+    assert turn_text(tokenizer, tokens, keep=("</search>",)) == "<search> a </search>"

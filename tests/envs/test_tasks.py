@@ -1,0 +1,79 @@
+import pytest
+
+from rllib_arpo.envs.protocol import TagProtocol
+from rllib_arpo.envs.tasks import ArithmeticTask, CatalogueTask
+from rllib_arpo.envs.tasks.catalogue import SHOT_PRICES, items
+from rllib_arpo.envs.tools import SearchTool
+
+NAMES = ("catalogue", "arithmetic")
+TASKS = {"catalogue": CatalogueTask, "arithmetic": ArithmeticTask}
+
+
+def test_the_catalogues_splits_share_nothing():
+    train, test = CatalogueTask(split="train"), CatalogueTask(split="test")
+    assert len(items("train")) == 80 and len(items("test")) == 64
+    words = [{word for item in items(split) for word in (item, item.split()[1])} for split in ("train", "test")]
+    assert not words[0] & words[1]
+    assert not set(SHOT_PRICES) & (words[0] | words[1])
+    asked = [{task.question(n).messages[-1][1] for n in range(task.num_questions)} for task in (train, test)]
+    assert (len(asked[0]), len(asked[1])) == (880, 64)
+    assert not asked[0] & asked[1]
+    seen_in_training = " ".join(asked[0]) + str(train.tool_defaults()) + train.question(0).messages[0][1]
+    assert not [item for item in items("test") if item in seen_in_training]
+
+
+@pytest.mark.parametrize("number", [0, 17, 879])
+def test_a_catalogue_question_is_answered_by_its_catalogue(number):
+    task = CatalogueTask()
+    question = task.question(number)
+    quantity, item = question.question_id.removeprefix("catalogue/train/").split(" ", 1)
+    found = SearchTool(**task.tool_defaults()["search"]).index().search(item, 3)
+    assert len(found) == 3
+    name, price = found[0].split(": ")
+    assert name == item
+    assert question.answers == (str(int(quantity) * int(price)),)
+    assert question.messages[-1] == ("user", f"What is the price of {quantity} {item}s?")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_examples_in_the_prompt_keep_to_the_protocol(name):
+    messages = TASKS[name]().question(0).messages
+    assert [role for role, _ in messages] == ["system", "user", "assistant", "user", "assistant", "user"]
+    protocol = TagProtocol()
+    for role, text in messages:
+        if role == "assistant":
+            parts = text.split("\n<result> ")
+            turns = [parts[0], *(part.split(" </result>\n", 1)[1] for part in parts[1:])]
+            assert protocol.format_error(turns) is None
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_number_names_one_question(name):
+    questions = [TASKS[name](seed=5).question(n) for n in range(30)]
+    assert [TASKS[name](seed=5).question(n) for n in reversed(range(30))] == questions[::-1]
+    assert [TASKS[name](seed=6).question(n) for n in range(30)] != questions
+
+
+def test_epochs_are_shuffled_anew_and_the_test_split_is_not():
+    train, test = CatalogueTask(), CatalogueTask(split="test")
+    epochs = [[train.question(n).question_id for n in range(e * 880, (e + 1) * 880)] for e in range(2)]
+    assert sorted(epochs[0]) == sorted(epochs[1])
+    assert epochs[0] != epochs[1]
+    assert [test.question(n) for n in range(64, 128)] == [test.question(n) for n in range(64)]
+
+
+def test_arithmetic_splits_are_disjoint():
+    train, test = ArithmeticTask(), ArithmeticTask(split="test")
+    assert train.num_questions is None and test.num_questions == 64
+    asked = {train.question(n).question_id for n in range(2000)}
+    held_out = {test.question(n).question_id for n in range(64)}
+    assert len(held_out) == 64
+    assert not asked & held_out
+    question = train.question(0)
+    text = question.messages[-1][1].removeprefix("What is ").removesuffix("?")
+    assert question.answers == (str(eval(text)),)
+
+
+def test_an_unknown_split_is_refused():
+    with pytest.raises(ValueError, match="split must be 'train' or 'test', not 'valid'"):
+        CatalogueTask(split="valid")
