@@ -23,7 +23,7 @@ from rllib_arpo.envs.path_state import PathState
 from rllib_arpo.envs.prompts import encode, load_tokenizer, prompt_text, turn_text
 from rllib_arpo.envs.protocol import Answer, CallRequest, Malformed
 from rllib_arpo.envs.reward import accuracy_of, hierarchical_reward
-from rllib_arpo.envs.tasks.task import DataError, Question
+from rllib_arpo.envs.tasks.task import TEST, DataError, Question
 from rllib_arpo.envs.tools.tool import BrokenToolError, ToolResult, run_tool
 
 #: Key of `reset`'s info dicts: the `Question`.
@@ -189,7 +189,7 @@ class ToolEnv(ForkableMultiAgentEnv):
         return limit - state.num_response_tokens
 
     def _take_next_question(self, seed: int | None) -> int:
-        if seed is not None:
+        if seed is not None and self.task.split != TEST:
             self._next_question = int(np.random.default_rng(seed).integers(1 << 31))
         number = self._next_question
         self._next_question += self._stride

@@ -21,8 +21,11 @@ TEST_NOUNS = (
     "table", "plate", "basket", "bottle", "ladder", "wheel", "fork", "spoon", "drum", "flute", "scarf", "glove",
     "blanket", "curtain", "button", "hammer",
 )  # fmt: skip
-#: Items of the examples in the prompt; they are in neither split.
-SHOT_PRICES = {"silver key": 14, "paper fan": 6}
+#: The examples in the prompt: item, quantity, what search shows. These items are in neither split.
+SHOTS = (
+    ("silver key", 5, {"iron key": 9, "silver key": 14, "tin key": 23}),
+    ("paper fan", 12, {"linen fan": 21, "silk fan": 8, "paper fan": 6}),
+)
 SYSTEM = "Search the price, compute with python, then answer in \\boxed{}."
 MIN_PRICE, MAX_PRICE = 3, 40
 MIN_QUANTITY, MAX_QUANTITY = 2, 12
@@ -32,6 +35,7 @@ MIN_QUANTITY, MAX_QUANTITY = 2, 12
 class CatalogueTask(Task):
     """What do n items cost? The catalogue has an item's price; search shows the item and two others.
 
+    Search results keep the order of the catalogue, so that the item is not always the first: the model must read them.
     The two splits share no item, and each searches a catalogue of its own items only, so that nothing of the test split
     is ever seen in training, as a distractor neither. Training asks every item with every quantity; the test split asks
     every one of its items once.
@@ -61,10 +65,7 @@ class CatalogueTask(Task):
             row = int(permutation(self.seed, epoch, self.num_questions)[position])
             quantity = MIN_QUANTITY + row // len(names)
         item = names[row % len(names)]
-        shots = (
-            *_shot("silver key", 5, ("iron key: 9", "silver pin: 3")),
-            *_shot("paper fan", 12, ("paper bag: 2", "steel fan: 21")),
-        )
+        shots = [message for shot in SHOTS for message in _shot(*shot)]
         name = f"catalogue/{self.split}/{quantity} {item}"
         messages = (("system", SYSTEM), *shots, ("user", _text(quantity, item)))
         return Question(name, messages, (str(quantity * prices[item]),), MATH, name)
@@ -73,11 +74,14 @@ class CatalogueTask(Task):
         """Item -> price in dollars, of this split."""
         names = items(self.split)
         rng = np.random.default_rng((self.seed, 1, int(self.split == TEST)))
-        return dict(zip(names, rng.integers(MIN_PRICE, MAX_PRICE + 1, len(names)).tolist(), strict=True))
+        possible = np.arange(MIN_PRICE, MAX_PRICE + 1)
+        # Different within a noun: these items are shown together, and the wrong one must not be right by chance.
+        prices = [rng.choice(possible, len(MATERIALS), replace=False) for _ in range(len(names) // len(MATERIALS))]
+        return dict(zip(names, np.concatenate(prices).tolist(), strict=True))
 
     def tool_defaults(self) -> Mapping[str, Mapping[str, Any]]:
         documents = [{"title": item, "text": str(price)} for item, price in self.prices().items()]
-        return {"search": {"documents": documents, "top_k": 3}}
+        return {"search": {"documents": documents, "top_k": 3, "order": "documents"}}
 
 
 def items(split: str) -> list[str]:
@@ -90,9 +94,9 @@ def _text(quantity: int, item: str) -> str:
     return f"What is the price of {quantity} {item}s?"
 
 
-def _shot(item: str, quantity: int, others: tuple[str, str]) -> tuple[tuple[str, str], tuple[str, str]]:
-    price, render = SHOT_PRICES[item], TagProtocol().render
-    found = "\n".join((f"{item}: {price}", *others))
+def _shot(item: str, quantity: int, shown: Mapping[str, int]) -> tuple[tuple[str, str], tuple[str, str]]:
+    price, render = shown[item], TagProtocol().render
+    found = "\n".join(f"{name}: {price}" for name, price in shown.items())
     solution = (
         f"<search> {item} </search>{render(found)}"
         f"<python> print({quantity} * {price}) </python>{render(str(quantity * price))}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -73,6 +73,9 @@ class ParquetTask(Task):
     def _groups(self) -> tuple[RowGroup, ...]:
         paths = [self.path] if isinstance(self.path, str | os.PathLike) else self.path
         return tuple(group for path in paths for group in row_groups(str(path)))
+
+    def tool_defaults(self) -> Mapping[str, Mapping[str, Any]]:
+        return {"python": {"preload": ("math", "numpy", "sympy")}}
 
     def question(self, number: int, tools: Sequence[str] = tools) -> Question:
         group, row_in_group = self.locate(number)

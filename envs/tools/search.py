@@ -7,17 +7,19 @@ import functools
 import json
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 from rllib_arpo.envs.tools.tool import Tool, ToolResult
-from rllib_arpo.envs.validation import DataError
+from rllib_arpo.envs.validation import DataError, check_known
 
 #: Column (or key) names that hold a document's text, in order of preference.
 TEXT_COLUMNS = ("text", "contents")
+#: How the found documents are ordered.
+ORDERS: dict[str, Callable[[list], list]] = {"score": list, "documents": sorted}
 _HEAP_BYTES = 64 << 20
 
 Document = Mapping[str, str]
@@ -33,25 +35,27 @@ class SearchIndex:
         builder = tantivy.SchemaBuilder()
         for field in ("title", "text"):
             builder.add_text_field(field, stored=True, tokenizer_name="en_stem")
+        builder.add_unsigned_field("row", stored=True)
         self._index = tantivy.Index(builder.build())
         writer = self._index.writer(heap_size=_HEAP_BYTES, num_threads=1)
         self.num_documents = 0
         for document in documents:
-            writer.add_document(tantivy.Document(title=document.get("title") or "", text=document["text"]))
+            title, text = document.get("title") or "", document["text"]
+            writer.add_document(tantivy.Document(title=title, text=text, row=self.num_documents))
             self.num_documents += 1
         writer.commit()
         writer.wait_merging_threads()
         self._index.reload()
         self._searcher = self._index.searcher()
 
-    def search(self, query: str, top_k: int) -> list[str]:
-        """The best documents for the words of `query`, as text, best first."""
+    def search(self, query: str, top_k: int) -> list[tuple[int, str]]:
+        """The best documents for the words of `query`, best first: (number of the document, its text)."""
         words = " ".join(re.findall(r"\w+", query.lower()))
         if not words:
             return []
         parsed = self._index.parse_query(words, ["title", "text"])
         found = [self._searcher.doc(address) for _, address in self._searcher.search(parsed, limit=top_k).hits]
-        return [_show(document.get_first("title"), document.get_first("text")) for document in found]
+        return [(d.get_first("row"), _show(d.get_first("title"), d.get_first("text"))) for d in found]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,16 +66,19 @@ class SearchTool(Tool):
         documents: a list of {"title", "text"} dicts, or the path of a .jsonl or .parquet file with a column "text" (or
             "contents") and perhaps "title". A file is indexed once per process, in memory (about 1 kB a passage).
         top_k: number of documents shown.
+        order: "score" shows the best match first, "documents" keeps the order in which the documents were given.
     """
 
     name: ClassVar[str] = "search"
     stateless: ClassVar[bool] = True
     documents: str | Sequence[Document] | None = None
     top_k: int = 3
+    order: str = "score"
     timeout_s: float = 10.0
     max_result_chars: int = 2000
 
     def __post_init__(self):
+        check_known([self.order], ORDERS, "order of search results")
         if not self.documents:
             raise ValueError("The search tool needs `documents`: a list of dicts, or a .jsonl or .parquet file.")
         if isinstance(self.documents, str):
@@ -93,7 +100,7 @@ class SearchTool(Tool):
         return ToolResult("\n".join(found) if found else "Nothing found.")
 
     def _search(self, query: str) -> list[str]:
-        return self.index().search(query, self.top_k)
+        return [text for _, text in ORDERS[self.order](self.index().search(query, self.top_k))]
 
 
 def read_documents(path: str) -> Iterator[Document]:

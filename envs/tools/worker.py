@@ -20,8 +20,8 @@ from rllib_arpo.envs.tools.tool import BrokenToolError
 
 #: Seconds that a worker may take to start (it runs its setup code).
 START_TIMEOUT_S = 60.0
-#: Seconds beyond a call's own limit after which the worker itself counts as hung.
-GRACE_S = 2.0
+#: Seconds beyond a call's own limit after which the worker counts as hung. Not short: a busy machine is no fault.
+GRACE_S = 10.0
 #: Output beyond this many bytes ends a call.
 MAX_OUTPUT_BYTES = 1 << 20
 
@@ -131,6 +131,7 @@ class WorkerProcess:
         readable, _, _ = select.select([process.stdout], [], [], START_TIMEOUT_S)
         if not readable or process.stdout.readline() != b"ready\n":
             _kill(process)
+            self._remove_folder()
             raise BrokenToolError(f"the Python worker did not start (exit code {process.returncode})")
 
     def _remove_folder(self) -> None:

@@ -1,7 +1,7 @@
 """Program of the worker process: runs pieces of Python, each in a forked child with limits.
 
-Started by `worker.WorkerProcess` as `python worker_main.py <socket path> <setup code>`; never imported. It needs the
-standard library only, so that it starts in some 30 ms. A client connects to the socket, sends one JSON request
+Started by `worker.WorkerProcess` as `python worker_main.py <socket path> <setup code>`; never imported. It needs Linux
+and the standard library only, so that it starts in some 30 ms. A client connects to the socket, sends one JSON request
 {"code", "timeout_s", "memory_mb", "max_output_bytes"}, closes its sending side, and reads one JSON reply
 {"status", "output"}. The setup code runs once: what it imports and warms up, a child has at no cost. Its variables are
 not visible to a child.
@@ -73,7 +73,11 @@ class Worker:
             self.start(job) if job.request else job.connection.close()
 
     def start(self, job):
-        job.limits = json.loads(job.request)
+        try:
+            job.limits = json.loads(job.request)
+        except ValueError:  # the client gave up while it was sending
+            job.connection.close()
+            return
         job.folder = tempfile.mkdtemp(prefix="call-")
         job.pipe, write_end = os.pipe()
         job.pid = os.fork()
@@ -194,13 +198,17 @@ def address_space_bytes():
 
 def main():
     path, setup = sys.argv[1:]
-    tempfile.tempdir = os.path.dirname(path)
+    folder = os.path.dirname(path)
+    tempfile.tempdir = folder
     exec(setup, {})
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)
     listener.listen(128)
     print("ready", flush=True)
-    Worker(listener, address_space_bytes()).serve()
+    try:
+        Worker(listener, address_space_bytes()).serve()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

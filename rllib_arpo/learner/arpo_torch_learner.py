@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -71,13 +72,14 @@ class ARPOTorchLearner(TorchLearner):
         if self.config.learner_num_threads is not None:
             torch.set_num_threads(self.config.learner_num_threads)
         super().build()
+        self._totals = Totals(self._device)
         self._reference = None
         if self.config.kl_coeff > 0:
             self._reference = self.module[DEFAULT_MODULE_ID].make_reference().to(self._device)
 
     @override(TorchLearner)
     def _make_modules_ddp_if_necessary(self) -> None:
-        """In the place of DDP's wrapper: all that is kept of it is the same start on every learner."""
+        """No wrapper (`learner/gradients.py` says why); of DDP only the common start of all learners is kept."""
         if self.distributed:
             broadcast_parameters(self.module[DEFAULT_MODULE_ID].parameters())
 
@@ -172,7 +174,7 @@ class ARPOTorchLearner(TorchLearner):
         parameters = list(self._params.values())
         gradients = gather_gradients(parameters, self.distributed)
         norm = torch.nn.utils.get_total_norm(gradients).item()
-        if not torch.isfinite(torch.tensor(norm)):
+        if not math.isfinite(norm):
             ids = gather_names(question_ids, self.distributed)
             raise NonFiniteLossError(f"The gradient is not finite in the minibatch of the questions {ids}.")
         self.apply_gradients(self.postprocess_gradients(dict(zip(self._params, gradients, strict=True))))
@@ -272,8 +274,10 @@ class ARPOTorchLearner(TorchLearner):
 
     @override(Learner)
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restores module and optimizer, also of an earlier checkpoint: RLlib itself would then keep the newer weights
-        beside the older optimizer state, in silence."""
+        """Restores weights and optimizer, also those of an earlier checkpoint.
+
+        RLlib alone would then restore the optimizer and keep the newer weights, in silence.
+        """
         if WEIGHTS_SEQ_NO in state:
             self._weights_seq_no = -1
         super().set_state(state)

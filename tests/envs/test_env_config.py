@@ -1,7 +1,8 @@
 import pytest
 from ray.rllib.env.env_context import EnvContext
+from ray.tune.registry import ENV_CREATOR, _global_registry
 
-from rllib_arpo.envs.registry import ENVIRONMENTS, validate_env_config, with_task
+from rllib_arpo.envs.registry import ENVIRONMENTS, register_envs, validate_env_config, with_task
 from rllib_arpo.envs.tool_env import ToolEnv
 
 
@@ -51,3 +52,11 @@ def test_the_name_of_an_environment_implies_its_task():
     with pytest.raises(ValueError, match="Catalogue-v0 asks the questions of the task 'catalogue'"):
         with_task("Catalogue-v0", {"task": "arithmetic"})
     assert set(ENVIRONMENTS) == {"ToolMath-v0", "Catalogue-v0", "ParquetQuestions-v0", "ToolEnv-v0"}
+
+
+def test_the_names_are_known_to_tune(tokenizer_folder):
+    register_envs()
+    for name in ENVIRONMENTS:
+        assert _global_registry.contains(ENV_CREATOR, name)
+    create = _global_registry.get(ENV_CREATOR, "Catalogue-v0")
+    assert create({"model_name_or_path": tokenizer_folder}).num_questions == 880

@@ -8,7 +8,7 @@ import pytest
 from rllib_arpo.envs.registry import validate_env_config
 from rllib_arpo.envs.tasks import parquet
 from rllib_arpo.envs.tasks.parquet import ParquetTask
-from rllib_arpo.envs.tasks.task import DataError
+from rllib_arpo.envs.tasks.task import DataError, permutation
 
 SIZES = (4, 4, 2)
 
@@ -68,6 +68,15 @@ def test_the_order_depends_on_the_seed_alone(file):
     order = rows_asked(ParquetTask(path=file, seed=1), range(30))
     assert rows_asked(ParquetTask(path=file, seed=1), range(30)) == order
     assert rows_asked(ParquetTask(path=file, seed=2), range(30)) != order
+
+
+def test_random_access_agrees_with_the_order_written_out(file):
+    order = []
+    for epoch in range(3):
+        for group in permutation(7, epoch, 3):
+            begin = sum(SIZES[:group])
+            order += [begin + int(row) for row in permutation(7, epoch, SIZES[group], stream=1 + int(group))]
+    assert rows_asked(ParquetTask(path=file, seed=7), range(30)) == order
 
 
 def test_sharding_and_resuming_are_choices_of_numbers(file):

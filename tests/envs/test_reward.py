@@ -64,6 +64,15 @@ def test_math_is_symbolic_equality(answer, gold, equal):
     assert asyncio.run(math_accuracy(answer, [gold])) == float(equal)
 
 
+@pytest.mark.parametrize("gold", ["0.5", "-3", "\\frac{7}{4}"])
+def test_numbers_compare_as_math_verify_compares_them(gold, monkeypatch):
+    answers = ["1/2", ".5", "-3.0", "3", "\\frac{14}{8}", "1.75", "-0.5"]
+    fast = [asyncio.run(math_accuracy(answer, [gold])) for answer in answers]
+    monkeypatch.setattr(reward, "as_number", lambda text: None)
+    assert [asyncio.run(math_accuracy(answer, [gold])) for answer in answers] == fast
+    assert 0.0 in fast and 1.0 in fast
+
+
 def test_a_comparison_that_never_ends_is_killed(monkeypatch):
     monkeypatch.setattr(reward, "VERIFY_TIMEOUT_S", 0.5)
     assert asyncio.run(math_accuracy("9^{9^{9^{9}}}", ["3"])) == 0.0

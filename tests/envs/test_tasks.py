@@ -2,7 +2,7 @@ import pytest
 
 from rllib_arpo.envs.protocol import TagProtocol
 from rllib_arpo.envs.tasks import ArithmeticTask, CatalogueTask
-from rllib_arpo.envs.tasks.catalogue import SHOT_PRICES, items
+from rllib_arpo.envs.tasks.catalogue import SHOTS, items
 from rllib_arpo.envs.tools import SearchTool
 
 NAMES = ("catalogue", "arithmetic")
@@ -14,7 +14,8 @@ def test_the_catalogues_splits_share_nothing():
     assert len(items("train")) == 80 and len(items("test")) == 64
     words = [{word for item in items(split) for word in (item, item.split()[1])} for split in ("train", "test")]
     assert not words[0] & words[1]
-    assert not set(SHOT_PRICES) & (words[0] | words[1])
+    shown = {word for _, _, found in SHOTS for item in found for word in (item, item.split()[1])}
+    assert not shown & (words[0] | words[1])
     asked = [{task.question(n).messages[-1][1] for n in range(task.num_questions)} for task in (train, test)]
     assert (len(asked[0]), len(asked[1])) == (880, 64)
     assert not asked[0] & asked[1]
@@ -29,10 +30,17 @@ def test_a_catalogue_question_is_answered_by_its_catalogue(number):
     quantity, item = question.question_id.removeprefix("catalogue/train/").split(" ", 1)
     found = SearchTool(**task.tool_defaults()["search"]).index().search(item, 3)
     assert len(found) == 3
-    name, price = found[0].split(": ")
+    name, price = found[0][1].split(": ")
     assert name == item
     assert question.answers == (str(int(quantity) * int(price)),)
     assert question.messages[-1] == ("user", f"What is the price of {quantity} {item}s?")
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_items_that_are_shown_together_have_different_prices(split):
+    prices = CatalogueTask(split=split).prices()
+    for noun in {item.split()[1] for item in prices}:
+        assert len({price for item, price in prices.items() if item.split()[1] == noun}) == 4
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -62,7 +62,7 @@ def test_a_whole_trajectory_of_the_catalogue(make_tool_env, turn):
     assert text_of(env, observations["0"]).endswith(f"{question}<|im_end|>\n<|im_start|>assistant\n")
 
     found, reward, info, done = turn(env, "0", f"<search> {item} </search>")
-    assert found.startswith(f"\n<result> {item}: {price}\n") and found.count("\n") == 4
+    assert f"{item}: {price}" in found and found.count("\n") == 4
     assert (reward, info.tool_call.name, info.tool_call.status, done) == (0.0, "search", ToolStatus.OK, False)
     computed, reward, info, done = turn(env, "0", f"<python> print({quantity} * {price}) </python>")
     value = int(quantity) * price

@@ -87,7 +87,7 @@ def test_an_engine_without_the_weights_refuses_to_sample(scripted):
 
 def test_groups_without_signal_are_replaced_by_new_questions(scripted, monkeypatch):
     """DAPO: questions 0 and 1 give no signal, so the next ones are asked, two rounds at most."""
-    scripted.environment(env_config={"rewards": {}}).training(max_resample_rounds=2)
+    scripted.environment(env_config={"rewards": {"0": 0.0}}).training(max_resample_rounds=2)
     algorithm = scripted.build_algo()
     asked = []
     sample = rllib_arpo.arpo.sample_on_group
