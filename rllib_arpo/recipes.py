@@ -1,4 +1,4 @@
-"""What the tuned examples for GPUs share: their command line, and the settings of ARPO's authors.
+"""What the tuned examples share: how they run, the command line for GPUs, and the settings of ARPO's authors.
 
 The settings are those of the scripts in github.com/RUC-NLPIR/ARPO. What differs: the entropy is exact and is taken
 after the tool's response (theirs is a sum over the ten likeliest tokens before it), and a tool counts for the reward
@@ -11,8 +11,10 @@ import argparse
 from typing import TYPE_CHECKING
 
 from ray.rllib.examples.utils import add_rllib_example_script_args, run_rllib_example_script_experiment
+from ray.rllib.utils import force_list
 
 from rllib_arpo.arpo_config import ARPOConfig
+from rllib_arpo.logging.transcripts import EvaluationTranscripts, print_before_and_after
 
 if TYPE_CHECKING:
     from ray.tune import ResultGrid
@@ -105,9 +107,15 @@ def authors_config(
 
 
 def run_recipe(config: ARPOConfig, args: argparse.Namespace, experiment_name: str) -> ResultGrid:
-    """Runs `config` through RLlib's example runner, logged to MLflow."""
+    """Runs `config` through RLlib's example runner, logged to MLflow.
+
+    At the end it prints the first and the last evaluation, if the callback `EvaluationTranscripts` kept them.
+    """
     from rllib_arpo.logging.mlflow_callback import ARPOMLflowCallback
 
-    return run_rllib_example_script_experiment(
+    results = run_rllib_example_script_experiment(
         config, args, tune_callbacks=[ARPOMLflowCallback(experiment_name=experiment_name)]
     )
+    if EvaluationTranscripts in force_list(config.callbacks_class) and not args.no_tune:
+        print_before_and_after(results)
+    return results

@@ -78,7 +78,7 @@ class LLMRLModule(TorchRLModule):
             ValueError: the first token of a prompt, which nothing precedes, is in the loss.
         """
         rows = batch[LOSS_MASK].nonzero().squeeze(1)
-        parents = rows - 1
+        parents = batch[PARENT][rows]
         if (parents < 0).any():
             raise ValueError("The first token of a prompt is in the loss, but no hidden state precedes it.")
         head = self.causal_lm.get_output_embeddings()

