@@ -7,6 +7,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
+HAS_LIBNUMA := $(BIN)/python -c 'import ctypes; ctypes.CDLL("libnuma.so.1")' 2>/dev/null
 
 .PHONY: train test lint format install clean
 
@@ -42,6 +43,6 @@ $(INSTALLED): requirements/cpu.lock pyproject.toml
 	@# The CUDA build of torch needs libraries that the lock does not name; for the CPU build nothing is missing.
 	@$(BIN)/pip install --quiet --constraint requirements/cpu.lock torch
 	@$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
-	@$(BIN)/python -c 'import ctypes; ctypes.CDLL("libnuma.so.1")' || \
-	    { echo "vLLM's CPU build needs the system library libnuma: install Debian's libnuma1." >&2; exit 1; }
+	@$(HAS_LIBNUMA) || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq libnuma1; } || true
+	@$(HAS_LIBNUMA) || { echo "vLLM's CPU build needs the system library libnuma: install Debian's libnuma1." >&2; exit 1; }
 	@touch $@

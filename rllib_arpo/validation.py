@@ -84,7 +84,6 @@ REPLACEMENTS = {
     "rollout_fragment_length": "questions_per_batch: whole questions are sampled",
     "batch_mode": "nothing: whole questions are sampled",
     "sample_timeout_s": "question_deadline_s",
-    "shuffle_batch_per_epoch": "nothing: minibatches are whole questions in sampled order",
 }
 #: Keys that RLlib itself puts into a configuration's dict.
 RLLIB_KEYS = {"class"}
@@ -183,6 +182,8 @@ def _check_update(config: ARPOConfig) -> None:
         )
     if config.kl_in_reward and config.branching != "never":
         raise ValueError("kl_in_reward=True: needs branching='never', since a reward-to-go differs between siblings.")
+    if config.grad_clip is None and config.log_gradients:
+        raise ValueError("grad_clip=None: RLlib drops all gradients when log_gradients=True has no grad_clip to log.")
     if config.overlong_buffer_tokens is not None and config.overlong_buffer_tokens > config.max_response_tokens:
         raise ValueError(
             f"overlong_buffer_tokens={config.overlong_buffer_tokens}: must not exceed "
@@ -211,6 +212,8 @@ def _model_context(name: str) -> int | None:
     from transformers import AutoConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
+    from rllib_arpo.learner.causal_lm import refuse_unsupported_config
+
     looks_like_path = name.startswith((".", "~", os.sep)) or name.count("/") > 1
     if looks_like_path and not Path(name).expanduser().is_dir():
         raise ValueError(f"model_name_or_path={name!r}: no such folder.")
@@ -223,6 +226,7 @@ def _model_context(name: str) -> int | None:
         raise ValueError(
             f"model_name_or_path={name!r}: a {model_config.model_type!r} model is not a causal language model."
         )
+    refuse_unsupported_config(model_config)
     return getattr(model_config, "max_position_embeddings", None)
 
 

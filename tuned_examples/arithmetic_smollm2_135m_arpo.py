@@ -10,7 +10,7 @@ from ray.rllib.examples.utils import add_rllib_example_script_args
 from rllib_arpo import ARPOConfig
 from rllib_arpo.logging.console import ConsoleCallback
 from rllib_arpo.logging.transcripts import EvaluationTranscripts
-from rllib_arpo.models import smollm2_135m_instruct
+from rllib_arpo.models import fast_dtype, smollm2_135m_instruct
 from rllib_arpo.recipes import run_recipe
 
 parser = add_rllib_example_script_args(default_reward=1.0, default_iters=10)
@@ -21,7 +21,12 @@ def make_config(model: str) -> ARPOConfig:
     return (
         ARPOConfig()
         .environment("ToolMath-v0")
-        .language_model(model_name_or_path=model, max_context_tokens=1024, engine_num_threads=2)
+        .language_model(
+            model_name_or_path=model,
+            dtype=fast_dtype(),
+            max_context_tokens=1024,
+            engine_num_threads=2,
+        )
         .adaptive_rollout(
             num_rollouts=8,
             num_initial_rollouts=4,

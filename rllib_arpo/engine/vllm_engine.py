@@ -71,9 +71,14 @@ class EntropyProcessor(LogitsProcessor):
         return open_window(temperature=temperature, generated=generated, **params.extra_args["entropy_window"])
 
 
-def _scale_logits(factor: float, model: torch.nn.Module) -> None:
-    """Runs in vLLM's worker: from now on the model's logits are `factor` times what they were."""
-    model.logits_processor.scale *= factor
+def _logits_scale(model: torch.nn.Module) -> float:
+    """Runs in vLLM's worker: what the model's logits are multiplied by (1 for most models)."""
+    return model.logits_processor.scale
+
+
+def _set_logits_scale(scale: float, model: torch.nn.Module) -> None:
+    """Runs in vLLM's worker."""
+    model.logits_processor.scale = scale
 
 
 @dataclasses.dataclass(slots=True)
@@ -200,7 +205,8 @@ class VLLMEngine:
         if len(token_ids) < 2:
             return np.zeros(0, dtype=np.float32)
         # vLLM knows no temperature for the log-probs of a prompt.
-        self._llm.apply_model(partial(_scale_logits, 1 / temperature))
+        scale = self._llm.apply_model(_logits_scale)[0]
+        self._llm.apply_model(partial(_set_logits_scale, scale / temperature))
         try:
             params = SamplingParams(max_tokens=1, prompt_logprobs=0, detokenize=False)
             self._llm.add_request("score", _token_prompt(token_ids), params)
@@ -208,7 +214,7 @@ class VLLMEngine:
             while self._llm.has_unfinished_requests():
                 outputs += self._llm.step()
         finally:
-            self._llm.apply_model(partial(_scale_logits, temperature))
+            self._llm.apply_model(partial(_set_logits_scale, scale))
         positions = zip(token_ids[1:], outputs[-1].prompt_logprobs[1:], strict=True)
         return np.array([log_probs[token].logprob for token, log_probs in positions], dtype=np.float32)
 
@@ -218,12 +224,15 @@ class VLLMEngine:
         for request_id in list(self._running):
             self.cancel(request_id)
         _LIVE_ENGINES.discard(self)
-        core = self._llm.engine_core
+        client = self._llm.engine_core
         if self._owns_process_group and not _LIVE_ENGINES:
-            core.shutdown()
+            client.shutdown()
         else:
             # A whole shutdown destroys torch's process groups, which other engines or a learner here go on using.
-            core._finalizer.detach()
+            for other in itertools.islice(_LIVE_ENGINES, 1):
+                other._owns_process_group |= self._owns_process_group
+            if finalizer := getattr(client, "_finalizer", None):
+                finalizer.detach()
             self._llm.model_executor.shutdown()
         self._llm = None
         gc.collect()

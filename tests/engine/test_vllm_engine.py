@@ -140,6 +140,7 @@ def test_score_agrees_with_the_sampled_log_probs(engine, llama_folder, temperatu
     np.testing.assert_allclose(scores[len(PROMPT) - 1 :], finished.log_probs, atol=1e-4)
     np.testing.assert_allclose(scores, reference(llama_folder, PROMPT[:1], token_ids[1:], temperature)[0], atol=1e-4)
     assert engine.score(PROMPT[:1]).shape == (0,)
+    # The temperature of a score does not stay behind.
     after = run_one(engine, PROMPT, max_tokens=9, temperature=temperature, seed=2)
     assert after.token_ids.tolist() == finished.token_ids.tolist()
 
