@@ -19,7 +19,7 @@ CACHE_VARIABLE = "RLLIB_ARPO_CACHE"
 
 
 def fast_dtype() -> str:
-    """"bfloat16" where this machine computes it in hardware (CUDA, or a CPU with bf16 instructions), else "float32".
+    """ "bfloat16" where this machine computes it in hardware (CUDA, or a CPU with bf16 instructions), else "float32".
 
     A CPU without such instructions emulates bf16, at a small fraction of the speed of fp32.
     """

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
-# Before torch or Ray start their threads and workers.
-os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+# Before torch or Ray start their threads and workers. Several processes share few cores here: threads that wait must
+# not spin.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
 
 import pytest
 

@@ -14,7 +14,7 @@ from rllib_arpo.logging.transcripts import EvaluationTranscripts
 from rllib_arpo.models import fast_dtype, smollm2_135m_instruct
 from rllib_arpo.recipes import run_recipe
 
-parser = add_rllib_example_script_args(default_reward=1.0, default_iters=20)
+parser = add_rllib_example_script_args(default_reward=1.0, default_iters=15)
 parser.set_defaults(algo="ARPO", num_env_runners=1, verbose=0)
 
 
@@ -31,6 +31,7 @@ def make_config(model: str) -> ARPOConfig:
         .adaptive_rollout(
             num_rollouts=8,
             num_initial_rollouts=4,
+            branching="probability",
             entropy_window=8,
             max_tool_calls=3,
             max_response_tokens=512,

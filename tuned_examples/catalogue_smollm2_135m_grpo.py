@@ -1,6 +1,6 @@
 """GRPO on the catalogue task, the baseline of `catalogue_smollm2_135m_arpo.py`: the same settings without forks.
 
-    python tuned_examples/catalogue_smollm2_135m_grpo.py
+python tuned_examples/catalogue_smollm2_135m_grpo.py
 """
 
 from ray.rllib.examples.utils import add_rllib_example_script_args
@@ -11,7 +11,7 @@ from rllib_arpo.logging.transcripts import EvaluationTranscripts
 from rllib_arpo.models import fast_dtype, smollm2_135m_instruct
 from rllib_arpo.recipes import run_recipe
 
-parser = add_rllib_example_script_args(default_reward=1.0, default_iters=20)
+parser = add_rllib_example_script_args(default_reward=1.0, default_iters=15)
 parser.set_defaults(algo="GRPO", num_env_runners=1, verbose=0)
 
 

@@ -77,7 +77,7 @@ def test_top_ups_never_fork(sample_tree):
 
 
 def test_nested_fork_keeps_the_initial_entropies_of_its_root(sample_tree):
-    """"0.0" starts with entropy 3, its root with 1: at its own tool step 2 is a rise for the root's H_initial only."""
+    """ "0.0" starts with entropy 3, its root with 1: at its own tool step 2 is a rise for the root's H_initial only."""
     node = (*PROMPT, 10, TOOL, 50, 0)
     script = {
         PROMPT: tool(10, LOW),
