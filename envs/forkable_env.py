@@ -82,14 +82,21 @@ class ForkableMultiAgentEnv(MultiAgentEnv):
         """
 
     @abstractmethod
-    def fork_agent(self, parent: str, child: str, num_turns: int) -> np.ndarray:
-        """Makes agent `child` from the state that `parent` had after its path's first `num_turns` turns.
+    def fork_agent(self, parent: str, child: str) -> np.ndarray:
+        """Makes agent `child` from the state of `parent`: tokens so far, tool-call count, a copy of its tool state.
 
-        The parent may have gone on since: the environment keeps a snapshot per turn (tool-call count, tool state,
-        tokens so far).
+        Called while the parent's next turn is being generated, never during its `step_agent`: the parent's state is
+        exactly the one after its last tool response.
+
+        Args:
+            parent: a living agent.
+            child: the id of the new agent.
 
         Returns:
             The child's first observation: the token ids of its whole prefix, tool response included.
+
+        Raises:
+            ValueError: there is an agent `child` already.
         """
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""What an environment knows about one path after one of its turns."""
+"""What an environment knows about one path after its last tool response."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class PathState:
-    """A snapshot; never changed, so that forks share it.
+    """The state of one agent; replaced at every call. Only what `tool_states` holds is changed by the tools in place.
 
     Attributes:
         turns: the generated text of every turn.
@@ -20,7 +20,7 @@ class PathState:
         num_response_tokens: the length of all segments.
         num_tool_calls: calls that were executed, whatever became of them.
         executed: names of the tools that ran with status OK.
-        tool_states: tool name -> its state on this path.
+        tool_states: tool name -> its state on this path, for the tools that have one; of this path alone.
     """
 
     turns: tuple[str, ...] = ()
@@ -34,13 +34,12 @@ class PathState:
         """The path with one more turn of the model."""
         return dataclasses.replace(self._with_segment(token_ids), turns=(*self.turns, text))
 
-    def with_call(self, name: str, succeeded: bool, tool_state: Any, response: np.ndarray) -> PathState:
+    def with_call(self, name: str, succeeded: bool, response: np.ndarray) -> PathState:
         """The path with an executed call and its response."""
         return dataclasses.replace(
             self._with_segment(response),
             num_tool_calls=self.num_tool_calls + 1,
             executed=self.executed | {name} if succeeded else self.executed,
-            tool_states={**self.tool_states, name: tool_state},
         )
 
     def _with_segment(self, token_ids: np.ndarray) -> PathState:

@@ -1,4 +1,4 @@
-"""The hierarchical reward (DESIGN.md, section 1) and how answers are compared."""
+"""The hierarchical reward (docs/design.md, section 1) and how answers are compared."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import string
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from fractions import Fraction
 
-from rllib_arpo.envs.tools.tool import BrokenToolError
 from rllib_arpo.envs.tools.worker import shared_worker
 
 BAD_FORMAT_REWARD = -1.0
@@ -35,7 +34,7 @@ gold, answer = {gold!r}, {answer!r}
 sys.setrecursionlimit(2000)
 try:
     print("equal" if verify(read(gold), read(answer), timeout_seconds=None) else "different")
-except (RecursionError, MemoryError, ArithmeticError, ValueError, TypeError):
+except Exception:
     print("different")
 """
 #: Python refuses to read integers of more than 4,300 digits; nobody writes answers of this length.
@@ -65,7 +64,8 @@ async def math_accuracy(answer: str, gold: Sequence[str]) -> float:
     """1 if `answer` equals one of the `gold` answers as mathematics, else 0.
 
     Numbers are compared exactly, without leaving the process; everything else goes to math-verify, in a process that
-    is killed when it takes too long (then: not equal).
+    is killed when it takes too long. Whatever goes wrong with a comparison means "not equal": a policy must not be able
+    to take itself out of the training with an answer that math-verify chokes on.
 
     Raises:
         BrokenToolError: the comparing process cannot be started.
@@ -86,8 +86,6 @@ async def _math_equal(answer: str, gold: str) -> bool:
     # A dollar sign would open a second formula: an answer must not be several answers.
     gold, answer = (_DOLLAR.sub(" ", text) for text in (gold, answer))
     reply = await worker.run(_VERIFY.format(gold=gold, answer=answer), VERIFY_TIMEOUT_S, VERIFY_MEMORY_MB)
-    if reply.status == "error":
-        raise BrokenToolError(f"math-verify failed: {reply.output.strip()}")
     return reply.status == "ok" and reply.output.strip() == "equal"
 
 

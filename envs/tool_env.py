@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -21,10 +22,10 @@ from rllib_arpo.envs.forkable_env import (
 )
 from rllib_arpo.envs.path_state import PathState
 from rllib_arpo.envs.prompts import encode, load_tokenizer, prompt_text, turn_text
-from rllib_arpo.envs.protocol import Answer, CallRequest, Malformed
+from rllib_arpo.envs.protocol import Answer, CallRequest, Nothing
 from rllib_arpo.envs.reward import accuracy_of, hierarchical_reward
 from rllib_arpo.envs.tasks.task import TEST, DataError, Question
-from rllib_arpo.envs.tools.tool import BrokenToolError, ToolResult, run_tool
+from rllib_arpo.envs.tools.tool import BrokenToolError, run_tool
 
 #: Key of `reset`'s info dicts: the `Question`.
 INFO_QUESTION = "question"
@@ -37,13 +38,13 @@ class ToolEnv(ForkableMultiAgentEnv):
 
     Keys of `env_config`: those of `ToolEnvConfig` and of the task's class. How a turn ends its trajectory:
       - an answer, which is scored (ANSWER);
-      - wrong tags (MALFORMED_CALL); neither call nor answer (NO_ANSWER);
-      - in either of these cases at a token limit, or beyond one in any case: TOKEN_LIMIT. A tool response that leaves
-        no room for one more token ends the trajectory so, too: it is not cut, for the model could not answer it;
+      - wrong tags, or a call of a tool that this environment does not have (MALFORMED_CALL);
+      - neither call nor answer (NO_ANSWER);
+      - in any of these three cases at a token limit, or beyond one in any case: TOKEN_LIMIT. A tool response that
+        leaves no room for one more token ends the trajectory so, too: it is not cut, for the model could not answer it;
       - a call when max_tool_calls were executed (TOOL_CALL_LIMIT);
       - a tool that cannot be brought back (BROKEN_TOOL).
-    Everything but ANSWER with a right format, and BROKEN_TOOL (reward 0, masked in training), has the reward -1. A call
-    of a known tag without a tool behind it is answered with an error.
+    Everything but ANSWER with a right format, and BROKEN_TOOL (reward 0, masked in training), has the reward -1.
 
     Spaces: RLlib demands some. They are the space of a single token; observations and actions are sequences of them.
     """
@@ -59,7 +60,7 @@ class ToolEnv(ForkableMultiAgentEnv):
             tool.prepare()
         self.question: Question | None = None
         self._prompt = np.zeros(0, np.int32)
-        self._paths: dict[str, list[PathState]] = {}
+        self._paths: dict[str, PathState] = {}
         # Without numbers from outside, the env runners of plain RLlib ask 0, 1, 2, ... in turn.
         self._stride = max(1, getattr(env_config, "num_workers", None) or 1)
         self._next_question = max(0, getattr(env_config, "worker_index", 0) - 1)
@@ -104,21 +105,19 @@ class ToolEnv(ForkableMultiAgentEnv):
 
     def add_agent(self, agent_id: str) -> np.ndarray:
         states = {name: tool.new_state() for name, tool in self.tools.items() if not tool.stateless}
-        self._start_agent(agent_id, [PathState(tool_states=states)])
+        self._start_agent(agent_id, PathState(tool_states=states))
         return self._prompt
 
-    def fork_agent(self, parent: str, child: str, num_turns: int) -> np.ndarray:
+    def fork_agent(self, parent: str, child: str) -> np.ndarray:
         path = self._paths[parent]
-        if not 0 <= num_turns < len(path):
-            raise ValueError(f"Agent {parent!r} has {len(path) - 1} turns to fork at; {num_turns} were asked for.")
-        self._start_agent(child, path[: num_turns + 1])
-        return np.concatenate([self._prompt, *path[num_turns].segments])
+        states = {name: self.tools[name].copy_state(state) for name, state in path.tool_states.items()}
+        self._start_agent(child, dataclasses.replace(path, tool_states=states))
+        return np.concatenate([self._prompt, *path.segments])
 
     async def step_agent(self, agent_id: str, token_ids: np.ndarray) -> StepResult:
-        path = self._paths[agent_id]
         token_ids = np.asarray(token_ids, dtype=np.int32)
         text = turn_text(self.tokenizer, token_ids, keep=self.stop)
-        state = path[-1].with_generated(text, token_ids)
+        state = self._paths[agent_id].with_generated(text, token_ids)
         parsed = self.protocol.parse(text)
         room = self._room(state)
         turn_is_full = len(token_ids) >= (self.config.max_turn_tokens or np.inf)
@@ -126,36 +125,30 @@ class ToolEnv(ForkableMultiAgentEnv):
             return await self._end(state, StopReason.TOKEN_LIMIT)
         if isinstance(parsed, Answer):
             return await self._end(state, StopReason.ANSWER, parsed)
-        if isinstance(parsed, CallRequest):
-            return await self._call(path, state, parsed)
+        if isinstance(parsed, CallRequest) and parsed.name in self.tools:
+            return await self._call(agent_id, state, parsed)
         if room == 0 or turn_is_full:
             return await self._end(state, StopReason.TOKEN_LIMIT)
-        reason = StopReason.MALFORMED_CALL if isinstance(parsed, Malformed) else StopReason.NO_ANSWER
+        reason = StopReason.NO_ANSWER if isinstance(parsed, Nothing) else StopReason.MALFORMED_CALL
         return await self._end(state, reason)
 
-    async def _call(self, path: list[PathState], state: PathState, request: CallRequest) -> StepResult:
+    async def _call(self, agent_id: str, state: PathState, request: CallRequest) -> StepResult:
         """Executes a call; extends the agent's path unless the trajectory ends here."""
         if state.num_tool_calls >= self.config.max_tool_calls:
             return await self._end(state, StopReason.TOOL_CALL_LIMIT)
-        tool = self.tools.get(request.name)
         begin = time.perf_counter()
         try:
-            if tool is None:
-                tool_state, result = None, ToolResult(f"There is no tool {request.name}.", ToolStatus.ERROR)
-            else:
-                # A copy, for a fork may still go on from the state before this call.
-                old = state.tool_states.get(request.name)
-                tool_state = None if tool.stateless else tool.copy_state(old)
-                result = await run_tool(tool, request.argument, tool_state)
+            tool_state = state.tool_states.get(request.name)
+            result = await run_tool(self.tools[request.name], request.argument, tool_state)
         except BrokenToolError:
             call = ToolCall(request.name, ToolStatus.ERROR, time.perf_counter() - begin)
             return await self._end(state, StopReason.BROKEN_TOOL, call=call)
         call = ToolCall(request.name, result.status, time.perf_counter() - begin)
         response = encode(self.tokenizer, self.protocol.render(result.text))
-        after = state.with_call(request.name, result.status == ToolStatus.OK, tool_state, response)
+        after = state.with_call(request.name, result.status == ToolStatus.OK, response)
         if self._room(after) < 1:
             return await self._end(state, StopReason.TOKEN_LIMIT, call=call)
-        path.append(after)
+        self._paths[agent_id] = after
         return response, 0.0, False, False, {INFO_STEP: StepInfo(tool_call=call)}
 
     async def _end(
@@ -177,7 +170,7 @@ class ToolEnv(ForkableMultiAgentEnv):
         truncated = reason in _TRUNCATIONS
         return np.zeros(0, np.int32), float(reward), not truncated, truncated, {INFO_STEP: info}
 
-    def _start_agent(self, agent_id: str, path: list[PathState]) -> None:
+    def _start_agent(self, agent_id: str, path: PathState) -> None:
         if agent_id in self._paths:
             raise ValueError(f"Agent {agent_id!r} exists already.")
         self._paths[agent_id] = path

@@ -10,11 +10,10 @@ import ray
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.callbacks.utils import make_callback
-from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE
+from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_LEARNER_GROUP, COMPONENT_RL_MODULE
 from ray.rllib.utils.annotations import override
 from ray.rllib.utils.metrics import (
     ENV_RUNNER_RESULTS,
-    EVALUATION_RESULTS,
     LEARNER_RESULTS,
     NUM_ENV_STEPS_SAMPLED,
     NUM_ENV_STEPS_SAMPLED_LIFETIME,
@@ -27,7 +26,8 @@ from ray.rllib.utils.metrics import (
 from rllib_arpo import validation
 from rllib_arpo.arpo_config import ARPOConfig
 from rllib_arpo.rollout.dispatch import sample_on_group
-from rllib_arpo.rollout.metrics import rollout_metrics
+from rllib_arpo.rollout.env_runner import FORCE_WEIGHTS
+from rllib_arpo.rollout.metrics import nested, rollout_metrics
 
 if TYPE_CHECKING:
     from ray.rllib.env.env_runner_group import EnvRunnerGroup
@@ -84,33 +84,37 @@ class ARPO(Algorithm):
             fresh = self._ask_next(self.config.questions_per_batch - len(batch))
             batch, asked, rounds = batch + fresh, asked + fresh, rounds + 1
         metrics = rollout_metrics([s.stats for s in asked], time.perf_counter() - start)
-        self._log_rollout((ENV_RUNNER_RESULTS,), asked, metrics | {"resample_rounds": rounds})
+        self._log_rollout(asked, metrics | {"resample_rounds": rounds})
         return batch
 
     def _ask_next(self, num_questions: int) -> list[SampledQuestion]:
         numbers = range(self._next_question, self._next_question + num_questions)
         self._next_question = numbers.stop
-        return self._ask(self.env_runner_group, numbers, evaluation=False)
+        return self._ask(self.env_runner_group, numbers, self.config)
 
-    def _ask(self, group: EnvRunnerGroup, numbers: Sequence[int], *, evaluation: bool) -> list[SampledQuestion]:
-        return sample_on_group(
+    def _ask(self, group: EnvRunnerGroup, numbers: Sequence[int], config: ARPOConfig) -> list[SampledQuestion]:
+        """The questions with these numbers, in their order; logs what callbacks measured on the env runners."""
+        rollouts = sample_on_group(
             group,
             numbers,
-            evaluation=evaluation,
+            config,
             weight_version=self._weight_version,
             restore=lambda: self.restore_env_runners(group),
         )
+        if not config.in_evaluation:
+            self.metrics.aggregate([rollout.metrics for rollout in rollouts], key=ENV_RUNNER_RESULTS)
+        return sorted((q for rollout in rollouts for q in rollout.questions), key=lambda q: q.number)
 
-    def _log_rollout(self, prefix: tuple[str, ...], sampled: Sequence[SampledQuestion], metrics: dict) -> None:
+    def _log_rollout(self, sampled: Sequence[SampledQuestion], metrics: dict[str, float]) -> None:
         for name, value in metrics.items():
-            self.metrics.log_value((*prefix, *name.split("/")), value, reduce="mean", window=1)
+            self.metrics.log_value((ENV_RUNNER_RESULTS, *name.split("/")), value, reduce="mean", window=1)
         turns = sum(s.stats.num_turns for s in sampled)
         for key, lifetime_key, value in (
             (NUM_ENV_STEPS_SAMPLED, NUM_ENV_STEPS_SAMPLED_LIFETIME, turns),
             (NUM_EPISODES, NUM_EPISODES_LIFETIME, len(sampled)),
         ):
-            self.metrics.log_value((*prefix, key), value, reduce="sum")
-            self.metrics.log_value((*prefix, lifetime_key), value, reduce="lifetime_sum")
+            self.metrics.log_value((ENV_RUNNER_RESULTS, key), value, reduce="sum")
+            self.metrics.log_value((ENV_RUNNER_RESULTS, lifetime_key), value, reduce="lifetime_sum")
 
     def _update(self, batch: Sequence[SampledQuestion]) -> None:
         from rllib_arpo.learner.training_data import QuestionBatch
@@ -122,7 +126,9 @@ class ARPO(Algorithm):
         )
         self.metrics.aggregate(results, key=LEARNER_RESULTS)
 
-    def _push_weights(self, group: EnvRunnerGroup | None = None, runners: list[int] | None = None) -> None:
+    def _push_weights(
+        self, group: EnvRunnerGroup | None = None, runners: list[int] | None = None, *, force: bool = False
+    ) -> None:
         """Hands the learner's weights to the engines of `group` and waits until they have them.
 
         RLlib's own `sync_weights` is fire-and-forget and drops a second request in silence. An engine that did not
@@ -133,6 +139,7 @@ class ARPO(Algorithm):
             components=f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}", inference_only=True
         )[COMPONENT_LEARNER]
         self._weight_version = int(state[WEIGHTS_SEQ_NO])
+        state[FORCE_WEIGHTS] = force
         if group.num_remote_env_runners() == 0:
             group.local_env_runner.set_state(state)
             return
@@ -165,29 +172,29 @@ class ARPO(Algorithm):
         """Answers the first `evaluation_duration` held-out questions with the learner's current weights.
 
         The trees are kept in `last_evaluation`.
+
+        Returns:
+            {"env_runners": the metrics of the rollout, nested}; RLlib puts it under "evaluation" into the result.
         """
-        callback = {"callbacks_objects": self.callbacks}
-        make_callback(
-            "on_evaluate_start",
-            callbacks_functions=self.config.callbacks_on_evaluate_start,
-            kwargs={"algorithm": self, "metrics_logger": self.metrics},
-            **callback,
-        )
+        self._make_callback("on_evaluate_start")
         group = self.eval_env_runner_group or self.env_runner_group
         self._push_weights(group)
         start = time.perf_counter()
-        self.last_evaluation = self._ask(group, range(self._num_evaluation_questions(group)), evaluation=True)
+        numbers = range(self._num_evaluation_questions(group))
+        self.last_evaluation = self._ask(group, numbers, self.evaluation_config)
         metrics = rollout_metrics([s.stats for s in self.last_evaluation], time.perf_counter() - start)
-        prefix = (EVALUATION_RESULTS, ENV_RUNNER_RESULTS)
-        self._log_rollout(prefix, self.last_evaluation, metrics)
-        results = self.metrics.peek((EVALUATION_RESULTS,), default={})
-        make_callback(
-            "on_evaluate_end",
-            callbacks_functions=self.config.callbacks_on_evaluate_end,
-            kwargs={"algorithm": self, "metrics_logger": self.metrics, "evaluation_metrics": results},
-            **callback,
-        )
+        # Not through `self.metrics`: what is logged there would turn up again in the next iterations' results.
+        results = {ENV_RUNNER_RESULTS: nested(metrics | {NUM_EPISODES: len(self.last_evaluation)})}
+        self._make_callback("on_evaluate_end", evaluation_metrics=results)
         return results
+
+    def _make_callback(self, name: str, **kwargs: Any) -> None:
+        make_callback(
+            name,
+            callbacks_objects=self.callbacks,
+            callbacks_functions=getattr(self.config, f"callbacks_{name}"),
+            kwargs={"algorithm": self, "metrics_logger": self.metrics, **kwargs},
+        )
 
     def _num_evaluation_questions(self, group: EnvRunnerGroup) -> int:
         """`evaluation_duration`, or all held-out questions when there are fewer."""
@@ -205,8 +212,14 @@ class ARPO(Algorithm):
     def set_state(self, state: dict[str, Any]) -> None:
         super().set_state(state)
         self._next_question = state.get(NEXT_QUESTION, self._next_question)
+        if COMPONENT_LEARNER_GROUP in state:
+            self._push_restored_weights()
 
     @override(Algorithm)
     def restore_from_path(self, path: Any, *args: Any, **kwargs: Any) -> None:
         super().restore_from_path(path, *args, **kwargs)
-        self._push_weights()
+        self._push_restored_weights()
+
+    def _push_restored_weights(self) -> None:
+        for group in filter(None, (self.env_runner_group, self.eval_env_runner_group)):
+            self._push_weights(group, force=True)

@@ -97,10 +97,14 @@ class ARPOConfig(AlgorithmConfig):
         # Decided here, where the terminal is: a remote env runner sees none.
         self.progress_bar: bool | str = progress_mode()
 
-        # What RLlib needs to know of us.
+        self._set_rllib_defaults()
+
+    def _set_rllib_defaults(self) -> None:
+        """What differs from RLlib's own defaults."""
         self.env_runner_cls = ARPOEnvRunner
         self.callbacks_class = ConsoleCallback
         self.num_envs_per_env_runner = 16
+        self.delay_between_env_runner_restarts_s = 5.0
         self.episodes_to_numpy = False
         self.add_default_connectors_to_learner_pipeline = False
         self.add_default_connectors_to_env_to_module_pipeline = False
@@ -206,7 +210,7 @@ class ARPOConfig(AlgorithmConfig):
         learner_num_threads: int | None = NotProvided,
         **kwargs: Any,
     ) -> ARPOConfig:
-        """Sets the update (DESIGN.md, section 1, from "Group advantage" on); RLlib's own keywords go through.
+        """Sets the update (docs/design.md, section 1, from "Group advantage" on); RLlib's own keywords go through.
 
         Args:
             questions_per_batch: questions per iteration.

@@ -38,7 +38,10 @@ class DAPOConfig(ARPOConfig):
 class ReinforcePlusPlusConfig(ARPOConfig):
     """REINFORCE++ (arXiv 2501.03262): batch-normalised advantages, per-token k1 KL in the reward, no group mean.
 
-    `.training(baseline="group")` is its "-baseline" variant.
+    `.training(baseline="group")` gives the "-baseline" variant's group mean with GRPO's scale: `A = (r - group mean) /
+    (group std + 1e-6)`. The paper divides by the deviation of all the centred rewards of the batch instead, one number
+    for all tokens: with `normalize_std=False`, `A = r - group mean` is the paper's but for that factor. With either the
+    KL stays in the reward, undivided, where the paper's variant has a k2 term in the loss.
     """
 
     def __init__(self, algo_class: type[Algorithm] | None = None):

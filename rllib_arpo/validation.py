@@ -17,7 +17,8 @@ from rllib_arpo.core.branching import BRANCHING_RULES
 from rllib_arpo.core.entropy import ENTROPY_NORMALIZATIONS
 from rllib_arpo.engine import ENGINES
 from rllib_arpo.envs.registry import validate_env_config
-from rllib_arpo.rollout.env_runner import complete_env_config
+from rllib_arpo.logging.progress import DISPLAYS
+from rllib_arpo.rollout.make_env import ENV_CONFIG_KEYS, complete_env_config
 
 if TYPE_CHECKING:
     from rllib_arpo.arpo_config import ARPOConfig
@@ -35,7 +36,16 @@ CHOICES: dict[str, Iterable[str]] = {
     "loss_aggregation": LOSS_AGGREGATIONS,
     "baseline": ("group", "batch"),
     "deterministic": (False,),
+    "evaluation_parallel_to_training": (False,),
+    "evaluation_duration_unit": ("episodes",),
+    "custom_evaluation_function": (None,),
+    "progress_bar": (True, False, *DISPLAYS),
+    "normalize_std": (True, False),
+    "kl_in_reward": (True, False),
     "lora": (None,),
+    "gradient_checkpointing": (None, True, False),
+    "_env_to_module_connector": (None,),
+    "_module_to_env_connector": (None,),
     "max_weight_lag": (0,),
 }
 #: key -> smallest allowed integer.
@@ -110,7 +120,7 @@ def validate(config: ARPOConfig) -> None:
         _check_number(key, getattr(config, key), bound, inclusive)
     _check_tree(config)
     _check_update(config)
-    _check_engine_kwargs(config)
+    _check_engine(config)
     _check_model(config.model_name_or_path, config.max_context_tokens)
     _check_env(config)
     if not config.in_evaluation:
@@ -138,8 +148,8 @@ def _check_replaced_keys(config: ARPOConfig, defaults: ARPOConfig) -> None:
 def _check_choice(key: str, value: Any, allowed: Iterable[Any]) -> None:
     if value not in list(allowed):
         names = ", ".join(map(repr, allowed))
-        only = "so far only" if len(list(allowed)) == 1 else "one of"
-        raise ValueError(f"{key}={value!r}: must be {only} {names}.")
+        rule = f"so far only {names} is supported" if len(list(allowed)) == 1 else f"must be one of {names}"
+        raise ValueError(f"{key.removeprefix('_')}={value!r}: {rule}.")
 
 
 def _check_integer(key: str, value: Any, minimum: int) -> None:
@@ -180,6 +190,8 @@ def _check_update(config: ARPOConfig) -> None:
             f"max_tokens_per_pass={config.max_tokens_per_pass}: must be at least "
             f"max_context_tokens={config.max_context_tokens}, so that one trajectory fits into a pass."
         )
+    if config.kl_in_reward and not config.kl_coeff and not config.in_evaluation:
+        raise ValueError("kl_in_reward=True: needs a kl_coeff > 0.")
     if config.kl_in_reward and config.branching != "never":
         raise ValueError("kl_in_reward=True: needs branching='never', since a reward-to-go differs between siblings.")
     if config.grad_clip is None and config.log_gradients:
@@ -191,11 +203,15 @@ def _check_update(config: ARPOConfig) -> None:
         )
 
 
-def _check_engine_kwargs(config: ARPOConfig) -> None:
+def _check_engine(config: ARPOConfig) -> None:
     """Training samples from the whole distribution: log-probs of a truncated one are not the policy's."""
-    for key, neutral in (("top_p", (None, 1, 1.0)), ("top_k", (None, 0, -1)), ("min_p", (None, 0, 0.0))):
-        if config.engine_kwargs.get(key) not in neutral:
-            raise ValueError(f"engine_kwargs[{key!r}]={config.engine_kwargs[key]!r}: training samples without it.")
+    for key in ("top_p", "top_k", "min_p"):
+        if key in config.engine_kwargs:
+            raise ValueError(f"engine_kwargs[{key!r}]: training samples from the whole distribution, without {key}.")
+    if config.engine == "vllm" and config.dtype == "float64":
+        raise ValueError("dtype='float64': vLLM computes in bfloat16, float16 or float32.")
+    if isinstance(config.evaluation_duration, str):
+        raise ValueError(f"evaluation_duration={config.evaluation_duration!r}: must be a number of questions.")
 
 
 def _check_model(name: str | None, max_context_tokens: int) -> None:
@@ -233,6 +249,9 @@ def _model_context(name: str) -> int | None:
 def _check_env(config: ARPOConfig) -> None:
     if config.env is None:
         raise ValueError("env is required: call .environment('ToolMath-v0', env_config={...}).")
+    for key in ENV_CONFIG_KEYS:
+        if config.env_config.get(key, getattr(config, key)) != getattr(config, key):
+            raise ValueError(f"env_config[{key!r}] contradicts {key}={getattr(config, key)!r}: set {key} alone.")
     if not isinstance(config.env, str):
         return
     if not _global_registry.contains(ENV_CREATOR, config.env):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import ray
 from ray import tune
 
 from rllib_arpo import ARPO, ARPOConfig, DAPOConfig, GRPOConfig, ReinforcePlusPlusConfig
 from tests.helpers.configs import small_config
+from tests.helpers.parquet import parquet, row
 
 
 def message(config: ARPOConfig) -> str:
@@ -53,8 +52,8 @@ def test_the_baselines_are_valid(model_folder, config_class):
             {"branching": "random"},
             "random_fork_probability=None: branching='random' needs a probability; it has no default.",
         ),
-        ({"max_weight_lag": 1}, "max_weight_lag=1: must be so far only 0."),
-        ({"lora": {"r": 8}}, "lora={'r': 8}: must be so far only None."),
+        ({"max_weight_lag": 1}, "max_weight_lag=1: so far only 0 is supported."),
+        ({"lora": {"r": 8}}, "lora={'r': 8}: so far only None is supported."),
         ({"max_response_tokens": 2000}, "max_response_tokens=2000: must not exceed max_context_tokens=1024."),
         (
             {"max_tokens_per_pass": 500},
@@ -65,7 +64,15 @@ def test_the_baselines_are_valid(model_folder, config_class):
             {"kl_in_reward": True},
             "kl_in_reward=True: needs branching='never', since a reward-to-go differs between siblings.",
         ),
-        ({"engine_kwargs": {"top_p": 0.9}}, "engine_kwargs['top_p']=0.9: training samples without it."),
+        (
+            {"engine_kwargs": {"top_p": 0.9}},
+            "engine_kwargs['top_p']: training samples from the whole distribution, without top_p.",
+        ),
+        (
+            {"evaluation_duration_unit": "timesteps"},
+            "evaluation_duration_unit='timesteps': so far only 'episodes' is supported.",
+        ),
+        ({"progress_bar": "loud"}, "progress_bar='loud': must be one of True, False, 'bar', 'lines', 'off'."),
         ({"gamma": 0.9}, "gamma has no meaning in ARPOConfig; use nothing: a trajectory's reward is not discounted."),
         ({"train_batch_size": 64}, "train_batch_size has no meaning in ARPOConfig; use questions_per_batch."),
         (
@@ -135,20 +142,6 @@ def test_a_folder_that_holds_no_model(tmp_path):
 
 def test_missing_hub_model():
     assert message(small_config("nobody/no-such-model")).startswith("model_name_or_path='nobody/no-such-model': cannot")
-
-
-def parquet(path, rows) -> str:
-    pq.write_table(pa.Table.from_pylist(rows), path)
-    return str(path)
-
-
-def row(question: str = "What is 1 + 1?", answer: str = "2") -> dict:
-    return {
-        "prompt": [{"role": "user", "content": question}],
-        "ability": "math",
-        "reward_model": {"ground_truth": answer},
-        "extra_info": {"index": 0},
-    }
 
 
 def questions_from(model: str, path: str) -> ARPOConfig:

@@ -31,8 +31,8 @@ class Tool(ABC):
     """A tool; one instance serves all trajectories of an environment at once.
 
     A subclass is a dataclass whose fields are its configuration (`env_config["tools"][name]`). A tool that keeps
-    something per trajectory returns it from `new_state`, changes it in `__call__`, and says how to copy it: every call
-    works on a copy, so that a fork can go on from any earlier turn. A tool without such a state sets `stateless`.
+    something per trajectory returns it from `new_state`, changes it in `__call__`, and says how to copy it for a fork.
+    A tool without such a state sets `stateless`.
 
     Attributes:
         name: the tag that calls it.

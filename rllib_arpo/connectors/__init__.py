@@ -37,11 +37,31 @@ def reward_connectors(config: ARPOConfig) -> list[ConnectorV2]:
     return pieces
 
 
+def user_connectors(config: ARPOConfig, input_observation_space, input_action_space) -> list[ConnectorV2]:
+    """The pieces of `config.learners(learner_connector=...)`, read as RLlib reads them.
+
+    Raises:
+        ValueError: the function returned anything but a `ConnectorV2` or a list of them.
+    """
+    if config._learner_connector is None:
+        return []
+    made = config._learner_connector(input_observation_space, input_action_space)
+    pieces = list(made) if isinstance(made, (list, tuple)) else [made]
+    if not all(isinstance(piece, ConnectorV2) for piece in pieces):
+        raise ValueError(f"learner_connector must return a ConnectorV2 or a list of them, not {made!r}.")
+    return pieces
+
+
 def build_learner_pipeline(
     config: ARPOConfig, input_observation_space=None, input_action_space=None
 ) -> LearnerConnectorPipeline:
-    """From episodes to PACKED_TREES; RLlib's default pieces, which pad and batch single steps, are not among them."""
+    """From episodes to PACKED_TREES; RLlib's default pieces, which pad and batch single steps, are not among them.
+
+    The user's pieces run first, on the learners only: the driver plans the update (denominators, reward statistics)
+    from the episodes as they were sampled.
+    """
     pieces = [
+        *user_connectors(config, input_observation_space, input_action_space),
         *reward_connectors(config),
         BASELINES[config.baseline](config),
         LeafWeights(

@@ -10,6 +10,8 @@ LAYOUTS = "layouts"
 LEAF_REWARDS = "leaf_rewards"
 LEAF_ADVANTAGES = "leaf_advantages"
 LEAF_WEIGHTS = "leaf_weights"
+#: What the baseline divides the rewards of the whole batch by: one float, the same on every learner.
+REWARD_SCALE = "reward_scale"
 NODE_ATTRIBUTIONS = "node_attributions"
 PACKED_TREES = "packed_trees"
 

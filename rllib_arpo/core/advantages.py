@@ -1,4 +1,4 @@
-"""From the rewards of a question's leaves to the advantage of each node of its tree (DESIGN.md, section 1).
+"""From the rewards of a question's leaves to the advantage of each node of its tree (docs/design.md, section 1).
 
 L: the leaves that count, in `TreeLayout.leaves` order. N: the nodes of the layout. T: packed tokens. All in float64.
 """
@@ -38,7 +38,16 @@ def batch_advantages(rewards: np.ndarray, batch_mean: float, batch_std: float) -
 
     The mean and the standard deviation are those over all the trajectories of the batch that count.
     """
-    return (np.asarray(rewards, dtype=np.float64) - batch_mean) / (batch_std + STD_EPSILON)
+    return (np.asarray(rewards, dtype=np.float64) - batch_mean) / batch_reward_scale(batch_std)
+
+
+def batch_reward_scale(batch_std: float) -> float:
+    """What `batch_advantages` divides by: `batch std + 1e-6`.
+
+    1 where all the rewards of the batch are equal (but for rounding): then their advantages are 0 in any case, and a
+    KL penalty, which is divided by the same number, must not become a million times as large.
+    """
+    return batch_std + STD_EPSILON if batch_std > STD_EPSILON else 1.0
 
 
 def overlong_penalty(num_generated: int, max_response_tokens: int, overlong_buffer_tokens: int) -> float:
@@ -135,7 +144,7 @@ def leaf_weights(
     leaf_weighting: str,
     max_response_tokens: int,
 ) -> np.ndarray:
-    """Unnormalised weights of the leaves; divided by the minibatch's `loss_denominator` they are DESIGN's w_l.
+    """Unnormalised weights of the leaves; divided by the minibatch's `loss_denominator` they are docs/design.md's w_l.
 
     Args:
         tree, layout: the question; the layout fixes which leaves count and their order.

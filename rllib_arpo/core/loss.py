@@ -1,4 +1,4 @@
-"""The clipped objective on a packed tree, token by token (DESIGN.md, section 1, "One pass over the tree").
+"""The clipped objective on a packed tree, token by token (docs/design.md, section 1, "One pass over the tree").
 
 Everything here is per token and unnormalised: the learner sums over its loss tokens and divides by the global
 denominator of the minibatch. K: the loss tokens of one pass.

@@ -33,6 +33,7 @@ from rllib_arpo.connectors.columns import (
     OLD_LOG_PROBS,
     PACKED_TREES,
     REFERENCE_LOG_PROBS,
+    REWARD_SCALE,
     REWARD_STATISTICS,
     TREES,
     WEIGHT,
@@ -164,8 +165,9 @@ class ARPOTorchLearner(TorchLearner):
         question_ids = [columns[TREES][question].question_id for question in minibatch.questions]
         self._zero_gradients()
         failed: set[int] = set()
+        scalars = {DENOMINATOR: minibatch.denominator, REWARD_SCALE: columns[REWARD_SCALE]}
         for group in group_into_passes(pieces, self.config.max_tokens_per_pass):
-            if not self._accumulate_gradients(group, minibatch.denominator):
+            if not self._accumulate_gradients(group, scalars):
                 failed.update(piece.question for piece in group)
         failed_ids = gather_names([columns[TREES][q].question_id for q in sorted(failed)], self.distributed)
         if failed_ids:
@@ -187,10 +189,9 @@ class ARPOTorchLearner(TorchLearner):
         for optimizer in self._optimizer_parameters:
             optimizer.zero_grad(set_to_none=True)
 
-    def _accumulate_gradients(self, pieces: Sequence[Piece], denominator: float) -> bool:
+    def _accumulate_gradients(self, pieces: Sequence[Piece], scalars: dict[str, float]) -> bool:
         """Forward and backward of one pass, whose activations are gone on return; False if the loss is not finite."""
-        batch = pass_to_tensors(pieces, self._device)
-        batch[DENOMINATOR] = denominator
+        batch = pass_to_tensors(pieces, self._device) | scalars
         fwd_out = self.module[DEFAULT_MODULE_ID].forward_train(batch)
         losses = self.compute_losses(fwd_out={DEFAULT_MODULE_ID: fwd_out}, batch={DEFAULT_MODULE_ID: batch})
         loss = losses[DEFAULT_MODULE_ID]
@@ -203,11 +204,11 @@ class ARPOTorchLearner(TorchLearner):
     def compute_loss_for_module(
         self, *, module_id: str, config: ARPOConfig, batch: dict[str, Any], fwd_out: dict[str, Tensor]
     ) -> Tensor:
-        """Minus the objective J of one pass (DESIGN.md, section 1), its share of the minibatch's.
+        """Minus the objective J of one pass (docs/design.md, section 1), its share of the minibatch's.
 
         Args:
             module_id, config: as in RLlib.
-            batch: the columns of `pass_to_tensors` and DENOMINATOR.
+            batch: the columns of `pass_to_tensors`, DENOMINATOR and REWARD_SCALE.
             fwd_out: LOG_PROBS and ENTROPY, [K].
         """
         log_probs, entropy = fwd_out[LOG_PROBS], fwd_out[ENTROPY]

@@ -1,4 +1,10 @@
-"""REINFORCE++'s KL penalty: in the reward of each token instead of in the loss (arXiv 2501.03262, eq. 5)."""
+"""REINFORCE++'s KL penalty: in the reward of each token instead of in the loss (arXiv 2501.03262, eq. 5).
+
+The advantage of token t is the normalised return `r - kl_coeff * sum of kl from t on`. The paper takes the mean and
+the standard deviation over the returns of all the tokens of the batch; here they are those of the rewards `r` alone,
+and the KL is divided by the same deviation. Reward and penalty keep their proportion, which is what `kl_coeff` sets,
+and the deviation is known before the first forward pass: in an update of a single step the KL is not.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rllib_arpo.connectors.columns import A_NEG, A_POS, END, LOSS_MASK, PARENT, WEIGHT
+from rllib_arpo.connectors.columns import A_NEG, A_POS, END, LOSS_MASK, PARENT, REWARD_SCALE, WEIGHT
 from rllib_arpo.core.advantages import kl_reward_to_go
 
 
 def subtract_kl_to_go(batch: dict[str, Any], kl: Tensor, kl_coeff: float) -> dict[str, Any]:
-    """`A_t = A - kl_coeff * sum of kl from t to the end of the path`, for trajectories that share only the prompt.
+    """`A_t = A - kl_coeff * (sum of kl from t to the end of the path) / REWARD_SCALE`, without forks.
 
     Args:
-        batch: the columns of a pass, in which one leaf passes each loss token, so that `a_pos + a_neg = W A`.
+        batch: the columns of a pass, in which one leaf passes each loss token, so that `a_pos + a_neg = W A`; and
+            REWARD_SCALE, what the rewards were divided by (with `baseline="batch"` the batch's std + 1e-6, else 1).
         kl: [K], k1 KL of the policy at the start of the update to the reference, without gradient.
         kl_coeff: the coefficient of the penalty.
 
@@ -29,5 +36,6 @@ def subtract_kl_to_go(batch: dict[str, Any], kl: Tensor, kl_coeff: float) -> dic
     kl_of_tokens = torch.zeros(len(loss_mask), dtype=torch.float64)
     kl_of_tokens[torch.from_numpy(loss_mask)] = kl.detach().double().cpu()
     to_go = torch.from_numpy(kl_reward_to_go(kl_of_tokens.numpy(), parent, end, loss_mask)[loss_mask])
-    net = batch[A_POS] + batch[A_NEG] - kl_coeff * batch[WEIGHT] * to_go.to(kl.device)
+    penalty = kl_coeff * to_go.to(kl.device) / batch[REWARD_SCALE]
+    net = batch[A_POS] + batch[A_NEG] - batch[WEIGHT] * penalty
     return {**batch, A_POS: net.clamp(min=0.0), A_NEG: net.clamp(max=0.0)}

@@ -65,7 +65,7 @@ def add_questions(totals: Totals, columns: dict[str, Any]) -> None:
 
 
 def summarize(sums: dict[Total, float], gradient_norms: Sequence[float], has_reference: bool) -> dict[str, float]:
-    """DESIGN.md's metrics of one update. A mean without a single token or step is left out.
+    """docs/design.md's metrics of one update. A mean without a single token or step is left out.
 
     `policy_loss` and `grad_norm` (before clipping) are means over optimizer steps; `entropy`, `ratio_mean`, `kl` (k3,
     to the reference model) and `engine_logprob_gap` are means over unique loss tokens, all epochs; `clip_fraction` is

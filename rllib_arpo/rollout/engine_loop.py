@@ -38,7 +38,6 @@ class EngineLoop:
         self._submitted: list[GenerationRequest] = []
         self._cancelled: list[str] = []
         self._wake = asyncio.Event()
-        self.num_generated_tokens = 0
 
     async def __aenter__(self) -> EngineLoop:
         self._task = asyncio.create_task(self._run())
@@ -105,7 +104,6 @@ class EngineLoop:
             self._call_once(pending, event.entropies)
             return
         del self._pending[event.request_id]
-        self.num_generated_tokens += len(event.token_ids)
         if event.finish_reason != "error":
             self._call_once(pending, event.entropies)
         if not pending.future.done():

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import ray
+from ray.rllib.callbacks.utils import make_callback
 from ray.rllib.core import COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 from ray.rllib.env import INPUT_ENV_SINGLE_SPACES, INPUT_ENV_SPACES
 from ray.rllib.env.env_context import EnvContext
@@ -18,41 +20,21 @@ from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from ray.rllib.utils.annotations import override
 from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME, WEIGHTS_SEQ_NO
-from ray.tune.registry import ENV_CREATOR, _global_registry
 
 from rllib_arpo.engine import make_engine
 from rllib_arpo.engine.engine import Engine, EngineConfig
 from rllib_arpo.envs.forkable_env import ForkableMultiAgentEnv
 from rllib_arpo.logging.progress import RolloutProgress
+from rllib_arpo.rollout.make_env import make_env
 from rllib_arpo.rollout.metrics import rollout_metrics
-from rllib_arpo.rollout.questions import SampledQuestion, sample_questions
+from rllib_arpo.rollout.questions import Rollout, RolloutError, SampledQuestion, run_rollout
 from rllib_arpo.rollout.settings import RolloutSettings
 
 if TYPE_CHECKING:
-    from rllib_arpo.arpo import ARPOConfig
+    from rllib_arpo.arpo_config import ARPOConfig
 
-#: Config attributes that every environment finds in its `env_config`, beside what the user put there.
-ENV_CONFIG_KEYS = (
-    "model_name_or_path",
-    "max_context_tokens",
-    "max_response_tokens",
-    "max_turn_tokens",
-    "max_tool_calls",
-)
-
-
-def complete_env_config(config: ARPOConfig) -> dict[str, Any]:
-    """The user's `env_config`, completed by `ENV_CONFIG_KEYS` and the seed; the user's values win."""
-    shared = {key: getattr(config, key) for key in ENV_CONFIG_KEYS}
-    return {**shared, "seed": config.seed or 0, **config.env_config}
-
-
-def make_env(config: ARPOConfig, worker_index: int = 0) -> ForkableMultiAgentEnv:
-    """Builds the environment that `config` names."""
-    context = EnvContext(complete_env_config(config), worker_index=worker_index, num_workers=config.num_env_runners)
-    if isinstance(config.env, str):
-        return _global_registry.get(ENV_CREATOR, config.env)(context)
-    return config.env(context)
+#: Key of `set_state`'s state: load the weights even if the engine has their version. Two checkpoints may share one.
+FORCE_WEIGHTS = "force_weights"
 
 
 class ARPOEnvRunner(MultiAgentEnvRunner):
@@ -66,7 +48,9 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
     @override(MultiAgentEnvRunner)
     def __init__(self, config: ARPOConfig, **kwargs: Any):
         self._engine_thread = ThreadPoolExecutor(1, thread_name_prefix="engine")
-        self._own_questions: Iterator[int] = itertools.count()
+        # Only for RLlib's own `sample()`: the env runners share the questions out among themselves.
+        first, stride = max(kwargs.get("worker_index") or 0, 1) - 1, max(config.num_env_runners, 1)
+        self._own_questions: Iterator[int] = itertools.count(first, stride)
         self._envs: dict[bool, list[ForkableMultiAgentEnv]] = {}
         super().__init__(config=config, **kwargs)
 
@@ -76,6 +60,7 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
         self._envs[self.config.in_evaluation] = self._make_envs(self.config)
         self.env = self._envs[self.config.in_evaluation][0]
         self.num_envs = len(self._envs[self.config.in_evaluation])
+        self._make_callback("on_environment_created", env=self.env, env_context=EnvContext(self.config.env_config, 0))
 
     def _make_envs(self, config: ARPOConfig) -> list[ForkableMultiAgentEnv]:
         envs = [make_env(config, self.worker_index or 0) for _ in range(config.num_envs_per_env_runner)]
@@ -122,6 +107,21 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
             self.metrics.log_value(tuple(name.split("/")), value, window=1)
         return [s.episode for s in sampled]
 
+    def rollout(
+        self, numbers: Sequence[int], *, evaluation: bool = False, weight_version: int | None = None
+    ) -> Rollout | RolloutError:
+        """What the driver calls: `sample_questions`, with an error as a value.
+
+        RLlib lets an env runner exit on any exception, after which nobody knows the cause.
+        """
+        try:
+            questions = self.sample_questions(numbers, evaluation=evaluation, weight_version=weight_version)
+        except Exception as error:
+            # A ValueError is bad data or a bug in the environment: the same questions would raise it again.
+            name = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+            return RolloutError(f"{name}{error}", traceback.format_exc(), retry=not isinstance(error, ValueError))
+        return Rollout(questions, self.metrics.reduce())
+
     def sample_questions(
         self,
         numbers: Sequence[int],
@@ -146,30 +146,49 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
                 f"Env runner {self.worker_index} has weights {self.engine.weight_version}, not {weight_version}."
             )
         config = self.config if evaluation == self.config.in_evaluation else self._evaluation_config()
-        if evaluation not in self._envs:
-            self._envs[evaluation] = self._make_envs(config)
         settings = RolloutSettings.from_config(config, explore=config.explore if explore is None else explore)
-        sampled = self._run_all(list(numbers), self._envs[evaluation], settings)
-        self.num_env_steps_sampled_lifetime += sum(s.stats.num_turns for s in sampled)
-        return sampled
-
-    def _run_all(
-        self, numbers: list[int], envs: list[ForkableMultiAgentEnv], settings: RolloutSettings
-    ) -> list[SampledQuestion]:
+        envs = self._env_pool(evaluation)
         label = f"rollout {self.worker_index}" if self.worker_index else "rollout"
         with RolloutProgress(len(numbers), label, enabled=self.config.progress_bar) as progress:
-            return asyncio.run(
-                sample_questions(numbers, envs, self.engine, self._engine_thread, settings, progress.update)
+            coroutine = run_rollout(numbers, envs, self.engine, self._engine_thread, settings, progress.update)
+            # In a thread of its own: a notebook has an event loop in this one.
+            with ThreadPoolExecutor(1, thread_name_prefix="rollout") as thread:
+                sampled = thread.submit(asyncio.run, coroutine).result()
+        self.num_env_steps_sampled_lifetime += sum(s.stats.num_turns for s in sampled)
+        self._call_back(sampled)
+        return sampled
+
+    def _call_back(self, sampled: Sequence[SampledQuestion]) -> None:
+        """RLlib's callbacks for finished episodes and for the whole sample."""
+        for index, question in enumerate(sampled):
+            self._make_callback(
+                "on_episode_end",
+                episode=question.episode,
+                env=self.env,
+                env_index=index % self.num_envs,
+                rl_module=None,
             )
+        self._make_callback("on_sample_end", samples=[question.episode for question in sampled])
+
+    def _make_callback(self, name: str, **kwargs: Any) -> None:
+        make_callback(
+            name,
+            callbacks_objects=self._callbacks,
+            callbacks_functions=getattr(self.config, f"callbacks_{name}"),
+            kwargs={"env_runner": self, "metrics_logger": self.metrics, **kwargs},
+        )
 
     def _evaluation_config(self) -> ARPOConfig:
         return self.config.get_evaluation_config_object()
 
-    def num_questions(self, *, evaluation: bool) -> int | None:
-        """How many different questions the task has; None when they are generated without end."""
+    def _env_pool(self, evaluation: bool) -> list[ForkableMultiAgentEnv]:
         if evaluation not in self._envs:
             self._envs[evaluation] = self._make_envs(self._evaluation_config())
-        return self._envs[evaluation][0].num_questions
+        return self._envs[evaluation]
+
+    def num_questions(self, *, evaluation: bool) -> int | None:
+        """How many different questions the task has; None when they are generated without end."""
+        return self._env_pool(evaluation)[0].num_questions
 
     @override(MultiAgentEnvRunner)
     def get_spaces(self) -> dict[str, tuple]:
@@ -188,7 +207,7 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
 
     @override(MultiAgentEnvRunner)
     def set_state(self, state: dict[str, Any]) -> None:
-        """Loads the weights in `state`, if any, into the engine, unless it has that version."""
+        """Loads the weights in `state`, if any, into the engine, unless it has that version already."""
         if NUM_ENV_STEPS_SAMPLED_LIFETIME in state:
             self.num_env_steps_sampled_lifetime = state[NUM_ENV_STEPS_SAMPLED_LIFETIME]
         if COMPONENT_RL_MODULE not in state or self.env is None:
@@ -197,7 +216,7 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
         if isinstance(weights, ray.ObjectRef):
             weights = ray.get(weights)
         version = int(state.get(WEIGHTS_SEQ_NO, 0))
-        if version != self.engine.weight_version:
+        if version != self.engine.weight_version or state.get(FORCE_WEIGHTS):
             self._call_engine("update_weights", weights[DEFAULT_MODULE_ID].items(), version)
         self._weights_seq_no = version
 

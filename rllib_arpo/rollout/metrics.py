@@ -1,4 +1,4 @@
-"""Rollout metrics: exact means over the questions of one iteration, under the names of DESIGN.md, section 3.
+"""Rollout metrics: exact means over the questions of one iteration, under the names of docs/design.md, section 3.
 
 Every question is boiled down to a `QuestionStats` where it was sampled; `rollout_metrics` sums them up. No metric is
 named after an agent, since fork ids would make the names unbounded.
@@ -7,8 +7,9 @@ named after an agent, since fork ids would make the names unbounded.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -42,7 +43,7 @@ class QuestionStats:
 
     @property
     def has_signal(self) -> bool:
-        """Whether the rewards of the trajectories that count differ: only then is an advantage other than 0."""
+        """Whether the rewards of the trajectories that count differ, before any overlong penalty (as DAPO filters)."""
         counted = {
             reward
             for reward, reason in zip(self.rewards, self.stop_reasons, strict=True)
@@ -78,6 +79,7 @@ def rollout_metrics(questions: Sequence[QuestionStats], seconds: float) -> dict[
     return {
         "episode_return_mean": _mean([r for q in questions for r in q.rewards]),
         "accuracy": _mean([a for q in questions for a in q.accuracies]),
+        "pass_at_k": _mean([any(a > 0 for a in q.accuracies) for q in questions]),
         "format_valid": _mean([f for q in questions for f in q.formats_valid]),
         "response_tokens_mean": _mean([n for q in questions for n in q.path_tokens]),
         "entropy/initial": _mean([e for q in questions for e in q.branching.initial_entropies]),
@@ -96,6 +98,18 @@ def rollout_metrics(questions: Sequence[QuestionStats], seconds: float) -> dict[
         **_tool_metrics([call for q in questions for call in q.tool_calls]),
         **_stop_metrics([reason for q in questions for reason in q.stop_reasons]),
     }
+
+
+def nested(metrics: Mapping[str, float]) -> dict[str, Any]:
+    """{"a/b": 1} as {"a": {"b": 1}}, the shape of RLlib's result dict."""
+    result: dict[str, Any] = {}
+    for name, value in metrics.items():
+        *groups, last = name.split("/")
+        place = result
+        for group in groups:
+            place = place.setdefault(group, {})
+        place[last] = value
+    return result
 
 
 def _tool_metrics(calls: Sequence[ToolCall]) -> dict[str, float]:

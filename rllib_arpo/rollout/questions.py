@@ -7,9 +7,10 @@ event loop of its own.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from typing import Any
 
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 
@@ -31,15 +32,35 @@ class SampledQuestion:
     stats: QuestionStats
 
 
-async def sample_questions(
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """What an env runner sampled, and what callbacks logged meanwhile (the state of a `MetricsLogger`)."""
+
+    questions: list[SampledQuestion]
+    metrics: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutError:
+    """Why an env runner could not sample; `retry`: whether a restarted env runner might."""
+
+    message: str
+    traceback: str
+    retry: bool
+
+
+async def run_rollout(
     numbers: Sequence[int],
     envs: Sequence[ForkableMultiAgentEnv],
     engine: Engine,
     engine_thread: Executor,
     settings: RolloutSettings,
-    on_progress: Callable[[int, int, int], None] = lambda questions, tokens, forks: None,
+    on_progress: Callable[..., None] = lambda **_amounts: None,
 ) -> list[SampledQuestion]:
     """Samples the questions with these numbers, as many at a time as there are `envs`; results in their order.
+
+    Args:
+        on_progress: is called with what has just been done: `tokens=`, `forks=`, `questions=`.
 
     Raises:
         Exception: the first error of an environment or of the engine, which ends all questions.
@@ -48,9 +69,11 @@ async def sample_questions(
     waiting = iter(numbers)
 
     async def work(env: ForkableMultiAgentEnv, loop: EngineLoop) -> None:
-        async for sampled in _sample_each(waiting, env, loop, settings, engine.vocab_size):
-            results[sampled.number] = sampled
-            on_progress(1, sampled.stats.num_generated_tokens, sampled.stats.num_forks)
+        for number in waiting:
+            sampler = TreeSampler(env, loop, settings, engine.vocab_size, on_progress)
+            tree, counts = await sampler.sample(number)
+            results[number] = SampledQuestion(number, tree_to_episode(tree), question_stats(tree, counts))
+            on_progress(questions=1)
 
     async with EngineLoop(engine, engine_thread) as loop:
         try:
@@ -60,16 +83,6 @@ async def sample_questions(
         except BaseExceptionGroup as errors:
             raise _first(errors) from errors
     return [results[number] for number in numbers]
-
-
-async def _sample_each(
-    waiting: Iterator[int], env: ForkableMultiAgentEnv, loop: EngineLoop, settings: RolloutSettings, vocab_size: int
-):
-    """Yields the questions of one environment; `waiting` is shared by all environments."""
-    sampler = TreeSampler(env, loop, settings, vocab_size)
-    for number in waiting:
-        tree, counts = await sampler.sample(number)
-        yield SampledQuestion(number, tree_to_episode(tree), question_stats(tree, counts))
 
 
 def _first(errors: BaseExceptionGroup) -> BaseException:

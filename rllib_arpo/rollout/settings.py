@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from rllib_arpo.core.branching import BranchingParams
 
 if TYPE_CHECKING:
-    from rllib_arpo.arpo import ARPOConfig
+    from rllib_arpo.arpo_config import ARPOConfig
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutSettings:
-    """Settings of adaptive rollout (DESIGN.md, section 1); the attributes bear the names of `ARPOConfig`.
+    """Settings of adaptive rollout (docs/design.md, section 1); the attributes bear the names of `ARPOConfig`.
 
     `temperature` 0 decodes greedily. `max_turn_tokens` None leaves a turn as long as the response may be.
     """
@@ -22,7 +22,6 @@ class RolloutSettings:
     num_initial_rollouts: int
     branching: BranchingParams
     entropy_window: int
-    entropy_estimator: str
     entropy_normalization: str
     temperature: float
     max_context_tokens: int
@@ -49,7 +48,6 @@ class RolloutSettings:
                 random_fork_probability=config.random_fork_probability,
             ),
             entropy_window=config.entropy_window,
-            entropy_estimator=config.entropy_estimator,
             entropy_normalization=config.entropy_normalization,
             temperature=config.temperature if explore else 0.0,
             max_context_tokens=config.max_context_tokens,

@@ -1,6 +1,6 @@
 """Adaptive rollout of one question: every trajectory is a coroutine, forks are coroutines that it starts.
 
-Follows DESIGN.md, section 1, "Adaptive rollout"; the numbers in brackets below are its rules.
+Follows docs/design.md, section 1, "Adaptive rollout"; the numbers in brackets below are its rules.
 """
 
 from __future__ import annotations
@@ -76,6 +76,13 @@ class _Agent:
         )
 
 
+def _plain_step_info(terminated: bool, truncated: bool) -> StepInfo:
+    """For an environment that tells no `StepInfo`: a terminated agent has answered, a truncated one hit a limit."""
+    if terminated:
+        return StepInfo(stop_reason=StopReason.ANSWER, format_valid=True)
+    return StepInfo(stop_reason=StopReason.TOKEN_LIMIT if truncated else None)
+
+
 class TreeSampler:
     """Samples the tree of one question in one environment."""
 
@@ -85,13 +92,13 @@ class TreeSampler:
         engine: EngineLoop,
         settings: RolloutSettings,
         vocab_size: int,
-        on_fork: Callable[[int], None] = lambda children: None,
+        on_progress: Callable[..., None] = lambda **_amounts: None,
     ):
         self._env = env
         self._engine = engine
         self._settings = settings
         self._vocab_size = vocab_size
-        self._on_fork = on_fork
+        self._on_progress = on_progress
 
     async def sample(self, question: int) -> tuple[QuestionTree, BranchingCounts]:
         """Asks question number `question` and returns its tree: M trajectories, fewer only after a deadline."""
@@ -103,16 +110,25 @@ class TreeSampler:
         observations, infos = self._env.reset(
             options={OPTION_QUESTION: question, OPTION_NUM_ROOTS: settings.num_initial_rollouts}
         )
-        prompt = np.asarray(observations["0"], np.int32)
-        self._agents = [_Agent(agent, list(map(int, obs)), len(prompt)) for agent, obs in observations.items()]
+        self._prompt = np.asarray(observations["0"], np.int32)
+        self._agents = [self._root(agent, observation) for agent, observation in observations.items()]
         try:
             async with asyncio.timeout(settings.question_deadline_s):
                 await self._run_all(self._agents)
                 await self._run_all(self._top_up())
         except TimeoutError:
             pass  # [6] who has not ended by now has no stop reason yet: `finished` calls it DEADLINE.
-        tree = QuestionTree(str(infos["0"]["question_id"]), prompt, tuple(a.finished() for a in self._agents))
-        return tree, self._counts
+        trajectories = tuple(agent.finished() for agent in self._agents)
+        question_id = infos.get("0", {}).get("question_id", question)
+        return QuestionTree(str(question_id), self._prompt, trajectories), self._counts
+
+    def _root(self, agent_id: str, observation: np.ndarray, *, topped_up: bool = False) -> _Agent:
+        if not np.array_equal(observation, self._prompt):
+            raise ValueError(f"{self._name()} gave agent {agent_id} another prompt than agent 0.")
+        return _Agent(agent_id, self._prompt.tolist(), len(self._prompt), topped_up=topped_up)
+
+    def _name(self) -> str:
+        return f"{type(self._env).__name__}, question {self._question},"
 
     async def _run_all(self, agents: list[_Agent]) -> None:
         """Runs `agents` and every fork that they start until all have ended."""
@@ -123,10 +139,8 @@ class TreeSampler:
     def _top_up(self) -> list[_Agent]:
         """[5] What forks left of the budget is filled with fresh trajectories, all at once; they never fork."""
         first = self._settings.num_initial_rollouts
-        added = []
-        for i in range(first, first + self._fork_budget):
-            prompt = self._env.add_agent(str(i))
-            added.append(_Agent(str(i), list(map(int, prompt)), len(prompt), topped_up=True))
+        names = map(str, range(first, first + self._fork_budget))
+        added = [self._root(name, self._env.add_agent(name), topped_up=True) for name in names]
         self._agents += added
         return added
 
@@ -135,6 +149,7 @@ class TreeSampler:
         while agent.stop is None:
             max_tokens = self._turn_limit(agent)
             if max_tokens < 1:
+                # Only an environment without limits of its own gets here; its rewards so far stand.
                 agent.stop = StepInfo(stop_reason=StopReason.TOKEN_LIMIT)
                 return
             finished = await self._engine.generate(
@@ -151,7 +166,13 @@ class TreeSampler:
         observation, reward, terminated, truncated, info = await self._env.step_agent(
             agent.agent_id, finished.token_ids
         )
-        step: StepInfo = info[INFO_STEP]
+        step: StepInfo = info.get(INFO_STEP) or _plain_step_info(terminated, truncated)
+        ended = terminated or truncated
+        if ended != (step.stop_reason is not None):
+            raise ValueError(
+                f"{self._name()} stepped agent {agent.agent_id} with terminated={terminated}, truncated={truncated} "
+                f"and stop_reason={step.stop_reason}: an agent has a stop reason exactly when it ends."
+            )
         observation = np.asarray(observation, np.int32)
         agent.turns.append(
             Turn(
@@ -165,7 +186,8 @@ class TreeSampler:
         )
         agent.context += [*finished.token_ids.tolist(), *observation.tolist()]
         agent.reward += float(reward)
-        if terminated or truncated:
+        self._on_progress(tokens=len(finished.token_ids))
+        if ended:
             agent.stop = step
 
     def _turn_limit(self, agent: _Agent) -> int:
@@ -212,16 +234,15 @@ class TreeSampler:
         counts.fork_events += children > 0
         for _ in range(children):
             self._fork(agent, num_path_turns)
-        if children:
-            self._on_fork(children)
+        self._on_progress(forks=children)
 
     def _fork(self, parent: _Agent, num_path_turns: int) -> None:
         child_id = f"{parent.agent_id}.{parent.num_children}"
-        prefix = [int(token) for token in self._env.fork_agent(parent.agent_id, child_id, num_path_turns)]
+        prefix = [int(token) for token in self._env.fork_agent(parent.agent_id, child_id)]
         if prefix != parent.context:
             raise ValueError(
-                f"{type(self._env).__name__}.fork_agent gave agent {child_id} of question {self._question} "
-                f"{len(prefix)} tokens that are not the {len(parent.context)} tokens of its parent's path."
+                f"{self._name()} forked agent {child_id} with {len(prefix)} tokens that are not the "
+                f"{len(parent.context)} tokens of its parent's path."
             )
         parent.num_children += 1
         self._fork_budget -= 1

@@ -6,8 +6,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.connectors.learner import LearnerConnectorPipeline
 
+from rllib_arpo.arpo_config import ARPOConfig
 from rllib_arpo.connectors import build_learner_pipeline
 from rllib_arpo.connectors.attribution import Attribution
 from rllib_arpo.connectors.columns import (
@@ -17,6 +19,7 @@ from rllib_arpo.connectors.columns import (
     LEAF_WEIGHTS,
     NODE_ATTRIBUTIONS,
     PACKED_TREES,
+    REWARD_SCALE,
     REWARD_STATISTICS,
     TREES,
 )
@@ -81,6 +84,7 @@ def test_group_advantage_without_std():
     batch = call(GroupAdvantage(normalize_std=False), **{LEAF_REWARDS: [np.array([1.0, 0.0, 0.5])]})
 
     np.testing.assert_allclose(batch[LEAF_ADVANTAGES], [[0.5, -0.5, 0.0]])
+    assert batch[REWARD_SCALE] == 1.0
 
 
 def test_batch_advantage_reads_the_statistics_of_the_whole_batch():
@@ -88,6 +92,7 @@ def test_batch_advantage_reads_the_statistics_of_the_whole_batch():
 
     np.testing.assert_allclose(batch[LEAF_ADVANTAGES][0], [0.5, 0.0])
     np.testing.assert_allclose(batch[LEAF_ADVANTAGES][1], [-1.0])
+    assert batch[REWARD_SCALE] == 2.0
 
 
 @pytest.mark.parametrize(
@@ -158,6 +163,7 @@ def pipeline(**overrides) -> LearnerConnectorPipeline:
         "loss_aggregation": "token_mean",
         "leaf_weighting": "uniform",
         "attribution": "soft",
+        "_learner_connector": None,
     }
     return build_learner_pipeline(SimpleNamespace(**values | overrides))
 
@@ -185,6 +191,37 @@ def test_the_pipeline_from_episodes_to_packed_trees(question):
     np.testing.assert_allclose(packed.a_pos, [0, 0, good, good, 0, good, 0, 0, 0, good], atol=1e-6)
     np.testing.assert_allclose(packed.a_neg, [0, 0, bad, bad, 0, 0, bad, bad, bad, 0], atol=1e-6)
     np.testing.assert_array_equal(packed.weight, [0, 0, 2, 2, 0, 1, 1, 1, 1, 1])
+
+
+class EpisodeRecorder(ConnectorV2):
+    """A user's piece."""
+
+    def __init__(self, input_observation_space=None, input_action_space=None):
+        super().__init__(input_observation_space, input_action_space)
+        self.seen = []
+
+    def __call__(self, *, batch, episodes, **kwargs):
+        self.seen.append((dict(batch), list(episodes)))
+        return batch
+
+
+@pytest.mark.parametrize("as_list", [False, True])
+def test_a_users_connector_runs_first(question, as_list):
+    recorder, episode = EpisodeRecorder(), tree_to_episode(question)
+    config = ARPOConfig().learners(learner_connector=lambda *spaces: [recorder] if as_list else recorder)
+
+    built = config.build_learner_connector(None, None)
+    [packed] = built(rl_module=None, episodes=[episode])[PACKED_TREES]
+
+    assert recorder.seen == [({}, [episode])]
+    assert [type(piece) for piece in built.connectors][:2] == [EpisodeRecorder, EpisodesToTrees]
+    assert packed.token_ids.tolist() == [1, 2, 10, 11, 90, 12, 13, 14, 15, 20]
+
+
+@pytest.mark.parametrize("made", [None, ["a name"]])
+def test_a_learner_connector_that_makes_something_else_is_refused(made):
+    with pytest.raises(ValueError, match="learner_connector must return a ConnectorV2 or a list of them, not "):
+        pipeline(_learner_connector=lambda *spaces: made)
 
 
 def test_a_pipeline_without_episodes():

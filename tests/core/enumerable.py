@@ -141,7 +141,7 @@ class RolloutSettings:
 
 
 def sample_tree(problem: TabularProblem, settings: RolloutSettings, choices: Choices) -> QuestionTree:
-    """DESIGN.md's adaptive rollout, one trajectory after the other; budget is first come, first served."""
+    """docs/design.md's adaptive rollout, one trajectory after the other; budget is first come, first served."""
     trajectories: list[Trajectory] = []
     budget = settings.budget
     # (agent id, parent, inherited turns, history, H_initial, whether its nodes may fork)

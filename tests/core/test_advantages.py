@@ -14,6 +14,7 @@ from rllib_arpo.core.advantages import (
     LEAF_WEIGHTINGS,
     LOSS_AGGREGATIONS,
     batch_advantages,
+    batch_reward_scale,
     group_advantages,
     hard_attribution,
     kl_reward_to_go,
@@ -60,6 +61,12 @@ def test_a_group_without_signal_has_advantage_zero_exactly(rewards: list[float])
 def test_batch_advantages_by_hand():
     expected = np.array([0.5, -1.5]) / (0.5 + 1e-6)
     np.testing.assert_allclose(batch_advantages(np.array([1.0, -1.0]), 0.5, 0.5), expected, rtol=1e-14)
+
+
+def test_a_batch_of_equal_rewards_is_not_scaled():
+    assert batch_reward_scale(0.25) == 0.25 + 1e-6
+    assert (batch_reward_scale(0.0), batch_reward_scale(1e-17)) == (1.0, 1.0)
+    assert batch_advantages(np.array([-1.0, -1.0]), -1.0, 0.0).tolist() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize(

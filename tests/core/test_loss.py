@@ -65,7 +65,7 @@ def per_token(problem: Problem, attribution: str) -> tuple[torch.Tensor, torch.T
 
 
 def slow_objective(problem: Problem, attribution: str, dual_clip: float | None, kl_coeff: float) -> torch.Tensor:
-    """DESIGN's objective as written: every leaf walks its path; a shared token is visited once per leaf."""
+    """docs/design.md's objective as written: every leaf walks its path; a shared token is visited once per leaf."""
     total = torch.zeros((), dtype=torch.float64)
     for token, i in enumerate(problem.node_of_token):
         node = problem.layout.nodes[i]

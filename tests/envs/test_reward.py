@@ -11,6 +11,7 @@ from rllib_arpo.envs.reward import (
     normalize_text,
     token_f1,
 )
+from rllib_arpo.envs.tools.tool import BrokenToolError
 
 BOTH = {"search", "python"}
 
@@ -76,6 +77,40 @@ def test_numbers_compare_as_math_verify_compares_them(gold, monkeypatch):
 def test_a_comparison_that_never_ends_is_killed(monkeypatch):
     monkeypatch.setattr(reward, "VERIFY_TIMEOUT_S", 0.5)
     assert asyncio.run(math_accuracy("9^{9^{9^{9}}}", ["3"])) == 0.0
+
+
+#: A stand-in for math-verify whose comparison does what is filled in.
+STAND_IN = """
+import os, sys, types
+def verify(gold, answer, **options):
+    {action}
+module = types.ModuleType("math_verify")
+module.parse, module.verify = lambda text, **options: text, verify
+sys.modules["math_verify"] = module
+"""
+
+
+@pytest.mark.parametrize(
+    ("action", "accuracy"),
+    [
+        ("return True", 1.0),
+        ("return False", 0.0),
+        ("raise KeyError('x')", 0.0),
+        ("raise NotImplementedError", 0.0),
+        ("raise SystemExit('x')", 0.0),
+        ("os._exit(3)", 0.0),
+        ("os.abort()", 0.0),
+    ],
+)
+def test_a_comparison_that_fails_is_a_wrong_answer(monkeypatch, action, accuracy):
+    monkeypatch.setattr(reward, "_VERIFY_SETUP", STAND_IN.format(action=action))
+    assert asyncio.run(math_accuracy("x", ["y"])) == accuracy
+
+
+def test_a_comparing_process_that_does_not_start_is_a_broken_tool(monkeypatch):
+    monkeypatch.setattr(reward, "_VERIFY_SETUP", "import there_is_no_math_verify")
+    with pytest.raises(BrokenToolError, match="did not start"):
+        asyncio.run(math_accuracy("x", ["y"]))
 
 
 def test_any_alias_counts():

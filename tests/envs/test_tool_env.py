@@ -114,53 +114,45 @@ def test_only_tools_that_ran_well_earn_the_bonus(make_tool_env, turn):
     assert turn(env, "1", f"<think> <search> lamp and <python> </think> {answer}")[1] == 1.0
 
 
-def test_a_tool_that_is_not_there_answers_with_an_error(make_tool_env, turn):
-    env = make_tool_env(task="arithmetic")
+def test_a_call_of_a_tool_that_is_not_there_is_malformed(make_tool_env, turn):
+    env = make_tool_env(task="arithmetic", max_tool_calls=0)
     start(env)
-    response, _, info, done = turn(env, "0", "<search> lamp </search>")
-    assert (response, info.tool_call.status, done) == (
-        "\n<result> There is no tool search. </result>\n",
-        ToolStatus.ERROR,
-        False,
-    )
+    response, reward, info, done = turn(env, "0", "<search> lamp </search>")
+    assert (response, reward, info.tool_call, done) == ("", -1.0, None, True)
+    assert (info.stop_reason, info.format_valid) == (StopReason.MALFORMED_CALL, False)
 
 
 def test_a_fork_has_its_own_copy_of_the_tool_state(make_tool_env, turn, notebook):
     env = make_tool_env(tools=notebook, max_tool_calls=9)
     prompt = text_of(env, start(env)[0]["0"])
     turn(env, "0", note("a"))
-    turn(env, "0", note("b"))
-    turn(env, "0", note("c"))
-    # The parent has gone on: the forks start after its first and second turn.
     first = "<note> a </note>\n<result> a </result>\n"
-    assert text_of(env, env.fork_agent("0", "0.0", 1)) == prompt + first
+    assert text_of(env, env.fork_agent("0", "0.0")) == prompt + first
+    turn(env, "0", note("b"))
     second = first + "<note> b </note>\n<result> a b </result>\n"
-    assert text_of(env, env.fork_agent("0", "0.1", 2)) == prompt + second
+    assert text_of(env, env.fork_agent("0", "0.1")) == prompt + second
     assert turn(env, "0.0", note("x"))[0] == "\n<result> a x </result>\n"
     assert turn(env, "0.1", note("y"))[0] == "\n<result> a b y </result>\n"
-    # A fork of a fork, counted in turns of the whole path.
     nested = first + "<note> x </note>\n<result> a x </result>\n"
-    assert text_of(env, env.fork_agent("0.0", "0.0.0", 2)) == prompt + nested
+    assert text_of(env, env.fork_agent("0.0", "0.0.0")) == prompt + nested
     assert turn(env, "0.0", note("p"))[0] == "\n<result> a x p </result>\n"
     assert turn(env, "0.0.0", note("q"))[0] == "\n<result> a x q </result>\n"
-    assert turn(env, "0", note("d"))[0] == "\n<result> a b c d </result>\n"
+    assert turn(env, "0", note("d"))[0] == "\n<result> a b d </result>\n"
     env.add_agent("1")
     assert turn(env, "1", note("fresh"))[0] == "\n<result> fresh </result>\n"
 
 
-def test_a_fork_of_an_ended_parent_inherits_its_call_count(make_tool_env, turn, notebook):
+def test_a_fork_inherits_the_call_count(make_tool_env, turn, notebook):
     env = make_tool_env(tools=notebook, max_tool_calls=2)
     start(env)
     turn(env, "0", note("a"))
+    env.fork_agent("0", "0.0")
     turn(env, "0", note("b"))
     assert turn(env, "0", note("c"))[2].stop_reason == StopReason.TOOL_CALL_LIMIT
-    env.fork_agent("0", "0.0", 1)
     assert turn(env, "0.0", note("x"))[3] is False
     assert turn(env, "0.0", note("y"))[2].stop_reason == StopReason.TOOL_CALL_LIMIT
-    with pytest.raises(ValueError, match="Agent '0' has 2 turns to fork at; 3 were asked for"):
-        env.fork_agent("0", "0.1", 3)
     with pytest.raises(ValueError, match=r"Agent '0.0' exists already"):
-        env.fork_agent("0", "0.0", 1)
+        env.fork_agent("0", "0.0")
 
 
 def test_a_broken_tool_ends_the_trajectory_and_no_other(make_tool_env, turn, notebook):
@@ -211,7 +203,7 @@ def test_the_limit_counts_the_whole_path(make_tool_env, turn, notebook):
     env = make_tool_env(tools=notebook, max_response_tokens=60)
     start(env)
     assert turn(env, "0", note("abc"))[3] is False
-    env.fork_agent("0", "0.0", 1)
+    env.fork_agent("0", "0.0")
     # 42 tokens are used, 18 are left.
     assert turn(env, "0", "x" * 17)[2].stop_reason == StopReason.NO_ANSWER
     assert turn(env, "0.0", "x" * 18)[2].stop_reason == StopReason.TOKEN_LIMIT

@@ -37,7 +37,7 @@ class ScriptedEnv(ForkableMultiAgentEnv):
         self.observation_space = self.action_space = gym.spaces.Text(max_length=1000)
         self.possible_agents = ["0"]
         self.agents = []
-        self.forks: list[tuple[str, str, int]] = []
+        self.forks: list[tuple[str, str]] = []
         self.added: list[str] = []
 
     def reset(self, *, seed=None, options=None):
@@ -64,9 +64,9 @@ class ScriptedEnv(ForkableMultiAgentEnv):
         truncated = reason is StopReason.TOKEN_LIMIT
         return np.array([], np.int32), reward, not truncated, truncated, {INFO_STEP: info}
 
-    def fork_agent(self, parent, child, num_turns):
-        self.forks.append((parent, child, num_turns))
-        self.paths[child] = [list(path) for path in self.paths[parent][: num_turns + 1]]
+    def fork_agent(self, parent, child):
+        self.forks.append((parent, child))
+        self.paths[child] = [list(path) for path in self.paths[parent]]
         self.agents.append(child)
         return np.array(self.paths[child][-1], np.int32)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from hypothesis import strategies as st
@@ -54,26 +55,11 @@ def make_tree(prompt: Sequence[int], trajectories: Sequence[Trajectory], questio
     return QuestionTree(question_id, np.asarray(prompt, dtype=np.int32), tuple(trajectories))
 
 
-def random_tree(
-    rng: np.random.Generator,
-    *,
-    vocab_size: int = 50,
-    max_prompt_tokens: int = 5,
-    max_roots: int = 3,
-    max_turns: int = 3,
-    max_forks: int = 4,
-    max_turn_tokens: int = 4,
-    max_observation_tokens: int = 3,
-    entropy_window: int = 2,
-    empty_probability: float = 0.1,
-    zero_turn_probability: float = 0.1,
-    masked_probability: float = 0.0,
-    trailing_observation_probability: float = 0.2,
-) -> QuestionTree:
-    """A random tree: nested forks, several forks of one node, forks after the first and after the last own turn.
+@dataclass(frozen=True, kw_only=True)
+class RandomTrees:
+    """Random trees: nested forks, several forks of one node, forks after the first and after the last own turn.
 
-    Args:
-        rng: the source of all randomness.
+    Attributes:
         vocab_size: token ids are drawn from [0, vocab_size).
         max_prompt_tokens: the prompt has 1 .. max_prompt_tokens tokens.
         max_roots: 1 .. max_roots roots, each with 1 .. max_turns turns.
@@ -88,28 +74,53 @@ def random_tree(
         trailing_observation_probability: of a tool response after a trajectory's last turn.
     """
 
-    def tokens(at_most: int) -> np.ndarray:
-        n = 0 if rng.random() < empty_probability else rng.integers(1, at_most + 1)
-        return rng.integers(vocab_size, size=n, dtype=np.int32)
+    vocab_size: int = 50
+    max_prompt_tokens: int = 5
+    max_roots: int = 3
+    max_turns: int = 3
+    max_forks: int = 4
+    max_turn_tokens: int = 4
+    max_observation_tokens: int = 3
+    entropy_window: int = 2
+    empty_probability: float = 0.1
+    zero_turn_probability: float = 0.1
+    masked_probability: float = 0.0
+    trailing_observation_probability: float = 0.2
 
-    def turn(observed: bool) -> Turn:
-        token_ids = tokens(max_turn_tokens)
-        n = len(token_ids)
-        return Turn(
-            token_ids=token_ids,
-            log_probs=-rng.exponential(size=n).astype(np.float32),
-            entropies=rng.uniform(0.0, np.log(vocab_size), size=min(entropy_window, n)).astype(np.float32),
-            observation=tokens(max_observation_tokens) if observed else np.zeros(0, dtype=np.int32),
-            tool_call=ToolCall("python", ToolStatus.OK, 0.0) if observed else None,
-        )
+    def tree(self, rng: np.random.Generator) -> QuestionTree:
+        num_roots = rng.integers(1, self.max_roots + 1)
+        trajectories = [self._trajectory(rng, str(i), self._num_turns(rng)) for i in range(num_roots)]
+        for _ in range(rng.integers(self.max_forks + 1)):
+            trajectories += self._fork(rng, trajectories)
+        num_prompt_tokens = rng.integers(1, self.max_prompt_tokens + 1)
+        prompt = rng.integers(self.vocab_size, size=num_prompt_tokens, dtype=np.int32)
+        return QuestionTree("random", prompt, tuple(trajectories))
 
-    def trajectory(agent_id: str, num_turns: int, parent: str | None, num_inherited_turns: int) -> Trajectory:
-        last_observed = rng.random() < trailing_observation_probability
-        masked = rng.random() < masked_probability
+    def _fork(self, rng: np.random.Generator, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
+        """A fork of any of the `trajectories`; none where the drawn one called no tool in a turn of its own."""
+        parent = trajectories[rng.integers(len(trajectories))]
+        nodes = [i for i, own in enumerate(parent.turns) if own.tool_call is not None]
+        if not nodes:
+            return []
+        inherited = parent.num_inherited_turns + int(rng.choice(nodes)) + 1
+        num_turns = 0 if rng.random() < self.zero_turn_probability else self._num_turns(rng)
+        rank = sum(t.parent == parent.agent_id for t in trajectories)
+        return [self._trajectory(rng, f"{parent.agent_id}.{rank}", num_turns, parent.agent_id, inherited)]
+
+    def _trajectory(
+        self,
+        rng: np.random.Generator,
+        agent_id: str,
+        num_turns: int,
+        parent: str | None = None,
+        num_inherited_turns: int = 0,
+    ) -> Trajectory:
+        last_observed = rng.random() < self.trailing_observation_probability
+        masked = rng.random() < self.masked_probability
         reward = float(rng.choice([-1.0, 0.0, 0.5, 1.0, 1.1]))
         return Trajectory(
             agent_id=agent_id,
-            turns=tuple(turn(observed=i + 1 < num_turns or last_observed) for i in range(num_turns)),
+            turns=tuple(self._turn(rng, observed=i + 1 < num_turns or last_observed) for i in range(num_turns)),
             stop_reason=StopReason(rng.choice(_MASKED_STOP_REASONS if masked else _COUNTING_STOP_REASONS)),
             reward=reward,
             accuracy=max(0.0, min(1.0, reward)),
@@ -118,26 +129,30 @@ def random_tree(
             num_inherited_turns=num_inherited_turns,
         )
 
-    trajectories = [
-        trajectory(str(i), int(rng.integers(1, max_turns + 1)), None, 0) for i in range(rng.integers(1, max_roots + 1))
-    ]
-    num_children: dict[str, int] = {}
-    for _ in range(rng.integers(max_forks + 1)):
-        parent = trajectories[rng.integers(len(trajectories))]
-        nodes = [i for i, own in enumerate(parent.turns) if own.tool_call is not None]
-        if not nodes:
-            continue
-        node = int(rng.choice(nodes))
-        num_turns = 0 if rng.random() < zero_turn_probability else int(rng.integers(1, max_turns + 1))
-        rank = num_children.get(parent.agent_id, 0)
-        num_children[parent.agent_id] = rank + 1
-        inherited = parent.num_inherited_turns + node + 1
-        trajectories.append(trajectory(f"{parent.agent_id}.{rank}", num_turns, parent.agent_id, inherited))
+    def _turn(self, rng: np.random.Generator, observed: bool) -> Turn:
+        token_ids = self._tokens(rng, self.max_turn_tokens)
+        n = len(token_ids)
+        return Turn(
+            token_ids=token_ids,
+            log_probs=-rng.exponential(size=n).astype(np.float32),
+            entropies=rng.uniform(0.0, np.log(self.vocab_size), min(self.entropy_window, n)).astype(np.float32),
+            observation=self._tokens(rng, self.max_observation_tokens) if observed else np.zeros(0, dtype=np.int32),
+            tool_call=ToolCall("python", ToolStatus.OK, 0.0) if observed else None,
+        )
 
-    prompt = rng.integers(vocab_size, size=rng.integers(1, max_prompt_tokens + 1), dtype=np.int32)
-    return QuestionTree("random", prompt, tuple(trajectories))
+    def _tokens(self, rng: np.random.Generator, at_most: int) -> np.ndarray:
+        n = 0 if rng.random() < self.empty_probability else rng.integers(1, at_most + 1)
+        return rng.integers(self.vocab_size, size=n, dtype=np.int32)
+
+    def _num_turns(self, rng: np.random.Generator) -> int:
+        return int(rng.integers(1, self.max_turns + 1))
 
 
-def trees(**kwargs) -> st.SearchStrategy[QuestionTree]:
-    """Hypothesis strategy over `random_tree(rng, **kwargs)`."""
-    return st.integers(0, 2**32 - 1).map(lambda seed: random_tree(np.random.default_rng(seed), **kwargs))
+def random_tree(rng: np.random.Generator, **options) -> QuestionTree:
+    """A random tree, all of whose randomness comes from `rng`; the options are those of `RandomTrees`."""
+    return RandomTrees(**options).tree(rng)
+
+
+def trees(**options) -> st.SearchStrategy[QuestionTree]:
+    """Hypothesis strategy over `random_tree(rng, **options)`."""
+    return st.integers(0, 2**32 - 1).map(lambda seed: random_tree(np.random.default_rng(seed), **options))

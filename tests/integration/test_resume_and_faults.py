@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from ray import tune
+from ray.rllib.callbacks.callbacks import RLlibCallback
 
 import rllib_arpo.arpo
-from rllib_arpo import ARPO
+from rllib_arpo import ARPO, DAPOConfig, GRPOConfig, ReinforcePlusPlusConfig
 from tests.helpers.configs import small_config
 from tests.helpers.faulty_env import FaultyEnv
+from tests.helpers.parquet import parquet, row
 from tests.helpers.scripted_env import ANSWER
 from tests.helpers.weights import learner_weights
 
@@ -77,6 +79,59 @@ def test_three_failures_in_a_row_end_the_run_with_the_cause(scripted):
         algorithm.stop()
 
 
+def test_bad_data_on_a_remote_env_runner_ends_the_run_at_once(ray_cluster, model_folder, tmp_path):
+    path = parquet(tmp_path / "holes.parquet", [row(), row(answer=""), row(), row()])
+    config = small_config(model_folder).env_runners(num_env_runners=1).training(questions_per_batch=4)
+    config.environment("ParquetQuestions-v0", env_config={"path": path, "tools": ["python"]})
+    algorithm = config.build_algo()
+    try:
+        with pytest.raises(ValueError, match=r"holes\.parquet.*row 1"):
+            algorithm.train()
+    finally:
+        algorithm.stop()
+
+
+def test_restoring_another_checkpoint_of_the_same_age_reaches_the_engine(scripted, tmp_path):
+    one = scripted.build_algo()
+    one.train()
+    path = one.save_to_path(str(tmp_path / "one"))
+    expected = learner_weights(one)
+    one.stop()
+    other = scripted.copy(copy_frozen=False).training(lr=0.05).build_algo()
+    other.train()
+    assert other._weight_version == 1
+    other.restore_from_path(path)
+    engine = other.env_runner_group.local_env_runner.engine
+    for name, value in expected.items():
+        np.testing.assert_array_equal(engine.weights[name], value)
+    other.stop()
+
+
+@pytest.mark.parametrize("config_class", [GRPOConfig, DAPOConfig, ReinforcePlusPlusConfig])
+def test_baselines_train_without_forks(scripted, model_folder, config_class):
+    config = small_config(
+        model_folder, config=config_class(), vocab_size=256, end_token_id=ANSWER, end_probability=0.3
+    ).environment("Faulty-v0", env_config={"rewards": {"0": 1.0}})
+    config.overlong_buffer_tokens = config.overlong_buffer_tokens and 20
+    algorithm = config.build_algo()
+    before = learner_weights(algorithm)
+    result = algorithm.train()
+    assert result["env_runners"]["forks_per_question"] == 0
+    assert any(not np.array_equal(before[name], value) for name, value in learner_weights(algorithm).items())
+    algorithm.stop()
+
+
+class CountEpisodes(RLlibCallback):
+    def on_episode_end(self, *, episode, metrics_logger, **kwargs):
+        metrics_logger.log_value("agents_of_callback", len(episode.agent_episodes), reduce="sum")
+
+
+def test_users_callbacks_run_on_the_env_runners(scripted):
+    algorithm = scripted.callbacks(CountEpisodes).build_algo()
+    assert algorithm.train()["env_runners"]["agents_of_callback"] == 8
+    algorithm.stop()
+
+
 def test_an_engine_without_the_weights_refuses_to_sample(scripted):
     algorithm = scripted.build_algo()
     algorithm._weight_version += 1
@@ -91,9 +146,12 @@ def test_groups_without_signal_are_replaced_by_new_questions(scripted, monkeypat
     algorithm = scripted.build_algo()
     asked = []
     sample = rllib_arpo.arpo.sample_on_group
-    monkeypatch.setattr(
-        rllib_arpo.arpo, "sample_on_group", lambda group, n, **k: (asked.append(list(n)), sample(group, n, **k))[1]
-    )
+
+    def spy(group, numbers, config, **kwargs):
+        asked.append(list(numbers))
+        return sample(group, numbers, config, **kwargs)
+
+    monkeypatch.setattr(rllib_arpo.arpo, "sample_on_group", spy)
     result = algorithm.train()
     assert asked == [[0, 1], [2, 3], [4, 5]]
     assert result["env_runners"]["resample_rounds"] == 2

@@ -78,9 +78,18 @@ def advantages(tree: QuestionTree) -> dict[str, float]:
     return {t.agent_id: (t.reward - rewards.mean()) / (std + 1e-6) if std > 0 else 0.0 for t in counted(tree)}
 
 
-def token_advantages(tree: QuestionTree, attribution: str, scores: dict[str, Scores]) -> dict[str, Tensor]:
+def batch_std(batch: Sequence[QuestionTree]) -> float:
+    return float(np.std([t.reward for tree in batch for t in counted(tree)], ddof=1))
+
+
+def batch_advantages(tree: QuestionTree, batch: Sequence[QuestionTree]) -> dict[str, float]:
+    """agent id -> A, REINFORCE++'s."""
+    mean = np.mean([t.reward for other in batch for t in counted(other)])
+    return {t.agent_id: (t.reward - mean) / (batch_std(batch) + 1e-6) for t in counted(tree)}
+
+
+def token_advantages(by_leaf: dict[str, float], attribution: str, scores: dict[str, Scores]) -> dict[str, Tensor]:
     """agent id -> A_lt, [K]; hard: the mean over the leaves whose path has the same turn."""
-    by_leaf = advantages(tree)
     if attribution == "soft":
         return {leaf: torch.full((len(scores[leaf].turns),), a, dtype=torch.float64) for leaf, a in by_leaf.items()}
     below: dict[int, list[float]] = {}
@@ -94,19 +103,26 @@ def token_advantages(tree: QuestionTree, attribution: str, scores: dict[str, Sco
 
 
 def loss(
-    model, trees: Sequence[QuestionTree], config, old: dict | None = None, reference: dict | None = None
+    model,
+    trees: Sequence[QuestionTree],
+    config,
+    old: dict | None = None,
+    reference: dict | None = None,
+    batch: Sequence[QuestionTree] | None = None,
 ) -> Tensor:
-    """Minus J of a minibatch, summed leaf by leaf and token by token as DESIGN.md writes it.
+    """Minus J of a minibatch, summed leaf by leaf and token by token as docs/design.md writes it.
 
     Args:
         old, reference: (question id, agent id) -> log-probs [K]; without `old` the ratio is 1, with its gradient.
+        batch: all questions of the update, where the baseline is REINFORCE++'s; without it GRPO's is meant.
     """
     leaves = [(tree, t) for tree in trees for t in counted(tree)]
     lengths = {(tree.question_id, t.agent_id): tree.num_generated_tokens(t.agent_id) for tree, t in leaves}
     total = 0.0
     for tree in trees:
         scores = {t.agent_id: score(model, tree, t.agent_id, config.temperature) for t in counted(tree)}
-        per_token = token_advantages(tree, config.attribution, scores)
+        by_leaf = advantages(tree) if batch is None else batch_advantages(tree, batch)
+        per_token = token_advantages(by_leaf, config.attribution, scores)
         for leaf, a in per_token.items():
             key, current = (tree.question_id, leaf), scores[leaf]
             weight = {
@@ -117,7 +133,8 @@ def loss(
             before = current.log_probs.detach() if old is None else old[key]
             if config.kl_in_reward:
                 kl = before - reference[key]
-                a = a - config.kl_coeff * kl.flip(0).cumsum(0).flip(0)
+                scale = 1.0 if batch is None else batch_std(batch) + 1e-6
+                a = a - config.kl_coeff * kl.flip(0).cumsum(0).flip(0) / scale
             ratio = (current.log_probs - before).exp()
             term = torch.minimum(ratio * a, ratio.clamp(1 - config.clip_low, 1 + config.clip_high) * a)
             if config.dual_clip is not None:

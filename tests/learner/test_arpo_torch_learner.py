@@ -143,8 +143,9 @@ def test_several_steps_equal_the_plain_computation(model, questions, options):
     assert_close(parameters(learner), dict(expected_model.named_parameters()), rtol=1e-9)
 
 
-def test_kl_in_reward_equals_the_plain_computation(model, flat_questions):
-    config = make_config(model, num_epochs=2, kl_coeff=0.3, kl_in_reward=True)
+@pytest.mark.parametrize("baseline", ["group", "batch"])
+def test_kl_in_reward_equals_the_plain_computation(model, flat_questions, baseline):
+    config = make_config(model, num_epochs=2, kl_coeff=0.3, kl_in_reward=True, baseline=baseline)
     learner = build_learner(config)
     # Away from the reference, or the first KL is 0.
     with torch.no_grad():
@@ -158,7 +159,8 @@ def test_kl_in_reward_equals_the_plain_computation(model, flat_questions):
         for p in actual.parameters():
             p.mul_(0.9)
     old, of_reference = (plain.all_log_probs(m, flat_questions, 1.0) for m in (actual, reference))
-    plain.loss(actual, flat_questions[:2], config, old, of_reference).backward()
+    batch = flat_questions if baseline == "batch" else None
+    plain.loss(actual, flat_questions[:2], config, old, of_reference, batch).backward()
 
     assert_close(learner.recorded[0], {name: p.grad for name, p in actual.named_parameters()}, rtol=1e-9)
 

@@ -1,4 +1,4 @@
-"""Golden trees: what the sampler makes of scripted generations (DESIGN.md, section 1, rules 1 to 6)."""
+"""Golden trees: what the sampler makes of scripted generations (docs/design.md, section 1, rules 1 to 6)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_rise_after_a_tool_forks_once_and_the_parent_goes_on(sample_tree):
         "0.0": ("0", 1, [(21, ANSWER)], "answer"),
     }
     assert [t.reward for t in sampled.tree.trajectories] == [1.0, 0.5]
-    assert sampled.env.forks == [("0", "0.0", 1)]
+    assert sampled.env.forks == [("0", "0.0")]
     assert sampled.counts.deltas == [pytest.approx((HIGH - LOW) / np.log(256))]
     assert (sampled.counts.eligible_nodes, sampled.counts.fork_events) == (1, 1)
     assert sampled.counts.prefix_tokens_reused == 6
@@ -189,11 +189,11 @@ def test_limits_bound_every_request(sample_tree):
 def test_an_environment_that_forks_other_tokens_is_named(sample_tree, monkeypatch):
     from tests.helpers.scripted_env import ScriptedEnv
 
-    monkeypatch.setattr(ScriptedEnv, "fork_agent", lambda self, parent, child, turns: np.array([1, 2]))
+    monkeypatch.setattr(ScriptedEnv, "fork_agent", lambda self, parent, child: np.array([1, 2]))
     node = (*PROMPT, 10, TOOL, 50, 0)
     with pytest.raises(ExceptionGroup) as raised:
         sample_tree({PROMPT: tool(10), node: [answer(20, HIGH)]})
-    assert raised.group_contains(ValueError, match="ScriptedEnv.fork_agent gave agent 0.0 of question 0")
+    assert raised.group_contains(ValueError, match="ScriptedEnv, question 0, forked agent 0.0 with 2 tokens")
 
 
 @pytest.mark.parametrize("beta", [0.0001, 0.2, 5.0])

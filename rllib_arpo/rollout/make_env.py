@@ -1,0 +1,36 @@
+"""Builds the environment that a configuration names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ray.rllib.env.env_context import EnvContext
+from ray.tune.registry import ENV_CREATOR, _global_registry
+
+from rllib_arpo.envs.forkable_env import ForkableMultiAgentEnv
+
+if TYPE_CHECKING:
+    from rllib_arpo.arpo_config import ARPOConfig
+
+#: Config attributes that every environment finds in its `env_config`, beside what the user put there.
+ENV_CONFIG_KEYS = (
+    "model_name_or_path",
+    "max_context_tokens",
+    "max_response_tokens",
+    "max_turn_tokens",
+    "max_tool_calls",
+)
+
+
+def complete_env_config(config: ARPOConfig) -> dict[str, Any]:
+    """The user's `env_config`, completed by `ENV_CONFIG_KEYS` and the seed; the user's values win."""
+    shared = {key: getattr(config, key) for key in ENV_CONFIG_KEYS}
+    return {**shared, "seed": config.seed or 0, **config.env_config}
+
+
+def make_env(config: ARPOConfig, worker_index: int = 0) -> ForkableMultiAgentEnv:
+    """Builds the environment that `config` names."""
+    context = EnvContext(complete_env_config(config), worker_index=worker_index, num_workers=config.num_env_runners)
+    if isinstance(config.env, str):
+        return _global_registry.get(ENV_CREATOR, config.env)(context)
+    return config.env(context)
