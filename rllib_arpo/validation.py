@@ -16,7 +16,7 @@ from rllib_arpo.core.advantages import ATTRIBUTIONS, LEAF_WEIGHTINGS, LOSS_AGGRE
 from rllib_arpo.core.branching import BRANCHING_RULES
 from rllib_arpo.core.entropy import ENTROPY_NORMALIZATIONS
 from rllib_arpo.engine import ENGINES
-from rllib_arpo.envs.registry import validate_env_config
+from rllib_arpo.envs.registry import ENVIRONMENTS, register_envs, validate_env_config
 from rllib_arpo.logging.progress import DISPLAYS
 from rllib_arpo.rollout.make_env import ENV_CONFIG_KEYS, complete_env_config
 
@@ -254,6 +254,8 @@ def _check_env(config: ARPOConfig) -> None:
             raise ValueError(f"env_config[{key!r}] contradicts {key}={getattr(config, key)!r}: set {key} alone.")
     if not isinstance(config.env, str):
         return
+    if config.env in ENVIRONMENTS:
+        register_envs()  # Again: Tune forgets the names when Ray is shut down.
     if not _global_registry.contains(ENV_CREATOR, config.env):
         raise ValueError(f"env={config.env!r} is not registered: import its module, or call ray.tune.register_env.")
     validate_env_config(config.env, complete_env_config(config))

@@ -61,7 +61,7 @@ def test_the_baselines_are_valid(model_folder, config_class):
             "pass.",
         ),
         (
-            {"kl_in_reward": True},
+            {"kl_in_reward": True, "kl_coeff": 0.1},
             "kl_in_reward=True: needs branching='never', since a reward-to-go differs between siblings.",
         ),
         (
@@ -73,6 +73,11 @@ def test_the_baselines_are_valid(model_folder, config_class):
             "evaluation_duration_unit='timesteps': so far only 'episodes' is supported.",
         ),
         ({"progress_bar": "loud"}, "progress_bar='loud': must be one of True, False, 'bar', 'lines', 'off'."),
+        ({"kl_in_reward": True, "branching": "never"}, "kl_in_reward=True: needs a kl_coeff > 0."),
+        (
+            {"env_config": {"max_tool_calls": 7}},
+            "env_config['max_tool_calls'] contradicts max_tool_calls=3: set max_tool_calls alone.",
+        ),
         ({"gamma": 0.9}, "gamma has no meaning in ARPOConfig; use nothing: a trajectory's reward is not discounted."),
         ({"train_batch_size": 64}, "train_batch_size has no meaning in ARPOConfig; use questions_per_batch."),
         (

@@ -39,12 +39,12 @@ def make_config(model: str) -> ARPOConfig:
         )
         .training(
             lr=3e-5,
-            questions_per_batch=6,
-            questions_per_minibatch=6,
+            questions_per_batch=8,
+            questions_per_minibatch=8,
             max_tokens_per_pass=4096,
             learner_num_threads=2,
         )
-        .env_runners(num_env_runners=1, num_envs_per_env_runner=6)
+        .env_runners(num_env_runners=1, num_envs_per_env_runner=8)
         .evaluation(
             evaluation_interval=4,
             evaluation_duration=64,

@@ -35,7 +35,7 @@ MIN_QUANTITY, MAX_QUANTITY = 2, 12
 class CatalogueTask(Task):
     """What do n items cost? The catalogue has an item's price; search shows the item and two others.
 
-    Search results keep the order of the catalogue, so that the item is not always the first: the model must read them.
+    Search shows its results in an order that tells nothing about which of them is the item: the model must read them.
     The two splits share no item, and each searches a catalogue of its own items only, so that nothing of the test split
     is ever seen in training, as a distractor neither. Training asks every item with every quantity; the test split asks
     every one of its items once.
@@ -81,7 +81,7 @@ class CatalogueTask(Task):
 
     def tool_defaults(self) -> Mapping[str, Mapping[str, Any]]:
         documents = [{"title": item, "text": str(price)} for item, price in self.prices().items()]
-        return {"search": {"documents": documents, "top_k": 3, "order": "documents"}}
+        return {"search": {"documents": documents, "top_k": 3, "order": "shuffled"}}
 
 
 def items(split: str) -> list[str]:

@@ -7,6 +7,7 @@ import functools
 import json
 import re
 import threading
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,8 +19,14 @@ from rllib_arpo.envs.validation import DataError, check_known
 
 #: Column (or key) names that hold a document's text, in order of preference.
 TEXT_COLUMNS = ("text", "contents")
+
+
+def _shuffled(found: list[tuple[int, str]]) -> list[tuple[int, str]]:
+    return sorted(found, key=lambda document: zlib.crc32(document[1].encode()))
+
+
 #: How the found documents are ordered.
-ORDERS: dict[str, Callable[[list], list]] = {"score": list, "documents": sorted}
+ORDERS: dict[str, Callable[[list], list]] = {"score": list, "shuffled": _shuffled}
 _HEAP_BYTES = 64 << 20
 
 Document = Mapping[str, str]
@@ -66,7 +73,8 @@ class SearchTool(Tool):
         documents: a list of {"title", "text"} dicts, or the path of a .jsonl or .parquet file with a column "text" (or
             "contents") and perhaps "title". A file is indexed once per process, in memory (about 1 kB a passage).
         top_k: number of documents shown.
-        order: "score" shows the best match first, "documents" keeps the order in which the documents were given.
+        order: "score" shows the best match first; "shuffled" gives them in an order that tells nothing, the same at
+            every call (by a checksum of their texts).
     """
 
     name: ClassVar[str] = "search"
