@@ -13,7 +13,7 @@ from rllib_arpo.logging.transcripts import EvaluationTranscripts
 from rllib_arpo.models import fast_dtype, smollm2_135m_instruct
 from rllib_arpo.recipes import run_recipe
 
-parser = add_rllib_example_script_args(default_reward=1.0, default_iters=10)
+parser = add_rllib_example_script_args(default_reward=1.0, default_iters=4)
 parser.set_defaults(algo="ARPO", num_env_runners=1, verbose=0)
 
 
@@ -44,7 +44,7 @@ def make_config(model: str) -> ARPOConfig:
         )
         .env_runners(num_env_runners=1, num_envs_per_env_runner=6)
         .evaluation(
-            evaluation_interval=5,
+            evaluation_interval=4,
             evaluation_duration=40,
             evaluation_config={"env_config": {"split": "test"}, "num_envs_per_env_runner": 32},
         )

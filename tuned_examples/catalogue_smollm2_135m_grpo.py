@@ -11,7 +11,7 @@ from rllib_arpo.logging.transcripts import EvaluationTranscripts
 from rllib_arpo.models import fast_dtype, smollm2_135m_instruct
 from rllib_arpo.recipes import run_recipe
 
-parser = add_rllib_example_script_args(default_reward=1.0, default_iters=12)
+parser = add_rllib_example_script_args(default_reward=1.0, default_iters=10)
 parser.set_defaults(algo="GRPO", num_env_runners=1, verbose=0)
 
 
@@ -33,15 +33,15 @@ def make_config(model: str) -> GRPOConfig:
         )
         .training(
             lr=3e-5,
-            questions_per_batch=8,
-            questions_per_minibatch=8,
+            questions_per_batch=6,
+            questions_per_minibatch=6,
             max_tokens_per_pass=4096,
             loss_aggregation="token_mean",
             learner_num_threads=2,
         )
-        .env_runners(num_env_runners=1, num_envs_per_env_runner=8)
+        .env_runners(num_env_runners=1, num_envs_per_env_runner=6)
         .evaluation(
-            evaluation_interval=4,
+            evaluation_interval=5,
             evaluation_duration=64,
             evaluation_config={"env_config": {"split": "test"}, "num_envs_per_env_runner": 32},
         )

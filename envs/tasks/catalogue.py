@@ -35,7 +35,8 @@ MIN_QUANTITY, MAX_QUANTITY = 2, 12
 class CatalogueTask(Task):
     """What do n items cost? The catalogue has an item's price; search shows the item and two others.
 
-    Search shows its results in an order that tells nothing about which of them is the item: the model must read them.
+    Search shows the best match last, which neither the model nor the examples in the prompt expect: an untrained model
+    mostly takes the first price, and has to learn what this tool's results mean.
     The two splits share no item, and each searches a catalogue of its own items only, so that nothing of the test split
     is ever seen in training, as a distractor neither. Training asks every item with every quantity; the test split asks
     every one of its items once.
@@ -81,7 +82,7 @@ class CatalogueTask(Task):
 
     def tool_defaults(self) -> Mapping[str, Mapping[str, Any]]:
         documents = [{"title": item, "text": str(price)} for item, price in self.prices().items()]
-        return {"search": {"documents": documents, "top_k": 3, "order": "shuffled"}}
+        return {"search": {"documents": documents, "top_k": 3, "order": "best_last"}}
 
 
 def items(split: str) -> list[str]:

@@ -7,7 +7,6 @@ import functools
 import json
 import re
 import threading
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,13 +19,8 @@ from rllib_arpo.envs.validation import DataError, check_known
 #: Column (or key) names that hold a document's text, in order of preference.
 TEXT_COLUMNS = ("text", "contents")
 
-
-def _shuffled(found: list[tuple[int, str]]) -> list[tuple[int, str]]:
-    return sorted(found, key=lambda document: zlib.crc32(document[1].encode()))
-
-
 #: How the found documents are ordered.
-ORDERS: dict[str, Callable[[list], list]] = {"score": list, "shuffled": _shuffled}
+ORDERS: dict[str, Callable[[list], list]] = {"best_first": list, "best_last": lambda found: found[::-1]}
 _HEAP_BYTES = 64 << 20
 
 Document = Mapping[str, str]
@@ -73,15 +67,14 @@ class SearchTool(Tool):
         documents: a list of {"title", "text"} dicts, or the path of a .jsonl or .parquet file with a column "text" (or
             "contents") and perhaps "title". A file is indexed once per process, in memory (about 1 kB a passage).
         top_k: number of documents shown.
-        order: "score" shows the best match first; "shuffled" gives them in an order that tells nothing, the same at
-            every call (by a checksum of their texts).
+        order: "best_first" or "best_last".
     """
 
     name: ClassVar[str] = "search"
     stateless: ClassVar[bool] = True
     documents: str | Sequence[Document] | None = None
     top_k: int = 3
-    order: str = "score"
+    order: str = "best_first"
     timeout_s: float = 10.0
     max_result_chars: int = 2000
 
