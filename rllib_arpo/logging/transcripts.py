@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyarrow.fs import LocalFileSystem
 from ray.rllib.callbacks.callbacks import RLlibCallback
 
 from rllib_arpo.rollout.episodes import episode_to_tree, path_token_ids
@@ -21,7 +22,14 @@ EVALUATIONS_FILE = "evaluations.jsonl"
 
 
 class EvaluationTranscripts(RLlibCallback):
-    """Evaluates once before the first iteration and writes every evaluation's transcripts to `EVALUATIONS_FILE`."""
+    """Evaluates once before the first iteration and writes every evaluation's transcripts to `EVALUATIONS_FILE`.
+
+    A row's "evaluation" counts from 0, the one before the first iteration.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._num_evaluations = 0
 
     def on_algorithm_init(self, *, algorithm: ARPO, **_kwargs: Any) -> None:
         algorithm.evaluate()
@@ -30,10 +38,24 @@ class EvaluationTranscripts(RLlibCallback):
         from transformers import AutoTokenizer
 
         tokenizer = AutoTokenizer.from_pretrained(algorithm.config.model_name_or_path)
-        with (Path(algorithm.logdir) / EVALUATIONS_FILE).open("a") as file:
+        with (_trial_folder(algorithm) / EVALUATIONS_FILE).open("a") as file:
             for sampled in algorithm.last_evaluation:
-                row = {"iteration": algorithm.iteration, **transcript(sampled, tokenizer)}
+                row = {"evaluation": self._num_evaluations, **transcript(sampled, tokenizer)}
                 file.write(json.dumps(row) + "\n")
+        self._num_evaluations += 1
+
+
+def _trial_folder(algorithm: ARPO) -> Path:
+    """Where Tune's results of the trial lie, if that is a local folder; else the algorithm's own log folder.
+
+    `algorithm.logdir` is, under Tune, a working directory that is not kept with the results.
+    """
+    storage = algorithm._storage
+    if storage is not None and isinstance(storage.storage_filesystem, LocalFileSystem):
+        folder = Path(storage.trial_fs_path)
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+    return Path(algorithm.logdir)
 
 
 def transcript(sampled: SampledQuestion, tokenizer: Any) -> dict[str, Any]:
@@ -58,7 +80,7 @@ def print_before_and_after(results: ResultGrid) -> None:
     """
     path = Path(results[0].path) / EVALUATIONS_FILE
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    before, after = (_by_question(rows, pick(row["iteration"] for row in rows)) for pick in (min, max))
+    before, after = (_by_question(rows, pick(row["evaluation"] for row in rows)) for pick in (min, max))
     shown = next((q for q in before if before[q]["accuracy"] < after[q]["accuracy"]), next(iter(before)))
     print(f"\nHeld-out question {shown}: {_last_lines(before[shown]['prompt'])}")
     for name, answers in (("before", before), ("after", after)):
@@ -71,8 +93,8 @@ def print_before_and_after(results: ResultGrid) -> None:
     print(f"All transcripts: {path}")
 
 
-def _by_question(rows: list[dict[str, Any]], iteration: int) -> dict[str, dict[str, Any]]:
-    return {row["question_id"]: row for row in rows if row["iteration"] == iteration}
+def _by_question(rows: list[dict[str, Any]], evaluation: int) -> dict[str, dict[str, Any]]:
+    return {row["question_id"]: row for row in rows if row["evaluation"] == evaluation}
 
 
 def _last_lines(prompt: str, count: int = 3) -> str:
