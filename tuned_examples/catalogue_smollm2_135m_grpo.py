@@ -1,6 +1,8 @@
 """GRPO on the catalogue task, the baseline of `catalogue_smollm2_135m_arpo.py`: the same settings without forks.
 
-python tuned_examples/catalogue_smollm2_135m_grpo.py
+    python tuned_examples/catalogue_smollm2_135m_grpo.py
+
+Stops at a mean reward of 1.0 per trajectory or after 10 iterations. Result: not measured.
 """
 
 from ray.rllib.examples.utils import add_rllib_example_script_args
