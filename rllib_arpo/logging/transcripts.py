@@ -80,6 +80,9 @@ def print_before_and_after(results: ResultGrid) -> None:
     """
     path = Path(results[0].path) / EVALUATIONS_FILE
     rows = [json.loads(line) for line in path.read_text().splitlines()]
+    if rows[0]["evaluation"] == rows[-1]["evaluation"]:
+        print(f"\nThe run ended before its first evaluation in training; the one before it is in {path}")
+        return
     before, after = (_by_question(rows, pick(row["evaluation"] for row in rows)) for pick in (min, max))
     shown = next((q for q in before if before[q]["accuracy"] < after[q]["accuracy"]), next(iter(before)))
     print(f"\nHeld-out question {shown}: {_last_lines(before[shown]['prompt'])}")
