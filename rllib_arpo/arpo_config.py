@@ -93,14 +93,12 @@ class ARPOConfig(AlgorithmConfig):
         self.adam_betas = (0.9, 0.95)
         self.weight_decay = 0.0
         self.learner_num_threads: int | None = None
-        # debugging()
-        # Decided here, where the terminal is: a remote env runner sees none.
-        self.progress_bar: bool | str = progress_mode()
-
         self._set_rllib_defaults()
 
     def _set_rllib_defaults(self) -> None:
-        """What differs from RLlib's own defaults."""
+        """What differs from RLlib's own defaults, and what `debugging()` sets."""
+        # Decided here, where the terminal is: a remote env runner sees none.
+        self.progress_bar: bool | str = progress_mode()
         self.env_runner_cls = ARPOEnvRunner
         self.callbacks_class = ConsoleCallback
         self.num_envs_per_env_runner = 16
