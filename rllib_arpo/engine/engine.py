@@ -118,7 +118,7 @@ class Engine(Protocol):
         """Replaces all weights (Hugging Face names, tied ones included) and drops the prefix cache.
 
         Raises:
-            ValueError: a name is unknown or missing; the engine must not be used after that.
+            ValueError: a name is unknown or missing, or a shape is wrong; nothing was loaded.
             RuntimeError: requests are still running.
         """
 
