@@ -10,10 +10,6 @@ from ray.air.constants import TRAINING_ITERATION
 from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, EPISODE_RETURN_MEAN, NUM_EPISODES, TIMERS
 
-from rllib_arpo.logging.progress import RolloutProgress, progress_mode
-
-__all__ = ["ConsoleCallback", "RolloutProgress", "evaluation_line", "progress_mode", "training_line"]
-
 #: Keys below "timers" of the parts of an iteration, in seconds, and how they are called on the line.
 TIMER_LABELS = {"rollout": "roll", "update": "upd", "sync": "sync"}
 MISSING = "-"
