@@ -208,6 +208,7 @@ class TreeSampler:
             temperature=self._settings.temperature,
             stop=tuple(self._env.stop),
             entropy_window=self._settings.entropy_window,
+            entropy_estimator=self._settings.entropy_estimator,
         )
 
     def _on_entropies(self, agent: _Agent, num_path_turns: int, entropies: np.ndarray) -> None:

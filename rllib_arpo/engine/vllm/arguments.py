@@ -10,6 +10,7 @@ from vllm import EngineArgs, SamplingParams
 from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
 
+from rllib_arpo.core.entropy import ENTROPY_ESTIMATORS
 from rllib_arpo.engine.engine import EngineConfig, GenerationRequest
 from rllib_arpo.engine.vllm.entropy_processor import EntropyProcessor
 
@@ -53,8 +54,8 @@ def _check_engine_kwargs(engine_kwargs: dict, taken: Iterable[str]) -> None:
             )
 
 
-def check_prompt(request: GenerationRequest, max_context_tokens: int, vocab_size: int) -> None:
-    """Raises ValueError for what vLLM refuses, with exceptions that are not ValueErrors in all its versions."""
+def check_request(request: GenerationRequest, max_context_tokens: int, vocab_size: int) -> None:
+    """Raises ValueError for what vLLM would refuse with other exceptions, or what would fail in the midst of a step."""
     prompt = request.prompt_token_ids
     if not 0 < len(prompt) < max_context_tokens:
         raise ValueError(
@@ -68,6 +69,11 @@ def check_prompt(request: GenerationRequest, max_context_tokens: int, vocab_size
             f"Request {request.request_id!r} needs max_tokens >= 1 and temperature >= 0, "
             f"not {request.max_tokens} and {request.temperature}."
         )
+    if request.entropy_estimator not in ENTROPY_ESTIMATORS:
+        raise ValueError(
+            f"Request {request.request_id!r} has the unknown entropy_estimator {request.entropy_estimator!r}: "
+            f"choose one of {', '.join(map(repr, ENTROPY_ESTIMATORS))}."
+        )
 
 
 def token_prompt(token_ids: list[int]) -> dict:
@@ -76,7 +82,7 @@ def token_prompt(token_ids: list[int]) -> dict:
 
 def sampling_params(request: GenerationRequest, key: int) -> SamplingParams:
     """Args: `key` names the request's entropy window."""
-    window = {"entropy_window": {"key": key, "size": request.entropy_window}}
+    window = {"key": key, "size": request.entropy_window, "estimator": request.entropy_estimator}
     return SamplingParams(
         max_tokens=request.max_tokens,
         temperature=request.temperature,
@@ -88,6 +94,6 @@ def sampling_params(request: GenerationRequest, key: int) -> SamplingParams:
         skip_special_tokens=False,
         spaces_between_special_tokens=False,
         logprobs=0,
-        extra_args=window if request.entropy_window else None,
+        extra_args={"entropy_window": window} if request.entropy_window else None,
         output_kind=RequestOutputKind.DELTA,
     )

@@ -20,7 +20,7 @@ from vllm import EngineArgs, LLMEngine, RequestOutput, SamplingParams
 from rllib_arpo.engine.checkpoint_names import causal_lm_config, check_shapes, expected_shapes
 from rllib_arpo.engine.engine import EngineConfig, EngineEvent, EntropyReady, Finished, GenerationRequest
 from rllib_arpo.engine.entropy_windows import NO_ENTROPIES, take_entropies
-from rllib_arpo.engine.vllm.arguments import check_prompt, engine_args, sampling_params, token_prompt
+from rllib_arpo.engine.vllm.arguments import check_request, engine_args, sampling_params, token_prompt
 
 _KEYS = itertools.count()
 
@@ -100,7 +100,7 @@ class VLLMEngine:
         """
         if request.request_id in self._running:
             raise ValueError(f"The request id {request.request_id!r} is in use.")
-        check_prompt(request, self._config.max_context_tokens, self.vocab_size)
+        check_request(request, self._config.max_context_tokens, self.vocab_size)
         running = _Running(request, next(_KEYS), entropies=None if request.entropy_window else NO_ENTROPIES)
         params = sampling_params(request, running.key)
         self._llm.add_request(request.request_id, token_prompt(request.prompt_token_ids), params)

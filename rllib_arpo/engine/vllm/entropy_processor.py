@@ -16,23 +16,31 @@ class EntropyProcessor(LogitsProcessor):
     """Measures the entropies of the requests that ask for it in `extra_args`; leaves the logits as they are."""
 
     def __init__(self, vllm_config, device: torch.device, is_pin_memory: bool):
-        self._windows: dict[int, EntropyWindow] = {}
-        """Batch row -> window."""
+        self._rows: dict[int, tuple[EntropyWindow, list[int]]] = {}
+        """Batch row -> window, and vLLM's own list of the request's tokens, which grows."""
 
     def is_argmax_invariant(self) -> bool:
         """False: the other kind is skipped for greedy requests and sees logits divided by the temperature."""
         return False
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
-        process_dict_updates(self._windows, batch_update, self._open)
+        process_dict_updates(self._rows, batch_update, _window_and_tokens)
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
-        measure(self._windows.items(), logits)
+        measure(((row, window, len(generated)) for row, (window, generated) in self._rows.items()), logits)
         return logits
 
-    @staticmethod
-    def _open(params: SamplingParams, _prompt: list[int] | None, generated: list[int]) -> EntropyWindow | None:
-        if not params.extra_args:
-            return None
-        temperature = params.temperature if params.temperature >= _GREEDY_BELOW else 1.0
-        return open_window(temperature=temperature, generated=generated, **params.extra_args["entropy_window"])
+
+def _window_and_tokens(
+    params: SamplingParams, _prompt: list[int] | None, generated: list[int]
+) -> tuple[EntropyWindow, list[int]] | None:
+    window = window_of(params, len(generated))
+    return None if window is None else (window, generated)
+
+
+def window_of(params: SamplingParams, num_generated: int) -> EntropyWindow | None:
+    """The entropy window that a request asks for in `extra_args`; None if it asks for none, or has it full."""
+    if not params.extra_args:
+        return None
+    temperature = params.temperature if params.temperature >= _GREEDY_BELOW else 1.0
+    return open_window(**params.extra_args["entropy_window"], temperature=temperature, num_generated=num_generated)
