@@ -165,7 +165,8 @@ class ARPOConfig(AlgorithmConfig):
             branching: "threshold" (fork iff P > tau), "probability", "random" (the control) or "never" (GRPO).
             branch_width: Z, children per fork.
             entropy_window: k, tokens after a tool response whose entropy is compared.
-            entropy_estimator: "exact": over the whole vocabulary.
+            entropy_estimator: "exact": over the whole vocabulary; "top_k": over the ten likeliest tokens, as in the
+                authors' code.
             entropy_normalization: "log_vocab" (mean over the window / ln V) or "vocab" (sum / V, the paper's words).
             branch_base_probability, branch_entropy_weight: alpha and beta of P = alpha + beta * dH.
             branch_threshold: tau.

@@ -14,7 +14,7 @@ from ray.tune.registry import ENV_CREATOR, _global_registry
 
 from rllib_arpo.core.advantages import ATTRIBUTIONS, LEAF_WEIGHTINGS, LOSS_AGGREGATIONS
 from rllib_arpo.core.branching import BRANCHING_RULES
-from rllib_arpo.core.entropy import ENTROPY_NORMALIZATIONS
+from rllib_arpo.core.entropy import ENTROPY_ESTIMATORS, ENTROPY_NORMALIZATIONS
 from rllib_arpo.engine import ENGINES
 from rllib_arpo.envs.registry import ENVIRONMENTS, register_envs, validate_env_config
 from rllib_arpo.logging.progress import DISPLAYS
@@ -29,7 +29,7 @@ CHOICES: dict[str, Iterable[str]] = {
     "engine": ENGINES,
     "dtype": ("bfloat16", "float16", "float32", "float64"),
     "branching": BRANCHING_RULES,
-    "entropy_estimator": ("exact",),
+    "entropy_estimator": ENTROPY_ESTIMATORS,
     "entropy_normalization": ENTROPY_NORMALIZATIONS,
     "budget_allocation": BUDGET_ALLOCATIONS,
     "attribution": ATTRIBUTIONS,

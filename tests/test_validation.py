@@ -47,6 +47,7 @@ def test_the_baselines_are_valid(model_folder, config_class):
             {"branching": "entropy"},
             "branching='entropy': must be one of 'threshold', 'probability', 'random', 'never'.",
         ),
+        ({"entropy_estimator": "top"}, "entropy_estimator='top': must be one of 'exact', 'top_k'."),
         ({"attribution": "both"}, "attribution='both': must be one of 'soft', 'hard'."),
         (
             {"branching": "random"},

@@ -9,6 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+TOP_K = 10
+"""How many tokens the authors' code asks its engine for (`logprobs=10`)."""
+
 
 def token_entropy(logits: Tensor, temperature: float = 1.0) -> Tensor:
     """Entropy of the sampling distribution over the whole vocabulary (paper eq. 3).
@@ -35,20 +38,22 @@ def token_entropy(logits: Tensor, temperature: float = 1.0) -> Tensor:
     return -(log_probs.exp() * log_probs).sum(dim=-1)
 
 
-def top_k_entropy(top_log_probs: np.ndarray) -> np.ndarray:
-    """The authors' variant: `-sum p ln p` over the K largest probabilities only, which are not renormalised.
+def exact_entropy(probabilities: Tensor) -> Tensor:
+    """`-sum p ln p` over the whole vocabulary: [..., V] -> [...], nats."""
+    # `entr` is -x ln x, and 0 at 0.
+    return torch.special.entr(probabilities).sum(dim=-1)
 
-    Never above the exact entropy, and blind to a flat tail.
 
-    Args:
-        top_log_probs: [..., K] natural log-probs of the K most probable tokens; -inf is allowed.
+def top_k_entropy(probabilities: Tensor) -> Tensor:
+    """The authors' variant: `-sum p ln p` over the `TOP_K` largest probabilities only, which are not renormalised.
 
-    Returns:
-        [...] float64, nats.
+    Never above the exact entropy, and blind to a flat tail: [..., V] -> [...], nats.
     """
-    log_probs = np.asarray(top_log_probs, dtype=np.float64)
-    finite = np.where(np.isneginf(log_probs), 0.0, log_probs)
-    return -(np.exp(log_probs) * finite).sum(axis=-1)
+    return exact_entropy(probabilities.topk(min(TOP_K, probabilities.shape[-1]), dim=-1, sorted=False).values)
+
+
+#: name -> `(probabilities [..., V] at the sampling temperature) -> [...] nats`.
+ENTROPY_ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {"exact": exact_entropy, "top_k": top_k_entropy}
 
 
 def _mean_over_log_vocab(difference: np.ndarray, vocab_size: int) -> float:

@@ -7,7 +7,7 @@ import importlib
 from rllib_arpo.engine.engine import Engine, EngineConfig
 
 ENGINES: dict[str, str] = {
-    "vllm": "rllib_arpo.engine.vllm_engine:VLLMEngine",
+    "vllm": "rllib_arpo.engine.vllm.engine:VLLMEngine",
     "scripted": "rllib_arpo.engine.scripted_engine:ScriptedEngine",
 }
 """Name -> "module:class". An engine of your own is registered by adding it here, in every process that makes one."""

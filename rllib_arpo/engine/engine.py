@@ -25,6 +25,7 @@ class GenerationRequest:
         stop: generation ends after the token that completes one of these strings; that token is kept as sampled.
         entropy_window: k, the number of leading generated tokens whose entropy is measured; 0 measures none.
         seed: of this request's sampler; None leaves it to the engine.
+        entropy_estimator: a key of `core.entropy.ENTROPY_ESTIMATORS`.
     """
 
     request_id: str
@@ -34,11 +35,12 @@ class GenerationRequest:
     stop: tuple[str, ...] = ()
     entropy_window: int = 0
     seed: int | None = None
+    entropy_estimator: str = "exact"
 
 
 @dataclass(frozen=True, slots=True)
 class EntropyReady:
-    """The first k tokens of a running request are generated. `entropies` is [k] float32, nats, whole vocabulary.
+    """The first k tokens of a running request are generated. `entropies` is [k] float32, nats.
 
     Sent once per request, in the engine step in which the k-th token arrives. A request that ends earlier sends only
     `Finished`.

@@ -60,6 +60,8 @@ class _Running:
 class ScriptedEngine:
     """An engine whose every token is known beforehand.
 
+    The entropies are the script's: without a model there is no distribution, and `entropy_estimator` changes nothing.
+
     `engine_kwargs`:
         script: see `Script`; None: a `RandomPolicy`.
         vocab_size: V (default 256).

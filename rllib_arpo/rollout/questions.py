@@ -172,7 +172,7 @@ class QuestionLoop:
         idle = self._idle[evaluation]
         env = await idle.get()
         sampler = TreeSampler(env, self._engine_loop, settings, self._engine.vocab_size, self._on_progress)
-        tree, counts = await sampler.sample(number)
+        tree, counts = await sampler.sample(number, evaluation=evaluation)
         idle.put_nowait(env)
         self._on_progress(questions=1)
         self._finished.put(SampledQuestion(number, tree_to_episode(tree), question_stats(tree, counts), evaluation))

@@ -22,6 +22,7 @@ class RolloutSettings:
     num_initial_rollouts: int
     branching: BranchingParams
     entropy_window: int
+    entropy_estimator: str
     entropy_normalization: str
     temperature: float
     max_context_tokens: int
@@ -55,6 +56,7 @@ class RolloutSettings:
                 random_fork_probability=config.random_fork_probability,
             ),
             entropy_window=config.entropy_window,
+            entropy_estimator=config.entropy_estimator,
             entropy_normalization=config.entropy_normalization,
             temperature=config.temperature if explore else 0.0,
             max_context_tokens=config.max_context_tokens,

@@ -102,10 +102,16 @@ class TreeSampler:
         self._vocab_size = vocab_size
         self._on_progress = on_progress
 
-    async def sample(self, question: int) -> tuple[QuestionTree, BranchingCounts]:
-        """Asks question number `question` and returns its tree: M trajectories, fewer only after a deadline."""
+    async def sample(self, question: int, *, evaluation: bool = False) -> tuple[QuestionTree, BranchingCounts]:
+        """Asks question number `question` and returns its tree: M trajectories, fewer only after a deadline.
+
+        Args:
+            evaluation: whether it is an evaluation question; a training question of the same number may be under way
+                in the same engine.
+        """
         settings = self._settings
         self._question = question
+        self._request_prefix = f"evaluation/{question}" if evaluation else str(question)
         self._rng = np.random.default_rng([settings.seed, question])
         self._fork_budget = settings.num_rollouts - settings.num_initial_rollouts
         self._counts = BranchingCounts()
@@ -215,14 +221,14 @@ class TreeSampler:
         return left if settings.max_turn_tokens is None else min(left, settings.max_turn_tokens)
 
     def _request(self, agent: _Agent, max_tokens: int) -> GenerationRequest:
-        name = f"{self._question}/{agent.agent_id}/{agent.num_path_turns}"
         return GenerationRequest(
-            request_id=name,
+            request_id=f"{self._request_prefix}/{agent.agent_id}/{agent.num_path_turns}",
             prompt_token_ids=list(agent.context),
             max_tokens=max_tokens,
             temperature=self._settings.temperature,
             stop=tuple(self._env.stop),
             entropy_window=self._settings.entropy_window,
+            entropy_estimator=self._settings.entropy_estimator,
             seed=self._seed(agent),
         )
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from rllib_arpo.core.entropy import ENTROPY_NORMALIZATIONS, entropy_delta, token_entropy, top_k_entropy
+from rllib_arpo.core.entropy import ENTROPY_ESTIMATORS, ENTROPY_NORMALIZATIONS, entropy_delta, token_entropy
 
 
 def test_entropy_of_distributions_known_in_closed_form():
@@ -45,18 +45,26 @@ def test_a_temperature_that_is_not_positive_is_refused(temperature: float):
         token_entropy(torch.zeros(3), temperature)
 
 
-def test_top_k_entropy_leaves_the_tail_out_and_does_not_renormalise():
-    log_probs = np.log([[0.5, 0.25, 0.125], [1.0, 1e-300, 1e-300]])
-    log_probs[1, 1:] = -np.inf
-    expected = [0.5 * math.log(2) + 0.25 * math.log(4) + 0.125 * math.log(8), 0.0]
-    np.testing.assert_allclose(top_k_entropy(log_probs), expected, rtol=1e-12)
+def test_estimators_of_a_distribution_known_in_closed_form():
+    # Half of the mass on one token, the rest flat over 16: the nine of them that are among the top ten count.
+    probabilities = torch.tensor([0.5] + [1 / 32] * 16 + [0.0] * 3, dtype=torch.float64)
+    exact = 0.5 * math.log(2) + 0.5 * math.log(32)
+    top_k = 0.5 * math.log(2) + 9 / 32 * math.log(32)
+    assert {name: estimate(probabilities).item() for name, estimate in ENTROPY_ESTIMATORS.items()} == pytest.approx(
+        {"exact": exact, "top_k": top_k}, rel=1e-12
+    )
 
 
-def test_top_k_entropy_over_the_whole_vocabulary_is_the_entropy():
-    logits = torch.randn(7, 11, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    top = torch.log_softmax(logits, -1).sort(descending=True).values.numpy()
-    np.testing.assert_allclose(top_k_entropy(top), token_entropy(logits).numpy(), rtol=1e-12)
-    assert (top_k_entropy(top[:, :5]) < token_entropy(logits).numpy()).all()
+def test_estimators_agree_with_the_sorted_sum_over_the_logits():
+    logits = torch.randn(7, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    probabilities = torch.softmax(logits, -1)
+    terms = [sorted(row, reverse=True)[:10] for row in probabilities.tolist()]
+    top_ten = torch.tensor([-sum(p * math.log(p) for p in row) for row in terms], dtype=torch.float64)
+    torch.testing.assert_close(ENTROPY_ESTIMATORS["exact"](probabilities), token_entropy(logits))
+    torch.testing.assert_close(ENTROPY_ESTIMATORS["top_k"](probabilities), top_ten)
+    # Fewer than ten tokens: the whole vocabulary.
+    few = torch.softmax(logits[:, :8], -1)
+    torch.testing.assert_close(ENTROPY_ESTIMATORS["top_k"](few), token_entropy(logits[:, :8]))
 
 
 def test_both_normalizations_by_hand():

@@ -62,3 +62,12 @@ def reference(folder: str, prompt: list[int], generated, temperature: float) -> 
     log_probs = torch.log_softmax(logits / temperature, dim=-1)
     sampled = log_probs.gather(1, ids[0, len(prompt) :, None])[:, 0]
     return sampled.numpy(), -(log_probs.exp() * log_probs).sum(-1).numpy()
+
+
+@torch.no_grad()
+def reference_top_k_entropies(folder: str, prompt: list[int], generated, temperature: float) -> np.ndarray:
+    """`-sum p ln p` [n] over the ten likeliest tokens at the place of each generated token."""
+    ids = torch.tensor([[*prompt, *map(int, generated)]])
+    logits = _reference_model(folder)(ids).logits[0, len(prompt) - 1 : -1].double()
+    top = torch.log_softmax(logits / temperature, dim=-1).sort(descending=True).values[:, :10]
+    return -(top.exp() * top).sum(-1).numpy()

@@ -8,7 +8,7 @@ import pytest
 
 from rllib_arpo.engine import entropy_windows
 from rllib_arpo.engine.engine import Finished, GenerationRequest
-from tests.engine.conftest import reference, run, run_one, start_engine
+from tests.engine.conftest import reference, reference_top_k_entropies, run, run_one, start_engine
 from tests.helpers.models import byte_tokenizer, tiny_model
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
@@ -46,6 +46,18 @@ def test_a_mixed_batch_keeps_its_requests_apart(engine, llama_folder):
         log_probs, entropies = reference(llama_folder, request.prompt_token_ids, result.token_ids, temperature)
         np.testing.assert_allclose(result.log_probs, log_probs, atol=1e-4)
         np.testing.assert_allclose(result.entropies, entropies[: request.entropy_window], atol=1e-4)
+
+
+def test_top_k_entropies_beside_exact_ones(engine, llama_folder):
+    exact = GenerationRequest("exact", PROMPT, 9, 0.7, (), 6, seed=1)
+    top_k = dataclasses.replace(exact, request_id="top_k", entropy_estimator="top_k")
+    finished = run(engine, exact, top_k)
+    tokens = finished["exact"].token_ids
+    assert finished["top_k"].token_ids.tolist() == tokens.tolist()
+    expected = reference_top_k_entropies(llama_folder, PROMPT, tokens, 0.7)[:6]
+    np.testing.assert_allclose(finished["top_k"].entropies, expected, atol=1e-4)
+    expected = reference(llama_folder, PROMPT, tokens, 0.7)[1][:6]
+    np.testing.assert_allclose(finished["exact"].entropies, expected, atol=1e-4)
 
 
 def test_entropies_come_in_the_step_of_the_last_token_of_the_window(engine):
@@ -158,6 +170,7 @@ def test_a_full_context_ends_by_length(engine):
         ([7, 300], {}, r"^Request 'bad' has token ids outside of 0\.\.299\.$"),
         ([7], {"max_tokens": 0}, r"^Request 'bad' needs max_tokens >= 1 and temperature >= 0, not 0 and 1\.0\.$"),
         ([7], {"temperature": -1.0}, r"not 1 and -1\.0\.$"),
+        ([7], {"entropy_estimator": "top"}, r"unknown entropy_estimator 'top': choose one of 'exact', 'top_k'\.$"),
     ],
 )
 def test_bad_requests_are_refused(engine, prompt, settings, message):

@@ -47,6 +47,7 @@ def settings(**changes) -> RolloutSettings:
         "num_rollouts": 2,
         "num_initial_rollouts": 1,
         "entropy_window": 1,
+        "entropy_estimator": "exact",
         "entropy_normalization": "log_vocab",
         "temperature": 1.0,
         "max_context_tokens": 1000,

@@ -240,3 +240,9 @@ def test_trajectories_do_not_wait_for_a_slow_tool_of_another():
 
     asyncio.run(main())
     assert finished == ["a", "b", "slow"]
+
+
+def test_requests_say_what_is_to_be_measured(sample_tree):
+    sampled = sample_tree({PROMPT: answer(10)}, entropy_window=3, entropy_estimator="top_k", num_rollouts=1)
+    (request,) = sampled.engine.submitted
+    assert (request.entropy_window, request.entropy_estimator) == (3, "top_k")

@@ -1,4 +1,4 @@
-"""The vLLM engine: the only file that imports vLLM (0.26 to 0.32; the CPU build and the CUDA build alike).
+"""`VLLMEngine`: submit requests, step them token by token, read events.
 
 vLLM runs inside this process (`LLMEngine` without its engine-core process), so that one thread advances all requests
 token by token and sees each of them between two tokens.
@@ -6,18 +6,7 @@ token by token and sees each of them between two tokens.
 
 from __future__ import annotations
 
-import os
-
-# vLLM reads these when it is imported or when an engine is built.
-os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-# The newer model runner has another interface for logits processors.
-os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
-# At WARNING each engine prints some twenty lines that a user cannot act on.
-os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-
 import dataclasses
-import difflib
 import gc
 import itertools
 import weakref
@@ -26,49 +15,14 @@ from functools import partial
 
 import numpy as np
 import torch
-from vllm.platforms import current_platform
-
-if current_platform.is_cpu():
-    # vLLM compiles the rank of the sampled token, which nobody reads here: a C++ compiler and up to 17 s at start-up.
-    current_platform.simple_compile_backend = "eager"
-
 from vllm import EngineArgs, LLMEngine, RequestOutput, SamplingParams
-from vllm.sampling_params import RequestOutputKind
-from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, process_dict_updates
 
 from rllib_arpo.engine.checkpoint_names import causal_lm_config, check_shapes, expected_shapes
 from rllib_arpo.engine.engine import EngineConfig, EngineEvent, EntropyReady, Finished, GenerationRequest
-from rllib_arpo.engine.entropy_windows import NO_ENTROPIES, EntropyWindow, measure, open_window, take_entropies
+from rllib_arpo.engine.entropy_windows import NO_ENTROPIES, take_entropies
+from rllib_arpo.engine.vllm.arguments import check_request, engine_args, sampling_params, token_prompt
 
-_GREEDY_BELOW = 1e-5
-"""vLLM decodes greedily at temperatures below this."""
 _KEYS = itertools.count()
-
-
-class EntropyProcessor(LogitsProcessor):
-    """Measures the entropies of the requests that ask for it in `extra_args`; leaves the logits as they are."""
-
-    def __init__(self, vllm_config, device: torch.device, is_pin_memory: bool):
-        self._windows: dict[int, EntropyWindow] = {}
-        """Batch row -> window."""
-
-    def is_argmax_invariant(self) -> bool:
-        """False: the other kind is skipped for greedy requests and sees logits divided by the temperature."""
-        return False
-
-    def update_state(self, batch_update: BatchUpdate | None) -> None:
-        process_dict_updates(self._windows, batch_update, self._open)
-
-    def apply(self, logits: torch.Tensor) -> torch.Tensor:
-        measure(self._windows.items(), logits)
-        return logits
-
-    @staticmethod
-    def _open(params: SamplingParams, _prompt: list[int] | None, generated: list[int]) -> EntropyWindow | None:
-        if not params.extra_args:
-            return None
-        temperature = params.temperature if params.temperature >= _GREEDY_BELOW else 1.0
-        return open_window(temperature=temperature, generated=generated, **params.extra_args["entropy_window"])
 
 
 def _logits_scale(model: torch.nn.Module) -> float:
@@ -118,7 +72,7 @@ class VLLMEngine:
         self._running: dict[str, _Running] = {}
         self._expected: dict[str, tuple[int, ...]] | None = None
         self._owns_process_group = not torch.distributed.is_initialized()
-        self._llm: LLMEngine | None = self._build(_engine_args(config))
+        self._llm: LLMEngine | None = self._build(engine_args(config))
         _LIVE_ENGINES.add(self)
         self._warm_up()
 
@@ -146,9 +100,10 @@ class VLLMEngine:
         """
         if request.request_id in self._running:
             raise ValueError(f"The request id {request.request_id!r} is in use.")
-        _check_prompt(request, self._config.max_context_tokens, self.vocab_size)
+        check_request(request, self._config.max_context_tokens, self.vocab_size)
         running = _Running(request, next(_KEYS), entropies=None if request.entropy_window else NO_ENTROPIES)
-        self._llm.add_request(request.request_id, _token_prompt(request.prompt_token_ids), _sampling_params(running))
+        params = sampling_params(request, running.key)
+        self._llm.add_request(request.request_id, token_prompt(request.prompt_token_ids), params)
         self._running[request.request_id] = running
 
     def step(self) -> list[EngineEvent]:
@@ -209,7 +164,7 @@ class VLLMEngine:
         self._llm.apply_model(partial(_set_logits_scale, scale / temperature))
         try:
             params = SamplingParams(max_tokens=1, prompt_logprobs=0, detokenize=False)
-            self._llm.add_request("score", _token_prompt(token_ids), params)
+            self._llm.add_request("score", token_prompt(token_ids), params)
             outputs = []
             while self._llm.has_unfinished_requests():
                 outputs += self._llm.step()
@@ -269,85 +224,6 @@ class VLLMEngine:
                 num_cached_tokens=running.num_cached_tokens,
                 weight_version=self.weight_version,
             )
-
-
-def _engine_args(config: EngineConfig) -> EngineArgs:
-    """vLLM's arguments: ours, the platform's defaults, then `engine_kwargs`."""
-    ours = {
-        "model": config.model_name_or_path,
-        "dtype": config.dtype,
-        "max_model_len": config.max_context_tokens,
-        "seed": config.seed,
-        "logprobs_mode": "processed_logprobs",
-        "logits_processors": [f"{__name__}:{EntropyProcessor.__name__}"],
-    }
-    defaults = {"enable_prefix_caching": True, "disable_log_stats": True, "use_tqdm_on_load": False}
-    if current_platform.is_cpu():
-        defaults |= {
-            "enforce_eager": True,
-            "block_size": 32,
-            "kv_cache_memory_bytes": 1 << 30,
-            # Chunked prefill with a seeded request crashes: CPU generators have no offset to put back.
-            "enable_chunked_prefill": False,
-            "max_num_batched_tokens": max(8192, config.max_context_tokens),
-        }
-    else:
-        # Else the engine runs one step ahead, and a cancelled or forked request is noticed one step late.
-        defaults |= {"async_scheduling": False}
-    _check_engine_kwargs(config.engine_kwargs, taken=ours.keys())
-    return EngineArgs(**(defaults | config.engine_kwargs | ours))
-
-
-def _check_engine_kwargs(engine_kwargs: dict, taken: Iterable[str]) -> None:
-    known = [field.name for field in dataclasses.fields(EngineArgs)]
-    for name in engine_kwargs:
-        if name in taken:
-            raise ValueError(f"engine_kwargs may not set {name!r}: it follows from the configuration.")
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            raise ValueError(
-                f"engine_kwargs has the unknown key {name!r}" + (f": did you mean {near[0]!r}?" if near else ".")
-            )
-
-
-def _check_prompt(request: GenerationRequest, max_context_tokens: int, vocab_size: int) -> None:
-    """Raises ValueError for what vLLM refuses, with exceptions that are not ValueErrors in all its versions."""
-    prompt = request.prompt_token_ids
-    if not 0 < len(prompt) < max_context_tokens:
-        raise ValueError(
-            f"Request {request.request_id!r} has a prompt of {len(prompt)} tokens: it must have at least one, and "
-            f"fewer than max_context_tokens={max_context_tokens}."
-        )
-    if not (min(prompt) >= 0 and max(prompt) < vocab_size):
-        raise ValueError(f"Request {request.request_id!r} has token ids outside of 0..{vocab_size - 1}.")
-    if request.max_tokens < 1 or request.temperature < 0:
-        raise ValueError(
-            f"Request {request.request_id!r} needs max_tokens >= 1 and temperature >= 0, "
-            f"not {request.max_tokens} and {request.temperature}."
-        )
-
-
-def _token_prompt(token_ids: list[int]) -> dict:
-    return {"type": "token", "prompt_token_ids": list(token_ids)}
-
-
-def _sampling_params(running: _Running) -> SamplingParams:
-    request = running.request
-    window = {"entropy_window": {"key": running.key, "size": request.entropy_window}}
-    return SamplingParams(
-        max_tokens=request.max_tokens,
-        temperature=request.temperature,
-        seed=request.seed,
-        stop=list(request.stop),
-        include_stop_str_in_output=True,
-        # Text is needed only to find the stop strings, and these may be special tokens.
-        detokenize=bool(request.stop),
-        skip_special_tokens=False,
-        spaces_between_special_tokens=False,
-        logprobs=0,
-        extra_args=window if request.entropy_window else None,
-        output_kind=RequestOutputKind.DELTA,
-    )
 
 
 def _append(running: _Running, output: RequestOutput) -> None:

@@ -1,0 +1,99 @@
+"""What vLLM is given: the arguments of an engine, and the prompt and the sampling parameters of a request."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterable
+
+from vllm import EngineArgs, SamplingParams
+from vllm.platforms import current_platform
+from vllm.sampling_params import RequestOutputKind
+
+from rllib_arpo.core.entropy import ENTROPY_ESTIMATORS
+from rllib_arpo.engine.engine import EngineConfig, GenerationRequest
+from rllib_arpo.engine.vllm.entropy_processor import EntropyProcessor
+
+
+def engine_args(config: EngineConfig) -> EngineArgs:
+    """vLLM's arguments: ours, the platform's defaults, then `engine_kwargs`."""
+    ours = {
+        "model": config.model_name_or_path,
+        "dtype": config.dtype,
+        "max_model_len": config.max_context_tokens,
+        "seed": config.seed,
+        "logprobs_mode": "processed_logprobs",
+        "logits_processors": [f"{EntropyProcessor.__module__}:{EntropyProcessor.__qualname__}"],
+    }
+    defaults = {"enable_prefix_caching": True, "disable_log_stats": True, "use_tqdm_on_load": False}
+    if current_platform.is_cpu():
+        defaults |= {
+            "enforce_eager": True,
+            "block_size": 32,
+            "kv_cache_memory_bytes": 1 << 30,
+            # Chunked prefill with a seeded request crashes: CPU generators have no offset to put back.
+            "enable_chunked_prefill": False,
+            "max_num_batched_tokens": max(8192, config.max_context_tokens),
+        }
+    else:
+        # Else the engine runs one step ahead, and a cancelled or forked request is noticed one step late.
+        defaults |= {"async_scheduling": False}
+    _check_engine_kwargs(config.engine_kwargs, taken=ours.keys())
+    return EngineArgs(**(defaults | config.engine_kwargs | ours))
+
+
+def _check_engine_kwargs(engine_kwargs: dict, taken: Iterable[str]) -> None:
+    known = [field.name for field in dataclasses.fields(EngineArgs)]
+    for name in engine_kwargs:
+        if name in taken:
+            raise ValueError(f"engine_kwargs may not set {name!r}: it follows from the configuration.")
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            raise ValueError(
+                f"engine_kwargs has the unknown key {name!r}" + (f": did you mean {near[0]!r}?" if near else ".")
+            )
+
+
+def check_request(request: GenerationRequest, max_context_tokens: int, vocab_size: int) -> None:
+    """Raises ValueError for what vLLM would refuse with other exceptions, or what would fail in the midst of a step."""
+    prompt = request.prompt_token_ids
+    if not 0 < len(prompt) < max_context_tokens:
+        raise ValueError(
+            f"Request {request.request_id!r} has a prompt of {len(prompt)} tokens: it must have at least one, and "
+            f"fewer than max_context_tokens={max_context_tokens}."
+        )
+    if not (min(prompt) >= 0 and max(prompt) < vocab_size):
+        raise ValueError(f"Request {request.request_id!r} has token ids outside of 0..{vocab_size - 1}.")
+    if request.max_tokens < 1 or request.temperature < 0:
+        raise ValueError(
+            f"Request {request.request_id!r} needs max_tokens >= 1 and temperature >= 0, "
+            f"not {request.max_tokens} and {request.temperature}."
+        )
+    if request.entropy_estimator not in ENTROPY_ESTIMATORS:
+        raise ValueError(
+            f"Request {request.request_id!r} has the unknown entropy_estimator {request.entropy_estimator!r}: "
+            f"choose one of {', '.join(map(repr, ENTROPY_ESTIMATORS))}."
+        )
+
+
+def token_prompt(token_ids: list[int]) -> dict:
+    return {"type": "token", "prompt_token_ids": list(token_ids)}
+
+
+def sampling_params(request: GenerationRequest, key: int) -> SamplingParams:
+    """Args: `key` names the request's entropy window."""
+    window = {"key": key, "size": request.entropy_window, "estimator": request.entropy_estimator}
+    return SamplingParams(
+        max_tokens=request.max_tokens,
+        temperature=request.temperature,
+        seed=request.seed,
+        stop=list(request.stop),
+        include_stop_str_in_output=True,
+        # Text is needed only to find the stop strings, and these may be special tokens.
+        detokenize=bool(request.stop),
+        skip_special_tokens=False,
+        spaces_between_special_tokens=False,
+        logprobs=0,
+        extra_args={"entropy_window": window} if request.entropy_window else None,
+        output_kind=RequestOutputKind.DELTA,
+    )

@@ -1,0 +1,46 @@
+"""The entropy probe inside vLLM: logits processors that measure the logits and leave them as they are."""
+
+from __future__ import annotations
+
+import torch
+from vllm import SamplingParams
+from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, process_dict_updates
+
+from rllib_arpo.engine.entropy_windows import EntropyWindow, measure, open_window
+
+_GREEDY_BELOW = 1e-5
+"""vLLM decodes greedily at temperatures below this."""
+
+
+class EntropyProcessor(LogitsProcessor):
+    """Measures the entropies of the requests that ask for it in `extra_args`; leaves the logits as they are."""
+
+    def __init__(self, vllm_config, device: torch.device, is_pin_memory: bool):
+        self._rows: dict[int, tuple[EntropyWindow, list[int]]] = {}
+        """Batch row -> window, and vLLM's own list of the request's tokens, which grows."""
+
+    def is_argmax_invariant(self) -> bool:
+        """False: the other kind is skipped for greedy requests and sees logits divided by the temperature."""
+        return False
+
+    def update_state(self, batch_update: BatchUpdate | None) -> None:
+        process_dict_updates(self._rows, batch_update, _window_and_tokens)
+
+    def apply(self, logits: torch.Tensor) -> torch.Tensor:
+        measure(((row, window, len(generated)) for row, (window, generated) in self._rows.items()), logits)
+        return logits
+
+
+def _window_and_tokens(
+    params: SamplingParams, _prompt: list[int] | None, generated: list[int]
+) -> tuple[EntropyWindow, list[int]] | None:
+    window = window_of(params, len(generated))
+    return None if window is None else (window, generated)
+
+
+def window_of(params: SamplingParams, num_generated: int) -> EntropyWindow | None:
+    """The entropy window that a request asks for in `extra_args`; None if it asks for none, or has it full."""
+    if not params.extra_args:
+        return None
+    temperature = params.temperature if params.temperature >= _GREEDY_BELOW else 1.0
+    return open_window(**params.extra_args["entropy_window"], temperature=temperature, num_generated=num_generated)
