@@ -103,7 +103,9 @@ class VLLMEngine:
         check_request(request, self._config.max_context_tokens, self.vocab_size)
         running = _Running(request, next(_KEYS), entropies=None if request.entropy_window else NO_ENTROPIES)
         params = sampling_params(request, running.key)
-        self._llm.add_request(request.request_id, token_prompt(request.prompt_token_ids), params)
+        name = self._llm.add_request(request.request_id, token_prompt(request.prompt_token_ids), params)
+        # Else vLLM writes out the text of every log-prob, at more than the cost of the log-prob itself.
+        self._llm.output_processor.request_states[name].logprobs_processor.tokenizer = None
         self._running[request.request_id] = running
 
     def step(self) -> list[EngineEvent]:
