@@ -66,6 +66,7 @@ class ARPOConfig(AlgorithmConfig):
         self.max_turn_tokens: int | None = None
         self.temperature = 1.0
         self.question_deadline_s = 600.0
+        self.deadline_reward: float | None = None
         self.max_weight_lag = 0
         self.deterministic = False
         # training()
@@ -154,6 +155,7 @@ class ARPOConfig(AlgorithmConfig):
         max_turn_tokens: int | None = NotProvided,
         temperature: float = NotProvided,
         question_deadline_s: float = NotProvided,
+        deadline_reward: float | None = NotProvided,
         max_weight_lag: int = NotProvided,
         deterministic: bool = NotProvided,
     ) -> ARPOConfig:
@@ -177,7 +179,10 @@ class ARPOConfig(AlgorithmConfig):
             max_response_tokens: generated plus tool tokens of a path.
             max_turn_tokens: generated tokens of one turn; None: no limit of its own.
             temperature: of sampling; all log-probs are at this temperature.
-            question_deadline_s: seconds after which a question's unfinished trajectories are cut off and masked.
+            question_deadline_s: seconds after which a question's unfinished trajectories are cut off: their whole turns
+                are kept, the running one is not.
+            deadline_reward: None masks them: they are in neither the group mean nor the loss. With a number they count
+                with this reward.
             max_weight_lag: how many updates the weights that sample may be behind those that are trained. 0: strictly
                 on-policy. With L >= 1 the next L batches are sampled during the update, engines take new weights in
                 the middle of a trajectory, every token keeps the version that sampled it, and `importance_cap`

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import os
 from collections.abc import Iterable
 from functools import cache
@@ -81,10 +82,11 @@ BOUNDS = {
     "importance_cap": (0.0, False),
     "branch_entropy_weight": (0.0, False),
     "weight_decay": (0.0, True),
+    "deadline_reward": (-math.inf, False),
 }
 OPTIONAL = {
     "max_turn_tokens", "overlong_buffer_tokens", "dual_clip", "importance_cap", "engine_num_threads",
-    "learner_num_threads",
+    "learner_num_threads", "deadline_reward",
 }  # fmt: skip
 #: Inherited keys that mean nothing here -> what to use instead.
 REPLACEMENTS = {

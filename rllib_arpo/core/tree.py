@@ -19,6 +19,7 @@ class StopReason(enum.StrEnum):
     ANSWER = "answer"
     NO_ANSWER = "no_answer"
     TOKEN_LIMIT = "token_limit"
+    TIME_LIMIT = "time_limit"
     TOOL_CALL_LIMIT = "tool_call_limit"
     MALFORMED_CALL = "malformed_call"
     BROKEN_TOOL = "broken_tool"

@@ -32,6 +32,7 @@ class RolloutSettings:
     seed: int
     budget_allocation: str = "first_come"
     deterministic: bool = False
+    deadline_reward: float | None = None
 
     @property
     def defers_forks(self) -> bool:
@@ -66,4 +67,5 @@ class RolloutSettings:
             seed=config.seed or 0,
             budget_allocation=config.budget_allocation,
             deterministic=config.deterministic,
+            deadline_reward=config.deadline_reward,
         )

@@ -64,7 +64,7 @@ class _Agent:
         return self.num_inherited_turns + len(self.turns)
 
     def finished(self) -> Trajectory:
-        stop = self.stop or StepInfo(stop_reason=StopReason.DEADLINE)
+        stop = self.stop
         return Trajectory(
             agent_id=self.agent_id,
             turns=tuple(self.turns),
@@ -127,10 +127,19 @@ class TreeSampler:
                 await self._run_all(roots)
                 await self._run_all(self._top_up())
         except TimeoutError:
-            pass  # [6] who has not ended by now has no stop reason yet: `finished` calls it DEADLINE.
+            self._stop_unfinished()
         trajectories = tuple(agent.finished() for agent in self._agents.values())
         question_id = infos.get("0", {}).get("question_id", question)
         return QuestionTree(str(question_id), self._prompt, trajectories), self._counts
+
+    def _stop_unfinished(self) -> None:
+        """[6] at the deadline: those that have not ended are masked, or count with the reward that was set for it."""
+        reward = self._settings.deadline_reward
+        for agent in self._agents.values():
+            if agent.stop is None and reward is None:
+                agent.stop = StepInfo(stop_reason=StopReason.DEADLINE)
+            elif agent.stop is None:
+                agent.stop, agent.reward = StepInfo(stop_reason=StopReason.TIME_LIMIT), reward
 
     def _root(self, agent_id: str, observation: np.ndarray, *, topped_up: bool = False) -> _Agent:
         if not np.array_equal(observation, self._prompt):
