@@ -210,7 +210,7 @@ class TreeSampler:
                 log_probs=finished.log_probs,
                 entropies=finished.entropies,
                 observation=observation,
-                weight_version=finished.weight_version,
+                weight_versions=finished.weight_versions,
                 tool_call=step.tool_call,
             )
         )

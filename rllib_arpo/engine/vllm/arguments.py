@@ -23,6 +23,8 @@ def engine_args(config: EngineConfig) -> EngineArgs:
         "max_model_len": config.max_context_tokens,
         "seed": config.seed,
         "logprobs_mode": "processed_logprobs",
+        # First come, first served, as every request has priority 0; but `score` passes the queue.
+        "scheduling_policy": "priority",
         "logits_processors": [f"{EntropyProcessor.__module__}:{EntropyProcessor.__qualname__}"],
     }
     defaults = {"enable_prefix_caching": True, "disable_log_stats": True, "use_tqdm_on_load": False}
