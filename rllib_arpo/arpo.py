@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -61,13 +62,19 @@ class ARPO(Algorithm):
         self._next_question = self._asked_until = self._num_requeued = 0
         self.last_evaluation: list[SampledQuestion] = []
         super().setup(config)
-        self._dispatcher = self._make_dispatcher(self.env_runner_group, self.config)
-        if self.eval_env_runner_group is not None:
-            self._evaluation_dispatcher = self._make_dispatcher(self.eval_env_runner_group, self.evaluation_config)
-        else:
-            self._evaluation_dispatcher = self._dispatcher
         self._push_weights()
         self._sampled_at = time.perf_counter()
+
+    # Made when they are first asked for: callbacks may evaluate while the algorithm is still being set up.
+    @cached_property
+    def _dispatcher(self) -> QuestionDispatcher:
+        return self._make_dispatcher(self.env_runner_group, self.config)
+
+    @cached_property
+    def _evaluation_dispatcher(self) -> QuestionDispatcher:
+        if self.eval_env_runner_group is None:
+            return self._dispatcher
+        return self._make_dispatcher(self.eval_env_runner_group, self.evaluation_config)
 
     def _make_dispatcher(self, group: EnvRunnerGroup, config: ARPOConfig) -> QuestionDispatcher:
         deadlines = [c.question_deadline_s for c in (self.config, self.evaluation_config) if c is not None]
