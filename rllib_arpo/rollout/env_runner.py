@@ -137,8 +137,10 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
             return Rollout(sampled, self._questions.num_in_flight if self._questions else 0, self.metrics.reduce())
         except Exception as error:
             # A ValueError is bad data or a bug in the environment: the same questions would raise it again.
-            name = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-            return RolloutError(f"{name}{error}", traceback.format_exc(), retry=not isinstance(error, ValueError))
+            if isinstance(error, ValueError):
+                return RolloutError(str(error), traceback.format_exc(), retry=False)
+            notes = "".join(f", {note}" for note in getattr(error, "__notes__", ()))
+            return RolloutError(f"{type(error).__name__}: {error}{notes}", traceback.format_exc(), retry=True)
 
     def sample_questions(
         self,
