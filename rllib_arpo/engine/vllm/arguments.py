@@ -7,12 +7,16 @@ import difflib
 from collections.abc import Iterable
 
 from vllm import EngineArgs, SamplingParams
+from vllm.config import VllmConfig
 from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
 
 from rllib_arpo.core.entropy import ENTROPY_ESTIMATORS
 from rllib_arpo.engine.engine import EngineConfig, GenerationRequest
-from rllib_arpo.engine.vllm.entropy_processor import EntropyProcessor
+
+ENTROPY_PROCESSOR = "rllib_arpo.engine.vllm.entropy_processor:EntropyProcessor"
+ENTROPY_PROCESSOR_V2 = "rllib_arpo.engine.vllm.entropy_processor_v2:EntropyProcessorV2"
+"""By name: worker processes import them too."""
 
 
 def engine_args(config: EngineConfig) -> EngineArgs:
@@ -23,7 +27,7 @@ def engine_args(config: EngineConfig) -> EngineArgs:
         "max_model_len": config.max_context_tokens,
         "seed": config.seed,
         "logprobs_mode": "processed_logprobs",
-        "logits_processors": [f"{EntropyProcessor.__module__}:{EntropyProcessor.__qualname__}"],
+        "logits_processors": [ENTROPY_PROCESSOR],
     }
     defaults = {"enable_prefix_caching": True, "disable_log_stats": True, "use_tqdm_on_load": False}
     if current_platform.is_cpu():
@@ -40,6 +44,16 @@ def engine_args(config: EngineConfig) -> EngineArgs:
         defaults |= {"async_scheduling": False}
     _check_engine_kwargs(config.engine_kwargs, taken=ours.keys())
     return EngineArgs(**(defaults | config.engine_kwargs | ours))
+
+
+def choose_entropy_processor(config: VllmConfig) -> None:
+    """Names the entropy probe that fits the model runner which vLLM has decided on.
+
+    A user decides by setting VLLM_USE_V2_MODEL_RUNNER. A vLLM whose newer runner takes no logits processors keeps to
+    the older one where there are any: therefore `engine_args` names the older probe.
+    """
+    if config.use_v2_model_runner:
+        config.model_config.logits_processors = [ENTROPY_PROCESSOR_V2]
 
 
 def _check_engine_kwargs(engine_kwargs: dict, taken: Iterable[str]) -> None:

@@ -16,11 +16,18 @@ from functools import partial
 import numpy as np
 import torch
 from vllm import EngineArgs, LLMEngine, RequestOutput, SamplingParams
+from vllm.usage.usage_lib import UsageContext
 
 from rllib_arpo.engine.checkpoint_names import causal_lm_config, check_shapes, expected_shapes
 from rllib_arpo.engine.engine import EngineConfig, EngineEvent, EntropyReady, Finished, GenerationRequest
 from rllib_arpo.engine.entropy_windows import NO_ENTROPIES, take_entropies
-from rllib_arpo.engine.vllm.arguments import check_request, engine_args, sampling_params, token_prompt
+from rllib_arpo.engine.vllm.arguments import (
+    check_request,
+    choose_entropy_processor,
+    engine_args,
+    sampling_params,
+    token_prompt,
+)
 
 _KEYS = itertools.count()
 
@@ -82,7 +89,9 @@ class VLLMEngine:
             # OMP_NUM_THREADS is read once, when torch is loaded, and Ray sets it to the actor's number of CPUs.
             set_num_threads(self._config.num_threads)
         try:
-            return LLMEngine.from_engine_args(arguments)
+            vllm_config = arguments.create_engine_config(UsageContext.ENGINE_CONTEXT)
+            choose_entropy_processor(vllm_config)
+            return LLMEngine.from_vllm_config(vllm_config, disable_log_stats=arguments.disable_log_stats)
         finally:
             # vLLM's CPU worker replaces it by a function that does nothing, for the learner in this process too.
             torch.set_num_threads = set_num_threads
