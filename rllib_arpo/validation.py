@@ -17,6 +17,7 @@ from rllib_arpo.core.advantages import ATTRIBUTIONS, LEAF_WEIGHTINGS, LOSS_AGGRE
 from rllib_arpo.core.branching import BRANCHING_RULES
 from rllib_arpo.core.entropy import ENTROPY_ESTIMATORS, ENTROPY_NORMALIZATIONS
 from rllib_arpo.engine import ENGINES
+from rllib_arpo.engine.vllm_kwargs import check_vllm_kwargs
 from rllib_arpo.envs.registry import ENVIRONMENTS, register_envs, validate_env_config
 from rllib_arpo.logging.progress import DISPLAYS
 from rllib_arpo.rollout.fork_schedule import BUDGET_ALLOCATIONS
@@ -224,10 +225,22 @@ def _check_engine(config: ARPOConfig) -> None:
     for key in ("top_p", "top_k", "min_p"):
         if key in config.engine_kwargs:
             raise ValueError(f"engine_kwargs[{key!r}]: training samples from the whole distribution, without {key}.")
-    if config.engine == "vllm" and config.dtype == "float64":
-        raise ValueError("dtype='float64': vLLM computes in bfloat16, float16 or float32.")
+    if config.engine == "vllm":
+        _check_vllm(config)
     if isinstance(config.evaluation_duration, str):
         raise ValueError(f"evaluation_duration={config.evaluation_duration!r}: must be a number of questions.")
+
+
+def _check_vllm(config: ARPOConfig) -> None:
+    if config.dtype == "float64":
+        raise ValueError("dtype='float64': vLLM computes in bfloat16, float16 or float32.")
+    check_vllm_kwargs(config.engine_kwargs)
+    size, num_gpus = config.engine_kwargs.get("tensor_parallel_size", 1), config.num_gpus_per_env_runner
+    if 0 < num_gpus < size and size > 1:
+        raise ValueError(
+            f"engine_kwargs['tensor_parallel_size']={size}: needs as many GPUs in every env runner, and "
+            f"num_gpus_per_env_runner={num_gpus:g}."
+        )
 
 
 def _check_model(name: str | None, max_context_tokens: int) -> None:

@@ -66,6 +66,25 @@ def test_the_baselines_are_valid(model_folder, config_class):
             "kl_in_reward=True: needs branching='never', since a reward-to-go differs between siblings.",
         ),
         (
+            {"engine": "vllm", "engine_kwargs": {"pipeline_parallel_size": 2}},
+            "engine_kwargs['pipeline_parallel_size']=2: a tree is forked between two tokens, and pipeline stages work "
+            "on several steps at once; use tensor_parallel_size.",
+        ),
+        (
+            {"engine": "vllm", "engine_kwargs": {"distributed_executor_backend": "ray"}},
+            "engine_kwargs['distributed_executor_backend']='ray': the engine's workers are processes of its env "
+            "runner, on the GPUs that Ray gave to it.",
+        ),
+        (
+            {"engine": "vllm", "engine_kwargs": {"tensor_parallel_size": 2}, "num_gpus_per_env_runner": 1},
+            "engine_kwargs['tensor_parallel_size']=2: needs as many GPUs in every env runner, and "
+            "num_gpus_per_env_runner=1.",
+        ),
+        (
+            {"engine": "vllm", "engine_kwargs": {"tensor_parallel_size": 1.5}},
+            "engine_kwargs['tensor_parallel_size']=1.5: must be an integer >= 1.",
+        ),
+        (
             {"engine_kwargs": {"top_p": 0.9}},
             "engine_kwargs['top_p']: training samples from the whole distribution, without top_p.",
         ),

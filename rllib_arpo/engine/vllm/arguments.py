@@ -7,16 +7,25 @@ import difflib
 from collections.abc import Iterable
 
 from vllm import EngineArgs, SamplingParams
+from vllm.config import VllmConfig
 from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
 
 from rllib_arpo.core.entropy import ENTROPY_ESTIMATORS
 from rllib_arpo.engine.engine import EngineConfig, GenerationRequest
-from rllib_arpo.engine.vllm.entropy_processor import EntropyProcessor
+from rllib_arpo.engine.vllm_kwargs import check_vllm_kwargs
+
+ENTROPY_PROCESSOR = "rllib_arpo.engine.vllm.entropy_processor:EntropyProcessor"
+ENTROPY_PROCESSOR_V2 = "rllib_arpo.engine.vllm.entropy_processor_v2:EntropyProcessorV2"
+"""By name: worker processes import them too."""
 
 
 def engine_args(config: EngineConfig) -> EngineArgs:
-    """vLLM's arguments: ours, the platform's defaults, then `engine_kwargs`."""
+    """vLLM's arguments: ours, the platform's defaults, then `engine_kwargs`.
+
+    Raises:
+        ValueError: `engine_kwargs` has a key that is unknown or not to be set, or a value that is refused.
+    """
     ours = {
         "model": config.model_name_or_path,
         "dtype": config.dtype,
@@ -25,8 +34,9 @@ def engine_args(config: EngineConfig) -> EngineArgs:
         "logprobs_mode": "processed_logprobs",
         # First come, first served, as every request has priority 0; but `score` passes the queue.
         "scheduling_policy": "priority",
-        "logits_processors": [f"{EntropyProcessor.__module__}:{EntropyProcessor.__qualname__}"],
+        "logits_processors": [ENTROPY_PROCESSOR],
     }
+    _check_engine_kwargs(config.engine_kwargs, taken=ours.keys())
     defaults = {"enable_prefix_caching": True, "disable_log_stats": True, "use_tqdm_on_load": False}
     if current_platform.is_cpu():
         defaults |= {
@@ -40,11 +50,24 @@ def engine_args(config: EngineConfig) -> EngineArgs:
     else:
         # Else the engine runs one step ahead, and a cancelled or forked request is noticed one step late.
         defaults |= {"async_scheduling": False}
-    _check_engine_kwargs(config.engine_kwargs, taken=ours.keys())
+    if config.engine_kwargs.get("tensor_parallel_size", 1) > 1:
+        # In a placement group, such as a trial of Tune has, vLLM would have Ray start the workers, on other GPUs.
+        defaults |= {"distributed_executor_backend": "mp"}
     return EngineArgs(**(defaults | config.engine_kwargs | ours))
 
 
+def choose_entropy_processor(config: VllmConfig) -> None:
+    """Names the entropy probe that fits the model runner which vLLM has decided on.
+
+    A user decides by setting VLLM_USE_V2_MODEL_RUNNER. A vLLM whose newer runner takes no logits processors keeps to
+    the older one where there are any: therefore `engine_args` names the older probe.
+    """
+    if config.use_v2_model_runner:
+        config.model_config.logits_processors = [ENTROPY_PROCESSOR_V2]
+
+
 def _check_engine_kwargs(engine_kwargs: dict, taken: Iterable[str]) -> None:
+    check_vllm_kwargs(engine_kwargs)
     known = [field.name for field in dataclasses.fields(EngineArgs)]
     for name in engine_kwargs:
         if name in taken:

@@ -1,7 +1,9 @@
 """`VLLMEngine`: submit requests, step them token by token, read events.
 
-vLLM runs inside this process (`LLMEngine` without its engine-core process), so that one thread advances all requests
-token by token and sees each of them between two tokens.
+vLLM's scheduler runs inside this process (`LLMEngine` without its engine-core process), so that one thread advances all
+requests token by token and sees each of them between two tokens. The model runs here as well, or with
+`tensor_parallel_size` > 1 in worker processes, one per GPU. `AsyncLLM` would schedule in a process of its own, which
+goes on while a fork is being decided: an entropy would be seen some tokens late, and a child join some steps late.
 """
 
 from __future__ import annotations
@@ -9,18 +11,27 @@ from __future__ import annotations
 import dataclasses
 import gc
 import itertools
+import os
 import weakref
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
 import torch
 from vllm import EngineArgs, LLMEngine, RequestOutput, SamplingParams
+from vllm.usage.usage_lib import UsageContext
 
 from rllib_arpo.engine.checkpoint_names import causal_lm_config, check_shapes, expected_shapes
 from rllib_arpo.engine.engine import EngineConfig, EngineEvent, EntropyReady, Finished, GenerationRequest
 from rllib_arpo.engine.entropy_windows import NO_ENTROPIES, take_entropies
-from rllib_arpo.engine.vllm.arguments import check_request, engine_args, sampling_params, token_prompt
+from rllib_arpo.engine.vllm.arguments import (
+    check_request,
+    choose_entropy_processor,
+    engine_args,
+    sampling_params,
+    token_prompt,
+)
 
 _KEYS = itertools.count()
 _SCORE = "(score)"
@@ -35,6 +46,27 @@ def _logits_scale(model: torch.nn.Module) -> float:
 def _set_logits_scale(scale: float, model: torch.nn.Module) -> None:
     """Runs in vLLM's worker."""
     model.logits_processor.scale = scale
+
+
+@contextmanager
+def _num_threads(num_threads: int | None) -> Iterator[None]:
+    """Gives this process and the workers that start meanwhile so many CPU threads; None leaves what they have."""
+    set_num_threads, inherited = torch.set_num_threads, os.environ.get("OMP_NUM_THREADS")
+    if num_threads is not None:
+        # The variable is read once, when torch is loaded; Ray sets it to the actor's number of CPUs.
+        set_num_threads(num_threads)
+        os.environ["OMP_NUM_THREADS"] = str(num_threads)
+    num_threads = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        # The CPU worker replaces it by a function that does nothing, and where there are worker processes vLLM leaves
+        # one thread to this one: neither is meant for the learner that may live here too.
+        torch.set_num_threads = set_num_threads
+        set_num_threads(num_threads)
+        os.environ.pop("OMP_NUM_THREADS", None)
+        if inherited is not None:
+            os.environ["OMP_NUM_THREADS"] = inherited
 
 
 @dataclasses.dataclass(slots=True)
@@ -76,21 +108,18 @@ class VLLMEngine:
         self._held: list[EngineEvent] = []
         """What happened while the engine was stepped for `score`; the next `step` tells."""
         self._expected: dict[str, tuple[int, ...]] | None = None
-        self._owns_process_group = not torch.distributed.is_initialized()
+        others_process_group = torch.distributed.is_initialized()
         self._llm: LLMEngine | None = self._build(engine_args(config))
+        # With worker processes there is none in this one.
+        self._owns_process_group = torch.distributed.is_initialized() and not others_process_group
         _LIVE_ENGINES.add(self)
         self._warm_up()
 
     def _build(self, arguments: EngineArgs) -> LLMEngine:
-        set_num_threads = torch.set_num_threads
-        if self._config.num_threads is not None:
-            # OMP_NUM_THREADS is read once, when torch is loaded, and Ray sets it to the actor's number of CPUs.
-            set_num_threads(self._config.num_threads)
-        try:
-            return LLMEngine.from_engine_args(arguments)
-        finally:
-            # vLLM's CPU worker replaces it by a function that does nothing, for the learner in this process too.
-            torch.set_num_threads = set_num_threads
+        with _num_threads(self._config.num_threads):
+            vllm_config = arguments.create_engine_config(UsageContext.ENGINE_CONTEXT)
+            choose_entropy_processor(vllm_config)
+            return LLMEngine.from_vllm_config(vllm_config, disable_log_stats=arguments.disable_log_stats)
 
     def _warm_up(self) -> None:
         self.submit(GenerationRequest("warm-up", [0], max_tokens=1, entropy_window=1, stop=("\0",)))
@@ -191,8 +220,9 @@ class VLLMEngine:
     def close(self) -> None:
         if self._llm is None:
             return
-        for request_id in list(self._running):
-            self.cancel(request_id)
+        # In this process: those of worker processes end with them, and a dead worker answers no call.
+        take_entropies(None, [(running.key, 0) for running in self._running.values()])
+        self._running.clear()
         _LIVE_ENGINES.discard(self)
         client = self._llm.engine_core
         if self._owns_process_group and not _LIVE_ENGINES:

@@ -1,0 +1,34 @@
+"""What `engine_kwargs` may not ask of vLLM: known without vLLM, so that it is said before an actor starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
+    "pipeline_parallel_size": (
+        (1,),
+        "a tree is forked between two tokens, and pipeline stages work on several steps at once; "
+        "use tensor_parallel_size",
+    ),
+    "prefill_context_parallel_size": ((1,), "entropies are measured on one rank's logits; use tensor_parallel_size"),
+    "enable_batch_sharded_sampling": ((None, False), "entropies are measured on one rank's logits"),
+    "data_parallel_size": ((1,), "an env runner has one engine; use num_env_runners"),
+    "distributed_executor_backend": (
+        (None, "mp", "uni"),
+        "the engine's workers are processes of its env runner, on the GPUs that Ray gave to it",
+    ),
+    "speculative_config": ((None,), "entropies are measured for one token at a time"),
+}
+"""name -> (values that are allowed, why others are not)."""
+
+
+def check_vllm_kwargs(engine_kwargs: Mapping[str, Any]) -> None:
+    """Raises ValueError, naming the key, for what an engine of ARPO cannot do."""
+    for name, (allowed, reason) in _REFUSED.items():
+        value = engine_kwargs.get(name, allowed[0])
+        if value not in allowed:
+            raise ValueError(f"engine_kwargs[{name!r}]={value!r}: {reason}.")
+    size = engine_kwargs.get("tensor_parallel_size", 1)
+    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        raise ValueError(f"engine_kwargs['tensor_parallel_size']={size!r}: must be an integer >= 1.")
