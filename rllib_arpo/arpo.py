@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -25,7 +26,7 @@ from ray.rllib.utils.metrics import (
 
 from rllib_arpo import validation
 from rllib_arpo.arpo_config import ARPOConfig
-from rllib_arpo.rollout.dispatch import sample_on_group
+from rllib_arpo.rollout.dispatch import QuestionDispatcher
 from rllib_arpo.rollout.env_runner import FORCE_WEIGHTS
 from rllib_arpo.rollout.metrics import nested, rollout_metrics
 
@@ -58,10 +59,26 @@ class ARPO(Algorithm):
 
     @override(Algorithm)
     def setup(self, config: ARPOConfig) -> None:
-        self._next_question = 0
+        self._next_question = self._asked_until = self._num_requeued = 0
         self.last_evaluation: list[SampledQuestion] = []
         super().setup(config)
         self._push_weights()
+        self._sampled_at = time.perf_counter()
+
+    # Made when they are first asked for: callbacks may evaluate while the algorithm is still being set up.
+    @cached_property
+    def _dispatcher(self) -> QuestionDispatcher:
+        return self._make_dispatcher(self.env_runner_group, self.config)
+
+    @cached_property
+    def _evaluation_dispatcher(self) -> QuestionDispatcher:
+        if self.eval_env_runner_group is None:
+            return self._dispatcher
+        return self._make_dispatcher(self.eval_env_runner_group, self.evaluation_config)
+
+    def _make_dispatcher(self, group: EnvRunnerGroup, config: ARPOConfig) -> QuestionDispatcher:
+        deadlines = [c.question_deadline_s for c in (self.config, self.evaluation_config) if c is not None]
+        return QuestionDispatcher(group, config, max(deadlines), restore=lambda: self.restore_env_runners(group))
 
     @override(Algorithm)
     def training_step(self) -> None:
@@ -74,36 +91,57 @@ class ARPO(Algorithm):
             self._push_weights()
 
     def _sample_batch(self) -> list[SampledQuestion]:
-        """Samples `questions_per_batch` questions; DAPO replaces those whose rewards are all equal by new ones."""
-        start = time.perf_counter()
-        batch = self._ask_next(self.config.questions_per_batch)
+        """The next `questions_per_batch` questions; DAPO replaces those whose rewards are all equal by new ones.
+
+        With `max_weight_lag` the batches after this one are under way already, and go on during the update. Questions
+        are taken in their order, however long they last: the quick ones have no advantage.
+        """
+        config = self.config
+        start = self._sampled_at if config.max_weight_lag else time.perf_counter()
+        self._ask_until(self._next_question + (1 + config.max_weight_lag) * config.questions_per_batch)
+        batch = self._take_next(config.questions_per_batch)
         asked = list(batch)
         rounds = 0
-        while rounds < self.config.max_resample_rounds and not all(s.stats.has_signal for s in batch):
+        while rounds < config.max_resample_rounds and not all(s.stats.has_signal for s in batch):
             batch = [s for s in batch if s.stats.has_signal]
-            fresh = self._ask_next(self.config.questions_per_batch - len(batch))
+            fresh = self._take_next(config.questions_per_batch - len(batch))
             batch, asked, rounds = batch + fresh, asked + fresh, rounds + 1
-        metrics = rollout_metrics([s.stats for s in asked], time.perf_counter() - start)
-        self._log_rollout(asked, metrics | {"resample_rounds": rounds})
+        self._sampled_at = time.perf_counter()
+        metrics = rollout_metrics([s.stats for s in asked], self._sampled_at - start)
+        self._log_rollout(asked, metrics | {"resample_rounds": rounds} | self._lag_metrics(asked))
         return batch
 
-    def _ask_next(self, num_questions: int) -> list[SampledQuestion]:
-        numbers = range(self._next_question, self._next_question + num_questions)
-        self._next_question = numbers.stop
-        return self._ask(self.env_runner_group, numbers, self.config)
+    def _ask_until(self, stop: int) -> None:
+        """Sees to it that all questions before number `stop` have been asked."""
+        if stop > self._asked_until:
+            self._dispatcher.ask(range(self._asked_until, stop))
+            self._asked_until = stop
 
-    def _ask(self, group: EnvRunnerGroup, numbers: Sequence[int], config: ARPOConfig) -> list[SampledQuestion]:
-        """The questions with these numbers, in their order; logs what callbacks measured on the env runners."""
-        rollouts = sample_on_group(
-            group,
-            numbers,
-            config,
-            weight_version=self._weight_version,
-            restore=lambda: self.restore_env_runners(group),
-        )
-        if not config.in_evaluation:
-            self.metrics.aggregate([rollout.metrics for rollout in rollouts], key=ENV_RUNNER_RESULTS)
-        return sorted((q for rollout in rollouts for q in rollout.questions), key=lambda q: q.number)
+    def _take_next(self, num_questions: int) -> list[SampledQuestion]:
+        numbers = range(self._next_question, self._next_question + num_questions)
+        self._ask_until(numbers.stop)
+        sampled = self._collect(numbers)
+        while too_old := [s.number for s in sampled if self._lag(s) > self.config.max_weight_lag]:
+            self._num_requeued += len(too_old)
+            self._dispatcher.ask(too_old)
+            fresh = {s.number: s for s in self._collect(too_old)}
+            sampled = [fresh.get(s.number, s) for s in sampled]
+        self._next_question = numbers.stop
+        return sampled
+
+    def _collect(self, numbers: Sequence[int]) -> list[SampledQuestion]:
+        sampled = self._dispatcher.collect(numbers, weight_version=self._weight_version)
+        self.metrics.aggregate(self._dispatcher.take_metrics(), key=ENV_RUNNER_RESULTS)
+        return sampled
+
+    def _lag(self, question: SampledQuestion) -> int:
+        """How many updates the oldest weights that sampled a question are behind the learner's."""
+        oldest = question.stats.oldest_weights
+        return 0 if oldest is None else self._weight_version - oldest
+
+    def _lag_metrics(self, sampled: Sequence[SampledQuestion]) -> dict[str, float]:
+        requeued, self._num_requeued = self._num_requeued, 0
+        return {"weight_lag_max": max(self._lag(s) for s in sampled), "questions_requeued": requeued}
 
     def _log_rollout(self, sampled: Sequence[SampledQuestion], metrics: dict[str, float]) -> None:
         for name, value in metrics.items():
@@ -181,7 +219,12 @@ class ARPO(Algorithm):
         self._push_weights(group)
         start = time.perf_counter()
         numbers = range(self._num_evaluation_questions(group))
-        self.last_evaluation = self._ask(group, numbers, self.evaluation_config)
+        self._evaluation_dispatcher.ask(numbers, evaluation=True)
+        self.last_evaluation = self._evaluation_dispatcher.collect(
+            numbers, weight_version=self._weight_version, evaluation=True
+        )
+        if self.eval_env_runner_group is not None:
+            self._evaluation_dispatcher.take_metrics()  # Callbacks' metrics of evaluation env runners are not kept.
         metrics = rollout_metrics([s.stats for s in self.last_evaluation], time.perf_counter() - start)
         # Not through `self.metrics`: what is logged there would turn up again in the next iterations' results.
         results = {ENV_RUNNER_RESULTS: nested(metrics | {NUM_EPISODES: len(self.last_evaluation)})}
@@ -211,7 +254,7 @@ class ARPO(Algorithm):
     @override(Algorithm)
     def set_state(self, state: dict[str, Any]) -> None:
         super().set_state(state)
-        self._next_question = state.get(NEXT_QUESTION, self._next_question)
+        self._next_question = self._asked_until = state.get(NEXT_QUESTION, self._next_question)
         if COMPONENT_LEARNER_GROUP in state:
             self._push_restored_weights()
 
@@ -221,5 +264,8 @@ class ARPO(Algorithm):
         self._push_restored_weights()
 
     def _push_restored_weights(self) -> None:
+        """What is under way was sampled by other weights."""
+        self._dispatcher.drop_all()
+        self._asked_until = self._next_question
         for group in filter(None, (self.env_runner_group, self.eval_env_runner_group)):
             self._push_weights(group, force=True)

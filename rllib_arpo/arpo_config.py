@@ -66,6 +66,7 @@ class ARPOConfig(AlgorithmConfig):
         self.max_turn_tokens: int | None = None
         self.temperature = 1.0
         self.question_deadline_s = 600.0
+        self.deadline_reward: float | None = None
         self.max_weight_lag = 0
         self.deterministic = False
         # training()
@@ -154,6 +155,7 @@ class ARPOConfig(AlgorithmConfig):
         max_turn_tokens: int | None = NotProvided,
         temperature: float = NotProvided,
         question_deadline_s: float = NotProvided,
+        deadline_reward: float | None = NotProvided,
         max_weight_lag: int = NotProvided,
         deterministic: bool = NotProvided,
     ) -> ARPOConfig:
@@ -171,14 +173,23 @@ class ARPOConfig(AlgorithmConfig):
             branch_base_probability, branch_entropy_weight: alpha and beta of P = alpha + beta * dH.
             branch_threshold: tau.
             random_fork_probability: of branching="random".
-            budget_allocation: "first_come".
+            budget_allocation: who gets the forks when the budget is short: "first_come", or "ranked": the largest rises
+                among a question's nodes of the same turn, decided when all its live trajectories have passed the turn.
             max_tool_calls: per path.
             max_response_tokens: generated plus tool tokens of a path.
             max_turn_tokens: generated tokens of one turn; None: no limit of its own.
             temperature: of sampling; all log-probs are at this temperature.
-            question_deadline_s: seconds after which a question's unfinished trajectories are cut off and masked.
-            max_weight_lag: 0 (strictly on-policy).
-            deterministic: not available yet.
+            question_deadline_s: seconds after which a question's unfinished trajectories are cut off: their whole turns
+                are kept, the running one is not.
+            deadline_reward: None masks them: they are in neither the group mean nor the loss. With a number they count
+                with this reward.
+            max_weight_lag: how many updates the weights that sample may be behind those that are trained. 0: strictly
+                on-policy. With L >= 1 the next L batches are sampled during the update, engines take new weights in
+                the middle of a trajectory, every token keeps the version that sampled it, and `importance_cap`
+                corrects; what exceeds the bound is asked again.
+            deterministic: the same weights and questions give the same trees, whatever the timing: forks are decided
+                turn by turn in the order of agent ids (or "ranked"), and every request has a seed of its own, made
+                of the run's `debugging(seed=)`, question, agent id and turn. A deadline still depends on the clock.
         """
         return self._set_provided(locals())
 

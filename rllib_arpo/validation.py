@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import os
 from collections.abc import Iterable
 from functools import cache
@@ -19,6 +20,7 @@ from rllib_arpo.engine import ENGINES
 from rllib_arpo.engine.vllm_kwargs import check_vllm_kwargs
 from rllib_arpo.envs.registry import ENVIRONMENTS, register_envs, validate_env_config
 from rllib_arpo.logging.progress import DISPLAYS
+from rllib_arpo.rollout.fork_schedule import BUDGET_ALLOCATIONS
 from rllib_arpo.rollout.make_env import ENV_CONFIG_KEYS, complete_env_config
 
 if TYPE_CHECKING:
@@ -31,12 +33,12 @@ CHOICES: dict[str, Iterable[str]] = {
     "branching": BRANCHING_RULES,
     "entropy_estimator": ENTROPY_ESTIMATORS,
     "entropy_normalization": ENTROPY_NORMALIZATIONS,
-    "budget_allocation": ("first_come",),
+    "budget_allocation": BUDGET_ALLOCATIONS,
     "attribution": ATTRIBUTIONS,
     "leaf_weighting": LEAF_WEIGHTINGS,
     "loss_aggregation": LOSS_AGGREGATIONS,
     "baseline": ("group", "batch"),
-    "deterministic": (False,),
+    "deterministic": (True, False),
     "evaluation_parallel_to_training": (False,),
     "evaluation_duration_unit": ("episodes",),
     "custom_evaluation_function": (None,),
@@ -47,7 +49,6 @@ CHOICES: dict[str, Iterable[str]] = {
     "gradient_checkpointing": (None, True, False),
     "_env_to_module_connector": (None,),
     "_module_to_env_connector": (None,),
-    "max_weight_lag": (0,),
 }
 #: key -> smallest allowed integer.
 MINIMA = {
@@ -65,6 +66,7 @@ MINIMA = {
     "max_tokens_per_pass": 1,
     "overlong_buffer_tokens": 1,
     "max_resample_rounds": 0,
+    "max_weight_lag": 0,
     "engine_num_threads": 1,
     "learner_num_threads": 1,
     "num_envs_per_env_runner": 1,
@@ -81,10 +83,11 @@ BOUNDS = {
     "importance_cap": (0.0, False),
     "branch_entropy_weight": (0.0, False),
     "weight_decay": (0.0, True),
+    "deadline_reward": (-math.inf, False),
 }
 OPTIONAL = {
     "max_turn_tokens", "overlong_buffer_tokens", "dual_clip", "importance_cap", "engine_num_threads",
-    "learner_num_threads",
+    "learner_num_threads", "deadline_reward",
 }  # fmt: skip
 #: Inherited keys that mean nothing here -> what to use instead.
 REPLACEMENTS = {
@@ -120,6 +123,7 @@ def validate(config: ARPOConfig) -> None:
     for key, (bound, inclusive) in BOUNDS.items():
         _check_number(key, getattr(config, key), bound, inclusive)
     _check_tree(config)
+    _check_overlap(config)
     _check_update(config)
     _check_engine(config)
     _check_model(config.model_name_or_path, config.max_context_tokens)
@@ -182,6 +186,18 @@ def _check_tree(config: ARPOConfig) -> None:
         raise ValueError(
             f"max_response_tokens={config.max_response_tokens}: must not exceed "
             f"max_context_tokens={config.max_context_tokens}."
+        )
+
+
+def _check_overlap(config: ARPOConfig) -> None:
+    """Rollouts beside the update need a process of their own and a correction for the older weights."""
+    if not config.max_weight_lag or config.in_evaluation:
+        return
+    if not config.num_env_runners:
+        raise ValueError(f"max_weight_lag={config.max_weight_lag}: needs num_env_runners >= 1.")
+    if config.importance_cap is None:
+        raise ValueError(
+            f"max_weight_lag={config.max_weight_lag}: needs an importance_cap, which corrects for the older weights."
         )
 
 

@@ -53,7 +53,7 @@ def test_the_baselines_are_valid(model_folder, config_class):
             {"branching": "random"},
             "random_fork_probability=None: branching='random' needs a probability; it has no default.",
         ),
-        ({"max_weight_lag": 1}, "max_weight_lag=1: so far only 0 is supported."),
+        ({"max_weight_lag": 1}, "max_weight_lag=1: needs num_env_runners >= 1."),
         ({"lora": {"r": 8}}, "lora={'r': 8}: so far only None is supported."),
         ({"max_response_tokens": 2000}, "max_response_tokens=2000: must not exceed max_context_tokens=1024."),
         (

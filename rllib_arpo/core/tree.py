@@ -19,6 +19,7 @@ class StopReason(enum.StrEnum):
     ANSWER = "answer"
     NO_ANSWER = "no_answer"
     TOKEN_LIMIT = "token_limit"
+    TIME_LIMIT = "time_limit"
     TOOL_CALL_LIMIT = "tool_call_limit"
     MALFORMED_CALL = "malformed_call"
     BROKEN_TOOL = "broken_tool"
@@ -56,7 +57,7 @@ class Turn:
         log_probs: [n] float32, the engine's log-probs of them at the sampling temperature (the behaviour policy).
         entropies: [min(k, n)] float32 nats, the entropies of the first k generated tokens (paper eq. 3).
         observation: [m] int32, the tool response that follows; empty after the last turn.
-        weight_version: the version of the weights that sampled the tokens.
+        weight_versions: [n] int32, the version of the weights that sampled each token.
         tool_call: the call that produced `observation`, if one was executed.
     """
 
@@ -64,7 +65,7 @@ class Turn:
     log_probs: np.ndarray
     entropies: np.ndarray
     observation: np.ndarray
-    weight_version: int = 0
+    weight_versions: np.ndarray
     tool_call: ToolCall | None = None
 
 

@@ -58,19 +58,20 @@ class Finished:
         token_ids: [n] int32, as sampled, the end-of-sequence or stop token included.
         log_probs: [n] float32, of the sampled tokens at the sampling temperature (at temperature 0: at 1).
         entropies: [min(k, n)] float32 nats.
+        weight_versions: [n] int32, of the weights that sampled each token; they change within a request when
+            `update_weights` is called while it runs.
         finish_reason: "stop" (end of sequence or a stop string), "length" (max_tokens) or "error" (the engine failed
             this request; the arrays hold what had arrived).
-        num_cached_tokens: prompt tokens that came from the prefix cache.
-        weight_version: of the weights that sampled the tokens.
+        num_cached_tokens: prompt tokens that came from the prefix cache when the request started.
     """
 
     request_id: str
     token_ids: np.ndarray
     log_probs: np.ndarray
     entropies: np.ndarray
+    weight_versions: np.ndarray
     finish_reason: str
     num_cached_tokens: int = 0
-    weight_version: int = 0
 
 
 EngineEvent = EntropyReady | Finished
@@ -117,15 +118,23 @@ class Engine(Protocol):
         """Drops a request; no further event bears its id. Unknown ids are ignored."""
 
     def update_weights(self, weights: Iterable[tuple[str, np.ndarray]], version: int) -> None:
-        """Replaces all weights (Hugging Face names, tied ones included) and drops the prefix cache.
+        """Replaces all weights (Hugging Face names, tied ones included) and drops everything computed with the old.
+
+        Called between two steps. Running requests keep their tokens and their samplers; their next token is sampled by
+        the new weights given the whole prefix.
 
         Raises:
             ValueError: a name is unknown or missing, or a shape is wrong; nothing was loaded.
-            RuntimeError: requests are still running.
         """
 
     def score(self, token_ids: list[int], temperature: float = 1.0) -> np.ndarray:
-        """Log-probs [n - 1] float32 of token_ids[1:] given their prefixes; for checks, not for speed."""
+        """Log-probs [n - 1] float32 of token_ids[1:] given their prefixes, with the weights in use; for checks.
+
+        At temperature 1 requests may be running; what happens to them meanwhile, the next `step` tells.
+
+        Raises:
+            RuntimeError: requests are running and the temperature is not 1.
+        """
 
     def close(self) -> None:
         """Frees the engine's memory and processes; can be called twice."""

@@ -48,6 +48,7 @@ class _Running:
     reply: ScriptedReply
     entropies: np.ndarray
     log_probs: np.ndarray
+    weight_versions: list[int] = field(default_factory=list)
     steps: int = 0
     num_cached_tokens: int = 0
 
@@ -123,8 +124,6 @@ class ScriptedEngine:
             self.cancelled.append(request_id)
 
     def update_weights(self, weights: Iterable[tuple[str, np.ndarray]], version: int) -> None:
-        if self._running:
-            raise RuntimeError(f"The engine's weights cannot change while {len(self._running)} requests are running.")
         given = dict(weights)
         if self._weight_names is not None and (wrong := sorted(given.keys() ^ set(self._weight_names))):
             raise ValueError(f"Unknown or missing weights: {', '.join(wrong)}.")
@@ -148,6 +147,7 @@ class ScriptedEngine:
             running.num_cached_tokens = self._remember(request.prompt_token_ids)
         running.steps += 1
         arrived, last = running.num_tokens, min(len(reply.token_ids), request.max_tokens)
+        running.weight_versions += [self.weight_version] * (arrived - len(running.weight_versions))
         failed = reply.fail_after is not None and arrived >= reply.fail_after
         if arrived == request.entropy_window > 0 and running.steps > reply.delay and not failed:
             yield EntropyReady(request.request_id, running.entropies[:arrived].copy())
@@ -165,9 +165,9 @@ class ScriptedEngine:
             token_ids=np.array(token_ids, dtype=np.int32),
             log_probs=running.log_probs[:n].copy(),
             entropies=running.entropies[: min(n, request.entropy_window)].copy(),
+            weight_versions=np.array(running.weight_versions[:n], dtype=np.int32),
             finish_reason=reason,
             num_cached_tokens=running.num_cached_tokens,
-            weight_version=self.weight_version,
         )
 
     def _remember(self, token_ids: Sequence[int]) -> int:

@@ -35,54 +35,60 @@ def progress_mode(requested: str | None = None) -> str:
 
 
 class RolloutProgress:
-    """Shows how far one iteration's rollout is; `update` costs a few additions, the display is rate-limited.
+    """Shows how far a rollout is; `update` costs a few additions, the display is rate-limited.
 
     Args:
-        total_questions: the number of questions of this rollout.
         label: in front of the bar, e.g. "rollout" or "evaluation".
         enabled: False for nothing, True for what `progress_mode()` says here, or a mode's name.
         clock: seconds; for tests.
 
     ```python
-    with RolloutProgress(total_questions=8, label="rollout") as bar:
-        bar.update(tokens=120)
-        bar.update(questions=1, forks=3)
+    bar = RolloutProgress("rollout")
+    bar.begin(8)
+    bar.update(tokens=120)
+    bar.update(questions=1, forks=3)
+    bar.end()
     ```
     """
 
     def __init__(
         self,
-        total_questions: int,
         label: str,
         enabled: bool | str = True,
         clock: Callable[[], float] = time.monotonic,
     ):
         mode = progress_mode(enabled if isinstance(enabled, str) else None) if enabled else "off"
-        self.total_questions = total_questions
         self.label = label
-        self.questions = self.tokens = self.forks = 0
         self._clock = clock
         self._display = DISPLAYS[mode]
         self._open: Display | None = None
 
-    def __enter__(self) -> RolloutProgress:
+    def begin(self, num_questions: int) -> None:
+        """So many questions begin; they add to those that are still running, if there are any."""
+        if self._open is not None:
+            self.total_questions += num_questions
+            return
+        self.total_questions = num_questions
+        self.questions = self.tokens = self.forks = 0
         self._started = self._last_shown = self._clock()
         self._open = self._display(self)
-        return self
 
-    def __exit__(self, *error: object) -> None:
-        self._open.close(self)
-        self._open = None
+    def end(self) -> None:
+        """Removes the display; can be called twice."""
+        if self._open is not None:
+            self._open.close(self)
+            self._open = None
 
     def update(self, questions: int = 0, tokens: int = 0, forks: int = 0) -> None:
         """Adds what has happened since the last call."""
         self.questions += questions
         self.tokens += tokens
         self.forks += forks
-        now = self._clock()
-        if now - self._last_shown >= self._open.interval_s:
+        display, now = self._open, self._clock()
+        # Another thread may have called `end` meanwhile.
+        if display is not None and now - self._last_shown >= display.interval_s:
             self._last_shown = now
-            self._open.show(self)
+            display.show(self)
 
     def rates(self) -> str:
         """E.g. "571 tok/s, 12 forks"."""
@@ -136,6 +142,7 @@ class RayBar:
         self._bar.refresh()
 
     def show(self, progress: RolloutProgress) -> None:
+        self._bar.total = progress.total_questions
         self._bar.n = progress.questions
         self._bar.set_description(f"{progress.label} ({progress.rates()})")
 
@@ -155,6 +162,7 @@ class LocalBar:
         self._bar = tqdm(desc=progress.label, total=progress.total_questions, unit="questions", leave=False)
 
     def show(self, progress: RolloutProgress) -> None:
+        self._bar.total = progress.total_questions
         self._bar.n = progress.questions
         self._bar.set_postfix_str(progress.rates())
 

@@ -1,17 +1,19 @@
-"""Hands numbered questions to the env runners of a group and brings back every one of them, or the cause."""
+"""Keeps the env runners of a group supplied with numbered questions and brings back every one, or the cause."""
 
 from __future__ import annotations
 
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.rllib.env.env_runner_group import EnvRunnerGroup
 
-from rllib_arpo.rollout.questions import Rollout, RolloutError
+from rllib_arpo.rollout.questions import Rollout, RolloutError, SampledQuestion
 
 if TYPE_CHECKING:
     from rllib_arpo.arpo_config import ARPOConfig
@@ -20,112 +22,196 @@ logger = logging.getLogger("rllib_arpo")
 
 #: So many failures in a row end the run.
 MAX_FAILURES_IN_A_ROW = 3
-#: Seconds beyond the questions' own deadlines after which an env runner is taken for hung.
+#: Seconds beyond a question's deadline without a finished question after which an env runner is taken for hung.
 HANG_SLACK_S = 300.0
+#: An env runner answers the driver at once when a question has ended, else after so many seconds.
+POLL_S = 0.2
+#: Seconds after which an env runner that does not answer at all is taken for hung.
+ANSWER_TIMEOUT_S = 120.0
+#: The env runner in the driver's own process.
+LOCAL = 0
 
 
-def sample_on_group(
-    group: EnvRunnerGroup,
-    numbers: Sequence[int],
-    config: ARPOConfig,
-    *,
-    weight_version: int,
-    restore: Callable[[], object],
-) -> list[Rollout]:
-    """Samples the questions with these numbers on all healthy env runners; questions of a failed one are retried.
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A question that is to be sampled: its number among the training or among the evaluation questions."""
 
-    Args:
-        group: the training or the evaluation env runners.
-        numbers: of the questions, distinct.
-        config: the training or the evaluation configuration.
-        weight_version: the version that every engine must have.
-        restore: brings restarted env runners back, with the right weights; called after each failure.
+    number: int
+    evaluation: bool
 
-    Returns:
-        What the env runners sampled, in no particular order; together every number once.
 
-    Raises:
-        ValueError: bad data or a bug in the environment; not retried.
-        RuntimeError: three failures in a row, with the last cause.
+class QuestionDispatcher:
+    """Shares questions out among the healthy env runners of a group; those lost with one are asked again.
+
+    It works while `collect` waits; between two calls the env runners go on with what they have.
     """
-    kwargs = {"evaluation": config.in_evaluation, "weight_version": weight_version}
-    if group.num_remote_env_runners() == 0:
-        return [_value(group.local_env_runner.rollout(numbers, **kwargs))]
-    rollouts: list[Rollout] = []
-    missing, failures = list(numbers), 0
-    while missing:
-        sampled, error = _sample_once(group, missing, config, kwargs)
-        rollouts += sampled
-        done = {question.number for rollout in sampled for question in rollout.questions}
-        missing = [number for number in missing if number not in done]
-        failures = failures + 1 if error else 0
-        if failures == MAX_FAILURES_IN_A_ROW:
+
+    def __init__(
+        self, group: EnvRunnerGroup, config: ARPOConfig, question_deadline_s: float, restore: Callable[[], object]
+    ):
+        """
+        Args:
+            group: the training or the evaluation env runners.
+            config: the configuration of this group's env runners.
+            question_deadline_s: the longest one of any question.
+            restore: brings restarted env runners back, with the right weights; called after each failure.
+        """
+        self._group = group
+        self._config = config
+        self._restore = restore
+        self._patience_s = question_deadline_s + HANG_SLACK_S
+        self._waiting: deque[Ask] = deque()
+        self._in_flight: dict[int, list[Ask]] = {}
+        self._heard: dict[int, float] = {}
+        """Env runner -> when it last finished a question, or began to have some."""
+        self._done: dict[Ask, SampledQuestion] = {}
+        self._failures = 0
+        self._metrics: list[dict[str, Any]] = []
+
+    def ask(self, numbers: Sequence[int], *, evaluation: bool = False) -> None:
+        """Queues questions; evaluation goes before what is waiting already."""
+        asks = [Ask(number, evaluation) for number in numbers]
+        self._waiting = deque([*asks, *self._waiting] if evaluation else [*self._waiting, *asks])
+
+    def collect(
+        self, numbers: Sequence[int], *, weight_version: int, evaluation: bool = False
+    ) -> list[SampledQuestion]:
+        """Waits for these questions, which were asked before, and returns them in their order.
+
+        Args:
+            weight_version: the version that every engine must have when it is given questions.
+
+        Raises:
+            ValueError: bad data or a bug in the environment; not retried.
+            RuntimeError: three failures in a row, with the last cause.
+        """
+        wanted = [Ask(number, evaluation) for number in numbers]
+        while any(ask not in self._done for ask in wanted):
+            self._exchange(weight_version)
+        return [self._done.pop(ask) for ask in wanted]
+
+    def take_metrics(self) -> list[dict[str, Any]]:
+        """What callbacks logged on the env runners since the last call."""
+        metrics, self._metrics = self._metrics, []
+        return metrics
+
+    def drop_all(self) -> None:
+        """Forgets every question that was asked and is not collected; the env runners give them up."""
+        self._group.foreach_env_runner("drop_questions", local_env_runner=self._is_local())
+        self._waiting.clear()
+        self._in_flight.clear()
+        self._done.clear()
+
+    def _exchange(self, weight_version: int) -> None:
+        """One round: new questions go to the env runners, finished ones come back, failures are dealt with."""
+        shares = self._share_out()
+        error = None if shares else "no env runner is healthy"
+        for runner, outcome in self._call(shares, weight_version) if shares else ():
+            error = self._receive(runner, outcome) or error
+        if error is None:
+            return
+        self._failures += 1
+        if self._failures == MAX_FAILURES_IN_A_ROW:
+            missing = len(self._waiting) + sum(map(len, self._in_flight.values()))
             raise RuntimeError(
-                f"Sampling failed {failures} times in a row; {len(missing)} questions are missing. Last cause: {error}"
+                f"Sampling failed {self._failures} times in a row; {missing} questions are missing. Last cause: {error}"
             )
-        if error:
-            logger.warning("An env runner failed (%s); its questions are sampled again.", error.splitlines()[0])
-            _wait_for_env_runners(group, config, restore)
-    return rollouts
+        logger.warning("An env runner failed (%s); its questions are sampled again.", error.splitlines()[0])
+        self._wait_for_env_runners()
 
+    def _share_out(self) -> dict[int, list[Ask]]:
+        """Env runner -> new questions for it; every healthy env runner that has questions has an entry."""
+        runners = [LOCAL] if self._is_local() else self._group.healthy_env_runner_ids()
+        for runner in self._in_flight.keys() - set(runners):
+            self._put_back(self._in_flight.pop(runner))
+        room = self._room()
+        shares: dict[int, list[Ask]] = {runner: [] for runner in runners}
+        while self._waiting and runners:
+            runner = min(runners, key=lambda r: len(self._in_flight.setdefault(r, [])))
+            if len(self._in_flight[runner]) >= room:
+                break
+            if not self._in_flight[runner]:
+                self._heard[runner] = time.monotonic()
+            ask = self._waiting.popleft()
+            self._in_flight[runner].append(ask)
+            shares[runner].append(ask)
+        return {runner: share for runner, share in shares.items() if self._in_flight.get(runner)}
 
-def _sample_once(
-    group: EnvRunnerGroup, numbers: list[int], config: ARPOConfig, kwargs: dict
-) -> tuple[list[Rollout], str | None]:
-    """One round over the healthy env runners: what came back, and the last failure among them, if any."""
-    runners = group.healthy_env_runner_ids()
-    if not runners:
-        return [], "no env runner is healthy"
-    runners = runners[: len(numbers)]
-    shares = [numbers[i :: len(runners)] for i in range(len(runners))]
-    # `foreach_env_runner` drops failed calls in silence; the actor manager below it returns their errors.
-    outcomes = group._worker_manager.foreach_actor(
-        "rollout",
-        kwargs=[{"numbers": share, **kwargs} for share in shares],
-        remote_actor_ids=runners,
-        timeout_seconds=_time_limit(config, max(map(len, shares))),
-    )
-    by_runner = {outcome.actor_id: outcome for outcome in outcomes}
-    sampled, error = [], None
-    for runner in runners:
-        outcome = by_runner.get(runner)
-        if outcome is None:
-            error = f"env runner {runner} did not answer in time"
-            _restart(group, runner)
-        elif not outcome.ok:
-            error = f"env runner {runner} died: {outcome.get()}"
-        elif isinstance(value := outcome.get(), RolloutError) and value.retry:
-            error = f"env runner {runner}: {value.message}\n{value.traceback}"
-            _restart(group, runner)
-        else:
-            sampled.append(_value(value))
-    return sampled, error
+    def _room(self) -> float:
+        """How many questions an env runner is given at a time: its environments' and a few in reserve.
 
+        During an update the driver hands out nothing, so an env runner that goes on meanwhile is given all.
+        """
+        num_envs = self._config.num_envs_per_env_runner
+        return math.inf if self._config.max_weight_lag else num_envs + (num_envs + 1) // 2
 
-def _value(outcome: Rollout | RolloutError) -> Rollout:
-    """The rollout, or the error that trying again would not mend."""
-    if isinstance(outcome, RolloutError):
-        raise (RuntimeError if outcome.retry else ValueError)(outcome.message)
-    return outcome
+    def _call(self, shares: dict[int, list[Ask]], weight_version: int) -> list[tuple[int, Any]]:
+        """(env runner, Rollout, RolloutError or exception) of every env runner that is called."""
+        kwargs = [
+            {
+                "numbers": [ask.number for ask in share if not ask.evaluation],
+                "evaluation_numbers": [ask.number for ask in share if ask.evaluation],
+                "weight_version": weight_version,
+                "timeout_s": POLL_S,
+            }
+            for share in shares.values()
+        ]
+        if self._is_local():
+            return [(LOCAL, self._group.local_env_runner.exchange(**arguments)) for arguments in kwargs]
+        # `foreach_env_runner` drops failed calls in silence; the actor manager below it returns their errors.
+        outcomes = self._group._worker_manager.foreach_actor(
+            "exchange", kwargs=kwargs, remote_actor_ids=list(shares), timeout_seconds=ANSWER_TIMEOUT_S
+        )
+        answers = {outcome.actor_id: outcome.get() for outcome in outcomes}
+        return [(runner, answers.get(runner, TimeoutError("it does not answer"))) for runner in shares]
 
+    def _receive(self, runner: int, outcome: Rollout | RolloutError | Exception) -> str | None:
+        """Takes an env runner's answer; returns what failed, if anything did."""
+        if isinstance(outcome, RolloutError):
+            if not outcome.retry:
+                raise ValueError(outcome.message)
+            if self._is_local():
+                raise RuntimeError(outcome.message)
+            return self._lose(runner, f"{outcome.message}\n{outcome.traceback}", restart=True)
+        if isinstance(outcome, Exception):
+            return self._lose(runner, f"it died: {outcome}", restart=isinstance(outcome, TimeoutError))
+        self._metrics.append(outcome.metrics)
+        in_flight = self._in_flight[runner]
+        for question in outcome.questions:
+            ask = Ask(question.number, question.evaluation)
+            if ask in in_flight:
+                in_flight.remove(ask)
+                self._done[ask] = question
+        if outcome.questions:
+            self._failures = 0
+            self._heard[runner] = time.monotonic()
+        if len(in_flight) > outcome.num_in_flight:
+            # Restarted since, or it gave them up.
+            self._put_back(self._in_flight.pop(runner))
+        elif in_flight and (silence := time.monotonic() - self._heard[runner]) > self._patience_s:
+            return self._lose(runner, f"no question has ended for {silence:.0f} s", restart=True)
+        return None
 
-def _restart(group: EnvRunnerGroup, runner: int) -> None:
-    """Has Ray start a hung or broken env runner, and with it its engine, anew."""
-    manager = group._worker_manager
-    ray.kill(manager.actors()[runner], no_restart=False)
-    manager.set_actor_state(runner, healthy=False)
+    def _put_back(self, asks: list[Ask]) -> None:
+        """Questions that were lost go before all others."""
+        self._waiting.extendleft(reversed(asks))
 
+    def _lose(self, runner: int, cause: str, *, restart: bool) -> str:
+        """Puts an env runner's questions back, in front; with `restart` has Ray start it and its engine anew."""
+        self._put_back(self._in_flight.pop(runner, []))
+        manager = self._group._worker_manager
+        if restart:
+            ray.kill(manager.actors()[runner], no_restart=False)
+        manager.set_actor_state(runner, healthy=False)
+        return f"env runner {runner}: {cause}"
 
-def _time_limit(config: ARPOConfig, num_questions: int) -> float:
-    """Every question has its own deadline, so a share cannot take longer than its waves of questions."""
-    waves = math.ceil(num_questions / config.num_envs_per_env_runner)
-    return waves * config.question_deadline_s + HANG_SLACK_S
+    def _wait_for_env_runners(self) -> None:
+        """Restores what can be restored now; waits only while no env runner at all is healthy."""
+        limit = time.monotonic() + self._config.env_runner_restore_timeout_s
+        self._restore()
+        while not self._group.healthy_env_runner_ids() and time.monotonic() < limit:
+            time.sleep(1.0)
+            self._restore()
 
-
-def _wait_for_env_runners(group: EnvRunnerGroup, config: ARPOConfig, restore: Callable[[], object]) -> None:
-    """Restores what can be restored now; waits only while no env runner at all is healthy."""
-    limit = time.monotonic() + config.env_runner_restore_timeout_s
-    restore()
-    while not group.healthy_env_runner_ids() and time.monotonic() < limit:
-        time.sleep(1.0)
-        restore()
+    def _is_local(self) -> bool:
+        return self._group.num_remote_env_runners() == 0

@@ -52,7 +52,8 @@ class EngineLoop:
         """Generates one turn. Cancelling the coroutine cancels the request.
 
         Raises:
-            Exception: whatever the engine's `step` raised; the engine is then taken for dead.
+            ValueError: the engine refuses this request; the others go on.
+            Exception: whatever else the engine raised; it is then taken for dead.
         """
         future: asyncio.Future[Finished] = asyncio.get_running_loop().create_future()
         self._pending[request.request_id] = _Pending(future, on_entropies)
@@ -77,7 +78,9 @@ class EngineLoop:
                     await self._wake.wait()
                 submitted, self._submitted = self._submitted, []
                 cancelled, self._cancelled = self._cancelled, []
-                events = await loop.run_in_executor(self._executor, self._advance, submitted, cancelled)
+                events, refused = await loop.run_in_executor(self._executor, self._advance, submitted, cancelled)
+                for request_id, error in refused.items():
+                    self._refuse(request_id, error)
                 for event in events:
                     self._dispatch(event)
                 # Let those who got an event submit what follows before the next step: once to start a fork's
@@ -88,13 +91,27 @@ class EngineLoop:
             self._fail(error)
             raise
 
-    def _advance(self, submitted: list[GenerationRequest], cancelled: list[str]) -> list[EngineEvent]:
-        """In the engine's thread. A request that was cancelled before it was submitted is still dropped."""
+    def _advance(
+        self, submitted: list[GenerationRequest], cancelled: list[str]
+    ) -> tuple[list[EngineEvent], dict[str, ValueError]]:
+        """In the engine's thread: one step; returns also the requests that the engine refused.
+
+        A request that was cancelled before it was submitted is still dropped.
+        """
+        refused = {}
         for request in submitted:
-            self._engine.submit(request)
+            try:
+                self._engine.submit(request)
+            except ValueError as error:
+                refused[request.request_id] = error
         for request_id in cancelled:
             self._engine.cancel(request_id)
-        return self._engine.step() if self._engine.has_unfinished() else []
+        return self._engine.step() if self._engine.has_unfinished() else [], refused
+
+    def _refuse(self, request_id: str, error: ValueError) -> None:
+        pending = self._pending.pop(request_id, None)
+        if pending is not None and not pending.future.done():
+            pending.future.set_exception(error)
 
     def _dispatch(self, event: EngineEvent) -> None:
         pending = self._pending.get(event.request_id)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import time
 import traceback
@@ -20,6 +19,7 @@ from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from ray.rllib.utils.annotations import override
 from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME, WEIGHTS_SEQ_NO
+from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
 from rllib_arpo.engine import make_engine
 from rllib_arpo.engine.engine import Engine, EngineConfig
@@ -27,7 +27,7 @@ from rllib_arpo.envs.forkable_env import ForkableMultiAgentEnv
 from rllib_arpo.logging.progress import RolloutProgress
 from rllib_arpo.rollout.make_env import make_env
 from rllib_arpo.rollout.metrics import rollout_metrics
-from rllib_arpo.rollout.questions import Rollout, RolloutError, SampledQuestion, run_rollout
+from rllib_arpo.rollout.questions import QuestionLoop, Rollout, RolloutError, SampledQuestion
 from rllib_arpo.rollout.settings import RolloutSettings
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
     """Samples whole questions, each as one `MultiAgentEpisode` with one agent per trajectory.
 
     The policy is an inference engine, not an RLModule: `module` is None and `set_state` hands the learner's weights
-    to the engine. One thread owns the engine; the event loop of `sample` runs the environments and tools meanwhile.
+    to the engine. One thread owns the engine, another runs the event loop of environments and tools (`QuestionLoop`).
     `num_envs_per_env_runner` questions are in flight at a time.
     """
 
@@ -52,6 +52,9 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
         first, stride = max(kwargs.get("worker_index") or 0, 1) - 1, max(config.num_env_runners, 1)
         self._own_questions: Iterator[int] = itertools.count(first, stride)
         self._envs: dict[bool, list[ForkableMultiAgentEnv]] = {}
+        self._questions: QuestionLoop | None = None
+        index = kwargs.get("worker_index") or 0
+        self._progress = RolloutProgress(f"rollout {index}" if index else "rollout", enabled=config.progress_bar)
         super().__init__(config=config, **kwargs)
 
     @override(MultiAgentEnvRunner)
@@ -107,20 +110,35 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
             self.metrics.log_value(tuple(name.split("/")), value, window=1)
         return [s.episode for s in sampled]
 
-    def rollout(
-        self, numbers: Sequence[int], *, evaluation: bool = False, weight_version: int | None = None
+    def exchange(
+        self,
+        numbers: Sequence[int],
+        *,
+        evaluation_numbers: Sequence[int] = (),
+        weight_version: int | None = None,
+        timeout_s: float = 0.0,
     ) -> Rollout | RolloutError:
-        """What the driver calls: `sample_questions`, with an error as a value.
+        """What the driver calls: takes new questions and gives back those that have ended since the last call.
 
-        RLlib lets an env runner exit on any exception, after which nobody knows the cause.
+        Questions are sampled in the background, also while the engine gets new weights. An error is a value: RLlib
+        lets an env runner exit on any exception, after which nobody knows the cause.
+
+        Args:
+            numbers, evaluation_numbers: of the questions to sample beside those that are under way; the latter with
+                the environments and settings of the evaluation configuration.
+            weight_version: the version that the engine must have if there are new questions.
+            timeout_s: how long to wait while no question has ended.
         """
         try:
-            questions = self.sample_questions(numbers, evaluation=evaluation, weight_version=weight_version)
+            # A runner of an evaluation group has nothing but the evaluation configuration.
+            self._submit(numbers, None, self.config.in_evaluation, weight_version)
+            self._submit(evaluation_numbers, None, True, weight_version)
+            sampled = self._take(timeout_s)
+            return Rollout(sampled, self._questions.num_in_flight if self._questions else 0, self.metrics.reduce())
         except Exception as error:
             # A ValueError is bad data or a bug in the environment: the same questions would raise it again.
             name = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
             return RolloutError(f"{name}{error}", traceback.format_exc(), retry=not isinstance(error, ValueError))
-        return Rollout(questions, self.metrics.reduce())
 
     def sample_questions(
         self,
@@ -130,7 +148,7 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
         evaluation: bool = False,
         weight_version: int | None = None,
     ) -> list[SampledQuestion]:
-        """Samples the questions with these numbers, in this order, many at a time.
+        """Samples the questions with these distinct numbers, many at a time; returns them in this order.
 
         Args:
             numbers: of the task's questions.
@@ -139,36 +157,69 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
             weight_version: the version that the engine must have.
 
         Raises:
-            RuntimeError: the engine has other weights.
+            RuntimeError: the engine has other weights, or questions of `exchange` are under way.
         """
+        if self._questions is not None and self._questions.num_in_flight:
+            raise RuntimeError(f"Env runner {self.worker_index} is sampling {self._questions.num_in_flight} questions.")
+        self._submit(numbers, explore, evaluation, weight_version)
+        sampled: dict[int, SampledQuestion] = {}
+        while len(sampled) < len(numbers):
+            sampled |= {question.number: question for question in self._take(None)}
+        return [sampled[number] for number in numbers]
+
+    def _submit(
+        self, numbers: Sequence[int], explore: bool | None, evaluation: bool, weight_version: int | None
+    ) -> None:
+        if not numbers:
+            return
         if weight_version is not None and self.engine.weight_version != weight_version:
             raise RuntimeError(
                 f"Env runner {self.worker_index} has weights {self.engine.weight_version}, not {weight_version}."
             )
         config = self.config if evaluation == self.config.in_evaluation else self._evaluation_config()
         settings = RolloutSettings.from_config(config, explore=config.explore if explore is None else explore)
-        envs = self._env_pool(evaluation)
-        label = f"rollout {self.worker_index}" if self.worker_index else "rollout"
-        with RolloutProgress(len(numbers), label, enabled=self.config.progress_bar) as progress:
-            coroutine = run_rollout(numbers, envs, self.engine, self._engine_thread, settings, progress.update)
-            # In a thread of its own: a notebook has an event loop in this one.
-            with ThreadPoolExecutor(1, thread_name_prefix="rollout") as thread:
-                sampled = thread.submit(asyncio.run, coroutine).result()
+        self._progress.begin(len(numbers))
+        if self._questions is None:
+            self._questions = QuestionLoop(self.engine, self._engine_thread, self._progress.update)
+        self._questions.submit(numbers, self._env_pool(evaluation), settings, evaluation=evaluation)
+
+    def _take(self, timeout_s: float | None) -> list[SampledQuestion]:
+        if self._questions is None:
+            return []
+        try:
+            sampled = self._questions.take(timeout_s)
+        except Exception:
+            self.drop_questions()
+            raise
+        if not self._questions.num_in_flight:
+            self._progress.end()
         self.num_env_steps_sampled_lifetime += sum(s.stats.num_turns for s in sampled)
         self._call_back(sampled)
         return sampled
 
+    def drop_questions(self) -> None:
+        """Gives up the questions that are under way."""
+        if self._questions is not None:
+            self._questions.stop()
+            self._questions = None
+            self._progress.end()
+
     def _call_back(self, sampled: Sequence[SampledQuestion]) -> None:
-        """RLlib's callbacks for finished episodes and for the whole sample."""
-        for index, question in enumerate(sampled):
-            self._make_callback(
-                "on_episode_end",
-                episode=question.episode,
-                env=self.env,
-                env_index=index % self.num_envs,
-                rl_module=None,
-            )
-        self._make_callback("on_sample_end", samples=[question.episode for question in sampled])
+        """RLlib's callbacks for finished episodes and for what is handed over at once."""
+        for evaluation in {question.evaluation for question in sampled}:
+            episodes = [question.episode for question in sampled if question.evaluation == evaluation]
+            # What callbacks log of an evaluation on a training runner must not get among the training metrics.
+            metrics = self.metrics if evaluation == self.config.in_evaluation else MetricsLogger()
+            for index, episode in enumerate(episodes):
+                self._make_callback(
+                    "on_episode_end",
+                    episode=episode,
+                    env=self.env,
+                    env_index=index % self.num_envs,
+                    rl_module=None,
+                    metrics_logger=metrics,
+                )
+            self._make_callback("on_sample_end", samples=episodes, metrics_logger=metrics)
 
     def _make_callback(self, name: str, **kwargs: Any) -> None:
         make_callback(
@@ -242,6 +293,7 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
 
     @override(MultiAgentEnvRunner)
     def stop(self) -> None:
+        self.drop_questions()
         for env in itertools.chain.from_iterable(self._envs.values()):
             env.close()
         if self.env is not None:

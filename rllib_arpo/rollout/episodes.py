@@ -24,7 +24,7 @@ INFO_STOP = "stop"
 
 #: Keys of `extra_model_outputs` beside RLlib's own `Columns.ACTION_LOGP`.
 ENTROPIES = "entropies"
-WEIGHT_VERSION = "weight_version"
+WEIGHT_VERSIONS = "weight_versions"
 
 
 def tree_to_episode(tree: QuestionTree) -> MultiAgentEpisode:
@@ -68,7 +68,7 @@ def _add_turn(data: dict[str, dict[str, Any]], trajectory: Trajectory, own: int)
     data["extra_model_outputs"][agent] = {
         Columns.ACTION_LOGP: turn.log_probs,
         ENTROPIES: turn.entropies,
-        WEIGHT_VERSION: turn.weight_version,
+        WEIGHT_VERSIONS: turn.weight_versions,
     }
 
 
@@ -126,6 +126,6 @@ def _turn(episode: SingleAgentEpisode, i: int) -> Turn:
         log_probs=np.asarray(outputs[Columns.ACTION_LOGP][i], np.float32),
         entropies=np.asarray(outputs[ENTROPIES][i], np.float32),
         observation=np.asarray(episode.observations[i + 1], np.int32),
-        weight_version=int(outputs[WEIGHT_VERSION][i]),
+        weight_versions=np.asarray(outputs[WEIGHT_VERSIONS][i], np.int32),
         tool_call=episode.infos[i + 1][INFO_STEP].tool_call,
     )

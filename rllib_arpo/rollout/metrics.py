@@ -26,6 +26,7 @@ class QuestionStats:
         path_tool_calls: tool calls on each leaf's whole path.
         tool_calls: the calls that were executed, a shared one once.
         num_turns, num_generated_tokens: unique ones.
+        oldest_weights: the smallest weight version that sampled any of the tokens; None where there are none.
     """
 
     rewards: tuple[float, ...]
@@ -39,6 +40,7 @@ class QuestionStats:
     num_generated_tokens: int
     num_forks: int
     num_topped_up: int
+    oldest_weights: int | None
     branching: BranchingCounts
 
     @property
@@ -68,6 +70,7 @@ def question_stats(tree: QuestionTree, branching: BranchingCounts) -> QuestionSt
         num_generated_tokens=sum(len(turn.token_ids) for turn in turns),
         num_forks=sum(leaf.parent is not None for leaf in leaves),
         num_topped_up=sum(leaf.topped_up for leaf in leaves),
+        oldest_weights=min((int(turn.weight_versions.min()) for turn in turns if len(turn.token_ids)), default=None),
         branching=branching,
     )
 

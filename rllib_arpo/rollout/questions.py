@@ -1,12 +1,14 @@
-"""Many questions in flight: every environment takes the next question as soon as the one before has ended.
+"""Many questions in flight, in a thread of its own: what is submitted starts as soon as an environment is free.
 
-These are functions and not methods of the env runner, since Ray runs every actor that has an `async` method in an
-event loop of its own.
+These are not methods of the env runner, since Ray runs every actor that has an `async` method in an event loop of its
+own.
 """
 
 from __future__ import annotations
 
 import asyncio
+import queue
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -30,13 +32,21 @@ class SampledQuestion:
     number: int
     episode: MultiAgentEpisode
     stats: QuestionStats
+    evaluation: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """What an env runner sampled, and what callbacks logged meanwhile (the state of a `MetricsLogger`)."""
+    """What an env runner hands over.
+
+    Attributes:
+        questions: that have ended since the last time.
+        num_in_flight: questions that the env runner is still working on.
+        metrics: what callbacks logged meanwhile (the state of a `MetricsLogger`).
+    """
 
     questions: list[SampledQuestion]
+    num_in_flight: int
     metrics: dict[str, Any]
 
 
@@ -49,43 +59,125 @@ class RolloutError:
     retry: bool
 
 
-async def run_rollout(
-    numbers: Sequence[int],
-    envs: Sequence[ForkableMultiAgentEnv],
-    engine: Engine,
-    engine_thread: Executor,
-    settings: RolloutSettings,
-    on_progress: Callable[..., None] = lambda **_amounts: None,
-) -> list[SampledQuestion]:
-    """Samples the questions with these numbers, as many at a time as there are `envs`; results in their order.
+class QuestionLoop:
+    """Samples questions in a background thread, as many at a time as there are environments.
 
-    Args:
-        on_progress: is called with what has just been done: `tokens=`, `forks=`, `questions=`.
+    Questions are started in the order in which they were submitted and come back in the order in which they end. The
+    first error of an environment or of the engine ends the loop, and all questions with it; `take` raises it.
 
-    Raises:
-        Exception: the first error of an environment or of the engine, which ends all questions.
+    Use as a context manager, or call `stop`.
     """
-    results: dict[int, SampledQuestion] = {}
-    waiting = iter(numbers)
 
-    async def work(env: ForkableMultiAgentEnv, loop: EngineLoop) -> None:
-        for number in waiting:
-            sampler = TreeSampler(env, loop, settings, engine.vocab_size, on_progress)
-            tree, counts = await sampler.sample(number)
-            results[number] = SampledQuestion(number, tree_to_episode(tree), question_stats(tree, counts))
-            on_progress(questions=1)
+    def __init__(
+        self,
+        engine: Engine,
+        engine_thread: Executor,
+        on_progress: Callable[..., None] = lambda **_amounts: None,
+    ):
+        """Args: `on_progress` is called with what has just been done: `tokens=`, `forks=`, `questions=`."""
+        self._engine = engine
+        self._engine_thread = engine_thread
+        self._on_progress = on_progress
+        self._idle: dict[bool, asyncio.Queue[ForkableMultiAgentEnv]] = {}
+        self._finished: queue.SimpleQueue[SampledQuestion | BaseException] = queue.SimpleQueue()
+        self._error: BaseException | None = None
+        self._num_taken = self._num_submitted = 0
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="rollout", daemon=True)
+        self._thread.start()
+        self._ready.wait()
 
-    async with EngineLoop(engine, engine_thread) as loop:
+    @property
+    def num_in_flight(self) -> int:
+        """Questions that were submitted and not taken yet."""
+        return self._num_submitted - self._num_taken
+
+    def submit(
+        self,
+        numbers: Sequence[int],
+        envs: Sequence[ForkableMultiAgentEnv],
+        settings: RolloutSettings,
+        *,
+        evaluation: bool = False,
+    ) -> None:
+        """Queues the questions with these numbers.
+
+        Args:
+            envs: the pool that the question's kind (training or evaluation) uses; the first call of a kind fixes it.
+        """
+        if evaluation not in self._idle:
+            self._idle[evaluation] = asyncio.Queue()
+            for env in envs:
+                self._idle[evaluation].put_nowait(env)
+        self._num_submitted += len(numbers)
+        self._call(lambda: [self._group.create_task(self._answer(n, settings, evaluation)) for n in numbers])
+
+    def take(self, timeout_s: float | None = None) -> list[SampledQuestion]:
+        """What has ended since the last call; waits up to `timeout_s` (None: for ever) while that is nothing.
+
+        Raises:
+            Exception: the error that ended the loop.
+        """
+        taken: list[SampledQuestion] = []
+        while self.num_in_flight and self._error is None:
+            try:
+                item = self._finished.get(timeout=0 if taken else timeout_s)
+            except queue.Empty:
+                break
+            if isinstance(item, BaseException):
+                self._error = item
+            else:
+                taken.append(item)
+                self._num_taken += 1
+        if self._error is not None:
+            raise self._error
+        return taken
+
+    def stop(self) -> None:
+        """Cancels what has not ended and waits for the thread; can be called twice."""
+        if self._thread.is_alive():
+            self._call(self._main_task.cancel)
+        self._thread.join()
+
+    def __enter__(self) -> QuestionLoop:
+        return self
+
+    def __exit__(self, *_exc_info) -> None:
+        self.stop()
+
+    def _call(self, function: Callable[[], object]) -> None:
+        """Calls a function in the loop's thread; a loop that has ended has nothing left to do."""
         try:
-            async with asyncio.TaskGroup() as group:
-                for env in envs[: len(numbers)]:
-                    group.create_task(work(env, loop))
-        except BaseExceptionGroup as errors:
-            raise _first(errors) from errors
-    return [results[number] for number in numbers]
+            self._event_loop.call_soon_threadsafe(function)
+        except RuntimeError:
+            assert not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._main())
+        except asyncio.CancelledError:
+            pass
+        except BaseException as error:
+            self._finished.put(_first(error))
+        self._ready.set()
+
+    async def _main(self) -> None:
+        self._event_loop, self._main_task = asyncio.get_running_loop(), asyncio.current_task()
+        engine_loop = EngineLoop(self._engine, self._engine_thread)
+        async with engine_loop as self._engine_loop, asyncio.TaskGroup() as self._group:
+            self._ready.set()
+            await asyncio.Event().wait()
+
+    async def _answer(self, number: int, settings: RolloutSettings, evaluation: bool) -> None:
+        idle = self._idle[evaluation]
+        env = await idle.get()
+        sampler = TreeSampler(env, self._engine_loop, settings, self._engine.vocab_size, self._on_progress)
+        tree, counts = await sampler.sample(number, evaluation=evaluation)
+        idle.put_nowait(env)
+        self._on_progress(questions=1)
+        self._finished.put(SampledQuestion(number, tree_to_episode(tree), question_stats(tree, counts), evaluation))
 
 
-def _first(errors: BaseExceptionGroup) -> BaseException:
+def _first(error: BaseException) -> BaseException:
     """The first error itself, out of the groups that task groups wrap around it."""
-    error = errors.exceptions[0]
-    return _first(error) if isinstance(error, BaseExceptionGroup) else error
+    return _first(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error

@@ -30,6 +30,14 @@ class RolloutSettings:
     max_turn_tokens: int | None
     question_deadline_s: float
     seed: int
+    budget_allocation: str = "first_come"
+    deterministic: bool = False
+    deadline_reward: float | None = None
+
+    @property
+    def defers_forks(self) -> bool:
+        """Whether a node is decided only when all of the question's live trajectories have passed its turn."""
+        return self.deterministic or self.budget_allocation != "first_come"
 
     @classmethod
     def from_config(cls, config: ARPOConfig, *, explore: bool) -> RolloutSettings:
@@ -57,4 +65,7 @@ class RolloutSettings:
             max_turn_tokens=config.max_turn_tokens,
             question_deadline_s=config.question_deadline_s,
             seed=config.seed or 0,
+            budget_allocation=config.budget_allocation,
+            deterministic=config.deterministic,
+            deadline_reward=config.deadline_reward,
         )

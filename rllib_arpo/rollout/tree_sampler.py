@@ -18,6 +18,8 @@ from rllib_arpo.core.tree import QuestionTree, StopReason, Trajectory, Turn
 from rllib_arpo.engine.engine import Finished, GenerationRequest
 from rllib_arpo.envs.forkable_env import INFO_STEP, OPTION_NUM_ROOTS, OPTION_QUESTION, ForkableMultiAgentEnv, StepInfo
 from rllib_arpo.rollout.engine_loop import EngineLoop
+from rllib_arpo.rollout.fork_schedule import ForkCandidate, ForkSchedule
+from rllib_arpo.rollout.seeds import request_seed
 from rllib_arpo.rollout.settings import RolloutSettings
 
 
@@ -62,7 +64,7 @@ class _Agent:
         return self.num_inherited_turns + len(self.turns)
 
     def finished(self) -> Trajectory:
-        stop = self.stop or StepInfo(stop_reason=StopReason.DEADLINE)
+        stop = self.stop
         return Trajectory(
             agent_id=self.agent_id,
             turns=tuple(self.turns),
@@ -100,32 +102,55 @@ class TreeSampler:
         self._vocab_size = vocab_size
         self._on_progress = on_progress
 
-    async def sample(self, question: int) -> tuple[QuestionTree, BranchingCounts]:
-        """Asks question number `question` and returns its tree: M trajectories, fewer only after a deadline."""
+    async def sample(self, question: int, *, evaluation: bool = False) -> tuple[QuestionTree, BranchingCounts]:
+        """Asks question number `question` and returns its tree: M trajectories, fewer only after a deadline.
+
+        Args:
+            evaluation: whether it is an evaluation question; a training question of the same number may be under way
+                in the same engine.
+        """
         settings = self._settings
         self._question = question
+        self._request_prefix = f"evaluation/{question}" if evaluation else str(question)
         self._rng = np.random.default_rng([settings.seed, question])
         self._fork_budget = settings.num_rollouts - settings.num_initial_rollouts
         self._counts = BranchingCounts()
+        self._schedule = ForkSchedule(settings.budget_allocation) if settings.defers_forks else None
         observations, infos = self._env.reset(
             options={OPTION_QUESTION: question, OPTION_NUM_ROOTS: settings.num_initial_rollouts}
         )
         self._prompt = np.asarray(observations["0"], np.int32)
-        self._agents = [self._root(agent, observation) for agent, observation in observations.items()]
+        self._agents: dict[str, _Agent] = {}
+        roots = [self._add(self._root(agent, observation)) for agent, observation in observations.items()]
         try:
             async with asyncio.timeout(settings.question_deadline_s):
-                await self._run_all(self._agents)
+                await self._run_all(roots)
                 await self._run_all(self._top_up())
         except TimeoutError:
-            pass  # [6] who has not ended by now has no stop reason yet: `finished` calls it DEADLINE.
-        trajectories = tuple(agent.finished() for agent in self._agents)
+            self._stop_unfinished()
+        trajectories = tuple(agent.finished() for agent in self._agents.values())
         question_id = infos.get("0", {}).get("question_id", question)
         return QuestionTree(str(question_id), self._prompt, trajectories), self._counts
+
+    def _stop_unfinished(self) -> None:
+        """[6] at the deadline: those that have not ended are masked, or count with the reward that was set for it."""
+        reward = self._settings.deadline_reward
+        for agent in self._agents.values():
+            if agent.stop is None and reward is None:
+                agent.stop = StepInfo(stop_reason=StopReason.DEADLINE)
+            elif agent.stop is None:
+                agent.stop, agent.reward = StepInfo(stop_reason=StopReason.TIME_LIMIT), reward
 
     def _root(self, agent_id: str, observation: np.ndarray, *, topped_up: bool = False) -> _Agent:
         if not np.array_equal(observation, self._prompt):
             raise ValueError(f"{self._name()} gave agent {agent_id} another prompt than agent 0.")
         return _Agent(agent_id, self._prompt.tolist(), len(self._prompt), topped_up=topped_up)
+
+    def _add(self, agent: _Agent) -> _Agent:
+        self._agents[agent.agent_id] = agent
+        if self._schedule and not agent.topped_up:
+            self._schedule.start(agent.agent_id, agent.num_inherited_turns)
+        return agent
 
     def _name(self) -> str:
         return f"{type(self._env).__name__}, question {self._question},"
@@ -133,19 +158,24 @@ class TreeSampler:
     async def _run_all(self, agents: list[_Agent]) -> None:
         """Runs `agents` and every fork that they start until all have ended."""
         async with asyncio.TaskGroup() as self._group:
-            for agent in list(agents):
+            for agent in agents:
                 self._group.create_task(self._run(agent))
 
     def _top_up(self) -> list[_Agent]:
         """[5] What forks left of the budget is filled with fresh trajectories, all at once; they never fork."""
         first = self._settings.num_initial_rollouts
         names = map(str, range(first, first + self._fork_budget))
-        added = [self._root(name, self._env.add_agent(name), topped_up=True) for name in names]
-        self._agents += added
-        return added
+        return [self._add(self._root(name, self._env.add_agent(name), topped_up=True)) for name in names]
 
     async def _run(self, agent: _Agent) -> None:
-        """One trajectory: generate a turn, let the environment answer, until it ends."""
+        """One trajectory from where it begins to its end."""
+        await self._generate_turns(agent)
+        if self._schedule and not agent.topped_up:
+            self._schedule.ended(agent.agent_id)
+            self._decide_due()
+
+    async def _generate_turns(self, agent: _Agent) -> None:
+        """Generate a turn, let the environment answer, until the trajectory ends."""
         while agent.stop is None:
             max_tokens = self._turn_limit(agent)
             if max_tokens < 1:
@@ -180,7 +210,7 @@ class TreeSampler:
                 log_probs=finished.log_probs,
                 entropies=finished.entropies,
                 observation=observation,
-                weight_version=finished.weight_version,
+                weight_versions=finished.weight_versions,
                 tool_call=step.tool_call,
             )
         )
@@ -200,50 +230,74 @@ class TreeSampler:
         return left if settings.max_turn_tokens is None else min(left, settings.max_turn_tokens)
 
     def _request(self, agent: _Agent, max_tokens: int) -> GenerationRequest:
-        name = f"{self._question}/{agent.agent_id}/{agent.num_path_turns}"
         return GenerationRequest(
-            request_id=name,
+            request_id=f"{self._request_prefix}/{agent.agent_id}/{agent.num_path_turns}",
             prompt_token_ids=list(agent.context),
             max_tokens=max_tokens,
             temperature=self._settings.temperature,
             stop=tuple(self._env.stop),
             entropy_window=self._settings.entropy_window,
             entropy_estimator=self._settings.entropy_estimator,
+            seed=self._seed(agent),
         )
 
+    def _seed(self, agent: _Agent) -> int | None:
+        if not self._settings.deterministic:
+            return None
+        return request_seed(self._settings.seed, self._question, agent.agent_id, agent.num_path_turns)
+
     def _on_entropies(self, agent: _Agent, num_path_turns: int, entropies: np.ndarray) -> None:
-        """[1] keeps a root's `H_initial`; [4] decides the node below which `agent` goes on, once."""
+        """[1] keeps a root's `H_initial`; [4] examines the node below which `agent` goes on, once."""
         if agent.turns:
             if not agent.topped_up:
-                self._decide(agent, num_path_turns, entropies)
+                self._examine(agent, num_path_turns, entropies)
         elif agent.parent is None:
             agent.initial_entropies = entropies
             if len(entropies):
                 self._counts.initial_entropies.append(float(entropies.mean()))
 
-    def _decide(self, agent: _Agent, num_path_turns: int, entropies: np.ndarray) -> None:
-        """[2], [3]: forks below the tool response that precedes the turn whose first `entropies` these are."""
+    def _examine(self, agent: _Agent, num_path_turns: int, entropies: np.ndarray) -> None:
+        """[2] measures the rise at the tool response that precedes the turn whose first `entropies` these are."""
         settings, counts = self._settings, self._counts
         delta = entropy_delta(entropies, agent.initial_entropies, self._vocab_size, settings.entropy_normalization)
         counts.deltas.append(delta)
         if len(entropies):
             counts.after_tool_entropies.append(float(entropies.mean()))
+        if self._schedule is None:
+            self._decide(ForkCandidate(agent.agent_id, num_path_turns, delta, agent.context, agent.agent_id))
+            return
+        if self._fork_budget:
+            # The agent goes on, and with it its tool state: a placeholder that never acts stays at the node.
+            place = f"{agent.agent_id}@{num_path_turns}"
+            self._env.fork_agent(agent.agent_id, place)
+            self._schedule.add(ForkCandidate(agent.agent_id, num_path_turns, delta, list(agent.context), place))
+        self._schedule.examined(agent.agent_id, num_path_turns)
+        self._decide_due()
+
+    def _decide_due(self) -> None:
+        while due := self._schedule.due():
+            for candidate in due:
+                self._decide(candidate)
+
+    def _decide(self, candidate: ForkCandidate) -> None:
+        """[3] forks below a node as often as the rule wants and the budget allows."""
         if not self._fork_budget:
             return
-        counts.eligible_nodes += 1
-        children = num_forks(delta, self._fork_budget, settings.branching, self._rng)
-        counts.fork_events += children > 0
+        self._counts.eligible_nodes += 1
+        children = num_forks(candidate.delta, self._fork_budget, self._settings.branching, self._rng)
+        self._counts.fork_events += children > 0
         for _ in range(children):
-            self._fork(agent, num_path_turns)
+            self._fork(candidate)
         self._on_progress(forks=children)
 
-    def _fork(self, parent: _Agent, num_path_turns: int) -> None:
+    def _fork(self, candidate: ForkCandidate) -> None:
+        parent = self._agents[candidate.agent_id]
         child_id = f"{parent.agent_id}.{parent.num_children}"
-        prefix = [int(token) for token in self._env.fork_agent(parent.agent_id, child_id)]
-        if prefix != parent.context:
+        prefix = [int(token) for token in self._env.fork_agent(candidate.source, child_id)]
+        if prefix != candidate.prefix:
             raise ValueError(
                 f"{self._name()} forked agent {child_id} with {len(prefix)} tokens that are not the "
-                f"{len(parent.context)} tokens of its parent's path."
+                f"{len(candidate.prefix)} tokens of its parent's path."
             )
         parent.num_children += 1
         self._fork_budget -= 1
@@ -252,8 +306,8 @@ class TreeSampler:
             prefix,
             parent.num_prompt_tokens,
             parent=parent,
-            num_inherited_turns=num_path_turns,
+            num_inherited_turns=candidate.num_turns,
             initial_entropies=parent.initial_entropies,
         )
-        self._agents.append(child)
+        self._add(child)
         self._group.create_task(self._run(child))

@@ -200,6 +200,7 @@ def _sample_turn(
         log_probs=np.zeros(len(tokens), dtype=np.float32),
         entropies=np.array(entropies[:entropy_window]),
         observation=_NOTHING if finished else _RESPONSE,
+        weight_versions=np.zeros(len(tokens), dtype=np.int32),
         tool_call=None if finished else _TOOL_CALL,
     )
 

@@ -56,7 +56,7 @@ def test_what_a_request_reports():
     assert finished.token_ids.tolist() == [5, 6]
     assert finished.log_probs.tolist() == [-1, -2]
     assert finished.entropies.tolist() == [0.5, 1.5]
-    assert (finished.finish_reason, finished.weight_version) == ("length", -1)
+    assert (finished.finish_reason, finished.weight_versions.tolist()) == ("length", [-1, -1])
     assert (finished.token_ids.dtype, finished.log_probs.dtype, finished.entropies.dtype) == ("int32", "f4", "f4")
 
 
@@ -110,13 +110,23 @@ def test_weights_are_recorded_and_drop_the_cache():
     run(engine, GenerationRequest("a", [1, 2], max_tokens=1))
     engine.update_weights([("w", np.ones(2))], version=3)
     finished = run(engine, GenerationRequest("a", [1, 2], max_tokens=1))["a"]
-    assert (finished.weight_version, finished.num_cached_tokens) == (3, 0)
+    assert (finished.weight_versions.tolist(), finished.num_cached_tokens) == ([3], 0)
     assert {name: array.tolist() for name, array in engine.weights.items()} == {"w": [1.0, 1.0]}
     with pytest.raises(ValueError, match=r"^Unknown or missing weights: v, w\.$"):
         engine.update_weights([("v", np.ones(2))], version=4)
-    engine.submit(GenerationRequest("a", [1], max_tokens=1))
-    with pytest.raises(RuntimeError, match="while 1 requests are running"):
-        engine.update_weights([("w", np.ones(2))], version=4)
+
+
+def test_running_requests_go_on_with_new_weights():
+    engine = scripted([ScriptedReply([4, 5, 6], delay=1), ScriptedReply([7, 8], fail_after=1)])
+    for name in ("a", "b"):
+        engine.submit(GenerationRequest(name, [1], max_tokens=9))
+    finished = {event.request_id: event for event in engine.step()}
+    for version in (3, 4):
+        engine.update_weights([], version)
+        finished |= {event.request_id: event for event in engine.step()}
+    finished |= run(engine)
+    assert {name: f.weight_versions.tolist() for name, f in finished.items()} == {"b": [-1], "a": [3, 4, 4]}
+    assert finished["a"].weight_versions.dtype == "int32"
 
 
 def test_an_engine_can_die():

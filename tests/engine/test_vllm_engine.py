@@ -183,8 +183,8 @@ def test_what_running_requests_forbid(engine):
     engine.submit(GenerationRequest("twice", PROMPT, max_tokens=1))
     with pytest.raises(ValueError, match="'twice' is in use"):
         engine.submit(GenerationRequest("twice", PROMPT, max_tokens=1))
-    with pytest.raises(RuntimeError, match="cannot score tokens while requests are running"):
-        engine.score(PROMPT)
+    with pytest.raises(RuntimeError, match=r"cannot score tokens at temperature 0\.7 while requests are running"):
+        engine.score(PROMPT, 0.7)
     assert list(run(engine)) == ["twice"]
     assert not engine.has_unfinished()
 
@@ -231,13 +231,14 @@ def test_finished_is_what_the_protocol_says(engine):
     assert dataclasses.asdict(finished) | {
         "token_ids": 0,
         "log_probs": 0,
+        "weight_versions": finished.weight_versions.tolist(),
         "entropies": finished.entropies.tolist(),
     } == {
         "request_id": "one",
         "token_ids": 0,
         "log_probs": 0,
         "entropies": [],
+        "weight_versions": [-1, -1],
         "finish_reason": "length",
         "num_cached_tokens": 0,
-        "weight_version": -1,
     }

@@ -32,6 +32,7 @@ def make_turn(
         log_probs=np.full(n, log_prob, dtype=np.float32),
         entropies=np.full(n, entropy, dtype=np.float32),
         observation=np.asarray(observation, dtype=np.int32),
+        weight_versions=np.zeros(n, dtype=np.int32),
         tool_call=ToolCall("python", ToolStatus.OK, 0.0) if len(observation) else None,
     )
 
@@ -137,6 +138,7 @@ class RandomTrees:
             log_probs=-rng.exponential(size=n).astype(np.float32),
             entropies=rng.uniform(0.0, np.log(self.vocab_size), min(self.entropy_window, n)).astype(np.float32),
             observation=self._tokens(rng, self.max_observation_tokens) if observed else np.zeros(0, dtype=np.int32),
+            weight_versions=rng.integers(3, size=n, dtype=np.int32),
             tool_call=ToolCall("python", ToolStatus.OK, 0.0) if observed else None,
         )
 

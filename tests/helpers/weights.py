@@ -8,6 +8,14 @@ import torch
 TOKENS = [int(t) for t in np.random.default_rng(7).integers(0, 256, 40)]
 
 
+def weights_of(folder: str) -> dict[str, np.ndarray]:
+    """All weights of a Hugging Face model, tied ones included."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    return {name: weight.numpy() for name, weight in model.state_dict().items()}
+
+
 def learner_weights(algorithm) -> dict[str, np.ndarray]:
     state = algorithm.learner_group.get_state(components="learner/rl_module", inference_only=True)
     return state["learner"]["rl_module"]["default_policy"]

@@ -7,7 +7,6 @@ import pytest
 from ray import tune
 from ray.rllib.callbacks.callbacks import RLlibCallback
 
-import rllib_arpo.arpo
 from rllib_arpo import ARPO, DAPOConfig, GRPOConfig, ReinforcePlusPlusConfig
 from tests.helpers.configs import small_config
 from tests.helpers.faulty_env import FaultyEnv
@@ -136,22 +135,17 @@ def test_an_engine_without_the_weights_refuses_to_sample(scripted):
     algorithm = scripted.build_algo()
     algorithm._weight_version += 1
     with pytest.raises(RuntimeError, match="Env runner 0 has weights 0, not 1"):
-        algorithm._ask_next(1)
+        algorithm._sample_batch()
     algorithm.stop()
 
 
-def test_groups_without_signal_are_replaced_by_new_questions(scripted, monkeypatch):
+def test_groups_without_signal_are_replaced_by_new_questions(scripted):
     """DAPO: questions 0 and 1 give no signal, so the next ones are asked, two rounds at most."""
     scripted.environment(env_config={"rewards": {"0": 0.0}}).training(max_resample_rounds=2)
     algorithm = scripted.build_algo()
     asked = []
-    sample = rllib_arpo.arpo.sample_on_group
-
-    def spy(group, numbers, config, **kwargs):
-        asked.append(list(numbers))
-        return sample(group, numbers, config, **kwargs)
-
-    monkeypatch.setattr(rllib_arpo.arpo, "sample_on_group", spy)
+    ask = algorithm._dispatcher.ask
+    algorithm._dispatcher.ask = lambda numbers: (asked.append(list(numbers)), ask(numbers))
     result = algorithm.train()
     assert asked == [[0, 1], [2, 3], [4, 5]]
     assert result["env_runners"]["resample_rounds"] == 2

@@ -1,5 +1,6 @@
 import sys
 import time
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -17,9 +18,17 @@ class FakeClock:
         return self.now
 
 
+@contextmanager
+def running(num_questions, *args, **kwargs):
+    progress = RolloutProgress(*args, **kwargs)
+    progress.begin(num_questions)
+    yield progress
+    progress.end()
+
+
 def test_lines_come_every_15_seconds(capsys):
     clock = FakeClock()
-    with RolloutProgress(8, "rollout 1", enabled="lines", clock=clock) as progress:
+    with running(8, "rollout 1", enabled="lines", clock=clock) as progress:
         for _ in range(40):
             clock.now += 1
             progress.update(tokens=100, forks=1)
@@ -31,14 +40,14 @@ def test_lines_come_every_15_seconds(capsys):
 
 def test_nothing_is_shown_where_there_is_no_terminal(capfd):
     assert progress_mode() == "off"
-    with RolloutProgress(8, "rollout") as progress:
+    with running(8, "rollout") as progress:
         progress.update(questions=8, tokens=3, forks=2)
     assert capfd.readouterr() == ("", "")
 
 
 def test_nothing_is_shown_if_not_enabled(capfd, monkeypatch):
     monkeypatch.setenv("RLLIB_ARPO_PROGRESS", "bar")
-    with RolloutProgress(8, "rollout", enabled=False) as progress:
+    with running(8, "rollout", enabled=False) as progress:
         progress.update(questions=8)
     assert capfd.readouterr() == ("", "")
 
@@ -57,7 +66,7 @@ def test_the_mode_is_asked_for_by_argument_then_environment_then_terminal(monkey
 def test_the_bar_without_ray_is_tqdm(capsys, monkeypatch):
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     clock = FakeClock()
-    with RolloutProgress(8, "rollout", enabled="bar", clock=clock) as progress:
+    with running(8, "rollout", enabled="bar", clock=clock) as progress:
         clock.now += 2
         progress.update(questions=3, tokens=400, forks=5)
         shown = capsys.readouterr().err
@@ -69,8 +78,7 @@ def test_the_bar_without_ray_is_tqdm(capsys, monkeypatch):
 def test_many_updates_are_few_displays():
     shown = []
     clock = FakeClock()
-    progress = RolloutProgress(8, "rollout", enabled="lines", clock=clock)
-    with progress:
+    with running(8, "rollout", enabled="lines", clock=clock) as progress:
         progress._open.interval_s = 0.5
         progress._open.show = lambda state: shown.append(state.tokens)
         for _ in range(1000):
@@ -86,7 +94,7 @@ def test_the_bar_of_a_remote_env_runner_reaches_the_driver(small_ray, monkeypatc
 
     @ray.remote(num_cpus=0)
     def rollout():
-        with RolloutProgress(4, "rollout 1", enabled="bar") as progress:
+        with running(4, "rollout 1", enabled="bar") as progress:
             progress.update(questions=4, tokens=10, forks=2)
 
     ray.get(rollout.remote())
@@ -101,3 +109,14 @@ def test_the_bar_of_a_remote_env_runner_reaches_the_driver(small_ray, monkeypatc
     assert states[0]["desc"] == "rollout 1"
     assert states[-1]["desc"].startswith("rollout 1 (")
     assert states[-1]["desc"].endswith(" tok/s, 2 forks)")
+
+
+def test_questions_that_join_a_running_rollout_add_to_its_total(capsys):
+    clock = FakeClock()
+    with running(2, "rollout", enabled="lines", clock=clock) as progress:
+        progress.begin(3)
+        clock.now += 20
+        progress.update(questions=1, tokens=40)
+        progress.end()
+        progress.update(tokens=1)
+    assert capsys.readouterr().out == "rollout: 1/5 questions, 2 tok/s, 0 forks\n"

@@ -11,11 +11,12 @@ import pytest
 from rllib_arpo.core.branching import BranchingParams
 from rllib_arpo.core.tree import QuestionTree
 from rllib_arpo.engine.engine import EngineConfig
-from rllib_arpo.engine.scripted_engine import ScriptedEngine
+from rllib_arpo.engine.scripted_engine import RandomPolicy, ScriptedEngine
 from rllib_arpo.rollout.engine_loop import EngineLoop
+from rllib_arpo.rollout.questions import QuestionLoop, SampledQuestion
 from rllib_arpo.rollout.settings import RolloutSettings
 from rllib_arpo.rollout.tree_sampler import BranchingCounts, TreeSampler
-from tests.helpers.scripted_env import ScriptedEnv
+from tests.helpers.scripted_env import ANSWER, TOOL, ScriptedEnv
 
 VOCAB_SIZE = 256
 
@@ -72,5 +73,53 @@ def sample_tree():
 
         tree, counts = asyncio.run(main())
         return Sampled(tree, counts, engine, env)
+
+    return run
+
+
+@dataclass
+class SampledQuestions:
+    questions: list[SampledQuestion]
+
+    @property
+    def finished(self) -> list[int]:
+        """The questions' numbers in the order in which they ended."""
+        return [q.number for q in self.questions]
+
+    def lengths(self) -> list[tuple[int, ...]]:
+        return [q.stats.path_tokens for q in sorted(self.questions, key=lambda q: q.number)]
+
+
+class _OneSlowQuestion(ScriptedEnv):
+    """The delays hold for `slow_question` only, if there is one; every question has a prompt of its own."""
+
+    def __init__(self, env_config):
+        super().__init__(env_config)
+        self._all_delays = self.delays
+        self._slow = env_config.get("slow_question")
+
+    def reset(self, *, seed=None, options=None):
+        result = super().reset(seed=seed, options=options)
+        self.delays = self._all_delays if self._slow in (None, self.question) else {}
+        return result
+
+    def prompt(self):
+        return [*super().prompt(), self.question]
+
+
+@pytest.fixture
+def sample_questions():
+    """Runs a `QuestionLoop` with a random policy that calls tools."""
+
+    def run(numbers, env_config, num_envs=2, **changes) -> SampledQuestions:
+        policy = RandomPolicy(VOCAB_SIZE, replies=[[7, TOOL], [8, 8, 8, TOOL], [9, ANSWER], [7, 7, ANSWER]])
+        engine = ScriptedEngine(EngineConfig("none", engine_kwargs={"script": policy.reply, "vocab_size": VOCAB_SIZE}))
+        envs = [_OneSlowQuestion(env_config) for _ in range(num_envs)]
+        sampled: list[SampledQuestion] = []
+        with ThreadPoolExecutor(1) as executor, QuestionLoop(engine, executor) as loop:
+            loop.submit(numbers, envs, settings(**changes))
+            while loop.num_in_flight:
+                sampled += loop.take()
+        return SampledQuestions(sampled)
 
     return run

@@ -8,19 +8,16 @@ from types import SimpleNamespace
 import pytest
 
 from rllib_arpo.rollout import dispatch
+from rllib_arpo.rollout.dispatch import QuestionDispatcher
 from rllib_arpo.rollout.questions import Rollout, RolloutError, SampledQuestion
 
-CONFIG = SimpleNamespace(
-    in_evaluation=False, num_envs_per_env_runner=2, question_deadline_s=10.0, env_runner_restore_timeout_s=5.0
-)
-HANGS = "hangs"
+HANGS, SILENT, FORGETS = "does not answer", "finishes nothing", "has lost its questions"
 
 
 @dataclass
 class FakeOutcome:
     actor_id: int
     value: object
-    ok: bool = True
 
     def get(self):
         return self.value
@@ -28,16 +25,20 @@ class FakeOutcome:
 
 @dataclass
 class FakeGroup:
-    """Env runners by script: `replies[runner]` has, per call, an exception (it died), HANGS, or None (it works)."""
+    """Env runners by script: `replies[runner]` has, per call, an exception (it died), HANGS, SILENT, FORGETS, a
+    RolloutError, a number of questions that end, or nothing more (all questions end)."""
 
     replies: dict[int, list]
+    clock: list[float]
     healthy: set[int] = field(default_factory=set)
-    asked: list[tuple[int, list[int]]] = field(default_factory=list)
-    timeouts: list[float] = field(default_factory=list)
+    asked: list[tuple] = field(default_factory=list)
     killed: list[int] = field(default_factory=list)
+    questions: dict[int, list] = field(default_factory=dict)
+    calls: list[str] = field(default_factory=list)
 
     def __post_init__(self):
         self.healthy = set(self.replies)
+        self.questions = {runner: [] for runner in self.replies}
         self._worker_manager = self
 
     def num_remote_env_runners(self):
@@ -51,94 +52,175 @@ class FakeGroup:
 
     def set_actor_state(self, runner, healthy):
         self.healthy.discard(runner)
+        self.questions[runner] = []
 
     def restore(self):
         self.healthy = set(self.replies)
 
-    def foreach_actor(self, func, *, kwargs, remote_actor_ids, timeout_seconds):
-        assert func == "rollout"
-        self.timeouts.append(timeout_seconds)
-        return [o for r, k in zip(remote_actor_ids, kwargs, strict=True) if (o := self._call(r, **k)) is not None]
+    def foreach_env_runner(self, name, local_env_runner):
+        self.calls.append(name)
+        self.questions = {runner: [] for runner in self.replies}
 
-    def _call(self, runner, numbers, evaluation, weight_version):
-        self.asked.append((runner, numbers))
-        reply = self.replies[runner].pop(0) if self.replies[runner] else None
+    def foreach_actor(self, func, *, kwargs, remote_actor_ids, timeout_seconds):
+        assert (func, timeout_seconds) == ("exchange", dispatch.ANSWER_TIMEOUT_S)
+        outcomes = [self._call(r, **k) for r, k in zip(remote_actor_ids, kwargs, strict=True)]
+        return [outcome for outcome in outcomes if outcome is not None]
+
+    def _call(self, runner, numbers, evaluation_numbers, weight_version, timeout_s):
+        assert (weight_version, timeout_s) == (3, dispatch.POLL_S)
+        if numbers or evaluation_numbers:
+            self.asked.append((runner, numbers, *([evaluation_numbers] if evaluation_numbers else [])))
+        held = self.questions[runner]
+        held += [(n, False) for n in numbers] + [(n, True) for n in evaluation_numbers]
+        reply = self.replies[runner].pop(0) if self.replies[runner] else len(held)
         if reply == HANGS:
             return None
         if isinstance(reply, Exception):
             self.healthy.discard(runner)
-            return FakeOutcome(runner, reply, ok=False)
-        if reply is not None:
+            held.clear()
+        if isinstance(reply, Exception | RolloutError):
             return FakeOutcome(runner, reply)
-        return FakeOutcome(runner, Rollout([SampledQuestion(n, None, None) for n in numbers], {}))
+        if reply == FORGETS:
+            held.clear()
+        if reply == SILENT:
+            self.clock[0] += 200.0
+        ended = [held.pop(0) for _ in range(reply if isinstance(reply, int) else 0)]
+        questions = [SampledQuestion(number, None, None, evaluation) for number, evaluation in ended]
+        return FakeOutcome(runner, Rollout(questions, len(held), {}))
 
 
 @pytest.fixture
-def sample(monkeypatch):
+def make_group(monkeypatch):
+    clock = [0.0]
     monkeypatch.setattr(dispatch.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(dispatch.time, "monotonic", lambda: clock[0])
 
-    def run(group: FakeGroup, numbers) -> list[int]:
+    def make(replies, max_weight_lag=0) -> tuple[FakeGroup, QuestionDispatcher]:
+        group = FakeGroup(replies, clock)
         monkeypatch.setattr(dispatch.ray, "kill", lambda actor, no_restart: group.killed.append(actor))
-        rollouts = dispatch.sample_on_group(group, numbers, CONFIG, weight_version=3, restore=group.restore)
-        return sorted(question.number for rollout in rollouts for question in rollout.questions)
+        config = SimpleNamespace(
+            num_envs_per_env_runner=2, env_runner_restore_timeout_s=5.0, max_weight_lag=max_weight_lag
+        )
+        return group, QuestionDispatcher(group, config, question_deadline_s=10.0, restore=group.restore)
 
-    return run
+    return make
 
 
-def test_questions_are_shared_out(sample):
-    group = FakeGroup({1: [], 2: []})
-    assert sample(group, range(5)) == [0, 1, 2, 3, 4]
+def sample(dispatcher: QuestionDispatcher, numbers, evaluation=False) -> list[int]:
+    dispatcher.ask(numbers, evaluation=evaluation)
+    sampled = dispatcher.collect(numbers, weight_version=3, evaluation=evaluation)
+    assert all(question.evaluation == evaluation for question in sampled)
+    return [question.number for question in sampled]
+
+
+def test_questions_are_shared_out(make_group):
+    group, dispatcher = make_group({1: [], 2: []})
+    assert sample(dispatcher, range(5)) == [0, 1, 2, 3, 4]
     assert group.asked == [(1, [0, 2, 4]), (2, [1, 3])]
 
 
-def test_fewer_questions_than_env_runners(sample):
-    group = FakeGroup({1: [], 2: [], 3: []})
-    assert sample(group, [7]) == [7]
+def test_fewer_questions_than_env_runners(make_group):
+    group, dispatcher = make_group({1: [], 2: [], 3: []})
+    assert sample(dispatcher, [7]) == [7]
     assert group.asked == [(1, [7])]
 
 
-def test_the_time_limit_covers_the_waves_of_questions(sample):
-    group = FakeGroup({1: []})
-    sample(group, range(5))
-    assert group.timeouts == [3 * 10.0 + dispatch.HANG_SLACK_S]
+def test_who_is_quick_gets_more(make_group):
+    """Three at a time, two environments and one in reserve; env runner 2 ends one question a round."""
+    group, dispatcher = make_group({1: [], 2: [1, 1, 1, 1]})
+    assert sample(dispatcher, range(12)) == list(range(12))
+    assert group.asked == [
+        (1, [0, 2, 4]),
+        (2, [1, 3, 5]),
+        (1, [6, 7, 8]),
+        (2, [9]),
+        (1, [10, 11]),
+    ]
 
 
-def test_only_the_questions_of_a_dead_env_runner_are_asked_again(sample):
-    group = FakeGroup({1: [], 2: [RuntimeError("killed")]})
-    assert sample(group, range(4)) == [0, 1, 2, 3]
+def test_env_runners_that_go_on_during_the_update_are_given_all(make_group):
+    group, dispatcher = make_group({1: [], 2: []}, max_weight_lag=1)
+    dispatcher.ask(range(8))
+    assert [q.number for q in dispatcher.collect(range(4), weight_version=3)] == [0, 1, 2, 3]
+    assert group.asked == [(1, [0, 2, 4, 6]), (2, [1, 3, 5, 7])]
+    assert [q.number for q in dispatcher.collect(range(4, 8), weight_version=3)] == [4, 5, 6, 7]
+
+
+def test_evaluation_goes_first_and_has_numbers_of_its_own(make_group):
+    group, dispatcher = make_group({1: []})
+    dispatcher.ask(range(4))
+    assert sample(dispatcher, [0, 1], evaluation=True) == [0, 1]
+    assert [q.number for q in dispatcher.collect(range(4), weight_version=3)] == [0, 1, 2, 3]
+    assert group.asked == [(1, [0], [0, 1]), (1, [1, 2, 3])]
+
+
+def test_only_the_questions_of_a_dead_env_runner_are_asked_again(make_group):
+    group, dispatcher = make_group({1: [], 2: [RuntimeError("killed")]})
+    assert sample(dispatcher, range(4)) == [0, 1, 2, 3]
     assert group.asked == [(1, [0, 2]), (2, [1, 3]), (1, [1]), (2, [3])]
 
 
-def test_a_hung_env_runner_is_restarted(sample):
-    group = FakeGroup({1: [], 2: [HANGS]})
-    assert sample(group, range(2)) == [0, 1]
+def test_an_env_runner_that_does_not_answer_is_restarted(make_group):
+    group, dispatcher = make_group({1: [], 2: [HANGS]})
+    assert sample(dispatcher, range(2)) == [0, 1]
     assert group.killed == [2]
 
 
-def test_an_env_runner_with_a_broken_engine_is_restarted(sample):
-    group = FakeGroup({1: [RolloutError("RuntimeError: engine died", "trace", retry=True)], 2: []})
-    assert sample(group, range(2)) == [0, 1]
+def test_an_env_runner_without_a_finished_question_is_restarted(make_group):
+    """200 seconds a round; the limit is the deadline of 10 seconds and the slack of 300."""
+    group, dispatcher = make_group({1: [SILENT, SILENT]})
+    assert sample(dispatcher, range(2)) == [0, 1]
     assert group.killed == [1]
 
 
-def test_bad_data_is_raised_at_once(sample):
-    group = FakeGroup({1: [RolloutError("train.parquet row 3: no answer", "trace", retry=False)], 2: []})
+def test_questions_that_an_env_runner_no_longer_has_are_asked_again(make_group):
+    group, dispatcher = make_group({1: [FORGETS]})
+    assert sample(dispatcher, range(2)) == [0, 1]
+    assert group.asked == [(1, [0, 1]), (1, [0, 1])]
+
+
+def test_questions_of_an_env_runner_that_died_unnoticed_are_asked_again(make_group):
+    group, dispatcher = make_group({1: [], 2: [SILENT]})
+    dispatcher.ask(range(4))
+    assert [q.number for q in dispatcher.collect([0], weight_version=3)] == [0]
+    group.set_actor_state(2, healthy=False)
+    assert [q.number for q in dispatcher.collect([1, 2, 3], weight_version=3)] == [1, 2, 3]
+    assert group.asked == [(1, [0, 2]), (2, [1, 3]), (1, [1, 3])]
+
+
+def test_an_env_runner_with_a_broken_engine_is_restarted(make_group):
+    group, dispatcher = make_group({1: [RolloutError("RuntimeError: engine died", "trace", retry=True)], 2: []})
+    assert sample(dispatcher, range(2)) == [0, 1]
+    assert group.killed == [1]
+
+
+def test_bad_data_is_raised_at_once(make_group):
+    group, dispatcher = make_group({1: [RolloutError("train.parquet row 3: no answer", "trace", retry=False)], 2: []})
     with pytest.raises(ValueError, match=r"^train\.parquet row 3: no answer$"):
-        sample(group, range(2))
+        sample(dispatcher, range(2))
     assert len(group.asked) == 2
 
 
-def test_three_failures_in_a_row_name_the_cause(sample):
-    group = FakeGroup({1: [RuntimeError("out of memory")] * 3})
+def test_three_failures_in_a_row_name_the_cause(make_group):
+    _, dispatcher = make_group({1: [RuntimeError("out of memory")] * 3})
     with pytest.raises(
         RuntimeError, match=r"failed 3 times in a row; 2 questions are missing. Last cause: .*out of memory"
     ):
-        sample(group, range(2))
+        sample(dispatcher, range(2))
 
 
-def test_failures_that_are_not_in_a_row_do_not_add_up(sample):
+def test_failures_that_are_not_in_a_row_do_not_add_up(make_group):
     dies = RuntimeError("killed")
-    group = FakeGroup({1: [dies, dies, None]})
-    assert sample(group, range(2)) == [0, 1]
-    group = FakeGroup({1: [dies, dies, None]})
-    assert sample(group, range(2)) == [0, 1]
+    _, dispatcher = make_group({1: [dies, dies, 2, dies, dies]})
+    assert sample(dispatcher, range(2)) == [0, 1]
+    assert sample(dispatcher, range(2, 4)) == [2, 3]
+
+
+def test_dropped_questions_can_be_asked_again(make_group):
+    group, dispatcher = make_group({1: [1]})
+    dispatcher.ask(range(3))
+    dispatcher.collect([0], weight_version=3)
+    dispatcher.drop_all()
+    assert group.calls == ["drop_questions"]
+    assert sample(dispatcher, range(1, 3)) == [1, 2]
+    assert group.asked == [(1, [0, 1, 2]), (1, [1, 2])]

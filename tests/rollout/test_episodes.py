@@ -17,7 +17,7 @@ def turn(tokens, observation=(), tool=False) -> Turn:
         -np.arange(1, n + 1, dtype=np.float32),
         np.ones(min(n, 2), np.float32),
         np.array(observation, np.int32),
-        weight_version=3,
+        np.arange(3, 3 + n, dtype=np.int32),
         tool_call=ToolCall("python", ToolStatus.OK, 0.5) if tool else None,
     )
 
@@ -46,9 +46,9 @@ def assert_same(a: QuestionTree, b: QuestionTree) -> None:
         if trajectory.turns:
             assert copy.reward == trajectory.reward
         for one, two in zip(trajectory.turns, copy.turns, strict=True):
-            for name in ("token_ids", "log_probs", "entropies", "observation"):
+            for name in ("token_ids", "log_probs", "entropies", "observation", "weight_versions"):
                 assert getattr(one, name).tolist() == getattr(two, name).tolist(), (agent, name)
-            assert (one.weight_version, one.tool_call) == (two.weight_version, two.tool_call)
+            assert one.tool_call == two.tool_call
 
 
 def test_round_trip():

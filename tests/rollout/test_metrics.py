@@ -11,9 +11,8 @@ from rllib_arpo.rollout.tree_sampler import BranchingCounts
 
 
 def turn(num_tokens: int, tool: ToolCall | None = None) -> Turn:
-    return Turn(
-        np.zeros(num_tokens, np.int32), np.zeros(num_tokens, np.float32), np.zeros(0), np.zeros(0, np.int32), 0, tool
-    )
+    tokens, nothing = np.zeros(num_tokens, np.int32), np.zeros(0, np.int32)
+    return Turn(tokens, tokens.astype(np.float32), nothing.astype(np.float32), nothing, tokens, tool)
 
 
 SEARCH = ToolCall("search", ToolStatus.OK, 0.1)

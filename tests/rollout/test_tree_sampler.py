@@ -158,6 +158,20 @@ def test_deadline_ends_only_who_has_not_ended(sample_tree):
     assert [t.counts for t in sampled.tree.trajectories] == [True, False]
 
 
+def test_with_a_deadline_reward_the_unfinished_count(sample_tree):
+    script = {PROMPT: [answer(10), tool(11)]}
+    sampled = sample_tree(
+        script,
+        {"delays": {("1", 0): 60.0}},
+        num_rollouts=2,
+        num_initial_rollouts=2,
+        question_deadline_s=0.3,
+        deadline_reward=-0.5,
+    )
+    assert [str(t.stop_reason) for t in sampled.tree.trajectories] == ["answer", "time_limit"]
+    assert [(t.counts, t.reward) for t in sampled.tree.trajectories] == [(True, 0.0), (True, -0.5)]
+
+
 def test_deadline_cancels_the_running_requests(sample_tree):
     script = {PROMPT: ScriptedReply([10] * 10**6, entropies=LOW)}
     sampled = sample_tree(
@@ -246,3 +260,32 @@ def test_requests_say_what_is_to_be_measured(sample_tree):
     sampled = sample_tree({PROMPT: answer(10)}, entropy_window=3, entropy_estimator="top_k", num_rollouts=1)
     (request,) = sampled.engine.submitted
     assert (request.entropy_window, request.entropy_estimator) == (3, "top_k")
+
+
+def test_a_refused_request_fails_alone():
+    """The engine refuses a prompt of another vocabulary; the request beside it goes on."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from rllib_arpo.engine.engine import EngineConfig
+    from rllib_arpo.engine.scripted_engine import ScriptedEngine
+    from rllib_arpo.rollout.engine_loop import EngineLoop
+
+    engine = ScriptedEngine(EngineConfig("none", engine_kwargs={"script": lambda *_: answer(7)}))
+    submit = engine.submit
+
+    def picky(request):
+        if request.prompt_token_ids == [999]:
+            raise ValueError("token 999 is not in the vocabulary")
+        submit(request)
+
+    engine.submit = picky
+
+    async def main():
+        with ThreadPoolExecutor(1) as executor:
+            async with EngineLoop(engine, executor) as loop:
+                requests = (GenerationRequest(str(token), [token], max_tokens=5) for token in (1, 999))
+                return await asyncio.gather(*map(loop.generate, requests), return_exceptions=True)
+
+    good, bad = asyncio.run(main())
+    assert good.token_ids.tolist() == [7, ANSWER]
+    assert str(bad) == "token 999 is not in the vocabulary"

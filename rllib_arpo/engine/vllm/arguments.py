@@ -32,6 +32,8 @@ def engine_args(config: EngineConfig) -> EngineArgs:
         "max_model_len": config.max_context_tokens,
         "seed": config.seed,
         "logprobs_mode": "processed_logprobs",
+        # First come, first served, as every request has priority 0; but `score` passes the queue.
+        "scheduling_policy": "priority",
         "logits_processors": [ENTROPY_PROCESSOR],
     }
     _check_engine_kwargs(config.engine_kwargs, taken=ours.keys())

@@ -34,6 +34,8 @@ from rllib_arpo.engine.vllm.arguments import (
 )
 
 _KEYS = itertools.count()
+_SCORE = "(score)"
+"""Request id of `VLLMEngine.score`."""
 
 
 def _logits_scale(model: torch.nn.Module) -> float:
@@ -75,6 +77,7 @@ class _Running:
     key: int
     token_ids: list[int] = dataclasses.field(default_factory=list)
     log_probs: list[float] = dataclasses.field(default_factory=list)
+    weight_versions: list[int] = dataclasses.field(default_factory=list)
     entropies: np.ndarray | None = None
     num_cached_tokens: int = 0
 
@@ -102,6 +105,8 @@ class VLLMEngine:
         self.weight_version = -1
         self._config = config
         self._running: dict[str, _Running] = {}
+        self._held: list[EngineEvent] = []
+        """What happened while the engine was stepped for `score`; the next `step` tells."""
         self._expected: dict[str, tuple[int, ...]] | None = None
         others_process_group = torch.distributed.is_initialized()
         self._llm: LLMEngine | None = self._build(engine_args(config))
@@ -132,25 +137,22 @@ class VLLMEngine:
         check_request(request, self._config.max_context_tokens, self.vocab_size)
         running = _Running(request, next(_KEYS), entropies=None if request.entropy_window else NO_ENTROPIES)
         params = sampling_params(request, running.key)
-        self._llm.add_request(request.request_id, token_prompt(request.prompt_token_ids), params)
+        name = self._llm.add_request(request.request_id, token_prompt(request.prompt_token_ids), params)
+        # Else vLLM writes out the text of every log-prob, at more than the cost of the log-prob itself.
+        self._llm.output_processor.request_states[name].logprobs_processor.tokenizer = None
         self._running[request.request_id] = running
 
     def step(self) -> list[EngineEvent]:
-        if not self._running:
-            return []
-        outputs = [(self._running[output.request_id], output) for output in self._llm.step()]
-        for running, output in outputs:
-            _append(running, output)
-        self._collect_entropies(outputs)
-        events: list[EngineEvent] = []
-        for running, output in outputs:
-            events += self._events(running, output)
+        events, self._held = self._held, []
+        if self._running:
+            events += self._digest(self._llm.step())
         return events
 
     def has_unfinished(self) -> bool:
-        return bool(self._running)
+        return bool(self._running or self._held)
 
     def cancel(self, request_id: str) -> None:
+        self._held = [event for event in self._held if event.request_id != request_id]
         running = self._running.pop(request_id, None)
         if running is not None:
             self._llm.abort_request([request_id])
@@ -158,14 +160,14 @@ class VLLMEngine:
                 self._llm.collective_rpc(take_entropies, args=([(running.key, 0)],))
 
     def update_weights(self, weights: Iterable[tuple[str, np.ndarray]], version: int) -> None:
-        """Replaces all weights and drops the prefix cache. The names and shapes are checked before anything is loaded.
+        """Replaces all weights. The names and shapes are checked before anything is loaded.
+
+        vLLM preempts the running requests: it frees their KV cache and computes it again at the next step, with the new
+        weights, for the prompt and all tokens so far. Tokens, sampler and entropy window of a request outlive that.
 
         Raises:
             ValueError: a name is missing or unknown, or a shape is wrong; the engine goes on with its old weights.
-            RuntimeError: requests are still running.
         """
-        if self._running:
-            raise RuntimeError(f"The engine's weights cannot change while {len(self._running)} requests are running.")
         if self._expected is None:
             self._expected = expected_shapes(self._config.model_name_or_path)
         arrays = dict(weights)
@@ -174,32 +176,45 @@ class VLLMEngine:
         if self._llm.vllm_config.parallel_config.world_size > 1:
             tensors = list(tensors)  # pickled for the worker processes
         self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": tensors})
-        if not self._llm.reset_prefix_cache():
+        if not self._llm.reset_prefix_cache(reset_running_requests=True):
             raise RuntimeError("vLLM did not drop its prefix cache: old and new weights would mix.")
         self.weight_version = version
 
     def score(self, token_ids: list[int], temperature: float = 1.0) -> np.ndarray:
-        """Log-probs [n - 1] float32 of token_ids[1:] at a temperature > 0, without sampling; n < max_context_tokens.
+        """Log-probs [n - 1] float32 of token_ids[1:] at a temperature > 0; n < max_context_tokens.
+
+        The prompt is computed from scratch: vLLM reads no prefix cache where it returns log-probs of a prompt.
 
         Raises:
-            RuntimeError: requests are running (the temperature is applied to the model's own logits).
+            RuntimeError: requests are running and the temperature is not 1 (it is applied to the model's own logits).
         """
-        if self._running:
-            raise RuntimeError("The engine cannot score tokens while requests are running.")
         if len(token_ids) < 2:
             return np.zeros(0, dtype=np.float32)
+        if temperature == 1.0:
+            return self._score(token_ids)
+        if self._running:
+            raise RuntimeError(
+                f"The engine cannot score tokens at temperature {temperature} while requests are running."
+            )
         # vLLM knows no temperature for the log-probs of a prompt.
         scale = self._llm.apply_model(_logits_scale)[0]
         self._llm.apply_model(partial(_set_logits_scale, scale / temperature))
         try:
-            params = SamplingParams(max_tokens=1, prompt_logprobs=0, detokenize=False)
-            self._llm.add_request("score", token_prompt(token_ids), params)
-            outputs = []
-            while self._llm.has_unfinished_requests():
-                outputs += self._llm.step()
+            return self._score(token_ids)
         finally:
             self._llm.apply_model(partial(_set_logits_scale, scale))
-        positions = zip(token_ids[1:], outputs[-1].prompt_logprobs[1:], strict=True)
+
+    def _score(self, token_ids: list[int]) -> np.ndarray:
+        """Steps the engine until a request of its own has the log-probs; the others go on meanwhile."""
+        # Greedy: the one token that vLLM insists on takes nothing from the random numbers of other requests.
+        params = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0, detokenize=False)
+        self._llm.add_request(_SCORE, token_prompt(token_ids), params, priority=-1)
+        scored = None
+        while scored is None:
+            outputs = self._llm.step()
+            scored = next((output for output in outputs if output.request_id == _SCORE), None)
+            self._held += self._digest([output for output in outputs if output is not scored])
+        positions = zip(token_ids[1:], scored.prompt_logprobs[1:], strict=True)
         return np.array([log_probs[token].logprob for token, log_probs in positions], dtype=np.float32)
 
     def close(self) -> None:
@@ -223,6 +238,14 @@ class VLLMEngine:
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
+
+    def _digest(self, step_outputs: list[RequestOutput]) -> list[EngineEvent]:
+        """Takes over what a step of vLLM has brought."""
+        outputs = [(self._running[output.request_id], output) for output in step_outputs]
+        for running, output in outputs:
+            _append(running, output, self.weight_version)
+        self._collect_entropies(outputs)
+        return [event for running, output in outputs for event in self._events(running, output)]
 
     def _collect_entropies(self, outputs: list[tuple[_Running, RequestOutput]]) -> None:
         """Takes the entropies of the requests whose window is complete, or that end before it is."""
@@ -250,18 +273,18 @@ class VLLMEngine:
                 token_ids=np.array(running.token_ids, dtype=np.int32),
                 log_probs=np.array(running.log_probs, dtype=np.float32),
                 entropies=running.entropies,
+                weight_versions=np.array(running.weight_versions, dtype=np.int32),
                 finish_reason=reason if reason in ("stop", "length") else "error",
                 num_cached_tokens=running.num_cached_tokens,
-                weight_version=self.weight_version,
             )
 
 
-def _append(running: _Running, output: RequestOutput) -> None:
-    """Adds what a step has brought."""
+def _append(running: _Running, output: RequestOutput, weight_version: int) -> None:
     if not running.token_ids:
         running.num_cached_tokens = output.num_cached_tokens or 0
     new = output.outputs[0]
     running.token_ids += new.token_ids
+    running.weight_versions += [weight_version] * len(new.token_ids)
     running.log_probs += [
         log_probs[token].logprob for token, log_probs in zip(new.token_ids, new.logprobs, strict=True)
     ]

@@ -1,0 +1,101 @@
+"""`max_weight_lag`: the next questions are sampled during the update, and nothing about them is lost."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from ray import tune
+
+from rllib_arpo import ARPO
+from rllib_arpo.rollout.episodes import episode_to_tree
+from tests.helpers.configs import small_config
+from tests.helpers.faulty_env import FaultyEnv
+from tests.helpers.scripted_env import ANSWER, TOOL
+
+
+@pytest.fixture
+def overlapped(ray_cluster, model_folder):
+    """One env runner, lag 1; tools of agent "1" take half a second, so that its questions outlast an update."""
+    tune.register_env("Faulty-v0", FaultyEnv)
+    replies = [[7, TOOL], [8, TOOL], [9, ANSWER]]
+    delays = {("1", turn): 0.5 for turn in range(20)}
+    config = small_config(model_folder, vocab_size=256, replies=replies)
+    config.environment("Faulty-v0", env_config={"rewards": {"0": 1.0}, "delays": delays})
+    config.evaluation(evaluation_config={"env_config": {}})
+    return config.env_runners(num_env_runners=1).adaptive_rollout(max_weight_lag=1)
+
+
+def record_batches(algorithm) -> list[list]:
+    batches = []
+    update = algorithm._update
+    algorithm._update = lambda batch: (batches.append(batch), update(batch))
+    return batches
+
+
+def versions(question) -> set[int]:
+    turns = [turn for t in episode_to_tree(question.episode).trajectories for turn in t.turns]
+    return set(np.concatenate([turn.weight_versions for turn in turns]).tolist())
+
+
+def test_questions_come_in_order_and_are_at_most_one_update_old(overlapped):
+    algorithm = overlapped.build_algo()
+    batches = record_batches(algorithm)
+    lags = [algorithm.train()["env_runners"]["weight_lag_max"] for _ in range(5)]
+    evaluation = algorithm.evaluate()["env_runners"]
+    batches_after = len(batches)
+    algorithm.train()
+    algorithm.stop()
+    assert [q.number for batch in batches for q in batch] == list(range(12))
+    assert lags[0] == 0
+    assert max(lags) == 1
+    # Batch i is trained by update i, when the weights have version i.
+    assert all(i - 1 <= v <= i for i, batch in enumerate(batches) for q in batch for v in versions(q))
+    # A slow trajectory goes on with the weights that arrive in its middle.
+    assert any(len(versions(q)) == 2 for batch in batches for q in batch)
+    assert (evaluation["num_episodes"], batches_after) == (3, 5)
+
+
+def test_a_resumed_run_asks_again_what_was_under_way(overlapped, tmp_path):
+    algorithm = overlapped.build_algo()
+    algorithm.train()
+    path = algorithm.save_to_path(str(tmp_path / "checkpoint"))
+    algorithm.stop()
+    resumed = ARPO.from_checkpoint(path)
+    batches = record_batches(resumed)
+    resumed.train()
+    # Restored in the middle of its own rollouts, it starts from the checkpoint's questions again.
+    resumed.restore_from_path(path)
+    resumed.train()
+    resumed.stop()
+    assert [[q.number for q in batch] for batch in batches] == [[2, 3], [2, 3]]
+    assert [versions(q) for q in batches[1]] == [{1}, {1}]
+
+
+def test_questions_over_the_bound_are_asked_again(overlapped):
+    """A question whose tokens are two updates old, with a bound of one, is asked again and counted."""
+
+    class Dispatcher:
+        def __init__(self):
+            self.asked, self.oldest = [], {0: [4], 1: [2, 5]}
+
+        def ask(self, numbers):
+            self.asked.append(list(numbers))
+
+        def collect(self, numbers, weight_version):
+            stats = [SimpleNamespace(oldest_weights=self.oldest[n].pop(0)) for n in numbers]
+            return [SimpleNamespace(number=n, stats=s) for n, s in zip(numbers, stats, strict=True)]
+
+        def take_metrics(self):
+            return []
+
+    algorithm = object.__new__(ARPO)
+    algorithm.config, algorithm._weight_version, algorithm._num_requeued = overlapped, 5, 0
+    algorithm._next_question = algorithm._asked_until = 0
+    algorithm.metrics = SimpleNamespace(aggregate=lambda *_args, **_kwargs: None)
+    algorithm._dispatcher = dispatcher = Dispatcher()
+    sampled = algorithm._take_next(2)
+    assert [(q.number, q.stats.oldest_weights) for q in sampled] == [(0, 4), (1, 5)]
+    assert dispatcher.asked == [[0, 1], [1]]
+    assert algorithm._lag_metrics(sampled) == {"weight_lag_max": 1, "questions_requeued": 1}

@@ -1,0 +1,135 @@
+"""Ranked and deterministic fork decisions, which must not depend on the timing of tools or of other questions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rllib_arpo.engine.scripted_engine import RandomPolicy, ScriptedReply
+from rllib_arpo.rollout.fork_schedule import ForkCandidate, ForkSchedule
+from rllib_arpo.rollout.seeds import request_seed
+from tests.helpers.scripted_env import ANSWER, PROMPT, TOOL
+
+
+def tool(token, entropy=1.0, **more):
+    return ScriptedReply([token, TOOL], entropies=entropy, **more)
+
+
+def answer(token, entropy=1.0, **more):
+    return ScriptedReply([token, ANSWER], entropies=entropy, **more)
+
+
+def candidate(agent_id: str, num_turns: int, delta: float = 0.0) -> ForkCandidate:
+    return ForkCandidate(agent_id, num_turns, delta, [], agent_id)
+
+
+def test_a_turn_is_due_when_every_live_trajectory_has_passed_it():
+    schedule = ForkSchedule("first_come")
+    for agent in ("0", "1", "2"):
+        schedule.start(agent, 0)
+    schedule.add(candidate("1", 1))
+    schedule.examined("1", 1)
+    assert schedule.due() == []
+    schedule.ended("2")
+    assert schedule.due() == []
+    schedule.add(candidate("0", 1))
+    schedule.examined("0", 1)
+    assert [c.agent_id for c in schedule.due()] == ["0", "1"]
+    assert schedule.due() == []
+
+
+def test_agents_are_ordered_by_number_and_rises_by_size():
+    for allocation, order in (("first_come", ["0", "0.0", "2", "10"]), ("ranked", ["10", "0.0", "2", "0"])):
+        schedule = ForkSchedule(allocation)
+        for agent, rise in (("10", 0.3), ("2", 0.1), ("0.0", 0.1), ("0", -0.2)):
+            schedule.add(candidate(agent, 1, rise))
+        assert [c.agent_id for c in schedule.due()] == order
+
+
+def test_ranked_budget_goes_to_the_largest_rise_and_not_to_the_first(sample_tree):
+    """ "1" rises more than "0", though "0" is examined long before it."""
+    script = {
+        PROMPT: [tool(10), tool(11)],
+        (*PROMPT, 10, TOOL, 50, 0): answer(20, 2.0),
+        (*PROMPT, 11, TOOL, 50, 0): [answer(21, 3.0, delay=20), answer(22)],
+    }
+    ranked = sample_tree(script, num_rollouts=3, num_initial_rollouts=2, budget_allocation="ranked")
+    assert ranked.shape()["1.0"] == ("1", 1, [(22, ANSWER)], "answer")
+    script[(*PROMPT, 10, TOOL, 50, 0)] = [answer(20, 2.0), answer(22)]
+    script[(*PROMPT, 11, TOOL, 50, 0)] = answer(21, 3.0, delay=20)
+    first_come = sample_tree(script, num_rollouts=3, num_initial_rollouts=2)
+    assert first_come.shape()["0.0"] == ("0", 1, [(22, ANSWER)], "answer")
+
+
+def test_a_late_decision_forks_the_state_at_the_node(sample_tree):
+    """ "0" is two tool calls further when "1" passes the turn; the fork still begins after the first."""
+    node = (*PROMPT, 10, TOOL, 50, 0)
+    script = {
+        PROMPT: [tool(10), answer(11, delay=30)],
+        node: [tool(20, 3.0), answer(21)],
+        (*node, 20, TOOL, 50, 1): tool(30, 0.5),
+        (*node, 20, TOOL, 50, 1, 30, TOOL, 50, 2): answer(40, 0.5),
+    }
+    sampled = sample_tree(script, num_rollouts=3, num_initial_rollouts=2, budget_allocation="ranked")
+    assert sampled.shape() == {
+        "0": (None, 0, [(10, TOOL), (20, TOOL), (30, TOOL), (40, ANSWER)], "answer"),
+        "1": (None, 0, [(11, ANSWER)], "answer"),
+        "0.0": ("0", 1, [(21, ANSWER)], "answer"),
+    }
+
+
+def test_other_questions_do_not_wait_for_a_schedule(sample_questions):
+    """Question 0 waits for its slow tool; question 1, which has none, is over long before."""
+    done = sample_questions(
+        [0, 1],
+        {"delays": {(str(agent), turn): 0.3 for agent in range(3) for turn in range(9)}, "slow_question": 0},
+        deterministic=True,
+        num_rollouts=3,
+        num_initial_rollouts=2,
+    )
+    assert done.finished == [1, 0]
+
+
+@pytest.mark.parametrize("changes", [{}, {"budget_allocation": "ranked"}, {"branching": "probability"}])
+def test_deterministic_trees_do_not_depend_on_the_timing_of_tools(sample_tree, changes):
+    policy = RandomPolicy(256, replies=[[7, TOOL], [8, TOOL], [9, TOOL], [7, ANSWER], [9, ANSWER]])
+
+    def tree(delays):
+        return sample_tree(
+            policy.reply, {"delays": delays}, deterministic=True, num_rollouts=9, num_initial_rollouts=4, **changes
+        )
+
+    trees = []
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        agents = [str(i) for i in range(9)] + [f"{i}.{j}" for i in range(4) for j in range(3)]
+        trees.append(tree({(a, turn): rng.uniform(0, 0.05) * seed for a in agents for turn in range(6)}))
+    shapes = [(t.shape(), list(t.shape())) for t in trees]
+    assert shapes[0] == shapes[1] == shapes[2] == shapes[3]
+    assert any(t.parent for t in trees[0].tree.trajectories)
+    assert len({r.seed for r in trees[0].engine.submitted}) == len(trees[0].engine.submitted)
+
+
+def test_without_determinism_requests_have_no_seed(sample_tree):
+    sampled = sample_tree({PROMPT: answer(10)}, num_rollouts=1)
+    assert [r.seed for r in sampled.engine.submitted] == [None]
+
+
+def test_seeds_differ_in_every_argument_and_fit_into_63_bits():
+    arguments = [(0, 0, "0", 0), (1, 0, "0", 0), (0, 1, "0", 0), (0, 0, "1", 0), (0, 0, "0", 1), (0, 0, "0.0", 0)]
+    seeds = [request_seed(*a) for a in arguments]
+    assert len(set(seeds)) == len(seeds)
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    assert request_seed(3, 5, "2.0.1", 4) == request_seed(3, 5, "2.0.1", 4)
+
+
+def test_lengths_are_those_of_one_question_at_a_time(sample_questions):
+    """No bias to short trajectories or quick questions: with seeds the trees are the same one at a time, slowly."""
+    numbers = list(range(12))
+    delays = {(str(i), turn): 0.02 * ((i + turn) % 3) for i in range(4) for turn in range(5)}
+    common = {"deterministic": True, "num_rollouts": 4, "num_initial_rollouts": 2}
+    together = sample_questions(numbers, {"delays": delays}, num_envs=5, **common)
+    alone = sample_questions(numbers, {}, num_envs=1, **common)
+    assert sorted(together.finished) == alone.finished == numbers
+    assert together.lengths() == alone.lengths()
+    assert len(set(together.lengths())) > 3
