@@ -9,8 +9,8 @@ import pytest
 
 from rllib_arpo.engine.engine import GenerationRequest
 from tests.engine.conftest import reference, run, run_one, start_engine
-from tests.engine.test_vllm_weights import weights_of
 from tests.helpers.models import tiny_model
+from tests.helpers.weights import weights_of
 
 PROMPT = [10 + i % 40 for i in range(70)]
 
@@ -67,7 +67,7 @@ def test_new_weights_reach_every_worker(parallel, llama_folder, tmp_path):
         log_probs, entropies = reference(folder, PROMPT, finished.token_ids, 1.0)
         np.testing.assert_allclose(finished.log_probs, log_probs, atol=1e-4)
         np.testing.assert_allclose(finished.entropies, entropies, atol=1e-4)
-        assert (finished.weight_version, finished.num_cached_tokens) == (version, 0)
+        assert (finished.weight_versions.tolist(), finished.num_cached_tokens) == ([version] * 6, 0)
 
 
 def test_a_dead_worker_is_an_error_and_the_others_end_with_the_engine(parallel, engine):
