@@ -47,6 +47,7 @@ class ARPOConfig(AlgorithmConfig):
         self.engine = "vllm"
         self.engine_kwargs: dict[str, Any] = {}
         self.engine_num_threads: int | None = None
+        self.sleep_level = 0
         self.lora: dict[str, Any] | None = None
         # adaptive_rollout()
         self.num_rollouts = 16
@@ -120,6 +121,7 @@ class ARPOConfig(AlgorithmConfig):
         engine: str = NotProvided,
         engine_kwargs: dict[str, Any] = NotProvided,
         engine_num_threads: int | None = NotProvided,
+        sleep_level: int = NotProvided,
         lora: dict[str, Any] | None = NotProvided,
     ) -> ARPOConfig:
         """Sets the policy and the engine that samples it.
@@ -131,6 +133,8 @@ class ARPOConfig(AlgorithmConfig):
             engine: "vllm" or "scripted" (a toy for tests).
             engine_kwargs: what the engine gets beside this; for vLLM: its `EngineArgs`.
             engine_num_threads: CPU threads of the engine; None takes what Ray allots to the env runner.
+            sleep_level: for an engine that shares its GPU with the learner: during an update it gives up its memory,
+                with the weights kept in the CPU's memory (1) or dropped, since new ones follow (2); 0: never.
             lora: not available yet.
         """
         return self._set_provided(locals())

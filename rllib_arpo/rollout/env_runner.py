@@ -87,6 +87,7 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
             num_threads=config.engine_num_threads,
             seed=(config.seed or 0) + (self.worker_index or 0),
             engine_kwargs=dict(config.engine_kwargs),
+            can_sleep=config.sleep_level > 0,
         )
 
     @override(MultiAgentEnvRunner)
@@ -258,7 +259,7 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
 
     @override(MultiAgentEnvRunner)
     def set_state(self, state: dict[str, Any]) -> None:
-        """Loads the weights in `state`, if any, into the engine, unless it has that version already."""
+        """Wakes the engine and loads the weights in `state`, if any, unless it has that version already."""
         if NUM_ENV_STEPS_SAMPLED_LIFETIME in state:
             self.num_env_steps_sampled_lifetime = state[NUM_ENV_STEPS_SAMPLED_LIFETIME]
         if COMPONENT_RL_MODULE not in state or self.env is None:
@@ -267,9 +268,14 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
         if isinstance(weights, ray.ObjectRef):
             weights = ray.get(weights)
         version = int(state.get(WEIGHTS_SEQ_NO, 0))
+        self._call_engine("wake_up")
         if version != self.engine.weight_version or state.get(FORCE_WEIGHTS):
             self._call_engine("update_weights", weights[DEFAULT_MODULE_ID].items(), version)
         self._weights_seq_no = version
+
+    def sleep(self, level: int) -> None:
+        """Gives the engine's GPU memory to the learner, until `set_state` brings weights."""
+        self._call_engine("sleep", level)
 
     def weight_version(self) -> int:
         """The version of the engine's weights; -1 before the first `set_state`."""
