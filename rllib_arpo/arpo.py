@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import torch
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.callbacks.utils import make_callback
@@ -89,6 +90,7 @@ class ARPO(Algorithm):
         with self.metrics.log_time((TIMERS, ROLLOUT_TIMER), reduce="mean", window=1):
             batch = self._sample_batch()
         with self.metrics.log_time((TIMERS, UPDATE_TIMER), reduce="mean", window=1):
+            self._sleep_engines()
             self._update(batch)
         with self.metrics.log_time((TIMERS, SYNC_TIMER), reduce="mean", window=1):
             self._push_weights()
@@ -166,6 +168,21 @@ class ARPO(Algorithm):
             timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: turns},
         )
         self.metrics.aggregate(results, key=LEARNER_RESULTS)
+        if self.config.sleep_level:
+            # What torch keeps for the next update the engines need now.
+            self.learner_group.foreach_learner(lambda _learner, **_kwargs: torch.cuda.empty_cache())
+
+    def _sleep_engines(self) -> None:
+        """Frees what the engines hold of a GPU that the learner shares; the next weights wake them."""
+        level = self.config.sleep_level
+        if not level:
+            return
+        for group in filter(None, (self.env_runner_group, self.eval_env_runner_group)):
+            group.foreach_env_runner(
+                lambda runner: runner.sleep(level),
+                local_env_runner=group.num_remote_env_runners() == 0,
+                timeout_seconds=None,
+            )
 
     def _push_weights(
         self, group: EnvRunnerGroup | None = None, runners: list[int] | None = None, *, force: bool = False

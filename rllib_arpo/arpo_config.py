@@ -48,6 +48,7 @@ class ARPOConfig(AlgorithmConfig):
         self.engine_kwargs: dict[str, Any] = {}
         self.engine_num_threads: int | None = None
         self.weight_sync = "auto"
+        self.sleep_level = 0
         self.lora: dict[str, Any] | None = None
         # adaptive_rollout()
         self.num_rollouts = 16
@@ -122,6 +123,7 @@ class ARPOConfig(AlgorithmConfig):
         engine_kwargs: dict[str, Any] = NotProvided,
         engine_num_threads: int | None = NotProvided,
         weight_sync: str = NotProvided,
+        sleep_level: int = NotProvided,
         lora: dict[str, Any] | None = NotProvided,
     ) -> ARPOConfig:
         """Sets the policy and the engine that samples it.
@@ -135,6 +137,8 @@ class ARPOConfig(AlgorithmConfig):
             engine_num_threads: CPU threads of the engine; None takes what Ray allots to the env runner.
             weight_sync: how the learner's weights reach the engines: "in_process_reload" (arrays, through Ray's object
                 store where processes differ), or "auto", which takes it.
+            sleep_level: for an engine that shares its GPU with the learner: during an update it gives up its memory,
+                with the weights kept in the CPU's memory (1) or dropped, since new ones follow (2); 0: never.
             lora: not available yet.
         """
         return self._set_provided(locals())

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 #: key -> allowed values.
 CHOICES: dict[str, Iterable[str]] = {
     "engine": ENGINES,
+    "sleep_level": (0, 1, 2),
     "dtype": ("bfloat16", "float16", "float32", "float64"),
     "branching": BRANCHING_RULES,
     "entropy_estimator": ENTROPY_ESTIMATORS,
@@ -229,6 +230,8 @@ def _check_engine(config: ARPOConfig) -> None:
             raise ValueError(f"engine_kwargs[{key!r}]: training samples from the whole distribution, without {key}.")
     if config.engine == "vllm":
         _check_vllm(config)
+    if config.sleep_level and config.max_weight_lag:
+        raise ValueError(f"sleep_level={config.sleep_level}: with max_weight_lag the engines go on during the update.")
     if isinstance(config.evaluation_duration, str):
         raise ValueError(f"evaluation_duration={config.evaluation_duration!r}: must be a number of questions.")
 
@@ -242,6 +245,11 @@ def _check_vllm(config: ARPOConfig) -> None:
         raise ValueError(
             f"engine_kwargs['tensor_parallel_size']={size}: needs as many GPUs in every env runner, and "
             f"num_gpus_per_env_runner={num_gpus:g}."
+        )
+    in_learner_process = config.num_env_runners == 0 and config.num_gpus_per_learner > 0
+    if config.sleep_level and not (num_gpus > 0 or in_learner_process):
+        raise ValueError(
+            f"sleep_level={config.sleep_level}: the engines have no GPU to share; set num_gpus_per_env_runner."
         )
 
 

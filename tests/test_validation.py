@@ -84,6 +84,15 @@ def test_the_baselines_are_valid(model_folder, config_class):
             {"engine": "vllm", "engine_kwargs": {"tensor_parallel_size": 1.5}},
             "engine_kwargs['tensor_parallel_size']=1.5: must be an integer >= 1.",
         ),
+        ({"sleep_level": 3}, "sleep_level=3: must be one of 0, 1, 2."),
+        (
+            {"engine": "vllm", "sleep_level": 1},
+            "sleep_level=1: the engines have no GPU to share; set num_gpus_per_env_runner.",
+        ),
+        (
+            {"sleep_level": 2, "max_weight_lag": 1, "num_env_runners": 1},
+            "sleep_level=2: with max_weight_lag the engines go on during the update.",
+        ),
         (
             {"engine_kwargs": {"top_p": 0.9}},
             "engine_kwargs['top_p']: training samples from the whole distribution, without top_p.",

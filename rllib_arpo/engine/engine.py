@@ -12,6 +12,9 @@ from typing import Protocol
 
 import numpy as np
 
+NO_WEIGHTS = -2
+"""`Engine.weight_version` while the engine has no weights: they were dropped and not replaced yet."""
+
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
@@ -86,6 +89,7 @@ class EngineConfig:
         dtype: "bfloat16", "float16" or "float32".
         max_context_tokens: prompt plus response, at most.
         num_threads: CPU threads for the engine; None leaves the default.
+        can_sleep: whether `sleep` will be called.
         seed: of the engine.
     """
 
@@ -95,6 +99,7 @@ class EngineConfig:
     num_threads: int | None = None
     seed: int = 0
     engine_kwargs: dict = field(default_factory=dict)
+    can_sleep: bool = False
 
 
 class Engine(Protocol):
@@ -103,7 +108,8 @@ class Engine(Protocol):
     vocab_size: int
     """V: the width of the logits."""
     weight_version: int
-    """Version of the weights in use; -1 for weights that are not known to be a learner's: those of the start."""
+    """Version of the weights in use; -1 for weights that are not known to be a learner's: those of the start;
+    `NO_WEIGHTS` for none."""
     has_model: bool
     """Whether `score` computes with the weights that `update_weights` was given; a scripted engine has no model."""
 
@@ -137,6 +143,19 @@ class Engine(Protocol):
         Raises:
             RuntimeError: requests are running and the temperature is not 1.
         """
+
+    def sleep(self, level: int) -> None:
+        """Gives the GPU's memory to whoever shares it, the prefix cache with it. A sleeping engine can only wake up.
+
+        Args:
+            level: 1 keeps the weights in the CPU's memory, 2 drops them: `weight_version` is then `NO_WEIGHTS`.
+
+        Raises:
+            RuntimeError: requests are running, or the engine was not built with `can_sleep`.
+        """
+
+    def wake_up(self) -> None:
+        """Takes the GPU's memory back; after level 2 the weights are still to come. Nothing happens to one awake."""
 
     def close(self) -> None:
         """Frees the engine's memory and processes; can be called twice."""

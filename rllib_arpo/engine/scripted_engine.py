@@ -9,7 +9,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rllib_arpo.engine.engine import EngineConfig, EngineEvent, EntropyReady, Finished, GenerationRequest
+from rllib_arpo.engine.engine import (
+    NO_WEIGHTS,
+    EngineConfig,
+    EngineEvent,
+    EntropyReady,
+    Finished,
+    GenerationRequest,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +83,8 @@ class ScriptedEngine:
         cancelled: the ids of the requests that were cancelled while they ran.
         weights: the last ones given to `update_weights`.
         num_steps: how many steps were made.
+        sleeps: the levels of sleep, in order.
+        asleep: whether it sleeps now.
     """
 
     has_model = False
@@ -89,6 +98,9 @@ class ScriptedEngine:
         self.submitted: list[GenerationRequest] = []
         self.cancelled: list[str] = []
         self.num_steps = 0
+        self.sleeps: list[int] = []
+        self.asleep = False
+        self._can_sleep = config.can_sleep
         self.fail_at_step: int | None = options.pop("fail_at_step", None)
         self._weight_names: Sequence[str] | None = options.pop("weight_names", None)
         self._policy = RandomPolicy(self.vocab_size, seed=options.pop("seed", config.seed), **options)
@@ -98,6 +110,8 @@ class ScriptedEngine:
         self._cache: dict = {}
 
     def submit(self, request: GenerationRequest) -> None:
+        if self.asleep:
+            raise RuntimeError("The engine sleeps: wake it up first.")
         if request.request_id in self._running:
             raise ValueError(f"The request id {request.request_id!r} is in use.")
         prefix = tuple(request.prompt_token_ids)
@@ -139,6 +153,20 @@ class ScriptedEngine:
             [self._policy.log_probs(token_ids[:i], temperature)[token_ids[i]] for i in range(1, len(token_ids))],
             dtype=np.float32,
         )
+
+    def sleep(self, level: int) -> None:
+        if not self._can_sleep:
+            raise RuntimeError("The engine was not built to sleep: set sleep_level.")
+        if self._running:
+            raise RuntimeError(f"The engine cannot sleep while {len(self._running)} requests are running.")
+        self.sleeps.append(level)
+        self.asleep = True
+        self._cache = {}
+        if level == 2:
+            self.weights, self.weight_version = {}, NO_WEIGHTS
+
+    def wake_up(self) -> None:
+        self.asleep = False
 
     def close(self) -> None:
         self._running.clear()

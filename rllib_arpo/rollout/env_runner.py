@@ -84,6 +84,7 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
             num_threads=config.engine_num_threads,
             seed=(config.seed or 0) + (self.worker_index or 0),
             engine_kwargs=dict(config.engine_kwargs),
+            can_sleep=config.sleep_level > 0,
         )
 
     @override(MultiAgentEnvRunner)
@@ -269,11 +270,16 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
             the cause.
         """
         try:
+            self._call_engine("wake_up")
             self._engine_thread.submit(load_and_verify, self.engine, snapshot, self.config.dtype).result()
         except Exception as error:
             return f"Env runner {self.worker_index} did not get the weights of version {snapshot.version}: {error}"
         self._weights_seq_no = snapshot.version
         return None
+
+    def sleep(self, level: int) -> None:
+        """Gives the engine's GPU memory to the learner, until `load_weights` brings new ones."""
+        self._call_engine("sleep", level)
 
     def weight_version(self) -> int:
         """The version of the engine's weights; -1 before the first `load_weights`."""

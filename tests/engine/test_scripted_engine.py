@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rllib_arpo.engine.engine import EngineConfig, EntropyReady, Finished, GenerationRequest
+from rllib_arpo.engine.engine import NO_WEIGHTS, EngineConfig, EntropyReady, Finished, GenerationRequest
 from rllib_arpo.engine.scripted_engine import RandomPolicy, ScriptedEngine, ScriptedReply
 
 
@@ -177,3 +177,21 @@ def test_greedy_takes_the_likeliest_token():
     log_probs = RandomPolicy(16, seed=1).log_probs([1, 2, 3])
     assert finished.token_ids.tolist() == [int(log_probs.argmax())]
     assert finished.log_probs[0] == pytest.approx(log_probs.max())
+
+
+def test_a_sleeping_engine_can_only_wake_up():
+    engine = ScriptedEngine(EngineConfig("none", can_sleep=True))
+    engine.submit(GenerationRequest("a", [1], 1))
+    with pytest.raises(RuntimeError, match=r"^The engine cannot sleep while 1 requests are running\.$"):
+        engine.sleep(1)
+    engine.cancel("a")
+    engine.sleep(1)
+    with pytest.raises(RuntimeError, match=r"^The engine sleeps: wake it up first\.$"):
+        engine.submit(GenerationRequest("a", [1], 1))
+    assert engine.weight_version == -1
+    engine.wake_up()
+    engine.wake_up()
+    engine.sleep(2)
+    assert (engine.sleeps, engine.weight_version, engine.weights) == ([1, 2], NO_WEIGHTS, {})
+    with pytest.raises(RuntimeError, match=r"^The engine was not built to sleep: set sleep_level\.$"):
+        scripted().sleep(1)

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from rllib_arpo.engine import entropy_windows
+from rllib_arpo.engine import EngineConfig, entropy_windows, make_engine
 from rllib_arpo.engine.engine import Finished, GenerationRequest
 from tests.engine.conftest import reference, reference_top_k_entropies, run, run_one, start_engine
 from tests.helpers.models import byte_tokenizer, tiny_model
@@ -242,3 +242,13 @@ def test_finished_is_what_the_protocol_says(engine):
         "finish_reason": "length",
         "num_cached_tokens": 0,
     }
+
+
+def test_what_cannot_sleep_says_so(engine, llama_folder):
+    """On a CPU vLLM's own `sleep` frees nothing and pauses the engine for good."""
+    with pytest.raises(RuntimeError, match=r"^The engine was not built to sleep: set sleep_level\.$"):
+        engine.sleep(1)
+    engine.wake_up()
+    assert len(run_one(engine, PROMPT, max_tokens=2, seed=1).token_ids) == 2
+    with pytest.raises(ValueError, match=r"^sleep_level: vLLM cannot put an engine to sleep on a cpu\.$"):
+        make_engine("vllm", EngineConfig(llama_folder, dtype="float32", max_context_tokens=512, can_sleep=True))

@@ -50,6 +50,10 @@ def engine_args(config: EngineConfig) -> EngineArgs:
     else:
         # Else the engine runs one step ahead, and a cancelled or forked request is noticed one step late.
         defaults |= {"async_scheduling": False}
+    if config.can_sleep:
+        if not current_platform.is_sleep_mode_available():
+            raise ValueError(f"sleep_level: vLLM cannot put an engine to sleep on a {current_platform.device_type}.")
+        defaults |= {"enable_sleep_mode": True}
     if config.engine_kwargs.get("tensor_parallel_size", 1) > 1:
         # In a placement group, such as a trial of Tune has, vLLM would have Ray start the workers, on other GPUs.
         defaults |= {"distributed_executor_backend": "mp"}

@@ -11,11 +11,9 @@ from __future__ import annotations
 import dataclasses
 import gc
 import itertools
-import os
 import warnings
 import weakref
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
@@ -24,7 +22,14 @@ from vllm import EngineArgs, LLMEngine, RequestOutput, SamplingParams
 from vllm.usage.usage_lib import UsageContext
 
 from rllib_arpo.engine.checkpoint_names import causal_lm_config, check_shapes, expected_shapes
-from rllib_arpo.engine.engine import EngineConfig, EngineEvent, EntropyReady, Finished, GenerationRequest
+from rllib_arpo.engine.engine import (
+    NO_WEIGHTS,
+    EngineConfig,
+    EngineEvent,
+    EntropyReady,
+    Finished,
+    GenerationRequest,
+)
 from rllib_arpo.engine.entropy_windows import NO_ENTROPIES, take_entropies
 from rllib_arpo.engine.vllm.arguments import (
     check_request,
@@ -33,6 +38,7 @@ from rllib_arpo.engine.vllm.arguments import (
     sampling_params,
     token_prompt,
 )
+from rllib_arpo.engine.vllm.threads import cpu_threads
 
 _KEYS = itertools.count()
 _SCORE = "(score)"
@@ -47,27 +53,6 @@ def _logits_scale(model: torch.nn.Module) -> float:
 def _set_logits_scale(scale: float, model: torch.nn.Module) -> None:
     """Runs in vLLM's worker."""
     model.logits_processor.scale = scale
-
-
-@contextmanager
-def _num_threads(num_threads: int | None) -> Iterator[None]:
-    """Gives this process and the workers that start meanwhile so many CPU threads; None leaves what they have."""
-    set_num_threads, inherited = torch.set_num_threads, os.environ.get("OMP_NUM_THREADS")
-    if num_threads is not None:
-        # The variable is read once, when torch is loaded; Ray sets it to the actor's number of CPUs.
-        set_num_threads(num_threads)
-        os.environ["OMP_NUM_THREADS"] = str(num_threads)
-    num_threads = torch.get_num_threads()
-    try:
-        yield
-    finally:
-        # The CPU worker replaces it by a function that does nothing, and where there are worker processes vLLM leaves
-        # one thread to this one: neither is meant for the learner that may live here too.
-        torch.set_num_threads = set_num_threads
-        set_num_threads(num_threads)
-        os.environ.pop("OMP_NUM_THREADS", None)
-        if inherited is not None:
-            os.environ["OMP_NUM_THREADS"] = inherited
 
 
 @dataclasses.dataclass(slots=True)
@@ -119,7 +104,7 @@ class VLLMEngine:
         self._warm_up()
 
     def _build(self, arguments: EngineArgs) -> LLMEngine:
-        with _num_threads(self._config.num_threads):
+        with cpu_threads(self._config.num_threads):
             vllm_config = arguments.create_engine_config(UsageContext.ENGINE_CONTEXT)
             choose_entropy_processor(vllm_config)
             return LLMEngine.from_vllm_config(vllm_config, disable_log_stats=arguments.disable_log_stats)
@@ -135,6 +120,7 @@ class VLLMEngine:
         Raises:
             ValueError: the id is in use, or the request is not one that can be run.
         """
+        self._check_awake()
         if request.request_id in self._running:
             raise ValueError(f"The request id {request.request_id!r} is in use.")
         check_request(request, self._config.max_context_tokens, self.vocab_size)
@@ -188,6 +174,7 @@ class VLLMEngine:
         Raises:
             RuntimeError: requests are running and the temperature is not 1 (it is applied to the model's own logits).
         """
+        self._check_awake()
         if len(token_ids) < 2:
             return np.zeros(0, dtype=np.float32)
         if temperature == 1.0:
@@ -216,6 +203,25 @@ class VLLMEngine:
             self._held += self._digest([output for output in outputs if output is not scored])
         positions = zip(token_ids[1:], scored.prompt_logprobs[1:], strict=True)
         return np.array([log_probs[token].logprob for token, log_probs in positions], dtype=np.float32)
+
+    def sleep(self, level: int) -> None:
+        if not self._config.can_sleep:
+            # On a CPU vLLM would pause the engine for good and free nothing.
+            raise RuntimeError("The engine was not built to sleep: set sleep_level.")
+        if self._running:
+            raise RuntimeError(f"The engine cannot sleep while {len(self._running)} requests are running.")
+        if not self._llm.is_sleeping():
+            self._llm.sleep(level)
+            if level == 2:
+                self.weight_version = NO_WEIGHTS
+
+    def wake_up(self) -> None:
+        if self._config.can_sleep and self._llm.is_sleeping():
+            self._llm.wake_up()
+
+    def _check_awake(self) -> None:
+        if self._config.can_sleep and self._llm.is_sleeping():
+            raise RuntimeError("The engine sleeps: wake it up first.")
 
     def close(self) -> None:
         if self._llm is None:
