@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from bench import MAX_CONTEXT_TOKENS, BenchmarkError, EngineHandle
@@ -55,11 +56,11 @@ class Workload:
         return self._rng(0, question).integers(0, TOKENS, self.prompt_tokens).tolist()
 
     def tool_response(self, question: int, agent_id: str, turn: int) -> list[int]:
-        return self._rng(1, question, int(agent_id), turn).integers(0, TOKENS, self.tool_tokens).tolist()
+        return self._rng(1, question, turn, *_path(agent_id)).integers(0, TOKENS, self.tool_tokens).tolist()
 
     def latency(self, question: int, agent_id: str, turn: int) -> float:
         """Seconds that the tool takes after turn number `turn` (from 0)."""
-        normal = self._rng(2, question, int(agent_id), turn).standard_normal()
+        normal = self._rng(2, question, turn, *_path(agent_id)).standard_normal()
         return self.median_latency_s * float(min(np.exp(SIGMA * normal), CUT))
 
     def tool_seconds(self, question: int, agent_id: str) -> float:
@@ -68,6 +69,10 @@ class Workload:
 
     def _rng(self, *words: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, *words])
+
+
+def _path(agent_id: str) -> list[int]:
+    return [int(part) for part in agent_id.split(".")]
 
 
 class WorkloadEnv(ForkableMultiAgentEnv):
@@ -79,6 +84,7 @@ class WorkloadEnv(ForkableMultiAgentEnv):
         super().__init__()
         self._workload = workload
         self.generated: dict[tuple[int, str], list[list[int]]] = {}
+        self._contexts: dict[str, list[int]] = {}
 
     def reset(self, *, seed=None, options=None):
         self._question = options[OPTION_QUESTION]
@@ -87,10 +93,13 @@ class WorkloadEnv(ForkableMultiAgentEnv):
 
     def add_agent(self, agent_id):
         self.generated[self._question, agent_id] = []
-        return np.array(self._workload.prompt(self._question), np.int32)
+        self._contexts[agent_id] = self._workload.prompt(self._question)
+        return np.array(self._contexts[agent_id], np.int32)
 
     def fork_agent(self, parent, child):
-        raise NotImplementedError("The workload has no forks.")
+        self.generated[self._question, child] = list(self.generated[self._question, parent])
+        self._contexts[child] = list(self._contexts[parent])
+        return np.array(self._contexts[child], np.int32)
 
     async def step_agent(self, agent_id, token_ids):
         workload, question = self._workload, self._question
@@ -104,31 +113,32 @@ class WorkloadEnv(ForkableMultiAgentEnv):
         if latency:
             await asyncio.sleep(latency)
         info = StepInfo(tool_call=ToolCall("sleep", ToolStatus.OK, latency))
-        response = np.array(workload.tool_response(question, agent_id, turn), np.int32)
-        return response, 0.0, False, False, {INFO_STEP: info}
+        response = workload.tool_response(question, agent_id, turn)
+        self._contexts[agent_id] += [*turns[-1], *response]
+        return np.array(response, np.int32), 0.0, False, False, {INFO_STEP: info}
 
 
-def rollout_settings(workload: Workload, *, entropy_window: int, deterministic: bool) -> RolloutSettings:
-    """No forks: all trajectories start at the prompt. `deterministic` gives every request a seed of its own."""
-    config = ARPOConfig().debugging(seed=workload.seed)
-    config.language_model(max_context_tokens=MAX_CONTEXT_TOKENS)
-    config.adaptive_rollout(
-        num_rollouts=workload.num_trajectories,
-        num_initial_rollouts=workload.num_trajectories,
-        branching="never",
-        entropy_window=entropy_window,
-        max_response_tokens=MAX_CONTEXT_TOKENS,
-        max_turn_tokens=workload.turn_tokens,
-        question_deadline_s=3600.0,
-        deterministic=deterministic,
-    )
-    return RolloutSettings.from_config(config, explore=True)
+def rollout_settings(workload: Workload, **adaptive_rollout: Any) -> RolloutSettings:
+    """No forks: all trajectories start at the prompt; unless `adaptive_rollout`, ARPOConfig's keywords, says else."""
+    config = ARPOConfig().debugging(seed=workload.seed).language_model(max_context_tokens=MAX_CONTEXT_TOKENS)
+    ours = {
+        "num_rollouts": workload.num_trajectories,
+        "num_initial_rollouts": workload.num_trajectories,
+        "branching": "never",
+        "max_response_tokens": MAX_CONTEXT_TOKENS,
+        "max_turn_tokens": workload.turn_tokens,
+        "question_deadline_s": 3600.0,
+    }
+    return RolloutSettings.from_config(config.adaptive_rollout(**(ours | adaptive_rollout)), explore=True)
 
 
 def our_rollout(
     handle: EngineHandle, workload: Workload, *, entropy_window: int, deterministic: bool, stop: tuple[str, ...] = STOP
 ) -> dict[tuple[int, str], list[list[int]]]:
     """Samples the workload as an env runner does; returns the generated tokens of every (question, agent).
+
+    Args:
+        deterministic: gives every request a seed of its own.
 
     Raises:
         BenchmarkError: a turn has another length than the workload says.
