@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from typing import Any
 
@@ -44,16 +45,18 @@ class BareVLLM:
         outputs = self._llm.generate(prompts, params, use_tqdm=False)
         return sum(len(output.outputs[0].token_ids) for output in outputs)
 
-    def drop_prefix_cache(self) -> None:
-        self._llm.reset_prefix_cache()
+    def close(self) -> None:
+        self._llm.llm_engine.engine_core.shutdown()
 
 
 def raw_vllm(bench: Bench) -> dict[str, Any]:
     """Tokens per second, ours / bare: with entropies of the first 16 tokens, log-probs and stop strings on our side."""
     repeats, tokens, questions = bench.pick(full=(5, 128, 4), quick=(4, 64, 2), tiny=(1, 8, 2))
     seeds = itertools.count()
-    with bench.engine(SMOLLM2) as handle:
+    # Both share torch.distributed; the first one that is built sets it up, and takes it down when it is closed.
+    with bench.engine(SMOLLM2) as handle, contextlib.ExitStack() as stack:
         bare = handle.call(BareVLLM, handle.folder)
+        stack.callback(handle.call, bare.close)
 
         def workload() -> Workload:
             return Workload(tokens, num_questions=questions, num_turns=1, seed=next(seeds))

@@ -44,8 +44,13 @@ class Benchmark:
 
 
 BENCHMARKS = (
+    Benchmark("raw_vllm:raw_vllm", ("raw_vllm_ratio",)),
+    Benchmark("forks:forks", ("fork_cached_fraction", "fork_cost_ratio")),
+    Benchmark("entropy_probe:max_error", ("entropy_max_error",)),
+    Benchmark("entropy_probe:overhead", ("entropy_overhead",)),
     Benchmark("lockstep:instant", ("lockstep_ratio_instant",)),
     Benchmark("lockstep:longtail", ("lockstep_ratio_longtail", "lockstep_ratio_longtail_nologprobs")),
+    Benchmark("critical_path:critical_path", ("critical_path_ratio",)),
 )
 #: What the issue asks of each figure.
 TARGETS = {
