@@ -33,7 +33,7 @@ class BenchmarkError(Exception):
 class EngineHandle:
     """A `VLLMEngine` and the one thread that may touch it."""
 
-    def __init__(self, folder: str):
+    def __init__(self, folder: str, num_threads: int):
         from rllib_arpo.engine import EngineConfig, make_engine
 
         self.folder = folder
@@ -42,7 +42,7 @@ class EngineHandle:
             folder,
             dtype="float32",
             max_context_tokens=MAX_CONTEXT_TOKENS,
-            num_threads=num_cores(),
+            num_threads=num_threads,
             engine_kwargs=ENGINE_KWARGS,
         )
         self.engine = self.thread.submit(make_engine, "vllm", config).result()
@@ -92,9 +92,9 @@ class Bench:
         return TINY_LLAMA if self.size == "tiny" else name
 
     @contextlib.contextmanager
-    def engine(self, name: str) -> Iterator[EngineHandle]:
-        """An engine for the model called `name`."""
-        handle = EngineHandle(self.model(name))
+    def engine(self, name: str, num_threads: int | None = None) -> Iterator[EngineHandle]:
+        """An engine for the model called `name`, on all cores by default."""
+        handle = EngineHandle(self.model(name), num_threads or num_cores())
         try:
             yield handle
         finally:

@@ -51,6 +51,9 @@ BENCHMARKS = (
     Benchmark("lockstep:instant", ("lockstep_ratio_instant",)),
     Benchmark("lockstep:longtail", ("lockstep_ratio_longtail", "lockstep_ratio_longtail_nologprobs")),
     Benchmark("critical_path:critical_path", ("critical_path_ratio",)),
+    Benchmark("weight_sync:weight_sync", ("weight_sync_ratio",)),
+    Benchmark("scaling:scaling", ("scaling_4", "driver_ms_per_question")),
+    Benchmark("weight_lag:weight_lag", ("lag1_speedup",), full_only=True),
 )
 #: What the issue asks of each figure.
 TARGETS = {

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 from bench import MAX_CONTEXT_TOKENS, BenchmarkError, EngineHandle
 
@@ -23,8 +24,8 @@ from rllib_arpo.rollout.settings import RolloutSettings
 
 #: Those of the package's own environment with both tools. They have to be looked for, although none is expected.
 STOP = ("</python>", "</search>", "</answer>")
-#: The latency is drawn from a lognormal distribution with this sigma and cut at so many medians.
-SIGMA, CUT = 1.0, 10.0
+#: Latencies are cut at so many medians.
+CUT = 10.0
 #: Token ids are drawn from 0 .. 255, which every model here has.
 TOKENS = 256
 
@@ -36,6 +37,7 @@ class Workload:
     Attributes:
         turn_tokens, prompt_tokens, tool_tokens: lengths, the same for every turn, prompt and tool response.
         median_latency_s: of the tools; 0: they answer at once.
+        sigma: of the latencies' lognormal distribution; 0: all are the median.
         seed: of the prompts, the tool responses, the latencies and the requests.
     """
 
@@ -46,6 +48,7 @@ class Workload:
     prompt_tokens: int = 64
     tool_tokens: int = 16
     median_latency_s: float = 0.0
+    sigma: float = 1.0
     seed: int = 0
 
     @property
@@ -61,7 +64,7 @@ class Workload:
     def latency(self, question: int, agent_id: str, turn: int) -> float:
         """Seconds that the tool takes after turn number `turn` (from 0)."""
         normal = self._rng(2, question, turn, *_path(agent_id)).standard_normal()
-        return self.median_latency_s * float(min(np.exp(SIGMA * normal), CUT))
+        return self.median_latency_s * float(min(np.exp(self.sigma * normal), CUT))
 
     def tool_seconds(self, question: int, agent_id: str) -> float:
         """Of all tool calls of one trajectory."""
@@ -82,6 +85,9 @@ class WorkloadEnv(ForkableMultiAgentEnv):
 
     def __init__(self, workload: Workload):
         super().__init__()
+        self.observation_space = self.action_space = gym.spaces.Text(max_length=MAX_CONTEXT_TOKENS)
+        self.possible_agents = ["0"]
+        self.agents: list[str] = []
         self._workload = workload
         self.generated: dict[tuple[int, str], list[list[int]]] = {}
         self._contexts: dict[str, list[int]] = {}
