@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ MAKERS: dict[str, Callable[[Path], str]] = {
     SMALL_LLAMA: lambda folder: endless_llama(folder, hidden_size=256, num_layers=4, vocab_size=8192),
     TINY_LLAMA: lambda folder: endless_llama(folder, hidden_size=64, num_layers=2, vocab_size=300),
 }
-ENGINE_KWARGS = {"kv_cache_memory_bytes": 2 << 30}
 MAX_CONTEXT_TOKENS = 2048
 
 
@@ -43,7 +41,6 @@ class EngineHandle:
             dtype="float32",
             max_context_tokens=MAX_CONTEXT_TOKENS,
             num_threads=num_threads,
-            engine_kwargs=ENGINE_KWARGS,
         )
         self.engine = self.thread.submit(make_engine, "vllm", config).result()
 
@@ -77,6 +74,7 @@ class Bench:
 
     scratch: Path
     size: str
+    _engines: dict[tuple[str, int], EngineHandle] = field(default_factory=dict)
 
     def pick(self, *, full: Any, quick: Any, tiny: Any) -> Any:
         """The value for this run's size."""
@@ -91,14 +89,16 @@ class Bench:
     def model_name(self, name: str) -> str:
         return TINY_LLAMA if self.size == "tiny" else name
 
-    @contextlib.contextmanager
-    def engine(self, name: str, num_threads: int | None = None) -> Iterator[EngineHandle]:
-        """An engine for the model called `name`, on all cores by default."""
-        handle = EngineHandle(self.model(name), num_threads or num_cores())
-        try:
-            yield handle
-        finally:
-            handle.close()
+    def engine(self, name: str, num_threads: int | None = None) -> EngineHandle:
+        """The engine for the model called `name`, on all cores by default; started by its first call, then kept."""
+        key = (self.model(name), num_threads or num_cores())
+        if key not in self._engines:
+            self._engines[key] = EngineHandle(*key)
+        return self._engines[key]
+
+    def close_engines(self) -> None:
+        while self._engines:
+            self._engines.popitem()[1].close()
 
 
 def num_cores() -> int:
@@ -120,7 +120,9 @@ def rounded(values: Sequence[float], digits: int = 4) -> list[float]:
     return [round(float(value), digits) for value in values]
 
 
-def alternate(sides: dict[str, Callable[[int], float]], repeats: int, *, warm_up: bool = True) -> dict[str, list[float]]:
+def alternate(
+    sides: dict[str, Callable[[int], float]], repeats: int, *, warm_up: bool = True
+) -> dict[str, list[float]]:
     """Runs the sides in turn, `repeats` times each, after one turn that does not count; the first side changes.
 
     Args:

@@ -18,14 +18,14 @@ def critical_path(bench: Bench) -> dict[str, Any]:
     """The critical path is the largest sum, over the trajectories, of its tools' seconds and its own decode alone in
     the engine. Nothing can be faster than that."""
     name = bench.pick(full=SMOLLM2, quick=SMALL_LLAMA, tiny=SMALL_LLAMA)
-    with bench.engine(name) as handle:
-        workload = Workload(turn_tokens=bench.pick(full=8, quick=16, tiny=2))
-        segment_s = segment_decode_s(handle, workload)
-        alone_s = median([_decode_alone_s(handle, workload) for _ in range(3)])
-        runs = [
-            _run(handle, dataclasses.replace(workload, seed=seed, median_latency_s=LATENCY_IN_SEGMENTS * segment_s))
-            for seed in range(bench.pick(full=3, quick=1, tiny=1))
-        ]
+    handle = bench.engine(name)
+    workload = Workload(turn_tokens=bench.pick(full=8, quick=8, tiny=2))
+    segment_s = segment_decode_s(handle, workload)
+    alone_s = median([_decode_alone_s(handle, workload) for _ in range(3)])
+    runs = [
+        _run(handle, dataclasses.replace(workload, seed=seed, median_latency_s=LATENCY_IN_SEGMENTS * segment_s))
+        for seed in range(bench.pick(full=3, quick=1, tiny=1))
+    ]
     walls, tools = [wall for wall, _ in runs], [tool for _, tool in runs]
     paths = [tool + alone_s for tool in tools]
     in_batch = [tool + workload.num_turns * segment_s for tool in tools]

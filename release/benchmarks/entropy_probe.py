@@ -27,16 +27,16 @@ def overhead(bench: Bench) -> dict[str, Any]:
         num_turns=1,
     )
     seeds = itertools.count()
-    with bench.engine(SMOLLM2) as handle:
+    handle = bench.engine(SMOLLM2)
 
-        def speed(window: int) -> float:
-            workload = dataclasses.replace(work, seed=next(seeds))
-            seconds, _ = timed(our_rollout, handle, workload, entropy_window=window, deterministic=False)
-            return workload.num_generated_tokens / seconds
+    def speed(window: int) -> float:
+        workload = dataclasses.replace(work, seed=next(seeds))
+        seconds, _ = timed(our_rollout, handle, workload, entropy_window=window, deterministic=False)
+        return workload.num_generated_tokens / seconds
 
-        our_rollout(handle, dataclasses.replace(work, turn_tokens=8), entropy_window=4, deterministic=False)
-        sides = {"with_window": lambda _: speed(ENTROPY_WINDOW), "without_window": lambda _: speed(0)}
-        speeds = alternate(sides, repeats, warm_up=False)
+    our_rollout(handle, dataclasses.replace(work, turn_tokens=8), entropy_window=4, deterministic=False)
+    sides = {"with_window": lambda _: speed(ENTROPY_WINDOW), "without_window": lambda _: speed(0)}
+    speeds = alternate(sides, repeats, warm_up=False)
     lost = [1 - a / b for a, b in zip(speeds["with_window"], speeds["without_window"], strict=True)]
     detail = {
         "sides": ["with_window_tokens_per_s", "without_window_tokens_per_s"],
@@ -56,14 +56,14 @@ def max_error(bench: Bench) -> dict[str, Any]:
     sequences = bench.pick(full=32, quick=8, tiny=2)
     work = Workload(turn_tokens=32, num_questions=sequences, num_trajectories=1, num_turns=1)
     errors = {}
-    with bench.engine(SMOLLM2) as handle:
-        for temperature in TEMPERATURES:
-            prompts = [work.prompt(question) for question in range(sequences)]
-            finished = handle.call(_generate, handle, prompts, work.turn_tokens, temperature)
-            expected = _reference(handle.folder, prompts, finished, temperature)
-            errors[temperature] = max(
-                float(np.abs(one.entropies - other).max()) for one, other in zip(finished, expected, strict=True)
-            )
+    handle = bench.engine(SMOLLM2)
+    for temperature in TEMPERATURES:
+        prompts = [work.prompt(question) for question in range(sequences)]
+        finished = handle.call(_generate, handle, prompts, work.turn_tokens, temperature)
+        expected = _reference(handle.folder, prompts, finished, temperature)
+        errors[temperature] = max(
+            float(np.abs(one.entropies - other).max()) for one, other in zip(finished, expected, strict=True)
+        )
     detail = {
         "sides": ["max_error_by_temperature", "entropies_compared"],
         "max_error_by_temperature": errors,
@@ -86,9 +86,7 @@ def _generate(handle: EngineHandle, prompts: list[list[int]], max_tokens: int, t
     return [finished[f"{i}"] for i in range(len(prompts))]
 
 
-def _reference(
-    folder: str, prompts: list[list[int]], finished: list[Finished], temperature: float
-) -> list[np.ndarray]:
+def _reference(folder: str, prompts: list[list[int]], finished: list[Finished], temperature: float) -> list[np.ndarray]:
     """The entropies [n] in nats of the generated tokens' distributions, by `transformers` alone."""
     import torch
     from transformers import AutoModelForCausalLM

@@ -98,7 +98,7 @@ def equal_tokens(one: dict, other: dict) -> float:
 
 
 def segment_decode_s(handle: EngineHandle, workload: Workload) -> float:
-    """Seconds in which all trajectories together decode one segment, in lock-step without log-probs (mean of rounds)."""
+    """Seconds in which all trajectories together decode one segment: the mean of lock-step rounds without log-probs."""
     workload = dataclasses.replace(workload, median_latency_s=0.0)
     lockstep_rollout(handle, workload, None)
     handle.drop_prefix_cache()
@@ -138,7 +138,7 @@ def _compare(handle: EngineHandle, workloads: list[Workload], sides: dict[str, t
     ]
     num_trajectories = workloads[0].num_questions * workloads[0].num_trajectories
     results: dict[str, Any] = {}
-    for key, (description, logprobs) in sides.items():
+    for key, (description, _) in sides.items():
         ours, theirs = [s["ours"] for s, _ in runs], [s[key] for s, _ in runs]
         ratios = [b / a for a, b in zip(ours, theirs, strict=True)]
         results[key] = median(ratios)
@@ -167,15 +167,18 @@ def longtail(bench: Bench) -> dict[str, Any]:
     """Tools with lognormal latencies, median = a segment's decode time; ours against lock-step with and without
     log-probs."""
     name = bench.pick(full=SMOLLM2, quick=SMALL_LLAMA, tiny=SMALL_LLAMA)
-    with bench.engine(name) as handle:
-        workload = Workload(turn_tokens=bench.pick(full=16, quick=16, tiny=4))
-        median_s = segment_decode_s(handle, workload)
-        workloads = [dataclasses.replace(workload, seed=s, median_latency_s=median_s) for s in range(bench.pick(full=5, quick=5, tiny=1))]
-        sides = {
-            LONGTAIL: (f"logprobs={LOGPROBS} on every token", LOGPROBS),
-            LONGTAIL_NO_LOGPROBS: ("no log-probs", None),
-        }
-        results = _compare(handle, workloads, sides)
+    handle = bench.engine(name)
+    workload = Workload(turn_tokens=bench.pick(full=16, quick=8, tiny=4))
+    median_s = segment_decode_s(handle, workload)
+    workloads = [
+        dataclasses.replace(workload, seed=s, median_latency_s=median_s)
+        for s in range(bench.pick(full=5, quick=5, tiny=1))
+    ]
+    sides = {
+        LONGTAIL: (f"logprobs={LOGPROBS} on every token", LOGPROBS),
+        LONGTAIL_NO_LOGPROBS: ("no log-probs", None),
+    }
+    results = _compare(handle, workloads, sides)
     for key in sides:
         results[f"{key}_detail"] |= {"model": bench.model_name(name), "segment_decode_s": round(median_s, 4)}
     return results
@@ -183,15 +186,16 @@ def longtail(bench: Bench) -> dict[str, Any]:
 
 def instant(bench: Bench) -> dict[str, Any]:
     """Tools that answer at once."""
-    with bench.engine(SMOLLM2) as handle:
-        workload = Workload(turn_tokens=bench.pick(full=32, quick=8, tiny=4))
-        segment_decode_s(handle, workload)  # warms up
-        workloads = [dataclasses.replace(workload, seed=seed) for seed in range(bench.pick(full=5, quick=3, tiny=1))]
-        both = {INSTANT: (f"logprobs={LOGPROBS} on every token", LOGPROBS), "nologprobs": ("no log-probs", None)}
-        results = _compare(handle, workloads, both)
+    name = bench.pick(full=SMOLLM2, quick=SMALL_LLAMA, tiny=SMALL_LLAMA)
+    handle = bench.engine(name)
+    workload = Workload(turn_tokens=bench.pick(full=32, quick=16, tiny=4))
+    segment_decode_s(handle, workload)  # warms up
+    workloads = [dataclasses.replace(workload, seed=seed) for seed in range(bench.pick(full=5, quick=5, tiny=1))]
+    both = {INSTANT: (f"logprobs={LOGPROBS} on every token", LOGPROBS), "nologprobs": ("no log-probs", None)}
+    results = _compare(handle, workloads, both)
     without = results.pop("nologprobs_detail")
     results[f"{INSTANT}_detail"] |= {
-        "model": bench.model_name(SMOLLM2),
+        "model": bench.model_name(name),
         "ratio_without_lockstep_logprobs": round(results.pop("nologprobs"), 4),
         "without_lockstep_logprobs": {k: without[k] for k in ("ratios", "lockstep_s")},
     }

@@ -11,6 +11,7 @@ benchmark. The exit status is 1 if one failed; a failed one has no number, and i
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import json
 import os
@@ -101,6 +102,7 @@ def run_one(benchmark: Benchmark, bench: Bench) -> dict[str, Any]:
         results = benchmark.run(bench)
     except Exception as error:
         traceback.print_exc()
+        bench.close_engines()  # They may be in the midst of something.
         return _without_figures(benchmark, {"failed": f"{type(error).__name__}: {error}"})
     for key in benchmark.keys:
         results[detail_key(key)] |= {
@@ -143,8 +145,9 @@ def main(arguments: list[str] | None = None) -> int:
     args = parse_args(arguments)
     results: dict[str, Any] = {"size": args.size, "machine": machine(), "versions": versions(), "load": load()}
     print("\n".join(f"{name}: {value}" for name, value in results.items()), flush=True)
-    with tempfile.TemporaryDirectory(prefix="rollout-benchmark-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="rollout-benchmark-") as scratch, contextlib.ExitStack() as stack:
         bench = Bench(Path(scratch), args.size)
+        stack.callback(bench.close_engines)
         for benchmark in BENCHMARKS:
             if args.only.isdisjoint(benchmark.keys):
                 continue

@@ -22,7 +22,7 @@ ENV = "SleepingTools-v0"
 TOOL_SHARE = 0.9
 QUESTIONS_IN_FLIGHT = 4
 WORKLOAD = Workload(
-    turn_tokens=8, num_questions=QUESTIONS_IN_FLIGHT, num_trajectories=4, prompt_tokens=32, tool_tokens=8, sigma=0.0
+    turn_tokens=16, num_questions=QUESTIONS_IN_FLIGHT, num_trajectories=4, prompt_tokens=32, tool_tokens=8, sigma=0.0
 )
 
 
@@ -38,7 +38,7 @@ def scaling(bench: Bench) -> dict[str, Any]:
     folder = bench.model(TINY_LLAMA)
     decode_s = _decode_s(bench)
     latency_s = TOOL_SHARE / (1 - TOOL_SHARE) * decode_s / (WORKLOAD.num_turns - 1)
-    waves, repeats = bench.pick(full=(4, 5), quick=(2, 3), tiny=(1, 1))
+    waves, repeats = bench.pick(full=(4, 5), quick=(2, 2), tiny=(1, 1))
     tune.register_env(ENV, SleepingTools)
     ray.init(num_cpus=num_cores(), include_dashboard=False, log_to_driver=False)
     try:
@@ -91,8 +91,8 @@ def make_config(folder: str, num_env_runners: int, latency_s: float) -> ARPOConf
 
 def _decode_s(bench: Bench) -> float:
     """Seconds in which one engine on one thread decodes what is in flight on an env runner, without tools."""
-    with bench.engine(TINY_LLAMA, num_threads=1) as handle:
-        runs = [timed(our_rollout, handle, WORKLOAD, entropy_window=4, deterministic=False)[0] for _ in range(4)]
+    handle = bench.engine(TINY_LLAMA, num_threads=1)
+    runs = [timed(our_rollout, handle, WORKLOAD, entropy_window=4, deterministic=False)[0] for _ in range(4)]
     return median(runs[1:])
 
 

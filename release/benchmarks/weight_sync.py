@@ -19,17 +19,17 @@ def weight_sync(bench: Bench) -> dict[str, Any]:
     repeats = bench.pick(full=9, quick=5, tiny=2)
     ray.init(num_cpus=num_cores(), include_dashboard=False, log_to_driver=False)
     try:
-        with bench.engine(SMOLLM2) as handle:
-            module = _learner_module(handle.folder)
-            repacking: list[float] = []
+        handle = bench.engine(SMOLLM2)
+        module = _learner_module(handle.folder)
+        repacking: list[float] = []
 
-            def sync(version: int) -> float:
-                with _timed_repacking(repacking):
-                    return timed(_sync, handle, module, version)[0]
+        def sync(version: int) -> float:
+            with _timed_repacking(repacking):
+                return timed(_sync, handle, module, version)[0]
 
-            copy = lambda _: timed(_copy, module)[0]  # noqa: E731
-            seconds = alternate({"sync_s": sync, "copy_s": copy}, repeats)
-            repacking = repacking[-repeats:]
+        copy = lambda _: timed(_copy, module)[0]  # noqa: E731
+        seconds = alternate({"sync_s": sync, "copy_s": copy}, repeats)
+        repacking = repacking[-repeats:]
     finally:
         ray.shutdown()
     pairs = zip(seconds["sync_s"], seconds["copy_s"], repacking, strict=True)
