@@ -12,7 +12,7 @@ from rllib_arpo.weights.weight_sync import WeightSyncError
 if TYPE_CHECKING:
     from rllib_arpo.engine.engine import Engine
 
-PROBE_TOKENS = 16
+PROBE_TOKENS = 8
 PROBE_TOLERANCES = {"float32": 1e-3, "float64": 1e-3, "float16": 1.0, "bfloat16": 2.0}
 """Compute dtype -> largest difference between the learner's and the engine's log-probs of the probe, nats.
 
