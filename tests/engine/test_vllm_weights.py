@@ -93,7 +93,7 @@ def test_the_probe_finds_weights_that_vllm_did_not_load(tmp_path, monkeypatch, t
         load_and_verify(engine, snapshot, "float32")
         assert engine.weight_version == 7
     else:
-        with pytest.raises(WeightSyncError, match=r"log-probs of a probe differ by \d"):
+        with pytest.raises(WeightSyncError, match=r"log-probs of a probe differ by (\d|nan)"):
             load_and_verify(engine, snapshot, "float32")
         assert engine.weight_version == -1
     engine.close()
