@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import ray
 import torch
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.callbacks.utils import make_callback
-from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_LEARNER_GROUP, COMPONENT_RL_MODULE
+from ray.rllib.core import COMPONENT_LEARNER_GROUP
 from ray.rllib.utils.annotations import override
 from ray.rllib.utils.metrics import (
     ENV_RUNNER_RESULTS,
@@ -22,20 +21,20 @@ from ray.rllib.utils.metrics import (
     NUM_EPISODES,
     NUM_EPISODES_LIFETIME,
     TIMERS,
-    WEIGHTS_SEQ_NO,
 )
 
 from rllib_arpo import validation
 from rllib_arpo.arpo_config import ARPOConfig
 from rllib_arpo.rollout.dispatch import QuestionDispatcher
-from rllib_arpo.rollout.env_runner import FORCE_WEIGHTS
 from rllib_arpo.rollout.metrics import nested, rollout_metrics
+from rllib_arpo.weights import make_weight_sync
 
 if TYPE_CHECKING:
     from ray.rllib.env.env_runner_group import EnvRunnerGroup
     from ray.tune.execution.placement_groups import PlacementGroupFactory
 
     from rllib_arpo.rollout.questions import SampledQuestion
+    from rllib_arpo.weights import WeightSync
 
 #: Under `timers/` in the result: where an iteration's seconds went.
 ROLLOUT_TIMER, UPDATE_TIMER, SYNC_TIMER = "rollout", "update", "sync"
@@ -76,6 +75,10 @@ class ARPO(Algorithm):
         if self.eval_env_runner_group is None:
             return self._dispatcher
         return self._make_dispatcher(self.eval_env_runner_group, self.evaluation_config)
+
+    @cached_property
+    def _weight_sync(self) -> WeightSync:
+        return make_weight_sync(self.config.weight_sync, self.learner_group)
 
     def _make_dispatcher(self, group: EnvRunnerGroup, config: ARPOConfig) -> QuestionDispatcher:
         deadlines = [c.question_deadline_s for c in (self.config, self.evaluation_config) if c is not None]
@@ -187,25 +190,9 @@ class ARPO(Algorithm):
         """Hands the learner's weights to the engines of `group` and waits until they have them.
 
         RLlib's own `sync_weights` is fire-and-forget and drops a second request in silence. An engine that did not
-        get the weights refuses to sample (`sample_questions(weight_version=...)`).
+        get the weights refuses to sample (`exchange(weight_version=...)`).
         """
-        group = group or self.env_runner_group
-        state = self.learner_group.get_state(
-            components=f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}", inference_only=True
-        )[COMPONENT_LEARNER]
-        self._weight_version = int(state[WEIGHTS_SEQ_NO])
-        state[FORCE_WEIGHTS] = force
-        if group.num_remote_env_runners() == 0:
-            group.local_env_runner.set_state(state)
-            return
-        state[COMPONENT_RL_MODULE] = ray.put(state[COMPONENT_RL_MODULE])
-        group.foreach_env_runner(
-            "set_state",
-            kwargs={"state": state},
-            remote_worker_ids=runners,
-            local_env_runner=False,
-            timeout_seconds=None,
-        )
+        self._weight_version = self._weight_sync.push(group or self.env_runner_group, runners, force=force)
 
     @override(Algorithm)
     def restore_env_runners(self, env_runner_group: EnvRunnerGroup) -> list[int]:

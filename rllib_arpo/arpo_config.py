@@ -47,6 +47,7 @@ class ARPOConfig(AlgorithmConfig):
         self.engine = "vllm"
         self.engine_kwargs: dict[str, Any] = {}
         self.engine_num_threads: int | None = None
+        self.weight_sync = "auto"
         self.sleep_level = 0
         self.lora: dict[str, Any] | None = None
         # adaptive_rollout()
@@ -121,6 +122,7 @@ class ARPOConfig(AlgorithmConfig):
         engine: str = NotProvided,
         engine_kwargs: dict[str, Any] = NotProvided,
         engine_num_threads: int | None = NotProvided,
+        weight_sync: str = NotProvided,
         sleep_level: int = NotProvided,
         lora: dict[str, Any] | None = NotProvided,
     ) -> ARPOConfig:
@@ -133,6 +135,8 @@ class ARPOConfig(AlgorithmConfig):
             engine: "vllm" or "scripted" (a toy for tests).
             engine_kwargs: what the engine gets beside this; for vLLM: its `EngineArgs`.
             engine_num_threads: CPU threads of the engine; None takes what Ray allots to the env runner.
+            weight_sync: how the learner's weights reach the engines: "in_process_reload" (arrays, through Ray's object
+                store where processes differ), or "auto", which takes it.
             sleep_level: for an engine that shares its GPU with the learner: during an update it gives up its memory,
                 with the weights kept in the CPU's memory (1) or dropped, since new ones follow (2); 0: never.
             lora: not available yet.

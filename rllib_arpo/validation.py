@@ -22,6 +22,7 @@ from rllib_arpo.envs.registry import ENVIRONMENTS, register_envs, validate_env_c
 from rllib_arpo.logging.progress import DISPLAYS
 from rllib_arpo.rollout.fork_schedule import BUDGET_ALLOCATIONS
 from rllib_arpo.rollout.make_env import ENV_CONFIG_KEYS, complete_env_config
+from rllib_arpo.weights import AUTO, WEIGHT_SYNCS
 
 if TYPE_CHECKING:
     from rllib_arpo.arpo_config import ARPOConfig
@@ -46,6 +47,7 @@ CHOICES: dict[str, Iterable[str]] = {
     "progress_bar": (True, False, *DISPLAYS),
     "normalize_std": (True, False),
     "kl_in_reward": (True, False),
+    "weight_sync": (AUTO, *WEIGHT_SYNCS),
     "lora": (None,),
     "gradient_checkpointing": (None, True, False),
     "_env_to_module_connector": (None,),

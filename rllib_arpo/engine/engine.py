@@ -108,7 +108,10 @@ class Engine(Protocol):
     vocab_size: int
     """V: the width of the logits."""
     weight_version: int
-    """Version of the weights in use; -1 for the weights that the engine was started with, `NO_WEIGHTS` for none."""
+    """Version of the weights in use; -1 for weights that are not known to be a learner's: those of the start;
+    `NO_WEIGHTS` for none."""
+    has_model: bool
+    """Whether `score` computes with the weights that `update_weights` was given; a scripted engine has no model."""
 
     def submit(self, request: GenerationRequest) -> None:
         """Queues a request; it joins the running batch at the next step."""

@@ -66,7 +66,7 @@ class _Running:
 
 
 class ScriptedEngine:
-    """An engine whose every token is known beforehand.
+    """An engine whose every token is known beforehand, whatever its weights are.
 
     The entropies are the script's: without a model there is no distribution, and `entropy_estimator` changes nothing.
 
@@ -86,6 +86,8 @@ class ScriptedEngine:
         sleeps: the levels of sleep, in order.
         asleep: whether it sleeps now.
     """
+
+    has_model = False
 
     def __init__(self, config: EngineConfig):
         options = dict(config.engine_kwargs)
@@ -141,7 +143,7 @@ class ScriptedEngine:
         given = dict(weights)
         if self._weight_names is not None and (wrong := sorted(given.keys() ^ set(self._weight_names))):
             raise ValueError(f"Unknown or missing weights: {', '.join(wrong)}.")
-        self.weights = given
+        self.weights = {name: np.array(array) for name, array in given.items()}
         self.weight_version = version
         self._cache = {}
 

@@ -52,6 +52,7 @@ from rllib_arpo.learner.kl_in_reward import subtract_kl_to_go
 from rllib_arpo.learner.metrics import Total, Totals, add_questions, summarize
 from rllib_arpo.learner.passes import Piece, cut_into_pieces, group_into_passes, pass_to_tensors
 from rllib_arpo.learner.training_data import Minibatch, QuestionBatch
+from rllib_arpo.weights.snapshot import WeightSnapshot, probe_tokens
 
 if TYPE_CHECKING:
     from rllib_arpo.arpo_config import ARPOConfig
@@ -272,6 +273,17 @@ class ARPOTorchLearner(TorchLearner):
             (ALL_MODULES, NUM_ENV_STEPS_TRAINED_LIFETIME),
         ):
             self.metrics.log_value((module_id, name), num_turns, reduce="lifetime_sum", with_throughput=True)
+
+    @property
+    def weight_version(self) -> int:
+        """How many updates have been made."""
+        return self._weights_seq_no
+
+    def weight_snapshot(self) -> WeightSnapshot:
+        """The current weights for an engine, with a probe; valid until the next update (`LLMRLModule.weight_views`)."""
+        module = self.module[DEFAULT_MODULE_ID]
+        probe = probe_tokens(module.vocab_size, self.config.max_context_tokens)
+        return WeightSnapshot(self.weight_version, module.weight_views(), probe, module.score(probe))
 
     @override(Learner)
     def set_state(self, state: dict[str, Any]) -> None:

@@ -78,19 +78,24 @@ class LLMRLModule(TorchRLModule):
             ValueError: the first token of a prompt, which nothing precedes, is in the loss.
         """
         rows = batch[LOSS_MASK].nonzero().squeeze(1)
-        parents = batch[PARENT][rows]
-        if (parents < 0).any():
+        if (batch[PARENT][rows] < 0).any():
             raise ValueError("The first token of a prompt is in the loss, but no hidden state precedes it.")
+        log_probs, entropy = self._log_probs(batch, rows, self._temperature)
+        return {LOG_PROBS: log_probs, ENTROPY: entropy}
+
+    def _log_probs(
+        self, batch: dict[str, Any], rows: torch.Tensor, temperature: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probs and entropies of the tokens in `rows` of a pass, each from the hidden state at its parent."""
         head = self.causal_lm.get_output_embeddings()
         token_ids = batch[TOKEN_IDS].long()
         device_type, autocast = head.weight.device.type, self._dtype != head.weight.dtype
         spec = tree_spec(batch[END], attention_dtype(self._dtype, device_type))
         with torch.autocast(device_type, self._dtype if autocast else None, enabled=autocast):
             hidden = tree_hidden_states(self.causal_lm, token_ids[None], batch[POSITION_IDS].long()[None], spec)
-            log_probs, entropy = chunked_log_probs(
-                hidden[parents], token_ids[rows], head.weight, head.bias, temperature=self._temperature
+            return chunked_log_probs(
+                hidden[batch[PARENT][rows]], token_ids[rows], head.weight, head.bias, temperature=temperature
             )
-        return {LOG_PROBS: log_probs, ENTROPY: entropy}
 
     @override(TorchRLModule)
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
@@ -103,6 +108,33 @@ class LLMRLModule(TorchRLModule):
         """
         _, arguments = self.get_ctor_args_and_kwargs()
         return type(self)(**arguments).requires_grad_(False)
+
+    @property
+    def vocab_size(self) -> int:
+        """V: the width of the logits."""
+        return self.causal_lm.get_output_embeddings().out_features
+
+    @torch.no_grad()
+    def score(self, token_ids: np.ndarray) -> np.ndarray:
+        """Log-probs [n - 1] float32 of token_ids[1:] at temperature 1, in the compute dtype of training."""
+        device, n = self.causal_lm.device, len(token_ids)
+        positions = torch.arange(n, device=device)
+        chain = {
+            TOKEN_IDS: torch.from_numpy(token_ids).to(device),
+            POSITION_IDS: positions,
+            PARENT: positions - 1,
+            END: torch.full_like(positions, n),
+        }
+        return self._log_probs(chain, positions[1:], temperature=1.0)[0].float().cpu().numpy()
+
+    def weight_views(self) -> dict[str, np.ndarray]:
+        """All weights under their Hugging Face names, as `get_state`, but on the CPU the module's own memory.
+
+        They are to be read before the next update.
+        """
+        weights = self.causal_lm.state_dict(keep_vars=True)
+        views = {id(weight): weight.detach().cpu().numpy() for weight in weights.values()}
+        return {name: views[id(weight)] for name, weight in weights.items()}
 
     @override(TorchRLModule)
     def get_state(
@@ -121,12 +153,9 @@ class LLMRLModule(TorchRLModule):
         if self.causal_lm is None:
             return {}
         # Tied weights share one copy: the state is pickled once.
-        copies: dict[int, np.ndarray] = {}
-        weights = self.causal_lm.state_dict(keep_vars=True)
-        for weight in weights.values():
-            if id(weight) not in copies:
-                copies[id(weight)] = weight.detach().to("cpu", copy=True).numpy()
-        return {name: copies[id(weight)] for name, weight in weights.items()}
+        views = self.weight_views()
+        copies = {id(view): view.copy() for view in views.values()}
+        return {name: copies[id(view)] for name, view in views.items()}
 
     @override(TorchRLModule)
     def set_state(self, state: dict[str, Any]) -> None:

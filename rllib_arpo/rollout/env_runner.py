@@ -10,9 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import ray
 from ray.rllib.callbacks.utils import make_callback
-from ray.rllib.core import COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
+from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.env import INPUT_ENV_SINGLE_SPACES, INPUT_ENV_SPACES
 from ray.rllib.env.env_context import EnvContext
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
@@ -29,18 +28,16 @@ from rllib_arpo.rollout.make_env import make_env
 from rllib_arpo.rollout.metrics import rollout_metrics
 from rllib_arpo.rollout.questions import QuestionLoop, Rollout, RolloutError, SampledQuestion
 from rllib_arpo.rollout.settings import RolloutSettings
+from rllib_arpo.weights.snapshot import WeightSnapshot, load_and_verify
 
 if TYPE_CHECKING:
     from rllib_arpo.arpo_config import ARPOConfig
-
-#: Key of `set_state`'s state: load the weights even if the engine has their version. Two checkpoints may share one.
-FORCE_WEIGHTS = "force_weights"
 
 
 class ARPOEnvRunner(MultiAgentEnvRunner):
     """Samples whole questions, each as one `MultiAgentEpisode` with one agent per trajectory.
 
-    The policy is an inference engine, not an RLModule: `module` is None and `set_state` hands the learner's weights
+    The policy is an inference engine, not an RLModule: `module` is None and `load_weights` hands the learner's weights
     to the engine. One thread owns the engine, another runs the event loop of environments and tools (`QuestionLoop`).
     `num_envs_per_env_runner` questions are in flight at a time.
     """
@@ -138,8 +135,10 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
             return Rollout(sampled, self._questions.num_in_flight if self._questions else 0, self.metrics.reduce())
         except Exception as error:
             # A ValueError is bad data or a bug in the environment: the same questions would raise it again.
-            name = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-            return RolloutError(f"{name}{error}", traceback.format_exc(), retry=not isinstance(error, ValueError))
+            if isinstance(error, ValueError):
+                return RolloutError(str(error), traceback.format_exc(), retry=False)
+            notes = "".join(f", {note}" for note in getattr(error, "__notes__", ()))
+            return RolloutError(f"{type(error).__name__}: {error}{notes}", traceback.format_exc(), retry=True)
 
     def sample_questions(
         self,
@@ -259,26 +258,31 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
 
     @override(MultiAgentEnvRunner)
     def set_state(self, state: dict[str, Any]) -> None:
-        """Wakes the engine and loads the weights in `state`, if any, unless it has that version already."""
+        """Takes the counters. Weights come by `load_weights` alone, which is awaited and verified."""
         if NUM_ENV_STEPS_SAMPLED_LIFETIME in state:
             self.num_env_steps_sampled_lifetime = state[NUM_ENV_STEPS_SAMPLED_LIFETIME]
-        if COMPONENT_RL_MODULE not in state or self.env is None:
-            return
-        weights = state[COMPONENT_RL_MODULE]
-        if isinstance(weights, ray.ObjectRef):
-            weights = ray.get(weights)
-        version = int(state.get(WEIGHTS_SEQ_NO, 0))
-        self._call_engine("wake_up")
-        if version != self.engine.weight_version or state.get(FORCE_WEIGHTS):
-            self._call_engine("update_weights", weights[DEFAULT_MODULE_ID].items(), version)
-        self._weights_seq_no = version
+
+    def load_weights(self, snapshot: WeightSnapshot) -> str | None:
+        """Has the engine compute with these weights, which it verifies; running requests go on with them.
+
+        Returns:
+            What went wrong, in one sentence. RLlib lets an env runner exit on any exception, after which nobody knows
+            the cause.
+        """
+        try:
+            self._call_engine("wake_up")
+            self._engine_thread.submit(load_and_verify, self.engine, snapshot, self.config.dtype).result()
+        except Exception as error:
+            return f"Env runner {self.worker_index} did not get the weights of version {snapshot.version}: {error}"
+        self._weights_seq_no = snapshot.version
+        return None
 
     def sleep(self, level: int) -> None:
-        """Gives the engine's GPU memory to the learner, until `set_state` brings weights."""
+        """Gives the engine's GPU memory to the learner, until `load_weights` brings new ones."""
         self._call_engine("sleep", level)
 
     def weight_version(self) -> int:
-        """The version of the engine's weights; -1 before the first `set_state`."""
+        """The version of the engine's weights; -1 before the first `load_weights`."""
         return self.engine.weight_version
 
     def score(self, token_ids: list[int], temperature: float = 1.0) -> np.ndarray:

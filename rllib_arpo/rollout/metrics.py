@@ -70,7 +70,7 @@ def question_stats(tree: QuestionTree, branching: BranchingCounts) -> QuestionSt
         num_generated_tokens=sum(len(turn.token_ids) for turn in turns),
         num_forks=sum(leaf.parent is not None for leaf in leaves),
         num_topped_up=sum(leaf.topped_up for leaf in leaves),
-        oldest_weights=min((int(turn.weight_versions.min()) for turn in turns if len(turn.token_ids)), default=None),
+        oldest_weights=min((int(v) for turn in turns for v in turn.weight_versions), default=None),
         branching=branching,
     )
 

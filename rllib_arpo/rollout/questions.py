@@ -172,7 +172,12 @@ class QuestionLoop:
         idle = self._idle[evaluation]
         env = await idle.get()
         sampler = TreeSampler(env, self._engine_loop, settings, self._engine.vocab_size, self._on_progress)
-        tree, counts = await sampler.sample(number, evaluation=evaluation)
+        try:
+            tree, counts = await sampler.sample(number, evaluation=evaluation)
+        except Exception as error:
+            cause = _first(error)
+            cause.add_note(f"while sampling {'evaluation ' if evaluation else ''}question {number}")
+            raise cause from error
         idle.put_nowait(env)
         self._on_progress(questions=1)
         self._finished.put(SampledQuestion(number, tree_to_episode(tree), question_stats(tree, counts), evaluation))

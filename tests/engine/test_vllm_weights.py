@@ -3,6 +3,10 @@
 import numpy as np
 import pytest
 
+from rllib_arpo.engine.vllm import engine as engine_module
+from rllib_arpo.learner.llm_rl_module import LLMRLModule
+from rllib_arpo.weights.snapshot import WeightSnapshot, load_and_verify, probe_tokens
+from rllib_arpo.weights.weight_sync import WeightSyncError
 from tests.engine.conftest import reference, run_one, start_engine
 from tests.helpers.models import tiny_model
 from tests.helpers.weights import weights_of
@@ -61,3 +65,35 @@ def test_wrong_weights_are_named_before_anything_is_loaded(engine, llama_folder,
         engine.update_weights(weights.items(), version=1)
     assert engine.weight_version == -1
     np.testing.assert_array_equal(engine.score(PROMPT), before)
+
+
+@pytest.mark.parametrize(
+    ("tied", "lost"),
+    [
+        (True, None),
+        (True, "lm_head.weight"),
+        (False, None),
+        (False, "lm_head.weight"),
+        (False, "model.embed_tokens.weight"),
+        (False, "model.layers.0.mlp.up_proj.weight"),
+    ],
+)
+def test_the_probe_finds_weights_that_vllm_did_not_load(tmp_path, monkeypatch, tied, lost):
+    """vLLM accepts a partial stream in silence; without `lm_head.weight` a tied head keeps its old, repacked copy."""
+    old, new = (tiny_model(tmp_path / str(i), tie_word_embeddings=tied, seed=i) for i in (1, 2))
+    module = LLMRLModule(model_config={"model_name_or_path": new, "dtype": "float32", "temperature": 0.7})
+    probe = probe_tokens(module.vocab_size, 512)
+    snapshot = WeightSnapshot(7, module.weight_views(), probe, module.score(probe))
+    as_tensors = engine_module._as_tensors
+    monkeypatch.setattr(
+        engine_module, "_as_tensors", lambda arrays: [(n, t) for n, t in as_tensors(arrays) if n != lost]
+    )
+    engine = start_engine(old)
+    if lost is None:
+        load_and_verify(engine, snapshot, "float32")
+        assert engine.weight_version == 7
+    else:
+        with pytest.raises(WeightSyncError, match=r"log-probs of a probe differ by \d"):
+            load_and_verify(engine, snapshot, "float32")
+        assert engine.weight_version == -1
+    engine.close()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import itertools
+import warnings
 import weakref
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -79,6 +80,8 @@ class VLLMEngine:
     `engine_kwargs` are vLLM's `EngineArgs`. vLLM seeds Python's, NumPy's and torch's global generators with
     `config.seed`; requests without a seed of their own draw from them.
     """
+
+    has_model = True
 
     def __init__(self, config: EngineConfig):
         """Loads the model and generates one token, so that the first request does not pay for start-up.
@@ -158,10 +161,7 @@ class VLLMEngine:
             self._expected = expected_shapes(self._config.model_name_or_path)
         arrays = dict(weights)
         check_shapes({name: array.shape for name, array in arrays.items()}, self._expected)
-        tensors: Iterable = _as_tensors(arrays)
-        if self._llm.vllm_config.parallel_config.world_size > 1:
-            tensors = list(tensors)  # pickled for the worker processes
-        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": tensors})
+        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": _as_tensors(arrays)})
         if not self._llm.reset_prefix_cache(reset_running_requests=True):
             raise RuntimeError("vLLM did not drop its prefix cache: old and new weights would mix.")
         self.weight_version = version
@@ -296,7 +296,8 @@ def _append(running: _Running, output: RequestOutput, weight_version: int) -> No
     ]
 
 
-def _as_tensors(arrays: dict[str, np.ndarray]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Tensors on the arrays' memory. Read-only arrays (Ray's object store) are copied, one at a time."""
-    for name, array in arrays.items():
-        yield name, torch.from_numpy(array if array.flags.writeable else array.copy())
+def _as_tensors(arrays: dict[str, np.ndarray]) -> list[tuple[str, torch.Tensor]]:
+    """Tensors on the arrays' memory, to be read only: arrays from Ray's object store are not writable."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return [(name, torch.from_numpy(array)) for name, array in arrays.items()]

@@ -1,0 +1,76 @@
+"""Weights as arrays through Ray's object store, loaded by the engine in its own process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+import ray
+
+from rllib_arpo.weights.weight_sync import WeightSyncError
+
+if TYPE_CHECKING:
+    from ray.rllib.core.learner.learner_group import LearnerGroup
+    from ray.rllib.env.env_runner_group import EnvRunnerGroup
+
+    from rllib_arpo.learner.arpo_torch_learner import ARPOTorchLearner
+    from rllib_arpo.weights.snapshot import WeightSnapshot
+
+T = TypeVar("T")
+
+
+class InProcessReload:
+    """Works with every engine and device; a `WeightSync`.
+
+    A remote learner puts its weights into the object store itself and only the reference passes through the driver. A
+    learner and an env runner that share the driver's process share the arrays: nothing is copied but by the engine.
+    """
+
+    def __init__(self, learner_group: LearnerGroup):
+        self._learner_group = learner_group
+
+    def push(self, group: EnvRunnerGroup, runners: list[int] | None = None, *, force: bool = False) -> int:
+        """See `WeightSync.push`."""
+        version = self._on_first_learner(_version)
+        if group.num_remote_env_runners() == 0:
+            runner = group.local_env_runner
+            if force or runner.weight_version() != version:
+                _check([runner.load_weights(self._snapshot())])
+            return version
+        manager = group._worker_manager
+        versions = manager.foreach_actor("weight_version", remote_actor_ids=runners)
+        behind = [answer.actor_id for answer in versions if answer.ok and (force or answer.get() != version)]
+        if behind:
+            # Ray hands the env runners what the reference stands for.
+            snapshot = self._on_first_learner(_publish)
+            answers = manager.foreach_actor("load_weights", kwargs={"snapshot": snapshot}, remote_actor_ids=behind)
+            _check([answer.get() for answer in answers if answer.ok])
+        return version
+
+    def _snapshot(self) -> WeightSnapshot:
+        if self._learner_group.is_local:
+            return self._on_first_learner(_snapshot)
+        return ray.get(self._on_first_learner(_publish))
+
+    def _on_first_learner(self, function: Callable[[ARPOTorchLearner], T]) -> T:
+        """All learners have the same weights."""
+        group = self._learner_group
+        first = None if group.is_local else group._worker_manager.healthy_actor_ids()[:1]
+        return group._get_results(group.foreach_learner(function, remote_actor_ids=first))[0]
+
+
+def _version(learner: ARPOTorchLearner) -> int:
+    return learner.weight_version
+
+
+def _snapshot(learner: ARPOTorchLearner) -> WeightSnapshot:
+    return learner.weight_snapshot()
+
+
+def _publish(learner: ARPOTorchLearner) -> ray.ObjectRef:
+    return ray.put(learner.weight_snapshot())
+
+
+def _check(errors: list[str | None]) -> None:
+    if found := [error for error in errors if error is not None]:
+        raise WeightSyncError(" ".join(found))

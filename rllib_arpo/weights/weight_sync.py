@@ -1,0 +1,37 @@
+"""What the algorithm needs of a way to bring weights from the learner to the engines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from ray.rllib.core.learner.learner_group import LearnerGroup
+    from ray.rllib.env.env_runner_group import EnvRunnerGroup
+
+
+class WeightSyncError(RuntimeError):
+    """An engine did not take the learner's weights, or does not compute with them."""
+
+
+class WeightSync(Protocol):
+    """One way of bringing weights from a learner group to the engines of env runners."""
+
+    def __init__(self, learner_group: LearnerGroup): ...
+
+    def push(self, group: EnvRunnerGroup, runners: list[int] | None = None, *, force: bool = False) -> int:
+        """Brings the learner's current weights to the engines and waits until each computes with them.
+
+        Requests that are running go on with the new weights. An env runner that dies meanwhile is left out: it will
+        be restarted without weights, and be brought up by another call.
+
+        Args:
+            group: the training or the evaluation env runners.
+            runners: ids of the remote env runners that are meant; None: all that are healthy.
+            force: also where an engine has weights of the learner's version. Two checkpoints may share one.
+
+        Returns:
+            The version of the weights: how many updates the learner has made.
+
+        Raises:
+            WeightSyncError: naming version, env runner and cause.
+        """

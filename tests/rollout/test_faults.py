@@ -1,0 +1,173 @@
+"""Tools and engines that fail: every question has its M trajectories, each ends by name, or the cause is told."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from rllib_arpo.core.tree import StopReason, ToolStatus
+from rllib_arpo.engine.engine import EngineConfig
+from rllib_arpo.engine.scripted_engine import RandomPolicy, ScriptedEngine
+from rllib_arpo.envs.tool_env import ToolEnv
+from rllib_arpo.envs.tools import TOOLS
+from rllib_arpo.envs.tools.tool import Tool, ToolResult
+from rllib_arpo.envs.tools.worker import shared_worker
+from rllib_arpo.rollout.questions import QuestionLoop, SampledQuestion
+from tests.helpers.models import byte_tokenizer
+from tests.rollout.conftest import settings
+
+QUESTIONS, M = 6, 4
+REPLIES = ("<flaky> 1 </flaky>", "<python> 1 + 1 </python>", "<answer> \\boxed{2} </answer>")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlakyTool(Tool):
+    """`fault`: "hangs" (never returns), "throws" (a bug), "" (works)."""
+
+    name: ClassVar[str] = "flaky"
+    stateless: ClassVar[bool] = True
+    fault: str = ""
+    timeout_s: float = 0.2
+    max_result_chars: int = 100
+
+    async def __call__(self, argument, state):
+        if self.fault == "hangs":
+            await asyncio.Event().wait()
+        if self.fault == "throws":
+            raise ZeroDivisionError("a bug in the tool")
+        return ToolResult("fine")
+
+
+@pytest.fixture
+def sample(tmp_path, monkeypatch):
+    """sample(fault, during=..., **engine_kwargs) -> QUESTIONS questions, two at a time, sampled by a random policy."""
+    monkeypatch.setitem(TOOLS, "flaky", FlakyTool)
+    tokenizer = byte_tokenizer()
+    tokenizer.save_pretrained(tmp_path)
+    replies = [tokenizer.encode(text, add_special_tokens=False) for text in REPLIES]
+
+    def run(fault="", script=None, during=lambda: None, change=lambda engine: engine, **changes):
+        tools = {"flaky": {"fault": fault}, "python": {"preload": ["math"], "time_limit_s": 5.0}}
+        env_config = {"model_name_or_path": str(tmp_path), "task": "arithmetic", "tools": tools, "max_tool_calls": 6}
+        policy = RandomPolicy(len(tokenizer), replies=replies)
+        engine = change(
+            ScriptedEngine(
+                EngineConfig("none", engine_kwargs={"script": script or policy.reply, "vocab_size": len(tokenizer)})
+            )
+        )
+        sampled: list[SampledQuestion] = []
+        config = settings(num_rollouts=M, num_initial_rollouts=2, max_context_tokens=4096, max_response_tokens=2000)
+        with ThreadPoolExecutor(1) as thread, QuestionLoop(engine, thread) as loop:
+            loop.submit(range(QUESTIONS), [ToolEnv(env_config) for _ in range(2)], replace(config, **changes))
+            while loop.num_in_flight:
+                sampled += loop.take()
+                during()
+        return sampled
+
+    return run
+
+
+def endings(sampled) -> Counter:
+    """After checking that every question has M trajectories and that its counts add up."""
+    assert sorted(q.number for q in sampled) == list(range(QUESTIONS))
+    for question in sampled:
+        stats = question.stats
+        roots = 2 + stats.num_topped_up
+        assert len(stats.stop_reasons) == M == roots + stats.num_forks
+        assert len(stats.rewards) == len(stats.path_tokens) == M
+        assert len(question.episode.agent_episodes) == M
+    return Counter(reason for q in sampled for reason in q.stats.stop_reasons)
+
+
+def calls(sampled, name: str) -> Counter:
+    return Counter(call.status for q in sampled for call in q.stats.tool_calls if call.name == name)
+
+
+def test_without_faults_every_trajectory_ends_by_itself(sample):
+    sampled = sample()
+    assert endings(sampled).keys() <= {StopReason.ANSWER, StopReason.TOOL_CALL_LIMIT}
+    assert calls(sampled, "flaky").keys() == {ToolStatus.OK}
+
+
+def test_a_tool_that_never_returns_is_given_up_and_the_model_told(sample):
+    begin = time.perf_counter()
+    sampled = sample("hangs")
+    assert endings(sampled).keys() <= {StopReason.ANSWER, StopReason.TOOL_CALL_LIMIT}
+    assert calls(sampled, "flaky").keys() == {ToolStatus.TIMEOUT}
+    # Each trajectory waits 0.2 s per call, at most 6 times, and two questions run at a time.
+    assert time.perf_counter() - begin < 30
+
+
+def test_a_tool_that_throws_ends_the_loop_with_its_question(sample):
+    with pytest.raises(ZeroDivisionError, match="a bug in the tool") as raised:
+        sample("throws")
+    assert raised.value.__notes__[0].startswith("while sampling question ")
+
+
+def test_a_tool_process_that_is_killed_again_and_again_comes_back(sample):
+    killed = []
+
+    def kill():
+        process = shared_worker("import math")._process
+        if process is not None and process.pid not in killed:
+            killed.append(process.pid)
+            os.kill(process.pid, signal.SIGKILL)
+
+    sampled = sample(during=kill)
+    endings(sampled)
+    assert len(killed) >= 2
+    assert sum(calls(sampled, "python").values()) > 10
+
+
+def test_failing_requests_end_their_own_trajectory_only(sample):
+    """1 % of the requests fail; with the seed of this test some do, and the sum of all endings stays."""
+    rng = np.random.default_rng(3)
+    failed = []
+    policy = RandomPolicy(300, replies=[byte_tokenizer().encode(t, add_special_tokens=False) for t in REPLIES])
+
+    def script(request, times):
+        reply = policy.reply(request, times)
+        if rng.random() < 0.01:
+            failed.append(request.request_id)
+            return replace(reply, fail_after=3)
+        return reply
+
+    counts = Counter()
+    while not failed:
+        counts += endings(sample(script=script))
+    assert counts[StopReason.ENGINE_FAILURE] == len(failed)
+    assert sum(counts.values()) % (QUESTIONS * M) == 0
+
+
+def test_an_engine_that_dies_in_mid_tree_ends_the_loop_at_once(sample):
+    def dies(engine):
+        step = engine.step
+
+        def faulty():
+            if engine.num_steps == 60:
+                raise RuntimeError("the engine died")
+            return step()
+
+        engine.step = faulty
+        return engine
+
+    with pytest.raises(RuntimeError, match="the engine died"):
+        sample(change=dies)
+
+
+def test_a_blocked_tool_is_cut_off_at_the_deadline_of_its_own_question(sample):
+    """The tool's own limit is longer than the deadline. What was to be topped up afterwards never starts."""
+    sampled = sample("hangs", question_deadline_s=0.1)
+    assert sorted(q.number for q in sampled) == list(range(QUESTIONS))
+    reasons = [q.stats.stop_reasons for q in sampled]
+    assert any(StopReason.DEADLINE in question for question in reasons)
+    assert all(len(question) == M or StopReason.DEADLINE in question for question in reasons)

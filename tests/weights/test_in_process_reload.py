@@ -1,0 +1,85 @@
+"""Learner and env runners, each in the driver's process or in one of its own; scripted engines."""
+
+import numpy as np
+import pytest
+import ray
+
+from rllib_arpo.weights import WEIGHT_SYNCS, make_weight_sync
+from rllib_arpo.weights.in_process_reload import InProcessReload
+from rllib_arpo.weights.weight_sync import WeightSyncError
+from tests.helpers.configs import small_config
+from tests.helpers.weights import learner_weights
+
+
+def engine_weights(algorithm) -> list[dict[str, np.ndarray]]:
+    group = algorithm.env_runner_group
+    return group.foreach_env_runner(
+        lambda runner: runner.engine.weights, local_env_runner=group.num_remote_env_runners() == 0
+    )
+
+
+def set_learner_weights(algorithm, value: float) -> None:
+    def fill(learner) -> None:
+        for parameter in learner.module["default_policy"].parameters():
+            parameter.data.fill_(value)
+        learner._weights_seq_no += 1
+
+    algorithm.learner_group.foreach_learner(fill)
+
+
+def test_names():
+    assert list(WEIGHT_SYNCS.items()) == [("in_process_reload", InProcessReload)]
+    assert isinstance(make_weight_sync("auto", None), InProcessReload)
+
+
+@pytest.mark.parametrize("num_learners", [0, 1])
+@pytest.mark.parametrize("num_env_runners", [0, 2])
+def test_every_engine_gets_the_learners_weights(ray_cluster, model_folder, monkeypatch, num_learners, num_env_runners):
+    config = small_config(model_folder).env_runners(num_env_runners=num_env_runners, num_cpus_per_env_runner=0.25)
+    algorithm = config.learners(num_learners=num_learners).build_algo()
+    try:
+        set_learner_weights(algorithm, 0.5)
+        passed = []
+        on_first_learner = InProcessReload._on_first_learner
+
+        def spy(self, function):
+            passed.append(on_first_learner(self, function))
+            return passed[-1]
+
+        monkeypatch.setattr(InProcessReload, "_on_first_learner", spy)
+        if num_learners:
+            monkeypatch.setattr(ray, "put", lambda value: pytest.fail("a copy through the driver"))
+        algorithm._push_weights()
+        monkeypatch.undo()
+        assert algorithm._weight_version == 1
+        if num_learners:
+            assert [type(value) for value in passed] == [int, ray.ObjectRef]
+        engines = engine_weights(algorithm)
+        assert len(engines) == max(num_env_runners, 1)
+        for weights in engines:
+            assert weights.keys() == learner_weights(algorithm).keys()
+            assert all((array == 0.5).all() for array in weights.values())
+    finally:
+        algorithm.stop()
+
+
+def test_weights_are_sent_once_unless_forced(ray_cluster, model_folder):
+    algorithm = small_config(model_folder).build_algo()
+    try:
+        sync, group = algorithm._weight_sync, algorithm.env_runner_group
+        for parameter in algorithm.learner_group._learner.module["default_policy"].parameters():
+            parameter.data.fill_(0.5)
+        assert sync.push(group) == 0
+        assert not any((array == 0.5).all() for array in engine_weights(algorithm)[0].values())
+        assert sync.push(group, force=True) == 0
+        assert all((array == 0.5).all() for array in engine_weights(algorithm)[0].values())
+    finally:
+        algorithm.stop()
+
+
+@pytest.mark.parametrize("num_env_runners", [0, 1])
+def test_an_engine_that_does_not_take_them_ends_the_run_with_the_cause(ray_cluster, model_folder, num_env_runners):
+    config = small_config(model_folder, weight_names=["w"]).env_runners(num_env_runners=num_env_runners)
+    message = rf"^Env runner {num_env_runners} did not get the weights of version 0: Unknown or missing weights: "
+    with pytest.raises(WeightSyncError, match=message):
+        config.build_algo()

@@ -1,0 +1,83 @@
+"""The probe tells an engine that computes with the learner's weights from one that does not."""
+
+import numpy as np
+import pytest
+import torch
+
+from rllib_arpo.learner.llm_rl_module import LLMRLModule
+from rllib_arpo.weights.snapshot import WeightSnapshot, load_and_verify, probe_tokens
+from rllib_arpo.weights.weight_sync import WeightSyncError
+from tests.helpers.models import tiny_model
+from tests.helpers.weights import weights_of
+
+SNAPSHOT = WeightSnapshot(4, {"w": np.ones(2)}, np.array([5, 6, 7], np.int32), np.array([-1.0, -2.0], np.float32))
+
+
+class FakeEngine:
+    """Computes the log-probs it is told."""
+
+    def __init__(self, computed, has_model: bool = True):
+        self.computed, self.has_model, self.weight_version = np.array(computed, np.float32), has_model, 3
+
+    def update_weights(self, weights, version):
+        self.weights, self.weight_version = dict(weights), version
+
+    def score(self, token_ids):
+        assert token_ids == [5, 6, 7]
+        return self.computed
+
+
+def test_an_engine_that_computes_the_same_is_of_the_version():
+    engine = FakeEngine([-1.0, -2.0005])
+    load_and_verify(engine, SNAPSHOT, "float32")
+    assert (engine.weight_version, engine.weights["w"].tolist()) == (4, [1.0, 1.0])
+
+
+@pytest.mark.parametrize(("computed", "difference"), [([-1.0, -2.25], "0.25"), ([np.nan, -2.0], "nan")])
+def test_another_result_is_an_error_and_leaves_no_version(computed, difference):
+    engine = FakeEngine(computed)
+    with pytest.raises(WeightSyncError, match=rf"differ by {difference} nats .* more than 0\.001 \(float32\)"):
+        load_and_verify(engine, SNAPSHOT, "float32")
+    assert engine.weight_version == -1
+
+
+def test_coarser_types_have_coarser_tolerances():
+    load_and_verify(FakeEngine([-1.0, -2.5]), SNAPSHOT, "bfloat16")
+    with pytest.raises(WeightSyncError, match=r"more than 2 \(bfloat16\)"):
+        load_and_verify(FakeEngine([-1.0, -5.0]), SNAPSHOT, "bfloat16")
+
+
+def test_an_engine_without_a_model_has_nothing_to_compare():
+    engine = FakeEngine([0.0, 0.0], has_model=False)
+    load_and_verify(engine, SNAPSHOT, "float32")
+    assert engine.weight_version == 4
+
+
+def test_the_probe_follows_from_the_vocabulary():
+    probe = probe_tokens(300, max_context_tokens=512)
+    assert probe.tolist() == probe_tokens(300, max_context_tokens=2048).tolist()
+    assert (len(probe), probe.dtype, probe.min() >= 0, probe.max() < 300) == (16, np.int32, True, True)
+    assert len(probe_tokens(300, max_context_tokens=8)) == 7
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_what_the_learner_tells_of_itself(tmp_path, tied):
+    folder = tiny_model(tmp_path, tie_word_embeddings=tied, seed=3, vocab_size=300)
+    settings = {"model_name_or_path": folder, "dtype": "float32", "temperature": 0.7}
+    module = LLMRLModule(model_config=settings)
+    probe = probe_tokens(module.vocab_size, 512)
+    with torch.no_grad():
+        ids = torch.from_numpy(probe).long()[None]
+        module.causal_lm.set_attn_implementation("eager")
+        expected = module.causal_lm(ids).logits[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
+    module = LLMRLModule(model_config=settings)
+    assert module.vocab_size == 300
+    np.testing.assert_allclose(module.score(probe), expected.numpy(), atol=1e-4)  # at temperature 1
+    views, own = module.weight_views(), weights_of(folder)
+    assert views.keys() == own.keys()
+    for name, view in views.items():
+        np.testing.assert_array_equal(view, own[name])
+    assert (views["lm_head.weight"] is views["model.embed_tokens.weight"]) == tied
+    with torch.no_grad():
+        module.causal_lm.get_output_embeddings().weight.zero_()
+    assert not views["lm_head.weight"].any()
