@@ -136,7 +136,8 @@ class ARPOConfig(AlgorithmConfig):
             engine_kwargs: what the engine gets beside this; for vLLM: its `EngineArgs`.
             engine_num_threads: CPU threads of the engine; None takes what Ray allots to the env runner.
             weight_sync: how the learner's weights reach the engines: "in_process_reload" (arrays, through Ray's object
-                store where processes differ), or "auto", which takes it.
+                store where processes differ), vLLM's weight transfer "nccl" (between separate GPUs) or "ipc" (on a
+                shared one), or "auto", which takes the first.
             sleep_level: for an engine that shares its GPU with the learner: during an update it gives up its memory,
                 with the weights kept in the CPU's memory (1) or dropped, since new ones follow (2); 0: never.
             lora: not available yet.

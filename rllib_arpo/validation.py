@@ -22,7 +22,7 @@ from rllib_arpo.envs.registry import ENVIRONMENTS, register_envs, validate_env_c
 from rllib_arpo.logging.progress import DISPLAYS
 from rllib_arpo.rollout.fork_schedule import BUDGET_ALLOCATIONS
 from rllib_arpo.rollout.make_env import ENV_CONFIG_KEYS, complete_env_config
-from rllib_arpo.weights import AUTO, WEIGHT_SYNCS
+from rllib_arpo.weights import WEIGHT_SYNCS, transfer_backend
 
 if TYPE_CHECKING:
     from rllib_arpo.arpo_config import ARPOConfig
@@ -47,7 +47,7 @@ CHOICES: dict[str, Iterable[str]] = {
     "progress_bar": (True, False, *DISPLAYS),
     "normalize_std": (True, False),
     "kl_in_reward": (True, False),
-    "weight_sync": (AUTO, *WEIGHT_SYNCS),
+    "weight_sync": WEIGHT_SYNCS,
     "lora": (None,),
     "gradient_checkpointing": (None, True, False),
     "_env_to_module_connector": (None,),
@@ -230,10 +230,34 @@ def _check_engine(config: ARPOConfig) -> None:
             raise ValueError(f"engine_kwargs[{key!r}]: training samples from the whole distribution, without {key}.")
     if config.engine == "vllm":
         _check_vllm(config)
+    if transfer_backend(config.weight_sync) and not config.in_evaluation:
+        _check_weight_transfer(config)
     if config.sleep_level and config.max_weight_lag:
         raise ValueError(f"sleep_level={config.sleep_level}: with max_weight_lag the engines go on during the update.")
     if isinstance(config.evaluation_duration, str):
         raise ValueError(f"evaluation_duration={config.evaluation_duration!r}: must be a number of questions.")
+
+
+def _check_weight_transfer(config: ARPOConfig) -> None:
+    """vLLM's weight transfer goes from GPU to GPU, between processes, into engines that are idle."""
+    name, learner, env_runner = config.weight_sync, config.num_gpus_per_learner, config.num_gpus_per_env_runner
+    if config.engine != "vllm":
+        raise ValueError(f"weight_sync={name!r}: is vLLM's own, and engine={config.engine!r}.")
+    if config.num_env_runners == 0:
+        raise ValueError(
+            f"weight_sync={name!r}: needs engines in other processes than the learner's, num_env_runners >= 1."
+        )
+    if config.max_weight_lag:
+        raise ValueError(f"weight_sync={name!r}: needs idle engines; with max_weight_lag use 'in_process_reload'.")
+    gpus = f"num_gpus_per_learner={learner:g} and num_gpus_per_env_runner={env_runner:g}"
+    if name == "nccl" and min(learner, env_runner) < 1:
+        raise ValueError(f"weight_sync='nccl': needs separate GPUs, at least one each, not {gpus}.")
+    if name == "ipc" and not (0 < learner < 1 and 0 < env_runner < 1):
+        raise ValueError(f"weight_sync='ipc': needs a GPU that is shared, fractions of one, not {gpus}.")
+    if name == "ipc" and config.num_learners > 1:
+        raise ValueError(
+            f"weight_sync='ipc': needs one learner beside the engines, not num_learners={config.num_learners}."
+        )
 
 
 def _check_vllm(config: ARPOConfig) -> None:

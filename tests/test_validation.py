@@ -54,6 +54,29 @@ def test_the_baselines_are_valid(model_folder, config_class):
             "random_fork_probability=None: branching='random' needs a probability; it has no default.",
         ),
         ({"max_weight_lag": 1}, "max_weight_lag=1: needs num_env_runners >= 1."),
+        (
+            {"weight_sync": "rdma"},
+            "weight_sync='rdma': must be one of 'auto', 'in_process_reload', 'nccl', 'ipc'.",
+        ),
+        ({"weight_sync": "ipc"}, "weight_sync='ipc': is vLLM's own, and engine='scripted'."),
+        (
+            {"weight_sync": "ipc", "engine": "vllm"},
+            "weight_sync='ipc': needs engines in other processes than the learner's, num_env_runners >= 1.",
+        ),
+        (
+            {"weight_sync": "nccl", "engine": "vllm", "num_env_runners": 1, "max_weight_lag": 1},
+            "weight_sync='nccl': needs idle engines; with max_weight_lag use 'in_process_reload'.",
+        ),
+        (
+            {"weight_sync": "nccl", "engine": "vllm", "num_env_runners": 1, "num_gpus_per_env_runner": 1},
+            "weight_sync='nccl': needs separate GPUs, at least one each, not num_gpus_per_learner=0 and "
+            "num_gpus_per_env_runner=1.",
+        ),
+        (
+            {"weight_sync": "ipc", "engine": "vllm", "num_env_runners": 1, "num_gpus_per_env_runner": 0.5},
+            "weight_sync='ipc': needs a GPU that is shared, fractions of one, not num_gpus_per_learner=0 and "
+            "num_gpus_per_env_runner=0.5.",
+        ),
         ({"lora": {"r": 8}}, "lora={'r': 8}: so far only None is supported."),
         ({"max_response_tokens": 2000}, "max_response_tokens=2000: must not exceed max_context_tokens=1024."),
         (

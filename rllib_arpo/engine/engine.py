@@ -90,6 +90,7 @@ class EngineConfig:
         max_context_tokens: prompt plus response, at most.
         num_threads: CPU threads for the engine; None leaves the default.
         can_sleep: whether `sleep` will be called.
+        weight_transfer: the backend of vLLM's weight transfer; None: there is none.
         seed: of the engine.
     """
 
@@ -100,6 +101,7 @@ class EngineConfig:
     seed: int = 0
     engine_kwargs: dict = field(default_factory=dict)
     can_sleep: bool = False
+    weight_transfer: str | None = None
 
 
 class Engine(Protocol):

@@ -279,11 +279,12 @@ class ARPOTorchLearner(TorchLearner):
         """How many updates have been made."""
         return self._weights_seq_no
 
-    def weight_snapshot(self) -> WeightSnapshot:
+    def weight_snapshot(self, *, with_weights: bool = True) -> WeightSnapshot:
         """The current weights for an engine, with a probe; valid until the next update (`LLMRLModule.weight_views`)."""
         module = self.module[DEFAULT_MODULE_ID]
         probe = probe_tokens(module.vocab_size, self.config.max_context_tokens)
-        return WeightSnapshot(self.weight_version, module.weight_views(), probe, module.score(probe))
+        weights = module.weight_views() if with_weights else None
+        return WeightSnapshot(self.weight_version, weights, probe, module.score(probe))
 
     @override(Learner)
     def set_state(self, state: dict[str, Any]) -> None:

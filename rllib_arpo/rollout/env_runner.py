@@ -28,6 +28,7 @@ from rllib_arpo.rollout.make_env import make_env
 from rllib_arpo.rollout.metrics import rollout_metrics
 from rllib_arpo.rollout.questions import QuestionLoop, Rollout, RolloutError, SampledQuestion
 from rllib_arpo.rollout.settings import RolloutSettings
+from rllib_arpo.weights import transfer_backend
 from rllib_arpo.weights.snapshot import WeightSnapshot, load_and_verify
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
             seed=(config.seed or 0) + (self.worker_index or 0),
             engine_kwargs=dict(config.engine_kwargs),
             can_sleep=config.sleep_level > 0,
+            weight_transfer=transfer_backend(config.weight_sync),
         )
 
     @override(MultiAgentEnvRunner)
@@ -275,6 +277,23 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
         except Exception as error:
             return f"Env runner {self.worker_index} did not get the weights of version {snapshot.version}: {error}"
         self._weights_seq_no = snapshot.version
+        return None
+
+    def begin_transfer(self, shapes: dict[str, tuple[int, ...]]) -> str | None:
+        """Gets the engine ready for weights that come by vLLM's weight transfer; an error as in `load_weights`."""
+        try:
+            self._call_engine("wake_up")
+            self._call_engine("begin_transfer", shapes)
+        except Exception as error:
+            return f"Env runner {self.worker_index} cannot take weights: {error}"
+        return None
+
+    def transfer_weights(self, method: str, arguments: dict[str, Any]) -> str | None:
+        """One step of the transfer, asked for by the learner; `load_weights` ends it."""
+        try:
+            self._call_engine("transfer_weights", method, arguments)
+        except Exception as error:
+            return f"Env runner {self.worker_index} failed in {method}: {error}"
         return None
 
     def sleep(self, level: int) -> None:

@@ -5,16 +5,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rllib_arpo.weights.in_process_reload import InProcessReload
+from rllib_arpo.weights.vllm_transfer import IPCTransfer, NCCLTransfer
 from rllib_arpo.weights.weight_sync import WeightSync
 
 if TYPE_CHECKING:
     from ray.rllib.core.learner.learner_group import LearnerGroup
 
-WEIGHT_SYNCS: dict[str, type[WeightSync]] = {"in_process_reload": InProcessReload}
-"""By the name that `weight_sync` takes."""
-AUTO = "auto"
+WEIGHT_SYNCS: dict[str, type[WeightSync]] = {
+    "auto": InProcessReload,
+    "in_process_reload": InProcessReload,
+    "nccl": NCCLTransfer,
+    "ipc": IPCTransfer,
+}
+"""By the name that `weight_sync` takes; "auto" is the one that works with every engine and device."""
 
 
 def make_weight_sync(name: str, learner_group: LearnerGroup) -> WeightSync:
-    """The implementation called `name`; "auto" takes the one that works with every engine and device."""
-    return WEIGHT_SYNCS["in_process_reload" if name == AUTO else name](learner_group)
+    """The implementation called `name`."""
+    return WEIGHT_SYNCS[name](learner_group)
+
+
+def transfer_backend(name: str) -> str | None:
+    """The backend of vLLM's weight transfer that the engines must be built for; None: they need none."""
+    return WEIGHT_SYNCS[name].backend

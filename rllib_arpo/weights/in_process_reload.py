@@ -12,6 +12,7 @@ from rllib_arpo.weights.weight_sync import WeightSyncError
 if TYPE_CHECKING:
     from ray.rllib.core.learner.learner_group import LearnerGroup
     from ray.rllib.env.env_runner_group import EnvRunnerGroup
+    from ray.rllib.utils.actor_manager import FaultTolerantActorManager, RemoteCallResults
 
     from rllib_arpo.learner.arpo_torch_learner import ARPOTorchLearner
     from rllib_arpo.weights.snapshot import WeightSnapshot
@@ -26,6 +27,8 @@ class InProcessReload:
     learner and an env runner that share the driver's process share the arrays: nothing is copied but by the engine.
     """
 
+    backend: str | None = None
+
     def __init__(self, learner_group: LearnerGroup):
         self._learner_group = learner_group
 
@@ -35,28 +38,35 @@ class InProcessReload:
         if group.num_remote_env_runners() == 0:
             runner = group.local_env_runner
             if force or runner.weight_version() != version:
-                _check([runner.load_weights(self._snapshot())])
+                _raise(runner.load_weights(self._snapshot()))
             return version
         manager = group._worker_manager
         versions = manager.foreach_actor("weight_version", remote_actor_ids=runners)
         behind = [answer.actor_id for answer in versions if answer.ok and (force or answer.get() != version)]
         if behind:
-            # Ray hands the env runners what the reference stands for.
-            snapshot = self._on_first_learner(_publish)
-            answers = manager.foreach_actor("load_weights", kwargs={"snapshot": snapshot}, remote_actor_ids=behind)
-            _check([answer.get() for answer in answers if answer.ok])
+            # Ray hands the env runners what a reference stands for.
+            snapshot = self._publish(manager, behind)
+            check(manager.foreach_actor("load_weights", kwargs={"snapshot": snapshot}, remote_actor_ids=behind))
         return version
+
+    def _publish(self, _manager: FaultTolerantActorManager, _runners: list[int]) -> ray.ObjectRef | WeightSnapshot:
+        """The snapshot for these env runners."""
+        return self._on_first_learner(_publish)
 
     def _snapshot(self) -> WeightSnapshot:
         if self._learner_group.is_local:
             return self._on_first_learner(_snapshot)
         return ray.get(self._on_first_learner(_publish))
 
-    def _on_first_learner(self, function: Callable[[ARPOTorchLearner], T]) -> T:
+    def _on_first_learner(self, function: Callable[[ARPOTorchLearner], T], timeout_s: float | None = None) -> T:
         """All learners have the same weights."""
         group = self._learner_group
         first = None if group.is_local else group._worker_manager.healthy_actor_ids()[:1]
-        return group._get_results(group.foreach_learner(function, remote_actor_ids=first))[0]
+        results = group.foreach_learner(function, remote_actor_ids=first, timeout_seconds=timeout_s)
+        answers = group._get_results(results)
+        if not answers:
+            raise WeightSyncError(f"The learner has not answered for {timeout_s:g} s.")
+        return answers[0]
 
 
 def _version(learner: ARPOTorchLearner) -> int:
@@ -71,6 +81,11 @@ def _publish(learner: ARPOTorchLearner) -> ray.ObjectRef:
     return ray.put(learner.weight_snapshot())
 
 
-def _check(errors: list[str | None]) -> None:
+def check(answers: RemoteCallResults) -> None:
+    """Raises the errors that env runners answered; one that is dead answers nothing."""
+    _raise(*(answer.get() for answer in answers if answer.ok))
+
+
+def _raise(*errors: str | None) -> None:
     if found := [error for error in errors if error is not None]:
         raise WeightSyncError(" ".join(found))

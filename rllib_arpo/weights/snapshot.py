@@ -29,13 +29,14 @@ class WeightSnapshot:
 
     Attributes:
         version: how many updates the learner has made.
-        weights: Hugging Face name -> array; tied weights are one array under two names.
+        weights: Hugging Face name -> array; tied weights are one array under two names. None: they have got into the
+            engine by vLLM's weight transfer.
         probe: [n] int32 token ids.
         probe_log_probs: [n - 1] float32, of probe[1:] at temperature 1, as the learner computes them with `weights`.
     """
 
     version: int
-    weights: dict[str, np.ndarray]
+    weights: dict[str, np.ndarray] | None
     probe: np.ndarray
     probe_log_probs: np.ndarray
 
@@ -58,7 +59,10 @@ def load_and_verify(engine: Engine, snapshot: WeightSnapshot, dtype: str) -> Non
         ValueError: the names or shapes are wrong; nothing was loaded.
         WeightSyncError: the log-probs differ; the engine's version is `UNVERIFIED`.
     """
-    engine.update_weights(snapshot.weights.items(), snapshot.version)
+    if snapshot.weights is None:
+        engine.end_transfer(snapshot.version)
+    else:
+        engine.update_weights(snapshot.weights.items(), snapshot.version)
     if not engine.has_model:
         return
     computed = engine.score(snapshot.probe.tolist())

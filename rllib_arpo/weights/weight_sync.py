@@ -16,6 +16,9 @@ class WeightSyncError(RuntimeError):
 class WeightSync(Protocol):
     """One way of bringing weights from a learner group to the engines of env runners."""
 
+    backend: str | None
+    """Of vLLM's weight transfer; None: it is not used."""
+
     def __init__(self, learner_group: LearnerGroup): ...
 
     def push(self, group: EnvRunnerGroup, runners: list[int] | None = None, *, force: bool = False) -> int:

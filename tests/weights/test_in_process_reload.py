@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import ray
 
-from rllib_arpo.weights import WEIGHT_SYNCS, make_weight_sync
+from rllib_arpo.weights import WEIGHT_SYNCS, make_weight_sync, transfer_backend
 from rllib_arpo.weights.in_process_reload import InProcessReload
 from rllib_arpo.weights.weight_sync import WeightSyncError
 from tests.helpers.configs import small_config
@@ -28,8 +28,14 @@ def set_learner_weights(algorithm, value: float) -> None:
 
 
 def test_names():
-    assert list(WEIGHT_SYNCS.items()) == [("in_process_reload", InProcessReload)]
-    assert isinstance(make_weight_sync("auto", None), InProcessReload)
+    assert list(WEIGHT_SYNCS)[:4] == ["auto", "in_process_reload", "nccl", "ipc"]
+    assert type(make_weight_sync("auto", None)) is InProcessReload
+    assert [transfer_backend(name) for name in ("auto", "in_process_reload", "nccl", "ipc")] == [
+        None,
+        None,
+        "nccl",
+        "ipc",
+    ]
 
 
 @pytest.mark.parametrize("num_learners", [0, 1])

@@ -36,6 +36,8 @@ def engine_args(config: EngineConfig) -> EngineArgs:
         "scheduling_policy": "priority",
         "logits_processors": [ENTROPY_PROCESSOR],
     }
+    if config.weight_transfer is not None:
+        ours["weight_transfer_config"] = {"backend": config.weight_transfer}
     _check_engine_kwargs(config.engine_kwargs, taken=ours.keys())
     defaults = {"enable_prefix_caching": True, "disable_log_stats": True, "use_tqdm_on_load": False}
     if current_platform.is_cpu():

@@ -13,8 +13,9 @@ import gc
 import itertools
 import warnings
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -157,11 +158,38 @@ class VLLMEngine:
         Raises:
             ValueError: a name is missing or unknown, or a shape is wrong; the engine goes on with its old weights.
         """
+        arrays = dict(weights)
+        self._check_shapes({name: array.shape for name, array in arrays.items()})
+        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": _as_tensors(arrays)})
+        self._drop_computed(version)
+
+    def begin_transfer(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Gets ready for weights that come by vLLM's weight transfer. Until `end_transfer` nothing may be sampled.
+
+        Raises:
+            ValueError: a name is missing or unknown, or a shape is wrong; the engine goes on with its old weights.
+            RuntimeError: requests are running: between two steps of the transfer they would see part of the weights.
+        """
+        self._check_awake()
+        if self._running:
+            raise RuntimeError(f"Weights cannot be transferred while {len(self._running)} requests are running.")
+        self._check_shapes(shapes)
+        self.weight_version = NO_WEIGHTS
+
+    def transfer_weights(self, method: str, arguments: dict[str, Any]) -> None:
+        """One step of the transfer: calls a method of that name of vLLM's workers."""
+        self._llm.collective_rpc(method, kwargs=arguments)
+
+    def end_transfer(self, version: int) -> None:
+        """The weights have come; drops what was computed with the old ones."""
+        self._drop_computed(version)
+
+    def _check_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         if self._expected is None:
             self._expected = expected_shapes(self._config.model_name_or_path)
-        arrays = dict(weights)
-        check_shapes({name: array.shape for name, array in arrays.items()}, self._expected)
-        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": _as_tensors(arrays)})
+        check_shapes(shapes, self._expected)
+
+    def _drop_computed(self, version: int) -> None:
         if not self._llm.reset_prefix_cache(reset_running_requests=True):
             raise RuntimeError("vLLM did not drop its prefix cache: old and new weights would mix.")
         self.weight_version = version

@@ -1,0 +1,80 @@
+"""Weights from GPU to GPU by vLLM's weight transfer, without a way through the CPU or Ray's object store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import ray
+from ray.rllib.core import DEFAULT_MODULE_ID
+
+from rllib_arpo.weights.in_process_reload import InProcessReload, check
+from rllib_arpo.weights.weight_sync import WeightSyncError
+
+if TYPE_CHECKING:
+    from ray.actor import ActorHandle
+    from ray.rllib.utils.actor_manager import FaultTolerantActorManager
+
+    from rllib_arpo.learner.arpo_torch_learner import ARPOTorchLearner
+    from rllib_arpo.weights.snapshot import WeightSnapshot
+
+#: Seconds after which a transfer is given up: an env runner that dies within it leaves the learner waiting in NCCL.
+TRANSFER_TIMEOUT_S = 600.0
+
+
+class _VLLMTransfer(InProcessReload):
+    """A `WeightSync` on CUDA devices, for env runners in processes of their own; the engines must be idle.
+
+    The snapshot that env runners load has no weights: when it comes, they have arrived.
+    """
+
+    def _publish(self, manager: FaultTolerantActorManager, runners: list[int]) -> WeightSnapshot:
+        shapes = self._on_first_learner(_shapes)
+        answers = manager.foreach_actor("begin_transfer", kwargs={"shapes": shapes}, remote_actor_ids=runners)
+        check(answers)
+        actors = [manager.actors()[answer.actor_id] for answer in answers if answer.ok]
+        transfer = partial(_transfer, backend=self.backend, actors=actors)
+        snapshot = self._on_first_learner(transfer, timeout_s=TRANSFER_TIMEOUT_S)
+        if isinstance(snapshot, str):
+            raise WeightSyncError(f"weight_sync={self.backend!r} failed: {snapshot}")
+        return snapshot
+
+
+class NCCLTransfer(_VLLMTransfer):
+    """Between separate GPUs."""
+
+    backend = "nccl"
+
+
+class IPCTransfer(_VLLMTransfer):
+    """On one GPU that learner and engines share."""
+
+    backend = "ipc"
+
+
+def _shapes(learner: ARPOTorchLearner) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(weight.shape) for name, weight in _weights(learner).items()}
+
+
+def _weights(learner: ARPOTorchLearner) -> dict[str, Any]:
+    return learner.module[DEFAULT_MODULE_ID].causal_lm.state_dict(keep_vars=True)
+
+
+def _transfer(learner: ARPOTorchLearner, *, backend: str, actors: Sequence[ActorHandle]) -> WeightSnapshot | str:
+    """Runs in the learner; what went wrong is a value, since an exception would end the actor."""
+    from rllib_arpo.engine.vllm.weight_transfer import send_weights
+
+    def call(method: str, arguments: Sequence[dict[str, Any]]) -> None:
+        errors = ray.get(
+            [actor.transfer_weights.remote(method, kwargs) for actor, kwargs in zip(actors, arguments, strict=True)]
+        )
+        if found := [error for error in errors if error is not None]:
+            raise RuntimeError(" ".join(found))
+
+    size = learner.config.engine_kwargs.get("tensor_parallel_size", 1)
+    try:
+        send_weights(backend, _weights(learner), call, [size] * len(actors))
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return learner.weight_snapshot(with_weights=False)

@@ -1,0 +1,159 @@
+"""vLLM's weight transfer but for what happens on the GPU: ranks, order of the steps, the whole way on a CPU."""
+
+import numpy as np
+import pytest
+import ray
+import torch
+
+from rllib_arpo.engine import EngineConfig, make_engine
+from rllib_arpo.engine.engine import NO_WEIGHTS, GenerationRequest
+from rllib_arpo.engine.vllm.weight_transfer import INIT_INFOS, EngineGroupClient, StateDictSource, send_weights
+from rllib_arpo.learner.llm_rl_module import LLMRLModule
+from rllib_arpo.weights import WEIGHT_SYNCS
+from rllib_arpo.weights.snapshot import WeightSnapshot, load_and_verify, probe_tokens
+from rllib_arpo.weights.weight_sync import WeightSyncError
+from tests.engine.conftest import ENGINE_KWARGS, run_one
+from tests.helpers.configs import small_config
+from tests.helpers.models import tiny_model
+from tests.helpers.weights import engine_log_probs, learner_log_probs
+from tests.weights import cpu_transfer
+
+PROMPT = [10 + i % 40 for i in range(70)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cpu_backend():
+    cpu_transfer.register()
+    yield
+    del WEIGHT_SYNCS[cpu_transfer.BACKEND]
+
+
+def test_the_engines_of_a_group_get_consecutive_ranks():
+    calls = []
+    client = EngineGroupClient(lambda *call: calls.append(call), world_sizes=[2, 1, 4])
+    client.init_weight_transfer_engine({"rank_offset": 1, "world_size": 8})
+    client.update_weights({"names": ["w"]})
+    client.finish_weight_update("7")
+    assert calls == [
+        (
+            "init_weight_transfer_engine",
+            [{"init_info": {"rank_offset": offset, "world_size": 8}} for offset in (1, 3, 4)],
+        ),
+        ("update_weights", [{"update_info": {"names": ["w"]}}] * 3),
+        ("finish_weight_update", [{}] * 3),
+    ]
+
+
+def test_a_client_is_what_vllm_asks_for():
+    from vllm.distributed.weight_transfer import VLLMWeightSyncClient
+
+    client = EngineGroupClient(lambda *call: None, world_sizes=[1])
+    assert isinstance(client, VLLMWeightSyncClient)
+    client.init_weight_transfer_engine({"packed": False})
+
+
+def test_what_the_trainers_begin_with():
+    nccl = INIT_INFOS["nccl"](3)
+    assert (nccl.rank, nccl.world_size, nccl.is_sender, nccl.backend) == (0, 4, True, "nccl")
+    assert nccl.master_address
+    assert 0 < nccl.master_port < 65536
+    assert (INIT_INFOS["ipc"](3).rank, INIT_INFOS["ipc"](3).backend) == (0, "ipc")
+
+
+def test_tied_weights_are_sent_under_both_names():
+    weight = torch.nn.Parameter(torch.ones(2, 3))
+    source = StateDictSource({"embed": weight, "head": weight})
+    assert [(m.name, m.dtype, m.shape) for m in source.metadata()] == [
+        ("embed", torch.float32, (2, 3)),
+        ("head", torch.float32, (2, 3)),
+    ]
+    for _ in range(2):
+        assert [(name, tensor.requires_grad) for name, tensor in source] == [("embed", False), ("head", False)]
+
+
+@pytest.fixture
+def folders(tmp_path):
+    return [tiny_model(tmp_path / str(seed), seed=seed) for seed in (1, 2)]
+
+
+@pytest.fixture
+def engine(folders):
+    config = EngineConfig(
+        folders[0],
+        dtype="float32",
+        max_context_tokens=512,
+        num_threads=1,
+        engine_kwargs=ENGINE_KWARGS,
+        weight_transfer=cpu_transfer.BACKEND,
+    )
+    engine = make_engine("vllm", config)
+    yield engine
+    engine.close()
+
+
+def test_a_transfer_into_an_engine(engine, folders):
+    """Twice: a connection lasts for one transfer."""
+    run_one(engine, PROMPT)
+    for version, folder in ((3, folders[1]), (4, folders[0])):
+        module = LLMRLModule(model_config={"model_name_or_path": folder, "dtype": "float32", "temperature": 1.0})
+        weights = module.causal_lm.state_dict(keep_vars=True)
+        engine.begin_transfer({name: tuple(weight.shape) for name, weight in weights.items()})
+        assert engine.weight_version == NO_WEIGHTS
+        steps = []
+
+        def call(method, arguments, steps=steps):
+            steps.append(method)
+            engine.transfer_weights(method, *arguments)
+
+        send_weights(cpu_transfer.BACKEND, weights, call, world_sizes=[1])
+        assert steps == [
+            "init_weight_transfer_engine",
+            "start_weight_update",
+            "update_weights",
+            "finish_weight_update",
+            "shutdown_weight_transfer_engine",
+        ]
+        probe = probe_tokens(module.vocab_size, 512)
+        load_and_verify(engine, WeightSnapshot(version, None, probe, module.score(probe)), "float32")
+        assert engine.weight_version == version
+        assert run_one(engine, PROMPT).num_cached_tokens == 0
+
+
+def test_what_an_engine_refuses(engine, folders):
+    with pytest.raises(ValueError, match=r"These are not the weights of the engine's model; missing: lm_head\.weight"):
+        engine.begin_transfer({})
+    assert engine.weight_version == -1
+    engine.submit(GenerationRequest("a", PROMPT, max_tokens=2))
+    with pytest.raises(RuntimeError, match="cannot be transferred while 1 requests are running"):
+        engine.begin_transfer({})
+
+
+def test_the_whole_way_through_ray(model_folder):
+    """A remote learner and a remote env runner with a vLLM engine: an update, then a transfer that fails."""
+    ray.init(
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        runtime_env={"worker_process_setup_hook": cpu_transfer.register},
+    )
+    try:
+        config = small_config(model_folder, engine="vllm", kv_cache_memory_bytes=16 << 20)
+        config.language_model(weight_sync=cpu_transfer.BACKEND, engine_num_threads=1).learners(num_learners=1)
+        algorithm = config.env_runners(num_env_runners=1).build_algo()
+        algorithm.train()
+        assert algorithm._weight_version == 1
+        (computed,) = engine_log_probs(algorithm)
+        np.testing.assert_allclose(computed, learner_log_probs(algorithm), atol=1e-3)
+
+        def break_transfer(runner):
+            runner.engine.transfer_weights = lambda method, arguments: 1 / 0
+
+        algorithm.env_runner_group.foreach_env_runner(break_transfer, local_env_runner=False)
+        message = (
+            r"^weight_sync='cpu_test' failed: RuntimeError: Env runner 1 failed in init_weight_transfer_engine: div"
+        )
+        with pytest.raises(WeightSyncError, match=message):
+            algorithm._push_weights(force=True)
+        algorithm.stop()
+    finally:
+        ray.shutdown()
