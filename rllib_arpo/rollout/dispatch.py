@@ -97,7 +97,8 @@ class QuestionDispatcher:
 
     def drop_all(self) -> None:
         """Forgets every question that was asked and is not collected; the env runners give them up."""
-        self._group.foreach_env_runner("drop_questions", local_env_runner=self._is_local())
+        # By name `foreach_env_runner` would never call it on the local env runner.
+        self._group.foreach_env_runner(lambda runner: runner.drop_questions(), local_env_runner=self._is_local())
         self._waiting.clear()
         self._in_flight.clear()
         self._done.clear()

@@ -57,8 +57,9 @@ class FakeGroup:
     def restore(self):
         self.healthy = set(self.replies)
 
-    def foreach_env_runner(self, name, local_env_runner):
-        self.calls.append(name)
+    def foreach_env_runner(self, function, local_env_runner):
+        assert not local_env_runner
+        function(SimpleNamespace(drop_questions=lambda: self.calls.append("drop_questions")))
         self.questions = {runner: [] for runner in self.replies}
 
     def foreach_actor(self, func, *, kwargs, remote_actor_ids, timeout_seconds):
