@@ -10,11 +10,15 @@ benchmark. The exit status is 1 if one failed; a failed one has no number, and i
 
 from __future__ import annotations
 
+import os
+
+# Before torch starts its threads: on few cores, threads that wait must not spin in the others' way.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 import argparse
 import contextlib
 import importlib
 import json
-import os
 import sys
 import tempfile
 import time

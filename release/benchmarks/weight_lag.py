@@ -20,7 +20,7 @@ from rllib_arpo.models import fast_dtype, smollm2_135m_instruct
 KEY = "lag1_speedup"
 ENV = "SlowToolMath-v0"
 LAGS = (0, 1)
-ITERATIONS, SEEDS = 8, (0, 1, 2)
+ITERATIONS, SEEDS = 6, (0, 1, 2)
 #: Iterations at the start that are not timed (the first rollout overlaps with nothing), and those at the end whose
 #: mean reward is the final one.
 UNTIMED, FINAL = 1, 3
@@ -79,11 +79,12 @@ def make_config(max_weight_lag: int, seed: int) -> ARPOConfig:
             model_name_or_path=smollm2_135m_instruct(),
             dtype=fast_dtype(),
             max_context_tokens=1024,
-            engine_num_threads=num_cores(),
+            # With a lag the engine runs beside the learner: each side has the threads that suit it.
+            engine_num_threads=max(1, num_cores() // 2) if max_weight_lag else num_cores(),
         )
         .adaptive_rollout(
-            num_rollouts=8,
-            num_initial_rollouts=4,
+            num_rollouts=6,
+            num_initial_rollouts=3,
             entropy_window=8,
             max_response_tokens=512,
             max_turn_tokens=64,
@@ -91,8 +92,8 @@ def make_config(max_weight_lag: int, seed: int) -> ARPOConfig:
         )
         .training(
             lr=3e-5,
-            questions_per_batch=6,
-            questions_per_minibatch=6,
+            questions_per_batch=4,
+            questions_per_minibatch=4,
             max_tokens_per_pass=4096,
             learner_num_threads=num_cores(),
         )
