@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 #: Under `timers/` in the result: where an iteration's seconds went.
 ROLLOUT_TIMER, UPDATE_TIMER, SYNC_TIMER = "rollout", "update", "sync"
+#: Seconds within which engines must fall asleep.
+SLEEP_TIMEOUT_S = 600.0
 #: Key of the algorithm's state: the number of the first question that has not been asked yet.
 NEXT_QUESTION = "next_question"
 
@@ -136,7 +138,8 @@ class ARPO(Algorithm):
 
     def _collect(self, numbers: Sequence[int]) -> list[SampledQuestion]:
         sampled = self._dispatcher.collect(numbers, weight_version=self._weight_version)
-        self.metrics.aggregate(self._dispatcher.take_metrics(), key=ENV_RUNNER_RESULTS)
+        for metrics in self._dispatcher.take_metrics():
+            self.metrics.aggregate([metrics], key=ENV_RUNNER_RESULTS)
         return sampled
 
     def _lag(self, question: SampledQuestion) -> int:
@@ -178,11 +181,13 @@ class ARPO(Algorithm):
         if not level:
             return
         for group in filter(None, (self.env_runner_group, self.eval_env_runner_group)):
-            group.foreach_env_runner(
+            errors = group.foreach_env_runner(
                 lambda runner: runner.sleep(level),
                 local_env_runner=group.num_remote_env_runners() == 0,
-                timeout_seconds=None,
+                timeout_seconds=SLEEP_TIMEOUT_S,
             )
+            if found := [error for error in errors if error is not None]:
+                raise RuntimeError(" ".join(found))
 
     def _push_weights(
         self, group: EnvRunnerGroup | None = None, runners: list[int] | None = None, *, force: bool = False
@@ -224,9 +229,14 @@ class ARPO(Algorithm):
         start = time.perf_counter()
         numbers = range(self._num_evaluation_questions(group))
         self._evaluation_dispatcher.ask(numbers, evaluation=True)
-        self.last_evaluation = self._evaluation_dispatcher.collect(
-            numbers, weight_version=self._weight_version, evaluation=True
-        )
+        try:
+            self.last_evaluation = self._evaluation_dispatcher.collect(
+                numbers, weight_version=self._weight_version, evaluation=True
+            )
+        except BaseException:
+            # The next evaluation must not find answers of this one.
+            self._drop_questions()
+            raise
         if self.eval_env_runner_group is not None:
             self._evaluation_dispatcher.take_metrics()  # Callbacks' metrics of evaluation env runners are not kept.
         metrics = rollout_metrics([s.stats for s in self.last_evaluation], time.perf_counter() - start)
@@ -258,7 +268,8 @@ class ARPO(Algorithm):
     @override(Algorithm)
     def set_state(self, state: dict[str, Any]) -> None:
         super().set_state(state)
-        self._next_question = self._asked_until = state.get(NEXT_QUESTION, self._next_question)
+        self._next_question = state.get(NEXT_QUESTION, self._next_question)
+        self._drop_questions()
         if COMPONENT_LEARNER_GROUP in state:
             self._push_restored_weights()
 
@@ -267,9 +278,14 @@ class ARPO(Algorithm):
         super().restore_from_path(path, *args, **kwargs)
         self._push_restored_weights()
 
+    def _drop_questions(self) -> None:
+        """Gives up what is under way; what has not been trained will be asked again."""
+        for dispatcher in {self._dispatcher, self._evaluation_dispatcher}:
+            dispatcher.drop_all()
+        self._asked_until = self._next_question
+
     def _push_restored_weights(self) -> None:
         """What is under way was sampled by other weights."""
-        self._dispatcher.drop_all()
-        self._asked_until = self._next_question
+        self._drop_questions()
         for group in filter(None, (self.env_runner_group, self.eval_env_runner_group)):
             self._push_weights(group, force=True)

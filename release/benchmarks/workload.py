@@ -155,7 +155,7 @@ def our_rollout(
     settings = rollout_settings(workload, entropy_window=entropy_window, deterministic=deterministic)
     with QuestionLoop(handle.engine, handle.thread) as loop:
         loop.submit(range(workload.num_questions), envs, settings)
-        while loop.num_in_flight:
+        while loop.in_flight:
             loop.take()
     generated = {key: turns for env in envs for key, turns in env.generated.items()}
     check_lengths(workload, generated)

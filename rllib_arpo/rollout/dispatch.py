@@ -7,13 +7,13 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.rllib.env.env_runner_group import EnvRunnerGroup
 
-from rllib_arpo.rollout.questions import Rollout, RolloutError, SampledQuestion
+from rllib_arpo.rollout.fault_tolerance import restart_env_runner
+from rllib_arpo.rollout.questions import Ask, Rollout, RolloutError, SampledQuestion
 
 if TYPE_CHECKING:
     from rllib_arpo.arpo_config import ARPOConfig
@@ -30,14 +30,6 @@ POLL_S = 0.2
 ANSWER_TIMEOUT_S = 120.0
 #: The env runner in the driver's own process.
 LOCAL = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """A question that is to be sampled: its number among the training or among the evaluation questions."""
-
-    number: int
-    evaluation: bool
 
 
 class QuestionDispatcher:
@@ -98,7 +90,9 @@ class QuestionDispatcher:
     def drop_all(self) -> None:
         """Forgets every question that was asked and is not collected; the env runners give them up."""
         # By name `foreach_env_runner` would never call it on the local env runner.
-        self._group.foreach_env_runner(lambda runner: runner.drop_questions(), local_env_runner=self._is_local())
+        self._group.foreach_env_runner(
+            lambda runner: runner.drop_questions(), local_env_runner=self._is_local(), timeout_seconds=ANSWER_TIMEOUT_S
+        )
         self._waiting.clear()
         self._in_flight.clear()
         self._done.clear()
@@ -113,9 +107,11 @@ class QuestionDispatcher:
             return
         self._failures += 1
         if self._failures == MAX_FAILURES_IN_A_ROW:
+            self._failures = 0
             missing = len(self._waiting) + sum(map(len, self._in_flight.values()))
             raise RuntimeError(
-                f"Sampling failed {self._failures} times in a row; {missing} questions are missing. Last cause: {error}"
+                f"Sampling failed {MAX_FAILURES_IN_A_ROW} times in a row; {missing} questions are missing. "
+                f"Last cause: {error}"
             )
         logger.warning("An env runner failed (%s); its questions are sampled again.", error.splitlines()[0])
         self._wait_for_env_runners()
@@ -144,7 +140,8 @@ class QuestionDispatcher:
         During an update the driver hands out nothing, so an env runner that goes on meanwhile is given all.
         """
         num_envs = self._config.num_envs_per_env_runner
-        return math.inf if self._config.max_weight_lag else num_envs + (num_envs + 1) // 2
+        overlaps = self._config.max_weight_lag and not self._config.in_evaluation
+        return math.inf if overlaps else num_envs + (num_envs + 1) // 2
 
     def _call(self, shares: dict[int, list[Ask]], weight_version: int) -> list[tuple[int, Any]]:
         """(env runner, Rollout, RolloutError or exception) of every env runner that is called."""
@@ -169,27 +166,28 @@ class QuestionDispatcher:
     def _receive(self, runner: int, outcome: Rollout | RolloutError | Exception) -> str | None:
         """Takes an env runner's answer; returns what failed, if anything did."""
         if isinstance(outcome, RolloutError):
-            if not outcome.retry:
-                raise ValueError(outcome.message)
-            if self._is_local():
-                raise RuntimeError(outcome.message)
+            if not outcome.retry or self._is_local():
+                kind = RuntimeError if outcome.retry else ValueError
+                raise kind(outcome.message) from RuntimeError(outcome.traceback)
             return self._lose(runner, f"{outcome.message}\n{outcome.traceback}", restart=True)
         if isinstance(outcome, Exception):
-            return self._lose(runner, f"it died: {outcome}", restart=isinstance(outcome, TimeoutError))
-        self._metrics.append(outcome.metrics)
+            died = isinstance(outcome, ray.exceptions.ActorDiedError)
+            return self._lose(runner, f"{'it died: ' if died else ''}{outcome}", restart=not died)
+        if outcome.metrics is not None:
+            self._metrics.append(outcome.metrics)
         in_flight = self._in_flight[runner]
         for question in outcome.questions:
-            ask = Ask(question.number, question.evaluation)
-            if ask in in_flight:
-                in_flight.remove(ask)
-                self._done[ask] = question
+            if question.ask in in_flight:
+                in_flight.remove(question.ask)
+                self._done[question.ask] = question
         if outcome.questions:
             self._failures = 0
             self._heard[runner] = time.monotonic()
-        if len(in_flight) > outcome.num_in_flight:
-            # Restarted since, or it gave them up.
-            self._put_back(self._in_flight.pop(runner))
-        elif in_flight and (silence := time.monotonic() - self._heard[runner]) > self._patience_s:
+        if lost := [ask for ask in in_flight if ask not in outcome.in_flight]:
+            # The env runner was restarted meanwhile.
+            self._in_flight[runner] = in_flight = [ask for ask in in_flight if ask in outcome.in_flight]
+            self._put_back(lost)
+        if in_flight and (silence := time.monotonic() - self._heard[runner]) > self._patience_s:
             return self._lose(runner, f"no question has ended for {silence:.0f} s", restart=True)
         return None
 
@@ -202,8 +200,9 @@ class QuestionDispatcher:
         self._put_back(self._in_flight.pop(runner, []))
         manager = self._group._worker_manager
         if restart:
-            ray.kill(manager.actors()[runner], no_restart=False)
-        manager.set_actor_state(runner, healthy=False)
+            restart_env_runner(manager, runner)
+        else:
+            manager.set_actor_state(runner, healthy=False)
         return f"env runner {runner}: {cause}"
 
     def _wait_for_env_runners(self) -> None:

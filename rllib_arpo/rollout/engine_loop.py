@@ -6,10 +6,14 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from rllib_arpo.engine.engine import Engine, EngineEvent, EntropyReady, Finished, GenerationRequest
+
+#: Seconds after which a step (or the loading of weights, which may precede it) is taken for hung.
+STEP_TIMEOUT_S = 600.0
 
 OnEntropies = Callable[[np.ndarray], None]
 
@@ -38,6 +42,7 @@ class EngineLoop:
         self._submitted: list[GenerationRequest] = []
         self._cancelled: list[str] = []
         self._wake = asyncio.Event()
+        self._hangs = False
 
     async def __aenter__(self) -> EngineLoop:
         self._task = asyncio.create_task(self._run())
@@ -46,13 +51,15 @@ class EngineLoop:
     async def __aexit__(self, *_exc_info) -> None:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
-        await asyncio.get_running_loop().run_in_executor(self._executor, self._cancel_all)
+        if not self._hangs:
+            await self._in_engine_thread(self._cancel_all)
 
     async def generate(self, request: GenerationRequest, on_entropies: OnEntropies | None = None) -> Finished:
         """Generates one turn. Cancelling the coroutine cancels the request.
 
         Raises:
-            ValueError: the engine refuses this request; the others go on.
+            ValueError: the engine refuses this request, which says nothing about the others.
+            TimeoutError: the engine did not finish a step in time.
             Exception: whatever else the engine raised; it is then taken for dead.
         """
         future: asyncio.Future[Finished] = asyncio.get_running_loop().create_future()
@@ -69,8 +76,15 @@ class EngineLoop:
             self._wake.set()
             raise
 
+    async def _in_engine_thread(self, function: Callable[..., Any], *args: Any) -> Any:
+        try:
+            async with asyncio.timeout(STEP_TIMEOUT_S):
+                return await asyncio.get_running_loop().run_in_executor(self._executor, function, *args)
+        except TimeoutError:
+            self._hangs = True
+            raise TimeoutError(f"The engine has not finished a step within {STEP_TIMEOUT_S:g} s.") from None
+
     async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
         try:
             while True:
                 if not self._pending:
@@ -78,7 +92,7 @@ class EngineLoop:
                     await self._wake.wait()
                 submitted, self._submitted = self._submitted, []
                 cancelled, self._cancelled = self._cancelled, []
-                events, refused = await loop.run_in_executor(self._executor, self._advance, submitted, cancelled)
+                events, refused = await self._in_engine_thread(self._advance, submitted, cancelled)
                 for request_id, error in refused.items():
                     self._refuse(request_id, error)
                 for event in events:
@@ -115,7 +129,8 @@ class EngineLoop:
 
     def _dispatch(self, event: EngineEvent) -> None:
         pending = self._pending.get(event.request_id)
-        if pending is None:
+        # A request whose coroutine was cancelled is still pending until the coroutine has run.
+        if pending is None or pending.future.done():
             return
         if isinstance(event, EntropyReady):
             self._call_once(pending, event.entropies)
@@ -123,8 +138,7 @@ class EngineLoop:
         del self._pending[event.request_id]
         if event.finish_reason != "error":
             self._call_once(pending, event.entropies)
-        if not pending.future.done():
-            pending.future.set_result(event)
+        pending.future.set_result(event)
 
     @staticmethod
     def _call_once(pending: _Pending, entropies: np.ndarray) -> None:

@@ -30,6 +30,7 @@ from rllib_arpo.rollout.questions import QuestionLoop, Rollout, RolloutError, Sa
 from rllib_arpo.rollout.settings import RolloutSettings
 from rllib_arpo.weights import transfer_backend
 from rllib_arpo.weights.snapshot import WeightSnapshot, load_and_verify
+from rllib_arpo.weights.weight_sync import WeightSyncError
 
 if TYPE_CHECKING:
     from rllib_arpo.arpo_config import ARPOConfig
@@ -131,10 +132,11 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
         """
         try:
             # A runner of an evaluation group has nothing but the evaluation configuration.
-            self._submit(numbers, None, self.config.in_evaluation, weight_version)
-            self._submit(evaluation_numbers, None, True, weight_version)
+            self._submit(numbers, evaluation=self.config.in_evaluation, weight_version=weight_version)
+            self._submit(evaluation_numbers, evaluation=True, weight_version=weight_version)
             sampled = self._take(timeout_s)
-            return Rollout(sampled, self._questions.num_in_flight if self._questions else 0, self.metrics.reduce())
+            in_flight = frozenset(self._questions.in_flight if self._questions else ())
+            return Rollout(sampled, in_flight, self.metrics.reduce() if sampled else None)
         except Exception as error:
             # A ValueError is bad data or a bug in the environment: the same questions would raise it again.
             if isinstance(error, ValueError):
@@ -161,16 +163,16 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
         Raises:
             RuntimeError: the engine has other weights, or questions of `exchange` are under way.
         """
-        if self._questions is not None and self._questions.num_in_flight:
-            raise RuntimeError(f"Env runner {self.worker_index} is sampling {self._questions.num_in_flight} questions.")
-        self._submit(numbers, explore, evaluation, weight_version)
+        if self._questions is not None and self._questions.in_flight:
+            raise RuntimeError(f"Env runner {self.worker_index} has {len(self._questions.in_flight)} questions to do.")
+        self._submit(numbers, evaluation=evaluation, weight_version=weight_version, explore=explore)
         sampled: dict[int, SampledQuestion] = {}
         while len(sampled) < len(numbers):
             sampled |= {question.number: question for question in self._take(None)}
         return [sampled[number] for number in numbers]
 
     def _submit(
-        self, numbers: Sequence[int], explore: bool | None, evaluation: bool, weight_version: int | None
+        self, numbers: Sequence[int], *, evaluation: bool, weight_version: int | None, explore: bool | None = None
     ) -> None:
         if not numbers:
             return
@@ -193,7 +195,7 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
         except Exception:
             self.drop_questions()
             raise
-        if not self._questions.num_in_flight:
+        if not self._questions.in_flight:
             self._progress.end()
         self.num_env_steps_sampled_lifetime += sum(s.stats.num_turns for s in sampled)
         self._call_back(sampled)
@@ -268,13 +270,12 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
         """Has the engine compute with these weights, which it verifies; running requests go on with them.
 
         Returns:
-            What went wrong, in one sentence. RLlib lets an env runner exit on any exception, after which nobody knows
-            the cause.
+            In one sentence, why these weights are not right for the engine. An engine that is dead raises.
         """
         try:
             self._call_engine("wake_up")
             self._engine_thread.submit(load_and_verify, self.engine, snapshot, self.config.dtype).result()
-        except Exception as error:
+        except (ValueError, WeightSyncError) as error:
             return f"Env runner {self.worker_index} did not get the weights of version {snapshot.version}: {error}"
         self._weights_seq_no = snapshot.version
         return None
@@ -296,12 +297,16 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
             return f"Env runner {self.worker_index} failed in {method}: {error}"
         return None
 
-    def sleep(self, level: int) -> None:
-        """Gives the engine's GPU memory to the learner, until `load_weights` brings new ones."""
-        self._call_engine("sleep", level)
+    def sleep(self, level: int) -> str | None:
+        """Gives the engine's GPU memory to the learner, until `load_weights` brings new ones; returns an error."""
+        try:
+            self._call_engine("sleep", level)
+        except Exception as error:
+            return f"Env runner {self.worker_index} cannot sleep: {error}"
+        return None
 
     def weight_version(self) -> int:
-        """The version of the engine's weights; -1 before the first `load_weights`."""
+        """The version of the engine's weights; negative before the first `load_weights` (`Engine.weight_version`)."""
         return self.engine.weight_version
 
     def score(self, token_ids: list[int], temperature: float = 1.0) -> np.ndarray:

@@ -7,6 +7,7 @@ own.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import queue
 import threading
 from collections.abc import Callable, Sequence
@@ -26,6 +27,14 @@ from rllib_arpo.rollout.tree_sampler import TreeSampler
 
 
 @dataclass(frozen=True, slots=True)
+class Ask:
+    """A question that is to be sampled: its number among the training or among the evaluation questions."""
+
+    number: int
+    evaluation: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class SampledQuestion:
     """One question with its tree, as the driver gets it. `number` is the question's number in its task."""
 
@@ -34,6 +43,10 @@ class SampledQuestion:
     stats: QuestionStats
     evaluation: bool = False
 
+    @property
+    def ask(self) -> Ask:
+        return Ask(self.number, self.evaluation)
+
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
@@ -41,13 +54,13 @@ class Rollout:
 
     Attributes:
         questions: that have ended since the last time.
-        num_in_flight: questions that the env runner is still working on.
-        metrics: what callbacks logged meanwhile (the state of a `MetricsLogger`).
+        in_flight: questions that the env runner is still working on.
+        metrics: what callbacks logged meanwhile (the state of a `MetricsLogger`); None if no question has ended.
     """
 
     questions: list[SampledQuestion]
-    num_in_flight: int
-    metrics: dict[str, Any]
+    in_flight: frozenset[Ask]
+    metrics: dict[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +94,12 @@ class QuestionLoop:
         self._idle: dict[bool, asyncio.Queue[ForkableMultiAgentEnv]] = {}
         self._finished: queue.SimpleQueue[SampledQuestion | BaseException] = queue.SimpleQueue()
         self._error: BaseException | None = None
-        self._num_taken = self._num_submitted = 0
+        self.in_flight: set[Ask] = set()
+        """Questions that were submitted and not taken yet."""
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rollout", daemon=True)
         self._thread.start()
         self._ready.wait()
-
-    @property
-    def num_in_flight(self) -> int:
-        """Questions that were submitted and not taken yet."""
-        return self._num_submitted - self._num_taken
 
     def submit(
         self,
@@ -100,7 +109,7 @@ class QuestionLoop:
         *,
         evaluation: bool = False,
     ) -> None:
-        """Queues the questions with these numbers.
+        """Queues the questions with these numbers; those that are in flight already are not started again.
 
         Args:
             envs: the pool that the question's kind (training or evaluation) uses; the first call of a kind fixes it.
@@ -109,8 +118,9 @@ class QuestionLoop:
             self._idle[evaluation] = asyncio.Queue()
             for env in envs:
                 self._idle[evaluation].put_nowait(env)
-        self._num_submitted += len(numbers)
-        self._call(lambda: [self._group.create_task(self._answer(n, settings, evaluation)) for n in numbers])
+        asks = [ask for number in numbers if (ask := Ask(number, evaluation)) not in self.in_flight]
+        self.in_flight.update(asks)
+        self._call(lambda: [self._group.create_task(self._answer(ask, settings)) for ask in asks])
 
     def take(self, timeout_s: float | None = None) -> list[SampledQuestion]:
         """What has ended since the last call; waits up to `timeout_s` (None: for ever) while that is nothing.
@@ -119,7 +129,7 @@ class QuestionLoop:
             Exception: the error that ended the loop.
         """
         taken: list[SampledQuestion] = []
-        while self.num_in_flight and self._error is None:
+        while self.in_flight and self._error is None:
             try:
                 item = self._finished.get(timeout=0 if taken else timeout_s)
             except queue.Empty:
@@ -128,7 +138,7 @@ class QuestionLoop:
                 self._error = item
             else:
                 taken.append(item)
-                self._num_taken += 1
+                self.in_flight.remove(item.ask)
         if self._error is not None:
             raise self._error
         return taken
@@ -146,11 +156,10 @@ class QuestionLoop:
         self.stop()
 
     def _call(self, function: Callable[[], object]) -> None:
-        """Calls a function in the loop's thread; a loop that has ended has nothing left to do."""
-        try:
+        """Calls a function in the loop's thread."""
+        # A loop that is closed has nothing left to do: `take` tells why.
+        with contextlib.suppress(RuntimeError):
             self._event_loop.call_soon_threadsafe(function)
-        except RuntimeError:
-            assert not self._thread.is_alive()
 
     def _run(self) -> None:
         try:
@@ -168,19 +177,22 @@ class QuestionLoop:
             self._ready.set()
             await asyncio.Event().wait()
 
-    async def _answer(self, number: int, settings: RolloutSettings, evaluation: bool) -> None:
-        idle = self._idle[evaluation]
+    async def _answer(self, ask: Ask, settings: RolloutSettings) -> None:
+        idle = self._idle[ask.evaluation]
         env = await idle.get()
         sampler = TreeSampler(env, self._engine_loop, settings, self._engine.vocab_size, self._on_progress)
         try:
-            tree, counts = await sampler.sample(number, evaluation=evaluation)
+            tree, counts = await sampler.sample(ask.number, evaluation=ask.evaluation)
         except Exception as error:
             cause = _first(error)
-            cause.add_note(f"while sampling {'evaluation ' if evaluation else ''}question {number}")
+            if not hasattr(cause, "__notes__"):  # An engine's error reaches all questions.
+                cause.add_note(f"while sampling {'evaluation ' if ask.evaluation else ''}question {ask.number}")
             raise cause from error
         idle.put_nowait(env)
         self._on_progress(questions=1)
-        self._finished.put(SampledQuestion(number, tree_to_episode(tree), question_stats(tree, counts), evaluation))
+        self._finished.put(
+            SampledQuestion(ask.number, tree_to_episode(tree), question_stats(tree, counts), ask.evaluation)
+        )
 
 
 def _first(error: BaseException) -> BaseException:

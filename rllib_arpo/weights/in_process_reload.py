@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 import ray
 
+from rllib_arpo.rollout.fault_tolerance import restart_env_runner
 from rllib_arpo.weights.weight_sync import WeightSyncError
 
 if TYPE_CHECKING:
@@ -18,6 +20,11 @@ if TYPE_CHECKING:
     from rllib_arpo.weights.snapshot import WeightSnapshot
 
 T = TypeVar("T")
+
+logger = logging.getLogger("rllib_arpo")
+
+#: Seconds after which an env runner that loads weights is taken for hung.
+LOAD_TIMEOUT_S = 600.0
 
 
 class InProcessReload:
@@ -46,7 +53,14 @@ class InProcessReload:
         if behind:
             # Ray hands the env runners what a reference stands for.
             snapshot = self._publish(manager, behind)
-            check(manager.foreach_actor("load_weights", kwargs={"snapshot": snapshot}, remote_actor_ids=behind))
+            answers = manager.foreach_actor(
+                "load_weights", kwargs={"snapshot": snapshot}, remote_actor_ids=behind, timeout_seconds=LOAD_TIMEOUT_S
+            )
+            check(answers)
+            # An engine that died or hangs, unlike one that refuses the weights, works again when it is started anew.
+            for runner in set(behind) - {answer.actor_id for answer in answers if answer.ok}:
+                logger.warning("Env runner %d did not load the weights and is restarted.", runner)
+                restart_env_runner(manager, runner)
         return version
 
     def _publish(self, _manager: FaultTolerantActorManager, _runners: list[int]) -> ray.ObjectRef | WeightSnapshot:

@@ -34,6 +34,8 @@ class _VLLMTransfer(InProcessReload):
         answers = manager.foreach_actor("begin_transfer", kwargs={"shapes": shapes}, remote_actor_ids=runners)
         check(answers)
         actors = [manager.actors()[answer.actor_id] for answer in answers if answer.ok]
+        if not actors:
+            raise WeightSyncError(f"weight_sync={self.backend!r}: no env runner is left to take the weights.")
         transfer = partial(_transfer, backend=self.backend, actors=actors)
         snapshot = self._on_first_learner(transfer, timeout_s=TRANSFER_TIMEOUT_S)
         if isinstance(snapshot, str):
@@ -63,7 +65,6 @@ def _weights(learner: ARPOTorchLearner) -> dict[str, Any]:
 
 def _transfer(learner: ARPOTorchLearner, *, backend: str, actors: Sequence[ActorHandle]) -> WeightSnapshot | str:
     """Runs in the learner; what went wrong is a value, since an exception would end the actor."""
-    from rllib_arpo.engine.vllm.weight_transfer import send_weights
 
     def call(method: str, arguments: Sequence[dict[str, Any]]) -> None:
         errors = ray.get(
@@ -74,6 +75,8 @@ def _transfer(learner: ARPOTorchLearner, *, backend: str, actors: Sequence[Actor
 
     size = learner.config.engine_kwargs.get("tensor_parallel_size", 1)
     try:
+        from rllib_arpo.engine.vllm.weight_transfer import send_weights
+
         send_weights(backend, _weights(learner), call, [size] * len(actors))
     except Exception as error:
         return f"{type(error).__name__}: {error}"

@@ -118,7 +118,7 @@ def sample_questions():
         sampled: list[SampledQuestion] = []
         with ThreadPoolExecutor(1) as executor, QuestionLoop(engine, executor) as loop:
             loop.submit(numbers, envs, settings(**changes))
-            while loop.num_in_flight:
+            while loop.in_flight:
                 sampled += loop.take()
         return SampledQuestions(sampled)
 

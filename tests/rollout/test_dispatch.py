@@ -7,11 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from rllib_arpo.rollout import dispatch
+from rllib_arpo.rollout import dispatch, fault_tolerance
 from rllib_arpo.rollout.dispatch import QuestionDispatcher
-from rllib_arpo.rollout.questions import Rollout, RolloutError, SampledQuestion
+from rllib_arpo.rollout.questions import Ask, Rollout, RolloutError, SampledQuestion
 
 HANGS, SILENT, FORGETS = "does not answer", "finishes nothing", "has lost its questions"
+DIED_BEFORE = "was restarted before this call: has only its new questions"
 
 
 @dataclass
@@ -25,8 +26,11 @@ class FakeOutcome:
 
 @dataclass
 class FakeGroup:
-    """Env runners by script: `replies[runner]` has, per call, an exception (it died), HANGS, SILENT, FORGETS, a
-    RolloutError, a number of questions that end, or nothing more (all questions end)."""
+    """Env runners by script.
+
+    `replies[runner]` has, per call, an exception (it died), HANGS, SILENT, FORGETS, DIED_BEFORE, a RolloutError, a
+    number of questions that end, or nothing more (all questions end).
+    """
 
     replies: dict[int, list]
     clock: list[float]
@@ -57,8 +61,8 @@ class FakeGroup:
     def restore(self):
         self.healthy = set(self.replies)
 
-    def foreach_env_runner(self, function, local_env_runner):
-        assert not local_env_runner
+    def foreach_env_runner(self, function, local_env_runner, timeout_seconds):
+        assert (local_env_runner, timeout_seconds) == (False, dispatch.ANSWER_TIMEOUT_S)
         function(SimpleNamespace(drop_questions=lambda: self.calls.append("drop_questions")))
         self.questions = {runner: [] for runner in self.replies}
 
@@ -79,6 +83,8 @@ class FakeGroup:
         if isinstance(reply, Exception):
             self.healthy.discard(runner)
             held.clear()
+        if reply == DIED_BEFORE:
+            held[:] = [(n, False) for n in numbers]
         if isinstance(reply, Exception | RolloutError):
             return FakeOutcome(runner, reply)
         if reply == FORGETS:
@@ -87,7 +93,8 @@ class FakeGroup:
             self.clock[0] += 200.0
         ended = [held.pop(0) for _ in range(reply if isinstance(reply, int) else 0)]
         questions = [SampledQuestion(number, None, None, evaluation) for number, evaluation in ended]
-        return FakeOutcome(runner, Rollout(questions, len(held), {}))
+        in_flight = frozenset(Ask(number, evaluation) for number, evaluation in held)
+        return FakeOutcome(runner, Rollout(questions, in_flight, {}))
 
 
 @pytest.fixture
@@ -98,9 +105,12 @@ def make_group(monkeypatch):
 
     def make(replies, max_weight_lag=0) -> tuple[FakeGroup, QuestionDispatcher]:
         group = FakeGroup(replies, clock)
-        monkeypatch.setattr(dispatch.ray, "kill", lambda actor, no_restart: group.killed.append(actor))
+        monkeypatch.setattr(fault_tolerance.ray, "kill", lambda actor, no_restart: group.killed.append(actor))
         config = SimpleNamespace(
-            num_envs_per_env_runner=2, env_runner_restore_timeout_s=5.0, max_weight_lag=max_weight_lag
+            num_envs_per_env_runner=2,
+            env_runner_restore_timeout_s=5.0,
+            max_weight_lag=max_weight_lag,
+            in_evaluation=False,
         )
         return group, QuestionDispatcher(group, config, question_deadline_s=10.0, restore=group.restore)
 
@@ -178,6 +188,23 @@ def test_questions_that_an_env_runner_no_longer_has_are_asked_again(make_group):
     group, dispatcher = make_group({1: [FORGETS]})
     assert sample(dispatcher, range(2)) == [0, 1]
     assert group.asked == [(1, [0, 1]), (1, [0, 1])]
+
+
+def test_an_env_runner_that_was_restarted_meanwhile_is_asked_only_what_it_lost(make_group):
+    """It died during an update with questions 2 and 3 and has come back before anyone noticed."""
+    group, dispatcher = make_group({1: [2, DIED_BEFORE]}, max_weight_lag=1)
+    dispatcher.ask(range(4))
+    assert [q.number for q in dispatcher.collect([0, 1], weight_version=3)] == [0, 1]
+    dispatcher.ask(range(4, 6))
+    assert [q.number for q in dispatcher.collect([2, 3, 4, 5], weight_version=3)] == [2, 3, 4, 5]
+    assert group.asked == [(1, [0, 1, 2, 3]), (1, [4, 5]), (1, [2, 3])]
+
+
+def test_after_three_failures_the_next_attempt_has_three_again(make_group):
+    _, dispatcher = make_group({1: [RuntimeError("out of memory")] * 4})
+    with pytest.raises(RuntimeError, match="failed 3 times in a row"):
+        sample(dispatcher, range(2))
+    assert [q.number for q in dispatcher.collect(range(2), weight_version=3)] == [0, 1]
 
 
 def test_questions_of_an_env_runner_that_died_unnoticed_are_asked_again(make_group):

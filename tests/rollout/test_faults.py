@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import time
@@ -68,7 +69,7 @@ def sample(tmp_path, monkeypatch):
         config = settings(num_rollouts=M, num_initial_rollouts=2, max_context_tokens=4096, max_response_tokens=2000)
         with ThreadPoolExecutor(1) as thread, QuestionLoop(engine, thread) as loop:
             loop.submit(range(QUESTIONS), [ToolEnv(env_config) for _ in range(2)], replace(config, **changes))
-            while loop.num_in_flight:
+            while loop.in_flight:
                 sampled += loop.take()
                 during()
         return sampled
@@ -120,7 +121,8 @@ def test_a_tool_process_that_is_killed_again_and_again_comes_back(sample):
         process = shared_worker("import math")._process
         if process is not None and process.pid not in killed:
             killed.append(process.pid)
-            os.kill(process.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # It has just ended by itself.
+                os.kill(process.pid, signal.SIGKILL)
 
     sampled = sample(during=kill)
     endings(sampled)
