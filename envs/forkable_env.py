@@ -88,8 +88,12 @@ class ForkableMultiAgentEnv(MultiAgentEnv):
         Called while the parent's next turn is being generated, never during its `step_agent`: the parent's state is
         exactly the one after its last tool response.
 
+        With `deterministic` or `budget_allocation="ranked"` the sampler decides later. It then forks a placeholder at
+        once ("0@1": agent "0" at the node below turn 1), which never acts, and the children are forked from that.
+        Placeholders live until the next `reset`.
+
         Args:
-            parent: a living agent.
+            parent: a living agent, or a placeholder.
             child: the id of the new agent.
 
         Returns:

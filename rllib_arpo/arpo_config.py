@@ -40,7 +40,12 @@ class ARPOConfig(AlgorithmConfig):
         if algo_class is None:
             from rllib_arpo.arpo import ARPO as algo_class
         super().__init__(algo_class=algo_class)
-        # language_model()
+        self._set_language_model_defaults()
+        self._set_adaptive_rollout_defaults()
+        self._set_training_defaults()
+        self._set_rllib_defaults()
+
+    def _set_language_model_defaults(self) -> None:
         self.model_name_or_path: str | None = None
         self.dtype = "bfloat16"
         self.max_context_tokens = 4096
@@ -50,7 +55,8 @@ class ARPOConfig(AlgorithmConfig):
         self.weight_sync = "auto"
         self.sleep_level = 0
         self.lora: dict[str, Any] | None = None
-        # adaptive_rollout()
+
+    def _set_adaptive_rollout_defaults(self) -> None:
         self.num_rollouts = 16
         self.num_initial_rollouts = 8
         self.branching = "threshold"
@@ -71,7 +77,8 @@ class ARPOConfig(AlgorithmConfig):
         self.deadline_reward: float | None = None
         self.max_weight_lag = 0
         self.deterministic = False
-        # training()
+
+    def _set_training_defaults(self) -> None:
         self.lr = 1e-6
         self.questions_per_batch = 128
         self.questions_per_minibatch = 16
@@ -96,7 +103,6 @@ class ARPOConfig(AlgorithmConfig):
         self.adam_betas = (0.9, 0.95)
         self.weight_decay = 0.0
         self.learner_num_threads: int | None = None
-        self._set_rllib_defaults()
 
     def _set_rllib_defaults(self) -> None:
         """What differs from RLlib's own defaults, and what `debugging()` sets."""

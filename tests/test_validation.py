@@ -40,9 +40,21 @@ def test_the_baselines_are_valid(model_folder, config_class):
         ({"branch_width": 0}, "branch_width=0: must be an integer >= 1."),
         ({"entropy_window": 0}, "entropy_window=0: must be an integer >= 1."),
         ({"num_rollouts": 2.5}, "num_rollouts=2.5: must be an integer >= 1."),
-        ({"temperature": 0}, "temperature=0: must be a number > 0."),
-        ({"clip_low": -0.1}, "clip_low=-0.1: must be a number >= 0."),
-        ({"dual_clip": 1.0}, "dual_clip=1.0: must be a number > 1."),
+        ({"temperature": 0}, "temperature=0: must be a finite number > 0."),
+        ({"clip_low": -0.1}, "clip_low=-0.1: must be a finite number >= 0."),
+        ({"dual_clip": 1.0}, "dual_clip=1.0: must be a finite number > 1."),
+        ({"deadline_reward": float("inf")}, "deadline_reward=inf: must be a finite number."),
+        ({"question_deadline_s": float("inf")}, "question_deadline_s=inf: must be a finite number > 0."),
+        ({"temperature": float("nan")}, "temperature=nan: must be a finite number > 0."),
+        ({"branch_base_probability": 1.5}, "branch_base_probability=1.5: must be a number in [0, 1]."),
+        ({"branch_base_probability": None}, "branch_base_probability=None: must be a number in [0, 1]."),
+        ({"branch_threshold": "high"}, "branch_threshold='high': must be a finite number."),
+        ({"random_fork_probability": "x"}, "random_fork_probability='x': must be a number in [0, 1]."),
+        ({"grad_clip": 0}, "grad_clip=0: must be a finite number > 0."),
+        ({"adam_betas": (0.9, 1.0)}, "adam_betas=(0.9, 1.0): must be two numbers in [0, 1)."),
+        ({"adam_betas": 0.9}, "adam_betas=0.9: must be two numbers in [0, 1)."),
+        ({"seed": -1}, "seed=-1: must be an integer >= 0."),
+        ({"seed": 0.5}, "seed=0.5: must be an integer >= 0."),
         (
             {"branching": "entropy"},
             "branching='entropy': must be one of 'threshold', 'probability', 'random', 'never'.",
@@ -54,6 +66,11 @@ def test_the_baselines_are_valid(model_folder, config_class):
             "random_fork_probability=None: branching='random' needs a probability; it has no default.",
         ),
         ({"max_weight_lag": 1}, "max_weight_lag=1: needs num_env_runners >= 1."),
+        (
+            {"max_weight_lag": 1, "num_env_runners": 1, "deterministic": True},
+            "deterministic=True: with max_weight_lag=1 new weights arrive in the middle of trajectories, so that "
+            "trees depend on timing.",
+        ),
         (
             {"weight_sync": "rdma"},
             "weight_sync='rdma': must be one of 'auto', 'in_process_reload', 'nccl', 'ipc'.",
@@ -107,7 +124,13 @@ def test_the_baselines_are_valid(model_folder, config_class):
             {"engine": "vllm", "engine_kwargs": {"tensor_parallel_size": 1.5}},
             "engine_kwargs['tensor_parallel_size']=1.5: must be an integer >= 1.",
         ),
+        (
+            {"engine": "vllm", "engine_kwargs": {"logprobs_mode": "raw_logits"}},
+            "engine_kwargs may not set 'logprobs_mode': it follows from the configuration.",
+        ),
         ({"sleep_level": 3}, "sleep_level=3: must be one of 0, 1, 2."),
+        ({"sleep_level": True}, "sleep_level=True: must be one of 0, 1, 2."),
+        ({"deterministic": 1}, "deterministic=1: must be one of True, False."),
         (
             {"engine": "vllm", "sleep_level": 1},
             "sleep_level=1: the engines have no GPU to share; set num_gpus_per_env_runner.",
@@ -171,6 +194,43 @@ def test_unknown_key_in_evaluation_config(model_folder):
     assert message(config) == "evaluation_config: 'temperatur' is no key of ARPOConfig. Did you mean 'temperature'?"
 
 
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        (
+            {"engine": "vllm"},
+            "evaluation_config: engine='vllm': evaluation has the engines of training, with engine='scripted'; set "
+            "evaluation_num_env_runners >= 1.",
+        ),
+        (
+            {"dtype": "float16"},
+            "evaluation_config: dtype='float16': evaluation has the engines of training, with dtype='float32'; set "
+            "evaluation_num_env_runners >= 1.",
+        ),
+        (
+            {"max_context_tokens": 2048},
+            "evaluation_config: max_context_tokens=2048: evaluation has the engines of training, with "
+            "max_context_tokens=1024; set evaluation_num_env_runners >= 1.",
+        ),
+    ],
+)
+def test_evaluation_on_the_engines_of_training_has_no_engine_of_its_own(model_folder, override, expected):
+    config = small_config(model_folder).evaluation(evaluation_config=override)
+    assert message(config) == expected
+    config.evaluation(evaluation_num_env_runners=1).validate()
+
+
+def test_evaluation_may_read_less(model_folder):
+    small_config(model_folder).evaluation(evaluation_config={"max_context_tokens": 512}).validate()
+
+
+def test_none_where_it_means_off(model_folder):
+    config = small_config(model_folder)
+    config.update_from_dict({"grad_clip": None, "seed": None, "adam_betas": [0, 0.99], "deadline_reward": None})
+    config.log_gradients = False
+    config.validate()
+
+
 def test_unknown_key_of_the_environment(model_folder):
     config = small_config(model_folder).environment(env_config={"max_tool_cals": 3})
     assert "max_tool_cals" in message(config)
@@ -186,19 +246,30 @@ def test_prompt_longer_than_the_context(model_folder):
     assert "max_context_tokens" in message(config)
 
 
-def test_not_a_causal_language_model(tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "vit"}))
+@pytest.mark.parametrize(
+    ("model_config", "architecture"),
+    [
+        ({"model_type": "vit"}, "not stated"),
+        ({"model_type": "llama"}, "not stated"),
+        ({"model_type": "bert", "architectures": ["BertForMaskedLM"]}, "BertForMaskedLM"),
+    ],
+)
+def test_not_a_causal_language_model(tmp_path, model_config, architecture):
+    (tmp_path / "config.json").write_text(json.dumps(model_config))
     assert message(small_config(str(tmp_path))) == (
-        f"model_name_or_path={str(tmp_path)!r}: a 'vit' model is not a causal language model."
+        f"model_name_or_path={str(tmp_path)!r} is not a causal language model: its architecture is {architecture}."
     )
 
 
 def test_a_folder_that_holds_no_model(tmp_path):
-    assert message(small_config(str(tmp_path))).startswith(f"model_name_or_path={str(tmp_path)!r}: cannot be read as")
+    expected = f"model_name_or_path={str(tmp_path)!r} is neither a folder with a Hugging Face model nor the id of one"
+    assert message(small_config(str(tmp_path))).startswith(expected)
 
 
 def test_missing_hub_model():
-    assert message(small_config("nobody/no-such-model")).startswith("model_name_or_path='nobody/no-such-model': cannot")
+    assert message(small_config("nobody/no-such-model")).startswith(
+        "model_name_or_path='nobody/no-such-model' is neither"
+    )
 
 
 def questions_from(model: str, path: str) -> ARPOConfig:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from pathlib import Path
 
 _NAMED_AT_MOST = 5
 
@@ -16,6 +18,9 @@ def causal_lm_config(model_name_or_path: str):
     from transformers import AutoConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+    looks_like_path = model_name_or_path.startswith((".", "~", os.sep)) or model_name_or_path.count("/") > 1
+    if looks_like_path and not Path(model_name_or_path).is_dir():
+        raise ValueError(f"model_name_or_path={model_name_or_path!r}: no such folder.")
     try:
         config = AutoConfig.from_pretrained(model_name_or_path)
     except (OSError, ValueError) as error:

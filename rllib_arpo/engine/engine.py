@@ -12,6 +12,8 @@ from typing import Protocol
 
 import numpy as np
 
+UNKNOWN_WEIGHTS = -1
+"""`Engine.weight_version` of weights not known to be a learner's: those of the start, or that failed a check."""
 NO_WEIGHTS = -2
 """`Engine.weight_version` while the engine has no weights: they were dropped and not replaced yet."""
 
@@ -110,8 +112,7 @@ class Engine(Protocol):
     vocab_size: int
     """V: the width of the logits."""
     weight_version: int
-    """Version of the weights in use; -1 for weights that are not known to be a learner's: those of the start;
-    `NO_WEIGHTS` for none."""
+    """Version of the weights in use; `UNKNOWN_WEIGHTS` where it is not known, `NO_WEIGHTS` where there are none."""
     has_model: bool
     """Whether `score` computes with the weights that `update_weights` was given; a scripted engine has no model."""
 

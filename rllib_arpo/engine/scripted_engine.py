@@ -11,6 +11,7 @@ import numpy as np
 
 from rllib_arpo.engine.engine import (
     NO_WEIGHTS,
+    UNKNOWN_WEIGHTS,
     EngineConfig,
     EngineEvent,
     EntropyReady,
@@ -93,7 +94,7 @@ class ScriptedEngine:
         options = dict(config.engine_kwargs)
         script = options.pop("script", None)
         self.vocab_size: int = options.pop("vocab_size", 256)
-        self.weight_version = -1
+        self.weight_version = UNKNOWN_WEIGHTS
         self.weights: dict[str, np.ndarray] = {}
         self.submitted: list[GenerationRequest] = []
         self.cancelled: list[str] = []

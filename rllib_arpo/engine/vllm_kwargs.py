@@ -5,6 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+FROM_CONFIGURATION = frozenset(
+    {
+        "model",
+        "dtype",
+        "max_model_len",
+        "seed",
+        "logprobs_mode",
+        "scheduling_policy",
+        "logits_processors",
+        "weight_transfer_config",
+    }
+)
+"""Names that follow from the configuration."""
+
 _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "pipeline_parallel_size": (
         (1,),
@@ -25,6 +39,9 @@ _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
 
 def check_vllm_kwargs(engine_kwargs: Mapping[str, Any]) -> None:
     """Raises ValueError, naming the key, for what an engine of ARPO cannot do."""
+    for name in engine_kwargs:
+        if name in FROM_CONFIGURATION:
+            raise ValueError(f"engine_kwargs may not set {name!r}: it follows from the configuration.")
     for name, (allowed, reason) in _REFUSED.items():
         value = engine_kwargs.get(name, allowed[0])
         if value not in allowed:

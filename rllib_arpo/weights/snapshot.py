@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rllib_arpo.engine.engine import UNKNOWN_WEIGHTS
 from rllib_arpo.weights.weight_sync import WeightSyncError
 
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ PROBE_TOLERANCES = {"float32": 1e-3, "float64": 1e-3, "float16": 1.0, "bfloat16"
 Random tokens are unlikely ones, whose large logits round coarsely. SmolLM2-135M, largest over 40 probes: 2e-4 in
 float32, 0.6 in float16, 0.8 in bfloat16; a head of other weights is off by several nats.
 """
-UNVERIFIED = -1
-"""`Engine.weight_version` of weights that are not known to be the learner's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ def load_and_verify(engine: Engine, snapshot: WeightSnapshot, dtype: str) -> Non
 
     Raises:
         ValueError: the names or shapes are wrong; nothing was loaded.
-        WeightSyncError: the log-probs differ; the engine's version is `UNVERIFIED`.
+        WeightSyncError: the log-probs differ; the engine's version is `UNKNOWN_WEIGHTS`.
     """
     if snapshot.weights is None:
         engine.end_transfer(snapshot.version)
@@ -69,7 +68,7 @@ def load_and_verify(engine: Engine, snapshot: WeightSnapshot, dtype: str) -> Non
     difference = float(np.abs(computed - snapshot.probe_log_probs).max(initial=0.0))
     # NaN is not within any tolerance.
     if not difference <= PROBE_TOLERANCES[dtype]:
-        engine.weight_version = UNVERIFIED
+        engine.weight_version = UNKNOWN_WEIGHTS
         raise WeightSyncError(
             f"the engine's log-probs of a probe differ by {difference:.3g} nats from the learner's, more than "
             f"{PROBE_TOLERANCES[dtype]:g} ({dtype}): it does not compute with the learner's weights"

@@ -1,4 +1,4 @@
-"""The tree estimator's expected gradient against the exact policy gradient (docs/design.md, "Theory to test against").
+"""The tree estimator's expected gradient against the exact policy gradient (docs/design.md, "Theory").
 
 Every tree that the rollout can sample is enumerated with its probability, so the expectations are exact; the layout,
 the weights, the attribution and the fork decision are the project's own functions.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Iterable
 
 from vllm import EngineArgs, SamplingParams
 from vllm.config import VllmConfig
@@ -13,7 +12,7 @@ from vllm.sampling_params import RequestOutputKind
 
 from rllib_arpo.core.entropy import ENTROPY_ESTIMATORS
 from rllib_arpo.engine.engine import EngineConfig, GenerationRequest
-from rllib_arpo.engine.vllm_kwargs import check_vllm_kwargs
+from rllib_arpo.engine.vllm_kwargs import FROM_CONFIGURATION, check_vllm_kwargs
 
 ENTROPY_PROCESSOR = "rllib_arpo.engine.vllm.entropy_processor:EntropyProcessor"
 ENTROPY_PROCESSOR_V2 = "rllib_arpo.engine.vllm.entropy_processor_v2:EntropyProcessorV2"
@@ -38,7 +37,8 @@ def engine_args(config: EngineConfig) -> EngineArgs:
     }
     if config.weight_transfer is not None:
         ours["weight_transfer_config"] = {"backend": config.weight_transfer}
-    _check_engine_kwargs(config.engine_kwargs, taken=ours.keys())
+    assert ours.keys() <= FROM_CONFIGURATION
+    _check_engine_kwargs(config.engine_kwargs)
     defaults = {"enable_prefix_caching": True, "disable_log_stats": True, "use_tqdm_on_load": False}
     if current_platform.is_cpu():
         defaults |= {
@@ -72,12 +72,10 @@ def choose_entropy_processor(config: VllmConfig) -> None:
         config.model_config.logits_processors = [ENTROPY_PROCESSOR_V2]
 
 
-def _check_engine_kwargs(engine_kwargs: dict, taken: Iterable[str]) -> None:
+def _check_engine_kwargs(engine_kwargs: dict) -> None:
     check_vllm_kwargs(engine_kwargs)
     known = [field.name for field in dataclasses.fields(EngineArgs)]
     for name in engine_kwargs:
-        if name in taken:
-            raise ValueError(f"engine_kwargs may not set {name!r}: it follows from the configuration.")
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             raise ValueError(

@@ -25,6 +25,7 @@ from vllm.usage.usage_lib import UsageContext
 from rllib_arpo.engine.checkpoint_names import causal_lm_config, check_shapes, expected_shapes
 from rllib_arpo.engine.engine import (
     NO_WEIGHTS,
+    UNKNOWN_WEIGHTS,
     EngineConfig,
     EngineEvent,
     EntropyReady,
@@ -91,7 +92,7 @@ class VLLMEngine:
             ValueError: the model is missing or not a causal LM, or `engine_kwargs` has a key that is not to be set.
         """
         self.vocab_size = int(causal_lm_config(config.model_name_or_path).get_text_config().vocab_size)
-        self.weight_version = -1
+        self.weight_version = UNKNOWN_WEIGHTS
         self._config = config
         self._running: dict[str, _Running] = {}
         self._held: list[EngineEvent] = []

@@ -1,0 +1,52 @@
+"""What `ARPOConfig.validate()` checks: everything, before any actor starts, in one sentence that names the key."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ray.tune.registry import ENV_CREATOR, _global_registry
+
+from rllib_arpo.envs.registry import ENVIRONMENTS, register_envs, validate_env_config
+from rllib_arpo.rollout.make_env import ENV_CONFIG_KEYS, complete_env_config
+from rllib_arpo.validation.combinations import check_evaluation, check_overlap, check_tree, check_update
+from rllib_arpo.validation.engine import check_engine, check_model
+from rllib_arpo.validation.keys import check_keys
+from rllib_arpo.validation.resources import actor_bundles, check_cluster_resources
+
+if TYPE_CHECKING:
+    from rllib_arpo.arpo_config import ARPOConfig
+
+__all__ = ["check_cluster_resources", "validate"]
+
+
+def validate(config: ARPOConfig) -> None:
+    """Checks `config`.
+
+    Raises:
+        ValueError: one sentence naming the key.
+    """
+    check_keys(config, defaults=type(config)())
+    check_tree(config)
+    check_overlap(config)
+    check_update(config)
+    check_engine(config)
+    check_evaluation(config)
+    check_model(config.model_name_or_path, config.max_context_tokens)
+    _check_env(config)
+    if not config.in_evaluation:
+        check_cluster_resources(actor_bundles(config))
+
+
+def _check_env(config: ARPOConfig) -> None:
+    if config.env is None:
+        raise ValueError("env is required: call .environment('ToolMath-v0', env_config={...}).")
+    for key in ENV_CONFIG_KEYS:
+        if config.env_config.get(key, getattr(config, key)) != getattr(config, key):
+            raise ValueError(f"env_config[{key!r}] contradicts {key}={getattr(config, key)!r}: set {key} alone.")
+    if not isinstance(config.env, str):
+        return
+    if config.env in ENVIRONMENTS:
+        register_envs()  # Again: Tune forgets the names when Ray is shut down.
+    if not _global_registry.contains(ENV_CREATOR, config.env):
+        raise ValueError(f"env={config.env!r} is not registered: import its module, or call ray.tune.register_env.")
+    validate_env_config(config.env, complete_env_config(config))
