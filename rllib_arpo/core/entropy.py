@@ -32,27 +32,25 @@ def token_entropy(logits: Tensor, temperature: float = 1.0) -> Tensor:
     if temperature <= 0.0:
         raise ValueError(f"token_entropy needs a temperature above 0, got {temperature}")
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    log_probs = torch.log_softmax(logits / temperature, dim=-1)
+    return exact_entropy(torch.log_softmax(logits / temperature, dim=-1))
+
+
+def exact_entropy(log_probs: Tensor) -> Tensor:
+    """`-sum p ln p` over the whole vocabulary: [..., V] -> [...], nats; differentiable."""
     # 0 * ln 0 is 0 here: a finite stand-in for -inf keeps value and gradient free of NaN.
     log_probs = log_probs.clamp(min=torch.finfo(log_probs.dtype).min)
     return -(log_probs.exp() * log_probs).sum(dim=-1)
 
 
-def exact_entropy(probabilities: Tensor) -> Tensor:
-    """`-sum p ln p` over the whole vocabulary: [..., V] -> [...], nats."""
-    # `entr` is -x ln x, and 0 at 0.
-    return torch.special.entr(probabilities).sum(dim=-1)
-
-
-def top_k_entropy(probabilities: Tensor) -> Tensor:
-    """The authors' variant: `-sum p ln p` over the `TOP_K` largest probabilities only, which are not renormalised.
+def top_k_entropy(log_probs: Tensor) -> Tensor:
+    """The authors' variant: `-sum p ln p` over the `TOP_K` likeliest tokens only, which are not renormalised.
 
     Never above the exact entropy, and blind to a flat tail: [..., V] -> [...], nats.
     """
-    return exact_entropy(probabilities.topk(min(TOP_K, probabilities.shape[-1]), dim=-1, sorted=False).values)
+    return exact_entropy(log_probs.topk(min(TOP_K, log_probs.shape[-1]), dim=-1, sorted=False).values)
 
 
-#: name -> `(probabilities [..., V] at the sampling temperature) -> [...] nats`.
+#: name -> `(log-probs [..., V] at the sampling temperature) -> [...] nats`.
 ENTROPY_ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {"exact": exact_entropy, "top_k": top_k_entropy}
 
 

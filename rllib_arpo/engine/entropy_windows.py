@@ -52,7 +52,8 @@ def open_window(key: int, size: int, estimator: str, *, temperature: float, num_
 def measure(rows: Iterable[tuple[int, EntropyWindow, int]], logits: torch.Tensor) -> None:
     """Puts the entropy of the next token into every window that has room for it; nothing waits for the device.
 
-    H = -sum_v p(v) ln p(v), p = softmax(logits / temperature); the sum is over what the window's estimator counts.
+    H = -sum_v p(v) ln p(v), p = softmax(logits / temperature); the sum is over what the window's estimator counts
+    (`core/entropy.py`).
 
     Args:
         rows: (row of `logits`, window, number of tokens generated so far).
@@ -62,10 +63,11 @@ def measure(rows: Iterable[tuple[int, EntropyWindow, int]], logits: torch.Tensor
     for start in range(0, len(unfinished), _ROWS_AT_ONCE):
         indices, windows, places = zip(*unfinished[start : start + _ROWS_AT_ONCE], strict=True)
         temperatures = _on_device([window.temperature for window in windows], logits.device)
-        scaled = logits[_on_device(indices, logits.device)] / temperatures[:, None]
-        probabilities = scaled.softmax(dim=-1, dtype=torch.float32)
+        # In place where it can be: of a large vocabulary, fresh memory costs more than the arithmetic.
+        scaled = logits[_on_device(indices, logits.device)].div_(temperatures[:, None])
+        log_probs = scaled.log_softmax(dim=-1, dtype=torch.float32)
         estimators = {window.estimator for window in windows}
-        entropies = {name: ENTROPY_ESTIMATORS[name](probabilities).unbind() for name in estimators}
+        entropies = {name: ENTROPY_ESTIMATORS[name](log_probs).unbind() for name in estimators}
         for i, (window, place) in enumerate(zip(windows, places, strict=True)):
             # A prompt that is computed in chunks is seen once per chunk; the last one counts.
             window.entropies[place] = entropies[window.estimator][i]

@@ -25,7 +25,7 @@ MAX_FAILURES_IN_A_ROW = 3
 #: Seconds beyond a question's deadline without a finished question after which an env runner is taken for hung.
 HANG_SLACK_S = 300.0
 #: An env runner answers the driver at once when a question has ended, else after so many seconds.
-POLL_S = 0.2
+POLL_S = 0.5
 #: Seconds after which an env runner that does not answer at all is taken for hung.
 ANSWER_TIMEOUT_S = 120.0
 #: The env runner in the driver's own process.
@@ -54,8 +54,12 @@ class QuestionDispatcher:
         self._patience_s = question_deadline_s + HANG_SLACK_S
         self._waiting: deque[Ask] = deque()
         self._in_flight: dict[int, list[Ask]] = {}
+        self._calls: dict[ray.ObjectRef, int] = {}
+        """Calls that are not answered yet -> env runner; one for each at a time."""
         self._heard: dict[int, float] = {}
         """Env runner -> when it last finished a question, or began to have some."""
+        self._called: dict[int, float] = {}
+        """Env runner -> when it was called last."""
         self._done: dict[Ask, SampledQuestion] = {}
         self._failures = 0
         self._metrics: list[dict[str, Any]] = []
@@ -93,15 +97,14 @@ class QuestionDispatcher:
         self._group.foreach_env_runner(
             lambda runner: runner.drop_questions(), local_env_runner=self._is_local(), timeout_seconds=ANSWER_TIMEOUT_S
         )
-        self._waiting.clear()
-        self._in_flight.clear()
-        self._done.clear()
+        for container in (self._waiting, self._in_flight, self._calls, self._done):
+            container.clear()
 
     def _exchange(self, weight_version: int) -> None:
-        """One round: new questions go to the env runners, finished ones come back, failures are dealt with."""
-        shares = self._share_out()
-        error = None if shares else "no env runner is healthy"
-        for runner, outcome in self._call(shares, weight_version) if shares else ():
+        """New questions go to the env runners that can be called; what others answer is taken in."""
+        answers = self._answers(self._share_out(), weight_version)
+        error = None if answers or self._calls else "no env runner is healthy"
+        for runner, outcome in answers:
             error = self._receive(runner, outcome) or error
         if error is None:
             return
@@ -117,10 +120,11 @@ class QuestionDispatcher:
         self._wait_for_env_runners()
 
     def _share_out(self) -> dict[int, list[Ask]]:
-        """Env runner -> new questions for it; every healthy env runner that has questions has an entry."""
+        """Env runner -> new questions for it, of those that can be called now and have any question."""
         runners = [LOCAL] if self._is_local() else self._group.healthy_env_runner_ids()
         for runner in self._in_flight.keys() - set(runners):
-            self._put_back(self._in_flight.pop(runner))
+            self._forget(runner)
+        runners = [runner for runner in runners if runner not in self._calls.values()]
         room = self._room()
         shares: dict[int, list[Ask]] = {runner: [] for runner in runners}
         while self._waiting and runners:
@@ -135,33 +139,35 @@ class QuestionDispatcher:
         return {runner: share for runner, share in shares.items() if self._in_flight.get(runner)}
 
     def _room(self) -> float:
-        """How many questions an env runner is given at a time: its environments' and a few in reserve.
+        """How many questions an env runner is given at a time.
 
         During an update the driver hands out nothing, so an env runner that goes on meanwhile is given all.
         """
-        num_envs = self._config.num_envs_per_env_runner
         overlaps = self._config.max_weight_lag and not self._config.in_evaluation
-        return math.inf if overlaps else num_envs + (num_envs + 1) // 2
+        return math.inf if overlaps else self._config.num_envs_per_env_runner
 
-    def _call(self, shares: dict[int, list[Ask]], weight_version: int) -> list[tuple[int, Any]]:
-        """(env runner, Rollout, RolloutError or exception) of every env runner that is called."""
-        kwargs = [
-            {
-                "numbers": [ask.number for ask in share if not ask.evaluation],
-                "evaluation_numbers": [ask.number for ask in share if ask.evaluation],
-                "weight_version": weight_version,
-                "timeout_s": POLL_S,
-            }
-            for share in shares.values()
-        ]
+    def _answers(self, shares: dict[int, list[Ask]], weight_version: int) -> list[tuple[int, Any]]:
+        """Calls these env runners and waits until one of all that were called has answered.
+
+        Returns:
+            (env runner, Rollout, RolloutError or exception) of those that have.
+        """
+        arguments = {runner: _arguments(share, weight_version) for runner, share in shares.items()}
         if self._is_local():
-            return [(LOCAL, self._group.local_env_runner.exchange(**arguments)) for arguments in kwargs]
-        # `foreach_env_runner` drops failed calls in silence; the actor manager below it returns their errors.
-        outcomes = self._group._worker_manager.foreach_actor(
-            "exchange", kwargs=kwargs, remote_actor_ids=list(shares), timeout_seconds=ANSWER_TIMEOUT_S
-        )
-        answers = {outcome.actor_id: outcome.get() for outcome in outcomes}
-        return [(runner, answers.get(runner, TimeoutError("it does not answer"))) for runner in shares]
+            return [(runner, self._group.local_env_runner.exchange(**kwargs)) for runner, kwargs in arguments.items()]
+        actors = self._group._worker_manager.actors()
+        for runner, kwargs in arguments.items():
+            self._calls[actors[runner].exchange.remote(**kwargs)] = runner
+            self._called[runner] = time.monotonic()
+        if not self._calls:
+            return []
+        calls = list(self._calls)
+        ray.wait(calls, timeout=ANSWER_TIMEOUT_S)
+        ready, _ = ray.wait(calls, num_returns=len(calls), timeout=0)
+        answers = [(self._calls.pop(call), _outcome(call)) for call in ready]
+        limit = time.monotonic() - ANSWER_TIMEOUT_S
+        silent = [call for call, runner in self._calls.items() if self._called[runner] < limit]
+        return answers + [(self._calls.pop(call), TimeoutError("it does not answer")) for call in silent]
 
     def _receive(self, runner: int, outcome: Rollout | RolloutError | Exception) -> str | None:
         """Takes an env runner's answer; returns what failed, if anything did."""
@@ -191,13 +197,18 @@ class QuestionDispatcher:
             return self._lose(runner, f"no question has ended for {silence:.0f} s", restart=True)
         return None
 
+    def _forget(self, runner: int) -> None:
+        """An env runner is out of service; its questions go to others."""
+        self._put_back(self._in_flight.pop(runner, []))
+        self._calls = {call: other for call, other in self._calls.items() if other != runner}
+
     def _put_back(self, asks: list[Ask]) -> None:
         """Questions that were lost go before all others."""
         self._waiting.extendleft(reversed(asks))
 
     def _lose(self, runner: int, cause: str, *, restart: bool) -> str:
         """Puts an env runner's questions back, in front; with `restart` has Ray start it and its engine anew."""
-        self._put_back(self._in_flight.pop(runner, []))
+        self._forget(runner)
         manager = self._group._worker_manager
         if restart:
             restart_env_runner(manager, runner)
@@ -215,3 +226,20 @@ class QuestionDispatcher:
 
     def _is_local(self) -> bool:
         return self._group.num_remote_env_runners() == 0
+
+
+def _arguments(share: Sequence[Ask], weight_version: int) -> dict[str, Any]:
+    """Of `ARPOEnvRunner.exchange`."""
+    return {
+        "numbers": [ask.number for ask in share if not ask.evaluation],
+        "evaluation_numbers": [ask.number for ask in share if ask.evaluation],
+        "weight_version": weight_version,
+        "timeout_s": POLL_S,
+    }
+
+
+def _outcome(call: ray.ObjectRef) -> Rollout | RolloutError | Exception:
+    try:
+        return ray.get(call)
+    except ray.exceptions.RayError as error:
+        return error

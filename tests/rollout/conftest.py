@@ -90,18 +90,27 @@ class SampledQuestions:
         return [q.stats.path_tokens for q in sorted(self.questions, key=lambda q: q.number)]
 
 
-class _OneSlowQuestion(ScriptedEnv):
-    """The delays hold for `slow_question` only, if there is one; every question has a prompt of its own."""
+class _ManyQuestions(ScriptedEnv):
+    """Every question has a prompt of its own.
+
+    env_config: `slow_question`: the only one for which the delays hold; `delay_per_token`: seconds that a tool takes
+    for each token of the turn that calls it.
+    """
 
     def __init__(self, env_config):
         super().__init__(env_config)
         self._all_delays = self.delays
         self._slow = env_config.get("slow_question")
+        self._delay_per_token = env_config.get("delay_per_token", 0.0)
 
     def reset(self, *, seed=None, options=None):
         result = super().reset(seed=seed, options=options)
         self.delays = self._all_delays if self._slow in (None, self.question) else {}
         return result
+
+    async def step_agent(self, agent_id, token_ids):
+        await asyncio.sleep(self._delay_per_token * len(token_ids))
+        return await super().step_agent(agent_id, token_ids)
 
     def prompt(self):
         return [*super().prompt(), self.question]
@@ -114,7 +123,7 @@ def sample_questions():
     def run(numbers, env_config, num_envs=2, **changes) -> SampledQuestions:
         policy = RandomPolicy(VOCAB_SIZE, replies=[[7, TOOL], [8, 8, 8, TOOL], [9, ANSWER], [7, 7, ANSWER]])
         engine = ScriptedEngine(EngineConfig("none", engine_kwargs={"script": policy.reply, "vocab_size": VOCAB_SIZE}))
-        envs = [_OneSlowQuestion(env_config) for _ in range(num_envs)]
+        envs = [_ManyQuestions(env_config) for _ in range(num_envs)]
         sampled: list[SampledQuestion] = []
         with ThreadPoolExecutor(1) as executor, QuestionLoop(engine, executor) as loop:
             loop.submit(numbers, envs, settings(**changes))

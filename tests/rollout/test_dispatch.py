@@ -6,22 +6,28 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import pytest
+import ray
 
 from rllib_arpo.rollout import dispatch, fault_tolerance
 from rllib_arpo.rollout.dispatch import QuestionDispatcher
 from rllib_arpo.rollout.questions import Ask, Rollout, RolloutError, SampledQuestion
 
+DIES = ray.exceptions.RayActorError(error_msg="out of memory")
 HANGS, SILENT, FORGETS = "does not answer", "finishes nothing", "has lost its questions"
 DIED_BEFORE = "was restarted before this call: has only its new questions"
 
 
-@dataclass
-class FakeOutcome:
-    actor_id: int
-    value: object
+class FakeCall:
+    """A call that is answered with `outcome`, or never."""
 
-    def get(self):
-        return self.value
+    def __init__(self, outcome):
+        self.outcome = outcome
+
+
+def fake_get(call):
+    if isinstance(call.outcome, Exception):
+        raise call.outcome
+    return call.outcome
 
 
 @dataclass
@@ -52,7 +58,11 @@ class FakeGroup:
         return sorted(self.healthy)
 
     def actors(self):
-        return {runner: runner for runner in self.replies}
+        return {runner: self._actor(runner) for runner in self.replies}
+
+    def _actor(self, runner):
+        exchange = SimpleNamespace(remote=lambda **kwargs: FakeCall(self._call(runner, **kwargs)))
+        return SimpleNamespace(runner=runner, exchange=exchange)
 
     def set_actor_state(self, runner, healthy):
         self.healthy.discard(runner)
@@ -66,11 +76,6 @@ class FakeGroup:
         function(SimpleNamespace(drop_questions=lambda: self.calls.append("drop_questions")))
         self.questions = {runner: [] for runner in self.replies}
 
-    def foreach_actor(self, func, *, kwargs, remote_actor_ids, timeout_seconds):
-        assert (func, timeout_seconds) == ("exchange", dispatch.ANSWER_TIMEOUT_S)
-        outcomes = [self._call(r, **k) for r, k in zip(remote_actor_ids, kwargs, strict=True)]
-        return [outcome for outcome in outcomes if outcome is not None]
-
     def _call(self, runner, numbers, evaluation_numbers, weight_version, timeout_s):
         assert (weight_version, timeout_s) == (3, dispatch.POLL_S)
         if numbers or evaluation_numbers:
@@ -79,14 +84,14 @@ class FakeGroup:
         held += [(n, False) for n in numbers] + [(n, True) for n in evaluation_numbers]
         reply = self.replies[runner].pop(0) if self.replies[runner] else len(held)
         if reply == HANGS:
-            return None
+            return HANGS
         if isinstance(reply, Exception):
             self.healthy.discard(runner)
             held.clear()
         if reply == DIED_BEFORE:
             held[:] = [(n, False) for n in numbers]
         if isinstance(reply, Exception | RolloutError):
-            return FakeOutcome(runner, reply)
+            return reply
         if reply == FORGETS:
             held.clear()
         if reply == SILENT:
@@ -94,18 +99,26 @@ class FakeGroup:
         ended = [held.pop(0) for _ in range(reply if isinstance(reply, int) else 0)]
         questions = [SampledQuestion(number, None, None, evaluation) for number, evaluation in ended]
         in_flight = frozenset(Ask(number, evaluation) for number, evaluation in held)
-        return FakeOutcome(runner, Rollout(questions, in_flight, {}))
+        return Rollout(questions, in_flight, {})
 
 
 @pytest.fixture
 def make_group(monkeypatch):
     clock = [0.0]
+
+    def wait(calls, num_returns=1, timeout=None):
+        ready = [call for call in calls if call.outcome is not HANGS]
+        clock[0] += 0.0 if ready else timeout + 1
+        return ready, [call for call in calls if call.outcome is HANGS]
+
+    monkeypatch.setattr(dispatch.ray, "wait", wait)
+    monkeypatch.setattr(dispatch.ray, "get", fake_get)
     monkeypatch.setattr(dispatch.time, "sleep", lambda seconds: None)
     monkeypatch.setattr(dispatch.time, "monotonic", lambda: clock[0])
 
     def make(replies, max_weight_lag=0) -> tuple[FakeGroup, QuestionDispatcher]:
         group = FakeGroup(replies, clock)
-        monkeypatch.setattr(fault_tolerance.ray, "kill", lambda actor, no_restart: group.killed.append(actor))
+        monkeypatch.setattr(fault_tolerance.ray, "kill", lambda actor, no_restart: group.killed.append(actor.runner))
         config = SimpleNamespace(
             num_envs_per_env_runner=2,
             env_runner_restore_timeout_s=5.0,
@@ -127,7 +140,7 @@ def sample(dispatcher: QuestionDispatcher, numbers, evaluation=False) -> list[in
 def test_questions_are_shared_out(make_group):
     group, dispatcher = make_group({1: [], 2: []})
     assert sample(dispatcher, range(5)) == [0, 1, 2, 3, 4]
-    assert group.asked == [(1, [0, 2, 4]), (2, [1, 3])]
+    assert group.asked == [(1, [0, 2]), (2, [1, 3]), (1, [4])]
 
 
 def test_fewer_questions_than_env_runners(make_group):
@@ -137,16 +150,10 @@ def test_fewer_questions_than_env_runners(make_group):
 
 
 def test_who_is_quick_gets_more(make_group):
-    """Three at a time, two environments and one in reserve; env runner 2 ends one question a round."""
+    """Two at a time, one per environment; env runner 2 ends one question a round."""
     group, dispatcher = make_group({1: [], 2: [1, 1, 1, 1]})
-    assert sample(dispatcher, range(12)) == list(range(12))
-    assert group.asked == [
-        (1, [0, 2, 4]),
-        (2, [1, 3, 5]),
-        (1, [6, 7, 8]),
-        (2, [9]),
-        (1, [10, 11]),
-    ]
+    assert sample(dispatcher, range(9)) == list(range(9))
+    assert group.asked == [(1, [0, 2]), (2, [1, 3]), (1, [4, 5]), (2, [6]), (1, [7, 8])]
 
 
 def test_env_runners_that_go_on_during_the_update_are_given_all(make_group):
@@ -162,11 +169,11 @@ def test_evaluation_goes_first_and_has_numbers_of_its_own(make_group):
     dispatcher.ask(range(4))
     assert sample(dispatcher, [0, 1], evaluation=True) == [0, 1]
     assert [q.number for q in dispatcher.collect(range(4), weight_version=3)] == [0, 1, 2, 3]
-    assert group.asked == [(1, [0], [0, 1]), (1, [1, 2, 3])]
+    assert group.asked == [(1, [], [0, 1]), (1, [0, 1]), (1, [2, 3])]
 
 
 def test_only_the_questions_of_a_dead_env_runner_are_asked_again(make_group):
-    group, dispatcher = make_group({1: [], 2: [RuntimeError("killed")]})
+    group, dispatcher = make_group({1: [], 2: [DIES]})
     assert sample(dispatcher, range(4)) == [0, 1, 2, 3]
     assert group.asked == [(1, [0, 2]), (2, [1, 3]), (1, [1]), (2, [3])]
 
@@ -201,7 +208,7 @@ def test_an_env_runner_that_was_restarted_meanwhile_is_asked_only_what_it_lost(m
 
 
 def test_after_three_failures_the_next_attempt_has_three_again(make_group):
-    _, dispatcher = make_group({1: [RuntimeError("out of memory")] * 4})
+    _, dispatcher = make_group({1: [DIES] * 4})
     with pytest.raises(RuntimeError, match="failed 3 times in a row"):
         sample(dispatcher, range(2))
     assert [q.number for q in dispatcher.collect(range(2), weight_version=3)] == [0, 1]
@@ -230,7 +237,7 @@ def test_bad_data_is_raised_at_once(make_group):
 
 
 def test_three_failures_in_a_row_name_the_cause(make_group):
-    _, dispatcher = make_group({1: [RuntimeError("out of memory")] * 3})
+    _, dispatcher = make_group({1: [DIES] * 3})
     with pytest.raises(
         RuntimeError, match=r"failed 3 times in a row; 2 questions are missing. Last cause: .*out of memory"
     ):
@@ -238,8 +245,7 @@ def test_three_failures_in_a_row_name_the_cause(make_group):
 
 
 def test_failures_that_are_not_in_a_row_do_not_add_up(make_group):
-    dies = RuntimeError("killed")
-    _, dispatcher = make_group({1: [dies, dies, 2, dies, dies]})
+    _, dispatcher = make_group({1: [DIES, DIES, 2, DIES, DIES]})
     assert sample(dispatcher, range(2)) == [0, 1]
     assert sample(dispatcher, range(2, 4)) == [2, 3]
 
@@ -251,4 +257,4 @@ def test_dropped_questions_can_be_asked_again(make_group):
     dispatcher.drop_all()
     assert group.calls == ["drop_questions"]
     assert sample(dispatcher, range(1, 3)) == [1, 2]
-    assert group.asked == [(1, [0, 1, 2]), (1, [1, 2])]
+    assert group.asked == [(1, [0, 1]), (1, [1, 2])]

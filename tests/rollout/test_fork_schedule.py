@@ -121,15 +121,3 @@ def test_seeds_differ_in_every_argument_and_fit_into_63_bits():
     assert len(set(seeds)) == len(seeds)
     assert all(0 <= seed < 2**63 for seed in seeds)
     assert request_seed(3, 5, "2.0.1", 4) == request_seed(3, 5, "2.0.1", 4)
-
-
-def test_lengths_are_those_of_one_question_at_a_time(sample_questions):
-    """No bias to short trajectories or quick questions: with seeds the trees are the same one at a time, slowly."""
-    numbers = list(range(12))
-    delays = {(str(i), turn): 0.02 * ((i + turn) % 3) for i in range(4) for turn in range(5)}
-    common = {"deterministic": True, "num_rollouts": 4, "num_initial_rollouts": 2}
-    together = sample_questions(numbers, {"delays": delays}, num_envs=5, **common)
-    alone = sample_questions(numbers, {}, num_envs=1, **common)
-    assert sorted(together.finished) == alone.finished == numbers
-    assert together.lengths() == alone.lengths()
-    assert len(set(together.lengths())) > 3

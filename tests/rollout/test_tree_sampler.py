@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 from rllib_arpo.core.tree import StopReason
-from rllib_arpo.engine.engine import GenerationRequest
-from rllib_arpo.engine.scripted_engine import ScriptedReply
+from rllib_arpo.engine.engine import EngineConfig, EntropyReady, GenerationRequest
+from rllib_arpo.engine.scripted_engine import ScriptedEngine, ScriptedReply
+from rllib_arpo.rollout.engine_loop import EngineLoop
 from tests.helpers.scripted_env import ANSWER, PROMPT, TOOL
 
 LOW, HIGH = 1.0, 3.0
@@ -230,46 +232,42 @@ def test_random_rule_ignores_the_entropy(sample_tree):
     assert list(sampled.shape()) == ["0", "0.0"]
 
 
-def test_trajectories_do_not_wait_for_a_slow_tool_of_another():
-    """Three trajectories with one slow tool: the others end long before it answers."""
-    from concurrent.futures import ThreadPoolExecutor
+def test_trajectories_do_not_wait_for_a_slow_tool_of_another(sample_tree):
+    """The tool of "0" takes half a second; the others submit all their turns meanwhile."""
+    script = {
+        PROMPT: tool(10),
+        (*PROMPT, 10, TOOL, 50, 0): tool(20),
+        (*PROMPT, 10, TOOL, 50, 0, 20, TOOL, 50, 1): answer(30),
+    }
+    sampled = sample_tree(script, {"delays": {("0", 0): 0.5}}, num_rollouts=3, num_initial_rollouts=3)
+    assert [r.request_id for r in sampled.engine.submitted] == [
+        "0/0/0", "0/1/0", "0/2/0", "0/1/1", "0/2/1", "0/1/2", "0/2/2", "0/0/1", "0/0/2",
+    ]  # fmt: skip
 
-    from rllib_arpo.engine.engine import EngineConfig
-    from rllib_arpo.engine.scripted_engine import ScriptedEngine
-    from rllib_arpo.rollout.engine_loop import EngineLoop
 
-    engine = ScriptedEngine(EngineConfig("none", engine_kwargs={"script": lambda *_: answer(7)}))
-    finished: list[str] = []
+def test_a_cancelled_request_forks_nothing():
+    """Its entropies arrive in the engine step after the deadline, before its coroutine has seen the cancellation."""
+    engine = ScriptedEngine(EngineConfig("none", engine_kwargs={"script": lambda *_: ScriptedReply([7] * 1000)}))
+    forks = []
 
     async def main():
         with ThreadPoolExecutor(1) as executor:
             async with EngineLoop(engine, executor) as loop:
-
-                async def one(name: str, delay: float):
-                    await asyncio.sleep(delay)
-                    await loop.generate(GenerationRequest(name, [1], max_tokens=5))
-                    finished.append(name)
-
-                await asyncio.gather(one("slow", 0.3), one("a", 0.0), one("b", 0.01))
+                request = GenerationRequest("cancelled", [1], max_tokens=1000, entropy_window=2)
+                task = asyncio.create_task(loop.generate(request, forks.append))
+                while "cancelled" not in loop._pending:
+                    await asyncio.sleep(0)
+                task.cancel()
+                # What a step brings before the task has run:
+                loop._dispatch(EntropyReady("cancelled", np.zeros(2, np.float32)))
+                await asyncio.gather(task, return_exceptions=True)
 
     asyncio.run(main())
-    assert finished == ["a", "b", "slow"]
-
-
-def test_requests_say_what_is_to_be_measured(sample_tree):
-    sampled = sample_tree({PROMPT: answer(10)}, entropy_window=3, entropy_estimator="top_k", num_rollouts=1)
-    (request,) = sampled.engine.submitted
-    assert (request.entropy_window, request.entropy_estimator) == (3, "top_k")
+    assert forks == []
 
 
 def test_a_refused_request_fails_alone():
     """The engine refuses a prompt of another vocabulary; the request beside it goes on."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    from rllib_arpo.engine.engine import EngineConfig
-    from rllib_arpo.engine.scripted_engine import ScriptedEngine
-    from rllib_arpo.rollout.engine_loop import EngineLoop
-
     engine = ScriptedEngine(EngineConfig("none", engine_kwargs={"script": lambda *_: answer(7)}))
     submit = engine.submit
 
