@@ -7,7 +7,7 @@ import itertools
 from typing import Any
 
 import numpy as np
-from bench import SMOLLM2, Bench, EngineHandle, alternate, median, rounded, timed
+from bench import SMOLLM2, Bench, EngineHandle, alternate, best, median, rounded, timed
 from workload import Workload, our_rollout
 
 from rllib_arpo.engine.engine import Finished, GenerationRequest
@@ -18,8 +18,11 @@ TEMPERATURES = (0.7, 1.0)
 
 
 def overhead(bench: Bench) -> dict[str, Any]:
-    """The fraction of tokens per second that a window of 16 of 256 tokens costs against a window of 0."""
-    trajectories, repeats = bench.pick(full=(16, 5), quick=(8, 3), tiny=(1, 1))
+    """The fraction of tokens per second that a window of 16 of 256 tokens costs against a window of 0.
+
+    Of the best repeat of each side: the figure is smaller than what other work on a machine does to a repeat.
+    """
+    trajectories, repeats = bench.pick(full=(16, 5), quick=(8, 4), tiny=(1, 1))
     work = Workload(
         turn_tokens=bench.pick(full=256, quick=256, tiny=32),
         num_questions=4 if bench.size == "full" else 1,
@@ -38,17 +41,19 @@ def overhead(bench: Bench) -> dict[str, Any]:
     sides = {"with_window": lambda _: speed(ENTROPY_WINDOW), "without_window": lambda _: speed(0)}
     speeds = alternate(sides, repeats, warm_up=False)
     lost = [1 - a / b for a, b in zip(speeds["with_window"], speeds["without_window"], strict=True)]
+    of_best = 1 - best(speeds["with_window"]) / best(speeds["without_window"])
     detail = {
         "sides": ["with_window_tokens_per_s", "without_window_tokens_per_s"],
         **{f"{name}_tokens_per_s": rounded(values, 1) for name, values in speeds.items()},
-        "fraction_lost": rounded(lost),
+        "fraction_lost_by_repeat": rounded(lost),
+        "median_fraction_lost": round(median(lost), 4),
         "entropy_window": ENTROPY_WINDOW,
         "generated_tokens": work.turn_tokens,
         "sequences": work.num_questions * work.num_trajectories,
         "model": bench.model_name(SMOLLM2),
         "repeats": repeats,
     }
-    return {OVERHEAD: median(lost), f"{OVERHEAD}_detail": detail}
+    return {OVERHEAD: of_best, f"{OVERHEAD}_detail": detail}
 
 
 def max_error(bench: Bench) -> dict[str, Any]:

@@ -168,7 +168,7 @@ def longtail(bench: Bench) -> dict[str, Any]:
     log-probs."""
     name = bench.pick(full=SMOLLM2, quick=SMALL_LLAMA, tiny=SMALL_LLAMA)
     handle = bench.engine(name)
-    workload = Workload(turn_tokens=bench.pick(full=16, quick=8, tiny=4))
+    workload = Workload(turn_tokens=bench.pick(full=16, quick=6, tiny=4))
     median_s = segment_decode_s(handle, workload)
     workloads = [
         dataclasses.replace(workload, seed=s, median_latency_s=median_s)
@@ -188,7 +188,7 @@ def instant(bench: Bench) -> dict[str, Any]:
     """Tools that answer at once."""
     name = bench.pick(full=SMOLLM2, quick=SMALL_LLAMA, tiny=SMALL_LLAMA)
     handle = bench.engine(name)
-    workload = Workload(turn_tokens=bench.pick(full=32, quick=16, tiny=4))
+    workload = Workload(turn_tokens=bench.pick(full=32, quick=12, tiny=4))
     segment_decode_s(handle, workload)  # warms up
     workloads = [dataclasses.replace(workload, seed=seed) for seed in range(bench.pick(full=5, quick=5, tiny=1))]
     both = {INSTANT: (f"logprobs={LOGPROBS} on every token", LOGPROBS), "nologprobs": ("no log-probs", None)}

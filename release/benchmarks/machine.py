@@ -5,6 +5,10 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +38,18 @@ def versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return installed
+
+
+def command(arguments: Sequence[str] | None) -> str:
+    """The command line that measures again."""
+    return shlex.join(["python", "release/benchmarks/rollout.py", *(sys.argv[1:] if arguments is None else arguments)])
+
+
+def commit() -> str | None:
+    """The commit that is measured, with "-dirty" where files differ from it; None outside a git checkout."""
+    describe = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    done = subprocess.run(describe, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or None
 
 
 def load() -> float:

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import Bench
-from machine import load, machine, versions
+from machine import command, commit, load, machine, versions
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ BENCHMARKS = (
     Benchmark("scaling:scaling", ("scaling_4", "driver_ms_per_question")),
     Benchmark("weight_lag:weight_lag", ("lag1_speedup",), full_only=True),
 )
-#: What the issue asks of each figure.
+#: What each figure should reach.
 TARGETS = {
     "raw_vllm_ratio": ">= 0.95",
     "lockstep_ratio_longtail": ">= 1.8",
@@ -147,7 +147,14 @@ def _sides(detail: dict[str, Any]) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     args = parse_args(arguments)
-    results: dict[str, Any] = {"size": args.size, "machine": machine(), "versions": versions(), "load": load()}
+    results: dict[str, Any] = {
+        "size": args.size,
+        "command": command(arguments),
+        "commit": commit(),
+        "machine": machine(),
+        "versions": versions(),
+        "load": load(),
+    }
     print("\n".join(f"{name}: {value}" for name, value in results.items()), flush=True)
     with tempfile.TemporaryDirectory(prefix="rollout-benchmark-") as scratch, contextlib.ExitStack() as stack:
         bench = Bench(Path(scratch), args.size)
@@ -168,6 +175,5 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    # Before torch starts its threads: Ray's workers and the learner share the cores with the engine.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     sys.exit(main())

@@ -28,8 +28,9 @@ _ATTENTION_KEYS = ("attn_logit_softcapping", "attention_chunk_size", "alibi")
 _CHECK_END = (7, 7, 7, 7, 6, 6, 7)
 _CHECK_POSITIONS = (0, 1, 2, 3, 4, 5, 4)
 _CHECK_PATHS = ((0, 1, 2, 3, 4, 5), (0, 1, 2, 3, 6))
-#: Largest difference of fp32 log-probs between the tree pass and the model's own forward pass, nats.
-_CHECK_TOLERANCE = 1e-3
+#: Largest difference of fp32 log-probs between the tree pass and the model's own forward pass, nats. Rounding alone
+#: gives up to 4e-3 on unlikely tokens (SmolLM2, one thread); a token that attends to a wrong one gives far more.
+_CHECK_TOLERANCE = 2e-2
 
 
 def load_causal_lm(model_name_or_path: str, dtype: torch.dtype) -> PreTrainedModel:
