@@ -14,11 +14,11 @@ import numpy as np
 from models import endless_llama, endless_smollm2
 
 SMOLLM2 = "SmolLM2-135M-Instruct, fp32"
-SMALL_LLAMA = "random Llama (hidden 512, 8 layers, V = 8192), fp32"
+SMALL_LLAMA = "random Llama (hidden 384, 6 layers, V = 8192), fp32"
 TINY_LLAMA = "random Llama (hidden 64, 2 layers, V = 300), fp32"
 MAKERS: dict[str, Callable[[Path], str]] = {
     SMOLLM2: endless_smollm2,
-    SMALL_LLAMA: lambda folder: endless_llama(folder, hidden_size=512, num_layers=8, vocab_size=8192),
+    SMALL_LLAMA: lambda folder: endless_llama(folder, hidden_size=384, num_layers=6, vocab_size=8192),
     TINY_LLAMA: lambda folder: endless_llama(folder, hidden_size=64, num_layers=2, vocab_size=300),
 }
 MAX_CONTEXT_TOKENS = 2048

@@ -168,7 +168,7 @@ def longtail(bench: Bench) -> dict[str, Any]:
     log-probs."""
     name = bench.pick(full=SMOLLM2, quick=SMALL_LLAMA, tiny=SMALL_LLAMA)
     handle = bench.engine(name)
-    workload = Workload(turn_tokens=bench.pick(full=16, quick=6, tiny=4))
+    workload = Workload(turn_tokens=bench.pick(full=16, quick=5, tiny=4))
     median_s = segment_decode_s(handle, workload)
     workloads = [
         dataclasses.replace(workload, seed=s, median_latency_s=median_s)

@@ -40,6 +40,7 @@ from rllib_arpo.engine.vllm.arguments import (
     sampling_params,
     token_prompt,
 )
+from rllib_arpo.engine.vllm.sampled_log_probs import skip_ranks
 from rllib_arpo.engine.vllm.threads import cpu_threads
 
 _KEYS = itertools.count()
@@ -103,6 +104,7 @@ class VLLMEngine:
         # With worker processes there is none in this one.
         self._owns_process_group = torch.distributed.is_initialized() and not others_process_group
         _LIVE_ENGINES.add(self)
+        self._llm.collective_rpc(skip_ranks)
         self._warm_up()
 
     def _build(self, arguments: EngineArgs) -> LLMEngine:
