@@ -1,5 +1,7 @@
 """vLLM's weight transfer but for what happens on the GPU: ranks, order of the steps, the whole way on a CPU."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import ray
@@ -134,7 +136,11 @@ def test_the_whole_way_through_ray(model_folder):
         num_cpus=2,
         include_dashboard=False,
         log_to_driver=False,
-        runtime_env={"worker_process_setup_hook": cpu_transfer.register},
+        # The hook is read before Ray hands the driver's module path to a worker.
+        runtime_env={
+            "worker_process_setup_hook": cpu_transfer.register,
+            "env_vars": {"PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+        },
     )
     try:
         config = small_config(model_folder, engine="vllm", kv_cache_memory_bytes=16 << 20)
