@@ -14,11 +14,11 @@ from rllib_arpo.learner.llm_rl_module import LLMRLModule
 from rllib_arpo.weights import WEIGHT_SYNCS
 from rllib_arpo.weights.snapshot import WeightSnapshot, load_and_verify, probe_tokens
 from rllib_arpo.weights.weight_sync import WeightSyncError
+from tests.engine import cpu_transfer
 from tests.engine.conftest import ENGINE_KWARGS, run_one
 from tests.helpers.configs import small_config
 from tests.helpers.models import tiny_model
 from tests.helpers.weights import engine_log_probs, learner_log_probs
-from tests.weights import cpu_transfer
 
 PROMPT = [10 + i % 40 for i in range(70)]
 
