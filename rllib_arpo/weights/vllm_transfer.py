@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.rllib.core import DEFAULT_MODULE_ID
 
-from rllib_arpo.weights.in_process_reload import InProcessReload, check
+from rllib_arpo.weights.snapshot_sync import SnapshotSync, check
 from rllib_arpo.weights.weight_sync import WeightSyncError
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 TRANSFER_TIMEOUT_S = 600.0
 
 
-class _VLLMTransfer(InProcessReload):
-    """A `WeightSync` on CUDA devices, for env runners in processes of their own; the engines must be idle.
+class _VLLMTransfer(SnapshotSync):
+    """Between CUDA devices, for env runners in processes of their own; the engines must be idle.
 
     The snapshot that env runners load has no weights: when it comes, they have arrived.
     """
