@@ -6,9 +6,9 @@ finished, `cancel` what is no longer wanted. Nothing here imports vLLM.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -162,3 +162,21 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Frees the engine's memory and processes; can be called twice."""
+
+
+class TransferEngine(Engine, Protocol):
+    """An engine that can take its weights from the learner's GPU (`EngineConfig.weight_transfer`)."""
+
+    def begin_transfer(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Gets ready for weights of these names and shapes. Until `end_transfer` nothing may be sampled.
+
+        Raises:
+            ValueError: a name is missing or unknown, or a shape is wrong; the engine goes on with its old weights.
+            RuntimeError: requests are running: between two steps of the transfer they would see part of the weights.
+        """
+
+    def transfer_weights(self, method: str, arguments: dict[str, Any]) -> None:
+        """One step of the transfer: calls a method of that name of the engine's workers."""
+
+    def end_transfer(self, version: int) -> None:
+        """The weights have come; drops what was computed with the old ones."""

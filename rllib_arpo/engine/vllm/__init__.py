@@ -17,7 +17,7 @@ os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 from vllm.platforms import current_platform
 
 if current_platform.is_cpu():
-    # vLLM compiles the rank of the sampled token, which nobody reads here: a C++ compiler and up to 17 s at start-up.
+    # vLLM compiles small functions one by one: that takes a C++ compiler and up to 17 s at start-up.
     current_platform.simple_compile_backend = "eager"
     # Else several workers need a NUMA node each. Which cores they run on is Ray's matter, or the user's.
     os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")

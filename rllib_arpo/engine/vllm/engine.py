@@ -75,7 +75,7 @@ _LIVE_ENGINES: weakref.WeakSet[VLLMEngine] = weakref.WeakSet()
 
 
 class VLLMEngine:
-    """An engine on vLLM. Must be built, stepped and closed by one thread.
+    """A `TransferEngine` on vLLM. Must be built, stepped and closed by one thread.
 
     Log-probs and entropies are of the distribution that is sampled from, `softmax(logits / temperature)` in float32;
     for greedy requests (temperature 0) at temperature 1.
@@ -167,12 +167,6 @@ class VLLMEngine:
         self._drop_computed(version)
 
     def begin_transfer(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Gets ready for weights that come by vLLM's weight transfer. Until `end_transfer` nothing may be sampled.
-
-        Raises:
-            ValueError: a name is missing or unknown, or a shape is wrong; the engine goes on with its old weights.
-            RuntimeError: requests are running: between two steps of the transfer they would see part of the weights.
-        """
         self._check_awake()
         if self._running:
             raise RuntimeError(f"Weights cannot be transferred while {len(self._running)} requests are running.")
@@ -180,11 +174,9 @@ class VLLMEngine:
         self.weight_version = NO_WEIGHTS
 
     def transfer_weights(self, method: str, arguments: dict[str, Any]) -> None:
-        """One step of the transfer: calls a method of that name of vLLM's workers."""
         self._llm.collective_rpc(method, kwargs=arguments)
 
     def end_transfer(self, version: int) -> None:
-        """The weights have come; drops what was computed with the old ones."""
         self._drop_computed(version)
 
     def _check_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
