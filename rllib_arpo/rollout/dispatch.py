@@ -124,12 +124,12 @@ class QuestionDispatcher:
         runners = [LOCAL] if self._is_local() else self._group.healthy_env_runner_ids()
         for runner in self._in_flight.keys() - set(runners):
             self._forget(runner)
-        runners = [runner for runner in runners if runner not in self._calls.values()]
-        room = self._room()
-        shares: dict[int, list[Ask]] = {runner: [] for runner in runners}
+        called, room = set(self._calls.values()), self._room()
+        shares: dict[int, list[Ask]] = {runner: [] for runner in runners if runner not in called}
         while self._waiting and runners:
-            runner = min(runners, key=lambda r: len(self._in_flight.setdefault(r, [])))
-            if len(self._in_flight[runner]) >= room:
+            runner = min(runners, key=lambda r: (len(self._in_flight.setdefault(r, [])), r in called))
+            # Who has least is waited for, else the one that happens to be free would get everything.
+            if runner in called or len(self._in_flight[runner]) >= room:
                 break
             if not self._in_flight[runner]:
                 self._heard[runner] = time.monotonic()

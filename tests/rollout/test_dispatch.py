@@ -14,14 +14,19 @@ from rllib_arpo.rollout.questions import Ask, Rollout, RolloutError, SampledQues
 
 DIES = ray.exceptions.RayActorError(error_msg="out of memory")
 HANGS, SILENT, FORGETS = "does not answer", "finishes nothing", "has lost its questions"
+LATE = "answers when the driver has waited for others: all questions end"
 DIED_BEFORE = "was restarted before this call: has only its new questions"
 
 
 class FakeCall:
     """A call that is answered with `outcome`, or never."""
 
-    def __init__(self, outcome):
+    def __init__(self, outcome, late=False):
         self.outcome = outcome
+        self.late = late
+
+    def ready(self):
+        return self.outcome is not HANGS and not self.late
 
 
 def fake_get(call):
@@ -34,8 +39,8 @@ def fake_get(call):
 class FakeGroup:
     """Env runners by script.
 
-    `replies[runner]` has, per call, an exception (it died), HANGS, SILENT, FORGETS, DIED_BEFORE, a RolloutError, a
-    number of questions that end, or nothing more (all questions end).
+    `replies[runner]` has, per call, an exception (it died), HANGS, LATE, SILENT, FORGETS, DIED_BEFORE, a RolloutError,
+    a number of questions that end, or nothing more (all questions end).
     """
 
     replies: dict[int, list]
@@ -61,7 +66,11 @@ class FakeGroup:
         return {runner: self._actor(runner) for runner in self.replies}
 
     def _actor(self, runner):
-        exchange = SimpleNamespace(remote=lambda **kwargs: FakeCall(self._call(runner, **kwargs)))
+        def exchange(**kwargs):
+            late = self.replies[runner][:1] == [LATE]
+            return FakeCall(self._call(runner, **kwargs), late)
+
+        exchange = SimpleNamespace(remote=exchange)
         return SimpleNamespace(runner=runner, exchange=exchange)
 
     def set_actor_state(self, runner, healthy):
@@ -96,7 +105,8 @@ class FakeGroup:
             held.clear()
         if reply == SILENT:
             self.clock[0] += 200.0
-        ended = [held.pop(0) for _ in range(reply if isinstance(reply, int) else 0)]
+        num_ended = len(held) if reply == LATE else reply if isinstance(reply, int) else 0
+        ended = [held.pop(0) for _ in range(num_ended)]
         questions = [SampledQuestion(number, None, None, evaluation) for number, evaluation in ended]
         in_flight = frozenset(Ask(number, evaluation) for number, evaluation in held)
         return Rollout(questions, in_flight, {})
@@ -107,9 +117,12 @@ def make_group(monkeypatch):
     clock = [0.0]
 
     def wait(calls, num_returns=1, timeout=None):
-        ready = [call for call in calls if call.outcome is not HANGS]
+        ready = [call for call in calls if call.ready()]
         clock[0] += 0.0 if ready else timeout + 1
-        return ready, [call for call in calls if call.outcome is HANGS]
+        if timeout == 0:
+            for call in calls:
+                call.late = False
+        return ready, [call for call in calls if call not in ready]
 
     monkeypatch.setattr(dispatch.ray, "wait", wait)
     monkeypatch.setattr(dispatch.ray, "get", fake_get)
@@ -162,6 +175,16 @@ def test_env_runners_that_go_on_during_the_update_are_given_all(make_group):
     assert [q.number for q in dispatcher.collect(range(4), weight_version=3)] == [0, 1, 2, 3]
     assert group.asked == [(1, [0, 2, 4, 6]), (2, [1, 3, 5, 7])]
     assert [q.number for q in dispatcher.collect(range(4, 8), weight_version=3)] == [4, 5, 6, 7]
+
+
+def test_an_env_runner_that_is_just_free_does_not_get_everything(make_group):
+    """Env runner 2 has as much to do as the other, and its last call is not answered yet."""
+    group, dispatcher = make_group({1: [], 2: [LATE]}, max_weight_lag=1)
+    dispatcher.ask(range(2))
+    assert [q.number for q in dispatcher.collect([0], weight_version=3)] == [0]
+    dispatcher.ask(range(2, 6))
+    assert [q.number for q in dispatcher.collect(range(1, 6), weight_version=3)] == [1, 2, 3, 4, 5]
+    assert group.asked == [(1, [0]), (2, [1]), (1, [2, 3]), (1, [4]), (2, [5])]
 
 
 def test_evaluation_goes_first_and_has_numbers_of_its_own(make_group):
