@@ -114,7 +114,7 @@ async def _sample_tree(handle: EngineHandle, workload: Workload) -> tuple[dict[s
     )
     env = WorkloadEnv(workload)
     async with CountingLoop(handle.engine, handle.thread) as loop:
-        tree, _ = await TreeSampler(env, loop, settings, handle.engine.vocab_size).sample(0)
+        tree, _ = await TreeSampler(env, loop, settings, handle.engine.vocab_size, question=0).sample()
     root = tree.trajectories[0].turns[0]
     return loop.counts, [*tree.prompt.tolist(), *root.token_ids.tolist(), *root.observation.tolist()]
 

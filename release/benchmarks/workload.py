@@ -11,7 +11,7 @@ import numpy as np
 from bench import MAX_CONTEXT_TOKENS, BenchmarkError, EngineHandle
 
 from rllib_arpo import ARPOConfig
-from rllib_arpo.core.tree import StopReason, ToolCall, ToolStatus
+from rllib_arpo.core.tree import StopReason, ToolCall, ToolStatus, fork_path
 from rllib_arpo.envs.forkable_env import (
     INFO_STEP,
     OPTION_NUM_ROOTS,
@@ -59,11 +59,11 @@ class Workload:
         return self._rng(0, question).integers(0, TOKENS, self.prompt_tokens).tolist()
 
     def tool_response(self, question: int, agent_id: str, turn: int) -> list[int]:
-        return self._rng(1, question, turn, *_path(agent_id)).integers(0, TOKENS, self.tool_tokens).tolist()
+        return self._rng(1, question, turn, *fork_path(agent_id)).integers(0, TOKENS, self.tool_tokens).tolist()
 
     def latency(self, question: int, agent_id: str, turn: int) -> float:
         """Seconds that the tool takes after turn number `turn` (from 0)."""
-        normal = self._rng(2, question, turn, *_path(agent_id)).standard_normal()
+        normal = self._rng(2, question, turn, *fork_path(agent_id)).standard_normal()
         return self.median_latency_s * float(min(np.exp(self.sigma * normal), CUT))
 
     def tool_seconds(self, question: int, agent_id: str) -> float:
@@ -72,10 +72,6 @@ class Workload:
 
     def _rng(self, *words: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, *words])
-
-
-def _path(agent_id: str) -> list[int]:
-    return [int(part) for part in agent_id.split(".")]
 
 
 class WorkloadEnv(ForkableMultiAgentEnv):

@@ -102,6 +102,11 @@ class Trajectory:
         return self.stop_reason not in MASKED_STOP_REASONS
 
 
+def fork_path(agent_id: str) -> list[int]:
+    """The forks that lead to a trajectory: [1, 0] for "1.0", the first child of root 1. Sorts in logical order."""
+    return [int(part) for part in agent_id.split(".")]
+
+
 @dataclass(frozen=True, slots=True)
 class QuestionTree:
     """All trajectories of one question. `prompt` is [p] int32; parents precede their forks in `trajectories`."""

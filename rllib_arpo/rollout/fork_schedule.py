@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from rllib_arpo.core.tree import fork_path
+
 
 @dataclass(frozen=True, slots=True)
 class ForkCandidate:
@@ -28,7 +30,7 @@ class ForkCandidate:
 
 def by_agent(candidate: ForkCandidate) -> Any:
     """Logical order: "0", "0.0", "0.1", "1", ..., "10"."""
-    return [int(part) for part in candidate.agent_id.split(".")]
+    return fork_path(candidate.agent_id)
 
 
 def by_rise(candidate: ForkCandidate) -> Any:
@@ -52,12 +54,11 @@ class ForkSchedule:
         """Live trajectory -> the last turn of its path that needs no waiting for."""
         self._candidates: list[ForkCandidate] = []
 
-    def start(self, agent_id: str, num_turns: int) -> None:
-        """A trajectory begins below `num_turns` turns; nothing is decided at the node it begins at."""
-        self._passed[agent_id] = num_turns
+    def passed(self, agent_id: str, num_turns: int) -> None:
+        """Nothing more will be decided on a trajectory above or at the node below `num_turns` turns.
 
-    def examined(self, agent_id: str, num_turns: int) -> None:
-        """The entropies of the turn that follows `num_turns` turns are known."""
+        It begins at that node, or the entropies that follow it are known.
+        """
         self._passed[agent_id] = num_turns
 
     def ended(self, agent_id: str) -> None:

@@ -180,9 +180,17 @@ class QuestionLoop:
     async def _answer(self, ask: Ask, settings: RolloutSettings) -> None:
         idle = self._idle[ask.evaluation]
         env = await idle.get()
-        sampler = TreeSampler(env, self._engine_loop, settings, self._engine.vocab_size, self._on_progress)
+        sampler = TreeSampler(
+            env,
+            self._engine_loop,
+            settings,
+            self._engine.vocab_size,
+            ask.number,
+            evaluation=ask.evaluation,
+            on_progress=self._on_progress,
+        )
         try:
-            tree, counts = await sampler.sample(ask.number, evaluation=ask.evaluation)
+            tree, counts = await sampler.sample()
         except Exception as error:
             cause = _first(error)
             if not hasattr(cause, "__notes__"):  # An engine's error reaches all questions.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from rllib_arpo.core.tree import fork_path
+
 
 def request_seed(seed: int, question: int, agent_id: str, turn: int) -> int:
     """The seed of one turn's sampler, in 0 .. 2^63 - 1.
@@ -14,6 +16,6 @@ def request_seed(seed: int, question: int, agent_id: str, turn: int) -> int:
         agent_id: "0", "1.0", ...; the path of forks that leads to the trajectory.
         turn: the index of the turn on the trajectory's whole path.
     """
-    forks = [int(part) for part in agent_id.split(".")]
+    forks = fork_path(agent_id)
     words = [seed, question, turn, len(forks), *forks]
     return int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0] >> np.uint64(1))

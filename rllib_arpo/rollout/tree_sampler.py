@@ -94,33 +94,38 @@ class TreeSampler:
         engine: EngineLoop,
         settings: RolloutSettings,
         vocab_size: int,
+        question: int,
+        *,
+        evaluation: bool = False,
         on_progress: Callable[..., None] = lambda **_amounts: None,
     ):
+        """
+        Args:
+            question: its number.
+            evaluation: whether it is an evaluation question; a training question of the same number may be under way
+                in the same engine.
+            on_progress: is called with what has just been done: `tokens=`, `forks=`.
+        """
         self._env = env
         self._engine = engine
         self._settings = settings
         self._vocab_size = vocab_size
         self._on_progress = on_progress
-
-    async def sample(self, question: int, *, evaluation: bool = False) -> tuple[QuestionTree, BranchingCounts]:
-        """Asks question number `question` and returns its tree: M trajectories, fewer only after a deadline.
-
-        Args:
-            evaluation: whether it is an evaluation question; a training question of the same number may be under way
-                in the same engine.
-        """
-        settings = self._settings
         self._question = question
         self._request_prefix = f"evaluation/{question}" if evaluation else str(question)
         self._rng = np.random.default_rng([settings.seed, question])
         self._fork_budget = settings.num_rollouts - settings.num_initial_rollouts
         self._counts = BranchingCounts()
         self._schedule = ForkSchedule(settings.budget_allocation) if settings.defers_forks else None
+        self._agents: dict[str, _Agent] = {}
+
+    async def sample(self) -> tuple[QuestionTree, BranchingCounts]:
+        """Asks the question, once, and returns its tree: M trajectories, fewer only after a deadline."""
+        settings = self._settings
         observations, infos = self._env.reset(
-            options={OPTION_QUESTION: question, OPTION_NUM_ROOTS: settings.num_initial_rollouts}
+            options={OPTION_QUESTION: self._question, OPTION_NUM_ROOTS: settings.num_initial_rollouts}
         )
         self._prompt = np.asarray(observations["0"], np.int32)
-        self._agents: dict[str, _Agent] = {}
         roots = [self._add(self._root(agent, observation)) for agent, observation in observations.items()]
         try:
             async with asyncio.timeout(settings.question_deadline_s):
@@ -129,7 +134,7 @@ class TreeSampler:
         except TimeoutError:
             self._stop_unfinished()
         trajectories = tuple(agent.finished() for agent in self._agents.values())
-        question_id = infos.get("0", {}).get("question_id", question)
+        question_id = infos.get("0", {}).get("question_id", self._question)
         return QuestionTree(str(question_id), self._prompt, trajectories), self._counts
 
     def _stop_unfinished(self) -> None:
@@ -149,7 +154,7 @@ class TreeSampler:
     def _add(self, agent: _Agent) -> _Agent:
         self._agents[agent.agent_id] = agent
         if self._schedule and not agent.topped_up:
-            self._schedule.start(agent.agent_id, agent.num_inherited_turns)
+            self._schedule.passed(agent.agent_id, agent.num_inherited_turns)
         return agent
 
     def _name(self) -> str:
@@ -271,7 +276,7 @@ class TreeSampler:
             place = f"{agent.agent_id}@{num_path_turns}"
             self._env.fork_agent(agent.agent_id, place)
             self._schedule.add(ForkCandidate(agent.agent_id, num_path_turns, delta, list(agent.context), place))
-        self._schedule.examined(agent.agent_id, num_path_turns)
+        self._schedule.passed(agent.agent_id, num_path_turns)
         self._decide_due()
 
     def _decide_due(self) -> None:

@@ -69,7 +69,7 @@ def sample_tree():
         async def main():
             with ThreadPoolExecutor(1) as executor:
                 async with EngineLoop(engine, executor) as loop:
-                    return await TreeSampler(env, loop, settings(**changes), VOCAB_SIZE).sample(question)
+                    return await TreeSampler(env, loop, settings(**changes), VOCAB_SIZE, question).sample()
 
         tree, counts = asyncio.run(main())
         return Sampled(tree, counts, engine, env)

@@ -26,14 +26,14 @@ def candidate(agent_id: str, num_turns: int, delta: float = 0.0) -> ForkCandidat
 def test_a_turn_is_due_when_every_live_trajectory_has_passed_it():
     schedule = ForkSchedule("first_come")
     for agent in ("0", "1", "2"):
-        schedule.start(agent, 0)
+        schedule.passed(agent, 0)
     schedule.add(candidate("1", 1))
-    schedule.examined("1", 1)
+    schedule.passed("1", 1)
     assert schedule.due() == []
     schedule.ended("2")
     assert schedule.due() == []
     schedule.add(candidate("0", 1))
-    schedule.examined("0", 1)
+    schedule.passed("0", 1)
     assert [c.agent_id for c in schedule.due()] == ["0", "1"]
     assert schedule.due() == []
 
