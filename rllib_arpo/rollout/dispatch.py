@@ -24,8 +24,11 @@ logger = logging.getLogger("rllib_arpo")
 MAX_FAILURES_IN_A_ROW = 3
 #: Seconds beyond a question's deadline without a finished question after which an env runner is taken for hung.
 HANG_SLACK_S = 300.0
-#: An env runner answers the driver at once when a question has ended, else after so many seconds.
-POLL_S = 0.5
+#: An env runner answers the driver at once when a question has ended, else after so many seconds: the longest that it
+#: keeps another call waiting.
+POLL_S = 2.0
+#: The same where the next weights are such a call.
+POLL_DURING_UPDATE_S = 0.5
 #: Seconds after which an env runner that does not answer at all is taken for hung.
 ANSWER_TIMEOUT_S = 120.0
 #: The env runner in the driver's own process.
@@ -50,6 +53,8 @@ class QuestionDispatcher:
         """
         self._group = group
         self._config = config
+        self._overlaps = config.max_weight_lag > 0 and not config.in_evaluation
+        """Whether the env runners sample on while the learner updates."""
         self._restore = restore
         self._patience_s = question_deadline_s + HANG_SLACK_S
         self._waiting: deque[Ask] = deque()
@@ -143,8 +148,7 @@ class QuestionDispatcher:
 
         During an update the driver hands out nothing, so an env runner that goes on meanwhile is given all.
         """
-        overlaps = self._config.max_weight_lag and not self._config.in_evaluation
-        return math.inf if overlaps else self._config.num_envs_per_env_runner
+        return math.inf if self._overlaps else self._config.num_envs_per_env_runner
 
     def _answers(self, shares: dict[int, list[Ask]], weight_version: int) -> list[tuple[int, Any]]:
         """Calls these env runners and waits until one of all that were called has answered.
@@ -152,7 +156,11 @@ class QuestionDispatcher:
         Returns:
             (env runner, Rollout, RolloutError or exception) of those that have.
         """
-        arguments = {runner: _arguments(share, weight_version) for runner, share in shares.items()}
+        common = {
+            "weight_version": weight_version,
+            "timeout_s": POLL_DURING_UPDATE_S if self._overlaps else POLL_S,
+        }
+        arguments = {runner: _numbers(share) | common for runner, share in shares.items()}
         if self._is_local():
             return [(runner, self._group.local_env_runner.exchange(**kwargs)) for runner, kwargs in arguments.items()]
         actors = self._group._worker_manager.actors()
@@ -228,13 +236,11 @@ class QuestionDispatcher:
         return self._group.num_remote_env_runners() == 0
 
 
-def _arguments(share: Sequence[Ask], weight_version: int) -> dict[str, Any]:
-    """Of `ARPOEnvRunner.exchange`."""
+def _numbers(share: Sequence[Ask]) -> dict[str, list[int]]:
+    """As `ARPOEnvRunner.exchange` takes them."""
     return {
         "numbers": [ask.number for ask in share if not ask.evaluation],
         "evaluation_numbers": [ask.number for ask in share if ask.evaluation],
-        "weight_version": weight_version,
-        "timeout_s": POLL_S,
     }
 
 
