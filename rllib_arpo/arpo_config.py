@@ -96,6 +96,7 @@ class ARPOConfig(AlgorithmConfig):
         self.importance_cap: float | None = 2.0
         self.grad_clip = 1.0
         self.gradient_checkpointing: bool | None = None
+        self.tree_attention = "auto"
         self.baseline = "group"
         self.normalize_std = True
         self.overlong_buffer_tokens: int | None = None
@@ -226,6 +227,7 @@ class ARPOConfig(AlgorithmConfig):
         entropy_coeff: float = NotProvided,
         importance_cap: float | None = NotProvided,
         gradient_checkpointing: bool | None = NotProvided,
+        tree_attention: str = NotProvided,
         baseline: str = NotProvided,
         normalize_std: bool = NotProvided,
         overlong_buffer_tokens: int | None = NotProvided,
@@ -251,6 +253,9 @@ class ARPOConfig(AlgorithmConfig):
             entropy_coeff: of the entropy bonus.
             importance_cap: bound on the engine-to-learner importance weight; None: no correction.
             gradient_checkpointing: None: on CUDA only.
+            tree_attention: the kernel of the learner's attention: "path_gather" (any device and dtype), "varlen" (flash
+                attention, half precision on CUDA), "flex" (FlexAttention, CUDA), or "auto": "varlen" where it runs,
+                else "path_gather".
             baseline: "group" (GRPO, ARPO) or "batch" (REINFORCE++).
             normalize_std: divide group advantages by their standard deviation (Dr. GRPO does not).
             overlong_buffer_tokens: length of DAPO's soft overlong penalty; None: off.
@@ -291,6 +296,7 @@ class ARPOConfig(AlgorithmConfig):
                 "dtype": self.dtype,
                 "temperature": self.temperature,
                 "gradient_checkpointing": self.gradient_checkpointing,
+                "tree_attention": self.tree_attention,
                 "lora": self.lora,
             },
         )

@@ -8,8 +8,7 @@ import torch
 from torch import nn
 
 from rllib_arpo.engine.checkpoint_names import causal_lm_config
-from rllib_arpo.learner.tree_attention import register_tree_attention
-from rllib_arpo.learner.tree_spec import tree_spec
+from rllib_arpo.learner.tree_attention import plan_tree, register_tree_attention
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -103,8 +102,8 @@ def check_tree_forward(model: PreTrainedModel) -> None:
     model.eval()
     tokens = torch.arange(1, len(_CHECK_END) + 1, device=model.device)[None]
     positions = torch.tensor(_CHECK_POSITIONS, device=model.device)[None]
-    spec = tree_spec(torch.tensor(_CHECK_END, device=model.device), model.dtype)
-    hidden = tree_hidden_states(model, tokens, positions, spec)
+    plan = plan_tree(torch.tensor(_CHECK_END, device=model.device), model.dtype)
+    hidden = tree_hidden_states(model, tokens, positions, plan)
     packed = model.get_output_embeddings()(hidden).log_softmax(dim=-1)
     model.set_attn_implementation("eager")
     try:
@@ -121,8 +120,8 @@ def check_tree_forward(model: PreTrainedModel) -> None:
         model.train(was_training)
 
 
-def tree_hidden_states(model: PreTrainedModel, token_ids, position_ids, spec) -> torch.Tensor:
+def tree_hidden_states(model: PreTrainedModel, token_ids, position_ids, plan) -> torch.Tensor:
     """[1, T] packed tokens and their depths -> [T, D] hidden states after the last norm."""
     decoder = model.get_decoder()
-    outputs = decoder(input_ids=token_ids, position_ids=position_ids, tree=spec, use_cache=False)
+    outputs = decoder(input_ids=token_ids, position_ids=position_ids, tree=plan, use_cache=False)
     return outputs.last_hidden_state[0]

@@ -13,8 +13,7 @@ from ray.rllib.utils.annotations import override
 from rllib_arpo.connectors.columns import END, ENTROPY, LOG_PROBS, LOSS_MASK, PARENT, POSITION_IDS, TOKEN_IDS
 from rllib_arpo.learner.causal_lm import load_causal_lm, tree_hidden_states
 from rllib_arpo.learner.lm_head import chunked_log_probs
-from rllib_arpo.learner.tree_attention import attention_dtype
-from rllib_arpo.learner.tree_spec import tree_spec
+from rllib_arpo.learner.tree_attention import attention_dtype, plan_tree
 
 #: `model_config["dtype"]` -> the type of matrix products.
 COMPUTE_DTYPES = {
@@ -34,6 +33,7 @@ class LLMRLModule(TorchRLModule):
             (fp64 for "float64"); lower types are used through autocast.
         temperature: the sampling temperature, > 0.
         gradient_checkpointing: computes each layer again in the backward pass; None: if CUDA is available.
+        tree_attention: the kernel, a key of `TREE_KERNELS`; "auto" (or missing): the fastest that runs.
         lora: None.
 
     With `inference_only` it holds no weights: trajectories are sampled by an engine, which has its own copy.
@@ -54,6 +54,7 @@ class LLMRLModule(TorchRLModule):
         if settings.get("lora") is not None:
             raise ValueError("lora is not supported by LLMRLModule: leave it None.")
         self._dtype = COMPUTE_DTYPES[settings["dtype"]]
+        self._tree_attention = settings.get("tree_attention", "auto")
         self._temperature = float(settings["temperature"])
         if not self._temperature > 0:
             raise ValueError(f"temperature={settings['temperature']!r}: training needs a temperature > 0.")
@@ -90,9 +91,9 @@ class LLMRLModule(TorchRLModule):
         head = self.causal_lm.get_output_embeddings()
         token_ids = batch[TOKEN_IDS].long()
         device_type, autocast = head.weight.device.type, self._dtype != head.weight.dtype
-        spec = tree_spec(batch[END], attention_dtype(self._dtype, device_type))
+        plan = plan_tree(batch[END], attention_dtype(self._dtype, device_type), self._tree_attention)
         with torch.autocast(device_type, self._dtype if autocast else None, enabled=autocast):
-            hidden = tree_hidden_states(self.causal_lm, token_ids[None], batch[POSITION_IDS].long()[None], spec)
+            hidden = tree_hidden_states(self.causal_lm, token_ids[None], batch[POSITION_IDS].long()[None], plan)
             return chunked_log_probs(
                 hidden[batch[PARENT][rows]], token_ids[rows], head.weight, head.bias, temperature=temperature
             )

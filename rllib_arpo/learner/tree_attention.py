@@ -1,16 +1,20 @@
 """Attention over packed trees, as an attention function for Hugging Face models.
 
-The queries of a block of consecutive tokens attend to keys and values gathered along its path (`tree_spec.py`), so a
-token is computed once, however many trajectories share it. The result equals dense attention under the mask
-s <= t < end[s] (the tests compare them).
+A token is computed once, however many trajectories share it. There are several kernels, one file each; each plans a
+pass once, and every layer uses the plan. The result equals dense attention under the mask s <= t < end[s] (the tests
+compare them).
 """
 
 from __future__ import annotations
 
-import torch
-import torch.nn.functional as F
+from typing import Protocol
 
-from rllib_arpo.learner.tree_spec import Block, TreeSpec
+import numpy as np
+import torch
+
+from rllib_arpo.learner.flex_attention import FlexTree
+from rllib_arpo.learner.path_gather import PathGather
+from rllib_arpo.learner.varlen_attention import VarlenTree
 
 #: The name under which the function is registered: `attn_implementation=TREE_ATTENTION`.
 TREE_ATTENTION = "rllib_arpo_tree"
@@ -19,9 +23,67 @@ TREE_ATTENTION = "rllib_arpo_tree"
 _IGNORED_KWARGS = frozenset({"position_ids", "use_cache", "cache_position", "past_key_values", "is_causal"})
 
 
+class TreePlan(Protocol):
+    """The attention of one pass of T tokens, planned by one kernel."""
+
+    num_tokens: int
+    dtype: torch.dtype
+    """In which attention is computed."""
+
+    @classmethod
+    def plan(cls, ends: np.ndarray, dtype: torch.dtype, device: torch.device) -> TreePlan:
+        """Args: `ends`: [T] int64; token t attends to s iff s <= t < ends[s]."""
+
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None
+    ) -> torch.Tensor:
+        """[1, H, T, D], [1, H_kv, T, D], [1, H_kv, T, D], all in `dtype` -> [1, H, T, D].
+
+        H is a multiple of H_kv; `scaling` None is 1 / sqrt(D).
+        """
+
+
+TREE_KERNELS: dict[str, type[TreePlan]] = {"path_gather": PathGather, "varlen": VarlenTree, "flex": FlexTree}
+"""By the name that `tree_attention` takes."""
+
+
+def choose_kernel(name: str, dtype: torch.dtype, device_type: str) -> str:
+    """What "auto" stands for: variable-length flash attention where it exists (half precision on CUDA).
+
+    Raises:
+        ValueError: the kernel of that name does not run in this dtype on this device.
+    """
+    has_flash = device_type == "cuda" and dtype in (torch.float16, torch.bfloat16)
+    if name == "auto":
+        return "varlen" if has_flash else "path_gather"
+    if name == "varlen" and not has_flash:
+        raise ValueError(f"tree_attention='varlen' needs float16 or bfloat16 on CUDA, not {dtype} on {device_type}.")
+    if name == "flex" and device_type != "cuda":
+        raise ValueError(f"tree_attention='flex' needs CUDA: FlexAttention has no backward pass on {device_type}.")
+    return name
+
+
 def attention_dtype(compute_dtype: torch.dtype, device_type: str) -> torch.dtype:
     """`compute_dtype`, but fp32 in place of lower types on CPU, where their fused backward is several times slower."""
     return torch.promote_types(compute_dtype, torch.float32) if device_type == "cpu" else compute_dtype
+
+
+def plan_tree(end: torch.Tensor, dtype: torch.dtype = torch.float32, kernel: str = "auto") -> TreePlan:
+    """Plans the attention of a pass.
+
+    Args:
+        end: [T] integers; token t attends to s iff s <= t < end[s].
+        dtype: of the attention, from `attention_dtype`.
+        kernel: a key of `TREE_KERNELS`, or "auto".
+
+    Returns:
+        The plan, with its tensors on the device of `end`.
+
+    Raises:
+        ValueError: the ranges [t, end[t]) are not nested, so `end` describes no tree; or the kernel does not run here.
+    """
+    name = choose_kernel(kernel, dtype, end.device.type)
+    return TREE_KERNELS[name].plan(end.detach().cpu().numpy().astype(np.int64), dtype, end.device)
 
 
 def register_tree_attention() -> str:
@@ -41,7 +103,7 @@ def tree_attention_forward(
     *,
     scaling: float | None = None,
     dropout: float = 0.0,
-    tree: TreeSpec | None = None,
+    tree: TreePlan | None = None,
     **kwargs: object,
 ) -> tuple[torch.Tensor, None]:
     """Attention of one layer over a packed pass, with the signature of transformers' attention functions.
@@ -53,7 +115,7 @@ def tree_attention_forward(
         attention_mask: None; the tree is the mask.
         scaling: of the scores; None is 1 / sqrt(D).
         dropout: 0.
-        tree: the plan of the pass, from `tree_spec`; attention is computed in its dtype.
+        tree: the plan of the pass, from `plan_tree`; attention is computed in its dtype.
 
     Returns:
         [1, T, H, D] in the dtype of `value`, and None (no attention weights).
@@ -63,11 +125,11 @@ def tree_attention_forward(
     """
     _refuse_unsupported(type(module).__name__, attention_mask, dropout, kwargs)
     if tree is None:
-        raise ValueError(f"{type(module).__name__} was called without `tree=`: build it with `tree_spec(end)`.")
+        raise ValueError(f"{type(module).__name__} was called without `tree=`: build it with `plan_tree(end)`.")
     if query.shape[0] != 1 or query.shape[2] != tree.num_tokens:
         raise ValueError(f"the tree has {tree.num_tokens} tokens, but the queries have the shape {list(query.shape)}.")
     inputs = [tensor.to(tree.dtype) for tensor in (query, key, value)]
-    output = _TreeAttention.apply(*inputs, tree, scaling)
+    output = tree.attend(*inputs, scaling)
     return output.transpose(1, 2).to(value.dtype), None
 
 
@@ -79,73 +141,3 @@ def _refuse_unsupported(layer: str, attention_mask: object, dropout: float, kwar
     for name, argument in kwargs.items():
         if name not in _IGNORED_KWARGS and argument is not None and argument is not False:
             raise ValueError(f"{layer} uses `{name}`, which tree attention does not support.")
-
-
-class _TreeAttention(torch.autograd.Function):
-    """Saves query, key and value only: gathered copies of a shared path would grow with the number of branches."""
-
-    @staticmethod
-    def forward(ctx, query, key, value, tree, scaling):
-        ctx.save_for_backward(query, key, value)
-        ctx.tree, ctx.scaling = tree, scaling
-        _, num_heads, num_tokens, _ = query.shape
-        # Laid out as [1, T, H, D], which is what the output projection reads.
-        output = query.new_empty(1, num_tokens, num_heads, value.shape[-1]).transpose(1, 2)
-        for block in tree.blocks:
-            queries = query[:, :, block.start : block.stop]
-            output[:, :, block.start : block.stop] = _attend(
-                queries, _gather(key, block), _gather(value, block), block.mask, scaling
-            )
-        return output
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, grad_output):
-        query, key, value = ctx.saved_tensors
-        # Many branches add to the gradient of a shared key: they are summed in fp32 at least.
-        sum_dtype = torch.promote_types(key.dtype, torch.float32)
-        grad_query = torch.empty_like(query)
-        grad_key, grad_value = torch.zeros_like(key, dtype=sum_dtype), torch.zeros_like(value, dtype=sum_dtype)
-        for block in ctx.tree.blocks:
-            rows = slice(block.start, block.stop)
-            inputs = (query[:, :, rows], _gather(key, block), _gather(value, block))
-            grads = _attend_backward(inputs, block.mask, ctx.scaling, grad_output[:, :, rows])
-            grad_query[:, :, rows] = grads[0]
-            _scatter_add(grad_key, grads[1], block)
-            _scatter_add(grad_value, grads[2], block)
-        return grad_query, grad_key.to(key.dtype), grad_value.to(value.dtype), None, None
-
-
-def _gather(tensor: torch.Tensor, block: Block) -> torch.Tensor:
-    """[1, H, T, D] -> [1, H, m, D]: the key tokens of the block; a view if they are contiguous."""
-    slices = [tensor[:, :, start:stop] for start, stop in block.keys]
-    return slices[0] if len(slices) == 1 else torch.cat(slices, dim=2)
-
-
-def _scatter_add(total: torch.Tensor, part: torch.Tensor, block: Block) -> None:
-    """Adds [1, H, m, D] to the key tokens of the block in [1, H, T, D], in place."""
-    offset = 0
-    for start, stop in block.keys:
-        total[:, :, start:stop] += part[:, :, offset : offset + stop - start]
-        offset += stop - start
-
-
-def _attend(query, key, value, mask, scaling):
-    """Grouped-query attention of [1, H, n, D] to [1, H_kv, m, D]; plainly causal (n = m) if `mask` is None."""
-    grouped = query.shape[1] != key.shape[1]
-    if grouped and mask is not None and query.device.type != "cpu":
-        # On CUDA, grouped heads together with a mask leave only the unfused kernel.
-        repeats = query.shape[1] // key.shape[1]
-        key, value, grouped = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1), False
-    with torch.autocast(query.device.type, enabled=False):
-        return F.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, is_causal=mask is None, scale=scaling, enable_gqa=grouped
-        )
-
-
-def _attend_backward(inputs, mask, scaling, grad_output):
-    """Gradients with respect to (query, key, value); the block's attention is computed again."""
-    inputs = tuple(tensor.detach().requires_grad_() for tensor in inputs)
-    with torch.enable_grad():
-        output = _attend(*inputs, mask, scaling)
-    return torch.autograd.grad(output, inputs, grad_output)

@@ -11,6 +11,7 @@ from rllib_arpo.core.advantages import ATTRIBUTIONS, LEAF_WEIGHTINGS, LOSS_AGGRE
 from rllib_arpo.core.branching import BRANCHING_RULES
 from rllib_arpo.core.entropy import ENTROPY_ESTIMATORS, ENTROPY_NORMALIZATIONS
 from rllib_arpo.engine import ENGINES
+from rllib_arpo.learner.tree_attention import TREE_KERNELS
 from rllib_arpo.logging.progress import DISPLAYS
 from rllib_arpo.rollout.fork_schedule import BUDGET_ALLOCATIONS
 from rllib_arpo.weights import WEIGHT_SYNCS
@@ -41,6 +42,7 @@ CHOICES: dict[str, Iterable[Any]] = {
     "weight_sync": WEIGHT_SYNCS,
     "lora": (None,),
     "gradient_checkpointing": (None, True, False),
+    "tree_attention": ("auto", *TREE_KERNELS),
     "_env_to_module_connector": (None,),
     "_module_to_env_connector": (None,),
 }

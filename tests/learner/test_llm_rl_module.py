@@ -7,7 +7,7 @@ from gymnasium.spaces import Text
 from ray.rllib.core.rl_module.rl_module import RLModule
 
 from rllib_arpo.connectors.columns import END, ENTROPY, LOG_PROBS, LOSS_MASK, PARENT, TOKEN_IDS
-from rllib_arpo.learner import tree_spec
+from rllib_arpo.learner import path_gather
 from rllib_arpo.learner.llm_rl_module import LLMRLModule
 
 TEMPERATURE = 0.7
@@ -17,7 +17,7 @@ ARCHITECTURES = [("llama", True), ("llama", False), ("qwen2", True), ("qwen3", F
 @pytest.fixture
 def a_block_per_chain(monkeypatch):
     """Trees as small as these would otherwise fit in one block, and no path would be gathered."""
-    monkeypatch.setattr(tree_spec, "MAX_WASTED_PAIRS", -1)
+    monkeypatch.setattr(path_gather, "MAX_WASTED_PAIRS", -1)
 
 
 def make_module(folder, dtype="float32", inference_only=False, **settings):
