@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.callbacks.utils import make_callback
-from ray.rllib.core import COMPONENT_LEARNER_GROUP
+from ray.rllib.core import COMPONENT_LEARNER_GROUP, DEFAULT_MODULE_ID
 from ray.rllib.utils.annotations import override
 from ray.rllib.utils.metrics import (
     ENV_RUNNER_RESULTS,
@@ -25,6 +26,10 @@ from ray.rllib.utils.metrics import (
 
 from rllib_arpo import validation
 from rllib_arpo.arpo_config import ARPOConfig
+from rllib_arpo.learner.gradients import NonFiniteLossError
+from rllib_arpo.learner.guards import GUARD_LIMITS, alarms
+from rllib_arpo.logging.failed_questions import save_failed_questions
+from rllib_arpo.logging.trial_folder import trial_folder
 from rllib_arpo.rollout.dispatch import QuestionDispatcher
 from rllib_arpo.rollout.metrics import nested, rollout_metrics
 from rllib_arpo.weights import make_weight_sync
@@ -36,12 +41,16 @@ if TYPE_CHECKING:
     from rllib_arpo.rollout.questions import SampledQuestion
     from rllib_arpo.weights import WeightSync
 
+logger = logging.getLogger("rllib_arpo")
+
 #: Under `timers/` in the result: where an iteration's seconds went.
 ROLLOUT_TIMER, UPDATE_TIMER, SYNC_TIMER = "rollout", "update", "sync"
 #: Seconds within which engines must fall asleep.
 SLEEP_TIMEOUT_S = 600.0
 #: Key of the algorithm's state: the number of the first question that has not been asked yet.
 NEXT_QUESTION = "next_question"
+#: Under `learners/default_policy/`: how many guards (`learner/guards.py`) have crossed their limits.
+NUM_ALARMS = "num_alarms"
 
 
 class ARPO(Algorithm):
@@ -63,6 +72,7 @@ class ARPO(Algorithm):
     def setup(self, config: ARPOConfig) -> None:
         self._next_question = self._asked_until = self._num_requeued = 0
         self.last_evaluation: list[SampledQuestion] = []
+        self._alarms: set[str] = set()
         super().setup(config)
         self._push_weights()
         self._sampled_at = time.perf_counter()
@@ -83,8 +93,8 @@ class ARPO(Algorithm):
         return make_weight_sync(self.config.weight_sync, self.learner_group)
 
     def _make_dispatcher(self, group: EnvRunnerGroup, config: ARPOConfig) -> QuestionDispatcher:
-        deadlines = [c.question_deadline_s for c in (self.config, self.evaluation_config) if c is not None]
-        return QuestionDispatcher(group, config, max(deadlines), restore=lambda: self.restore_env_runners(group))
+        restore = partial(self.restore_env_runners, group)
+        return QuestionDispatcher(group, config, self.evaluation_config, restore)
 
     @override(Algorithm)
     def training_step(self) -> None:
@@ -166,14 +176,31 @@ class ARPO(Algorithm):
         from rllib_arpo.learner.training_data import QuestionBatch
 
         turns = self.metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME), default=0)
-        results = self.learner_group.update(
-            training_data=QuestionBatch.from_config([s.episode for s in batch], self.config, seed=self.iteration),
-            timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: turns},
-        )
+        episodes = [s.episode for s in batch]
+        try:
+            results = self.learner_group.update(
+                training_data=QuestionBatch.from_config(episodes, self.config, seed=self.iteration),
+                timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: turns},
+            )
+        except NonFiniteLossError as error:
+            path = save_failed_questions(trial_folder(self), episodes, error.question_ids)
+            error.add_note(f"The questions are in {path}.")
+            raise
         self.metrics.aggregate(results, key=LEARNER_RESULTS)
+        self._raise_alarms()
         if self.config.sleep_level:
             # What torch keeps for the next update the engines need now.
             self.learner_group.foreach_learner(lambda _learner, **_kwargs: torch.cuda.empty_cache())
+
+    def _raise_alarms(self) -> None:
+        """Warns when a metric of the learner crosses its guard's limit, once until it is back within."""
+        learner = (LEARNER_RESULTS, DEFAULT_MODULE_ID)
+        metrics = {name: self.metrics.peek((*learner, name), default=None) for name in GUARD_LIMITS}
+        found = alarms({name: value for name, value in metrics.items() if value is not None}, self.config.guards)
+        for name in found.keys() - self._alarms:
+            logger.warning("%s", found[name])
+        self._alarms = set(found)
+        self.metrics.log_value((*learner, NUM_ALARMS), len(found), window=1)
 
     def _sleep_engines(self) -> None:
         """Frees what the engines hold of a GPU that the learner shares; the next weights wake them."""

@@ -104,6 +104,8 @@ class ARPOConfig(AlgorithmConfig):
         self.adam_betas = (0.9, 0.95)
         self.weight_decay = 0.0
         self.learner_num_threads: int | None = None
+        self.skip_groups_without_signal = True
+        self.guards: dict[str, float | None] = {}
 
     def _set_rllib_defaults(self) -> None:
         """What differs from RLlib's own defaults, and what `debugging()` sets."""
@@ -235,6 +237,8 @@ class ARPOConfig(AlgorithmConfig):
         adam_betas: tuple[float, float] = NotProvided,
         weight_decay: float = NotProvided,
         learner_num_threads: int | None = NotProvided,
+        skip_groups_without_signal: bool = NotProvided,
+        guards: dict[str, float | None] = NotProvided,
         **kwargs: Any,
     ) -> ARPOConfig:
         """Sets the update (docs/design.md, section 1, from "Group advantage" on); RLlib's own keywords go through.
@@ -262,6 +266,10 @@ class ARPOConfig(AlgorithmConfig):
             max_resample_rounds: how often groups without signal are replaced by new questions (DAPO).
             adam_betas, weight_decay: of AdamW.
             learner_num_threads: CPU threads of a learner; None takes what Ray allots to it.
+            skip_groups_without_signal: compute nothing for trees without any advantage, whose gradient is zero (where
+                neither a KL nor an entropy bonus is in the loss). Means over tokens are then of the other trees.
+            guards: limits of the alarms on the learner's metrics, beside the defaults (`learner/guards.py`); None
+                switches one off. An alarm is a warning in the log, and is counted in `num_alarms`.
         """
         own = {key: value for key, value in locals().items() if key not in ("kwargs", "__class__")}
         super().training(**kwargs)

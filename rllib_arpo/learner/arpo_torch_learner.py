@@ -50,7 +50,7 @@ from rllib_arpo.core.loss import (
 from rllib_arpo.learner.gradients import NonFiniteLossError, broadcast_parameters, gather_gradients, gather_names
 from rllib_arpo.learner.kl_in_reward import subtract_kl_to_go
 from rllib_arpo.learner.metrics import Total, Totals, add_questions, summarize
-from rllib_arpo.learner.passes import Piece, cut_into_pieces, group_into_passes, pass_to_tensors
+from rllib_arpo.learner.passes import Piece, cut_into_pieces, group_into_passes, has_advantage, pass_to_tensors
 from rllib_arpo.learner.training_data import Minibatch, QuestionBatch
 from rllib_arpo.weights.snapshot import WeightSnapshot, probe_tokens
 
@@ -126,7 +126,7 @@ class ARPOTorchLearner(TorchLearner):
         self._totals = Totals(self._device)
         add_questions(self._totals, columns)
         pieces = self._score(
-            cut_into_pieces(columns[PACKED_TREES], self.config.max_tokens_per_pass),
+            self._with_gradient(cut_into_pieces(columns[PACKED_TREES], self.config.max_tokens_per_pass)),
             is_single_step=len(training_data.minibatches) == 1,
         )
         gradient_norms = [
@@ -138,6 +138,13 @@ class ARPOTorchLearner(TorchLearner):
         self._log_update(gradient_norms)
         self.after_gradient_based_update(timesteps=timesteps or {})
         return self.metrics.reduce()
+
+    def _with_gradient(self, pieces: list[Piece]) -> list[Piece]:
+        """Leaves out what adds nothing to the gradient; a KL and an entropy bonus drive every token."""
+        config = self.config
+        if not config.skip_groups_without_signal or config.kl_coeff or config.entropy_coeff:
+            return pieces
+        return [piece for piece in pieces if has_advantage(piece)]
 
     def _score(self, pieces: list[Piece], is_single_step: bool) -> list[Piece]:
         """Adds the log-probs that stay fixed during the update: the policy's at its start, the reference's.
@@ -172,14 +179,15 @@ class ARPOTorchLearner(TorchLearner):
                 failed.update(piece.question for piece in group)
         failed_ids = gather_names([columns[TREES][q].question_id for q in sorted(failed)], self.distributed)
         if failed_ids:
-            raise NonFiniteLossError(f"The loss is not finite in the pass of the questions {failed_ids}.")
+            message = f"The loss is not finite in the pass of the questions {failed_ids}."
+            raise NonFiniteLossError(message, failed_ids)
 
         parameters = list(self._params.values())
         gradients = gather_gradients(parameters, self.distributed)
         norm = torch.nn.utils.get_total_norm(gradients).item()
         if not math.isfinite(norm):
             ids = gather_names(question_ids, self.distributed)
-            raise NonFiniteLossError(f"The gradient is not finite in the minibatch of the questions {ids}.")
+            raise NonFiniteLossError(f"The gradient is not finite in the minibatch of the questions {ids}.", ids)
         self.apply_gradients(self.postprocess_gradients(dict(zip(self._params, gradients, strict=True))))
         self._zero_gradients()
         self._totals.add(Total.QUESTIONS_TRAINED, len(question_ids))

@@ -14,7 +14,18 @@ from torch import Tensor
 
 
 class NonFiniteLossError(FloatingPointError):
-    """The loss or its gradient is NaN or infinite; the weights were not changed by this minibatch."""
+    """The loss or its gradient is NaN or infinite; the weights were not changed by this minibatch.
+
+    Attributes:
+        question_ids: the questions that were in the pass or minibatch.
+    """
+
+    def __init__(self, message: str, question_ids: list[str]):
+        super().__init__(message, question_ids)
+        self.question_ids = question_ids
+
+    def __str__(self) -> str:
+        return self.args[0]
 
 
 def broadcast_parameters(parameters: Iterable[Tensor]) -> None:

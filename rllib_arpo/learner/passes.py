@@ -61,6 +61,11 @@ def cut_into_pieces(packed_trees: Sequence[PackedTree], max_tokens: int) -> list
     ]
 
 
+def has_advantage(piece: Piece) -> bool:
+    """Whether any token is driven anywhere: else the policy's term of the loss has no gradient in this piece."""
+    return bool(piece.packed.a_pos.any() or piece.packed.a_neg.any())
+
+
 def group_into_passes(pieces: Sequence[Piece], max_tokens: int) -> list[list[Piece]]:
     """Consecutive pieces side by side, at most `max_tokens` tokens together."""
     return [[pieces[i] for i in group] for group in plan_passes([p.packed.num_tokens for p in pieces], max_tokens)]

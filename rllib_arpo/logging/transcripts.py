@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyarrow.fs import LocalFileSystem
 from ray.rllib.callbacks.callbacks import RLlibCallback
 
+from rllib_arpo.logging.trial_folder import trial_folder
 from rllib_arpo.rollout.episodes import episode_to_tree, path_token_ids
 
 if TYPE_CHECKING:
@@ -38,24 +38,11 @@ class EvaluationTranscripts(RLlibCallback):
         from transformers import AutoTokenizer
 
         tokenizer = AutoTokenizer.from_pretrained(algorithm.config.model_name_or_path)
-        with (_trial_folder(algorithm) / EVALUATIONS_FILE).open("a") as file:
+        with (trial_folder(algorithm) / EVALUATIONS_FILE).open("a") as file:
             for sampled in algorithm.last_evaluation:
                 row = {"evaluation": self._num_evaluations, **transcript(sampled, tokenizer)}
                 file.write(json.dumps(row) + "\n")
         self._num_evaluations += 1
-
-
-def _trial_folder(algorithm: ARPO) -> Path:
-    """Where Tune's results of the trial lie, if that is a local folder; else the algorithm's own log folder.
-
-    `algorithm.logdir` is, under Tune, a working directory that is not kept with the results.
-    """
-    storage = algorithm._storage
-    if storage is not None and isinstance(storage.storage_filesystem, LocalFileSystem):
-        folder = Path(storage.trial_fs_path)
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder
-    return Path(algorithm.logdir)
 
 
 def transcript(sampled: SampledQuestion, tokenizer: Any) -> dict[str, Any]:

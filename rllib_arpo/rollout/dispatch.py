@@ -42,13 +42,17 @@ class QuestionDispatcher:
     """
 
     def __init__(
-        self, group: EnvRunnerGroup, config: ARPOConfig, question_deadline_s: float, restore: Callable[[], object]
+        self,
+        group: EnvRunnerGroup,
+        config: ARPOConfig,
+        evaluation_config: ARPOConfig | None,
+        restore: Callable[[], object],
     ):
         """
         Args:
             group: the training or the evaluation env runners.
             config: the configuration of this group's env runners.
-            question_deadline_s: the longest one of any question.
+            evaluation_config: of evaluation questions; None: there are none.
             restore: brings restarted env runners back, with the right weights; called after each failure.
         """
         self._group = group
@@ -56,7 +60,9 @@ class QuestionDispatcher:
         self._overlaps = config.max_weight_lag > 0 and not config.in_evaluation
         """Whether the env runners sample on while the learner updates."""
         self._restore = restore
-        self._patience_s = question_deadline_s + HANG_SLACK_S
+        self._configs = {False: config, True: evaluation_config or config}
+        """By whether a question is an evaluation question."""
+        self._patience_s = max(c.question_deadline_s for c in self._configs.values()) + HANG_SLACK_S
         self._waiting: deque[Ask] = deque()
         self._in_flight: dict[int, list[Ask]] = {}
         self._calls: dict[ray.ObjectRef, int] = {}
@@ -87,7 +93,8 @@ class QuestionDispatcher:
             RuntimeError: three failures in a row, with the last cause.
         """
         wanted = [Ask(number, evaluation) for number in numbers]
-        while any(ask not in self._done for ask in wanted):
+        # What goes on during the update must have been handed out by then.
+        while any(ask not in self._done for ask in wanted) or (self._overlaps and self._waiting):
             self._exchange(weight_version)
         return [self._done.pop(ask) for ask in wanted]
 
@@ -129,26 +136,33 @@ class QuestionDispatcher:
         runners = [LOCAL] if self._is_local() else self._group.healthy_env_runner_ids()
         for runner in self._in_flight.keys() - set(runners):
             self._forget(runner)
-        called, room = set(self._calls.values()), self._room()
+        called = set(self._calls.values())
         shares: dict[int, list[Ask]] = {runner: [] for runner in runners if runner not in called}
         while self._waiting and runners:
-            runner = min(runners, key=lambda r: (len(self._in_flight.setdefault(r, [])), r in called))
+            evaluation = self._waiting[0].evaluation
+            load = {runner: self._num_in_flight(runner, evaluation) for runner in runners}
+            runner = min(runners, key=lambda r: (load[r], r in called))
             # Who has least is waited for, else the one that happens to be free would get everything.
-            if runner in called or len(self._in_flight[runner]) >= room:
+            if runner in called or load[runner] >= self._room(evaluation):
                 break
-            if not self._in_flight[runner]:
+            if not self._in_flight.setdefault(runner, []):
                 self._heard[runner] = time.monotonic()
             ask = self._waiting.popleft()
             self._in_flight[runner].append(ask)
             shares[runner].append(ask)
         return {runner: share for runner, share in shares.items() if self._in_flight.get(runner)}
 
-    def _room(self) -> float:
-        """How many questions an env runner is given at a time.
+    def _num_in_flight(self, runner: int, evaluation: bool) -> int:
+        return sum(ask.evaluation == evaluation for ask in self._in_flight.get(runner, ()))
+
+    def _room(self, evaluation: bool) -> float:
+        """How many questions of a kind an env runner is given at a time: as many as it has environments for them.
 
         During an update the driver hands out nothing, so an env runner that goes on meanwhile is given all.
         """
-        return math.inf if self._overlaps else self._config.num_envs_per_env_runner
+        if self._overlaps and not evaluation:
+            return math.inf
+        return self._configs[evaluation].num_envs_per_env_runner
 
     def _answers(self, shares: dict[int, list[Ask]], weight_version: int) -> list[tuple[int, Any]]:
         """Calls these env runners and waits until one of all that were called has answered.
@@ -216,6 +230,8 @@ class QuestionDispatcher:
 
     def _lose(self, runner: int, cause: str, *, restart: bool) -> str:
         """Puts an env runner's questions back, in front; with `restart` has Ray start it and its engine anew."""
+        if self._is_local():
+            raise RuntimeError(f"The local env runner: {cause}.")
         self._forget(runner)
         manager = self._group._worker_manager
         if restart:

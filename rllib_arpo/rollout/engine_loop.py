@@ -12,8 +12,9 @@ import numpy as np
 
 from rllib_arpo.engine.engine import Engine, EngineEvent, EntropyReady, Finished, GenerationRequest
 
-#: Seconds after which a step (or the loading of weights, which may precede it) is taken for hung.
-STEP_TIMEOUT_S = 600.0
+#: Seconds after which a step (or the loading of weights, which may precede it) is taken for hung: less than the usual
+#: deadline of a question, which would make a hung engine look like slow tools.
+STEP_TIMEOUT_S = 300.0
 
 OnEntropies = Callable[[np.ndarray], None]
 
@@ -72,8 +73,11 @@ class EngineLoop:
             return await future
         except asyncio.CancelledError:
             self._pending.pop(request.request_id, None)
-            self._cancelled.append(request.request_id)
-            self._wake.set()
+            if request in self._submitted:
+                self._submitted.remove(request)
+            else:
+                self._cancelled.append(request.request_id)
+                self._wake.set()
             raise
 
     async def _in_engine_thread(self, function: Callable[..., Any], *args: Any) -> Any:
@@ -87,7 +91,7 @@ class EngineLoop:
     async def _run(self) -> None:
         try:
             while True:
-                if not self._pending:
+                if not (self._pending or self._cancelled):
                     self._wake.clear()
                     await self._wake.wait()
                 submitted, self._submitted = self._submitted, []
@@ -108,18 +112,15 @@ class EngineLoop:
     def _advance(
         self, submitted: list[GenerationRequest], cancelled: list[str]
     ) -> tuple[list[EngineEvent], dict[str, ValueError]]:
-        """In the engine's thread: one step; returns also the requests that the engine refused.
-
-        A request that was cancelled before it was submitted is still dropped.
-        """
+        """In the engine's thread: one step; returns also the requests that the engine refused."""
+        for request_id in cancelled:  # First: its id may be used anew.
+            self._engine.cancel(request_id)
         refused = {}
         for request in submitted:
             try:
                 self._engine.submit(request)
             except ValueError as error:
                 refused[request.request_id] = error
-        for request_id in cancelled:
-            self._engine.cancel(request_id)
         return self._engine.step() if self._engine.has_unfinished() else [], refused
 
     def _refuse(self, request_id: str, error: ValueError) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
 from rllib_arpo.engine import make_engine
 from rllib_arpo.engine.engine import Engine, EngineConfig
+from rllib_arpo.engine.engine_thread import EngineThread
 from rllib_arpo.envs.forkable_env import ForkableMultiAgentEnv
 from rllib_arpo.logging.progress import RolloutProgress
 from rllib_arpo.rollout.make_env import make_env
@@ -30,10 +31,16 @@ from rllib_arpo.rollout.questions import QuestionLoop, Rollout, RolloutError, Sa
 from rllib_arpo.rollout.settings import RolloutSettings
 from rllib_arpo.weights import transfer_backend
 from rllib_arpo.weights.snapshot import WeightSnapshot, load_and_verify
-from rllib_arpo.weights.weight_sync import WeightSyncError
+from rllib_arpo.weights.weight_sync import LoadError, WeightSyncError
 
 if TYPE_CHECKING:
     from rllib_arpo.arpo_config import ARPOConfig
+
+
+logger = logging.getLogger("rllib_arpo")
+
+#: Seconds that an engine may take to end.
+CLOSE_TIMEOUT_S = 60.0
 
 
 class ARPOEnvRunner(MultiAgentEnvRunner):
@@ -41,12 +48,12 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
 
     The policy is an inference engine, not an RLModule: `module` is None and `load_weights` hands the learner's weights
     to the engine. One thread owns the engine, another runs the event loop of environments and tools (`QuestionLoop`).
-    `num_envs_per_env_runner` questions are in flight at a time.
+    `num_envs_per_env_runner` questions are worked on at a time.
     """
 
     @override(MultiAgentEnvRunner)
     def __init__(self, config: ARPOConfig, **kwargs: Any):
-        self._engine_thread = ThreadPoolExecutor(1, thread_name_prefix="engine")
+        self._engine_thread = EngineThread()
         # Only for RLlib's own `sample()`: the env runners share the questions out among themselves.
         first, stride = max(kwargs.get("worker_index") or 0, 1) - 1, max(config.num_env_runners, 1)
         self._own_questions: Iterator[int] = itertools.count(first, stride)
@@ -75,7 +82,7 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
         """Starts the engine in the thread that will own it."""
         self.module = None
         if self.env is not None:
-            self.engine: Engine = self._engine_thread.submit(make_engine, *self._engine_args()).result()
+            self.engine: Engine = self._engine_thread.call(make_engine, *self._engine_args(), timeout_s=None)
 
     def _engine_args(self) -> tuple[str, EngineConfig]:
         config = self.config
@@ -266,43 +273,40 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
         if NUM_ENV_STEPS_SAMPLED_LIFETIME in state:
             self.num_env_steps_sampled_lifetime = state[NUM_ENV_STEPS_SAMPLED_LIFETIME]
 
-    def load_weights(self, snapshot: WeightSnapshot) -> str | None:
-        """Has the engine compute with these weights, which it verifies; running requests go on with them.
-
-        Returns:
-            In one sentence, why these weights are not right for the engine. An engine that is dead raises.
-        """
+    def load_weights(self, snapshot: WeightSnapshot) -> LoadError | None:
+        """Has the engine compute with these weights, which it verifies; running requests go on with them."""
         try:
             self._call_engine("wake_up")
-            self._engine_thread.submit(load_and_verify, self.engine, snapshot, self.config.dtype).result()
-        except (ValueError, WeightSyncError) as error:
-            return f"Env runner {self.worker_index} did not get the weights of version {snapshot.version}: {error}"
+            self._engine_thread.call(load_and_verify, self.engine, snapshot, self.config.dtype)
+        except Exception as error:
+            message = f"Env runner {self.worker_index} did not get the weights of version {snapshot.version}: "
+            if isinstance(error, ValueError | WeightSyncError):
+                return LoadError(f"{message}{error}", retry=False)
+            logger.exception("%s", message)
+            return LoadError(f"{message}{type(error).__name__}: {error}", retry=True)
         self._weights_seq_no = snapshot.version
         return None
 
     def begin_transfer(self, shapes: dict[str, tuple[int, ...]]) -> str | None:
         """Gets the engine ready for weights that come by vLLM's weight transfer; an error as in `load_weights`."""
-        try:
-            self._call_engine("wake_up")
-            self._call_engine("begin_transfer", shapes)
-        except Exception as error:
-            return f"Env runner {self.worker_index} cannot take weights: {error}"
-        return None
+        return self._attempt("cannot take weights", [("wake_up",), ("begin_transfer", shapes)])
 
     def transfer_weights(self, method: str, arguments: dict[str, Any]) -> str | None:
         """One step of the transfer, asked for by the learner; `load_weights` ends it."""
-        try:
-            self._call_engine("transfer_weights", method, arguments)
-        except Exception as error:
-            return f"Env runner {self.worker_index} failed in {method}: {error}"
-        return None
+        return self._attempt(f"failed in {method}", [("transfer_weights", method, arguments)])
 
     def sleep(self, level: int) -> str | None:
         """Gives the engine's GPU memory to the learner, until `load_weights` brings new ones; returns an error."""
+        return self._attempt("cannot sleep", [("sleep", level)])
+
+    def _attempt(self, failure: str, calls: Sequence[tuple]) -> str | None:
+        """Calls methods of the engine in turn; an error is logged here and told in one sentence there."""
         try:
-            self._call_engine("sleep", level)
+            for method, *args in calls:
+                self._call_engine(method, *args)
         except Exception as error:
-            return f"Env runner {self.worker_index} cannot sleep: {error}"
+            logger.exception("Env runner %s %s.", self.worker_index, failure)
+            return f"Env runner {self.worker_index} {failure}: {type(error).__name__}: {error}"
         return None
 
     def weight_version(self) -> int:
@@ -314,7 +318,7 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
         return self._call_engine("score", token_ids, temperature)
 
     def _call_engine(self, method: str, *args: Any) -> Any:
-        return self._engine_thread.submit(getattr(self.engine, method), *args).result()
+        return self._engine_thread.call(getattr(self.engine, method), *args)
 
     @override(MultiAgentEnvRunner)
     def get_metrics(self) -> dict[str, Any]:
@@ -331,5 +335,8 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
         for env in itertools.chain.from_iterable(self._envs.values()):
             env.close()
         if self.env is not None:
-            self._call_engine("close")
+            try:
+                self._engine_thread.call(self.engine.close, timeout_s=CLOSE_TIMEOUT_S)
+            except TimeoutError:
+                logger.warning("Env runner %s leaves an engine behind that hangs.", self.worker_index)
         self._engine_thread.shutdown()

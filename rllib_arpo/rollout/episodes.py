@@ -21,6 +21,8 @@ INFO_PARENT = "parent"
 INFO_NUM_INHERITED_TURNS = "turn"
 INFO_TOPPED_UP = "topped_up"
 INFO_STOP = "stop"
+#: The reward of a trajectory that ended before it had a turn of its own, and so has no env step.
+INFO_REWARD = "reward"
 
 #: Keys of `extra_model_outputs` beside RLlib's own `Columns.ACTION_LOGP`.
 ENTROPIES = "entropies"
@@ -78,6 +80,7 @@ def _first_info(trajectory: Trajectory) -> dict[str, Any]:
         INFO_PARENT: trajectory.parent,
         INFO_NUM_INHERITED_TURNS: trajectory.num_inherited_turns,
         INFO_TOPPED_UP: trajectory.topped_up,
+        INFO_REWARD: 0.0 if trajectory.turns else trajectory.reward,
         INFO_STOP: StepInfo(
             stop_reason=trajectory.stop_reason, accuracy=trajectory.accuracy, format_valid=trajectory.format_valid
         ),
@@ -110,7 +113,7 @@ def _trajectory(agent_id: str, episode: SingleAgentEpisode) -> Trajectory:
         agent_id=agent_id,
         turns=tuple(_turn(episode, i) for i in range(len(episode))),
         stop_reason=stop.stop_reason,
-        reward=float(sum(episode.rewards[i] for i in range(len(episode)))),
+        reward=first_info[INFO_REWARD] + float(sum(episode.rewards[i] for i in range(len(episode)))),
         accuracy=stop.accuracy,
         format_valid=stop.format_valid,
         parent=first_info[INFO_PARENT],

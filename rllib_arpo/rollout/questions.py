@@ -195,7 +195,7 @@ class QuestionLoop:
             cause = _first(error)
             if not hasattr(cause, "__notes__"):  # An engine's error reaches all questions.
                 cause.add_note(f"while sampling {'evaluation ' if ask.evaluation else ''}question {ask.number}")
-            raise cause from error
+            raise
         idle.put_nowait(env)
         self._on_progress(questions=1)
         self._finished.put(

@@ -11,6 +11,7 @@ from rllib_arpo.core.advantages import ATTRIBUTIONS, LEAF_WEIGHTINGS, LOSS_AGGRE
 from rllib_arpo.core.branching import BRANCHING_RULES
 from rllib_arpo.core.entropy import ENTROPY_ESTIMATORS, ENTROPY_NORMALIZATIONS
 from rllib_arpo.engine import ENGINES
+from rllib_arpo.learner.guards import GUARD_LIMITS
 from rllib_arpo.learner.tree_attention import TREE_KERNELS
 from rllib_arpo.logging.progress import DISPLAYS
 from rllib_arpo.rollout.fork_schedule import BUDGET_ALLOCATIONS
@@ -42,6 +43,7 @@ CHOICES: dict[str, Iterable[Any]] = {
     "weight_sync": WEIGHT_SYNCS,
     "lora": (None,),
     "gradient_checkpointing": (None, True, False),
+    "skip_groups_without_signal": (True, False),
     "tree_attention": ("auto", *TREE_KERNELS),
     "_env_to_module_connector": (None,),
     "_module_to_env_connector": (None,),
@@ -126,6 +128,7 @@ def check_keys(config: ARPOConfig, defaults: ARPOConfig) -> None:
         if getattr(config, key) is not None or key not in OPTIONAL:
             _check_number(key, getattr(config, key), rule, test)
     _check_betas(config.adam_betas)
+    _check_guards(config.guards)
 
 
 def _check_unknown_keys(keys: Iterable[str], defaults: ARPOConfig, where: str) -> None:
@@ -165,6 +168,15 @@ def _check_number(key: str, value: Any, rule: str, test: Callable[[float], bool]
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not (is_number and math.isfinite(value) and test(value)):
         raise ValueError(f"{key}={value!r}: must be {rule}.")
+
+
+def _check_guards(guards: Any) -> None:
+    if not isinstance(guards, dict):
+        raise ValueError(f"guards={guards!r}: must be a dict of limits by metric.")
+    for metric, limit in guards.items():
+        _check_choice("guards", metric, GUARD_LIMITS)
+        if limit is not None:
+            _check_number(f"guards[{metric!r}]", limit, *POSITIVE)
 
 
 def _check_betas(betas: Any) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 import ray
 
 from rllib_arpo.rollout.fault_tolerance import restart_env_runner
-from rllib_arpo.weights.weight_sync import WeightSyncError
+from rllib_arpo.weights.weight_sync import LoadError, WeightSyncError
 
 if TYPE_CHECKING:
     from ray.rllib.core.learner.learner_group import LearnerGroup
@@ -25,6 +25,8 @@ logger = logging.getLogger("rllib_arpo")
 
 #: Seconds after which an env runner that loads weights is taken for hung.
 LOAD_TIMEOUT_S = 600.0
+#: Seconds after which an env runner that does not tell its version counts as dead.
+ANSWER_TIMEOUT_S = 120.0
 
 
 class SnapshotSync:
@@ -40,11 +42,12 @@ class SnapshotSync:
         version = self._on_first_learner(_version)
         if group.num_remote_env_runners() == 0:
             runner = group.local_env_runner
-            if force or runner.weight_version() != version:
-                _raise(runner.load_weights(self._snapshot()))
+            is_behind = force or runner.weight_version() != version
+            if is_behind and (error := runner.load_weights(self._snapshot())):
+                raise WeightSyncError(error.message)
             return version
         manager = group._worker_manager
-        versions = manager.foreach_actor("weight_version", remote_actor_ids=runners)
+        versions = manager.foreach_actor("weight_version", remote_actor_ids=runners, timeout_seconds=ANSWER_TIMEOUT_S)
         behind = [answer.actor_id for answer in versions if answer.ok and (force or answer.get() != version)]
         if behind:
             # Ray hands the env runners what a reference stands for.
@@ -52,11 +55,7 @@ class SnapshotSync:
             answers = manager.foreach_actor(
                 "load_weights", kwargs={"snapshot": snapshot}, remote_actor_ids=behind, timeout_seconds=LOAD_TIMEOUT_S
             )
-            check(answers)
-            # An engine that died or hangs, unlike one that refuses the weights, works again when it is started anew.
-            for runner in set(behind) - {answer.actor_id for answer in answers if answer.ok}:
-                logger.warning("Env runner %d did not load the weights and is restarted.", runner)
-                restart_env_runner(manager, runner)
+            _restart_failed(manager, behind, answers)
         return version
 
     def _snapshot(self) -> WeightSnapshot:
@@ -74,7 +73,8 @@ class SnapshotSync:
         results = group.foreach_learner(function, remote_actor_ids=first, timeout_seconds=timeout_s)
         answers = group._get_results(results)
         if not answers:
-            raise WeightSyncError(f"The learner has not answered for {timeout_s:g} s.")
+            waited = "" if timeout_s is None else f" within {timeout_s:g} s"
+            raise WeightSyncError(f"No learner has answered{waited}.")
         return answers[0]
 
 
@@ -82,11 +82,18 @@ def _version(learner: ARPOTorchLearner) -> int:
     return learner.weight_version
 
 
-def check(answers: RemoteCallResults) -> None:
-    """Raises the errors that env runners answered; one that is dead answers nothing."""
-    _raise(*(answer.get() for answer in answers if answer.ok))
+def _restart_failed(manager: FaultTolerantActorManager, runners: list[int], answers: RemoteCallResults) -> None:
+    """Restarts those whose engine died or hangs: unlike one that refuses the weights, it may take them when it is new.
 
-
-def _raise(*errors: str | None) -> None:
-    if found := [error for error in errors if error is not None]:
-        raise WeightSyncError(" ".join(found))
+    Raises:
+        WeightSyncError: weights were refused.
+    """
+    errors = {answer.actor_id: answer.get() for answer in answers if answer.ok}
+    if refused := [error.message for error in errors.values() if error is not None and not error.retry]:
+        raise WeightSyncError(" ".join(refused))
+    for runner in runners:
+        silent = LoadError(f"Env runner {runner} did not answer while it loaded weights.", retry=True)
+        error = errors.get(runner, silent)
+        if error is not None:
+            logger.warning("%s It is restarted.", error.message)
+            restart_env_runner(manager, runner)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.rllib.core import DEFAULT_MODULE_ID
 
-from rllib_arpo.weights.snapshot_sync import SnapshotSync, check
+from rllib_arpo.weights.snapshot_sync import LOAD_TIMEOUT_S, SnapshotSync
 from rllib_arpo.weights.weight_sync import WeightSyncError
 
 if TYPE_CHECKING:
@@ -31,8 +31,11 @@ class _VLLMTransfer(SnapshotSync):
 
     def _publish(self, manager: FaultTolerantActorManager, runners: list[int]) -> WeightSnapshot:
         shapes = self._on_first_learner(_shapes)
-        answers = manager.foreach_actor("begin_transfer", kwargs={"shapes": shapes}, remote_actor_ids=runners)
-        check(answers)
+        answers = manager.foreach_actor(
+            "begin_transfer", kwargs={"shapes": shapes}, remote_actor_ids=runners, timeout_seconds=LOAD_TIMEOUT_S
+        )
+        if errors := [answer.get() for answer in answers if answer.ok and answer.get() is not None]:
+            raise WeightSyncError(" ".join(errors))
         actors = [manager.actors()[answer.actor_id] for answer in answers if answer.ok]
         if not actors:
             raise WeightSyncError(f"weight_sync={self.backend!r}: no env runner is left to take the weights.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -11,6 +12,14 @@ if TYPE_CHECKING:
 
 class WeightSyncError(RuntimeError):
     """An engine did not take the learner's weights, or does not compute with them."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadError:
+    """Why an env runner's engine has not got the weights; `retry`: whether a restarted one might."""
+
+    message: str
+    retry: bool
 
 
 class WeightSync(Protocol):

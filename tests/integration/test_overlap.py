@@ -57,6 +57,17 @@ def test_questions_come_in_order_and_are_at_most_one_update_old(overlapped):
     assert (evaluation["num_episodes"], batches_after) == (3, 5)
 
 
+def test_two_env_runners_are_at_most_two_updates_ahead(overlapped):
+    algorithm = overlapped.env_runners(num_env_runners=2).adaptive_rollout(max_weight_lag=2).build_algo()
+    batches = record_batches(algorithm)
+    results = [algorithm.train()["env_runners"] for _ in range(5)]
+    algorithm.stop()
+    assert [[q.number for q in batch] for batch in batches] == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
+    assert all(i - 2 <= v <= i for i, batch in enumerate(batches) for q in batch for v in versions(q))
+    assert [result["weight_lag_max"] for result in results[:2]] == [0, 1]
+    assert all(result["questions_requeued"] == 0 for result in results)
+
+
 def test_a_resumed_run_asks_again_what_was_under_way(overlapped, tmp_path):
     algorithm = overlapped.build_algo()
     algorithm.train()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -242,8 +244,9 @@ def test_a_non_finite_loss_names_the_questions_and_changes_no_weight(model):
     learner = build_learner(config)
     before = parameters(learner)
 
-    with pytest.raises(NonFiniteLossError, match=r"not finite in the pass of the questions \['q1'\]"):
+    with pytest.raises(NonFiniteLossError, match=r"not finite in the pass of the questions \['q1'\]") as raised:
         learner.update(make_batch(config, trees))
+    assert pickle.loads(pickle.dumps(raised.value)).question_ids == ["q1"]
     assert_close(parameters(learner), before, rtol=0.0)
 
 
@@ -273,6 +276,40 @@ def test_groups_without_signal_have_no_gradient(model):
     assert result["groups_without_signal"] == 2
     assert result["grad_norm"] == 0
     assert_close(parameters(learner), before, rtol=0.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "skips"),
+    [
+        ({}, True),
+        ({"skip_groups_without_signal": False}, False),
+        ({"kl_coeff": 0.1}, False),
+        ({"entropy_coeff": 0.1}, False),
+    ],
+)
+def test_groups_without_signal_are_not_computed(model, questions, options, skips):
+    """The gradient is the same; where a KL or an entropy bonus drives every token they are computed."""
+    equal = make_tree([3], [make_trajectory(str(i), [make_turn([i])], reward=1.0) for i in range(3)], "equal")
+    gradients = []
+    for skip in (True, False):
+        config = make_config(model, questions_per_minibatch=3, **{"skip_groups_without_signal": skip, **options})
+        learner = build_learner(config)
+        record_gradients(learner)
+        sizes = []
+        forward = learner.module["default_policy"].forward_train
+
+        def counting(batch, forward=forward, sizes=sizes):
+            sizes.append(len(batch[TOKEN_IDS]))
+            return forward(batch)
+
+        learner.module["default_policy"].forward_train = counting
+        learner.update(make_batch(config, [questions[0], equal, questions[1]]))
+        gradients.append(learner.recorded)
+        if skip:
+            computed = sum(sizes)
+    assert_close(gradients[0][0], gradients[1][0], rtol=1e-12)
+    # `equal` has a prompt of one token and three trajectories of one.
+    assert sum(sizes) - computed == (4 if skips else 0)
 
 
 def test_metrics_of_one_step(model):

@@ -131,7 +131,7 @@ def make_group(monkeypatch):
     monkeypatch.setattr(dispatch.time, "sleep", lambda seconds: None)
     monkeypatch.setattr(dispatch.time, "monotonic", lambda: clock[0])
 
-    def make(replies, max_weight_lag=0) -> tuple[FakeGroup, QuestionDispatcher]:
+    def make(replies, max_weight_lag=0, num_evaluation_envs=2) -> tuple[FakeGroup, QuestionDispatcher]:
         group = FakeGroup(replies, clock)
         monkeypatch.setattr(fault_tolerance.ray, "kill", lambda actor, no_restart: group.killed.append(actor.runner))
         config = SimpleNamespace(
@@ -139,8 +139,10 @@ def make_group(monkeypatch):
             env_runner_restore_timeout_s=5.0,
             max_weight_lag=max_weight_lag,
             in_evaluation=False,
+            question_deadline_s=10.0,
         )
-        return group, QuestionDispatcher(group, config, question_deadline_s=10.0, restore=group.restore)
+        evaluation = SimpleNamespace(num_envs_per_env_runner=num_evaluation_envs, question_deadline_s=5.0)
+        return group, QuestionDispatcher(group, config, evaluation, restore=group.restore)
 
     return make
 
@@ -196,7 +198,26 @@ def test_evaluation_goes_first_and_has_numbers_of_its_own(make_group):
     dispatcher.ask(range(4))
     assert sample(dispatcher, [0, 1], evaluation=True) == [0, 1]
     assert [q.number for q in dispatcher.collect(range(4), weight_version=3)] == [0, 1, 2, 3]
-    assert group.asked == [(1, [], [0, 1]), (1, [0, 1]), (1, [2, 3])]
+    assert group.asked == [(1, [0, 1], [0, 1]), (1, [2, 3])]
+
+
+def test_evaluation_has_environments_of_its_own(make_group):
+    """Three for evaluation beside two for training, which questions 1 and 2 wait for."""
+    group, dispatcher = make_group({1: [1, 0]}, num_evaluation_envs=3)
+    dispatcher.ask(range(3))
+    assert [q.number for q in dispatcher.collect([0], weight_version=3)] == [0]
+    assert sample(dispatcher, range(4), evaluation=True) == [0, 1, 2, 3]
+    assert group.asked == [(1, [0, 1]), (1, [], [0, 1, 2]), (1, [2], [3])]
+
+
+def test_a_batch_that_has_ended_already_does_not_keep_the_next_one_waiting(make_group):
+    """What goes on during the update is handed out before the update, although nothing is waited for any more."""
+    group, dispatcher = make_group({1: []}, max_weight_lag=1)
+    dispatcher.ask(range(4))
+    dispatcher.collect(range(2), weight_version=3)
+    dispatcher.ask(range(4, 6))
+    assert [q.number for q in dispatcher.collect(range(2, 4), weight_version=3)] == [2, 3]
+    assert group.asked == [(1, [0, 1, 2, 3]), (1, [4, 5])]
 
 
 def test_only_the_questions_of_a_dead_env_runner_are_asked_again(make_group):

@@ -17,14 +17,15 @@ import pytest
 
 from rllib_arpo.core.tree import StopReason, ToolStatus
 from rllib_arpo.engine.engine import EngineConfig
-from rllib_arpo.engine.scripted_engine import RandomPolicy, ScriptedEngine
+from rllib_arpo.engine.scripted_engine import RandomPolicy, ScriptedEngine, ScriptedReply
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.tools import TOOLS
 from rllib_arpo.envs.tools.tool import Tool, ToolResult
 from rllib_arpo.envs.tools.worker import shared_worker
 from rllib_arpo.rollout.questions import QuestionLoop, SampledQuestion
 from tests.helpers.models import byte_tokenizer
-from tests.rollout.conftest import settings
+from tests.helpers.scripted_env import ANSWER, ScriptedEnv
+from tests.rollout.conftest import VOCAB_SIZE, settings
 
 QUESTIONS, M = 6, 4
 REPLIES = ("<flaky> 1 </flaky>", "<python> 1 + 1 </python>", "<answer> \\boxed{2} </answer>")
@@ -164,6 +165,45 @@ def test_an_engine_that_dies_in_mid_tree_ends_the_loop_at_once(sample):
 
     with pytest.raises(RuntimeError, match="the engine died"):
         sample(change=dies)
+
+
+def test_a_deadline_ends_only_its_own_questions_trajectories(sample_questions):
+    """Question 1 alone has tools that do not answer in time."""
+    sampled = sample_questions(
+        range(4),
+        {"slow_question": 1, "delays": {(str(agent), 0): 60.0 for agent in range(4)}},
+        num_envs=4,
+        num_rollouts=4,
+        num_initial_rollouts=4,
+        question_deadline_s=2.0,
+        deterministic=True,
+    )
+    reasons = {q.number: Counter(q.stats.stop_reasons) for q in sampled.questions}
+    assert [StopReason.DEADLINE in reasons[number] for number in range(4)] == [False, True, False, False]
+    assert all(len(q.stats.stop_reasons) == 4 for q in sampled.questions)
+    assert sampled.finished[-1] == 1
+
+
+def test_requests_that_a_deadline_cuts_off_leave_the_engine_while_the_loop_goes_on():
+    """Nothing else is generated, so that no later request makes the engine's loop look."""
+    never = ScriptedEngine(
+        EngineConfig(
+            "none",
+            engine_kwargs={
+                "script": lambda _request, _times: ScriptedReply([7, ANSWER], delay=10**9),
+                "vocab_size": VOCAB_SIZE,
+            },
+        )
+    )
+    with ThreadPoolExecutor(1) as thread, QuestionLoop(never, thread) as loop:
+        loop.submit([0], [ScriptedEnv()], settings(num_rollouts=2, num_initial_rollouts=2, question_deadline_s=0.2))
+        [question] = loop.take()
+        limit = time.perf_counter() + 10
+        while never.has_unfinished() and time.perf_counter() < limit:
+            time.sleep(0.01)
+        assert question.stats.stop_reasons == (StopReason.DEADLINE,) * 2
+        assert sorted(never.cancelled) == ["0/0/0", "0/1/0"]
+        assert not never.has_unfinished()
 
 
 def test_a_blocked_tool_is_cut_off_at_the_deadline_of_its_own_question(sample):

@@ -1,0 +1,30 @@
+"""Keeps the questions that ended a run, so that the failure can be looked at and computed again."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
+
+from rllib_arpo.rollout.episodes import episode_to_tree
+
+#: One `QuestionTree` a line, its fields as they are named there.
+FAILED_QUESTIONS_FILE = "failed_questions.jsonl"
+
+
+def save_failed_questions(folder: Path, episodes: Sequence[MultiAgentEpisode], question_ids: Sequence[str]) -> Path:
+    """Appends the trees of these questions to `FAILED_QUESTIONS_FILE` in `folder`; returns its path.
+
+    NaN and infinities stand there as Python's `json` writes and reads them.
+    """
+    path = folder / FAILED_QUESTIONS_FILE
+    trees = map(episode_to_tree, episodes)
+    with path.open("a") as file:
+        for tree in trees:
+            if tree.question_id in question_ids:
+                file.write(json.dumps(dataclasses.asdict(tree), default=np.ndarray.tolist) + "\n")
+    return path

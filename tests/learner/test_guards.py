@@ -1,0 +1,81 @@
+"""Alarms on the learner's metrics, and what the algorithm does with them."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ray.rllib.core.columns import Columns
+
+from rllib_arpo.learner.gradients import NonFiniteLossError
+from rllib_arpo.learner.guards import alarms
+from tests.helpers.configs import small_config
+
+HEALTHY = {"engine_logprob_gap": 0.03, "ratio_mean": 1.01, "entropy": 0.4, "grad_norm": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("metrics", "limits", "found"),
+    [
+        (HEALTHY, {}, []),
+        (HEALTHY | {"engine_logprob_gap": 0.11}, {}, ["engine_logprob_gap"]),
+        (HEALTHY | {"ratio_mean": 0.79}, {}, ["ratio_mean"]),
+        (HEALTHY | {"ratio_mean": 1.21, "entropy": 0.01}, {}, ["ratio_mean", "entropy"]),
+        (HEALTHY | {"grad_norm": 101.0}, {}, ["grad_norm"]),
+        (HEALTHY | {"grad_norm": 101.0}, {"grad_norm": None}, []),
+        (HEALTHY, {"entropy": 0.5}, ["entropy"]),
+        ({}, {}, []),
+    ],
+)
+def test_limits(metrics, limits, found):
+    assert list(alarms(metrics, limits)) == found
+
+
+def test_the_message():
+    assert alarms(HEALTHY | {"engine_logprob_gap": 0.25}, {})["engine_logprob_gap"] == (
+        "engine_logprob_gap is 0.25 (limit 0.1): engine and learner disagree about the sampled tokens: look at dtype, "
+        "temperature and the weight sync."
+    )
+
+
+@pytest.fixture
+def algorithm(ray_cluster, model_folder):
+    config = small_config(model_folder).training(skip_groups_without_signal=False)
+    algorithm = config.training(guards={"entropy": 100.0}).build_algo()
+    yield algorithm
+    algorithm.stop()
+
+
+def test_an_alarm_is_told_once_and_counted(algorithm, caplog):
+    """The scripted engine invents its log-probs, so that the gap to the learner is large, too."""
+    with caplog.at_level(logging.WARNING, "rllib_arpo"):
+        results = [algorithm.train() for _ in range(2)]
+    assert [r["learners"]["default_policy"]["num_alarms"] for r in results] == [2, 2]
+    told = [record.message.partition(" is ")[0] for record in caplog.records]
+    assert sorted(told) == ["engine_logprob_gap", "entropy"]
+
+
+def test_questions_that_break_the_loss_are_kept(algorithm):
+    sample_batch = algorithm._sample_batch
+
+    def broken_batch():
+        batch = sample_batch()
+        for episode in batch[0].episode.agent_episodes.values():
+            for log_probs in episode.extra_model_outputs[Columns.ACTION_LOGP]:
+                log_probs[:] = np.nan
+        return batch
+
+    algorithm._sample_batch = broken_batch
+    with pytest.raises(NonFiniteLossError) as raised:
+        algorithm.training_step()
+    [note] = raised.value.__notes__
+    path = note.removeprefix("The questions are in ").removesuffix(".")
+    trees = [json.loads(line) for line in Path(path).read_text().splitlines()]
+    # Both questions are in one pass.
+    assert [tree["question_id"] for tree in trees] == raised.value.question_ids
+    assert [len(tree["trajectories"]) for tree in trees] == [4, 4]
+    log_probs = [tree["trajectories"][0]["turns"][0]["log_probs"] for tree in trees]
+    assert [bool(np.isnan(values).all()) for values in log_probs] == [True, False]

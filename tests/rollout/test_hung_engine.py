@@ -1,0 +1,77 @@
+"""An engine that hangs in a step: the run ends with a cause, within a bounded time, and the process can end, too."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from rllib_arpo.engine.engine import EngineConfig
+from rllib_arpo.engine.engine_thread import EngineThread
+from rllib_arpo.engine.scripted_engine import RandomPolicy, ScriptedEngine
+from rllib_arpo.rollout import engine_loop, env_runner
+from rllib_arpo.rollout.questions import QuestionLoop
+from tests.helpers.configs import small_config
+from tests.helpers.scripted_env import ANSWER, ScriptedEnv
+from tests.rollout.conftest import VOCAB_SIZE, settings
+
+
+def hang(engine, after_steps: int) -> None:
+    """The engine's step does not return any more."""
+    step = engine.step
+
+    def hanging():
+        if engine.num_steps >= after_steps:
+            threading.Event().wait()
+        return step()
+
+    engine.step = hanging
+
+
+@pytest.fixture(autouse=True)
+def short_limits(monkeypatch):
+    monkeypatch.setattr(engine_loop, "STEP_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(env_runner, "CLOSE_TIMEOUT_S", 0.5)
+
+
+@pytest.mark.timeout(60)
+def test_the_loop_ends_with_the_cause():
+    policy = RandomPolicy(VOCAB_SIZE, replies=[[7, ANSWER]])
+    engine = ScriptedEngine(EngineConfig("none", engine_kwargs={"script": policy.reply, "vocab_size": VOCAB_SIZE}))
+    hang(engine, after_steps=1)
+    with (
+        QuestionLoop(engine, EngineThread()) as loop,
+        pytest.raises(TimeoutError, match=r"^The engine has not finished a step within 0\.5 s\."),
+    ):
+        loop.submit([0, 1], [ScriptedEnv({})], settings())
+        loop.take()
+
+
+@pytest.mark.timeout(120)
+def test_the_algorithm_ends_with_the_cause_and_stops(ray_cluster, model_folder):
+    algorithm = small_config(model_folder).build_algo()
+    hang(algorithm.env_runner.engine, after_steps=3)
+    begin = time.perf_counter()
+    with pytest.raises(RuntimeError, match=r"The engine has not finished a step within 0\.5 s"):
+        algorithm.training_step()
+    algorithm.stop()
+    assert time.perf_counter() - begin < 30
+
+
+def test_a_call_that_hangs_is_given_up():
+    thread = EngineThread()
+    assert thread.call(lambda: 3) == 3
+    with pytest.raises(ZeroDivisionError):
+        thread.call(lambda: 1 / 0)
+    with pytest.raises(TimeoutError, match=r"^The engine has not finished wait within 0\.1 s\.$"):
+        thread.call(threading.Event().wait, timeout_s=0.1)
+    assert thread._thread.daemon
+
+
+def test_a_timeout_of_the_call_itself_stays_what_it_is():
+    def own():
+        raise TimeoutError("of the tool")
+
+    with pytest.raises(TimeoutError, match=r"^of the tool$"):
+        EngineThread().call(own)
