@@ -19,7 +19,7 @@ def critical_path(bench: Bench) -> dict[str, Any]:
     the engine. Nothing can be faster than that."""
     name = bench.pick(full=SMOLLM2, quick=SMALL_LLAMA, tiny=SMALL_LLAMA)
     handle = bench.engine(name)
-    workload = Workload(turn_tokens=bench.pick(full=8, quick=3, tiny=2))
+    workload = Workload(turn_tokens=bench.pick(full=8, quick=2, tiny=2))
     segment_s = segment_decode_s(handle, workload)
     alone_s = median([_decode_alone_s(handle, workload) for _ in range(3)])
     runs = [

@@ -60,7 +60,7 @@ def raw_vllm(bench: Bench) -> dict[str, Any]:
 
     Of the best repeat of each side.
     """
-    repeats, tokens, questions = bench.pick(full=(5, 128, 4), quick=(5, 64, 2), tiny=(1, 8, 2))
+    repeats, tokens, questions = bench.pick(full=(5, 128, 4), quick=(4, 64, 2), tiny=(1, 8, 2))
     seeds = itertools.count()
     handle = bench.engine(SMOLLM2)
     bare = handle.call(BareVLLM, handle.folder)

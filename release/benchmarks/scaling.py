@@ -38,7 +38,7 @@ def scaling(bench: Bench) -> dict[str, Any]:
     folder = bench.model(TINY_LLAMA)
     decode_s = _decode_s(bench)
     latency_s = TOOL_SHARE / (1 - TOOL_SHARE) * decode_s / (WORKLOAD.num_turns - 1)
-    waves, repeats = bench.pick(full=(4, 5), quick=(3, 2), tiny=(1, 1))
+    waves, repeats = bench.pick(full=(4, 5), quick=(2, 2), tiny=(1, 1))
     tune.register_env(ENV, SleepingTools)
     ray.init(num_cpus=num_cores(), include_dashboard=False, log_to_driver=False)
     try:

@@ -46,6 +46,7 @@ def tiny_model(
     seed: int = 0,
     max_position_embeddings: int = 2048,
     num_layers: int = 2,
+    **changes: object,
 ) -> str:
     """Saves a random fp32 model (hidden 64, 2 heads of 32, one of them for K/V) with its tokenizer; returns the folder.
 
@@ -53,6 +54,7 @@ def tiny_model(
         architecture: "llama", "qwen2", "qwen3" or "mistral".
         vocab_size: V; rows above TOKENIZER_SIZE are padding, as real models have it.
         seed: of the weights: the same seed gives the same model.
+        changes: further keys of the configuration.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -75,6 +77,7 @@ def tiny_model(
         pad_token_id=tokenizer.pad_token_id,
         # Far above the usual 0.02, so that the distributions differ from token to token.
         initializer_range=0.2,
+        **changes,
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

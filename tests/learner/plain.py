@@ -71,11 +71,12 @@ def counted(tree: QuestionTree) -> list[Trajectory]:
     return [t for t in tree.trajectories if t.counts]
 
 
-def advantages(tree: QuestionTree) -> dict[str, float]:
-    """agent id -> A, GRPO's."""
+def advantages(tree: QuestionTree, normalize_std: bool = True) -> dict[str, float]:
+    """agent id -> A, GRPO's, or Dr. GRPO's without the division."""
     rewards = np.array([t.reward for t in counted(tree)])
     std = rewards.std(ddof=1) if len(rewards) > 1 else 0.0
-    return {t.agent_id: (t.reward - rewards.mean()) / (std + 1e-6) if std > 0 else 0.0 for t in counted(tree)}
+    scale = std + 1e-6 if normalize_std else 1.0
+    return {t.agent_id: (t.reward - rewards.mean()) / scale if std > 0 else 0.0 for t in counted(tree)}
 
 
 def batch_std(batch: Sequence[QuestionTree]) -> float:
@@ -121,7 +122,7 @@ def loss(
     total = 0.0
     for tree in trees:
         scores = {t.agent_id: score(model, tree, t.agent_id, config.temperature) for t in counted(tree)}
-        by_leaf = advantages(tree) if batch is None else batch_advantages(tree, batch)
+        by_leaf = advantages(tree, config.normalize_std) if batch is None else batch_advantages(tree, batch)
         per_token = token_advantages(by_leaf, config.attribution, scores)
         for leaf, a in per_token.items():
             key, current = (tree.question_id, leaf), scores[leaf]
