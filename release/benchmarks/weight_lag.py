@@ -20,10 +20,10 @@ from rllib_arpo.models import fast_dtype, smollm2_135m_instruct
 KEY = "lag1_speedup"
 ENV = "SlowToolMath-v0"
 LAGS = (0, 1)
-ITERATIONS, SEEDS = 6, (0, 1, 2)
+ITERATIONS, SEEDS = 10, (0, 1, 2)
 #: Iterations at the start that are not timed (the first rollout overlaps with nothing), and those at the end whose
 #: mean reward is the final one.
-UNTIMED, FINAL = 1, 3
+UNTIMED, FINAL = 1, 4
 TOOL_LATENCY_S = 8.0
 
 
