@@ -22,6 +22,9 @@ _LOGIT_KEYS = {
 }
 #: Configuration keys of attention that a tree pass does not reproduce.
 _ATTENTION_KEYS = ("attn_logit_softcapping", "attention_chunk_size", "alibi")
+#: Configuration keys of mixtures of experts. Transformers holds all experts of a layer in one tensor; vLLM takes one
+#: tensor per expert, and reads over the other in silence.
+_EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
 #: The self-check's packed tree: a prompt of three tokens, a branch of one that forks into two of two and one tokens.
 _CHECK_END = (7, 7, 7, 7, 6, 6, 7)
@@ -71,6 +74,9 @@ def refuse_unsupported_config(config: PretrainedConfig) -> None:
     for key in _ATTENTION_KEYS:
         if value := getattr(config, key, None):
             raise ValueError(f"{title} has {key}={value!r}, which tree attention does not support.")
+    for key in _EXPERT_KEYS:
+        if value := getattr(config, key, None):
+            raise ValueError(f"{title} has {key}={value}: the weights of experts cannot be handed to the engine yet.")
     for key, neutral in _LOGIT_KEYS.items():
         value = getattr(config, key, None)
         if value is not None and value != neutral:
