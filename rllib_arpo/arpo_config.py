@@ -106,6 +106,7 @@ class ARPOConfig(AlgorithmConfig):
         self.learner_num_threads: int | None = None
         self.skip_groups_without_signal = True
         self.guards: dict[str, float | None] = {}
+        self.sharding = "none"
 
     def _set_rllib_defaults(self) -> None:
         """What differs from RLlib's own defaults, and what `debugging()` sets."""
@@ -239,6 +240,7 @@ class ARPOConfig(AlgorithmConfig):
         learner_num_threads: int | None = NotProvided,
         skip_groups_without_signal: bool = NotProvided,
         guards: dict[str, float | None] = NotProvided,
+        sharding: str = NotProvided,
         **kwargs: Any,
     ) -> ARPOConfig:
         """Sets the update (docs/design.md, section 1, from "Group advantage" on); RLlib's own keywords go through.
@@ -270,6 +272,8 @@ class ARPOConfig(AlgorithmConfig):
                 neither a KL nor an entropy bonus is in the loss). Means over tokens are then of the other trees.
             guards: limits of the alarms on the learner's metrics, beside the defaults (`learner/guards.py`); None
                 switches one off. An alarm is a warning in the log, and is counted in `num_alarms`.
+            sharding: what each of several learners holds: "none": the whole model; "fsdp2": its part of parameters,
+                gradients and Adam state, for models that are too large for one GPU. The update is the same.
         """
         own = {key: value for key, value in locals().items() if key not in ("kwargs", "__class__")}
         super().training(**kwargs)
@@ -314,6 +318,13 @@ class ARPOConfig(AlgorithmConfig):
         from rllib_arpo.learner.arpo_torch_learner import ARPOTorchLearner
 
         return ARPOTorchLearner
+
+    @override(AlgorithmConfig)
+    def build_learner_group(self, *, env=None, spaces=None, rl_module_spec=None, placement_group=None):
+        from rllib_arpo.learner.learner_group import ARPOLearnerGroup
+
+        spec = rl_module_spec or self.get_multi_rl_module_spec(env=env, spaces=spaces)
+        return ARPOLearnerGroup(config=self.copy(), module_spec=spec, placement_group=placement_group)
 
     @override(AlgorithmConfig)
     def build_learner_connector(self, input_observation_space, input_action_space, device=None):

@@ -75,6 +75,24 @@ def test_the_baselines_are_valid(model_folder, config_class):
             {"weight_sync": "rdma"},
             "weight_sync='rdma': must be one of 'auto', 'in_process_reload', 'nccl', 'ipc'.",
         ),
+        ({"sharding": "ddp"}, "sharding='ddp': must be one of 'none', 'fsdp2'."),
+        (
+            {"sharding": "fsdp2", "num_learners": 1},
+            "sharding='fsdp2': needs learners to share the model, num_learners >= 2 and not 1.",
+        ),
+        (
+            {
+                "sharding": "fsdp2",
+                "num_learners": 2,
+                "num_gpus_per_learner": 1,
+                "weight_sync": "nccl",
+                "engine": "vllm",
+                "num_env_runners": 1,
+                "num_gpus_per_env_runner": 1,
+            },
+            "weight_sync='nccl': sends the weights that one learner holds, and with sharding='fsdp2' none holds them all; "
+            "use 'in_process_reload'.",
+        ),
         ({"weight_sync": "ipc"}, "weight_sync='ipc': is vLLM's own, and engine='scripted'."),
         (
             {"weight_sync": "ipc", "engine": "vllm"},

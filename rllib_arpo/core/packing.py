@@ -67,7 +67,7 @@ def _observation_lengths(tree: QuestionTree, layout: TreeLayout) -> np.ndarray:
     return lengths
 
 
-def _empty(num_tokens: int) -> PackedTree:
+def untrained_chain(num_tokens: int) -> PackedTree:
     """A chain of `num_tokens` zeros outside the loss."""
     positions = np.arange(num_tokens, dtype=np.int64)
     return PackedTree(
@@ -114,7 +114,7 @@ def pack_tree(tree: QuestionTree, layout: TreeLayout, attribution: NodeAttributi
         if above >= 0:
             node_end[above] = max(node_end[above], node_end[i])
 
-    packed = _empty(int(begin[-1]))
+    packed = untrained_chain(int(begin[-1]))
     packed.token_ids[:num_prompt] = tree.prompt
     # The last entry, at index -1, is the prompt.
     tail = np.full(num_nodes + 1, num_prompt - 1, dtype=np.int64)

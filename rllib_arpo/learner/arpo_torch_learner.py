@@ -47,21 +47,33 @@ from rllib_arpo.core.loss import (
     policy_ratio,
     tree_policy_objective,
 )
-from rllib_arpo.learner.gradients import NonFiniteLossError, broadcast_parameters, gather_gradients, gather_names
+from rllib_arpo.learner.gradients import NonFiniteLossError, gather_names
 from rllib_arpo.learner.kl_in_reward import subtract_kl_to_go
 from rllib_arpo.learner.metrics import Total, Totals, add_questions, summarize
-from rllib_arpo.learner.passes import Piece, cut_into_pieces, group_into_passes, has_advantage, pass_to_tensors
+from rllib_arpo.learner.passes import (
+    Piece,
+    cut_into_pieces,
+    group_into_passes,
+    has_advantage,
+    idle_pass,
+    pass_to_tensors,
+)
+from rllib_arpo.learner.sharded_state import load_optimizer_state, optimizer_state
+from rllib_arpo.learner.sharding import SHARDINGS
 from rllib_arpo.learner.training_data import Minibatch, QuestionBatch
 from rllib_arpo.weights.snapshot import WeightSnapshot, probe_tokens
 
 if TYPE_CHECKING:
+    from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
+
     from rllib_arpo.arpo_config import ARPOConfig
+    from rllib_arpo.learner.llm_rl_module import LLMRLModule
 
 
 class ARPOTorchLearner(TorchLearner):
     """Trains one `LLMRLModule`; `update(training_data=QuestionBatch)` is one batch of questions.
 
-    With several learners the gradients are summed by hand and the modules stay plain (`learner/gradients.py`).
+    `sharding` says how several learners hold the model, and how their gradients come together (`learner/sharding.py`).
     """
 
     @override(TorchLearner)
@@ -77,13 +89,26 @@ class ARPOTorchLearner(TorchLearner):
         self._totals = Totals(self._device)
         self._reference = None
         if self.config.kl_coeff > 0:
-            self._reference = self.module[DEFAULT_MODULE_ID].make_reference().to(self._device)
+            self._reference = self._place(self.module[DEFAULT_MODULE_ID].make_reference())
+
+    @override(TorchLearner)
+    def _make_module(self) -> MultiRLModule:
+        """The parameters are distributed before the optimizer is made: it must hold what the learner will train."""
+        self._sharding = SHARDINGS[self.config.sharding](self._device, self.distributed)
+        module = Learner._make_module(self)
+        self._place(module[DEFAULT_MODULE_ID])
+        return module
+
+    def _place(self, module: LLMRLModule) -> LLMRLModule:
+        """Where a part is held, the whole must never get onto the device."""
+        if not self._sharding.holds_part:
+            module.to(self._device)
+        self._sharding.distribute(module)
+        return module
 
     @override(TorchLearner)
     def _make_modules_ddp_if_necessary(self) -> None:
-        """No wrapper (`learner/gradients.py` says why); of DDP only the common start of all learners is kept."""
-        if self.distributed:
-            broadcast_parameters(self.module[DEFAULT_MODULE_ID].parameters())
+        """No wrapper: `_place` has done what is to be done for several learners."""
 
     @override(TorchLearner)
     def configure_optimizers_for_module(self, module_id: str, config: ARPOConfig = None) -> None:
@@ -163,10 +188,16 @@ class ARPOTorchLearner(TorchLearner):
     def _log_probs(self, module, pieces: list[Piece]) -> list[Tensor]:
         """Log-probs [K] of each piece's loss tokens under `module`, on the CPU."""
         result: list[Tensor] = []
-        for group in group_into_passes(pieces, self.config.max_tokens_per_pass):
+        for group in self._passes(pieces):
             log_probs = module.forward_train(pass_to_tensors(group, self._device))[LOG_PROBS].cpu()
             result.extend(log_probs.split([piece.packed.num_loss_tokens for piece in group]))
-        return result
+        return result[: len(pieces)]
+
+    def _passes(self, pieces: Sequence[Piece]) -> list[list[Piece]]:
+        """The passes of this learner, and idle ones after them where the others have more."""
+        passes = group_into_passes(pieces, self.config.max_tokens_per_pass)
+        num_idle = self._sharding.num_passes(len(passes)) - len(passes)
+        return passes + [idle_pass() for _ in range(num_idle)]
 
     def _update_minibatch(self, minibatch: Minibatch, pieces: list[Piece], columns: dict[str, Any]) -> float:
         """One optimizer step; returns the norm of the gradient before clipping."""
@@ -174,7 +205,7 @@ class ARPOTorchLearner(TorchLearner):
         self._zero_gradients()
         failed: set[int] = set()
         scalars = {DENOMINATOR: minibatch.denominator, REWARD_SCALE: columns[REWARD_SCALE]}
-        for group in group_into_passes(pieces, self.config.max_tokens_per_pass):
+        for group in self._passes(pieces):
             if not self._accumulate_gradients(group, scalars):
                 failed.update(piece.question for piece in group)
         failed_ids = gather_names([columns[TREES][q].question_id for q in sorted(failed)], self.distributed)
@@ -183,8 +214,8 @@ class ARPOTorchLearner(TorchLearner):
             raise NonFiniteLossError(message, failed_ids)
 
         parameters = list(self._params.values())
-        gradients = gather_gradients(parameters, self.distributed)
-        norm = torch.nn.utils.get_total_norm(gradients).item()
+        gradients = self._sharding.reduce_gradients(parameters)
+        norm = self._sharding.norm(gradients)
         if not math.isfinite(norm):
             ids = gather_names(question_ids, self.distributed)
             raise NonFiniteLossError(f"The gradient is not finite in the minibatch of the questions {ids}.", ids)
@@ -204,10 +235,9 @@ class ARPOTorchLearner(TorchLearner):
         fwd_out = self.module[DEFAULT_MODULE_ID].forward_train(batch)
         losses = self.compute_losses(fwd_out={DEFAULT_MODULE_ID: fwd_out}, batch={DEFAULT_MODULE_ID: batch})
         loss = losses[DEFAULT_MODULE_ID]
-        if not torch.isfinite(loss):
-            return False
+        # Also of a loss that is not finite: other learners may wait for this one in the backward pass.
         loss.backward()
-        return True
+        return bool(torch.isfinite(loss))
 
     @override(Learner)
     def compute_loss_for_module(
@@ -293,6 +323,19 @@ class ARPOTorchLearner(TorchLearner):
         probe = probe_tokens(module.vocab_size, self.config.max_context_tokens)
         weights = module.weight_views() if with_weights else None
         return WeightSnapshot(self.weight_version, weights, probe, module.score(probe))
+
+    @override(TorchLearner)
+    def _get_optimizer_state(self) -> dict[str, Any]:
+        return {
+            name: {"module_id": DEFAULT_MODULE_ID, "state": optimizer_state(optimizer)}
+            for name, optimizer in self._named_optimizers.items()
+        }
+
+    @override(TorchLearner)
+    def _set_optimizer_state(self, state: dict[str, Any]) -> None:
+        """RLlib's own would round fp64 to fp32."""
+        for name, of_optimizer in state.items():
+            load_optimizer_state(self._named_optimizers[name], of_optimizer["state"])
 
     @override(Learner)
     def set_state(self, state: dict[str, Any]) -> None:

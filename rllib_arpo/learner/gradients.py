@@ -34,8 +34,8 @@ def broadcast_parameters(parameters: Iterable[Tensor]) -> None:
         dist.broadcast(parameter.data, src=0)
 
 
-def gather_gradients(parameters: Sequence[Tensor], distributed: bool) -> list[Tensor]:
-    """The gradients accumulated in `parameters`, summed over the ranks in place.
+def sum_gradients(parameters: Sequence[Tensor], distributed: bool) -> list[Tensor]:
+    """The gradients accumulated in `parameters`; where `distributed`, summed over the ranks, in place.
 
     A parameter without a gradient, as on a rank without a question, has gradient 0.
     """

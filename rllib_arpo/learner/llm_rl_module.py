@@ -11,9 +11,9 @@ from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from ray.rllib.utils.annotations import override
 
 from rllib_arpo.connectors.columns import END, ENTROPY, LOG_PROBS, LOSS_MASK, PARENT, POSITION_IDS, TOKEN_IDS
-from rllib_arpo.learner.causal_lm import load_causal_lm, tree_hidden_states
-from rllib_arpo.learner.lm_head import chunked_log_probs
-from rllib_arpo.learner.tree_attention import attention_dtype, plan_tree
+from rllib_arpo.learner.causal_lm import load_causal_lm
+from rllib_arpo.learner.sharded_state import part_like, whole_array
+from rllib_arpo.learner.tree_scorer import TreeScorer
 
 #: `model_config["dtype"]` -> the type of matrix products.
 COMPUTE_DTYPES = {
@@ -41,6 +41,7 @@ class LLMRLModule(TorchRLModule):
 
     Attributes:
         causal_lm: the model; None with `inference_only`.
+        scorer: its forward pass of training; all computing goes through it.
     """
 
     @override(TorchRLModule)
@@ -53,16 +54,16 @@ class LLMRLModule(TorchRLModule):
             raise ValueError(f"dtype={settings['dtype']!r}: must be one of {', '.join(COMPUTE_DTYPES)}.")
         if settings.get("lora") is not None:
             raise ValueError("lora is not supported by LLMRLModule: leave it None.")
-        self._dtype = COMPUTE_DTYPES[settings["dtype"]]
-        self._tree_attention = settings.get("tree_attention", "auto")
+        dtype = COMPUTE_DTYPES[settings["dtype"]]
         self._temperature = float(settings["temperature"])
         if not self._temperature > 0:
             raise ValueError(f"temperature={settings['temperature']!r}: training needs a temperature > 0.")
-        master_dtype = torch.promote_types(self._dtype, torch.float32)
+        master_dtype = torch.promote_types(dtype, torch.float32)
         self.causal_lm = load_causal_lm(settings["model_name_or_path"], master_dtype)
         checkpointing = settings.get("gradient_checkpointing")
         if torch.cuda.is_available() if checkpointing is None else checkpointing:
             self.causal_lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        self.scorer = TreeScorer(self.causal_lm, dtype, settings.get("tree_attention", "auto"))
 
     @override(TorchRLModule)
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, torch.Tensor]:
@@ -81,22 +82,8 @@ class LLMRLModule(TorchRLModule):
         rows = batch[LOSS_MASK].nonzero().squeeze(1)
         if (batch[PARENT][rows] < 0).any():
             raise ValueError("The first token of a prompt is in the loss, but no hidden state precedes it.")
-        log_probs, entropy = self._log_probs(batch, rows, self._temperature)
+        log_probs, entropy = self.scorer(batch, rows, self._temperature)
         return {LOG_PROBS: log_probs, ENTROPY: entropy}
-
-    def _log_probs(
-        self, batch: dict[str, Any], rows: torch.Tensor, temperature: float
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-probs and entropies of the tokens in `rows` of a pass, each from the hidden state at its parent."""
-        head = self.causal_lm.get_output_embeddings()
-        token_ids = batch[TOKEN_IDS].long()
-        device_type, autocast = head.weight.device.type, self._dtype != head.weight.dtype
-        plan = plan_tree(batch[END], attention_dtype(self._dtype, device_type), self._tree_attention)
-        with torch.autocast(device_type, self._dtype if autocast else None, enabled=autocast):
-            hidden = tree_hidden_states(self.causal_lm, token_ids[None], batch[POSITION_IDS].long()[None], plan)
-            return chunked_log_probs(
-                hidden[batch[PARENT][rows]], token_ids[rows], head.weight, head.bias, temperature=temperature
-            )
 
     @override(TorchRLModule)
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
@@ -126,16 +113,18 @@ class LLMRLModule(TorchRLModule):
             PARENT: positions - 1,
             END: torch.full_like(positions, n),
         }
-        return self._log_probs(chain, positions[1:], temperature=1.0)[0].float().cpu().numpy()
+        return self.scorer(chain, positions[1:], temperature=1.0)[0].float().cpu().numpy()
 
     def weight_views(self) -> dict[str, np.ndarray]:
         """All weights under their Hugging Face names, as `get_state`, but on the CPU the module's own memory.
 
-        They are to be read before the next update.
+        They are to be read before the next update. Where the learners share the weights out, see `whole_array`: the
+        first gets them, the others nothing.
         """
         weights = self.causal_lm.state_dict(keep_vars=True)
-        views = {id(weight): weight.detach().cpu().numpy() for weight in weights.values()}
-        return {name: views[id(weight)] for name, weight in weights.items()}
+        distinct = {id(weight): weight for weight in weights.values()}
+        views = {key: whole_array(weight) for key, weight in distinct.items()}
+        return {name: views[id(weight)] for name, weight in weights.items() if views[id(weight)] is not None}
 
     @override(TorchRLModule)
     def get_state(
@@ -174,6 +163,4 @@ class LLMRLModule(TorchRLModule):
             if tuple(state[name].shape) != tuple(tensor.shape):
                 raise ValueError(f"{name} has the shape {list(state[name].shape)} instead of {list(tensor.shape)}.")
         for name, tensor in own.items():
-            value = state[name]
-            # Arrays from Ray's object store are read-only, which `from_numpy` warns about.
-            tensor.copy_(torch.tensor(value) if isinstance(value, np.ndarray) else value)
+            tensor.copy_(part_like(state[name], like=tensor))

@@ -26,7 +26,7 @@ from rllib_arpo.connectors.columns import (
     TOKEN_IDS,
     WEIGHT,
 )
-from rllib_arpo.core.packing import PackedTree, concatenate, plan_passes, split_tree
+from rllib_arpo.core.packing import PackedTree, concatenate, plan_passes, split_tree, untrained_chain
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +69,11 @@ def has_advantage(piece: Piece) -> bool:
 def group_into_passes(pieces: Sequence[Piece], max_tokens: int) -> list[list[Piece]]:
     """Consecutive pieces side by side, at most `max_tokens` tokens together."""
     return [[pieces[i] for i in group] for group in plan_passes([p.packed.num_tokens for p in pieces], max_tokens)]
+
+
+def idle_pass() -> list[Piece]:
+    """The smallest pass: one token, no loss. A learner makes it where others have more passes than it has."""
+    return [Piece(question=-1, packed=untrained_chain(1))]
 
 
 def pass_to_tensors(pieces: Sequence[Piece], device: torch.device | str) -> dict[str, Any]:

@@ -8,7 +8,13 @@ from ray.tune.registry import ENV_CREATOR, _global_registry
 
 from rllib_arpo.envs.registry import ENVIRONMENTS, register_envs, validate_env_config
 from rllib_arpo.rollout.make_env import ENV_CONFIG_KEYS, complete_env_config
-from rllib_arpo.validation.combinations import check_evaluation, check_overlap, check_tree, check_update
+from rllib_arpo.validation.combinations import (
+    check_evaluation,
+    check_overlap,
+    check_sharding,
+    check_tree,
+    check_update,
+)
 from rllib_arpo.validation.engine import check_engine, check_model
 from rllib_arpo.validation.keys import check_keys
 from rllib_arpo.validation.resources import actor_bundles, check_cluster_resources
@@ -29,6 +35,7 @@ def validate(config: ARPOConfig) -> None:
     check_tree(config)
     check_overlap(config)
     check_update(config)
+    check_sharding(config)
     check_engine(config)
     check_evaluation(config)
     check_model(config.model_name_or_path, config.max_context_tokens)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rllib_arpo.validation.keys import check_integer
+from rllib_arpo.weights import transfer_backend
 
 if TYPE_CHECKING:
     from rllib_arpo.arpo_config import ARPOConfig
@@ -69,6 +70,21 @@ def check_update(config: ARPOConfig) -> None:
         raise ValueError(
             f"overlong_buffer_tokens={config.overlong_buffer_tokens}: must not exceed "
             f"max_response_tokens={config.max_response_tokens}."
+        )
+
+
+def check_sharding(config: ARPOConfig) -> None:
+    if config.sharding == "none" or config.in_evaluation:
+        return
+    if config.num_learners < 2:
+        raise ValueError(
+            f"sharding={config.sharding!r}: needs learners to share the model, num_learners >= 2 and not "
+            f"{config.num_learners}."
+        )
+    if transfer_backend(config.weight_sync):
+        raise ValueError(
+            f"weight_sync={config.weight_sync!r}: sends the weights that one learner holds, and with "
+            f"sharding={config.sharding!r} none holds them all; use 'in_process_reload'."
         )
 
 

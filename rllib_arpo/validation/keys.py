@@ -12,6 +12,7 @@ from rllib_arpo.core.branching import BRANCHING_RULES
 from rllib_arpo.core.entropy import ENTROPY_ESTIMATORS, ENTROPY_NORMALIZATIONS
 from rllib_arpo.engine import ENGINES
 from rllib_arpo.learner.guards import GUARD_LIMITS
+from rllib_arpo.learner.sharding import SHARDINGS
 from rllib_arpo.learner.tree_attention import TREE_KERNELS
 from rllib_arpo.logging.progress import DISPLAYS
 from rllib_arpo.rollout.fork_schedule import BUDGET_ALLOCATIONS
@@ -41,6 +42,7 @@ CHOICES: dict[str, Iterable[Any]] = {
     "normalize_std": (True, False),
     "kl_in_reward": (True, False),
     "weight_sync": WEIGHT_SYNCS,
+    "sharding": SHARDINGS,
     "lora": (None,),
     "gradient_checkpointing": (None, True, False),
     "skip_groups_without_signal": (True, False),

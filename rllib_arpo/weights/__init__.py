@@ -9,7 +9,7 @@ from rllib_arpo.weights.vllm_transfer import IPCTransfer, NCCLTransfer
 from rllib_arpo.weights.weight_sync import WeightSync
 
 if TYPE_CHECKING:
-    from ray.rllib.core.learner.learner_group import LearnerGroup
+    from rllib_arpo.learner.learner_group import ARPOLearnerGroup
 
 WEIGHT_SYNCS: dict[str, type[WeightSync]] = {
     "auto": InProcessReload,
@@ -20,7 +20,7 @@ WEIGHT_SYNCS: dict[str, type[WeightSync]] = {
 """By the name that `weight_sync` takes; "auto" is the one that works with every engine and device."""
 
 
-def make_weight_sync(name: str, learner_group: LearnerGroup) -> WeightSync:
+def make_weight_sync(name: str, learner_group: ARPOLearnerGroup) -> WeightSync:
     """The implementation called `name`."""
     return WEIGHT_SYNCS[name](learner_group)
 

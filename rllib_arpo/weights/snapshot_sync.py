@@ -12,11 +12,11 @@ from rllib_arpo.rollout.fault_tolerance import restart_env_runner
 from rllib_arpo.weights.weight_sync import LoadError, WeightSyncError
 
 if TYPE_CHECKING:
-    from ray.rllib.core.learner.learner_group import LearnerGroup
     from ray.rllib.env.env_runner_group import EnvRunnerGroup
     from ray.rllib.utils.actor_manager import FaultTolerantActorManager, RemoteCallResults
 
     from rllib_arpo.learner.arpo_torch_learner import ARPOTorchLearner
+    from rllib_arpo.learner.learner_group import ARPOLearnerGroup
     from rllib_arpo.weights.snapshot import WeightSnapshot
 
 T = TypeVar("T")
@@ -34,7 +34,7 @@ class SnapshotSync:
 
     backend: str | None = None
 
-    def __init__(self, learner_group: LearnerGroup):
+    def __init__(self, learner_group: ARPOLearnerGroup):
         self._learner_group = learner_group
 
     def push(self, group: EnvRunnerGroup, runners: list[int] | None = None, *, force: bool = False) -> int:
@@ -67,15 +67,10 @@ class SnapshotSync:
         raise NotImplementedError
 
     def _on_first_learner(self, function: Callable[[ARPOTorchLearner], T], timeout_s: float | None = None) -> T:
-        """All learners have the same weights."""
-        group = self._learner_group
-        first = None if group.is_local else group._worker_manager.healthy_actor_ids()[:1]
-        results = group.foreach_learner(function, remote_actor_ids=first, timeout_seconds=timeout_s)
-        answers = group._get_results(results)
-        if not answers:
-            waited = "" if timeout_s is None else f" within {timeout_s:g} s"
-            raise WeightSyncError(f"No learner has answered{waited}.")
-        return answers[0]
+        try:
+            return self._learner_group.on_first(function, timeout_s)
+        except TimeoutError as error:
+            raise WeightSyncError(str(error)) from error
 
 
 def _version(learner: ARPOTorchLearner) -> int:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from ray.rllib.core.learner.learner_group import LearnerGroup
     from ray.rllib.env.env_runner_group import EnvRunnerGroup
+
+    from rllib_arpo.learner.learner_group import ARPOLearnerGroup
 
 
 class WeightSyncError(RuntimeError):
@@ -28,7 +29,7 @@ class WeightSync(Protocol):
     backend: str | None
     """Of vLLM's weight transfer; None: it is not used."""
 
-    def __init__(self, learner_group: LearnerGroup): ...
+    def __init__(self, learner_group: ARPOLearnerGroup): ...
 
     def push(self, group: EnvRunnerGroup, runners: list[int] | None = None, *, force: bool = False) -> int:
         """Brings the learner's current weights to the engines and waits until each computes with them.

@@ -13,6 +13,7 @@ from torch import Tensor
 from rllib_arpo.arpo_config import ARPOConfig
 from rllib_arpo.core.tree import QuestionTree
 from rllib_arpo.learner.arpo_torch_learner import ARPOTorchLearner
+from rllib_arpo.learner.sharded_state import whole_array
 from rllib_arpo.learner.training_data import QuestionBatch
 from rllib_arpo.rollout.episodes import tree_to_episode
 
@@ -42,14 +43,23 @@ def parameters(learner: ARPOTorchLearner) -> dict[str, Tensor]:
     return {name: p.detach().clone() for name, p in causal_lm(learner).named_parameters()}
 
 
+def whole_parameters(learner: ARPOTorchLearner) -> dict[str, Tensor]:
+    """Copies of the weights, by name; where learners hold parts, of the first learner alone."""
+    return {name: torch.tensor(array) for name, array in learner.module[DEFAULT_MODULE_ID].weight_views().items()}
+
+
 def record_gradients(learner: ARPOTorchLearner) -> None:
-    """From now on `learner.recorded` holds each optimizer step's gradients, by name, before clipping and Adam."""
+    """From now on `learner.recorded` holds each optimizer step's gradients, by name, before clipping and Adam.
+
+    Where learners hold parts, the first has the whole ones and the others none.
+    """
     learner.recorded = []
     names = {p: name for name, p in causal_lm(learner).named_parameters()}
     postprocess = learner.postprocess_gradients
 
     def recording(gradients):
-        learner.recorded.append({names[p]: gradient.clone() for p, gradient in gradients.items()})
+        whole = {names[p]: whole_array(gradient) for p, gradient in gradients.items()}
+        learner.recorded.append({name: torch.tensor(array) for name, array in whole.items() if array is not None})
         return postprocess(gradients)
 
     learner.postprocess_gradients = recording

@@ -1,16 +1,17 @@
-"""No learner, one and two learners make the same update."""
+"""Any number of learners makes the same update, whether each holds the model or all share it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import pytest
 import ray
 import torch
 from ray.rllib.core import DEFAULT_MODULE_ID
-from ray.rllib.core.learner.learner_group import LearnerGroup
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 from torch import Tensor
 
@@ -18,9 +19,19 @@ from rllib_arpo.arpo_config import ARPOConfig
 from rllib_arpo.core.tree import QuestionTree
 from rllib_arpo.learner.arpo_torch_learner import ARPOTorchLearner
 from rllib_arpo.learner.gradients import NonFiniteLossError
+from rllib_arpo.learner.learner_group import ARPOLearnerGroup
+from rllib_arpo.weights.snapshot import WeightSnapshot
 from tests.helpers.models import tiny_model
 from tests.learner import plain
-from tests.learner.builders import SPACES, assert_close, make_batch, make_config, parameters, record_gradients
+from tests.learner.builders import (
+    SPACES,
+    assert_close,
+    make_batch,
+    make_config,
+    parameters,
+    record_gradients,
+    whole_parameters,
+)
 
 #: Metrics that must be those of the whole batch, however it was split.
 GLOBAL_METRICS = (
@@ -42,7 +53,8 @@ GLOBAL_METRICS = (
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
-    ray.init(num_cpus=2, include_dashboard=False)
+    # More than the machine may have: three learners are to fit.
+    ray.init(num_cpus=3, include_dashboard=False)
     yield
     ray.shutdown()
 
@@ -50,6 +62,15 @@ def cluster() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> str:
     return tiny_model(tmp_path_factory.mktemp("model"), num_layers=1)
+
+
+@pytest.fixture(scope="module")
+def config(model) -> ARPOConfig:
+    """Minibatches of 3, 3 and 1 questions: in the last one all learners but one have none.
+
+    The passes are short, so that learners need different numbers of them.
+    """
+    return make_config(model, questions_per_minibatch=3, lr=1e-3, kl_coeff=0.1, max_tokens_per_pass=150)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +83,7 @@ def questions() -> list[QuestionTree]:
 
 
 @contextmanager
-def learner_group(config: ARPOConfig, num_learners: int) -> Iterator[LearnerGroup]:
+def learner_group(config: ARPOConfig, num_learners: int) -> Iterator[ARPOLearnerGroup]:
     """A group that is shut down in the end: the next one needs its CPUs."""
     config = config.copy(copy_frozen=False).learners(num_learners=num_learners)
     group = config.build_learner_group(spaces=SPACES)
@@ -72,8 +93,24 @@ def learner_group(config: ARPOConfig, num_learners: int) -> Iterator[LearnerGrou
         group.shutdown()
 
 
-def of_each_learner(group: LearnerGroup, function: Callable) -> list:
+def of_each_learner(group: ARPOLearnerGroup, function: Callable) -> list:
     return [result.get() for result in group.foreach_learner(function)]
+
+
+def rebuild(group: ARPOLearnerGroup, **settings: Any) -> None:
+    """All learners begin anew with other settings, in the same processes: cheaper than new ones."""
+
+    def build_again(learner: ARPOTorchLearner) -> None:
+        learner.config = learner.config.copy(copy_frozen=False).update_from_dict(settings)
+        learner._module_spec.rl_module_specs[DEFAULT_MODULE_ID].model_config |= {
+            key: getattr(learner.config, key) for key in ("dtype", "gradient_checkpointing")
+        }
+        learner._reset()
+        learner._weights_seq_no = 0
+        learner.build()
+
+    group.config = group.config.copy(copy_frozen=False).update_from_dict(settings)
+    of_each_learner(group, build_again)
 
 
 def reduced(results: list[dict]) -> dict[str, float]:
@@ -83,74 +120,151 @@ def reduced(results: list[dict]) -> dict[str, float]:
     return {name: logger.peek((DEFAULT_MODULE_ID, name)) for name in GLOBAL_METRICS}
 
 
-def to_float32(learner: ARPOTorchLearner) -> None:
-    """Goes on in fp32 with a fresh optimizer: cheaper than new learners."""
-    for module in (learner.module[DEFAULT_MODULE_ID], learner._reference):
-        module.causal_lm.float()
-        module._dtype = torch.float32
-    for optimizer in learner._optimizer_parameters:
-        optimizer.state.clear()
+def count_passes(learner: ARPOTorchLearner) -> None:
+    """From now on `learner.num_passes` is the number of its training passes."""
+    learner.num_passes = 0
+    accumulate = learner._accumulate_gradients
+
+    def counting(*args):
+        learner.num_passes += 1
+        return accumulate(*args)
+
+    learner._accumulate_gradients = counting
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What one learner group did: each entry of the lists is from one learner."""
+    """What one learner group did. Lists have an entry of each learner; where it has no weights, an empty one."""
 
     parameters: list[dict[str, Tensor]]
     metrics: dict[str, float]
+    snapshot: WeightSnapshot
+    state: dict[str, Any]
+    num_passes: list[int]
     gradients: list[list[dict[str, Tensor]]]
 
 
-def train(config: ARPOConfig, questions: list[QuestionTree], num_learners: int) -> Trained:
-    """Five updates in fp64, then one in fp32 whose gradients are recorded."""
-    with learner_group(config, num_learners) as group:
-        for first in range(5):
-            results = group.update(training_data=make_batch(config, questions[first:] + questions[:first]))
-        after = of_each_learner(group, parameters)
-        of_each_learner(group, to_float32)
-        of_each_learner(group, record_gradients)
-        group.update(training_data=make_batch(config, questions))
-        gradients = of_each_learner(group, lambda learner: learner.recorded)
-        if num_learners == 2:
-            check_that_learners_start_alike(group)
-            check_that_a_failure_reaches_both(config, questions, group)
-    return Trained(after, reduced(results), gradients)
+def train(config: ARPOConfig, questions: list[QuestionTree], group: ARPOLearnerGroup) -> Trained:
+    """Five updates in fp64, then, from the start again, one in fp32 whose gradients are recorded."""
+    for first in range(5):
+        results = group.update(training_data=make_batch(config, questions[first:] + questions[:first]))
+    after = of_each_learner(group, whole_parameters)
+    snapshot, state = group.on_first(lambda learner: learner.weight_snapshot()), group.get_state()
+    rebuild(group, dtype="float32", gradient_checkpointing=True)
+    of_each_learner(group, record_gradients)
+    of_each_learner(group, count_passes)
+    group.update(training_data=make_batch(config, questions))
+    num_passes = of_each_learner(group, lambda learner: learner.num_passes)
+    gradients = of_each_learner(group, lambda learner: learner.recorded)
+    return Trained(after, reduced(results), snapshot, state, num_passes, gradients)
 
 
-def test_zero_one_and_two_learners_make_the_same_update(model, questions):
-    # Minibatches of 3, 3 and 1 questions: in the last one the second of two learners has none.
-    config = make_config(model, questions_per_minibatch=3, lr=1e-3, kl_coeff=0.1)
-    local, *remote = [train(config, questions, num_learners) for num_learners in (0, 1, 2)]
+@pytest.fixture(scope="module")
+def local(config, questions) -> Trained:
+    """What no learner beside the driver's process makes."""
+    with learner_group(config, 0) as group:
+        return train(config, questions, group)
 
+
+def assert_same(trained: Trained, local: Trained) -> None:
+    for actual in filter(None, trained.parameters):
+        assert_close(actual, local.parameters[0], rtol=1e-9)
+    assert trained.metrics == pytest.approx(local.metrics, rel=1e-6)
+    for steps in trained.gradients:
+        for actual, expected in zip(steps, local.gradients[0], strict=True):
+            if actual:
+                assert_close(actual, expected, rtol=1e-5)
+    assert trained.snapshot.version == local.snapshot.version == 5
+    np.testing.assert_allclose(trained.snapshot.probe_log_probs, local.snapshot.probe_log_probs, atol=1e-6)
+    assert trained.snapshot.weights.keys() == local.snapshot.weights.keys()
+    weights = {name: torch.tensor(array) for name, array in trained.snapshot.weights.items()}
+    assert_close(weights, local.parameters[0], rtol=1e-9)
+
+
+def test_the_updates_without_a_learner_do_something(model, local):
     initial = dict(plain.load(model).named_parameters())
     assert max((local.parameters[0][name] - p).abs().max().item() for name, p in initial.items()) > 1e-3
     assert len(local.gradients[0]) == 3
-    for other in remote:
-        for actual in other.parameters:
-            assert_close(actual, local.parameters[0], rtol=1e-9)
-        for steps in other.gradients:
-            for actual, expected in zip(steps, local.gradients[0], strict=True):
-                assert_close(actual, expected, rtol=1e-5)
-        assert other.metrics == pytest.approx(local.metrics, rel=1e-6)
 
 
-def check_that_a_failure_reaches_both(config: ARPOConfig, questions: list[QuestionTree], group: LearnerGroup) -> None:
-    """One learner that raised alone would leave the other waiting for its gradients. RLlib then gives both up."""
+@pytest.mark.parametrize("num_learners", [1, 2, 3])
+def test_several_learners_make_the_same_updates(config, questions, local, num_learners):
+    with learner_group(config, num_learners) as group:
+        replicas = train(config, questions, group)
+        assert_same(replicas, local)
+        assert all(replicas.parameters)
+        if num_learners > 1:
+            check_that_learners_start_alike(group)
+            check_that_a_failure_reaches_all(config, questions, group)
+            assert len(set(replicas.num_passes)) > 1
+            check_that_the_sharded_update_is_the_same(config, questions, group, local)
+
+
+def check_that_the_sharded_update_is_the_same(
+    config: ARPOConfig, questions: list[QuestionTree], group: ARPOLearnerGroup, local: Trained
+) -> None:
+    rebuild(group, sharding="fsdp2", dtype="float64", gradient_checkpointing=None)
+    check_that_each_learner_holds_a_part(group)
+    sharded = train(config, questions, group)
+    assert_same(sharded, local)
+    assert [bool(held) for held in sharded.parameters] == [True] + [False] * (len(group) - 1)
+    assert len(set(sharded.num_passes)) == 1
+    check_that_a_failure_reaches_all(config, questions, group)
+    rebuild(group, dtype="float64", gradient_checkpointing=None)
+    check_that_states_go_from_one_sharding_to_the_other(config, questions, group, sharded, local)
+
+
+def check_that_each_learner_holds_a_part(group: ARPOLearnerGroup) -> None:
+    def sizes(learner):
+        module = learner.module[DEFAULT_MODULE_ID]
+        held = sum(p.to_local().numel() for p in module.parameters())
+        reference = sum(p.to_local().numel() for p in learner._reference.parameters())
+        return held, reference, sum(p.numel() for p in module.parameters())
+
+    held, reference, whole = zip(*of_each_learner(group, sizes), strict=True)
+    assert sum(held) == sum(reference) == whole[0]
+    assert max(held) < 1.1 * whole[0] / len(group)
+
+
+def check_that_states_go_from_one_sharding_to_the_other(
+    config: ARPOConfig, questions: list[QuestionTree], group: ARPOLearnerGroup, sharded: Trained, local: Trained
+) -> None:
+    """The sixth update after five: weights, Adam's moments and its step count must all have come along."""
+
+    def sixth_update(of: ARPOLearnerGroup, state: dict[str, Any]) -> dict[str, Tensor]:
+        of.set_state(state)
+        assert of.on_first(lambda learner: learner.weight_version) == 5
+        of.update(training_data=make_batch(config, questions))
+        return of.on_first(whole_parameters)
+
+    with learner_group(config, 0) as other:
+        expected = sixth_update(other, local.state)
+        assert_close(sixth_update(other, sharded.state), expected, rtol=1e-9)
+    assert_close(sixth_update(group, local.state), expected, rtol=1e-9)
+
+
+def check_that_a_failure_reaches_all(
+    config: ARPOConfig, questions: list[QuestionTree], group: ARPOLearnerGroup
+) -> None:
+    """One learner that raised alone would leave the others waiting for its gradients."""
+    before = group.on_first(whole_parameters)
     broken = [questions[0], plain.with_nan_log_probs(questions[2])]
     with pytest.raises(NonFiniteLossError, match=r"questions \['q1'\]"):
         group.update(training_data=make_batch(config, broken))
+    assert_close(group.on_first(whole_parameters), before, rtol=0.0)
 
 
-def check_that_learners_start_alike(group: LearnerGroup) -> None:
-    def disturb_and_wrap(learner):
+def check_that_learners_start_alike(group: ARPOLearnerGroup) -> None:
+    def disturb_and_distribute(learner):
+        module = learner.module[DEFAULT_MODULE_ID]
         with torch.no_grad():
-            for p in learner.module[DEFAULT_MODULE_ID].parameters():
+            for p in module.parameters():
                 p.add_(learner._learner_index)
         before = parameters(learner)
-        learner._make_modules_ddp_if_necessary()
+        learner._sharding.distribute(module)
         return before, parameters(learner)
 
-    [(first_before, first), (second_before, second)] = of_each_learner(group, disturb_and_wrap)
+    (first_before, first), (second_before, second), *_ = of_each_learner(group, disturb_and_distribute)
     assert_close(first, first_before, rtol=0.0)
     assert_close(second, first, rtol=0.0)
     with pytest.raises(AssertionError):

@@ -1,0 +1,136 @@
+"""A learner group in which all learners answer or none: what one of them does, others may be waiting for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import ray
+from ray.exceptions import RayActorError, RayError
+from ray.rllib.core import COMPONENT_LEARNER
+from ray.rllib.core.learner.learner_group import LearnerGroup
+from ray.rllib.utils.annotations import override
+
+from rllib_arpo.learner.sharding import SHARDINGS
+
+if TYPE_CHECKING:
+    from rllib_arpo.learner.arpo_torch_learner import ARPOTorchLearner
+    from rllib_arpo.learner.training_data import QuestionBatch
+
+T = TypeVar("T")
+
+#: Seconds that the other learners get when one has failed. They may wait for it in a collective, and so for ever.
+FAILURE_GRACE_S = 20.0
+
+
+class LearnerDiedError(RuntimeError):
+    """A learner's process has ended. The others lack its part of the gradients, so the run ends too."""
+
+
+class ARPOLearnerGroup(LearnerGroup):
+    """RLlib's learner group, for learners that hold parts of one state and whose updates have collectives.
+
+    RLlib asks the first learner alone for the state, and waits for all learners without end when one has failed.
+    """
+
+    @override(LearnerGroup)
+    def update(self, *, training_data: QuestionBatch, timesteps: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+        """One update on all learners; see `ARPOTorchLearner.update` for arguments and errors.
+
+        Returns:
+            the metrics of each learner.
+
+        Raises:
+            LearnerDiedError: a learner's process has ended.
+        """
+        if self.is_local:
+            return super().update(training_data=training_data, timesteps=timesteps)
+        shards = [shard for shard, _ in training_data.shard(len(self))]
+        calls = {
+            index: learner.update.remote(training_data=shard, timesteps=timesteps)
+            for index, (learner, shard) in enumerate(zip(self._workers, shards, strict=True))
+        }
+        return self._answers(calls)
+
+    def on_first(self, function: Callable[[ARPOTorchLearner], T], timeout_s: float | None = None) -> T:
+        """What `function` gives on the first learner.
+
+        Where each learner has only a part of the model, all of them run it, so that it may read weights and compute
+        with them; the answers of the others are dropped.
+
+        Raises:
+            TimeoutError: a learner has not answered within `timeout_s`.
+            LearnerDiedError: a learner's process has ended.
+        """
+        if self.is_local:
+            return function(self._learner)
+        learners = self._workers if SHARDINGS[self.config.sharding].holds_part else self._workers[:1]
+        calls = {i: learner.apply.remote(partial(_call, function, i == 0)) for i, learner in enumerate(learners)}
+        return self._answers(calls, timeout_s)[0]
+
+    @override(LearnerGroup)
+    def get_state(
+        self,
+        components: str | Collection[str] | None = None,
+        *,
+        not_components: str | Collection[str] | None = None,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        if not self._check_component(COMPONENT_LEARNER, components, not_components):
+            return {}
+        wanted = self._get_subcomponents(COMPONENT_LEARNER, components)
+        unwanted = self._get_subcomponents(COMPONENT_LEARNER, not_components)
+        read = partial(_state, components=wanted, not_components=unwanted, **kwargs)
+        return {COMPONENT_LEARNER: self.on_first(read)}
+
+    @override(LearnerGroup)
+    def save_to_path(self, path: Any = None, *, state: dict[str, Any] | None = None, **kwargs: Any) -> str:
+        """As RLlib's, which would have the first learner read its state alone."""
+        return super().save_to_path(path, state=self.get_state() if state is None else state, **kwargs)
+
+    def _answers(self, calls: dict[int, ray.ObjectRef], timeout_s: float | None = None) -> list[Any]:
+        """The answers to `calls` (by index of the learner), in order, or the first error."""
+        pending = list(calls.values())
+        while pending:
+            ready, pending = ray.wait(pending, num_returns=1, timeout=timeout_s)
+            if not ready:
+                raise TimeoutError(f"A learner has not answered for {timeout_s:g} s.")
+            try:
+                ray.get(ready)
+            except RayError as error:
+                self._give_up(calls, error)
+        return ray.get(list(calls.values()))
+
+    def _give_up(self, calls: dict[int, ray.ObjectRef], error: RayError) -> None:
+        """Raises what has gone wrong; learners that do not come back by themselves are ended."""
+        answered, waiting = ray.wait(list(calls.values()), num_returns=len(calls), timeout=FAILURE_GRACE_S)
+        deaths = {index: death for index, call in calls.items() if call in answered and (death := _death(call))}
+        for index, call in calls.items():
+            if call in waiting:
+                ray.kill(self._workers[index])
+        for index, death in deaths.items():
+            raise LearnerDiedError(
+                f"Learner {index} has died and the run ends with it; the last checkpoint resumes it. {death}"
+            ) from death
+        raise error
+
+
+def _call(function: Callable[[ARPOTorchLearner], T], is_first: bool, learner: ARPOTorchLearner) -> T | None:
+    answer = function(learner)
+    return answer if is_first else None
+
+
+def _state(learner: ARPOTorchLearner, **kwargs: Any) -> dict[str, Any]:
+    return learner.get_state(**kwargs)
+
+
+def _death(call: ray.ObjectRef) -> RayActorError | None:
+    """Why the learner cannot answer `call`; None if it has answered, be it with an error."""
+    try:
+        ray.get(call)
+    except RayActorError as death:
+        return death
+    except RayError:
+        return None
+    return None

@@ -1,0 +1,63 @@
+"""Tensors that may be cut up over the learners (DTensors), out of and into arrays that are whole."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+
+def whole_array(tensor: Tensor) -> np.ndarray | None:
+    """The whole tensor on the CPU, a view where it is there already.
+
+    Of a tensor that is cut up all learners must ask for it; only the first gets it, the others None.
+    """
+    if not isinstance(tensor, DTensor):
+        return tensor.detach().cpu().numpy()
+    whole = tensor.detach().full_tensor()
+    return whole.cpu().numpy() if dist.get_rank() == 0 else None
+
+
+def part_like(whole: np.ndarray | Tensor, like: Tensor) -> Tensor:
+    """What a learner keeps of `whole`: cut up and on the device as `like`, which has the same shape.
+
+    No learner sends anything: each has the whole.
+    """
+    # Arrays from Ray's object store are read-only, which `from_numpy` warns about.
+    tensor = torch.tensor(whole) if isinstance(whole, np.ndarray) else whole
+    if not isinstance(like, DTensor):
+        return tensor.to(like.device)
+    return distribute_tensor(tensor, like.device_mesh, like.placements, src_data_rank=None)
+
+
+def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """`state_dict()` with whole arrays; see `whole_array` for who gets them."""
+    state = optimizer.state_dict()
+    return {
+        "state": {
+            index: {name: whole_array(value) if isinstance(value, Tensor) else value for name, value in values.items()}
+            for index, values in state["state"].items()
+        },
+        "param_groups": state["param_groups"],
+    }
+
+
+def load_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Takes what `optimizer_state` gave, also from learners that held the state in another way."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+    def own(value: Any, parameter: Tensor) -> Any:
+        if not isinstance(value, np.ndarray | np.generic):
+            return value
+        # Counters of steps have no shape, and are the same on all learners.
+        return part_like(value, parameter) if value.shape == parameter.shape else torch.tensor(value)
+
+    loaded = {
+        index: {name: own(value, parameters[index]) for name, value in values.items()}
+        for index, values in state["state"].items()
+    }
+    optimizer.load_state_dict({"state": loaded, "param_groups": state["param_groups"]})

@@ -1,0 +1,57 @@
+"""The forward pass of training, from the tokens of a pass to their log-probs, as one torch module."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from rllib_arpo.connectors.columns import END, PARENT, POSITION_IDS, TOKEN_IDS
+from rllib_arpo.learner.causal_lm import tree_hidden_states
+from rllib_arpo.learner.lm_head import chunked_log_probs
+from rllib_arpo.learner.tree_attention import attention_dtype, plan_tree
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+class TreeScorer(nn.Module):
+    """Decoder and chunked LM head in one `forward`, around which FSDP2 can put the weights together.
+
+    The head's weight is read here, and not by a layer's own forward: outside of this one it is cut up.
+
+    Args:
+        causal_lm: the model; its own forward is never called.
+        dtype: of the matrix products; where the weights have another, autocast is on.
+        tree_attention: the kernel, a key of `TREE_KERNELS`; "auto": the fastest that runs.
+    """
+
+    def __init__(self, causal_lm: PreTrainedModel, dtype: torch.dtype, tree_attention: str):
+        super().__init__()
+        self.causal_lm = causal_lm
+        self._dtype = dtype
+        self._tree_attention = tree_attention
+
+    def forward(
+        self, batch: dict[str, Any], rows: torch.Tensor, temperature: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probs and entropies of the tokens in `rows` of a pass, each from the hidden state at its parent.
+
+        Args:
+            batch: `TOKEN_IDS`, `POSITION_IDS`, `PARENT`, `END`, [T] each.
+            rows: [K] indices into them; none is the first token of a prompt.
+            temperature: > 0.
+
+        Returns:
+            log-probs and entropies (nats), [K] each, fp32 or fp64.
+        """
+        head = self.causal_lm.get_output_embeddings()
+        token_ids = batch[TOKEN_IDS].long()
+        device_type, autocast = head.weight.device.type, self._dtype != head.weight.dtype
+        plan = plan_tree(batch[END], attention_dtype(self._dtype, device_type), self._tree_attention)
+        with torch.autocast(device_type, self._dtype if autocast else None, enabled=autocast):
+            hidden = tree_hidden_states(self.causal_lm, token_ids[None], batch[POSITION_IDS].long()[None], plan)
+            return chunked_log_probs(
+                hidden[batch[PARENT][rows]], token_ids[rows], head.weight, head.bias, temperature=temperature
+            )
