@@ -90,8 +90,8 @@ def test_the_baselines_are_valid(model_folder, config_class):
                 "num_env_runners": 1,
                 "num_gpus_per_env_runner": 1,
             },
-            "weight_sync='nccl': sends the weights that one learner holds, and with sharding='fsdp2' none holds them all; "
-            "use 'in_process_reload'.",
+            "weight_sync='nccl': sends the weights that one learner holds, and with sharding='fsdp2' none holds "
+            "them all; use 'in_process_reload'.",
         ),
         ({"weight_sync": "ipc"}, "weight_sync='ipc': is vLLM's own, and engine='scripted'."),
         (

@@ -31,7 +31,8 @@ class LearnerDiedError(RuntimeError):
 class ARPOLearnerGroup(LearnerGroup):
     """RLlib's learner group, for learners that hold parts of one state and whose updates have collectives.
 
-    RLlib asks the first learner alone for the state, and waits for all learners without end when one has failed.
+    RLlib asks the first learner alone for the state, waits for all learners without end when one has failed, and drops
+    what goes wrong when they restore a state.
     """
 
     @override(LearnerGroup)
@@ -89,6 +90,28 @@ class ARPOLearnerGroup(LearnerGroup):
         """As RLlib's, which would have the first learner read its state alone."""
         return super().save_to_path(path, state=self.get_state() if state is None else state, **kwargs)
 
+    @override(LearnerGroup)
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Every learner gets the whole state, and takes its part of it."""
+        if COMPONENT_LEARNER not in state:
+            return
+        if self.is_local:
+            self._learner.set_state(state[COMPONENT_LEARNER])
+            return
+        shared = ray.put(state[COMPONENT_LEARNER])
+        self._answers({i: learner.apply.remote(_set_state, shared) for i, learner in enumerate(self._workers)})
+
+    @override(LearnerGroup)
+    def restore_from_path(self, path: Any, **kwargs: Any) -> None:
+        """As RLlib's.
+
+        Raises:
+            RuntimeError: a learner could not.
+        """
+        super().restore_from_path(path, **kwargs)
+        if self.is_remote and self._worker_manager.num_healthy_actors() < len(self):
+            raise RuntimeError(f"A learner could not restore its state from {path}: the log has its error.")
+
     def _answers(self, calls: dict[int, ray.ObjectRef], timeout_s: float | None = None) -> list[Any]:
         """The answers to `calls` (by index of the learner), in order, or the first error."""
         pending = list(calls.values())
@@ -123,6 +146,10 @@ def _call(function: Callable[[ARPOTorchLearner], T], is_first: bool, learner: AR
 
 def _state(learner: ARPOTorchLearner, **kwargs: Any) -> dict[str, Any]:
     return learner.get_state(**kwargs)
+
+
+def _set_state(learner: ARPOTorchLearner, state: dict[str, Any]) -> None:
+    learner.set_state(state)
 
 
 def _death(call: ray.ObjectRef) -> RayActorError | None:

@@ -52,7 +52,7 @@ def test_a_dead_learner_ends_the_run_and_the_checkpoint_resumes(model_folder, tm
     assert any(not np.array_equal(before[name], uninterrupted[name]) for name in before)
     die_in_the_next_update(algorithm, dying)
     begin = time.monotonic()
-    with pytest.raises(LearnerDiedError, match=rf"Learner {dying} has died and the run ends.*\n.*ActorDied|actor died"):
+    with pytest.raises(LearnerDiedError, match=f"Learner {dying} has died and the run ends with it"):
         algorithm.train()
     algorithm.stop()
     assert time.monotonic() - begin < 60

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from rllib_arpo.arpo_config import ARPOConfig
 from rllib_arpo.core.tree import QuestionTree
+from rllib_arpo.learner import learner_group as learner_group_module
 from rllib_arpo.learner.arpo_torch_learner import ARPOTorchLearner
 from rllib_arpo.learner.gradients import NonFiniteLossError
 from rllib_arpo.learner.learner_group import ARPOLearnerGroup
@@ -188,7 +190,7 @@ def test_the_updates_without_a_learner_do_something(model, local):
 
 
 @pytest.mark.parametrize("num_learners", [1, 2, 3])
-def test_several_learners_make_the_same_updates(config, questions, local, num_learners):
+def test_several_learners_make_the_same_updates(config, questions, local, num_learners, tmp_path, monkeypatch):
     with learner_group(config, num_learners) as group:
         replicas = train(config, questions, group)
         assert_same(replicas, local)
@@ -198,6 +200,9 @@ def test_several_learners_make_the_same_updates(config, questions, local, num_le
             check_that_a_failure_reaches_all(config, questions, group)
             assert len(set(replicas.num_passes)) > 1
             check_that_the_sharded_update_is_the_same(config, questions, group, local)
+            check_that_a_checkpoint_is_whole(group, config, tmp_path)
+            monkeypatch.setattr(learner_group_module, "FAILURE_GRACE_S", 0.5)
+            check_that_one_failing_alone_ends_the_update(config, questions, group)
 
 
 def check_that_the_sharded_update_is_the_same(
@@ -241,6 +246,34 @@ def check_that_states_go_from_one_sharding_to_the_other(
         expected = sixth_update(other, local.state)
         assert_close(sixth_update(other, sharded.state), expected, rtol=1e-9)
     assert_close(sixth_update(group, local.state), expected, rtol=1e-9)
+
+
+def check_that_a_checkpoint_is_whole(group: ARPOLearnerGroup, config: ARPOConfig, folder: Path) -> None:
+    expected = group.on_first(whole_parameters)
+    path = group.save_to_path(str(folder / "good"))
+    with learner_group(config, 0) as other:
+        other.restore_from_path(path)
+        assert_close(other.on_first(whole_parameters), expected, rtol=0.0)
+    state = group.get_state()
+    module = state["learner"]["rl_module"][DEFAULT_MODULE_ID]
+    module["model.norm.weight"] = module["model.norm.weight"][:-1]
+    with pytest.raises(ValueError, match=r"model\.norm\.weight has the shape \[63\]"):
+        group.set_state(state)
+    bad = group.save_to_path(str(folder / "bad"), state=state)
+    with pytest.raises(RuntimeError, match=f"could not restore its state from {bad}"):
+        group.restore_from_path(bad)
+
+
+def check_that_one_failing_alone_ends_the_update(
+    config: ARPOConfig, questions: list[QuestionTree], group: ARPOLearnerGroup
+) -> None:
+    def break_second(learner):
+        if learner._learner_index == 1:
+            learner._accumulate_gradients = lambda *_: [][1]
+
+    ray.get([learner.apply.remote(break_second) for learner in group._workers])
+    with pytest.raises(IndexError):
+        group.update(training_data=make_batch(config, questions))
 
 
 def check_that_a_failure_reaches_all(
