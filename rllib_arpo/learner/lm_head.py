@@ -59,7 +59,8 @@ class _ChunkedLogProbs(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.settings = (inverse_temperature, chunk_size, dtype)
         sum_dtype = torch.promote_types(hidden.dtype, torch.float32)
-        log_probs, normaliser = hidden.new_empty(2, len(hidden), dtype=sum_dtype)
+        log_probs = hidden.new_empty(len(hidden), dtype=sum_dtype)
+        normaliser = torch.empty_like(log_probs)
         entropy = torch.empty_like(log_probs) if with_entropy else None
         head = _cast(weight, bias, dtype)
         for rows in _chunks(len(hidden), chunk_size):

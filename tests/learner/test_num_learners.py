@@ -107,6 +107,8 @@ def rebuild(group: ARPOLearnerGroup, **settings: Any) -> None:
         learner._module_spec.rl_module_specs[DEFAULT_MODULE_ID].model_config |= {
             key: getattr(learner.config, key) for key in ("dtype", "gradient_checkpointing")
         }
+        for patched in ("postprocess_gradients", "_update_minibatch", "_accumulate_gradients"):
+            vars(learner).pop(patched, None)
         learner._reset()
         learner._weights_seq_no = 0
         learner.build()
@@ -123,15 +125,19 @@ def reduced(results: list[dict]) -> dict[str, float]:
 
 
 def count_passes(learner: ARPOTorchLearner) -> None:
-    """From now on `learner.num_passes` is the number of its training passes."""
-    learner.num_passes = 0
-    accumulate = learner._accumulate_gradients
+    """From now on `learner.num_passes` has, for each minibatch, the number of training passes."""
+    learner.num_passes = []
+    update_minibatch, accumulate = learner._update_minibatch, learner._accumulate_gradients
 
-    def counting(*args):
-        learner.num_passes += 1
+    def count_minibatch(*args):
+        learner.num_passes.append(0)
+        return update_minibatch(*args)
+
+    def count_pass(*args):
+        learner.num_passes[-1] += 1
         return accumulate(*args)
 
-    learner._accumulate_gradients = counting
+    learner._update_minibatch, learner._accumulate_gradients = count_minibatch, count_pass
 
 
 @dataclass(frozen=True)
@@ -142,17 +148,19 @@ class Trained:
     metrics: dict[str, float]
     snapshot: WeightSnapshot
     state: dict[str, Any]
-    num_passes: list[int]
+    num_passes: list[list[int]]
     gradients: list[list[dict[str, Tensor]]]
 
 
 def train(config: ARPOConfig, questions: list[QuestionTree], group: ARPOLearnerGroup) -> Trained:
-    """Five updates in fp64, then, from the start again, one in fp32 whose gradients are recorded."""
+    """Five updates in fp64, then one in fp32 whose gradients are recorded."""
     for first in range(5):
         results = group.update(training_data=make_batch(config, questions[first:] + questions[:first]))
     after = of_each_learner(group, whole_parameters)
     snapshot, state = group.on_first(lambda learner: learner.weight_snapshot()), group.get_state()
-    rebuild(group, dtype="float32", gradient_checkpointing=True)
+    # Adam's first steps depend on little more than the signs of the gradients: they would enlarge what rounding does.
+    rebuild(group, dtype="float32", gradient_checkpointing=True, lr=1e-12)
+    group.set_state({"learner": {"rl_module": state["learner"]["rl_module"]}})
     of_each_learner(group, record_gradients)
     of_each_learner(group, count_passes)
     group.update(training_data=make_batch(config, questions))
@@ -198,8 +206,9 @@ def test_several_learners_make_the_same_updates(config, questions, local, num_le
         if num_learners > 1:
             check_that_learners_start_alike(group)
             check_that_a_failure_reaches_all(config, questions, group)
-            assert len(set(replicas.num_passes)) > 1
+            assert any(passes != replicas.num_passes[0] for passes in replicas.num_passes)
             check_that_the_sharded_update_is_the_same(config, questions, group, local)
+        if num_learners == 2:
             check_that_a_checkpoint_is_whole(group, config, tmp_path)
             monkeypatch.setattr(learner_group_module, "FAILURE_GRACE_S", 0.5)
             check_that_one_failing_alone_ends_the_update(config, questions, group)
@@ -208,14 +217,14 @@ def test_several_learners_make_the_same_updates(config, questions, local, num_le
 def check_that_the_sharded_update_is_the_same(
     config: ARPOConfig, questions: list[QuestionTree], group: ARPOLearnerGroup, local: Trained
 ) -> None:
-    rebuild(group, sharding="fsdp2", dtype="float64", gradient_checkpointing=None)
+    rebuild(group, sharding="fsdp2", dtype="float64", gradient_checkpointing=None, lr=1e-3)
     check_that_each_learner_holds_a_part(group)
     sharded = train(config, questions, group)
     assert_same(sharded, local)
     assert [bool(held) for held in sharded.parameters] == [True] + [False] * (len(group) - 1)
-    assert len(set(sharded.num_passes)) == 1
+    assert all(passes == sharded.num_passes[0] for passes in sharded.num_passes)
     check_that_a_failure_reaches_all(config, questions, group)
-    rebuild(group, dtype="float64", gradient_checkpointing=None)
+    rebuild(group, dtype="float64", gradient_checkpointing=None, lr=1e-3)
     check_that_states_go_from_one_sharding_to_the_other(config, questions, group, sharded, local)
 
 
