@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -35,12 +36,16 @@ def part_like(whole: np.ndarray | Tensor, like: Tensor) -> Tensor:
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """`state_dict()` with whole arrays; see `whole_array` for who gets them."""
+    """`state_dict()` with whole arrays, copies; see `whole_array` for who gets them."""
+
+    def whole(value: Any) -> Any:
+        # A view would change with the next step. (A copy of None is None.)
+        return copy.copy(whole_array(value)) if isinstance(value, Tensor) else value
+
     state = optimizer.state_dict()
     return {
         "state": {
-            index: {name: whole_array(value) if isinstance(value, Tensor) else value for name, value in values.items()}
-            for index, values in state["state"].items()
+            index: {name: whole(value) for name, value in values.items()} for index, values in state["state"].items()
         },
         "param_groups": state["param_groups"],
     }

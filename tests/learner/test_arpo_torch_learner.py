@@ -270,7 +270,7 @@ def test_a_trajectory_that_fits_in_no_pass_is_an_error(model, questions):
 def test_two_epochs_train_every_question_exactly_twice(model):
     # The prompt's first token tells the questions apart; five questions make minibatches of 2, 2 and 1.
     trees = [make_tree([100 + i], [make_trajectory("0", [make_turn([1, 2])], reward=1.0)], f"q{i}") for i in range(5)]
-    config = make_config(model, num_epochs=2)
+    config = make_config(model, num_epochs=2, skip_groups_without_signal=False)
     learner = build_learner(config)
     seen = []
     compute_loss = learner.compute_loss_for_module
@@ -340,9 +340,13 @@ def test_groups_without_signal_have_no_gradient(model):
         ({"entropy_coeff": 0.1}, False),
     ],
 )
-def test_groups_without_signal_are_not_computed(model, questions, options, skips):
+def test_groups_without_signal_are_not_computed(model, options, skips):
     """The gradient is the same; where a KL or an entropy bonus drives every token they are computed."""
     equal = make_tree([3], [make_trajectory(str(i), [make_turn([i])], reward=1.0) for i in range(3)], "equal")
+    differ = [
+        make_tree([4], [make_trajectory(str(i), [make_turn([i, n])], reward=float(i)) for i in range(2)], f"q{n}")
+        for n in range(2)
+    ]
     gradients = []
     for skip in (True, False):
         config = make_config(model, questions_per_minibatch=3, **{"skip_groups_without_signal": skip, **options})
@@ -356,7 +360,7 @@ def test_groups_without_signal_are_not_computed(model, questions, options, skips
             return forward(batch)
 
         learner.module["default_policy"].forward_train = counting
-        learner.update(make_batch(config, [questions[0], equal, questions[1]]))
+        learner.update(make_batch(config, [differ[0], equal, differ[1]]))
         gradients.append(learner.recorded)
         if skip:
             computed = sum(sizes)
