@@ -72,8 +72,11 @@ def group_into_passes(pieces: Sequence[Piece], max_tokens: int) -> list[list[Pie
 
 
 def idle_pass() -> list[Piece]:
-    """The smallest pass: one token, no loss. A learner makes it where others have more passes than it has."""
-    return [Piece(question=-1, packed=untrained_chain(1))]
+    """The smallest pass, without loss. A learner makes it where others have more passes than it has.
+
+    Two tokens, since compiled attention makes a kernel of its own for one.
+    """
+    return [Piece(question=-1, packed=untrained_chain(2))]
 
 
 def pass_to_tensors(pieces: Sequence[Piece], device: torch.device | str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,35 +31,55 @@ def cluster():
     ray.shutdown()
 
 
-def die_in_the_next_update(algorithm: ARPO, learner: int) -> None:
+def train_and_save(algorithm: ARPO, folder: Path) -> tuple[str, dict[str, np.ndarray]]:
+    """Two iterations. Returns the checkpoint of the first, and the weights after the second."""
+    algorithm.train()
+    path = algorithm.save_to_path(str(folder))
+    before = learner_weights(algorithm)
+    algorithm.train()
+    after = learner_weights(algorithm)
+    assert any(not np.array_equal(before[name], after[name]) for name in before)
+    return path, after
+
+
+def die_in_an_update(algorithm: ARPO, dying: int) -> None:
+    """The next update ends with the death of learner number `dying`, and in bounded time."""
+
     def arm(learner) -> None:
         learner._accumulate_gradients = lambda *_: os._exit(1)
 
-    ray.get(algorithm.learner_group._workers[learner].apply.remote(arm))
-
-
-@pytest.mark.parametrize(("sharding", "dying"), [("none", 0), ("fsdp2", 1)])
-def test_a_dead_learner_ends_the_run_and_the_checkpoint_resumes(model_folder, tmp_path, sharding, dying):
-    config = small_config(model_folder, vocab_size=256, end_token_id=ANSWER, end_probability=0.3)
-    # Root "0" is right, the others are wrong, so that every group has a signal.
-    config.environment("Faulty-v0", env_config={"rewards": {"0": 1.0}}).evaluation(evaluation_config={"env_config": {}})
-    config.learners(num_learners=2, num_cpus_per_learner=0.5).training(sharding=sharding)
-    algorithm = config.build_algo()
-    algorithm.train()
-    path = algorithm.save_to_path(str(tmp_path / "checkpoint"))
-    before = learner_weights(algorithm)
-    algorithm.train()
-    uninterrupted = learner_weights(algorithm)
-    assert any(not np.array_equal(before[name], uninterrupted[name]) for name in before)
-    die_in_the_next_update(algorithm, dying)
+    ray.get(algorithm.learner_group._workers[dying].apply.remote(arm))
     begin = time.monotonic()
     with pytest.raises(LearnerDiedError, match=f"Learner {dying} has died and the run ends with it"):
         algorithm.train()
     algorithm.stop()
     assert time.monotonic() - begin < 60
 
+
+def assert_next_iteration_gives(algorithm: ARPO, expected: dict[str, np.ndarray]) -> None:
+    algorithm.train()
+    for name, value in learner_weights(algorithm).items():
+        np.testing.assert_allclose(value, expected[name], rtol=0, atol=1e-9)
+
+
+def test_a_dead_learner_ends_the_run_and_the_checkpoint_resumes(model_folder, tmp_path):
+    """First with replicas, whose checkpoint then is that of a sharded run, which dies and is resumed in turn."""
+    config = small_config(model_folder, vocab_size=256, end_token_id=ANSWER, end_probability=0.3)
+    # Root "0" is right, the others are wrong, so that every group has a signal.
+    config.environment("Faulty-v0", env_config={"rewards": {"0": 1.0}}).evaluation(evaluation_config={"env_config": {}})
+    config.learners(num_learners=2, num_cpus_per_learner=0.5).language_model(dtype="float64")
+
+    replicas = config.build_algo()
+    path, uninterrupted = train_and_save(replicas, tmp_path / "replicas")
+    die_in_an_update(replicas, dying=0)
+
+    sharded = config.copy(copy_frozen=False).training(sharding="fsdp2").build_algo()
+    sharded.restore_from_path(path)
+    assert_next_iteration_gives(sharded, uninterrupted)
+    path, uninterrupted = train_and_save(sharded, tmp_path / "sharded")
+    die_in_an_update(sharded, dying=1)
+
     resumed = ARPO.from_checkpoint(path)
-    resumed.train()
-    for name, value in learner_weights(resumed).items():
-        np.testing.assert_allclose(value, uninterrupted[name], rtol=0, atol=1e-7)
+    assert resumed.config.sharding == "fsdp2"
+    assert_next_iteration_gives(resumed, uninterrupted)
     resumed.stop()
