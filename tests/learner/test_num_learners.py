@@ -218,9 +218,11 @@ def test_several_learners_make_the_same_updates(config, questions, local, num_le
 def test_several_learners_train_the_same_adapter(config, questions, tmp_path):
     """... also where FSDP2 cuts up base, adapter and reference; the reference scores before any training pass."""
     config = config.copy(copy_frozen=False).language_model(lora={"r": 2, "target_modules": "all-linear"})
-    config.debugging(seed=0)
+    starts = []
 
     def adapter_after_updates(group: ARPOLearnerGroup) -> dict[str, Tensor]:
+        starts.append(group.get_state(components="learner/rl_module"))
+        group.set_state(starts[0])
         for first in range(3):
             group.update(training_data=make_batch(config, questions[first:] + questions[:first]))
         return group.on_first(whole_parameters)
