@@ -12,7 +12,7 @@ import torch
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.callbacks.utils import make_callback
-from ray.rllib.core import COMPONENT_LEARNER_GROUP, DEFAULT_MODULE_ID
+from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_LEARNER_GROUP, COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 from ray.rllib.utils.annotations import override
 from ray.rllib.utils.metrics import (
     ENV_RUNNER_RESULTS,
@@ -35,6 +35,8 @@ from rllib_arpo.rollout.metrics import nested, rollout_metrics
 from rllib_arpo.weights import make_weight_sync
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ray.rllib.env.env_runner_group import EnvRunnerGroup
     from ray.tune.execution.placement_groups import PlacementGroupFactory
 
@@ -287,6 +289,25 @@ class ARPO(Algorithm):
             local_env_runner=group.num_remote_env_runners() == 0,
         )
         return min([self.config.evaluation_duration, *(n for n in available if n is not None)])
+
+    def save_model(self, folder: str | Path, dtype: str | None = None) -> None:
+        """Writes the model as trained so far for Hugging Face's `from_pretrained`, a LoRA merged into its base.
+
+        `rllib_arpo.export` makes the same of a checkpoint.
+
+        Args:
+            folder: on the driver's machine; gets safetensors, configuration and tokenizer.
+            dtype: of the weights in it ("bfloat16"); None: as trained, float32.
+        """
+        from rllib_arpo.weights.huggingface import write_model
+        from rllib_arpo.weights.lora import MergedWeights
+
+        config = self.config
+        state = self.learner_group.get_state(components=f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}")
+        weights = state[COMPONENT_LEARNER][COMPONENT_RL_MODULE][DEFAULT_MODULE_ID]
+        if config.lora is not None:
+            weights = MergedWeights(config.model_name_or_path, config.lora, "float32")(weights)
+        write_model(folder, weights, config.model_name_or_path, dtype)
 
     @override(Algorithm)
     def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:

@@ -150,7 +150,9 @@ class ARPOConfig(AlgorithmConfig):
                 shared one), or "auto", which takes the first.
             sleep_level: for an engine that shares its GPU with the learner: during an update it gives up its memory,
                 with the weights kept in the CPU's memory (1) or dropped, since new ones follow (2); 0: never.
-            lora: not available yet.
+            lora: None trains all weights. A dict of keywords of `peft.LoraConfig`, such as {"r": 8, "lora_alpha": 16,
+                "target_modules": "all-linear"}, trains an adapter alone: it is what is synced and checkpointed, and
+                the frozen base, which is held in `dtype`, is the reference of the KL.
         """
         return self._set_provided(locals())
 

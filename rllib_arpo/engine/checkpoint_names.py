@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
 
 _NAMED_AT_MOST = 5
 
@@ -48,7 +54,9 @@ def expected_shapes(model_name_or_path: str) -> dict[str, tuple[int, ...]]:
     return {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
 
 
-def check_shapes(given: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[int, ...]]) -> None:
+def check_shapes(
+    given: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[int, ...]], owner: str = "the engine's model"
+) -> None:
     """Raises ValueError, naming the weights, unless `given` has exactly the names and the shapes of `expected`."""
     problems = []
     if missing := sorted(expected.keys() - given.keys()):
@@ -62,7 +70,16 @@ def check_shapes(given: Mapping[str, tuple[int, ...]], expected: Mapping[str, tu
             + _some([f"{name} {tuple(given[name])} instead of {tuple(expected[name])}" for name in wrong])
         )
     if problems:
-        raise ValueError(f"These are not the weights of the engine's model; {'; '.join(problems)}.")
+        raise ValueError(f"These are not the weights of {owner}; {'; '.join(problems)}.")
+
+
+def as_tensors(arrays: Mapping[str, np.ndarray]) -> list[tuple[str, torch.Tensor]]:
+    """Tensors on the arrays' memory, to be read only: arrays from Ray's object store are not writable."""
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return [(name, torch.from_numpy(array)) for name, array in arrays.items()]
 
 
 def _some(names: list[str]) -> str:

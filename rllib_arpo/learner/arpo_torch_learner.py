@@ -49,6 +49,7 @@ from rllib_arpo.core.loss import (
 )
 from rllib_arpo.learner.gradients import NonFiniteLossError, gather_names
 from rllib_arpo.learner.kl_in_reward import subtract_kl_to_go
+from rllib_arpo.learner.llm_rl_module import BaseModel
 from rllib_arpo.learner.metrics import Total, Totals, add_questions, summarize
 from rllib_arpo.learner.passes import (
     Piece,
@@ -89,7 +90,9 @@ class ARPOTorchLearner(TorchLearner):
         self._totals = Totals(self._device)
         self._reference = None
         if self.config.kl_coeff > 0:
-            self._reference = self._place(self.module[DEFAULT_MODULE_ID].make_reference())
+            reference = self.module[DEFAULT_MODULE_ID].make_reference()
+            # Of a LoRA it is the module itself, without its adapter.
+            self._reference = reference if isinstance(reference, BaseModel) else self._place(reference)
 
     @override(TorchLearner)
     def _make_module(self) -> MultiRLModule:
@@ -318,7 +321,7 @@ class ARPOTorchLearner(TorchLearner):
         return self._weights_seq_no
 
     def weight_snapshot(self, *, with_weights: bool = True) -> WeightSnapshot:
-        """The current weights for an engine, with a probe; valid until the next update (`LLMRLModule.weight_views`)."""
+        """What is trained, for an engine, with a probe; valid until the next update (`LLMRLModule.weight_views`)."""
         module = self.module[DEFAULT_MODULE_ID]
         probe = probe_tokens(module.vocab_size, self.config.max_context_tokens)
         weights = module.weight_views() if with_weights else None

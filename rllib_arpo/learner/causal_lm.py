@@ -59,6 +59,17 @@ def load_causal_lm(model_name_or_path: str, dtype: torch.dtype) -> PreTrainedMod
     return model
 
 
+def round_weights(model: PreTrainedModel, dtype: torch.dtype) -> None:
+    """Holds the weights in `dtype`, for a model of which none is trained; it computes as autocast does with wider ones.
+
+    Buffers, such as the frequencies of rotary positions, and the sums that layers add to stay in the model's type.
+    """
+    wide = model.dtype
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+    model.get_input_embeddings().register_forward_hook(lambda _module, _inputs, embedded: embedded.to(wide))
+
+
 def refuse_unsupported_config(config: PretrainedConfig) -> None:
     """Refuses what is known to be wrong on packed trees; reads no weights.
 

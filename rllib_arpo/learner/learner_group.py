@@ -87,8 +87,14 @@ class ARPOLearnerGroup(LearnerGroup):
 
     @override(LearnerGroup)
     def save_to_path(self, path: Any = None, *, state: dict[str, Any] | None = None, **kwargs: Any) -> str:
-        """As RLlib's, which would have the first learner read its state alone."""
-        return super().save_to_path(path, state=self.get_state() if state is None else state, **kwargs)
+        """As RLlib's, which would have the first learner read its state alone.
+
+        Raises:
+            RuntimeError: the learner that writes could not.
+        """
+        path = super().save_to_path(path, state=self.get_state() if state is None else state, **kwargs)
+        self._check_all_did("save its state to", path)
+        return path
 
     @override(LearnerGroup)
     def set_state(self, state: dict[str, Any]) -> None:
@@ -109,8 +115,12 @@ class ARPOLearnerGroup(LearnerGroup):
             RuntimeError: a learner could not.
         """
         super().restore_from_path(path, **kwargs)
+        self._check_all_did("restore its state from", path)
+
+    def _check_all_did(self, what: str, path: Any) -> None:
+        """RLlib drops the error of a learner, but no longer counts on it."""
         if self.is_remote and self._worker_manager.num_healthy_actors() < len(self):
-            raise RuntimeError(f"A learner could not restore its state from {path}: the log has its error.")
+            raise RuntimeError(f"A learner could not {what} {path}: the log has its error.")
 
     def _answers(self, calls: dict[int, ray.ObjectRef], timeout_s: float | None = None) -> list[Any]:
         """The answers to `calls` (by index of the learner), in order, or the first error."""

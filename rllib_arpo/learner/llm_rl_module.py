@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -11,9 +12,14 @@ from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from ray.rllib.utils.annotations import override
 
 from rllib_arpo.connectors.columns import END, ENTROPY, LOG_PROBS, LOSS_MASK, PARENT, POSITION_IDS, TOKEN_IDS
-from rllib_arpo.learner.causal_lm import load_causal_lm
+from rllib_arpo.learner.causal_lm import load_causal_lm, round_weights
+from rllib_arpo.learner.module_checkpoint import load_weights, resolve, save_weights
 from rllib_arpo.learner.sharded_state import part_like, whole_array
 from rllib_arpo.learner.tree_scorer import TreeScorer
+from rllib_arpo.weights.lora import Adapter
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
 
 #: `model_config["dtype"]` -> the type of matrix products.
 COMPUTE_DTYPES = {
@@ -23,18 +29,21 @@ COMPUTE_DTYPES = {
     "float64": torch.float64,
 }
 
+#: What stands in the pickled state of a checkpoint in place of the weights.
+_NO_WEIGHTS = "weights_are_in_safetensors"
+
 
 class LLMRLModule(TorchRLModule):
     """Log-probs and entropies of the loss tokens of a packed pass.
 
     Keys of `model_config`:
         model_name_or_path: a Hugging Face id or folder.
-        dtype: "bfloat16", "float16", "float32" or "float64": the type of the matrix products. The weights are fp32
-            (fp64 for "float64"); lower types are used through autocast.
+        dtype: "bfloat16", "float16", "float32" or "float64": the type of the matrix products. What is trained is fp32
+            (fp64 for "float64"), lower types are used through autocast; what a LoRA leaves frozen is of this type.
         temperature: the sampling temperature, > 0.
         gradient_checkpointing: computes each layer again in the backward pass; None: if CUDA is available.
         tree_attention: the kernel, a key of `TREE_KERNELS`; "auto" (or missing): the fastest that runs.
-        lora: None.
+        lora: None trains all weights; keywords of `peft.LoraConfig` train a LoRA adapter alone.
 
     With `inference_only` it holds no weights: trajectories are sampled by an engine, which has its own copy.
     The spaces are ignored: observations and actions are token ids of any length.
@@ -52,14 +61,16 @@ class LLMRLModule(TorchRLModule):
         settings = self.model_config
         if settings["dtype"] not in COMPUTE_DTYPES:
             raise ValueError(f"dtype={settings['dtype']!r}: must be one of {', '.join(COMPUTE_DTYPES)}.")
-        if settings.get("lora") is not None:
-            raise ValueError("lora is not supported by LLMRLModule: leave it None.")
         dtype = COMPUTE_DTYPES[settings["dtype"]]
         self._temperature = float(settings["temperature"])
         if not self._temperature > 0:
             raise ValueError(f"temperature={settings['temperature']!r}: training needs a temperature > 0.")
-        master_dtype = torch.promote_types(dtype, torch.float32)
-        self.causal_lm = load_causal_lm(settings["model_name_or_path"], master_dtype)
+        self._master_dtype = torch.promote_types(dtype, torch.float32)
+        self.causal_lm = load_causal_lm(settings["model_name_or_path"], self._master_dtype)
+        self._adapter: Adapter | None = None
+        if settings.get("lora") is not None:
+            round_weights(self.causal_lm, dtype)
+            self._adapter = Adapter(self.causal_lm, settings["lora"])
         checkpointing = settings.get("gradient_checkpointing")
         if torch.cuda.is_available() if checkpointing is None else checkpointing:
             self.causal_lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -89,11 +100,13 @@ class LLMRLModule(TorchRLModule):
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         raise NotImplementedError("LLMRLModule does not act: trajectories are sampled by the engine of the env runner.")
 
-    def make_reference(self) -> LLMRLModule:
-        """A frozen module with the weights of `model_name_or_path`, whatever this one has learned since.
+    def make_reference(self) -> LLMRLModule | BaseModel:
+        """What scores with the weights of `model_name_or_path`, whatever this module has learned since, frozen.
 
         It is in no state: after a restart it is made again from the same checkpoint.
         """
+        if self._adapter is not None:
+            return BaseModel(self)
         _, arguments = self.get_ctor_args_and_kwargs()
         return type(self)(**arguments).requires_grad_(False)
 
@@ -115,13 +128,17 @@ class LLMRLModule(TorchRLModule):
         }
         return self.scorer(chain, positions[1:], temperature=1.0)[0].float().cpu().numpy()
 
+    def _trained(self) -> dict[str, torch.Tensor]:
+        """The tensors of the state: all weights by Hugging Face name, or the adapter's by PEFT's."""
+        return self.causal_lm.state_dict(keep_vars=True) if self._adapter is None else self._adapter.tensors()
+
     def weight_views(self) -> dict[str, np.ndarray]:
-        """All weights under their Hugging Face names, as `get_state`, but on the CPU the module's own memory.
+        """The same as `get_state`, but on the CPU the module's own memory.
 
         They are to be read before the next update. Where the learners share the weights out, see `whole_array`: the
         first gets them, the others nothing.
         """
-        weights = self.causal_lm.state_dict(keep_vars=True)
+        weights = self._trained()
         distinct = {id(weight): weight for weight in weights.values()}
         views = {key: whole_array(weight) for key, weight in distinct.items()}
         return {name: views[id(weight)] for name, weight in weights.items() if views[id(weight)] is not None}
@@ -135,7 +152,7 @@ class LLMRLModule(TorchRLModule):
         inference_only: bool = False,
         **kwargs: Any,
     ) -> dict[str, np.ndarray]:
-        """All weights, fp32 (fp64 for dtype "float64"), under their Hugging Face names.
+        """All weights, fp32 (fp64 for dtype "float64"), under their Hugging Face names; of a LoRA the adapter's alone.
 
         A tied `lm_head.weight` is included: engines need it. The arrays are copies: a later update leaves them alone.
         An `inference_only` module has the empty state; an engine needs the whole one, so the flag changes nothing.
@@ -148,15 +165,51 @@ class LLMRLModule(TorchRLModule):
         return {name: copies[id(view)] for name, view in views.items()}
 
     @override(TorchRLModule)
+    def save_to_path(
+        self,
+        path: str | Path | None = None,
+        *,
+        state: dict[str, Any] | None = None,
+        filesystem: FileSystem | None = None,
+        use_msgpack: bool = False,
+    ) -> str:
+        """As RLlib's, but the weights are in a folder "huggingface" or, of a LoRA, "adapter", and nowhere else.
+
+        `AutoModelForCausalLM` reads the one, `PeftModel.from_pretrained(base, folder)` the other.
+        """
+        weights = state or self.get_state()
+        if path is not None:
+            path, filesystem = resolve(path, filesystem)
+        # RLlib asks for the whole state where it is given an empty one.
+        path = super().save_to_path(path, state={_NO_WEIGHTS: True}, filesystem=filesystem, use_msgpack=use_msgpack)
+        if weights:
+            name = self.model_config["model_name_or_path"]
+            save_weights(*resolve(path, filesystem), weights, name, self._adapter)
+        return path
+
+    @override(TorchRLModule)
+    def restore_from_path(
+        self,
+        path: str | Path,
+        *,
+        component: str | None = None,
+        filesystem: FileSystem | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Restores the weights that `save_to_path` wrote; see `load_weights` for its errors."""
+        if self.causal_lm is not None:
+            self.set_state(load_weights(*resolve(path, filesystem), self._master_dtype, self._adapter))
+
+    @override(TorchRLModule)
     def set_state(self, state: dict[str, Any]) -> None:
-        """Replaces all weights by arrays or tensors; an `inference_only` module has none and takes none.
+        """Replaces the weights of `get_state` by arrays or tensors; an `inference_only` module has none and takes none.
 
         Raises:
             ValueError: a name is missing or unknown, or a shape differs; nothing is changed then.
         """
         if self.causal_lm is None:
             return
-        own = self.causal_lm.state_dict()
+        own = {name: tensor.detach() for name, tensor in self._trained().items()}
         if wrong := sorted(own.keys() ^ state.keys()):
             raise ValueError(f"The state does not fit the model: {wrong[0]} and {len(wrong) - 1} more names differ.")
         for name, tensor in own.items():
@@ -164,3 +217,16 @@ class LLMRLModule(TorchRLModule):
                 raise ValueError(f"{name} has the shape {list(state[name].shape)} instead of {list(tensor.shape)}.")
         for name, tensor in own.items():
             tensor.copy_(part_like(state[name], like=tensor))
+
+
+class BaseModel:
+    """An `LLMRLModule` without its LoRA adapter: the reference of the KL, with no second copy of the weights."""
+
+    def __init__(self, module: LLMRLModule):
+        self._module = module
+
+    @torch.no_grad()
+    def forward_train(self, batch: dict[str, Any]) -> dict[str, torch.Tensor]:
+        """As `LLMRLModule.forward_train`, frozen."""
+        with self._module._adapter.disabled():
+            return self._module.forward_train(batch)

@@ -23,7 +23,7 @@ class TreeScorer(nn.Module):
 
     Args:
         causal_lm: the model; its own forward is never called.
-        dtype: of the matrix products; where the weights have another, autocast is on.
+        dtype: of the matrix products; of fewer than 32 bits they are made by autocast.
         tree_attention: the kernel, a key of `TREE_KERNELS`; "auto": the fastest that runs.
     """
 
@@ -48,7 +48,7 @@ class TreeScorer(nn.Module):
         """
         head = self.causal_lm.get_output_embeddings()
         token_ids = batch[TOKEN_IDS].long()
-        device_type, autocast = head.weight.device.type, self._dtype != head.weight.dtype
+        device_type, autocast = head.weight.device.type, self._dtype.itemsize < 4
         plan = plan_tree(batch[END], attention_dtype(self._dtype, device_type), self._tree_attention)
         with torch.autocast(device_type, self._dtype if autocast else None, enabled=autocast):
             hidden = tree_hidden_states(self.causal_lm, token_ids[None], batch[POSITION_IDS].long()[None], plan)

@@ -7,6 +7,8 @@ import logging
 import time
 import traceback
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,6 +37,7 @@ from rllib_arpo.weights.weight_sync import LoadError, WeightSyncError
 
 if TYPE_CHECKING:
     from rllib_arpo.arpo_config import ARPOConfig
+    from rllib_arpo.weights.lora import MergedWeights
 
 
 logger = logging.getLogger("rllib_arpo")
@@ -276,6 +279,8 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
     def load_weights(self, snapshot: WeightSnapshot) -> LoadError | None:
         """Has the engine compute with these weights, which it verifies; running requests go on with them."""
         try:
+            if self._merged_weights is not None:
+                snapshot = replace(snapshot, weights=self._merged_weights(snapshot.weights))
             self._call_engine("wake_up")
             self._engine_thread.call(load_and_verify, self.engine, snapshot, self.config.dtype)
         except Exception as error:
@@ -286,6 +291,15 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
             return LoadError(f"{message}{type(error).__name__}: {error}", retry=True)
         self._weights_seq_no = snapshot.version
         return None
+
+    @cached_property
+    def _merged_weights(self) -> MergedWeights | None:
+        """Of a LoRA the learner sends the adapter alone."""
+        if self.config.lora is None:
+            return None
+        from rllib_arpo.weights.lora import MergedWeights
+
+        return MergedWeights(self.config.model_name_or_path, self.config.lora, self.config.dtype)
 
     def begin_transfer(self, shapes: dict[str, tuple[int, ...]]) -> str | None:
         """Gets the engine ready for weights that come by vLLM's weight transfer; an error as in `load_weights`."""

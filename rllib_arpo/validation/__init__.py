@@ -17,6 +17,7 @@ from rllib_arpo.validation.combinations import (
 )
 from rllib_arpo.validation.engine import check_engine, check_model
 from rllib_arpo.validation.keys import check_keys
+from rllib_arpo.validation.lora import check_lora
 from rllib_arpo.validation.resources import actor_bundles, check_cluster_resources
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def validate(config: ARPOConfig) -> None:
     check_engine(config)
     check_evaluation(config)
     check_model(config.model_name_or_path, config.max_context_tokens)
+    check_lora(config)
     _check_env(config)
     if not config.in_evaluation:
         check_cluster_resources(actor_bundles(config))

@@ -20,6 +20,7 @@ ENGINE_KEYS = (
     "engine_num_threads",
     "weight_sync",
     "sleep_level",
+    "lora",
 )
 
 

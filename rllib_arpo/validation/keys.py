@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rllib_arpo.core.advantages import ATTRIBUTIONS, LEAF_WEIGHTINGS, LOSS_AGGREGATIONS
@@ -43,7 +43,6 @@ CHOICES: dict[str, Iterable[Any]] = {
     "kl_in_reward": (True, False),
     "weight_sync": WEIGHT_SYNCS,
     "sharding": SHARDINGS,
-    "lora": (None,),
     "gradient_checkpointing": (None, True, False),
     "skip_groups_without_signal": (True, False),
     "tree_attention": ("auto", *TREE_KERNELS),
@@ -128,7 +127,7 @@ def check_keys(config: ARPOConfig, defaults: ARPOConfig) -> None:
         check_integer(key, getattr(config, key), minimum)
     for key, (rule, test) in NUMBERS.items():
         if getattr(config, key) is not None or key not in OPTIONAL:
-            _check_number(key, getattr(config, key), rule, test)
+            check_number(key, getattr(config, key), rule, test)
     _check_betas(config.adam_betas)
     _check_guards(config.guards)
 
@@ -138,9 +137,13 @@ def _check_unknown_keys(keys: Iterable[str], defaults: ARPOConfig, where: str) -
     known = [key for key in vars(defaults) if not key.startswith("_")]
     for key in keys:
         if not key.startswith("_") and key not in RLLIB_KEYS and not hasattr(defaults, key):
-            nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-            hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
-            raise ValueError(f"{where}{key!r} is no key of {type(defaults).__name__}.{hint}")
+            raise ValueError(f"{where}{key!r} is no key of {type(defaults).__name__}.{did_you_mean(key, known)}")
+
+
+def did_you_mean(key: str, known: Sequence[str]) -> str:
+    """A question that ends an error message; empty where no known key is near."""
+    nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    return f" Did you mean {nearest[0]!r}?" if nearest else ""
 
 
 def _check_replaced_keys(config: ARPOConfig, defaults: ARPOConfig) -> None:
@@ -166,7 +169,7 @@ def check_integer(key: str, value: Any, minimum: int) -> None:
         raise ValueError(f"{key}={value!r}: must be an integer >= {minimum}.")
 
 
-def _check_number(key: str, value: Any, rule: str, test: Callable[[float], bool]) -> None:
+def check_number(key: str, value: Any, rule: str, test: Callable[[float], bool]) -> None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not (is_number and math.isfinite(value) and test(value)):
         raise ValueError(f"{key}={value!r}: must be {rule}.")
@@ -178,7 +181,7 @@ def _check_guards(guards: Any) -> None:
     for metric, limit in guards.items():
         _check_choice("guards", metric, GUARD_LIMITS)
         if limit is not None:
-            _check_number(f"guards[{metric!r}]", limit, *POSITIVE)
+            check_number(f"guards[{metric!r}]", limit, *POSITIVE)
 
 
 def _check_betas(betas: Any) -> None:

@@ -28,8 +28,9 @@ class WeightSnapshot:
 
     Attributes:
         version: how many updates the learner has made.
-        weights: Hugging Face name -> array; tied weights are one array under two names. None: they have got into the
-            engine by vLLM's weight transfer.
+        weights: Hugging Face name -> array; tied weights are one array under two names. From a learner of a LoRA: the
+            adapter's, which the env runner merges into the base. None: they have got into the engine by vLLM's weight
+            transfer.
         probe: [n] int32 token ids.
         probe_log_probs: [n - 1] float32, of probe[1:] at temperature 1, as the learner computes them with `weights`.
     """

@@ -84,9 +84,9 @@ def test_the_probe_finds_weights_that_vllm_did_not_load(tmp_path, monkeypatch, t
     module = LLMRLModule(model_config={"model_name_or_path": new, "dtype": "float32", "temperature": 0.7})
     probe = probe_tokens(module.vocab_size, 512)
     snapshot = WeightSnapshot(7, module.weight_views(), probe, module.score(probe))
-    as_tensors = engine_module._as_tensors
+    as_tensors = engine_module.as_tensors
     monkeypatch.setattr(
-        engine_module, "_as_tensors", lambda arrays: [(n, t) for n, t in as_tensors(arrays) if n != lost]
+        engine_module, "as_tensors", lambda arrays: [(n, t) for n, t in as_tensors(arrays) if n != lost]
     )
     engine = start_engine(old)
     if lost is None:

@@ -16,6 +16,23 @@ def weights_of(folder: str) -> dict[str, np.ndarray]:
     return {name: weight.numpy() for name, weight in model.state_dict().items()}
 
 
+def move_adapter(learner, seed: int = 1) -> None:
+    """Gives the LoRA adapter of a learner random weights: the one of the start has no effect."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(seed)
+        for tensor in learner.module["default_policy"]._adapter.tensors().values():
+            tensor.normal_(std=0.1)
+
+
+def peft_model(base, lora: dict, adapter: dict[str, np.ndarray]):
+    """`base` with the adapter, by PEFT alone."""
+    from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
+
+    model = get_peft_model(base, LoraConfig(task_type="CAUSAL_LM", **lora))
+    set_peft_model_state_dict(model, {name: torch.tensor(array) for name, array in adapter.items()})
+    return model
+
+
 def learner_weights(algorithm) -> dict[str, np.ndarray]:
     state = algorithm.learner_group.get_state(components="learner/rl_module", inference_only=True)
     return state["learner"]["rl_module"]["default_policy"]

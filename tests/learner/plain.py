@@ -160,19 +160,24 @@ def all_log_probs(model, trees: Sequence[QuestionTree], temperature: float) -> d
     }
 
 
-def update(model, trees: Sequence[QuestionTree], config) -> list[dict[str, Tensor]]:
-    """Trains `model` in place as `ARPOTorchLearner.update` should; returns each step's gradients before clipping."""
+def update(model, trees: Sequence[QuestionTree], config, reference: dict | None = None) -> list[dict[str, Tensor]]:
+    """Trains `model` in place as `ARPOTorchLearner.update` should; returns each step's gradients before clipping.
+
+    Args:
+        reference: (question id, agent id) -> log-probs [K]; None: those of the model at the start.
+    """
     old = all_log_probs(model, trees, config.temperature)
-    reference = old
+    reference = old if reference is None else reference
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     optimizer = torch.optim.AdamW(
-        model.parameters(), lr=config.lr, betas=config.adam_betas, weight_decay=config.weight_decay
+        trained.values(), lr=config.lr, betas=config.adam_betas, weight_decay=config.weight_decay
     )
     gradients = []
     for _ in range(config.num_epochs):
         for first in range(0, len(trees), config.questions_per_minibatch):
             optimizer.zero_grad()
             loss(model, trees[first : first + config.questions_per_minibatch], config, old, reference).backward()
-            gradients.append({name: p.grad.clone() for name, p in model.named_parameters()})
-            torch.nn.utils.clip_grad_norm_(model.parameters(), config.grad_clip)
+            gradients.append({name: p.grad.clone() for name, p in trained.items()})
+            torch.nn.utils.clip_grad_norm_(trained.values(), config.grad_clip)
             optimizer.step()
     return gradients

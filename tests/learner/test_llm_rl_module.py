@@ -1,6 +1,9 @@
 """The module against plain Hugging Face forward passes, one trajectory at a time."""
 
+from pathlib import Path
+
 import numpy as np
+import pyarrow.fs
 import pytest
 import torch
 from gymnasium.spaces import Text
@@ -207,14 +210,40 @@ def test_state_round_trip(tiny_folder, random_pass, as_tensors):
     assert target.causal_lm.lm_head.weight is target.causal_lm.model.embed_tokens.weight
 
 
-def test_checkpoint_round_trip(tiny_folder, tmp_path):
+@pytest.mark.parametrize(("architecture", "tied", "dtype"), [("llama", True, "bfloat16"), ("qwen2", False, "float64")])
+def test_a_checkpoint_is_a_hugging_face_model(tiny_folder, tmp_path, architecture, tied, dtype):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder = tiny_folder(architecture, tied)
+    module = make_module(folder, dtype)
+    with torch.no_grad():
+        module.causal_lm.lm_head.weight.add_(1.0)
+    path = module.save_to_path(tmp_path / "checkpoint")
+    model = AutoModelForCausalLM.from_pretrained(f"{path}/huggingface", dtype="auto")
+    restored = RLModule.from_checkpoint(path)
+    for name, array in module.get_state().items():
+        np.testing.assert_array_equal(model.state_dict()[name], array)
+        np.testing.assert_array_equal(restored.get_state()[name], array)
+    assert AutoTokenizer.from_pretrained(f"{path}/huggingface").eos_token == "<|im_end|>"
+    before, after = (AutoModelForCausalLM.from_pretrained(f) for f in (folder, f"{path}/huggingface"))
+    assert after.generation_config.to_dict() == before.generation_config.to_dict()
+    # The weights are there once.
+    [weights] = [file for file in Path(path).rglob("*") if file.is_file() and file.stat().st_size > 10_000]
+    assert weights.name == "model.safetensors"
+
+
+def test_a_checkpoint_on_another_file_system(tiny_folder, tmp_path):
     module = make_module(tiny_folder("llama"))
     with torch.no_grad():
         module.causal_lm.lm_head.weight.add_(1.0)
-    module.save_to_path(tmp_path / "checkpoint")
-    restored = RLModule.from_checkpoint(tmp_path / "checkpoint")
-    for name, array in module.get_state().items():
-        np.testing.assert_array_equal(restored.get_state()[name], array)
+    remote = pyarrow.fs.SubTreeFileSystem(str(tmp_path), pyarrow.fs.LocalFileSystem())
+    module.save_to_path("some/checkpoint", filesystem=remote)
+    assert (tmp_path / "some/checkpoint/huggingface/model.safetensors").is_file()
+    restored = make_module(tiny_folder("llama"))
+    restored.restore_from_path("some/checkpoint", filesystem=remote)
+    np.testing.assert_array_equal(restored.get_state()["lm_head.weight"], module.get_state()["lm_head.weight"])
+    with pytest.raises(FileNotFoundError, match=r"^some has no folder 'huggingface': it is no checkpoint of the whole"):
+        restored.restore_from_path("some", filesystem=remote)
 
 
 @pytest.mark.parametrize("change", ["missing", "unknown", "shape"])
@@ -252,7 +281,6 @@ def test_the_reference_is_frozen_and_has_the_base_weights(tiny_folder, random_pa
     [
         ({"dtype": "int8"}, "dtype='int8': must be one of bfloat16"),
         ({"temperature": 0.0}, "temperature=0.0: training needs a temperature > 0"),
-        ({"lora": {"r": 8}}, "lora is not supported"),
     ],
 )
 def test_settings_that_it_cannot_train_with_are_refused(tiny_folder, settings, message):

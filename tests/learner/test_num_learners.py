@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -214,6 +215,33 @@ def test_several_learners_make_the_same_updates(config, questions, local, num_le
             check_that_one_failing_alone_ends_the_update(config, questions, group)
 
 
+def test_several_learners_train_the_same_adapter(config, questions, tmp_path):
+    """... also where FSDP2 cuts up base, adapter and reference; the reference scores before any training pass."""
+    config = config.copy(copy_frozen=False).language_model(lora={"r": 2, "target_modules": "all-linear"})
+    starts = []
+
+    def adapter_after_updates(group: ARPOLearnerGroup) -> dict[str, Tensor]:
+        starts.append(group.get_state(components="learner/rl_module"))
+        group.set_state(starts[0])
+        for first in range(3):
+            group.update(training_data=make_batch(config, questions[first:] + questions[:first]))
+        return group.on_first(whole_parameters)
+
+    with learner_group(config, 0) as group:
+        local = adapter_after_updates(group)
+    assert all(weight.any() for name, weight in local.items() if "lora_B" in name)
+    with learner_group(config, 2) as group:
+        assert_close(adapter_after_updates(group), local, rtol=1e-9)
+        rebuild(group, sharding="fsdp2")
+        assert_close(adapter_after_updates(group), local, rtol=1e-9)
+        path = group.save_to_path(str(tmp_path / "checkpoint"))
+        rebuild(group, dtype="bfloat16")
+        group.restore_from_path(path)
+        assert_close(group.on_first(whole_parameters), {n: w.float() for n, w in local.items()}, rtol=1e-6)
+        group.update(training_data=make_batch(config, questions))
+        assert all(weight.isfinite().all() for weight in group.on_first(whole_parameters).values())
+
+
 def check_that_the_sharded_update_is_the_same(
     config: ARPOConfig, questions: list[QuestionTree], group: ARPOLearnerGroup, local: Trained
 ) -> None:
@@ -268,9 +296,9 @@ def check_that_a_checkpoint_is_whole(group: ARPOLearnerGroup, config: ARPOConfig
     module["model.norm.weight"] = module["model.norm.weight"][:-1]
     with pytest.raises(ValueError, match=r"model\.norm\.weight has the shape \[63\]"):
         group.set_state(state)
-    bad = group.save_to_path(str(folder / "bad"), state=state)
-    with pytest.raises(RuntimeError, match=f"could not restore its state from {bad}"):
-        group.restore_from_path(bad)
+    shutil.rmtree(Path(path, "learner/rl_module", DEFAULT_MODULE_ID, "huggingface"))
+    with pytest.raises(RuntimeError, match=f"could not restore its state from {path}"):
+        group.restore_from_path(path)
 
 
 def check_that_one_failing_alone_ends_the_update(

@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import gc
 import itertools
-import warnings
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
@@ -22,7 +21,7 @@ import torch
 from vllm import EngineArgs, LLMEngine, RequestOutput, SamplingParams
 from vllm.usage.usage_lib import UsageContext
 
-from rllib_arpo.engine.checkpoint_names import causal_lm_config, check_shapes, expected_shapes
+from rllib_arpo.engine.checkpoint_names import as_tensors, causal_lm_config, check_shapes, expected_shapes
 from rllib_arpo.engine.engine import (
     NO_WEIGHTS,
     UNKNOWN_WEIGHTS,
@@ -163,7 +162,7 @@ class VLLMEngine:
         """
         arrays = dict(weights)
         self._check_shapes({name: array.shape for name, array in arrays.items()})
-        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": _as_tensors(arrays)})
+        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": as_tensors(arrays)})
         self._drop_computed(version)
 
     def begin_transfer(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -317,10 +316,3 @@ def _append(running: _Running, output: RequestOutput, weight_version: int) -> No
     running.log_probs += [
         log_probs[token].logprob for token, log_probs in zip(new.token_ids, new.logprobs, strict=True)
     ]
-
-
-def _as_tensors(arrays: dict[str, np.ndarray]) -> list[tuple[str, torch.Tensor]]:
-    """Tensors on the arrays' memory, to be read only: arrays from Ray's object store are not writable."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return [(name, torch.from_numpy(array)) for name, array in arrays.items()]

@@ -1,0 +1,78 @@
+"""What `language_model(lora=...)` may be: plain LoRA, whose merged weights W + scale B A an engine can take."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from rllib_arpo.engine.checkpoint_names import causal_lm_config
+from rllib_arpo.validation.keys import POSITIVE, check_integer, check_number, did_you_mean
+from rllib_arpo.weights import transfer_backend
+
+if TYPE_CHECKING:
+    from rllib_arpo.arpo_config import ARPOConfig
+
+#: Keywords of `peft.LoraConfig` that can be set; any other must have its default.
+KEYS = {
+    "r", "lora_alpha", "target_modules", "exclude_modules", "use_rslora", "init_lora_weights", "layers_to_transform",
+    "layers_pattern", "rank_pattern", "alpha_pattern",
+}  # fmt: skip
+#: Starts of the adapter that leave the base weights alone.
+INITIALISATIONS = (True, False, "gaussian", "orthogonal")
+#: Why some of the others are refused.
+REASONS = {
+    "lora_dropout": "log-probs must be those of the policy that sampled, which had no dropout",
+    "bias": "biases are not part of an adapter; only 'none' is supported",
+    "modules_to_save": "whole modules are not part of an adapter",
+    "use_dora": "its weights are not the sum of base and adapter",
+    "trainable_token_indices": "adapters on the embeddings are not supported",
+}
+
+
+def check_lora(config: ARPOConfig) -> None:
+    """Checks the dict, and on a model without weights that the adapter has a place in it.
+
+    Raises:
+        ValueError: one sentence that names the key.
+        ImportError: PEFT is not installed.
+    """
+    lora = config.lora
+    if lora is None:
+        return
+    if not isinstance(lora, dict):
+        raise ValueError(f"lora={lora!r}: must be None or a dict of keywords of peft.LoraConfig.")
+    if transfer_backend(config.weight_sync):
+        raise ValueError(f"weight_sync={config.weight_sync!r}: sends whole weights; with lora use 'in_process_reload'.")
+    _check_keywords(lora)
+    _check_targets(lora, config.model_name_or_path)
+
+
+def _check_keywords(lora: dict[str, Any]) -> None:
+    from rllib_arpo.weights.lora import lora_config
+
+    defaults = lora_config({})
+    known = [field.name for field in fields(defaults)]
+    for key, value in lora.items():
+        if key not in known:
+            raise ValueError(f"lora: {key!r} is no keyword of peft.LoraConfig.{did_you_mean(key, sorted(KEYS))}")
+        if key not in KEYS and value != getattr(defaults, key):
+            reason = REASONS.get(key, f"only plain LoRA is supported, with {', '.join(sorted(KEYS))}")
+            raise ValueError(f"lora[{key!r}]={value!r}: {reason}.")
+    check_integer("lora['r']", lora.get("r", 1), 1)
+    check_number("lora['lora_alpha']", lora.get("lora_alpha", 1), *POSITIVE)
+    if lora.get("init_lora_weights", True) not in INITIALISATIONS:
+        raise ValueError(
+            f"lora['init_lora_weights']={lora['init_lora_weights']!r}: must be one of "
+            f"{', '.join(map(repr, INITIALISATIONS))}, which leave the base weights alone."
+        )
+
+
+def _check_targets(lora: dict[str, Any], model_name_or_path: str) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from rllib_arpo.weights.lora import Adapter
+
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(causal_lm_config(model_name_or_path))
+    Adapter(model, lora)

@@ -1,0 +1,73 @@
+"""Weights as a folder that Hugging Face's `from_pretrained` reads: safetensors, configuration, tokenizer."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from rllib_arpo.engine.checkpoint_names import as_tensors, causal_lm_config
+
+logger = logging.getLogger("rllib_arpo")
+
+
+def write_model(
+    folder: str | Path, weights: Mapping[str, np.ndarray], model_name_or_path: str, dtype: str | None = None
+) -> None:
+    """Writes a model with the configuration, generation configuration and tokenizer of `model_name_or_path`.
+
+    Args:
+        folder: is made where it is missing.
+        weights: all of them by Hugging Face name, tied ones included; they are read only.
+        model_name_or_path: whose weights these were in the beginning.
+        dtype: of the files ("bfloat16"); None: that of `weights`.
+    """
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(causal_lm_config(model_name_or_path))
+    model.load_state_dict(dict(as_tensors(weights)), assign=True)
+    model.tie_weights()
+    if dtype is not None:
+        model = model.to(getattr(torch, dtype))
+    model.save_pretrained(folder)
+    _write_generation_config(Path(folder), model_name_or_path)
+    write_tokenizer(folder, model_name_or_path)
+
+
+def _write_generation_config(folder: Path, model_name_or_path: str) -> None:
+    """As it is: `save_pretrained` refuses contradictions that many published models have."""
+    from transformers import GenerationConfig
+
+    try:
+        config = GenerationConfig.from_pretrained(model_name_or_path)
+    except OSError:
+        logger.debug("%s has no generation_config.json: it follows from config.json.", model_name_or_path)
+    else:
+        config.to_json_file(folder / "generation_config.json")
+
+
+def write_tokenizer(folder: str | Path, model_name_or_path: str) -> None:
+    """Puts the tokenizer of `model_name_or_path` beside a model; an environment of token ids needs none."""
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model_name_or_path)
+    except (OSError, ValueError) as error:
+        logger.warning("%s has no tokenizer (%s), nor has %s.", model_name_or_path, _first_line(error), folder)
+        return
+    tokenizer.save_pretrained(folder)
+
+
+def read_weights(folder: str | Path, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """All weights of a Hugging Face model by name, tied ones included."""
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).state_dict()
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]

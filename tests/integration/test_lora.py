@@ -1,0 +1,108 @@
+"""A run with LoRA: engine and learner agree, checkpoints resume, and the model that comes out is an ordinary one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from ray import tune
+
+from rllib_arpo import ARPO
+from rllib_arpo.export import export_model, main
+from tests.helpers.configs import small_config
+from tests.helpers.faulty_env import FaultyEnv
+from tests.helpers.scripted_env import ANSWER
+from tests.helpers.weights import TOKENS, engine_log_probs, learner_weights, move_adapter, peft_model
+
+LORA = {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"}
+MODULE = Path("learner_group/learner/rl_module/default_policy")
+
+
+def log_probs(model) -> np.ndarray:
+    with torch.no_grad():
+        logits = model(torch.tensor([TOKENS])).logits[0, :-1]
+    return logits.log_softmax(-1)[torch.arange(len(TOKENS) - 1), TOKENS[1:]].numpy()
+
+
+def load(folder):
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(folder, dtype="auto").eval()
+
+
+def move(learner) -> None:
+    move_adapter(learner)
+    learner._weights_seq_no += 1
+
+
+def test_engine_learner_checkpoint_and_exported_models_agree(ray_cluster, model_folder, tmp_path):
+    from peft import PeftModel
+    from transformers import AutoTokenizer
+
+    config = small_config(model_folder, engine="vllm").language_model(lora=LORA)
+    algorithm = config.training(skip_groups_without_signal=False).build_algo()
+    [at_start] = engine_log_probs(algorithm)
+    np.testing.assert_allclose(at_start, log_probs(load(model_folder)), atol=1e-4)
+    algorithm.learner_group.foreach_learner(move)
+    algorithm._push_weights()
+
+    expected = log_probs(peft_model(load(model_folder), LORA, learner_weights(algorithm)))
+    assert np.abs(expected - at_start).max() > 0.1
+    [after] = engine_log_probs(algorithm)
+    np.testing.assert_allclose(after, expected, atol=1e-4)
+    # A rollout, whose log-probs the learner compares with its own.
+    gap = algorithm.train()["learners"]["default_policy"]["engine_logprob_gap"]
+    assert gap < 1e-4
+    expected = log_probs(peft_model(load(model_folder), LORA, learner_weights(algorithm)))
+
+    algorithm.save_model(tmp_path / "saved")
+    checkpoint = algorithm.save_to_path(str(tmp_path / "checkpoint"))
+    algorithm.stop()
+    export_model(checkpoint, tmp_path / "exported")
+    main([checkpoint, str(tmp_path / "bf16"), "--dtype", "bfloat16"])
+    with_adapter = PeftModel.from_pretrained(load(model_folder), Path(checkpoint) / MODULE / "adapter")
+    for model in (load(tmp_path / "saved"), load(tmp_path / "exported"), with_adapter):
+        np.testing.assert_allclose(log_probs(model), expected, atol=1e-4)
+    assert load(tmp_path / "bf16").dtype == torch.bfloat16
+    for folder in ("saved", "exported"):
+        assert AutoTokenizer.from_pretrained(tmp_path / folder).eos_token == "<|im_end|>"
+
+
+@pytest.fixture
+def config(ray_cluster, model_folder):
+    tune.register_env("Faulty-v0", FaultyEnv)
+    config = small_config(model_folder, vocab_size=256, end_token_id=ANSWER, end_probability=0.3)
+    config.environment("Faulty-v0", env_config={"rewards": {"0": 1.0}})
+    return config.evaluation(evaluation_config={"env_config": {}})
+
+
+@pytest.mark.parametrize(("lora", "kind"), [(LORA, "adapter"), (None, "huggingface")])
+def test_a_resumed_run_takes_the_same_step(config, tmp_path, lora, kind):
+    algorithm = config.language_model(lora=lora).training(kl_coeff=0.1).build_algo()
+    start = learner_weights(algorithm)
+    algorithm.train()
+    checkpoint = algorithm.save_to_path(str(tmp_path / "checkpoint"))
+    assert (Path(checkpoint) / MODULE / kind).is_dir()
+    before = learner_weights(algorithm)
+    algorithm.train()
+    uninterrupted = learner_weights(algorithm)
+    algorithm.save_model(tmp_path / "saved", dtype="bfloat16")
+    algorithm.stop()
+    assert load(tmp_path / "saved").dtype == torch.bfloat16
+    assert any(not np.array_equal(start[name], before[name]) for name in start)
+    assert any(not np.array_equal(before[name], uninterrupted[name]) for name in start)
+
+    resumed = ARPO.from_checkpoint(checkpoint)
+    for name, value in learner_weights(resumed).items():
+        np.testing.assert_array_equal(value, before[name])
+    resumed.train()
+    for name, value in learner_weights(resumed).items():
+        np.testing.assert_allclose(value, uninterrupted[name], rtol=0, atol=1e-7)
+    resumed.stop()
+
+
+def test_a_folder_without_a_model_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="default_policy has neither a folder 'huggingface' nor 'adapter'"):
+        export_model(tmp_path, tmp_path / "out")

@@ -1,0 +1,236 @@
+"""LoRA in the learner: adapters alone are trained and saved, with the gradients of plain PEFT."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from rllib_arpo.connectors.columns import LOG_PROBS
+from rllib_arpo.core.tree import QuestionTree
+from rllib_arpo.learner.llm_rl_module import LLMRLModule
+from tests.helpers.weights import move_adapter, peft_model
+from tests.learner import plain
+from tests.learner.builders import (
+    assert_close,
+    build_learner,
+    causal_lm,
+    make_batch,
+    make_config,
+    metrics,
+    parameters,
+    record_gradients,
+)
+
+LORA = {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"}
+
+
+@pytest.fixture(scope="module")
+def questions() -> list[QuestionTree]:
+    return [plain.random_question(seed, f"q{seed}", masked_probability=0.1) for seed in range(4)]
+
+
+@pytest.fixture(autouse=True)
+def float64_norms(monkeypatch):
+    """transformers' RMSNorm computes in fp32 whatever the model's type: its rounding would hide what is compared."""
+    from transformers.models.llama.modeling_llama import LlamaRMSNorm
+    from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
+
+    def forward(self, hidden):
+        return self.weight * hidden * torch.rsqrt(hidden.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+
+    for norm in (LlamaRMSNorm, Qwen2RMSNorm):
+        monkeypatch.setattr(norm, "forward", forward)
+
+
+def lora_config(folder: str, dtype: str = "float64", lora=LORA, **training):
+    return make_config(folder, dtype, **training).language_model(lora=lora)
+
+
+def make_module(folder: str, dtype: str = "float32", lora=LORA, **settings) -> LLMRLModule:
+    settings = {"model_name_or_path": folder, "dtype": dtype, "temperature": 0.7, "lora": lora, **settings}
+    return LLMRLModule(model_config=settings)
+
+
+def build(config):
+    """A learner whose adapter is no longer the one of the start, which changes nothing."""
+    learner = build_learner(config)
+    move_adapter(learner)
+    return learner
+
+
+def adapter_of(learner) -> dict[str, np.ndarray]:
+    return learner.module["default_policy"].get_state()
+
+
+def without_prefix(named) -> dict:
+    return {name.removeprefix("base_model.model."): value for name, value in named.items()}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "lora", "training"),
+    [
+        ("llama", LORA, {"kl_coeff": 0.3, "entropy_coeff": 0.1}),
+        ("qwen2", {"r": 2, "target_modules": ["q_proj", "up_proj"], "use_rslora": True}, {"attribution": "hard"}),
+    ],
+)
+def test_an_update_equals_plain_peft_on_each_trajectory(tiny_folder, questions, architecture, lora, training):
+    folder = tiny_folder(architecture)
+    config = lora_config(folder, lora=lora, num_epochs=2, **training).adaptive_rollout(temperature=0.8)
+    learner = build(config)
+    expected_model = peft_model(plain.load(folder), lora, adapter_of(learner))
+    record_gradients(learner)
+    result = metrics(learner.update(make_batch(config, questions)))
+
+    reference = plain.all_log_probs(plain.load(folder), questions, config.temperature)
+    expected = plain.update(expected_model, questions, config, reference)
+
+    assert 0 < result["clip_fraction"] < 1
+    assert len(learner.recorded) == len(expected) == 4
+    for actual_step, expected_step in zip(learner.recorded, expected, strict=True):
+        assert_close(actual_step, without_prefix(expected_step), rtol=1e-9)
+    assert_close(parameters(learner), without_prefix(dict(expected_model.named_parameters())), rtol=1e-9)
+
+
+def test_adapters_alone_change(tiny_folder, questions):
+    config = lora_config(tiny_folder("llama"), "float32")
+    learner = build(config)
+    before = parameters(learner)
+    learner.update(make_batch(config, questions))
+    after = parameters(learner)
+    changed = {name for name, value in after.items() if not torch.equal(value, before[name])}
+    assert changed == {name for name in before if "lora_" in name}
+    assert len(changed) == 2 * 7 * 2
+    assert all(torch.equal(after[name], value) for name, value in before.items() if "lora_" not in name)
+
+
+def test_the_state_is_the_adapter_under_pefts_names(tiny_folder):
+    learner = build(lora_config(tiny_folder("llama"), "float32", lora={"r": 4}))
+    state = adapter_of(learner)
+    assert {name: array.shape for name, array in state.items() if ".0." in name} == {
+        "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight": (4, 64),
+        "base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight": (64, 4),
+        "base_model.model.model.layers.0.self_attn.v_proj.lora_A.weight": (4, 64),
+        "base_model.model.model.layers.0.self_attn.v_proj.lora_B.weight": (32, 4),
+    }
+    assert len(state) == 8
+    assert learner.weight_snapshot().weights.keys() == state.keys()
+    with pytest.raises(ValueError, match="does not fit the model"):
+        learner.module["default_policy"].set_state({"model.norm.weight": np.zeros(64, np.float32)})
+
+
+def test_the_reference_is_the_base_without_a_second_copy(tiny_folder, random_pass):
+    folder, batch = tiny_folder("llama"), random_pass(seed=6)
+    module = make_module(folder)
+    with torch.no_grad():
+        for tensor in module._adapter.tensors().values():
+            tensor.add_(0.1)
+    reference = module.make_reference()
+    base = make_module(folder, lora=None).forward_train(batch)[LOG_PROBS]
+    log_probs = reference.forward_train(batch)[LOG_PROBS]
+    assert torch.equal(log_probs, base.detach())
+    assert not log_probs.requires_grad
+    moved = module.forward_train(batch)[LOG_PROBS]
+    assert moved.requires_grad
+    assert not torch.allclose(moved, base, atol=0.1)
+    assert not isinstance(reference, torch.nn.Module)
+
+
+def test_adapters_keep_their_gradients_while_the_reference_scores(tiny_folder, random_pass):
+    """FSDP2 takes `requires_grad` from the first forward pass, which may be the reference's."""
+    module, seen = make_module(tiny_folder("llama")), []
+    module.causal_lm.get_decoder().register_forward_pre_hook(
+        lambda *_: seen.append([p.requires_grad for p in module._adapter.tensors().values()])
+    )
+    module.make_reference().forward_train(random_pass(seed=6))
+    assert seen == [[True] * 28]
+
+
+@pytest.mark.parametrize("gradient_checkpointing", [False, True])
+def test_in_bf16_the_base_is_bf16_and_the_adapter_fp32(tiny_folder, random_pass, gradient_checkpointing):
+    module, fp32 = (make_module(tiny_folder("llama"), d, gradient_checkpointing=gradient_checkpointing)
+                    for d in ("bfloat16", "float32"))  # fmt: skip
+    dtypes = {name: p.dtype for name, p in module.causal_lm.named_parameters()}
+    assert {dtype for name, dtype in dtypes.items() if "lora_" in name} == {torch.float32}
+    assert {dtype for name, dtype in dtypes.items() if "lora_" not in name} == {torch.bfloat16}
+    assert {b.dtype for b in module.causal_lm.buffers()} == {torch.float32}
+    state = {name: np.full_like(array, 0.02) for name, array in module.get_state().items()}
+    batch, gradients = random_pass(seed=4), []
+    for each in (module, fp32):
+        each.set_state(state)
+        out = each.forward_train(batch)[LOG_PROBS]
+        assert out.dtype == torch.float32
+        out.sum().backward()
+        gradients.append((out, {name: t.grad for name, t in each._adapter.tensors().items()}))
+    (got, got_gradients), (want, want_gradients) = gradients
+    assert 0 < (got - want).abs().mean() < 0.1
+    for name, gradient in want_gradients.items():
+        assert (got_gradients[name] - gradient).norm() < 0.2 * gradient.norm(), name
+
+
+def test_a_base_in_bf16_computes_as_full_training_does(tiny_folder, random_pass, tmp_path):
+    """Where the checkpoint is bf16 nothing is rounded, and an adapter at its start has no effect."""
+    plain.load(tiny_folder("llama"), torch.bfloat16).save_pretrained(tmp_path)
+    batch = random_pass(seed=4)
+    adapted, full = (make_module(str(tmp_path), "bfloat16", lora=lora) for lora in (LORA, None))
+    assert torch.equal(adapted.forward_train(batch)[LOG_PROBS], full.forward_train(batch)[LOG_PROBS])
+
+
+def test_the_checkpoint_loads_in_plain_peft(tiny_folder, tmp_path, random_pass):
+    from peft import PeftModel
+
+    folder = tiny_folder("qwen2")
+    module = make_module(folder)
+    with torch.no_grad():
+        for tensor in module._adapter.tensors().values():
+            tensor.normal_(std=0.1)
+    module.save_to_path(tmp_path / "checkpoint")
+    adapter = tmp_path / "checkpoint" / "adapter"
+    assert {file.name for file in adapter.iterdir()} == {"adapter_config.json", "adapter_model.safetensors"}
+    base = plain.load(folder, torch.float32)
+    tokens = torch.arange(3, 40)
+    without = base(tokens[None]).logits.detach()
+    logits = PeftModel.from_pretrained(base, adapter)(tokens[None]).logits[0, :-1]
+    expected = logits.log_softmax(-1).gather(1, tokens[1:, None])[:, 0].detach()
+    np.testing.assert_allclose(module.score(tokens.numpy()), expected, atol=1e-4)
+    assert (without[0, :-1].log_softmax(-1).gather(1, tokens[1:, None])[:, 0] - expected).abs().max() > 0.1
+
+    restored = LLMRLModule.from_checkpoint(tmp_path / "checkpoint")
+    batch = random_pass(seed=5)
+    assert torch.equal(restored.forward_train(batch)[LOG_PROBS], module.forward_train(batch)[LOG_PROBS])
+    with pytest.raises(FileNotFoundError, match="has no folder 'huggingface'"):
+        make_module(folder, lora=None).restore_from_path(tmp_path / "checkpoint")
+
+
+def test_a_checkpoint_restores_adapter_and_adam(tiny_folder, questions, tmp_path):
+    config = lora_config(tiny_folder("llama"), "float32")
+    first = build(config)
+    first.update(make_batch(config, questions[:2]))
+    first.save_to_path(tmp_path / "learner")
+    first.update(make_batch(config, questions[2:]))
+
+    second = build_learner(config)
+    second.restore_from_path(tmp_path / "learner")
+    second.update(make_batch(config, questions[2:]))
+
+    assert_close(parameters(second), parameters(first), rtol=0.0)
+
+
+def test_the_head_stays_the_one_that_the_chunks_read(tiny_folder):
+    learner = build(lora_config(tiny_folder("llama")))
+    model = causal_lm(learner)
+    assert type(model.get_output_embeddings()) is torch.nn.Linear
+    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
+
+
+@pytest.mark.parametrize(
+    ("targets", "message"),
+    [
+        (["q_proj", "lm_head"], "^lora: adapts 'lm_head', and only linear layers before the LM head are supported.$"),
+        (["embed_tokens"], "^lora: adapts 'model.embed_tokens', and only"),
+        (["query"], "^lora: Target modules {'query'} not found in the base model"),
+    ],
+)
+def test_targets_that_cannot_be_adapted_are_named(tiny_folder, targets, message):
+    with pytest.raises(ValueError, match=message):
+        make_module(tiny_folder("llama"), lora={"target_modules": targets})
