@@ -107,6 +107,7 @@ class ARPOConfig(AlgorithmConfig):
         self.skip_groups_without_signal = True
         self.guards: dict[str, float | None] = {}
         self.sharding = "none"
+        self.optimizer_offload = False
 
     def _set_rllib_defaults(self) -> None:
         """What differs from RLlib's own defaults, and what `debugging()` sets."""
@@ -243,6 +244,7 @@ class ARPOConfig(AlgorithmConfig):
         skip_groups_without_signal: bool = NotProvided,
         guards: dict[str, float | None] = NotProvided,
         sharding: str = NotProvided,
+        optimizer_offload: bool = NotProvided,
         **kwargs: Any,
     ) -> ARPOConfig:
         """Sets the update (docs/design.md, section 1, from "Group advantage" on); RLlib's own keywords go through.
@@ -270,6 +272,7 @@ class ARPOConfig(AlgorithmConfig):
             max_resample_rounds: how often groups without signal are replaced by new questions (DAPO).
             adam_betas, weight_decay: of AdamW.
             learner_num_threads: CPU threads of a learner; None takes what Ray allots to it.
+            optimizer_offload: keep Adam's state in the CPU's memory but for the optimizer steps; for learners on GPUs.
             skip_groups_without_signal: compute nothing for trees without any advantage, whose gradient is zero (where
                 neither a KL nor an entropy bonus is in the loss). Means over tokens are then of the other trees.
             guards: limits of the alarms on the learner's metrics, beside the defaults (`learner/guards.py`); None

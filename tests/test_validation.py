@@ -96,6 +96,19 @@ def test_the_baselines_are_valid(model_folder, config_class):
         ),
         ({"sharding": "ddp"}, "sharding='ddp': must be one of 'none', 'fsdp2'."),
         (
+            {"tree_attention": "dense"},
+            "tree_attention='dense': must be one of 'auto', 'path_gather', 'varlen', 'flex'.",
+        ),
+        (
+            {"optimizer_offload": True},
+            "optimizer_offload=True: the learners have no GPU; set num_gpus_per_learner.",
+        ),
+        (
+            {"guards": {"gradnorm": 1.0}},
+            "guards='gradnorm': must be one of 'engine_logprob_gap', 'ratio_mean', 'entropy', 'grad_norm'.",
+        ),
+        ({"guards": {"grad_norm": 0}}, "guards['grad_norm']=0: must be a finite number > 0."),
+        (
             {"sharding": "fsdp2", "num_learners": 1},
             "sharding='fsdp2': needs learners to share the model, num_learners >= 2 and not 1.",
         ),

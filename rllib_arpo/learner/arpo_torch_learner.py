@@ -51,6 +51,7 @@ from rllib_arpo.learner.gradients import NonFiniteLossError, gather_names
 from rllib_arpo.learner.kl_in_reward import subtract_kl_to_go
 from rllib_arpo.learner.llm_rl_module import BaseModel
 from rllib_arpo.learner.metrics import Total, Totals, add_questions, summarize
+from rllib_arpo.learner.optimizer_offload import states_on_device
 from rllib_arpo.learner.passes import (
     Piece,
     cut_into_pieces,
@@ -227,6 +228,14 @@ class ARPOTorchLearner(TorchLearner):
         self._totals.add(Total.QUESTIONS_TRAINED, len(question_ids))
         self._log_steps_trained(sum(len(columns[LAYOUTS][question].nodes) for question in minibatch.questions))
         return norm
+
+    @override(TorchLearner)
+    def apply_gradients(self, gradients_dict: dict[Any, Tensor]) -> None:
+        if not self.config.optimizer_offload:
+            super().apply_gradients(gradients_dict)
+            return
+        with states_on_device(self._named_optimizers.values(), self._device):
+            super().apply_gradients(gradients_dict)
 
     def _zero_gradients(self) -> None:
         for optimizer in self._optimizer_parameters:

@@ -10,6 +10,7 @@ from rllib_arpo.envs.registry import ENVIRONMENTS, register_envs, validate_env_c
 from rllib_arpo.rollout.make_env import ENV_CONFIG_KEYS, complete_env_config
 from rllib_arpo.validation.combinations import (
     check_evaluation,
+    check_offload,
     check_overlap,
     check_sharding,
     check_tree,
@@ -37,6 +38,7 @@ def validate(config: ARPOConfig) -> None:
     check_overlap(config)
     check_update(config)
     check_sharding(config)
+    check_offload(config)
     check_engine(config)
     check_evaluation(config)
     check_model(config.model_name_or_path, config.max_context_tokens)

@@ -74,6 +74,15 @@ def check_update(config: ARPOConfig) -> None:
         )
 
 
+def check_offload(config: ARPOConfig) -> None:
+    if not config.optimizer_offload or config.in_evaluation:
+        return
+    if not config.num_gpus_per_learner:
+        raise ValueError("optimizer_offload=True: the learners have no GPU; set num_gpus_per_learner.")
+    if config.sharding != "none":
+        raise ValueError(f"optimizer_offload=True: not with sharding={config.sharding!r}, which cuts up Adam's state.")
+
+
 def check_sharding(config: ARPOConfig) -> None:
     if config.sharding == "none" or config.in_evaluation:
         return

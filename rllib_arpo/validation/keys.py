@@ -45,6 +45,7 @@ CHOICES: dict[str, Iterable[Any]] = {
     "sharding": SHARDINGS,
     "gradient_checkpointing": (None, True, False),
     "skip_groups_without_signal": (True, False),
+    "optimizer_offload": (True, False),
     "tree_attention": ("auto", *TREE_KERNELS),
     "_env_to_module_connector": (None,),
     "_module_to_env_connector": (None,),

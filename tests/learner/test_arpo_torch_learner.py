@@ -11,6 +11,7 @@ from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME, WEIGHTS_SEQ_
 
 from rllib_arpo.connectors.columns import TOKEN_IDS
 from rllib_arpo.core.tree import QuestionTree, StopReason
+from rllib_arpo.learner import optimizer_offload
 from rllib_arpo.learner.gradients import NonFiniteLossError
 from tests.helpers.models import tiny_model
 from tests.helpers.trees import make_trajectory, make_tree, make_turn
@@ -431,6 +432,25 @@ def test_weights_seq_no_goes_up_by_one_per_update(model, questions):
     learner = build_learner(config)
     sequence = [metrics(learner.update(make_batch(config, questions)))[WEIGHTS_SEQ_NO] for _ in range(3)]
     assert sequence == [1, 2, 3]
+
+
+def test_offloaded_optimizer_states_visit_the_device_for_each_step(model, questions, monkeypatch):
+    """Device and home are both the CPU here; tests/gpu measures the memory."""
+    learners, moves = [], []
+    move_states = optimizer_offload.move_states
+
+    def recording(optimizers, device):
+        moves.append((device.type, [len(optimizer.state) for optimizer in optimizers]))
+        move_states(optimizers, device)
+
+    monkeypatch.setattr(optimizer_offload, "move_states", recording)
+    for offload in (False, True):
+        config = make_config(model, questions_per_minibatch=3, optimizer_offload=offload)
+        learners.append(build_learner(config))
+        learners[-1].update(make_batch(config, questions))
+    assert_close(parameters(learners[1]), parameters(learners[0]), rtol=0.0)
+    num_parameters = len(parameters(learners[1]))
+    assert moves == [("cpu", [0])] + [("cpu", [num_parameters])] * 3
 
 
 def test_a_learning_rate_schedule(model, questions):
