@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Sequence
 from functools import cached_property, partial
@@ -197,8 +198,9 @@ class ARPO(Algorithm):
     def _raise_alarms(self) -> None:
         """Warns when a metric of the learner crosses its guard's limit, once until it is back within."""
         learner = (LEARNER_RESULTS, DEFAULT_MODULE_ID)
-        metrics = {name: self.metrics.peek((*learner, name), default=None) for name in GUARD_LIMITS}
-        found = alarms({name: value for name, value in metrics.items() if value is not None}, self.config.guards)
+        # A batch without a token to train on has no means; to `peek`, a default of None is none.
+        metrics = {name: self.metrics.peek((*learner, name), default=math.nan) for name in GUARD_LIMITS}
+        found = alarms({name: value for name, value in metrics.items() if not math.isnan(value)}, self.config.guards)
         for name in found.keys() - self._alarms:
             logger.warning("%s", found[name])
         self._alarms = set(found)
