@@ -1,0 +1,39 @@
+"""Peak memory of a function: in a process of its own, in which nothing else was freed before."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import multiprocessing
+import os
+import re
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+#: glibc gives blocks above this size back to the system when they are freed, so that the resident memory is what is in
+#: use. By default it raises the limit to 32 MiB as it goes.
+_GLIBC = {"MALLOC_MMAP_THRESHOLD_": str(1 << 20), "MALLOC_TRIM_THRESHOLD_": str(1 << 20)}
+
+
+def in_fresh_process(function: Callable, *args: Any) -> Any:
+    """The result of `function(*args)` in a new Python process."""
+    with patch.dict(os.environ, _GLIBC), ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(function, *args).result()
+
+
+def peak_bytes(function: Callable[[], Any]) -> int:
+    """By how much the resident memory of this process rose at most while `function` ran (Linux only)."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")  # Sets the peak to what is resident now.
+    before = _kib("VmRSS")
+    function()
+    return 1024 * (_kib("VmHWM") - before)
+
+
+def _kib(field: str) -> int:
+    [value] = re.findall(rf"{field}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    return int(value)
