@@ -97,7 +97,8 @@ class Worker:
     def __init__(self, scratch: Path, model: str) -> None:
         self._scratch = scratch
         python = make_environment(scratch / "environment")
-        command = [str(python), str(Path(__file__).with_name("trl_worker.py")), model, str(scratch)]
+        # -P: the benchmarks' own modules must not stand in for those that TRL imports.
+        command = [str(python), "-P", str(Path(__file__).with_name("trl_worker.py")), model, str(scratch)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.versions: dict[str, str] = self._answer()["versions"]
 

@@ -18,7 +18,7 @@ PACKAGES = ("trl", "transformers", "accelerate", "datasets", "torch")
 
 
 class Trainer:
-    """A `GRPOTrainer` on given rollouts: its loss and the backward pass, in micro-batches, without an optimizer step."""
+    """A `GRPOTrainer` on given rollouts: its loss and the backward pass, in micro-batches; no optimizer step."""
 
     def __init__(self, model: str, scratch: str, rollouts: str, rows: int) -> None:
         self._inputs = {name: torch.from_numpy(array) for name, array in np.load(rollouts).items()}
