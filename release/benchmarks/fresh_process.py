@@ -18,14 +18,17 @@ from unittest.mock import patch
 #: use. By default it raises the limit to 32 MiB as it goes.
 _GLIBC = {"MALLOC_MMAP_THRESHOLD_": str(1 << 20), "MALLOC_TRIM_THRESHOLD_": str(1 << 20)}
 
+#: What most functions need and what takes long to import.
+_PRELOAD = ("rllib_arpo.learner.arpo_torch_learner", "transformers.models.llama.modeling_llama")
+
 
 def in_fresh_process(function: Callable, *args: Any) -> Any:
-    """The result of `function(*args)` in a new process, which has imported the function's module and done no more.
+    """The result of `function(*args)` in a new process, which has made imports and done no more.
 
     It is forked from a server that was started for this purpose alone, not from this process.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([function.__module__])
+    context.set_forkserver_preload([function.__module__, *_PRELOAD])
     # The server's imports see this path alone; it reads the environment once, when the first process is asked for.
     path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     with patch.dict(os.environ, _GLIBC | path), ProcessPoolExecutor(1, context) as pool:

@@ -10,7 +10,7 @@ from bench import Bench, num_cores
 from fresh_process import in_fresh_process, peak_bytes
 from learner_rollouts import Rollouts, make_rollouts
 from learner_sides import SIDES, Sides, zero_gradients
-from tree_speedup import WARM_UP_TOKENS, WHY_FP32, model_for, rollouts_for, side_names
+from tree_speedup import DTYPE, WARM_UP_TOKENS, model_for, rollouts_for, side_names
 from tree_workload import make_question
 
 from rllib_arpo.learner.lm_head import chunked_log_probs
@@ -38,7 +38,7 @@ def memory(bench: Bench, ratio: float) -> dict[str, Any]:
         "ratio_without_gradients": round(_above_gradients(peaks["ours"]) / _above_gradients(peaks["padded"]), 4),
         **rollouts.sizes(),
         "model": bench.model_name(name),
-        "dtype": WHY_FP32,
+        "dtype": DTYPE,
         "cores": num_cores(),
         "repeats": 1,
     }
@@ -80,7 +80,7 @@ def head(bench: Bench) -> dict[str, Any]:
         "hidden_size": hidden_size,
         "vocab_size": num_words,
         "loss_tokens": num_tokens[-1],
-        "dtype": WHY_FP32,
+        "dtype": DTYPE,
         "cores": num_cores(),
         "repeats": 1,
     }

@@ -15,7 +15,7 @@ import torch
 from bench import SMALL_LLAMA, SMOLLM2, Bench, BenchmarkError, alternate, median, num_cores, rounded
 from learner_rollouts import Rollouts, make_rollouts
 from learner_sides import MAX_TOKENS_PER_PASS, Sides, take_gradients
-from tree_speedup import WARM_UP_TOKENS, WHY_FP32, relative_error, rollouts_for, seconds_of
+from tree_speedup import DTYPE, WARM_UP_TOKENS, relative_error, rollouts_for, seconds_of
 from tree_workload import make_question
 
 RATIO = 2.5
@@ -58,7 +58,7 @@ def speedup(bench: Bench) -> dict[str, Any]:
         "trl_side": "GRPOTrainer._compute_loss and backward, gradient_checkpointing=False, bf16=False",
         "trl_versions": versions,
         "model": bench.model_name(name),
-        "dtype": WHY_FP32,
+        "dtype": DTYPE,
         "cores": num_cores(),
         "threads": torch.get_num_threads(),
         "repeats": repeats,
