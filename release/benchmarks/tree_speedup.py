@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from bench import SMOLLM2, SMOLLM2_FIFTH, Bench, alternate, median, num_cores, rounded, timed
+from flops import model_flops
 from learner_rollouts import Rollouts, make_rollouts
 from learner_sides import MAX_TOKENS_PER_PASS, SIDES, LearnerSide, PaddedSide, Sides, take_gradients, zero_gradients
 from tree_workload import make_question
@@ -50,8 +51,8 @@ def speedup(bench: Bench, ratio: float) -> dict[str, Any]:
     warm_up = make_rollouts([make_question(ratio, WARM_UP_TOKENS)])
     for side in names:
         seconds_of(SIDES[side](sides, warm_up))
-    measured = {side: partial(_repeat, SIDES[side](sides, rollouts)) for side in names}
-    seconds = alternate(measured, repeats, warm_up=False)
+    measured = {side: SIDES[side](sides, rollouts) for side in names}
+    seconds = alternate({name: partial(_repeat, side) for name, side in measured.items()}, repeats, warm_up=False)
     ratios = {side: [b / a for a, b in zip(seconds["ours"], values, strict=True)] for side, values in seconds.items()}
     shared = {
         **rollouts.sizes(),
@@ -68,10 +69,16 @@ def speedup(bench: Bench, ratio: float) -> dict[str, Any]:
         key = f"speedup_{side}_{ratio:.1f}"
         results[key] = median(ratios[side])
         results[f"{key}_detail"] = {"sides": ["ours_s", f"{side}_s"], **_times(seconds, ratios, side), **shared}
-    results[f"speedup_packed_{ratio:.1f}_detail"]["fraction_of_ideal"] = round(
-        median(ratios["packed"]) * rollouts.num_unique / rollouts.num_flat, 4
-    )
+    results[f"speedup_packed_{ratio:.1f}_detail"] |= {
+        "fraction_of_ideal": round(median(ratios["packed"]) * rollouts.num_unique / rollouts.num_flat, 4),
+        "model_flop_ratio": round(_flop_ratio(measured["ours"].model, rollouts), 4),
+    }
     return results
+
+
+def _flop_ratio(model: torch.nn.Module, rollouts: Rollouts) -> float:
+    """Without sharing / ours: what a side that computes at the same speed can gain."""
+    return model_flops(model, [path.packed for path in rollouts.paths]) / model_flops(model, rollouts.trees)
 
 
 def _repeat(side: LearnerSide | PaddedSide, repeat: int) -> float:

@@ -10,11 +10,11 @@ from workload import TOKENS
 
 from rllib_arpo.core.tree import QuestionTree, StopReason, ToolCall, ToolStatus, Trajectory, Turn
 
-NUM_TRAJECTORIES = 8
-#: Turns on the path of a trajectory; after each but the last a tool answers.
-NUM_TURNS = 4
-#: (parent, turns that the fork inherits): nested forks, and two forks of one trajectory.
-FORKS = (("0", 1), ("0.0", 2), ("1", 2), ("1", 3))
+#: Of each root its turns; after each turn but a trajectory's last a tool answers.
+ROOTS = (4, 4, 2, 2)
+#: (parent, turns that the fork inherits, all turns on its path); the second fork is below the first.
+FORKS = (("0", 1, 3), ("0.0", 2, 4), ("1", 2, 3), ("2", 1, 3))
+NUM_TRAJECTORIES = len(ROOTS) + len(FORKS)
 #: Tokens of a tool response for each token of a turn, on average.
 TOOL_SHARE = 0.6
 REWARDS = (-1.0, 0.0, 1.0, 1.1)
@@ -31,7 +31,7 @@ class _Shape:
 
 
 def make_question(ratio: float, unique_tokens: int, seed: int = 0) -> QuestionTree:
-    """A question of 8 trajectories of 4 turns.
+    """A question of 8 trajectories of 2 to 4 turns (3.1 on average).
 
     The turns' lengths are drawn (each half to one and a half times the mean). Half of the trajectories are forks,
     but at ratio 1, where there is none and the prompt has a single token. The prompt is as long as the ratio needs.
@@ -45,7 +45,7 @@ def make_question(ratio: float, unique_tokens: int, seed: int = 0) -> QuestionTr
         BenchmarkError: the trajectories share more than that even without a prompt.
     """
     rng = np.random.default_rng([seed, round(1000 * ratio)])
-    shapes = _shapes(rng, FORKS if ratio > 1 else ())
+    shapes = _forked(rng) if ratio > 1 else _unforked(rng)
     unique, flat = _totals(shapes)
     # The prompt p and the scale s of the turns: p + unique s = unique_tokens, M p + flat s = ratio * unique_tokens.
     scale = (NUM_TRAJECTORIES - ratio) * unique_tokens / (NUM_TRAJECTORIES * unique - flat)
@@ -59,13 +59,19 @@ def make_question(ratio: float, unique_tokens: int, seed: int = 0) -> QuestionTr
     return QuestionTree("q", prompt, tuple(trajectories))
 
 
-def _shapes(rng: np.random.Generator, forks: tuple[tuple[str, int], ...]) -> list[_Shape]:
-    """Of all trajectories, parents first, with lengths around 1 and `TOOL_SHARE`."""
-    shapes = [_Shape(str(i), None, 0, _lengths(rng, NUM_TURNS)) for i in range(NUM_TRAJECTORIES - len(forks))]
-    for parent, inherited in forks:
+def _forked(rng: np.random.Generator) -> list[_Shape]:
+    """`ROOTS` and `FORKS`, parents first, with lengths around 1 and `TOOL_SHARE`."""
+    shapes = [_Shape(str(i), None, 0, _lengths(rng, turns)) for i, turns in enumerate(ROOTS)]
+    for parent, inherited, turns in FORKS:
         rank = sum(shape.parent == parent for shape in shapes)
-        shapes.append(_Shape(f"{parent}.{rank}", parent, inherited, _lengths(rng, NUM_TURNS - inherited)))
+        shapes.append(_Shape(f"{parent}.{rank}", parent, inherited, _lengths(rng, turns - inherited)))
     return shapes
+
+
+def _unforked(rng: np.random.Generator) -> list[_Shape]:
+    """As many turns on every path, but all of them are roots."""
+    all_turns = (*ROOTS, *(turns for _, _, turns in FORKS))
+    return [_Shape(str(i), None, 0, _lengths(rng, turns)) for i, turns in enumerate(all_turns)]
 
 
 def _lengths(rng: np.random.Generator, num_turns: int) -> np.ndarray:

@@ -105,7 +105,7 @@ def test_questions_share_as_much_as_is_asked_for(load_benchmark, ratio):
     assert sizes["unique_tokens"] == pytest.approx(2048, rel=0.01)
     assert sizes["trajectories"] == 8
     forks = [t.agent_id for t in question.trajectories if t.parent is not None]
-    assert forks == ([] if ratio == 1.0 else ["0.0", "0.0.0", "1.0", "1.1"])
+    assert forks == ([] if ratio == 1.0 else ["0.0", "0.0.0", "1.0", "2.0"])
 
 
 def test_a_ratio_that_the_forks_exceed_is_refused(load_benchmark):
@@ -126,7 +126,7 @@ def test_model_flops(load_benchmark, two_paths, model):
     # Per layer 64 (64 + 32 + 32 + 64 + 3 * 128) parameters, two layers; the head has 259 * 64. Nine tokens, six of them
     # generated, at depths 1 .. 7 and 5, 6: 39 pairs for each of two heads of 32.
     data = load_benchmark("learner_rollouts").make_rollouts([two_paths])
-    flops = load_benchmark("mfu").model_flops(plain.load(model, torch.float32), data)
+    flops = load_benchmark("flops").model_flops(plain.load(model, torch.float32), data.trees)
     assert flops == 6 * (73_728 * 9 + 16_576 * 6) + 12 * 2 * 2 * 32 * 39
 
 
