@@ -23,9 +23,10 @@ def mfu(bench: Bench, dtype: str) -> dict[str, Any]:
     """
     key = {"float32": "mfu_fp32", "bfloat16": "mfu_bf16"}[dtype]
     slow = dtype == "bfloat16" and fast_dtype() != dtype
-    tokens, repeats = ((1024, 3), (512, 2)) if slow else ((2048, 5), (1024, 3))
-    rollouts = rollouts_for(bench, RATIO, full=tokens[0], quick=tokens[1], tiny=64)
-    repeats = bench.pick(full=repeats, quick=repeats, tiny=1)
+    tokens, repeats = bench.pick(
+        full=(1024, 3) if slow else (2048, 5), quick=(512, 2) if slow else (1024, 3), tiny=(64, 1)
+    )
+    rollouts = rollouts_for(bench, RATIO, full=tokens, quick=tokens, tiny=tokens)
     learner = build_learner(bench.model(SMOLLM2), dtype)
     side = LearnerSide(learner, rollouts.trees, rollouts.scalars, MAX_TOKENS_PER_PASS)
     flops = model_flops(side.model, rollouts.trees)

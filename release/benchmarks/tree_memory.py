@@ -65,37 +65,29 @@ def head(bench: Bench) -> dict[str, Any]:
     """`head_memory_fraction`: what forward and backward of `chunked_log_probs` add at their peak / the full logits.
 
     What is added includes the gradients of the hidden states and of the head's weight. The figure is that of the most
-    tokens; the others are in the detail, as are the bytes of a head that holds the logits (`cross_entropy` of
-    `linear`).
+    tokens; those of fewer are in the detail, as are, for the fewest, the bytes of a head that holds the logits
+    (`cross_entropy` of `linear`).
     """
     num_tokens = bench.pick(full=(1024, 2048, 4096, 8192), quick=(2048, 8192), tiny=(512, 1024))
-    hidden_size, num_words = bench.pick(full=HEAD_SHAPE, quick=HEAD_SHAPE, tiny=(64, 2048))
-    results = {k: _head_peaks(k, hidden_size, num_words) for k in num_tokens}
-    most = results[num_tokens[-1]]
+    shape = bench.pick(full=HEAD_SHAPE, quick=HEAD_SHAPE, tiny=(64, 2048))
+    added = {k: in_fresh_process(head_peak, "chunked", k, *shape) for k in num_tokens}
+    logits = {k: 4 * k * shape[1] for k in num_tokens}
+    few, most = num_tokens[0], num_tokens[-1]
     detail = {
         "sides": ["chunked_bytes", "full_logits_bytes"],
-        **most,
-        "by_tokens": results,
-        "weight_gradient_bytes": 4 * hidden_size * num_words,
-        "model": f"an LM head alone: hidden size {hidden_size}, V = {num_words}",
-        "loss_tokens": num_tokens[-1],
+        "chunked_bytes": added[most],
+        "full_logits_bytes": logits[most],
+        "loss_tokens": most,
+        "fraction_by_loss_tokens": {k: round(added[k] / logits[k], 4) for k in num_tokens},
+        f"plain_head_bytes_at_{few}": in_fresh_process(head_peak, "plain", few, *shape),
+        f"chunked_bytes_at_{few}": added[few],
+        "weight_gradient_bytes": 4 * shape[0] * shape[1],
+        "model": f"an LM head alone: hidden size {shape[0]}, V = {shape[1]}",
         "dtype": DTYPE,
         "cores": num_cores(),
         "repeats": 1,
     }
-    return {HEAD: most["fraction"], f"{HEAD}_detail": detail}
-
-
-def _head_peaks(num_tokens: int, hidden_size: int, num_words: int) -> dict[str, float]:
-    shape = (num_tokens, hidden_size, num_words)
-    chunked = in_fresh_process(head_peak, "chunked", *shape)
-    full_logits = 4 * num_tokens * num_words
-    return {
-        "chunked_bytes": chunked,
-        "full_logits_bytes": full_logits,
-        "fraction": chunked / full_logits,
-        "plain_head_bytes": in_fresh_process(head_peak, "plain", *shape),
-    }
+    return {HEAD: added[most] / logits[most], f"{HEAD}_detail": detail}
 
 
 def head_peak(name: str, num_tokens: int, hidden_size: int, num_words: int) -> int:
