@@ -40,9 +40,9 @@ def versions() -> dict[str, str]:
     return installed
 
 
-def command(arguments: Sequence[str] | None) -> str:
+def command(script: str, arguments: Sequence[str] | None) -> str:
     """The command line that measures again."""
-    return shlex.join(["python", "release/benchmarks/rollout.py", *(sys.argv[1:] if arguments is None else arguments)])
+    return shlex.join(["python", f"release/benchmarks/{script}", *(sys.argv[1:] if arguments is None else arguments)])
 
 
 def commit() -> str | None:

@@ -25,8 +25,19 @@ def endless_smollm2(folder: Path) -> str:
     return str(folder)
 
 
-def endless_llama(folder: Path, *, hidden_size: int, num_layers: int, vocab_size: int) -> str:
-    """Saves a random fp32 Llama (heads of 64, or 32 if it is narrower) with a byte tokenizer; returns its folder."""
+def endless_llama(
+    folder: Path,
+    *,
+    hidden_size: int,
+    num_layers: int,
+    vocab_size: int,
+    intermediate_size: int | None = None,
+    num_key_value_heads: int = 1,
+) -> str:
+    """Saves a random fp32 Llama (heads of 64, or 32 if it is narrower) with a byte tokenizer; returns its folder.
+
+    Without an `intermediate_size` its MLPs are twice as wide as its hidden states.
+    """
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -34,10 +45,10 @@ def endless_llama(folder: Path, *, hidden_size: int, num_layers: int, vocab_size
     config = LlamaConfig(
         vocab_size=vocab_size,
         hidden_size=hidden_size,
-        intermediate_size=2 * hidden_size,
+        intermediate_size=intermediate_size or 2 * hidden_size,
         num_hidden_layers=num_layers,
         num_attention_heads=hidden_size // head_dim,
-        num_key_value_heads=1,
+        num_key_value_heads=num_key_value_heads,
         head_dim=head_dim,
         max_position_embeddings=4096,
         tie_word_embeddings=True,

@@ -11,16 +11,8 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "release" / "benchmarks"
 
 
 @pytest.fixture
-def benchmarks(monkeypatch):
-    """Makes the benchmarks' modules importable, by their own names."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    before = set(sys.modules)
-    import rollout
-
-    yield rollout
-    for name in set(sys.modules) - before:
-        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(BENCHMARKS)):
-            del sys.modules[name]
+def benchmarks(load_benchmark):
+    return load_benchmark("rollout")
 
 
 def test_a_benchmark_writes_its_numbers_with_their_details(tmp_path):
