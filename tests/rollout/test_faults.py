@@ -175,7 +175,7 @@ def test_a_deadline_ends_only_its_own_questions_trajectories(sample_questions):
         num_envs=4,
         num_rollouts=4,
         num_initial_rollouts=4,
-        question_deadline_s=2.0,
+        question_deadline_s=4.0,
         deterministic=True,
     )
     reasons = {q.number: Counter(q.stats.stop_reasons) for q in sampled.questions}
