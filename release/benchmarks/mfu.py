@@ -45,7 +45,7 @@ def mfu(bench: Bench, dtype: str) -> dict[str, Any]:
         "flat_tokens_per_s": round(rollouts.num_flat / median(seconds), 2),
         **rollouts.sizes(),
         "model": bench.model_name(SMOLLM2),
-        "dtype": f"{dtype}, {'emulated: this CPU has no bf16 instructions' if slow else 'in hardware'}",
+        "dtype": f"{dtype}, emulated: this CPU has no bf16 instructions" if slow else dtype,
         "cores": num_cores(),
         "threads": torch.get_num_threads(),
         "repeats": repeats,
