@@ -20,7 +20,14 @@ def small_config(model: str, engine: str = "scripted", config: ARPOConfig | None
         .adaptive_rollout(
             num_rollouts=4, num_initial_rollouts=2, entropy_window=4, max_response_tokens=120, max_turn_tokens=24
         )
-        .training(lr=1e-3, questions_per_batch=2, questions_per_minibatch=2, max_tokens_per_pass=4096)
+        .training(
+            lr=1e-3,
+            questions_per_batch=2,
+            questions_per_minibatch=2,
+            max_tokens_per_pass=4096,
+            # A random model often earns the same reward everywhere, and there would be nothing to compute.
+            skip_groups_without_signal=False,
+        )
         .env_runners(num_env_runners=0, num_cpus_per_env_runner=0.5, num_envs_per_env_runner=2)
         .learners(num_learners=0, num_cpus_per_learner=0.5)
         .evaluation(evaluation_duration=3, evaluation_config={"env_config": {"split": "test"}})

@@ -43,8 +43,7 @@ def test_the_message():
 
 @pytest.fixture
 def algorithm(ray_cluster, model_folder):
-    config = small_config(model_folder).training(skip_groups_without_signal=False)
-    algorithm = config.training(guards={"entropy": 100.0}).build_algo()
+    algorithm = small_config(model_folder).training(guards={"entropy": 100.0}).build_algo()
     yield algorithm
     algorithm.stop()
 
@@ -79,3 +78,14 @@ def test_questions_that_break_the_loss_are_kept(algorithm):
     assert [len(tree["trajectories"]) for tree in trees] == [4, 4]
     log_probs = [tree["trajectories"][0]["turns"][0]["log_probs"] for tree in trees]
     assert [bool(np.isnan(values).all()) for values in log_probs] == [True, False]
+
+
+def test_a_batch_without_a_signal_raises_no_alarm(ray_cluster, model_folder):
+    algorithm = small_config(model_folder).training(skip_groups_without_signal=True).build_algo()
+    try:
+        learner = algorithm.train()["learners"]["default_policy"]
+    finally:
+        algorithm.stop()
+    assert learner["groups_without_signal"] == 2
+    assert "engine_logprob_gap" not in learner
+    assert learner["num_alarms"] == 0

@@ -177,7 +177,7 @@ def test_with_a_deadline_reward_the_unfinished_count(sample_tree):
 def test_deadline_cancels_the_running_requests(sample_tree):
     script = {PROMPT: ScriptedReply([10] * 10**6, entropies=LOW)}
     sampled = sample_tree(
-        script, num_rollouts=1, question_deadline_s=0.2, max_context_tokens=10**7, max_response_tokens=10**7
+        script, num_rollouts=1, question_deadline_s=1.0, max_context_tokens=10**7, max_response_tokens=10**7
     )
     assert sampled.shape() == {"0": (None, 0, [], "deadline")}
     assert sampled.engine.cancelled == ["0/0/0"]
