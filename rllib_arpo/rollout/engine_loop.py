@@ -95,8 +95,10 @@ class EngineLoop:
                     self._wake.clear()
                     await self._wake.wait()
                 submitted, self._submitted = self._submitted, []
-                cancelled, self._cancelled = self._cancelled, []
+                # Forgotten only when it is done: whoever leaves this loop may prevent the call.
+                cancelled = list(self._cancelled)
                 events, refused = await self._in_engine_thread(self._advance, submitted, cancelled)
+                del self._cancelled[: len(cancelled)]
                 for request_id, error in refused.items():
                     self._refuse(request_id, error)
                 for event in events:
