@@ -156,7 +156,8 @@ def test_the_whole_way_through_ray(model_folder):
 
         algorithm.env_runner_group.foreach_env_runner(break_transfer, local_env_runner=False)
         message = (
-            r"^weight_sync='cpu_test' failed: RuntimeError: Env runner 1 failed in init_weight_transfer_engine: ZeroDivisionError: div"
+            r"^weight_sync='cpu_test' failed: RuntimeError: Env runner 1 failed in init_weight_transfer_engine: "
+            r"ZeroDivisionError: division by zero"
         )
         with pytest.raises(WeightSyncError, match=message):
             algorithm._push_weights(force=True)
