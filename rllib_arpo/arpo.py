@@ -182,7 +182,7 @@ class ARPO(Algorithm):
         episodes = [s.episode for s in batch]
         try:
             results = self.learner_group.update(
-                training_data=QuestionBatch.from_config(episodes, self.config, seed=self.iteration),
+                training_data=QuestionBatch.from_config(episodes, self.config, seed=self._weight_version),
                 timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: turns},
             )
         except NonFiniteLossError as error:
@@ -308,7 +308,7 @@ class ARPO(Algorithm):
         state = self.learner_group.get_state(components=f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}")
         weights = state[COMPONENT_LEARNER][COMPONENT_RL_MODULE][DEFAULT_MODULE_ID]
         if config.lora is not None:
-            weights = MergedWeights(config.model_name_or_path, config.lora, "float32")(weights)
+            weights = MergedWeights(config.model_name_or_path, config.lora, config.dtype)(weights)
         write_model(folder, weights, config.model_name_or_path, dtype)
 
     @override(Algorithm)

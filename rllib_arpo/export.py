@@ -23,6 +23,8 @@ _MODULE = Path(COMPONENT_LEARNER_GROUP, COMPONENT_LEARNER, COMPONENT_RL_MODULE, 
 def export_model(checkpoint: str | Path, folder: str | Path, dtype: str | None = None) -> None:
     """Writes the model of a checkpoint for `AutoModelForCausalLM.from_pretrained`, with its tokenizer.
 
+    A LoRA is merged into the base as it is on disk; in training the base was rounded to the compute dtype.
+
     Args:
         checkpoint: the folder of an algorithm's checkpoint, on this machine.
         folder: is made where it is missing.

@@ -94,6 +94,10 @@ def test_the_baselines_are_valid(model_folder, config_class):
             {"weight_sync": "rdma"},
             "weight_sync='rdma': must be one of 'auto', 'in_process_reload', 'nccl', 'ipc'.",
         ),
+        (
+            {"dtype": "float16"},
+            "dtype='float16': gradients would underflow, since the loss is not scaled; use 'bfloat16'.",
+        ),
         ({"sharding": "ddp"}, "sharding='ddp': must be one of 'none', 'fsdp2'."),
         (
             {"tree_attention": "dense"},
@@ -309,8 +313,8 @@ def test_unknown_key_in_evaluation_config(model_folder):
             "evaluation_num_env_runners >= 1.",
         ),
         (
-            {"dtype": "float16"},
-            "evaluation_config: dtype='float16': evaluation has the engines of training, with dtype='float32'; set "
+            {"dtype": "bfloat16"},
+            "evaluation_config: dtype='bfloat16': evaluation has the engines of training, with dtype='float32'; set "
             "evaluation_num_env_runners >= 1.",
         ),
         (

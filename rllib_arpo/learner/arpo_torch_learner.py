@@ -161,7 +161,7 @@ class ARPOTorchLearner(TorchLearner):
         gradient_norms = [
             self._update_minibatch(minibatch, [p for p in pieces if p.question in minibatch.questions], columns)
             for minibatch in training_data.minibatches
-            # Where no trajectory counts there is no gradient, and Adam must not move on its momentum alone.
+            # Where no trajectory counts there is no loss.
             if minibatch.denominator > 0
         ]
         self._log_update(gradient_norms)
@@ -223,7 +223,9 @@ class ARPOTorchLearner(TorchLearner):
         if not math.isfinite(norm):
             ids = gather_names(question_ids, self.distributed)
             raise NonFiniteLossError(f"The gradient is not finite in the minibatch of the questions {ids}.", ids)
-        self.apply_gradients(self.postprocess_gradients(dict(zip(self._params, gradients, strict=True))))
+        gradients = self.postprocess_gradients(dict(zip(self._params, gradients, strict=True)))
+        if norm > 0:  # Else Adam would move on its momentum alone.
+            self.apply_gradients(gradients)
         self._zero_gradients()
         self._totals.add(Total.QUESTIONS_TRAINED, len(question_ids))
         self._log_steps_trained(sum(len(columns[LAYOUTS][question].nodes) for question in minibatch.questions))

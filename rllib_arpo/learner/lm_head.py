@@ -21,7 +21,7 @@ def chunked_log_probs(
     bias: torch.Tensor | None = None,
     *,
     temperature: float = 1.0,
-    chunk_size: int = 256,
+    chunk_size: int = 128,
     with_entropy: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Log-probs of `targets` and entropies of the whole distribution.

@@ -48,16 +48,20 @@ TREE_KERNELS: dict[str, type[TreePlan]] = {"path_gather": PathGather, "varlen": 
 
 
 def choose_kernel(name: str, dtype: torch.dtype, device_type: str) -> str:
-    """What "auto" stands for: variable-length flash attention where it exists (half precision on CUDA).
+    """What "auto" stands for: variable-length flash attention where it exists (half precision, Ampere and newer).
 
     Raises:
         ValueError: the kernel of that name does not run in this dtype on this device.
     """
-    has_flash = device_type == "cuda" and dtype in (torch.float16, torch.bfloat16)
+    is_half = dtype in (torch.float16, torch.bfloat16)
+    has_flash = is_half and device_type == "cuda" and torch.cuda.get_device_capability() >= (8, 0)
     if name == "auto":
         return "varlen" if has_flash else "path_gather"
     if name == "varlen" and not has_flash:
-        raise ValueError(f"tree_attention='varlen' needs float16 or bfloat16 on CUDA, not {dtype} on {device_type}.")
+        raise ValueError(
+            f"tree_attention='varlen' needs half precision on CUDA from compute capability 8.0 on, "
+            f"not {dtype} on {device_type}."
+        )
     if name == "flex" and device_type != "cuda":
         raise ValueError(f"tree_attention='flex' needs CUDA: FlexAttention has no backward pass on {device_type}.")
     return name

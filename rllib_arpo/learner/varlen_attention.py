@@ -2,7 +2,7 @@
 
 The queries of a chain are its own tokens, its keys the path above it and itself; flash attention's causal mask is
 aligned to the last query and the last key (bottom right), so each query sees the whole path and the chain up to itself.
-`check_tree_forward` compares exactly this with the model's own attention when a model is loaded.
+`check_alignment` makes sure of it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class VarlenTree:
 
     @classmethod
     def plan(cls, ends: np.ndarray, dtype: torch.dtype, device: torch.device) -> VarlenTree:
-        check_alignment(device)
+        check_alignment(device, dtype)
         pass_chains = list(chains(ends))
         keys = [
             np.concatenate([np.arange(start, stop) for start, stop in (*chain.path, (chain.start, chain.stop))])
@@ -63,14 +63,14 @@ class VarlenTree:
 
 
 @cache
-def check_alignment(device: torch.device) -> None:
+def check_alignment(device: torch.device, dtype: torch.dtype) -> None:
     """Two queries below a path of one token: the first must not see the last of the three keys, the second must.
 
     Raises:
         RuntimeError: flash attention aligns its causal mask otherwise on this machine.
     """
-    zeros = torch.zeros(3, 1, 64, dtype=torch.bfloat16, device=device)
-    value = torch.eye(3, 64, dtype=torch.bfloat16, device=device)[:, None]
+    zeros = torch.zeros(3, 1, 64, dtype=dtype, device=device)
+    value = torch.eye(3, 64, dtype=dtype, device=device)[:, None]
     output = _varlen_attn(zeros[:2], zeros, value, _offsets([2], device), _offsets([3], device), 2, 3, None)
     expected = [[0.5, 0.5, 0.0], [1 / 3, 1 / 3, 1 / 3]]
     if not np.allclose(output[:, 0, :3].float().cpu().numpy(), expected, atol=1e-2):

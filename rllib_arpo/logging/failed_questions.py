@@ -7,7 +7,6 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 
 from rllib_arpo.rollout.episodes import episode_to_tree
@@ -26,5 +25,5 @@ def save_failed_questions(folder: Path, episodes: Sequence[MultiAgentEpisode], q
     with path.open("a") as file:
         for tree in trees:
             if tree.question_id in question_ids:
-                file.write(json.dumps(dataclasses.asdict(tree), default=np.ndarray.tolist) + "\n")
+                file.write(json.dumps(dataclasses.asdict(tree), default=lambda value: value.tolist()) + "\n")
     return path

@@ -56,6 +56,8 @@ def check_overlap(config: ARPOConfig) -> None:
 
 
 def check_update(config: ARPOConfig) -> None:
+    if config.dtype == "float16" and not config.in_evaluation:
+        raise ValueError("dtype='float16': gradients would underflow, since the loss is not scaled; use 'bfloat16'.")
     if config.max_tokens_per_pass < config.max_context_tokens:
         raise ValueError(
             f"max_tokens_per_pass={config.max_tokens_per_pass}: must be at least "

@@ -60,7 +60,10 @@ class Adapter:
 
         self._model = model
         try:
-            self._peft = get_peft_model(model, config, low_cpu_mem_usage=model.device.type == "meta")
+            # Every learner begins with the same adapter, and nobody's random numbers are taken.
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(0)
+                self._peft = get_peft_model(model, config, low_cpu_mem_usage=model.device.type == "meta")
         except ValueError as error:
             raise ValueError(f"lora: {error}") from error
         self._layers: dict[str, LoraLayer] = {
@@ -162,9 +165,7 @@ class MergedWeights:
 
         name, lora, dtype = self._arguments
         model = AutoModelForCausalLM.from_pretrained(name, dtype=getattr(torch, dtype))
-        # The start of the adapter is replaced at once: it must not take from the process's random numbers.
-        with torch.random.fork_rng(devices=[]):
-            return Adapter(model, lora)
+        return Adapter(model, lora)
 
     def __call__(self, adapter: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Adapter arrays -> all weights under their Hugging Face names, to be read only; tied ones are one array.

@@ -178,6 +178,7 @@ def update(model, trees: Sequence[QuestionTree], config, reference: dict | None 
             optimizer.zero_grad()
             loss(model, trees[first : first + config.questions_per_minibatch], config, old, reference).backward()
             gradients.append({name: p.grad.clone() for name, p in trained.items()})
-            torch.nn.utils.clip_grad_norm_(trained.values(), config.grad_clip)
-            optimizer.step()
+            norm = torch.nn.utils.clip_grad_norm_(trained.values(), config.grad_clip)
+            if norm > 0:  # With every token clipped Adam would go on by its momentum alone.
+                optimizer.step()
     return gradients

@@ -321,8 +321,10 @@ def test_a_minibatch_in_which_nothing_counts_takes_no_step(model):
 def test_groups_without_signal_have_no_gradient(model):
     equal = make_tree([3], [make_trajectory(str(i), [make_turn([i])], reward=1.0) for i in range(3)])
     alone = make_tree([3], [make_trajectory("0", [make_turn([1])], reward=1.0)])
-    config = make_config(model)
+    differ = make_tree([3], [make_trajectory(str(i), [make_turn([i])], reward=float(i)) for i in range(3)])
+    config = make_config(model, weight_decay=0.1)
     learner = build_learner(config)
+    learner.update(make_batch(config, [differ]))  # From now on Adam has momentum.
     before = parameters(learner)
 
     result = metrics(learner.update(make_batch(config, [equal, alone])))

@@ -94,7 +94,7 @@ def test_flash_attention_that_is_aligned_to_the_first_key_is_refused(monkeypatch
 
     monkeypatch.setattr(varlen_attention, "_varlen_attn", top_left)
     with pytest.raises(RuntimeError, match="does not align its causal mask"):
-        varlen_attention.check_alignment.__wrapped__(torch.device("cpu"))
+        varlen_attention.check_alignment.__wrapped__(torch.device("cpu"), torch.bfloat16)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -132,8 +132,16 @@ def test_flex_tiles(random_pass, monkeypatch, seed):
         ("flex", torch.float32, "cuda", "flex"),
     ],
 )
-def test_the_kernel_of_a_device(name, dtype, device, chosen):
+def test_the_kernel_of_a_device(name, dtype, device, chosen, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
     assert choose_kernel(name, dtype, device) == chosen
+
+
+def test_flash_attention_needs_a_newer_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
+    assert choose_kernel("auto", torch.bfloat16, "cuda") == "path_gather"
+    with pytest.raises(ValueError, match=r"^tree_attention='varlen' needs .* CUDA from compute capability 8\.0 on"):
+        choose_kernel("varlen", torch.bfloat16, "cuda")
 
 
 @pytest.mark.parametrize("name", ["varlen", "flex"])
