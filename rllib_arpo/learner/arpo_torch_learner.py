@@ -193,7 +193,8 @@ class ARPOTorchLearner(TorchLearner):
         """Log-probs [K] of each piece's loss tokens under `module`, on the CPU."""
         result: list[Tensor] = []
         for group in self._passes(pieces):
-            log_probs = module.forward_train(pass_to_tensors(group, self._device))[LOG_PROBS].cpu()
+            out = module.forward_train(pass_to_tensors(group, self._device), with_entropy=False)
+            log_probs = out[LOG_PROBS].cpu()
             result.extend(log_probs.split([piece.packed.num_loss_tokens for piece in group]))
         return result[: len(pieces)]
 

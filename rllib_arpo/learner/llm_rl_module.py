@@ -77,11 +77,14 @@ class LLMRLModule(TorchRLModule):
         self.scorer = TreeScorer(self.causal_lm, dtype, settings.get("tree_attention", "auto"))
 
     @override(TorchRLModule)
-    def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, torch.Tensor]:
+    def _forward_train(
+        self, batch: dict[str, Any], *, with_entropy: bool = True, **kwargs: Any
+    ) -> dict[str, torch.Tensor]:
         """Scores one pass.
 
         Args:
             batch: `TOKEN_IDS`, `POSITION_IDS`, `PARENT`, `END`, `LOSS_MASK`, [T] each, of one or more packed trees.
+            with_entropy: False leaves `ENTROPY` out.
 
         Returns:
             `LOG_PROBS` and `ENTROPY` (nats), [K] each, fp32 or fp64: one entry per loss token in packed order, at the
@@ -93,8 +96,8 @@ class LLMRLModule(TorchRLModule):
         rows = batch[LOSS_MASK].nonzero().squeeze(1)
         if (batch[PARENT][rows] < 0).any():
             raise ValueError("The first token of a prompt is in the loss, but no hidden state precedes it.")
-        log_probs, entropy = self.scorer(batch, rows, self._temperature)
-        return {LOG_PROBS: log_probs, ENTROPY: entropy}
+        log_probs, entropy = self.scorer(batch, rows, self._temperature, with_entropy=with_entropy)
+        return {LOG_PROBS: log_probs} | ({ENTROPY: entropy} if with_entropy else {})
 
     @override(TorchRLModule)
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
@@ -126,7 +129,7 @@ class LLMRLModule(TorchRLModule):
             PARENT: positions - 1,
             END: torch.full_like(positions, n),
         }
-        return self.scorer(chain, positions[1:], temperature=1.0)[0].float().cpu().numpy()
+        return self.scorer(chain, positions[1:], temperature=1.0, with_entropy=False)[0].float().cpu().numpy()
 
     def _trained(self) -> dict[str, torch.Tensor]:
         """The tensors of the state: all weights by Hugging Face name, or the adapter's by PEFT's."""
@@ -226,7 +229,7 @@ class BaseModel:
         self._module = module
 
     @torch.no_grad()
-    def forward_train(self, batch: dict[str, Any]) -> dict[str, torch.Tensor]:
+    def forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, torch.Tensor]:
         """As `LLMRLModule.forward_train`, frozen."""
         with self._module._adapter.disabled():
-            return self._module.forward_train(batch)
+            return self._module.forward_train(batch, **kwargs)

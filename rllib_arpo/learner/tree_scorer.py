@@ -34,14 +34,15 @@ class TreeScorer(nn.Module):
         self._tree_attention = tree_attention
 
     def forward(
-        self, batch: dict[str, Any], rows: torch.Tensor, temperature: float
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+        self, batch: dict[str, Any], rows: torch.Tensor, temperature: float, *, with_entropy: bool = True
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Log-probs and entropies of the tokens in `rows` of a pass, each from the hidden state at its parent.
 
         Args:
             batch: `TOKEN_IDS`, `POSITION_IDS`, `PARENT`, `END`, [T] each.
             rows: [K] indices into them; none is the first token of a prompt.
             temperature: > 0.
+            with_entropy: False computes no entropies, and gives None for them.
 
         Returns:
             log-probs and entropies (nats), [K] each, fp32 or fp64.
@@ -53,5 +54,10 @@ class TreeScorer(nn.Module):
         with torch.autocast(device_type, self._dtype if autocast else None, enabled=autocast):
             hidden = tree_hidden_states(self.causal_lm, token_ids[None], batch[POSITION_IDS].long()[None], plan)
             return chunked_log_probs(
-                hidden[batch[PARENT][rows]], token_ids[rows], head.weight, head.bias, temperature=temperature
+                hidden[batch[PARENT][rows]],
+                token_ids[rows],
+                head.weight,
+                head.bias,
+                temperature=temperature,
+                with_entropy=with_entropy,
             )

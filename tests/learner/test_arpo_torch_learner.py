@@ -190,9 +190,16 @@ def test_a_single_step_needs_no_extra_forward_pass(model, questions):
         learner = build_learner(config)
         module, count = learner.module["default_policy"], []
         forward = module._forward_train
-        module._forward_train = lambda batch, forward=forward, count=count: (count.append(1), forward(batch))[1]
+
+        def counting(batch, forward=forward, count=count, **kwargs):
+            count.append(kwargs)
+            return forward(batch, **kwargs)
+
+        module._forward_train = counting
         result = metrics(learner.update(make_batch(config, questions)))
         assert len(count) == expected
+        # Log-probs before the update need no entropies.
+        assert [kwargs for kwargs in count if kwargs] == [{"with_entropy": False}] * (expected > 1)
         assert (result["ratio_mean"] == 1.0) == (questions_per_minibatch == 5)
 
 
