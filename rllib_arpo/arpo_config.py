@@ -250,22 +250,18 @@ class ARPOConfig(AlgorithmConfig):
         """Sets the update (docs/design.md, section 1, from "Group advantage" on); RLlib's own keywords go through.
 
         Args:
-            questions_per_batch: questions per iteration.
-            questions_per_minibatch: questions per optimizer step.
+            questions_per_batch, questions_per_minibatch: questions per iteration, and per optimizer step.
             max_tokens_per_pass: unique tokens per forward pass; gradients accumulate over the passes of a minibatch.
             attribution: "soft" or "hard" advantages of shared tokens (paper, section 3.2).
             leaf_weighting: "uniform", or "branch" (unbiased under node-local fork decisions).
             loss_aggregation: "token_mean" (DAPO), "sequence_mean" (GRPO) or "constant" (Dr. GRPO).
             clip_low, clip_high: the ratio is clipped to [1 - clip_low, 1 + clip_high].
             dual_clip: bound c > 1 on the ratio of tokens with negative advantage; None: off.
-            kl_coeff: of the k3 KL to the initial model; 0 keeps no reference model.
+            kl_coeff, entropy_coeff: of the k3 KL to the initial model (0 keeps none), and of the entropy bonus.
             kl_in_reward: subtract a per-token k1 KL from the reward instead (REINFORCE++); needs branching="never".
-            entropy_coeff: of the entropy bonus.
             importance_cap: bound on the engine-to-learner importance weight; None: no correction.
             gradient_checkpointing: None: on CUDA only.
-            tree_attention: the kernel of the learner's attention: "path_gather" (any device and dtype), "varlen" (flash
-                attention, half precision on CUDA), "flex" (FlexAttention, CUDA), or "auto": "varlen" where it runs,
-                else "path_gather".
+            tree_attention: the learner's kernel: "path_gather", "varlen", "flex" or "auto" (docs/design.md, section 2).
             baseline: "group" (GRPO, ARPO) or "batch" (REINFORCE++).
             normalize_std: divide group advantages by their standard deviation (Dr. GRPO does not).
             overlong_buffer_tokens: length of DAPO's soft overlong penalty; None: off.
@@ -273,12 +269,9 @@ class ARPOConfig(AlgorithmConfig):
             adam_betas, weight_decay: of AdamW.
             learner_num_threads: CPU threads of a learner; None takes what Ray allots to it.
             optimizer_offload: keep Adam's state in the CPU's memory but for the optimizer steps; for learners on GPUs.
-            skip_groups_without_signal: compute nothing for trees without any advantage, whose gradient is zero (where
-                neither a KL nor an entropy bonus is in the loss). Means over tokens are then of the other trees.
-            guards: limits of the alarms on the learner's metrics, beside the defaults (`learner/guards.py`); None
-                switches one off. An alarm is a warning in the log, and is counted in `num_alarms`.
-            sharding: what each of several learners holds: "none": the whole model; "fsdp2": its part of parameters,
-                gradients and Adam state, for models that are too large for one GPU. The update is the same.
+            skip_groups_without_signal: compute nothing for trees without any advantage, whose gradient is zero.
+            guards: limits of alarms on the learner's metrics, beside the defaults (`learner/guards.py`); None: off.
+            sharding: what each of several learners holds: "none": all of the model, "fsdp2": a part, also of Adam.
         """
         own = {key: value for key, value in locals().items() if key not in ("kwargs", "__class__")}
         super().training(**kwargs)

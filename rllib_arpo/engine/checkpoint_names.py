@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import numpy as np
     import torch
+    from transformers import PreTrainedModel
 
 _NAMED_AT_MOST = 5
 
@@ -46,12 +47,17 @@ def causal_lm_config(model_name_or_path: str):
 
 def expected_shapes(model_name_or_path: str) -> dict[str, tuple[int, ...]]:
     """Name -> shape of every weight of the model, tied ones (`lm_head.weight`) included. No weight is read."""
+    weights = causal_lm_without_weights(model_name_or_path).state_dict()
+    return {name: tuple(weight.shape) for name, weight in weights.items()}
+
+
+def causal_lm_without_weights(model_name_or_path: str) -> PreTrainedModel:
+    """The model on torch's "meta" device: its layers and shapes; no weight is read or made."""
     import torch
     from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(causal_lm_config(model_name_or_path))
-    return {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
+        return AutoModelForCausalLM.from_config(causal_lm_config(model_name_or_path))
 
 
 def check_shapes(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from rllib_arpo.engine.checkpoint_names import causal_lm_config
+from rllib_arpo.engine.checkpoint_names import causal_lm_without_weights
 from rllib_arpo.validation.keys import POSITIVE, check_integer, check_number, did_you_mean
 from rllib_arpo.weights import transfer_backend
 
@@ -68,11 +68,6 @@ def _check_keywords(lora: dict[str, Any]) -> None:
 
 
 def _check_targets(lora: dict[str, Any], model_name_or_path: str) -> None:
-    import torch
-    from transformers import AutoModelForCausalLM
-
     from rllib_arpo.weights.lora import Adapter
 
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(causal_lm_config(model_name_or_path))
-    Adapter(model, lora)
+    Adapter(causal_lm_without_weights(model_name_or_path), lora)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from rllib_arpo.engine.checkpoint_names import as_tensors, causal_lm_config
+from rllib_arpo.engine.checkpoint_names import as_tensors, causal_lm_without_weights
 
 logger = logging.getLogger("rllib_arpo")
 
@@ -25,10 +25,7 @@ def write_model(
         model_name_or_path: whose weights these were in the beginning.
         dtype: of the files ("bfloat16"); None: that of `weights`.
     """
-    from transformers import AutoModelForCausalLM
-
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(causal_lm_config(model_name_or_path))
+    model = causal_lm_without_weights(model_name_or_path)
     model.load_state_dict(dict(as_tensors(weights)), assign=True)
     model.tie_weights()
     if dtype is not None:
