@@ -7,13 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from ray import tune
 
 from rllib_arpo import ARPO
 from rllib_arpo.export import export_model, main
 from tests.helpers.configs import small_config
-from tests.helpers.faulty_env import FaultyEnv
-from tests.helpers.scripted_env import ANSWER
 from tests.helpers.weights import TOKENS, engine_log_probs, learner_weights, move_adapter, peft_model
 
 LORA = {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"}
@@ -70,17 +67,9 @@ def test_engine_learner_checkpoint_and_exported_models_agree(ray_cluster, model_
         assert AutoTokenizer.from_pretrained(tmp_path / folder).eos_token == "<|im_end|>"
 
 
-@pytest.fixture
-def config(ray_cluster, model_folder):
-    tune.register_env("Faulty-v0", FaultyEnv)
-    config = small_config(model_folder, vocab_size=256, end_token_id=ANSWER, end_probability=0.3)
-    config.environment("Faulty-v0", env_config={"rewards": {"0": 1.0}})
-    return config.evaluation(evaluation_config={"env_config": {}})
-
-
 @pytest.mark.parametrize(("lora", "kind"), [(LORA, "adapter"), (None, "huggingface")])
-def test_a_resumed_run_takes_the_same_step(config, tmp_path, lora, kind):
-    algorithm = config.language_model(lora=lora).training(kl_coeff=0.1).build_algo()
+def test_a_resumed_run_takes_the_same_step(scripted, tmp_path, lora, kind):
+    algorithm = scripted.language_model(lora=lora).training(kl_coeff=0.1).build_algo()
     start = learner_weights(algorithm)
     algorithm.train()
     checkpoint = algorithm.save_to_path(str(tmp_path / "checkpoint"))

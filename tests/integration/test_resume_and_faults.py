@@ -4,24 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from ray import tune
 from ray.rllib.callbacks.callbacks import RLlibCallback
 
 from rllib_arpo import ARPO, DAPOConfig, GRPOConfig, ReinforcePlusPlusConfig
 from tests.helpers.configs import small_config
-from tests.helpers.faulty_env import FaultyEnv
 from tests.helpers.parquet import parquet, row
 from tests.helpers.scripted_env import ANSWER
 from tests.helpers.weights import learner_weights
-
-
-@pytest.fixture
-def scripted(ray_cluster, model_folder):
-    """A configuration on `FaultyEnv`: root "0" is right, the others are wrong, so that every group has a signal."""
-    tune.register_env("Faulty-v0", FaultyEnv)
-    config = small_config(model_folder, vocab_size=256, end_token_id=ANSWER, end_probability=0.3)
-    config.environment("Faulty-v0", env_config={"rewards": {"0": 1.0}})
-    return config.evaluation(evaluation_config={"env_config": {}})
 
 
 def questions(algorithm) -> list[str]:

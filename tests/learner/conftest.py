@@ -58,3 +58,16 @@ def random_pass() -> Callable[..., dict[str, torch.Tensor]]:
         }
 
     return build
+
+
+@pytest.fixture
+def float64_norms(monkeypatch):
+    """transformers' RMSNorm computes in fp32 whatever the model's type: its rounding would hide what is compared."""
+    from transformers.models.llama.modeling_llama import LlamaRMSNorm
+    from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
+
+    def forward(self, hidden):
+        return self.weight * hidden * torch.rsqrt(hidden.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+
+    for norm in (LlamaRMSNorm, Qwen2RMSNorm):
+        monkeypatch.setattr(norm, "forward", forward)

@@ -22,25 +22,14 @@ from tests.learner.builders import (
     record_gradients,
 )
 
+pytestmark = pytest.mark.usefixtures("float64_norms")
+
 LORA = {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"}
 
 
 @pytest.fixture(scope="module")
 def questions() -> list[QuestionTree]:
     return [plain.random_question(seed, f"q{seed}", masked_probability=0.1) for seed in range(4)]
-
-
-@pytest.fixture(autouse=True)
-def float64_norms(monkeypatch):
-    """transformers' RMSNorm computes in fp32 whatever the model's type: its rounding would hide what is compared."""
-    from transformers.models.llama.modeling_llama import LlamaRMSNorm
-    from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
-
-    def forward(self, hidden):
-        return self.weight * hidden * torch.rsqrt(hidden.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
-
-    for norm in (LlamaRMSNorm, Qwen2RMSNorm):
-        monkeypatch.setattr(norm, "forward", forward)
 
 
 def lora_config(folder: str, dtype: str = "float64", lora=LORA, **training):

@@ -1,0 +1,182 @@
+"""How an update is cut into passes, and what is left out of it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rllib_arpo.connectors.columns import TOKEN_IDS
+from rllib_arpo.core.tree import QuestionTree
+from tests.helpers.models import tiny_model
+from tests.helpers.trees import make_trajectory, make_tree, make_turn
+from tests.learner import plain
+from tests.learner.builders import (
+    assert_close,
+    build_learner,
+    causal_lm,
+    make_batch,
+    make_config,
+    metrics,
+    parameters,
+    record_gradients,
+)
+
+pytestmark = pytest.mark.usefixtures("float64_norms")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> str:
+    return tiny_model(tmp_path_factory.mktemp("model"), num_layers=1)
+
+
+@pytest.fixture(scope="module")
+def questions() -> list[QuestionTree]:
+    """Five questions with nested forks, masked trajectories and rewards of both signs."""
+    return [plain.random_question(seed, f"q{seed}", masked_probability=0.1) for seed in range(5)]
+
+
+def test_a_single_step_needs_no_extra_forward_pass(model, questions):
+    """... and a batch of several steps is scored once, before the first."""
+    calls = {5: 1, 3: 1 + 2}
+    for questions_per_minibatch, expected in calls.items():
+        config = make_config(model, questions_per_minibatch=questions_per_minibatch)
+        learner = build_learner(config)
+        module, count = learner.module["default_policy"], []
+        forward = module._forward_train
+
+        def counting(batch, forward=forward, count=count, **kwargs):
+            count.append(kwargs)
+            return forward(batch, **kwargs)
+
+        module._forward_train = counting
+        result = metrics(learner.update(make_batch(config, questions)))
+        assert len(count) == expected
+        # Log-probs before the update need no entropies.
+        assert [kwargs for kwargs in count if kwargs] == [{"with_entropy": False}] * (expected > 1)
+        assert (result["ratio_mean"] == 1.0) == (questions_per_minibatch == 5)
+
+
+def test_the_split_into_passes_changes_no_gradient(model, questions):
+    recorded = {}
+    for max_tokens_per_pass in (10_000, 60, 30):
+        config = make_config(model, questions_per_minibatch=5, max_tokens_per_pass=max_tokens_per_pass)
+        learner = build_learner(config)
+        record_gradients(learner)
+        learner.update(make_batch(config, questions))
+        [recorded[max_tokens_per_pass]] = learner.recorded
+    # 60 holds every tree, 30 only parts of the larger ones.
+    assert_close(recorded[60], recorded[10_000], rtol=1e-12)
+    assert_close(recorded[30], recorded[10_000], rtol=1e-12)
+
+
+def bytes_kept_per_pass(learner) -> list[int]:
+    """From now on: what each pass keeps for its backward, parameters left out."""
+    kept = []
+    forward = learner.module["default_policy"].forward_train
+    own = {p.untyped_storage().data_ptr() for p in causal_lm(learner).parameters()}
+
+    def measuring(batch):
+        storages = {}
+
+        def pack(tensor):
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in own:
+                storages[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            out = forward(batch)
+        kept.append(sum(storages.values()))
+        return out
+
+    learner.module["default_policy"].forward_train = measuring
+    return kept
+
+
+def test_a_tree_four_times_over_the_limit_needs_the_memory_of_the_limit(model):
+    """Prompt 20; eight roots of 30 tokens that each fork into two times 25: 660 tokens, at most 160 a pass."""
+    trajectories = []
+    for root in range(8):
+        first = make_turn(range(30), [40, 41])
+        trajectories.append(make_trajectory(str(root), [first, make_turn(range(25))], reward=float(root % 3)))
+        fork = make_turn(range(25, 0, -1))
+        trajectories.append(make_trajectory(f"{root}.0", [fork], reward=float(root % 2), num_inherited_turns=1))
+    tree = make_tree(range(20), trajectories)
+    alone = make_tree(range(20), [make_trajectory("0", [make_turn(range(140))], 1.0)], "alone")
+    other = make_tree([1], [make_trajectory("0", [make_turn([1])])], "other")
+    gradients, kept = [], []
+    for trees, limit in (([tree], 10_000), ([tree], 160), ([alone, other], 160)):
+        options = {"questions_per_minibatch": 2, "max_tokens_per_pass": limit, "skip_groups_without_signal": False}
+        config = make_config(model, **options)
+        learner = build_learner(config)
+        record_gradients(learner)
+        kept.append(bytes_kept_per_pass(learner))
+        learner.update(make_batch(config, trees))
+        gradients.append(learner.recorded[0])
+    assert_close(gradients[1], gradients[0], rtol=1e-9)
+    whole, parts, [at_the_limit, _] = kept
+    assert len(whole) == 1
+    assert len(parts) >= 5
+    assert whole[0] > 3.5 * at_the_limit
+    # Masks of the gathered paths come on top of what a chain keeps.
+    assert max(parts) <= 1.1 * at_the_limit
+
+
+def test_a_trajectory_that_fits_in_no_pass_is_an_error(model, questions):
+    config = make_config(model, max_tokens_per_pass=5)
+    with pytest.raises(ValueError, match="max_tokens_per_pass is 5"):
+        build_learner(config).update(make_batch(config, questions))
+
+
+def test_groups_without_signal_have_no_gradient(model):
+    equal = make_tree([3], [make_trajectory(str(i), [make_turn([i])], reward=1.0) for i in range(3)])
+    alone = make_tree([3], [make_trajectory("0", [make_turn([1])], reward=1.0)])
+    differ = make_tree([3], [make_trajectory(str(i), [make_turn([i])], reward=float(i)) for i in range(3)])
+    config = make_config(model, weight_decay=0.1)
+    learner = build_learner(config)
+    learner.update(make_batch(config, [differ]))  # From now on Adam has momentum.
+    before = parameters(learner)
+
+    result = metrics(learner.update(make_batch(config, [equal, alone])))
+
+    assert result["groups_without_signal"] == 2
+    assert result["grad_norm"] == 0
+    assert_close(parameters(learner), before, rtol=0.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "skips"),
+    [
+        ({}, True),
+        ({"skip_groups_without_signal": False}, False),
+        ({"kl_coeff": 0.1}, False),
+        ({"entropy_coeff": 0.1}, False),
+    ],
+)
+def test_groups_without_signal_are_not_computed(model, options, skips):
+    """The gradient is the same; where a KL or an entropy bonus drives every token they are computed."""
+    equal = make_tree([3], [make_trajectory(str(i), [make_turn([i])], reward=1.0) for i in range(3)], "equal")
+    differ = [
+        make_tree([4], [make_trajectory(str(i), [make_turn([i, n])], reward=float(i)) for i in range(2)], f"q{n}")
+        for n in range(2)
+    ]
+    gradients = []
+    for skip in (True, False):
+        config = make_config(model, questions_per_minibatch=3, **{"skip_groups_without_signal": skip, **options})
+        learner = build_learner(config)
+        record_gradients(learner)
+        sizes = []
+        forward = learner.module["default_policy"].forward_train
+
+        def counting(batch, forward=forward, sizes=sizes):
+            sizes.append(len(batch[TOKEN_IDS]))
+            return forward(batch)
+
+        learner.module["default_policy"].forward_train = counting
+        learner.update(make_batch(config, [differ[0], equal, differ[1]]))
+        gradients.append(learner.recorded)
+        if skip:
+            computed = sum(sizes)
+    assert_close(gradients[0][0], gradients[1][0], rtol=1e-12)
+    # `equal` has a prompt of one token and three trajectories of one.
+    assert sum(sizes) - computed == (4 if skips else 0)
