@@ -7,13 +7,13 @@ import dataclasses
 import hashlib
 import json
 import os
-import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from rllib_arpo.envs.cache import ResultCache
+from rllib_arpo.envs.per_loop import PerLoop
 from rllib_arpo.envs.tools.tool import ToolError, TransientToolError
 from rllib_arpo.envs.validation import check_known
 
@@ -92,7 +92,7 @@ class ChatClient:
         """The client of the running event loop, since its connections belong to one."""
         import openai
 
-        clients = _CLIENTS.setdefault(asyncio.get_running_loop(), {})
+        clients = _CLIENTS.get()
         if self not in clients:
             clients[self] = openai.AsyncOpenAI(
                 base_url=self.base_url,
@@ -129,5 +129,4 @@ def _transient_errors() -> tuple[type[Exception], ...]:
     return openai.APIConnectionError, openai.RateLimitError, openai.InternalServerError, openai.ConflictError
 
 
-#: Event loop -> the clients that were made in it.
-_CLIENTS: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict] = weakref.WeakKeyDictionary()
+_CLIENTS: PerLoop[dict[ChatClient, Any]] = PerLoop(dict)

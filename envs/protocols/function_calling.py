@@ -21,8 +21,18 @@ from typing import Any
 
 import numpy as np
 
-from rllib_arpo.envs.prompts import CUT, Chat, Message, special_texts
-from rllib_arpo.envs.protocols.protocol import Answer, CallRequest, Malformed, Nothing, Parsed, Protocol, boxed
+from rllib_arpo.envs.prompts import Chat, Message, special_texts
+from rllib_arpo.envs.protocols.protocol import (
+    Answer,
+    CallRequest,
+    Malformed,
+    Nothing,
+    Parsed,
+    Protocol,
+    boxed,
+    defused,
+    only_punctuation,
+)
 from rllib_arpo.envs.tasks.task import Shot
 from rllib_arpo.envs.tools.tool import Tool
 
@@ -116,8 +126,8 @@ class FunctionCallingProtocol(Protocol):
         return [*messages, {"role": "assistant", "content": f"{thought}The final answer is \\boxed{{{shot.answer}}}."}]
 
     def response(self, chat: Chat, request: CallRequest, result: str, turn: np.ndarray) -> np.ndarray:
-        defused = _RESERVED.sub(lambda tag: "&lt;" + tag[0][1:], result.replace(CUT, ""))
-        tokens = chat.encode(after_call(chat, self.functions, request.name, chat.shield(defused)))
+        result = chat.shield(defused(result, _RESERVED))
+        tokens = chat.encode(after_call(chat, self.functions, request.name, result))
         # The model may have ended its turn itself; else that token is the environment's.
         return tokens[1:] if len(turn) and turn[-1] == tokens[0] else tokens
 
@@ -193,7 +203,7 @@ def json_schema(tool: Tool) -> dict[str, Any]:
 
 
 def _read_call(text: str, rest: str) -> Parsed:
-    if any(c.isalnum() or c == "<" for c in rest):
+    if not only_punctuation(rest):
         return Malformed(f"text after </{CALL}>")
     try:
         call = json.loads(text)

@@ -6,6 +6,7 @@ appends; the model's own tokens are never changed.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from rllib_arpo.envs.prompts import Chat, Message
+from rllib_arpo.envs.latex import closing_brace
+from rllib_arpo.envs.prompts import CUT, Chat, Message
 from rllib_arpo.envs.tasks.task import Question, Shot
 from rllib_arpo.envs.tools.tool import Tool
 
@@ -146,11 +148,17 @@ def boxed(text: str) -> str | None:
     if begin < 0:
         return None
     begin += len(command)
-    depth = 1
-    for end in range(begin, len(text)):
-        escaped = text[end - 1] == "\\" and text[end - 2] != "\\"
-        depth += 0 if escaped else {"{": 1, "}": -1}.get(text[end], 0)
-        if depth == 0:
-            content = text[begin:end].strip()
-            return content if content and command not in text[end:] else None
-    return None
+    end = closing_brace(text, begin)
+    if end is None or command in text[end:]:
+        return None
+    return text[begin:end].strip() or None
+
+
+def defused(result: str, tags: re.Pattern[str]) -> str:
+    """A tool's text without working tags: they could end its block early, or call and answer in the model's name."""
+    return tags.sub(lambda tag: "&lt;" + tag[0][1:], result.replace(CUT, ""))
+
+
+def only_punctuation(text: str) -> bool:
+    """Whether `text` may follow the tag that ends a turn: the token that completes the tag may carry it."""
+    return not any(c.isalnum() or c == "<" for c in text)

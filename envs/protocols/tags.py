@@ -19,8 +19,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rllib_arpo.envs.prompts import CUT, Chat, Message
-from rllib_arpo.envs.protocols.protocol import Answer, CallRequest, Malformed, Nothing, Parsed, Protocol, boxed
+from rllib_arpo.envs.prompts import Chat, Message
+from rllib_arpo.envs.protocols.protocol import (
+    Answer,
+    CallRequest,
+    Malformed,
+    Nothing,
+    Parsed,
+    Protocol,
+    boxed,
+    defused,
+    only_punctuation,
+)
 from rllib_arpo.envs.tasks.task import Shot
 from rllib_arpo.envs.tools.tool import Tool
 
@@ -111,20 +121,17 @@ class TagProtocol(Protocol):
         return [{"role": "user", "content": shot.question}, {"role": "assistant", "content": solution}]
 
     def response(self, chat: Chat, request: CallRequest, result: str, turn: np.ndarray) -> np.ndarray:
-        return chat.encode(self.render(chat.shield(self._defused(result.replace(CUT, "")))))
+        return chat.encode(_block(chat.shield(defused(result, self._tags()))))
 
     def render(self, result: str) -> str:
-        """The tool response as the model reads it. Tags in `result` are defused: they could end the block early."""
-        return f"\n<{RESULT}> {self._defused(result)} </{RESULT}>\n"
-
-    def _defused(self, result: str) -> str:
-        return self._tags().sub(lambda tag: "&lt;" + tag[0][1:], result)
+        """The tool response as the model reads it, its tags defused."""
+        return _block(defused(result, self._tags()))
 
     def _tags(self) -> re.Pattern[str]:
         return _tag_pattern((*self.tools, THINK, RESULT, ANSWER))
 
     def _final_block(self, name: str, content: str, rest: str) -> Parsed:
-        if any(c.isalnum() or c == "<" for c in rest):
+        if not only_punctuation(rest):
             return Malformed(f"text after </{name}>")
         if name == ANSWER:
             return Answer(boxed(content))
@@ -133,6 +140,10 @@ class TagProtocol(Protocol):
 
 def _tag_pattern(names: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile(rf"<(/?)({'|'.join(map(re.escape, names))})>")
+
+
+def _block(result: str) -> str:
+    return f"\n<{RESULT}> {result} </{RESULT}>\n"
 
 
 def _use(tool: Tool) -> str:

@@ -8,17 +8,15 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from rllib_arpo.envs.per_loop import PerLoop
 from rllib_arpo.envs.retrieval.index import show
-from rllib_arpo.envs.tools.tool import ToolError, TransientToolError
+from rllib_arpo.envs.tools.tool import ToolError, TransientToolError, is_transient
 
-#: Statuses after which the same request may succeed: too slow, too early, too many requests; 5xx come in addition.
-_TRANSIENT = frozenset({408, 425, 429})
 _REFUSED = frozenset({401, 403})
 _MAX_DETAIL_CHARS = 200
 _SECRET = re.compile(r"(api|access|subscription).?(key|token)|^(key|token|secret|authorization)$", re.IGNORECASE)
@@ -111,7 +109,7 @@ class WebEngine(ABC):
 
     def refusal(self, status: int, detail: str) -> ToolError:
         """The error for a status that is no success."""
-        if status in _TRANSIENT or status >= 500:
+        if is_transient(status):
             return TransientToolError(f"{self.title} is busy or out of order (status {status}).")
         if status in _REFUSED:
             return ToolError(self.denial(status))
@@ -271,11 +269,10 @@ def _one_line(text: str) -> str:
 
 def _client(name: Hashable, make: Callable[[], Any]) -> Any:
     """The client `name` of the running event loop, since its connections belong to one."""
-    clients = _CLIENTS.setdefault(asyncio.get_running_loop(), {})
+    clients = _CLIENTS.get()
     if name not in clients:
         clients[name] = make()
     return clients[name]
 
 
-#: Event loop -> the clients that were made in it.
-_CLIENTS: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict] = weakref.WeakKeyDictionary()
+_CLIENTS: PerLoop[dict[Hashable, Any]] = PerLoop(dict)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rllib_arpo.envs.chat_client import ChatClient, read_chat_client
+from rllib_arpo.envs.per_loop import PerLoop
 from rllib_arpo.envs.tools.tool import BrokenToolError, ToolError
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Judge:
     def __init__(self, client: ChatClient):
         self.client = client
         self._passed = False
-        self._locks: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = weakref.WeakKeyDictionary()
+        self._locks = PerLoop(asyncio.Lock)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Judge:
@@ -96,7 +96,7 @@ class Judge:
         Raises:
             BrokenToolError: it cannot be reached, or does not grade them right.
         """
-        async with self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+        async with self._locks.get():
             if self._passed:
                 return
             for question, reference, answer, expected in _CHECKS:

@@ -13,12 +13,12 @@ import functools
 import os
 import re
 import signal
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rllib_arpo.envs.per_loop import PerLoop
 from rllib_arpo.envs.rewards import math_forms
 from rllib_arpo.envs.rewards.math_text import clean, read_quantity, spelled
 from rllib_arpo.envs.tools.worker import shared_worker
@@ -156,12 +156,11 @@ def _packed(text: str) -> str:
 
 def _place(lane: Lane) -> asyncio.Semaphore:
     """The places of a lane in the running event loop."""
-    lanes = _PLACES.setdefault(asyncio.get_running_loop(), {})
-    return lanes.setdefault(lane, asyncio.Semaphore(lane.places))
+    return _PLACES.get().setdefault(lane, asyncio.Semaphore(lane.places))
 
 
-#: Event loop -> lane -> the places that are free.
-_PLACES: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict] = weakref.WeakKeyDictionary()
+#: Lane -> the places that are free.
+_PLACES: PerLoop[dict[Lane, asyncio.Semaphore]] = PerLoop(dict)
 
 
 @functools.cache

@@ -14,7 +14,7 @@ from pathlib import Path
 
 #: Inside the fence: the parent folder of the package `server`.
 SERVER_FOLDER = "/sandbox"
-#: Inside the fence: the only place that a call can write to, `server.fence.FOLDER`.
+#: Inside the fence: the only place that a call can write to.
 CALL_FOLDER = "/tmp"
 #: As root: the user whom the calls run as ("nobody"), and what it is called inside the fence.
 _NOBODY, UNPRIVILEGED_ID = 65534, 1

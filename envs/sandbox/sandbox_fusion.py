@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rllib_arpo.envs.per_loop import PerLoop
 from rllib_arpo.envs.sandbox import remote
 from rllib_arpo.envs.sandbox.backend import Backend, Limits
 from rllib_arpo.envs.sandbox.fork_server import WorkerReply
@@ -45,14 +44,14 @@ class SandboxFusionBackend(Backend):
     async def _post(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         import httpx
 
-        from rllib_arpo.envs.tools.tool import ToolError, TransientToolError
+        from rllib_arpo.envs.tools.tool import ToolError, TransientToolError, is_transient
 
         url = f"{self.url.rstrip('/')}/run_code"
         try:
-            response = await _client().post(url, json=request, timeout=request["run_timeout"] + _GRACE_S)
+            response = await _CLIENTS.get().post(url, json=request, timeout=request["run_timeout"] + _GRACE_S)
         except httpx.TransportError as error:
             raise TransientToolError(f"The sandbox at {self.url} did not answer ({type(error).__name__}).") from error
-        if response.status_code == 429 or response.status_code >= 500:
+        if is_transient(response.status_code):
             raise TransientToolError(f"The sandbox at {self.url} answered with HTTP {response.status_code}.")
         if response.status_code != 200:
             raise ToolError(f"The sandbox at {self.url} answered with HTTP {response.status_code}.")
@@ -71,11 +70,9 @@ class SandboxFusionBackend(Backend):
 
 
 def _client() -> Any:
-    """The client of the running event loop, since its connections belong to one."""
     import httpx
 
-    return _CLIENTS.setdefault(asyncio.get_running_loop(), httpx.AsyncClient())
+    return httpx.AsyncClient()
 
 
-#: Event loop -> its client.
-_CLIENTS: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Any] = weakref.WeakKeyDictionary()
+_CLIENTS = PerLoop(_client)

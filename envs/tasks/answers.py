@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from rllib_arpo.envs.latex import closing_brace
+
 ANSWER_SEPARATOR = "<|answer_split|>"
 
 _HASHES = re.compile(r"####\s*(.+?)\s*$")
@@ -37,13 +39,10 @@ def last_boxed(value: Any) -> tuple[str, ...]:
         raise ValueError("has no \\boxed{}")
     if boxes[-1][1] != "{":
         return (boxes[-1][1],)
-    begin, depth = boxes[-1].end(), 1
-    for end in range(begin, len(value)):
-        escaped = value[end - 1] == "\\" and value[end - 2] != "\\"
-        depth += 0 if escaped else {"{": 1, "}": -1}.get(value[end], 0)
-        if depth == 0:
-            return _distinct([value[begin:end]])
-    raise ValueError("has a \\boxed{ that is not closed")
+    end = closing_brace(value, boxes[-1].end())
+    if end is None:
+        raise ValueError("has a \\boxed{ that is not closed")
+    return _distinct([value[boxes[-1].end() : end]])
 
 
 def ground_truth(value: Any) -> tuple[str, ...]:

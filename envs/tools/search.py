@@ -6,13 +6,13 @@ import asyncio
 import functools
 import json
 import os
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
 from rllib_arpo.envs.cache import ResultCache, read_json
+from rllib_arpo.envs.per_loop import PerLoop
 from rllib_arpo.envs.retrieval import web
 from rllib_arpo.envs.retrieval.documents import Document
 from rllib_arpo.envs.retrieval.index import SearchIndex
@@ -102,7 +102,7 @@ class SearchTool(Tool):
 
     async def _once(self, query: str) -> str:
         """`_answer`, shared by all who ask the same while it is on its way; who gives up does not stop it."""
-        flights = _FLIGHTS.setdefault(asyncio.get_running_loop(), {})
+        flights = _FLIGHTS.get()
         options = json.dumps(dict(self.backend_options), sort_keys=True, default=repr)
         key = (self.backend, self.base_url, options, self.cache, self.top_k, self.order, query)
         if key not in flights:
@@ -230,8 +230,8 @@ def _landed(flights: dict, key: tuple, flight: asyncio.Task) -> None:
         flight.exception()  # Looked at, also where nobody waits for it any more.
 
 
-#: Event loop -> (back-end, its settings, query) -> the answer that is on its way.
-_FLIGHTS: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict] = weakref.WeakKeyDictionary()
+#: (back-end, its settings, query) -> the answer that is on its way.
+_FLIGHTS: PerLoop[dict[tuple, asyncio.Task]] = PerLoop(dict)
 
 
 def _is_json(path: str) -> bool:

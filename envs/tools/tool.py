@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rllib_arpo.core.tree import ToolStatus
+from rllib_arpo.envs.per_loop import PerLoop
 
 #: Seconds before the first repetition of a failed call, and the longest wait (doubled every time, drawn at random).
 RETRY_WAIT_S, MAX_RETRY_WAIT_S = 0.5, 10.0
@@ -26,6 +26,11 @@ class ToolError(Exception):
 
 class TransientToolError(ToolError):
     """The call failed for a reason that may be gone soon (a busy server, a lost connection): it may be repeated."""
+
+
+def is_transient(status: int) -> bool:
+    """Whether the same HTTP request may succeed later: too slow, too early, too many requests, the server's errors."""
+    return status in (408, 425, 429) or status >= 500
 
 
 class BrokenToolError(Exception):
@@ -162,12 +167,11 @@ def _place(tool: Tool) -> AbstractAsyncContextManager:
     """What a call holds while it runs: one of the tool's `max_concurrency` places."""
     if tool.max_concurrency is None:
         return nullcontext()
-    limits = _PLACES.setdefault(asyncio.get_running_loop(), {})
-    return limits.setdefault((tool.name, tool.max_concurrency), asyncio.Semaphore(tool.max_concurrency))
+    return _PLACES.get().setdefault((tool.name, tool.max_concurrency), asyncio.Semaphore(tool.max_concurrency))
 
 
-#: Event loop -> (tool name, limit) -> the places that are free.
-_PLACES: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict] = weakref.WeakKeyDictionary()
+#: (tool name, limit) -> the places that are free.
+_PLACES: PerLoop[dict[tuple[str, int], asyncio.Semaphore]] = PerLoop(dict)
 
 
 def cut(tokenizer, text: str, max_tokens: int) -> str:

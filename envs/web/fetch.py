@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import httpx
 
-from rllib_arpo.envs.tools.tool import ToolError, TransientToolError
+from rllib_arpo.envs.tools.tool import ToolError, TransientToolError, is_transient
 from rllib_arpo.envs.web.addresses import AddressRule
 from rllib_arpo.envs.web.encodings import ACCEPTED_ENCODINGS, Decoder, too_large
 
@@ -17,8 +17,6 @@ from rllib_arpo.envs.web.encodings import ACCEPTED_ENCODINGS, Decoder, too_large
 CONNECT_TIMEOUT_S, READ_TIMEOUT_S = 10.0, 20.0
 #: So many addresses of one host are tried.
 _MAX_ADDRESSES = 3
-#: Statuses that a repetition may change.
-_TRANSIENT_STATUSES = frozenset({408, 425, 429, 502, 503, 504})
 
 BeforeRequest = Callable[[httpx.URL], Awaitable[None]]
 """Is asked before every request, redirects included; raises a `ToolError` to refuse it."""
@@ -41,7 +39,7 @@ class Fetched:
         """Raises a `ToolError` unless the status is 2xx; transient where it may be another one soon."""
         if 200 <= self.status < 300:
             return
-        kind = TransientToolError if self.status in _TRANSIENT_STATUSES else ToolError
+        kind = TransientToolError if is_transient(self.status) else ToolError
         raise kind(f"{self.url}: the server answered {self.status} {self.reason}".rstrip() + ".")
 
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import os
 import random
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
 TABLE = ROOT / "tests" / "envs" / "rewards" / "math_pairs.tsv"
 
 
@@ -69,14 +70,16 @@ async def _measure(quick: bool) -> dict[str, float]:
 async def _hostile(quick: bool) -> dict[str, float]:
     from rllib_arpo.envs.rewards import math
     from rllib_arpo.envs.tools.worker import shared_worker
+    from tests.envs.rewards.hostile import GOLD, hostile_answers
+    from tests.helpers.processes import descendants
 
-    gold, answers = _hostile_answers()
+    answers = hostile_answers()
     if quick:
         answers = answers[::2]
-    before = _descendants()
-    timed = [await _timed(gold, answer) for answer in answers]
+    before = descendants()
+    timed = [await _timed(GOLD, answer) for answer in answers]
     shared_worker(math._setup()).close()
-    left = len(_descendants() - before)
+    left = len(descendants() - before)
     return {
         "math_hostile_tried": len(answers),
         "math_hostile_accepted": sum(verdict for verdict, _ in timed),
@@ -87,9 +90,10 @@ async def _hostile(quick: bool) -> dict[str, float]:
 
 async def _neighbours() -> float:
     """Seconds until the last of 16 honest answers has its verdict, which arrive behind 16 hostile ones."""
-    gold, _ = _hostile_answers()
+    from tests.envs.rewards.hostile import GOLD
+
     await _verdict("\\sqrt{2}", "\\pi")
-    hostile = [asyncio.create_task(_verdict(gold, f"9^{{9^{{9^{{{n}}}}}}}")) for n in range(10, 26)]
+    hostile = [asyncio.create_task(_verdict(GOLD, f"9^{{9^{{9^{{{n}}}}}}}")) for n in range(10, 26)]
     await asyncio.sleep(0)
     honest = await asyncio.gather(*(_timed(f"{n}\\sqrt{{2}}", f"\\sqrt{{{2 * n * n}}}") for n in range(2, 18)))
     await asyncio.gather(*hostile)
@@ -126,30 +130,6 @@ def _golds(name: str) -> list[str]:
         raise FileNotFoundError(f"The real data is not here: no {file} beside the project.")
     rows = path.read_text(encoding="utf-8").splitlines()
     return [json.loads(row)["answer"].rpartition("####")[2].strip() for row in rows]
-
-
-def _hostile_answers() -> tuple[str, Sequence[str]]:
-    sys.path.append(str(ROOT))
-    from tests.envs.rewards.hostile import GOLD, hostile_answers
-
-    return GOLD, hostile_answers()
-
-
-def _descendants() -> set[int]:
-    """The ids of all processes below this one that are no zombies."""
-    parents = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
-        except OSError:  # it has ended meanwhile
-            continue
-        if state != "Z":
-            parents[int(stat.parent.name)] = int(parent)
-    found, added = set(), {os.getpid()}
-    while added:
-        added = {pid for pid, parent in parents.items() if parent in added} - found
-        found |= added
-    return found
 
 
 if __name__ == "__main__":

@@ -14,9 +14,10 @@ import torch
 from rllib_arpo.connectors.columns import END, LOSS_MASK, PARENT, POSITION_IDS, TOKEN_IDS
 from rllib_arpo.core.advantages import NodeAttribution
 from rllib_arpo.core.packing import concatenate, pack_tree
-from rllib_arpo.core.tree import depth_first_layout
+from rllib_arpo.core.tree import QuestionTree, depth_first_layout
 from tests.helpers.models import tiny_model
 from tests.helpers.trees import random_tree
+from tests.learner import plain
 
 
 def change_config(folder: Path, **changes: object) -> None:
@@ -38,6 +39,17 @@ def tiny_folder(tmp_path_factory) -> Callable[..., str]:
         return str(folder)
 
     return build
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory) -> str:
+    return tiny_model(tmp_path_factory.mktemp("model"), num_layers=1)
+
+
+@pytest.fixture(scope="session")
+def questions() -> list[QuestionTree]:
+    """Five questions with nested forks, masked trajectories and rewards of both signs."""
+    return [plain.random_question(seed, f"q{seed}", masked_probability=0.1) for seed in range(5)]
 
 
 @pytest.fixture

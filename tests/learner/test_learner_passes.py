@@ -6,10 +6,7 @@ import pytest
 import torch
 
 from rllib_arpo.connectors.columns import TOKEN_IDS
-from rllib_arpo.core.tree import QuestionTree
-from tests.helpers.models import tiny_model
 from tests.helpers.trees import make_trajectory, make_tree, make_turn
-from tests.learner import plain
 from tests.learner.builders import (
     assert_close,
     build_learner,
@@ -22,17 +19,6 @@ from tests.learner.builders import (
 )
 
 pytestmark = pytest.mark.usefixtures("float64_norms")
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory) -> str:
-    return tiny_model(tmp_path_factory.mktemp("model"), num_layers=1)
-
-
-@pytest.fixture(scope="module")
-def questions() -> list[QuestionTree]:
-    """Five questions with nested forks, masked trajectories and rewards of both signs."""
-    return [plain.random_question(seed, f"q{seed}", masked_probability=0.1) for seed in range(5)]
 
 
 def test_a_single_step_needs_no_extra_forward_pass(model, questions):

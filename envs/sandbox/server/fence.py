@@ -9,8 +9,6 @@ import tempfile
 
 from . import landlock, namespaces, seccomp
 
-#: The only place that a fenced call can write to (it is also its /dev/shm).
-FOLDER = "/tmp"
 MAX_THREADS, _MAX_PENDING_SIGNALS = 32, 128
 #: Without a fence no sum over a call's files is kept, but each is limited.
 _MAX_FILE_BYTES = 16 << 20
@@ -21,12 +19,14 @@ class Fenced:
 
     Attributes:
         proc: an open /proc that shows this process; calls have none.
+        folder: the only place that a call can write to (it is also its /dev/shm).
         memory_in_use: bytes of address space that a program has before its code runs.
         files: open files that a supervisor keeps.
     """
 
-    def __init__(self, proc, memory_in_use):
+    def __init__(self, proc, folder, memory_in_use):
         self.proc = proc
+        self.folder = folder
         self.files = (proc,)
         self.ids = (os.getuid(), os.getgid())
         self.filter = seccomp.program()
@@ -38,10 +38,10 @@ class Fenced:
     def enter(self, disk_mb):
         """In the supervisor, process 1 of the new namespaces. Returns the call's folder, empty, `disk_mb` in all."""
         namespaces.become_call_user(self.proc, *self.ids)
-        namespaces.mount_folder(FOLDER, disk_mb)
+        namespaces.mount_folder(self.folder, disk_mb)
         namespaces.set_dumpable(False)
         namespaces.drop_capabilities()
-        return FOLDER
+        return self.folder
 
     def limits(self, disk_mb):
         """The program's resource limits beside those of time, memory and open files."""
@@ -71,18 +71,19 @@ class Fenced:
 
 
 class Plain:
-    """A folder and a process group for every call, which stop accidents and nothing else."""
+    """A folder, below `folder`, and a process group for every call, which stop accidents and nothing else."""
 
     files = ()
 
-    def __init__(self, proc, memory_in_use):
+    def __init__(self, proc, folder, memory_in_use):
+        self.folder = folder
         self.memory_in_use = memory_in_use
 
     def fork(self):
         return os.fork()
 
     def enter(self, disk_mb):
-        return tempfile.mkdtemp(prefix="call-")
+        return tempfile.mkdtemp(prefix="call-", dir=self.folder)
 
     def limits(self, disk_mb):
         return {resource.RLIMIT_FSIZE: min(disk_mb << 20, _MAX_FILE_BYTES)}
@@ -100,4 +101,4 @@ class Plain:
 
     def end(self):
         """The dispatchers end with `main`, the calls when their client has gone."""
-        shutil.rmtree(tempfile.tempdir, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)

@@ -38,7 +38,7 @@ def main(config):
         config: {"setup": code, "site_packages": folders, "interpreters": number of dispatchers, "places": calls at a
             time in each, "queue", "owner", "proc": open files (the socket that brings the calls, the pidfd of the
             process that started this one, /proc), "fenced": bool, "unprivileged_id": user and group to become, or
-            None, "folder": where an unfenced call has its own folder}.
+            None, "folder": a fenced call's own folder, or the one below which unfenced calls have theirs}.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     take_files(config)
@@ -48,7 +48,7 @@ def main(config):
     warm_up(config["setup"])
     try:
         memory_in_use = settle_memory(config["proc"])
-        fence = (Fenced if config["fenced"] else Plain)(config["proc"], memory_in_use)
+        fence = (Fenced if config["fenced"] else Plain)(config["proc"], config["folder"], memory_in_use)
         self_test(fence)
     except OSError as error:
         print(f"failed: {error}", flush=True)

@@ -1,5 +1,4 @@
 import asyncio
-import os
 import time
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from rllib_arpo.envs.rewards.math_text import as_number, read_quantity
 from rllib_arpo.envs.tasks.task import Question
 from rllib_arpo.envs.tools.tool import BrokenToolError
 from tests.envs.rewards.hostile import GOLD, hostile_answers
+from tests.helpers.processes import descendants
 
 TABLE = Path(__file__).with_name("math_pairs.tsv")
 PATIENT = (math.Lane(30.0, 60.0, 2, 0),)
@@ -92,11 +92,14 @@ def test_hostile_answers_are_wrong_and_leave_no_process_behind(monkeypatch):
     hostile = hostile_answers()
     assert len(set(hostile)) > 100
     assert accuracies([(GOLD, "\\pi + \\pi")], PATIENT, monkeypatch) == [1.0]  # starts the worker
-    before = num_descendants()
+    before = len(descendants())
     monkeypatch.setattr(math, "MEMORY_MB", 128)
     found = accuracies([(GOLD, answer) for answer in hostile], HASTY, monkeypatch)
     assert [answer[:80] for answer, accuracy in zip(hostile, found, strict=True) if accuracy] == []
-    assert num_descendants() <= before
+    deadline = time.monotonic() + 10  # what was killed last may still be ending
+    while len(descendants()) > before and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert len(descendants()) <= before
     assert accuracies([(GOLD, "\\pi + \\pi")], PATIENT, monkeypatch) == [1.0]
 
 
@@ -115,23 +118,6 @@ def test_neighbours_of_hostile_answers_get_their_verdicts(monkeypatch):
         return await asyncio.gather(*(math_accuracy("\\boxed{", [GOLD]) for _ in range(4)), *honest)
 
     assert asyncio.run(compare()) == [0.0] * 4 + [1.0] * 8
-
-
-def num_descendants() -> int:
-    """How many processes, zombies aside, there are below this one."""
-    parents = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
-        except OSError:  # it has ended meanwhile
-            continue
-        if state != "Z":
-            parents[int(stat.parent.name)] = int(parent)
-    found, added = set(), {os.getpid()}
-    while added:
-        added = {pid for pid, parent in parents.items() if parent in added} - found
-        found |= added
-    return len(found)
 
 
 #: Stands in for the algebra, with a comparison that does what is filled in.

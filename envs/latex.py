@@ -1,0 +1,17 @@
+"""What protocols and data sets both need of LaTeX."""
+
+from __future__ import annotations
+
+
+def closing_brace(text: str, begin: int) -> int | None:
+    """Where the group ends whose content begins at `begin`: the index of its `}`; None if it is not closed.
+
+    `\\{` and `\\}` are characters, not braces.
+    """
+    depth = 1
+    for end in range(begin, len(text)):
+        escaped = text[end - 1] == "\\" and text[end - 2] != "\\"
+        depth += 0 if escaped else {"{": 1, "}": -1}.get(text[end], 0)
+        if depth == 0:
+            return end
+    return None
