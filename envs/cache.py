@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from rllib_arpo.envs.validation import DataError
+from rllib_arpo.envs.errors import DataError
 
 #: Seconds that a process waits for another one that writes.
 BUSY_TIMEOUT_S = 60.0

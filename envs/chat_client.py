@@ -13,8 +13,8 @@ from functools import cached_property
 from typing import Any
 
 from rllib_arpo.envs.cache import ResultCache
+from rllib_arpo.envs.errors import ToolError, TransientToolError
 from rllib_arpo.envs.per_loop import PerLoop
-from rllib_arpo.envs.tools.tool import ToolError, TransientToolError
 from rllib_arpo.envs.validation import check_known
 
 

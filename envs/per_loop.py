@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import weakref
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -11,7 +10,7 @@ T = TypeVar("T")
 
 
 class PerLoop(Generic[T]):
-    """A value for every event loop that asks for it. Loops are held weakly.
+    """A value for every event loop that asks for it, kept until another one asks after that loop was closed.
 
     Args:
         make: makes the value of a loop, when it is first asked for there.
@@ -19,7 +18,7 @@ class PerLoop(Generic[T]):
 
     def __init__(self, make: Callable[[], T]):
         self._make = make
-        self._values: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, T] = weakref.WeakKeyDictionary()
+        self._values: dict[asyncio.AbstractEventLoop, T] = {}
 
     def get(self) -> T:
         """The value of the running event loop.
@@ -29,5 +28,8 @@ class PerLoop(Generic[T]):
         """
         loop = asyncio.get_running_loop()
         if loop not in self._values:
+            # Not by weak references: clients and semaphores refer to their loop themselves.
+            for closed in [one for one in list(self._values) if one.is_closed()]:
+                self._values.pop(closed, None)
             self._values[loop] = self._make()
         return self._values[loop]

@@ -12,6 +12,7 @@ import numpy as np
 
 from rllib_arpo.core.tree import StopReason, ToolCall, ToolStatus
 from rllib_arpo.envs.env_config import read_env_config
+from rllib_arpo.envs.errors import BrokenToolError, DataError, ToolError
 from rllib_arpo.envs.forkable_env import (
     INFO_STEP,
     OPTION_NUM_ROOTS,
@@ -24,8 +25,8 @@ from rllib_arpo.envs.path_state import PathState
 from rllib_arpo.envs.prompts import Chat, turn_text
 from rllib_arpo.envs.protocols.protocol import Answer, CallRequest, Nothing, Protocol
 from rllib_arpo.envs.rewards import FinishedPath, Score
-from rllib_arpo.envs.tasks.task import TEST, DataError, Question
-from rllib_arpo.envs.tools.tool import BrokenToolError, Tool, ToolError, ToolResult, cut, run_tool
+from rllib_arpo.envs.tasks.task import TEST, Question
+from rllib_arpo.envs.tools.tool import Tool, ToolResult, cut, run_tool
 
 #: Key of `reset`'s info dicts: the `Question`.
 INFO_QUESTION = "question"

@@ -6,10 +6,6 @@ import difflib
 from collections.abc import Iterable
 
 
-class DataError(ValueError):
-    """Data is missing or wrong; the message names the file and the row (counted from 0), where there are any."""
-
-
 def check_known(names: Iterable[str], known: Iterable[str], what: str) -> None:
     """Raises a ValueError for the first of `names` that is not in `known`, with the nearest known name.
 

@@ -18,6 +18,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.retrieval.documents import (
     TEXT_COLUMNS,
     TEXT_UNITS,
@@ -28,7 +29,6 @@ from rllib_arpo.envs.retrieval.documents import (
     reader_of,
 )
 from rllib_arpo.envs.retrieval.index import INFO_FILE, TANTIVY_FOLDER, VERSION, add_documents, new_index
-from rllib_arpo.envs.validation import DataError
 
 #: Memory of the writer; a larger one writes fewer pieces that are merged later.
 HEAP_BYTES = 256 << 20

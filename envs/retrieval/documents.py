@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from rllib_arpo.envs.cache import read_json
-from rllib_arpo.envs.validation import DataError, check_known
+from rllib_arpo.envs.errors import DataError
+from rllib_arpo.envs.validation import check_known
 
 #: Column (or key) names that hold a passage's text, in order of preference.
 TEXT_COLUMNS = ("text", "contents")

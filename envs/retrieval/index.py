@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.retrieval.documents import Document
-from rllib_arpo.envs.validation import DataError
 
 #: In an index folder: the file that is written last, and tantivy's own files.
 INFO_FILE, TANTIVY_FOLDER = "index.json", "tantivy"

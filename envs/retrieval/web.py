@@ -13,9 +13,9 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from rllib_arpo.envs.errors import ToolError, TransientToolError, is_transient
 from rllib_arpo.envs.per_loop import PerLoop
 from rllib_arpo.envs.retrieval.index import show
-from rllib_arpo.envs.tools.tool import ToolError, TransientToolError, is_transient
 
 _REFUSED = frozenset({401, 403})
 _MAX_DETAIL_CHARS = 200

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rllib_arpo.envs.chat_client import ChatClient, read_chat_client
+from rllib_arpo.envs.errors import BrokenToolError, ToolError
 from rllib_arpo.envs.per_loop import PerLoop
-from rllib_arpo.envs.tools.tool import BrokenToolError, ToolError
 
 if TYPE_CHECKING:
     from rllib_arpo.envs.tasks.task import Question

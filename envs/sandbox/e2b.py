@@ -10,6 +10,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rllib_arpo.envs.errors import ToolError, TransientToolError
 from rllib_arpo.envs.sandbox import remote
 from rllib_arpo.envs.sandbox.backend import Backend, Limits
 from rllib_arpo.envs.sandbox.fork_server import WorkerReply
@@ -52,8 +53,6 @@ class E2BBackend(Backend):
     async def run(self, code: str, history: Sequence[str], limits: Limits) -> WorkerReply:
         import e2b
         import httpx
-
-        from rllib_arpo.envs.tools.tool import ToolError, TransientToolError
 
         time_s = (1 + len(history)) * limits.time_s
         try:

@@ -15,8 +15,8 @@ import tempfile
 import threading
 from pathlib import Path
 
+from rllib_arpo.envs.errors import BrokenToolError
 from rllib_arpo.envs.sandbox import bubblewrap
-from rllib_arpo.envs.tools.tool import BrokenToolError
 
 #: Seconds that a server may take to start (it runs its setup code).
 START_TIMEOUT_S = 120.0

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rllib_arpo.envs.errors import ToolError, TransientToolError, is_transient
 from rllib_arpo.envs.per_loop import PerLoop
 from rllib_arpo.envs.sandbox import remote
 from rllib_arpo.envs.sandbox.backend import Backend, Limits
@@ -44,8 +45,6 @@ class SandboxFusionBackend(Backend):
     async def _post(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         import httpx
 
-        from rllib_arpo.envs.tools.tool import ToolError, TransientToolError, is_transient
-
         url = f"{self.url.rstrip('/')}/run_code"
         try:
             response = await _CLIENTS.get().post(url, json=request, timeout=request["run_timeout"] + _GRACE_S)
@@ -58,7 +57,6 @@ class SandboxFusionBackend(Backend):
         return response.json()
 
     def _reply(self, body: Mapping[str, Any]) -> WorkerReply:
-        from rllib_arpo.envs.tools.tool import TransientToolError
 
         result = body.get("run_result")
         if result is None or result["status"] == "Error":

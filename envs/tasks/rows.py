@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rllib_arpo.envs.validation import DataError
+from rllib_arpo.envs.errors import DataError
 
 #: Blocks that a process keeps decoded.
 CACHED_BLOCKS = 4

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rllib_arpo.envs.validation import DataError
+from rllib_arpo.envs.errors import DataError
 
 __all__ = ["TEST", "TRAIN", "DataError", "Question", "Shot", "ShotCall", "Task", "epoch_and_position", "permutation"]
 

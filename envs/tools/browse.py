@@ -7,14 +7,19 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from rllib_arpo.envs.cache import ResultCache
-from rllib_arpo.envs.tools.tool import Tool, ToolError, ToolResult
-
-if TYPE_CHECKING:
-    from rllib_arpo.envs.web.addresses import AddressRule
-    from rllib_arpo.envs.web.readable import Page
+from rllib_arpo.envs.chat_client import ChatClient, read_chat_client
+from rllib_arpo.envs.errors import ToolError
+from rllib_arpo.envs.tools.tool import Tool, ToolResult
+from rllib_arpo.envs.web.addresses import AddressRule, system_resolve
+from rllib_arpo.envs.web.fetch import Fetcher
+from rllib_arpo.envs.web.readable import Page, is_html, page_of, page_of_html
+from rllib_arpo.envs.web.readers import prepare_readers
+from rllib_arpo.envs.web.render import RenderSettings, prepare_browser, render
+from rllib_arpo.envs.web.robots import robots_check
+from rllib_arpo.envs.web.summarise import summarise
 
 USER_AGENT = "Mozilla/5.0 (compatible; rllib-arpo/0.1)"
 
@@ -79,12 +84,8 @@ class BrowseTool(Tool):
         _ = self._rule, self._client
 
     def prepare(self) -> None:
-        from rllib_arpo.envs.web.readers import prepare_readers
-
         prepare_readers()
         if self.render:
-            from rllib_arpo.envs.web.render import prepare_browser
-
             prepare_browser(self.chromium_sandbox)
 
     def text_argument(self, arguments: Mapping[str, Any]) -> str:
@@ -99,8 +100,6 @@ class BrowseTool(Tool):
         page = await self._page(str(self._rule.check_url(url)))
         if self._client is None:
             return ToolResult(page.shown())
-        from rllib_arpo.envs.web.summarise import summarise
-
         return ToolResult(page.shown(await summarise(page, question, self._client)))
 
     def _split(self, argument: str) -> tuple[str, str]:
@@ -116,8 +115,6 @@ class BrowseTool(Tool):
 
     async def _page(self, url: str) -> Page:
         """The page, from the cache where it is known."""
-        from rllib_arpo.envs.web.readable import Page
-
         if self._cache is None:
             return await self._open(url)
         # Pages of private addresses are kept for those who may open them.
@@ -130,18 +127,12 @@ class BrowseTool(Tool):
         return page
 
     async def _open(self, url: str) -> Page:
-        from rllib_arpo.envs.web.fetch import Fetcher
-        from rllib_arpo.envs.web.readable import is_html, page_of, page_of_html
-        from rllib_arpo.envs.web.robots import robots_check
-
         async with Fetcher(self._rule, self.user_agent, self.max_page_bytes, self.max_redirects) as fetcher:
             check = robots_check(fetcher) if self.robots else None
             fetched = await fetcher.fetch(url, before_request=check)
         fetched.raise_for_status()
         if not self.render or not is_html(fetched):
             return await page_of(fetched, self.links)
-        from rllib_arpo.envs.web.render import RenderSettings, render
-
         settings = RenderSettings(
             rule=self._rule,
             user_agent=self.user_agent,
@@ -155,14 +146,10 @@ class BrowseTool(Tool):
 
     @cached_property
     def _rule(self) -> AddressRule:
-        from rllib_arpo.envs.web.addresses import AddressRule, system_resolve
-
         return AddressRule(allow_private=self.allow_private, ports=self.ports, resolve=self.resolver or system_resolve)
 
     @cached_property
-    def _client(self):
-        from rllib_arpo.envs.chat_client import read_chat_client
-
+    def _client(self) -> ChatClient | None:
         return None if self.summary_model is None else read_chat_client(self.summary_model, "summary_model")
 
     @cached_property

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from rllib_arpo.core.tree import ToolStatus
+from rllib_arpo.envs.errors import BrokenToolError, ToolError
 from rllib_arpo.envs.tools.mcp_session import McpServer, McpSession, session_of
-from rllib_arpo.envs.tools.tool import BrokenToolError, Tool, ToolError, ToolResult, ToolSet
+from rllib_arpo.envs.tools.tool import Tool, ToolResult, ToolSet
 from rllib_arpo.envs.validation import check_known
 
 #: What can stand between "<" and ">" as a tag.

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
+from rllib_arpo.envs.errors import BrokenToolError, ToolError
 from rllib_arpo.envs.loop_thread import LoopThread, loop_thread
-from rllib_arpo.envs.tools.tool import BrokenToolError, ToolError
 
 #: Seconds in which a server that let a call time out must answer, or it counts as dead.
 ALIVE_TIMEOUT_S = 5.0

@@ -7,15 +7,14 @@ import re
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from rllib_arpo.core.tree import ToolStatus
+from rllib_arpo.envs.sandbox.backend import Backend, Limits
+from rllib_arpo.envs.sandbox.backends import BACKENDS
+from rllib_arpo.envs.sandbox.fork_server import WorkerReply
 from rllib_arpo.envs.tools.tool import Tool, ToolResult
 from rllib_arpo.envs.validation import check_known
-
-if TYPE_CHECKING:
-    from rllib_arpo.envs.sandbox.backend import Backend
-    from rllib_arpo.envs.sandbox.fork_server import WorkerReply
 
 _FENCE = re.compile(r"```(?:python|py)?\s*\n(.*?)\n?\s*```", re.DOTALL)
 _LOST = "The session was lost: an earlier call of it could not be repeated. The next call starts anew."
@@ -93,8 +92,6 @@ class PythonTool(Tool):
         return list(state)
 
     async def __call__(self, argument: str, state: list[str] | None) -> ToolResult:
-        from rllib_arpo.envs.sandbox.backend import Limits
-
         code = program(argument)
         history = state if self.session and state is not None else []
         limits = Limits(self.time_limit_s, self.memory_mb, self.disk_mb)
@@ -121,8 +118,6 @@ class PythonTool(Tool):
         return ToolResult(_lines(output, note), ToolStatus.ERROR)
 
     def _backend(self) -> Backend:
-        from rllib_arpo.envs.sandbox.backends import BACKENDS
-
         check_known([self.backend], BACKENDS, "back-end of the python tool")
         known = {f.name for f in dataclasses.fields(BACKENDS[self.backend])}
         if self.backend == "local":

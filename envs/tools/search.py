@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rllib_arpo.envs.cache import ResultCache, read_json
+from rllib_arpo.envs.errors import DataError, ToolError
 from rllib_arpo.envs.per_loop import PerLoop
 from rllib_arpo.envs.retrieval import web
 from rllib_arpo.envs.retrieval.documents import Document
 from rllib_arpo.envs.retrieval.index import SearchIndex
 from rllib_arpo.envs.retrieval.local import LocalSource
-from rllib_arpo.envs.tools.tool import Tool, ToolError, ToolResult
-from rllib_arpo.envs.validation import DataError, check_known
+from rllib_arpo.envs.tools.tool import Tool, ToolResult
+from rllib_arpo.envs.validation import check_known
 
 NOTHING_FOUND = "Nothing found."
 #: Longer queries are refused.

@@ -12,29 +12,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rllib_arpo.core.tree import ToolStatus
+from rllib_arpo.envs.errors import ToolError, TransientToolError
 from rllib_arpo.envs.per_loop import PerLoop
 
 #: Seconds before the first repetition of a failed call, and the longest wait (doubled every time, drawn at random).
 RETRY_WAIT_S, MAX_RETRY_WAIT_S = 0.5, 10.0
 #: Longer texts than this many characters a token are cut before they are tokenised.
 _MAX_CHARS_PER_TOKEN = 20
-
-
-class ToolError(Exception):
-    """The call failed; the message becomes the observation, with `ToolStatus.ERROR`."""
-
-
-class TransientToolError(ToolError):
-    """The call failed for a reason that may be gone soon (a busy server, a lost connection): it may be repeated."""
-
-
-def is_transient(status: int) -> bool:
-    """Whether the same HTTP request may succeed later: too slow, too early, too many requests, the server's errors."""
-    return status in (408, 425, 429) or status >= 500
-
-
-class BrokenToolError(Exception):
-    """The tool itself is broken and could not be brought back: the trajectory ends with `StopReason.BROKEN_TOOL`."""
 
 
 @dataclass(frozen=True, slots=True)

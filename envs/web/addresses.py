@@ -12,7 +12,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 
 import httpx
 
-from rllib_arpo.envs.tools.tool import ToolError, TransientToolError
+from rllib_arpo.envs.errors import ToolError, TransientToolError
 
 Address = IPv4Address | IPv6Address
 

@@ -8,7 +8,7 @@ import re
 import zlib
 from collections.abc import Iterator
 
-from rllib_arpo.envs.tools.tool import ToolError
+from rllib_arpo.envs.errors import ToolError
 
 #: Brotli and Zstandard are not asked for: zlib alone can stop in the middle of a block.
 ACCEPTED_ENCODINGS = "gzip, deflate"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import httpx
 
-from rllib_arpo.envs.tools.tool import ToolError, TransientToolError, is_transient
+from rllib_arpo.envs.errors import ToolError, TransientToolError, is_transient
 from rllib_arpo.envs.web.addresses import AddressRule
 from rllib_arpo.envs.web.encodings import ACCEPTED_ENCODINGS, Decoder, too_large
 

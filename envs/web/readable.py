@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
-from rllib_arpo.envs.tools.tool import ToolError
+from rllib_arpo.envs.errors import ToolError
 from rllib_arpo.envs.web.encodings import text_of
 from rllib_arpo.envs.web.fetch import Fetched
 from rllib_arpo.envs.web.readers import ask_reader

@@ -11,8 +11,8 @@ from asyncio.subprocess import DEVNULL, PIPE, Process
 from pathlib import Path
 from typing import Any
 
+from rllib_arpo.envs.errors import BrokenToolError, ToolError
 from rllib_arpo.envs.loop_thread import LoopThread, loop_thread
-from rllib_arpo.envs.tools.tool import BrokenToolError, ToolError
 
 #: Seconds that one page may take; most take milliseconds.
 TIME_LIMIT_S = 10.0

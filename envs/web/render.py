@@ -15,8 +15,8 @@ import shutil
 from dataclasses import dataclass
 from typing import Any
 
+from rllib_arpo.envs.errors import BrokenToolError, ToolError
 from rllib_arpo.envs.loop_thread import LoopThread, loop_thread
-from rllib_arpo.envs.tools.tool import BrokenToolError, ToolError
 from rllib_arpo.envs.web.addresses import AddressRule
 from rllib_arpo.envs.web.fetch import Fetched, Fetcher
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import httpx
 
-from rllib_arpo.envs.tools.tool import ToolError
+from rllib_arpo.envs.errors import ToolError
 from rllib_arpo.envs.web.encodings import text_of
 from rllib_arpo.envs.web.fetch import Fetcher
 from rllib_arpo.envs.web.readers import ask_reader

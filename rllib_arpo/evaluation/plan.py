@@ -11,11 +11,12 @@ from typing import Any
 
 from rllib_arpo.core.branching import BranchingParams
 from rllib_arpo.envs.env_config import read_env_config
+from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.forkable_env import OPTION_QUESTION
 from rllib_arpo.envs.tasks import TASKS
 from rllib_arpo.envs.tasks.task import TEST
 from rllib_arpo.envs.tool_env import ToolEnv
-from rllib_arpo.envs.validation import DataError, check_known
+from rllib_arpo.envs.validation import check_known
 from rllib_arpo.evaluation.models import Model, fingerprint
 from rllib_arpo.rollout.settings import RolloutSettings
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 import pytest
 
 from rllib_arpo.envs.cache import ResultCache, _use_write_ahead_log, main
-from rllib_arpo.envs.validation import DataError
+from rllib_arpo.envs.errors import DataError
 from tests.helpers.processes import as_ordinary_user
 
 

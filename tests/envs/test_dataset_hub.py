@@ -1,7 +1,7 @@
 import pytest
 
+from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.tasks import DatasetTask
-from rllib_arpo.envs.tasks.task import DataError
 from tests.helpers.parquet import parquet
 
 datasets = pytest.importorskip("datasets", reason="The datasets library is not installed.")

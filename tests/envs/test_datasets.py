@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.tasks import TASKS, DatasetTask, rows
 from rllib_arpo.envs.tasks.specs import SPECS
-from rllib_arpo.envs.tasks.task import DataError
 from tests.helpers.parquet import parquet, row
 
 BOXED = "Then \\boxed{1}. So it is $\\boxed{\\frac{1}{\\{2\\}}}$."

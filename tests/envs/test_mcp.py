@@ -19,10 +19,11 @@ import pytest
 from rllib_arpo.core.tree import StopReason, ToolStatus
 from rllib_arpo.engine.engine import EngineConfig
 from rllib_arpo.engine.scripted_engine import ScriptedEngine, ScriptedReply
+from rllib_arpo.envs.errors import BrokenToolError, ToolError
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.tools.mcp import McpTools
 from rllib_arpo.envs.tools.mcp_session import McpServer
-from rllib_arpo.envs.tools.tool import BrokenToolError, Tool, ToolError, ToolResult, run_tool
+from rllib_arpo.envs.tools.tool import Tool, ToolResult, run_tool
 from rllib_arpo.rollout.engine_loop import EngineLoop
 from rllib_arpo.rollout.tree_sampler import TreeSampler
 from tests.helpers.models import byte_tokenizer

@@ -5,10 +5,11 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.registry import validate_env_config
 from rllib_arpo.envs.tasks.dataset import DatasetTask
 from rllib_arpo.envs.tasks.rows import load_block
-from rllib_arpo.envs.tasks.task import DataError, permutation
+from rllib_arpo.envs.tasks.task import permutation
 
 SIZES = (4, 4, 2)
 

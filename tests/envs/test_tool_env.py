@@ -8,11 +8,11 @@ from ray.rllib.env.env_context import EnvContext
 from ray.rllib.utils.pre_checks.env import check_multiagent_environments
 
 from rllib_arpo.core.tree import StopReason, ToolStatus
+from rllib_arpo.envs.errors import BrokenToolError, DataError
 from rllib_arpo.envs.forkable_env import INFO_STEP, OPTION_NUM_ROOTS, OPTION_QUESTION
 from rllib_arpo.envs.registry import make_env
-from rllib_arpo.envs.tasks.task import DataError
 from rllib_arpo.envs.tools import TOOLS
-from rllib_arpo.envs.tools.tool import BrokenToolError, Tool, ToolResult
+from rllib_arpo.envs.tools.tool import Tool, ToolResult
 from tests.helpers.parquet import parquet, row
 
 

@@ -5,7 +5,8 @@ from typing import ClassVar
 import pytest
 
 from rllib_arpo.core.tree import ToolStatus
-from rllib_arpo.envs.tools.tool import Tool, ToolError, ToolResult, cut, run_tool
+from rllib_arpo.envs.errors import ToolError
+from rllib_arpo.envs.tools.tool import Tool, ToolResult, cut, run_tool
 from tests.helpers.models import byte_tokenizer
 
 OK, ERROR, TIMEOUT = ToolStatus.OK, ToolStatus.ERROR, ToolStatus.TIMEOUT

@@ -14,13 +14,13 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.retrieval import documents
 from rllib_arpo.envs.retrieval.build_index import build_folder, main
 from rllib_arpo.envs.retrieval.documents import ReadOptions, read_documents
 from rllib_arpo.envs.retrieval.index import build_in_memory, open_folder, read_info
 from rllib_arpo.envs.tools.search import SearchTool
 from rllib_arpo.envs.tools.tool import ToolResult, run_tool
-from rllib_arpo.envs.validation import DataError
 from tests.helpers.processes import as_ordinary_user
 
 CITIES = [("Vienna", "Capital of Austria, on the Danube."), ("Rome", "Capital of Italy."), ("Linz", "On the Danube.")]

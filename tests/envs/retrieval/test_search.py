@@ -7,9 +7,9 @@ import pytest
 
 from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.cache import ResultCache
+from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.tools.search import SearchTool, as_pages
 from rllib_arpo.envs.tools.tool import Tool, ToolResult, run_tool
-from rllib_arpo.envs.validation import DataError
 
 PAIRS = [(a, n) for a in ("brass", "oak") for n in ("lamp", "chair")]
 DOCUMENTS = [{"title": f"{a} {n}", "text": str(i)} for i, (a, n) in enumerate(PAIRS)]

@@ -4,8 +4,9 @@ import pickle
 import pytest
 
 from rllib_arpo.core.tree import ToolStatus
+from rllib_arpo.envs.errors import TransientToolError
 from rllib_arpo.envs.tools.search import SearchTool
-from rllib_arpo.envs.tools.tool import ToolResult, TransientToolError, run_tool
+from rllib_arpo.envs.tools.tool import ToolResult, run_tool
 from tests.envs.retrieval.fake_engines import Reply, serve
 
 KEY = "secret-key-of-a-user"

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from rllib_arpo.envs.errors import BrokenToolError
 from rllib_arpo.envs.sandbox.fork_server import ForkServer, WorkerReply
-from rllib_arpo.envs.tools.tool import BrokenToolError
 from rllib_arpo.envs.tools.worker import shared_worker
 from tests.envs.sandbox.campaign import descendants, settled
 

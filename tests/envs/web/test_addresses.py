@@ -5,7 +5,7 @@ from ipaddress import ip_address
 import httpx
 import pytest
 
-from rllib_arpo.envs.tools.tool import ToolError, TransientToolError
+from rllib_arpo.envs.errors import ToolError, TransientToolError
 from rllib_arpo.envs.web.addresses import AddressRule, is_own, is_public
 
 

@@ -9,8 +9,9 @@ import ssl
 import pytest
 
 from rllib_arpo.core.tree import ToolStatus
+from rllib_arpo.envs.errors import ToolError
 from rllib_arpo.envs.tools.browse import BrowseTool
-from rllib_arpo.envs.tools.tool import ToolError, ToolResult, run_tool
+from rllib_arpo.envs.tools.tool import ToolResult, run_tool
 from rllib_arpo.envs.web import fetch
 from rllib_arpo.envs.web.addresses import system_resolve
 

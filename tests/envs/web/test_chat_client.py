@@ -4,7 +4,7 @@ import json
 import pytest
 
 from rllib_arpo.envs.chat_client import ChatClient, read_chat_client
-from rllib_arpo.envs.tools.tool import ToolError, TransientToolError
+from rllib_arpo.envs.errors import ToolError, TransientToolError
 
 QUESTION = [{"role": "user", "content": "7 * 12?"}]
 

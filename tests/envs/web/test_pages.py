@@ -8,8 +8,9 @@ import time
 import pytest
 
 from rllib_arpo.core.tree import ToolStatus
+from rllib_arpo.envs.errors import ToolError
 from rllib_arpo.envs.tools.browse import BrowseTool
-from rllib_arpo.envs.tools.tool import ToolError, ToolResult, run_tool
+from rllib_arpo.envs.tools.tool import ToolResult, run_tool
 from rllib_arpo.envs.web import readers
 from rllib_arpo.envs.web.encodings import Decoder, text_of
 from rllib_arpo.envs.web.readers import ask_reader

@@ -1,0 +1,28 @@
+import asyncio
+import gc
+import weakref
+
+from rllib_arpo.envs.per_loop import PerLoop
+
+
+class Client:
+    """Refers to its loop, as clients with open connections do."""
+
+    def __init__(self):
+        self.loop = asyncio.get_running_loop()
+
+
+async def twice(clients: PerLoop[Client]) -> list[Client]:
+    return [clients.get(), clients.get()]
+
+
+def test_one_value_for_every_loop_and_none_for_closed_ones():
+    clients = PerLoop(Client)
+    first, again = asyncio.run(twice(clients))
+    assert first is again
+    gone = weakref.ref(first)
+    del first, again
+    second, _ = asyncio.run(twice(clients))
+    gc.collect()
+    assert gone() is None
+    assert second is not None
