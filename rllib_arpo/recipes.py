@@ -8,7 +8,8 @@ only if it ran.
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from ray.rllib.examples.utils import add_rllib_example_script_args, run_rllib_example_script_experiment
 from ray.rllib.utils import force_list
@@ -43,22 +44,33 @@ def gpu_recipe_parser(num_learners: int, num_env_runners: int) -> argparse.Argum
     )
     parser.add_argument("--model", required=True, help="folder of the cold-started model (rllib_arpo.cold_start)")
     parser.add_argument("--data", required=True, help="questions: a .parquet file like the authors' train_10k.parquet")
-    parser.add_argument("--documents", required=True, help="what `search` searches: a .jsonl or .parquet file")
+    parser.add_argument("--index", help="what `search` searches: a folder of rllib_arpo.envs.retrieval.build_index")
+    parser.add_argument("--search-backend", default="local", help="or the web: searxng, brave, serper or tavily")
+    parser.add_argument("--search-url", help="server of the web back-end, where it has no public one (searxng)")
+    parser.add_argument("--cache", help="known searches: a .json file {query: result}, or a .sqlite file that grows")
     parser.add_argument("--eval-data", help="held-out questions in the same layout, asked every 10 iterations")
     parser.add_argument("--num-gpus-per-env-runner", type=float, default=1.0, help="a fraction shares the GPU")
     return parser
 
 
 def authors_config(
-    args: argparse.Namespace, *, max_prompt_tokens: int, max_response_tokens: int, max_tool_calls: int
+    args: argparse.Namespace,
+    *,
+    max_prompt_tokens: int,
+    max_response_tokens: int,
+    max_tool_calls: int,
+    more_tools: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> ARPOConfig:
     """The authors' settings for models up to 8B.
 
     Args:
         args: of a `gpu_recipe_parser`.
         max_prompt_tokens, max_response_tokens, max_tool_calls: per trajectory; they differ between the authors' tasks.
+        more_tools: beside `search` and `python`.
     """
-    tools = {"search": {"documents": args.documents}, "python": {}}
+    search = {"backend": args.search_backend, "index": args.index, "base_url": args.search_url, "cache": args.cache}
+    tools = {"search": {key: value for key, value in search.items() if value is not None}, "python": {}}
+    tools |= more_tools or {}
     config = (
         ARPOConfig()
         .environment(
@@ -88,6 +100,7 @@ def authors_config(
             clip_low=0.2,
             clip_high=0.2,
             kl_coeff=0.0,
+            sharding="fsdp2" if args.num_learners > 1 else "none",
         )
         .env_runners(
             num_env_runners=args.num_env_runners,

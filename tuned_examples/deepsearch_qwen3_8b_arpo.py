@@ -3,12 +3,14 @@
 Starts from a cold-started Qwen3-8B: fine-tune it on tool-use transcripts first.
 
     python -m rllib_arpo.cold_start --model Qwen/Qwen3-8B --data transcripts.jsonl --max-length 12000 --output qwen3
-    python tuned_examples/deepsearch_qwen3_8b_arpo.py --model qwen3 --data train_10k.parquet --documents wiki.jsonl
+    python tuned_examples/deepsearch_qwen3_8b_arpo.py --model qwen3 --data train_10k.parquet \\
+        --search-backend serper --cache searches.sqlite
 
-The authors search the web and open its pages; here `search` looks into local documents.
+As the authors do, it searches the web (Serper's key is in the environment variable SERPER_API_KEY) and opens pages.
+With `--index` in place of the back-end it searches local documents.
 
-Hardware: 8 GPUs of 180 GB, four learners and four engines. A learner holds 16 bytes a parameter (fp32 weights,
-gradients and two Adam moments): 131 GB, and bf16 copies of the weights in a pass: 16 GB. Learners do not shard models.
+Hardware: 8 GPUs of 80 GB, four learners and four engines. Training holds 16 bytes a parameter (fp32 weights, gradients
+and two Adam moments): 131 GB, of which FSDP2 gives each learner a quarter.
 
 Stops at a mean reward of 0.6 per trajectory or after 156 iterations, two epochs of train_10k.
 Result: not measured, needs 8 GPUs.
@@ -23,7 +25,9 @@ parser = gpu_recipe_parser(num_learners=4, num_env_runners=4)
 
 
 def make_config(args: argparse.Namespace) -> ARPOConfig:
-    config = authors_config(args, max_prompt_tokens=2000, max_response_tokens=10000, max_tool_calls=6)
+    config = authors_config(
+        args, max_prompt_tokens=2000, max_response_tokens=10000, max_tool_calls=6, more_tools={"browse": {}}
+    )
     # Six searches and 10,000 tokens take longer than a question of the reasoning task.
     return config.adaptive_rollout(question_deadline_s=1800)
 

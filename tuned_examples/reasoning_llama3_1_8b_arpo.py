@@ -3,10 +3,10 @@
 Starts from a cold-started Llama-3.1-8B-Instruct: fine-tune it on tool-use transcripts first.
 
     python -m rllib_arpo.cold_start --model meta-llama/Llama-3.1-8B-Instruct --data transcripts.jsonl --output llama8b
-    python tuned_examples/reasoning_llama3_1_8b_arpo.py --model llama8b --data train_10k.parquet --documents wiki.jsonl
+    python tuned_examples/reasoning_llama3_1_8b_arpo.py --model llama8b --data train_10k.parquet --index wiki.index
 
-Hardware: 8 GPUs of 180 GB, four learners and four engines. A learner holds 16 bytes a parameter (fp32 weights,
-gradients and two Adam moments): 128 GB, and bf16 copies of the weights in a pass: 16 GB. Learners do not shard models.
+Hardware: 8 GPUs of 80 GB, four learners and four engines. Training holds 16 bytes a parameter (fp32 weights, gradients
+and two Adam moments): 128 GB, of which FSDP2 gives each learner a quarter.
 
 Stops at a mean reward of 0.6 per trajectory or after 156 iterations, two epochs of train_10k.
 Result: not measured, needs 8 GPUs.

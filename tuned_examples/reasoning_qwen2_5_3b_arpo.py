@@ -3,10 +3,11 @@
 Starts from a cold-started Qwen2.5-3B-Instruct: fine-tune it on tool-use transcripts first.
 
     python -m rllib_arpo.cold_start --model Qwen/Qwen2.5-3B-Instruct --data transcripts.jsonl --output qwen3b
-    python tuned_examples/reasoning_qwen2_5_3b_arpo.py --model qwen3b --data train_10k.parquet --documents wiki.jsonl
+    python tuned_examples/reasoning_qwen2_5_3b_arpo.py --model qwen3b --data train_10k.parquet --index wiki.index
 
-Hardware: 8 GPUs of 80 GB, four learners and four engines. A learner holds 16 bytes a parameter (fp32 weights, gradients
-and two Adam moments): 49 GB. On one GPU of 80 GB engine and learner share it (slow; for trying things out):
+Hardware: 8 GPUs of 40 GB, four learners and four engines. Training holds 16 bytes a parameter (fp32 weights, gradients
+and two Adam moments): 49 GB, of which FSDP2 gives each learner a quarter. On one GPU of 80 GB
+engine and learner share it (slow; for trying things out):
 
     --num-learners 0 --num-gpus-per-learner 0.75 --num-env-runners 1 --num-gpus-per-env-runner 0.25
 

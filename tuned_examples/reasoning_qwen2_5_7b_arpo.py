@@ -3,10 +3,10 @@
 Starts from a cold-started Qwen2.5-7B-Instruct: fine-tune it on tool-use transcripts first.
 
     python -m rllib_arpo.cold_start --model Qwen/Qwen2.5-7B-Instruct --data transcripts.jsonl --output qwen7b
-    python tuned_examples/reasoning_qwen2_5_7b_arpo.py --model qwen7b --data train_10k.parquet --documents wiki.jsonl
+    python tuned_examples/reasoning_qwen2_5_7b_arpo.py --model qwen7b --data train_10k.parquet --index wiki.index
 
-Hardware: 8 GPUs of 141 GB, four learners and four engines. A learner holds 16 bytes a parameter (fp32 weights,
-gradients and two Adam moments): 122 GB. Learners do not shard the model, so GPUs of 80 GB are too small.
+Hardware: 8 GPUs of 80 GB, four learners and four engines. Training holds 16 bytes a parameter (fp32 weights, gradients
+and two Adam moments): 122 GB, of which FSDP2 gives each learner a quarter.
 
 Stops at a mean reward of 0.6 per trajectory or after 156 iterations, two epochs of train_10k.
 Result: not measured, needs 8 GPUs.

@@ -9,6 +9,7 @@ import pytest
 import ray
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
+from rllib_arpo.envs.retrieval import build_index
 from tests.helpers.models import byte_tokenizer, tiny_model
 
 LLAMA3_TEMPLATE = (
@@ -48,7 +49,8 @@ def data(tmp_path_factory):
     }
     pq.write_table(pa.Table.from_pylist([row, row]), folder / "train.parquet")
     (folder / "documents.jsonl").write_text(json.dumps({"title": "Six", "text": "A number."}) + "\n")
-    return ["--data", str(folder / "train.parquet"), "--documents", str(folder / "documents.jsonl")]
+    build_index.main(["--output", str(folder / "index"), str(folder / "documents.jsonl")])
+    return ["--data", str(folder / "train.parquet"), "--index", str(folder / "index")]
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +103,7 @@ def test_a_recipe_has_the_authors_settings_and_is_valid(name, data, model):
         "loss_aggregation": "token_mean",
         "temperature": 1.0,
         "num_learners": 4,
+        "sharding": "fsdp2",
         "num_gpus_per_learner": 1.0,
         "num_env_runners": 4,
         "num_gpus_per_env_runner": 1.0,
@@ -120,7 +123,7 @@ def test_a_recipe_asks_its_questions_in_the_models_own_chat_format(name, data, m
     observations, _ = env.reset(options={"question": 0})
     prompt = AutoTokenizer.from_pretrained(config.model_name_or_path).decode(observations["0"])
     assert prompt.endswith("What is 6 * 7?" + RECIPES[name][2])
-    assert sorted(env.tools) == ["python", "search"]
+    assert sorted(env.tools) == ["browse", "python", "search"][name != "deepsearch_qwen3_8b_arpo" :]
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -129,6 +132,19 @@ def test_a_recipe_says_where_it_starts_what_it_needs_and_that_it_is_not_measured
     assert "python -m rllib_arpo.cold_start --model " in text
     assert "Hardware: 8 GPUs of " in text
     assert "Result: not measured, needs 8 GPUs." in text
+
+
+def test_search_may_be_the_web_with_a_cache(data, model, monkeypatch, tmp_path):
+    monkeypatch.setenv("SERPER_API_KEY", "key")
+    recipe = importlib.import_module("tuned_examples.deepsearch_qwen3_8b_arpo")
+    argv = ["--model", model("qwen3", QWEN3_TEMPLATE), *data[:2], "--search-backend", "serper"]
+    config = recipe.make_config(recipe.parser.parse_args([*argv, "--cache", str(tmp_path / "searches.sqlite")]))
+    config.validate()
+    assert config.env_config["tools"] == {
+        "search": {"backend": "serper", "cache": str(tmp_path / "searches.sqlite")},
+        "python": {},
+        "browse": {},
+    }
 
 
 def test_held_out_questions_are_evaluated_in_fixed_order(data, model):
@@ -147,7 +163,7 @@ def test_held_out_questions_are_evaluated_in_fixed_order(data, model):
 def test_a_missing_argument_is_named(capsys):
     recipe = importlib.import_module("tuned_examples.deepsearch_qwen3_8b_arpo")
     with pytest.raises(SystemExit):
-        recipe.parser.parse_args(["--model", "m", "--documents", "d.jsonl"])
+        recipe.parser.parse_args(["--model", "m", "--index", "d.index"])
     assert capsys.readouterr().err.splitlines()[-1].endswith("error: the following arguments are required: --data")
 
 
@@ -168,7 +184,7 @@ def test_a_recipe_runs_one_small_iteration(data, model, local_ray):
     replies = [tokenizer("<think> so </think>" + reply)["input_ids"] for reply in replies]
     config.language_model(engine="scripted", engine_kwargs={"replies": replies}, dtype="float32")
     config.adaptive_rollout(num_rollouts=4, num_initial_rollouts=2)
-    config.training(questions_per_batch=2, questions_per_minibatch=1, lr=1e-3)
+    config.training(questions_per_batch=2, questions_per_minibatch=1, lr=1e-3, sharding="none")
     config.env_runners(num_env_runners=0, num_gpus_per_env_runner=0, num_envs_per_env_runner=2)
     config.learners(num_learners=0, num_gpus_per_learner=0)
     algo = config.build_algo()
