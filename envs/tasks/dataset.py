@@ -116,6 +116,9 @@ class DatasetTask(Task):
         question_id = f"{self._stem(block.source)}/{row_number}{f' ({own_id})' if own_id is not None else ''}"
         return Question(question_id, tuple(messages), answers, ability, place, shots)
 
+    def inputs(self) -> Mapping[str, str]:
+        return {source.name: source.mark() for source in self._sources}
+
     def locate(self, number: int) -> tuple[Block, int]:
         """The block of question `number`, and the row in it."""
         blocks = self._blocks

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rllib_arpo.engine.checkpoint_names import causal_lm_config
+from rllib_arpo.envs.fingerprint import fingerprint
 from rllib_arpo.export import MODULE, export_model
 from rllib_arpo.models import smollm2_135m_instruct
 
@@ -23,8 +23,6 @@ EMBEDDED: dict[str, Callable[[], str]] = {
 #: Files that make a model what it is.
 _MODEL_FILES = ("*.safetensors", "*.bin", "*.gguf", "config.json", "tokenizer*", "chat_template*", "adapter_*.json")
 _EXPORTED = "exported-"
-#: Of longer files the beginning and the end are read.
-_WHOLE_FILE_BYTES, _PART_BYTES = 64 << 20, 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,22 +74,6 @@ def short_labels(names: Sequence[str]) -> dict[str, str]:
             (c for c in candidates if not any(other == c or other.endswith(f"/{c}") for other in others)), name
         )
     return labels
-
-
-def fingerprint(files: Iterable[Path]) -> str:
-    """A hash of names, sizes and contents; of files over 64 MiB the first and the last MiB are read."""
-    digest = hashlib.sha256()
-    for file in sorted(set(files)):
-        size = file.stat().st_size
-        digest.update(f"{file.name} {size}\n".encode())
-        with file.open("rb") as stream:
-            if size <= _WHOLE_FILE_BYTES:
-                digest.update(stream.read())
-            else:
-                digest.update(stream.read(_PART_BYTES))
-                stream.seek(size - _PART_BYTES)
-                digest.update(stream.read())
-    return digest.hexdigest()[:16]
 
 
 def _canonical(name: str) -> str:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from rllib_arpo.core.branching import BranchingParams
@@ -17,7 +15,7 @@ from rllib_arpo.envs.tasks import TASKS
 from rllib_arpo.envs.tasks.task import TEST
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.validation import check_known
-from rllib_arpo.evaluation.models import Model, fingerprint
+from rllib_arpo.evaluation.models import Model
 from rllib_arpo.rollout.settings import RolloutSettings
 
 TOOLS, DIRECT = "tools", "direct"
@@ -112,7 +110,10 @@ class Row:
     def settings(self) -> dict[str, Any]:
         """What the row's results depend on beside the shared settings."""
         own = {key: value for key, value in self.env_config.items() if key != "model_name_or_path"}
-        return {"model_fingerprint": self.model.fingerprint, "env_config": own, "data": _fingerprints(own)}
+        data = dict(self.first_env.task.inputs())
+        for tool in self.first_env.tools.values():
+            data |= tool.inputs()
+        return {"model_fingerprint": self.model.fingerprint, "env_config": own, "data": data}
 
     def rollout_settings(self, settings: EvaluationSettings) -> RolloutSettings:
         """Of the training's sampler: without forks, no entropies, a seed for every request."""
@@ -190,13 +191,3 @@ def _make_row(model: Model, style: str, task: str, own: Mapping[str, Any], setti
     for number in numbers:
         env.reset(options={OPTION_QUESTION: number})
     return Row(model, style, task, env_config, numbers, env)
-
-
-def _fingerprints(value: Any) -> dict[str, str]:
-    """path -> hash of every file that an `env_config` names, wherever it stands."""
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    if isinstance(value, list | tuple):
-        return {path: mark for item in value for path, mark in _fingerprints(item).items()}
-    is_file = isinstance(value, str | os.PathLike) and len(str(value)) < 4096 and Path(value).is_file()
-    return {str(value): fingerprint([Path(value)])} if is_file else {}
