@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 
 import pytest
 
@@ -79,7 +80,9 @@ def test_the_cache_of_a_web_search_may_grow(command, asked, tmp_path):
         search = {"backend": "searxng", "base_url": engine.url, "cache": str(cache)}
         line = command(SEARCH, ANSWER, tools={"search": search})
         assert evaluate.main(line) == 130
-        assert cache.is_file()
+        # As at the end of a process: sqlite's log is merged into the file.
+        sqlite3.connect(cache).execute("PRAGMA wal_checkpoint")
+        assert b"It is red." in cache.read_bytes()
         assert evaluate.main(line) == 0
     assert len(engine.requests) == 1
     assert asked == [0, 1, 2, 3]
