@@ -10,7 +10,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from rllib_arpo.core.tree import StopReason, ToolCall, ToolStatus
+from rllib_arpo.core.tree import TRUNCATED_STOP_REASONS, StopReason, ToolCall, ToolStatus
 from rllib_arpo.envs.env_config import read_env_config
 from rllib_arpo.envs.errors import BrokenToolError, DataError, ToolError
 from rllib_arpo.envs.forkable_env import (
@@ -27,11 +27,6 @@ from rllib_arpo.envs.protocols.protocol import Answer, CallRequest, Nothing, Pro
 from rllib_arpo.envs.rewards import FinishedPath, Score
 from rllib_arpo.envs.tasks.task import TEST, Question
 from rllib_arpo.envs.tools.tool import Tool, ToolResult, cut, run_tool
-
-#: Key of `reset`'s info dicts: the `Question`.
-INFO_QUESTION = "question"
-#: Endings that RLlib calls truncations.
-_TRUNCATIONS = frozenset({StopReason.TOKEN_LIMIT, StopReason.TOOL_CALL_LIMIT})
 
 
 class ToolEnv(ForkableMultiAgentEnv):
@@ -107,7 +102,7 @@ class ToolEnv(ForkableMultiAgentEnv):
         self._prompt = build_prompt(self.chat, self.protocol, self.question, self.config.max_context_tokens)
         self._paths, self.agents, self._just_ended = {}, [], frozenset()
         observations = {str(i): self.add_agent(str(i)) for i in range(options.get(OPTION_NUM_ROOTS, 1))}
-        info = {"question_id": self.question.question_id, INFO_QUESTION: self.question}
+        info = {"question_id": self.question.question_id}
         return observations, {agent: dict(info) for agent in observations}
 
     def add_agent(self, agent_id: str) -> np.ndarray:
@@ -173,7 +168,7 @@ class ToolEnv(ForkableMultiAgentEnv):
         except BrokenToolError:
             reason = StopReason.BROKEN_TOOL
         info = StepInfo(call, reason, score.accuracy, format_valid)
-        truncated = reason in _TRUNCATIONS
+        truncated = reason in TRUNCATED_STOP_REASONS
         return np.zeros(0, np.int32), score.reward, not truncated, truncated, {INFO_STEP: info}
 
     def _start_agent(self, agent_id: str, path: PathState) -> None:

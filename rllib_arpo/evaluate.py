@@ -4,8 +4,9 @@
 
 Prints a table with a bootstrap interval for every figure, and writes into the folder --output: `transcripts.parquet`
 (every turn of every sample), `summary.json` and `results.sqlite`, where each question lies as soon as it has ended: the
-same command again goes on where a killed one stopped. `--compare CHECKPOINT` adds the paired difference to the first
-model, `--baselines direct,tools` the first model without tools and with tools.
+same command again goes on where a killed one stopped, and asks those questions again that a broken tool (a judge or a
+server that could not be reached, ...) or the engine ended. `--compare CHECKPOINT` adds the paired difference to the
+first model, `--baselines direct,tools` the first model without tools and with tools.
 """
 
 from __future__ import annotations

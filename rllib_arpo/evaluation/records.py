@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rllib_arpo.core.tree import MASKED_STOP_REASONS, StopReason, ToolStatus, Trajectory, Turn
+from rllib_arpo.core.tree import MASKED_STOP_REASONS, TRUNCATED_STOP_REASONS, ToolStatus, Trajectory, Turn
 from rllib_arpo.envs.prompts import turn_text
 from rllib_arpo.envs.protocols.protocol import Answer
 from rllib_arpo.envs.rewards import QA, exact_match, token_f1
@@ -14,9 +14,6 @@ from rllib_arpo.rollout.episodes import episode_to_tree
 from rllib_arpo.rollout.questions import SampledQuestion
 from rllib_arpo.rollout.seeds import request_seed
 from rllib_arpo.rollout.settings import RolloutSettings
-
-#: Endings by a limit of tokens or of tool calls.
-TRUNCATIONS = frozenset({StopReason.TOKEN_LIMIT, StopReason.TOOL_CALL_LIMIT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +127,7 @@ def _sample(
         tool_calls_failed=sum(call.status is not ToolStatus.OK for call in calls),
         response_tokens=sum(turn.num_tokens for turn in turns),
         stop_reason=str(trajectory.stop_reason),
-        truncated=trajectory.stop_reason in TRUNCATIONS,
+        truncated=trajectory.stop_reason in TRUNCATED_STOP_REASONS,
         masked=trajectory.stop_reason in MASKED_STOP_REASONS,
     )
 

@@ -86,7 +86,8 @@ def legend(reports: Sequence[TaskReport]) -> list[str]:
     unfinished = [e for report in reports for c in report.columns.values() if (e := c.get("masked")) and e.value]
     if unfinished:
         lines.append(
-            "Warning: some trajectories were not finished (deadline, broken tool, engine). They count as wrong."
+            "Warning: some trajectories were not finished (deadline, broken tool, engine). They count as wrong; the"
+            " same command asks those with a broken tool or engine again."
         )
     return lines
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from rllib_arpo.core.tree import OUTAGE_STOP_REASONS
 from rllib_arpo.evaluation.records import QuestionRecord, SampleRecord, TurnRecord
 
 DATABASE = "results.sqlite"
@@ -27,6 +28,11 @@ CREATE TABLE IF NOT EXISTS questions (
 );
 CREATE TABLE IF NOT EXISTS notes (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
+#: Of a question: a sample of it ended by an outage.
+_HAS_OUTAGE = f"""EXISTS (
+    SELECT 1 FROM json_each(record, '$.samples')
+    WHERE json_extract(value, '$.stop_reason') IN ({", ".join(f"'{reason}'" for reason in OUTAGE_STOP_REASONS)})
+)"""
 
 
 class SettingsError(ValueError):
@@ -89,18 +95,21 @@ class ResultStore:
             )
 
     def add(self, row: str, record: QuestionRecord, commit: str | None) -> None:
-        """Keeps a question; it is on the disk when this returns.
+        """Keeps a question; it is on the disk when this returns. One that an outage ended is replaced.
 
         Raises:
             sqlite3.IntegrityError: the row has this question already.
         """
         text = json.dumps(dataclasses.asdict(record), ensure_ascii=False)
         with self._connection:
+            replaced = f"DELETE FROM questions WHERE row = ? AND number = ? AND {_HAS_OUTAGE}"
+            self._connection.execute(replaced, (row, record.number))
             self._connection.execute("INSERT INTO questions VALUES (?, ?, ?, ?)", (row, record.number, text, commit))
 
     def numbers(self, row: str) -> set[int]:
-        """The questions that a row has."""
-        return {number for (number,) in self._connection.execute("SELECT number FROM questions WHERE row = ?", (row,))}
+        """The questions of a row that need not be asked again: all but those of which an outage ended a sample."""
+        query = f"SELECT number FROM questions WHERE row = ? AND NOT {_HAS_OUTAGE}"
+        return {number for (number,) in self._connection.execute(query, (row,))}
 
     def records(self, row: str) -> Iterator[tuple[QuestionRecord, str | None]]:
         """The questions of a row in the order of their numbers, each with the commit that evaluated it."""

@@ -13,6 +13,10 @@ import pyarrow.parquet as pq
 
 from rllib_arpo import evaluate
 from rllib_arpo.evaluation.store import DATABASE, ResultStore
+from tests.envs.rewards.judge_server import JudgeServer, honest
+from tests.helpers.models import byte_tokenizer
+from tests.helpers.parquet import parquet
+from tests.helpers.parquet import row as parquet_row
 
 NUM_QUESTIONS = 150
 CONFIG = json.dumps({"arithmetic": {"num_test_questions": NUM_QUESTIONS}})
@@ -78,3 +82,31 @@ def test_a_killed_evaluation_resumes_without_repeating_or_losing_a_question(argu
     asked.clear()
     assert evaluate.main(with_output) == 0
     assert asked == []
+
+
+def test_questions_that_a_broken_judge_ended_are_asked_again(arguments, tmp_path, capsys):
+    is_up = []
+    server = JudgeServer(lambda message: honest(message) if is_up else 400)
+    judge = {"base_url": server.base_url, "model": "m", "max_attempts": 1}
+    rows = [parquet_row(f"Question {i}?", "red") | {"ability": "qa"} for i in range(3)]
+    replies = [byte_tokenizer().encode("<answer> \\boxed{red} </answer>", add_special_tokens=False)]
+    command = arguments(
+        "--no-mlflow",
+        tasks="parquet",
+        engine_kwargs=json.dumps({"vocab_size": 259, "replies": replies}),
+        env_config=json.dumps({"parquet": {"tools": {}, "qa_metric": "judge", "judge": judge}}),
+        data=f"parquet={parquet(tmp_path / 'questions.parquet', rows)}",
+    )
+
+    def endings() -> list[tuple[str, bool]]:
+        found = pq.read_table(tmp_path / "out" / evaluate.TRANSCRIPTS).to_pylist()
+        return [(sample["stop_reason"], sample["right"]) for sample in found]
+
+    assert evaluate.main(command) == 0
+    assert endings() == [("broken_tool", False)] * 3
+    assert "Warning: some trajectories were not finished" in capsys.readouterr().out
+    is_up.append(True)
+    assert evaluate.main(command) == 0
+    assert endings() == [("answer", True)] * 3
+    assert "Warning" not in capsys.readouterr().out
+    server.close()

@@ -30,6 +30,23 @@ def test_a_question_is_kept_once(tmp_path):
         assert [record.samples[0].right for record, _ in store.records("row")] == [True]
 
 
+@pytest.mark.parametrize(
+    ("stop_reason", "asked_again"),
+    [("broken_tool", True), ("engine_failure", True), ("deadline", False), ("token_limit", False)],
+)
+def test_what_an_outage_ended_is_asked_again(tmp_path, stop_reason, asked_again):
+    broken = question(0, sample(), wrong(1, stop_reason=stop_reason))
+    with ResultStore(tmp_path) as store:
+        store.add("row", broken, "old")
+        store.add("row", question(1, sample(), sample(1)), "old")
+        assert store.numbers("row") == ({1} if asked_again else {0, 1})
+        assert next(store.records("row")) == (broken, "old")
+        if asked_again:
+            store.add("row", question(0, sample(), sample(1)), "new")
+            assert store.numbers("row") == {0, 1}
+            assert [commit for _, commit in store.records("row")] == ["new", "old"]
+
+
 def test_other_settings_are_refused_once_there_are_results(tmp_path):
     with ResultStore(tmp_path) as store:
         store.claim({"samples": 1, "seed": 0})
