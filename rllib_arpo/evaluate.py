@@ -17,6 +17,7 @@ import json
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,7 +29,7 @@ from rllib_arpo.evaluation.models import remove_exported, resolve_models
 from rllib_arpo.evaluation.plan import STYLES, EvaluationSettings, Row, check_tasks, make_rows
 from rllib_arpo.evaluation.report import print_report
 from rllib_arpo.evaluation.runner import ask, running_engine
-from rllib_arpo.evaluation.store import ResultStore
+from rllib_arpo.evaluation.store import ResultStore, SettingsError
 from rllib_arpo.evaluation.summary import SUMMARY, task_reports, write_summary
 from rllib_arpo.evaluation.transcripts import write_transcripts
 from rllib_arpo.logging.machine import commit
@@ -53,12 +54,14 @@ def evaluate(args: argparse.Namespace, argv: Sequence[str] | None = None) -> dic
         check_tasks(tasks, own, settings)
         store = ResultStore(args.output)
     with store:
-        with command_errors():
+        with command_errors((SettingsError,)):
             store.claim(dataclasses.asdict(settings))
-            models = resolve_models([*args.model, *args.compare], store.folder, settings.dtype)
-            rows = make_rows(models, baselines, tasks, own, settings)
+        models = resolve_models([*args.model, *args.compare], store.folder, settings.dtype)
+        rows = make_rows(models, baselines, tasks, own, settings)
+        with command_errors((SettingsError,)):
             for row in rows:
                 store.claim(row.settings(), row.name)
+        with command_errors():
             runs = _mlflow_runs(store) if args.mlflow else None
         for model in models:
             _answer([row for row in rows if row.model == model], store, settings, args)
@@ -205,6 +208,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--num-threads", type=positive, help="CPU threads of the engine; default: all")
     add("--questions-in-flight", type=positive, help=f"default: {TRAJECTORIES_IN_FLIGHT} trajectories' worth")
     add("--progress", choices=("bar", "lines", "off"), help="default: a bar on a terminal")
+    add("--traceback", action="store_true", help="of an error, also show where it came from")
     add("--no-mlflow", dest="mlflow", action="store_false", help="log no MLflow run")
     return parser
 
@@ -215,6 +219,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         evaluate(args, argv)
     except CommandError as error:
+        if args.traceback:
+            traceback.print_exc()
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

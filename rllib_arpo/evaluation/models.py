@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rllib_arpo.engine.checkpoint_names import causal_lm_config
 from rllib_arpo.envs.fingerprint import fingerprint
+from rllib_arpo.evaluation.errors import CommandError, command_errors
 from rllib_arpo.export import MODULE, export_model
 from rllib_arpo.models import smollm2_135m_instruct
 
@@ -50,7 +51,7 @@ def resolve_models(names: Sequence[str], folder: Path, dtype: str) -> list[Model
         dtype: of the exported weights.
 
     Raises:
-        ValueError: there is no such model.
+        CommandError: there is no such model.
     """
     names = list(dict.fromkeys(_canonical(name) for name in names))
     labels = short_labels(names)
@@ -92,8 +93,9 @@ def _resolve(name: str, label: str, folder: Path, dtype: str) -> Model:
         mark = fingerprint(file for part in module.iterdir() for file in _model_files(part))
         return Model(name, label, _export(name, folder / f"{_EXPORTED}{mark}", dtype), mark)
     if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
-        raise ValueError(f"{name} is neither a Hugging Face model (it has no config.json) nor a checkpoint of ARPO.")
-    config = causal_lm_config(name)
+        raise CommandError(f"{name} is neither a Hugging Face model (it has no config.json) nor a checkpoint of ARPO.")
+    with command_errors():
+        config = causal_lm_config(name)
     if Path(name).is_dir():
         return Model(name, label, name, fingerprint(_model_files(Path(name))))
     return Model(name, label, name, getattr(config, "_commit_hash", None))

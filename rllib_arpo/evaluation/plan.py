@@ -15,6 +15,7 @@ from rllib_arpo.envs.tasks import TASKS
 from rllib_arpo.envs.tasks.task import TEST
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.validation import check_known
+from rllib_arpo.evaluation.errors import CommandError, command_errors
 from rllib_arpo.evaluation.models import Model
 from rllib_arpo.rollout.settings import RolloutSettings
 
@@ -59,6 +60,8 @@ class EvaluationSettings:
             value = getattr(self, key)
             if value is not None and value < 1:
                 raise ValueError(f"{key}={value}: must be at least 1.")
+        if not 0 < self.question_deadline_s < float("inf"):
+            raise ValueError(f"question_deadline={self.question_deadline_s}: must be a number of seconds > 0.")
         if not 0 <= self.temperature < float("inf"):
             raise ValueError(f"temperature={self.temperature}: must be a number >= 0.")
         if self.seed < 0:
@@ -166,9 +169,10 @@ def make_rows(
         baselines: styles in which the first model is asked, beside `TOOLS`, in which all are.
 
     Raises:
-        ValueError: a style or a key is unknown; a `DataError` where a data file is at fault.
+        CommandError: a style or a key is unknown, a data file is at fault, or a tool does not start.
     """
-    check_known(baselines, STYLES, "baseline")
+    with command_errors():
+        check_known(baselines, STYLES, "baseline")
     styles = {model: [TOOLS] for model in models}
     styles[models[0]] = [style for style in STYLES if style in {*baselines, TOOLS}]
     return [
@@ -181,13 +185,15 @@ def make_rows(
 
 def _make_row(model: Model, style: str, task: str, own: Mapping[str, Any], settings: EvaluationSettings) -> Row:
     env_config = settings.env_config(task, style, own) | {"model_name_or_path": model.path}
-    env = ToolEnv(env_config)
+    with command_errors():
+        env = ToolEnv(env_config)
     available, limit = env.num_questions, settings.limit
     if available is None and limit is None:
-        raise ValueError(f"The task {task!r} has questions without end: give --limit.")
+        raise CommandError(f"The task {task!r} has questions without end: give --limit.")
     numbers = range(min(n for n in (available, limit) if n is not None))
     if not numbers:
-        raise DataError(f"The task {task!r} has no questions.")
-    for number in numbers:
-        env.reset(options={OPTION_QUESTION: number})
+        raise CommandError(f"The task {task!r} has no questions.")
+    with command_errors((DataError,)):
+        for number in numbers:
+            env.reset(options={OPTION_QUESTION: number})
     return Row(model, style, task, env_config, numbers, env)

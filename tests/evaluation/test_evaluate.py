@@ -10,8 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from rllib_arpo import evaluate
+from rllib_arpo.envs.errors import BrokenToolError
 from rllib_arpo.envs.tasks import ArithmeticTask
-from rllib_arpo.evaluation import models, runner
+from rllib_arpo.envs.tool_env import ToolEnv
+from rllib_arpo.envs.tools.python import PythonTool
+from rllib_arpo.evaluation import models, plan, runner
 from rllib_arpo.evaluation.transcripts import SCHEMA
 from rllib_arpo.export import MODULE
 from tests.evaluation.conftest import ANSWER, CALL, scripted_command
@@ -56,6 +59,10 @@ def no_engine(monkeypatch):
         ("arithmetic", ["--samples", "2", "--temperature", "0"], "samples=2: at temperature 0 all samples are equal"),
         ("arithmetic", ["--temperature", "-1"], "temperature=-1.0: must be a number >= 0."),
         ("arithmetic", ["--temperature", "nan"], "temperature=nan: must be a number >= 0."),
+        ("arithmetic", ["--question-deadline", "0"], "question_deadline=0.0: must be a number of seconds > 0."),
+        ("arithmetic", ["--question-deadline", "-5"], "question_deadline=-5.0: must be a number of seconds > 0."),
+        ("arithmetic", ["--question-deadline", "nan"], "question_deadline=nan: must be a number of seconds > 0."),
+        ("arithmetic", ["--seed", "-1"], "seed=-1: must be at least 0."),
         ("arithmetic", ["--max-tool-calls", "-1"], "env_config['max_tool_calls'] must be at least 0"),
         ("arithmetic", ["--max-context-tokens", "50"], "leaves no room for a response within"),
         ("arithmetic", ["--compare", "/nowhere/model"], "'/nowhere/model': no such folder"),
@@ -81,13 +88,33 @@ def test_what_an_engine_refuses_is_one_sentence(arguments, capsys):
     assert capsys.readouterr().err.startswith("error: engine='vlm' is unknown")
 
 
-def test_a_bug_keeps_its_traceback(arguments, monkeypatch):
-    def ask(*_args, **_kwargs):
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(evaluate, "ask"), (ToolEnv, "reset"), (models, "fingerprint"), (plan.Row, "settings")],
+)
+def test_a_bug_keeps_its_traceback(arguments, monkeypatch, owner, name):
+    def fail(*_args, **_kwargs):
         raise ValueError("a bug")
 
-    monkeypatch.setattr(evaluate, "ask", ask)
+    monkeypatch.setattr(owner, name, fail)
     with pytest.raises(ValueError, match="a bug"):
         evaluate.main([*arguments(), "--no-mlflow"])
+
+
+def test_a_tool_that_does_not_start_is_one_sentence(arguments, no_engine, monkeypatch, capsys):
+    def prepare(_tool):
+        raise BrokenToolError("no sandbox here")
+
+    monkeypatch.setattr(PythonTool, "prepare", prepare)
+    assert evaluate.main([*arguments(), "--no-mlflow"]) == 2
+    assert capsys.readouterr().err == "error: no sandbox here\n"
+
+
+def test_the_traceback_of_an_error_on_demand(arguments, no_engine, capsys):
+    assert evaluate.main([*arguments(), "--no-mlflow", "--limit", "0", "--traceback"]) == 2
+    error = capsys.readouterr().err
+    assert "in __post_init__" in error
+    assert error.endswith("error: limit=0: must be at least 1.\n")
 
 
 def test_an_interruption_says_how_to_go_on(arguments, monkeypatch, capsys):
