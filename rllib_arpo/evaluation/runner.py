@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from rllib_arpo.engine import make_engine
 from rllib_arpo.engine.engine import Engine, EngineConfig
 from rllib_arpo.engine.engine_thread import EngineThread
-from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.evaluation.errors import command_errors
 from rllib_arpo.evaluation.plan import EvaluationSettings, Row
 from rllib_arpo.evaluation.records import QuestionRecord, question_record
@@ -63,7 +62,7 @@ def ask(
         on_progress: as in `QuestionLoop`.
     """
     env, rollout = row.first_env, row.rollout_settings(settings)
-    envs = [env, *(ToolEnv(row.env_config) for _ in range(min(in_flight, len(numbers)) - 1))]
+    envs = [env, *(env.another() for _ in range(min(in_flight, len(numbers)) - 1))]
     with QuestionLoop(engine, thread, on_progress) as loop:
         loop.submit(numbers, envs, rollout, evaluation=True)
         while loop.in_flight:

@@ -10,6 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from rllib_arpo import evaluate
+from rllib_arpo.envs import tool_env
+from rllib_arpo.envs.env_config import read_env_config
 from rllib_arpo.envs.errors import BrokenToolError
 from rllib_arpo.envs.tasks import ArithmeticTask
 from rllib_arpo.envs.tool_env import ToolEnv
@@ -115,6 +117,13 @@ def test_the_traceback_of_an_error_on_demand(arguments, no_engine, capsys):
     error = capsys.readouterr().err
     assert "in __post_init__" in error
     assert error.endswith("error: limit=0: must be at least 1.\n")
+
+
+def test_the_configuration_is_read_once_for_all_questions_in_flight(arguments, monkeypatch):
+    read = []
+    monkeypatch.setattr(tool_env, "read_env_config", lambda config: read.append(config) or read_env_config(config))
+    assert evaluate.main([*arguments(), "--no-mlflow", "--questions-in-flight", "8"]) == 0
+    assert len(read) == 1
 
 
 def test_an_interruption_says_how_to_go_on(arguments, monkeypatch, capsys):
