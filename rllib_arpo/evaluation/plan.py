@@ -1,4 +1,4 @@
-"""What is to be evaluated: settings that all rows share, and one row for every model, prompting style and task."""
+"""What is to be evaluated: settings that all arms share, and one arm for every model, prompting style and task."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STYLES: dict[str, dict[str, Any]] = {DIRECT: {"tools": {}}, TOOLS: {}}
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationSettings:
-    """What all rows have in common, and what a folder of results therefore insists on.
+    """What all arms have in common, and what a folder of results therefore insists on.
 
     Attributes:
         samples: trajectories per question, each with a seed of its own.
@@ -84,13 +84,13 @@ class EvaluationSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Arm:
     """One model on one task with one prompting style.
 
     Attributes:
         env_config: complete.
         numbers: of the questions.
-        first_env: an environment of this row.
+        first_env: an environment of this arm.
     """
 
     model: Model
@@ -102,7 +102,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        """Names the row in the store."""
+        """Names the arm in the store."""
         return f"{self.model.name} {self.style} {self.task}"
 
     @property
@@ -111,7 +111,7 @@ class Row:
         return f"{self.model.label} {self.style}"
 
     def settings(self) -> dict[str, Any]:
-        """What the row's results depend on beside the shared settings."""
+        """What the arm's results depend on beside the shared settings."""
         own = {key: value for key, value in self.env_config.items() if key != "model_name_or_path"}
         data = dict(self.first_env.task.inputs())
         for tool in self.first_env.tools.values():
@@ -156,14 +156,14 @@ def check_tasks(tasks: Sequence[str], own: Mapping[str, Mapping[str, Any]], sett
         read_env_config({**settings.env_config(task, TOOLS, own.get(task, {})), "model_name_or_path": "(any)"})
 
 
-def make_rows(
+def make_arms(
     models: Sequence[Model],
     baselines: Sequence[str],
     tasks: Sequence[str],
     own: Mapping[str, Mapping[str, Any]],
     settings: EvaluationSettings,
-) -> list[Row]:
-    """All rows, checked: every question's prompt has been built, every tool is ready.
+) -> list[Arm]:
+    """All arms, checked: every question's prompt has been built, every tool is ready.
 
     Args:
         baselines: styles in which the first model is asked, beside `TOOLS`, in which all are.
@@ -176,14 +176,14 @@ def make_rows(
     styles = {model: [TOOLS] for model in models}
     styles[models[0]] = [style for style in STYLES if style in {*baselines, TOOLS}]
     return [
-        _make_row(model, style, task, own.get(task, {}), settings)
+        _make_arm(model, style, task, own.get(task, {}), settings)
         for model in models
         for style in styles[model]
         for task in tasks
     ]
 
 
-def _make_row(model: Model, style: str, task: str, own: Mapping[str, Any], settings: EvaluationSettings) -> Row:
+def _make_arm(model: Model, style: str, task: str, own: Mapping[str, Any], settings: EvaluationSettings) -> Arm:
     env_config = settings.env_config(task, style, own) | {"model_name_or_path": model.path}
     with command_errors():
         env = ToolEnv(env_config)
@@ -196,4 +196,4 @@ def _make_row(model: Model, style: str, task: str, own: Mapping[str, Any], setti
     with command_errors((DataError,)):
         for number in numbers:
             env.reset(options={OPTION_QUESTION: number})
-    return Row(model, style, task, env_config, numbers, env)
+    return Arm(model, style, task, env_config, numbers, env)

@@ -44,8 +44,8 @@ class SampleRecord:
         seed: of the sampler of its first turn (later turns have seeds made of the same parts); None: greedy.
         answer: what it answered; None without an answer.
         reward, accuracy, format_valid: as in training.
-        right: whether the accuracy is 1, by the task's own measure: what pass@k counts.
-        exact_match: for knowledge ("qa"), equality of normalised texts with an alias; otherwise the same as `right`
+        correct: whether the accuracy is 1, by the task's own measure: what pass@k counts.
+        exact_match: for knowledge ("qa"), equality of normalised texts with an alias; otherwise the same as `correct`
             (for mathematics: symbolic equality).
         f1: the best token F1 over the aliases; None for all but knowledge, where it would be wrong.
         tool_calls, tool_calls_failed: executed ones, and those of them that ended with an error or a time-out.
@@ -60,7 +60,7 @@ class SampleRecord:
     answer: str | None
     reward: float
     accuracy: float
-    right: bool
+    correct: bool
     exact_match: float
     f1: float | None
     format_valid: bool
@@ -119,7 +119,7 @@ def _sample(
         answer=answer,
         reward=trajectory.reward,
         accuracy=trajectory.accuracy,
-        right=trajectory.accuracy >= 1.0,
+        correct=trajectory.accuracy >= 1.0,
         exact_match=exact_match,
         f1=f1,
         format_valid=trajectory.format_valid,

@@ -92,7 +92,7 @@ def test_what_an_engine_refuses_is_one_sentence(arguments, capsys):
 
 @pytest.mark.parametrize(
     ("owner", "name"),
-    [(evaluate, "ask"), (ToolEnv, "reset"), (models, "fingerprint"), (plan.Row, "settings")],
+    [(evaluate, "ask"), (ToolEnv, "reset"), (models, "fingerprint"), (plan.Arm, "settings")],
 )
 def test_a_bug_keeps_its_traceback(arguments, monkeypatch, owner, name):
     def fail(*_args, **_kwargs):
@@ -183,13 +183,13 @@ def test_transcripts_have_every_turn(finished):
     assert all(row["turns"][-1]["tool"] is None for row in called if row["stop_reason"] == "answer")
     answered = [row for row in rows if row["stop_reason"] == "answer"]
     assert {row["answer"] for row in answered} == {ANSWER}
-    assert {(row["number"], row["reward"]) for row in answered if row["right"]} == {(0, 1.0)}
+    assert {(row["number"], row["reward"]) for row in answered if row["correct"]} == {(0, 1.0)}
     assert all(row["turns"][-1]["text"] == f"<answer> \\boxed{{{ANSWER}}} </answer>" for row in answered)
     for row in rows:
         assert row["tool_calls"] == sum(turn["tool"] is not None for turn in row["turns"])
         assert row["tool_calls_failed"] == sum(turn["tool_status"] == "error" for turn in row["turns"])
         assert row["response_tokens"] == sum(turn["num_tokens"] for turn in row["turns"])
-        assert row["right"] == (row["accuracy"] == row["exact_match"] == 1.0)
+        assert row["correct"] == (row["accuracy"] == row["exact_match"] == 1.0)
         assert row["truncated"] == (row["stop_reason"] in ("token_limit", "tool_call_limit"))
 
 
@@ -207,11 +207,11 @@ def test_the_summary_says_what_was_run_and_every_figure(finished):
     assert summary["command"].startswith("python -m rllib_arpo.evaluate --model ")
     assert {"commit", "machine", "versions", "time", "seconds", "settings"} <= summary.keys()
     assert summary["settings"]["samples"] == 2
-    assert [(row["style"], row["task"], row["questions"], row["samples"]) for row in summary["rows"]] == [
+    assert [(row["style"], row["task"], row["questions"], row["samples"]) for row in summary["arms"]] == [
         ("direct", "arithmetic", 10, 2),
         ("tools", "arithmetic", 10, 2),
     ]
-    tools = summary["rows"][1]["metrics"]
+    tools = summary["arms"][1]["metrics"]
     assert tools["tool_calls"]["value"] == sum(row["tool_calls"] for row in rows if row["style"] == "tools") / 20
     assert tools["tool_calls"]["low"] <= tools["tool_calls"]["value"] <= tools["tool_calls"]["high"]
     assert tools.keys() >= {
@@ -224,8 +224,8 @@ def test_the_summary_says_what_was_run_and_every_figure(finished):
         "truncated",
     }
     (difference,) = summary["differences"]
-    assert (difference["row"].split()[-1], difference["minus"].split()[-1]) == ("direct", "tools")
-    direct = summary["rows"][0]["metrics"]
+    assert (difference["arm"].split()[-1], difference["minus"].split()[-1]) == ("direct", "tools")
+    direct = summary["arms"][0]["metrics"]
     assert difference["metrics"]["tool_calls"]["value"] == pytest.approx(0 - tools["tool_calls"]["value"])
     assert direct["tool_calls"]["kind"] == "all_equal"
 
@@ -235,15 +235,15 @@ def test_another_task_joins_the_folder_and_nothing_is_asked_again(finished, monk
     asked = []
     ask = evaluate.ask
 
-    def recorded_ask(row, numbers, *args, **kwargs):
-        asked.append((row.task, row.style, len(numbers)))
-        return ask(row, numbers, *args, **kwargs)
+    def recorded_ask(arm, numbers, *args, **kwargs):
+        asked.append((arm.task, arm.style, len(numbers)))
+        return ask(arm, numbers, *args, **kwargs)
 
     monkeypatch.setattr(evaluate, "ask", recorded_ask)
     assert evaluate.main([*finished.command, "--output", str(folder), "--tasks", "arithmetic,catalogue"]) == 0
     assert asked == [("catalogue", "direct", 10), ("catalogue", "tools", 10)]
     summary = json.loads((folder / "summary.json").read_text())
-    assert summary["rows"][:1] == finished.summary["rows"][:1]
+    assert summary["arms"][:1] == finished.summary["arms"][:1]
 
 
 def test_a_checkpoint_beside_its_base(arguments, model_folder, tmp_path, capsys):
@@ -253,7 +253,7 @@ def test_a_checkpoint_beside_its_base(arguments, model_folder, tmp_path, capsys)
     command = [*arguments("--samples", "2", "--limit", "3", "--no-mlflow"), "--compare", str(checkpoint)]
     assert evaluate.main(command) == 0
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
-    assert [row["label"] for row in summary["rows"]] == ["llama tools", "checkpoint_000001 tools"]
+    assert [row["label"] for row in summary["arms"]] == ["llama tools", "checkpoint_000001 tools"]
     (difference,) = summary["differences"]
     kinds = {name: (e["kind"], e["value"]) for name, e in difference["metrics"].items() if name != "f1"}
     assert set(kinds.values()) == {("all_equal", 0.0)}
@@ -271,7 +271,7 @@ def test_greedy_decoding_of_one_question(arguments, tmp_path, capsys):
     (row,) = pq.read_table(tmp_path / "out" / evaluate.TRANSCRIPTS).to_pylist()
     assert (row["sample"], row["seed"]) == (0, None)
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
-    assert summary["rows"][0]["metrics"]["pass_at_1"]["kind"] == "one_question"
+    assert summary["arms"][0]["metrics"]["pass_at_1"]["kind"] == "one_question"
     assert "one question cannot be resampled" in capsys.readouterr().out
 
 
@@ -291,13 +291,13 @@ def test_knowledge_has_f1_and_exact_match_over_aliases(arguments, tmp_path):
     )
     assert evaluate.main([*command, "--no-mlflow"]) == 0
     found = pq.read_table(tmp_path / "out" / evaluate.TRANSCRIPTS).to_pylist()
-    assert [(r["exact_match"], r["f1"], r["right"]) for r in found] == [
+    assert [(r["exact_match"], r["f1"], r["correct"]) for r in found] == [
         (1.0, 1.0, True),
         (0.0, 0.5, False),
         (0.0, 0.0, False),
         (0.0, None, False),
     ]
-    metrics = json.loads((tmp_path / "out" / "summary.json").read_text())["rows"][0]["metrics"]
+    metrics = json.loads((tmp_path / "out" / "summary.json").read_text())["arms"][0]["metrics"]
     assert (metrics["f1"]["value"], metrics["f1"]["num_questions"]) == (0.5, 3)
     assert (metrics["exact_match"]["value"], metrics["exact_match"]["num_questions"]) == (0.25, 4)
 

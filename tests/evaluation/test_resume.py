@@ -51,23 +51,23 @@ def test_a_killed_evaluation_resumes_without_repeating_or_losing_a_question(argu
     errors = process.communicate()[1]
     assert process.returncode == -signal.SIGKILL, errors
     with ResultStore(killed) as store:
-        (row,) = [name for (name,) in store._connection.execute("SELECT DISTINCT row FROM questions")]
-        before = {record.number: record for record, _commit in store.records(row)}
+        (arm,) = [name for (name,) in store._connection.execute("SELECT DISTINCT arm FROM questions")]
+        before = {record.number: record for record, _commit in store.records(arm)}
     assert 10 <= len(before) < NUM_QUESTIONS
     assert not (killed / evaluate.TRANSCRIPTS).exists()
 
     asked = []
     ask = evaluate.ask
 
-    def recorded_ask(row, numbers, *args, **kwargs):
+    def recorded_ask(arm, numbers, *args, **kwargs):
         asked.extend(numbers)
-        return ask(row, numbers, *args, **kwargs)
+        return ask(arm, numbers, *args, **kwargs)
 
     monkeypatch.setattr(evaluate, "ask", recorded_ask)
     assert evaluate.main(with_output) == 0
     assert asked == sorted(set(range(NUM_QUESTIONS)) - before.keys())
     with ResultStore(killed) as store:
-        after = {record.number: record for record, _commit in store.records(row)}
+        after = {record.number: record for record, _commit in store.records(arm)}
     assert {number: after[number] for number in before} == before
 
     assert evaluate.main([*command, "--output", str(tmp_path / "whole")]) == 0
@@ -100,7 +100,7 @@ def test_questions_that_a_broken_judge_ended_are_asked_again(arguments, tmp_path
 
     def endings() -> list[tuple[str, bool]]:
         found = pq.read_table(tmp_path / "out" / evaluate.TRANSCRIPTS).to_pylist()
-        return [(sample["stop_reason"], sample["right"]) for sample in found]
+        return [(sample["stop_reason"], sample["correct"]) for sample in found]
 
     assert evaluate.main(command) == 0
     assert endings() == [("broken_tool", False)] * 3
