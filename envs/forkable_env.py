@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
@@ -106,6 +106,13 @@ class ForkableMultiAgentEnv(MultiAgentEnv):
     @abstractmethod
     def add_agent(self, agent_id: str) -> np.ndarray:
         """Adds a fresh root agent to the running question (a top-up) and returns its prompt."""
+
+    def another(self) -> Self | None:
+        """A further environment of the same configuration, which shares with this one what never changes.
+
+        None, which is the default: it has to be made anew.
+        """
+        return None
 
     def step(self, actions: dict[str, np.ndarray]):
         """The synchronous step of plain RLlib: `step_agent` for every agent in `actions`, at once.

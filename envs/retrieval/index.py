@@ -115,6 +115,11 @@ def read_info(folder: str | Path) -> dict[str, Any]:
     return info
 
 
+def index_marks(folder: str | Path) -> list[Path]:
+    """Small files of a finished index that are others when it has been built anew."""
+    return [Path(folder, INFO_FILE), Path(folder, TANTIVY_FOLDER, "meta.json")]
+
+
 def new_index(folder: Path | None):
     """An empty tantivy index in a folder, or in memory."""
     import tantivy

@@ -116,6 +116,9 @@ class DatasetTask(Task):
         question_id = f"{self._stem(block.source)}/{row_number}{f' ({own_id})' if own_id is not None else ''}"
         return Question(question_id, tuple(messages), answers, ability, place, shots)
 
+    def inputs(self) -> Mapping[str, str]:
+        return {source.name: source.mark() for source in self._sources}
+
     def locate(self, number: int) -> tuple[Block, int]:
         """The block of question `number`, and the row in it."""
         blocks = self._blocks
@@ -164,7 +167,8 @@ class DatasetTask(Task):
 
     def _chosen(self, num_rows: int) -> np.ndarray | None:
         """The rows that are asked, [n] int64, ascending, counted through all sources; None: all."""
-        chosen = np.concatenate([np.zeros(0, bool), *(_askable(source, self.spec) for source in self._sources)])
+        skip = tuple(self.spec.skip.items())
+        chosen = np.concatenate([np.zeros(0, bool), *(_askable(source, skip) for source in self._sources)])
         every = chosen.all() and self.subset is None and self.train_fraction is None and self.limit is None
         if every:
             return None
@@ -229,18 +233,22 @@ def _checked(source: RowSource, spec: DatasetSpec) -> RowSource:
     return source
 
 
-def _askable(source: RowSource, spec: DatasetSpec) -> np.ndarray:
-    """Which rows can be asked, [n] bool. Says how many cannot, and why."""
-    num_rows = sum(source.sizes)
-    columns = tuple(name for name in spec.skip if source.columns is None or name in source.columns)
+@functools.lru_cache(maxsize=16)
+def _askable(source: RowSource, skip: tuple[tuple[str, str], ...]) -> np.ndarray:
+    """Which rows can be asked, [n] bool. Says how many cannot, and why.
+
+    Args:
+        skip: the items of `DatasetSpec.skip`.
+    """
+    num_rows, reasons = sum(source.sizes), dict(skip)
+    columns = tuple(name for name in reasons if source.columns is None or name in source.columns)
     if not columns:
         return np.ones(num_rows, bool)
     rows = all_rows(source, columns)
     has = np.array([[bool(row.get(name)) for name in columns] for row in rows], bool).reshape(num_rows, len(columns))
     for name, count in zip(columns, has.sum(0), strict=True):
         if count:
-            what = spec.skip[name]
-            logger.warning("%s: %d of %d rows are skipped: they have %s.", source.name, count, num_rows, what)
+            logger.warning("%s: %d of %d rows are skipped: they have %s.", source.name, count, num_rows, reasons[name])
     return ~has.any(1)
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rllib_arpo.envs.errors import DataError
+from rllib_arpo.envs.fingerprint import fingerprint
 
 #: Blocks that a process keeps decoded.
 CACHED_BLOCKS = 4
@@ -49,6 +50,10 @@ class RowSource(ABC):
     @abstractmethod
     def pick(self, loaded: Any, block: int, index: int) -> tuple[int, Row]:
         """(number in the file or data set, row) of row `index` of a loaded block."""
+
+    def mark(self) -> str:
+        """A mark of the content, the same in every process."""
+        return fingerprint([Path(self.name)])
 
     def begin(self, block: int) -> int:
         """The number of the block's first row."""
@@ -135,6 +140,9 @@ class HubRows(RowSource):
     """A data set of the `datasets` library, memory-mapped; a single block."""
 
     dataset: Any = dataclasses.field(default=None, compare=False)
+
+    def mark(self) -> str:
+        return str(self.version)
 
     def load(self, block: int, columns: tuple[str, ...]):
         # Columns that are not needed are not decoded (images, ...).

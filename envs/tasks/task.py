@@ -98,6 +98,10 @@ class Task(ABC):
         """Tool name -> configuration that the task brings along (documents to search, ...)."""
         return {}
 
+    def inputs(self) -> Mapping[str, str]:
+        """Name -> a mark of the content of everything that the questions are read from."""
+        return {}
+
     def comparisons(self) -> Mapping[str, Comparison]:
         """Ability -> how answers are compared, for abilities of which only this task knows."""
         return {}

@@ -13,10 +13,11 @@ from typing import Any, ClassVar
 
 from rllib_arpo.envs.cache import ResultCache, read_json
 from rllib_arpo.envs.errors import DataError, ToolError
+from rllib_arpo.envs.fingerprint import fingerprint
 from rllib_arpo.envs.per_loop import PerLoop
 from rllib_arpo.envs.retrieval import web
 from rllib_arpo.envs.retrieval.documents import Document
-from rllib_arpo.envs.retrieval.index import SearchIndex
+from rllib_arpo.envs.retrieval.index import SearchIndex, index_marks
 from rllib_arpo.envs.retrieval.local import LocalSource
 from rllib_arpo.envs.tools.tool import Tool, ToolResult
 from rllib_arpo.envs.validation import check_known
@@ -91,6 +92,13 @@ class SearchTool(Tool):
     def prepare(self) -> None:
         _ = self._known
         self._source.prepare()
+
+    def inputs(self) -> Mapping[str, str]:
+        paths = [self.documents] if isinstance(self.documents, str) else []
+        if self.cache is not None and _is_json(self.cache):
+            paths.append(self.cache)
+        marks = {path: fingerprint([Path(path)]) for path in paths}
+        return marks | ({self.index: fingerprint(index_marks(self.index))} if self.index else {})
 
     def local_index(self) -> SearchIndex:
         """The index of the back-end "local", built or opened at the first call."""

@@ -67,6 +67,10 @@ class Tool(ABC):
         """Does what is slow at the first call (starting a process, building an index); blocks. Optional."""
         return None
 
+    def inputs(self) -> Mapping[str, str]:
+        """Path -> a mark of the content of every file that results are read from and that no call writes."""
+        return {}
+
     def new_state(self) -> Any:
         """The state of a fresh trajectory."""
         return None

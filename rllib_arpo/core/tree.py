@@ -29,6 +29,10 @@ class StopReason(enum.StrEnum):
 
 #: Endings that say nothing about the policy: such a trajectory is in neither the group mean nor the loss.
 MASKED_STOP_REASONS = frozenset({StopReason.BROKEN_TOOL, StopReason.DEADLINE, StopReason.ENGINE_FAILURE})
+#: Those of them that may have another ending when the question is asked again, whatever the policy does.
+OUTAGE_STOP_REASONS = frozenset({StopReason.BROKEN_TOOL, StopReason.ENGINE_FAILURE})
+#: Endings by a limit of tokens or of tool calls, which RLlib calls truncations.
+TRUNCATED_STOP_REASONS = frozenset({StopReason.TOKEN_LIMIT, StopReason.TOOL_CALL_LIMIT})
 
 
 class ToolStatus(enum.StrEnum):

@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from rllib_arpo.envs.errors import BrokenToolError
+
+#: What checks of a configuration raise: it is wrong, a package is missing, a tool does not start.
+CHECKS = (ValueError, ImportError, BrokenToolError)
+
 
 class CommandError(Exception):
     """The command, its data or its output folder are at fault; the message is one sentence."""
 
 
 @contextmanager
-def command_errors() -> Iterator[None]:
-    """Within, a ValueError or a missing package is the command's fault."""
+def command_errors(kinds: tuple[type[Exception], ...] = CHECKS) -> Iterator[None]:
+    """Within, errors of these kinds are the command's fault. The default is for what checks, and starts tools."""
     try:
         yield
-    except (ValueError, ImportError) as error:
+    except kinds as error:
         raise CommandError(str(error)) from error

@@ -1,4 +1,4 @@
-"""From records to figures: every metric of a row with its interval, and the differences between two rows."""
+"""From records to metrics: every metric of an arm with its interval, and the differences between two arms."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rllib_arpo.evaluation.statistics import Estimate, estimate_all, paired_diff
 PASS = "pass_at_"
 #: Metric -> its value for one sample; None: the metric does not apply to that question.
 SAMPLE_METRICS: dict[str, Callable[[SampleRecord], float | None]] = {
-    f"{PASS}1": lambda s: float(s.right),
+    f"{PASS}1": lambda s: float(s.correct),
     "exact_match": lambda s: s.exact_match,
     "f1": lambda s: s.f1,
     "reward": lambda s: s.reward,
@@ -27,8 +27,8 @@ SAMPLE_METRICS: dict[str, Callable[[SampleRecord], float | None]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
-    """What one row says, for its statistics.
+class ArmMetrics:
+    """The metrics of one arm.
 
     Attributes:
         question_ids: [Q].
@@ -45,20 +45,20 @@ class Figures:
         return estimate_all(self.values)
 
 
-def figures(records: Iterable[tuple[QuestionRecord, str | None]]) -> Figures:
+def arm_metrics(records: Iterable[tuple[QuestionRecord, str | None]]) -> ArmMetrics:
     """Boils records (with their commits) down to arrays; transcripts are not kept."""
     ids, commits = [], []
-    rows: dict[str, list[list[float | None]]] = {name: [] for name in SAMPLE_METRICS}
+    columns: dict[str, list[list[float | None]]] = {name: [] for name in SAMPLE_METRICS}
     for record, commit in records:
         ids.append(record.question_id)
         commits.append(commit)
         for name, metric in SAMPLE_METRICS.items():
-            rows[name].append([metric(sample) for sample in record.samples])
-    values = {name: np.array([row for row in column if None not in row], float) for name, column in rows.items()}
-    return Figures(tuple(ids), values | _passes(values[f"{PASS}1"]), tuple(dict.fromkeys(commits)))
+            columns[name].append([metric(sample) for sample in record.samples])
+    values = {name: np.array([row for row in column if None not in row], float) for name, column in columns.items()}
+    return ArmMetrics(tuple(ids), values | _passes(values[f"{PASS}1"]), tuple(dict.fromkeys(commits)))
 
 
-def differences(first: Figures, second: Figures) -> dict[str, Estimate]:
+def differences(first: ArmMetrics, second: ArmMetrics) -> dict[str, Estimate]:
     """Metric -> the mean of second - first over their questions, with its interval.
 
     Raises:
@@ -69,9 +69,9 @@ def differences(first: Figures, second: Figures) -> dict[str, Estimate]:
     return paired_differences(first.values, second.values)
 
 
-def _passes(right: np.ndarray) -> dict[str, np.ndarray]:
-    """pass@2 .. pass@S, each [Q], of [Q, S] right (1) or wrong (0) samples."""
-    if right.ndim < 2:
+def _passes(correct: np.ndarray) -> dict[str, np.ndarray]:
+    """pass@2 .. pass@S, each [Q], of [Q, S] correct (1) or wrong (0) samples."""
+    if correct.ndim < 2:
         return {}
-    n = right.shape[1]
-    return {f"{PASS}{k}": np.array([pass_at_k(n, int(c), k) for c in right.sum(axis=1)]) for k in range(2, n + 1)}
+    n = correct.shape[1]
+    return {f"{PASS}{k}": np.array([pass_at_k(n, int(c), k) for c in correct.sum(axis=1)]) for k in range(2, n + 1)}

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rllib_arpo.engine.checkpoint_names import causal_lm_config
+from rllib_arpo.envs.fingerprint import fingerprint
+from rllib_arpo.evaluation.errors import CommandError, command_errors
 from rllib_arpo.export import MODULE, export_model
 from rllib_arpo.models import smollm2_135m_instruct
 
@@ -23,8 +24,6 @@ EMBEDDED: dict[str, Callable[[], str]] = {
 #: Files that make a model what it is.
 _MODEL_FILES = ("*.safetensors", "*.bin", "*.gguf", "config.json", "tokenizer*", "chat_template*", "adapter_*.json")
 _EXPORTED = "exported-"
-#: Of longer files the beginning and the end are read.
-_WHOLE_FILE_BYTES, _PART_BYTES = 64 << 20, 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,7 @@ def resolve_models(names: Sequence[str], folder: Path, dtype: str) -> list[Model
         dtype: of the exported weights.
 
     Raises:
-        ValueError: there is no such model.
+        CommandError: there is no such model.
     """
     names = list(dict.fromkeys(_canonical(name) for name in names))
     labels = short_labels(names)
@@ -78,22 +77,6 @@ def short_labels(names: Sequence[str]) -> dict[str, str]:
     return labels
 
 
-def fingerprint(files: Iterable[Path]) -> str:
-    """A hash of names, sizes and contents; of files over 64 MiB the first and the last MiB are read."""
-    digest = hashlib.sha256()
-    for file in sorted(set(files)):
-        size = file.stat().st_size
-        digest.update(f"{file.name} {size}\n".encode())
-        with file.open("rb") as stream:
-            if size <= _WHOLE_FILE_BYTES:
-                digest.update(stream.read())
-            else:
-                digest.update(stream.read(_PART_BYTES))
-                stream.seek(size - _PART_BYTES)
-                digest.update(stream.read())
-    return digest.hexdigest()[:16]
-
-
 def _canonical(name: str) -> str:
     if name.lower() in EMBEDDED:
         return name.lower()
@@ -110,8 +93,9 @@ def _resolve(name: str, label: str, folder: Path, dtype: str) -> Model:
         mark = fingerprint(file for part in module.iterdir() for file in _model_files(part))
         return Model(name, label, _export(name, folder / f"{_EXPORTED}{mark}", dtype), mark)
     if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
-        raise ValueError(f"{name} is neither a Hugging Face model (it has no config.json) nor a checkpoint of ARPO.")
-    config = causal_lm_config(name)
+        raise CommandError(f"{name} is neither a Hugging Face model (it has no config.json) nor a checkpoint of ARPO.")
+    with command_errors():
+        config = causal_lm_config(name)
     if Path(name).is_dir():
         return Model(name, label, name, fingerprint(_model_files(Path(name))))
     return Model(name, label, name, getattr(config, "_commit_hash", None))

@@ -1,12 +1,10 @@
-"""What is to be evaluated: settings that all rows share, and one row for every model, prompting style and task."""
+"""What is to be evaluated: settings that all arms share, and one arm for every model, prompting style and task."""
 
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from rllib_arpo.core.branching import BranchingParams
@@ -17,7 +15,8 @@ from rllib_arpo.envs.tasks import TASKS
 from rllib_arpo.envs.tasks.task import TEST
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.validation import check_known
-from rllib_arpo.evaluation.models import Model, fingerprint
+from rllib_arpo.evaluation.errors import CommandError, command_errors
+from rllib_arpo.evaluation.models import Model
 from rllib_arpo.rollout.settings import RolloutSettings
 
 TOOLS, DIRECT = "tools", "direct"
@@ -27,7 +26,7 @@ STYLES: dict[str, dict[str, Any]] = {DIRECT: {"tools": {}}, TOOLS: {}}
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationSettings:
-    """What all rows have in common, and what a folder of results therefore insists on.
+    """What all arms have in common, and what a folder of results therefore insists on.
 
     Attributes:
         samples: trajectories per question, each with a seed of its own.
@@ -61,6 +60,8 @@ class EvaluationSettings:
             value = getattr(self, key)
             if value is not None and value < 1:
                 raise ValueError(f"{key}={value}: must be at least 1.")
+        if not 0 < self.question_deadline_s < float("inf"):
+            raise ValueError(f"question_deadline={self.question_deadline_s}: must be a number of seconds > 0.")
         if not 0 <= self.temperature < float("inf"):
             raise ValueError(f"temperature={self.temperature}: must be a number >= 0.")
         if self.seed < 0:
@@ -83,13 +84,13 @@ class EvaluationSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Arm:
     """One model on one task with one prompting style.
 
     Attributes:
         env_config: complete.
         numbers: of the questions.
-        first_env: an environment of this row.
+        first_env: an environment of this arm.
     """
 
     model: Model
@@ -101,7 +102,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        """Names the row in the store."""
+        """Names the arm in the store."""
         return f"{self.model.name} {self.style} {self.task}"
 
     @property
@@ -110,9 +111,12 @@ class Row:
         return f"{self.model.label} {self.style}"
 
     def settings(self) -> dict[str, Any]:
-        """What the row's results depend on beside the shared settings."""
+        """What the arm's results depend on beside the shared settings."""
         own = {key: value for key, value in self.env_config.items() if key != "model_name_or_path"}
-        return {"model_fingerprint": self.model.fingerprint, "env_config": own, "data": _fingerprints(own)}
+        data = dict(self.first_env.task.inputs())
+        for tool in self.first_env.tools.values():
+            data |= tool.inputs()
+        return {"model_fingerprint": self.model.fingerprint, "env_config": own, "data": data}
 
     def rollout_settings(self, settings: EvaluationSettings) -> RolloutSettings:
         """Of the training's sampler: without forks, no entropies, a seed for every request."""
@@ -152,51 +156,44 @@ def check_tasks(tasks: Sequence[str], own: Mapping[str, Mapping[str, Any]], sett
         read_env_config({**settings.env_config(task, TOOLS, own.get(task, {})), "model_name_or_path": "(any)"})
 
 
-def make_rows(
+def make_arms(
     models: Sequence[Model],
     baselines: Sequence[str],
     tasks: Sequence[str],
     own: Mapping[str, Mapping[str, Any]],
     settings: EvaluationSettings,
-) -> list[Row]:
-    """All rows, checked: every question's prompt has been built, every tool is ready.
+) -> list[Arm]:
+    """All arms, checked: every question's prompt has been built, every tool is ready.
 
     Args:
         baselines: styles in which the first model is asked, beside `TOOLS`, in which all are.
 
     Raises:
-        ValueError: a style or a key is unknown; a `DataError` where a data file is at fault.
+        CommandError: a style or a key is unknown, a data file is at fault, or a tool does not start.
     """
-    check_known(baselines, STYLES, "baseline")
+    with command_errors():
+        check_known(baselines, STYLES, "baseline")
     styles = {model: [TOOLS] for model in models}
     styles[models[0]] = [style for style in STYLES if style in {*baselines, TOOLS}]
     return [
-        _make_row(model, style, task, own.get(task, {}), settings)
+        _make_arm(model, style, task, own.get(task, {}), settings)
         for model in models
         for style in styles[model]
         for task in tasks
     ]
 
 
-def _make_row(model: Model, style: str, task: str, own: Mapping[str, Any], settings: EvaluationSettings) -> Row:
+def _make_arm(model: Model, style: str, task: str, own: Mapping[str, Any], settings: EvaluationSettings) -> Arm:
     env_config = settings.env_config(task, style, own) | {"model_name_or_path": model.path}
-    env = ToolEnv(env_config)
+    with command_errors():
+        env = ToolEnv(env_config)
     available, limit = env.num_questions, settings.limit
     if available is None and limit is None:
-        raise ValueError(f"The task {task!r} has questions without end: give --limit.")
+        raise CommandError(f"The task {task!r} has questions without end: give --limit.")
     numbers = range(min(n for n in (available, limit) if n is not None))
     if not numbers:
-        raise DataError(f"The task {task!r} has no questions.")
-    for number in numbers:
-        env.reset(options={OPTION_QUESTION: number})
-    return Row(model, style, task, env_config, numbers, env)
-
-
-def _fingerprints(value: Any) -> dict[str, str]:
-    """path -> hash of every file that an `env_config` names, wherever it stands."""
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    if isinstance(value, list | tuple):
-        return {path: mark for item in value for path, mark in _fingerprints(item).items()}
-    is_file = isinstance(value, str | os.PathLike) and len(str(value)) < 4096 and Path(value).is_file()
-    return {str(value): fingerprint([Path(value)])} if is_file else {}
+        raise CommandError(f"The task {task!r} has no questions.")
+    with command_errors((DataError,)):
+        for number in numbers:
+            env.reset(options={OPTION_QUESTION: number})
+    return Arm(model, style, task, env_config, numbers, env)

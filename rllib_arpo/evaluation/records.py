@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rllib_arpo.core.tree import MASKED_STOP_REASONS, StopReason, ToolStatus, Trajectory, Turn
+from rllib_arpo.core.tree import MASKED_STOP_REASONS, TRUNCATED_STOP_REASONS, ToolStatus, Trajectory, Turn
 from rllib_arpo.envs.prompts import turn_text
 from rllib_arpo.envs.protocols.protocol import Answer
 from rllib_arpo.envs.rewards import QA, exact_match, token_f1
@@ -14,9 +14,6 @@ from rllib_arpo.rollout.episodes import episode_to_tree
 from rllib_arpo.rollout.questions import SampledQuestion
 from rllib_arpo.rollout.seeds import request_seed
 from rllib_arpo.rollout.settings import RolloutSettings
-
-#: Endings by a limit of tokens or of tool calls.
-TRUNCATIONS = frozenset({StopReason.TOKEN_LIMIT, StopReason.TOOL_CALL_LIMIT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +44,8 @@ class SampleRecord:
         seed: of the sampler of its first turn (later turns have seeds made of the same parts); None: greedy.
         answer: what it answered; None without an answer.
         reward, accuracy, format_valid: as in training.
-        right: whether the accuracy is 1, by the task's own measure: what pass@k counts.
-        exact_match: for knowledge ("qa"), equality of normalised texts with an alias; otherwise the same as `right`
+        correct: whether the accuracy is 1, by the task's own measure: what pass@k counts.
+        exact_match: for knowledge ("qa"), equality of normalised texts with an alias; otherwise the same as `correct`
             (for mathematics: symbolic equality).
         f1: the best token F1 over the aliases; None for all but knowledge, where it would be wrong.
         tool_calls, tool_calls_failed: executed ones, and those of them that ended with an error or a time-out.
@@ -63,7 +60,7 @@ class SampleRecord:
     answer: str | None
     reward: float
     accuracy: float
-    right: bool
+    correct: bool
     exact_match: float
     f1: float | None
     format_valid: bool
@@ -122,7 +119,7 @@ def _sample(
         answer=answer,
         reward=trajectory.reward,
         accuracy=trajectory.accuracy,
-        right=trajectory.accuracy >= 1.0,
+        correct=trajectory.accuracy >= 1.0,
         exact_match=exact_match,
         f1=f1,
         format_valid=trajectory.format_valid,
@@ -130,7 +127,7 @@ def _sample(
         tool_calls_failed=sum(call.status is not ToolStatus.OK for call in calls),
         response_tokens=sum(turn.num_tokens for turn in turns),
         stop_reason=str(trajectory.stop_reason),
-        truncated=trajectory.stop_reason in TRUNCATIONS,
+        truncated=trajectory.stop_reason in TRUNCATED_STOP_REASONS,
         masked=trajectory.stop_reason in MASKED_STOP_REASONS,
     )
 

@@ -1,4 +1,4 @@
-"""The table on the console: one for every task, a line for every metric, rows of the evaluation side by side."""
+"""The table on the console: one for every task, a line for every metric, arms of the evaluation side by side."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class TaskReport:
 
     Attributes:
         task, num_questions, num_samples: what was asked.
-        columns: label of a row -> metric -> estimate.
-        differences: label of a row -> metric -> estimate of that row minus `reference`.
-        reference: the label of the row that the others are compared with.
+        columns: label of an arm -> metric -> estimate.
+        differences: label of an arm -> metric -> estimate of that arm minus `reference`.
+        reference: the label of the arm that the others are compared with.
     """
 
     task: str
@@ -86,7 +86,8 @@ def legend(reports: Sequence[TaskReport]) -> list[str]:
     unfinished = [e for report in reports for c in report.columns.values() if (e := c.get("masked")) and e.value]
     if unfinished:
         lines.append(
-            "Warning: some trajectories were not finished (deadline, broken tool, engine). They count as wrong."
+            "Warning: some trajectories were not finished (deadline, broken tool, engine). They count as wrong; the"
+            " same command asks those with a broken tool or engine again."
         )
     return lines
 
@@ -117,7 +118,7 @@ def _table(report: TaskReport) -> Table:
 
 
 def _shown_metrics(report: TaskReport) -> list[str]:
-    """pass@1, pass@k for the largest k, then the others that any row has."""
+    """pass@1, pass@k for the largest k, then the others that any arm has."""
     known = {name for column in report.columns.values() for name, e in column.items() if e.value is not None}
     passes = [f"{PASS}1"] + [f"{PASS}{report.num_samples}"] * (report.num_samples > 1)
     return [*passes, *(name for name in LABELS if name in known)]

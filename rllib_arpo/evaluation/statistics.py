@@ -57,20 +57,15 @@ class Estimate:
     seed_std: float | None = None
 
 
-def pass_at_k(num_samples: int, num_right: int, k: int) -> float:
-    """The probability that k of the samples, drawn without replacement, hold a right one (Chen et al. 2021, eq. 1).
+def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
+    """The probability that k of the samples, drawn without replacement, hold a correct one (Chen et al. 2021, eq. 1).
 
     Raises:
-        ValueError: not 1 <= k <= num_samples, or not 0 <= num_right <= num_samples.
+        ValueError: not 1 <= k <= num_samples, or not 0 <= num_correct <= num_samples.
     """
-    if not (1 <= k <= num_samples and 0 <= num_right <= num_samples):
-        raise ValueError(f"pass@{k} of {num_samples} samples with {num_right} right ones does not exist.")
-    return 1.0 - math.comb(num_samples - num_right, k) / math.comb(num_samples, k)
-
-
-def estimate(values: np.ndarray, seed: int = 0, num_resamples: int = NUM_RESAMPLES) -> Estimate:
-    """`estimate_all` of a single metric."""
-    return estimate_all({"": values}, seed, num_resamples)[""]
+    if not (1 <= k <= num_samples and 0 <= num_correct <= num_samples):
+        raise ValueError(f"pass@{k} of {num_samples} samples with {num_correct} correct ones does not exist.")
+    return 1.0 - math.comb(num_samples - num_correct, k) / math.comb(num_samples, k)
 
 
 def estimate_all(

@@ -13,20 +13,28 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from rllib_arpo.core.tree import OUTAGE_STOP_REASONS
 from rllib_arpo.evaluation.records import QuestionRecord, SampleRecord, TurnRecord
 
 DATABASE = "results.sqlite"
+#: Of the tables and of the records in them.
+VERSION = 2
 LOCK = "lock"
-#: The row name under which the settings lie that all rows share.
+#: The arm name under which the settings lie that all arms share.
 SHARED = ""
 _TABLES = """
-CREATE TABLE IF NOT EXISTS settings (row TEXT PRIMARY KEY, settings TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS settings (arm TEXT PRIMARY KEY, settings TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS questions (
-    row TEXT NOT NULL, number INTEGER NOT NULL, record TEXT NOT NULL, commit_hash TEXT,
-    PRIMARY KEY (row, number)
+    arm TEXT NOT NULL, number INTEGER NOT NULL, record TEXT NOT NULL, commit_hash TEXT,
+    PRIMARY KEY (arm, number)
 );
 CREATE TABLE IF NOT EXISTS notes (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
+#: Of a question: a sample of it ended by an outage.
+_HAS_OUTAGE = f"""EXISTS (
+    SELECT 1 FROM json_each(record, '$.samples')
+    WHERE json_extract(value, '$.stop_reason') IN ({", ".join(f"'{reason}'" for reason in OUTAGE_STOP_REASONS)})
+)"""
 
 
 class SettingsError(ValueError):
@@ -34,7 +42,7 @@ class SettingsError(ValueError):
 
 
 class ResultStore:
-    """What has been evaluated: per row (a model with a prompting style and a task) its settings and its questions.
+    """What has been evaluated: per arm (a model with a prompting style and a task) its settings and its questions.
 
     One process at a time has a folder. Use as a context manager.
 
@@ -61,51 +69,67 @@ class ResultStore:
             self._connection.execute("PRAGMA journal_mode=WAL")
             # To the disk at every commit: what is there survives a loss of power too.
             self._connection.execute("PRAGMA synchronous=FULL")
+            self._check_version()
             self._connection.executescript(_TABLES)
         except sqlite3.DatabaseError as error:
             self._lock.close()
             raise ValueError(f"{self.folder / DATABASE}: not a database of results ({error}).") from error
 
-    def claim(self, settings: Mapping[str, Any], row: str = SHARED) -> None:
-        """Keeps the settings of a row (default: those that all rows share), or compares them with those kept.
+    def _check_version(self) -> None:
+        """Writes the version into a new database.
+
+        Raises:
+            sqlite3.DatabaseError: it is another one.
+        """
+        (version,) = self._connection.execute("PRAGMA user_version").fetchone()
+        (num_tables,) = self._connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
+        if num_tables and version != VERSION:
+            raise sqlite3.DatabaseError(f"it has version {version}, not {VERSION}")
+        self._connection.execute(f"PRAGMA user_version = {VERSION}")
+
+    def claim(self, settings: Mapping[str, Any], arm: str = SHARED) -> None:
+        """Keeps the settings of an arm (default: those that all arms share), or compares them with those kept.
 
         Settings without a question that was answered under them are replaced.
 
         Raises:
             SettingsError: they differ; the message names the first key.
         """
-        known = self._value("SELECT settings FROM settings WHERE row = :name", row)
+        known = self._value("SELECT settings FROM settings WHERE arm = :name", arm)
         given = json.loads(json.dumps(settings))
-        has_results = self._value("SELECT row FROM questions WHERE row = :name OR :name = '' LIMIT 1", row) is not None
+        has_results = self._value("SELECT arm FROM questions WHERE arm = :name OR :name = '' LIMIT 1", arm) is not None
         if known is None or not has_results:
             with self._connection:
-                self._connection.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (row, json.dumps(given)))
+                self._connection.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (arm, json.dumps(given)))
         elif difference := first_difference(json.loads(known), given):
             key, old, new = difference
-            of_row = f" of {row}" if row else ""
+            of_arm = f" of {arm}" if arm else ""
             raise SettingsError(
-                f"{self.folder} has results{of_row} with {key}={old}, not {new}: keep the setting, or name another "
+                f"{self.folder} has results{of_arm} with {key}={old}, not {new}: keep the setting, or name another "
                 "--output."
             )
 
-    def add(self, row: str, record: QuestionRecord, commit: str | None) -> None:
-        """Keeps a question; it is on the disk when this returns.
+    def add(self, arm: str, record: QuestionRecord, commit: str | None) -> None:
+        """Keeps a question; it is on the disk when this returns. One that an outage ended is replaced.
 
         Raises:
-            sqlite3.IntegrityError: the row has this question already.
+            sqlite3.IntegrityError: the arm has this question already.
         """
         text = json.dumps(dataclasses.asdict(record), ensure_ascii=False)
         with self._connection:
-            self._connection.execute("INSERT INTO questions VALUES (?, ?, ?, ?)", (row, record.number, text, commit))
+            replaced = f"DELETE FROM questions WHERE arm = ? AND number = ? AND {_HAS_OUTAGE}"
+            self._connection.execute(replaced, (arm, record.number))
+            self._connection.execute("INSERT INTO questions VALUES (?, ?, ?, ?)", (arm, record.number, text, commit))
 
-    def numbers(self, row: str) -> set[int]:
-        """The questions that a row has."""
-        return {number for (number,) in self._connection.execute("SELECT number FROM questions WHERE row = ?", (row,))}
+    def numbers(self, arm: str) -> set[int]:
+        """The questions of an arm that need not be asked again: all but those of which an outage ended a sample."""
+        query = f"SELECT number FROM questions WHERE arm = ? AND NOT {_HAS_OUTAGE}"
+        return {number for (number,) in self._connection.execute(query, (arm,))}
 
-    def records(self, row: str) -> Iterator[tuple[QuestionRecord, str | None]]:
-        """The questions of a row in the order of their numbers, each with the commit that evaluated it."""
-        query = "SELECT record, commit_hash FROM questions WHERE row = ? ORDER BY number"
-        for text, commit in self._connection.execute(query, (row,)):
+    def records(self, arm: str) -> Iterator[tuple[QuestionRecord, str | None]]:
+        """The questions of an arm in the order of their numbers, each with the commit that evaluated it."""
+        query = "SELECT record, commit_hash FROM questions WHERE arm = ? ORDER BY number"
+        for text, commit in self._connection.execute(query, (arm,)):
             yield _record(json.loads(text)), commit
 
     def note(self, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""The summary of an evaluation as JSON: what was run, where, and every figure."""
+"""The summary of an evaluation as JSON: what was run, where, and every metric."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rllib_arpo.evaluation.metrics import Figures, differences
-from rllib_arpo.evaluation.plan import TOOLS, EvaluationSettings, Row
+from rllib_arpo.evaluation.metrics import ArmMetrics, differences
+from rllib_arpo.evaluation.plan import TOOLS, Arm, EvaluationSettings
 from rllib_arpo.evaluation.report import TaskReport
 from rllib_arpo.evaluation.statistics import LEVEL, NUM_RESAMPLES
 from rllib_arpo.logging.machine import commit, machine, versions
@@ -20,26 +20,28 @@ from rllib_arpo.logging.machine import commit, machine, versions
 SUMMARY = "summary.json"
 
 
-def task_reports(rows: Sequence[Row], figures: Mapping[str, Figures], settings: EvaluationSettings) -> list[TaskReport]:
-    """The figures by task; rows are compared with the first model's row with tools.
+def task_reports(
+    arms: Sequence[Arm], metrics: Mapping[str, ArmMetrics], settings: EvaluationSettings
+) -> list[TaskReport]:
+    """The metrics by task; arms are compared with the first model's arm with tools.
 
     Args:
-        figures: by the name of the row.
+        metrics: by the name of the arm.
     """
     reports = []
-    for task in dict.fromkeys(row.task for row in rows):
-        own = [row for row in rows if row.task == task]
-        reference = next(row for row in own if row.style == TOOLS)
+    for task in dict.fromkeys(arm.task for arm in arms):
+        own = [arm for arm in arms if arm.task == task]
+        reference = next(arm for arm in own if arm.style == TOOLS)
         reports.append(
             TaskReport(
                 task=task,
                 num_questions=len(reference.numbers),
                 num_samples=settings.samples,
-                columns={row.label: figures[row.name].estimates() for row in own},
+                columns={arm.label: metrics[arm.name].estimates() for arm in own},
                 differences={
-                    row.label: differences(figures[reference.name], figures[row.name])
-                    for row in own
-                    if row is not reference
+                    arm.label: differences(metrics[reference.name], metrics[arm.name])
+                    for arm in own
+                    if arm is not reference
                 },
                 reference=reference.label,
             )
@@ -49,8 +51,8 @@ def task_reports(rows: Sequence[Row], figures: Mapping[str, Figures], settings: 
 
 def write_summary(
     path: Path,
-    rows: Sequence[Row],
-    figures: Mapping[str, Figures],
+    arms: Sequence[Arm],
+    metrics: Mapping[str, ArmMetrics],
     reports: Sequence[TaskReport],
     settings: EvaluationSettings,
     arguments: Sequence[str] | None,
@@ -77,11 +79,11 @@ def write_summary(
             "resamples": NUM_RESAMPLES,
             "resampled": "questions, each with all its samples",
         },
-        "rows": [_row(row, figures[row.name], report) for report in reports for row in rows if row.task == report.task],
+        "arms": [_arm(arm, metrics[arm.name], report) for report in reports for arm in arms if arm.task == report.task],
         "differences": [
-            {"task": report.task, "row": label, "minus": report.reference, "metrics": _plain(metrics)}
+            {"task": report.task, "arm": label, "minus": report.reference, "metrics": _plain(estimates)}
             for report in reports
-            for label, metrics in report.differences.items()
+            for label, estimates in report.differences.items()
         ],
     }
     partial = path.with_name(f"{path.name}.partial")
@@ -90,21 +92,21 @@ def write_summary(
     return summary
 
 
-def _row(row: Row, figures: Figures, report: TaskReport) -> dict[str, Any]:
+def _arm(arm: Arm, metrics: ArmMetrics, report: TaskReport) -> dict[str, Any]:
     return {
-        "label": row.label,
-        "model": row.model.name,
-        "model_fingerprint": row.model.fingerprint,
-        "style": row.style,
-        "task": row.task,
-        "questions": len(figures.question_ids),
+        "label": arm.label,
+        "model": arm.model.name,
+        "model_fingerprint": arm.model.fingerprint,
+        "style": arm.style,
+        "task": arm.task,
+        "questions": len(metrics.question_ids),
         "samples": report.num_samples,
-        "commits": list(figures.commits),
-        "env_config": {key: value for key, value in row.env_config.items() if key != "model_name_or_path"},
-        "metrics": _plain(report.columns[row.label]),
+        "commits": list(metrics.commits),
+        "env_config": {key: value for key, value in arm.env_config.items() if key != "model_name_or_path"},
+        "metrics": _plain(report.columns[arm.label]),
     }
 
 
-def _plain(metrics: Mapping[str, Any]) -> dict[str, Any]:
+def _plain(estimates: Mapping[str, Any]) -> dict[str, Any]:
     """Estimates as JSON: {"value", "low", "high", "kind", ...}."""
-    return {name: dataclasses.asdict(estimate) for name, estimate in metrics.items()}
+    return {name: dataclasses.asdict(estimate) for name, estimate in estimates.items()}

@@ -32,7 +32,7 @@ class _Run:
 
 
 class EvaluationRuns:
-    """Logs rows of summaries to MLflow: to `MLFLOW_TRACKING_URI`, and to a local store whatever becomes of that.
+    """Logs arms of summaries to MLflow: to `MLFLOW_TRACKING_URI`, and to a local store whatever becomes of that.
 
     Raises (when it is made):
         ValueError: the local store cannot be opened.
@@ -46,12 +46,12 @@ class EvaluationRuns:
         self._callback.setup()
 
     def log(self, summary: Mapping[str, Any]) -> None:
-        """Logs a summary: params are its settings and what it says of a row, metrics its figures."""
-        for label in dict.fromkeys(row["label"] for row in summary["rows"]):
-            rows = [row for row in summary["rows"] if row["label"] == label]
-            run = _Run(f"{rows[0]['model']} {rows[0]['style']}", label, _params(summary, rows))
+        """Logs a summary: params are its settings and what it says of an arm, metrics those of the summary."""
+        for label in dict.fromkeys(arm["label"] for arm in summary["arms"]):
+            arms = [arm for arm in summary["arms"] if arm["label"] == label]
+            run = _Run(f"{arms[0]['model']} {arms[0]['style']}", label, _params(summary, arms))
             self._callback.log_trial_start(run)
-            self._callback.log_trial_result(0, run, _metrics(rows) | {TRAINING_ITERATION: 0})
+            self._callback.log_trial_result(0, run, _metrics(arms) | {TRAINING_ITERATION: 0})
             self._callback.log_trial_end(run)
 
     def close(self) -> None:
@@ -59,19 +59,19 @@ class EvaluationRuns:
         self._store.set_note(_NOTE, self._callback.get_state())
 
 
-def _params(summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    first = rows[0]
+def _params(summary: Mapping[str, Any], arms: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    first = arms[0]
     shared = {key: first[key] for key in ("model", "model_fingerprint", "style", "samples")}
-    tasks = {row["task"]: {"questions": row["questions"], "env_config": json.dumps(row["env_config"])} for row in rows}
+    tasks = {arm["task"]: {"questions": arm["questions"], "env_config": json.dumps(arm["env_config"])} for arm in arms}
     origin = {key: summary[key] for key in ("command", "commit", "interval")}
     return {**shared, **origin, "settings": summary["settings"], "tasks": tasks}
 
 
-def _metrics(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+def _metrics(arms: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return {
-        f"{row['task']}/{name}{suffix}": estimate[part]
-        for row in rows
-        for name, estimate in row["metrics"].items()
+        f"{arm['task']}/{name}{suffix}": estimate[part]
+        for arm in arms
+        for name, estimate in arm["metrics"].items()
         for part, suffix in _PARTS.items()
         if estimate[part] is not None
     }

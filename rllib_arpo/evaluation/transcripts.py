@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rllib_arpo.evaluation.plan import Row
+from rllib_arpo.evaluation.plan import Arm
 from rllib_arpo.evaluation.store import ResultStore
 
 _TURN = pa.struct(
@@ -41,7 +41,7 @@ SCHEMA = pa.schema(
         ("answer", pa.string()),
         ("reward", pa.float64()),
         ("accuracy", pa.float64()),
-        ("right", pa.bool_()),
+        ("correct", pa.bool_()),
         ("exact_match", pa.float64()),
         ("f1", pa.float64()),
         ("format_valid", pa.bool_()),
@@ -55,26 +55,26 @@ SCHEMA = pa.schema(
         ("commit", pa.string()),
     ]
 )
-"""The columns: those of `QuestionRecord` and `SampleRecord`, the row's names, and the commit that evaluated it."""
+"""The columns: those of `QuestionRecord` and `SampleRecord`, the arm's names, and the commit that evaluated it."""
 #: Samples that are written at a time.
 _BATCH = 1000
 
 
-def write_transcripts(path: Path, store: ResultStore, rows: Sequence[Row]) -> int:
-    """Writes the samples of these rows and returns their number. The file is replaced in one step."""
+def write_transcripts(path: Path, store: ResultStore, arms: Sequence[Arm]) -> int:
+    """Writes the samples of these arms and returns their number. The file is replaced in one step."""
     partial, written = path.with_name(f"{path.name}.partial"), 0
     with pq.ParquetWriter(partial, SCHEMA) as writer:
-        for row in rows:
-            for batch in _batches(_samples(row, store)):
+        for arm in arms:
+            for batch in _batches(_samples(arm, store)):
                 writer.write_table(pa.Table.from_pylist(batch, schema=SCHEMA))
                 written += len(batch)
     partial.replace(path)
     return written
 
 
-def _samples(row: Row, store: ResultStore) -> Iterator[dict[str, Any]]:
-    names = {"model": row.model.name, "style": row.style, "task": row.task}
-    for record, commit in store.records(row.name):
+def _samples(arm: Arm, store: ResultStore) -> Iterator[dict[str, Any]]:
+    names = {"model": arm.model.name, "style": arm.style, "task": arm.task}
+    for record, commit in store.records(arm.name):
         shared = names | _fields(record, but="samples") | {"commit": commit}
         for sample in record.samples:
             turns = [dataclasses.asdict(turn) for turn in sample.turns]

@@ -8,7 +8,7 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -75,10 +75,11 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
         self._make_callback("on_environment_created", env=self.env, env_context=EnvContext(self.config.env_config, 0))
 
     def _make_envs(self, config: ARPOConfig) -> list[ForkableMultiAgentEnv]:
-        envs = [make_env(config, self.worker_index or 0) for _ in range(config.num_envs_per_env_runner)]
-        if not isinstance(envs[0], ForkableMultiAgentEnv):
-            raise ValueError(f"env={config.env!r} is a {type(envs[0]).__name__}, not a ForkableMultiAgentEnv.")
-        return envs
+        make = partial(make_env, config, self.worker_index or 0)
+        first = make()
+        if not isinstance(first, ForkableMultiAgentEnv):
+            raise ValueError(f"env={config.env!r} is a {type(first).__name__}, not a ForkableMultiAgentEnv.")
+        return [first, *(first.another() or make() for _ in range(config.num_envs_per_env_runner - 1))]
 
     @override(MultiAgentEnvRunner)
     def make_module(self) -> None:

@@ -2,6 +2,7 @@ import pytest
 
 from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.tasks import DatasetTask
+from rllib_arpo.envs.tasks import rows as rows_module
 from tests.helpers.parquet import parquet
 
 datasets = pytest.importorskip("datasets", reason="The datasets library is not installed.")
@@ -44,3 +45,19 @@ def test_a_hub_that_is_not_reached_is_named(tmp_path, monkeypatch):
     assert loaded == [(("openai/gsm8k", "main"), {"split": "test"})]
     with pytest.raises(ValueError, match=r"HuggingFaceH4/MATH-500 has no split for env_config\['split'\] = 'train'"):
         DatasetTask(task="math500")
+
+
+def test_other_content_has_another_mark(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "files"
+    folder.mkdir()
+
+    def marks(rows) -> set[str]:
+        parquet(folder / "test-00000-of-00001.parquet", rows)
+        rows_module.open_hub.cache_clear()
+        found = DatasetTask(task="gsm8k", hub_id=str(folder), split="test").inputs()
+        assert list(found) == [f"{folder}, split 'test'"]
+        return set(found.values())
+
+    first = marks(ROWS)
+    assert marks(ROWS[:5]) != first

@@ -11,6 +11,7 @@ from rllib_arpo.core.tree import StopReason, ToolStatus
 from rllib_arpo.envs.errors import BrokenToolError, DataError
 from rllib_arpo.envs.forkable_env import INFO_STEP, OPTION_NUM_ROOTS, OPTION_QUESTION
 from rllib_arpo.envs.registry import make_env
+from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.tools import TOOLS
 from rllib_arpo.envs.tools.tool import Tool, ToolResult
 from tests.helpers.parquet import parquet, row
@@ -285,3 +286,26 @@ def test_a_question_cannot_hold_special_tokens(make_tool_env, tmp_path):
     harmless = start(make_tool_env(task="parquet", path=parquet(tmp_path / "b.parquet", [row()]), tools=["python"]))
     assert text_of(env, prompt).endswith(f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n")
     assert [i for i in prompt if i >= 256] == [i for i in harmless[0]["0"] if i >= 256]
+
+
+def test_another_environment_shares_what_never_changes(make_tool_env, turn, notebook):
+    env = make_tool_env(tools=notebook)
+    start(env, 3)
+    turn(env, "0", note("red"))
+    other = env.another()
+    assert (other.task, other.tools, other.chat) == (env.task, env.tools, env.chat)
+    assert (other.question, other.agents) == (None, [])
+    start(other, 4, num_roots=2)
+    assert (env.question, other.question) == (env.task.question(3, ("note",)), env.task.question(4, ("note",)))
+    assert (env.agents, other.agents) == (["0"], ["0", "1"])
+    assert turn(other, "0", note("blue"))[0].strip() == "<result> blue </result>"
+    assert turn(env, "0", note("green"))[0].strip() == "<result> red green </result>"
+
+
+def test_a_subclass_is_made_anew(make_tool_env):
+    class CountingEnv(ToolEnv):
+        """Has a state of its own."""
+
+    env = make_tool_env()
+    env.__class__ = CountingEnv
+    assert env.another() is None

@@ -14,7 +14,7 @@ def sample(number: int = 0, **changes) -> SampleRecord:
         "answer": "4",
         "reward": 1.0,
         "accuracy": 1.0,
-        "right": True,
+        "correct": True,
         "exact_match": 1.0,
         "f1": None,
         "format_valid": True,
@@ -30,7 +30,7 @@ def sample(number: int = 0, **changes) -> SampleRecord:
 
 def wrong(number: int = 0, **changes) -> SampleRecord:
     return sample(
-        number, **{"answer": "5", "reward": 0.0, "accuracy": 0.0, "right": False, "exact_match": 0.0} | changes
+        number, **{"answer": "5", "reward": 0.0, "accuracy": 0.0, "correct": False, "exact_match": 0.0} | changes
     )
 
 

@@ -10,8 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from rllib_arpo import evaluate
+from rllib_arpo.envs import tool_env
+from rllib_arpo.envs.env_config import read_env_config
+from rllib_arpo.envs.errors import BrokenToolError
 from rllib_arpo.envs.tasks import ArithmeticTask
-from rllib_arpo.evaluation import models, runner
+from rllib_arpo.envs.tool_env import ToolEnv
+from rllib_arpo.envs.tools.python import PythonTool
+from rllib_arpo.evaluation import models, plan, runner
 from rllib_arpo.evaluation.transcripts import SCHEMA
 from rllib_arpo.export import MODULE
 from tests.evaluation.conftest import ANSWER, CALL, scripted_command
@@ -56,6 +61,10 @@ def no_engine(monkeypatch):
         ("arithmetic", ["--samples", "2", "--temperature", "0"], "samples=2: at temperature 0 all samples are equal"),
         ("arithmetic", ["--temperature", "-1"], "temperature=-1.0: must be a number >= 0."),
         ("arithmetic", ["--temperature", "nan"], "temperature=nan: must be a number >= 0."),
+        ("arithmetic", ["--question-deadline", "0"], "question_deadline=0.0: must be a number of seconds > 0."),
+        ("arithmetic", ["--question-deadline", "-5"], "question_deadline=-5.0: must be a number of seconds > 0."),
+        ("arithmetic", ["--question-deadline", "nan"], "question_deadline=nan: must be a number of seconds > 0."),
+        ("arithmetic", ["--seed", "-1"], "seed=-1: must be at least 0."),
         ("arithmetic", ["--max-tool-calls", "-1"], "env_config['max_tool_calls'] must be at least 0"),
         ("arithmetic", ["--max-context-tokens", "50"], "leaves no room for a response within"),
         ("arithmetic", ["--compare", "/nowhere/model"], "'/nowhere/model': no such folder"),
@@ -81,13 +90,40 @@ def test_what_an_engine_refuses_is_one_sentence(arguments, capsys):
     assert capsys.readouterr().err.startswith("error: engine='vlm' is unknown")
 
 
-def test_a_bug_keeps_its_traceback(arguments, monkeypatch):
-    def ask(*_args, **_kwargs):
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(evaluate, "ask"), (ToolEnv, "reset"), (models, "fingerprint"), (plan.Arm, "settings")],
+)
+def test_a_bug_keeps_its_traceback(arguments, monkeypatch, owner, name):
+    def fail(*_args, **_kwargs):
         raise ValueError("a bug")
 
-    monkeypatch.setattr(evaluate, "ask", ask)
+    monkeypatch.setattr(owner, name, fail)
     with pytest.raises(ValueError, match="a bug"):
         evaluate.main([*arguments(), "--no-mlflow"])
+
+
+def test_a_tool_that_does_not_start_is_one_sentence(arguments, no_engine, monkeypatch, capsys):
+    def prepare(_tool):
+        raise BrokenToolError("no sandbox here")
+
+    monkeypatch.setattr(PythonTool, "prepare", prepare)
+    assert evaluate.main([*arguments(), "--no-mlflow"]) == 2
+    assert capsys.readouterr().err == "error: no sandbox here\n"
+
+
+def test_the_traceback_of_an_error_on_demand(arguments, no_engine, capsys):
+    assert evaluate.main([*arguments(), "--no-mlflow", "--limit", "0", "--traceback"]) == 2
+    error = capsys.readouterr().err
+    assert "in __post_init__" in error
+    assert error.endswith("error: limit=0: must be at least 1.\n")
+
+
+def test_the_configuration_is_read_once_for_all_questions_in_flight(arguments, monkeypatch):
+    read = []
+    monkeypatch.setattr(tool_env, "read_env_config", lambda config: read.append(config) or read_env_config(config))
+    assert evaluate.main([*arguments(), "--no-mlflow", "--questions-in-flight", "8"]) == 0
+    assert len(read) == 1
 
 
 def test_an_interruption_says_how_to_go_on(arguments, monkeypatch, capsys):
@@ -147,13 +183,13 @@ def test_transcripts_have_every_turn(finished):
     assert all(row["turns"][-1]["tool"] is None for row in called if row["stop_reason"] == "answer")
     answered = [row for row in rows if row["stop_reason"] == "answer"]
     assert {row["answer"] for row in answered} == {ANSWER}
-    assert {(row["number"], row["reward"]) for row in answered if row["right"]} == {(0, 1.0)}
+    assert {(row["number"], row["reward"]) for row in answered if row["correct"]} == {(0, 1.0)}
     assert all(row["turns"][-1]["text"] == f"<answer> \\boxed{{{ANSWER}}} </answer>" for row in answered)
     for row in rows:
         assert row["tool_calls"] == sum(turn["tool"] is not None for turn in row["turns"])
         assert row["tool_calls_failed"] == sum(turn["tool_status"] == "error" for turn in row["turns"])
         assert row["response_tokens"] == sum(turn["num_tokens"] for turn in row["turns"])
-        assert row["right"] == (row["accuracy"] == row["exact_match"] == 1.0)
+        assert row["correct"] == (row["accuracy"] == row["exact_match"] == 1.0)
         assert row["truncated"] == (row["stop_reason"] in ("token_limit", "tool_call_limit"))
 
 
@@ -171,11 +207,11 @@ def test_the_summary_says_what_was_run_and_every_figure(finished):
     assert summary["command"].startswith("python -m rllib_arpo.evaluate --model ")
     assert {"commit", "machine", "versions", "time", "seconds", "settings"} <= summary.keys()
     assert summary["settings"]["samples"] == 2
-    assert [(row["style"], row["task"], row["questions"], row["samples"]) for row in summary["rows"]] == [
+    assert [(row["style"], row["task"], row["questions"], row["samples"]) for row in summary["arms"]] == [
         ("direct", "arithmetic", 10, 2),
         ("tools", "arithmetic", 10, 2),
     ]
-    tools = summary["rows"][1]["metrics"]
+    tools = summary["arms"][1]["metrics"]
     assert tools["tool_calls"]["value"] == sum(row["tool_calls"] for row in rows if row["style"] == "tools") / 20
     assert tools["tool_calls"]["low"] <= tools["tool_calls"]["value"] <= tools["tool_calls"]["high"]
     assert tools.keys() >= {
@@ -188,8 +224,8 @@ def test_the_summary_says_what_was_run_and_every_figure(finished):
         "truncated",
     }
     (difference,) = summary["differences"]
-    assert (difference["row"].split()[-1], difference["minus"].split()[-1]) == ("direct", "tools")
-    direct = summary["rows"][0]["metrics"]
+    assert (difference["arm"].split()[-1], difference["minus"].split()[-1]) == ("direct", "tools")
+    direct = summary["arms"][0]["metrics"]
     assert difference["metrics"]["tool_calls"]["value"] == pytest.approx(0 - tools["tool_calls"]["value"])
     assert direct["tool_calls"]["kind"] == "all_equal"
 
@@ -199,15 +235,15 @@ def test_another_task_joins_the_folder_and_nothing_is_asked_again(finished, monk
     asked = []
     ask = evaluate.ask
 
-    def recorded_ask(row, numbers, *args, **kwargs):
-        asked.append((row.task, row.style, len(numbers)))
-        return ask(row, numbers, *args, **kwargs)
+    def recorded_ask(arm, numbers, *args, **kwargs):
+        asked.append((arm.task, arm.style, len(numbers)))
+        return ask(arm, numbers, *args, **kwargs)
 
     monkeypatch.setattr(evaluate, "ask", recorded_ask)
     assert evaluate.main([*finished.command, "--output", str(folder), "--tasks", "arithmetic,catalogue"]) == 0
     assert asked == [("catalogue", "direct", 10), ("catalogue", "tools", 10)]
     summary = json.loads((folder / "summary.json").read_text())
-    assert summary["rows"][:1] == finished.summary["rows"][:1]
+    assert summary["arms"][:1] == finished.summary["arms"][:1]
 
 
 def test_a_checkpoint_beside_its_base(arguments, model_folder, tmp_path, capsys):
@@ -217,7 +253,7 @@ def test_a_checkpoint_beside_its_base(arguments, model_folder, tmp_path, capsys)
     command = [*arguments("--samples", "2", "--limit", "3", "--no-mlflow"), "--compare", str(checkpoint)]
     assert evaluate.main(command) == 0
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
-    assert [row["label"] for row in summary["rows"]] == ["llama tools", "checkpoint_000001 tools"]
+    assert [row["label"] for row in summary["arms"]] == ["llama tools", "checkpoint_000001 tools"]
     (difference,) = summary["differences"]
     kinds = {name: (e["kind"], e["value"]) for name, e in difference["metrics"].items() if name != "f1"}
     assert set(kinds.values()) == {("all_equal", 0.0)}
@@ -235,7 +271,7 @@ def test_greedy_decoding_of_one_question(arguments, tmp_path, capsys):
     (row,) = pq.read_table(tmp_path / "out" / evaluate.TRANSCRIPTS).to_pylist()
     assert (row["sample"], row["seed"]) == (0, None)
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
-    assert summary["rows"][0]["metrics"]["pass_at_1"]["kind"] == "one_question"
+    assert summary["arms"][0]["metrics"]["pass_at_1"]["kind"] == "one_question"
     assert "one question cannot be resampled" in capsys.readouterr().out
 
 
@@ -255,13 +291,13 @@ def test_knowledge_has_f1_and_exact_match_over_aliases(arguments, tmp_path):
     )
     assert evaluate.main([*command, "--no-mlflow"]) == 0
     found = pq.read_table(tmp_path / "out" / evaluate.TRANSCRIPTS).to_pylist()
-    assert [(r["exact_match"], r["f1"], r["right"]) for r in found] == [
+    assert [(r["exact_match"], r["f1"], r["correct"]) for r in found] == [
         (1.0, 1.0, True),
         (0.0, 0.5, False),
         (0.0, 0.0, False),
         (0.0, None, False),
     ]
-    metrics = json.loads((tmp_path / "out" / "summary.json").read_text())["rows"][0]["metrics"]
+    metrics = json.loads((tmp_path / "out" / "summary.json").read_text())["arms"][0]["metrics"]
     assert (metrics["f1"]["value"], metrics["f1"]["num_questions"]) == (0.5, 3)
     assert (metrics["exact_match"]["value"], metrics["exact_match"]["num_questions"]) == (0.25, 4)
 

@@ -1,4 +1,4 @@
-"""Figures of a row by hand, and the table that shows them."""
+"""Metrics of an arm by hand, and the table that shows them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from rllib_arpo.evaluation.metrics import differences, figures
+from rllib_arpo.evaluation.metrics import arm_metrics, differences
 from rllib_arpo.evaluation.report import TaskReport, largest_share, print_report
 from rllib_arpo.evaluation.statistics import Kind
 from tests.evaluation.samples import question, sample, wrong
@@ -20,10 +20,10 @@ FIRST = [
 
 
 def of(records, commit="abc"):
-    return figures([(record, commit) for record in records])
+    return arm_metrics([(record, commit) for record in records])
 
 
-def test_figures_by_hand():
+def test_metrics_by_hand():
     found = of(FIRST)
     assert found.question_ids == ("q0", "q1", "q2")
     assert found.commits == ("abc",)

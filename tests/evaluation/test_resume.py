@@ -13,6 +13,10 @@ import pyarrow.parquet as pq
 
 from rllib_arpo import evaluate
 from rllib_arpo.evaluation.store import DATABASE, ResultStore
+from tests.envs.rewards.judge_server import JudgeServer, honest
+from tests.helpers.models import byte_tokenizer
+from tests.helpers.parquet import parquet
+from tests.helpers.parquet import row as parquet_row
 
 NUM_QUESTIONS = 150
 CONFIG = json.dumps({"arithmetic": {"num_test_questions": NUM_QUESTIONS}})
@@ -47,23 +51,23 @@ def test_a_killed_evaluation_resumes_without_repeating_or_losing_a_question(argu
     errors = process.communicate()[1]
     assert process.returncode == -signal.SIGKILL, errors
     with ResultStore(killed) as store:
-        (row,) = [name for (name,) in store._connection.execute("SELECT DISTINCT row FROM questions")]
-        before = {record.number: record for record, _commit in store.records(row)}
+        (arm,) = [name for (name,) in store._connection.execute("SELECT DISTINCT arm FROM questions")]
+        before = {record.number: record for record, _commit in store.records(arm)}
     assert 10 <= len(before) < NUM_QUESTIONS
     assert not (killed / evaluate.TRANSCRIPTS).exists()
 
     asked = []
     ask = evaluate.ask
 
-    def recorded_ask(row, numbers, *args, **kwargs):
+    def recorded_ask(arm, numbers, *args, **kwargs):
         asked.extend(numbers)
-        return ask(row, numbers, *args, **kwargs)
+        return ask(arm, numbers, *args, **kwargs)
 
     monkeypatch.setattr(evaluate, "ask", recorded_ask)
     assert evaluate.main(with_output) == 0
     assert asked == sorted(set(range(NUM_QUESTIONS)) - before.keys())
     with ResultStore(killed) as store:
-        after = {record.number: record for record, _commit in store.records(row)}
+        after = {record.number: record for record, _commit in store.records(arm)}
     assert {number: after[number] for number in before} == before
 
     assert evaluate.main([*command, "--output", str(tmp_path / "whole")]) == 0
@@ -78,3 +82,31 @@ def test_a_killed_evaluation_resumes_without_repeating_or_losing_a_question(argu
     asked.clear()
     assert evaluate.main(with_output) == 0
     assert asked == []
+
+
+def test_questions_that_a_broken_judge_ended_are_asked_again(arguments, tmp_path, capsys):
+    is_up = []
+    server = JudgeServer(lambda message: honest(message) if is_up else 400)
+    judge = {"base_url": server.base_url, "model": "m", "max_attempts": 1}
+    rows = [parquet_row(f"Question {i}?", "red") | {"ability": "qa"} for i in range(3)]
+    replies = [byte_tokenizer().encode("<answer> \\boxed{red} </answer>", add_special_tokens=False)]
+    command = arguments(
+        "--no-mlflow",
+        tasks="parquet",
+        engine_kwargs=json.dumps({"vocab_size": 259, "replies": replies}),
+        env_config=json.dumps({"parquet": {"tools": {}, "qa_metric": "judge", "judge": judge}}),
+        data=f"parquet={parquet(tmp_path / 'questions.parquet', rows)}",
+    )
+
+    def endings() -> list[tuple[str, bool]]:
+        found = pq.read_table(tmp_path / "out" / evaluate.TRANSCRIPTS).to_pylist()
+        return [(sample["stop_reason"], sample["correct"]) for sample in found]
+
+    assert evaluate.main(command) == 0
+    assert endings() == [("broken_tool", False)] * 3
+    assert "Warning: some trajectories were not finished" in capsys.readouterr().out
+    is_up.append(True)
+    assert evaluate.main(command) == 0
+    assert endings() == [("answer", True)] * 3
+    assert "Warning" not in capsys.readouterr().out
+    server.close()

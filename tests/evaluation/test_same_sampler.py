@@ -74,4 +74,4 @@ def test_vllm_samples_with_a_seed_of_its_own_for_every_sample(vllm_folder):
     assert len({row["seed"] for row in rows}) == len({row["turns"][0]["text"] for row in rows}) == 6
     assert all(1 <= row["response_tokens"] <= 24 for row in rows)
     summary = json.loads((vllm_folder / "summary.json").read_text())
-    assert summary["rows"][0]["metrics"]["pass_at_1"]["num_questions"] == 3
+    assert summary["arms"][0]["metrics"]["pass_at_1"]["num_questions"] == 3

@@ -8,25 +8,30 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from rllib_arpo.evaluation.statistics import Estimate, Kind, estimate, estimate_all, paired_differences, pass_at_k
+from rllib_arpo.evaluation.statistics import Estimate, Kind, estimate_all, paired_differences, pass_at_k
 
 
-@pytest.mark.parametrize(("num_samples", "num_right"), [(1, 0), (1, 1), (5, 0), (5, 1), (5, 3), (5, 5), (7, 2)])
-def test_pass_at_k_is_the_share_of_draws_with_a_right_sample(num_samples, num_right):
-    samples = [i < num_right for i in range(num_samples)]
+def estimate(values: np.ndarray, **options) -> Estimate:
+    """`estimate_all` of a single metric."""
+    return estimate_all({"": values}, **options)[""]
+
+
+@pytest.mark.parametrize(("num_samples", "num_correct"), [(1, 0), (1, 1), (5, 0), (5, 1), (5, 3), (5, 5), (7, 2)])
+def test_pass_at_k_is_the_share_of_draws_with_a_correct_sample(num_samples, num_correct):
+    samples = [i < num_correct for i in range(num_samples)]
     for k in range(1, num_samples + 1):
         draws = [any(draw) for draw in itertools.combinations(samples, k)]
-        assert pass_at_k(num_samples, num_right, k) == pytest.approx(sum(draws) / len(draws), abs=1e-15)
+        assert pass_at_k(num_samples, num_correct, k) == pytest.approx(sum(draws) / len(draws), abs=1e-15)
 
 
 def test_pass_at_k_of_many_samples_does_not_overflow():
     assert pass_at_k(2000, 1, 1000) == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize(("num_samples", "num_right", "k"), [(3, 1, 0), (3, 1, 4), (3, 4, 1), (3, -1, 1), (0, 0, 1)])
-def test_pass_at_k_refuses_what_does_not_exist(num_samples, num_right, k):
-    with pytest.raises(ValueError, match=f"pass@{k} of {num_samples} samples with {num_right} right ones"):
-        pass_at_k(num_samples, num_right, k)
+@pytest.mark.parametrize(("num_samples", "num_correct", "k"), [(3, 1, 0), (3, 1, 4), (3, 4, 1), (3, -1, 1), (0, 0, 1)])
+def test_pass_at_k_refuses_what_does_not_exist(num_samples, num_correct, k):
+    with pytest.raises(ValueError, match=f"pass@{k} of {num_samples} samples with {num_correct} correct ones"):
+        pass_at_k(num_samples, num_correct, k)
 
 
 @pytest.mark.parametrize(("n", "right"), [(50, 5), (40, 20), (200, 190)])

@@ -13,44 +13,61 @@ from tests.evaluation.samples import question, sample, wrong
 def test_what_is_added_comes_back_in_the_order_of_the_numbers(tmp_path):
     first, second = question(0, sample(), wrong(1, f1=0.5)), question(7, wrong(), sample(1, seed=None))
     with ResultStore(tmp_path) as store:
-        store.add("row", second, "abc")
-        store.add("row", first, None)
+        store.add("arm", second, "abc")
+        store.add("arm", first, None)
         store.add("other", first, "abc")
     with ResultStore(tmp_path) as store:
-        assert list(store.records("row")) == [(first, None), (second, "abc")]
-        assert store.numbers("row") == {0, 7}
+        assert list(store.records("arm")) == [(first, None), (second, "abc")]
+        assert store.numbers("arm") == {0, 7}
         assert store.numbers("nothing") == set()
 
 
 def test_a_question_is_kept_once(tmp_path):
     with ResultStore(tmp_path) as store:
-        store.add("row", question(0, sample()), None)
+        store.add("arm", question(0, sample()), None)
         with pytest.raises(sqlite3.IntegrityError):
-            store.add("row", question(0, wrong()), None)
-        assert [record.samples[0].right for record, _ in store.records("row")] == [True]
+            store.add("arm", question(0, wrong()), None)
+        assert [record.samples[0].correct for record, _ in store.records("arm")] == [True]
+
+
+@pytest.mark.parametrize(
+    ("stop_reason", "asked_again"),
+    [("broken_tool", True), ("engine_failure", True), ("deadline", False), ("token_limit", False)],
+)
+def test_what_an_outage_ended_is_asked_again(tmp_path, stop_reason, asked_again):
+    broken = question(0, sample(), wrong(1, stop_reason=stop_reason))
+    with ResultStore(tmp_path) as store:
+        store.add("arm", broken, "old")
+        store.add("arm", question(1, sample(), sample(1)), "old")
+        assert store.numbers("arm") == ({1} if asked_again else {0, 1})
+        assert next(store.records("arm")) == (broken, "old")
+        if asked_again:
+            store.add("arm", question(0, sample(), sample(1)), "new")
+            assert store.numbers("arm") == {0, 1}
+            assert [commit for _, commit in store.records("arm")] == ["new", "old"]
 
 
 def test_other_settings_are_refused_once_there_are_results(tmp_path):
     with ResultStore(tmp_path) as store:
         store.claim({"samples": 1, "seed": 0})
         store.claim({"samples": 2, "seed": 0})
-        store.claim({"env_config": {"few_shot": 2}, "data": None}, "row")
-        store.add("row", question(0, sample()), None)
+        store.claim({"env_config": {"few_shot": 2}, "data": None}, "arm")
+        store.add("arm", question(0, sample()), None)
         store.claim({"samples": 2, "seed": 0})
         with pytest.raises(SettingsError) as error:
             store.claim({"samples": 3, "seed": 0})
         assert str(error.value) == (
             f"{tmp_path} has results with samples=2, not 3: keep the setting, or name another --output."
         )
-        with pytest.raises(SettingsError, match="results of row with env_config/few_shot=2, not null: keep"):
-            store.claim({"env_config": {}, "data": None}, "row")
-        store.claim({"env_config": {}}, "another row")
+        with pytest.raises(SettingsError, match="results of arm with env_config/few_shot=2, not null: keep"):
+            store.claim({"env_config": {}, "data": None}, "arm")
+        store.claim({"env_config": {}}, "another arm")
 
 
 def test_tuples_and_lists_are_the_same_setting(tmp_path):
     with ResultStore(tmp_path) as store:
         store.claim({"a": (1, 2)})
-        store.add("row", question(0, sample()), None)
+        store.add("arm", question(0, sample()), None)
         store.claim({"a": [1, 2]})
 
 
@@ -91,3 +108,11 @@ def test_notes(tmp_path):
         store.set_note("mlflow", {"runs": {}})
         store.set_note("mlflow", {"runs": {"a": "b"}})
         assert store.note("mlflow") == {"runs": {"a": "b"}}
+
+
+def test_a_database_of_another_version_is_refused(tmp_path):
+    connection = sqlite3.connect(tmp_path / DATABASE)
+    connection.execute("CREATE TABLE questions (row TEXT, number INTEGER)")
+    connection.close()
+    with pytest.raises(ValueError, match=r"not a database of results \(it has version 0, not 2\)"):
+        ResultStore(tmp_path)

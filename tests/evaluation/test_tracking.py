@@ -17,7 +17,7 @@ def uri(tmp_path, monkeypatch) -> str:
     return f"sqlite:///{tmp_path / 'runs.db'}"
 
 
-def test_runs_have_settings_and_figures(arguments, uri):
+def test_runs_have_settings_and_metrics(arguments, uri):
     command = arguments("--samples", "2", "--limit", "4", "--baselines", "direct")
     assert evaluate.main(command) == 0
     assert evaluate.main(command) == 0

@@ -1,0 +1,121 @@
+"""What results depend on beside the settings: files that are read; not those that the evaluation itself writes."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+
+import pytest
+
+from rllib_arpo import evaluate
+from rllib_arpo.envs.retrieval.build_index import build_folder
+from tests.envs.retrieval.fake_engines import Reply, serve
+from tests.envs.rewards.judge_server import JudgeServer, honest
+from tests.helpers.models import byte_tokenizer
+from tests.helpers.parquet import parquet
+from tests.helpers.parquet import row as parquet_row
+
+SEARCH, ANSWER = "<search> barn </search>", "<answer> \\boxed{red} </answer>"
+
+
+@pytest.fixture
+def command(arguments, tmp_path):
+    """command(replies, tools=...) -> a command line that asks four questions of knowledge one after the other."""
+
+    def make(*replies: str, **env_config) -> list[str]:
+        tokenizer = byte_tokenizer()
+        tokens = [tokenizer.encode(reply, add_special_tokens=False) for reply in replies]
+        rows = [parquet_row(f"Question {i}?", "red") | {"ability": "qa"} for i in range(4)]
+        return arguments(
+            "--no-mlflow",
+            tasks="parquet",
+            engine_kwargs=json.dumps({"vocab_size": 259, "replies": tokens}),
+            env_config=json.dumps({"parquet": env_config}),
+            data=f"parquet={parquet(tmp_path / 'questions.parquet', rows)}",
+            questions_in_flight="1",
+        )
+
+    return make
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The numbers that were asked; the first command that asks is interrupted after two questions."""
+    numbers, ask = [], evaluate.ask
+
+    def interrupted_ask(*args, **kwargs):
+        answered = ask(*args, **kwargs)
+        for _ in range(2):
+            record = next(answered)
+            numbers.append(record.number)
+            yield record
+        answered.close()
+        monkeypatch.setattr(evaluate, "ask", recorded_ask)
+        raise KeyboardInterrupt
+
+    def recorded_ask(*args, **kwargs):
+        for record in ask(*args, **kwargs):
+            numbers.append(record.number)
+            yield record
+
+    monkeypatch.setattr(evaluate, "ask", interrupted_ask)
+    return numbers
+
+
+def test_the_cache_of_a_judge_may_grow(command, asked, tmp_path):
+    server, cache = JudgeServer(honest), tmp_path / "judge.sqlite"
+    judge = {"base_url": server.base_url, "model": "m", "cache_path": str(cache)}
+    line = command(ANSWER, tools={}, qa_metric="judge", judge=judge)
+    assert evaluate.main(line) == 130
+    assert cache.is_file()
+    assert evaluate.main(line) == 0
+    assert asked == [0, 1, 2, 3]
+    server.close()
+
+
+def test_the_cache_of_a_web_search_may_grow(command, asked, tmp_path):
+    cache = tmp_path / "search.sqlite"
+    results = {"results": [{"title": "Barn", "url": "http://barn", "content": "It is red."}]}
+    with serve(lambda _request: Reply(results)) as engine:
+        search = {"backend": "searxng", "base_url": engine.url, "cache": str(cache)}
+        line = command(SEARCH, ANSWER, tools={"search": search})
+        assert evaluate.main(line) == 130
+        # As at the end of a process: sqlite's log is merged into the file.
+        sqlite3.connect(cache).execute("PRAGMA wal_checkpoint")
+        assert b"It is red." in cache.read_bytes()
+        assert evaluate.main(line) == 0
+    assert len(engine.requests) == 1
+    assert asked == [0, 1, 2, 3]
+
+
+def test_passages_in_the_configuration_are_no_file_names(command):
+    documents = [{"title": "Barn", "text": "It is red. " * 100}]
+    assert evaluate.main(command(ANSWER, tools={"search": {"documents": documents}})) == 0
+
+
+def test_an_index_that_was_built_anew_is_refused(command, asked, tmp_path, capsys):
+    passages, index = tmp_path / "passages.jsonl", tmp_path / "index"
+    passages.write_text('{"title": "Barn", "text": "It is red."}\n')
+    build_folder([passages], index)
+    line = command(SEARCH, ANSWER, tools={"search": {"index": str(index)}})
+    assert evaluate.main(line) == 130
+    passages.write_text('{"title": "Barn", "text": "It is big."}\n')
+    build_folder([passages], index, overwrite=True)
+    assert evaluate.main(line) == 2
+    assert f"with data/{index}=" in capsys.readouterr().err
+    assert asked == [0, 1]
+
+
+def test_other_questions_and_another_read_only_cache_are_refused(command, asked, tmp_path, capsys):
+    cache = tmp_path / "known.json"
+    cache.write_text('{"barn": "Page 1: It is red."}')
+    line = command(SEARCH, ANSWER, tools={"search": {"backend": "offline", "cache": str(cache)}})
+    assert evaluate.main(line) == 130
+    cache.write_text('{"barn": "Page 1: It is big."}')
+    assert evaluate.main(line) == 2
+    assert f"with data/{cache}=" in capsys.readouterr().err
+    cache.write_text('{"barn": "Page 1: It is red."}')
+    parquet(tmp_path / "questions.parquet", [parquet_row(f"Other {i}?", "red") | {"ability": "qa"} for i in range(4)])
+    assert evaluate.main(line) == 2
+    assert f"with data/{tmp_path}/questions.parquet=" in capsys.readouterr().err
+    assert asked == [0, 1]
