@@ -69,6 +69,14 @@ def test_a_hostile_answer_is_wrong_and_the_next_one_is_scored(monkeypatch):
     assert asyncio.run(task.accuracy(question.answers[0], question)) == 1.0
 
 
+@pytest.mark.parametrize(
+    ("output", "score"),
+    [("0.25\n", 0.25), ("Only placed 3\n1.0\n", 1.0), ("", 0.0), ("x", 0.0), ("nan", 0.0), ("inf", 0.0), ("1.5", 0.0)],
+)
+def test_a_score_is_the_number_in_the_last_line(output, score):
+    assert reasoning_gym.read_score(output) == score
+
+
 def test_an_episode(make_tool_env, turn):
     env = make_tool_env(task="reasoning_gym", dataset="chain_sum", config=CONFIG, size=10)
     env.reset(options={OPTION_QUESTION: 3})
