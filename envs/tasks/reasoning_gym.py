@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from rllib_arpo.envs.sandbox import bubblewrap
 from rllib_arpo.envs.sandbox.fork_server import shared_server
 from rllib_arpo.envs.tasks.task import (
     TEST,
@@ -94,6 +95,10 @@ class ReasoningGymTask(Task):
                 f"reasoning-gym's {self.dataset!r} asks other questions in every process: set PYTHONHASHSEED for all of"
                 " them, or take another generator."
             )
+        try:
+            bubblewrap.check_available()
+        except bubblewrap.SandboxError as error:
+            raise ValueError(f"task 'reasoning_gym' scores in a sandbox, and has no unsafe mode. {error}") from error
         _ = self._generator
 
     @property
