@@ -21,7 +21,7 @@ def play(make_tool_env, turn, monkeypatch):
 
     `{gold}` in a text is the right answer, `{item}` the item that the catalogue is asked for.
     """
-    monkeypatch.setattr(math, "LANES", (math.Lane(30.0, 60.0, 2, 0),))
+    monkeypatch.setattr(math, "LANES", (math.Lane(30.0, 60.0, 2),))
 
     def run(*texts: str, **env_config):
         env = make_tool_env(**env_config)
