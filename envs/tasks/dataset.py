@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from rllib_arpo.envs.data_files import check_unicode
 from rllib_arpo.envs.rewards import MATH, QA
 from rllib_arpo.envs.tasks.rows import RowSource, all_rows, open_file, open_hub
 from rllib_arpo.envs.tasks.shots import MAX_SHOTS, SHOTS
@@ -188,7 +189,7 @@ def read_row(spec: DatasetSpec, row: Mapping[str, Any]) -> tuple[list[tuple[str,
     """(messages, right answers, ability) of a decoded row.
 
     Raises:
-        ValueError: what the row lacks.
+        ValueError: what the row lacks, or that it is not valid Unicode.
     """
     column = _present(spec.question, row)
     messages = _read(spec.read_question, column, row[column])
@@ -198,6 +199,7 @@ def read_row(spec: DatasetSpec, row: Mapping[str, Any]) -> tuple[list[tuple[str,
     answers = tuple(dict.fromkeys(answer for name in names for answer in _read(read, name, row[name])))
     if not answers:
         raise ValueError(f"no answer (`{column}` is empty)")
+    check_unicode(*(content for _, content in messages), *answers)
     ability = spec.ability or row.get("ability")
     if ability not in (MATH, QA):
         raise ValueError(f"`ability` must be {MATH!r} or {QA!r}, not {ability!r}")
