@@ -16,15 +16,12 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rllib_arpo.envs.per_loop import PerLoop
+from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards import math_forms
 from rllib_arpo.envs.rewards.math_text import clean, read_quantity, spelled
 from rllib_arpo.envs.tools.worker import shared_worker
-
-if TYPE_CHECKING:
-    from rllib_arpo.envs.tasks.task import Question
 
 #: Megabytes of a comparison beyond what the loaded modules take.
 MEMORY_MB = 256

@@ -13,20 +13,12 @@ from typing import Any
 import numpy as np
 
 from rllib_arpo.envs.data_files import check_unicode
-from rllib_arpo.envs.rewards import MATH, QA
+from rllib_arpo.envs.errors import DataError
+from rllib_arpo.envs.question import MATH, QA, Question
 from rllib_arpo.envs.tasks.rows import RowSource, all_rows, open_file, open_hub
 from rllib_arpo.envs.tasks.shots import MAX_SHOTS, SHOTS
 from rllib_arpo.envs.tasks.specs import SPECS, DatasetSpec
-from rllib_arpo.envs.tasks.task import (
-    TEST,
-    TRAIN,
-    DataError,
-    Question,
-    Task,
-    check_split,
-    epoch_and_position,
-    permutation,
-)
+from rllib_arpo.envs.tasks.task import TEST, TRAIN, Task, check_split, epoch_and_position, permutation
 
 logger = logging.getLogger(__name__)
 

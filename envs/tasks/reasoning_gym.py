@@ -14,18 +14,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from rllib_arpo.envs.question import Comparison, Question
 from rllib_arpo.envs.sandbox import bubblewrap
 from rllib_arpo.envs.sandbox.fork_server import shared_server
-from rllib_arpo.envs.tasks.task import (
-    TEST,
-    TRAIN,
-    Comparison,
-    Question,
-    Task,
-    check_split,
-    epoch_and_position,
-    permutation,
-)
+from rllib_arpo.envs.tasks.task import TEST, TRAIN, Task, check_split, epoch_and_position, permutation
 from rllib_arpo.envs.validation import check_known
 
 REASONING_GYM = "reasoning_gym"

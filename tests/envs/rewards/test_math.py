@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from rllib_arpo.envs.errors import BrokenToolError
+from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards import math, math_accuracy, solved_math_accuracy
 from rllib_arpo.envs.rewards.math_text import as_number, read_quantity
-from rllib_arpo.envs.tasks.task import Question
 from tests.envs.rewards.hostile import GOLD, hostile_answers
 from tests.helpers.processes import descendants
 
