@@ -21,7 +21,7 @@ from rllib_arpo.envs.per_loop import PerLoop
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards import math_forms
 from rllib_arpo.envs.rewards.math_text import clean, read_quantity, spelled
-from rllib_arpo.envs.tools.worker import shared_worker
+from rllib_arpo.envs.sandbox.fork_server import shared_server
 
 #: Megabytes of a comparison beyond what the loaded modules take.
 MEMORY_MB = 256
@@ -126,7 +126,7 @@ async def _equal(gold: str, answer: str) -> bool:
 
 
 async def _equal_by_algebra(gold: str, answer: str) -> bool:
-    worker = shared_worker(_setup())
+    worker = shared_server(_setup())
     for lane in LANES:
         code = _COMPARE.format(gold=gold, answer=answer, processor_s=lane.processor_s)
         async with _place(lane):
