@@ -5,7 +5,7 @@ import pytest
 from rllib_arpo.core.tree import StopReason
 from rllib_arpo.envs.forkable_env import OPTION_QUESTION
 from rllib_arpo.envs.tasks import reasoning_gym
-from rllib_arpo.envs.tasks.reasoning_gym import ReasoningGymTask
+from rllib_arpo.envs.tasks.reasoning_gym import UNSTABLE, ReasoningGymTask
 
 pytest.importorskip("reasoning_gym", reason="The reasoning-gym library is not installed.")
 
@@ -43,6 +43,25 @@ def test_the_generators_scorer_decides(dataset):
     question = task.question(0)
     assert asyncio.run(task.accuracy(question.answers[0], question)) == 1.0
     assert asyncio.run(task.accuracy("no", question)) == 0.0
+
+
+def test_every_generators_own_answer_gets_the_librarys_score():
+    """What keeps programs out of the scorers takes no honest answer for one."""
+    import reasoning_gym as library
+    from reasoning_gym.factory import DATASETS
+
+    tasks = [ReasoningGymTask(dataset=name, size=2) for name in DATASETS if name not in ("composite", *UNSTABLE)]
+    asked = [(task, task.question(number)) for task in tasks for number in range(2)]
+    asked = [(task, q) for task, q in asked if "Integral(" not in q.answers[0]]  # no antiderivative, see the guard
+
+    async def accuracies():
+        return await asyncio.gather(*(task.accuracy(q.answers[0], q) for task, q in asked))
+
+    scorers = {task.dataset: library.create_dataset(task.dataset, seed=0, size=1) for task in tasks}
+    expected = [scorers[task.dataset].score_answer(q.answers[0], q.scoring["entry"]) == 1.0 for task, q in asked]
+    found = asyncio.run(accuracies())
+    assert sum(expected) > 0.9 * len(asked)
+    assert [q.question_id for (_, q), a, b in zip(asked, expected, found, strict=True) if a != b] == []
 
 
 def test_another_solution_than_the_generators_counts():
