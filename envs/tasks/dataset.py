@@ -100,12 +100,13 @@ class DatasetTask(Task):
         try:
             row = self.spec.decode(row)
             messages, answers, ability = read_row(self.spec, row)
+            own_id = row.get(self.spec.row_id) if self.spec.row_id else None
+            check_unicode(str(own_id))
         except ValueError as error:
             raise DataError(f"{place}: {error}.") from error
         if not self.keep_system_prompt:
             messages = [message for message in messages if message[0] != "system"]
         shots = SHOTS.get(ability, ())[: self.few_shot]
-        own_id = row.get(self.spec.row_id) if self.spec.row_id else None
         question_id = f"{self._stem(block.source)}/{row_number}{f' ({own_id})' if own_id is not None else ''}"
         return Question(question_id, tuple(messages), answers, ability, place, shots)
 

@@ -198,6 +198,7 @@ def test_a_row_that_does_not_fit_is_named(tmp_path, ending, text, message):
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
+        ("math500", {"unique_id": "a\ud800"}, f"not valid Unicode ({SURROGATE})."),
         ("math", {"solution": "It is 5."}, "`solution` has no \\boxed{}."),
         ("math", {"solution": "\\boxed{5"}, "`solution` has a \\boxed{ that is not closed."),
         ("hotpotqa", {"answer": []}, "no answer (`answer` is empty)."),
