@@ -10,7 +10,8 @@ from typing import Any
 from rllib_arpo.envs.prompts import Chat, load_tokenizer
 from rllib_arpo.envs.protocols import PROTOCOLS
 from rllib_arpo.envs.protocols.protocol import Protocol
-from rllib_arpo.envs.rewards import Accuracy, Scorer, make_scorer
+from rllib_arpo.envs.question import Comparison
+from rllib_arpo.envs.rewards import Scorer, make_scorer
 from rllib_arpo.envs.tasks import TASKS, Task
 from rllib_arpo.envs.tools import TOOLS, Tool
 from rllib_arpo.envs.validation import check_known
@@ -59,7 +60,7 @@ class ToolEnvConfig:
         if self.max_tool_calls < 0:
             raise ValueError(f"env_config['max_tool_calls'] must be at least 0, not {self.max_tool_calls}.")
 
-    def make_scorer(self, comparisons: Mapping[str, Accuracy] | None = None) -> Scorer:
+    def make_scorer(self, comparisons: Mapping[str, Comparison] | None = None) -> Scorer:
         """What compares answers and rewards finished paths; `comparisons` are the task's own."""
         return make_scorer(self.reward, self.qa_metric, self.judge, comparisons)
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from rllib_arpo.envs.latex import closing_brace
 from rllib_arpo.envs.prompts import CUT, Chat, Message
-from rllib_arpo.envs.tasks.task import Question, Shot
+from rllib_arpo.envs.question import Question, Shot
 from rllib_arpo.envs.tools.tool import Tool
 
 

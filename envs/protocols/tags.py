@@ -31,7 +31,7 @@ from rllib_arpo.envs.protocols.protocol import (
     defused,
     only_punctuation,
 )
-from rllib_arpo.envs.tasks.task import Shot
+from rllib_arpo.envs.question import Shot
 from rllib_arpo.envs.tools.tool import Tool
 
 THINK, RESULT, ANSWER = "think", "result", "answer"

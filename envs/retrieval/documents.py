@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rllib_arpo.envs.cache import read_json
+from rllib_arpo.envs.cache import read_json as read_cache
+from rllib_arpo.envs.data_files import check_unicode, opened, opened_parquet, parse_json, read_json, table_rows
 from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.validation import check_known
 
@@ -80,9 +80,9 @@ def as_document(record: Any, where: str, options: ReadOptions | None = None) -> 
     if not text.strip():
         raise DataError(f"{where}: the text is blank.")
     try:
-        (title + text).encode()
-    except UnicodeEncodeError as error:
-        raise DataError(f"{where}: not valid Unicode ({error}).") from error
+        check_unicode(title, text)
+    except ValueError as error:
+        raise DataError(f"{where}: {error}.") from error
     return {"title": title, "text": text}
 
 
@@ -100,44 +100,31 @@ def reader_of(path: Path):
 
 
 def _read_jsonl(path: Path, options: ReadOptions, progress: Progress) -> Iterator[tuple[str, Any]]:
-    with open(path, "rb") as file:
+    with opened(path) as file:
         for row, line in enumerate(file):
             progress(len(line))
-            if not line.strip():
-                continue
-            try:
-                yield f"row {row}", json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise DataError(f"{path}, row {row}: not JSON ({error}).") from error
+            if line.strip():
+                yield f"row {row}", parse_json(line, f"{path}, row {row}")
 
 
 def _read_parquet(path: Path, options: ReadOptions, progress: Progress) -> Iterator[tuple[str, Any]]:
-    import pyarrow
-    import pyarrow.parquet
-
     row, num_bytes = 0, path.stat().st_size
-    try:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            wanted = (options.title_column, *options.text_columns)
-            names = [name for name in wanted if name in file.schema_arrow.names]
-            for batch in file.iter_batches(batch_size=4096, columns=names):
-                for record in batch.to_pylist():
-                    yield f"row {row}", record
-                    row += 1
-                progress(num_bytes * batch.num_rows // file.metadata.num_rows)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(f"{path}: not a readable parquet file ({error}).") from error
+    with opened_parquet(path) as file:
+        wanted = (options.title_column, *options.text_columns)
+        names = [name for name in wanted if name in file.schema_arrow.names]
+        for batch in file.iter_batches(batch_size=4096, columns=names):
+            for record in table_rows(batch, f"{path}, one of the {batch.num_rows} rows from row {row} on"):
+                yield f"row {row}", record
+                row += 1
+            progress(num_bytes * batch.num_rows // file.metadata.num_rows)
 
 
 def _read_json(path: Path, options: ReadOptions, progress: Progress) -> Iterator[tuple[str, Any]]:
-    try:
-        content = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: not JSON ({error}).") from error
+    content = read_json(path)
     if isinstance(content, list):
         yield from ((f"row {row}", record) for row, record in enumerate(content))
     else:
-        pages = list(pages_of(read_json(path).values()))
+        pages = list(pages_of(read_cache(path).values()))
         if not pages:
             raise DataError(f'{path}: no text of this file has a line "Page 1: ...".')
         yield from ((f"page {number}", {options.text_columns[0]: page}) for number, page in enumerate(pages))
@@ -158,7 +145,7 @@ def pages_of(results: Iterable[str]) -> Iterator[str]:
 def _read_text(path: Path, options: ReadOptions, progress: Progress) -> Iterator[tuple[str, Any]]:
     ends_at = TEXT_UNITS[options.text_unit]
     lines: list[str] = []
-    with open(path, "rb") as file:
+    with opened(path) as file:
         for row, raw in enumerate(file):
             progress(len(raw))
             try:

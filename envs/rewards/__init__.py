@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from rllib_arpo.envs.rewards.compose import (
-    MATH,
-    QA,
     QA_METRICS,
     REWARDS,
-    Accuracy,
     Score,
     Scorer,
     find_reward,
@@ -16,10 +13,9 @@ from rllib_arpo.envs.rewards.compose import (
 from rllib_arpo.envs.rewards.hierarchical import FinishedPath, hierarchical
 from rllib_arpo.envs.rewards.judge import Judge
 from rllib_arpo.envs.rewards.math import math_accuracy, solved_math_accuracy
-from rllib_arpo.envs.rewards.qa import exact_match, exact_match_accuracy, f1_accuracy, normalize_text, token_f1
+from rllib_arpo.envs.rewards.qa import bounded_f1, exact_match, normalize_text, token_f1
 
 __all__ = [
-    "MATH", "QA", "QA_METRICS", "REWARDS", "Accuracy", "FinishedPath", "Judge", "Score", "Scorer", "exact_match",
-    "exact_match_accuracy", "f1_accuracy", "find_reward", "hierarchical", "make_scorer", "math_accuracy",
-    "normalize_text", "solved_math_accuracy", "token_f1",
+    "QA_METRICS", "REWARDS", "FinishedPath", "Judge", "Score", "Scorer", "bounded_f1", "exact_match", "find_reward",
+    "hierarchical", "make_scorer", "math_accuracy", "normalize_text", "solved_math_accuracy", "token_f1",
 ]  # fmt: skip

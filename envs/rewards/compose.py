@@ -6,23 +6,17 @@ import dataclasses
 import importlib
 import inspect
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rllib_arpo.envs.question import MATH, QA, Comparison, Question
 from rllib_arpo.envs.rewards.hierarchical import FinishedPath, accuracy, hierarchical, tool_calls, valid_format
 from rllib_arpo.envs.rewards.judge import Judge
 from rllib_arpo.envs.rewards.math import solved_math_accuracy
-from rllib_arpo.envs.rewards.qa import exact_match_accuracy, f1_accuracy
+from rllib_arpo.envs.rewards.qa import bounded_f1, exact_match
 from rllib_arpo.envs.validation import check_known
 
-if TYPE_CHECKING:
-    from rllib_arpo.envs.tasks.task import Question
-
-MATH, QA = "math", "qa"
-
-#: Compares an answer with a question's gold answers: in [0, 1].
-Accuracy = Callable[[str, "Question"], Awaitable[float]]
 #: Rewards a finished path; may be a coroutine function, and may raise `BrokenToolError` to have the path masked.
 Reward = Callable[[FinishedPath], "float | Awaitable[float]"]
 
@@ -35,19 +29,20 @@ REWARDS: dict[str, Reward] = {
 }
 
 
-async def _f1(answer: str, question: Question) -> float:
-    return await f1_accuracy(answer, question.answers)
+def _of_texts(measure: Callable[[str, Sequence[str]], float]) -> Comparison:
+    """A function of (answer, gold answers) as a comparison."""
 
+    async def compare(answer: str, question: Question) -> float:
+        return measure(answer, question.answers)
 
-async def _exact_match(answer: str, question: Question) -> float:
-    return await exact_match_accuracy(answer, question.answers)
+    return compare
 
 
 #: How answers to questions of knowledge are compared (`env_config["qa_metric"]`): name -> maker of the comparison from
 #: `env_config["judge"]`.
-QA_METRICS: dict[str, Callable[[Mapping[str, Any]], Accuracy]] = {
-    "f1": lambda judge: _f1,
-    "exact_match": lambda judge: _exact_match,
+QA_METRICS: dict[str, Callable[[Mapping[str, Any]], Comparison]] = {
+    "f1": lambda judge: _of_texts(bounded_f1),
+    "exact_match": lambda judge: _of_texts(exact_match),
     "judge": Judge.from_config,
 }
 
@@ -69,7 +64,7 @@ class Scorer:
         terms: (name, weight, function) of each reward in the sum.
     """
 
-    comparisons: Mapping[str, Accuracy]
+    comparisons: Mapping[str, Comparison]
     terms: tuple[tuple[str, float, Reward], ...]
 
     async def __call__(self, path: FinishedPath) -> Score:
@@ -96,7 +91,7 @@ def make_scorer(
     reward: str | Mapping[str, float] = "hierarchical",
     qa_metric: str = "f1",
     judge: Mapping[str, Any] | None = None,
-    comparisons: Mapping[str, Accuracy] | None = None,
+    comparisons: Mapping[str, Comparison] | None = None,
 ) -> Scorer:
     """The scorer of `env_config`'s keys of the same names.
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from rllib_arpo.envs.tasks.task import Question
+from rllib_arpo.envs.question import Question
 
 BAD_FORMAT_REWARD = -1.0
 #: Added to a right answer when every one of these tools was really executed (status OK) on the path.

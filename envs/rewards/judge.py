@@ -6,14 +6,12 @@ import asyncio
 import json
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rllib_arpo.envs.chat_client import ChatClient, read_chat_client
 from rllib_arpo.envs.errors import BrokenToolError, ToolError
 from rllib_arpo.envs.per_loop import PerLoop
-
-if TYPE_CHECKING:
-    from rllib_arpo.envs.tasks.task import Question
+from rllib_arpo.envs.question import Question
 
 CORRECT, INCORRECT, NOT_ATTEMPTED = "CORRECT", "INCORRECT", "NOT_ATTEMPTED"
 #: Longer answers are cut; no question here needs more.

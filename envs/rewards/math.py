@@ -16,15 +16,12 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rllib_arpo.envs.per_loop import PerLoop
+from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards import math_forms
 from rllib_arpo.envs.rewards.math_text import clean, read_quantity, spelled
-from rllib_arpo.envs.tools.worker import shared_worker
-
-if TYPE_CHECKING:
-    from rllib_arpo.envs.tasks.task import Question
+from rllib_arpo.envs.sandbox.fork_server import shared_server
 
 #: Megabytes of a comparison beyond what the loaded modules take.
 MEMORY_MB = 256
@@ -34,19 +31,19 @@ MEMORY_MB = 256
 class Lane:
     """Limits of a comparison, and how many run at once.
 
-    The processor time counts, so that a busy machine does not make a right answer wrong; the wall time is the backstop.
+    The processor time counts, so that a busy machine does not make a right answer wrong: engine, learner and tools
+    share the processors with it. The wall time is a backstop; algebra computes all the time and never comes near it.
     """
 
     processor_s: float
     wall_s: float
     places: int
-    niceness: int
 
 
 _CORES = len(os.sched_getaffinity(0))
 #: All comparisons of GSM8K's and MATH500's answers with each other need less than 0.3 s; 99 % less than 0.1 s. What is
 #: not done in the first lane is begun again in the second, where it is in nobody's way.
-LANES = (Lane(0.15, 0.4, 2 * _CORES, 0), Lane(0.6, 1.1, max(1, _CORES // 2), 5))
+LANES = (Lane(0.15, 5.0, 2 * _CORES), Lane(0.6, 10.0, max(1, _CORES // 2)))
 
 _PACKAGE = "rllib_arpo.envs.rewards"
 #: The worker gets these modules as text: it does not import this package, which would bring Ray along.
@@ -65,9 +62,8 @@ for pair in (("\\\\frac{{1}}{{2}}+\\\\sqrt{{3}}", "x+2"), ("x>1", "x<2"), ("(1,2
     same(*pair)
 """
 _COMPARE = """
-import os, signal, sys
+import signal, sys
 from rllib_arpo.envs.rewards import math_algebra, math_forms
-os.nice({niceness})
 sys.setrecursionlimit(2000)
 signal.setitimer(signal.ITIMER_PROF, {processor_s})
 try:
@@ -130,9 +126,9 @@ async def _equal(gold: str, answer: str) -> bool:
 
 
 async def _equal_by_algebra(gold: str, answer: str) -> bool:
-    worker = shared_worker(_setup())
+    worker = shared_server(_setup())
     for lane in LANES:
-        code = _COMPARE.format(gold=gold, answer=answer, niceness=lane.niceness, processor_s=lane.processor_s)
+        code = _COMPARE.format(gold=gold, answer=answer, processor_s=lane.processor_s)
         async with _place(lane):
             reply = await worker.run(code, lane.wall_s, MEMORY_MB)
         if reply.status not in ("timeout", f"signal {signal.SIGPROF.value}"):

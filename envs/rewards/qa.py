@@ -15,23 +15,18 @@ _CLOSED_ANSWERS = frozenset({"yes", "no", "noanswer"})
 MIN_PRECISION = 0.5
 
 
-async def exact_match_accuracy(answer: str, gold: Sequence[str]) -> float:
+def exact_match(answer: str, gold: Sequence[str]) -> float:
     """1 if `answer` equals one of the aliases in `gold` after `normalize_text`, else 0."""
-    return exact_match(answer, gold)
+    return float(any(normalize_text(answer) == normalize_text(alias) for alias in gold))
 
 
-async def f1_accuracy(answer: str, gold: Sequence[str]) -> float:
+def bounded_f1(answer: str, gold: Sequence[str]) -> float:
     """The best token F1 of `answer` over the aliases in `gold`; 0 unless more than half of its words are right.
 
     Plain F1 pays for lists: "Paris London" would earn 0.67 whichever of the two is right. With this bound no answer can
     earn anything against two golds that have no word in common.
     """
     return max(token_f1(answer, alias, MIN_PRECISION) for alias in gold)
-
-
-def exact_match(answer: str, gold: Sequence[str]) -> float:
-    """See `exact_match_accuracy`."""
-    return float(any(normalize_text(answer) == normalize_text(alias) for alias in gold))
 
 
 def token_f1(answer: str, gold: str, min_precision: float = 0.0) -> float:

@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from rllib_arpo.envs.rewards import MATH
-from rllib_arpo.envs.tasks.task import TEST, Question, Shot, ShotCall, Task, check_split, epoch_and_position
+from rllib_arpo.envs.question import MATH, Question, Shot, ShotCall
+from rllib_arpo.envs.tasks.task import TEST, Task, check_split, epoch_and_position
 
 SYSTEM = "Compute with python, then answer in \\boxed{}."
 #: One in so many triples (a, b, c) belongs to the test split.

@@ -8,17 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rllib_arpo.envs.rewards import MATH
-from rllib_arpo.envs.tasks.task import (
-    TEST,
-    Question,
-    Shot,
-    ShotCall,
-    Task,
-    check_split,
-    epoch_and_position,
-    permutation,
-)
+from rllib_arpo.envs.question import MATH, Question, Shot, ShotCall
+from rllib_arpo.envs.tasks.task import TEST, Task, check_split, epoch_and_position, permutation
 
 MATERIALS = ("brass", "oak", "glass", "wool")
 TRAIN_NOUNS = (

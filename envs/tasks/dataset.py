@@ -12,20 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from rllib_arpo.envs.rewards import MATH, QA
+from rllib_arpo.envs.data_files import check_unicode
+from rllib_arpo.envs.errors import DataError
+from rllib_arpo.envs.question import MATH, QA, Question
 from rllib_arpo.envs.tasks.rows import RowSource, all_rows, open_file, open_hub
 from rllib_arpo.envs.tasks.shots import MAX_SHOTS, SHOTS
 from rllib_arpo.envs.tasks.specs import SPECS, DatasetSpec
-from rllib_arpo.envs.tasks.task import (
-    TEST,
-    TRAIN,
-    DataError,
-    Question,
-    Task,
-    check_split,
-    epoch_and_position,
-    permutation,
-)
+from rllib_arpo.envs.tasks.task import TEST, TRAIN, Task, check_split, epoch_and_position, permutation
 
 logger = logging.getLogger(__name__)
 
@@ -107,12 +100,13 @@ class DatasetTask(Task):
         try:
             row = self.spec.decode(row)
             messages, answers, ability = read_row(self.spec, row)
+            own_id = row.get(self.spec.row_id) if self.spec.row_id else None
+            check_unicode(str(own_id))
         except ValueError as error:
             raise DataError(f"{place}: {error}.") from error
         if not self.keep_system_prompt:
             messages = [message for message in messages if message[0] != "system"]
         shots = SHOTS.get(ability, ())[: self.few_shot]
-        own_id = row.get(self.spec.row_id) if self.spec.row_id else None
         question_id = f"{self._stem(block.source)}/{row_number}{f' ({own_id})' if own_id is not None else ''}"
         return Question(question_id, tuple(messages), answers, ability, place, shots)
 
@@ -192,7 +186,7 @@ def read_row(spec: DatasetSpec, row: Mapping[str, Any]) -> tuple[list[tuple[str,
     """(messages, right answers, ability) of a decoded row.
 
     Raises:
-        ValueError: what the row lacks.
+        ValueError: what the row lacks, or that it is not valid Unicode.
     """
     column = _present(spec.question, row)
     messages = _read(spec.read_question, column, row[column])
@@ -202,6 +196,7 @@ def read_row(spec: DatasetSpec, row: Mapping[str, Any]) -> tuple[list[tuple[str,
     answers = tuple(dict.fromkeys(answer for name in names for answer in _read(read, name, row[name])))
     if not answers:
         raise ValueError(f"no answer (`{column}` is empty)")
+    check_unicode(*(content for _, content in messages), *answers)
     ability = spec.ability or row.get("ability")
     if ability not in (MATH, QA):
         raise ValueError(f"`ability` must be {MATH!r} or {QA!r}, not {ability!r}")

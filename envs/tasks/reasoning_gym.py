@@ -9,21 +9,15 @@ import os
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
+from rllib_arpo.envs.question import Comparison, Question
+from rllib_arpo.envs.sandbox import bubblewrap
 from rllib_arpo.envs.sandbox.fork_server import shared_server
-from rllib_arpo.envs.tasks.task import (
-    TEST,
-    TRAIN,
-    Comparison,
-    Question,
-    Task,
-    check_split,
-    epoch_and_position,
-    permutation,
-)
+from rllib_arpo.envs.tasks.task import TEST, TRAIN, Task, check_split, epoch_and_position, permutation
 from rllib_arpo.envs.validation import check_known
 
 REASONING_GYM = "reasoning_gym"
@@ -39,6 +33,8 @@ from unittest import mock
 with mock.patch("tempfile.mkdtemp", lambda *args, **kwargs: "/tmp"):
     import reasoning_gym, sympy
 """
+#: No answer is run as a program in the process that scores it; the fence is for what a formula may still take.
+_GUARD = Path(__file__).with_name("answer_guard.py")
 _SCORE = """
 import base64, pickle
 import reasoning_gym
@@ -91,6 +87,10 @@ class ReasoningGymTask(Task):
                 f"reasoning-gym's {self.dataset!r} asks other questions in every process: set PYTHONHASHSEED for all of"
                 " them, or take another generator."
             )
+        try:
+            bubblewrap.check_available()
+        except bubblewrap.SandboxError as error:
+            raise ValueError(f"task 'reasoning_gym' scores in a sandbox, and has no unsafe mode. {error}") from error
         _ = self._generator
 
     @property
@@ -110,20 +110,17 @@ class ReasoningGymTask(Task):
         return {REASONING_GYM: self.accuracy}
 
     async def accuracy(self, answer: str, question: Question) -> float:
-        """What the generator's scorer says, in [0, 1]; 0 where it fails or takes too long.
+        """What the generator's scorer says, in [0, 1]; 0 where it fails, takes too long or says anything else.
 
-        It runs in the sandbox of the python tool: some scorers give answers to SymPy, which evaluates them as Python.
+        It runs in the sandbox of the python tool, where `answer_guard` keeps answers from being evaluated as Python.
 
         Raises:
             BrokenToolError: the sandbox cannot be started.
         """
         scored = (self.dataset, dict(self.config), question.scoring["entry"], answer)
         code = _SCORE.format(payload=base64.b64encode(pickle.dumps(scored)).decode())
-        reply = await shared_server(_SETUP, fenced=True).run(code, SCORE_TIMEOUT_S, SCORE_MEMORY_MB)
-        if reply.status != "ok":
-            return 0.0
-        # A scorer may print something itself, before the number.
-        score = min(max(float(reply.output.strip().splitlines()[-1]), 0.0), 1.0)
+        reply = await shared_server(_setup(), fenced=True).run(code, SCORE_TIMEOUT_S, SCORE_MEMORY_MB)
+        score = read_score(reply.output) if reply.status == "ok" else 0.0
         return score if self.partial_credit else float(score == 1.0)
 
     @functools.cached_property
@@ -136,6 +133,21 @@ class ReasoningGymTask(Task):
             return reasoning_gym.create_dataset(self.dataset, seed=begin, size=self.num_questions, **self.config)
         except (AssertionError, TypeError, ValueError) as error:
             raise ValueError(f"env_config['config'] of reasoning-gym's {self.dataset!r}: {error}.") from error
+
+
+def read_score(output: str) -> float:
+    """The number in the last line, where a scorer may have printed before it; 0 if there is none in [0, 1]."""
+    try:
+        score = float(output.strip().rpartition("\n")[2])
+    except ValueError:
+        return 0.0
+    return score if 0.0 <= score <= 1.0 else 0.0
+
+
+@functools.cache
+def _setup() -> str:
+    """What the scoring server runs once."""
+    return f"{_SETUP}{_GUARD.read_text(encoding='utf-8')}guard()\n"
 
 
 def _registry() -> Mapping[str, Any]:

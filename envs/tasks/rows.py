@@ -6,16 +6,17 @@ a whole (memory-mapped) data set. A process keeps a few of them.
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
 import functools
 import itertools
-import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rllib_arpo.envs.data_files import first_line, opened, opened_parquet, parse_json, read_json, table_rows
 from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.fingerprint import fingerprint
 
@@ -92,11 +93,12 @@ class ParquetRows(RowSource):
                 return file.read_row_group(block, columns=list(columns))
         except (pyarrow.ArrowException, OSError) as error:
             raise DataError(
-                f"{self.name}, row {self.begin(block)}: row group {block} is not readable ({_first_line(error)})."
+                f"{self.name}, row {self.begin(block)}: row group {block} is not readable ({first_line(error)})."
             ) from error
 
     def pick(self, loaded, block: int, index: int) -> tuple[int, Row]:
-        return self.begin(block) + index, loaded.slice(index, 1).to_pylist()[0]
+        number = self.begin(block) + index
+        return number, table_rows(loaded.slice(index, 1), f"{self.name}, row {number}")[0]
 
 
 @dataclass(frozen=True)
@@ -111,17 +113,15 @@ class JsonLinesRows(RowSource):
 
     def load(self, block: int, columns: tuple[str, ...]) -> list[tuple[int, bytes]]:
         position, number = self.starts[block]
-        with open(self.name, "rb") as file:
+        with opened(self.name) as file:
             file.seek(position)
             lines = ((number + i, line) for i, line in enumerate(file) if line.strip())
             return list(itertools.islice(lines, self.sizes[block]))
 
     def pick(self, loaded: list[tuple[int, bytes]], block: int, index: int) -> tuple[int, Row]:
         number, line = loaded[index]
-        try:
-            return number, _checked_object(json.loads(line), f"{self.name}, row {number}")
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise DataError(f"{self.name}, row {number}: not JSON ({error}).") from error
+        place = f"{self.name}, row {number}"
+        return number, _checked_object(parse_json(line, place), place)
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class JsonRows(RowSource):
     """A file with one JSON list of objects; a single block."""
 
     def load(self, block: int, columns: tuple[str, ...]) -> list:
-        return _read_json(self.name)
+        return _read_list(self.name)
 
     def pick(self, loaded: list, block: int, index: int) -> tuple[int, Row]:
         return index, _checked_object(loaded[index], f"{self.name}, row {index}")
@@ -173,22 +173,16 @@ def _open(path: str, version: tuple[int, int]) -> RowSource:
 
 
 def _open_parquet(path: str, version: Any) -> RowSource:
-    import pyarrow
-    import pyarrow.parquet
-
-    try:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            sizes = tuple(file.metadata.row_group(i).num_rows for i in range(file.num_row_groups))
-            return ParquetRows(path, version, sizes, tuple(file.schema_arrow.names))
-    except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(f"{path}: not a readable parquet file ({_first_line(error)}).") from error
+    with opened_parquet(path) as file:
+        sizes = tuple(file.metadata.row_group(i).num_rows for i in range(file.num_row_groups))
+        return ParquetRows(path, version, sizes, tuple(file.schema_arrow.names))
 
 
 def _open_json_lines(path: str, version: Any) -> RowSource:
     starts: list[tuple[int, int]] = []
     sizes: list[int] = []
     position = 0
-    with open(path, "rb") as file:
+    with opened(path) as file:
         for number, line in enumerate(file):
             if line.strip():
                 if not sizes or sizes[-1] == LINES_PER_BLOCK:
@@ -201,11 +195,11 @@ def _open_json_lines(path: str, version: Any) -> RowSource:
 
 def _open_json(path: str, version: Any) -> RowSource:
     """A list; but many files called .json hold JSON lines."""
-    with open(path, "rb") as file:
-        is_list = next((line.lstrip()[:1] for line in file if line.strip()), b"[") == b"["
-    if not is_list:
+    with opened(path) as file:
+        first = next((line for line in file if line.strip()), b"")
+    if first.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"{") and _is_json(first):
         return _open_json_lines(path, version)
-    return JsonRows(path, version, (len(_read_json(path)),), None)
+    return JsonRows(path, version, (len(_read_list(path)),), None)
 
 
 _OPEN: dict[str, Callable[[str, Any], RowSource]] = {
@@ -235,7 +229,7 @@ def open_hub(hub_id: str, config: str | None, split: str) -> RowSource:
         else:
             dataset = datasets.load_dataset(hub_id, config, split=split)
     except (datasets.exceptions.DatasetsError, OSError, ValueError, KeyError) as error:
-        reason = _first_line(error)
+        reason = first_line(error)
         raise DataError(f"{name}: cannot be loaded ({reason}). env_config['path'] names a local file.") from error
     return HubRows(name, dataset._fingerprint, (len(dataset),), tuple(dataset.column_names), dataset)
 
@@ -247,21 +241,22 @@ def all_rows(source: RowSource, columns: tuple[str, ...]) -> Iterator[Row]:
             yield source.row(block, index, columns)[1]
 
 
-def _read_json(path: str) -> list:
-    try:
-        content = json.loads(Path(path).read_bytes())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: not JSON ({error}).") from error
-    if not isinstance(content, Sequence):
-        raise DataError(f"{path}: a .json file holds a list of objects.")
+def _read_list(path: str) -> list:
+    content = read_json(path)
+    if not isinstance(content, list):
+        raise DataError(f"{path}: a .json file holds a list of objects, or one object a line.")
     return content
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        parse_json(line, "")
+    except DataError:
+        return False
+    return True
 
 
 def _checked_object(value: Any, place: str) -> Row:
     if not isinstance(value, dict):
         raise DataError(f"{place}: not a JSON object.")
     return value
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")

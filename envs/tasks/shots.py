@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from rllib_arpo.envs.rewards import MATH, QA
-from rllib_arpo.envs.tasks.task import Shot, ShotCall
+from rllib_arpo.envs.question import MATH, QA, Shot, ShotCall
 
 #: Ability -> examples. None of them is a question of a data set.
 SHOTS: dict[str, tuple[Shot, ...]] = {

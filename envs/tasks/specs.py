@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rllib_arpo.envs.rewards import MATH, QA
+from rllib_arpo.envs.question import MATH, QA
 from rllib_arpo.envs.tasks.answers import AnswerReader, after_hashes, ground_truth, last_boxed, texts
 from rllib_arpo.envs.tasks.task import TEST, TRAIN
 

@@ -4,65 +4,14 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
-from rllib_arpo.envs.errors import DataError
-
-__all__ = ["TEST", "TRAIN", "DataError", "Question", "Shot", "ShotCall", "Task", "epoch_and_position", "permutation"]
+from rllib_arpo.envs.question import Comparison, Question
 
 TRAIN, TEST = "train", "test"
-
-
-@dataclass(frozen=True, slots=True)
-class ShotCall:
-    """A call in a worked example, with the thought before it (may be empty) and the tool's result."""
-
-    tool: str
-    argument: str
-    result: str
-    thought: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Shot:
-    """A worked example. The protocol writes it: with its calls, or with `thought` where the model lacks the tools."""
-
-    question: str
-    calls: tuple[ShotCall, ...]
-    answer: str
-    thought: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """One question.
-
-    Attributes:
-        question_id: names it; equal ids mean equal questions.
-        messages: (role, content) pairs, roles "system", "user", "assistant"; the last one is the question itself. If
-            the first one is no system message, the protocol puts its instruction there.
-        answers: the right answers (aliases); at least one.
-        ability: how answers are compared: "math", "qa", or another ability of the rewards.
-        source: where it comes from ("train.parquet, row 12"), for error messages.
-        shots: worked examples, shown before the question.
-        scoring: what the comparison of this ability needs beside the answers (plain values).
-    """
-
-    question_id: str
-    messages: tuple[tuple[str, str], ...]
-    answers: tuple[str, ...]
-    ability: str
-    source: str
-    shots: tuple[Shot, ...] = ()
-    scoring: Mapping[str, Any] = field(default_factory=dict)
-
-
-#: (answer, question) -> accuracy in [0, 1].
-Comparison = Callable[[str, Question], Awaitable[float]]
 
 
 class Task(ABC):

@@ -69,7 +69,7 @@ async def _measure(quick: bool) -> dict[str, float]:
 
 async def _hostile(quick: bool) -> dict[str, float]:
     from rllib_arpo.envs.rewards import math
-    from rllib_arpo.envs.tools.worker import shared_worker
+    from rllib_arpo.envs.sandbox.fork_server import shared_server
     from tests.envs.rewards.hostile import GOLD, hostile_answers
     from tests.helpers.processes import descendants
 
@@ -78,7 +78,7 @@ async def _hostile(quick: bool) -> dict[str, float]:
         answers = answers[::2]
     before = descendants()
     timed = [await _timed(GOLD, answer) for answer in answers]
-    shared_worker(math._setup()).close()
+    shared_server(math._setup()).close()
     left = len(descendants() - before)
     return {
         "math_hostile_tried": len(answers),

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from rllib_arpo.core.tree import MASKED_STOP_REASONS, TRUNCATED_STOP_REASONS, ToolStatus, Trajectory, Turn
 from rllib_arpo.envs.prompts import turn_text
 from rllib_arpo.envs.protocols.protocol import Answer
-from rllib_arpo.envs.rewards import QA, exact_match, token_f1
-from rllib_arpo.envs.tasks.task import Question
+from rllib_arpo.envs.question import QA, Question
+from rllib_arpo.envs.rewards import exact_match, token_f1
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.rollout.episodes import episode_to_tree
 from rllib_arpo.rollout.questions import SampledQuestion

@@ -5,6 +5,8 @@ import logging
 from dataclasses import fields
 from pathlib import Path
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from rllib_arpo.envs.errors import DataError
@@ -165,6 +167,9 @@ def test_rows_that_cannot_be_asked_are_skipped_and_counted(tmp_path, caplog, nam
         DatasetTask(task=name, path=WRITERS[ending](tmp_path / f"only.{ending}", records[:1]))
 
 
+SURROGATE = "'utf-8' codec can't encode character '\\ud800' in position 1: surrogates not allowed"
+
+
 @pytest.mark.parametrize("ending", ["jsonl", "json"])
 @pytest.mark.parametrize(
     ("text", "message"),
@@ -177,6 +182,8 @@ def test_rows_that_cannot_be_asked_are_skipped_and_counted(tmp_path, caplog, nam
         ('{"question": "Q?", "answer": "18"}', "`answer` does not end with '#### answer'."),
         ('{"question": "Q?", "answer": 18}', "`answer` does not end with '#### answer'."),
         ("[1]", "not a JSON object."),
+        ('{"question": "Q\\ud800?", "answer": "#### 1"}', f"not valid Unicode ({SURROGATE})."),
+        ('{"question": "Q?", "answer": "#### \\ud800"}', f"not valid Unicode ({SURROGATE.replace(' 1:', ' 2:')})."),
     ],
 )
 def test_a_row_that_does_not_fit_is_named(tmp_path, ending, text, message):
@@ -194,6 +201,7 @@ def test_a_row_that_does_not_fit_is_named(tmp_path, ending, text, message):
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
+        ("math500", {"unique_id": "a\ud800"}, f"not valid Unicode ({SURROGATE})."),
         ("math", {"solution": "It is 5."}, "`solution` has no \\boxed{}."),
         ("math", {"solution": "\\boxed{5"}, "`solution` has a \\boxed{ that is not closed."),
         ("hotpotqa", {"answer": []}, "no answer (`answer` is empty)."),
@@ -221,7 +229,18 @@ def test_bad_lines_and_files_are_named(tmp_path):
         task.question(1)
     with pytest.raises(DataError, match=r"lines.jsonl, row 5: not JSON \("):
         task.question(2)
-    for content, message in ((b"[1, ", r"not JSON \("), (b"", "not JSON"), (b"[]", "no rows")):
+    for content, message in (
+        (b"[1, ", r"not JSON \("),
+        (b"[" * 100_000, r"not JSON \("),
+        (b"[" + b"1" * 5000 + b"]", r"not JSON \("),
+        (b"", "not JSON"),
+        (b"[]", "no rows"),
+        (b'"text"', "a .json file holds a list of objects, or one object a line"),
+        (
+            b'{\n "question": "Q?",\n "answer": "#### 1"\n}',
+            "a .json file holds a list of objects, or one object a line",
+        ),
+    ):
         (tmp_path / "list.json").write_bytes(content)
         with pytest.raises(DataError, match=rf"list.json: {message}"):
             DatasetTask(task="gsm8k", path=str(tmp_path / "list.json"))
@@ -231,6 +250,35 @@ def test_bad_lines_and_files_are_named(tmp_path):
         DatasetTask(task="gsm8k", path=str(tmp_path / "none.json"))
     with pytest.raises(DataError, match=r"no column 'question' or 'problem' \(there are: Q, answer\)\.$"):
         DatasetTask(task="gsm8k", path=parquet(tmp_path / "columns.parquet", [{"Q": "Q?", "answer": "#### 1"}]))
+
+
+def test_rows_that_cannot_be_decoded_are_named(tmp_path):
+    path = tmp_path / "deep.jsonl"
+    path.write_bytes(b"[" * 100_000)
+    with pytest.raises(DataError, match=r"deep.jsonl, row 0: not JSON \("):
+        DatasetTask(task="gsm8k", path=str(path)).question(0)
+    path = tmp_path / "bytes.parquet"
+    texts = pyarrow.array([b"Q?", b"\xff"]).view(pyarrow.string())
+    pyarrow.parquet.write_table(pyarrow.table({"question": texts, "answer": ["#### 1"] * 2}), path)
+    with pytest.raises(DataError, match=r"bytes.parquet, row 1: not UTF-8 \("):
+        DatasetTask(task="gsm8k", path=str(path), split="test").question(1)
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "json"])
+def test_a_file_that_cannot_be_read_is_named(tmp_path, ending):
+    path = tmp_path / f"memory.{ending}"
+    path.symlink_to("/proc/self/mem")
+    with pytest.raises(DataError, match=rf"memory.{ending}: not readable \(.*Input/output error\)\.$"):
+        DatasetTask(task="gsm8k", path=str(path))
+
+
+@pytest.mark.parametrize("separators", ["[,]", " \n "])
+def test_json_with_a_byte_order_mark(tmp_path, separators):
+    begin, between, end = separators
+    text = begin + between.join(map(json.dumps, gsm8k(4))) + end
+    path = tmp_path / "marked.json"
+    path.write_text(text, encoding="utf-8-sig")
+    assert asked(DatasetTask(task="gsm8k", path=str(path), split="test")) == [0, 1, 2, 3]
 
 
 def test_json_lines_may_be_called_json(tmp_path):

@@ -12,7 +12,7 @@ from rllib_arpo.envs.forkable_env import INFO_STEP
 from rllib_arpo.envs.prompts import Chat
 from rllib_arpo.envs.protocols.function_calling import FunctionCallingProtocol, function_calling
 from rllib_arpo.envs.protocols.protocol import Answer, CallRequest, Malformed, Nothing
-from rllib_arpo.envs.tasks.task import Shot, ShotCall
+from rllib_arpo.envs.question import Shot, ShotCall
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.tools import TOOLS
 from rllib_arpo.envs.tools.tool import Tool, ToolResult

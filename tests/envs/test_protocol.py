@@ -4,8 +4,8 @@ import pytest
 from rllib_arpo.envs.prompts import CUT, Chat
 from rllib_arpo.envs.protocols import PROTOCOLS, TagProtocol
 from rllib_arpo.envs.protocols.protocol import Answer, CallRequest, Malformed, Nothing, boxed
+from rllib_arpo.envs.question import Shot, ShotCall
 from rllib_arpo.envs.tasks.shots import SHOTS
-from rllib_arpo.envs.tasks.task import Shot, ShotCall
 from rllib_arpo.envs.tools import PythonTool
 from tests.helpers.models import byte_tokenizer
 

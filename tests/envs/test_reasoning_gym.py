@@ -5,7 +5,7 @@ import pytest
 from rllib_arpo.core.tree import StopReason
 from rllib_arpo.envs.forkable_env import OPTION_QUESTION
 from rllib_arpo.envs.tasks import reasoning_gym
-from rllib_arpo.envs.tasks.reasoning_gym import ReasoningGymTask
+from rllib_arpo.envs.tasks.reasoning_gym import UNSTABLE, ReasoningGymTask
 
 pytest.importorskip("reasoning_gym", reason="The reasoning-gym library is not installed.")
 
@@ -45,6 +45,25 @@ def test_the_generators_scorer_decides(dataset):
     assert asyncio.run(task.accuracy("no", question)) == 0.0
 
 
+def test_every_generators_own_answer_gets_the_librarys_score():
+    """What keeps programs out of the scorers takes no honest answer for one."""
+    import reasoning_gym as library
+    from reasoning_gym.factory import DATASETS
+
+    tasks = [ReasoningGymTask(dataset=name, size=2) for name in DATASETS if name not in ("composite", *UNSTABLE)]
+    asked = [(task, task.question(number)) for task in tasks for number in range(2)]
+    asked = [(task, q) for task, q in asked if "Integral(" not in q.answers[0]]  # no antiderivative, see the guard
+
+    async def accuracies():
+        return await asyncio.gather(*(task.accuracy(q.answers[0], q) for task, q in asked))
+
+    scorers = {task.dataset: library.create_dataset(task.dataset, seed=0, size=1) for task in tasks}
+    expected = [scorers[task.dataset].score_answer(q.answers[0], q.scoring["entry"]) == 1.0 for task, q in asked]
+    found = asyncio.run(accuracies())
+    assert sum(expected) > 0.9 * len(asked)
+    assert [q.question_id for (_, q), a, b in zip(asked, expected, found, strict=True) if a != b] == []
+
+
 def test_another_solution_than_the_generators_counts():
     task = ReasoningGymTask(dataset="countdown", config={"min_numbers": 2, "max_numbers": 2}, size=20)
     sums = [q for q in map(task.question, range(20)) if " + " in q.answers[0]]
@@ -67,6 +86,14 @@ def test_a_hostile_answer_is_wrong_and_the_next_one_is_scored(monkeypatch):
         patch.setattr(reasoning_gym, "SCORE_TIMEOUT_S", 1.0)
         assert asyncio.run(task.accuracy("9**9**9**9**9", question)) == 0.0
     assert asyncio.run(task.accuracy(question.answers[0], question)) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("output", "score"),
+    [("0.25\n", 0.25), ("Only placed 3\n1.0\n", 1.0), ("", 0.0), ("x", 0.0), ("nan", 0.0), ("inf", 0.0), ("1.5", 0.0)],
+)
+def test_a_score_is_the_number_in_the_last_line(output, score):
+    assert reasoning_gym.read_score(output) == score
 
 
 def test_an_episode(make_tool_env, turn):
@@ -102,3 +129,10 @@ def test_a_generator_that_depends_on_the_hash_seed_is_refused(monkeypatch):
     monkeypatch.delenv("PYTHONHASHSEED", raising=False)
     with pytest.raises(ValueError, match="'word_ladder' asks other questions in every process: set PYTHONHASHSEED"):
         ReasoningGymTask(dataset="word_ladder")
+
+
+def test_without_a_sandbox_the_task_is_refused(monkeypatch):
+    monkeypatch.setattr(reasoning_gym.bubblewrap, "_problem", lambda: "The python tool needs bubblewrap.")
+    message = "^task 'reasoning_gym' scores in a sandbox, and has no unsafe mode. The python tool needs bubblewrap.$"
+    with pytest.raises(ValueError, match=message):
+        chain_sum()

@@ -3,8 +3,8 @@ import asyncio
 import pytest
 
 from rllib_arpo.envs.errors import BrokenToolError
+from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards import FinishedPath, Score, find_reward, hierarchical, make_scorer
-from rllib_arpo.envs.tasks.task import Question
 
 BOTH = frozenset({"search", "python"})
 QUESTION = Question("q", (("user", "Where is the Louvre?"),), ("Paris",), "qa", "here")

@@ -39,7 +39,7 @@ def golds(name: str) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch):
-    monkeypatch.setattr(math, "LANES", (math.Lane(30.0, 60.0, 2, 0),))
+    monkeypatch.setattr(math, "LANES", (math.Lane(30.0, 60.0, 2),))
 
 
 def verdicts(pairs) -> list[float]:

@@ -1,10 +1,13 @@
 """Whole trajectories that try to earn more than they deserve. What none may earn: more than an honest wrong answer."""
 
+import asyncio
+
 import pytest
 
 from rllib_arpo.core.tree import StopReason, ToolStatus
 from rllib_arpo.envs.forkable_env import OPTION_NUM_ROOTS, OPTION_QUESTION
 from rllib_arpo.envs.rewards import math
+from rllib_arpo.envs.tasks import reasoning_gym
 from tests.envs.rewards.judge_server import JudgeServer
 
 #: What an honest trajectory earns whose answer is wrong.
@@ -18,7 +21,7 @@ def play(make_tool_env, turn, monkeypatch):
 
     `{gold}` in a text is the right answer, `{item}` the item that the catalogue is asked for.
     """
-    monkeypatch.setattr(math, "LANES", (math.Lane(30.0, 60.0, 2, 0),))
+    monkeypatch.setattr(math, "LANES", (math.Lane(30.0, 60.0, 2),))
 
     def run(*texts: str, **env_config):
         env = make_tool_env(**env_config)
@@ -332,6 +335,57 @@ def test_an_injection_does_not_move_the_judge(play_qa, text):
         assert play_qa(text, qa_metric="judge", judge=judge) == HONEST_WRONG
     finally:
         server.close()
+
+
+#: Answers that write their own score where a scorer of reasoning-gym runs them as Python, or end the scorer.
+PROGRAMS = [
+    "print(1.0) or exit()",
+    "print('1.0', flush=True) or __import__('sys').exit(0)",
+    "__import__('os').write(1, b'1.0') and __import__('os')._exit(0)",
+    "exit()",
+    "print('x') or exit()",
+    "(lambda: 1)()",
+    "[print(1.0) for _ in [0]]",
+    "().__class__.__base__.__subclasses__()",
+    "x.__class__",
+    "f'{print(1.0)}'",
+    "sympify('print(1.0) or exit()')",
+    "sin('print(1.0) or exit()')",
+    "Integral(x, x)",
+    "1.0",
+    "nan",
+    "((((" * 300,
+    "-" * 3000 + "1",
+    "9**9**9**9",
+]
+EVALUATED = [
+    *("countdown", "puzzle24", "simple_integration", "intermediate_integration"),
+    *("n_queens", "string_insertion", "spiral_matrix", "binary_matrix"),
+]
+
+
+@pytest.mark.parametrize("dataset", EVALUATED)
+def test_a_program_in_the_box_does_not_write_its_score(monkeypatch, dataset):
+    pytest.importorskip("reasoning_gym", reason="The reasoning-gym library is not installed.")
+    monkeypatch.setattr(reasoning_gym, "SCORE_TIMEOUT_S", 1.0)
+    task = reasoning_gym.ReasoningGymTask(dataset=dataset, size=5, partial_credit=True)
+    question = next(q for q in map(task.question, range(5)) if "Integral" not in q.answers[0])
+
+    async def accuracies(answers):
+        return [await task.accuracy(answer, question) for answer in answers]
+
+    # A few scorers pay 0.01 or 0.05 for anything at all.
+    assert [text for text, paid in zip(PROGRAMS, asyncio.run(accuracies(PROGRAMS)), strict=True) if paid > 0.05] == []
+    assert asyncio.run(accuracies([question.answers[0]])) == [1.0]
+
+
+def test_a_program_in_the_box_is_a_wrong_answer_of_the_trajectory(play):
+    pytest.importorskip("reasoning_gym", reason="The reasoning-gym library is not installed.")
+    for text in PROGRAMS[:5]:
+        reward, info, _ = play(
+            answer(text), task="reasoning_gym", dataset="n_queens", tools=[], max_context_tokens=9000
+        )
+        assert (reward, info.accuracy, info.stop_reason) == (HONEST_WRONG, 0.0, StopReason.ANSWER), text
 
 
 def test_failed_calls_are_observations_with_a_status(play):

@@ -4,9 +4,9 @@ import socket
 import pytest
 
 from rllib_arpo.envs.errors import BrokenToolError
+from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards import FinishedPath, Judge, Score, make_scorer
 from rllib_arpo.envs.rewards.judge import MAX_ANSWER_CHARS, read_verdict
-from rllib_arpo.envs.tasks.task import Question
 from tests.envs.rewards.judge_server import JudgeServer, fields, honest
 
 ANSWER = "Candidate's answer"

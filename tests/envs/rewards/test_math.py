@@ -5,15 +5,15 @@ from pathlib import Path
 import pytest
 
 from rllib_arpo.envs.errors import BrokenToolError
+from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards import math, math_accuracy, solved_math_accuracy
 from rllib_arpo.envs.rewards.math_text import as_number, read_quantity
-from rllib_arpo.envs.tasks.task import Question
 from tests.envs.rewards.hostile import GOLD, hostile_answers
 from tests.helpers.processes import descendants
 
 TABLE = Path(__file__).with_name("math_pairs.tsv")
-PATIENT = (math.Lane(30.0, 60.0, 2, 0),)
-HASTY = (math.Lane(0.02, 0.3, 4, 0), math.Lane(0.05, 0.5, 2, 0))
+PATIENT = (math.Lane(30.0, 60.0, 2),)
+HASTY = (math.Lane(0.02, 0.3, 4), math.Lane(0.05, 0.5, 2))
 
 
 def sections() -> dict[str, list[tuple[str, str, str]]]:
@@ -110,7 +110,7 @@ def test_a_comparison_that_never_ends_is_killed():
 
 
 def test_neighbours_of_hostile_answers_get_their_verdicts(monkeypatch):
-    lanes = (math.Lane(5.0, 10.0, 4, 0), math.Lane(0.1, 0.5, 1, 0))
+    lanes = (math.Lane(5.0, 10.0, 4), math.Lane(0.1, 0.5, 1))
     monkeypatch.setattr(math, "LANES", lanes)
 
     async def compare():
@@ -151,6 +151,11 @@ for name in ("math_algebra", "math_forms"):
 def test_a_comparison_that_fails_is_a_wrong_answer(monkeypatch, action, accuracy):
     monkeypatch.setattr(math, "_setup", lambda: STAND_IN.format(action=action))
     assert accuracies([("y", "x")], PATIENT, monkeypatch) == [accuracy]
+
+
+def test_a_comparison_that_waits_for_the_processor_gets_its_verdict(monkeypatch):
+    monkeypatch.setattr(math, "_setup", lambda: STAND_IN.format(action="import time; time.sleep(2); return True"))
+    assert accuracies([("y", "x")], math.LANES, monkeypatch) == [1.0]
 
 
 def test_a_comparing_process_that_does_not_start_is_a_broken_tool(monkeypatch):

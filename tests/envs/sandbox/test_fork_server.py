@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from rllib_arpo.envs.errors import BrokenToolError
-from rllib_arpo.envs.sandbox.fork_server import ForkServer, WorkerReply
-from rllib_arpo.envs.tools.worker import shared_worker
+from rllib_arpo.envs.sandbox.fork_server import ForkServer, WorkerReply, shared_server
 from tests.envs.sandbox.campaign import descendants, settled
 
 BOTH = pytest.mark.parametrize("fenced", [True, False])
@@ -52,9 +51,9 @@ def eventually(condition) -> bool:
     return bool(condition())
 
 
-def test_the_shared_worker_runs_trusted_code():
-    worker = shared_worker("import math")
-    assert worker is shared_worker("import math")
+def test_the_shared_server_runs_trusted_code():
+    worker = shared_server("import math")
+    assert worker is shared_server("import math")
     assert asyncio.run(worker.run("import math; math.sqrt(4)", 60.0)) == WorkerReply("ok", "2.0\n")
     assert asyncio.run(worker.run("while True: pass", 0.2, 64)) == WorkerReply("timeout", "")
 
