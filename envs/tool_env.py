@@ -25,8 +25,9 @@ from rllib_arpo.envs.forkable_env import (
 from rllib_arpo.envs.path_state import PathState
 from rllib_arpo.envs.prompts import Chat, turn_text
 from rllib_arpo.envs.protocols.protocol import Answer, CallRequest, Nothing, Protocol
+from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards import FinishedPath, Score
-from rllib_arpo.envs.tasks.task import TEST, Question
+from rllib_arpo.envs.tasks.task import TEST
 from rllib_arpo.envs.tools.tool import Tool, ToolResult, cut, run_tool
 
 
