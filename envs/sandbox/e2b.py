@@ -63,8 +63,11 @@ class E2BBackend(Backend):
             raise ToolError(f"E2B: {type(error).__name__}: {error}") from error
         if execution.error is not None:
             raise TransientToolError(f"E2B: {execution.error.name}: {execution.error.value}")
-        exit_code, output = json.loads("".join(execution.logs.stdout))
-        return WorkerReply("timeout", output) if exit_code is None else remote.reply(exit_code, output)
+        try:
+            exit_code, output = json.loads("".join(execution.logs.stdout))
+            return WorkerReply("timeout", output) if exit_code is None else remote.reply(exit_code, output)
+        except (TypeError, ValueError) as error:
+            raise TransientToolError("E2B: the program's last line is missing or not understood.") from error
 
     async def _execute(self, program: str, time_s: float):
         import e2b

@@ -40,7 +40,10 @@ class SandboxFusionBackend(Backend):
                 "memory_limit_MB": limits.memory_mb,
             }
         )
-        return self._reply(body)
+        try:
+            return self._reply(body)
+        except (AttributeError, KeyError, TypeError) as error:
+            raise self._odd() from error
 
     async def _post(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         import httpx
@@ -54,10 +57,16 @@ class SandboxFusionBackend(Backend):
             raise TransientToolError(f"The sandbox at {self.url} answered with HTTP {response.status_code}.")
         if response.status_code != 200:
             raise ToolError(f"The sandbox at {self.url} answered with HTTP {response.status_code}.")
-        return response.json()
+        try:
+            return response.json()
+        except ValueError as error:
+            raise self._odd() from error
+
+    def _odd(self) -> TransientToolError:
+        """For replies that are none of SandboxFusion's: of a proxy in front of it, say."""
+        return TransientToolError(f"The sandbox at {self.url} sent a reply that is not understood.")
 
     def _reply(self, body: Mapping[str, Any]) -> WorkerReply:
-
         result = body.get("run_result")
         if result is None or result["status"] == "Error":
             raise TransientToolError(f"The sandbox at {self.url} failed: {body.get('message') or body.get('status')}.")

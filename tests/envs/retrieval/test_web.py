@@ -1,4 +1,5 @@
 import asyncio
+import json
 import pickle
 
 import pytest
@@ -117,6 +118,18 @@ def test_options_go_along(backend):
         call(SearchTool(backend=backend, base_url=engine.url, backend_options={"country": "austria"}))
         (request,) = engine.requests
         assert (request.body or request.params)["country"] == "austria"
+
+
+@ALL
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_snippet_that_is_cut_in_an_emoji_is_shown_and_kept(backend, cached, tmp_path):
+    cache = str(tmp_path / "cache.sqlite") if cached else None
+    reply = json.dumps(REPLIES[backend]).replace("A tower", "\\ud83d tower").encode()
+    with serve(lambda request: Reply(reply)) as engine:
+        tool = SearchTool(backend=backend, base_url=engine.url, cache=cache)
+        shown = FOUND.replace("A tower", "\ufffd tower")
+        assert [call(tool), call(tool)] == [ToolResult(shown)] * 2
+        assert len(engine.requests) == (1 if cached else 2)
 
 
 @ALL

@@ -66,6 +66,16 @@ def test_pages_are_kept_by_their_url(tables, tmp_path):
         assert "not public" in call(BrowseTool(**{**options, "allow_private": False}), f"{host}/a").text
 
 
+def test_a_page_with_half_an_emoji_is_kept(tables, tmp_path):
+    web_server = tables["web_server"]
+    kind = {"Content-Type": "text/plain; charset=unicode_escape"}
+    with web_server.serving("127.0.0.1", lambda handler: web_server.reply(handler, r"a \ud83d", 200, kind)) as server:
+        tool = BrowseTool(**LOCAL, cache_path=str(tmp_path / "pages.sqlite"))
+        url = f"http://127.0.0.1:{server.port}/a"
+        assert [call(tool, url) for _ in range(2)] == [ToolResult(f"URL: {url}\n\na \ufffd")] * 2
+        assert server.paths == ["/a"]
+
+
 def test_a_failed_page_is_not_kept(tables, tmp_path):
     web_server = tables["web_server"]
     statuses = [503, 200]
