@@ -1,6 +1,7 @@
 """The server's life: many calls, dead processes, the end of its owner."""
 
 import asyncio
+import errno
 import os
 import resource
 import signal
@@ -64,6 +65,30 @@ def test_the_shared_worker_runs_trusted_code():
 def test_a_server_that_cannot_start_says_so(make_server, fenced, setup):
     with pytest.raises(BrokenToolError, match="did not start"):
         asyncio.run(make_server(fenced, setup).run("1", 1.0))
+
+
+@pytest.mark.parametrize(
+    "broken",
+    ["rllib_arpo.envs.sandbox.bubblewrap.namespace_options", "os.pidfd_open", "subprocess.Popen"],
+)
+def test_a_server_that_cannot_be_started_again_is_a_broken_tool(make_server, monkeypatch, broken):
+    """Processes are short on the machine when the server has been killed."""
+    server = make_server(True)
+    server.start()
+    server.close()
+    opened = len(os.listdir("/proc/self/fd"))
+
+    def refuse(*args, **kwargs):
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(broken, refuse)
+        with pytest.raises(
+            BrokenToolError, match=r"the Python server did not start: .*Resource temporarily unavailable"
+        ):
+            asyncio.run(server.run("1", 60.0))
+    assert len(os.listdir("/proc/self/fd")) == opened
+    assert asyncio.run(server.run("print(1)", 60.0)) == WorkerReply("ok", "1\n")
 
 
 @BOTH
