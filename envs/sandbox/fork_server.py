@@ -153,8 +153,14 @@ class ForkServer:
 @functools.cache
 def _shared(pid: int, setup: str, fenced: bool, interpreters: int | None) -> ForkServer:
     server = ForkServer(setup, fenced, interpreters)
-    atexit.register(server.close)
+    atexit.register(_close_own, server, pid)
     return server
+
+
+def _close_own(server: ForkServer, pid: int) -> None:
+    # A forked process that ends in order must not end its parent's server.
+    if os.getpid() == pid:
+        server.close()
 
 
 def shared_server(setup: str = "", fenced: bool = False, interpreters: int | None = None) -> ForkServer:

@@ -60,6 +60,23 @@ def test_the_shared_worker_runs_trusted_code():
     assert asyncio.run(worker.run("while True: pass", 0.2, 64)) == WorkerReply("timeout", "")
 
 
+FORKING = """
+import asyncio, os, sys
+from rllib_arpo.envs.sandbox.fork_server import shared_server
+server = shared_server()
+server.start()
+if os.fork() == 0:
+    sys.exit()
+os.wait()
+print(server.alive, asyncio.run(server.run("7 * 12", 60.0)).output, end="")
+"""
+
+
+def test_a_forked_process_leaves_its_parents_server_alone():
+    done = subprocess.run([sys.executable, "-c", FORKING], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "True 84\n"
+
+
 @BOTH
 @pytest.mark.parametrize("setup", ["raise SystemExit(3)", "import no_such_module", "import os; os._exit(3)"])
 def test_a_server_that_cannot_start_says_so(make_server, fenced, setup):
