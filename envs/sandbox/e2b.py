@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from rllib_arpo.envs.errors import ToolError, TransientToolError
 from rllib_arpo.envs.sandbox import remote
 from rllib_arpo.envs.sandbox.backend import Backend, Limits
-from rllib_arpo.envs.sandbox.fork_server import WorkerReply
+from rllib_arpo.envs.sandbox.fork_server import CallStatus, WorkerReply
 
 _KEY = "E2B_API_KEY"
 _GRACE_S = 30.0
@@ -65,7 +65,7 @@ class E2BBackend(Backend):
             raise TransientToolError(f"E2B: {execution.error.name}: {execution.error.value}")
         try:
             exit_code, output = json.loads("".join(execution.logs.stdout))
-            return WorkerReply("timeout", output) if exit_code is None else remote.reply(exit_code, output)
+            return WorkerReply(CallStatus.TIMEOUT, output) if exit_code is None else remote.reply(exit_code, output)
         except (TypeError, ValueError) as error:
             raise TransientToolError("E2B: the program's last line is missing or not understood.") from error
 

@@ -10,7 +10,7 @@ from rllib_arpo.envs.errors import ToolError, TransientToolError, is_transient
 from rllib_arpo.envs.per_loop import PerLoop
 from rllib_arpo.envs.sandbox import remote
 from rllib_arpo.envs.sandbox.backend import Backend, Limits
-from rllib_arpo.envs.sandbox.fork_server import WorkerReply
+from rllib_arpo.envs.sandbox.fork_server import CallStatus, WorkerReply
 
 #: Seconds that the server may take beyond a call's own limit: it may queue.
 _GRACE_S = 60.0
@@ -72,7 +72,7 @@ class SandboxFusionBackend(Backend):
             raise TransientToolError(f"The sandbox at {self.url} failed: {body.get('message') or body.get('status')}.")
         output = (result.get("stdout") or "") + (result.get("stderr") or "")
         if result["status"] == "TimeLimitExceeded":
-            return WorkerReply("timeout", output)
+            return WorkerReply(CallStatus.TIMEOUT, output)
         return remote.reply(result["return_code"], output)
 
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rllib_arpo.envs.sandbox.fork_server import shared_server
+from rllib_arpo.envs.sandbox.fork_server import CallStatus, shared_server
 from rllib_arpo.envs.tasks.task import (
     TEST,
     TRAIN,
@@ -120,7 +120,7 @@ class ReasoningGymTask(Task):
         scored = (self.dataset, dict(self.config), question.scoring["entry"], answer)
         code = _SCORE.format(payload=base64.b64encode(pickle.dumps(scored)).decode())
         reply = await shared_server(_SETUP, fenced=True).run(code, SCORE_TIMEOUT_S, SCORE_MEMORY_MB)
-        if reply.status != "ok":
+        if reply.status != CallStatus.OK:
             return 0.0
         # A scorer may print something itself, before the number.
         score = min(max(float(reply.output.strip().splitlines()[-1]), 0.0), 1.0)

@@ -34,7 +34,8 @@ async def attempt(attack: Attack, server: ForkServer, baits: Baits) -> list[str]
         server.run(baits.fill_in(attack.code), attack.time_limit_s), server.run(NEIGHBOUR, _NEIGHBOUR_TIME_S)
     )
     seconds = time.monotonic() - begin
-    told = f"{reply.status}: {reply.output.strip()}"
+    status = reply.status if reply.signal is None else f"{reply.status} {reply.signal}"
+    told = f"{status}: {reply.output.strip()}"
     if BREACH in told or not re.fullmatch(attack.blocked, told, re.DOTALL):
         wrong.append(f"the reply was {told[-300:]!r}")
     if seconds > attack.time_limit_s + _NEIGHBOUR_TIME_S + GRACE_S:

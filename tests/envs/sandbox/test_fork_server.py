@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from rllib_arpo.envs.errors import BrokenToolError
-from rllib_arpo.envs.sandbox.fork_server import ForkServer, WorkerReply
+from rllib_arpo.envs.sandbox.fork_server import CallStatus, ForkServer, WorkerReply
 from rllib_arpo.envs.tools.worker import shared_worker
 from tests.envs.sandbox.campaign import descendants, settled
 
@@ -58,6 +58,12 @@ def test_the_shared_worker_runs_trusted_code():
     assert worker is shared_worker("import math")
     assert asyncio.run(worker.run("import math; math.sqrt(4)", 60.0)) == WorkerReply("ok", "2.0\n")
     assert asyncio.run(worker.run("while True: pass", 0.2, 64)) == WorkerReply("timeout", "")
+
+
+@BOTH
+def test_a_killed_call_names_its_signal(make_server, fenced):
+    reply = asyncio.run(make_server(fenced).run("import os; os.kill(os.getpid(), 9)", 60.0))
+    assert reply == WorkerReply(CallStatus.SIGNAL, "", 9)
 
 
 FORKING = """
