@@ -185,7 +185,9 @@ class McpSession:
                 await asyncio.Event().wait()
         except Exception as error:
             if ready.done():
-                # Whoever uses the session notices.
+                # Calls in flight notice. Later ones must not use a client that is closed.
+                if self._owner is asyncio.current_task():
+                    self._owner = self._client = None
                 _logger.warning("A session with an MCP server has ended (%s).", _cause(error))
                 return
             broken = BrokenToolError(f"The MCP server cannot be used ({_cause(error)}).")

@@ -162,8 +162,8 @@ def test_a_hung_server_is_replaced(monkeypatch):
 
 
 class FakeClient:
-    """Answers every call at once, or is "busy" for a second first, "hangs" until it is closed, "dies" of every call, or
-    raises "odd" errors."""
+    """Answers every call at once; or is "busy" for a second first, "hangs" until it is closed, "dies" of every call,
+    raises "odd" errors. The session of one that "ends" does so soon."""
 
     def __init__(self, kind: str):
         self.kind, self.closed, self.opened = kind, asyncio.Event(), asyncio.get_running_loop().time()
@@ -171,6 +171,8 @@ class FakeClient:
     async def call_tool(self, tool: str, arguments: dict) -> str:
         if self.kind == "odd":
             raise RuntimeError(tool)
+        if self.kind == "ends" and self.closed.is_set():
+            raise RuntimeError("Client must be used within an async context manager")
         await self.list_tools()
         return f"{tool} {self.kind}"
 
@@ -195,7 +197,8 @@ def session_with(monkeypatch):
         async def client_of(server):
             client = FakeClient(left.pop(0))
             try:
-                yield client
+                async with asyncio.timeout(0.1 if client.kind == "ends" else None):
+                    yield client
             finally:
                 client.closed.set()
 
@@ -241,6 +244,13 @@ def test_a_hung_server_is_replaced_when_those_in_flight_have_waited_in_vain(sess
         return await later
 
     assert asyncio.run(together()) == "c answers"
+
+
+def test_a_session_that_has_ended_by_itself_is_opened_again(session_with):
+    session = session_with("ends", "answers")
+    assert asyncio.run(session.call("a", {})) == "a ends"
+    time.sleep(0.5)
+    assert asyncio.run(session.call("b", {})) == "b answers"
 
 
 def test_a_server_that_dies_twice_of_a_call_is_broken(session_with):
