@@ -162,7 +162,7 @@ def test_a_hung_server_is_replaced(monkeypatch):
 
 
 class FakeClient:
-    """Answers every call at once; or is "busy" for a second first, "hangs" until it is closed, "dies" of every call,
+    """Answers every call at once; or is "busy" for a while first, "hangs" until it is closed, "dies" of every call,
     raises "odd" errors. The session of one that "ends" does so soon."""
 
     def __init__(self, kind: str):
@@ -177,7 +177,7 @@ class FakeClient:
         return f"{tool} {self.kind}"
 
     async def list_tools(self, **options) -> None:
-        busy_s = {"busy": 1.0, "hangs": None}.get(self.kind, 0.0)
+        busy_s = {"busy": 1.5, "hangs": None}.get(self.kind, 0.0)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(None if busy_s is None else self.opened + busy_s):
                 await self.closed.wait()
@@ -188,6 +188,8 @@ class FakeClient:
 @pytest.fixture
 def session_with(monkeypatch):
     """session_with(kinds...) -> a session whose servers are `FakeClient`s of these kinds, one after the other."""
+    import mcp.types  # noqa: F401  # Slow, and not to be on the calls' time.
+
     thread, sessions = loop_thread("mcp"), []
 
     def make(*kinds: str) -> McpSession:
@@ -212,6 +214,12 @@ def session_with(monkeypatch):
         thread.run_blocking(session.close(), 60.0)
 
 
+async def in_flight(session: McpSession, number: int) -> None:
+    async with asyncio.timeout(60.0):
+        while len(session._in_flight) < number:
+            await asyncio.sleep(0.01)
+
+
 async def given_up(call, after_s: float) -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(after_s):
@@ -219,11 +227,12 @@ async def given_up(call, after_s: float) -> None:
 
 
 def test_a_slow_call_does_not_disturb_those_beside_it(session_with):
-    """The server is busy for a second with a call that was given up after 0.2 s, and answers nothing meanwhile."""
+    """The server is busy for a while with a call that was given up after 0.2 s, and answers nothing meanwhile."""
     session = session_with("busy", "answers")
 
     async def together():
         beside = asyncio.create_task(session.call("b", {}))
+        await in_flight(session, 1)
         await given_up(session.call("a", {}), 0.2)
         return await asyncio.gather(beside, session.call("c", {}))
 
@@ -236,9 +245,11 @@ def test_a_hung_server_is_replaced_when_those_in_flight_have_waited_in_vain(sess
     session = session_with("hangs", "dies", "answers")
 
     async def together():
-        witness = asyncio.create_task(given_up(session.call("b", {}), 0.6))
+        witness = asyncio.create_task(given_up(session.call("b", {}), 1.0))
+        await in_flight(session, 1)
         await given_up(session.call("a", {}), 0.2)
         later = asyncio.create_task(session.call("c", {}))
+        await in_flight(session, 2)
         await witness
         assert await session.call("d", {}) == "d answers"
         return await later
