@@ -15,6 +15,7 @@ from typing import Any
 from rllib_arpo.envs.cache import ResultCache
 from rllib_arpo.envs.errors import ToolError, TransientToolError
 from rllib_arpo.envs.per_loop import PerLoop
+from rllib_arpo.envs.texts import valid_unicode
 from rllib_arpo.envs.validation import check_known
 
 
@@ -82,7 +83,7 @@ class ChatClient:
         text = choices[0].message.content if choices else None
         if not text:
             raise ToolError(f"{self.base_url}: the model {self.model!r} answered without a text.")
-        return text
+        return valid_unicode(text)
 
     @cached_property
     def _cache(self) -> ResultCache | None:

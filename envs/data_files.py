@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from rllib_arpo.envs.errors import DataError
+from rllib_arpo.envs.texts import first_line
 
 
 @contextmanager
@@ -86,7 +87,3 @@ def check_unicode(*texts: str) -> None:
         "".join(texts).encode()
     except UnicodeEncodeError as error:
         raise ValueError(f"not valid Unicode ({error})") from error
-
-
-def first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")

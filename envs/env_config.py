@@ -108,5 +108,8 @@ def _make_tools(config: ToolEnvConfig, task: Task) -> dict[str, Tool]:
     for name in chosen:
         options = {**task.tool_defaults().get(name, {}), **(chosen[name] if isinstance(chosen, Mapping) else {})}
         check_known(options, {f.name for f in dataclasses.fields(TOOLS[name])}, f"option of the tool {name!r}")
-        tools |= TOOLS[name](**options).expand()
+        for tool_name, tool in TOOLS[name](**options).expand().items():
+            if tool_name in tools:
+                raise ValueError(f"env_config['tools'] has two tools {tool_name!r}.")
+            tools[tool_name] = tool
     return tools

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from rllib_arpo.envs.texts import first_line
+
 PLAIN_NAMES = {"user": "Question", "assistant": "Answer"}
 #: A Unicode noncharacter: never part of a text. Where it stands, no token may reach across.
 CUT = "\ufdd0"
@@ -31,7 +33,7 @@ def load_tokenizer(model_name_or_path: str):
     try:
         return AutoTokenizer.from_pretrained(model_name_or_path)
     except OSError as error:
-        raise ValueError(f"{model_name_or_path}: no tokenizer ({str(error).splitlines()[0]}).") from error
+        raise ValueError(f"{model_name_or_path}: no tokenizer ({first_line(error)}).") from error
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from rllib_arpo.envs.markup import CALL, RESPONSE, THINK, TOOLS
 from rllib_arpo.envs.prompts import Chat, Message, special_texts
 from rllib_arpo.envs.protocols.protocol import (
     Answer,
@@ -36,11 +37,10 @@ from rllib_arpo.envs.protocols.protocol import (
 from rllib_arpo.envs.question import Shot
 from rllib_arpo.envs.tools.tool import Tool
 
-CALL, RESPONSE, THINK = "tool_call", "tool_response", "think"
 #: Stand for a user's and for an assistant's text, and for a tool's, while a template is rendered.
 _USER, _ASSISTANT, _RESULT = "\ue000user\ue001", "\ue000assistant\ue001", "\ue000result\ue001"
 _TAG = re.compile(rf"<(/?)({CALL}|{THINK})>")
-_RESERVED = re.compile(rf"<(/?)({CALL}|{RESPONSE}|{THINK}|tools)>")
+_RESERVED = re.compile(rf"<(/?)({CALL}|{RESPONSE}|{THINK}|{TOOLS})>")
 
 
 @dataclass(frozen=True)

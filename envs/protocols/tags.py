@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rllib_arpo.envs.markup import ANSWER, RESULT, THINK
 from rllib_arpo.envs.prompts import Chat, Message
 from rllib_arpo.envs.protocols.protocol import (
     Answer,
@@ -34,7 +35,6 @@ from rllib_arpo.envs.protocols.protocol import (
 from rllib_arpo.envs.question import Shot
 from rllib_arpo.envs.tools.tool import Tool
 
-THINK, RESULT, ANSWER = "think", "result", "answer"
 #: Tags that are known, and malformed to use, where these tools are missing.
 STANDARD_TOOLS = ("python", "search")
 

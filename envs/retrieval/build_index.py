@@ -81,7 +81,7 @@ def _check_output(output: Path, overwrite: bool) -> None:
 
 @contextlib.contextmanager
 def _building_site(output: Path) -> Iterator[Path]:
-    """An empty folder beside `output` that is locked against other processes, and gone at the end."""
+    """An empty folder beside `output` that is locked against other processes, and gone after a failure."""
     partial = output.with_name(output.name + ".partial")
     partial.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(partial, os.O_RDONLY)
@@ -91,20 +91,28 @@ def _building_site(output: Path) -> Iterator[Path]:
             shutil.rmtree(left) if left.is_dir() else left.unlink()
         try:
             yield partial
-        finally:
-            # After a success, the folder has its final name.
-            shutil.rmtree(partial, ignore_errors=True)
+        except BaseException:
+            # Once it has its final name, another process may have a folder of the old one.
+            if _is_there(descriptor, partial):
+                shutil.rmtree(partial, ignore_errors=True)
+            raise
     finally:
         os.close(descriptor)
 
 
 def _lock(descriptor: int, partial: Path, output: Path) -> None:
     """Locks the folder, or says that another process has it, or has just now given it its final name."""
-    with contextlib.suppress(BlockingIOError, FileNotFoundError):
+    with contextlib.suppress(BlockingIOError):
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(os.fstat(descriptor), partial.stat()):
+        if _is_there(descriptor, partial):
             return
     raise DataError(f"{output}: another process builds this index now.")
+
+
+def _is_there(descriptor: int, partial: Path) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(descriptor), partial.stat())
+    return False
 
 
 def _all_documents(paths: Sequence[Path], options: ReadOptions, show_progress: bool) -> Iterator[Document]:

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 from rllib_arpo.envs.errors import ToolError, TransientToolError, is_transient
 from rllib_arpo.envs.per_loop import PerLoop
 from rllib_arpo.envs.retrieval.index import show
+from rllib_arpo.envs.texts import valid_unicode
 
 _REFUSED = frozenset({401, 403})
 _MAX_DETAIL_CHARS = 200
@@ -72,7 +73,7 @@ class WebEngine(ABC):
         return f"The search back-end {self.title} needs a key in the environment variable {self.key_variable}."
 
     async def search(self, query: str, top_k: int) -> list[str]:
-        """The texts of the best pages ("title: snippet", each in one line), best first.
+        """The texts of the best pages ("title: snippet", each in one line of valid Unicode), best first.
 
         Raises:
             TransientToolError: the engine is busy or cannot be reached.
@@ -264,7 +265,7 @@ def _text(result: Mapping[str, Any], name: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    return valid_unicode(" ".join(text.split()))
 
 
 def _client(name: Hashable, make: Callable[[], Any]) -> Any:

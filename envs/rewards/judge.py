@@ -59,8 +59,6 @@ class Judge:
 
     def __init__(self, client: ChatClient):
         self.client = client
-        self._passed = False
-        self._locks = PerLoop(asyncio.Lock)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Judge:
@@ -89,20 +87,25 @@ class Judge:
         return await self._ask(question, references, answer) or INCORRECT
 
     async def check(self) -> None:
-        """Lets the judge grade two plain answers, once.
+        """Lets the judge grade two plain answers, until it has passed once.
+
+        Whoever asks while a check of the same client is on its way, in whatever environment, shares it and its failure;
+        who asks after a failure checks again.
 
         Raises:
             BrokenToolError: it cannot be reached, or does not grade them right.
         """
-        async with self._locks.get():
-            if self._passed:
-                return
-            for question, reference, answer, expected in _CHECKS:
-                verdict = await self._ask(question, (reference,), answer)
-                if verdict != expected:
-                    found = f"grades {answer!r} as {verdict}" if verdict else "does not end with a verdict"
-                    raise BrokenToolError(f"{self.client.base_url}: {self.client.model} is no judge: it {found}.")
-            self._passed = True
+        checks = _LAST_CHECKS.get()
+        if self.client not in checks or _failed(checks[self.client]):
+            checks[self.client] = asyncio.create_task(self._grade_plain_answers())
+        await asyncio.shield(checks[self.client])
+
+    async def _grade_plain_answers(self) -> None:
+        for question, reference, answer, expected in _CHECKS:
+            verdict = await self._ask(question, (reference,), answer)
+            if verdict != expected:
+                found = f"grades {answer!r} as {verdict}" if verdict else "does not end with a verdict"
+                raise BrokenToolError(f"{self.client.base_url}: {self.client.model} is no judge: it {found}.")
 
     async def _ask(self, question: str, references: tuple[str, ...], answer: str) -> str | None:
         messages = [{"role": "system", "content": _INSTRUCTIONS}]
@@ -111,6 +114,14 @@ class Judge:
             return read_verdict(await self.client.complete(messages))
         except ToolError as error:
             raise BrokenToolError(f"the judge cannot be asked: {error}") from error
+
+
+#: Client -> its last check.
+_LAST_CHECKS: PerLoop[dict[ChatClient, asyncio.Task]] = PerLoop(dict)
+
+
+def _failed(check: asyncio.Task) -> bool:
+    return check.done() and (check.cancelled() or check.exception() is not None)
 
 
 def read_verdict(reply: str) -> str | None:

@@ -21,7 +21,7 @@ from rllib_arpo.envs.per_loop import PerLoop
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards import math_forms
 from rllib_arpo.envs.rewards.math_text import clean, read_quantity, spelled
-from rllib_arpo.envs.sandbox.fork_server import shared_server
+from rllib_arpo.envs.sandbox.fork_server import CallStatus, shared_server
 
 #: Megabytes of a comparison beyond what the loaded modules take.
 MEMORY_MB = 256
@@ -131,8 +131,8 @@ async def _equal_by_algebra(gold: str, answer: str) -> bool:
         code = _COMPARE.format(gold=gold, answer=answer, processor_s=lane.processor_s)
         async with _place(lane):
             reply = await worker.run(code, lane.wall_s, MEMORY_MB)
-        if reply.status not in ("timeout", f"signal {signal.SIGPROF.value}"):
-            return reply.status == "ok" and reply.output.strip() == "equal"
+        if reply.status != CallStatus.TIMEOUT and reply.signal != signal.SIGPROF:
+            return reply.status == CallStatus.OK and reply.output.strip() == "equal"
     return False
 
 

@@ -35,7 +35,8 @@ def check_available() -> None:
     """Starts and ends an empty sandbox, once per process.
 
     Raises:
-        SandboxError: bubblewrap is missing, or the system does not permit what it needs.
+        SandboxError: bubblewrap is missing, the system does not permit what it needs, or the interpreter lies where a
+            call's own folder is.
     """
     if problem := _problem():
         raise SandboxError(problem)
@@ -49,6 +50,8 @@ def _problem() -> str | None:
     release = os.uname().release
     if tuple(map(int, re.findall(r"\d+", release)[:2])) < _MIN_LINUX:
         return f"The python tool's sandbox needs Linux 5.14, not {release}; {_UNSAFE}."
+    if hidden := [path for path in interpreter_files() if Path(CALL_FOLDER) in Path(path).parents]:
+        return f"The python tool's sandbox cannot show the interpreter {hidden[0]}: install it elsewhere; or {_UNSAFE}."
     try:
         with namespace_options() as (options, fds):
             command = [bwrap, *options, "--ro-bind", "/", "/", "--", sys.executable, "-S", "-c", ""]
@@ -112,13 +115,7 @@ def _user_namespace() -> int:
 
 
 def view_options(site_packages: Mapping[str, str]) -> list[str]:
-    """Bubblewrap's options for what is visible: the interpreter, `site_packages` and the system's libraries.
-
-    Raises:
-        SandboxError: the interpreter lies where a call's own folder is.
-    """
-    if hidden := [path for path in interpreter_files() if Path(CALL_FOLDER) in Path(path).parents]:
-        raise SandboxError(f"The python tool's sandbox cannot show the interpreter {hidden[0]}: install it elsewhere.")
+    """Bubblewrap's options for what is visible: the interpreter, `site_packages` and the system's libraries."""
     binds: list[str] = []
     for folder, inside in site_packages.items():
         binds += [*_readable_parents(inside), "--ro-bind", folder, inside]

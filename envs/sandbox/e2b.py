@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from rllib_arpo.envs.errors import ToolError, TransientToolError
 from rllib_arpo.envs.sandbox import remote
 from rllib_arpo.envs.sandbox.backend import Backend, Limits
-from rllib_arpo.envs.sandbox.fork_server import WorkerReply
+from rllib_arpo.envs.sandbox.fork_server import CallStatus, WorkerReply
 
 _KEY = "E2B_API_KEY"
 _GRACE_S = 30.0
@@ -63,8 +63,11 @@ class E2BBackend(Backend):
             raise ToolError(f"E2B: {type(error).__name__}: {error}") from error
         if execution.error is not None:
             raise TransientToolError(f"E2B: {execution.error.name}: {execution.error.value}")
-        exit_code, output = json.loads("".join(execution.logs.stdout))
-        return WorkerReply("timeout", output) if exit_code is None else remote.reply(exit_code, output)
+        try:
+            exit_code, output = json.loads("".join(execution.logs.stdout))
+            return WorkerReply(CallStatus.TIMEOUT, output) if exit_code is None else remote.reply(exit_code, output)
+        except (TypeError, ValueError) as error:
+            raise TransientToolError("E2B: the program's last line is missing or not understood.") from error
 
     async def _execute(self, program: str, time_s: float):
         import e2b

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from rllib_arpo.envs.sandbox.launch import RunningServer, launch
 
@@ -24,14 +25,25 @@ _MAX_INTERPRETERS = 16
 _QUEUE_FULL_WAIT_S = 0.01
 
 
+class CallStatus(StrEnum):
+    """What became of a call."""
+
+    OK = "ok"
+    ERROR = "error"  # an exception, or a non-zero exit
+    TIMEOUT = "timeout"
+    OUTPUT = "output"  # too much
+    SIGNAL = "signal"  # the call's process was killed
+    REPLAY = "replay"  # the session could not be repeated
+    WORKER = "worker"  # the call's supervisor died under it, twice
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerReply:
-    """`status` is "ok", "error" (an exception, or a non-zero exit), "timeout", "output" (too much), "signal <n>"
-    (the call's process was killed), "replay" (the session could not be repeated) or "worker" (the call's supervisor
-    died under it, twice)."""
+    """What a call printed, and what became of it; `signal` is the number of the one that killed its process."""
 
-    status: str
+    status: CallStatus
     output: str
+    signal: int | None = None
 
 
 class ForkServer:
@@ -86,12 +98,12 @@ class ForkServer:
             try:
                 reply = await self._call(running, payload, limit_s)
             except TimeoutError:
-                return WorkerReply("timeout", "")
+                return WorkerReply(CallStatus.TIMEOUT, "")
             except OSError:
                 reply = b""
             if reply:
-                return WorkerReply(**json.loads(reply))
-        return WorkerReply("worker", "")
+                return _read_reply(reply)
+        return WorkerReply(CallStatus.WORKER, "")
 
     async def _call(self, running: RunningServer, payload: bytes, limit_s: float) -> bytes:
         ours, theirs = socket.socketpair()
@@ -153,13 +165,26 @@ class ForkServer:
 @functools.cache
 def _shared(pid: int, setup: str, fenced: bool, interpreters: int | None) -> ForkServer:
     server = ForkServer(setup, fenced, interpreters)
-    atexit.register(server.close)
+    atexit.register(_close_own, server, pid)
     return server
+
+
+def _close_own(server: ForkServer, pid: int) -> None:
+    # A forked process that ends in order must not end its parent's server.
+    if os.getpid() == pid:
+        server.close()
 
 
 def shared_server(setup: str = "", fenced: bool = False, interpreters: int | None = None) -> ForkServer:
     """The server that everything in this process shares. A forked process does not use its parent's."""
     return _shared(os.getpid(), setup, fenced, interpreters)
+
+
+def _read_reply(reply: bytes) -> WorkerReply:
+    """The supervisor's reply: {"status", "output"}, where the status of a killed process is "signal <number>"."""
+    fields = json.loads(reply)
+    status, _, number = fields["status"].partition(" ")
+    return WorkerReply(CallStatus(status), fields["output"], int(number) if number else None)
 
 
 async def _enqueue(queue: socket.socket, connection: socket.socket) -> None:

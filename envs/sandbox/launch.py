@@ -93,16 +93,27 @@ def launch(setup: str, fenced: bool, interpreters: int) -> RunningServer:
     """
     if fenced:
         bubblewrap.check_available()
+    try:
+        server = _start(setup, fenced, interpreters)
+    except OSError as error:
+        raise BrokenToolError(f"the Python server did not start: {error}") from error
+    server.await_ready()
+    return server
+
+
+def _start(setup: str, fenced: bool, interpreters: int) -> RunningServer:
     with contextlib.ExitStack() as files:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         files.enter_context(theirs)
+        on_failure = files.enter_context(contextlib.ExitStack())
+        on_failure.enter_context(ours)
         config = {"setup": setup, "interpreters": interpreters, "places": PLACES, "fenced": fenced}
         config["queue"] = theirs.fileno()
         config["owner"] = _closing(files, os.pidfd_open(os.getpid()))
         config["proc"] = _closing(files, os.open("/proc", os.O_PATH | os.O_DIRECTORY))
         server = (_start_fenced if fenced else _start_plain)(config, ours, files)
-    server.await_ready()
-    return server
+        on_failure.pop_all()
+        return server
 
 
 def _start_fenced(config: dict, queue: socket.socket, files: contextlib.ExitStack) -> RunningServer:
@@ -121,7 +132,11 @@ def _start_fenced(config: dict, queue: socket.socket, files: contextlib.ExitStac
         server = _popen(command, bubblewrap.SERVER_FOLDER, config, queue, None, (*fds, tell))
     finally:
         os.close(tell)
-    server.read_init(told)
+    try:
+        server.read_init(told)
+    except OSError:
+        server.kill()
+        raise
     return server
 
 
@@ -134,19 +149,15 @@ def _start_plain(config: dict, queue: socket.socket, files: contextlib.ExitStack
 def _popen(
     command: list[str], server_folder: str, config: dict, queue: socket.socket, folder: str | None, fds: tuple[int, ...]
 ) -> RunningServer:
-    try:
-        process = subprocess.Popen(
-            [*command, "-c", _BOOT.format(folder=server_folder), json.dumps(config)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            cwd="/",
-            env=_environment(config["folder"]),
-            pass_fds=(config["queue"], config["owner"], config["proc"], *fds),
-            start_new_session=True,
-        )
-    except OSError as error:
-        queue.close()
-        raise BrokenToolError(f"the Python server did not start: {error}") from error
+    process = subprocess.Popen(
+        [*command, "-c", _BOOT.format(folder=server_folder), json.dumps(config)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        cwd="/",
+        env=_environment(config["folder"]),
+        pass_fds=(config["queue"], config["owner"], config["proc"], *fds),
+        start_new_session=True,
+    )
     return RunningServer(process, queue, folder)
 
 

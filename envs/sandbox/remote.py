@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from rllib_arpo.envs.sandbox.fork_server import MAX_OUTPUT_BYTES, WorkerReply
+from rllib_arpo.envs.sandbox.fork_server import MAX_OUTPUT_BYTES, CallStatus, WorkerReply
 
 #: Exit codes: of a program that failed, and of a session that could not be repeated.
 _ERROR, _REPLAY_FAILED = 1, 113
@@ -30,9 +30,9 @@ def program(code: str, history: Sequence[str]) -> str:
 def reply(exit_code: int, output: str) -> WorkerReply:
     """What a program that ended by itself comes to."""
     if len(output) > MAX_OUTPUT_BYTES:
-        return WorkerReply("output", output[:MAX_OUTPUT_BYTES])
+        return WorkerReply(CallStatus.OUTPUT, output[:MAX_OUTPUT_BYTES])
     if exit_code == _REPLAY_FAILED:
-        return WorkerReply("replay", output)
+        return WorkerReply(CallStatus.REPLAY, output)
     if exit_code < 0:
-        return WorkerReply(f"signal {-exit_code}", output)
-    return WorkerReply("error" if exit_code else "ok", output)
+        return WorkerReply(CallStatus.SIGNAL, output, -exit_code)
+    return WorkerReply(CallStatus.ERROR if exit_code else CallStatus.OK, output)

@@ -10,7 +10,7 @@ from rllib_arpo.envs.errors import ToolError, TransientToolError, is_transient
 from rllib_arpo.envs.per_loop import PerLoop
 from rllib_arpo.envs.sandbox import remote
 from rllib_arpo.envs.sandbox.backend import Backend, Limits
-from rllib_arpo.envs.sandbox.fork_server import WorkerReply
+from rllib_arpo.envs.sandbox.fork_server import CallStatus, WorkerReply
 
 #: Seconds that the server may take beyond a call's own limit: it may queue.
 _GRACE_S = 60.0
@@ -40,7 +40,10 @@ class SandboxFusionBackend(Backend):
                 "memory_limit_MB": limits.memory_mb,
             }
         )
-        return self._reply(body)
+        try:
+            return self._reply(body)
+        except (AttributeError, KeyError, TypeError) as error:
+            raise self._odd() from error
 
     async def _post(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         import httpx
@@ -54,16 +57,22 @@ class SandboxFusionBackend(Backend):
             raise TransientToolError(f"The sandbox at {self.url} answered with HTTP {response.status_code}.")
         if response.status_code != 200:
             raise ToolError(f"The sandbox at {self.url} answered with HTTP {response.status_code}.")
-        return response.json()
+        try:
+            return response.json()
+        except ValueError as error:
+            raise self._odd() from error
+
+    def _odd(self) -> TransientToolError:
+        """For replies that are none of SandboxFusion's: of a proxy in front of it, say."""
+        return TransientToolError(f"The sandbox at {self.url} sent a reply that is not understood.")
 
     def _reply(self, body: Mapping[str, Any]) -> WorkerReply:
-
         result = body.get("run_result")
         if result is None or result["status"] == "Error":
             raise TransientToolError(f"The sandbox at {self.url} failed: {body.get('message') or body.get('status')}.")
         output = (result.get("stdout") or "") + (result.get("stderr") or "")
         if result["status"] == "TimeLimitExceeded":
-            return WorkerReply("timeout", output)
+            return WorkerReply(CallStatus.TIMEOUT, output)
         return remote.reply(result["return_code"], output)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from rllib_arpo.envs.question import Comparison, Question
 from rllib_arpo.envs.sandbox import bubblewrap
-from rllib_arpo.envs.sandbox.fork_server import shared_server
+from rllib_arpo.envs.sandbox.fork_server import CallStatus, shared_server
 from rllib_arpo.envs.tasks.task import TEST, TRAIN, Task, check_split, epoch_and_position, permutation
 from rllib_arpo.envs.validation import check_known
 
@@ -120,7 +120,7 @@ class ReasoningGymTask(Task):
         scored = (self.dataset, dict(self.config), question.scoring["entry"], answer)
         code = _SCORE.format(payload=base64.b64encode(pickle.dumps(scored)).decode())
         reply = await shared_server(_setup(), fenced=True).run(code, SCORE_TIMEOUT_S, SCORE_MEMORY_MB)
-        score = read_score(reply.output) if reply.status == "ok" else 0.0
+        score = read_score(reply.output) if reply.status == CallStatus.OK else 0.0
         return score if self.partial_credit else float(score == 1.0)
 
     @functools.cached_property

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rllib_arpo.envs.data_files import first_line, opened, opened_parquet, parse_json, read_json, table_rows
+from rllib_arpo.envs.data_files import opened, opened_parquet, parse_json, read_json, table_rows
 from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.fingerprint import fingerprint
+from rllib_arpo.envs.texts import first_line
 
 #: Blocks that a process keeps decoded.
 CACHED_BLOCKS = 4

@@ -17,7 +17,7 @@ from rllib_arpo.envs.web.addresses import AddressRule, system_resolve
 from rllib_arpo.envs.web.fetch import Fetcher
 from rllib_arpo.envs.web.readable import Page, is_html, page_of, page_of_html
 from rllib_arpo.envs.web.readers import prepare_readers
-from rllib_arpo.envs.web.render import RenderSettings, prepare_browser, render
+from rllib_arpo.envs.web.render import RenderSettings, check_browser, prepare_browser, render
 from rllib_arpo.envs.web.robots import robots_check
 from rllib_arpo.envs.web.summarise import summarise
 
@@ -47,7 +47,8 @@ class BrowseTool(Tool):
         max_redirects: of one request.
         robots: refuse what the site's robots.txt forbids.
         user_agent: as which the tool presents itself.
-        summary_model: fields of a `ChatClient`: its model reads the page and says what helps with the question.
+        summary_model: fields of a `ChatClient`: its model reads the page and says what helps with the question. Unless
+            they say otherwise it is asked once, for as long as the tool may take: the tool itself repeats.
         cache_path: a sqlite file that keeps the text of pages by their URL; None: no cache.
         resolver: (host, port) -> its addresses; None: the operating system's.
     """
@@ -81,7 +82,14 @@ class BrowseTool(Tool):
     def __post_init__(self):
         if self.max_page_bytes < 1 or self.max_redirects < 0 or self.render_wait_s <= 0:
             raise ValueError("The browse tool needs max_page_bytes >= 1, max_redirects >= 0 and render_wait_s > 0.")
-        _ = self._rule, self._client
+        _ = self._rule
+        if self._client is not None and self._client.timeout_s * self._client.max_attempts > self.timeout_s:
+            raise ValueError(
+                f"The browse tool ends after timeout_s={self.timeout_s:g}, and its summary_model may take"
+                f" {self._client.max_attempts} x {self._client.timeout_s:g} s: let it have less, or the tool more."
+            )
+        if self.render:
+            check_browser()
 
     def prepare(self) -> None:
         prepare_readers()
@@ -150,7 +158,9 @@ class BrowseTool(Tool):
 
     @cached_property
     def _client(self) -> ChatClient | None:
-        return None if self.summary_model is None else read_chat_client(self.summary_model, "summary_model")
+        if self.summary_model is None:
+            return None
+        return read_chat_client({"timeout_s": self.timeout_s, "max_attempts": 1, **self.summary_model}, "summary_model")
 
     @cached_property
     def _cache(self) -> ResultCache | None:

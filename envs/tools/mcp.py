@@ -13,14 +13,13 @@ from typing import Any, ClassVar
 
 from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.errors import BrokenToolError, ToolError
+from rllib_arpo.envs.markup import RESERVED_NAMES
 from rllib_arpo.envs.tools.mcp_session import McpServer, McpSession, session_of
 from rllib_arpo.envs.tools.tool import Tool, ToolResult, ToolSet
 from rllib_arpo.envs.validation import check_known
 
 #: What can stand between "<" and ">" as a tag.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
-#: Tags that the protocols give another meaning.
-RESERVED_NAMES = frozenset({"think", "result", "answer", "tool_call", "tool_response", "tools"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,6 +209,7 @@ _BLOCKS = {
 
 
 def _taken_names() -> frozenset[str]:
+    # Here, because the registry needs this file.
     from rllib_arpo.envs.tools import TOOLS
 
     return RESERVED_NAMES.union(TOOLS)

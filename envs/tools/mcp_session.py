@@ -8,6 +8,7 @@ import dataclasses
 import json
 import logging
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,12 +16,17 @@ from typing import Any, TextIO
 
 from rllib_arpo.envs.errors import BrokenToolError, ToolError
 from rllib_arpo.envs.loop_thread import LoopThread, loop_thread
+from rllib_arpo.envs.texts import first_line
 
 #: Seconds in which a server that let a call time out must answer, or it counts as dead.
 ALIVE_TIMEOUT_S = 5.0
 _CLOSE_TIMEOUT_S = 8.0
 _MAX_TOOL_PAGES = 100
 
+
+#: The SDK's RuntimeErrors for a result that does not fit its tool's output schema. Those of other messages are bugs,
+#: unless they are of a class of its own (too many questions of the server's before its answer).
+_UNFIT = re.compile(r"has an output schema but did not|^Invalid schema for tool|^Invalid structured content")
 
 _logger = logging.getLogger(__name__)
 
@@ -65,6 +71,10 @@ class McpSession:
     """The session of one server; a lost one is opened again at the next use. Called from any event loop.
 
     The client belongs to one task of one loop, which is that of the thread "mcp".
+
+    A server that let a call time out may hang, or be busy with that call, and then the calls beside it wait only. Any
+    answer shows that it is alive; once all calls that were in flight have ended without one, it is asked, and replaced
+    if it keeps silent.
     """
 
     def __init__(self, thread: LoopThread, server: McpServer, start_timeout_s: float):
@@ -73,6 +83,11 @@ class McpSession:
         self._client: Any = None
         self._owner: asyncio.Task | None = None
         self._doubtful = False
+        #: The calls in flight, and those of them that were when the doubt arose.
+        self._in_flight: set[object] = set()
+        self._witnesses: set[object] = set()
+        #: The last client that was closed because its server kept silent: its calls did not kill the server.
+        self._given_up: Any = None
 
     def list_tools(self) -> list[Any]:
         """The server's tools (`mcp.types.Tool`); blocks.
@@ -92,22 +107,35 @@ class McpSession:
             ToolError: the server refuses the call.
             BrokenToolError: the server has died and does not come back, or dies of the call again.
         """
+        call = object()
         try:
-            return await self._thread.run(self._call(tool, dict(arguments)))
+            return await self._thread.run(self._call(call, tool, dict(arguments)))
         except asyncio.CancelledError:
-            # A time limit, or the trajectory's end. Whether the server hangs shows at the next call.
-            self._doubtful = True
+            # A time limit, or the trajectory's end. Here, for the next call must know of it, and may come before the
+            # thread has ended this one.
+            self._in_flight.discard(call)
+            if not self._doubtful:
+                self._doubtful, self._witnesses = True, set(self._in_flight)
             raise
 
-    async def _call(self, tool: str, arguments: dict[str, Any]) -> Any:
-        for _ in range(2):
+    async def _call(self, call: object, tool: str, arguments: dict[str, Any]) -> Any:
+        num_deaths = 0
+        while True:
             client = await self._opened()
+            self._in_flight.add(call)
             try:
-                return await _asked(client.call_tool(tool, arguments))
+                result = await _asked(client.call_tool(tool, arguments))
+                self._doubtful = False
+                return result
             except SessionLost as error:
-                lost = error
                 await self._forget(client)
-        raise BrokenToolError(f"The MCP server died twice during one call of {tool!r} ({lost}).")
+                num_deaths += client is not self._given_up
+                if num_deaths == 2:
+                    raise BrokenToolError(
+                        f"The MCP server died twice during one call of {tool!r} ({error})."
+                    ) from error
+            finally:
+                self._in_flight.discard(call)
 
     async def _list_tools(self) -> list[Any]:
         client, tools, cursor = await self._opened(), [], None
@@ -126,9 +154,12 @@ class McpSession:
     async def _opened(self) -> Any:
         """The client of a session that is alive as far as one knows."""
         async with self._lock:
-            if self._doubtful and self._client is not None and not await _is_alive(self._client):
-                await self.close()
-            self._doubtful = False
+            if self._doubtful and not self._witnesses & self._in_flight:
+                # It may be answering another call while it is asked.
+                if self._client is not None and not await _is_alive(self._client) and self._doubtful:
+                    self._given_up = self._client
+                    await self.close()
+                self._doubtful = False
             if self._client is None:
                 await self._open()
             return self._client
@@ -154,7 +185,9 @@ class McpSession:
                 await asyncio.Event().wait()
         except Exception as error:
             if ready.done():
-                # Whoever uses the session notices.
+                # Calls in flight notice. Later ones must not use a client that is closed.
+                if self._owner is asyncio.current_task():
+                    self._owner = self._client = None
                 _logger.warning("A session with an MCP server has ended (%s).", _cause(error))
                 return
             broken = BrokenToolError(f"The MCP server cannot be used ({_cause(error)}).")
@@ -208,7 +241,7 @@ async def _asked(request: Any) -> Any:
         ToolError: it answers with an error.
     """
     import anyio
-    from mcp import InputRequiredRoundsExceededError, MCPError
+    from mcp import MCPError
     from mcp.types import CONNECTION_CLOSED
     from pydantic import ValidationError
 
@@ -219,8 +252,10 @@ async def _asked(request: Any) -> Any:
         if error.code == CONNECTION_CLOSED or error.message == "Session terminated":
             raise SessionLost(error.message) from error
         raise ToolError(f"The MCP server answered with an error: {error.message}") from error
-    except (ValidationError, InputRequiredRoundsExceededError, RuntimeError) as error:
-        raise ToolError(f"The MCP server's answer cannot be used: {str(error).splitlines()[0]}") from error
+    except (ValidationError, RuntimeError) as error:
+        if type(error) is RuntimeError and not _UNFIT.search(str(error)):
+            raise
+        raise ToolError(f"The MCP server's answer cannot be used: {first_line(error)}") from error
     except (OSError, anyio.ClosedResourceError, anyio.BrokenResourceError, *_http_errors()) as error:
         raise SessionLost(str(error) or type(error).__name__) from error
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.sandbox.backend import Backend, Limits
 from rllib_arpo.envs.sandbox.backends import BACKENDS
-from rllib_arpo.envs.sandbox.fork_server import WorkerReply
+from rllib_arpo.envs.sandbox.fork_server import CallStatus, WorkerReply
 from rllib_arpo.envs.tools.tool import Tool, ToolResult
 from rllib_arpo.envs.validation import check_known
 
@@ -97,24 +97,25 @@ class PythonTool(Tool):
         limits = Limits(self.time_limit_s, self.memory_mb, self.disk_mb)
         reply = await self._backend().run(code, tuple(history), limits)
         if self.session and state is not None:
-            if reply.status == "replay":
+            if reply.status == CallStatus.REPLAY:
                 state.clear()
-            elif reply.status == "ok":
+            elif reply.status == CallStatus.OK:
                 state.append(code)
         return self._result(reply)
 
     def _result(self, reply: WorkerReply) -> ToolResult:
         output = reply.output.strip()
-        if reply.status == "ok":
+        if reply.status == CallStatus.OK:
             return ToolResult(output or "(no output)")
-        if reply.status == "timeout":
+        if reply.status == CallStatus.TIMEOUT:
             return ToolResult(_lines(output, f"Time limit of {self.time_limit_s:g} s exceeded."), ToolStatus.TIMEOUT)
         note = {
-            "error": "" if output else "The program ended with an error.",
-            "output": "Too much output: the program was stopped.",
-            "replay": _LOST,
-            "worker": "The Python process died.",
-        }.get(reply.status, f"The program was killed by {reply.status}.")
+            CallStatus.ERROR: "" if output else "The program ended with an error.",
+            CallStatus.OUTPUT: "Too much output: the program was stopped.",
+            CallStatus.SIGNAL: f"The program was killed by signal {reply.signal}.",
+            CallStatus.REPLAY: _LOST,
+            CallStatus.WORKER: "The Python process died.",
+        }[reply.status]
         return ToolResult(_lines(output, note), ToolStatus.ERROR)
 
     def _backend(self) -> Backend:

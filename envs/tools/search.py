@@ -17,7 +17,7 @@ from rllib_arpo.envs.fingerprint import fingerprint
 from rllib_arpo.envs.per_loop import PerLoop
 from rllib_arpo.envs.retrieval import web
 from rllib_arpo.envs.retrieval.documents import Document
-from rllib_arpo.envs.retrieval.index import SearchIndex, index_marks
+from rllib_arpo.envs.retrieval.index import index_marks
 from rllib_arpo.envs.retrieval.local import LocalSource
 from rllib_arpo.envs.tools.tool import Tool, ToolResult
 from rllib_arpo.envs.validation import check_known
@@ -44,8 +44,9 @@ class SearchTool(Tool):
         documents: a list of {"title", "text"} dicts, or a file that `retrieval.documents` reads. It is indexed once
             per process, in memory (about 1 kB a passage).
         index: a folder that `python -m rllib_arpo.envs.retrieval.build_index` made.
-        cache: a sqlite file (one for each back-end and top_k; all its users on one machine), or a .json file of the
-            same entries {query: result}, which is never written and therefore not for web back-ends.
+        cache: a sqlite file (all its users on one machine), or a .json file of the same entries {query: result}, which
+            is never written and therefore not for web back-ends. A sqlite file that a web back-end has written to is
+            refused to one with another name, `top_k`, `order` or `backend_options`; imported entries fit them all.
         top_k: number of passages shown; of a cached result, all are.
         order: "best_first" or "best_last".
         base_url: of a web back-end's server, where it is not the public one.
@@ -100,10 +101,6 @@ class SearchTool(Tool):
         marks = {path: fingerprint([Path(path)]) for path in paths}
         return marks | ({self.index: fingerprint(index_marks(self.index))} if self.index else {})
 
-    def local_index(self) -> SearchIndex:
-        """The index of the back-end "local", built or opened at the first call."""
-        return self._source.open()
-
     async def __call__(self, argument: str, state: Any) -> ToolResult:
         query = argument.strip()
         _check_query(query)
@@ -112,8 +109,7 @@ class SearchTool(Tool):
     async def _once(self, query: str) -> str:
         """`_answer`, shared by all who ask the same while it is on its way; who gives up does not stop it."""
         flights = _FLIGHTS.get()
-        options = json.dumps(dict(self.backend_options), sort_keys=True, default=repr)
-        key = (self.backend, self.base_url, options, self.cache, self.top_k, self.order, query)
+        key = (self.base_url, json.dumps(self._settings()), self.cache, query)
         if key not in flights:
             flights[key] = asyncio.create_task(self._answer(query))
             flights[key].add_done_callback(functools.partial(_landed, flights, key))
@@ -150,7 +146,11 @@ class SearchTool(Tool):
             return None
         if _is_json(self.cache):
             return _json_cache(self.cache, Path(self.cache).stat().st_mtime_ns)
-        return _sqlite_cache(self.cache)
+        cache = _sqlite_cache(self.cache)
+        if self._on_the_web:
+            cache.keep_settings(json.dumps(self._settings()))
+            self._check_settings(cache)  # Another tool may have been quicker.
+        return cache
 
     def _check_options(self) -> None:
         """No option may be set that the back-end does not look at."""
@@ -176,6 +176,22 @@ class SearchTool(Tool):
             raise DataError(f"{path}: no such folder (for the cache of the search tool).")
         if self._on_the_web and not os.access(path if path.exists() else path.parent, os.W_OK):
             raise DataError(f"{path}: a web back-end must be able to write its cache, and this process cannot.")
+        if self._on_the_web and path.exists():
+            self._check_settings(_sqlite_cache(self.cache))
+
+    def _settings(self) -> dict[str, Any]:
+        """What a web back-end's results depend on beside the query."""
+        options = json.loads(json.dumps(dict(self.backend_options), sort_keys=True, default=repr))
+        return {"backend": self.backend, "top_k": self.top_k, "order": self.order, "backend_options": options}
+
+    def _check_settings(self, cache: ResultCache) -> None:
+        own, found = self._settings(), json.loads(cache.settings() or "{}")
+        for name in own:
+            if found.get(name, own[name]) != own[name]:
+                raise ValueError(
+                    f"{self.cache}: the results of this cache are those of {name}={found[name]!r}, and the search tool"
+                    f" has {own[name]!r}: give it a cache of its own."
+                )
 
     def __getstate__(self):
         return {option.name: getattr(self, option.name) for option in fields(self)}

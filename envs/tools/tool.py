@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import dataclasses
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import Any, ClassVar
 from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.errors import ToolError, TransientToolError
 from rllib_arpo.envs.per_loop import PerLoop
+from rllib_arpo.envs.texts import valid_unicode
 
 #: Seconds before the first repetition of a failed call, and the longest wait (doubled every time, drawn at random).
 RETRY_WAIT_S, MAX_RETRY_WAIT_S = 0.5, 10.0
@@ -129,14 +131,18 @@ class ToolSet(ABC):
 
 
 async def run_tool(tool: Tool, argument: str, state: Any) -> ToolResult:
-    """Runs one call under the tool's limits of time and concurrency, and repeats it where that can help."""
+    """Runs one call under the tool's limits of time and concurrency, and repeats it where that can help.
+
+    The result's text is valid Unicode, whatever the tool's service sent.
+    """
     try:
         async with _place(tool), asyncio.timeout(tool.timeout_s):
-            return await _with_attempts(tool, argument, state)
+            result = await _with_attempts(tool, argument, state)
     except TimeoutError:
         return ToolResult(f"Time limit of {tool.timeout_s:g} s exceeded.", ToolStatus.TIMEOUT)
     except ToolError as error:
-        return ToolResult(str(error), ToolStatus.ERROR)
+        result = ToolResult(str(error), ToolStatus.ERROR)
+    return dataclasses.replace(result, text=valid_unicode(result.text))
 
 
 async def _with_attempts(tool: Tool, argument: str, state: Any) -> ToolResult:

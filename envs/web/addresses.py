@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import re
 import socket
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -43,10 +45,38 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 _MAX_URL_CHARS = 4096
 
 
+#: Seconds that the operating system may take to look a name up.
+LOOK_UP_TIMEOUT_S = 10.0
+#: Look-ups at a time. One that nobody waits for any more keeps its place until its name server is given up.
+_MAX_LOOK_UPS = 64
+_PLACE_WAIT_S = 0.01
+_places = threading.BoundedSemaphore(_MAX_LOOK_UPS)
+
+
 async def system_resolve(host: str, port: int) -> list[str]:
     """The addresses that the operating system knows for `host`, in its order of preference."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+    # Not in the event loop's own threads: names whose servers are silent would keep them from everything else.
+    found: concurrent.futures.Future = concurrent.futures.Future()
+    found.set_running_or_notify_cancel()
+    try:
+        async with asyncio.timeout(LOOK_UP_TIMEOUT_S):
+            while not _places.acquire(blocking=False):
+                await asyncio.sleep(_PLACE_WAIT_S)
+            threading.Thread(target=_look_up, args=(host, port, found), name="look-up", daemon=True).start()
+            entries = await asyncio.wrap_future(found)
+    except TimeoutError as error:
+        raise socket.gaierror(socket.EAI_AGAIN, f"no answer within {LOOK_UP_TIMEOUT_S:g} s") from error
+    return list(dict.fromkeys(str(entry[4][0]) for entry in entries))
+
+
+def _look_up(host: str, port: int, found: concurrent.futures.Future) -> None:
+    """Asks the operating system, in a thread that has one of `_places`."""
+    try:
+        found.set_result(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+    except Exception as error:
+        found.set_exception(error)
+    finally:
+        _places.release()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 
 from rllib_arpo.envs.errors import ToolError
+from rllib_arpo.envs.texts import valid_unicode
 from rllib_arpo.envs.web.encodings import text_of
 from rllib_arpo.envs.web.fetch import Fetched
 from rllib_arpo.envs.web.readers import ask_reader
@@ -63,7 +64,7 @@ async def page_of(fetched: Fetched, links: bool = False) -> Page:
         ToolError: the page is neither HTML nor text, or takes too long to read.
     """
     html = is_html(fetched)
-    text = text_of(fetched.content, fetched.header("content-type"))
+    text = valid_unicode(text_of(fetched.content, fetched.header("content-type")))
     if "\0" in text:
         raise ToolError(f"{fetched.url}: the page is no text, whatever its type says.")
     return await page_of_html(text, fetched.url, links) if html else Page(fetched.url, "", text.strip())
@@ -71,4 +72,4 @@ async def page_of(fetched: Fetched, links: bool = False) -> Page:
 
 async def page_of_html(html: str, url: str, links: bool = False) -> Page:
     """The title and the main text of an HTML document; all its text where no main text is found."""
-    return Page(url, **await ask_reader("read_page", html=html, url=url, links=links))
+    return Page(url, **await ask_reader("read_page", html=valid_unicode(html), url=url, links=links))

@@ -7,12 +7,13 @@ import contextlib
 import json
 import os
 import sys
-from asyncio.subprocess import DEVNULL, PIPE, Process
+from asyncio.subprocess import PIPE, Process
 from pathlib import Path
 from typing import Any
 
 from rllib_arpo.envs.errors import BrokenToolError, ToolError
 from rllib_arpo.envs.loop_thread import LoopThread, loop_thread
+from rllib_arpo.envs.texts import first_line
 
 #: Seconds that one page may take; most take milliseconds.
 TIME_LIMIT_S = 10.0
@@ -70,21 +71,29 @@ class _Readers:
             process = self._idle.pop()
             if process.returncode is None:
                 return process
-        # "-P": the modules beside the program must not hide others of the same names.
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-P", _PROGRAM, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, limit=_MAX_REPLY_BYTES
-        )
         try:
-            async with asyncio.timeout(_START_TIMEOUT_S):
-                await process.stdout.readexactly(1)
-        except (TimeoutError, EOFError) as error:
-            await _end(process)
-            raise BrokenToolError("The process that reads pages does not start.") from error
-        return process
+            return await _started()
+        except (OSError, EOFError) as error:
+            raise BrokenToolError(f"The process that reads pages does not start ({first_line(error)}).") from error
 
     async def close(self) -> None:
         for process in self._idle:
             await _end(process)
+
+
+async def _started() -> Process:
+    """A new process, when it is ready. What it has to say of errors goes to this process's standard error."""
+    # "-P": the modules beside the program must not hide others of the same names.
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-P", _PROGRAM, stdin=PIPE, stdout=PIPE, limit=_MAX_REPLY_BYTES
+    )
+    try:
+        async with asyncio.timeout(_START_TIMEOUT_S):
+            await process.stdout.readexactly(1)
+    except BaseException:
+        await _end(process)
+        raise
+    return process
 
 
 async def _end(process: Process) -> None:

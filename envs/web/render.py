@@ -10,17 +10,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import os
 import shutil
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rllib_arpo.envs.errors import BrokenToolError, ToolError
 from rllib_arpo.envs.loop_thread import LoopThread, loop_thread
+from rllib_arpo.envs.texts import first_line
 from rllib_arpo.envs.web.addresses import AddressRule
 from rllib_arpo.envs.web.fetch import Fetched, Fetcher
 
 INSTALL = "install Debian's chromium, or say `playwright install chromium`"
+_NO_PLAYWRIGHT = f"Rendering pages needs playwright (pip install playwright); {INSTALL}."
 _EXECUTABLES = ("chromium", "chromium-browser", "google-chrome")
 _NO_NETWORK = (
     "--proxy-server=http://proxy.invalid:9",
@@ -82,7 +86,34 @@ def prepare_browser(sandbox: bool | None) -> None:
         BrokenToolError: it does not start.
     """
     thread = loop_thread("browser")
-    thread.run_blocking(_browser_of(thread, sandbox).get(), _START_TIMEOUT_S)
+    try:
+        thread.run_blocking(_browser_of(thread, sandbox).get(), _START_TIMEOUT_S)
+    except TimeoutError as error:
+        raise BrokenToolError(f"Chromium does not start within {_START_TIMEOUT_S:g} s: {INSTALL}.") from error
+
+
+def check_browser() -> None:
+    """Looks whether there is a browser to start.
+
+    Raises:
+        ValueError: there is none, or playwright is missing.
+    """
+    if importlib.util.find_spec("playwright") is None:
+        raise ValueError(_NO_PLAYWRIGHT)
+    if _system_browser() is None and not any(_playwrights_folder().glob("chromium*")):
+        raise ValueError(f"Rendering pages needs Chromium: {INSTALL}.")
+
+
+def _system_browser() -> str | None:
+    return next(filter(None, map(shutil.which, _EXECUTABLES)), None)
+
+
+def _playwrights_folder() -> Path:
+    """Where `playwright install` puts browsers."""
+    chosen = os.environ.get("PLAYWRIGHT_BROWSERS_PATH", "")
+    if chosen == "0":
+        return Path(importlib.util.find_spec("playwright").origin).parent / "driver" / "package" / ".local-browsers"
+    return Path(chosen) if chosen else Path.home() / ".cache" / "ms-playwright"
 
 
 class _Browser:
@@ -105,11 +136,11 @@ class _Browser:
         try:
             from playwright.async_api import Error, async_playwright
         except ModuleNotFoundError as error:
-            raise BrokenToolError(f"Rendering pages needs playwright (pip install playwright); {INSTALL}.") from error
+            raise BrokenToolError(_NO_PLAYWRIGHT) from error
         self._playwright = await async_playwright().start()
         try:
             return await self._playwright.chromium.launch(
-                executable_path=next(filter(None, map(shutil.which, _EXECUTABLES)), None),
+                executable_path=_system_browser(),
                 chromium_sandbox=self._sandbox,
                 args=[*_NO_NETWORK, *_LIMITS],
                 timeout=1000 * _START_TIMEOUT_S,
@@ -118,8 +149,7 @@ class _Browser:
                 handle_sighup=False,
             )
         except Error as error:
-            reason = str(error).splitlines()[0]
-            raise BrokenToolError(f"Chromium does not start ({reason}): {INSTALL}.") from error
+            raise BrokenToolError(f"Chromium does not start ({first_line(error)}): {INSTALL}.") from error
 
     async def close(self) -> None:
         playwright, self._playwright, self._browser = self._playwright, None, None
@@ -156,7 +186,7 @@ async def _render(thread: LoopThread, document: Fetched, settings: RenderSetting
             finally:
                 await _close(context)
         except Error as error:
-            raise ToolError(f"{document.url}: the page cannot be rendered ({str(error).splitlines()[0]}).") from error
+            raise ToolError(f"{document.url}: the page cannot be rendered ({first_line(error)}).") from error
 
 
 async def _open(context: Any, document: Fetched, answers: _Answers, settings: RenderSettings) -> tuple[str, str]:

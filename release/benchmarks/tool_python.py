@@ -143,10 +143,10 @@ _UNITS = {"rss": "_mb", "fd": "", "process": ""}
 
 def _footprint() -> dict[str, float]:
     """Memory, open files and number of this process and its descendants."""
-    from tests.envs.sandbox.campaign import descendants
+    from tests.helpers.processes import descendants
 
     time.sleep(0.5)  # the last call's namespaces are taken down
-    pids = [os.getpid(), *descendants()]
+    pids = [os.getpid(), *descendants(zombies=True)]
     return {
         "rss": sum(_resident_kb(pid) for pid in pids) / 1024,
         "fd": sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in pids),

@@ -15,6 +15,7 @@ from rllib_arpo.envs.tool_env import ToolEnv
         ({"task": "catalog"}, "Unknown task 'catalog': did you mean 'catalogue'?"),
         ({"protocol": "tag"}, "Unknown protocol 'tag': did you mean 'tags'?"),
         ({"qa_metric": "f2"}, "Unknown qa_metric 'f2': known: exact_match, f1, judge."),
+        ({"tools": ["python", "python"]}, "env_config['tools'] has two tools 'python'."),
         ({"tools": ["pyton"]}, "Unknown tool 'pyton': did you mean 'python'?"),
         (
             {"tools": {"python": {"memory": 3}}},

@@ -28,7 +28,7 @@ def test_a_catalogue_question_is_answered_by_its_catalogue(number):
     task = CatalogueTask()
     question = task.question(number)
     quantity, item = question.question_id.removeprefix("catalogue/train/").split(" ", 1)
-    found = SearchTool(**task.tool_defaults()["search"]).local_index().search(item, 3)
+    found = SearchTool(**task.tool_defaults()["search"])._source.open().search(item, 3)
     assert len(found) == 3
     name, price = found[0][1].split(": ")
     assert name == item

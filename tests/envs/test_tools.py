@@ -35,6 +35,10 @@ class OddTool(Tool):
             await asyncio.sleep(60)
         if argument == "fail":
             raise ToolError("no such page")
+        if argument == "half an emoji":
+            return ToolResult("a \ud83d b")
+        if argument == "fail in half":
+            raise ToolError("no \ude00")
         raise KeyError(argument)
 
 
@@ -43,3 +47,8 @@ def test_failures_of_a_tool_are_observations_and_bugs_propagate():
     assert call(OddTool(), "fail") == ToolResult("no such page", ERROR)
     with pytest.raises(KeyError):
         call(OddTool(), "bug")
+
+
+def test_results_are_valid_unicode():
+    assert call(OddTool(), "half an emoji") == ToolResult("a \ufffd b")
+    assert call(OddTool(), "fail in half") == ToolResult("no \ufffd", ERROR)

@@ -11,15 +11,15 @@ from pathlib import Path
 NOBODY = 65534
 
 
-def descendants() -> set[int]:
-    """The ids of all processes below this one that are no zombies."""
+def descendants(*, zombies: bool = False) -> set[int]:
+    """The ids of all processes below this one; with `zombies` also of those that have ended and are not waited for."""
     parents = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             state, parent = stat.read_text().rpartition(")")[2].split()[:2]
         except OSError:  # it has ended meanwhile
             continue
-        if state != "Z":
+        if zombies or state != "Z":
             parents[int(stat.parent.name)] = int(parent)
     found, added = set(), {os.getpid()}
     while added:

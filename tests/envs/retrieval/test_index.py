@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import json
 import multiprocessing
 import os
@@ -179,6 +180,26 @@ def test_an_index_that_is_there_is_replaced_only_when_told(tmp_path, cities, fol
     assert open_folder(folder).search("oslo", 1) == [(0, "Oslo")]
     assert opened.search("rome", 1) == [(1, "Rome: Capital of Italy.")]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.jsonl", "cities.jsonl", "index", "other.jsonl"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_next_build_may_begin_while_the_old_index_is_deleted(cities, folder, monkeypatch, fails):
+    """Another process's folder of the same name is left alone, whatever becomes of the deletion."""
+    theirs = folder.with_name("index.partial") / "theirs"
+    delete = shutil.rmtree
+
+    def slow_delete(path, **options):
+        if Path(path).name == "index.old" and path.exists():
+            theirs.mkdir(parents=True)
+            if fails:
+                raise KeyboardInterrupt
+        delete(path, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", slow_delete)
+    with pytest.raises(KeyboardInterrupt) if fails else contextlib.nullcontext():
+        build_folder([cities], folder, overwrite=True, show_progress=False)
+    assert theirs.is_dir()
+    assert open_folder(folder).num_documents == 3
 
 
 def test_a_folder_that_is_no_index_is_never_touched(tmp_path, cities):

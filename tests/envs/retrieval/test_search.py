@@ -47,7 +47,8 @@ def test_search_reads_files_and_names_the_bad_row(tmp_path):
 
 def test_the_index_is_built_once_per_process():
     documents = [{"text": "brass lamp"}]
-    assert SearchTool(documents=documents).local_index() is SearchTool(documents=list(documents)).local_index()
+    one, other = SearchTool(documents=documents), SearchTool(documents=list(documents))
+    assert one._source.open() is other._source.open()
 
 
 @pytest.mark.parametrize(

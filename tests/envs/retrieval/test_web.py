@@ -1,9 +1,11 @@
 import asyncio
+import json
 import pickle
 
 import pytest
 
 from rllib_arpo.core.tree import ToolStatus
+from rllib_arpo.envs.cache import ResultCache
 from rllib_arpo.envs.errors import TransientToolError
 from rllib_arpo.envs.tools.search import SearchTool
 from rllib_arpo.envs.tools.tool import ToolResult, run_tool
@@ -117,6 +119,18 @@ def test_options_go_along(backend):
         call(SearchTool(backend=backend, base_url=engine.url, backend_options={"country": "austria"}))
         (request,) = engine.requests
         assert (request.body or request.params)["country"] == "austria"
+
+
+@ALL
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_snippet_that_is_cut_in_an_emoji_is_shown_and_kept(backend, cached, tmp_path):
+    cache = str(tmp_path / "cache.sqlite") if cached else None
+    reply = json.dumps(REPLIES[backend]).replace("A tower", "\\ud83d tower").encode()
+    with serve(lambda request: Reply(reply)) as engine:
+        tool = SearchTool(backend=backend, base_url=engine.url, cache=cache)
+        shown = FOUND.replace("A tower", "\ufffd tower")
+        assert [call(tool), call(tool)] == [ToolResult(shown)] * 2
+        assert len(engine.requests) == (1 if cached else 2)
 
 
 @ALL
@@ -290,6 +304,32 @@ def test_a_query_is_asked_once_however_many_want_it(tmp_path):
         assert len(asyncio.run(all_at_once(" one "))) == 1
         assert len(asyncio.run(all_at_once("two"))) == 1
         assert [request.params["q"] for request in engine.requests] == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"top_k": 5}, "top_k=3, and the search tool has 5"),
+        ({"order": "best_last"}, "order='best_first', and the search tool has 'best_last'"),
+        ({"backend_options": {"language": "de"}}, r"backend_options={}, and the search tool has {'language': 'de'}"),
+        ({"backend": "brave"}, "backend='searxng', and the search tool has 'brave'"),
+    ],
+)
+def test_a_cache_of_other_settings_is_refused(tmp_path, options, message):
+    cache = tmp_path / "cache.sqlite"
+    ResultCache(cache).put("imported", "Page 1: imported")
+    early = SearchTool(backend="searxng", base_url="http://127.0.0.1:9", cache=str(cache), top_k=7)
+    with serve(lambda request: Reply(SEARXNG)) as engine:
+        tool = SearchTool(backend="searxng", base_url=engine.url, cache=str(cache))
+        assert [call(tool).text, call(tool, "imported").text] == [FOUND, "Page 1: imported"]
+        with pytest.raises(ValueError) as error:
+            SearchTool(**{"backend": "searxng", "base_url": engine.url, "cache": str(cache), **options})
+    assert str(error.value) == f"{cache}: the results of this cache are those of {message}: give it a cache of its own."
+    with pytest.raises(ValueError, match="top_k=3, and the search tool has 7"):
+        early.prepare()
+    offline = SearchTool(backend="offline", cache=str(cache), top_k=5)
+    assert call(offline).text == FOUND
+    assert len(ResultCache(cache)) == 2
 
 
 def test_failures_are_not_kept_and_results_are(tmp_path):

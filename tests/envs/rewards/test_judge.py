@@ -160,6 +160,38 @@ def test_a_model_that_cannot_grade_is_a_broken_tool(serve, reply, found):
         accuracies(judge(serve(lambda message: reply)), "Rome")
 
 
+def test_all_environments_share_one_check_and_its_failure(serve):
+    """16 trajectories ask a judge that is out of order, in as many environments; later it works again."""
+    replies = [500]
+    server = serve(lambda message: replies[0] if replies else honest(message))
+
+    async def grade(graders):
+        return await asyncio.gather(*(grader("Paris", QUESTION) for grader in graders), return_exceptions=True)
+
+    async def twice():
+        graders = [judge(server) for _ in range(16)]
+        failures = await grade(graders)
+        assert [type(failure) for failure in failures] == [BrokenToolError] * 16
+        assert len(server.requests) == 1
+        replies.clear()
+        assert await grade(graders) == [1.0] * 16
+        assert len(server.requests) == 1 + 2 + 16
+
+    asyncio.run(twice())
+
+
+def test_who_gives_up_does_not_end_the_check_of_others(serve):
+    server = serve(honest)
+
+    async def grade():
+        first, second = (asyncio.create_task(judge(server)("Paris", QUESTION)) for _ in range(2))
+        await asyncio.sleep(0)
+        first.cancel()
+        return await second
+
+    assert asyncio.run(grade()) == 1.0
+
+
 def test_the_scorer_asks_the_judge_for_questions_of_knowledge_only(serve):
     server = serve(honest)
     scorer = make_scorer(qa_metric="judge", judge={"base_url": server.base_url, "model": "m"})

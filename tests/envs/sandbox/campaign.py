@@ -16,6 +16,7 @@ from pathlib import Path
 from rllib_arpo.envs.sandbox.fork_server import GRACE_S, ForkServer, WorkerReply
 from tests.envs.sandbox.attacks import ATTACKS, BREACH, Attack
 from tests.envs.sandbox.baits import Baits
+from tests.helpers.processes import descendants
 
 SETUP = "import math, numpy, sympy"
 #: A right answer, whatever an attack does meanwhile.
@@ -34,7 +35,8 @@ async def attempt(attack: Attack, server: ForkServer, baits: Baits) -> list[str]
         server.run(baits.fill_in(attack.code), attack.time_limit_s), server.run(NEIGHBOUR, _NEIGHBOUR_TIME_S)
     )
     seconds = time.monotonic() - begin
-    told = f"{reply.status}: {reply.output.strip()}"
+    status = reply.status if reply.signal is None else f"{reply.status} {reply.signal}"
+    told = f"{status}: {reply.output.strip()}"
     if BREACH in told or not re.fullmatch(attack.blocked, told, re.DOTALL):
         wrong.append(f"the reply was {told[-300:]!r}")
     if seconds > attack.time_limit_s + _NEIGHBOUR_TIME_S + GRACE_S:
@@ -68,25 +70,10 @@ def traces() -> set[str]:
     return found
 
 
-def descendants() -> list[int]:
-    """The processes that come from this one."""
-    parents = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            _, _, rest = folder.joinpath("stat").read_text().rpartition(")")
-        except OSError:  # it has just ended
-            continue
-        parents[int(folder.name)] = int(rest.split()[1])
-    found = {os.getpid()}
-    while more := {pid for pid, parent in parents.items() if parent in found} - found:
-        found |= more
-    return sorted(found - {os.getpid()})
-
-
 def settled(at_most: int) -> list[int]:
     """The descendants once there are at most so many, or those that are still there after a while."""
     deadline = time.monotonic() + _SETTLE_S
-    while len(found := descendants()) > at_most and time.monotonic() < deadline:
+    while len(found := descendants(zombies=True)) > at_most and time.monotonic() < deadline:
         time.sleep(0.05)
     return found
 
@@ -95,7 +82,7 @@ def main() -> dict:
     server = ForkServer(SETUP, fenced=True)
     server.start()
     baits = Baits()
-    processes, files = len(descendants()), traces()
+    processes, files = len(descendants(zombies=True)), traces()
     try:
         outcomes = asyncio.run(make_all(ATTACKS.values(), server, baits))
         leftovers = [f"process {pid}" for pid in settled(processes)[processes:]]

@@ -73,6 +73,13 @@ def test_where_namespaces_are_forbidden_the_tool_says_so(monkeypatch, tmp_path, 
     assert PythonTool(unsafe=True).unsafe
 
 
+def test_an_interpreter_that_cannot_be_shown_is_found_before_anything_starts(monkeypatch, fresh_check):
+    monkeypatch.setattr(bubblewrap, "interpreter", lambda: "/tmp/venv/bin/python")
+    with pytest.raises(SandboxError, match="cannot show the interpreter /tmp/venv/bin/python: install it elsewhere"):
+        PythonTool()
+    assert PythonTool(unsafe=True).unsafe
+
+
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_the_numbers_of_system_calls_are_libseccomps(machine):
     try:

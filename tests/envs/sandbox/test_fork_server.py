@@ -1,6 +1,7 @@
 """The server's life: many calls, dead processes, the end of its owner."""
 
 import asyncio
+import errno
 import os
 import resource
 import signal
@@ -13,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from rllib_arpo.envs.errors import BrokenToolError
-from rllib_arpo.envs.sandbox.fork_server import ForkServer, WorkerReply, shared_server
-from tests.envs.sandbox.campaign import descendants, settled
+from rllib_arpo.envs.sandbox.fork_server import CallStatus, ForkServer, WorkerReply, shared_server
+from tests.envs.sandbox.campaign import settled
+from tests.helpers.processes import descendants
 
 BOTH = pytest.mark.parametrize("fenced", [True, False])
 _PATIENCE_S = 30.0
@@ -59,10 +61,57 @@ def test_the_shared_server_runs_trusted_code():
 
 
 @BOTH
+def test_a_killed_call_names_its_signal(make_server, fenced):
+    reply = asyncio.run(make_server(fenced).run("import os; os.kill(os.getpid(), 9)", 60.0))
+    assert reply == WorkerReply(CallStatus.SIGNAL, "", 9)
+
+
+FORKING = """
+import asyncio, os, sys
+from rllib_arpo.envs.sandbox.fork_server import shared_server
+server = shared_server()
+server.start()
+if os.fork() == 0:
+    sys.exit()
+os.wait()
+print(server.alive, asyncio.run(server.run("7 * 12", 60.0)).output, end="")
+"""
+
+
+def test_a_forked_process_leaves_its_parents_server_alone():
+    done = subprocess.run([sys.executable, "-c", FORKING], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "True 84\n"
+
+
+@BOTH
 @pytest.mark.parametrize("setup", ["raise SystemExit(3)", "import no_such_module", "import os; os._exit(3)"])
 def test_a_server_that_cannot_start_says_so(make_server, fenced, setup):
     with pytest.raises(BrokenToolError, match="did not start"):
         asyncio.run(make_server(fenced, setup).run("1", 1.0))
+
+
+@pytest.mark.parametrize(
+    "broken",
+    ["rllib_arpo.envs.sandbox.bubblewrap.namespace_options", "os.pidfd_open", "subprocess.Popen"],
+)
+def test_a_server_that_cannot_be_started_again_is_a_broken_tool(make_server, monkeypatch, broken):
+    """Processes are short on the machine when the server has been killed."""
+    server = make_server(True)
+    server.start()
+    server.close()
+    opened = len(os.listdir("/proc/self/fd"))
+
+    def refuse(*args, **kwargs):
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(broken, refuse)
+        with pytest.raises(
+            BrokenToolError, match=r"the Python server did not start: .*Resource temporarily unavailable"
+        ):
+            asyncio.run(server.run("1", 60.0))
+    assert len(os.listdir("/proc/self/fd")) == opened
+    assert asyncio.run(server.run("print(1)", 60.0)) == WorkerReply("ok", "1\n")
 
 
 @BOTH
@@ -127,7 +176,7 @@ def test_dead_dispatchers_are_replaced(make_server, fenced):
 def test_an_abandoned_call_ends(make_server):
     server = make_server(True)
     server.start()
-    idle = len(descendants())
+    idle = len(descendants(zombies=True))
 
     async def give_up():
         task = asyncio.create_task(server.run("import time; time.sleep(1000)", 1000.0))
@@ -149,7 +198,7 @@ def test_many_calls_leave_no_files_and_no_processes_open(make_server, fenced):
             assert (await server.run("1", 60.0)).status == "ok"
 
     asyncio.run(some(5))
-    before = len(os.listdir("/proc/self/fd")), len(settled(0) if not server.alive else descendants())
+    before = len(os.listdir("/proc/self/fd")), len(settled(0) if not server.alive else descendants(zombies=True))
     asyncio.run(some(50))
     assert len(os.listdir("/proc/self/fd")) == before[0]
     assert len(settled(before[1])) <= before[1]
@@ -208,8 +257,8 @@ def test_the_server_ends_with_its_owner_however_that_dies(fenced):
 def test_closing_ends_a_call_and_all_processes(make_server):
     server = make_server(True)
     server.start()
-    before = len(descendants())
+    before = len(descendants(zombies=True))
     server.close()
-    assert eventually(lambda: len(descendants()) < before - 2)
+    assert eventually(lambda: len(descendants(zombies=True)) < before - 2)
     server.close()
     assert asyncio.run(server.run("print(1)", 60.0)) == WorkerReply("ok", "1\n")

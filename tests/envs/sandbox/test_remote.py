@@ -39,6 +39,8 @@ class StandIn(BaseHTTPRequestHandler):
         self.server.requests.append((self.path, request))
         if self.server.failures:
             return self.answer(status := self.server.failures.pop(0), {"code": status, "message": "busy"})
+        if self.server.oddities and self.path in ("/run_code", "/execute"):
+            return self.answer(200, self.server.oddities.pop(0))
         if self.path == "/run_code":
             return self.answer(200, run_python(request["code"], request["run_timeout"]))
         if self.path.endswith("/sandboxes"):
@@ -55,7 +57,7 @@ class StandIn(BaseHTTPRequestHandler):
         self.end_headers()
 
     def answer(self, status, body):
-        data = json.dumps(body).encode() + b"\n"
+        data = body if isinstance(body, bytes) else json.dumps(body).encode() + b"\n"
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
@@ -69,7 +71,7 @@ class StandIn(BaseHTTPRequestHandler):
 @pytest.fixture
 def stand_in():
     server = ThreadingHTTPServer(("127.0.0.1", 0), StandIn)
-    server.requests, server.failures = [], []
+    server.requests, server.failures, server.oddities = [], [], []
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     yield server
@@ -127,6 +129,31 @@ def test_a_busy_service_is_asked_again(make_tool, stand_in, monkeypatch):
     monkeypatch.setattr("rllib_arpo.envs.tools.tool.MAX_RETRY_WAIT_S", 0.01)
     stand_in.failures += [503]
     assert call(make_tool(), "1 + 1") == ToolResult("2")
+
+
+@pytest.mark.parametrize(
+    ("backend", "oddity"),
+    [
+        ("sandbox_fusion", b"<html>"),
+        ("sandbox_fusion", []),
+        ("sandbox_fusion", {"run_result": {"return_code": 0}}),
+        ("sandbox_fusion", {"run_result": {"status": "Finished"}}),
+        ("sandbox_fusion", {"run_result": {"status": "Finished", "return_code": None}}),
+        ("sandbox_fusion", {"run_result": "Finished"}),
+        ("e2b", {"type": "stdout", "text": "", "timestamp": 0}),
+        ("e2b", {"type": "stdout", "text": "3", "timestamp": 0}),
+        ("e2b", {"type": "stdout", "text": "[0, 1, 2]", "timestamp": 0}),
+        ("e2b", {"type": "stdout", "text": '["0", "x"]', "timestamp": 0}),
+    ],
+)
+def test_a_reply_that_is_not_understood_is_asked_for_again(stand_in, monkeypatch, backend, oddity):
+    monkeypatch.setattr("rllib_arpo.envs.tools.tool.MAX_RETRY_WAIT_S", 0.01)
+    monkeypatch.setenv("E2B_API_KEY", "e2b_" + "0" * 40)
+    url = f"http://127.0.0.1:{stand_in.server_port}"
+    options = {"sandbox_fusion": {"url": url}, "e2b": {"api_url": url, "sandbox_url": url}}[backend]
+    stand_in.oddities.append(oddity)
+    assert call(PythonTool(backend=backend, backend_options=options), "1 + 1") == ToolResult("2")
+    assert stand_in.oddities == []
 
 
 def test_a_service_that_refuses_is_an_observation(make_tool, stand_in):

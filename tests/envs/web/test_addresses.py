@@ -1,12 +1,14 @@
 import asyncio
 import socket
+import threading
+import time
 from ipaddress import ip_address
 
 import httpx
 import pytest
 
 from rllib_arpo.envs.errors import ToolError, TransientToolError
-from rllib_arpo.envs.web.addresses import AddressRule, is_own, is_public
+from rllib_arpo.envs.web.addresses import AddressRule, is_own, is_public, system_resolve
 
 
 @pytest.mark.parametrize(
@@ -142,3 +144,53 @@ def test_check_url(url, message):
     with pytest.raises(ToolError) as error:
         rule.check_url(url)
     assert str(error.value) == message
+
+
+@pytest.fixture
+def silent_names(monkeypatch):
+    """Looking up *.silent takes until the end of the test; at most 40 names are looked up at a time."""
+    end, threads = threading.Event(), []
+    known = socket.getaddrinfo
+
+    def look_up(host, *args, **kwargs):
+        threads.append(threading.current_thread())
+        if host.endswith(".silent"):
+            end.wait(10)
+        return known("127.0.0.1", *args, **kwargs)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    monkeypatch.setattr("rllib_arpo.envs.web.addresses._places", threading.BoundedSemaphore(40))
+    yield threads
+    end.set()
+    for thread in threads:
+        thread.join()
+
+
+def test_silent_name_servers_keep_nothing_else_waiting(monkeypatch, silent_names):
+    monkeypatch.setattr("rllib_arpo.envs.web.addresses.LOOK_UP_TIMEOUT_S", 1.0)
+    rule = AddressRule()
+
+    async def ask(host: str):
+        with pytest.raises(TransientToolError, match=f"{host}: the host is not known .*no answer within 1 s"):
+            await rule.addresses(httpx.URL(f"http://{host}/"))
+
+    async def together():
+        asking = asyncio.gather(*(ask(f"{number}.silent") for number in range(50)))
+        await asyncio.sleep(0.1)
+        assert len(silent_names) == 40
+        async with asyncio.timeout(0.5):
+            await asyncio.to_thread(time.sleep, 0)
+        await asking
+
+    asyncio.run(together())
+    assert all(thread.daemon for thread in silent_names)
+
+
+def test_look_ups_that_are_given_up_make_room(silent_names):
+    async def give_up():
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await system_resolve("a.silent", 80)
+        return await asyncio.gather(*(system_resolve("localhost", 80) for _ in range(100)))
+
+    assert asyncio.run(give_up()) == [["127.0.0.1"]] * 100

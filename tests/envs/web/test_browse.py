@@ -9,11 +9,12 @@ import ssl
 import pytest
 
 from rllib_arpo.core.tree import ToolStatus
-from rllib_arpo.envs.errors import ToolError
+from rllib_arpo.envs.errors import BrokenToolError, ToolError
 from rllib_arpo.envs.tools.browse import BrowseTool
 from rllib_arpo.envs.tools.tool import ToolResult, run_tool
-from rllib_arpo.envs.web import fetch
+from rllib_arpo.envs.web import fetch, render
 from rllib_arpo.envs.web.addresses import system_resolve
+from rllib_arpo.envs.web.render import INSTALL
 
 LOCAL = {"allow_private": ["127.0.0.1"], "ports": None, "max_attempts": 1}
 
@@ -64,6 +65,16 @@ def test_pages_are_kept_by_their_url(tables, tmp_path):
         assert server.paths == ["/a", "/b"]
         # What is kept is shown to nobody who may not open it.
         assert "not public" in call(BrowseTool(**{**options, "allow_private": False}), f"{host}/a").text
+
+
+def test_a_page_with_half_an_emoji_is_kept(tables, tmp_path):
+    web_server = tables["web_server"]
+    kind = {"Content-Type": "text/plain; charset=unicode_escape"}
+    with web_server.serving("127.0.0.1", lambda handler: web_server.reply(handler, r"a \ud83d", 200, kind)) as server:
+        tool = BrowseTool(**LOCAL, cache_path=str(tmp_path / "pages.sqlite"))
+        url = f"http://127.0.0.1:{server.port}/a"
+        assert [call(tool, url) for _ in range(2)] == [ToolResult(f"URL: {url}\n\na \ufffd")] * 2
+        assert server.paths == ["/a"]
 
 
 def test_a_failed_page_is_not_kept(tables, tmp_path):
@@ -180,3 +191,44 @@ def test_addresses_of_ipv6_stand_in_brackets():
     assert str(BrowseTool(ports=None)._rule.check_url("http://[::1]:80/").copy_with(host="2606:4700::1")) == (
         f"http://[{ipaddress.ip_address('2606:4700::1')}]/"
     )
+
+
+MODEL = {"base_url": "http://a/v1", "model": "reader"}
+
+
+def test_the_browser_agent_fits_into_the_time_of_the_tool():
+    client = BrowseTool(summary_model=MODEL, timeout_s=20.0)._client
+    assert (client.timeout_s, client.max_attempts) == (20.0, 1)
+    client = BrowseTool(summary_model={**MODEL, "timeout_s": 10.0, "max_attempts": 3})._client
+    assert (client.timeout_s, client.max_attempts) == (10.0, 3)
+    with pytest.raises(ValueError) as error:
+        BrowseTool(summary_model={**MODEL, "timeout_s": 15.5, "max_attempts": 2})
+    assert str(error.value) == (
+        "The browse tool ends after timeout_s=30, and its summary_model may take 2 x 15.5 s: let it have less, or the"
+        " tool more."
+    )
+
+
+def test_without_a_browser_rendering_is_refused_at_once(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PLAYWRIGHT_BROWSERS_PATH", str(tmp_path / "browsers"))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    with pytest.raises(ValueError) as error:
+        BrowseTool(render=True)
+    assert str(error.value) == f"Rendering pages needs Chromium: {INSTALL}."
+    (tmp_path / "browsers" / "chromium-1000").mkdir(parents=True)
+    assert BrowseTool(render=True).render
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ValueError) as error:
+        BrowseTool(render=True)
+    assert str(error.value) == f"Rendering pages needs playwright (pip install playwright); {INSTALL}."
+
+
+def test_a_browser_that_does_not_start_in_time_is_a_broken_tool(monkeypatch):
+    async def never(self):
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(render._Browser, "get", never)
+    monkeypatch.setattr(render, "_START_TIMEOUT_S", 0.1)
+    with pytest.raises(BrokenToolError, match=r"Chromium does not start within 0\.1 s"):
+        render.prepare_browser(None)

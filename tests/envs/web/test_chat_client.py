@@ -46,6 +46,14 @@ def test_equal_questions_are_asked_once(endpoint, tmp_path):
     assert len(headers) == 2
 
 
+def test_an_answer_that_is_cut_in_an_emoji_is_kept(endpoint, tmp_path):
+    serving, headers = endpoint([(200, completion("84 \ud83d"))])
+    with serving as server:
+        options = {"cache_path": str(tmp_path / "answers.sqlite")}
+        assert [ask(server, **options) for _ in range(2)] == ["84 \ufffd", "84 \ufffd"]
+    assert len(headers) == 1
+
+
 def test_the_key_comes_from_the_environment(endpoint, monkeypatch):
     monkeypatch.setenv("JUDGE_KEY", "hunter2")
     serving, headers = endpoint([(200, completion("84"))])
