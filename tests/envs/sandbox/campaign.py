@@ -75,7 +75,7 @@ def settled(at_most: int) -> list[int]:
     deadline = time.monotonic() + _SETTLE_S
     while len(found := descendants(zombies=True)) > at_most and time.monotonic() < deadline:
         time.sleep(0.05)
-    return found
+    return sorted(found)
 
 
 def main() -> dict:

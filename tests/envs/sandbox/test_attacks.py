@@ -20,9 +20,16 @@ ORDINARY = 12345
 CAMPAIGN = ["-m", "tests.envs.sandbox.campaign"]
 
 
-@functools.cache
 def campaign(user: str) -> dict:
-    """The outcomes of all attacks, made once for each user, in a process of its own."""
+    """The outcomes of all attacks."""
+    done = run_campaign(user)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout)
+
+
+@functools.cache
+def run_campaign(user: str) -> subprocess.CompletedProcess:
+    """Makes all attacks, once for each user, in a process of its own."""
     command = [sys.executable, *CAMPAIGN]
     packages = str(Path(rllib_arpo.__file__).resolve().parents[1])
     env = {**os.environ, "PYTHONPATH": os.pathsep.join((str(REPOSITORY), packages)), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -39,9 +46,7 @@ def campaign(user: str) -> dict:
             *command,
         ]
         env |= {"HOME": "/tmp", "TMPDIR": "/tmp"}
-    done = subprocess.run(command, cwd=REPOSITORY, env=env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout)
+    return subprocess.run(command, cwd=REPOSITORY, env=env, capture_output=True, text=True)
 
 
 @pytest.mark.timeout(600)
