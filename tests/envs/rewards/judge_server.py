@@ -8,6 +8,11 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
+class Server(ThreadingHTTPServer):
+    #: Connections that wait to be taken: of many environments at once.
+    request_queue_size = 64
+
+
 class JudgeServer:
     """Serves until `close`.
 
@@ -45,7 +50,7 @@ class JudgeServer:
             def log_message(self, *args):
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = Server(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
         self._thread.start()
 
