@@ -13,7 +13,8 @@ HAS_LIBNUMA := $(BIN)/python -c 'import ctypes; ctypes.CDLL("libnuma.so.1")' 2>/
 HAS_DEBIAN_PACKAGES := $(HAS_LIBNUMA) && command -v bwrap >/dev/null && command -v chromium >/dev/null
 
 # Tests that start no engine and no cluster of their own, but for a few: two processes share them.
-SIDE_BY_SIDE := tests/core tests/connectors tests/envs tests/evaluation
+SIDE_BY_SIDE := $(wildcard tests/test_*.py) \
+    $(addprefix tests/,connectors core envs evaluation learner tuned_examples weights)
 
 .PHONY: train test lint format install clean
 
