@@ -109,7 +109,7 @@ def _cold(num_calls: int) -> dict[str, float]:
     packages = bubblewrap.site_packages()
 
     def call(number: int) -> None:
-        program = f"import sys; sys.path += {packages!r}\n{CODE.format(number=number)}"
+        program = f"import sys; sys.path += {list(packages.values())!r}\n{CODE.format(number=number)}"
         with bubblewrap.namespace_options() as (options, fds):
             view = bubblewrap.view_options(packages)
             command = [bubblewrap.find_bwrap(), *options, *view, "--", bubblewrap.interpreter(), "-S", "-c", program]

@@ -77,3 +77,14 @@ def assert_close(actual: dict[str, Tensor], expected: dict[str, Tensor], rtol: f
         scale = tensor.abs().max().item()
         difference = (actual[name] - tensor).abs().max().item()
         assert difference <= rtol * scale, f"{name}: {difference:.3g} of {scale:.3g}"
+
+
+def assert_same_gradient(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    """fp32: the norm of the difference is within 1e-5 of the gradient's, and no tensor stands out.
+
+    In single tensors, terms of both signs leave less than what they are rounded by.
+    """
+    assert_close(actual, expected, rtol=5e-5)
+    squares = [(actual[name].double() - tensor.double()).square().sum() for name, tensor in expected.items()]
+    norm = sum(tensor.double().square().sum() for tensor in expected.values()).sqrt()
+    assert sum(squares).sqrt() <= 1e-5 * norm

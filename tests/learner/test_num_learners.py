@@ -29,6 +29,7 @@ from tests.learner import plain
 from tests.learner.builders import (
     SPACES,
     assert_close,
+    assert_same_gradient,
     make_batch,
     make_config,
     parameters,
@@ -184,7 +185,7 @@ def assert_same(trained: Trained, local: Trained) -> None:
     for steps in trained.gradients:
         for actual, expected in zip(steps, local.gradients[0], strict=True):
             if actual:
-                assert_close(actual, expected, rtol=1e-5)
+                assert_same_gradient(actual, expected)
     assert trained.snapshot.version == local.snapshot.version == 5
     np.testing.assert_allclose(trained.snapshot.probe_log_probs, local.snapshot.probe_log_probs, atol=1e-6)
     assert trained.snapshot.weights.keys() == local.snapshot.weights.keys()

@@ -49,3 +49,11 @@ def test_every_figure_that_a_module_promises_is_in_its_docstring(tools):
     for module, targets in tools.TARGETS.items():
         source = (BENCHMARKS / f"{module}.py").read_text()
         assert all(key in source for key in targets), module
+
+
+def test_python_without_a_server_computes_the_same(monkeypatch):
+    """The side that the python tool is compared with: it raises unless its calls give the right answers."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import tool_python
+
+    assert tool_python._cold(1)["python_cold_64_calls_per_s"] > 0
