@@ -68,9 +68,7 @@ def authors_config(
         max_prompt_tokens, max_response_tokens, max_tool_calls: per trajectory; they differ between the authors' tasks.
         more_tools: beside `search` and `python`.
     """
-    search = {"backend": args.search_backend, "index": args.index, "base_url": args.search_url, "cache": args.cache}
-    tools = {"search": {key: value for key, value in search.items() if value is not None}, "python": {}}
-    tools |= more_tools or {}
+    tools = {"search": _search_options(args), "python": {}, **(more_tools or {})}
     config = (
         ARPOConfig()
         .environment(
@@ -117,6 +115,12 @@ def authors_config(
             evaluation_config={"env_config": {"path": args.eval_data, "split": "test"}},
         )
     return config
+
+
+def _search_options(args: argparse.Namespace) -> dict[str, str]:
+    """Options of the search tool that the command line sets."""
+    options = {"backend": args.search_backend, "index": args.index, "base_url": args.search_url, "cache": args.cache}
+    return {key: value for key, value in options.items() if value is not None}
 
 
 def run_recipe(config: ARPOConfig, args: argparse.Namespace, experiment_name: str) -> ResultGrid:
