@@ -12,26 +12,22 @@ HAS_LIBNUMA := $(BIN)/python -c 'import ctypes; ctypes.CDLL("libnuma.so.1")' 2>/
 # scripts build need Chromium.
 HAS_DEBIAN_PACKAGES := $(HAS_LIBNUMA) && command -v bwrap >/dev/null && command -v chromium >/dev/null
 
-# Tests that start no engine and no cluster of their own, but for a few: two processes share them.
-SIDE_BY_SIDE := $(wildcard tests/test_*.py) \
-    $(addprefix tests/,connectors core envs evaluation learner tuned_examples weights)
-
 .PHONY: train test lint format install clean
 
 train: $(INSTALLED)
-	$(BIN)/python tuned_examples/catalogue_smollm2_135m_arpo.py $(ARGS)
+	$(BIN)/python tuned_examples/trails_smollm2_135m_arpo.py --entropy-figure outputs/entropy $(ARGS)
 
 test: lint
 ifdef ARGS
 	$(BIN)/python -m pytest $(ARGS)
 else
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(SIDE_BY_SIDE)
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE:%=--ignore=%)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 endif
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .

@@ -7,14 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rllib_arpo.envs.prompts import Chat, load_tokenizer
 from rllib_arpo.envs.protocols import PROTOCOLS
+from rllib_arpo.envs.protocols.prompts import Chat, load_tokenizer
 from rllib_arpo.envs.protocols.protocol import Protocol
 from rllib_arpo.envs.question import Comparison
+from rllib_arpo.envs.registry import find_task
 from rllib_arpo.envs.rewards import Scorer, make_scorer
-from rllib_arpo.envs.tasks import TASKS, Task
+from rllib_arpo.envs.support.validation import check_known
+from rllib_arpo.envs.tasks import Task
 from rllib_arpo.envs.tools import TOOLS, Tool
-from rllib_arpo.envs.validation import check_known
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +23,7 @@ class ToolEnvConfig:
     """The environment's own keys; all other keys of `env_config` are fields of the task's class.
 
     Attributes:
-        task: a name in `TASKS`.
+        task: a name in `TASKS`, one that `register_task` was given, or "module:Class" for a task of your own.
         model_name_or_path: whose tokenizer and chat template are used.
         max_context_tokens: prompt and response of a path, at most.
         max_response_tokens: generated and tool tokens of a path, at most.
@@ -30,7 +31,7 @@ class ToolEnvConfig:
         max_tool_calls: executed calls of a path, at most.
         protocol: a name in `PROTOCOLS`.
         tools: tool name -> its configuration, or a list of tool names; None: the task's tools with its defaults; {}: no
-            tool, and a prompt that speaks of none.
+            tools, and a prompt that mentions none.
         reward: a name in `REWARDS`, "module:function", or a mapping of such names to weights.
         qa_metric: "f1", "exact_match" or "judge".
         judge: fields of `ChatClient`, for qa_metric="judge".
@@ -61,7 +62,7 @@ class ToolEnvConfig:
             raise ValueError(f"env_config['max_tool_calls'] must be at least 0, not {self.max_tool_calls}.")
 
     def make_scorer(self, comparisons: Mapping[str, Comparison] | None = None) -> Scorer:
-        """What compares answers and rewards finished paths; `comparisons` are the task's own."""
+        """The scorer, which compares answers and rewards finished paths; `comparisons` are the task's own."""
         return make_scorer(self.reward, self.qa_metric, self.judge, comparisons)
 
     def make_chat(self) -> Chat:
@@ -82,7 +83,7 @@ class ToolEnvConfig:
 
 
 def read_env_config(env_config: Mapping[str, Any]) -> tuple[ToolEnvConfig, Task, dict[str, Tool]]:
-    """Checks `env_config` and builds what it describes. Cheap: no process, no index, no model.
+    """Checks `env_config` and builds its parts. Cheap: starts no process, opens no index, loads no model.
 
     Raises:
         ValueError: a key, a task, a tool or one of its options is unknown (with the nearest known name), or wrong.
@@ -92,8 +93,7 @@ def read_env_config(env_config: Mapping[str, Any]) -> tuple[ToolEnvConfig, Task,
     for key in ("task", "model_name_or_path"):
         if env_config.get(key) is None:
             raise ValueError(f"env_config has no {key!r}.")
-    check_known([env_config["task"]], TASKS, "task")
-    task_class = TASKS[env_config["task"]]
+    task_class = find_task(str(env_config["task"]))
     task_keys = {f.name for f in dataclasses.fields(task_class)}
     check_known(env_config, own | task_keys, "env_config key")
     config = ToolEnvConfig(**{key: value for key, value in env_config.items() if key in own})

@@ -1,4 +1,4 @@
-"""The errors of environments, apart from bugs: what tools raise, and what is wrong with data."""
+"""The errors of environments that are not bugs: failures of tools, and faults in data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ class ToolError(Exception):
 
 
 class TransientToolError(ToolError):
-    """The call failed for a reason that may be gone soon (a busy server, a lost connection): it may be repeated."""
+    """The call failed for a temporary reason (a busy server, a lost connection); the caller may repeat it."""
 
 
 class BrokenToolError(Exception):
@@ -16,9 +16,9 @@ class BrokenToolError(Exception):
 
 
 class DataError(ValueError):
-    """Data is missing or wrong; the message names the file and the row (counted from 0), where there are any."""
+    """Data is missing or wrong; the message names the file and the row (counted from 0), if there are any."""
 
 
 def is_transient(status: int) -> bool:
-    """Whether the same HTTP request may succeed later: too slow, too early, too many requests, the server's errors."""
+    """Whether the same HTTP request may succeed later: timeouts, too many requests, errors of the server."""
     return status in (408, 425, 429) or status >= 500

@@ -19,10 +19,13 @@ OPTION_NUM_ROOTS = "num_roots"
 #: Key of every agent's info dict, whose value is a `StepInfo`.
 INFO_STEP = "step"
 
+#: Prefix of the exception note that names the tool which raised it: `error.add_note(TOOL_NOTE + name)`.
+TOOL_NOTE = "tool: "
+
 
 @dataclass(frozen=True, slots=True)
 class StepInfo:
-    """What a step tells beside the observation and the reward.
+    """The information of a step beside its observation and reward.
 
     Attributes:
         tool_call: the call that was executed in this step, if any.
@@ -48,11 +51,14 @@ class ForkableMultiAgentEnv(MultiAgentEnv):
 
     Attributes:
         stop: generation ends after the token that completes one of these strings (a tool call's end tag, ...).
-        num_questions: how many different questions there are; None when they are generated without end.
+        num_questions: the number of different questions; None if they are generated without end.
+        tool_names: the tools that the model may call, as `ToolCall` names them. One that is not called in an iteration
+            is reported with 0 calls.
     """
 
     stop: tuple[str, ...] = ()
     num_questions: int | None = None
+    tool_names: tuple[str, ...] = ()
     _just_ended: frozenset[str] = frozenset()
 
     @abstractmethod
@@ -60,7 +66,7 @@ class ForkableMultiAgentEnv(MultiAgentEnv):
         """Starts one question with agents "0" .. "N-1".
 
         Args:
-            seed: of the order in which questions are asked when `options` names none.
+            seed: of the order of questions, if `options` names no question.
             options: `OPTION_QUESTION` and `OPTION_NUM_ROOTS`, both optional: without them the environment asks its
                 next question with one agent, so that it also works in plain RLlib.
 
@@ -85,11 +91,11 @@ class ForkableMultiAgentEnv(MultiAgentEnv):
     def fork_agent(self, parent: str, child: str) -> np.ndarray:
         """Makes agent `child` from the state of `parent`: tokens so far, tool-call count, a copy of its tool state.
 
-        Called while the parent's next turn is being generated, never during its `step_agent`: the parent's state is
-        exactly the one after its last tool response.
+        The sampler calls it while the parent's next turn is being generated, never during the parent's `step_agent`:
+        the parent's state is exactly that after its last tool response.
 
         With `deterministic` or `budget_allocation="ranked"` the sampler decides later. It then forks a placeholder at
-        once ("0@1": agent "0" at the node below turn 1), which never acts, and the children are forked from that.
+        once ("0@1": agent "0" at the node below turn 1), which never acts, and later forks the children from it.
         Placeholders live until the next `reset`.
 
         Args:
@@ -100,7 +106,7 @@ class ForkableMultiAgentEnv(MultiAgentEnv):
             The child's first observation: the token ids of its whole prefix, tool response included.
 
         Raises:
-            ValueError: there is an agent `child` already.
+            ValueError: an agent `child` exists already.
         """
 
     @abstractmethod
@@ -108,16 +114,16 @@ class ForkableMultiAgentEnv(MultiAgentEnv):
         """Adds a fresh root agent to the running question (a top-up) and returns its prompt."""
 
     def another(self) -> Self | None:
-        """A further environment of the same configuration, which shares with this one what never changes.
+        """Another environment of the same configuration, which shares the constant parts with this one.
 
-        None, which is the default: it has to be made anew.
+        None (the default) means that the caller must make a new environment.
         """
         return None
 
     def step(self, actions: dict[str, np.ndarray]):
         """The synchronous step of plain RLlib: `step_agent` for every agent in `actions`, at once.
 
-        An agent that ends stays in `agents` until the next step: RLlib wants the returned agents to be in there.
+        An agent that ends stays in `agents` until the next step, since RLlib expects the returned agents there.
         """
         self.agents = [agent for agent in self.agents if agent not in self._just_ended]
 

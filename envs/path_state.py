@@ -1,4 +1,4 @@
-"""What an environment knows about one path after its last tool response."""
+"""The state of one path after its last tool response."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class PathState:
-    """The state of one agent; replaced at every call. Only what `tool_states` holds is changed by the tools in place.
+    """The state of one agent; replaced at every call. Tools change only the contents of `tool_states` in place.
 
     Attributes:
         turns: the generated text of every turn.
         segments: the token ids after the prompt, in order: generated tokens, tool response, generated tokens, ...
         num_response_tokens: the length of all segments.
-        num_tool_calls: calls that were executed, whatever became of them.
+        num_tool_calls: executed calls, whatever their outcome.
         executed: names of the tools that ran with status OK.
-        tool_states: tool name -> its state on this path, for the tools that have one; of this path alone.
+        tool_states: tool name -> its state on this path, for tools that have a state; no other path shares it.
     """
 
     turns: tuple[str, ...] = ()

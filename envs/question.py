@@ -1,4 +1,4 @@
-"""What tasks ask, protocols show and rewards compare."""
+"""The question, which tasks ask, protocols show and rewards compare."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ShotCall:
 
 @dataclass(frozen=True, slots=True)
 class Shot:
-    """A worked example. The protocol writes it: with its calls, or with `thought` where the model lacks the tools."""
+    """A worked example. The protocol writes it with its calls, or with `thought` if the model lacks the tools."""
 
     question: str
     calls: tuple[ShotCall, ...]
@@ -37,12 +37,12 @@ class Question:
     Attributes:
         question_id: names it; equal ids mean equal questions.
         messages: (role, content) pairs, roles "system", "user", "assistant"; the last one is the question itself. If
-            the first one is no system message, the protocol puts its instruction there.
+            the first one is not a system message, the protocol puts its instruction there.
         answers: the right answers (aliases); at least one.
         ability: how answers are compared: `MATH`, `QA`, or one that the task itself compares.
-        source: where it comes from ("train.parquet, row 12"), for error messages.
+        source: its origin ("train.parquet, row 12"), for error messages.
         shots: worked examples, shown before the question.
-        scoring: what the comparison of this ability needs beside the answers (plain values).
+        scoring: further data for the comparison of this ability, beside the answers (plain values).
     """
 
     question_id: str

@@ -18,12 +18,13 @@ from rllib_arpo.envs.forkable_env import (
     INFO_STEP,
     OPTION_NUM_ROOTS,
     OPTION_QUESTION,
+    TOOL_NOTE,
     ForkableMultiAgentEnv,
     StepInfo,
     StepResult,
 )
 from rllib_arpo.envs.path_state import PathState
-from rllib_arpo.envs.prompts import Chat, turn_text
+from rllib_arpo.envs.protocols.prompts import Chat, turn_text
 from rllib_arpo.envs.protocols.protocol import Answer, CallRequest, Nothing, Protocol
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards import FinishedPath, Score
@@ -38,20 +39,21 @@ class ToolEnv(ForkableMultiAgentEnv):
       - an answer, which is scored (ANSWER);
       - a turn that breaks the protocol, or a call of a tool that this environment does not have (MALFORMED_CALL);
       - neither call nor answer (NO_ANSWER);
-      - in any of these cases, or with an answer without its one box, at a token limit, or beyond one in any case:
-        TOKEN_LIMIT. A tool response that leaves no room for one more token ends the trajectory so, too: it is not cut,
-        for the model could not answer it;
-      - a call when max_tool_calls were executed (TOOL_CALL_LIMIT);
+      - a token limit, if it is reached in one of these cases or by an answer without its one box, or if it is exceeded
+        in any case (TOKEN_LIMIT). A tool response that leaves no room for one more token also ends the trajectory in
+        this way; it is not cut, since the model could not answer it;
+      - a call after max_tool_calls executed calls (TOOL_CALL_LIMIT);
       - a tool that cannot be brought back (BROKEN_TOOL).
-    BROKEN_TOOL (masked in training) has the reward 0. All other paths are rewarded by `env_config["reward"]`; by
-    default everything but ANSWER with a right format has -1.
+    BROKEN_TOOL (masked in training) has the reward 0. `env_config["reward"]` rewards all other paths; by default every
+    path except ANSWER with a right format gets -1.
 
-    Spaces: RLlib demands some. They are the space of a single token; observations and actions are sequences of them.
+    RLlib demands spaces: here they are the space of a single token; observations and actions are sequences of tokens.
     """
 
     def __init__(self, env_config: Mapping[str, Any]):
         super().__init__()
         self.config, self.task, self.tools = read_env_config(env_config)
+        self.tool_names = tuple(self.tools)
         self.chat = self.config.make_chat()
         self.tokenizer = self.chat.tokenizer
         self.protocol = self.config.make_protocol(self.tools, self.chat)
@@ -69,7 +71,7 @@ class ToolEnv(ForkableMultiAgentEnv):
         self.possible_agents = ["0"]
 
     def another(self) -> Self | None:
-        """See `ForkableMultiAgentEnv`. A subclass may have a state of its own, and is made anew."""
+        """See `ForkableMultiAgentEnv`. Returns None for a subclass, which may have a state of its own."""
         if type(self) is not ToolEnv:
             return None
         env = copy.copy(self)
@@ -85,7 +87,7 @@ class ToolEnv(ForkableMultiAgentEnv):
                 the tokenizer) and compare it with the limits.
 
         Raises:
-            ValueError: one clear sentence that names the key; a `DataError` where a data file is at fault.
+            ValueError: one clear sentence that names the key; a `DataError` if a data file is at fault.
         """
         config, task, tools = read_env_config(env_config)
         if check_prompt:
@@ -151,6 +153,9 @@ class ToolEnv(ForkableMultiAgentEnv):
         except BrokenToolError:
             call = ToolCall(request.name, ToolStatus.ERROR, time.perf_counter() - begin)
             return await self._end(state, StopReason.BROKEN_TOOL, call=call)
+        except Exception as error:
+            error.add_note(f"{TOOL_NOTE}{request.name}")
+            raise
         call = ToolCall(request.name, result.status, time.perf_counter() - begin)
         shown = cut(self.tokenizer, result.text, tool.max_result_tokens)
         response = self.protocol.response(self.chat, request, shown, state.segments[-1])
@@ -218,7 +223,7 @@ def build_prompt(chat: Chat, protocol: Protocol, question: Question, max_context
 
 
 async def _run(tool: Tool, request: CallRequest, state: Any) -> ToolResult:
-    """Runs a call; arguments that do not fit the tool are an observation, too."""
+    """Runs a call; if the arguments do not fit the tool, the error is an observation as well."""
     try:
         argument = request.argument if isinstance(request.argument, str) else tool.text_argument(request.argument)
     except ToolError as error:

@@ -1,4 +1,4 @@
-"""Builds the wheel, installs it into an empty folder and looks at what a user would get.
+"""Builds the wheel, installs it into an empty folder and checks the result for users.
 
     python release/wheel_check.py
 
@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-#: What is built; build and test folders of the working tree stay out.
+#: The files to build from; build and test folders of the working tree stay out.
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "rllib_arpo", "envs")
 
 IMPORT = """
@@ -46,15 +46,20 @@ def check_installation(site: Path, sources: Path) -> None:
     """Checks the folder into which the wheel was installed.
 
     Raises:
-        AssertionError: a module is missing, or one is there that must not be.
+        AssertionError: a module is missing, or the wheel has one that it must not have.
     """
     top_level = {path.name for path in site.iterdir() if not path.name.endswith(".dist-info")}
+    commands = {path.name for path in (site / "bin").glob("*")}
+    assert commands <= {"rllib-arpo"}, f"The wheel installs the commands {sorted(commands)}, not rllib-arpo alone."
+    top_level.discard("bin")
     assert top_level == {"rllib_arpo"}, f"The wheel installs {sorted(top_level)}, not rllib_arpo alone."
 
     expected = {path.relative_to(sources) for path in (sources / "rllib_arpo").rglob("*.py")}
     expected |= {"rllib_arpo" / path.relative_to(sources) for path in (sources / "envs").rglob("*.py")}
     installed = {path.relative_to(site) for path in (site / "rllib_arpo").rglob("*.py")}
     assert installed == expected, f"Missing: {sorted(expected - installed)}; too many: {sorted(installed - expected)}."
+
+    assert (site / "rllib_arpo" / "py.typed").is_file(), "The wheel lacks rllib_arpo/py.typed."
 
     # -P keeps the working directory out of the path, PYTHONPATH puts the wheel before an editable installation.
     done = subprocess.run(

@@ -1,7 +1,7 @@
 """ARPO (Agentic Reinforced Policy Optimization, arXiv 2507.19849) as an algorithm plugin for Ray RLlib.
 
-Importing this package registers the algorithms ("ARPO", "GRPO", "DAPO", "ReinforcePlusPlus") and the environments
-with Ray Tune, so that `tune.run("ARPO", config=...)` finds them.
+Importing this package registers the algorithms ("ARPO", "GRPO", "DAPO", "ReinforcePlusPlus", "AEPO", "TreeGRPO")
+and the environments with Ray Tune, so that `tune.run("ARPO", config=...)` finds them.
 """
 
 from ray.tune.registry import register_trainable
@@ -9,24 +9,32 @@ from ray.tune.registry import register_trainable
 from rllib_arpo.arpo import ARPO
 from rllib_arpo.arpo_config import ARPOConfig
 from rllib_arpo.baselines import (
+    AEPO,
     DAPO,
     GRPO,
+    AEPOConfig,
     DAPOConfig,
     GRPOConfig,
     ReinforcePlusPlus,
     ReinforcePlusPlusConfig,
+    TreeGRPO,
+    TreeGRPOConfig,
 )
 from rllib_arpo.envs.registry import register_envs
 
 __all__ = [
+    "AEPO",
     "ARPO",
     "DAPO",
     "GRPO",
+    "AEPOConfig",
     "ARPOConfig",
     "DAPOConfig",
     "GRPOConfig",
     "ReinforcePlusPlus",
     "ReinforcePlusPlusConfig",
+    "TreeGRPO",
+    "TreeGRPOConfig",
     "register",
 ]
 
@@ -36,7 +44,7 @@ def register() -> None:
 
     Tune keeps the names in the running Ray cluster: call this after a second `ray.init()` in the same process.
     """
-    for algorithm in (ARPO, GRPO, DAPO, ReinforcePlusPlus):
+    for algorithm in (ARPO, GRPO, DAPO, ReinforcePlusPlus, AEPO, TreeGRPO):
         register_trainable(algorithm.__name__, algorithm)
     register_envs()
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import logging
-import math
 import time
 from collections.abc import Sequence
 from functools import cached_property, partial
@@ -14,34 +15,40 @@ from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.callbacks.utils import make_callback
 from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_LEARNER_GROUP, COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
+from ray.rllib.utils import merge_dicts
 from ray.rllib.utils.annotations import override
 from ray.rllib.utils.metrics import (
     ENV_RUNNER_RESULTS,
     LEARNER_RESULTS,
-    NUM_ENV_STEPS_SAMPLED,
     NUM_ENV_STEPS_SAMPLED_LIFETIME,
     NUM_EPISODES,
-    NUM_EPISODES_LIFETIME,
     TIMERS,
 )
+from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
 from rllib_arpo import validation
 from rllib_arpo.arpo_config import ARPOConfig
+from rllib_arpo.connectors.users import apply_user_connectors, user_connectors
 from rllib_arpo.learner.gradients import NonFiniteLossError
-from rllib_arpo.learner.guards import GUARD_LIMITS, alarms
-from rllib_arpo.logging.failed_questions import save_failed_questions
-from rllib_arpo.logging.trial_folder import trial_folder
 from rllib_arpo.rollout.dispatch import QuestionDispatcher
+from rllib_arpo.rollout.entropy_history import EntropyHistory
+from rllib_arpo.rollout.messages import Purpose, SamplingConditions, question_refs
 from rllib_arpo.rollout.metrics import nested, rollout_metrics
+from rllib_arpo.rollout.question_stream import QuestionStream, StreamSettings, weight_lag
+from rllib_arpo.rollout.seeds import trial_seed
+from rllib_arpo.tracking.failed_questions import save_failed_questions
+from rllib_arpo.tracking.iteration_log import IterationLog
+from rllib_arpo.tracking.trial_folder import trial_folder
 from rllib_arpo.weights import make_weight_sync
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ray.rllib.core.rl_module.rl_module import RLModule
     from ray.rllib.env.env_runner_group import EnvRunnerGroup
     from ray.tune.execution.placement_groups import PlacementGroupFactory
 
-    from rllib_arpo.rollout.questions import SampledQuestion
+    from rllib_arpo.rollout.messages import SampledQuestion
     from rllib_arpo.weights import WeightSync
 
 logger = logging.getLogger("rllib_arpo")
@@ -52,8 +59,10 @@ ROLLOUT_TIMER, UPDATE_TIMER, SYNC_TIMER = "rollout", "update", "sync"
 SLEEP_TIMEOUT_S = 600.0
 #: Key of the algorithm's state: the number of the first question that has not been asked yet.
 NEXT_QUESTION = "next_question"
-#: Under `learners/default_policy/`: how many guards (`learner/guards.py`) have crossed their limits.
-NUM_ALARMS = "num_alarms"
+#: Key of the algorithm's state: how many batches it has trained on; the seed of the order within the next one.
+NUM_UPDATES = "num_updates"
+#: Key of the algorithm's state: the entropies of the last questions (`EntropyHistory`), in nats per token.
+ENTROPY_HISTORY = "entropies_per_token"
 
 
 class ARPO(Algorithm):
@@ -73,17 +82,43 @@ class ARPO(Algorithm):
 
     @override(Algorithm)
     def setup(self, config: ARPOConfig) -> None:
-        self._next_question = self._asked_until = self._num_requeued = 0
+        if config.seed is None:
+            self.config = config = self._with_seed(config)
         self.last_evaluation: list[SampledQuestion] = []
-        self._alarms: set[str] = set()
+        self.last_sampled: list[SampledQuestion] = []
+        self._entropy_history = EntropyHistory(config.entropy_baseline_questions or config.questions_per_batch)
+        self._num_updates = 0
         super().setup(config)
-        self._push_weights()
+        try:
+            self._user_connectors = user_connectors(config, *self.env_runner_group.get_spaces()[DEFAULT_MODULE_ID])
+            self._push_weights()
+        except Exception:
+            # Tune does not clean up after a failed setup: the engines' threads and processes would live on.
+            self.cleanup()
+            raise
         self._sampled_at = time.perf_counter()
+
+    @cached_property
+    def _log(self) -> IterationLog:
+        return IterationLog(self.metrics)
+
+    def _with_seed(self, config: ARPOConfig) -> ARPOConfig:
+        """Draws a seed for a trial that was given none, so that trials differ; result and checkpoints state it."""
+        storage = self._storage  # Tune's; RLlib drops the trial's id.
+        config = config.copy(copy_frozen=False)
+        config.seed = trial_seed(f"{storage.experiment_dir_name}/{storage.trial_dir_name}" if storage else None)
+        config.freeze()
+        return config
 
     # Made when they are first asked for: callbacks may evaluate while the algorithm is still being set up.
     @cached_property
     def _dispatcher(self) -> QuestionDispatcher:
         return self._make_dispatcher(self.env_runner_group, self.config)
+
+    @cached_property
+    def _stream(self) -> QuestionStream:
+        settings = StreamSettings(*(getattr(self.config, f.name) for f in dataclasses.fields(StreamSettings)))
+        return QuestionStream(self._dispatcher, settings)
 
     @cached_property
     def _evaluation_dispatcher(self) -> QuestionDispatcher:
@@ -96,12 +131,14 @@ class ARPO(Algorithm):
         return make_weight_sync(self.config.weight_sync, self.learner_group)
 
     def _make_dispatcher(self, group: EnvRunnerGroup, config: ARPOConfig) -> QuestionDispatcher:
-        restore = partial(self.restore_env_runners, group)
+        restore = partial(self._restore_while_sampling, group, config)
         return QuestionDispatcher(group, config, self.evaluation_config, restore)
 
     @override(Algorithm)
     def training_step(self) -> None:
         """One iteration: sample the next questions, update on their trees, hand the new weights to the engines."""
+        if self._weight_sync.version() != self._weight_version:
+            self._push_weights()  # The user has set weights since the last iteration.
         with self.metrics.log_time((TIMERS, ROLLOUT_TIMER), reduce="mean", window=1):
             batch = self._sample_batch()
         with self.metrics.log_time((TIMERS, UPDATE_TIMER), reduce="mean", window=1):
@@ -111,103 +148,56 @@ class ARPO(Algorithm):
             self._push_weights()
 
     def _sample_batch(self) -> list[SampledQuestion]:
-        """The next `questions_per_batch` questions; DAPO replaces those whose rewards are all equal by new ones.
+        """Returns the questions of this iteration's update; logs the outcome of every question asked, and keeps them.
 
-        With `max_weight_lag` the batches after this one are under way already, and go on during the update. Questions
-        are taken in their order, however long they last: the quick ones have no advantage.
+        The trees are in `last_sampled` until the next iteration.
         """
-        config = self.config
-        start = self._sampled_at if config.max_weight_lag else time.perf_counter()
-        self._ask_until(self._next_question + (1 + config.max_weight_lag) * config.questions_per_batch)
-        batch = self._take_next(config.questions_per_batch)
-        asked = list(batch)
-        rounds = 0
-        while rounds < config.max_resample_rounds and not all(s.stats.has_signal for s in batch):
-            batch = [s for s in batch if s.stats.has_signal]
-            fresh = self._take_next(config.questions_per_batch - len(batch))
-            batch, asked, rounds = batch + fresh, asked + fresh, rounds + 1
+        start = self._sampled_at if self.config.max_weight_lag else time.perf_counter()
+        batch = self._stream.next_batch(self._conditions())
         self._sampled_at = time.perf_counter()
-        metrics = rollout_metrics([s.stats for s in asked], self._sampled_at - start)
-        self._log_rollout(asked, metrics | {"resample_rounds": rounds} | self._lag_metrics(asked))
-        return batch
+        asked = self.last_sampled = batch.asked
+        metrics = rollout_metrics([s.stats for s in asked], self._sampled_at - start) | {
+            "resample_rounds": batch.resample_rounds,
+            "questions_dropped": batch.num_dropped,
+            "questions_given_up": batch.num_given_up,
+            "questions_requeued": batch.num_requeued,
+            "weight_lag_max": max(weight_lag(s, self._weight_version) for s in asked),
+        }
+        self._log.callbacks(self._dispatcher.take_metrics(Purpose.TRAINING), metrics)
+        self._log.rollout(asked, metrics)
+        self._log.errors(asked)
+        for question in asked:
+            self._entropy_history.add(question.stats.levels())
+        return batch.questions
 
-    def _ask_until(self, stop: int) -> None:
-        """Sees to it that all questions before number `stop` have been asked."""
-        if stop > self._asked_until:
-            self._dispatcher.ask(range(self._asked_until, stop))
-            self._asked_until = stop
-
-    def _take_next(self, num_questions: int) -> list[SampledQuestion]:
-        numbers = range(self._next_question, self._next_question + num_questions)
-        self._ask_until(numbers.stop)
-        sampled = self._collect(numbers)
-        while too_old := [s.number for s in sampled if self._lag(s) > self.config.max_weight_lag]:
-            self._num_requeued += len(too_old)
-            self._dispatcher.ask(too_old)
-            fresh = {s.number: s for s in self._collect(too_old)}
-            sampled = [fresh.get(s.number, s) for s in sampled]
-        self._next_question = numbers.stop
-        return sampled
-
-    def _collect(self, numbers: Sequence[int]) -> list[SampledQuestion]:
-        sampled = self._dispatcher.collect(numbers, weight_version=self._weight_version)
-        for metrics in self._dispatcher.take_metrics():
-            self.metrics.aggregate([metrics], key=ENV_RUNNER_RESULTS)
-        return sampled
-
-    def _lag(self, question: SampledQuestion) -> int:
-        """How many updates the oldest weights that sampled a question are behind the learner's."""
-        oldest = question.stats.oldest_weights
-        return 0 if oldest is None else self._weight_version - oldest
-
-    def _lag_metrics(self, sampled: Sequence[SampledQuestion]) -> dict[str, float]:
-        requeued, self._num_requeued = self._num_requeued, 0
-        return {"weight_lag_max": max(self._lag(s) for s in sampled), "questions_requeued": requeued}
-
-    def _log_rollout(self, sampled: Sequence[SampledQuestion], metrics: dict[str, float]) -> None:
-        for name, value in metrics.items():
-            self.metrics.log_value((ENV_RUNNER_RESULTS, *name.split("/")), value, reduce="mean", window=1)
-        turns = sum(s.stats.num_turns for s in sampled)
-        for key, lifetime_key, value in (
-            (NUM_ENV_STEPS_SAMPLED, NUM_ENV_STEPS_SAMPLED_LIFETIME, turns),
-            (NUM_EPISODES, NUM_EPISODES_LIFETIME, len(sampled)),
-        ):
-            self.metrics.log_value((ENV_RUNNER_RESULTS, key), value, reduce="sum")
-            self.metrics.log_value((ENV_RUNNER_RESULTS, lifetime_key), value, reduce="lifetime_sum")
+    def _conditions(self) -> SamplingConditions:
+        """The reference entropies change only between batches and are the same for all env runners."""
+        reference = self._entropy_history.reference(self.config.entropy_baseline_quantile)
+        return SamplingConditions(self._weight_version, reference)
 
     def _update(self, batch: Sequence[SampledQuestion]) -> None:
         from rllib_arpo.learner.training_data import QuestionBatch
 
         turns = self.metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME), default=0)
-        episodes = [s.episode for s in batch]
+        episodes = apply_user_connectors(self._user_connectors, [s.episode for s in batch], self.metrics)
         try:
             results = self.learner_group.update(
-                training_data=QuestionBatch.from_config(episodes, self.config, seed=self._weight_version),
+                training_data=QuestionBatch.from_config(episodes, self.config, seed=self._num_updates),
                 timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: turns},
             )
         except NonFiniteLossError as error:
             path = save_failed_questions(trial_folder(self), episodes, error.question_ids)
             error.add_note(f"The questions are in {path}.")
             raise
+        self._num_updates += 1
         self.metrics.aggregate(results, key=LEARNER_RESULTS)
-        self._raise_alarms()
+        self._log.alarms(self.config.guards)
         if self.config.sleep_level:
-            # What torch keeps for the next update the engines need now.
+            # The engines need the memory that torch keeps for the next update.
             self.learner_group.foreach_learner(lambda _learner, **_kwargs: torch.cuda.empty_cache())
 
-    def _raise_alarms(self) -> None:
-        """Warns when a metric of the learner crosses its guard's limit, once until it is back within."""
-        learner = (LEARNER_RESULTS, DEFAULT_MODULE_ID)
-        # A batch without a token to train on has no means; to `peek`, a default of None is none.
-        metrics = {name: self.metrics.peek((*learner, name), default=math.nan) for name in GUARD_LIMITS}
-        found = alarms({name: value for name, value in metrics.items() if not math.isnan(value)}, self.config.guards)
-        for name in found.keys() - self._alarms:
-            logger.warning("%s", found[name])
-        self._alarms = set(found)
-        self.metrics.log_value((*learner, NUM_ALARMS), len(found), window=1)
-
     def _sleep_engines(self) -> None:
-        """Frees what the engines hold of a GPU that the learner shares; the next weights wake them."""
+        """Makes the engines free their memory on a GPU that they share with the learner; the next weights wake them."""
         level = self.config.sleep_level
         if not level:
             return
@@ -218,17 +208,15 @@ class ARPO(Algorithm):
                 timeout_seconds=SLEEP_TIMEOUT_S,
             )
             if found := [error for error in errors if error is not None]:
-                raise RuntimeError(" ".join(found))
+                raise RuntimeError(" ".join(error.message for error in found))
 
-    def _push_weights(
-        self, group: EnvRunnerGroup | None = None, runners: list[int] | None = None, *, force: bool = False
-    ) -> None:
+    def _push_weights(self, group: EnvRunnerGroup | None = None, runners: list[int] | None = None) -> None:
         """Hands the learner's weights to the engines of `group` and waits until they have them.
 
         RLlib's own `sync_weights` is fire-and-forget and drops a second request in silence. An engine that did not
-        get the weights refuses to sample (`exchange(weight_version=...)`).
+        get the weights refuses to sample (`SamplingConditions.weight_version`).
         """
-        self._weight_version = self._weight_sync.push(group or self.env_runner_group, runners, force=force)
+        self._weight_version = self._weight_sync.push(group or self.env_runner_group, runners)
 
     @override(Algorithm)
     def restore_env_runners(self, env_runner_group: EnvRunnerGroup) -> list[int]:
@@ -238,6 +226,13 @@ class ARPO(Algorithm):
             self._counters["total_num_restored_workers"] += len(restored)
             self._push_weights(env_runner_group, restored)
         return restored
+
+    def _restore_while_sampling(self, group: EnvRunnerGroup, config: ARPOConfig) -> None:
+        """Does for env runners that fail within an iteration what RLlib does between iterations."""
+        if restored := self.restore_env_runners(group):
+            self._make_on_env_runners_recreated_callbacks(
+                config=config, env_runner_group=group, restored_env_runner_indices=restored
+            )
 
     @classmethod
     @override(Algorithm)
@@ -258,21 +253,25 @@ class ARPO(Algorithm):
         group = self.eval_env_runner_group or self.env_runner_group
         self._push_weights(group)
         start = time.perf_counter()
-        numbers = range(self._num_evaluation_questions(group))
-        self._evaluation_dispatcher.ask(numbers, evaluation=True)
+        refs = question_refs(range(self._num_evaluation_questions(group)), Purpose.EVALUATION)
+        self._evaluation_dispatcher.ask(refs)
         try:
-            self.last_evaluation = self._evaluation_dispatcher.collect(
-                numbers, weight_version=self._weight_version, evaluation=True
-            )
+            self.last_evaluation = self._evaluation_dispatcher.collect(refs, self._conditions())
+            given_up = self._evaluation_dispatcher.take_missing()
+            if not self.last_evaluation:
+                raise RuntimeError(f"No evaluation question could be sampled. Last cause: {[*given_up.values()][-1]}")
         except BaseException:
             # The next evaluation must not find answers of this one.
             self._drop_questions()
             raise
-        if self.eval_env_runner_group is not None:
-            self._evaluation_dispatcher.take_metrics()  # Callbacks' metrics of evaluation env runners are not kept.
+        self._log.errors(self.last_evaluation)
         metrics = rollout_metrics([s.stats for s in self.last_evaluation], time.perf_counter() - start)
-        # Not through `self.metrics`: what is logged there would turn up again in the next iterations' results.
-        results = {ENV_RUNNER_RESULTS: nested(metrics | {NUM_EPISODES: len(self.last_evaluation)})}
+        metrics["questions_given_up"] = len(given_up)
+        # Not through `self.metrics`: the results of the next iterations would repeat what is logged there.
+        logged = MetricsLogger(root=True)
+        logged.aggregate(self._evaluation_dispatcher.take_metrics(Purpose.EVALUATION))
+        own = nested(metrics | {NUM_EPISODES: len(self.last_evaluation)})
+        results = {ENV_RUNNER_RESULTS: merge_dicts(logged.peek(), own)}
         self._make_callback("on_evaluate_end", evaluation_metrics=results)
         return results
 
@@ -287,22 +286,51 @@ class ARPO(Algorithm):
     def _num_evaluation_questions(self, group: EnvRunnerGroup) -> int:
         """`evaluation_duration`, or all held-out questions when there are fewer."""
         available = group.foreach_env_runner(
-            lambda runner: runner.num_questions(evaluation=True),
+            lambda runner: runner.num_questions(Purpose.EVALUATION),
             local_env_runner=group.num_remote_env_runners() == 0,
         )
         return min([self.config.evaluation_duration, *(n for n in available if n is not None)])
 
+    @override(Algorithm)
+    def get_module(self, module_id: str = DEFAULT_MODULE_ID) -> RLModule | None:
+        """The learner's module; a copy of it where the learners have processes of their own.
+
+        RLlib's own method would ask an env runner, which has an engine instead of a module.
+        """
+        if self.learner_group.is_local:
+            return self.learner_group._learner.module.get(module_id)
+        state = self.learner_group.get_state(components=f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}")
+        module = copy.deepcopy(self.learner_group._module_spec).build()
+        module.set_state(state[COMPONENT_LEARNER][COMPONENT_RL_MODULE])
+        return module.get(module_id)
+
+    @override(Algorithm)
+    def reset_config(self, new_config: AlgorithmConfig | dict[str, Any]) -> bool:
+        """For Tune's `reuse_actors`: builds the algorithm anew from another trial's configuration."""
+        self.cleanup()
+        self.eval_env_runner_group = None  # RLlib sets it only where the configuration wants one.
+        self.metrics.reset()
+        for name in [name for name in vars(self) if isinstance(getattr(type(self), name, None), cached_property)]:
+            del self.__dict__[name]
+        if not isinstance(new_config, AlgorithmConfig):
+            new_config = self.get_default_config().update_from_dict(new_config)
+        self.config = new_config.copy(copy_frozen=False)
+        self.config.validate()
+        self.config.freeze()
+        self.setup(self.config)
+        return True
+
     def save_model(self, folder: str | Path, dtype: str | None = None) -> None:
         """Writes the model as trained so far for Hugging Face's `from_pretrained`, a LoRA merged into its base.
 
-        `rllib_arpo.export` makes the same of a checkpoint.
+        `rllib-arpo export` makes the same of a checkpoint.
 
         Args:
             folder: on the driver's machine; gets safetensors, configuration and tokenizer.
             dtype: of the weights in it ("bfloat16"); None: as trained, float32.
         """
-        from rllib_arpo.weights.huggingface import write_model
-        from rllib_arpo.weights.lora import MergedWeights
+        from rllib_arpo.policy.huggingface import write_model
+        from rllib_arpo.policy.lora import MergedWeights
 
         config = self.config
         state = self.learner_group.get_state(components=f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}")
@@ -313,13 +341,25 @@ class ARPO(Algorithm):
 
     @override(Algorithm)
     def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        return super().get_state(*args, **kwargs) | {NEXT_QUESTION: self._next_question}
+        return super().get_state(*args, **kwargs) | {
+            NEXT_QUESTION: self._stream.next_number,
+            ENTROPY_HISTORY: self._entropy_history.get_state(),
+            NUM_UPDATES: self._num_updates,
+        }
+
+    @override(Algorithm)
+    def save_to_path(self, path: Any = None, *, state: dict[str, Any] | None = None, **kwargs: Any) -> str:
+        """Like RLlib's, but the learners write their own state, without the driver (`ARPOLearnerGroup`)."""
+        if state is None:
+            state = self.get_state(not_components=COMPONENT_LEARNER_GROUP) | {COMPONENT_LEARNER_GROUP: None}
+        return super().save_to_path(path, state=state, **kwargs)
 
     @override(Algorithm)
     def set_state(self, state: dict[str, Any]) -> None:
         super().set_state(state)
-        self._next_question = state.get(NEXT_QUESTION, self._next_question)
-        self._drop_questions()
+        self._entropy_history.set_state(state.get(ENTROPY_HISTORY, ()))
+        self._num_updates = state.get(NUM_UPDATES, self._num_updates)
+        self._drop_questions(state.get(NEXT_QUESTION))
         if COMPONENT_LEARNER_GROUP in state:
             self._push_restored_weights()
 
@@ -328,14 +368,14 @@ class ARPO(Algorithm):
         super().restore_from_path(path, *args, **kwargs)
         self._push_restored_weights()
 
-    def _drop_questions(self) -> None:
-        """Gives up what is under way; what has not been trained will be asked again."""
-        for dispatcher in {self._dispatcher, self._evaluation_dispatcher}:
-            dispatcher.drop_all()
-        self._asked_until = self._next_question
+    def _drop_questions(self, next_question: int | None = None) -> None:
+        """Drops all questions in flight; the stream goes on at `next_question` (None: the first not in a batch yet)."""
+        self._stream.restart_from(self._stream.next_number if next_question is None else next_question)
+        if self._evaluation_dispatcher is not self._dispatcher:
+            self._evaluation_dispatcher.drop_all()
 
     def _push_restored_weights(self) -> None:
-        """What is under way was sampled by other weights."""
+        """Drops the questions in flight, which other weights sampled, and pushes the restored weights."""
         self._drop_questions()
         for group in filter(None, (self.env_runner_group, self.eval_env_runner_group)):
-            self._push_weights(group, force=True)
+            self._push_weights(group)

@@ -1,7 +1,8 @@
-"""`ARPOConfig`: everything that can be set, and what RLlib must know of ARPO."""
+"""`ARPOConfig`: every setting of ARPO, and what RLlib must know about it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
@@ -9,9 +10,10 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.utils.annotations import override
 
 from rllib_arpo import validation
-from rllib_arpo.logging.console import ConsoleCallback
-from rllib_arpo.logging.progress import progress_mode
+from rllib_arpo.options.option import Option, documented_by
+from rllib_arpo.options.tables import ADAPTIVE_ROLLOUT, DEBUGGING, LANGUAGE_MODEL, OPTIONS, TRAINING
 from rllib_arpo.rollout.env_runner import ARPOEnvRunner
+from rllib_arpo.tracking.console import ConsoleCallback
 
 if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm import Algorithm
@@ -40,80 +42,18 @@ class ARPOConfig(AlgorithmConfig):
         if algo_class is None:
             from rllib_arpo.arpo import ARPO as algo_class
         super().__init__(algo_class=algo_class)
-        self._set_language_model_defaults()
-        self._set_adaptive_rollout_defaults()
-        self._set_training_defaults()
+        for name, option in OPTIONS.items():
+            setattr(self, name, option.new_value())
         self._set_rllib_defaults()
 
-    def _set_language_model_defaults(self) -> None:
-        self.model_name_or_path: str | None = None
-        self.dtype = "bfloat16"
-        self.max_context_tokens = 4096
-        self.engine = "vllm"
-        self.engine_kwargs: dict[str, Any] = {}
-        self.engine_num_threads: int | None = None
-        self.weight_sync = "auto"
-        self.sleep_level = 0
-        self.lora: dict[str, Any] | None = None
-
-    def _set_adaptive_rollout_defaults(self) -> None:
-        self.num_rollouts = 16
-        self.num_initial_rollouts = 8
-        self.branching = "threshold"
-        self.branch_width = 1
-        self.entropy_window = 16
-        self.entropy_estimator = "exact"
-        self.entropy_normalization = "log_vocab"
-        self.branch_base_probability = 0.5
-        self.branch_entropy_weight = 0.2
-        self.branch_threshold = 0.5
-        self.random_fork_probability: float | None = None
-        self.budget_allocation = "first_come"
-        self.max_tool_calls = 3
-        self.max_response_tokens = 4096
-        self.max_turn_tokens: int | None = None
-        self.temperature = 1.0
-        self.question_deadline_s = 600.0
-        self.deadline_reward: float | None = None
-        self.max_weight_lag = 0
-        self.deterministic = False
-
-    def _set_training_defaults(self) -> None:
-        self.lr = 1e-6
-        self.questions_per_batch = 128
-        self.questions_per_minibatch = 16
-        self.num_epochs = 1
-        self.max_tokens_per_pass = 16384
-        self.attribution = "soft"
-        self.leaf_weighting = "uniform"
-        self.loss_aggregation = "token_mean"
-        self.clip_low = 0.2
-        self.clip_high = 0.2
-        self.dual_clip: float | None = None
-        self.kl_coeff = 0.0
-        self.kl_in_reward = False
-        self.entropy_coeff = 0.0
-        self.importance_cap: float | None = 2.0
-        self.grad_clip = 1.0
-        self.gradient_checkpointing: bool | None = None
-        self.tree_attention = "auto"
-        self.baseline = "group"
-        self.normalize_std = True
-        self.overlong_buffer_tokens: int | None = None
-        self.max_resample_rounds = 0
-        self.adam_betas = (0.9, 0.95)
-        self.weight_decay = 0.0
-        self.learner_num_threads: int | None = None
-        self.skip_groups_without_signal = True
-        self.guards: dict[str, float | None] = {}
-        self.sharding = "none"
-        self.optimizer_offload = False
-
     def _set_rllib_defaults(self) -> None:
-        """What differs from RLlib's own defaults, and what `debugging()` sets."""
-        # Decided here, where the terminal is: a remote env runner sees none.
-        self.progress_bar: bool | str = progress_mode()
+        """Sets the defaults that differ from RLlib's."""
+        self.lr = 1e-6
+        self.grad_clip = 1.0
         self.env_runner_cls = ARPOEnvRunner
+        # Remote env runners own the engines; a local one beside them would start one more. RLlib makes a local one if
+        # there are no remote ones.
+        self.create_local_env_runner = False
         self.callbacks_class = ConsoleCallback
         self.num_envs_per_env_runner = 16
         self.delay_between_env_runner_restarts_s = 5.0
@@ -121,9 +61,10 @@ class ARPOConfig(AlgorithmConfig):
         self.add_default_connectors_to_learner_pipeline = False
         self.add_default_connectors_to_env_to_module_pipeline = False
         self.add_default_connectors_to_module_to_env_pipeline = False
-        # The weights are pushed, blocking and verified, by ARPO itself.
+        # ARPO itself pushes the weights, waits for the engines and verifies them.
         self._dont_auto_sync_env_runner_states = True
 
+    @documented_by(LANGUAGE_MODEL)
     def language_model(
         self,
         *,
@@ -137,26 +78,10 @@ class ARPOConfig(AlgorithmConfig):
         sleep_level: int = NotProvided,
         lora: dict[str, Any] | None = NotProvided,
     ) -> ARPOConfig:
-        """Sets the policy and the engine that samples it.
+        """Sets the policy and the engine that samples it."""
+        return self._set_provided(LANGUAGE_MODEL, locals())
 
-        Args:
-            model_name_or_path: a Hugging Face id or folder of a causal language model. Required.
-            dtype: compute dtype of engine and learner; the learner's master weights are fp32.
-            max_context_tokens: prompt plus response, at most.
-            engine: "vllm" or "scripted" (a toy for tests).
-            engine_kwargs: what the engine gets beside this; for vLLM: its `EngineArgs`.
-            engine_num_threads: CPU threads of the engine; None takes what Ray allots to the env runner.
-            weight_sync: how the learner's weights reach the engines: "in_process_reload" (arrays, through Ray's object
-                store where processes differ), vLLM's weight transfer "nccl" (between separate GPUs) or "ipc" (on a
-                shared one), or "auto", which takes the first.
-            sleep_level: for an engine that shares its GPU with the learner: during an update it gives up its memory,
-                with the weights kept in the CPU's memory (1) or dropped, since new ones follow (2); 0: never.
-            lora: None trains all weights. A dict of keywords of `peft.LoraConfig`, such as {"r": 8, "lora_alpha": 16,
-                "target_modules": "all-linear"}, trains an adapter alone: it is what is synced and checkpointed, and
-                the frozen base, which is held in `dtype`, is the reference of the KL.
-        """
-        return self._set_provided(locals())
-
+    @documented_by(ADAPTIVE_ROLLOUT)
     def adaptive_rollout(
         self,
         *,
@@ -167,10 +92,16 @@ class ARPOConfig(AlgorithmConfig):
         entropy_window: int = NotProvided,
         entropy_estimator: str = NotProvided,
         entropy_normalization: str = NotProvided,
+        entropy_baseline: str = NotProvided,
+        entropy_baseline_quantile: float | None = NotProvided,
+        entropy_baseline_questions: int | None = NotProvided,
+        record_entropies: str = NotProvided,
         branch_base_probability: float = NotProvided,
         branch_entropy_weight: float = NotProvided,
         branch_threshold: float = NotProvided,
         random_fork_probability: float | None = NotProvided,
+        consecutive_fork_penalty: float = NotProvided,
+        pre_monitoring_sensitivity: float | None = NotProvided,
         budget_allocation: str = NotProvided,
         max_tool_calls: int = NotProvided,
         max_response_tokens: int = NotProvided,
@@ -181,41 +112,11 @@ class ARPOConfig(AlgorithmConfig):
         max_weight_lag: int = NotProvided,
         deterministic: bool = NotProvided,
     ) -> ARPOConfig:
-        """Sets how a question's tree of trajectories is sampled (paper, section 3.1).
-
-        Args:
-            num_rollouts: M, trajectories per question.
-            num_initial_rollouts: N, how many of them start at the prompt; the other M - N are forks or top-ups.
-            branching: "threshold" (fork iff P > tau), "probability", "random" (the control) or "never" (GRPO).
-            branch_width: Z, children per fork.
-            entropy_window: k, tokens after a tool response whose entropy is compared.
-            entropy_estimator: "exact": over the whole vocabulary; "top_k": over the ten likeliest tokens, as in the
-                authors' code.
-            entropy_normalization: "log_vocab" (mean over the window / ln V) or "vocab" (sum / V, the paper's words).
-            branch_base_probability, branch_entropy_weight: alpha and beta of P = alpha + beta * dH.
-            branch_threshold: tau.
-            random_fork_probability: of branching="random".
-            budget_allocation: who gets the forks when the budget is short: "first_come", or "ranked": the largest rises
-                among a question's nodes of the same turn, decided when all its live trajectories have passed the turn.
-            max_tool_calls: per path.
-            max_response_tokens: generated plus tool tokens of a path.
-            max_turn_tokens: generated tokens of one turn; None: no limit of its own.
-            temperature: of sampling; all log-probs are at this temperature.
-            question_deadline_s: seconds after which a question's unfinished trajectories are cut off: their whole turns
-                are kept, the running one is not.
-            deadline_reward: None masks them: they are in neither the group mean nor the loss. With a number they count
-                with this reward.
-            max_weight_lag: how many updates the weights that sample may be behind those that are trained. 0: strictly
-                on-policy. With L >= 1 the next L batches are sampled during the update, engines take new weights in
-                the middle of a trajectory, every token keeps the version that sampled it, and `importance_cap`
-                corrects; what exceeds the bound is asked again.
-            deterministic: the same weights and questions give the same trees, whatever the timing: forks are decided
-                turn by turn in the order of agent ids (or "ranked"), and every request has a seed of its own, made
-                of the run's `debugging(seed=)`, question, agent id and turn. A deadline still depends on the clock.
-        """
-        return self._set_provided(locals())
+        """Sets how a question's tree of trajectories is sampled (paper, section 3.1)."""
+        return self._set_provided(ADAPTIVE_ROLLOUT, locals())
 
     @override(AlgorithmConfig)
+    @documented_by(TRAINING)
     def training(
         self,
         *,
@@ -228,6 +129,8 @@ class ARPOConfig(AlgorithmConfig):
         clip_low: float = NotProvided,
         clip_high: float = NotProvided,
         dual_clip: float | None = NotProvided,
+        keep_clipped_gradient: bool = NotProvided,
+        entropy_advantage_coeff: float = NotProvided,
         kl_coeff: float = NotProvided,
         kl_in_reward: bool = NotProvided,
         entropy_coeff: float = NotProvided,
@@ -247,46 +150,28 @@ class ARPOConfig(AlgorithmConfig):
         optimizer_offload: bool = NotProvided,
         **kwargs: Any,
     ) -> ARPOConfig:
-        """Sets the update (docs/design.md, section 1, from "Group advantage" on); RLlib's own keywords go through.
-
-        Args:
-            questions_per_batch, questions_per_minibatch: questions per iteration, and per optimizer step.
-            max_tokens_per_pass: unique tokens per forward pass; gradients accumulate over the passes of a minibatch.
-            attribution: "soft" or "hard" advantages of shared tokens (paper, section 3.2).
-            leaf_weighting: "uniform", or "branch" (unbiased under node-local fork decisions).
-            loss_aggregation: "token_mean" (DAPO), "sequence_mean" (GRPO) or "constant" (Dr. GRPO).
-            clip_low, clip_high: the ratio is clipped to [1 - clip_low, 1 + clip_high].
-            dual_clip: bound c > 1 on the ratio of tokens with negative advantage; None: off.
-            kl_coeff, entropy_coeff: of the k3 KL to the initial model (0 keeps none), and of the entropy bonus.
-            kl_in_reward: subtract a per-token k1 KL from the reward instead (REINFORCE++); needs branching="never".
-            importance_cap: bound on the engine-to-learner importance weight; None: no correction.
-            gradient_checkpointing: None: on CUDA only.
-            tree_attention: the learner's kernel: "path_gather", "varlen", "flex" or "auto" (docs/design.md, section 2).
-            baseline: "group" (GRPO, ARPO) or "batch" (REINFORCE++).
-            normalize_std: divide group advantages by their standard deviation (Dr. GRPO does not).
-            overlong_buffer_tokens: length of DAPO's soft overlong penalty; None: off.
-            max_resample_rounds: how often groups without signal are replaced by new questions (DAPO).
-            adam_betas, weight_decay: of AdamW.
-            learner_num_threads: CPU threads of a learner; None takes what Ray allots to it.
-            optimizer_offload: keep Adam's state in the CPU's memory but for the optimizer steps; for learners on GPUs.
-            skip_groups_without_signal: compute nothing for trees without any advantage, whose gradient is zero.
-            guards: limits of alarms on the learner's metrics, beside the defaults (`learner/guards.py`); None: off.
-            sharding: what each of several learners holds: "none": all of the model, "fsdp2": a part, also of Adam.
-        """
-        own = {key: value for key, value in locals().items() if key not in ("kwargs", "__class__")}
+        """Sets the update (docs/design.md, section 1, from "Group advantage" on); RLlib's own keywords go through."""
         super().training(**kwargs)
-        return self._set_provided(own)
+        return self._set_provided(TRAINING, locals())
 
     @override(AlgorithmConfig)
+    @documented_by(DEBUGGING)
     def debugging(self, *, progress_bar: bool | str = NotProvided, **kwargs: Any) -> ARPOConfig:
-        """Args: `progress_bar`: of the rollout, within an iteration: "bar", "lines" or "off". The rest is RLlib's."""
+        """Sets how a run is watched; RLlib's own keywords go through. Without a `seed` every trial draws one."""
         super().debugging(**kwargs)
-        return self._set_provided({"progress_bar": progress_bar})
+        return self._set_provided(DEBUGGING, locals())
 
-    def _set_provided(self, values: dict[str, Any]) -> ARPOConfig:
-        for key, value in values.items():
-            if key != "self" and value is not NotProvided:
-                setattr(self, key, value)
+    @override(AlgorithmConfig)
+    def evaluation(self, *, evaluation_config: dict[str, Any] | None = NotProvided, **kwargs: Any) -> ARPOConfig:
+        """Like RLlib's, but keeps a whole configuration as it is; `validate()` then refuses it."""
+        if isinstance(evaluation_config, AlgorithmConfig):
+            self.evaluation_config, evaluation_config = evaluation_config, NotProvided
+        return super().evaluation(evaluation_config=evaluation_config, **kwargs)
+
+    def _set_provided(self, options: Mapping[str, Option], values: Mapping[str, Any]) -> ARPOConfig:
+        for name in options:
+            if values[name] is not NotProvided:
+                setattr(self, name, values[name])
         return self
 
     @property
@@ -297,19 +182,16 @@ class ARPOConfig(AlgorithmConfig):
 
     @override(AlgorithmConfig)
     def get_default_rl_module_spec(self) -> RLModuleSpec:
-        from rllib_arpo.learner.llm_rl_module import LLMRLModule
+        from rllib_arpo.policy.llm_rl_module import LLMRLModule
 
-        return RLModuleSpec(
-            module_class=LLMRLModule,
-            model_config={
-                "model_name_or_path": self.model_name_or_path,
-                "dtype": self.dtype,
-                "temperature": self.temperature,
-                "gradient_checkpointing": self.gradient_checkpointing,
-                "tree_attention": self.tree_attention,
-                "lora": self.lora,
-            },
-        )
+        return RLModuleSpec(module_class=LLMRLModule)
+
+    @property
+    @override(AlgorithmConfig)
+    def _model_config_auto_includes(self) -> dict[str, Any]:
+        """What `LLMRLModule` reads; RLlib adds it to the `model_config` of whatever module is built."""
+        names = ("model_name_or_path", "dtype", "temperature", "gradient_checkpointing", "tree_attention", "lora")
+        return {name: getattr(self, name) for name in names}
 
     @override(AlgorithmConfig)
     def get_default_learner_class(self) -> type:
@@ -348,8 +230,9 @@ class ARPOConfig(AlgorithmConfig):
         Raises:
             ValueError: one sentence that names the key.
         """
-        if not self.in_evaluation:
-            # Remote env runners own the engines; a local one beside them would start an engine of its own.
-            self.create_local_env_runner = self.num_env_runners == 0
+        if not self._validate_config:
+            return
+        # This comes first: RLlib's own checks would advise users to set keys that ARPO refuses.
+        validation.check_inherited(self)
         super().validate()
         validation.validate(self)

@@ -12,14 +12,14 @@ from rllib_arpo.arpo_config import ARPOConfig
 class GRPOConfig(ARPOConfig):
     """Group Relative Policy Optimization (arXiv 2402.03300): M independent rollouts, group-normalised advantages.
 
-    The loss is a mean over sequences of means over tokens, as in the paper's equation 3; its KL term is off unless
-    `kl_coeff` is set.
+    It differs from `ARPOConfig` in `branching` alone, so that a comparison of the two compares forks: both losses are
+    means over tokens. `.training(loss_aggregation="sequence_mean")` gives the paper's equation 3, a mean over sequences
+    of means over tokens; the paper's KL term is off unless `kl_coeff` is set.
     """
 
     def __init__(self, algo_class: type[Algorithm] | None = None):
         super().__init__(algo_class=algo_class or GRPO)
         self.branching = "never"
-        self.loss_aggregation = "sequence_mean"
 
 
 class DAPOConfig(ARPOConfig):
@@ -39,9 +39,9 @@ class ReinforcePlusPlusConfig(ARPOConfig):
     """REINFORCE++ (arXiv 2501.03262): batch-normalised advantages, per-token k1 KL in the reward, no group mean.
 
     `.training(baseline="group")` gives the "-baseline" variant's group mean with GRPO's scale: `A = (r - group mean) /
-    (group std + 1e-6)`. The paper divides by the deviation of all the centred rewards of the batch instead, one number
-    for all tokens: with `normalize_std=False`, `A = r - group mean` is the paper's but for that factor. With either the
-    KL stays in the reward, undivided, where the paper's variant has a k2 term in the loss.
+    (group std + 1e-6)`. The paper instead divides by one number for all tokens, the deviation of all centred rewards of
+    the batch: with `normalize_std=False`, `A = r - group mean` differs from the paper only by that factor. In both
+    cases the KL stays in the reward, undivided, while the paper's variant has a k2 term in the loss.
     """
 
     def __init__(self, algo_class: type[Algorithm] | None = None):
@@ -50,6 +50,45 @@ class ReinforcePlusPlusConfig(ARPOConfig):
         self.baseline = "batch"
         self.kl_in_reward = True
         self.kl_coeff = 0.01
+
+
+class AEPOConfig(ARPOConfig):
+    """Agentic Entropy-Balanced Policy Optimization (arXiv 2510.14545): ARPO with more weight on uncertain tokens.
+
+    The rollout chooses N for each question, `N = M sigma(beta (H_root - H_tool))` (`pre_monitoring_sensitivity` is this
+    beta): H_root is measured on the first tokens of the question's first trajectory, which is kept, and H_tool on
+    earlier questions; the paper measures both on a probe that it samples first. P is multiplied by `1 - min(c l, 1)`
+    below l forked nodes in a row (`consecutive_fork_penalty` is c). The values of beta and c are this package's.
+
+    The update keeps the gradient of tokens above the upper clip bound (`keep_clipped_gradient`), and multiplies a
+    token's advantage by `1 + a z(H)` (`entropy_advantage_coeff`; 0.2 is the authors' code's). Nothing is clipped in an
+    update of a single step: a batch needs several minibatches or epochs.
+    """
+
+    def __init__(self, algo_class: type[Algorithm] | None = None):
+        super().__init__(algo_class=algo_class or AEPO)
+        self.pre_monitoring_sensitivity = 1.0
+        self.consecutive_fork_penalty = 0.2
+        self.record_entropies = "all"
+        self.keep_clipped_gradient = True
+        self.entropy_advantage_coeff = 0.2
+
+
+class TreeGRPOConfig(ARPOConfig):
+    """Tree-GRPO (arXiv 2509.21240): a trajectory is compared within its own tree and with all trees of the question.
+
+    When the N initial trajectories have ended, M - N tool responses, drawn at random from each of their trees in turn,
+    get one child each; the authors' (M, N, L) = (2, 2, 1) is `num_initial_rollouts=2, num_rollouts=6`. That is one
+    round of expansion (their L = 1) if these trajectories have M - N nodes; if they have fewer, the nodes of the
+    children follow in further rounds. The paper's KL term is off unless `kl_coeff` is set; its authors' runs have
+    0.001.
+    """
+
+    def __init__(self, algo_class: type[Algorithm] | None = None):
+        super().__init__(algo_class=algo_class or TreeGRPO)
+        self.branching = "always"
+        self.budget_allocation = "random_over_tree"
+        self.baseline = "tree"
 
 
 class GRPO(ARPO):
@@ -77,3 +116,21 @@ class ReinforcePlusPlus(ARPO):
     @override(ARPO)
     def get_default_config(cls) -> ReinforcePlusPlusConfig:
         return ReinforcePlusPlusConfig()
+
+
+class AEPO(ARPO):
+    """ARPO with an entropy-aware rollout and update, configured by `AEPOConfig`."""
+
+    @classmethod
+    @override(ARPO)
+    def get_default_config(cls) -> AEPOConfig:
+        return AEPOConfig()
+
+
+class TreeGRPO(ARPO):
+    """ARPO with advantages within and between trees, configured by `TreeGRPOConfig`."""
+
+    @classmethod
+    @override(ARPO)
+    def get_default_config(cls) -> TreeGRPOConfig:
+        return TreeGRPOConfig()

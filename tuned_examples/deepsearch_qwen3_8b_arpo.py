@@ -2,18 +2,18 @@
 
 Starts from a cold-started Qwen3-8B: fine-tune it on tool-use transcripts first.
 
-    python -m rllib_arpo.cold_start --model Qwen/Qwen3-8B --data transcripts.jsonl --max-length 12000 --output qwen3
+    rllib-arpo cold-start --model Qwen/Qwen3-8B --data transcripts.jsonl --max-length 12000 --output qwen3
     python tuned_examples/deepsearch_qwen3_8b_arpo.py --model qwen3 --data train_10k.parquet \\
         --search-backend serper --cache searches.sqlite
 
-As the authors do, it searches the web (Serper's key is in the environment variable SERPER_API_KEY) and opens pages.
-With `--index` in place of the back-end it searches local documents.
+Like the authors' runs, it searches the web (the environment variable SERPER_API_KEY has Serper's key) and opens pages.
+With `--index` instead of the back-end it searches local documents.
 
 Hardware: 8 GPUs of 80 GB, four learners and four engines. Training holds 16 bytes a parameter (fp32 weights, gradients
 and two Adam moments): 131 GB, of which FSDP2 gives each learner a quarter.
 
 Stops at a mean reward of 0.6 per trajectory or after 156 iterations, two epochs of train_10k.
-Result: not measured, needs 8 GPUs.
+Not measured: needs 8 GPUs.
 """
 
 import argparse

@@ -1,9 +1,9 @@
 """ARPO on the mixture of mathematics and knowledge that its authors train on, with a model far too small for it.
 
 Everything is real but the size: the questions of `train_10k.parquet`, sandboxed Python, and a search that answers from
-`search_cache.json` and, what is not in there, from an index of that file's pages. Needs two CPU cores.
+`search_cache.json` and, for other queries, from an index of that file's pages. Needs two CPU cores.
 
-    python -m rllib_arpo.envs.retrieval.build_index --output pages.index search_cache.json
+    rllib-arpo index --output pages.index search_cache.json
     python tuned_examples/mixture_smollm2_135m_arpo.py --data train_10k.parquet --cache search_cache.json \\
         --index pages.index
 
@@ -17,15 +17,15 @@ import argparse
 from ray.rllib.examples.utils import add_rllib_example_script_args
 
 from rllib_arpo import ARPOConfig
-from rllib_arpo.logging.console import ConsoleCallback
 from rllib_arpo.models import fast_dtype, smollm2_135m_instruct
 from rllib_arpo.recipes import run_recipe
+from rllib_arpo.tracking.console import ConsoleCallback
 
 parser = add_rllib_example_script_args(default_reward=1.0, default_iters=3)
 parser.set_defaults(algo="ARPO", num_env_runners=1, verbose=0)
 parser.add_argument("--data", required=True, help="questions: a .parquet file like the authors' train_10k.parquet")
 parser.add_argument("--cache", required=True, help="known searches: a .json file {query: result}, or a .sqlite cache")
-parser.add_argument("--index", required=True, help="folder that rllib_arpo.envs.retrieval.build_index made")
+parser.add_argument("--index", required=True, help="folder that rllib-arpo index made")
 
 
 def make_config(model: str, args: argparse.Namespace) -> ARPOConfig:

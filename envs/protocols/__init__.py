@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from rllib_arpo.envs.prompts import Chat
 from rllib_arpo.envs.protocols.function_calling import function_calling
+from rllib_arpo.envs.protocols.prompts import Chat
 from rllib_arpo.envs.protocols.protocol import Protocol
 from rllib_arpo.envs.protocols.tags import STANDARD_TOOLS, TagProtocol
 from rllib_arpo.envs.tools.tool import Tool
@@ -17,11 +17,11 @@ def tags(tools: Mapping[str, Tool], chat: Chat, require_thought: bool = False) -
 
 
 def tags_with_thought(tools: Mapping[str, Tool], chat: Chat) -> TagProtocol:
-    """The same; a right format has a thought."""
+    """The same, but the format requires a thought."""
     return tags(tools, chat, require_thought=True)
 
 
-#: Name -> protocol for these tools and this chat template. Raises a ValueError where the template does not suit.
+#: Name -> protocol for these tools and this chat template. Raises a ValueError if the template does not suit.
 PROTOCOLS: dict[str, Callable[[Mapping[str, Tool], Chat], Protocol]] = {
     "tags": tags,
     "tags_with_thought": tags_with_thought,

@@ -7,8 +7,8 @@ The chat template describes the tools and frames their results; a call is JSON b
     {"name": "search", "arguments": {"query": "brass lamp"}}
     </tool_call>
 
-What stands between the call and the model's next token is the template's own text: a conversation with a tool message
-is rendered, and what follows the assistant's message is taken. So it is right for every template of this family.
+The text between the call and the model's next token comes from the template itself: the protocol renders a conversation
+with a tool message, and takes the text after the assistant's message. So it is right for every template of this family.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from rllib_arpo.envs.markup import CALL, RESPONSE, THINK, TOOLS
-from rllib_arpo.envs.prompts import Chat, Message, special_texts
+from rllib_arpo.envs.protocols.prompts import Chat, Message, special_texts
 from rllib_arpo.envs.protocols.protocol import (
     Answer,
     CallRequest,
@@ -35,9 +34,10 @@ from rllib_arpo.envs.protocols.protocol import (
     only_punctuation,
 )
 from rllib_arpo.envs.question import Shot
+from rllib_arpo.envs.support.markup import CALL, RESPONSE, THINK, TOOLS
 from rllib_arpo.envs.tools.tool import Tool
 
-#: Stand for a user's and for an assistant's text, and for a tool's, while a template is rendered.
+#: Placeholders for the texts of a user, an assistant and a tool while a template is rendered.
 _USER, _ASSISTANT, _RESULT = "\ue000user\ue001", "\ue000assistant\ue001", "\ue000result\ue001"
 _TAG = re.compile(rf"<(/?)({CALL}|{THINK})>")
 _RESERVED = re.compile(rf"<(/?)({CALL}|{RESPONSE}|{THINK}|{TOOLS})>")
@@ -49,14 +49,14 @@ class FunctionCallingProtocol(Protocol):
 
     Rules, for every turn:
       - A turn makes one call. It ends with the call: generation stops at `</tool_call>`, and only punctuation may
-        follow. Parallel calls are thereby excluded: a second one is made in the next turn, knowing the first one's
-        result, where ARPO can fork.
-      - A call is one JSON object with the keys "name" and "arguments", an object. Anything else is malformed; wrong
-        arguments of a known tool are answered by the tool with an error.
-      - Plain text before the call is allowed. What stands between `<think>` and `</think>` neither calls nor answers. A
+        follow. This excludes parallel calls: the model makes a second call in the next turn, where it knows the first
+        result and where ARPO can fork.
+      - A call is one JSON object with the keys "name" and "arguments", an object. Anything else is malformed; if the
+        arguments of a known tool are wrong, the tool answers with an error.
+      - Plain text before the call is allowed. Text between `<think>` and `</think>` neither calls nor answers. A
         template may have opened the thought itself, at the end of the prompt.
       - A turn without a call is the answer, if it has a `\\boxed{}` outside of its thoughts; it must have exactly one.
-      - `<tool_response>` and the tokens that structure the chat ("<|im_start|>") are bad format, wherever they stand.
+      - `<tool_response>` and the tokens that structure the chat ("<|im_start|>") are bad format everywhere.
 
     Attributes:
         available: name -> tool.
@@ -128,7 +128,7 @@ class FunctionCallingProtocol(Protocol):
     def response(self, chat: Chat, request: CallRequest, result: str, turn: np.ndarray) -> np.ndarray:
         result = chat.shield(defused(result, _RESERVED))
         tokens = chat.encode(after_call(chat, self.functions, request.name, result))
-        # The model may have ended its turn itself; else that token is the environment's.
+        # The model may have ended its turn itself; otherwise the environment adds that token.
         return tokens[1:] if len(turn) and turn[-1] == tokens[0] else tokens
 
     def _forbidden(self) -> re.Pattern[str]:
@@ -141,7 +141,7 @@ def function_calling(tools: Mapping[str, Tool], chat: Chat) -> FunctionCallingPr
     """The protocol for this chat template.
 
     Raises:
-        ValueError: there is no template, or it is not made for tools that are called in this way.
+        ValueError: there is no template, or it does not support tools that are called in this way.
     """
     from jinja2 import TemplateError
 
@@ -185,7 +185,7 @@ def _check_tool_support(chat: Chat, protocol: FunctionCallingProtocol) -> None:
 
 
 def after_call(chat: Chat, functions: Sequence[Mapping[str, Any]], name: str, result: str) -> str:
-    """The template's text from the end of the assistant's calling message to where the model goes on."""
+    """The template's text from the end of the assistant's call to the point where the model goes on."""
     messages = [
         {"role": "user", "content": _USER},
         {"role": "assistant", "content": _ASSISTANT},
@@ -195,7 +195,7 @@ def after_call(chat: Chat, functions: Sequence[Mapping[str, Any]], name: str, re
 
 
 def json_schema(tool: Tool) -> dict[str, Any]:
-    """The tool as chat templates and OpenAI-compatible servers want it."""
+    """The tool's description in the format of chat templates and OpenAI-compatible servers."""
     return {
         "type": "function",
         "function": {"name": tool.name, "description": tool.description, "parameters": tool.schema()},
@@ -207,12 +207,12 @@ def _read_call(text: str, rest: str) -> Parsed:
         return Malformed(f"text after </{CALL}>")
     try:
         call = json.loads(text)
-        # JSON can spell half a character, which no tool could be given.
+        # JSON can spell half a character, which no tool could take.
         json.dumps(call, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         return Malformed(f"<{CALL}> does not hold JSON")
     if not isinstance(call, dict) or set(call) != {"name", "arguments"}:
         return Malformed(f'<{CALL}> does not hold an object with "name" and "arguments"')
     if not isinstance(call["name"], str) or not isinstance(call["arguments"], dict):
-        return Malformed('"name" must be a text and "arguments" an object')
+        return Malformed('"name" must be a string and "arguments" an object')
     return CallRequest(call["name"], call["arguments"])

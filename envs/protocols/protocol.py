@@ -1,7 +1,7 @@
 """How a model calls tools and answers: the interface of a protocol.
 
-What a turn says is read only from text that the model generated. What a tool answers is tokens that the environment
-appends; the model's own tokens are never changed.
+A protocol reads a turn only from text that the model generated. The environment appends a tool's answer as tokens and
+never changes the model's own tokens.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from rllib_arpo.envs.latex import closing_brace
-from rllib_arpo.envs.prompts import CUT, Chat, Message
+from rllib_arpo.envs.protocols.prompts import CUT, Chat, Message
 from rllib_arpo.envs.question import Question, Shot
+from rllib_arpo.envs.support.latex import closing_brace
 from rllib_arpo.envs.tools.tool import Tool
 
 
@@ -25,7 +25,7 @@ class CallRequest:
     """The turn asks for a tool.
 
     Attributes:
-        argument: the argument's text; or the arguments by name, which `Tool.text_argument` makes a text of.
+        argument: the argument's text; or the arguments by name, which `Tool.text_argument` turns into a text.
     """
 
     name: str
@@ -34,7 +34,7 @@ class CallRequest:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The turn answers. `text` is the content of `\\boxed{}`; None when the answer has not exactly one box."""
+    """The turn answers. `text` is the content of `\\boxed{}`; None unless the answer has exactly one box."""
 
     text: str | None
 
@@ -58,7 +58,7 @@ class Protocol(ABC):
     """The way in which tools are called, for one environment.
 
     Attributes:
-        available: name -> tool, those that the model has.
+        available: name -> tool, for the model's tools.
     """
 
     available: Mapping[str, Tool]
@@ -84,18 +84,18 @@ class Protocol(ABC):
 
     @abstractmethod
     def instruction(self) -> str:
-        """The system message for a question that brings none: how to call the tools that there are, how to answer."""
+        """The system message for a question without one: how to call the available tools, and how to answer."""
 
     @abstractmethod
     def example(self, shot: Shot) -> list[Message]:
-        """The messages that show a worked example. Calls are shown if the model has all the tools that they need."""
+        """The messages that show a worked example, with its calls if the model has all the tools for them."""
 
     @abstractmethod
     def response(self, chat: Chat, request: CallRequest, result: str, turn: np.ndarray) -> np.ndarray:
-        """What the model reads after its call, up to where it goes on.
+        """The text that the model reads after its call, up to the point where it goes on.
 
         Args:
-            result: the tool's text, which may hold anything: it cannot leave its place.
+            result: the tool's text, with any content; the protocol prevents it from ending its block.
             turn: [n] int32, the tokens of the calling turn, as sampled.
 
         Returns:
@@ -110,7 +110,7 @@ class Protocol(ABC):
         return chat.encode(chat.render([*head, *shots, *messages], self.functions))
 
     def format_error(self, turns: Sequence[str]) -> str | None:
-        """What is wrong with the format of a finished path; None when it is right.
+        """The format error of a finished path; None if the format is right.
 
         Args:
             turns: the generated text of every turn of the path, without tool responses.
@@ -123,7 +123,7 @@ class Protocol(ABC):
                 return parsed.reason if isinstance(parsed, Malformed) else "a turn before the last is not a tool call"
         if not isinstance(last, Answer):
             return last.reason if isinstance(last, Malformed) else "no answer"
-        return "the answer has not exactly one \\boxed{}" if last.text is None else None
+        return "the answer does not have exactly one \\boxed{}" if last.text is None else None
 
     def shows_calls(self, shot: Shot) -> bool:
         """Whether the model has the tools of a worked example."""
@@ -134,14 +134,14 @@ class Protocol(ABC):
 
 
 def _content(chat: Chat, role: str, text: str) -> str:
-    """Users' messages come from data; the other ones may hold the protocol's own tags."""
+    """Escapes users' messages, which come from data; the other messages may contain the protocol's own tags."""
     return chat.shield(text) if role == "user" else text
 
 
 def boxed(text: str) -> str | None:
     """The content of the only `\\boxed{...}` in `text` (braces balanced), stripped; None unless there is exactly one.
 
-    An empty box counts as none.
+    An empty box does not count.
     """
     command = "\\boxed{"
     begin = text.find(command)
@@ -155,7 +155,7 @@ def boxed(text: str) -> str | None:
 
 
 def defused(result: str, tags: re.Pattern[str]) -> str:
-    """A tool's text without working tags: they could end its block early, or call and answer in the model's name."""
+    """A tool's text without working tags, which could end its block early, or call and answer in the model's name."""
     return tags.sub(lambda tag: "&lt;" + tag[0][1:], result.replace(CUT, ""))
 
 

@@ -19,8 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rllib_arpo.envs.markup import ANSWER, RESULT, THINK
-from rllib_arpo.envs.prompts import Chat, Message
+from rllib_arpo.envs.protocols.prompts import Chat, Message
 from rllib_arpo.envs.protocols.protocol import (
     Answer,
     CallRequest,
@@ -33,9 +32,10 @@ from rllib_arpo.envs.protocols.protocol import (
     only_punctuation,
 )
 from rllib_arpo.envs.question import Shot
+from rllib_arpo.envs.support.markup import ANSWER, RESULT, THINK
 from rllib_arpo.envs.tools.tool import Tool
 
-#: Tags that are known, and malformed to use, where these tools are missing.
+#: Tags that count as malformed calls if their tools are missing.
 STANDARD_TOOLS = ("python", "search")
 
 _USES = {
@@ -49,17 +49,17 @@ class TagProtocol(Protocol):
     """The tag protocol `<think> <python> <search> <result> <answer>\\boxed{}`.
 
     Rules, for every turn:
-      - Blocks are flat: no tag inside a call or an answer; a thought may mention opening tags (they do nothing), but
-        no closing one: generation stops there, so the thought would stay open.
+      - Blocks are flat: no tag inside a call or an answer; a thought may mention opening tags (they do nothing), but no
+        closing ones: generation stops there, and the thought would stay open.
       - Plain text between the blocks is allowed.
       - A call or an answer ends its turn. Only punctuation may follow (the token that completes the tag may carry it).
-      - `<result>` belongs to the environment: written by the model it is bad format, wherever it stands.
-      - The answer holds exactly one `\\boxed{}`, for questions of knowledge too, as the ARPO authors have it.
+      - `<result>` belongs to the environment: if the model writes it, the format is bad.
+      - The answer holds exactly one `\\boxed{}`, even for questions of knowledge, as in the ARPO authors' code.
 
     Attributes:
         tools: names of the tags that call a tool.
         available: those of them that the model has.
-        require_thought: whether a right format has at least one thought, as the ARPO authors demand.
+        require_thought: whether the format requires at least one thought, as the ARPO authors demand.
     """
 
     tools: tuple[str, ...] = STANDARD_TOOLS
@@ -124,7 +124,7 @@ class TagProtocol(Protocol):
         return chat.encode(_block(chat.shield(defused(result, self._tags()))))
 
     def render(self, result: str) -> str:
-        """The tool response as the model reads it, its tags defused."""
+        """The tool response as the model reads it, with harmless tags."""
         return _block(defused(result, self._tags()))
 
     def _tags(self) -> re.Pattern[str]:
@@ -147,7 +147,7 @@ def _block(result: str) -> str:
 
 
 def _use(tool: Tool) -> str:
-    """How to call a tool: its only argument stands bare between the tags, several as a JSON object."""
+    """How to call a tool: a single argument stands bare between the tags, several as a JSON object."""
     names = list(tool.parameters)
     argument = f'{{"{names[0]}": ..., ...}}' if len(names) > 1 else "".join(names) or "input"
     purpose = f" ({tool.description.rstrip('.')})" if tool.description else ""

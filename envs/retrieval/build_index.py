@@ -1,6 +1,4 @@
-"""Builds a search index in a folder.
-
-python -m rllib_arpo.envs.retrieval.build_index --output FOLDER FILE...
+"""Builds a search index in a folder (`rllib-arpo index`).
 
 Files: .jsonl and .parquet (one passage a row: "text" or "contents", perhaps "title"), .txt (one passage a paragraph,
 or a line), .json (a list of such rows, or a cache of search results: every distinct "Page N: ..." is a passage).
@@ -8,21 +6,16 @@ or a line), .json (a list of such rows, or a cache of search results: every dist
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import fcntl
 import json
 import os
 import shutil
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.retrieval.documents import (
-    TEXT_COLUMNS,
-    TEXT_UNITS,
-    TITLE_COLUMN,
     Document,
     ReadOptions,
     read_documents,
@@ -30,7 +23,7 @@ from rllib_arpo.envs.retrieval.documents import (
 )
 from rllib_arpo.envs.retrieval.index import INFO_FILE, TANTIVY_FOLDER, VERSION, add_documents, new_index
 
-#: Memory of the writer; a larger one writes fewer pieces that are merged later.
+#: Memory of the writer; with more memory it writes fewer pieces, which are merged later.
 HEAP_BYTES = 256 << 20
 
 
@@ -44,14 +37,14 @@ def build_folder(
     """Indexes the passages of `files` and returns their number.
 
     The index is built in the folder `output`.partial, which is renamed at the end: however a build is interrupted,
-    `output` is a whole index or is not there. What an interrupted build has left is removed by the next one.
+    `output` is a whole index or does not exist. The next build removes the leftovers of an interrupted one.
 
     Args:
-        overwrite: replace an index that is there; only at the end, so that it can be used until then.
+        overwrite: replace an existing index; this happens only at the end, so that it can be used until then.
 
     Raises:
-        DataError: a file or a row does not fit (file and row are named), there is no passage at all, or `output` exists
-            (and is no index, or `overwrite` is not set), or another process builds it now.
+        DataError: a file or a row does not fit (the message names both), there is no passage, `output` exists (and is
+            not an index, or `overwrite` is not set), or another process is building it.
     """
     output = Path(output)
     paths = [Path(file) for file in files]
@@ -74,7 +67,7 @@ def _check_output(output: Path, overwrite: bool) -> None:
     if not output.exists():
         return
     if not (output / INFO_FILE).is_file():
-        raise DataError(f"{output}: exists and is no search index; choose another folder.")
+        raise DataError(f"{output}: exists and is not a search index; choose another folder.")
     if not overwrite:
         raise DataError(f"{output}: exists; say --overwrite to replace this index.")
 
@@ -92,7 +85,7 @@ def _building_site(output: Path) -> Iterator[Path]:
         try:
             yield partial
         except BaseException:
-            # Once it has its final name, another process may have a folder of the old one.
+            # Once the folder has its final name, another process may have a folder of the old name.
             if _is_there(descriptor, partial):
                 shutil.rmtree(partial, ignore_errors=True)
             raise
@@ -101,7 +94,7 @@ def _building_site(output: Path) -> Iterator[Path]:
 
 
 def _lock(descriptor: int, partial: Path, output: Path) -> None:
-    """Locks the folder, or says that another process has it, or has just now given it its final name."""
+    """Locks the folder; raises if another process has it, or has just given it its final name."""
     with contextlib.suppress(BlockingIOError):
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if _is_there(descriptor, partial):
@@ -127,7 +120,7 @@ def _all_documents(paths: Sequence[Path], options: ReadOptions, show_progress: b
 
 
 def _finish(partial: Path, info: dict) -> None:
-    """Makes tantivy's files readable for everybody who may read others of this process, and writes INFO_FILE."""
+    """Gives tantivy's files the usual read permissions of this process's files, and writes INFO_FILE."""
     info_file = partial / INFO_FILE
     info_file.write_text(json.dumps(info, indent=2) + "\n", encoding="utf-8")
     for file in (partial / TANTIVY_FOLDER).iterdir():
@@ -155,34 +148,3 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m rllib_arpo.envs.retrieval.build_index",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("files", nargs="+", metavar="FILE")
-    parser.add_argument("--output", required=True, metavar="FOLDER", help="the folder of the index")
-    parser.add_argument("--text-column", help=f"default: the first of {', '.join(TEXT_COLUMNS)} that a row has")
-    parser.add_argument("--title-column", default=TITLE_COLUMN, help="default: %(default)s")
-    parser.add_argument("--text-unit", choices=TEXT_UNITS, default="paragraph", help="a passage of a .txt file")
-    parser.add_argument("--overwrite", action="store_true", help="replace an index that is there")
-    given = parser.parse_args(arguments)
-    options = ReadOptions(text_column=given.text_column, title_column=given.title_column, text_unit=given.text_unit)
-    try:
-        number = build_folder(given.files, given.output, options, given.overwrite)
-    except (DataError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print(f"{given.output}: not built.", file=sys.stderr)
-        return 130
-    print(f"{given.output}: {number} passages.")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

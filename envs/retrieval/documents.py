@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rllib_arpo.envs.cache import read_json as read_cache
-from rllib_arpo.envs.data_files import check_unicode, opened, opened_parquet, parse_json, read_json, table_rows
 from rllib_arpo.envs.errors import DataError
-from rllib_arpo.envs.validation import check_known
+from rllib_arpo.envs.support.cache import read_texts
+from rllib_arpo.envs.support.data_files import check_unicode, opened, opened_parquet, parse_json, read_json, table_rows
+from rllib_arpo.envs.support.validation import check_known
 
 #: Column (or key) names that hold a passage's text, in order of preference.
 TEXT_COLUMNS = ("text", "contents")
 TITLE_COLUMN = "title"
 
+#: {"text": ..., "title": ... (optional)}: both are searched, both are shown.
 Document = Mapping[str, str]
-"""{"text": ..., "title": ... (optional)}: both are searched, both are shown."""
 
-#: Is told how many more bytes of a file were read.
+#: A callback that gets the number of further bytes read from a file.
 Progress = Callable[[int], None]
 
 _PAGE = re.compile(r"(?m)^Page \d+: *")
@@ -53,7 +53,7 @@ def read_documents(path: str | Path, options: ReadOptions | None = None, progres
 
     Raises:
         DataError: with the file and the row (counted from 0; of a .txt file the line) that cannot be read or has no
-            text, or whose title is no text.
+            text, or whose title is not a string.
     """
     path, options = Path(path), options or ReadOptions()
     for where, record in reader_of(path)(path, options, progress or (lambda num_bytes: None)):
@@ -64,7 +64,7 @@ def as_document(record: Any, where: str, options: ReadOptions | None = None) -> 
     """A row as a document.
 
     Raises:
-        DataError: it has no text, or one that is blank or no valid Unicode; the message begins with `where`.
+        DataError: it has no text, or the text is blank or not valid Unicode; the message begins with `where`.
     """
     options = options or ReadOptions()
     if not isinstance(record, Mapping):
@@ -76,7 +76,7 @@ def as_document(record: Any, where: str, options: ReadOptions | None = None) -> 
         raise DataError(f"{where}: no text ({known} must hold it).")
     title, text = record.get(options.title_column) or "", record[column]
     if not isinstance(title, str):
-        raise DataError(f"{where}: the title must be a text, not {type(title).__name__}.")
+        raise DataError(f"{where}: the title must be a string, not {type(title).__name__}.")
     if not text.strip():
         raise DataError(f"{where}: the text is blank.")
     try:
@@ -124,7 +124,7 @@ def _read_json(path: Path, options: ReadOptions, progress: Progress) -> Iterator
     if isinstance(content, list):
         yield from ((f"row {row}", record) for row, record in enumerate(content))
     else:
-        pages = list(pages_of(read_cache(path).values()))
+        pages = list(pages_of(read_texts(path).values()))
         if not pages:
             raise DataError(f'{path}: no text of this file has a line "Page 1: ...".')
         yield from ((f"page {number}", {options.text_columns[0]: page}) for number, page in enumerate(pages))
@@ -163,5 +163,5 @@ def _read_text(path: Path, options: ReadOptions, progress: Progress) -> Iterator
 
 #: What a passage of a text file is -> whether it ends after a line. A paragraph ends at a blank line.
 TEXT_UNITS: dict[str, Callable[[str], bool]] = {"paragraph": lambda line: not line, "line": lambda line: True}
-#: End of a file's name -> what reads its rows: (path, options, progress) -> ("row 3", record), ...
+#: End of a file's name -> the function that reads its rows: (path, options, progress) -> ("row 3", record), ...
 READERS = {".jsonl": _read_jsonl, ".parquet": _read_parquet, ".json": _read_json, ".txt": _read_text}

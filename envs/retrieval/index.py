@@ -12,14 +12,13 @@ from typing import Any
 from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.retrieval.documents import Document
 
-#: In an index folder: the file that is written last, and tantivy's own files.
+#: In an index folder: the file written last, and tantivy's own files.
 INFO_FILE, TANTIVY_FOLDER = "index.json", "tantivy"
-#: Of the folder's layout and of what counts as a word.
+#: The version of the folder's layout and of the rule for words.
 VERSION = 1
-#: Built in memory; the writer of a folder takes more.
+#: Memory of the writer of an index in memory; the writer of a folder takes more.
 HEAP_BYTES = 64 << 20
-#: How much more a word of the title counts in a folder: texts name the titles of other passages, too. In memory, where
-#: catalogues with short entries lie, it counts as much as one of the text.
+#: How much more a word of the title counts, since texts also name the titles of other passages.
 TITLE_BOOST = 2.0
 
 _FIELDS = ("title", "text")
@@ -36,12 +35,12 @@ class SearchIndex:
     Made by `build_in_memory` or `open_folder`.
     """
 
-    def __init__(self, index: Any, title_boost: float = 1.0):
-        # By itself, the index would watch its files for changes in a thread of its own.
+    def __init__(self, index: Any):
+        # By default the index would watch its files for changes in a separate thread.
         index.config_reader("manual")
         index.reload()
         self._schema = index.schema
-        self._boosts = {"title": title_boost, "text": 1.0}
+        self._boosts = {"title": TITLE_BOOST, "text": 1.0}
         self._searcher = index.searcher()
         self._analyzer = analyzer()
         self._analyzing = threading.Lock()
@@ -94,7 +93,7 @@ def open_folder(folder: str | Path) -> SearchIndex:
         try:
             index = tantivy.Index.open(links)
             index.register_tokenizer(_TOKENIZER, analyzer())
-            return SearchIndex(index, TITLE_BOOST)
+            return SearchIndex(index)
         except (ValueError, OSError) as error:
             raise DataError(f"{folder}: the index is broken ({error}); build it anew.") from error
 
@@ -103,12 +102,12 @@ def read_info(folder: str | Path) -> dict[str, Any]:
     """What `build_folder` wrote about an index: {"version", "num_passages", "files"}. Quick.
 
     Raises:
-        DataError: the folder is no finished index, or one of another version.
+        DataError: the folder is not a finished index, or is one of another version.
     """
     try:
         info = json.loads(Path(folder, INFO_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        hint = "make one with python -m rllib_arpo.envs.retrieval.build_index --output FOLDER FILE..."
+        hint = "make one with rllib-arpo index --output FOLDER FILE..."
         raise DataError(f"{folder}: no finished search index ({error}); {hint}") from error
     if info.get("version") != VERSION:
         raise DataError(f"{folder}: a search index of version {info.get('version')}, not {VERSION}; build it anew.")
@@ -116,7 +115,7 @@ def read_info(folder: str | Path) -> dict[str, Any]:
 
 
 def index_marks(folder: str | Path) -> list[Path]:
-    """Small files of a finished index that are others when it has been built anew."""
+    """Small files of a finished index that change when it is built anew."""
     return [Path(folder, INFO_FILE), Path(folder, TANTIVY_FOLDER, "meta.json")]
 
 
@@ -154,7 +153,7 @@ def add_documents(index, documents: Iterable[Document], heap_bytes: int) -> int:
 
 
 def analyzer():
-    """What makes words of texts and queries: lower-case English stems."""
+    """The analyser that turns texts and queries into words: lower-case English stems."""
     import tantivy
 
     filters = tantivy.Filter.remove_long(_MAX_WORD_BYTES), tantivy.Filter.lowercase(), tantivy.Filter.stemmer("English")

@@ -6,23 +6,29 @@ import asyncio
 import functools
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from rllib_arpo.envs.retrieval.documents import Document, as_document, read_documents, reader_of
-from rllib_arpo.envs.retrieval.index import INFO_FILE, SearchIndex, build_in_memory, open_folder, read_info
+from rllib_arpo.envs.retrieval.index import INFO_FILE, SearchIndex, build_in_memory, index_marks, open_folder, read_info
 from rllib_arpo.envs.retrieval.rerank import Reranker, shared_reranker
+from rllib_arpo.envs.retrieval.source import SearchSource
+from rllib_arpo.envs.support.fingerprint import fingerprint
 
 
 @dataclass(frozen=True, kw_only=True)
-class LocalSource:
-    """Passages of `documents` (a list, or a file) or of the folder `index`; see `SearchTool` for the rest.
+class LocalOptions:
+    """The settings of a search on this machine.
 
-    Raises:
-        ValueError: neither or both are given, or the settings of the re-ranking do not fit.
-        DataError: a document has no text, or there is no such file or no finished index.
+    Attributes:
+        documents: a list of {"title", "text"} dicts, or a file that `retrieval.documents` reads. It is indexed once
+            per process, in memory (about 1 kB a passage).
+        index: a folder that `rllib-arpo index` made, in place of documents.
+        rerank_model: a Hugging Face encoder that orders the best `rerank_candidates` passages anew.
+        rerank_device: where it runs.
+        rerank_prefixes: the texts that the encoder sees before a query and before a passage.
     """
 
     documents: str | Sequence[Document] | None = None
@@ -31,6 +37,16 @@ class LocalSource:
     rerank_candidates: int = 50
     rerank_device: str = "cpu"
     rerank_prefixes: tuple[str, str] = ("", "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalSource(LocalOptions, SearchSource):
+    """Searches passages on this machine.
+
+    Raises:
+        ValueError: neither `documents` nor `index` is given, or both are, or the settings of the re-ranking do not fit.
+        DataError: a document has no text, or there is no such file or no finished index.
+    """
 
     def __post_init__(self):
         if bool(self.documents) == bool(self.index):
@@ -65,8 +81,12 @@ class LocalSource:
         if self._reranker is not None:
             self._reranker.load()
 
+    def inputs(self) -> Mapping[str, str]:
+        if self.index:
+            return {self.index: fingerprint(index_marks(self.index))}
+        return {self.documents: fingerprint([Path(self.documents)])} if isinstance(self.documents, str) else {}
+
     async def search(self, query: str, top_k: int) -> list[str]:
-        """The texts of the best passages, best first."""
         return await asyncio.get_running_loop().run_in_executor(_threads(), self._search, query, top_k)
 
     def _search(self, query: str, top_k: int) -> list[str]:
@@ -84,6 +104,9 @@ class LocalSource:
         if self.rerank_model is None:
             return None
         return shared_reranker(self.rerank_model, self.rerank_device, *self.rerank_prefixes)
+
+    def __getstate__(self):
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 _INDEX_LOCK = threading.Lock()

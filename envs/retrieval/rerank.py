@@ -19,7 +19,8 @@ class Reranker:
     Args:
         model: a name or a folder.
         device: "cpu", "cuda:0", ...
-        query_prefix, passage_prefix: what the encoder was trained to see before each: "query: " and "passage: " for E5.
+        query_prefix, passage_prefix: the texts that the encoder saw before each in its training: "query: " and
+            "passage: " for E5.
     """
 
     def __init__(self, model: str, device: str = "cpu", query_prefix: str = "", passage_prefix: str = ""):
@@ -36,7 +37,7 @@ class Reranker:
     def order(self, query: str, passages: Sequence[str]) -> list[int]:
         """The numbers of `passages`, the nearest to `query` first; equally near ones keep their order."""
         scores = self.scores(query, passages)
-        # The same passage has another last digit at another place in a batch.
+        # The same passage gets a different last digit at another place in a batch.
         return sorted(range(len(passages)), key=lambda i: -round(scores[i], 5))
 
     def scores(self, query: str, passages: Sequence[str]) -> list[float]:

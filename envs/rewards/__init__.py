@@ -12,7 +12,7 @@ from rllib_arpo.envs.rewards.compose import (
 )
 from rllib_arpo.envs.rewards.hierarchical import FinishedPath, hierarchical
 from rllib_arpo.envs.rewards.judge import Judge
-from rllib_arpo.envs.rewards.math import math_accuracy, solved_math_accuracy
+from rllib_arpo.envs.rewards.mathematics.accuracy import math_accuracy, solved_math_accuracy
 from rllib_arpo.envs.rewards.qa import bounded_f1, exact_match, normalize_text, token_f1
 
 __all__ = [

@@ -13,9 +13,9 @@ from typing import Any
 from rllib_arpo.envs.question import MATH, QA, Comparison, Question
 from rllib_arpo.envs.rewards.hierarchical import FinishedPath, accuracy, hierarchical, tool_calls, valid_format
 from rllib_arpo.envs.rewards.judge import Judge
-from rllib_arpo.envs.rewards.math import solved_math_accuracy
+from rllib_arpo.envs.rewards.mathematics.accuracy import solved_math_accuracy
 from rllib_arpo.envs.rewards.qa import bounded_f1, exact_match
-from rllib_arpo.envs.validation import check_known
+from rllib_arpo.envs.support.validation import check_known
 
 #: Rewards a finished path; may be a coroutine function, and may raise `BrokenToolError` to have the path masked.
 Reward = Callable[[FinishedPath], "float | Awaitable[float]"]
@@ -49,7 +49,7 @@ QA_METRICS: dict[str, Callable[[Mapping[str, Any]], Comparison]] = {
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What a finished path earned, and how right its answer was, in [0, 1]."""
+    """The reward of a finished path, and the accuracy of its answer in [0, 1]."""
 
     reward: float
     accuracy: float
@@ -71,8 +71,8 @@ class Scorer:
         """Compares the answer and adds the rewards up.
 
         Raises:
-            BrokenToolError: an answer cannot be compared now; it is not the policy's fault.
-            ValueError: a reward is no finite number.
+            BrokenToolError: an answer cannot be compared now, which is not the policy's fault.
+            ValueError: a reward is not a finite number.
         """
         if path.format_valid:
             compare = self.comparisons[path.question.ability]
@@ -99,7 +99,7 @@ def make_scorer(
         reward: a name in `REWARDS`, "module:function" for one of your own, or a mapping of such names to weights.
         qa_metric: a name in `QA_METRICS`.
         judge: the endpoint of qa_metric="judge": fields of `ChatClient`.
-        comparisons: how a task compares answers of abilities of its own.
+        comparisons: how a task compares answers of its own abilities.
 
     Raises:
         ValueError: one sentence that names the key and what is wrong with it.
@@ -122,8 +122,7 @@ def find_reward(name: str) -> Reward:
     """The reward of that name, or the function that "module:function" names.
 
     Raises:
-        ValueError: there is none.
-    """
+        ValueError: there is no such reward."""
     if ":" not in name:
         check_known([name], REWARDS, "reward")
         return REWARDS[name]
@@ -133,5 +132,5 @@ def find_reward(name: str) -> Reward:
     except (ImportError, AttributeError) as error:
         raise ValueError(f"env_config['reward']: {name!r} cannot be imported ({error}).") from error
     if not callable(found):
-        raise ValueError(f"env_config['reward']: {name!r} is no function.")
+        raise ValueError(f"env_config['reward']: {name!r} is not a function.")
     return found

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from rllib_arpo.envs.question import Question
 
 BAD_FORMAT_REWARD = -1.0
-#: Added to a right answer when every one of these tools was really executed (status OK) on the path.
+#: Bonus for a right answer if each of these tools was really executed (status OK) on the path.
 TOOL_BONUS = 0.1
 BONUS_TOOLS = frozenset({"search", "python"})
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedPath:
-    """What a reward knows of a path that has ended.
+    """The data of a finished path that a reward may use.
 
     Attributes:
         question: what was asked.
@@ -22,7 +22,7 @@ class FinishedPath:
         format_valid: whether the path keeps the protocol and ends with an answer.
         answer: the answer's text; None unless the format is valid.
         executed: names of the tools that ran without an error.
-        num_tool_calls: calls that were executed, whatever became of them.
+        num_tool_calls: executed calls, whatever their outcome.
         accuracy: how right the answer is, in [0, 1]; 0 without a valid format.
     """
 
@@ -51,7 +51,7 @@ def accuracy(path: FinishedPath) -> float:
 
 
 def valid_format(path: FinishedPath) -> float:
-    """1 for a valid format, else 0."""
+    """1 for a valid format, otherwise 0."""
     return float(path.format_valid)
 
 

@@ -8,13 +8,13 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from rllib_arpo.envs.chat_client import ChatClient, read_chat_client
 from rllib_arpo.envs.errors import BrokenToolError, ToolError
-from rllib_arpo.envs.per_loop import PerLoop
 from rllib_arpo.envs.question import Question
+from rllib_arpo.envs.support.chat_client import ChatClient, read_chat_client
+from rllib_arpo.envs.support.per_loop import PerLoop
 
 CORRECT, INCORRECT, NOT_ATTEMPTED = "CORRECT", "INCORRECT", "NOT_ATTEMPTED"
-#: Longer answers are cut; no question here needs more.
+#: The judge sees at most this many characters of an answer; no question here needs more.
 MAX_ANSWER_CHARS = 1000
 
 _INSTRUCTIONS = f"""You grade answers to factual questions. You get a question, its reference answers (any one of them \
@@ -37,7 +37,7 @@ VERDICT: {CORRECT}
 VERDICT: {INCORRECT}
 VERDICT: {NOT_ATTEMPTED}"""
 _VERDICT = re.compile(rf"VERDICT: ({CORRECT}|{INCORRECT}|{NOT_ATTEMPTED})")
-#: What opens a chat template's special tokens: a server that reads them in a message's text would end it there.
+#: Beginnings of a chat template's special tokens: a server that reads one within a message would end it there.
 _SPECIAL = re.compile(r"<(?=\S)|\[(?=/?(?:INST|SYS))")
 #: (question, reference, answer, verdict) that any judge must get right before its verdicts count.
 _CHECKS = (
@@ -49,9 +49,9 @@ _CHECKS = (
 class Judge:
     """Grades by asking a model, as SimpleQA does (Wei et al., 2024): correct, incorrect, not attempted.
 
-    Only the last line of the judge's own reply is read. A reply without a verdict there counts as incorrect, for a
-    policy must not be able to take itself out of the training with an answer that confuses the judge; that the judge
-    can do its work at all is found out before: it must grade two plain answers right.
+    Only the last line of the judge's own reply counts. A reply without a verdict there means incorrect, since a policy
+    must not be able to leave the training by an answer that confuses the judge. Whether the judge can work at all is
+    checked before: it must grade two plain answers correctly.
 
     Args:
         client: the endpoint with its model and its cache of replies.
@@ -70,7 +70,7 @@ class Judge:
         return cls(read_chat_client(config, "env_config['judge']"))
 
     async def __call__(self, answer: str, question: Question) -> float:
-        """1 if the judge finds `answer` correct, else 0.
+        """1 if the judge finds `answer` correct, otherwise 0.
 
         Raises:
             BrokenToolError: the judge cannot be reached, or cannot grade.
@@ -89,11 +89,11 @@ class Judge:
     async def check(self) -> None:
         """Lets the judge grade two plain answers, until it has passed once.
 
-        Whoever asks while a check of the same client is on its way, in whatever environment, shares it and its failure;
-        who asks after a failure checks again.
+        Calls that arrive while a check of the same client is in progress, from any environment, share it and its
+        failure; a call after a failure checks again.
 
         Raises:
-            BrokenToolError: it cannot be reached, or does not grade them right.
+            BrokenToolError: the judge cannot be reached, or does not grade them correctly.
         """
         checks = _LAST_CHECKS.get()
         if self.client not in checks or _failed(checks[self.client]):
@@ -105,7 +105,7 @@ class Judge:
             verdict = await self._ask(question, (reference,), answer)
             if verdict != expected:
                 found = f"grades {answer!r} as {verdict}" if verdict else "does not end with a verdict"
-                raise BrokenToolError(f"{self.client.base_url}: {self.client.model} is no judge: it {found}.")
+                raise BrokenToolError(f"{self.client.base_url}: {self.client.model} is not fit to judge: it {found}.")
 
     async def _ask(self, question: str, references: tuple[str, ...], answer: str) -> str | None:
         messages = [{"role": "system", "content": _INSTRUCTIONS}]
@@ -125,14 +125,14 @@ def _failed(check: asyncio.Task) -> bool:
 
 
 def read_verdict(reply: str) -> str | None:
-    """The verdict in the last line of a judge's reply; None if it has no other form than the three."""
+    """The verdict in the last line of a judge's reply; None if the line has none of the three forms."""
     lines = reply.strip().splitlines()
     match = _VERDICT.fullmatch(lines[-1].strip()) if lines else None
     return match and match[1]
 
 
 def _request(question: str, references: tuple[str, ...], answer: str) -> str:
-    """The three texts, each as JSON on one line: quotes and line breaks in an answer cannot end it."""
+    """The three texts, each as JSON on one line, so that quotes and line breaks in an answer cannot end it."""
     left_out = len(answer) - MAX_ANSWER_CHARS
     answer = answer[:MAX_ANSWER_CHARS] + (f" ... [{left_out} characters left out]" if left_out > 0 else "")
     lines = (("Question", question), ("Reference answers", list(references)), ("Candidate's answer", answer))

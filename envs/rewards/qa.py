@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _LATEX_TEXT = re.compile(r"\\(?:text(?:bf|it|rm)?|mbox|mathrm|mathbf)\s*\{([^{}]*)\}")
-#: Punctuation, but for the point, slash and colon inside a number and the minus before one: 3.5 is not 35, -5 is not 5.
+#: Punctuation, except the point, slash and colon inside a number and the minus before it: 3.5 is not 35, -5 is not 5.
 _PUNCTUATION = re.compile(r"(?<!\d)[./:]|[./:](?!\d)|(?<=\w)-|-(?!\d)|[!\"#$%&'()*+,;<=>?@\[\\\]^_`{|}~]", re.ASCII)
 _CLOSED_ANSWERS = frozenset({"yes", "no", "noanswer"})
 #: More than this share of an answer's words must be right: of two different answers in one, none can be.
@@ -16,7 +16,7 @@ MIN_PRECISION = 0.5
 
 
 def exact_match(answer: str, gold: Sequence[str]) -> float:
-    """1 if `answer` equals one of the aliases in `gold` after `normalize_text`, else 0."""
+    """1 if `answer` equals one of the aliases in `gold` after `normalize_text`, otherwise 0."""
     return float(any(normalize_text(answer) == normalize_text(alias) for alias in gold))
 
 
@@ -48,8 +48,8 @@ def token_f1(answer: str, gold: str, min_precision: float = 0.0) -> float:
 def normalize_text(text: str) -> str:
     """SQuAD's normalisation: lower case, without punctuation, articles and repeated blanks (Rajpurkar et al., 2016).
 
-    Unlike there, what makes a number another one stays ("3.5", "1/2", "-5"), LaTeX's `\\text{}` is taken off, and a
-    text that consists of punctuation and articles alone is only lowered, so that "The The" is not equal to "!".
+    Unlike SQuAD's, it keeps the characters that change a number ("3.5", "1/2", "-5"), removes LaTeX's `\\text{}`, and
+    only lowers a text of nothing but punctuation and articles, so that "The The" does not equal "!".
     """
     lowered = _LATEX_TEXT.sub(r"\1", text).lower()
     bare = _PUNCTUATION.sub("", lowered)

@@ -1,4 +1,4 @@
-"""Where a program runs: the interface, and what the variants need to know of a call."""
+"""The interface of the back-ends that run programs, and the data that they need for a call."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Limits:
 
 
 class Backend(ABC):
-    """Runs programs; a dataclass whose fields are its configuration. Cheap to make: what it needs is shared."""
+    """Runs programs; a dataclass whose fields are its configuration. Cheap to make: its resources are shared."""
 
     def check(self) -> None:
-        """Raises a ValueError, in one sentence, when it cannot work on this machine or as it is configured."""
+        """Raises a ValueError, in one sentence, if it cannot work on this machine or with its configuration."""
         return None
 
     def prepare(self) -> None:
-        """Does what is slow at the first call; blocks."""
+        """Does the slow work of the first call in advance; blocks."""
         return None
 
     @abstractmethod

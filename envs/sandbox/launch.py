@@ -20,7 +20,7 @@ from rllib_arpo.envs.sandbox import bubblewrap
 
 #: Seconds that a server may take to start (it runs its setup code).
 START_TIMEOUT_S = 120.0
-#: Calls that run at a time for each dispatcher. More wait, not on their time limits.
+#: Calls that each dispatcher runs at a time. Further calls wait, which does not count towards their time limits.
 PLACES = 8
 _BOOT = "import sys; sys.path.insert(0, {folder!r}); from server.main import run; sys.path.pop(0); run()"
 
@@ -45,7 +45,7 @@ class RunningServer:
         return self.process.poll() is None
 
     def read_init(self, info: int) -> None:
-        """Reads from `info` what bubblewrap tells of the process 1 inside the fence, and keeps hold of it."""
+        """Reads from `info` bubblewrap's report of process 1 inside the fence, and keeps a handle on that process."""
         told = b""
         while (chunk := os.read(info, 4096)) and not told.endswith(b"}\n"):
             told += chunk
@@ -57,7 +57,7 @@ class RunningServer:
         """Blocks until calls can be made.
 
         Raises:
-            BrokenToolError: they cannot; the server is gone then.
+            BrokenToolError: calls cannot be made; the server has then ended.
         """
         told = select.poll()  # `select.select` cannot wait for files with large numbers
         told.register(self.process.stdout, select.POLLIN)

@@ -9,7 +9,7 @@ from rllib_arpo.envs.sandbox import bubblewrap
 from rllib_arpo.envs.sandbox.backend import Backend, Limits
 from rllib_arpo.envs.sandbox.fork_server import ForkServer, WorkerReply, shared_server
 
-#: What a preloaded module runs once, so that no call pays for its first use.
+#: Code that runs once per preloaded module, so that no call pays for the module's first use.
 WARM_UPS = {
     "numpy": "numpy.linalg.solve(numpy.eye(2), numpy.ones(2)); numpy.random.default_rng(0).normal()",
     "sympy": (
@@ -22,7 +22,7 @@ WARM_UPS = {
 
 @dataclass(frozen=True, kw_only=True)
 class LocalBackend(Backend):
-    """One server for all tools of this process that are configured alike.
+    """One server for all tools of this process with the same configuration.
 
     Attributes:
         preload: modules that are imported once, so that importing them in a call costs nothing.

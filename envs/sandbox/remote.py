@@ -1,4 +1,4 @@
-"""What the remote sandboxes share: the program that makes a remote Python show results as the local one does."""
+"""The common part of the remote sandboxes: the program that makes a remote Python show results like the local one."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ os._exit(exit_code)
 
 
 def program(code: str, history: Sequence[str]) -> str:
-    """A whole program that runs `history` in silence, then `code`; its exit code tells what became of it."""
+    """A whole program that runs `history` silently, then `code`; its exit code states the outcome."""
     tail = _TAIL.format(request=json.dumps([list(history), code]), replay_failed=_REPLAY_FAILED)
     return _EXECUTE.read_text(encoding="utf-8") + tail
 
 
 def reply(exit_code: int, output: str) -> WorkerReply:
-    """What a program that ended by itself comes to."""
+    """The reply for a program that ended by itself."""
     if len(output) > MAX_OUTPUT_BYTES:
         return WorkerReply(CallStatus.OUTPUT, output[:MAX_OUTPUT_BYTES])
     if exit_code == _REPLAY_FAILED:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from rllib_arpo.envs.errors import ToolError, TransientToolError, is_transient
-from rllib_arpo.envs.per_loop import PerLoop
 from rllib_arpo.envs.sandbox import remote
 from rllib_arpo.envs.sandbox.backend import Backend, Limits
 from rllib_arpo.envs.sandbox.fork_server import CallStatus, WorkerReply
+from rllib_arpo.envs.support.per_loop import PerLoop
 
 #: Seconds that the server may take beyond a call's own limit: it may queue.
 _GRACE_S = 60.0
@@ -18,7 +18,7 @@ _GRACE_S = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class SandboxFusionBackend(Backend):
-    """Sends each program to `/run_code`. Its server limits time and memory; its files are the server's to limit.
+    """Sends each program to `/run_code`. The request limits time and memory; only the server can limit files.
 
     Attributes:
         url: of the server, e.g. "http://10.0.0.5:8080".
@@ -63,7 +63,7 @@ class SandboxFusionBackend(Backend):
             raise self._odd() from error
 
     def _odd(self) -> TransientToolError:
-        """For replies that are none of SandboxFusion's: of a proxy in front of it, say."""
+        """The error for replies that do not come from SandboxFusion, but for instance from a proxy in front of it."""
         return TransientToolError(f"The sandbox at {self.url} sent a reply that is not understood.")
 
     def _reply(self, body: Mapping[str, Any]) -> WorkerReply:

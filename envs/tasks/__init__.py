@@ -8,11 +8,13 @@ from rllib_arpo.envs.tasks.dataset import DatasetTask
 from rllib_arpo.envs.tasks.reasoning_gym import ReasoningGymTask
 from rllib_arpo.envs.tasks.specs import SPECS
 from rllib_arpo.envs.tasks.task import Task
+from rllib_arpo.envs.tasks.trails import TrailsTask
 
 #: Name -> task class, a dataclass whose fields are keys of `env_config`; `task` itself may be one of them.
 TASKS: dict[str, type[Task]] = {
     "arithmetic": ArithmeticTask,
     "catalogue": CatalogueTask,
     "reasoning_gym": ReasoningGymTask,
+    "trails": TrailsTask,
     **dict.fromkeys(SPECS, DatasetTask),
 }

@@ -1,10 +1,10 @@
 """Answers are data: no scorer of reasoning-gym may run one as Python.
 
-Four scorers give the answer to `eval`, five to SymPy's parser, which ends in `eval`, too: an answer that is a program
-could write its own score. Here both read values and formulas only; whatever else they meet is an error, which the
-scorers take for a wrong answer.
+Four scorers pass the answer to `eval`, five to SymPy's parser, which also ends in `eval`: an answer that is a program
+could write its own score. This module lets both read only values and formulas; anything else raises an error, which the
+scorers count as a wrong answer.
 
-Stands alone: the process that scores gets the source of this file, and calls `guard` after reasoning-gym's import.
+The module stands alone: the scoring process gets its source, and calls `guard` after it has imported reasoning-gym.
 """
 
 import ast
@@ -16,8 +16,8 @@ _VALUES = (
     *(ast.Expression, ast.Constant, ast.List, ast.Tuple, ast.Set, ast.Dict, ast.Load),
     *(ast.BinOp, ast.operator, ast.UnaryOp, ast.unaryop),
 )
-#: What the parser writes around numbers and letters, and what a formula may call. Not `Integral`: the question itself
-#: would be an answer.
+#: The names that the parser writes around numbers and letters, and those that a formula may call. `Integral` is not
+#: among them, since the question itself would then be an answer.
 _NAMES = frozenset({
     "Integer", "Float", "Rational", "Symbol", "Function", "factorial", "factorial2", "pi", "E", "I", "sqrt", "exp",
     "log", "ln", "Abs", "sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh", "coth", "asin", "acos",
@@ -26,14 +26,14 @@ _NAMES = frozenset({
 
 
 class NotAValueError(ValueError):
-    """The text is a program, or no Python."""
+    """The text is a program, or not Python."""
 
 
 def checked(text: str, kinds: tuple[type, ...] = _VALUES, names: frozenset[str] = frozenset()) -> str:
     """`text`, if every part of it is of these kinds and every name one of `names`.
 
     Raises:
-        NotAValueError: it is not.
+        NotAValueError: the text has other parts.
     """
     try:
         parts = list(ast.walk(ast.parse(text.strip(), mode="eval")))
@@ -51,7 +51,7 @@ def eval_value(text: str) -> object:
 
 
 def guard() -> None:
-    """Puts the two in place, for the whole process."""
+    """Installs `eval_value` and a checked `eval_expr` of the parser, for the whole process."""
     plain = sympy_parser.eval_expr
 
     def eval_formula(code, local_dict, global_dict):

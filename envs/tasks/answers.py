@@ -1,4 +1,4 @@
-"""How the right answers are read from a column's value. A reader raises a ValueError that says what is wrong."""
+"""Readers of the right answers in a column's value. A reader raises a ValueError that says what is wrong."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from rllib_arpo.envs.latex import closing_brace
+from rllib_arpo.envs.support.latex import closing_brace
 
 ANSWER_SEPARATOR = "<|answer_split|>"
 
@@ -17,10 +17,10 @@ AnswerReader = Callable[[Any], tuple[str, ...]]
 
 
 def texts(value: Any) -> tuple[str, ...]:
-    """A text or a number, or a list of them: each is a right answer."""
+    """A string or a number, or a list of them: each is a right answer."""
     values = value if isinstance(value, list | tuple) else [value]
     if not all(isinstance(one, str | int | float) and not isinstance(one, bool) for one in values if one is not None):
-        raise ValueError("must be a text, a number, or a list of them")
+        raise ValueError("must be a string, a number, or a list of them")
     return _distinct(str(one) for one in values if one is not None)
 
 

@@ -12,7 +12,7 @@ from rllib_arpo.envs.question import MATH, Question, Shot, ShotCall
 from rllib_arpo.envs.tasks.task import TEST, Task, check_split, epoch_and_position
 
 SYSTEM = "Compute with python, then answer in \\boxed{}."
-#: One in so many triples (a, b, c) belongs to the test split.
+#: One triple (a, b, c) in this many belongs to the test split.
 TEST_MODULUS = 8
 
 
@@ -20,7 +20,7 @@ TEST_MODULUS = 8
 class ArithmeticTask(Task):
     """What is a * b - c, with a and b of two digits and c of one to two.
 
-    A triple belongs to the test split if (a + 3 b + 5 c) mod 8 = 0, else to the training split: they never meet.
+    A triple belongs to the test split if (a + 3 b + 5 c) mod 8 = 0, and otherwise to the training split.
 
     Attributes:
         num_test_questions: size of the test split. The training split has no end.
@@ -47,7 +47,7 @@ class ArithmeticTask(Task):
         return Question(name, (*system, ("user", _text(a, b, c))), (str(a * b - c),), MATH, name, shots)
 
     def _triple(self, index: int) -> tuple[int, int, int]:
-        """The first drawn triple of this split that is no shot."""
+        """The first drawn triple of this split that is not a worked example."""
         rng = np.random.default_rng((self.seed, index, int(self.split == TEST)))
         while True:
             a, b, c = (int(n) for n in rng.integers((11, 11, 2), (100, 100, 100)))

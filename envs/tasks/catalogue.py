@@ -20,8 +20,8 @@ TEST_NOUNS = (
     "table", "plate", "basket", "bottle", "ladder", "wheel", "fork", "spoon", "drum", "flute", "scarf", "glove",
     "blanket", "curtain", "button", "hammer",
 )  # fmt: skip
-#: The worked examples, shown to a model that has both tools: item, quantity, what search shows. These items are in
-#: neither split.
+#: The worked examples, shown to a model that has both tools: item, quantity, what search shows. No split has these
+#: items.
 SHOTS = (
     ("silver key", 5, {"iron key": 9, "silver key": 14, "tin key": 23}),
     ("paper fan", 12, {"linen fan": 21, "silk fan": 8, "paper fan": 6}),
@@ -33,13 +33,13 @@ MIN_QUANTITY, MAX_QUANTITY = 2, 12
 
 @dataclass(frozen=True, kw_only=True)
 class CatalogueTask(Task):
-    """What do n items cost? The catalogue has an item's price; search shows the item and two others.
+    """The task "What do n items cost?" The catalogue has an item's price; search shows the item and two others.
 
-    Search shows the best match last, which neither the model nor the examples in the prompt expect: an untrained model
-    mostly takes the first price, and has to learn what this tool's results mean.
-    The two splits share no item, and each searches a catalogue of its own items only, so that nothing of the test split
-    is ever seen in training, as a distractor neither. Training asks every item with every quantity; the test split asks
-    every one of its items once.
+    Search shows the best match last. The model does not expect this, and the examples in the prompt do not show it: an
+    untrained model mostly takes the first price, and has to learn what this tool's results mean. The two splits share
+    no item, and each searches only a catalogue of its own items, so that training never shows an item of the test
+    split, not even as a distractor. Training asks every item with every quantity; the test split asks every one of its
+    items once.
 
     Attributes:
         seed: of prices, quantities and the shuffling.
@@ -78,7 +78,7 @@ class CatalogueTask(Task):
         names = items(self.split)
         rng = np.random.default_rng((self.seed, 1, int(self.split == TEST)))
         possible = np.arange(MIN_PRICE, MAX_PRICE + 1)
-        # Different within a noun: these items are shown together, and the wrong one must not be right by chance.
+        # Prices differ within a noun: search shows these items together, and a wrong one must not be right by chance.
         prices = [rng.choice(possible, len(MATERIALS), replace=False) for _ in range(len(names) // len(MATERIALS))]
         return dict(zip(names, np.concatenate(prices).tolist(), strict=True))
 

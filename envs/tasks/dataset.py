@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from rllib_arpo.envs.data_files import check_unicode
 from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.question import MATH, QA, Question
+from rllib_arpo.envs.support.data_files import check_unicode
 from rllib_arpo.envs.tasks.rows import RowSource, all_rows, open_file, open_hub
 from rllib_arpo.envs.tasks.shots import MAX_SHOTS, SHOTS
 from rllib_arpo.envs.tasks.specs import SPECS, DatasetSpec
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The rows of one of a source's blocks that are asked: numbers within the block, in order."""
+    """The rows of one block of a source that are asked: numbers within the block, in order."""
 
     source: RowSource
     index: int
@@ -37,19 +37,19 @@ class DatasetTask(Task):
     """The questions of a data set, read block by block, on demand.
 
     Training order: the blocks in an order that is drawn per epoch, and in each block its rows in an order that is drawn
-    per epoch. Any question number is found without reading what precedes it.
+    per epoch. The task finds any question number without reading the preceding rows.
 
-    `split` chooses the order, and on the hub the split. With a `path` both splits ask the same rows, unless
+    `split` selects the order, and on the hub the split. With a `path` both splits ask the same rows, unless
     `train_fraction` divides them.
 
     Attributes:
         task: a name in `SPECS`.
         path: a .parquet, .json or .jsonl file, or a list of them.
         hub_id: a Hugging Face data set, or a folder that `datasets` loads; without it and a path: the one in `SPECS`.
-        hub_config, hub_split: its configuration and split, where they differ from the table's.
-        limit: ask the first so many rows only.
-        subset: (begin, end), or a list of them: ask only these rows. Rows that have to be skipped are not counted.
-        train_fraction: so much of the rows is asked in training, the rest in the test; drawn once, whatever the seed.
+        hub_config, hub_split: its configuration and split, if they differ from the table's.
+        limit: ask only this many rows, from the first on.
+        subset: (begin, end), or a list of them: ask only these rows. Rows that must be skipped are not counted.
+        train_fraction: the share of the rows that training asks; the test asks the rest. Drawn once, whatever the seed.
         few_shot: worked examples before the question: 0, 1 or 2.
         keep_system_prompt: use the row's own system message; by default it is the protocol's instruction.
     """
@@ -186,7 +186,7 @@ def read_row(spec: DatasetSpec, row: Mapping[str, Any]) -> tuple[list[tuple[str,
     """(messages, right answers, ability) of a decoded row.
 
     Raises:
-        ValueError: what the row lacks, or that it is not valid Unicode.
+        ValueError: the row lacks something, or is not valid Unicode.
     """
     column = _present(spec.question, row)
     messages = _read(spec.read_question, column, row[column])
@@ -230,7 +230,7 @@ def _checked(source: RowSource, spec: DatasetSpec) -> RowSource:
 
 @functools.lru_cache(maxsize=16)
 def _askable(source: RowSource, skip: tuple[tuple[str, str], ...]) -> np.ndarray:
-    """Which rows can be asked, [n] bool. Says how many cannot, and why.
+    """Which rows can be asked, [n] bool. Logs how many cannot, and why.
 
     Args:
         skip: the items of `DatasetSpec.skip`.
@@ -239,7 +239,7 @@ def _askable(source: RowSource, skip: tuple[tuple[str, str], ...]) -> np.ndarray
     columns = tuple(name for name in reasons if source.columns is None or name in source.columns)
     if not columns:
         return np.ones(num_rows, bool)
-    rows = all_rows(source, columns)
+    rows = (row for _, row in all_rows(source, columns))
     has = np.array([[bool(row.get(name)) for name in columns] for row in rows], bool).reshape(num_rows, len(columns))
     for name, count in zip(columns, has.sum(0), strict=True):
         if count:

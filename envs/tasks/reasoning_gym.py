@@ -17,23 +17,23 @@ import numpy as np
 from rllib_arpo.envs.question import Comparison, Question
 from rllib_arpo.envs.sandbox import bubblewrap
 from rllib_arpo.envs.sandbox.fork_server import CallStatus, shared_server
+from rllib_arpo.envs.support.validation import check_known
 from rllib_arpo.envs.tasks.task import TEST, TRAIN, Task, check_split, epoch_and_position, permutation
-from rllib_arpo.envs.validation import check_known
 
 REASONING_GYM = "reasoning_gym"
-#: Seconds and megabytes for scoring one answer; one that needs more is wrong.
+#: Seconds and megabytes for scoring one answer; an answer that needs more counts as wrong.
 SCORE_TIMEOUT_S = 5.0
 SCORE_MEMORY_MB = 1024
-#: Generators that go through Python sets of texts: what they ask depends on the process's hash seed.
+#: Generators that iterate over Python sets of strings: their questions depend on the process's hash seed.
 UNSTABLE = ("isomorphic_strings", "knight_swap", "polynomial_multiplication", "ransom_note", "word_ladder")
 
-#: Matplotlib, which a generator imports, insists on a folder that it can write to; the fence has none before a call.
+#: Matplotlib, which a generator imports, needs a writable folder; the fence has none before a call.
 _SETUP = """
 from unittest import mock
 with mock.patch("tempfile.mkdtemp", lambda *args, **kwargs: "/tmp"):
     import reasoning_gym, sympy
 """
-#: No answer is run as a program in the process that scores it; the fence is for what a formula may still take.
+#: The scoring process never runs an answer as a program; the fence limits the resources that a formula may need.
 _GUARD = Path(__file__).with_name("answer_guard.py")
 _SCORE = """
 import base64, pickle
@@ -48,18 +48,18 @@ print(repr(float(dataset.score_answer(answer, entry))))
 class ReasoningGymTask(Task):
     """The questions of one generator.
 
-    The two splits are generated from different seeds. Where a generator knows few different questions, the same one may
+    The two splits are generated from different seeds. If a generator has few different questions, the same one may
     occur in both.
 
     Attributes:
         dataset: the generator's name in reasoning-gym ("chain_sum", "countdown", "sudoku", ...).
         config: the generator's own options (`min_digits`, ...).
-        size: how many training questions there are; they are shuffled anew every epoch.
-        test_size: how many test questions.
+        size: the number of training questions; they are shuffled anew every epoch.
+        test_size: the number of test questions.
         seed: of the questions and of the shuffling.
-        partial_credit: take the scorer's number as the accuracy. Many scorers give something for a wrong answer of the
-            right form, and the hierarchical reward adds its bonus to whatever is above 0; so by default only an answer
-            with the full score is right, and any other one is wrong.
+        partial_credit: take the scorer's number as the accuracy. Many scorers give part of the score for a wrong answer
+            of the right form, and the hierarchical reward adds its bonus to any accuracy above 0; so by default an
+            answer is right only with the full score.
     """
 
     tools: ClassVar[tuple[str, ...]] = ("python",)
@@ -84,13 +84,13 @@ class ReasoningGymTask(Task):
         check_known(self.config, options, f"option of reasoning-gym's {self.dataset!r}")
         if self.dataset in UNSTABLE and os.environ.get("PYTHONHASHSEED", "random") == "random":
             raise ValueError(
-                f"reasoning-gym's {self.dataset!r} asks other questions in every process: set PYTHONHASHSEED for all of"
-                " them, or take another generator."
+                f"reasoning-gym's {self.dataset!r} asks different questions in every process: set PYTHONHASHSEED for"
+                " all of them, or take another generator."
             )
         try:
             bubblewrap.check_available()
         except bubblewrap.SandboxError as error:
-            raise ValueError(f"task 'reasoning_gym' scores in a sandbox, and has no unsafe mode. {error}") from error
+            raise ValueError(f"task 'reasoning_gym' scores in a sandbox and has no unsafe mode. {error}") from error
         _ = self._generator
 
     @property
@@ -110,7 +110,7 @@ class ReasoningGymTask(Task):
         return {REASONING_GYM: self.accuracy}
 
     async def accuracy(self, answer: str, question: Question) -> float:
-        """What the generator's scorer says, in [0, 1]; 0 where it fails, takes too long or says anything else.
+        """The score of the generator's scorer, in [0, 1]; 0 if it fails, takes too long or returns anything else.
 
         It runs in the sandbox of the python tool, where `answer_guard` keeps answers from being evaluated as Python.
 
@@ -127,7 +127,7 @@ class ReasoningGymTask(Task):
     def _generator(self):
         import reasoning_gym
 
-        # The generators take neighbouring seeds for neighbouring questions: splits and seeds are kept far apart.
+        # The generators take neighbouring seeds for neighbouring questions, so splits and seeds must be far apart.
         begin = int(np.random.default_rng((self.seed, int(self.split == TEST))).integers(1 << 31))
         try:
             return reasoning_gym.create_dataset(self.dataset, seed=begin, size=self.num_questions, **self.config)
@@ -136,7 +136,7 @@ class ReasoningGymTask(Task):
 
 
 def read_score(output: str) -> float:
-    """The number in the last line, where a scorer may have printed before it; 0 if there is none in [0, 1]."""
+    """The number in the last line, since a scorer may print lines before it; 0 if there is none in [0, 1]."""
     try:
         score = float(output.strip().rpartition("\n")[2])
     except ValueError:
@@ -146,7 +146,7 @@ def read_score(output: str) -> float:
 
 @functools.cache
 def _setup() -> str:
-    """What the scoring server runs once."""
+    """The code that the scoring server runs once."""
     return f"{_SETUP}{_GUARD.read_text(encoding='utf-8')}guard()\n"
 
 

@@ -1,7 +1,7 @@
 """Rows of data files and of Hugging Face data sets, read block by block, on demand.
 
-A block is what is decoded at once: a row group of a parquet file, some thousand lines of JSON lines, a whole JSON file,
-a whole (memory-mapped) data set. A process keeps a few of them.
+A block is the unit of decoding: a row group of a parquet file, some thousand lines of JSON lines, a whole JSON file, a
+whole (memory-mapped) data set. A process keeps a few blocks.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rllib_arpo.envs.data_files import opened, opened_parquet, parse_json, read_json, table_rows
 from rllib_arpo.envs.errors import DataError
-from rllib_arpo.envs.fingerprint import fingerprint
-from rllib_arpo.envs.texts import first_line
+from rllib_arpo.envs.support.data_files import opened, opened_parquet, parse_json, read_json, table_rows
+from rllib_arpo.envs.support.fingerprint import fingerprint
+from rllib_arpo.envs.support.texts import first_line
 
 #: Blocks that a process keeps decoded.
 CACHED_BLOCKS = 4
@@ -34,10 +34,10 @@ class RowSource(ABC):
     """Rows in blocks. Equal sources have the same rows.
 
     Attributes:
-        name: the file's path, or what the data set is called; begins error messages.
+        name: the file's path, or the data set's name; error messages begin with it.
         version: of the content.
         sizes: number of rows of every block.
-        columns: what the rows have; None if every row has keys of its own.
+        columns: the columns of all rows; None if every row has keys of its own.
     """
 
     name: str
@@ -47,7 +47,7 @@ class RowSource(ABC):
 
     @abstractmethod
     def load(self, block: int, columns: tuple[str, ...]) -> Any:
-        """The block, decoded as far as is sensible for all of its rows at once."""
+        """The block, decoded as far as this makes sense for all of its rows at once."""
 
     @abstractmethod
     def pick(self, loaded: Any, block: int, index: int) -> tuple[int, Row]:
@@ -65,7 +65,7 @@ class RowSource(ABC):
         """(number in the file or data set, row).
 
         Args:
-            columns: all that the caller needs; missing ones are left out.
+            columns: all columns that the caller needs; missing ones are left out.
 
         Raises:
             DataError: the block or the row is not readable.
@@ -104,7 +104,7 @@ class ParquetRows(RowSource):
 
 @dataclass(frozen=True)
 class JsonLinesRows(RowSource):
-    """A file with one JSON object a line; blank lines are passed over. A row's number is that of its line, from 0.
+    """A file with one JSON object a line; blank lines are skipped. A row's number is that of its line, from 0.
 
     Attributes:
         starts: (position in bytes, line number) where each block starts.
@@ -161,7 +161,7 @@ def open_file(path: str) -> RowSource:
     """
     file = Path(path)
     if file.suffix not in _OPEN:
-        raise DataError(f"{path}: questions are read from {', '.join(_OPEN)} files.")
+        raise DataError(f"{path}: rows are read from {', '.join(_OPEN)} files.")
     if not file.is_file():
         raise DataError(f"{path}: no such file.")
     stat = file.stat()
@@ -195,7 +195,7 @@ def _open_json_lines(path: str, version: Any) -> RowSource:
 
 
 def _open_json(path: str, version: Any) -> RowSource:
-    """A list; but many files called .json hold JSON lines."""
+    """Reads a list, or JSON lines, which many files called .json contain."""
     with opened(path) as file:
         first = next((line for line in file if line.strip()), b"")
     if first.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"{") and _is_json(first):
@@ -235,11 +235,11 @@ def open_hub(hub_id: str, config: str | None, split: str) -> RowSource:
     return HubRows(name, dataset._fingerprint, (len(dataset),), tuple(dataset.column_names), dataset)
 
 
-def all_rows(source: RowSource, columns: tuple[str, ...]) -> Iterator[Row]:
-    """Every row, with these columns of it."""
+def all_rows(source: RowSource, columns: tuple[str, ...]) -> Iterator[tuple[int, Row]]:
+    """(number in the file or data set, row) of every row, with these columns of it."""
     for block, size in enumerate(source.sizes):
         for index in range(size):
-            yield source.row(block, index, columns)[1]
+            yield source.row(block, index, columns)
 
 
 def _read_list(path: str) -> list:

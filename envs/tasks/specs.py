@@ -1,4 +1,4 @@
-"""Where each data set keeps what: the one table of columns."""
+"""The table of data sets and their columns."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Hub:
 
 
 def plain(value: Any) -> Messages:
-    """A question that is a text."""
+    """A question that is a string."""
     if not isinstance(value, str) or not value.strip():
         raise ValueError("has no text")
     return [("user", value)]
@@ -37,7 +37,7 @@ def chat_messages(value: Any) -> Messages:
         raise ValueError("is not a list of {role, content}")
     messages = [(message.get("role"), message.get("content")) for message in value]
     if not all(isinstance(text, str) for message in messages for text in message):
-        raise ValueError("has a message whose role or content is no text")
+        raise ValueError("has a message whose role or content is not a string")
     if not any(role == "user" and content.strip() for role, content in messages):
         raise ValueError("has no user message with text")
     return messages
@@ -68,15 +68,15 @@ class DatasetSpec:
     """One data set.
 
     Attributes:
-        question: columns that may hold the question; the first one that a row has is read.
+        question: columns that may hold the question; the task reads the first one that a row has.
         answers: column -> reader, likewise.
         aliases: columns with further right answers.
         read_question: column's value -> messages.
-        ability: how answers are compared; None: the row's column `ability` says it.
+        ability: how answers are compared; None: the row's column `ability` states it.
         row_id: the column with the row's own name.
-        tools: what the model has by default.
-        hub: where it is on the hub.
-        skip: column -> what a row has whose column is not empty, and which therefore cannot be asked.
+        tools: the model's tools by default.
+        hub: its place on the hub.
+        skip: column -> the reason why a row with a value in this column cannot be asked.
         decode: row -> row, before anything is read.
     """
 
@@ -207,6 +207,9 @@ SPECS: dict[str, DatasetSpec] = {
         tools=_LOOK_UP,
         hub=Hub("xbench/DeepSearch", splits={TEST: "train"}),
         decode=decrypted,
+    ),
+    "qa": DatasetSpec(
+        answers={"answer": texts, "answers": texts}, aliases=("answers",), ability=QA, row_id="id", tools=_LOOK_UP
     ),
     "arpo_mix": _arpo("dongguanting/ARPO-RL-Reasoning-10K"),
     "arpo_deepsearch": _arpo("dongguanting/ARPO-RL-DeepSearch-1K"),

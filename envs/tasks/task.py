@@ -1,4 +1,4 @@
-"""What asks the questions: a deterministic map from numbers to questions."""
+"""A task: a deterministic map from numbers to questions."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ TRAIN, TEST = "train", "test"
 class Task(ABC):
     """A source of questions. A subclass is a frozen, keyword-only dataclass whose fields are keys of `env_config`.
 
-    Question number n is the same in every process and at any time: a run is sharded over env runners and resumed by
-    saying who asks which numbers.
+    Question number n is the same in every process and at any time: to shard a run over env runners, or to resume it,
+    the driver only says which env runner asks which numbers.
 
     Attributes:
         tools: names of the tools that the task's prompt speaks of.
@@ -33,26 +33,26 @@ class Task(ABC):
     @property
     @abstractmethod
     def num_questions(self) -> int | None:
-        """How many different questions there are; None when they are generated without end."""
+        """The number of different questions; None if they are generated without end."""
 
     @abstractmethod
     def question(self, number: int, tools: Sequence[str]) -> Question:
-        """Question number `number` (>= 0), for a model that has these tools (none: it can only answer).
+        """Question number `number` (>= 0), for a model with these tools (without tools it can only answer).
 
         Raises:
             DataError: the question's data is missing or wrong.
         """
 
     def tool_defaults(self) -> Mapping[str, Mapping[str, Any]]:
-        """Tool name -> configuration that the task brings along (documents to search, ...)."""
+        """Tool name -> configuration that the task provides (documents to search, ...)."""
         return {}
 
     def inputs(self) -> Mapping[str, str]:
-        """Name -> a mark of the content of everything that the questions are read from."""
+        """Name -> a mark of the content, for every source of the questions."""
         return {}
 
     def comparisons(self) -> Mapping[str, Comparison]:
-        """Ability -> how answers are compared, for abilities of which only this task knows."""
+        """Ability -> how answers are compared, for abilities that only this task has."""
         return {}
 
 
@@ -70,7 +70,7 @@ def epoch_and_position(number: int, num_questions: int) -> tuple[int, int]:
 
 @functools.lru_cache(maxsize=8)
 def permutation(seed: int, epoch: int, size: int, stream: int = 0) -> np.ndarray:
-    """A permutation of range(size), [size] int64, that depends on nothing but the arguments."""
+    """A permutation of range(size), [size] int64, that depends only on the arguments."""
     order = np.random.default_rng((seed, epoch, stream)).permutation(size)
     order.flags.writeable = False
     return order

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
-from rllib_arpo.envs.cache import ResultCache
-from rllib_arpo.envs.chat_client import ChatClient, read_chat_client
 from rllib_arpo.envs.errors import ToolError
+from rllib_arpo.envs.support.cache import ResultCache
+from rllib_arpo.envs.support.chat_client import ChatClient, read_chat_client
 from rllib_arpo.envs.tools.tool import Tool, ToolResult
 from rllib_arpo.envs.web.addresses import AddressRule, system_resolve
 from rllib_arpo.envs.web.fetch import Fetcher
@@ -28,27 +28,27 @@ USER_AGENT = "Mozilla/5.0 (compatible; rllib-arpo/0.1)"
 class BrowseTool(Tool):
     """Fetches a page over http or https and shows its title and main text.
 
-    The argument is the URL; a question about the page may follow it, on the same line or on further ones. Or it is a
-    JSON object of the parameters.
+    The argument is the URL; a question about the page may follow it, on the same line or on further ones. It may also
+    be a JSON object of the parameters.
 
-    Private addresses are refused: what is checked is the address that is connected to, after every redirect and for
-    every request of a rendered page. In a rendered page WebSockets, WebRTC, service workers, images, style sheets and
-    fonts are never loaded.
+    The tool refuses private addresses: it checks the address of each connection, after every redirect and for every
+    request of a rendered page. A rendered page never loads WebSockets, WebRTC, service workers, images, style sheets or
+    fonts.
 
     Attributes:
         render: let Chromium run the page's scripts first.
-        render_wait_s: seconds that they may go on building the page, until it is read as it stands.
-        chromium_sandbox: Chromium's own sandbox; None: on, unless the user is root, for whom it does not work.
+        render_wait_s: seconds for which scripts may go on building the page before it is read as it is.
+        chromium_sandbox: Chromium's own sandbox; None: on, unless the user is root, for whom it cannot work.
         links: keep the addresses of links in the text.
         allow_private: True: any address may be opened; or a list of hosts and networks ("wiki.internal",
             "10.1.0.0/16") that may be opened beside the public ones.
         ports: the ports that may be connected to; None: all.
         max_page_bytes: of a response, on the wire and decompressed.
         max_redirects: of one request.
-        robots: refuse what the site's robots.txt forbids.
-        user_agent: as which the tool presents itself.
-        summary_model: fields of a `ChatClient`: its model reads the page and says what helps with the question. Unless
-            they say otherwise it is asked once, for as long as the tool may take: the tool itself repeats.
+        robots: refuse pages that the site's robots.txt forbids.
+        user_agent: the name under which the tool presents itself.
+        summary_model: fields of a `ChatClient`: its model reads the page and says what helps with the question. By
+            default the tool asks it once, with its own time limit, since the tool itself repeats calls.
         cache_path: a sqlite file that keeps the text of pages by their URL; None: no cache.
         resolver: (host, port) -> its addresses; None: the operating system's.
     """
@@ -100,7 +100,7 @@ class BrowseTool(Tool):
         super().text_argument(arguments)
         wrong = next((name for name, value in arguments.items() if not isinstance(value, str)), None)
         if wrong is not None:
-            raise ToolError(f"{self.name}: {wrong!r} must be a text.")
+            raise ToolError(f"{self.name}: {wrong!r} must be a string.")
         return "\n".join((arguments["url"].strip(), arguments.get("query", "")))
 
     async def __call__(self, argument: str, state: Any) -> ToolResult:
@@ -122,10 +122,10 @@ class BrowseTool(Tool):
         return url, "".join(question).strip()
 
     async def _page(self, url: str) -> Page:
-        """The page, from the cache where it is known."""
+        """The page, from the cache if the cache has it."""
         if self._cache is None:
             return await self._open(url)
-        # Pages of private addresses are kept for those who may open them.
+        # Pages of private addresses have their own keys, for tools that may open such addresses.
         key = json.dumps(["browse", url, self.render, self.links, self.allow_private], default=list)
         known = await asyncio.to_thread(self._cache.get, key)
         if known is not None:

@@ -13,12 +13,12 @@ from typing import Any, ClassVar
 
 from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.errors import BrokenToolError, ToolError
-from rllib_arpo.envs.markup import RESERVED_NAMES
+from rllib_arpo.envs.support.markup import RESERVED_NAMES
+from rllib_arpo.envs.support.validation import check_known
 from rllib_arpo.envs.tools.mcp_session import McpServer, McpSession, session_of
 from rllib_arpo.envs.tools.tool import Tool, ToolResult, ToolSet
-from rllib_arpo.envs.validation import check_known
 
-#: What can stand between "<" and ">" as a tag.
+#: Names that can stand between "<" and ">" as a tag.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
@@ -29,8 +29,8 @@ class McpTool(Tool):
     The argument is a JSON object of the parameters; a tool with a single parameter, a text, takes the bare text too.
 
     Attributes:
-        session: with the server.
-        server_name: the tool's name there.
+        session: the session with the server.
+        server_name: the tool's name on the server.
         input_schema: JSON schema of the arguments, as the server has it.
     """
 
@@ -103,7 +103,7 @@ class McpTool(Tool):
 
     @functools.cached_property
     def _only_text(self) -> str | None:
-        """The tool's parameter where it has a single one that can be a text."""
+        """The tool's parameter if it has a single one that can be a string."""
         if len(self.parameters) != 1:
             return None
         ((name, schema),) = self.parameters.items()
@@ -113,15 +113,15 @@ class McpTool(Tool):
 
 @dataclass(frozen=True, kw_only=True)
 class McpTools(ToolSet):
-    """The tools of MCP servers, each under its own name, or as <server>_<tool> where that name is taken.
+    """The tools of MCP servers, each under its own name, or as <server>_<tool> if that name is taken.
 
-    Every process that reads the configuration has a session with each server, and a server of its own where it is
-    started by a command: only the servers know their tools.
+    Every process that reads the configuration has a session with each server, and its own server if a command starts
+    it, since only the servers know their tools.
 
     Attributes:
         servers: server name -> the fields of an `McpServer`.
         timeout_s, max_result_tokens, max_concurrency: of every tool.
-        start_timeout_s: in which a server must answer for the first time.
+        start_timeout_s: seconds within which a server must answer for the first time.
     """
 
     name: ClassVar[str] = "mcp"
@@ -191,7 +191,7 @@ class McpTools(ToolSet):
 
 
 def shown(result: Any) -> str:
-    """An MCP result (`mcp.types.CallToolResult`) as a text; what is no text is named."""
+    """An MCP result (`mcp.types.CallToolResult`) as a text, which names the parts that are not text."""
     blocks = [_BLOCKS[block.type](block) for block in result.content]
     if not blocks and result.structured_content is not None:
         return json.dumps(result.structured_content, ensure_ascii=False)
@@ -209,7 +209,7 @@ _BLOCKS = {
 
 
 def _taken_names() -> frozenset[str]:
-    # Here, because the registry needs this file.
+    # Imported here, because the registry needs this file.
     from rllib_arpo.envs.tools import TOOLS
 
     return RESERVED_NAMES.union(TOOLS)

@@ -15,17 +15,17 @@ from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 from rllib_arpo.envs.errors import BrokenToolError, ToolError
-from rllib_arpo.envs.loop_thread import LoopThread, loop_thread
-from rllib_arpo.envs.texts import first_line
+from rllib_arpo.envs.support.loop_thread import LoopThread, loop_thread
+from rllib_arpo.envs.support.texts import first_line
 
-#: Seconds in which a server that let a call time out must answer, or it counts as dead.
+#: Seconds within which a server that let a call time out must answer; otherwise it counts as dead.
 ALIVE_TIMEOUT_S = 5.0
 _CLOSE_TIMEOUT_S = 8.0
 _MAX_TOOL_PAGES = 100
 
 
-#: The SDK's RuntimeErrors for a result that does not fit its tool's output schema. Those of other messages are bugs,
-#: unless they are of a class of its own (too many questions of the server's before its answer).
+#: Messages of the SDK's RuntimeErrors for a result that does not fit its tool's output schema. RuntimeErrors with other
+#: messages are bugs, unless they belong to a subclass (the server asked too many questions before its answer).
 _UNFIT = re.compile(r"has an output schema but did not|^Invalid schema for tool|^Invalid structured content")
 
 _logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class McpServer:
     Attributes:
         command, args, cwd: start the server as a child process.
         env: variables for it, beside PATH, HOME and the like.
-        pass_env: names of this process's variables that it gets too (keys of services).
+        pass_env: names of this process's variables that it also gets (keys of services).
         url: of a server that runs already.
         header_variables: HTTP header -> name of the variable of this process that holds its value.
         tools: names of the tools to offer; None: all.
@@ -70,11 +70,11 @@ class McpServer:
 class McpSession:
     """The session of one server; a lost one is opened again at the next use. Called from any event loop.
 
-    The client belongs to one task of one loop, which is that of the thread "mcp".
+    The client belongs to one task of one loop, that of the thread "mcp".
 
-    A server that let a call time out may hang, or be busy with that call, and then the calls beside it wait only. Any
-    answer shows that it is alive; once all calls that were in flight have ended without one, it is asked, and replaced
-    if it keeps silent.
+    A server that let a call time out may hang, or it may be busy with that call, so that other calls only wait. Any
+    answer shows that it is alive. If all calls that were in flight have ended without an answer, the session asks the
+    server, and replaces it if it does not answer.
     """
 
     def __init__(self, thread: LoopThread, server: McpServer, start_timeout_s: float):
@@ -83,7 +83,7 @@ class McpSession:
         self._client: Any = None
         self._owner: asyncio.Task | None = None
         self._doubtful = False
-        #: The calls in flight, and those of them that were when the doubt arose.
+        #: The calls in flight, and those of them that were in flight when the doubt arose.
         self._in_flight: set[object] = set()
         self._witnesses: set[object] = set()
         #: The last client that was closed because its server kept silent: its calls did not kill the server.
@@ -98,21 +98,21 @@ class McpSession:
         try:
             return self._thread.run_blocking(self._list_tools(), 2 * self._start_timeout_s + _CLOSE_TIMEOUT_S)
         except TimeoutError as error:
-            raise BrokenToolError("The MCP server does not tell its tools in time.") from error
+            raise BrokenToolError("The MCP server did not list its tools in time.") from error
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> Any:
         """The result of one call (`mcp.types.CallToolResult`); repeated once if the server dies of the first.
 
         Raises:
             ToolError: the server refuses the call.
-            BrokenToolError: the server has died and does not come back, or dies of the call again.
+            BrokenToolError: the server has died and does not come back, or dies again of this call.
         """
         call = object()
         try:
             return await self._thread.run(self._call(call, tool, dict(arguments)))
         except asyncio.CancelledError:
-            # A time limit, or the trajectory's end. Here, for the next call must know of it, and may come before the
-            # thread has ended this one.
+            # A time limit, or the trajectory's end. It is noted here, since the next call must know of it and may
+            # arrive before the thread has ended this one.
             self._in_flight.discard(call)
             if not self._doubtful:
                 self._doubtful, self._witnesses = True, set(self._in_flight)
@@ -144,7 +144,7 @@ class McpSession:
                 page = await _asked(client.list_tools(cursor=cursor))
             except (SessionLost, ToolError) as error:
                 await self._forget(client)
-                raise BrokenToolError(f"The MCP server does not tell its tools ({error}).") from error
+                raise BrokenToolError(f"The MCP server did not list its tools ({error}).") from error
             tools += page.tools
             cursor = page.next_cursor
             if not cursor:
@@ -152,10 +152,10 @@ class McpSession:
         return tools
 
     async def _opened(self) -> Any:
-        """The client of a session that is alive as far as one knows."""
+        """The client of a session that is alive as far as is known."""
         async with self._lock:
             if self._doubtful and not self._witnesses & self._in_flight:
-                # It may be answering another call while it is asked.
+                # The server may answer another call while it is asked.
                 if self._client is not None and not await _is_alive(self._client) and self._doubtful:
                     self._given_up = self._client
                     await self.close()
@@ -219,7 +219,7 @@ async def _client_of(server: McpServer):
         if server.command is not None:
             env = {**server.env, **{name: os.environ[name] for name in server.pass_env}}
             parameters = StdioServerParameters(command=server.command, args=list(server.args), env=env, cwd=server.cwd)
-            # Not sys.stderr: that may be no file.
+            # Not sys.stderr, which may not be a file.
             transport = stdio_client(parameters, errlog=sys.__stderr__ or stack.enter_context(_no_file()))
         else:
             headers = {header: os.environ[name] for header, name in server.header_variables.items()}
@@ -248,7 +248,7 @@ async def _asked(request: Any) -> Any:
     try:
         return await request
     except MCPError as error:
-        # A streamable HTTP server that was started again does not know the session.
+        # A streamable HTTP server that was restarted does not know the session.
         if error.code == CONNECTION_CLOSED or error.message == "Session terminated":
             raise SessionLost(error.message) from error
         raise ToolError(f"The MCP server answered with an error: {error.message}") from error

@@ -13,12 +13,12 @@ from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.sandbox.backend import Backend, Limits
 from rllib_arpo.envs.sandbox.backends import BACKENDS
 from rllib_arpo.envs.sandbox.fork_server import CallStatus, WorkerReply
+from rllib_arpo.envs.support.validation import check_known
 from rllib_arpo.envs.tools.tool import Tool, ToolResult
-from rllib_arpo.envs.validation import check_known
 
 _FENCE = re.compile(r"```(?:python|py)?\s*\n(.*?)\n?\s*```", re.DOTALL)
 _LOST = "The session was lost: an earlier call of it could not be repeated. The next call starts anew."
-#: Seconds of waiting for a place, for a restart and for a lost connection that are no fault of the call's.
+#: Seconds of waiting for a place, for a restart and for a lost connection, which do not count towards the call's limit.
 _SLACK_S = 300.0
 
 
@@ -28,15 +28,15 @@ class PythonTool(Tool):
 
     A call has no network, no other process, no shell and no standard input; it sees the interpreter and the installed
     packages, and writes to a folder of its own. Random numbers of `random` and of `numpy.random`'s functions start from
-    the same seed in every call. Whatever a call leaves is gone after it.
+    the same seed in every call. Nothing that a call leaves behind survives it.
 
     Attributes:
         time_limit_s: wall seconds of a call.
-        memory_mb: address space of a call beyond what the preloaded modules take.
+        memory_mb: address space of a call beyond that of the preloaded modules.
         disk_mb: all files of a call together (they lie in memory).
-        session: whether variables live on to the next call of the same trajectory. They are made again: each call first
-            repeats the code of the earlier calls that succeeded, so what depends on the time or the operating system's
-            randomness may change.
+        session: whether variables survive until the next call of the same trajectory. Each call makes them again: it
+            first repeats the code of the earlier calls that succeeded, so values that depend on the time or on the
+            operating system's randomness may change.
         backend: "local", "sandbox_fusion" or "e2b".
         backend_options: fields of the remote back-end's class, such as {"url": ...}.
         preload, interpreters, unsafe: of the local back-end, see `LocalBackend`.
@@ -78,7 +78,7 @@ class PythonTool(Tool):
 
     @property
     def timeout_s(self) -> float:
-        """Beyond the limits that the back-end keeps itself."""
+        """Seconds beyond the limits that the back-end itself enforces."""
         return 2 * self.time_limit_s + _SLACK_S
 
     def prepare(self) -> None:
@@ -129,7 +129,7 @@ class PythonTool(Tool):
 
 
 def program(argument: str) -> str:
-    """The code in a call's argument: a Markdown fence around it and common indentation are taken off."""
+    """The code in a call's argument, without a Markdown fence around it and without common indentation."""
     fenced = _FENCE.fullmatch(argument.strip())
     return textwrap.dedent(fenced[1] if fenced else argument).strip()
 

@@ -1,4 +1,4 @@
-"""The interface of a tool: text in, text and a status out; failures are observations, bugs propagate."""
+"""The interface of a tool: text in, text and a status out. Failures are observations; bugs propagate."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 
 from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.errors import ToolError, TransientToolError
-from rllib_arpo.envs.per_loop import PerLoop
-from rllib_arpo.envs.texts import valid_unicode
+from rllib_arpo.envs.support.per_loop import PerLoop
+from rllib_arpo.envs.support.texts import valid_unicode
 
 #: Seconds before the first repetition of a failed call, and the longest wait (doubled every time, drawn at random).
 RETRY_WAIT_S, MAX_RETRY_WAIT_S = 0.5, 10.0
@@ -25,7 +25,7 @@ _MAX_CHARS_PER_TOKEN = 20
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What the model reads (`text`, without tags) and what became of the call."""
+    """The text that the model reads (without tags) and the outcome of the call."""
 
     text: str
     status: ToolStatus = ToolStatus.OK
@@ -39,16 +39,16 @@ class Tool(ABC):
     A tool without such a state sets `stateless`.
 
     Attributes:
-        name: what the model calls it by.
-        description: one sentence for the model: what the tool does.
+        name: the name by which the model calls it.
+        description: one sentence that tells the model what the tool does.
         parameters: name -> JSON schema of each argument; for native function calling.
         required: the names of the parameters that every call must give; None: all of them.
-        stateless: whether there is nothing to copy on a fork.
+        stateless: whether a fork has nothing to copy.
         timeout_s: seconds after which a call, repetitions included, is given up with `ToolStatus.TIMEOUT`.
         max_result_tokens: longer results are cut in the middle.
-        max_concurrency: how many calls run at once in this process, all tools of this name taken together; more wait
-            (not on their time limit). None: any number.
-        max_attempts: how often a call is tried that fails with a `TransientToolError`.
+        max_concurrency: how many calls run at once in this process, over all tools of this name; further calls wait,
+            which does not count towards their time limit. None: any number.
+        max_attempts: how often a call is tried if it fails with a `TransientToolError`.
     """
 
     name: ClassVar[str]
@@ -66,11 +66,11 @@ class Tool(ABC):
         return {self.name: self}
 
     def prepare(self) -> None:
-        """Does what is slow at the first call (starting a process, building an index); blocks. Optional."""
+        """Does the slow work of the first call in advance (starting a process, building an index); blocks. Optional."""
         return None
 
     def inputs(self) -> Mapping[str, str]:
-        """Path -> a mark of the content of every file that results are read from and that no call writes."""
+        """Path -> a mark of the content, for every file from which results are read and that no call writes."""
         return {}
 
     def new_state(self) -> Any:
@@ -87,10 +87,10 @@ class Tool(ABC):
         return {"type": "object", "properties": dict(self.parameters), "required": list(required)}
 
     def text_argument(self, arguments: Mapping[str, Any]) -> str:
-        """The argument of `__call__` for a native function call: the only parameter's text, else all of them as JSON.
+        """The argument of `__call__` for a native function call: the only parameter's text, or all parameters as JSON.
 
         Raises:
-            ToolError: a parameter is missing or unknown, or the only one is not a text.
+            ToolError: a parameter is missing or unknown, or the only one is not a string.
         """
         if not set(self.schema()["required"]) <= set(arguments) <= set(self.parameters):
             raise ToolError(f"{self.name} takes {_listed(self.parameters)}, not {_listed(arguments)}.")
@@ -99,7 +99,7 @@ class Tool(ABC):
         (name,) = self.parameters
         value = arguments.get(name, "")
         if not isinstance(value, str):
-            raise ToolError(f"{self.name}: {name!r} must be a text.")
+            raise ToolError(f"{self.name}: {name!r} must be a string.")
         return value
 
     @abstractmethod
@@ -107,7 +107,7 @@ class Tool(ABC):
         """Runs one call; may change `state`.
 
         Raises:
-            ToolError: the argument is at fault; `TransientToolError` where a repetition may help.
+            ToolError: the argument is at fault; `TransientToolError` if a repetition may help.
             BrokenToolError: the tool cannot be used any more.
         """
 
@@ -123,15 +123,15 @@ class ToolSet(ABC):
 
     @abstractmethod
     def expand(self) -> dict[str, Tool]:
-        """Name -> the tools. May start what tells their names.
+        """Name -> the tools. May start servers to get their names.
 
         Raises:
-            ValueError: they cannot be told, or are no fit names.
+            ValueError: the names cannot be found out, or do not suit.
         """
 
 
 async def run_tool(tool: Tool, argument: str, state: Any) -> ToolResult:
-    """Runs one call under the tool's limits of time and concurrency, and repeats it where that can help.
+    """Runs one call under the tool's limits of time and concurrency, and repeats it if that can help.
 
     The result's text is valid Unicode, whatever the tool's service sent.
     """
@@ -158,7 +158,7 @@ async def _with_attempts(tool: Tool, argument: str, state: Any) -> ToolResult:
 
 
 def _place(tool: Tool) -> AbstractAsyncContextManager:
-    """What a call holds while it runs: one of the tool's `max_concurrency` places."""
+    """Holds one of the tool's `max_concurrency` places while a call runs."""
     if tool.max_concurrency is None:
         return nullcontext()
     return _PLACES.get().setdefault((tool.name, tool.max_concurrency), asyncio.Semaphore(tool.max_concurrency))
@@ -169,7 +169,7 @@ _PLACES: PerLoop[dict[tuple[str, int], asyncio.Semaphore]] = PerLoop(dict)
 
 
 def cut(tokenizer, text: str, max_tokens: int) -> str:
-    """`text`, with the middle left out when it is longer than `max_tokens` tokens (the note about it not counted)."""
+    """`text`, without its middle if it is longer than `max_tokens` tokens (not counting the note about this)."""
     max_chars = _MAX_CHARS_PER_TOKEN * max_tokens
     head, tail = text, ""
     if len(text) > 2 * max_chars:

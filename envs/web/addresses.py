@@ -18,11 +18,11 @@ from rllib_arpo.envs.errors import ToolError, TransientToolError
 
 Address = IPv4Address | IPv6Address
 
+#: (host name, port) -> its addresses; raises `socket.gaierror`. It also resolves literal addresses in any spelling.
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
-"""(host name, port) -> its addresses; raises `socket.gaierror`. Literal addresses, however spelt, go through it too."""
 
-#: Networks that no public server has, after the special-purpose registries of IANA (RFC 6890 and its successors), and
-#: the metadata address that one cloud (Azure) has in its public space.
+#: Networks without public servers, by the special-purpose registries of IANA (RFC 6890 and its successors), and the
+#: metadata address that one cloud (Azure) has in its public space.
 _REFUSED_IPV4 = tuple(
     map(
         IPv4Network,
@@ -33,8 +33,9 @@ _REFUSED_IPV4 = tuple(
         ),
     )
 )
-#: The only public space of IPv6, and what is not public in it: protocol assignments (Teredo among them), documentation,
-#: 6to4. Mapped, compatible, unique local, link-local, site-local and multicast addresses lie outside of it.
+#: The only public space of IPv6, and its parts that are not public: protocol assignments (Teredo among them),
+#: documentation, 6to4. Mapped, compatible, unique local, link-local, site-local and multicast addresses lie outside of
+#: it.
 _PUBLIC_IPV6 = IPv6Network("2000::/3")
 _REFUSED_IPV6 = tuple(map(IPv6Network, ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")))
 #: IPv4 addresses as an IPv6-only network writes them (RFC 6052); the rule holds for the address inside.
@@ -47,7 +48,8 @@ _MAX_URL_CHARS = 4096
 
 #: Seconds that the operating system may take to look a name up.
 LOOK_UP_TIMEOUT_S = 10.0
-#: Look-ups at a time. One that nobody waits for any more keeps its place until its name server is given up.
+#: Look-ups at a time. A look-up keeps its place until the operating system gives its name server up, even if no caller
+#: waits for it any more.
 _MAX_LOOK_UPS = 64
 _PLACE_WAIT_S = 0.01
 _places = threading.BoundedSemaphore(_MAX_LOOK_UPS)
@@ -55,7 +57,7 @@ _places = threading.BoundedSemaphore(_MAX_LOOK_UPS)
 
 async def system_resolve(host: str, port: int) -> list[str]:
     """The addresses that the operating system knows for `host`, in its order of preference."""
-    # Not in the event loop's own threads: names whose servers are silent would keep them from everything else.
+    # Not in the event loop's own threads: names with silent servers would block them for everything else.
     found: concurrent.futures.Future = concurrent.futures.Future()
     found.set_running_or_notify_cancel()
     try:
@@ -104,7 +106,7 @@ class AddressRule:
         """The URL, parsed.
 
         Raises:
-            ToolError: it is no absolute http or https URL, carries credentials, or names a port that is not allowed.
+            ToolError: it is not an absolute http or https URL, has credentials, or names a port that is not allowed.
         """
         if len(str(url)) > _MAX_URL_CHARS:
             raise ToolError(f"The URL is longer than {_MAX_URL_CHARS} characters.")
@@ -158,7 +160,7 @@ class AddressRule:
                 networks.append(ip_network(entry, strict=False))
             except ValueError as error:
                 if not _HOST.fullmatch(entry):
-                    raise ValueError(f"allow_private has {entry!r}, which is no host name and no network.") from error
+                    raise ValueError(f"allow_private: {entry!r} is neither a host name nor a network.") from error
                 hosts.add(entry.rstrip(".").lower())
         return hosts, networks
 

@@ -11,15 +11,15 @@ import httpx
 
 from rllib_arpo.envs.errors import ToolError, TransientToolError, is_transient
 from rllib_arpo.envs.web.addresses import AddressRule
-from rllib_arpo.envs.web.encodings import ACCEPTED_ENCODINGS, Decoder, too_large
+from rllib_arpo.envs.web.decoding import ACCEPTED_ENCODINGS, Decoder, too_large
 
 #: Seconds to connect, and between two pieces of a response. The whole fetch is bounded by the tool's `timeout_s`.
 CONNECT_TIMEOUT_S, READ_TIMEOUT_S = 10.0, 20.0
-#: So many addresses of one host are tried.
+#: The largest number of addresses of one host that are tried.
 _MAX_ADDRESSES = 3
 
+#: A check before every request, redirects included; it raises a `ToolError` to refuse the request.
 BeforeRequest = Callable[[httpx.URL], Awaitable[None]]
-"""Is asked before every request, redirects included; raises a `ToolError` to refuse it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Fetched:
         return next((value for key, value in self.headers if key == name), "")
 
     def raise_for_status(self) -> None:
-        """Raises a `ToolError` unless the status is 2xx; transient where it may be another one soon."""
+        """Raises a `ToolError` unless the status is 2xx; a transient one if the status may change soon."""
         if 200 <= self.status < 300:
             return
         kind = TransientToolError if is_transient(self.status) else ToolError
@@ -44,7 +44,7 @@ class Fetched:
 
 
 class Fetcher:
-    """An HTTP client for one page: keeps cookies between its requests, and no connection.
+    """An HTTP client for one page: keeps cookies between its requests, but no connections.
 
     It takes no proxy and no credentials from the process's environment.
     """
@@ -122,8 +122,8 @@ class GuardedTransport(httpx.AsyncBaseTransport):
     """Connects to addresses that the rule allows, and to no others.
 
     A host name is resolved once; the connection goes to the address that was checked. Host header, server name
-    indication and certificate check keep the name. Connections are not kept: over one that was checked for one name, a
-    request for another name at the same address could go.
+    indication and certificate check keep the name. It keeps no connections: a request for another name at the same
+    address could use a connection that was checked for the first name.
     """
 
     def __init__(self, rule: AddressRule):

@@ -6,15 +6,15 @@ import json
 from dataclasses import asdict, dataclass
 
 from rllib_arpo.envs.errors import ToolError
-from rllib_arpo.envs.texts import valid_unicode
-from rllib_arpo.envs.web.encodings import text_of
+from rllib_arpo.envs.support.texts import valid_unicode
+from rllib_arpo.envs.web.decoding import text_of
 from rllib_arpo.envs.web.fetch import Fetched
 from rllib_arpo.envs.web.readers import ask_reader
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What a reader sees of a page; `url` after redirects, `title` may be empty."""
+    """The readable part of a page; `url` after redirects, `title` may be empty."""
 
     url: str
     title: str
@@ -66,10 +66,10 @@ async def page_of(fetched: Fetched, links: bool = False) -> Page:
     html = is_html(fetched)
     text = valid_unicode(text_of(fetched.content, fetched.header("content-type")))
     if "\0" in text:
-        raise ToolError(f"{fetched.url}: the page is no text, whatever its type says.")
+        raise ToolError(f"{fetched.url}: the page is not text, whatever its type says.")
     return await page_of_html(text, fetched.url, links) if html else Page(fetched.url, "", text.strip())
 
 
 async def page_of_html(html: str, url: str, links: bool = False) -> Page:
-    """The title and the main text of an HTML document; all its text where no main text is found."""
+    """The title and the main text of an HTML document; all its text if no main text is found."""
     return Page(url, **await ask_reader("read_page", html=valid_unicode(html), url=url, links=links))

@@ -1,6 +1,6 @@
 """The program of a reader process: one JSON request a line in, one JSON reply a line out (for `readers`).
 
-It stands alone: it imports nothing of this package, which would be slow.
+It stands alone, since importing this package would be slow.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import json
 import resource
 import sys
 
-#: Longer documents go through the quick extraction: the careful one takes several times as long.
+#: Length from which documents get the quick extraction; the careful one takes several times as long.
 MAX_CAREFUL_CHARS = 1_000_000
 _MEMORY_BYTES = 4 << 30
-#: One byte that says that the process is ready.
+#: The byte with which the process reports that it is ready.
 READY = b"+"
 
 
 def read_page(html: str, url: str, links: bool) -> dict[str, str]:
-    """{"title", "text"} of an HTML document: its main text, or all its text where no main text is found.
+    """{"title", "text"} of an HTML document: its main text, or all its text if no main text is found.
 
     Args:
         links: write links as Markdown, with their absolute addresses.
@@ -31,9 +31,9 @@ def read_page(html: str, url: str, links: bool) -> dict[str, str]:
         parser = lxml.html.HTMLParser(encoding="utf-8")
         tree = lxml.html.document_fromstring(html.encode("utf-8", errors="replace"), parser=parser)
     except lxml.etree.ParserError:
-        return {"title": "", "text": ""}  # There is no element at all.
+        return {"title": "", "text": ""}  # The document has no element.
     title = " ".join((tree.findtext(".//title") or "").split())
-    # A wrong <base> or link is no reason not to read the page.
+    # The page is readable despite a wrong <base> or link.
     with contextlib.suppress(ValueError):
         tree.make_links_absolute(url, handle_failures="ignore")
     text = None
@@ -46,7 +46,7 @@ def read_page(html: str, url: str, links: bool) -> dict[str, str]:
 
 
 def may_fetch(robots_txt: str, url: str, user_agent: str) -> bool:
-    """Whether the rules of a robots.txt allow to fetch `url`."""
+    """Whether the rules of a robots.txt allow fetching `url`."""
     from protego import Protego
 
     return Protego.parse(robots_txt).can_fetch(url, user_agent)

@@ -1,4 +1,4 @@
-"""Processes that read pages: what a page makes of its parser (some take minutes) can be ended there."""
+"""Processes that read pages. A process can be ended if a page keeps its parser busy, some of them for minutes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from rllib_arpo.envs.errors import BrokenToolError, ToolError
-from rllib_arpo.envs.loop_thread import LoopThread, loop_thread
-from rllib_arpo.envs.texts import first_line
+from rllib_arpo.envs.support.loop_thread import LoopThread, loop_thread
+from rllib_arpo.envs.support.texts import first_line
 
 #: Seconds that one page may take; most take milliseconds.
 TIME_LIMIT_S = 10.0
@@ -27,7 +27,7 @@ async def ask_reader(task: str, **arguments: Any) -> Any:
     """The reply of one of `reader_main.TASKS`, run in a reader process.
 
     Raises:
-        ToolError: the task took too long, or its process died of it.
+        ToolError: the task took too long, or killed its process.
         BrokenToolError: no process can be started.
     """
     thread = loop_thread("readers")
@@ -82,8 +82,8 @@ class _Readers:
 
 
 async def _started() -> Process:
-    """A new process, when it is ready. What it has to say of errors goes to this process's standard error."""
-    # "-P": the modules beside the program must not hide others of the same names.
+    """A new process, when it is ready. Its error messages go to this process's standard error."""
+    # "-P", since the modules beside the program must not hide others of the same names.
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-P", _PROGRAM, stdin=PIPE, stdout=PIPE, limit=_MAX_REPLY_BYTES
     )

@@ -1,9 +1,9 @@
 """Pages that scripts build: Chromium runs them, without a network of its own.
 
-Every request of the browser is answered by our `Fetcher`, under the same rule of addresses and the same limits.
-What would go past this (WebSockets, WebRTC, preconnections, requests of workers that are not seen) finds no way out:
-the browser's proxy is a host that its resolver does not know, and it resolves no other name either. So the browser
-makes no connection at all, and DNS rebinding has nothing to rebind.
+Our `Fetcher` answers every request of the browser, under the same rule of addresses and the same limits. Traffic that
+would bypass it (WebSockets, WebRTC, preconnections, unseen requests of workers) finds no way out: the browser's proxy
+is a host that its resolver does not know, and the resolver knows no other name either. So the browser makes no
+connection at all, and DNS rebinding has nothing to rebind.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from rllib_arpo.envs.errors import BrokenToolError, ToolError
-from rllib_arpo.envs.loop_thread import LoopThread, loop_thread
-from rllib_arpo.envs.texts import first_line
+from rllib_arpo.envs.support.loop_thread import LoopThread, loop_thread
+from rllib_arpo.envs.support.texts import first_line
 from rllib_arpo.envs.web.addresses import AddressRule
 from rllib_arpo.envs.web.fetch import Fetched, Fetcher
 
@@ -28,7 +28,7 @@ _NO_PLAYWRIGHT = f"Rendering pages needs playwright (pip install playwright); {I
 _EXECUTABLES = ("chromium", "chromium-browser", "google-chrome")
 _NO_NETWORK = (
     "--proxy-server=http://proxy.invalid:9",
-    # Without it, loopback addresses would go past the proxy.
+    # Without it, loopback addresses would bypass the proxy.
     "--proxy-bypass-list=<-loopback>",
     "--host-resolver-rules=MAP * ~NOTFOUND",
     "--webrtc-ip-handling-policy=disable_non_proxied_udp",
@@ -41,7 +41,7 @@ _LIMITS = ("--js-flags=--max-old-space-size=512", "--disable-gpu", "--mute-audio
 _NOT_LOADED = frozenset({"image", "media", "font", "stylesheet", "texttrack", "manifest", "ping"})
 #: Headers of the browser's requests that the fetcher sets itself.
 _OWN_HEADERS = frozenset({"host", "cookie", "content-length", "connection", "accept-encoding", "user-agent"})
-#: Headers of an answer that do not hold for its decompressed body.
+#: Headers of an answer that are wrong for its decompressed body.
 _BODY_HEADERS = frozenset({"content-encoding", "content-length", "transfer-encoding", "connection"})
 _START_TIMEOUT_S, _CLOSE_TIMEOUT_S = 60.0, 5.0
 #: Seconds that a rendered document may take to hand over its HTML.
@@ -54,8 +54,8 @@ class RenderSettings:
     rule, user_agent, max_bytes, max_redirects: of every request, as of the page itself.
     max_requests: of a page; further ones fail.
     max_total_bytes: of all answers to a page's requests; further ones fail.
-    wait_s: how long scripts may go on building the page until it is read as it stands.
-    sandbox: Chromium's own; None: unless the user is root, for whom it does not work.
+    wait_s: how long scripts may go on building the page before it is read as it is.
+    sandbox: Chromium's own; None: on, unless the user is root, for whom it cannot work.
     """
 
     rule: AddressRule
@@ -73,7 +73,7 @@ async def render(document: Fetched, settings: RenderSettings) -> tuple[str, str]
 
     Raises:
         ToolError: the page cannot be rendered, or its HTML is too large.
-        BrokenToolError: there is no browser that starts.
+        BrokenToolError: no browser starts.
     """
     thread = loop_thread("browser")
     return await thread.run(_render(thread, document, settings))
@@ -93,10 +93,10 @@ def prepare_browser(sandbox: bool | None) -> None:
 
 
 def check_browser() -> None:
-    """Looks whether there is a browser to start.
+    """Checks that there is a browser to start.
 
     Raises:
-        ValueError: there is none, or playwright is missing.
+        ValueError: there is no browser, or playwright is missing.
     """
     if importlib.util.find_spec("playwright") is None:
         raise ValueError(_NO_PLAYWRIGHT)
@@ -154,7 +154,7 @@ class _Browser:
     async def close(self) -> None:
         playwright, self._playwright, self._browser = self._playwright, None, None
         if playwright is not None:
-            # Its end ends the browser too.
+            # The browser ends with playwright.
             await playwright.stop()
 
 
@@ -209,7 +209,7 @@ async def _open(context: Any, document: Fetched, answers: _Answers, settings: Re
 
 
 async def _html(context: Any, page: Any, max_chars: int) -> str:
-    """The document as it stands, read where the page's scripts cannot interfere."""
+    """The current document, read in a world where the page's scripts cannot interfere."""
     session = await context.new_cdp_session(page)
     frame = (await session.send("Page.getFrameTree"))["frameTree"]["frame"]["id"]
     world = await session.send("Page.createIsolatedWorld", {"frameId": frame})
@@ -224,7 +224,7 @@ async def _html(context: Any, page: Any, max_chars: int) -> str:
 async def _close(closable: Any) -> None:
     from playwright.async_api import Error
 
-    # A page that hangs is ended by the browser; nobody waits for it.
+    # The browser ends a page that hangs; this code does not wait for it.
     with contextlib.suppress(Error, TimeoutError):
         async with asyncio.timeout(_CLOSE_TIMEOUT_S):
             await closable.close()
@@ -250,7 +250,7 @@ class _Answers:
             headers = _joined((key, value) for key, value in fetched.headers if key not in _BODY_HEADERS)
             await route.fulfill(status=fetched.status, headers=headers, body=fetched.content)
         except Error:
-            # The page is closed. Playwright's own task for the request, which would wait for ever, ends with this one.
+            # The page is closed. Playwright's own task for the request would wait for ever; it ends with this one.
             raise asyncio.CancelledError from None
 
     async def _fetch(self, request: Any) -> Fetched:
@@ -272,14 +272,14 @@ class _Answers:
 
 async def _refuse(route: Any) -> None:
     if route.request.is_navigation_request():
-        # The page stays what it is; a failed navigation would put the browser's own error page in its place.
+        # The page stays as it is; a failed navigation would replace it by the browser's own error page.
         await route.fulfill(status=204)
     else:
         await route.abort("blockedbyclient")
 
 
 def _joined(headers: Any) -> dict[str, str]:
-    """Repeated headers in one, as HTTP has it (cookies, which have no such form, in lines)."""
+    """Joins repeated headers as HTTP prescribes (cookies, which have no such form, by line breaks)."""
     joined: dict[str, str] = {}
     for key, value in headers:
         separator = "\n" if key == "set-cookie" else ", "

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import httpx
 
 from rllib_arpo.envs.errors import ToolError
-from rllib_arpo.envs.web.encodings import text_of
+from rllib_arpo.envs.web.decoding import text_of
 from rllib_arpo.envs.web.fetch import Fetcher
 from rllib_arpo.envs.web.readers import ask_reader
 
@@ -21,14 +21,14 @@ _TEXTS: dict[str, tuple[float, str]] = {}
 
 
 def robots_check(fetcher: Fetcher) -> Callable[[httpx.URL], Awaitable[None]]:
-    """A function that raises a `ToolError` for a URL that its site's robots.txt forbids to the fetcher's user agent."""
+    """A check that raises a `ToolError` for URLs that their site's robots.txt forbids to the fetcher's user agent."""
 
     async def check(url: httpx.URL) -> None:
         robots_txt = await _robots_txt_of(url, fetcher)
         arguments = {"robots_txt": robots_txt, "url": str(url), "user_agent": fetcher.user_agent}
         # Not in this process: wildcards in the rules can make them slow to match.
         if not await ask_reader("may_fetch", **arguments):
-            raise ToolError(f"{url}: the site's robots.txt forbids to fetch this page.")
+            raise ToolError(f"{url}: the site's robots.txt forbids fetching this page.")
 
     return check
 
@@ -46,7 +46,7 @@ async def _robots_txt_of(url: httpx.URL, fetcher: Fetcher) -> str:
 
 
 async def _robots_txt(url: str, fetcher: Fetcher) -> str:
-    """The file; a site without one allows everything, one whose server fails allows nothing."""
+    """The file; a site without one allows everything, and a site whose server fails allows nothing."""
     fetched = await fetcher.fetch(url)
     if 200 <= fetched.status < 300:
         return text_of(fetched.content, fetched.header("content-type"))

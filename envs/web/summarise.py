@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from rllib_arpo.envs.chat_client import ChatClient
+from rllib_arpo.envs.support.chat_client import ChatClient
 from rllib_arpo.envs.web.readable import Page
 
-#: Characters of a page that the model is given.
+#: Number of characters of a page that the model reads.
 MAX_PAGE_CHARS = 60_000
 
 _SYSTEM = (

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from ray.rllib.connectors.connector_v2 import ConnectorV2
-
-from rllib_arpo.connectors.columns import LAYOUTS, LEAF_ADVANTAGES, LEAF_WEIGHTS, NODE_ATTRIBUTIONS
+from rllib_arpo.connectors.piece import Piece
 from rllib_arpo.core.advantages import ATTRIBUTIONS, leaf_ranges
+from rllib_arpo.core.columns import LAYOUTS, LEAF_ADVANTAGES, LEAF_WEIGHTS, NODE_ATTRIBUTIONS
 
 
-class Attribution(ConnectorV2):
+class Attribution(Piece):
     """Adds NODE_ATTRIBUTIONS, a `NodeAttribution` ([N] each) per question."""
 
-    def __init__(self, input_observation_space=None, input_action_space=None, *, attribution: str) -> None:
-        super().__init__(input_observation_space, input_action_space)
-        self.attribution = attribution
+    attribution: str
 
-    def __call__(self, *, batch: dict[str, Any], **kwargs) -> dict[str, Any]:
+    def __call__(self, *, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         attribute = ATTRIBUTIONS[self.attribution]
         columns = zip(batch[LEAF_ADVANTAGES], batch[LEAF_WEIGHTS], batch[LAYOUTS], strict=True)
         batch[NODE_ATTRIBUTIONS] = [

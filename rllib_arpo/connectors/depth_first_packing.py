@@ -1,19 +1,26 @@
-"""Trees to flat arrays in which every token stands once."""
+"""From trees to flat arrays in which every token occurs once."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ray.rllib.connectors.connector_v2 import ConnectorV2
-
-from rllib_arpo.connectors.columns import LAYOUTS, NODE_ATTRIBUTIONS, PACKED_TREES, TREES
+from rllib_arpo.connectors.piece import Piece
+from rllib_arpo.core.columns import LAYOUTS, NODE_ATTRIBUTIONS, PACKED_TREES, TREES
 from rllib_arpo.core.packing import pack_tree
 
 
-class DepthFirstPacking(ConnectorV2):
-    """Adds PACKED_TREES, one `PackedTree` per question; the learner cuts and joins them into passes."""
+class DepthFirstPacking(Piece):
+    """Adds PACKED_TREES, one `PackedTree` per question; the learner cuts and joins them into passes.
 
-    def __call__(self, *, batch: dict[str, Any], **kwargs) -> dict[str, Any]:
+    Their `behavior_entropies` are filled in where the learner needs them (`with_entropies`).
+    """
+
+    with_entropies: bool = False
+
+    def __call__(self, *, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         columns = zip(batch[TREES], batch[LAYOUTS], batch[NODE_ATTRIBUTIONS], strict=True)
-        batch[PACKED_TREES] = [pack_tree(tree, layout, attribution) for tree, layout, attribution in columns]
+        batch[PACKED_TREES] = [
+            pack_tree(tree, layout, attribution, with_entropies=self.with_entropies)
+            for tree, layout, attribution in columns
+        ]
         return batch

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rllib_arpo.core.tree import QuestionTree, TreeLayout
+from rllib_arpo.core.token_counts import path_tokens
+from rllib_arpo.core.tree import QuestionTree, TreeLayout, fork_path
 
 #: Added to a standard deviation before dividing by it.
 STD_EPSILON = 1e-6
@@ -33,10 +34,37 @@ def group_advantages(rewards: np.ndarray, normalize_std: bool = True) -> np.ndar
     return centered / (rewards.std(ddof=1) + STD_EPSILON) if normalize_std else centered
 
 
+def tree_advantages(rewards: np.ndarray, roots: np.ndarray, normalize_std: bool = True) -> np.ndarray:
+    """`A_l = A_intra + A_inter`: within the leaf's own tree plus between all trees (Tree-GRPO, arXiv 2509.21240).
+
+    A tree is a root with all its forks. Both terms are `group_advantages`, A_intra over the leaves of the leaf's tree
+    and A_inter over all leaves of the question. The paper defines the sum and the two groups; the authors' code, like
+    `group_advantages`, has ddof = 1 and the 1e-6. For a tree with a single leaf their code sets A_intra to the bare
+    reward; here that leaf has no other leaf to be compared with, so A_intra is 0.
+
+    Args:
+        rewards: [L].
+        roots: [L], equal for the leaves of one tree (`leaf_roots`).
+        normalize_std: False leaves both divisions out.
+
+    Returns:
+        [L].
+    """
+    advantages = group_advantages(rewards, normalize_std)
+    for root in np.unique(roots):
+        advantages[roots == root] += group_advantages(rewards[roots == root], normalize_std)
+    return advantages
+
+
+def leaf_roots(tree: QuestionTree, layout: TreeLayout) -> np.ndarray:
+    """The root that each leaf descends from, [L] int64: its place among the agent ids, 1 for "1", "1.0" and "1.0.2"."""
+    return np.array([fork_path(tree.trajectories[leaf].agent_id)[0] for leaf in layout.leaves], dtype=np.int64)
+
+
 def batch_advantages(rewards: np.ndarray, batch_mean: float, batch_std: float) -> np.ndarray:
     """`A_l = (r_l - batch mean) / (batch std + 1e-6)`, [L] (REINFORCE++, arXiv 2501.03262).
 
-    The mean and the standard deviation are those over all the trajectories of the batch that count.
+    Mean and standard deviation are taken over all trajectories of the batch that count.
     """
     return (np.asarray(rewards, dtype=np.float64) - batch_mean) / batch_reward_scale(batch_std)
 
@@ -44,8 +72,8 @@ def batch_advantages(rewards: np.ndarray, batch_mean: float, batch_std: float) -
 def batch_reward_scale(batch_std: float) -> float:
     """What `batch_advantages` divides by: `batch std + 1e-6`.
 
-    1 where all the rewards of the batch are equal (but for rounding): then their advantages are 0 in any case, and a
-    KL penalty, which is divided by the same number, must not become a million times as large.
+    It is 1 if all rewards of the batch are equal (up to rounding): their advantages are then 0 in any case, and a KL
+    penalty, which is divided by the same number, must not become a million times as large.
     """
     return batch_std + STD_EPSILON if batch_std > STD_EPSILON else 1.0
 
@@ -67,21 +95,13 @@ def overlong_penalty(num_generated: int, max_response_tokens: int, overlong_buff
     return -min(max(excess / overlong_buffer_tokens, 0.0), 1.0)
 
 
-def path_tokens(tree: QuestionTree, layout: TreeLayout) -> np.ndarray:
-    """|o_l|, [L] int64: generated tokens on each leaf's whole path; a shared token counts once per leaf."""
-    counts = np.zeros(len(layout.leaves), dtype=np.int64)
-    for node in layout.nodes:
-        counts[node.leaf_begin : node.leaf_end] += len(tree.trajectories[node.trajectory].turns[node.turn].token_ids)
-    return counts
-
-
 def _uniform_factors(layout: TreeLayout) -> np.ndarray:
     """1 for every leaf."""
     return np.ones(len(layout.leaves))
 
 
 def _branch_factors(layout: TreeLayout) -> np.ndarray:
-    """L times the leaf's share of its tree, where every node hands its share out equally to its branches.
+    """L times the leaf's share of its tree; every node divides its share equally among its branches.
 
     Without masked leaves the share is `1/N * prod 1/(children + 1)` over the forks on the path, with N roots: the
     weight that makes the tree estimator unbiased when a fork depends on its node alone. A branch below which every
@@ -173,7 +193,7 @@ def loss_denominator(tree: QuestionTree, layout: TreeLayout, loss_aggregation: s
 
 @dataclass(frozen=True, slots=True)
 class NodeAttribution:
-    """What the loss needs of each node, [N] float64 each: `a_pos` >= 0, `a_neg` <= 0, and W, `weight` >= 0."""
+    """What the loss needs per node, [N] float64 each: `a_pos` >= 0, `a_neg` <= 0, and W, `weight` >= 0."""
 
     a_pos: np.ndarray
     a_neg: np.ndarray
@@ -248,7 +268,7 @@ def kl_reward_to_go(kl: np.ndarray, parent: np.ndarray, end: np.ndarray, loss_ma
         ValueError: a generated token is shared by several trajectories: then it has no single path to its end.
     """
     tokens = np.arange(len(kl))
-    # Shared means that a token below branches off from somewhere else than the token right before it.
+    # A token is shared if a token below it branches off from anywhere but the token right before.
     branch_starts = _range_sums((parent != tokens - 1).astype(np.float64), tokens + 1, end)
     if np.any(branch_starts[loss_mask] > 0):
         raise ValueError("KL in the reward needs trajectories without forks, but a generated token is shared")

@@ -20,6 +20,7 @@ class BranchingParams:
         branch_entropy_weight: beta.
         branch_threshold: tau, read by "threshold".
         random_fork_probability: read by "random", which has no default for it.
+        consecutive_fork_penalty: c of `consecutive_penalty`, in [0, 1]; 0: none.
     """
 
     branching: str = "threshold"
@@ -28,56 +29,87 @@ class BranchingParams:
     branch_entropy_weight: float = 0.2
     branch_threshold: float = 0.5
     random_fork_probability: float | None = None
+    consecutive_fork_penalty: float = 0.0
 
 
-def branch_probability(delta: float, params: BranchingParams) -> float:
-    """`P = alpha + beta * dH`, not clipped (paper eq. 4)."""
-    return params.branch_base_probability + params.branch_entropy_weight * delta
+@dataclass(frozen=True, slots=True)
+class NodeEvidence:
+    """The evidence that a rule looks at.
 
-
-def _threshold(delta: float, params: BranchingParams, rng: np.random.Generator) -> int:
-    """The paper: all Z children if `P > tau`, else none (eq. 5).
-
-    Written as `beta * dH > tau - alpha`: with alpha = tau this is exactly dH > 0 for every positive beta, where
-    `alpha + beta * dH` would round a small rise away.
+    Attributes:
+        delta: dH at the node.
+        consecutive_forks: l, how many nodes right above it on its path were forked, without a gap.
     """
-    rise_needed = params.branch_threshold - params.branch_base_probability
-    return params.branch_width if params.branch_entropy_weight * delta > rise_needed else 0
+
+    delta: float
+    consecutive_forks: int = 0
 
 
-def _probability(delta: float, params: BranchingParams, rng: np.random.Generator) -> int:
+def consecutive_penalty(consecutive_forks: int, params: BranchingParams) -> float:
+    """`P^(l) = min(c l, 1)`: AEPO's penalty for consecutive forks on a path (arXiv 2510.14545), linear in l."""
+    return min(params.consecutive_fork_penalty * consecutive_forks, 1.0)
+
+
+def branch_probability(node: NodeEvidence, params: BranchingParams) -> float:
+    """`P = (alpha + beta * dH) (1 - P^(l))`, not clipped: paper eq. 4, and AEPO's where c > 0."""
+    probability = params.branch_base_probability + params.branch_entropy_weight * node.delta
+    return probability * (1.0 - consecutive_penalty(node.consecutive_forks, params))
+
+
+def _threshold(node: NodeEvidence, params: BranchingParams, rng: np.random.Generator) -> int:
+    """The paper: all Z children if `P > tau`, otherwise none (eq. 5).
+
+    Written as `beta * dH > tau / (1 - P^(l)) - alpha`: with alpha = tau and no penalty this is exactly dH > 0 for every
+    positive beta, where `alpha + beta * dH` would round a small rise away.
+    """
+    kept = 1.0 - consecutive_penalty(node.consecutive_forks, params)
+    if kept == 0.0:
+        return params.branch_width if params.branch_threshold < 0.0 else 0
+    rise_needed = params.branch_threshold / kept - params.branch_base_probability
+    return params.branch_width if params.branch_entropy_weight * node.delta > rise_needed else 0
+
+
+def _probability(node: NodeEvidence, params: BranchingParams, rng: np.random.Generator) -> int:
     """The authors' code: each of the Z children exists with probability clip(P, 0, 1), drawn per child."""
-    return int((rng.random(params.branch_width) < branch_probability(delta, params)).sum())
+    return int((rng.random(params.branch_width) < branch_probability(node, params)).sum())
 
 
-def _random(delta: float, params: BranchingParams, rng: np.random.Generator) -> int:
+def _random(node: NodeEvidence, params: BranchingParams, rng: np.random.Generator) -> int:
     """The control: all Z children with a fixed probability, drawn once per node; the entropy is ignored."""
     if params.random_fork_probability is None:
         raise ValueError('branching="random" needs random_fork_probability')
     return params.branch_width if rng.random() < params.random_fork_probability else 0
 
 
-def _never(delta: float, params: BranchingParams, rng: np.random.Generator) -> int:
+def _always(node: NodeEvidence, params: BranchingParams, rng: np.random.Generator) -> int:
+    """All Z children at every node; `budget_allocation` chooses the nodes (AT2PO's top k, arXiv 2601.04767)."""
+    return params.branch_width
+
+
+def _never(node: NodeEvidence, params: BranchingParams, rng: np.random.Generator) -> int:
     """Trajectory-level sampling: GRPO and its relatives."""
     return 0
 
 
-#: name -> `(dH, params, rng) -> children wanted, 0 .. Z`, before the budget is applied.
-BRANCHING_RULES: dict[str, Callable[[float, BranchingParams, np.random.Generator], int]] = {
+#: name -> `(node, params, rng) -> children wanted, 0 .. Z`, before the budget is applied.
+BRANCHING_RULES: dict[str, Callable[[NodeEvidence, BranchingParams, np.random.Generator], int]] = {
     "threshold": _threshold,
     "probability": _probability,
     "random": _random,
+    "always": _always,
     "never": _never,
 }
+#: Rules that look at the entropy.
+ENTROPY_RULES = frozenset({"threshold", "probability"})
 
 
-def num_forks(delta: float, budget_left: int, params: BranchingParams, rng: np.random.Generator) -> int:
+def num_forks(node: NodeEvidence, budget_left: int, params: BranchingParams, rng: np.random.Generator) -> int:
     """The number of children that one node creates: what the rule wants, up to the budget.
 
     Called once per node. A rule is asked, and draws its random numbers, only while budget is left.
 
     Args:
-        delta: dH at this node.
+        node: what is known about it.
         budget_left: forked trajectories that the question may still create.
         params: the rule and its settings.
         rng: used by the rules that draw.
@@ -89,9 +121,28 @@ def num_forks(delta: float, budget_left: int, params: BranchingParams, rng: np.r
         ValueError: dH is not finite (the engine's entropies are broken), or "random" without its probability.
         KeyError: the rule is unknown.
     """
-    if not math.isfinite(delta):
-        raise ValueError(f"the entropy rise must be finite, got {delta}")
+    if not math.isfinite(node.delta):
+        raise ValueError(f"the entropy rise must be finite, got {node.delta}")
     wanted = BRANCHING_RULES[params.branching]
     if budget_left <= 0:
         return 0
-    return min(wanted(delta, params, rng), budget_left)
+    return min(wanted(node, params, rng), budget_left)
+
+
+def num_initial_rollouts(excess: float, num_rollouts: int, sensitivity: float) -> int:
+    """AEPO's entropy pre-monitoring: `m = k sigma(beta (H_root - mean H_tool))` (arXiv 2510.14545).
+
+    If a question's first tokens are more uncertain than the tokens after tool responses, the question gets more
+    trajectories from the prompt and fewer forks.
+
+    Args:
+        excess: H_root - mean H_tool, of the first tokens of the question's first trajectory over the mean level after
+            tool responses, in units of dH (`core.entropy.running_delta`).
+        num_rollouts: k of the formula (M here).
+        sensitivity: beta of the formula, > 0.
+
+    Returns:
+        m, rounded to the nearest integer (halves up), 1 .. M.
+    """
+    share = 1.0 / (1.0 + math.exp(-max(min(sensitivity * excess, 700.0), -700.0)))
+    return min(max(math.floor(num_rollouts * share + 0.5), 1), num_rollouts)

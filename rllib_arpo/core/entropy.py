@@ -9,34 +9,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
+#: How many tokens the authors' code asks its engine for (`logprobs=10`).
 TOP_K = 10
-"""How many tokens the authors' code asks its engine for (`logprobs=10`)."""
-
-
-def token_entropy(logits: Tensor, temperature: float = 1.0) -> Tensor:
-    """Entropy of the sampling distribution over the whole vocabulary (paper eq. 3).
-
-    `H = -sum_v p(v) ln p(v)` with `p = softmax(logits / temperature)`. A logit of -inf is a token that cannot be
-    sampled: it adds nothing. Computed in fp32 (in fp64 for fp64 logits); differentiable.
-
-    Args:
-        logits: [..., V].
-        temperature: the sampling temperature, > 0.
-
-    Returns:
-        [...], nats, in [0, ln V].
-
-    Raises:
-        ValueError: the temperature is not positive.
-    """
-    if temperature <= 0.0:
-        raise ValueError(f"token_entropy needs a temperature above 0, got {temperature}")
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    return exact_entropy(torch.log_softmax(logits / temperature, dim=-1))
 
 
 def exact_entropy(log_probs: Tensor) -> Tensor:
-    """`-sum p ln p` over the whole vocabulary: [..., V] -> [...], nats; differentiable."""
+    """Entropy of the sampling distribution over the whole vocabulary (paper eq. 3): `H = -sum p ln p`.
+
+    A log-prob of -inf is a token that cannot be sampled: it adds nothing. Differentiable.
+
+    Args:
+        log_probs: [..., V], normalised, at the sampling temperature.
+
+    Returns:
+        [...], nats, in [0, ln V].
+    """
     # 0 * ln 0 is 0 here: a finite stand-in for -inf keeps value and gradient free of NaN.
     log_probs = log_probs.clamp(min=torch.finfo(log_probs.dtype).min)
     return -(log_probs.exp() * log_probs).sum(dim=-1)
@@ -54,40 +41,76 @@ def top_k_entropy(log_probs: Tensor) -> Tensor:
 ENTROPY_ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {"exact": exact_entropy, "top_k": top_k_entropy}
 
 
-def _mean_over_log_vocab(difference: np.ndarray, vocab_size: int) -> float:
-    """The mean over the window in units of the largest entropy there is, ln V: in [-1, 1]."""
-    return float(difference.sum()) / (len(difference) * math.log(vocab_size))
+def _sum_over_log_vocab(entropies: np.ndarray, vocab_size: int) -> float:
+    """The authors' code: the sum over the window in units of the largest entropy of a token, ln V."""
+    return float(entropies.sum()) / math.log(vocab_size)
 
 
-def _sum_over_vocab(difference: np.ndarray, vocab_size: int) -> float:
+def _mean_over_log_vocab(entropies: np.ndarray, vocab_size: int) -> float:
+    """The mean over the window in units of the largest entropy of a token, ln V."""
+    return float(entropies.sum()) / (len(entropies) * math.log(vocab_size))
+
+
+def _sum_over_vocab(entropies: np.ndarray, vocab_size: int) -> float:
     """The paper's words, taken literally: the sum over the window, divided by V."""
-    return float(difference.sum()) / vocab_size
+    return float(entropies.sum()) / vocab_size
 
 
-#: name -> `(difference[n] in nats, V) -> float`; n >= 1.
+#: name -> `(entropies[n] in nats, V) -> float`; n >= 1. Each is linear: that of a difference is the difference.
 ENTROPY_NORMALIZATIONS: dict[str, Callable[[np.ndarray, int], float]] = {
-    "log_vocab": _mean_over_log_vocab,
+    "sum_log_vocab": _sum_over_log_vocab,
+    "mean_log_vocab": _mean_over_log_vocab,
     "vocab": _sum_over_vocab,
 }
 
 
-def entropy_delta(after: np.ndarray, initial: np.ndarray, vocab_size: int, normalization: str = "log_vocab") -> float:
-    """`dH = normalize(H_t - H_initial)`, over the tokens that both windows have (paper eq. 4).
+def entropy_level(entropies: np.ndarray, vocab_size: int, normalization: str = "sum_log_vocab") -> float:
+    """`normalize(H)`: how unsure the model is over a window, in the units of dH.
 
     Args:
-        after: [a] nats, entropies of the first tokens generated after a tool response.
-        initial: [i] nats, entropies of the first tokens of the root trajectory.
+        entropies: [n] nats, of the first tokens of a turn.
         vocab_size: V, the width of the logits, >= 2.
         normalization: a key of `ENTROPY_NORMALIZATIONS`.
 
     Returns:
-        dH; 0.0 where either window is empty, since nothing was seen to rise.
+        the level; 0.0 of an empty window.
 
     Raises:
         KeyError: the normalization is unknown.
     """
     normalize = ENTROPY_NORMALIZATIONS[normalization]
+    return normalize(np.asarray(entropies, dtype=np.float64), vocab_size) if len(entropies) else 0.0
+
+
+def entropy_delta(
+    after: np.ndarray, initial: np.ndarray, vocab_size: int, normalization: str = "sum_log_vocab"
+) -> float:
+    """`dH = normalize(H_t - H_initial)`, over the tokens that both windows have (paper eq. 4).
+
+    Args:
+        after: [a] nats, entropies of the first tokens generated after a tool response.
+        initial: [i] nats, entropies of the first tokens of the root trajectory.
+        vocab_size, normalization: as in `entropy_level`.
+
+    Returns:
+        dH; 0.0 where either window is empty, since nothing was seen to rise.
+    """
     n = min(len(after), len(initial))
-    if n == 0:
-        return 0.0
-    return normalize(np.asarray(after[:n], dtype=np.float64) - np.asarray(initial[:n], dtype=np.float64), vocab_size)
+    difference = np.asarray(after[:n], dtype=np.float64) - np.asarray(initial[:n], dtype=np.float64)
+    return entropy_level(difference, vocab_size, normalization)
+
+
+def running_delta(after: np.ndarray, reference: float, vocab_size: int, normalization: str = "sum_log_vocab") -> float:
+    """`dH = normalize(H_t - b)`: the rise against a level b that holds for each token of the window, however many.
+
+    A sum over a window is so compared with as many times the level, and not with sums over longer or shorter windows.
+
+    Args:
+        after: [a] nats, entropies of the first tokens generated after a tool response (or of a trajectory).
+        reference: b, nats per token (`core.entropy_history.EntropyReference`).
+        vocab_size, normalization: as in `entropy_level`.
+
+    Returns:
+        dH; 0.0 of an empty window.
+    """
+    return entropy_level(np.asarray(after, dtype=np.float64) - reference, vocab_size, normalization)

@@ -27,6 +27,7 @@ def tree_policy_objective(
     clip_low: float,
     clip_high: float,
     dual_clip: float | None = None,
+    keep_clipped_gradient: bool = False,
 ) -> Tensor:
     """The clipped surrogate, summed over the leaves that share each token, in one pass; to be maximised.
 
@@ -39,18 +40,27 @@ def tree_policy_objective(
     Dual clip (arXiv 1912.09729) bounds the negative part by `dual_clip * A`: its factor becomes
     `min(max(rho, 1 - clip_low), dual_clip)`.
 
+    With `keep_clipped_gradient` the upper bound is AEPO's (arXiv 2510.14545), `(1 + clip_high) * rho / sg(rho)` with sg
+    the stopped gradient: a_pos keeps its value there and has the gradient `(1 + clip_high) a_pos d ln pi` instead of
+    none. The bound is above rho or below it for all leaves of a token alike, so the sum over leaves is the same as
+    above. The lower bound and dual clip stay as they are.
+
     Args:
         log_probs: [K], with gradient.
         old_log_probs: [K], the learner's at the start of the update.
         a_pos, a_neg: [K], `sum w max(A, 0)` and `sum w min(A, 0)` (soft), or the hard attribution's.
         clip_low, clip_high: the clip range is [1 - clip_low, 1 + clip_high].
         dual_clip: above 1, or None for no dual clip.
+        keep_clipped_gradient: as above.
 
     Returns:
         [K].
     """
     ratio = policy_ratio(log_probs, old_log_probs)
-    return a_pos * ratio.clamp(max=1.0 + clip_high) + a_neg * ratio.clamp(min=1.0 - clip_low, max=dual_clip)
+    bounded = ratio.clamp(max=1.0 + clip_high)
+    if keep_clipped_gradient:
+        bounded = torch.where(ratio > 1.0 + clip_high, (1.0 + clip_high) * ratio / ratio.detach(), ratio)
+    return a_pos * bounded + a_neg * ratio.clamp(min=1.0 - clip_low, max=dual_clip)
 
 
 def importance_weight(old_log_probs: Tensor, engine_log_probs: Tensor, cap: float) -> Tensor:
@@ -73,7 +83,7 @@ def kl_k3(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
 
 
 def advantage_mass(a_pos: Tensor, a_neg: Tensor) -> Tensor:
-    """`sum_l w_l |A_l|` of each token (soft), [K], >= 0: what clipping can take the gradient from."""
+    """`sum_l w_l |A_l|` of each token (soft), [K], >= 0: the mass whose gradient clipping can remove."""
     return a_pos - a_neg
 
 
@@ -85,8 +95,12 @@ def clipped_mass(
     clip_low: float,
     clip_high: float,
     dual_clip: float | None = None,
+    keep_clipped_gradient: bool = False,
 ) -> Tensor:
     """The part of `advantage_mass` whose gradient clipping removed, [K], without gradient.
+
+    With `keep_clipped_gradient` that is the negative part alone: above the upper bound the positive part still has a
+    gradient, though not in proportion to its ratio.
 
     The clip fraction of an update is the sum of this over the sum of `advantage_mass`: weighted by mass, since a shared
     token can be clipped for its good leaves and not for its bad ones.
@@ -95,4 +109,5 @@ def clipped_mass(
     negative_clipped = ratio < 1.0 - clip_low
     if dual_clip is not None:
         negative_clipped = negative_clipped | (ratio > dual_clip)
-    return a_pos * (ratio > 1.0 + clip_high) - a_neg * negative_clipped
+    positive_clipped = torch.zeros_like(negative_clipped) if keep_clipped_gradient else ratio > 1.0 + clip_high
+    return a_pos * positive_clipped - a_neg * negative_clipped

@@ -2,7 +2,7 @@
 
 A trajectory owns the turns that it generated itself; a fork also walks over the turns of its ancestors up to the
 turn at which it was forked. Two trajectories share a token if and only if they share the turn that generated it:
-turns are merged by who generated them, never by equal tokens.
+turns are merged if the same trajectory generated them, never because their tokens are equal.
 """
 
 from __future__ import annotations
@@ -25,22 +25,29 @@ class StopReason(enum.StrEnum):
     BROKEN_TOOL = "broken_tool"
     DEADLINE = "deadline"
     ENGINE_FAILURE = "engine_failure"
+    ERROR = "error"
 
 
-#: Endings that say nothing about the policy: such a trajectory is in neither the group mean nor the loss.
-MASKED_STOP_REASONS = frozenset({StopReason.BROKEN_TOOL, StopReason.DEADLINE, StopReason.ENGINE_FAILURE})
-#: Those of them that may have another ending when the question is asked again, whatever the policy does.
-OUTAGE_STOP_REASONS = frozenset({StopReason.BROKEN_TOOL, StopReason.ENGINE_FAILURE})
+#: Endings that say nothing about the policy: such a trajectory enters neither the group mean nor the loss.
+MASKED_STOP_REASONS = frozenset(
+    {StopReason.BROKEN_TOOL, StopReason.DEADLINE, StopReason.ENGINE_FAILURE, StopReason.ERROR}
+)
+#: The masked endings that may differ when the question is asked again, whatever the policy does.
+OUTAGE_STOP_REASONS = frozenset({StopReason.BROKEN_TOOL, StopReason.ENGINE_FAILURE, StopReason.ERROR})
 #: Endings by a limit of tokens or of tool calls, which RLlib calls truncations.
 TRUNCATED_STOP_REASONS = frozenset({StopReason.TOKEN_LIMIT, StopReason.TOOL_CALL_LIMIT})
 
 
 class ToolStatus(enum.StrEnum):
-    """What became of one tool call."""
+    """The outcome of one tool call."""
 
     OK = "ok"
     ERROR = "error"
     TIMEOUT = "timeout"
+
+
+#: Stands for the tool's name if the environment does not say which tool it called.
+NO_TOOL = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +60,38 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True)
+class ForkDecision:
+    """The observation and the decision at a tool response, from the first tokens generated after it.
+
+    Attributes:
+        level: the entropy of these tokens, normalised (`core.entropy.entropy_level`).
+        delta: dH, the rise of the level against the baseline (paper eq. 4).
+        probability: P, for the rules that look at the entropy; None for other rules, and if nothing was decided.
+        eligible: whether the node was decided while budget remained.
+        children: trajectories that were forked here.
+    """
+
+    level: float
+    delta: float
+    probability: float | None = None
+    eligible: bool = False
+    children: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
     """One environment step of one trajectory.
 
     Attributes:
         token_ids: [n] int32, the tokens that the model generated, as sampled.
         log_probs: [n] float32, the engine's log-probs of them at the sampling temperature (the behaviour policy).
-        entropies: [min(k, n)] float32 nats, the entropies of the first k generated tokens (paper eq. 3).
+        entropies: [min(k, n)] float32 nats, the entropies of the first k generated tokens (paper eq. 3); [n], of all,
+            where record_entropies="all".
         observation: [m] int32, the tool response that follows; empty after the last turn.
         weight_versions: [n] int32, the version of the weights that sampled each token.
         tool_call: the call that produced `observation`, if one was executed.
+        decision: about the tool response BEFORE this turn; None for a trajectory's first own turn, which has none or
+            was forked there.
     """
 
     token_ids: np.ndarray
@@ -71,6 +100,7 @@ class Turn:
     observation: np.ndarray
     weight_versions: np.ndarray
     tool_call: ToolCall | None = None
+    decision: ForkDecision | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,13 +156,12 @@ class QuestionTree:
         """All turns from the prompt to the end of `agent_id`, the inherited ones included."""
         by_id = self.by_id()
         trajectory = by_id[agent_id]
-        if trajectory.parent is None:
-            return list(trajectory.turns)
-        return self.path(trajectory.parent)[: trajectory.num_inherited_turns] + list(trajectory.turns)
-
-    def num_generated_tokens(self, agent_id: str) -> int:
-        """|o_l|: the generated tokens on the whole path of a leaf (a shared token counts once per leaf)."""
-        return sum(len(turn.token_ids) for turn in self.path(agent_id))
+        pieces, length = [trajectory.turns], trajectory.num_inherited_turns
+        while trajectory.parent is not None:
+            trajectory = by_id[trajectory.parent]
+            pieces.append(trajectory.turns[: max(length - trajectory.num_inherited_turns, 0)])
+            length = min(length, trajectory.num_inherited_turns)
+        return [turn for piece in reversed(pieces) for turn in piece]
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,40 +201,63 @@ def depth_first_layout(tree: QuestionTree) -> TreeLayout:
     Raises:
         ValueError: a trajectory was forked at a turn that its parent does not have.
     """
+    attached = _attached(tree)
+    # (trajectory, own turn, parent, leaf_begin) of every turn, and how many leaves are below it.
+    placed: list[tuple[int, int, int, int]] = []
+    num_below: list[int] = []
+    leaves: list[int] = []
+    # No recursion: a path may have thousands of turns. The next turn to place is at the end of the list.
+    waiting = [(root, 0, -1) for root in reversed(attached.get((-1, -1), ()))]
+    while waiting:
+        i, own_turn, parent = waiting.pop()
+        trajectory = tree.trajectories[i]
+        if own_turn < len(trajectory.turns):
+            position = len(placed)
+            placed.append((i, own_turn, parent, len(leaves)))
+            num_below.append(0)
+            forks = attached.get((i, trajectory.num_inherited_turns + own_turn), ())
+            waiting += [(fork, 0, position) for fork in reversed(forks)]
+            waiting.append((i, own_turn + 1, position))
+        elif trajectory.counts:
+            leaves.append(i)
+            if parent >= 0:
+                num_below[parent] += 1
+    lost = {i for i, t in enumerate(tree.trajectories) if t.counts}.difference(leaves)
+    if lost:
+        ids = ", ".join(tree.trajectories[i].agent_id for i in sorted(lost))
+        raise ValueError(f"question {tree.question_id}: trajectories {ids} were forked at turns that do not exist")
+    return TreeLayout(_nodes_with_leaves(placed, num_below), tuple(leaves))
+
+
+def _attached(tree: QuestionTree) -> dict[tuple[int, int], list[int]]:
+    """(i, j) -> the trajectories whose own turns follow turn j of trajectory i's PATH; (-1, -1) is the prompt."""
     index = {t.agent_id: i for i, t in enumerate(tree.trajectories)}
-    # attached[(i, j)]: the trajectories whose own turns follow turn j of trajectory i's PATH; j = -1 is the prompt.
     attached: dict[tuple[int, int], list[int]] = {}
     for i, trajectory in enumerate(tree.trajectories):
         owner, depth = i, trajectory.num_inherited_turns - 1
         while depth >= 0 and depth < tree.trajectories[owner].num_inherited_turns:
             parent = tree.trajectories[owner].parent
+            assert parent is not None  # It has inherited turns.
             owner = index[parent]
         attached.setdefault((owner if depth >= 0 else -1, depth), []).append(i)
+    return attached
 
+
+def _nodes_with_leaves(placed: list[tuple[int, int, int, int]], num_below: list[int]) -> tuple[TreeNode, ...]:
+    """The placed turns as nodes, without those below which there is no leaf.
+
+    Args:
+        placed: (trajectory, own turn, parent, leaf_begin), parents first.
+        num_below: the leaves that end right below each of them; becomes those anywhere below.
+    """
+    for position in reversed(range(len(placed))):
+        parent = placed[position][2]
+        if parent >= 0:
+            num_below[parent] += num_below[position]
     nodes: list[TreeNode] = []
-    leaves: list[int] = []
-
-    def visit_trajectory(i: int, own_turn: int, parent_node: int) -> None:
-        """Places turn `own_turn` of trajectory i and everything below it."""
-        trajectory = tree.trajectories[i]
-        if own_turn == len(trajectory.turns):
-            if trajectory.counts:
-                leaves.append(i)
-            return
-        position, first_leaf = len(nodes), len(leaves)
-        nodes.append(TreeNode(i, own_turn, parent_node, first_leaf, first_leaf))
-        visit_trajectory(i, own_turn + 1, position)
-        for child in attached.get((i, trajectory.num_inherited_turns + own_turn), ()):
-            visit_trajectory(child, 0, position)
-        if len(leaves) == first_leaf:
-            del nodes[position:]
-        else:
-            nodes[position] = TreeNode(i, own_turn, parent_node, first_leaf, len(leaves))
-
-    for root in attached.get((-1, -1), ()):
-        visit_trajectory(root, 0, -1)
-    lost = {i for i, t in enumerate(tree.trajectories) if t.counts}.difference(leaves)
-    if lost:
-        ids = ", ".join(tree.trajectories[i].agent_id for i in sorted(lost))
-        raise ValueError(f"question {tree.question_id}: trajectories {ids} were forked at turns that do not exist")
-    return TreeLayout(tuple(nodes), tuple(leaves))
+    node_at = {-1: -1}
+    for position, (i, own_turn, parent, leaf_begin) in enumerate(placed):
+        if num_below[position]:
+            node_at[position] = len(nodes)
+            nodes.append(TreeNode(i, own_turn, node_at[parent], leaf_begin, leaf_begin + num_below[position]))
+    return tuple(nodes)

@@ -6,14 +6,14 @@ import importlib
 
 from rllib_arpo.engine.engine import Engine, EngineConfig
 
+#: Name -> "module:class". An engine of your own is registered by adding it here, in every process that makes one.
 ENGINES: dict[str, str] = {
     "vllm": "rllib_arpo.engine.vllm.engine:VLLMEngine",
     "scripted": "rllib_arpo.engine.scripted_engine:ScriptedEngine",
 }
-"""Name -> "module:class". An engine of your own is registered by adding it here, in every process that makes one."""
 
+#: Package that an engine needs -> what to install for it.
 _PACKAGES = {"vllm": "`pip install rllib-arpo[gpu]`, or `rllib-arpo[cpu]` on a machine without a GPU"}
-"""What provides a package that an engine needs."""
 
 
 def make_engine(name: str, config: EngineConfig) -> Engine:

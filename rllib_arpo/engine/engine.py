@@ -1,7 +1,7 @@
-"""What the tree sampler needs of an inference engine.
+"""The interface of an inference engine, as the tree sampler needs it.
 
-An engine is synchronous and is driven by one thread: `submit` any number of requests, `step` until they are
-finished, `cancel` what is no longer wanted. Nothing here imports vLLM.
+An engine is synchronous, and one thread drives it: `submit` any number of requests, `step` until they are finished,
+`cancel` those that are no longer wanted. Nothing here imports vLLM.
 """
 
 from __future__ import annotations
@@ -12,10 +12,16 @@ from typing import Any, Protocol
 
 import numpy as np
 
+#: `Engine.weight_version` of weights not known to be a learner's: those of the start, or that failed a check.
 UNKNOWN_WEIGHTS = -1
-"""`Engine.weight_version` of weights not known to be a learner's: those of the start, or that failed a check."""
+#: `Engine.weight_version` while the engine has no weights: they were dropped and not replaced yet.
 NO_WEIGHTS = -2
-"""`Engine.weight_version` while the engine has no weights: they were dropped and not replaced yet."""
+
+
+WINDOWS, ALL = "windows", "all"
+#: Which entropies of a turn are kept: those of its first k tokens, at which fork decisions look, or those of all
+#: tokens.
+RECORD_ENTROPIES = (WINDOWS, ALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +31,13 @@ class GenerationRequest:
     Attributes:
         request_id: unique among the unfinished requests of the engine.
         prompt_token_ids: the whole prefix (prompt, earlier turns, tool responses).
-        max_tokens: at most so many tokens are generated; >= 1.
+        max_tokens: the largest number of tokens to generate; >= 1.
         temperature: the sampling temperature; 0 is greedy decoding.
         stop: generation ends after the token that completes one of these strings; that token is kept as sampled.
-        entropy_window: k, the number of leading generated tokens whose entropy is measured; 0 measures none.
+        entropy_window: k, the number of leading generated tokens whose entropies `EntropyReady` reports; 0: none.
         seed: of this request's sampler; None leaves it to the engine.
         entropy_estimator: a key of `core.entropy.ENTROPY_ESTIMATORS`.
+        record_entropies: one of `RECORD_ENTROPIES`: the tokens whose entropies `Finished` reports.
     """
 
     request_id: str
@@ -41,6 +48,12 @@ class GenerationRequest:
     entropy_window: int = 0
     seed: int | None = None
     entropy_estimator: str = "exact"
+    record_entropies: str = WINDOWS
+
+    @property
+    def max_entropies(self) -> int:
+        """The largest number of leading generated tokens whose entropies are measured."""
+        return self.max_tokens if self.record_entropies == ALL else self.entropy_window
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +75,8 @@ class Finished:
     Attributes:
         token_ids: [n] int32, as sampled, the end-of-sequence or stop token included.
         log_probs: [n] float32, of the sampled tokens at the sampling temperature (at temperature 0: at 1).
-        entropies: [min(k, n)] float32 nats.
-        weight_versions: [n] int32, of the weights that sampled each token; they change within a request when
+        entropies: [min(k, n)] float32 nats; [n] with `record_entropies="all"`.
+        weight_versions: [n] int32, of the weights that sampled each token; they change within a request if
             `update_weights` is called while it runs.
         finish_reason: "stop" (end of sequence or a stop string), "length" (max_tokens) or "error" (the engine failed
             this request; the arrays hold what had arrived).
@@ -84,7 +97,7 @@ EngineEvent = EntropyReady | Finished
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """What every engine is built from; `engine_kwargs` goes to the implementation (for vLLM: `EngineArgs`).
+    """The settings of every engine; `engine_kwargs` goes to the implementation (for vLLM: `EngineArgs`).
 
     Attributes:
         model_name_or_path: a Hugging Face id or folder.
@@ -92,7 +105,7 @@ class EngineConfig:
         max_context_tokens: prompt plus response, at most.
         num_threads: CPU threads for the engine; None leaves the default.
         can_sleep: whether `sleep` will be called.
-        weight_transfer: the backend of vLLM's weight transfer; None: there is none.
+        weight_transfer: the backend of vLLM's weight transfer; None: no transfer.
         seed: of the engine.
     """
 
@@ -112,7 +125,7 @@ class Engine(Protocol):
     vocab_size: int
     """V: the width of the logits."""
     weight_version: int
-    """Version of the weights in use; `UNKNOWN_WEIGHTS` where it is not known, `NO_WEIGHTS` where there are none."""
+    """Version of the weights in use; `UNKNOWN_WEIGHTS` if it is not known, `NO_WEIGHTS` if the engine has none."""
     has_model: bool
     """Whether `score` computes with the weights that `update_weights` was given; a scripted engine has no model."""
 
@@ -126,7 +139,7 @@ class Engine(Protocol):
         """Whether `step` has anything to do."""
 
     def cancel(self, request_id: str) -> None:
-        """Drops a request; no further event bears its id. Unknown ids are ignored."""
+        """Drops a request; no later event has its id. Unknown ids are ignored."""
 
     def update_weights(self, weights: Iterable[tuple[str, np.ndarray]], version: int) -> None:
         """Replaces all weights (Hugging Face names, tied ones included) and drops everything computed with the old.
@@ -141,14 +154,14 @@ class Engine(Protocol):
     def score(self, token_ids: list[int], temperature: float = 1.0) -> np.ndarray:
         """Log-probs [n - 1] float32 of token_ids[1:] given their prefixes, with the weights in use; for checks.
 
-        At temperature 1 requests may be running; what happens to them meanwhile, the next `step` tells.
+        At temperature 1 requests may be running; the next `step` reports what happens to them meanwhile.
 
         Raises:
             RuntimeError: requests are running and the temperature is not 1.
         """
 
     def sleep(self, level: int) -> None:
-        """Gives the GPU's memory to whoever shares it, the prefix cache with it. A sleeping engine can only wake up.
+        """Frees the GPU's memory, with the prefix cache, for other users. A sleeping engine can only wake up.
 
         Args:
             level: 1 keeps the weights in the CPU's memory, 2 drops them: `weight_version` is then `NO_WEIGHTS`.
@@ -158,7 +171,7 @@ class Engine(Protocol):
         """
 
     def wake_up(self) -> None:
-        """Takes the GPU's memory back; after level 2 the weights are still to come. Nothing happens to one awake."""
+        """Takes the GPU's memory back; after level 2 the engine still needs new weights. No effect if it is awake."""
 
     def close(self) -> None:
         """Frees the engine's memory and processes; can be called twice."""
@@ -172,11 +185,11 @@ class TransferEngine(Engine, Protocol):
 
         Raises:
             ValueError: a name is missing or unknown, or a shape is wrong; the engine goes on with its old weights.
-            RuntimeError: requests are running: between two steps of the transfer they would see part of the weights.
+            RuntimeError: requests are running, and would see part of the weights between two steps of the transfer.
         """
 
     def transfer_weights(self, method: str, arguments: dict[str, Any]) -> None:
         """One step of the transfer: calls a method of that name of the engine's workers."""
 
     def end_transfer(self, version: int) -> None:
-        """The weights have come; drops what was computed with the old ones."""
+        """Ends the transfer; drops everything computed with the old weights."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any
 
-#: Seconds after which a call (the longest loads weights) is taken for hung.
+#: Seconds after which a call counts as hung (the longest one loads weights).
 CALL_TIMEOUT_S = 540.0
 
 
@@ -33,18 +33,18 @@ class EngineThread(Executor):
         """Calls the function and waits for its result.
 
         Raises:
-            TimeoutError: there is none within `timeout_s` seconds (None: wait for ever).
+            TimeoutError: the function has not finished within `timeout_s` seconds (None: wait for ever).
         """
         future = self.submit(function, *args)
         try:
             return future.result(timeout_s)
         except TimeoutError:
-            if future.done():  # The function's own.
+            if future.done():  # The function itself raised it.
                 raise
             raise TimeoutError(f"The engine has not finished {function.__name__} within {timeout_s:g} s.") from None
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Ends the thread after the calls that were submitted; never waits for it, since it may hang."""
+        """Ends the thread after all submitted calls; never waits for it, since it may hang."""
         self._calls.put(None)
 
     def _run(self) -> None:

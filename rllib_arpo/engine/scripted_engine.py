@@ -1,4 +1,4 @@
-"""An engine without a model, for tests: it says what a script tells it to, or follows a random policy."""
+"""An engine without a model, for tests: it generates what a script states, or follows a random policy."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class ScriptedReply:
         entropies: nats, one per token; one number stands for all tokens.
         log_probs: one per token; None: minus the entropies.
         finish_reason: "stop", "length" or "error".
-        delay: so many steps pass before the first token.
-        fail_after: the request ends with "error" once so many tokens have arrived (0: before the first).
+        delay: the number of steps before the first token.
+        fail_after: the number of tokens after which the request ends with "error" (0: before the first).
     """
 
     token_ids: Sequence[int]
@@ -41,13 +41,13 @@ class ScriptedReply:
     fail_after: int | None = None
 
 
+#: A function of the request and of the number of earlier requests with the same prefix; a dict of the replies by prefix
+#: (a list of replies serves such requests in turn); or a list of the replies in order of submission.
 Script = (
     Callable[[GenerationRequest, int], ScriptedReply]
     | Mapping[tuple[int, ...], ScriptedReply | Sequence[ScriptedReply]]
     | Sequence[ScriptedReply]
 )
-"""A function of the request and of how many times its prefix was asked before; a dict of the replies by prefix (a list
-of them goes in order of asking); or a list of the replies in order of submission."""
 
 
 @dataclass(slots=True)
@@ -67,7 +67,7 @@ class _Running:
 
 
 class ScriptedEngine:
-    """An engine whose every token is known beforehand, whatever its weights are.
+    """An engine whose tokens are all known beforehand, whatever its weights are.
 
     The entropies are the script's: without a model there is no distribution, and `entropy_estimator` changes nothing.
 
@@ -114,7 +114,7 @@ class ScriptedEngine:
         if self.asleep:
             raise RuntimeError("The engine sleeps: wake it up first.")
         if request.request_id in self._running:
-            raise ValueError(f"The request id {request.request_id!r} is in use.")
+            raise RuntimeError(f"The request id {request.request_id!r} is in use.")
         prefix = tuple(request.prompt_token_ids)
         reply = self._script(request, self._times_asked[prefix])
         self._times_asked[prefix] += 1
@@ -195,7 +195,7 @@ class ScriptedEngine:
             request_id=request.request_id,
             token_ids=np.array(token_ids, dtype=np.int32),
             log_probs=running.log_probs[:n].copy(),
-            entropies=running.entropies[: min(n, request.entropy_window)].copy(),
+            entropies=running.entropies[: min(n, request.max_entropies)].copy(),
             weight_versions=np.array(running.weight_versions[:n], dtype=np.int32),
             finish_reason=reason,
             num_cached_tokens=running.num_cached_tokens,
@@ -241,14 +241,15 @@ class RandomPolicy:
     """A random language model: the logits after a prefix are drawn by a generator that the prefix seeds.
 
     What a request generates is a pure function of its prefix, its temperature, its seed and the policy's seed, so it
-    does not depend on what else runs. A request without a seed uses how often its prefix was asked before.
+    does not depend on other requests. A request without a seed uses the number of earlier requests with its prefix
+    instead.
 
     Attributes:
         vocab_size: V; all tokens are possible at every place.
         end_token_id: ends the request ("stop"); None: the last token of the vocabulary.
         end_probability: at temperature 1, of the end token at every place.
-        replies: if given, a request generates one of these token sequences, which is then the only random thing; their
-            tokens keep the policy's entropies and log-probs.
+        replies: if given, a request generates one of these token sequences, and only the choice among them is random;
+            their tokens keep the policy's entropies and log-probs.
     """
 
     vocab_size: int

@@ -1,10 +1,11 @@
-"""What `engine_kwargs` may not ask of vLLM: known without vLLM, so that it is said before an actor starts."""
+"""The `engine_kwargs` that ARPO refuses. This check needs no vLLM, so that it can fail before an actor starts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+#: Arguments of vLLM that follow from the configuration.
 FROM_CONFIGURATION = frozenset(
     {
         "model",
@@ -17,8 +18,8 @@ FROM_CONFIGURATION = frozenset(
         "weight_transfer_config",
     }
 )
-"""Names that follow from the configuration."""
 
+#: name -> (values that are allowed, why others are not).
 _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "pipeline_parallel_size": (
         (1,),
@@ -34,11 +35,10 @@ _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     ),
     "speculative_config": ((None,), "entropies are measured for one token at a time"),
 }
-"""name -> (values that are allowed, why others are not)."""
 
 
 def check_vllm_kwargs(engine_kwargs: Mapping[str, Any]) -> None:
-    """Raises ValueError, naming the key, for what an engine of ARPO cannot do."""
+    """Raises ValueError, naming the key, for arguments with which ARPO's engine cannot work."""
     for name in engine_kwargs:
         if name in FROM_CONFIGURATION:
             raise ValueError(f"engine_kwargs may not set {name!r}: it follows from the configuration.")

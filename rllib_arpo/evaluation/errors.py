@@ -1,4 +1,4 @@
-"""Mistakes of whoever calls, which one sentence explains, apart from bugs, which need their traceback."""
+"""Mistakes of the user, which one sentence explains; bugs, by contrast, need their traceback."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from rllib_arpo.envs.errors import BrokenToolError
 
-#: What checks of a configuration raise: it is wrong, a package is missing, a tool does not start.
+#: The errors that checks of a configuration raise: it is wrong, a package is missing, a tool does not start.
 CHECKS = (ValueError, ImportError, BrokenToolError)
 
 
@@ -17,7 +17,7 @@ class CommandError(Exception):
 
 @contextmanager
 def command_errors(kinds: tuple[type[Exception], ...] = CHECKS) -> Iterator[None]:
-    """Within, errors of these kinds are the command's fault. The default is for what checks, and starts tools."""
+    """Turns errors of these kinds into a `CommandError`. The default suits code that checks a configuration."""
     try:
         yield
     except kinds as error:

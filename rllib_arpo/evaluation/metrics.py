@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rllib_arpo.core.pass_at_k import pass_at_k
+from rllib_arpo.evaluation.bootstrap import Estimate, estimate_all, paired_differences
 from rllib_arpo.evaluation.records import QuestionRecord, SampleRecord
-from rllib_arpo.evaluation.statistics import Estimate, estimate_all, paired_differences, pass_at_k
 
 PASS = "pass_at_"
 #: Metric -> its value for one sample; None: the metric does not apply to that question.
@@ -32,8 +33,8 @@ class ArmMetrics:
 
     Attributes:
         question_ids: [Q].
-        values: metric -> [Q] or [Q, S]; a metric that some questions do not have leaves them out.
-        commits: that evaluated the questions.
+        values: metric -> [Q] or [Q, S]; a metric leaves out the questions that lack it.
+        commits: the commits that evaluated the questions.
     """
 
     question_ids: tuple[str, ...]
@@ -46,7 +47,7 @@ class ArmMetrics:
 
 
 def arm_metrics(records: Iterable[tuple[QuestionRecord, str | None]]) -> ArmMetrics:
-    """Boils records (with their commits) down to arrays; transcripts are not kept."""
+    """Turns records (with their commits) into arrays; drops the transcripts."""
     ids, commits = [], []
     columns: dict[str, list[list[float | None]]] = {name: [] for name in SAMPLE_METRICS}
     for record, commit in records:

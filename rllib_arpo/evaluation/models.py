@@ -8,20 +8,35 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rllib_arpo.engine.checkpoint_names import causal_lm_config
-from rllib_arpo.envs.fingerprint import fingerprint
+from rllib_arpo.envs.support.fingerprint import fingerprint
 from rllib_arpo.evaluation.errors import CommandError, command_errors
-from rllib_arpo.export import MODULE, export_model
 from rllib_arpo.models import smollm2_135m_instruct
+from rllib_arpo.policy.checkpoint_names import causal_lm_config
+from rllib_arpo.policy.export import MODULE, export_model
 
 logger = logging.getLogger("rllib_arpo")
 
-#: Names (in small letters) of models that come with a package.
+
+def _trails_small() -> str:
+    from rllib_arpo.trails.models import small_model
+
+    return small_model()
+
+
+def _trails_smollm2() -> str:
+    from rllib_arpo.trails.models import cold_started_smollm2
+
+    return cold_started_smollm2()
+
+
+#: Names (in lower case) of models that come with a package, or that the command makes and keeps in the cache folder.
 EMBEDDED: dict[str, Callable[[], str]] = {
     "smollm2-135m": smollm2_135m_instruct,
     "smollm2-135m-instruct": smollm2_135m_instruct,
+    "trails-small": _trails_small,
+    "trails-smollm2-135m": _trails_smollm2,
 }
-#: Files that make a model what it is.
+#: Files that determine a model's behaviour.
 _MODEL_FILES = ("*.safetensors", "*.bin", "*.gguf", "config.json", "tokenizer*", "chat_template*", "adapter_*.json")
 _EXPORTED = "exported-"
 
@@ -31,9 +46,9 @@ class Model:
     """A model to evaluate.
 
     Attributes:
-        name: what it is known by in the results: an absolute path, or a name.
+        name: its name in the results: an absolute path, or a short name.
         label: short, different for every model of a command.
-        path: what the engine loads.
+        path: the folder or id that the engine loads.
         fingerprint: of its files; for a model from the hub: its commit there.
     """
 
@@ -47,7 +62,7 @@ def resolve_models(names: Sequence[str], folder: Path, dtype: str) -> list[Model
     """Finds the models; checkpoints are exported into `folder` (`remove_exported` takes them away again).
 
     Args:
-        names: as the user wrote them; equal ones count once.
+        names: as the user wrote them; duplicates count once.
         dtype: of the exported weights.
 
     Raises:
@@ -65,7 +80,7 @@ def remove_exported(folder: Path) -> None:
 
 
 def short_labels(names: Sequence[str]) -> dict[str, str]:
-    """name -> as few of its last path components as tell it from the others."""
+    """name -> the fewest last components of its path that distinguish it from the others."""
     labels = {}
     for name in names:
         parts = [part for part in name.split("/") if part]

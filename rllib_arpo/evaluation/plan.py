@@ -1,4 +1,4 @@
-"""What is to be evaluated: settings that all arms share, and one arm for every model, prompting style and task."""
+"""The plan of an evaluation: settings that all arms share, and one arm for every model, prompting style and task."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rllib_arpo.core.branching import BranchingParams
+from rllib_arpo.engine.engine import ALL, WINDOWS
 from rllib_arpo.envs.env_config import read_env_config
 from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.forkable_env import OPTION_QUESTION
-from rllib_arpo.envs.tasks import TASKS
+from rllib_arpo.envs.registry import find_task
+from rllib_arpo.envs.support.validation import check_known
 from rllib_arpo.envs.tasks.task import TEST
 from rllib_arpo.envs.tool_env import ToolEnv
-from rllib_arpo.envs.validation import check_known
 from rllib_arpo.evaluation.errors import CommandError, command_errors
 from rllib_arpo.evaluation.models import Model
 from rllib_arpo.rollout.settings import RolloutSettings
@@ -26,18 +27,19 @@ STYLES: dict[str, dict[str, Any]] = {DIRECT: {"tools": {}}, TOOLS: {}}
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationSettings:
-    """What all arms have in common, and what a folder of results therefore insists on.
+    """The settings of all arms; a folder of results accepts no others.
 
     Attributes:
         samples: trajectories per question, each with a seed of its own.
         temperature: of sampling; 0 decodes greedily.
         seed: of the samples' seeds.
-        limit: the first so many questions of each task; None: all.
+        limit: the number of questions of each task, from the first on; None: all.
         engine, engine_kwargs, dtype: as in `ARPOConfig.language_model`.
         max_context_tokens, max_response_tokens, max_turn_tokens, max_tool_calls: as in `ARPOConfig.adaptive_rollout`.
         protocol: how tools are called; None: the environment's default.
         few_shot: worked examples in the prompt of the tasks that have some; None: the task's default.
         question_deadline_s: seconds after which a question's unfinished trajectories are cut off.
+        entropies: whether the entropies of all generated tokens are kept.
     """
 
     samples: int = 1
@@ -54,6 +56,7 @@ class EvaluationSettings:
     protocol: str | None = None
     few_shot: int | None = None
     question_deadline_s: float = 1800.0
+    entropies: bool = False
 
     def __post_init__(self):
         for key in ("samples", "limit", "max_context_tokens", "max_response_tokens", "max_turn_tokens"):
@@ -73,10 +76,10 @@ class EvaluationSettings:
         """The environment's configuration, but for the model.
 
         Args:
-            own: the user's keys for this task; they win over all but the style's.
+            own: the user's keys for this task; they override all keys but the style's.
         """
         keys = ("max_context_tokens", "max_response_tokens", "max_turn_tokens", "max_tool_calls", "protocol")
-        task_keys = {f.name for f in dataclasses.fields(TASKS[task])}
+        task_keys = {f.name for f in dataclasses.fields(find_task(task))}
         shared = {key: getattr(self, key) for key in keys}
         shared |= {key: value for key, value in (("split", TEST), ("few_shot", self.few_shot)) if key in task_keys}
         given = {key: value for key, value in shared.items() if value is not None}
@@ -111,7 +114,7 @@ class Arm:
         return f"{self.model.label} {self.style}"
 
     def settings(self) -> dict[str, Any]:
-        """What the arm's results depend on beside the shared settings."""
+        """The settings, beside the shared ones, on which the arm's results depend."""
         own = {key: value for key, value in self.env_config.items() if key != "model_name_or_path"}
         data = dict(self.first_env.task.inputs())
         for tool in self.first_env.tools.values():
@@ -119,7 +122,7 @@ class Arm:
         return {"model_fingerprint": self.model.fingerprint, "env_config": own, "data": data}
 
     def rollout_settings(self, settings: EvaluationSettings) -> RolloutSettings:
-        """Of the training's sampler: without forks, no entropies, a seed for every request."""
+        """The settings of the training sampler: no forks, no windows, a seed for every request."""
         limits = self.first_env.config
         return RolloutSettings(
             num_rollouts=settings.samples,
@@ -127,7 +130,7 @@ class Arm:
             branching=BranchingParams(branching="never"),
             entropy_window=0,
             entropy_estimator="exact",
-            entropy_normalization="log_vocab",
+            entropy_normalization="sum_log_vocab",
             temperature=settings.temperature,
             max_context_tokens=limits.max_context_tokens,
             max_response_tokens=limits.max_response_tokens,
@@ -135,22 +138,24 @@ class Arm:
             question_deadline_s=settings.question_deadline_s,
             seed=settings.seed,
             deterministic=True,
+            record_entropies=ALL if settings.entropies else WINDOWS,
         )
 
 
 def check_tasks(tasks: Sequence[str], own: Mapping[str, Mapping[str, Any]], settings: EvaluationSettings) -> None:
-    """Checks what can be checked without a model: names, keys, whether data files are there.
+    """Checks everything that needs no model: names, keys, and that data files exist.
 
     Args:
         own: task -> the user's `env_config` keys.
 
     Raises:
         ValueError: a task, a tool or a key is unknown, or a task has a configuration but is not evaluated; a
-            `DataError` where a data file is missing or not readable.
+            `DataError` if a data file is missing or not readable.
     """
     if not tasks:
         raise ValueError("--tasks names no task.")
-    check_known(tasks, TASKS, "task")
+    for task in tasks:
+        find_task(task)
     check_known(own, tasks, "task in --data or --env-config")
     for task in tasks:
         read_env_config({**settings.env_config(task, TOOLS, own.get(task, {})), "model_name_or_path": "(any)"})
@@ -166,7 +171,7 @@ def make_arms(
     """All arms, checked: every question's prompt has been built, every tool is ready.
 
     Args:
-        baselines: styles in which the first model is asked, beside `TOOLS`, in which all are.
+        baselines: styles in which the first model is asked, beside `TOOLS`, in which all models are asked.
 
     Raises:
         CommandError: a style or a key is unknown, a data file is at fault, or a tool does not start.

@@ -1,11 +1,12 @@
-"""What is kept of one sample: its text turn by turn, what it scored, how it ended."""
+"""The record of one sample: its text turn by turn, its score, and how it ended."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rllib_arpo.core.pass_at_k import is_correct
 from rllib_arpo.core.tree import MASKED_STOP_REASONS, TRUNCATED_STOP_REASONS, ToolStatus, Trajectory, Turn
-from rllib_arpo.envs.prompts import turn_text
+from rllib_arpo.envs.protocols.prompts import turn_text
 from rllib_arpo.envs.protocols.protocol import Answer
 from rllib_arpo.envs.question import QA, Question
 from rllib_arpo.envs.rewards import exact_match, token_f1
@@ -23,8 +24,9 @@ class TurnRecord:
     Attributes:
         text: what the model wrote.
         num_tokens: of it.
-        response: what it read next; None after the last turn.
-        tool, tool_status, tool_seconds: of the call that was executed, if one was.
+        response: the text that it read next; None after the last turn.
+        tool, tool_status, tool_seconds: of the executed call, if there was one.
+        entropies: of its tokens, in nats; None if they were not recorded.
     """
 
     text: str
@@ -33,6 +35,7 @@ class TurnRecord:
     tool: str | None
     tool_status: str | None
     tool_seconds: float | None
+    entropies: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +45,12 @@ class SampleRecord:
     Attributes:
         sample: its number within the question, from 0.
         seed: of the sampler of its first turn (later turns have seeds made of the same parts); None: greedy.
-        answer: what it answered; None without an answer.
+        answer: its answer; None without one.
         reward, accuracy, format_valid: as in training.
-        correct: whether the accuracy is 1, by the task's own measure: what pass@k counts.
+        correct: whether the accuracy is 1 (`core.pass_at_k.is_correct`).
         exact_match: for knowledge ("qa"), equality of normalised texts with an alias; otherwise the same as `correct`
             (for mathematics: symbolic equality).
-        f1: the best token F1 over the aliases; None for all but knowledge, where it would be wrong.
+        f1: the best token F1 over the aliases; None unless the question is one of knowledge.
         tool_calls, tool_calls_failed: executed ones, and those of them that ended with an error or a time-out.
         response_tokens: generated ones.
         truncated: ended by a limit of tokens or tool calls.
@@ -88,7 +91,7 @@ class QuestionRecord:
 
 
 def question_record(sampled: SampledQuestion, env: ToolEnv, settings: RolloutSettings) -> QuestionRecord:
-    """Reads the tree of a question that was sampled without forks in `env`, or one like it."""
+    """Reads the tree of a question that was sampled without forks in `env` or an equal one."""
     tree = episode_to_tree(sampled.episode)
     question = env.task.question(sampled.number, tuple(env.tools))
     return QuestionRecord(
@@ -119,7 +122,7 @@ def _sample(
         answer=answer,
         reward=trajectory.reward,
         accuracy=trajectory.accuracy,
-        correct=trajectory.accuracy >= 1.0,
+        correct=is_correct(trajectory.accuracy),
         exact_match=exact_match,
         f1=f1,
         format_valid=trajectory.format_valid,
@@ -141,6 +144,7 @@ def _turn(turn: Turn, env: ToolEnv) -> TurnRecord:
         tool=call and call.name,
         tool_status=call and str(call.status),
         tool_seconds=call and call.latency_s,
+        entropies=tuple(round(float(entropy), 6) for entropy in turn.entropies) or None,
     )
 
 
@@ -150,7 +154,7 @@ def _answer(turns: tuple[TurnRecord, ...], env: ToolEnv) -> str | None:
 
 
 def _text_scores(answer: str | None, accuracy: float, question: Question) -> tuple[float, float | None]:
-    """(exact match, token F1) of an answer in the right format; 0 without one."""
+    """(exact match, token F1) of an answer in the right format; 0 without an answer."""
     if question.ability != QA:
         return float(accuracy >= 1.0), None
     if answer is None:

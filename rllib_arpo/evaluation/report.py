@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rllib_arpo.evaluation.bootstrap import LEVEL, NUM_RESAMPLES, Estimate, Kind
 from rllib_arpo.evaluation.metrics import PASS
-from rllib_arpo.evaluation.statistics import LEVEL, NUM_RESAMPLES, Estimate, Kind
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,20 +25,20 @@ LABELS: dict[str, tuple[str, int]] = {
     "truncated": ("truncated", 3),
     "masked": ("not finished", 3),
 }
-#: Where there is no terminal that says how wide it is.
+#: Columns of the table if there is no terminal.
 WIDTH = 200
-#: After a value whose interval has no width because all questions have it.
+#: Marks a value that all questions have, so that its interval has no width.
 ALL_EQUAL = "="
-#: After a difference whose interval does not hold 0.
+#: Marks a difference whose interval does not contain 0.
 SIGNIFICANT = "*"
 
 
 @dataclass(frozen=True, slots=True)
 class TaskReport:
-    """What is shown of one task.
+    """The contents of one task's table.
 
     Attributes:
-        task, num_questions, num_samples: what was asked.
+        task, num_questions, num_samples: the questions asked.
         columns: label of an arm -> metric -> estimate.
         differences: label of an arm -> metric -> estimate of that arm minus `reference`.
         reference: the label of the arm that the others are compared with.
@@ -53,7 +53,7 @@ class TaskReport:
 
 
 def print_report(reports: Sequence[TaskReport], console: Console | None = None) -> None:
-    """Prints the tables and what their signs mean; without a terminal, as plain text `WIDTH` columns wide at most."""
+    """Prints the tables and a legend; without a terminal, as plain text of at most `WIDTH` columns."""
     from rich.console import Console
 
     console = console or Console()
@@ -66,7 +66,7 @@ def print_report(reports: Sequence[TaskReport], console: Console | None = None) 
 
 
 def legend(reports: Sequence[TaskReport]) -> list[str]:
-    """What the numbers are; only what occurs."""
+    """The legend, for the kinds of numbers that occur."""
     shown = [e for report in reports for column in report.columns.values() for e in column.values()]
     lines = [
         f"[low, high]: {LEVEL:.0%} bootstrap interval ({NUM_RESAMPLES} resamples of the questions, each with all its "
@@ -82,7 +82,7 @@ def legend(reports: Sequence[TaskReport]) -> list[str]:
     if any(e.seed_std for e in shown):
         lines.append("sd: standard deviation between seeds (the first sample of every question, the second, ...).")
     if any(report.differences for report in reports):
-        lines.append(f"{SIGNIFICANT}: the interval of the paired difference does not hold 0.")
+        lines.append(f"{SIGNIFICANT}: the interval of the paired difference does not contain 0.")
     unfinished = [e for report in reports for c in report.columns.values() if (e := c.get("masked")) and e.value]
     if unfinished:
         lines.append(
@@ -93,7 +93,7 @@ def legend(reports: Sequence[TaskReport]) -> list[str]:
 
 
 def largest_share(num_questions: int) -> float:
-    """The largest share of questions of which so many drawn ones show none, with probability 1 - `LEVEL`."""
+    """The largest share of questions that a draw of this size misses entirely with probability 1 - `LEVEL`."""
     return 1 - (1 - LEVEL) ** (1 / num_questions)
 
 

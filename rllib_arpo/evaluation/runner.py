@@ -1,11 +1,13 @@
 """Asks the questions of an arm with the sampler, the environment and the tools of training, in this process.
 
-The parts are those that an env runner is made of: an engine in a thread of its own, and a `QuestionLoop` that keeps
-many questions in flight. Neither Ray nor a learner takes part.
+It uses the parts of an env runner: an engine in its own thread, and a `QuestionLoop` that keeps many questions in
+flight. It needs neither Ray nor a learner.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -15,14 +17,17 @@ from rllib_arpo.engine.engine_thread import EngineThread
 from rllib_arpo.evaluation.errors import command_errors
 from rllib_arpo.evaluation.plan import Arm, EvaluationSettings
 from rllib_arpo.evaluation.records import QuestionRecord, question_record
+from rllib_arpo.rollout.messages import FailedQuestion, Purpose, SampledQuestion, question_refs
+from rllib_arpo.rollout.progress import PROGRESS_VARIABLE, RolloutProgress
 from rllib_arpo.rollout.questions import QuestionLoop
+from rllib_arpo.rollout.settings import RolloutSettings
 
 
 @contextmanager
 def running_engine(
     arms: Sequence[Arm], settings: EvaluationSettings, num_threads: int | None
 ) -> Iterator[tuple[Engine, EngineThread]]:
-    """The engine of the one model that all `arms` are about, and the thread that owns it.
+    """The engine of the one model that all `arms` evaluate, and the thread that owns it.
 
     Raises:
         CommandError: the engine refuses the model or its arguments, or is not installed.
@@ -45,6 +50,36 @@ def running_engine(
         thread.shutdown()
 
 
+def sample(
+    arm: Arm,
+    numbers: Sequence[int],
+    engine: Engine,
+    thread: EngineThread,
+    rollout: RolloutSettings,
+    *,
+    in_flight: int,
+    on_progress: Callable[..., None],
+) -> Iterator[SampledQuestion]:
+    """Yields the questions with these numbers, each as soon as it has ended.
+
+    Raises:
+        RuntimeError: the environment raised an error that belongs to no trajectory; the message has the traceback.
+
+    Args:
+        in_flight: the number of questions in progress at a time.
+        on_progress: as in `QuestionLoop`.
+    """
+    env = arm.first_env
+    envs = [env, *(env.another() for _ in range(min(in_flight, len(numbers)) - 1))]
+    with QuestionLoop(engine, thread, on_progress) as loop:
+        loop.submit(question_refs(numbers, Purpose.EVALUATION), envs, rollout)
+        while loop.in_flight:
+            for ended in loop.take():
+                if isinstance(ended, FailedQuestion):
+                    raise RuntimeError(f"{arm.task}, question {ended.ref.number}: {ended.failure.traceback}")
+                yield ended
+
+
 def ask(
     arm: Arm,
     numbers: Sequence[int],
@@ -55,16 +90,19 @@ def ask(
     in_flight: int,
     on_progress: Callable[..., None],
 ) -> Iterator[QuestionRecord]:
-    """Yields the questions with these numbers, each as soon as it has ended.
+    """Like `sample`, with the settings of the evaluation; yields the record of each question."""
+    rollout = arm.rollout_settings(settings)
+    for sampled in sample(arm, numbers, engine, thread, rollout, in_flight=in_flight, on_progress=on_progress):
+        yield question_record(sampled, arm.first_env, rollout)
 
-    Args:
-        in_flight: how many questions are worked on at a time.
-        on_progress: as in `QuestionLoop`.
-    """
-    env, rollout = arm.first_env, arm.rollout_settings(settings)
-    envs = [env, *(env.another() for _ in range(min(in_flight, len(numbers)) - 1))]
-    with QuestionLoop(engine, thread, on_progress) as loop:
-        loop.submit(numbers, envs, rollout, evaluation=True)
-        while loop.in_flight:
-            for sampled in loop.take():
-                yield question_record(sampled, env, rollout)
+
+@contextmanager
+def showing_progress(arm: Arm, num_questions: int, mode: str | None) -> Iterator[Callable[..., None]]:
+    """Shows the progress of an arm as `mode` says: by default a bar on a terminal, and occasional lines elsewhere."""
+    default = os.environ.get(PROGRESS_VARIABLE) or ("bar" if sys.stderr.isatty() else "lines")
+    progress = RolloutProgress(f"{arm.task}, {arm.label}", enabled=mode or default)
+    progress.begin(num_questions)
+    try:
+        yield progress.update
+    finally:
+        progress.end()

@@ -17,10 +17,10 @@ from rllib_arpo.core.tree import OUTAGE_STOP_REASONS
 from rllib_arpo.evaluation.records import QuestionRecord, SampleRecord, TurnRecord
 
 DATABASE = "results.sqlite"
-#: Of the tables and of the records in them.
+#: The version of the tables and of the records in them.
 VERSION = 2
 LOCK = "lock"
-#: The arm name under which the settings lie that all arms share.
+#: The arm name that stores the settings shared by all arms.
 SHARED = ""
 _TABLES = """
 CREATE TABLE IF NOT EXISTS settings (arm TEXT PRIMARY KEY, settings TEXT NOT NULL);
@@ -30,7 +30,7 @@ CREATE TABLE IF NOT EXISTS questions (
 );
 CREATE TABLE IF NOT EXISTS notes (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
-#: Of a question: a sample of it ended by an outage.
+#: SQL condition on a question: an outage ended one of its samples.
 _HAS_OUTAGE = f"""EXISTS (
     SELECT 1 FROM json_each(record, '$.samples')
     WHERE json_extract(value, '$.stop_reason') IN ({", ".join(f"'{reason}'" for reason in OUTAGE_STOP_REASONS)})
@@ -38,13 +38,13 @@ _HAS_OUTAGE = f"""EXISTS (
 
 
 class SettingsError(ValueError):
-    """The folder has results of other settings."""
+    """The folder holds results of other settings."""
 
 
 class ResultStore:
     """What has been evaluated: per arm (a model with a prompting style and a task) its settings and its questions.
 
-    One process at a time has a folder. Use as a context manager.
+    Only one process at a time may use a folder. Use as a context manager.
 
     Raises:
         ValueError: the folder cannot be written, another process evaluates into it, or its database is not one of this
@@ -59,7 +59,7 @@ class ResultStore:
         except OSError as error:
             raise ValueError(f"--output {self.folder}: not a folder that can be written ({error.strerror}).") from error
         try:
-            # The kernel gives it up when the process dies, however it dies.
+            # The kernel releases the lock when the process dies, however it dies.
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self._lock.close()
@@ -67,7 +67,7 @@ class ResultStore:
         try:
             self._connection = sqlite3.connect(self.folder / DATABASE)
             self._connection.execute("PRAGMA journal_mode=WAL")
-            # To the disk at every commit: what is there survives a loss of power too.
+            # Every commit goes to the disk, so that it also survives a loss of power.
             self._connection.execute("PRAGMA synchronous=FULL")
             self._check_version()
             self._connection.executescript(_TABLES)
@@ -79,7 +79,7 @@ class ResultStore:
         """Writes the version into a new database.
 
         Raises:
-            sqlite3.DatabaseError: it is another one.
+            sqlite3.DatabaseError: the database has another version.
         """
         (version,) = self._connection.execute("PRAGMA user_version").fetchone()
         (num_tables,) = self._connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
@@ -88,9 +88,9 @@ class ResultStore:
         self._connection.execute(f"PRAGMA user_version = {VERSION}")
 
     def claim(self, settings: Mapping[str, Any], arm: str = SHARED) -> None:
-        """Keeps the settings of an arm (default: those that all arms share), or compares them with those kept.
+        """Stores the settings of an arm (default: those that all arms share), or compares them with the stored ones.
 
-        Settings without a question that was answered under them are replaced.
+        Replaces settings under which no question was answered.
 
         Raises:
             SettingsError: they differ; the message names the first key.
@@ -110,7 +110,7 @@ class ResultStore:
             )
 
     def add(self, arm: str, record: QuestionRecord, commit: str | None) -> None:
-        """Keeps a question; it is on the disk when this returns. One that an outage ended is replaced.
+        """Stores a question; it is on the disk when this returns. Replaces a question that an outage ended.
 
         Raises:
             sqlite3.IntegrityError: the arm has this question already.
@@ -122,7 +122,7 @@ class ResultStore:
             self._connection.execute("INSERT INTO questions VALUES (?, ?, ?, ?)", (arm, record.number, text, commit))
 
     def numbers(self, arm: str) -> set[int]:
-        """The questions of an arm that need not be asked again: all but those of which an outage ended a sample."""
+        """The questions of an arm that need not be asked again: all but those with a sample that an outage ended."""
         query = f"SELECT number FROM questions WHERE arm = ? AND NOT {_HAS_OUTAGE}"
         return {number for (number,) in self._connection.execute(query, (arm,))}
 
@@ -133,7 +133,7 @@ class ResultStore:
             yield _record(json.loads(text)), commit
 
     def note(self, name: str) -> Any:
-        """What `set_note` kept under this name; None: nothing."""
+        """The value that `set_note` stored under this name, or None."""
         text = self._value("SELECT value FROM notes WHERE name = :name", name)
         return None if text is None else json.loads(text)
 
@@ -169,8 +169,10 @@ def first_difference(old: Any, new: Any, path: str = "") -> tuple[str, str, str]
 
 
 def _record(fields: dict[str, Any]) -> QuestionRecord:
-    samples = (
-        SampleRecord(**(sample | {"turns": tuple(TurnRecord(**turn) for turn in sample["turns"])}))
-        for sample in fields["samples"]
-    )
+    samples = (SampleRecord(**(sample | {"turns": tuple(map(_turn, sample["turns"]))})) for sample in fields["samples"])
     return QuestionRecord(**(fields | {"answers": tuple(fields["answers"]), "samples": tuple(samples)}))
+
+
+def _turn(turn: Mapping[str, Any]) -> TurnRecord:
+    entropies = turn.get("entropies")
+    return TurnRecord(**{**turn, "entropies": None if entropies is None else tuple(entropies)})

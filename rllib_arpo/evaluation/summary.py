@@ -1,4 +1,4 @@
-"""The summary of an evaluation as JSON: what was run, where, and every metric."""
+"""The summary of an evaluation as JSON: the settings, the machine and every metric."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rllib_arpo.evaluation.bootstrap import LEVEL, NUM_RESAMPLES
 from rllib_arpo.evaluation.metrics import ArmMetrics, differences
 from rllib_arpo.evaluation.plan import TOOLS, Arm, EvaluationSettings
 from rllib_arpo.evaluation.report import TaskReport
-from rllib_arpo.evaluation.statistics import LEVEL, NUM_RESAMPLES
-from rllib_arpo.logging.machine import commit, machine, versions
+from rllib_arpo.tracking.machine import commit, machine, versions
 
 SUMMARY = "summary.json"
 
@@ -62,11 +62,11 @@ def write_summary(
 
     Args:
         arguments: of the command line; None: those of this process.
-        seconds: that this command took; questions that an earlier one answered are not in it.
+        seconds: the duration of this command, without the questions that an earlier one answered.
     """
     given = sys.argv[1:] if arguments is None else arguments
     summary = {
-        "command": shlex.join(["python", "-m", "rllib_arpo.evaluate", *given]),
+        "command": shlex.join(["rllib-arpo", "evaluate", *given]),
         "commit": commit(),
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "seconds": round(seconds, 1),

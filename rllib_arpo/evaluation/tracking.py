@@ -1,4 +1,4 @@
-"""One MLflow run for every model and prompting style of an evaluation, by the callback that logs training."""
+"""Logs one MLflow run for every model and prompting style of an evaluation, with the callback that logs training."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any
 from ray.air.constants import TRAINING_ITERATION
 
 from rllib_arpo.evaluation.store import ResultStore
-from rllib_arpo.logging.mlflow_callback import ARPOMLflowCallback
+from rllib_arpo.tracking.mlflow_callback import ARPOMLflowCallback
 
 EXPERIMENT = "evaluation"
-#: The note of the store that says which MLflow runs there are, so that a repeated command goes on in them.
+#: The note in the store that names the existing MLflow runs, so that a repeated command continues them.
 _NOTE = "mlflow"
-#: What of an estimate is a number; as metric names "gsm8k/pass_at_1", "gsm8k/pass_at_1/low", ...
+#: The numeric fields of an estimate; their metric names are "gsm8k/pass_at_1", "gsm8k/pass_at_1/low", ...
 _PARTS = {"value": "", "low": "/low", "high": "/high", "seed_std": "/seed_std"}
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """What the callback reads of a trial of Tune."""
+    """The attributes of a Tune trial that the callback reads."""
 
     trial_id: str
     label: str
@@ -32,7 +32,7 @@ class _Run:
 
 
 class EvaluationRuns:
-    """Logs arms of summaries to MLflow: to `MLFLOW_TRACKING_URI`, and to a local store whatever becomes of that.
+    """Logs arms of summaries to MLflow: to `MLFLOW_TRACKING_URI`, and in any case to a local store.
 
     Raises (when it is made):
         ValueError: the local store cannot be opened.
@@ -46,7 +46,7 @@ class EvaluationRuns:
         self._callback.setup()
 
     def log(self, summary: Mapping[str, Any]) -> None:
-        """Logs a summary: params are its settings and what it says of an arm, metrics those of the summary."""
+        """Logs a summary: its settings and its description of the arm as params, its metrics as metrics."""
         for label in dict.fromkeys(arm["label"] for arm in summary["arms"]):
             arms = [arm for arm in summary["arms"] if arm["label"] == label]
             run = _Run(f"{arms[0]['model']} {arms[0]['style']}", label, _params(summary, arms))

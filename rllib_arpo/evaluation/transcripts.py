@@ -21,8 +21,10 @@ _TURN = pa.struct(
         ("tool", pa.string()),
         ("tool_status", pa.string()),
         ("tool_seconds", pa.float64()),
+        ("entropies", pa.list_(pa.float32())),
     ]
 )
+#: The columns: those of `QuestionRecord` and `SampleRecord`, the arm's names, and the commit that evaluated it.
 SCHEMA = pa.schema(
     [
         ("model", pa.string()),
@@ -55,8 +57,7 @@ SCHEMA = pa.schema(
         ("commit", pa.string()),
     ]
 )
-"""The columns: those of `QuestionRecord` and `SampleRecord`, the arm's names, and the commit that evaluated it."""
-#: Samples that are written at a time.
+#: Number of samples written at a time.
 _BATCH = 1000
 
 

@@ -22,12 +22,13 @@ from ray.rllib.utils.metrics import (
 )
 from torch import Tensor
 
-from rllib_arpo.connectors.columns import (
+from rllib_arpo.core.columns import (
     A_NEG,
     A_POS,
     BEHAVIOR_LOG_PROBS,
     DENOMINATOR,
     ENTROPY,
+    ENTROPY_STATISTICS,
     LAYOUTS,
     LOG_PROBS,
     OLD_LOG_PROBS,
@@ -47,9 +48,9 @@ from rllib_arpo.core.loss import (
     policy_ratio,
     tree_policy_objective,
 )
+from rllib_arpo.learner.entropy_advantage import multiply_by_entropy
 from rllib_arpo.learner.gradients import NonFiniteLossError, gather_names
 from rllib_arpo.learner.kl_in_reward import subtract_kl_to_go
-from rllib_arpo.learner.llm_rl_module import BaseModel
 from rllib_arpo.learner.metrics import Total, Totals, add_questions, summarize
 from rllib_arpo.learner.optimizer_offload import states_on_device
 from rllib_arpo.learner.passes import (
@@ -60,16 +61,22 @@ from rllib_arpo.learner.passes import (
     idle_pass,
     pass_to_tensors,
 )
-from rllib_arpo.learner.sharded_state import load_optimizer_state, optimizer_state
 from rllib_arpo.learner.sharding import SHARDINGS
 from rllib_arpo.learner.training_data import Minibatch, QuestionBatch
+from rllib_arpo.policy.llm_rl_module import BaseModel
+from rllib_arpo.policy.sharded_state import load_optimizer_state, optimizer_state
 from rllib_arpo.weights.snapshot import WeightSnapshot, probe_tokens
 
 if TYPE_CHECKING:
     from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
 
     from rllib_arpo.arpo_config import ARPOConfig
-    from rllib_arpo.learner.llm_rl_module import LLMRLModule
+    from rllib_arpo.policy.llm_rl_module import LLMRLModule
+
+
+def _clipping(config: ARPOConfig) -> tuple[float, float, float | None, bool]:
+    """The last arguments of `tree_policy_objective` and `clipped_mass`."""
+    return config.clip_low, config.clip_high, config.dual_clip, config.keep_clipped_gradient
 
 
 class ARPOTorchLearner(TorchLearner):
@@ -88,23 +95,24 @@ class ARPOTorchLearner(TorchLearner):
         if self.config.learner_num_threads is not None:
             torch.set_num_threads(self.config.learner_num_threads)
         super().build()
+        self._weight_version = 0
         self._totals = Totals(self._device)
         self._reference = None
         if self.config.kl_coeff > 0:
             reference = self.module[DEFAULT_MODULE_ID].make_reference()
-            # Of a LoRA it is the module itself, without its adapter.
+            # The reference of a LoRA is the module itself, without its adapter.
             self._reference = reference if isinstance(reference, BaseModel) else self._place(reference)
 
     @override(TorchLearner)
     def _make_module(self) -> MultiRLModule:
-        """The parameters are distributed before the optimizer is made: it must hold what the learner will train."""
+        """Distributes the parameters before the optimizer is made, which must hold the tensors that are trained."""
         self._sharding = SHARDINGS[self.config.sharding](self._device, self.distributed)
         module = Learner._make_module(self)
         self._place(module[DEFAULT_MODULE_ID])
         return module
 
     def _place(self, module: LLMRLModule) -> LLMRLModule:
-        """Where a part is held, the whole must never get onto the device."""
+        """Places the module; if the learner holds only a part, the whole module must never be on the device."""
         if not self._sharding.holds_part:
             module.to(self._device)
         self._sharding.distribute(module)
@@ -112,7 +120,7 @@ class ARPOTorchLearner(TorchLearner):
 
     @override(TorchLearner)
     def _make_modules_ddp_if_necessary(self) -> None:
-        """No wrapper: `_place` has done what is to be done for several learners."""
+        """Does nothing: `_place` has prepared the module for several learners."""
 
     @override(TorchLearner)
     def configure_optimizers_for_module(self, module_id: str, config: ARPOConfig = None) -> None:
@@ -135,7 +143,7 @@ class ARPOTorchLearner(TorchLearner):
         Args:
             training_data: the questions of this learner with the plan of all learners.
             timesteps: for learning rate schedules, as in RLlib.
-            return_state: part of RLlib's interface; nothing is returned beside the metrics.
+            return_state: part of RLlib's interface; the method returns only the metrics.
 
         Raises:
             NonFiniteLossError: the loss or gradient of a minibatch is NaN or infinite, on any learner.
@@ -144,6 +152,7 @@ class ARPOTorchLearner(TorchLearner):
         self._check_is_built()
         self.before_gradient_based_update(timesteps=timesteps or {})
         self._weights_seq_no += 1
+        self._weight_version += 1
 
         columns = self._learner_connector(
             rl_module=self.module,
@@ -161,7 +170,7 @@ class ARPOTorchLearner(TorchLearner):
         gradient_norms = [
             self._update_minibatch(minibatch, [p for p in pieces if p.question in minibatch.questions], columns)
             for minibatch in training_data.minibatches
-            # Where no trajectory counts there is no loss.
+            # If no trajectory counts, there is no loss.
             if minibatch.denominator > 0
         ]
         self._log_update(gradient_norms)
@@ -169,7 +178,7 @@ class ARPOTorchLearner(TorchLearner):
         return self.metrics.reduce()
 
     def _with_gradient(self, pieces: list[Piece]) -> list[Piece]:
-        """Leaves out what adds nothing to the gradient; a KL and an entropy bonus drive every token."""
+        """Drops pieces that add nothing to the gradient; with a KL or an entropy bonus every token adds to it."""
         config = self.config
         if not config.skip_groups_without_signal or config.kl_coeff or config.entropy_coeff:
             return pieces
@@ -178,7 +187,8 @@ class ARPOTorchLearner(TorchLearner):
     def _score(self, pieces: list[Piece], is_single_step: bool) -> list[Piece]:
         """Adds the log-probs that stay fixed during the update: the policy's at its start, the reference's.
 
-        In an update of a single step the policy's are those of the training pass itself: one forward pass is saved.
+        In an update of a single step the training pass itself gives the policy's log-probs, which saves one forward
+        pass.
         """
         if not is_single_step:
             old = self._log_probs(self.module[DEFAULT_MODULE_ID], pieces)
@@ -199,7 +209,7 @@ class ARPOTorchLearner(TorchLearner):
         return result[: len(pieces)]
 
     def _passes(self, pieces: Sequence[Piece]) -> list[list[Piece]]:
-        """The passes of this learner, and idle ones after them where the others have more."""
+        """The passes of this learner, followed by idle ones if other learners have more."""
         passes = group_into_passes(pieces, self.config.max_tokens_per_pass)
         num_idle = self._sharding.num_passes(len(passes)) - len(passes)
         return passes + [idle_pass() for _ in range(num_idle)]
@@ -209,9 +219,13 @@ class ARPOTorchLearner(TorchLearner):
         question_ids = [columns[TREES][question].question_id for question in minibatch.questions]
         self._zero_gradients()
         failed: set[int] = set()
-        scalars = {DENOMINATOR: minibatch.denominator, REWARD_SCALE: columns[REWARD_SCALE]}
+        constants = {
+            DENOMINATOR: minibatch.denominator,
+            REWARD_SCALE: columns[REWARD_SCALE],
+            ENTROPY_STATISTICS: minibatch.entropies,
+        }
         for group in self._passes(pieces):
-            if not self._accumulate_gradients(group, scalars):
+            if not self._accumulate_gradients(group, constants):
                 failed.update(piece.question for piece in group)
         failed_ids = gather_names([columns[TREES][q].question_id for q in sorted(failed)], self.distributed)
         if failed_ids:
@@ -225,7 +239,7 @@ class ARPOTorchLearner(TorchLearner):
             ids = gather_names(question_ids, self.distributed)
             raise NonFiniteLossError(f"The gradient is not finite in the minibatch of the questions {ids}.", ids)
         gradients = self.postprocess_gradients(dict(zip(self._params, gradients, strict=True)))
-        if norm > 0:  # Else Adam would move on its momentum alone.
+        if norm > 0:  # Otherwise Adam would move on its momentum alone.
             self.apply_gradients(gradients)
         self._zero_gradients()
         self._totals.add(Total.QUESTIONS_TRAINED, len(question_ids))
@@ -244,13 +258,14 @@ class ARPOTorchLearner(TorchLearner):
         for optimizer in self._optimizer_parameters:
             optimizer.zero_grad(set_to_none=True)
 
-    def _accumulate_gradients(self, pieces: Sequence[Piece], scalars: dict[str, float]) -> bool:
-        """Forward and backward of one pass, whose activations are gone on return; False if the loss is not finite."""
-        batch = pass_to_tensors(pieces, self._device) | scalars
+    def _accumulate_gradients(self, pieces: Sequence[Piece], constants: dict[str, Any]) -> bool:
+        """Forward and backward of one pass; frees its activations. Returns False if the loss is not finite."""
+        batch = pass_to_tensors(pieces, self._device) | constants
+        self._totals.add(Total.TOKENS_COMPUTED, sum(p.packed.num_tokens for p in pieces if p.question >= 0))
         fwd_out = self.module[DEFAULT_MODULE_ID].forward_train(batch)
         losses = self.compute_losses(fwd_out={DEFAULT_MODULE_ID: fwd_out}, batch={DEFAULT_MODULE_ID: batch})
         loss = losses[DEFAULT_MODULE_ID]
-        # Also of a loss that is not finite: other learners may wait for this one in the backward pass.
+        # Even if the loss is not finite: other learners may wait for this one in the backward pass.
         loss.backward()
         return bool(torch.isfinite(loss))
 
@@ -262,7 +277,7 @@ class ARPOTorchLearner(TorchLearner):
 
         Args:
             module_id, config: as in RLlib.
-            batch: the columns of `pass_to_tensors`, DENOMINATOR and REWARD_SCALE.
+            batch: the columns of `pass_to_tensors`, DENOMINATOR, REWARD_SCALE and ENTROPY_STATISTICS.
             fwd_out: LOG_PROBS and ENTROPY, [K].
         """
         log_probs, entropy = fwd_out[LOG_PROBS], fwd_out[ENTROPY]
@@ -270,12 +285,12 @@ class ARPOTorchLearner(TorchLearner):
         reference_log_probs = batch.get(REFERENCE_LOG_PROBS)
         if config.kl_in_reward and reference_log_probs is not None:
             batch = subtract_kl_to_go(batch, kl_k1(old_log_probs, reference_log_probs), config.kl_coeff)
+        if config.entropy_advantage_coeff > 0:
+            batch = multiply_by_entropy(batch, config.entropy_advantage_coeff)
         # float64 up to here, for the sums over leaves.
         a_pos, a_neg, weight = (batch[name].to(log_probs.dtype) for name in (A_POS, A_NEG, WEIGHT))
 
-        policy_objective = tree_policy_objective(
-            log_probs, old_log_probs, a_pos, a_neg, config.clip_low, config.clip_high, config.dual_clip
-        )
+        policy_objective = tree_policy_objective(log_probs, old_log_probs, a_pos, a_neg, *_clipping(config))
         if config.importance_cap is not None:
             behavior = batch[BEHAVIOR_LOG_PROBS].to(log_probs.dtype)
             policy_objective = policy_objective * importance_weight(old_log_probs, behavior, config.importance_cap)
@@ -286,16 +301,16 @@ class ARPOTorchLearner(TorchLearner):
             objective = objective - config.kl_coeff * (weight * kl_k3(log_probs, reference_log_probs)).sum()
 
         self._add_totals(batch, log_probs, old_log_probs, entropy, policy_objective)
-        return -objective / batch[DENOMINATOR]
+        loss = -objective / batch[DENOMINATOR]
+        self._totals.add(Total.LOSS, loss)
+        return loss
 
     @torch.no_grad()
     def _add_totals(
         self, batch: dict[str, Any], log_probs: Tensor, old_log_probs: Tensor, entropy: Tensor, policy_objective: Tensor
     ) -> None:
-        a_pos, a_neg, config = batch[A_POS], batch[A_NEG], self.config
-        clipped = clipped_mass(
-            log_probs, old_log_probs, a_pos, a_neg, config.clip_low, config.clip_high, config.dual_clip
-        )
+        a_pos, a_neg = batch[A_POS], batch[A_NEG]
+        clipped = clipped_mass(log_probs, old_log_probs, a_pos, a_neg, *_clipping(self.config))
         self._totals.add(Total.POLICY_LOSS, -policy_objective.sum() / batch[DENOMINATOR])
         self._totals.add(Total.ENTROPY, entropy.sum())
         self._totals.add(Total.RATIO, policy_ratio(log_probs, old_log_probs).sum())
@@ -329,11 +344,14 @@ class ARPOTorchLearner(TorchLearner):
 
     @property
     def weight_version(self) -> int:
-        """How many updates have been made."""
-        return self._weights_seq_no
+        """The number of changes of the weights in this process, by updates and by restored states.
+
+        It names the weights: no two states of this learner share a version, whatever checkpoints they come from.
+        """
+        return self._weight_version
 
     def weight_snapshot(self, *, with_weights: bool = True) -> WeightSnapshot:
-        """What is trained, for an engine, with a probe; valid until the next update (`LLMRLModule.weight_views`)."""
+        """The trained weights for an engine, with a probe; valid until the next update (`LLMRLModule.weight_views`)."""
         module = self.module[DEFAULT_MODULE_ID]
         probe = probe_tokens(module.vocab_size, self.config.max_context_tokens)
         weights = module.weight_views() if with_weights else None
@@ -354,12 +372,19 @@ class ARPOTorchLearner(TorchLearner):
 
     @override(Learner)
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restores weights and optimizer, also those of an earlier checkpoint.
+        """Restores weights and optimizer, also from an earlier checkpoint.
 
-        RLlib alone would then restore the optimizer and keep the newer weights, in silence.
+        RLlib's own method would restore the optimizer and silently keep the newer weights.
         """
         if WEIGHTS_SEQ_NO in state:
             self._weights_seq_no = -1
         super().set_state(state)
         if WEIGHTS_SEQ_NO in state:
             self._weights_seq_no = state[WEIGHTS_SEQ_NO]
+        self._weight_version += 1
+
+    @override(Learner)
+    def restore_from_path(self, path: Any, **kwargs: Any) -> None:
+        """Like RLlib's, which may restore the module without calling `set_state`."""
+        super().restore_from_path(path, **kwargs)
+        self._weight_version += 1

@@ -1,7 +1,7 @@
 """Gradients over several learners: explicit collectives on plain modules.
 
-DDP's hooks would average over ranks, start a reduction in every backward pass and hang on a rank that has no question
-in a minibatch. Here each rank sums the gradients of its own passes, and one sum over the ranks follows.
+DDP's hooks would average over ranks, start a reduction in every backward pass, and hang if a rank has no question in a
+minibatch. Here each rank sums the gradients of its own passes, and one sum over the ranks follows.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def broadcast_parameters(parameters: Iterable[Tensor]) -> None:
 
 
 def sum_gradients(parameters: Sequence[Tensor], distributed: bool) -> list[Tensor]:
-    """The gradients accumulated in `parameters`; where `distributed`, summed over the ranks, in place.
+    """The gradients accumulated in `parameters`; if `distributed`, summed over the ranks, in place.
 
     A parameter without a gradient, as on a rank without a question, has gradient 0.
     """
@@ -47,8 +47,7 @@ def sum_gradients(parameters: Sequence[Tensor], distributed: bool) -> list[Tenso
 
 
 def gather_names(names: list[str], distributed: bool) -> list[str]:
-    """The names of all ranks, in rank order, so that all of them raise or none does: one alone leaves the others
-    waiting in the next collective."""
+    """The names of all ranks, in rank order, so that all ranks raise or none; otherwise some would wait for ever."""
     if not distributed:
         return names
     gathered: list[list[str]] = [[] for _ in range(dist.get_world_size())]

@@ -14,7 +14,7 @@ class Guard:
         metric: its name under `learners/default_policy/`.
         limit: the default; `guards={metric: limit}` sets another, None switches the guard off.
         is_crossed: of (value, limit).
-        advice: what it means and what to look at.
+        advice: its meaning, and what the user should look at.
     """
 
     metric: str
@@ -50,10 +50,10 @@ GUARDS = (
         "the gradient is very large before clipping: look at the rewards and at loss_aggregation, or lower lr",
     ),
 )
+#: The default limits. Their reasons: the gap begins near 0.04 nats in bf16 (0.2 at a wrong temperature) and near 1e-5
+#: in fp32; an update of one step has ratio 1; a language model that still learns has an entropy above 0.05 nats; the
+#: mean losses here have gradients of the order of 1.
 GUARD_LIMITS: dict[str, float | None] = {guard.metric: guard.limit for guard in GUARDS}
-"""Why these: in bf16 the gap begins near 0.04 nats (0.2 at a wrong temperature) and 1e-5 in fp32; an update of one step
-has ratio 1; entropies of language models that still learn are above 0.05 nats; gradients of the mean losses here are
-of the order of 1."""
 
 
 def alarms(metrics: Mapping[str, float], limits: Mapping[str, float | None]) -> dict[str, str]:

@@ -1,9 +1,9 @@
 """REINFORCE++'s KL penalty: in the reward of each token instead of in the loss (arXiv 2501.03262, eq. 5).
 
-The advantage of token t is the normalised return `r - kl_coeff * sum of kl from t on`. The paper takes the mean and
-the standard deviation over the returns of all the tokens of the batch; here they are those of the rewards `r` alone,
-and the KL is divided by the same deviation. Reward and penalty keep their proportion, which is what `kl_coeff` sets,
-and the deviation is known before the first forward pass: in an update of a single step the KL is not.
+The advantage of token t is the normalised return `r - kl_coeff * sum of kl from t on`. The paper takes the mean and the
+standard deviation over the returns of all tokens of the batch; this module takes them over the rewards `r` alone and
+divides the KL by the same deviation. So reward and penalty keep the proportion that `kl_coeff` sets, and the deviation
+is known before the first forward pass, which the KL is not in an update of a single step.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rllib_arpo.connectors.columns import A_NEG, A_POS, END, LOSS_MASK, PARENT, REWARD_SCALE, WEIGHT
 from rllib_arpo.core.advantages import kl_reward_to_go
+from rllib_arpo.core.columns import A_NEG, A_POS, END, LOSS_MASK, PARENT, REWARD_SCALE, WEIGHT
 
 
 def subtract_kl_to_go(batch: dict[str, Any], kl: Tensor, kl_coeff: float) -> dict[str, Any]:
@@ -22,7 +22,8 @@ def subtract_kl_to_go(batch: dict[str, Any], kl: Tensor, kl_coeff: float) -> dic
 
     Args:
         batch: the columns of a pass, in which one leaf passes each loss token, so that `a_pos + a_neg = W A`; and
-            REWARD_SCALE, what the rewards were divided by (with `baseline="batch"` the batch's std + 1e-6, else 1).
+            REWARD_SCALE, the number by which the rewards were divided (with `baseline="batch"` the batch's std + 1e-6,
+            otherwise 1).
         kl: [K], k1 KL of the policy at the start of the update to the reference, without gradient.
         kl_coeff: the coefficient of the penalty.
 

@@ -1,4 +1,4 @@
-"""A learner group in which all learners answer or none: what one of them does, others may be waiting for."""
+"""A learner group in which either all learners answer or none does, since one learner may wait for another."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import ray
 from ray.exceptions import RayActorError, RayError
-from ray.rllib.core import COMPONENT_LEARNER
+from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE
 from ray.rllib.core.learner.learner_group import LearnerGroup
 from ray.rllib.utils.annotations import override
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Seconds that the other learners get when one has failed. They may wait for it in a collective, and so for ever.
+#: Seconds that the other learners get when one has failed. They may wait for it for ever in a collective.
 FAILURE_GRACE_S = 20.0
 
 
@@ -31,8 +31,8 @@ class LearnerDiedError(RuntimeError):
 class ARPOLearnerGroup(LearnerGroup):
     """RLlib's learner group, for learners that hold parts of one state and whose updates have collectives.
 
-    RLlib asks the first learner alone for the state, waits for all learners without end when one has failed, and drops
-    what goes wrong when they restore a state.
+    RLlib's own group asks only the first learner for the state, waits for ever when one learner has failed, and drops
+    errors when learners restore a state.
     """
 
     @override(LearnerGroup)
@@ -55,10 +55,10 @@ class ARPOLearnerGroup(LearnerGroup):
         return self._answers(calls)
 
     def on_first(self, function: Callable[[ARPOTorchLearner], T], timeout_s: float | None = None) -> T:
-        """What `function` gives on the first learner.
+        """Returns the result of `function` on the first learner.
 
-        Where each learner has only a part of the model, all of them run it, so that it may read weights and compute
-        with them; the answers of the others are dropped.
+        If each learner holds only a part of the model, all of them run the function, so that it can read weights and
+        compute with them; the method drops the other learners' results.
 
         Raises:
             TimeoutError: a learner has not answered within `timeout_s`.
@@ -66,9 +66,14 @@ class ARPOLearnerGroup(LearnerGroup):
         """
         if self.is_local:
             return function(self._learner)
-        learners = self._workers if SHARDINGS[self.config.sharding].holds_part else self._workers[:1]
+        learners = self._workers if self._holds_part else self._workers[:1]
         calls = {i: learner.apply.remote(partial(_call, function, i == 0)) for i, learner in enumerate(learners)}
         return self._answers(calls, timeout_s)[0]
+
+    @property
+    def _holds_part(self) -> bool:
+        """Whether each learner has only a part of the model."""
+        return SHARDINGS[self.config.sharding].holds_part
 
     @override(LearnerGroup)
     def get_state(
@@ -76,10 +81,14 @@ class ARPOLearnerGroup(LearnerGroup):
         components: str | Collection[str] | None = None,
         *,
         not_components: str | Collection[str] | None = None,
+        inference_only: bool = False,
         **kwargs: Any,
     ) -> dict[str, Any]:
+        """The first learner's state; empty if `inference_only`, since engines get weights through `WeightSync`."""
         if not self._check_component(COMPONENT_LEARNER, components, not_components):
             return {}
+        if inference_only:
+            return {COMPONENT_LEARNER: {COMPONENT_RL_MODULE: {}}}
         wanted = self._get_subcomponents(COMPONENT_LEARNER, components)
         unwanted = self._get_subcomponents(COMPONENT_LEARNER, not_components)
         read = partial(_state, components=wanted, not_components=unwanted, **kwargs)
@@ -87,18 +96,20 @@ class ARPOLearnerGroup(LearnerGroup):
 
     @override(LearnerGroup)
     def save_to_path(self, path: Any = None, *, state: dict[str, Any] | None = None, **kwargs: Any) -> str:
-        """As RLlib's, which would have the first learner read its state alone.
+        """Like RLlib's: the first learner writes its own state. A learner that holds only a part first gets the whole.
 
         Raises:
-            RuntimeError: the learner that writes could not.
+            RuntimeError: the learner could not write its state.
         """
-        path = super().save_to_path(path, state=self.get_state() if state is None else state, **kwargs)
+        if state is None and self._holds_part:
+            state = self.get_state()
+        path = super().save_to_path(path, state=state, **kwargs)
         self._check_all_did("save its state to", path)
         return path
 
     @override(LearnerGroup)
     def set_state(self, state: dict[str, Any]) -> None:
-        """Every learner gets the whole state, and takes its part of it."""
+        """Gives every learner the whole state, of which it takes its part."""
         if COMPONENT_LEARNER not in state:
             return
         if self.is_local:
@@ -109,16 +120,16 @@ class ARPOLearnerGroup(LearnerGroup):
 
     @override(LearnerGroup)
     def restore_from_path(self, path: Any, **kwargs: Any) -> None:
-        """As RLlib's.
+        """Like RLlib's, but raises if a learner fails.
 
         Raises:
-            RuntimeError: a learner could not.
+            RuntimeError: a learner could not restore its state.
         """
         super().restore_from_path(path, **kwargs)
         self._check_all_did("restore its state from", path)
 
     def _check_all_did(self, what: str, path: Any) -> None:
-        """RLlib drops the error of a learner, but no longer counts on it."""
+        """Raises if a learner failed: RLlib drops the error, but marks the learner as unhealthy."""
         if self.is_remote and self._worker_manager.num_healthy_actors() < len(self):
             raise RuntimeError(f"A learner could not {what} {path}: the log has its error.")
 
@@ -136,7 +147,7 @@ class ARPOLearnerGroup(LearnerGroup):
         return ray.get(list(calls.values()))
 
     def _give_up(self, calls: dict[int, ray.ObjectRef], error: RayError) -> None:
-        """Raises what has gone wrong; learners that do not come back by themselves are ended."""
+        """Raises the cause; ends learners that do not answer within the grace period."""
         answered, waiting = ray.wait(list(calls.values()), num_returns=len(calls), timeout=FAILURE_GRACE_S)
         deaths = {index: death for index, call in calls.items() if call in answered and (death := _death(call))}
         for index, call in calls.items():
@@ -163,7 +174,7 @@ def _set_state(learner: ARPOTorchLearner, state: dict[str, Any]) -> None:
 
 
 def _death(call: ray.ObjectRef) -> RayActorError | None:
-    """Why the learner cannot answer `call`; None if it has answered, be it with an error."""
+    """The reason why the learner cannot answer `call`; None if it has answered, even with an error."""
     try:
         ray.get(call)
     except RayActorError as death:

@@ -1,8 +1,8 @@
 """Learner metrics that are right for any number of learners, passes and optimizer steps.
 
 RLlib merges the results of several learners by averaging means, which is wrong for shards of different size. Here
-numerators and denominators are summed over passes, steps and ranks, and divided once; every rank then logs the same
-global value, which RLlib's averaging leaves as it is.
+the learners sum numerators and denominators over passes, steps and ranks, and divide once; every rank then logs the
+same global value, which RLlib's averaging does not change.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rllib_arpo.connectors.columns import LAYOUTS, LEAF_REWARDS, PACKED_TREES, TREES
-from rllib_arpo.learner.training_data import flat_tokens
+from rllib_arpo.core.columns import LAYOUTS, LEAF_ADVANTAGES, LEAF_REWARDS, PACKED_TREES, TREES
+from rllib_arpo.core.token_counts import flat_tokens, shared_tokens
 
 
 class Total(StrEnum):
-    """What is summed up during an update."""
+    """The quantities that are summed during an update."""
 
     POLICY_LOSS = "policy_loss"
+    LOSS = "loss"
     ENTROPY = "entropy"
     RATIO = "ratio"
     KL = "kl"
@@ -32,6 +33,9 @@ class Total(StrEnum):
     ENGINE_GAP = "engine_gap"
     TOKENS_UNIQUE = "tokens_unique"
     TOKENS_FLAT = "tokens_flat"
+    TOKENS_COMPUTED = "tokens_computed"
+    TOKENS_SHARED = "tokens_shared"
+    TOKENS_MIXED = "tokens_mixed"
     GROUPS_WITHOUT_SIGNAL = "groups_without_signal"
     QUESTIONS_TRAINED = "questions_trained"
 
@@ -55,9 +59,12 @@ class Totals:
 
 
 def add_questions(totals: Totals, columns: dict[str, Any]) -> None:
-    """Adds what is known of a shard's questions before the update: their sizes, and whether their rewards differ."""
-    for tree, layout in zip(columns[TREES], columns[LAYOUTS], strict=True):
+    """Adds the statistics of a shard that are known before the update: sizes, and whether rewards differ."""
+    for tree, layout, advantages in zip(columns[TREES], columns[LAYOUTS], columns[LEAF_ADVANTAGES], strict=True):
         totals.add(Total.TOKENS_FLAT, flat_tokens(tree, layout))
+        shared, mixed = shared_tokens(tree, layout, advantages)
+        totals.add(Total.TOKENS_SHARED, shared)
+        totals.add(Total.TOKENS_MIXED, mixed)
     for packed in columns[PACKED_TREES]:
         totals.add(Total.TOKENS_UNIQUE, packed.num_tokens)
     for rewards in columns[LEAF_REWARDS]:
@@ -65,20 +72,26 @@ def add_questions(totals: Totals, columns: dict[str, Any]) -> None:
 
 
 def summarize(sums: dict[Total, float], gradient_norms: Sequence[float], has_reference: bool) -> dict[str, float]:
-    """docs/design.md's metrics of one update. A mean without a single token or step is left out.
+    """The metrics of one update (docs/design.md). A mean over no token or no step is left out.
 
-    `policy_loss` and `grad_norm` (before clipping) are means over optimizer steps; `entropy`, `ratio_mean`, `kl` (k3,
-    to the reference model) and `engine_logprob_gap` are means over unique loss tokens, all epochs; `clip_fraction` is
-    the share of the absolute advantage mass that clipping removed; the token counts are those of one epoch.
+    `policy_loss`, `total_loss` (with KL and entropy bonus) and `grad_norm` (before clipping) are means over optimizer
+    steps; `entropy`, `ratio_mean`, `kl` (k3, to the reference model) and `engine_logprob_gap` are means over unique
+    loss tokens, all epochs; `clip_fraction` is the share of the absolute advantage mass that clipping removed;
+    `mixed_sign_share` is the share of the generated tokens on several trajectories whose advantages have both signs.
+    The token counts are those of one epoch, but `tokens_computed`: of all passes forward and backward.
     """
     result = {
         "tokens_unique": sums[Total.TOKENS_UNIQUE],
         "tokens_flat": sums[Total.TOKENS_FLAT],
+        "tokens_computed": sums[Total.TOKENS_COMPUTED],
         "groups_without_signal": sums[Total.GROUPS_WITHOUT_SIGNAL],
         "num_questions_trained": sums[Total.QUESTIONS_TRAINED],
     }
+    if num_shared := sums[Total.TOKENS_SHARED]:
+        result["mixed_sign_share"] = sums[Total.TOKENS_MIXED] / num_shared
     if gradient_norms:
         result["policy_loss"] = sums[Total.POLICY_LOSS] / len(gradient_norms)
+        result["total_loss"] = sums[Total.LOSS] / len(gradient_norms)
         result["grad_norm"] = sum(gradient_norms) / len(gradient_norms)
     if num_tokens := sums[Total.LOSS_TOKENS]:
         result["entropy"] = sums[Total.ENTROPY] / num_tokens

@@ -1,4 +1,4 @@
-"""Adam's state in the CPU's memory while it is not needed: 8 bytes a parameter less beside the activations."""
+"""Keeps Adam's state in the CPU's memory while it is not needed, which frees 8 bytes per parameter on the GPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 @contextmanager
 def states_on_device(optimizers: Iterable[torch.optim.Optimizer], device: torch.device) -> Iterator[None]:
-    """Within it the states are on `device`, where the optimizers step; after it on the CPU."""
+    """Within this context the states are on `device`, where the optimizers step; afterwards on the CPU."""
     optimizers = list(optimizers)
     move_states(optimizers, device)
     try:
@@ -20,7 +20,7 @@ def states_on_device(optimizers: Iterable[torch.optim.Optimizer], device: torch.
 
 
 def move_states(optimizers: Iterable[torch.optim.Optimizer], device: torch.device) -> None:
-    """Moves what has the shape of its parameter; counters of steps stay where the optimizer wants them."""
+    """Moves the tensors that have their parameter's shape; step counters stay where the optimizer needs them."""
     for optimizer in optimizers:
         for parameter, state in optimizer.state.items():
             for name, value in state.items():

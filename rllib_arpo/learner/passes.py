@@ -1,6 +1,6 @@
 """From packed trees to the tensors of one forward and backward pass.
 
-A piece is what is never cut again: a packed tree, or a part of one that is too large for a pass. A pass is a few
+A piece is a packed tree, or a part of a tree that is too large for a pass; it is never cut again. A pass is a few
 pieces side by side.
 """
 
@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rllib_arpo.connectors.columns import (
+from rllib_arpo.core.columns import (
     A_NEG,
     A_POS,
+    BEHAVIOR_ENTROPIES,
     BEHAVIOR_LOG_PROBS,
     END,
     LOSS_MASK,
@@ -36,8 +37,8 @@ class Piece:
     Attributes:
         question: index of the question in the learner's shard.
         packed: T tokens, K of them in the loss.
-        old_log_probs: [K], the policy's at the start of the update; None where the update is a single step, in which
-            they are those of the forward pass itself.
+        old_log_probs: [K], the policy's at the start of the update; None if the update is a single step, whose forward
+            pass itself gives them.
         reference_log_probs: [K], the reference model's; None without one.
     """
 
@@ -62,7 +63,7 @@ def cut_into_pieces(packed_trees: Sequence[PackedTree], max_tokens: int) -> list
 
 
 def has_advantage(piece: Piece) -> bool:
-    """Whether any token is driven anywhere: else the policy's term of the loss has no gradient in this piece."""
+    """Whether any token has an advantage; otherwise the policy's term of the loss has no gradient in this piece."""
     return bool(piece.packed.a_pos.any() or piece.packed.a_neg.any())
 
 
@@ -72,18 +73,19 @@ def group_into_passes(pieces: Sequence[Piece], max_tokens: int) -> list[list[Pie
 
 
 def idle_pass() -> list[Piece]:
-    """The smallest pass, without loss. A learner makes it where others have more passes than it has.
+    """The smallest pass, without loss. A learner makes such passes if other learners have more passes.
 
-    Two tokens, since compiled attention makes a kernel of its own for one.
+    It has two tokens, since compiled attention would make a separate kernel for one.
     """
     return [Piece(question=-1, packed=untrained_chain(2))]
 
 
 def pass_to_tensors(pieces: Sequence[Piece], device: torch.device | str) -> dict[str, Any]:
-    """The columns of one pass: [T] what the module reads, [K] what the loss reads of each loss token."""
+    """The columns of one pass: the module's input, [T] each, and the loss's input per loss token, [K] each."""
     packed = concatenate([piece.packed for piece in pieces])
     layout = {name: getattr(packed, name) for name in (TOKEN_IDS, POSITION_IDS, PARENT, END, LOSS_MASK)}
-    targets = {name: getattr(packed, name)[packed.loss_mask] for name in (BEHAVIOR_LOG_PROBS, A_POS, A_NEG, WEIGHT)}
+    of_loss_tokens = (BEHAVIOR_LOG_PROBS, BEHAVIOR_ENTROPIES, A_POS, A_NEG, WEIGHT)
+    targets = {name: getattr(packed, name)[packed.loss_mask] for name in of_loss_tokens}
     columns = {name: torch.from_numpy(array).to(device) for name, array in {**layout, **targets}.items()}
     if pieces[0].old_log_probs is not None:
         columns[OLD_LOG_PROBS] = torch.cat([piece.old_log_probs for piece in pieces]).to(device)

@@ -1,7 +1,7 @@
-"""How the learners of a group hold the model: each all of it, or each a part.
+"""How the learners of a group hold the model: each the whole model, or each a part.
 
-With either the gradients of all learners' passes are summed, not averaged: the loss already has the denominator of the
-whole minibatch, and shards differ in size.
+In both cases the gradients of all learners' passes are summed, not averaged: the loss already has the denominator of
+the whole minibatch, and shards differ in size.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from rllib_arpo.learner.gradients import broadcast_parameters, sum_gradients
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-    from rllib_arpo.learner.llm_rl_module import LLMRLModule
+    from rllib_arpo.policy.llm_rl_module import LLMRLModule
 
 
 class Sharding(Protocol):
-    """One way; an object of it belongs to one learner."""
+    """One way of holding the model; each learner has its own object of it."""
 
     holds_part: bool
-    """Whether a learner has only a part of the state: then all of them must take part to put it together."""
+    """Whether a learner holds only a part of the state, so that all learners must take part to assemble it."""
 
     def __init__(self, device: torch.device, distributed: bool): ...
 
@@ -34,10 +34,10 @@ class Sharding(Protocol):
         """Prepares a new module, in place and before its optimizer is made."""
 
     def num_passes(self, own: int) -> int:
-        """How many passes each learner must make where this one needs `own`."""
+        """The number of passes that each learner must make if this one needs `own`."""
 
     def reduce_gradients(self, parameters: Sequence[Tensor]) -> list[Tensor]:
-        """The gradients of `parameters` after all passes, summed over the learners: this one's part of them.
+        """This learner's part of the gradients of `parameters` after all passes, summed over the learners.
 
         A parameter without a gradient, as on a learner without a question, has gradient 0.
         """
@@ -55,7 +55,7 @@ class Replicas:
         self._distributed = distributed
 
     def distribute(self, module: LLMRLModule) -> None:
-        """All learners begin alike."""
+        """Gives all learners the same initial weights."""
         if self._distributed:
             broadcast_parameters(module.parameters())
 
@@ -70,13 +70,13 @@ class Replicas:
 
 
 class FSDP2:
-    """Parameters, gradients and optimizer state are cut up over the learners by `fully_shard`.
+    """`fully_shard` splits parameters, gradients and optimizer state among the learners.
 
-    A decoder layer is put together when it computes, and its gradients are summed and cut up again right after its
-    backward; what embeds and scores tokens, with the last norm, is the root. Master weights travel, and gradients are
-    summed, in their own type, fp32 (fp64 for fp64): the update is that of `Replicas` but for the order of sums.
+    FSDP2 assembles a decoder layer when it computes, and sums and splits its gradients right after its backward pass.
+    The root holds the embedding, the last norm and the head. Weights travel and gradients are summed in the type of the
+    master weights, fp32 (fp64 for fp64): the update equals that of `Replicas` up to the order of sums.
 
-    Each forward and backward pass has collectives, so all learners must make equally many.
+    Each forward and backward pass has collectives, so all learners must make the same number of passes.
     """
 
     holds_part = True
@@ -89,23 +89,24 @@ class FSDP2:
         from torch.distributed.device_mesh import init_device_mesh
 
         if self._device.type == "cuda":
-            # Else the mesh takes the GPU of the local rank; but a Ray actor sees its own alone, as number 0.
+            # Otherwise the mesh would take the GPU of the local rank; but a Ray actor sees only its own GPU, as number
+            # 0.
             torch.cuda.init()
             torch.cuda.set_device(self._device)
         return init_device_mesh(self._device.type, (dist.get_world_size(),))
 
     def distribute(self, module: LLMRLModule) -> None:
-        """The parameters become DTensors. No learner's weights are sent: each has loaded all and keeps its part."""
+        """Turns the parameters into DTensors. No learner sends weights: each has loaded all and keeps its part."""
         from torch.distributed.fsdp import FSDPModule, fully_shard
 
         for layer in module.causal_lm.get_decoder().layers:
             fully_shard(layer, mesh=self._mesh)
-        # By default the root would stay in one piece after a forward pass without a backward, and miss later weights.
+        # By default the root would stay assembled after a forward pass without a backward pass, and miss later weights.
         fully_shard(module.scorer, mesh=self._mesh, reshard_after_forward=True)
         for part in module.scorer.modules():
             if isinstance(part, FSDPModule):
                 part.set_gradient_divide_factor(1.0)
-                # A sum with a factor, even 1, is an operation that gloo has not.
+                # gloo has no reduction with a factor, not even with factor 1.
                 part.set_force_sum_reduction_for_comms(True)
 
     def num_passes(self, own: int) -> int:
@@ -120,5 +121,5 @@ class FSDP2:
         return torch.nn.utils.get_total_norm(gradients).full_tensor().item()
 
 
+#: Value of `sharding` -> its class.
 SHARDINGS: dict[str, type[Sharding]] = {"none": Replicas, "fsdp2": FSDP2}
-"""By the name that `sharding` takes."""

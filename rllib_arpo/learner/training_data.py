@@ -1,13 +1,13 @@
-"""What the driver hands to the learners: whole questions and the plan of the minibatches.
+"""The data that the driver gives to the learners: whole questions and the plan of the minibatches.
 
-The plan and everything that spans learners (denominators, reward statistics) are made once, on the driver, so that
-the update is the same for every number of learners.
+The driver makes the plan and everything that spans learners (denominators, reward statistics) once, so that the update
+is the same for every number of learners.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,9 +15,10 @@ from ray.rllib.core.learner.training_data import TrainingData
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 
 from rllib_arpo.connectors import reward_connectors
-from rllib_arpo.connectors.columns import LAYOUTS, LEAF_REWARDS, TREES
 from rllib_arpo.core.advantages import loss_denominator
-from rllib_arpo.core.tree import QuestionTree, TreeLayout
+from rllib_arpo.core.columns import LAYOUTS, LEAF_REWARDS, TREES
+from rllib_arpo.core.entropy_advantage import EntropyStatistics, entropy_statistics, unique_entropies
+from rllib_arpo.core.token_counts import unique_tokens
 
 if TYPE_CHECKING:
     from rllib_arpo.arpo_config import ARPOConfig
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RewardStatistics:
-    """Mean and standard deviation (ddof = 1) of the rewards of the batch's counted trajectories, all learners'."""
+    """Mean and standard deviation (ddof = 1) of the rewards of the batch's counted trajectories, over all learners."""
 
     mean: float
     std: float
@@ -37,11 +38,13 @@ class Minibatch:
 
     Attributes:
         questions: indices into the episodes of the `QuestionBatch` that holds the minibatch. A shard may have none.
-        denominator: what the loss is divided by, over the questions of all shards; 0 if no trajectory counts.
+        denominator: the loss is divided by it; over the questions of all shards, 0 if no trajectory counts.
+        entropies: of the unique generated tokens of all shards, if advantages depend on them.
     """
 
     questions: tuple[int, ...]
     denominator: float
+    entropies: EntropyStatistics | None = None
 
 
 @dataclass
@@ -65,11 +68,11 @@ class QuestionBatch(TrainingData):
 
         Args:
             episodes: Q episodes, one per question.
-            config: read: the plan, the loss aggregation and the rewards' pieces.
-            seed: of the order of the questions, where `shuffle_batch_per_epoch` is set; one per update.
+            config: the options of the plan, of the loss aggregation, of the entropy-aware advantage and of the rewards.
+            seed: of the order of the questions, if `shuffle_batch_per_epoch` is set; one per update.
 
         Raises:
-            ValueError: there is no episode.
+            ValueError: there is no episode, or advantages depend on entropies that were not recorded.
         """
         if not episodes:
             raise ValueError("there is no question to train on")
@@ -80,11 +83,18 @@ class QuestionBatch(TrainingData):
         denominators = [
             loss_denominator(tree, layout, config.loss_aggregation, config.leaf_weighting) for tree, layout in questions
         ]
+        entropies = None
+        if config.entropy_advantage_coeff > 0:
+            entropies = [unique_entropies(tree, layout) for tree, layout in questions]
         orders = _epoch_orders(len(episodes), config.num_epochs, seed if config.shuffle_batch_per_epoch else None)
         return cls(
             episodes=list(episodes),
             minibatches=tuple(
-                Minibatch(questions=chunk, denominator=sum(denominators[question] for question in chunk))
+                Minibatch(
+                    questions=chunk,
+                    denominator=sum(denominators[question] for question in chunk),
+                    entropies=None if entropies is None else entropy_statistics([entropies[q] for q in chunk]),
+                )
                 for order in orders
                 for chunk in _chunks(order, config.questions_per_minibatch)
             ),
@@ -95,10 +105,11 @@ class QuestionBatch(TrainingData):
     def shard(
         self, num_shards: int, len_lookback_buffer: int | None = None, **kwargs
     ) -> list[tuple[QuestionBatch, dict]]:
-        """Splits the questions, never a question, over `num_shards` learners; RLlib's interface.
+        """Distributes whole questions over `num_shards` learners; RLlib's interface.
 
         Every shard has all the minibatches, with its own questions of them. A question stays on one learner for the
-        whole update. Within each minibatch the largest questions are placed first, each where the least work is.
+        whole update. Within each minibatch the largest questions are placed first, each on the learner with the least
+        work.
         """
         owner = self._owners(num_shards)
         return [(self._shard(rank, owner), {}) for rank in range(num_shards)]
@@ -126,7 +137,7 @@ class QuestionBatch(TrainingData):
         return QuestionBatch(
             episodes=[self.episodes[question] for question in mine],
             minibatches=tuple(
-                Minibatch(tuple(local[q] for q in minibatch.questions if q in local), minibatch.denominator)
+                replace(minibatch, questions=tuple(local[q] for q in minibatch.questions if q in local))
                 for minibatch in self.minibatches
             ),
             statistics=self.statistics,
@@ -134,27 +145,8 @@ class QuestionBatch(TrainingData):
         )
 
 
-def unique_tokens(tree: QuestionTree, layout: TreeLayout) -> int:
-    """Tokens of the prompt and of every turn, tool response included, that a counted trajectory passes, once each."""
-    turns = (tree.trajectories[node.trajectory].turns[node.turn] for node in layout.nodes)
-    return len(tree.prompt) + sum(len(turn.token_ids) + len(turn.observation) for turn in turns)
-
-
-def flat_tokens(tree: QuestionTree, layout: TreeLayout) -> int:
-    """Tokens of the question when every counted trajectory is computed on its own, its prompt included.
-
-    A tool response after which the trajectory ends is left out, as in the packed tree.
-    """
-    total = 0
-    for leaf in layout.leaves:
-        path = tree.path(tree.trajectories[leaf].agent_id)
-        total += len(tree.prompt) + sum(len(turn.token_ids) + len(turn.observation) for turn in path)
-        total -= len(path[-1].observation) if path else 0
-    return total
-
-
 def _reward_statistics(rewards: np.ndarray) -> RewardStatistics:
-    """One trajectory alone has no deviation, and no trajectory no mean: both count as 0."""
+    """A single trajectory has no deviation, and an empty batch has no mean: both count as 0."""
     return RewardStatistics(
         mean=float(rewards.mean()) if len(rewards) else 0.0,
         std=float(rewards.std(ddof=1)) if len(rewards) > 1 else 0.0,
@@ -162,7 +154,7 @@ def _reward_statistics(rewards: np.ndarray) -> RewardStatistics:
 
 
 def _epoch_orders(num_questions: int, num_epochs: int, seed: int | None) -> list[list[int]]:
-    """Per epoch the order of the questions; without a seed the given one."""
+    """The order of the questions per epoch; without a seed the given order."""
     if seed is None:
         return [list(range(num_questions))] * num_epochs
     return [np.random.default_rng([seed, epoch]).permutation(num_questions).tolist() for epoch in range(num_epochs)]

@@ -12,9 +12,14 @@ import numpy as np
 
 from rllib_arpo.engine.engine import Engine, EngineEvent, EntropyReady, Finished, GenerationRequest
 
-#: Seconds after which a step (or the loading of weights, which may precede it) is taken for hung: less than the usual
-#: deadline of a question, which would make a hung engine look like slow tools.
+#: Seconds after which a step (or the loading of weights, which may precede it) counts as hung. It is less than the
+#: usual deadline of a question, which would make a hung engine look like slow tools.
 STEP_TIMEOUT_S = 300.0
+
+
+class EngineFailureError(RuntimeError):
+    """The engine is dead or hangs: it will answer no further request. The cause is `__cause__`."""
+
 
 OnEntropies = Callable[[np.ndarray], None]
 
@@ -22,6 +27,7 @@ OnEntropies = Callable[[np.ndarray], None]
 @dataclass(slots=True)
 class _Pending:
     future: asyncio.Future[Finished]
+    entropy_window: int
     on_entropies: OnEntropies | None
 
 
@@ -29,8 +35,8 @@ class EngineLoop:
     """Runs an engine for the coroutines of one event loop.
 
     Requests that are submitted while the engine steps join it at the next step; nothing waits for a batch to
-    complete. `on_entropies` is called exactly once per request that did not fail, between two engine steps: with the
-    first k entropies as soon as the k-th token is there, or with fewer when the turn ends before.
+    complete. The loop calls `on_entropies` exactly once per request that did not fail, between two engine steps: with
+    the first k entropies as soon as the k-th token has arrived, or with fewer if the turn ends before.
 
     Use as an async context manager.
     """
@@ -49,7 +55,7 @@ class EngineLoop:
         self._task = asyncio.create_task(self._run())
         return self
 
-    async def __aexit__(self, *_exc_info) -> None:
+    async def __aexit__(self, *_exc_info: object) -> None:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         if not self._hangs:
@@ -60,11 +66,11 @@ class EngineLoop:
 
         Raises:
             ValueError: the engine refuses this request, which says nothing about the others.
-            TimeoutError: the engine did not finish a step in time.
-            Exception: whatever else the engine raised; it is then taken for dead.
+            EngineFailureError: the engine raised, or did not finish a step in time; it then counts as dead.
+            Exception: the error that `on_entropies` raised; it does not concern other requests either.
         """
         future: asyncio.Future[Finished] = asyncio.get_running_loop().create_future()
-        self._pending[request.request_id] = _Pending(future, on_entropies)
+        self._pending[request.request_id] = _Pending(future, request.entropy_window, on_entropies)
         self._submitted.append(request)
         self._wake.set()
         if self._task.done():
@@ -95,7 +101,7 @@ class EngineLoop:
                     self._wake.clear()
                     await self._wake.wait()
                 submitted, self._submitted = self._submitted, []
-                # Forgotten only when it is done: whoever leaves this loop may prevent the call.
+                # Forget these requests only after the call: if this loop is cancelled, the call may not happen.
                 cancelled = list(self._cancelled)
                 events, refused = await self._in_engine_thread(self._advance, submitted, cancelled)
                 del self._cancelled[: len(cancelled)]
@@ -103,8 +109,8 @@ class EngineLoop:
                     self._refuse(request_id, error)
                 for event in events:
                     self._dispatch(event)
-                # Let those who got an event submit what follows before the next step: once to start a fork's
-                # coroutine, once more to let it reach its request.
+                # Let coroutines that got an event submit their next requests before the next step: once to start a
+                # fork's coroutine, once more to let it reach its request.
                 await asyncio.sleep(0)
                 await asyncio.sleep(0)
         except Exception as error:
@@ -114,8 +120,8 @@ class EngineLoop:
     def _advance(
         self, submitted: list[GenerationRequest], cancelled: list[str]
     ) -> tuple[list[EngineEvent], dict[str, ValueError]]:
-        """In the engine's thread: one step; returns also the requests that the engine refused."""
-        for request_id in cancelled:  # First: its id may be used anew.
+        """Makes one step, in the engine's thread; also returns the requests that the engine refused."""
+        for request_id in cancelled:  # First, since a new request may have the same id.
             self._engine.cancel(request_id)
         refused = {}
         for request in submitted:
@@ -135,21 +141,29 @@ class EngineLoop:
         # A request whose coroutine was cancelled is still pending until the coroutine has run.
         if pending is None or pending.future.done():
             return
-        if isinstance(event, EntropyReady):
-            self._call_once(pending, event.entropies)
+        if isinstance(event, Finished):
+            del self._pending[event.request_id]
+        try:
+            if isinstance(event, EntropyReady) or event.finish_reason != "error":
+                self._call_once(pending, event.entropies[: pending.entropy_window])
+        except Exception as error:
+            if isinstance(event, EntropyReady):
+                del self._pending[event.request_id]
+                self._cancelled.append(event.request_id)
+            pending.future.set_exception(error)
             return
-        del self._pending[event.request_id]
-        if event.finish_reason != "error":
-            self._call_once(pending, event.entropies)
-        pending.future.set_result(event)
+        if isinstance(event, Finished):
+            pending.future.set_result(event)
 
     @staticmethod
     def _call_once(pending: _Pending, entropies: np.ndarray) -> None:
-        if pending.on_entropies is not None:
-            pending.on_entropies(entropies)
-            pending.on_entropies = None
+        on_entropies, pending.on_entropies = pending.on_entropies, None
+        if on_entropies is not None:
+            on_entropies(entropies)
 
-    def _fail(self, error: BaseException) -> None:
+    def _fail(self, cause: BaseException) -> None:
+        error = EngineFailureError(f"{type(cause).__name__}: {cause}")
+        error.__cause__ = cause
         for pending in self._pending.values():
             if not pending.future.done():
                 pending.future.set_exception(error)

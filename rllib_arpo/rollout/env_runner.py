@@ -12,32 +12,40 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from ray.rllib.callbacks.utils import make_callback
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.env import INPUT_ENV_SINGLE_SPACES, INPUT_ENV_SPACES
-from ray.rllib.env.env_context import EnvContext
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from ray.rllib.utils.annotations import override
 from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME, WEIGHTS_SEQ_NO
-from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
 from rllib_arpo.engine import make_engine
 from rllib_arpo.engine.engine import Engine, EngineConfig
 from rllib_arpo.engine.engine_thread import EngineThread
+from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.forkable_env import ForkableMultiAgentEnv
-from rllib_arpo.logging.progress import RolloutProgress
-from rllib_arpo.rollout.make_env import make_env
+from rllib_arpo.faults import Failure
+from rllib_arpo.rollout.callbacks import RunnerCallbacks
+from rllib_arpo.rollout.make_env import env_context, make_env
+from rllib_arpo.rollout.messages import (
+    FailedQuestion,
+    Purpose,
+    QuestionRef,
+    Reply,
+    SampledQuestion,
+    SamplingConditions,
+    question_refs,
+)
 from rllib_arpo.rollout.metrics import rollout_metrics
-from rllib_arpo.rollout.questions import QuestionLoop, Rollout, RolloutError, SampledQuestion
+from rllib_arpo.rollout.progress import RolloutProgress
+from rllib_arpo.rollout.questions import QuestionLoop
 from rllib_arpo.rollout.settings import RolloutSettings
 from rllib_arpo.weights import transfer_backend
-from rllib_arpo.weights.snapshot import WeightSnapshot, load_and_verify
-from rllib_arpo.weights.weight_sync import LoadError, WeightSyncError
+from rllib_arpo.weights.snapshot import WeightSnapshot, WeightSyncError, load_and_verify
 
 if TYPE_CHECKING:
     from rllib_arpo.arpo_config import ARPOConfig
-    from rllib_arpo.weights.lora import MergedWeights
+    from rllib_arpo.policy.lora import MergedWeights
 
 
 logger = logging.getLogger("rllib_arpo")
@@ -49,18 +57,19 @@ CLOSE_TIMEOUT_S = 60.0
 class ARPOEnvRunner(MultiAgentEnvRunner):
     """Samples whole questions, each as one `MultiAgentEpisode` with one agent per trajectory.
 
-    The policy is an inference engine, not an RLModule: `module` is None and `load_weights` hands the learner's weights
+    The policy is an inference engine, not an RLModule: `module` is None, and `load_weights` gives the learner's weights
     to the engine. One thread owns the engine, another runs the event loop of environments and tools (`QuestionLoop`).
-    `num_envs_per_env_runner` questions are worked on at a time.
+    The env runner works on `num_envs_per_env_runner` questions at a time.
     """
 
     @override(MultiAgentEnvRunner)
     def __init__(self, config: ARPOConfig, **kwargs: Any):
         self._engine_thread = EngineThread()
-        # Only for RLlib's own `sample()`: the env runners share the questions out among themselves.
+        # Only for RLlib's own `sample()`: each env runner takes every n-th question.
         first, stride = max(kwargs.get("worker_index") or 0, 1) - 1, max(config.num_env_runners, 1)
         self._own_questions: Iterator[int] = itertools.count(first, stride)
-        self._envs: dict[bool, list[ForkableMultiAgentEnv]] = {}
+        self._sample_metrics: dict[str, float] = {}
+        self._envs: dict[Purpose, list[ForkableMultiAgentEnv]] = {}
         self._questions: QuestionLoop | None = None
         index = kwargs.get("worker_index") or 0
         self._progress = RolloutProgress(f"rollout {index}" if index else "rollout", enabled=config.progress_bar)
@@ -68,18 +77,21 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
 
     @override(MultiAgentEnvRunner)
     def make_env(self) -> None:
-        """Makes the pool of training environments (a dedicated evaluation runner: of its own configuration)."""
-        self._envs[self.config.in_evaluation] = self._make_envs(self.config)
-        self.env = self._envs[self.config.in_evaluation][0]
-        self.num_envs = len(self._envs[self.config.in_evaluation])
-        self._make_callback("on_environment_created", env=self.env, env_context=EnvContext(self.config.env_config, 0))
+        """Makes the pool of training environments (an evaluation runner uses its own configuration)."""
+        self._user_callbacks = RunnerCallbacks(self)
+        envs = self._envs[self.own_purpose] = self._make_envs(self.own_purpose)
+        self.env, self.num_envs = envs[0], len(envs)
 
-    def _make_envs(self, config: ARPOConfig) -> list[ForkableMultiAgentEnv]:
+    def _make_envs(self, purpose: Purpose) -> list[ForkableMultiAgentEnv]:
+        config = self._config_of(purpose)
         make = partial(make_env, config, self.worker_index or 0)
         first = make()
         if not isinstance(first, ForkableMultiAgentEnv):
             raise ValueError(f"env={config.env!r} is a {type(first).__name__}, not a ForkableMultiAgentEnv.")
-        return [first, *(first.another() or make() for _ in range(config.num_envs_per_env_runner - 1))]
+        envs = [first, *(first.another() or make() for _ in range(config.num_envs_per_env_runner - 1))]
+        for index, env in enumerate(envs):
+            self._user_callbacks.environment_created(env, env_context(config, self.worker_index or 0, index), purpose)
+        return envs
 
     @override(MultiAgentEnvRunner)
     def make_module(self) -> None:
@@ -116,148 +128,138 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
             raise ValueError("ARPOEnvRunner.sample takes num_episodes (questions) and no other amount.")
         numbers = list(itertools.islice(self._own_questions, num_episodes or self.num_envs))
         start = time.perf_counter()
-        sampled = self.sample_questions(numbers, explore=explore, evaluation=self.config.in_evaluation)
-        metrics = rollout_metrics([s.stats for s in sampled], time.perf_counter() - start)
-        for name, value in metrics.items():
-            self.metrics.log_value(tuple(name.split("/")), value, window=1)
+        sampled = self.sample_questions(question_refs(numbers, self.own_purpose), explore=explore)
+        self._sample_metrics = rollout_metrics([s.stats for s in sampled], time.perf_counter() - start)
         return [s.episode for s in sampled]
 
     def exchange(
         self,
-        numbers: Sequence[int],
-        *,
-        evaluation_numbers: Sequence[int] = (),
-        weight_version: int | None = None,
+        refs: Sequence[QuestionRef],
+        conditions: SamplingConditions,
         timeout_s: float = 0.0,
-    ) -> Rollout | RolloutError:
-        """What the driver calls: takes new questions and gives back those that have ended since the last call.
+    ) -> Reply | Failure:
+        """Takes new questions from the driver and returns those that have ended since the last call.
 
-        Questions are sampled in the background, also while the engine gets new weights. An error is a value: RLlib
-        lets an env runner exit on any exception, after which nobody knows the cause.
+        Sampling goes on in the background, even while the engine gets new weights. Errors are returned as values, since
+        RLlib ends an env runner on any exception and the cause would be lost.
 
         Args:
-            numbers, evaluation_numbers: of the questions to sample beside those that are under way; the latter with
-                the environments and settings of the evaluation configuration.
-            weight_version: the version that the engine must have if there are new questions.
+            refs: the questions to sample beside those in flight, each with the environments and settings of its
+                purpose.
+            conditions: of the new questions.
             timeout_s: how long to wait while no question has ended.
         """
         try:
-            # A runner of an evaluation group has nothing but the evaluation configuration.
-            self._submit(numbers, evaluation=self.config.in_evaluation, weight_version=weight_version)
-            self._submit(evaluation_numbers, evaluation=True, weight_version=weight_version)
-            sampled = self._take(timeout_s)
+            self._submit(refs, conditions)
+            sampled, failed = self._take(timeout_s)
             in_flight = frozenset(self._questions.in_flight if self._questions else ())
-            return Rollout(sampled, in_flight, self.metrics.reduce() if sampled else None)
+            return Reply(sampled, in_flight, self._user_callbacks.take_metrics() if sampled else {}, failed)
+        except DataError as error:
+            return Failure(str(error), retry=False, traceback=traceback.format_exc())
         except Exception as error:
-            # A ValueError is bad data or a bug in the environment: the same questions would raise it again.
-            if isinstance(error, ValueError):
-                return RolloutError(str(error), traceback.format_exc(), retry=False)
-            notes = "".join(f", {note}" for note in getattr(error, "__notes__", ()))
-            return RolloutError(f"{type(error).__name__}: {error}{notes}", traceback.format_exc(), retry=True)
+            return Failure(f"{type(error).__name__}: {error}", retry=True, traceback=traceback.format_exc())
 
     def sample_questions(
         self,
-        numbers: Sequence[int],
+        refs: Sequence[QuestionRef],
+        conditions: SamplingConditions = SamplingConditions(),  # noqa: B008 (it is frozen)
         *,
         explore: bool | None = None,
-        evaluation: bool = False,
-        weight_version: int | None = None,
     ) -> list[SampledQuestion]:
-        """Samples the questions with these distinct numbers, many at a time; returns them in this order.
+        """Samples these distinct questions, many at a time; returns them in this order.
 
         Args:
-            numbers: of the task's questions.
-            explore: False decodes one greedy trajectory per question; None takes the configuration's word.
-            evaluation: whether to use the environments and settings of the evaluation configuration.
-            weight_version: the version that the engine must have.
+            explore: False decodes one greedy trajectory per question; None follows the configuration.
 
         Raises:
-            RuntimeError: the engine has other weights, or questions of `exchange` are under way.
+            RuntimeError: the engine has other weights, questions of `exchange` are in flight, or a question failed.
         """
         if self._questions is not None and self._questions.in_flight:
             raise RuntimeError(f"Env runner {self.worker_index} has {len(self._questions.in_flight)} questions to do.")
-        self._submit(numbers, evaluation=evaluation, weight_version=weight_version, explore=explore)
-        sampled: dict[int, SampledQuestion] = {}
-        while len(sampled) < len(numbers):
-            sampled |= {question.number: question for question in self._take(None)}
-        return [sampled[number] for number in numbers]
+        self._submit(refs, conditions, explore=explore)
+        sampled: dict[QuestionRef, SampledQuestion] = {}
+        while len(sampled) < len(refs):
+            ended, failed = self._take(None)
+            if failed:
+                self.drop_questions()
+                raise RuntimeError(f"{failed[0].ref} failed: {failed[0].failure.message}")
+            sampled |= {question.ref: question for question in ended}
+        return [sampled[ref] for ref in refs]
 
     def _submit(
-        self, numbers: Sequence[int], *, evaluation: bool, weight_version: int | None, explore: bool | None = None
+        self,
+        refs: Sequence[QuestionRef],
+        conditions: SamplingConditions,
+        *,
+        explore: bool | None = None,
     ) -> None:
-        if not numbers:
+        if not refs:
             return
-        if weight_version is not None and self.engine.weight_version != weight_version:
+        if conditions.weight_version not in (None, self.engine.weight_version):
             raise RuntimeError(
-                f"Env runner {self.worker_index} has weights {self.engine.weight_version}, not {weight_version}."
+                f"Env runner {self.worker_index} has weights {self.engine.weight_version}, "
+                f"not {conditions.weight_version}."
             )
-        config = self.config if evaluation == self.config.in_evaluation else self._evaluation_config()
-        settings = RolloutSettings.from_config(config, explore=config.explore if explore is None else explore)
-        self._progress.begin(len(numbers))
+        self._progress.begin(len(refs))
         if self._questions is None:
-            self._questions = QuestionLoop(self.engine, self._engine_thread, self._progress.update)
-        self._questions.submit(numbers, self._env_pool(evaluation), settings, evaluation=evaluation)
+            self._questions = QuestionLoop(
+                self.engine, self._engine_thread, self._progress.update, self._user_callbacks.episode_ended
+            )
+        for purpose in dict.fromkeys(ref.purpose for ref in refs):
+            config = self._config_of(purpose)
+            settings = RolloutSettings.from_config(
+                config,
+                explore=config.explore if explore is None else explore,
+                entropy_reference=conditions.entropy_reference,
+            )
+            same = [ref for ref in refs if ref.purpose == purpose]
+            self._questions.submit(same, self._env_pool(purpose), settings)
 
-    def _take(self, timeout_s: float | None) -> list[SampledQuestion]:
+    def _take(self, timeout_s: float | None) -> tuple[list[SampledQuestion], list[FailedQuestion]]:
+        """The questions that have ended or failed since the last call."""
         if self._questions is None:
-            return []
+            return [], []
         try:
-            sampled = self._questions.take(timeout_s)
+            ended = self._questions.take(timeout_s)
         except Exception:
             self.drop_questions()
             raise
+        sampled = [question for question in ended if isinstance(question, SampledQuestion)]
+        failed = [question for question in ended if isinstance(question, FailedQuestion)]
         if not self._questions.in_flight:
             self._progress.end()
         self.num_env_steps_sampled_lifetime += sum(s.stats.num_turns for s in sampled)
-        self._call_back(sampled)
-        return sampled
+        self._user_callbacks.sampled(sampled)
+        return sampled, failed
 
     def drop_questions(self) -> None:
-        """Gives up the questions that are under way."""
+        """Drops the questions in flight."""
         if self._questions is not None:
             self._questions.stop()
             self._questions = None
             self._progress.end()
 
-    def _call_back(self, sampled: Sequence[SampledQuestion]) -> None:
-        """RLlib's callbacks for finished episodes and for what is handed over at once."""
-        for evaluation in {question.evaluation for question in sampled}:
-            episodes = [question.episode for question in sampled if question.evaluation == evaluation]
-            # What callbacks log of an evaluation on a training runner must not get among the training metrics.
-            metrics = self.metrics if evaluation == self.config.in_evaluation else MetricsLogger()
-            for index, episode in enumerate(episodes):
-                self._make_callback(
-                    "on_episode_end",
-                    episode=episode,
-                    env=self.env,
-                    env_index=index % self.num_envs,
-                    rl_module=None,
-                    metrics_logger=metrics,
-                )
-            self._make_callback("on_sample_end", samples=episodes, metrics_logger=metrics)
+    @property
+    def own_purpose(self) -> Purpose:
+        return Purpose.EVALUATION if self.config.in_evaluation else Purpose.TRAINING
 
-    def _make_callback(self, name: str, **kwargs: Any) -> None:
-        make_callback(
-            name,
-            callbacks_objects=self._callbacks,
-            callbacks_functions=getattr(self.config, f"callbacks_{name}"),
-            kwargs={"env_runner": self, "metrics_logger": self.metrics, **kwargs},
-        )
+    def _config_of(self, purpose: Purpose) -> ARPOConfig:
+        """A runner of an evaluation group has only the evaluation configuration."""
+        if purpose == Purpose.EVALUATION and not self.config.in_evaluation:
+            return self.config.get_evaluation_config_object()
+        return self.config
 
-    def _evaluation_config(self) -> ARPOConfig:
-        return self.config.get_evaluation_config_object()
+    def _env_pool(self, purpose: Purpose) -> list[ForkableMultiAgentEnv]:
+        if purpose not in self._envs:
+            self._envs[purpose] = self._make_envs(purpose)
+        return self._envs[purpose]
 
-    def _env_pool(self, evaluation: bool) -> list[ForkableMultiAgentEnv]:
-        if evaluation not in self._envs:
-            self._envs[evaluation] = self._make_envs(self._evaluation_config())
-        return self._envs[evaluation]
-
-    def num_questions(self, *, evaluation: bool) -> int | None:
+    def num_questions(self, purpose: Purpose) -> int | None:
         """How many different questions the task has; None when they are generated without end."""
-        return self._env_pool(evaluation)[0].num_questions
+        return self._env_pool(purpose)[0].num_questions
 
     @override(MultiAgentEnvRunner)
-    def get_spaces(self) -> dict[str, tuple]:
+    def get_spaces(self) -> dict[str, tuple[Any, Any]]:
         if self.env is None:
             return self.spaces
         spaces = (self.env.observation_space, self.env.action_space)
@@ -265,7 +267,7 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
 
     @override(MultiAgentEnvRunner)
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """The weights are the learner's; the runner adds none of its own."""
+        """The runner's state without weights, since the weights belong to the learner."""
         return {
             NUM_ENV_STEPS_SAMPLED_LIFETIME: self.num_env_steps_sampled_lifetime,
             WEIGHTS_SEQ_NO: self._weights_seq_no,
@@ -273,55 +275,56 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
 
     @override(MultiAgentEnvRunner)
     def set_state(self, state: dict[str, Any]) -> None:
-        """Takes the counters. Weights come by `load_weights` alone, which is awaited and verified."""
+        """Restores the counters. Weights come only through `load_weights`, which verifies them."""
         if NUM_ENV_STEPS_SAMPLED_LIFETIME in state:
             self.num_env_steps_sampled_lifetime = state[NUM_ENV_STEPS_SAMPLED_LIFETIME]
 
-    def load_weights(self, snapshot: WeightSnapshot) -> LoadError | None:
-        """Has the engine compute with these weights, which it verifies; running requests go on with them."""
+    def load_weights(self, snapshot: WeightSnapshot) -> Failure | None:
+        """Gives the engine these weights and verifies them; running requests continue with them."""
         try:
-            if self._merged_weights is not None:
+            if self._merged_weights is not None and snapshot.weights is not None:
                 snapshot = replace(snapshot, weights=self._merged_weights(snapshot.weights))
             self._call_engine("wake_up")
             self._engine_thread.call(load_and_verify, self.engine, snapshot, self.config.dtype)
         except Exception as error:
             message = f"Env runner {self.worker_index} did not get the weights of version {snapshot.version}: "
             if isinstance(error, ValueError | WeightSyncError):
-                return LoadError(f"{message}{error}", retry=False)
+                return Failure(f"{message}{error}", retry=False)
             logger.exception("%s", message)
-            return LoadError(f"{message}{type(error).__name__}: {error}", retry=True)
+            return Failure(f"{message}{type(error).__name__}: {error}", retry=True)
         self._weights_seq_no = snapshot.version
         return None
 
     @cached_property
     def _merged_weights(self) -> MergedWeights | None:
-        """Of a LoRA the learner sends the adapter alone."""
+        """Makes whole weights from an adapter, since of a LoRA the learner sends only that; None without LoRA."""
         if self.config.lora is None:
             return None
-        from rllib_arpo.weights.lora import MergedWeights
+        from rllib_arpo.policy.lora import MergedWeights
 
         return MergedWeights(self.config.model_name_or_path, self.config.lora, self.config.dtype)
 
-    def begin_transfer(self, shapes: dict[str, tuple[int, ...]]) -> str | None:
-        """Gets the engine ready for weights that come by vLLM's weight transfer; an error as in `load_weights`."""
+    def begin_transfer(self, shapes: dict[str, tuple[int, ...]]) -> Failure | None:
+        """Prepares the engine for weights that come by vLLM's weight transfer; returns errors like `load_weights`."""
         return self._attempt("cannot take weights", [("wake_up",), ("begin_transfer", shapes)])
 
-    def transfer_weights(self, method: str, arguments: dict[str, Any]) -> str | None:
-        """One step of the transfer, asked for by the learner; `load_weights` ends it."""
+    def transfer_weights(self, method: str, arguments: dict[str, Any]) -> Failure | None:
+        """One step of the transfer, which the learner requests; `load_weights` ends the transfer."""
         return self._attempt(f"failed in {method}", [("transfer_weights", method, arguments)])
 
-    def sleep(self, level: int) -> str | None:
-        """Gives the engine's GPU memory to the learner, until `load_weights` brings new ones; returns an error."""
+    def sleep(self, level: int) -> Failure | None:
+        """Gives the engine's GPU memory to the learner, until `load_weights` brings new weights."""
         return self._attempt("cannot sleep", [("sleep", level)])
 
-    def _attempt(self, failure: str, calls: Sequence[tuple]) -> str | None:
-        """Calls methods of the engine in turn; an error is logged here and told in one sentence there."""
+    def _attempt(self, failure: str, calls: Sequence[tuple[Any, ...]]) -> Failure | None:
+        """Calls methods of the engine in turn; logs an error here, and returns it to the driver as one sentence."""
         try:
             for method, *args in calls:
                 self._call_engine(method, *args)
         except Exception as error:
             logger.exception("Env runner %s %s.", self.worker_index, failure)
-            return f"Env runner {self.worker_index} {failure}: {type(error).__name__}: {error}"
+            message = f"Env runner {self.worker_index} {failure}: {type(error).__name__}: {error}"
+            return Failure(message, retry=True)
         return None
 
     def weight_version(self) -> int:
@@ -337,6 +340,10 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
 
     @override(MultiAgentEnvRunner)
     def get_metrics(self) -> dict[str, Any]:
+        """The metrics of callbacks and of the last `sample()`; `exchange` hands over the former itself."""
+        metrics, self._sample_metrics = self._sample_metrics, {}
+        for name, value in metrics.items():
+            self.metrics.log_value(tuple(name.split("/")), value, window=1)
         return self.metrics.reduce()
 
     @override(MultiAgentEnvRunner)
@@ -353,5 +360,5 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
             try:
                 self._engine_thread.call(self.engine.close, timeout_s=CLOSE_TIMEOUT_S)
             except TimeoutError:
-                logger.warning("Env runner %s leaves an engine behind that hangs.", self.worker_index)
+                logger.warning("Env runner %s leaves a hung engine behind.", self.worker_index)
         self._engine_thread.shutdown()

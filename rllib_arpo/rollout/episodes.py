@@ -13,7 +13,7 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
-from rllib_arpo.core.tree import QuestionTree, Trajectory, Turn
+from rllib_arpo.core.tree import QuestionTree, Trajectory, Turn, fork_path
 from rllib_arpo.envs.forkable_env import INFO_STEP, StepInfo
 
 #: Keys of the info dict of an agent's first observation.
@@ -21,6 +21,8 @@ INFO_PARENT = "parent"
 INFO_NUM_INHERITED_TURNS = "turn"
 INFO_TOPPED_UP = "topped_up"
 INFO_STOP = "stop"
+#: Key of a turn: the `ForkDecision` about the tool response before it, if there is one.
+INFO_DECISION = "decision"
 #: The reward of a trajectory that ended before it had a turn of its own, and so has no env step.
 INFO_REWARD = "reward"
 
@@ -40,7 +42,7 @@ def tree_to_episode(tree: QuestionTree) -> MultiAgentEpisode:
     num_steps = max((t.num_inherited_turns + len(t.turns) for t in tree.trajectories), default=0)
     for step in range(num_steps):
         _add_step(episode, tree, step, is_last=step == num_steps - 1)
-    # Not within the steps: an episode whose agents are all done would refuse the forks that are still to enter.
+    # After all steps: an episode whose agents are all done would refuse forks that enter later.
     for agent_episode in episode.agent_episodes.values():
         agent_episode.is_terminated = True
     return episode
@@ -66,7 +68,7 @@ def _add_turn(data: dict[str, dict[str, Any]], trajectory: Trajectory, own: int)
     data["observations"][agent] = turn.observation
     data["actions"][agent] = turn.token_ids
     data["rewards"][agent] = trajectory.reward if ends_here else 0.0
-    data["infos"][agent] = {INFO_STEP: StepInfo(tool_call=turn.tool_call)}
+    data["infos"][agent] = {INFO_STEP: StepInfo(tool_call=turn.tool_call), INFO_DECISION: turn.decision}
     data["extra_model_outputs"][agent] = {
         Columns.ACTION_LOGP: turn.log_probs,
         ENTROPIES: turn.entropies,
@@ -75,7 +77,7 @@ def _add_turn(data: dict[str, dict[str, Any]], trajectory: Trajectory, own: int)
 
 
 def _first_info(trajectory: Trajectory) -> dict[str, Any]:
-    """What RLlib has no column for travels in the info of an agent's first observation."""
+    """The info of an agent's first observation, which carries the values for which RLlib has no column."""
     return {
         INFO_PARENT: trajectory.parent,
         INFO_NUM_INHERITED_TURNS: trajectory.num_inherited_turns,
@@ -97,18 +99,23 @@ def path_token_ids(tree: QuestionTree, agent_id: str, own_turns: int | None = No
 
 
 def episode_to_tree(episode: MultiAgentEpisode) -> QuestionTree:
-    """Restores the tree of an episode that `tree_to_episode` made."""
-    first = next(iter(episode.agent_episodes.values()))
+    """Restores the tree of an episode that `tree_to_episode` made, its trajectories in logical order.
+
+    RLlib keeps agents in an order that differs between processes (it iterates over sets of their ids).
+    """
+    agents = sorted(episode.agent_episodes.items(), key=lambda agent: fork_path(str(agent[0])))
+    first = agents[0][1]
     return QuestionTree(
         question_id=episode.id_,
         prompt=np.asarray(first.observations[0], np.int32),
-        trajectories=tuple(_trajectory(str(agent), e) for agent, e in episode.agent_episodes.items()),
+        trajectories=tuple(_trajectory(str(agent), e) for agent, e in agents),
     )
 
 
 def _trajectory(agent_id: str, episode: SingleAgentEpisode) -> Trajectory:
     first_info = episode.infos[0]
     stop: StepInfo = first_info[INFO_STOP]
+    assert stop.stop_reason is not None
     return Trajectory(
         agent_id=agent_id,
         turns=tuple(_turn(episode, i) for i in range(len(episode))),
@@ -131,4 +138,5 @@ def _turn(episode: SingleAgentEpisode, i: int) -> Turn:
         observation=np.asarray(episode.observations[i + 1], np.int32),
         weight_versions=np.asarray(outputs[WEIGHT_VERSIONS][i], np.int32),
         tool_call=episode.infos[i + 1][INFO_STEP].tool_call,
+        decision=episode.infos[i + 1][INFO_DECISION],
     )

@@ -1,10 +1,17 @@
-"""Fork decisions in an order that timing cannot change: turn by turn, each when the whole question has passed it."""
+"""When a question's nodes are decided, and in which order they get forks from its budget.
+
+Neither trajectories nor other questions wait for a decision: only the children start later.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from rllib_arpo.core.tree import fork_path
 
@@ -18,7 +25,7 @@ class ForkCandidate:
         num_turns: turns on its path above the node.
         delta: dH at the node.
         prefix: the token ids from the prompt to the tool response.
-        source: the environment's agent that is forked; it stands at the node.
+        source: the environment's agent to be forked; its state is that at the node.
     """
 
     agent_id: str
@@ -28,30 +35,44 @@ class ForkCandidate:
     source: str
 
 
-def by_agent(candidate: ForkCandidate) -> Any:
-    """Logical order: "0", "0.0", "0.1", "1", ..., "10"."""
-    return fork_path(candidate.agent_id)
+#: Sorts candidates, given in any order, into the order in which they are decided.
+Order = Callable[[Sequence[ForkCandidate]], list[ForkCandidate]]
 
 
-def by_rise(candidate: ForkCandidate) -> Any:
+def _logical_key(candidate: ForkCandidate) -> Any:
+    return fork_path(candidate.agent_id), candidate.num_turns
+
+
+def by_agent(candidates: Sequence[ForkCandidate]) -> list[ForkCandidate]:
+    """Logical order: "0", "0.0", "0.1", "1", ..., "10"; the nodes of one trajectory from the top."""
+    return sorted(candidates, key=_logical_key)
+
+
+def by_rise(candidates: Sequence[ForkCandidate]) -> list[ForkCandidate]:
     """The largest rise first; equal rises in logical order."""
-    return -candidate.delta, by_agent(candidate)
+    return sorted(candidates, key=lambda c: (-c.delta, _logical_key(c)))
 
 
-#: `budget_allocation` -> sort key of the candidates of one turn: who is first has the first claim on the budget.
-BUDGET_ALLOCATIONS: dict[str, Callable[[ForkCandidate], Any]] = {"first_come": by_agent, "ranked": by_rise}
+def at_random(candidates: Sequence[ForkCandidate], rng: np.random.Generator) -> list[ForkCandidate]:
+    """Uniformly at random within each tree (a root with its forks), the trees taking turns (Tree-GRPO)."""
+    trees: dict[int, list[ForkCandidate]] = defaultdict(list)
+    for candidate in by_agent(candidates):
+        trees[fork_path(candidate.agent_id)[0]].append(candidate)
+    shuffled = [[tree[i] for i in rng.permutation(len(tree))] for tree in trees.values()]
+    rounds = max(map(len, shuffled), default=0)
+    return [tree[i] for i in range(rounds) for tree in shuffled if i < len(tree)]
 
 
-class ForkSchedule:
-    """Holds back a question's fork candidates until all of its live trajectories have passed their turn.
+class ForkSchedule(ABC):
+    """Holds fork candidates back until their decision is due."""
 
-    No trajectory waits for a decision, and no other question does: only the children start later.
-    """
+    #: Whether a candidate may be decided later than in the engine step in which it is added.
+    defers = True
 
-    def __init__(self, budget_allocation: str):
-        self._order = BUDGET_ALLOCATIONS[budget_allocation]
+    def __init__(self, order: Order):
+        self._order = order
         self._passed: dict[str, int] = {}
-        """Live trajectory -> the last turn of its path that needs no waiting for."""
+        """Live trajectory -> the last turn of its path for which no decision has to wait."""
         self._candidates: list[ForkCandidate] = []
 
     def passed(self, agent_id: str, num_turns: int) -> None:
@@ -68,10 +89,60 @@ class ForkSchedule:
         self._candidates.append(candidate)
 
     def due(self) -> list[ForkCandidate]:
-        """Takes the candidates of the earliest turn, in order, if every live trajectory has passed it; else none."""
-        turn = min((c.num_turns for c in self._candidates), default=0)
-        if any(passed < turn for passed in self._passed.values()):
-            return []
-        due = [c for c in self._candidates if c.num_turns == turn]
-        self._candidates = [c for c in self._candidates if c.num_turns > turn]
-        return sorted(due, key=self._order)
+        """Removes and returns the candidates whose decision is due, in order."""
+        marked = [(candidate, self._is_due(candidate)) for candidate in self._candidates]
+        self._candidates = [candidate for candidate, is_due in marked if not is_due]
+        return self._order([candidate for candidate, is_due in marked if is_due])
+
+    @abstractmethod
+    def _is_due(self, candidate: ForkCandidate) -> bool:
+        """Whether this candidate's decision is due."""
+
+
+class AtOnce(ForkSchedule):
+    """Every node is decided the moment its entropies are known."""
+
+    defers = False
+
+    def _is_due(self, candidate: ForkCandidate) -> bool:
+        return True
+
+
+class TurnByTurn(ForkSchedule):
+    """The nodes of a turn are decided together, when all live trajectories of the question have passed that turn."""
+
+    def _is_due(self, candidate: ForkCandidate) -> bool:
+        first = min(c.num_turns for c in self._candidates)
+        return candidate.num_turns == first and all(passed >= first for passed in self._passed.values())
+
+
+class OverTree(ForkSchedule):
+    """All nodes are decided together, when all trajectories have ended; the children's nodes come after these."""
+
+    def _is_due(self, candidate: ForkCandidate) -> bool:
+        return not self._passed
+
+
+#: `budget_allocation` -> a function that makes a question's schedule from its random generator.
+BUDGET_ALLOCATIONS: dict[str, Callable[[np.random.Generator], ForkSchedule]] = {
+    "first_come": lambda rng: AtOnce(by_agent),
+    "ranked": lambda rng: TurnByTurn(by_rise),
+    "ranked_over_tree": lambda rng: OverTree(by_rise),
+    "random_over_tree": lambda rng: OverTree(lambda candidates: at_random(candidates, rng)),
+}
+#: The allocations that look at the rise.
+RANKED = frozenset({"ranked", "ranked_over_tree"})
+#: The allocations that may decide a node before the nodes above it.
+OVER_TREE = frozenset({"ranked_over_tree", "random_over_tree"})
+
+
+def make_schedule(budget_allocation: str, rng: np.random.Generator, *, deterministic: bool = False) -> ForkSchedule:
+    """The schedule of one question.
+
+    Args:
+        budget_allocation: a key of `BUDGET_ALLOCATIONS`.
+        rng: of the question's random decisions.
+        deterministic: True if timing must not matter: "first_come" then decides turn by turn in the order of agent ids.
+    """
+    schedule = BUDGET_ALLOCATIONS[budget_allocation](rng)
+    return TurnByTurn(by_agent) if deterministic and not schedule.defers else schedule

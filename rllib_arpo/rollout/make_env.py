@@ -12,7 +12,7 @@ from rllib_arpo.envs.forkable_env import ForkableMultiAgentEnv
 if TYPE_CHECKING:
     from rllib_arpo.arpo_config import ARPOConfig
 
-#: Config attributes that every environment finds in its `env_config`, beside what the user put there.
+#: Config attributes that every environment gets in its `env_config`, beside the user's own keys.
 ENV_CONFIG_KEYS = (
     "model_name_or_path",
     "max_context_tokens",
@@ -23,14 +23,24 @@ ENV_CONFIG_KEYS = (
 
 
 def complete_env_config(config: ARPOConfig) -> dict[str, Any]:
-    """The user's `env_config`, completed by `ENV_CONFIG_KEYS` and the seed; the user's values win."""
+    """The user's `env_config`, completed by `ENV_CONFIG_KEYS` and the seed; the user's values take precedence."""
     shared = {key: getattr(config, key) for key in ENV_CONFIG_KEYS}
     return {**shared, "seed": config.seed or 0, **config.env_config}
 
 
+def env_context(config: ARPOConfig, worker_index: int = 0, vector_index: int = 0) -> EnvContext:
+    """The configuration of an environment; `vector_index` is its place in the env runner's pool."""
+    return EnvContext(
+        complete_env_config(config),
+        worker_index=worker_index,
+        vector_index=vector_index,
+        num_workers=config.num_env_runners,
+    )
+
+
 def make_env(config: ARPOConfig, worker_index: int = 0) -> ForkableMultiAgentEnv:
     """Builds the environment that `config` names."""
-    context = EnvContext(complete_env_config(config), worker_index=worker_index, num_workers=config.num_env_runners)
+    context = env_context(config, worker_index)
     if isinstance(config.env, str):
         return _global_registry.get(ENV_CREATOR, config.env)(context)
     return config.env(context)

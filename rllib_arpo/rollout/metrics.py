@@ -1,32 +1,71 @@
 """Rollout metrics: exact means over the questions of one iteration, under the names of docs/design.md, section 3.
 
-Every question is boiled down to a `QuestionStats` where it was sampled; `rollout_metrics` sums them up. No metric is
+The env runner that sampled a question reduces it to a `QuestionStats`; `rollout_metrics` sums these up. No metric is
 named after an agent, since fork ids would make the names unbounded.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from rllib_arpo.core.tree import MASKED_STOP_REASONS, QuestionTree, StopReason, ToolCall, ToolStatus
-from rllib_arpo.rollout.tree_sampler import BranchingCounts
+from rllib_arpo.core.pass_at_k import is_correct, pass_at_k
+from rllib_arpo.core.token_counts import all_path_tokens, sampled_tokens
+from rllib_arpo.core.tree import (
+    MASKED_STOP_REASONS,
+    NO_TOOL,
+    ForkDecision,
+    QuestionTree,
+    StopReason,
+    ToolCall,
+    ToolStatus,
+    Trajectory,
+)
+
+#: Quantiles of dH that are reported, as "p10", ...
+DELTA_QUANTILES = (0.1, 0.5, 0.9)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStats:
+    """One tool response that was examined.
+
+    Attributes:
+        tool: the tool that answered.
+        depth: turns of the path above it.
+        entropy: nats, the mean over the window after it.
+        on_policy: whether its trajectory began at the prompt. Nodes below forks would bias a mean, since forks start
+            where the entropy is high.
+        response: [m] int32, its tokens.
+    """
+
+    tool: str
+    depth: int
+    entropy: float
+    on_policy: bool
+    decision: ForkDecision
+    response: np.ndarray = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class QuestionStats:
-    """What one question adds to the metrics; per-trajectory tuples have M entries, one per leaf.
+    """The contribution of one question to the metrics; per-trajectory tuples have M entries, one per leaf.
 
     Attributes:
         path_tokens: generated tokens on each leaf's whole path.
         path_tool_calls: tool calls on each leaf's whole path.
         tool_calls: the calls that were executed, a shared one once.
         num_turns, num_generated_tokens: unique ones.
-        oldest_weights: the smallest weight version that sampled any of the tokens; None where there are none.
+        oldest_weights: the smallest weight version that sampled any of the tokens; None if there are no tokens.
+        initial_entropies: nats, the mean over the window at the start of each root.
+        nodes: the tool responses that were examined.
+        prefix_tokens_reused: tokens of the forks' prefixes that came from the engine's prefix cache.
+        tools_offered: the tools that could have been called.
     """
 
     rewards: tuple[float, ...]
@@ -39,9 +78,13 @@ class QuestionStats:
     num_turns: int
     num_generated_tokens: int
     num_forks: int
+    num_initial_rollouts: int
     num_topped_up: int
     oldest_weights: int | None
-    branching: BranchingCounts
+    initial_entropies: tuple[float, ...]
+    nodes: tuple[NodeStats, ...]
+    prefix_tokens_reused: int = 0
+    tools_offered: tuple[str, ...] = ()
 
     @property
     def has_signal(self) -> bool:
@@ -53,8 +96,19 @@ class QuestionStats:
         }
         return len(counted) > 1
 
+    def levels(self) -> dict[str, list[float]]:
+        """Tool -> nats per token after each of its responses, on trajectories from the prompt (`EntropyHistory`)."""
+        levels: dict[str, list[float]] = {}
+        for node in self.nodes:
+            if node.on_policy:
+                levels.setdefault(node.tool, []).append(node.entropy)
+        return levels
 
-def question_stats(tree: QuestionTree, branching: BranchingCounts) -> QuestionStats:
+
+def question_stats(
+    tree: QuestionTree, entropy_window: int, prefix_tokens_reused: int = 0, tools_offered: tuple[str, ...] = ()
+) -> QuestionStats:
+    """Args: `entropy_window`: k, the number of a turn's first entropies at which decisions looked."""
     leaves = tree.trajectories
     paths = [tree.path(leaf.agent_id) for leaf in leaves]
     turns = [turn for leaf in leaves for turn in leaf.turns]
@@ -63,44 +117,110 @@ def question_stats(tree: QuestionTree, branching: BranchingCounts) -> QuestionSt
         accuracies=tuple(leaf.accuracy for leaf in leaves),
         formats_valid=tuple(leaf.format_valid for leaf in leaves),
         stop_reasons=tuple(leaf.stop_reason for leaf in leaves),
-        path_tokens=tuple(sum(len(turn.token_ids) for turn in path) for path in paths),
+        path_tokens=tuple(all_path_tokens(tree).tolist()),
         path_tool_calls=tuple(sum(turn.tool_call is not None for turn in path) for path in paths),
         tool_calls=tuple(turn.tool_call for turn in turns if turn.tool_call is not None),
         num_turns=len(turns),
-        num_generated_tokens=sum(len(turn.token_ids) for turn in turns),
+        num_generated_tokens=sampled_tokens(tree),
         num_forks=sum(leaf.parent is not None for leaf in leaves),
+        num_initial_rollouts=sum(leaf.parent is None and not leaf.topped_up for leaf in leaves),
         num_topped_up=sum(leaf.topped_up for leaf in leaves),
         oldest_weights=min((int(v) for turn in turns for v in turn.weight_versions), default=None),
-        branching=branching,
+        initial_entropies=tuple(
+            float(leaf.turns[0].entropies[:entropy_window].mean())
+            for leaf in leaves
+            if leaf.parent is None and leaf.turns and len(leaf.turns[0].entropies[:entropy_window])
+        ),
+        nodes=tuple(node for leaf in leaves for node in _nodes(leaf, entropy_window)),
+        prefix_tokens_reused=prefix_tokens_reused,
+        tools_offered=tools_offered,
     )
 
 
+def _nodes(trajectory: Trajectory, entropy_window: int) -> Iterator[NodeStats]:
+    """The nodes examined on the trajectory's own turns; skips nodes without a measured token."""
+    for i, (above, turn) in enumerate(itertools.pairwise(trajectory.turns), 1):
+        if turn.decision is not None and len(turn.entropies[:entropy_window]):
+            yield NodeStats(
+                tool=above.tool_call.name if above.tool_call else NO_TOOL,
+                depth=trajectory.num_inherited_turns + i,
+                entropy=float(turn.entropies[:entropy_window].mean()),
+                on_policy=trajectory.parent is None,
+                decision=turn.decision,
+                response=above.observation,
+            )
+
+
 def rollout_metrics(questions: Sequence[QuestionStats], seconds: float) -> dict[str, float]:
-    """All rollout metrics of an iteration that sampled `questions` in `seconds` of wall time."""
+    """All rollout metrics of an iteration that sampled `questions` in `seconds` of wall time.
+
+    A mean over nothing (dH where no tool was called, the depth of forks where there are none) is left out.
+    """
     num_questions = len(questions)
-    forks = sum(q.num_forks for q in questions)
+    nodes = [node for q in questions for node in q.nodes]
+    decided = [node for node in nodes if node.decision.eligible]
+    num_generated_tokens = sum(q.num_generated_tokens for q in questions)
     return {
         "episode_return_mean": _mean([r for q in questions for r in q.rewards]),
         "accuracy": _mean([a for q in questions for a in q.accuracies]),
-        "pass_at_k": _mean([any(a > 0 for a in q.accuracies) for q in questions]),
+        "pass_at_k": _mean([_pass_at_all(q.accuracies) for q in questions]),
         "format_valid": _mean([f for q in questions for f in q.formats_valid]),
         "response_tokens_mean": _mean([n for q in questions for n in q.path_tokens]),
-        "entropy/initial": _mean([e for q in questions for e in q.branching.initial_entropies]),
-        "entropy/after_tool": _mean([e for q in questions for e in q.branching.after_tool_entropies]),
-        "entropy/delta": _mean([d for q in questions for d in q.branching.deltas]),
-        "forks_per_question": forks / num_questions,
-        "fork_events_per_question": sum(q.branching.fork_events for q in questions) / num_questions,
-        "fork_rate": _ratio(
-            sum(q.branching.fork_events for q in questions), sum(q.branching.eligible_nodes for q in questions)
-        ),
+        **_mean_of("entropy/initial", [e for q in questions for e in q.initial_entropies]),
+        **_mean_of("entropy/after_tool", [node.entropy for node in nodes if node.on_policy]),
+        **{f"entropy/{name}": value for name, value in _delta_metrics(nodes).items()},
+        "forks_per_question": sum(q.num_forks for q in questions) / num_questions,
+        "fork_events_per_question": sum(node.decision.children > 0 for node in nodes) / num_questions,
+        **_mean_of("fork_rate", [node.decision.children > 0 for node in decided]),
+        **_fork_depths(nodes),
+        "initial_rollouts_per_question": sum(q.num_initial_rollouts for q in questions) / num_questions,
         "topped_up_per_question": sum(q.num_topped_up for q in questions) / num_questions,
-        "prefix_tokens_reused": sum(q.branching.prefix_tokens_reused for q in questions),
+        "prefix_tokens_reused": sum(q.prefix_tokens_reused for q in questions),
         "tool_calls_executed": sum(len(q.tool_calls) for q in questions),
         "tool_calls_per_trajectory": _mean([n for q in questions for n in q.path_tool_calls]),
-        "tokens_per_second": sum(q.num_generated_tokens for q in questions) / seconds,
-        **_tool_metrics([call for q in questions for call in q.tool_calls]),
+        "generated_tokens": num_generated_tokens,
+        "tokens_per_second": num_generated_tokens / seconds,
+        **_tool_metrics(questions, nodes),
         **_stop_metrics([reason for q in questions for reason in q.stop_reasons]),
     }
+
+
+def _pass_at_all(accuracies: Sequence[float]) -> float:
+    """pass@k of one question with k = all its leaves."""
+    return pass_at_k(len(accuracies), sum(map(is_correct, accuracies)), len(accuracies))
+
+
+def _delta_metrics(nodes: Sequence[NodeStats]) -> dict[str, float]:
+    """The distribution of dH over the nodes on policy: its mean and quantiles, and how often the entropy rose."""
+    deltas = [node.decision.delta for node in nodes if node.on_policy]
+    if not deltas:
+        return {}
+    quantiles = np.quantile(deltas, DELTA_QUANTILES)
+    return {
+        "delta": _mean(deltas),
+        **{f"delta_p{100 * q:.0f}": float(v) for q, v in zip(DELTA_QUANTILES, quantiles, strict=True)},
+        "rise_share": _mean([delta > 0 for delta in deltas]),
+    }
+
+
+def _fork_depths(nodes: Sequence[NodeStats]) -> dict[str, float]:
+    """Where on their paths trajectories were forked: turns above the node, once per child."""
+    depths = [node.depth for node in nodes for _ in range(node.decision.children)]
+    if not depths:
+        return {}
+    low, high = np.quantile(depths, (0.1, 0.9))
+    return {"fork_depth_mean": _mean(depths), "fork_depth_p10": float(low), "fork_depth_p90": float(high)}
+
+
+def remove(metrics: dict[str, Any], path: Sequence[str]) -> bool:
+    """Removes the entry at a path of keys from a nested dictionary; returns whether there was one."""
+    *groups, last = path
+    place: Any = metrics
+    for group in groups:
+        place = place.get(group)
+        if not isinstance(place, dict):
+            return False
+    return place.pop(last, None) is not None
 
 
 def nested(metrics: Mapping[str, float]) -> dict[str, Any]:
@@ -115,19 +235,29 @@ def nested(metrics: Mapping[str, float]) -> dict[str, Any]:
     return result
 
 
-def _tool_metrics(calls: Sequence[ToolCall]) -> dict[str, float]:
+def _tool_metrics(questions: Sequence[QuestionStats], nodes: Sequence[NodeStats]) -> dict[str, float]:
+    """Of every tool that was offered: one that nobody called has 0 calls, and no latency."""
+    calls = [call for q in questions for call in q.tool_calls]
     metrics: dict[str, float] = {}
-    for name in sorted({call.name for call in calls}):
+    for name in sorted({call.name for call in calls}.union(*(q.tools_offered for q in questions))):
         own = [call for call in calls if call.name == name]
-        p50, p99 = np.percentile([call.latency_s for call in own], [50, 99])
+        deltas = _delta_metrics([node for node in nodes if node.tool == name])
         metrics |= {
             f"tools/{name}/calls": len(own),
             f"tools/{name}/errors": sum(call.status is ToolStatus.ERROR for call in own),
             f"tools/{name}/timeouts": sum(call.status is ToolStatus.TIMEOUT for call in own),
-            f"tools/{name}/latency_p50": float(p50),
-            f"tools/{name}/latency_p99": float(p99),
+            **{f"tools/{name}/latency_{key}": value for key, value in _latencies(own).items()},
+            **{f"tools/{name}/entropy_{key}": value for key, value in deltas.items()},
         }
     return metrics
+
+
+def _latencies(calls: Sequence[ToolCall]) -> dict[str, float]:
+    """Seconds; nothing without calls."""
+    if not calls:
+        return {}
+    p50, p99 = np.percentile([call.latency_s for call in calls], [50, 99])
+    return {"p50": float(p50), "p99": float(p99)}
 
 
 def _stop_metrics(reasons: Sequence[StopReason]) -> dict[str, float]:
@@ -137,8 +267,9 @@ def _stop_metrics(reasons: Sequence[StopReason]) -> dict[str, float]:
 
 
 def _mean(values: Sequence[float]) -> float:
-    return float(np.mean(values)) if values else 0.0
+    return float(np.mean(values))
 
 
-def _ratio(numerator: float, denominator: float) -> float:
-    return numerator / denominator if denominator else 0.0
+def _mean_of(name: str, values: Sequence[float]) -> dict[str, float]:
+    """`name` with the mean; nothing without values."""
+    return {name: _mean(values)} if values else {}

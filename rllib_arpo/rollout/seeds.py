@@ -1,6 +1,9 @@
-"""Seeds of requests that depend on what is generated, and on nothing else."""
+"""Seeds of requests, which depend only on what is generated, and the seed of a run that was given none."""
 
 from __future__ import annotations
+
+import hashlib
+import secrets
 
 import numpy as np
 
@@ -19,3 +22,14 @@ def request_seed(seed: int, question: int, agent_id: str, turn: int) -> int:
     forks = fork_path(agent_id)
     words = [seed, question, turn, len(forks), *forks]
     return int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def trial_seed(trial: str | None) -> int:
+    """A seed in 0 .. 2^31 - 1 for a run that was given none.
+
+    Args:
+        trial: a name of the trial that survives its restoration, and so does the seed; None: draws a random seed.
+    """
+    if trial is None:
+        return secrets.randbits(31)
+    return int.from_bytes(hashlib.sha256(trial.encode()).digest()[:4], "big") >> 1

@@ -1,11 +1,13 @@
-"""What the tree sampler reads of the config, as one frozen value."""
+"""The tree sampler's settings, as one frozen value."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
 
 from rllib_arpo.core.branching import BranchingParams
+from rllib_arpo.core.entropy_history import NO_HISTORY, EntropyReference
+from rllib_arpo.engine.engine import WINDOWS
 
 if TYPE_CHECKING:
     from rllib_arpo.arpo_config import ARPOConfig
@@ -13,9 +15,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RolloutSettings:
-    """Settings of adaptive rollout (docs/design.md, section 1); the attributes bear the names of `ARPOConfig`.
+    """Settings of adaptive rollout (docs/design.md, section 1); the attributes have the names of `ARPOConfig`.
 
     `temperature` 0 decodes greedily. `max_turn_tokens` None leaves a turn as long as the response may be.
+    `entropy_reference` holds the entropies of earlier questions of the run.
     """
 
     num_rollouts: int
@@ -33,39 +36,40 @@ class RolloutSettings:
     budget_allocation: str = "first_come"
     deterministic: bool = False
     deadline_reward: float | None = None
+    entropy_baseline: str = "initial"
+    pre_monitoring_sensitivity: float | None = None
+    entropy_reference: EntropyReference = NO_HISTORY
+    record_entropies: str = WINDOWS
 
     @property
-    def defers_forks(self) -> bool:
-        """Whether a node is decided only when all of the question's live trajectories have passed its turn."""
-        return self.deterministic or self.budget_allocation != "first_come"
+    def monitors_entropy(self) -> bool:
+        """Whether the entropy of the first root decides how many roots there are."""
+        return self.pre_monitoring_sensitivity is not None and self.entropy_reference.after_tool is not None
 
     @classmethod
-    def from_config(cls, config: ARPOConfig, *, explore: bool) -> RolloutSettings:
+    def from_config(
+        cls, config: ARPOConfig, *, explore: bool, entropy_reference: EntropyReference = NO_HISTORY
+    ) -> RolloutSettings:
         """The settings for training (`explore=True`) or for greedy decoding (`explore=False`: one leaf, no forks)."""
         branching = config.branching if explore else "never"
         num_rollouts = config.num_rollouts if explore else 1
         return cls(
-            num_rollouts=num_rollouts,
-            # Without forks the rest would be topped up after the first N have ended: start all at once instead.
-            num_initial_rollouts=num_rollouts if branching == "never" else config.num_initial_rollouts,
-            branching=BranchingParams(
-                branching=branching,
-                branch_width=config.branch_width,
-                branch_base_probability=config.branch_base_probability,
-                branch_entropy_weight=config.branch_entropy_weight,
-                branch_threshold=config.branch_threshold,
-                random_fork_probability=config.random_fork_probability,
-            ),
-            entropy_window=config.entropy_window,
-            entropy_estimator=config.entropy_estimator,
-            entropy_normalization=config.entropy_normalization,
-            temperature=config.temperature if explore else 0.0,
-            max_context_tokens=config.max_context_tokens,
-            max_response_tokens=config.max_response_tokens,
-            max_turn_tokens=config.max_turn_tokens,
-            question_deadline_s=config.question_deadline_s,
-            seed=config.seed or 0,
-            budget_allocation=config.budget_allocation,
-            deterministic=config.deterministic,
-            deadline_reward=config.deadline_reward,
+            **_values(
+                cls,
+                config,
+                num_rollouts=num_rollouts,
+                # Without forks, top-ups would start after the first N have ended; start all trajectories at once
+                # instead.
+                num_initial_rollouts=num_rollouts if branching == "never" else config.num_initial_rollouts,
+                branching=BranchingParams(**_values(BranchingParams, config, branching=branching)),
+                temperature=config.temperature if explore else 0.0,
+                seed=config.seed or 0,
+                pre_monitoring_sensitivity=config.pre_monitoring_sensitivity if branching != "never" else None,
+                entropy_reference=entropy_reference,
+            )
         )
+
+
+def _values(kind: type, config: ARPOConfig, **computed: Any) -> dict[str, Any]:
+    """A value for every field of `kind`: the computed one, otherwise the attribute of the same name."""
+    return {f.name: computed[f.name] if f.name in computed else getattr(config, f.name) for f in fields(kind)}

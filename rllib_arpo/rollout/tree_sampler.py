@@ -7,82 +7,54 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
-from rllib_arpo.core.branching import num_forks
-from rllib_arpo.core.entropy import entropy_delta
-from rllib_arpo.core.tree import QuestionTree, StopReason, Trajectory, Turn
+from rllib_arpo.core.branching import (
+    ENTROPY_RULES,
+    NodeEvidence,
+    branch_probability,
+    num_forks,
+    num_initial_rollouts,
+)
+from rllib_arpo.core.entropy import entropy_delta, entropy_level, running_delta
+from rllib_arpo.core.tree import NO_TOOL, ForkDecision, QuestionTree, StopReason, ToolCall, Turn
 from rllib_arpo.engine.engine import Finished, GenerationRequest
+from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.forkable_env import INFO_STEP, OPTION_NUM_ROOTS, OPTION_QUESTION, ForkableMultiAgentEnv, StepInfo
+from rllib_arpo.rollout.agent import Agent, plain_step_info
 from rllib_arpo.rollout.engine_loop import EngineLoop
-from rllib_arpo.rollout.fork_schedule import ForkCandidate, ForkSchedule
+from rllib_arpo.rollout.fork_schedule import ForkCandidate, make_schedule
+from rllib_arpo.rollout.messages import QuestionRef, TrajectoryError
 from rllib_arpo.rollout.seeds import request_seed
 from rllib_arpo.rollout.settings import RolloutSettings
 
 
-@dataclass(slots=True)
-class BranchingCounts:
-    """What happened at the nodes of one tree, beyond what the tree itself tells.
+@dataclass(frozen=True, slots=True)
+class SampledTree:
+    """A question's tree.
 
     Attributes:
-        eligible_nodes: nodes that were decided while budget remained.
-        fork_events: nodes that got at least one child.
-        initial_entropies, after_tool_entropies: window means in nats, one per root and one per decided node.
-        deltas: dH of every decided node.
-        prefix_tokens_reused: tokens of the forks' prefixes that came from the engine's prefix cache.
+        prefix_tokens_reused: how many tokens of the forks' prefixes came from the engine's prefix cache.
+        errors: the environment's errors, each of which ended one trajectory (`StopReason.ERROR`).
     """
 
-    eligible_nodes: int = 0
-    fork_events: int = 0
-    initial_entropies: list[float] = field(default_factory=list)
-    after_tool_entropies: list[float] = field(default_factory=list)
-    deltas: list[float] = field(default_factory=list)
-    prefix_tokens_reused: int = 0
+    tree: QuestionTree
+    prefix_tokens_reused: int
+    errors: tuple[TrajectoryError, ...] = ()
 
 
-@dataclass(slots=True)
-class _Agent:
-    """A trajectory that is being sampled. `context` is everything the model has read and written on its path."""
-
-    agent_id: str
-    context: list[int]
-    num_prompt_tokens: int
-    parent: _Agent | None = None
-    num_inherited_turns: int = 0
-    topped_up: bool = False
-    initial_entropies: np.ndarray | None = None
-    turns: list[Turn] = field(default_factory=list)
-    num_children: int = 0
-    reward: float = 0.0
-    stop: StepInfo | None = None
-
-    @property
-    def num_path_turns(self) -> int:
-        return self.num_inherited_turns + len(self.turns)
-
-    def finished(self) -> Trajectory:
-        stop = self.stop
-        return Trajectory(
-            agent_id=self.agent_id,
-            turns=tuple(self.turns),
-            stop_reason=stop.stop_reason,
-            reward=self.reward,
-            accuracy=stop.accuracy,
-            format_valid=stop.format_valid,
-            parent=self.parent.agent_id if self.parent else None,
-            num_inherited_turns=self.num_inherited_turns,
-            topped_up=self.topped_up,
-        )
-
-
-def _plain_step_info(terminated: bool, truncated: bool) -> StepInfo:
-    """For an environment that tells no `StepInfo`: a terminated agent has answered, a truncated one hit a limit."""
-    if terminated:
-        return StepInfo(stop_reason=StopReason.ANSWER, format_valid=True)
-    return StepInfo(stop_reason=StopReason.TOKEN_LIMIT if truncated else None)
+def _turn(finished: Finished, observation: np.ndarray, tool_call: ToolCall | None = None) -> Turn:
+    return Turn(
+        token_ids=finished.token_ids,
+        log_probs=finished.log_probs,
+        entropies=finished.entropies,
+        observation=observation,
+        weight_versions=finished.weight_versions,
+        tool_call=tool_call,
+    )
 
 
 class TreeSampler:
@@ -94,97 +66,102 @@ class TreeSampler:
         engine: EngineLoop,
         settings: RolloutSettings,
         vocab_size: int,
-        question: int,
+        question: QuestionRef,
         *,
-        evaluation: bool = False,
         on_progress: Callable[..., None] = lambda **_amounts: None,
     ):
         """
         Args:
-            question: its number.
-            evaluation: whether it is an evaluation question; a training question of the same number may be under way
-                in the same engine.
-            on_progress: is called with what has just been done: `tokens=`, `forks=`.
+            question: the question's reference; a training and an evaluation question of the same number may share the
+                engine.
+            on_progress: called with the latest increments: `tokens=`, `forks=`.
         """
         self._env = env
         self._engine = engine
         self._settings = settings
         self._vocab_size = vocab_size
         self._on_progress = on_progress
-        self._question = question
-        self._request_prefix = f"evaluation/{question}" if evaluation else str(question)
-        self._rng = np.random.default_rng([settings.seed, question])
-        self._fork_budget = settings.num_rollouts - settings.num_initial_rollouts
-        self._counts = BranchingCounts()
-        self._schedule = ForkSchedule(settings.budget_allocation) if settings.defers_forks else None
-        self._agents: dict[str, _Agent] = {}
+        self._question = question.number
+        self._request_prefix = f"{question.purpose}/{question.number}"
+        self._rng = np.random.default_rng([settings.seed, question.number])
+        self._num_roots = 1 if settings.monitors_entropy else settings.num_initial_rollouts
+        self._fork_budget = settings.num_rollouts - self._num_roots
+        self._schedule = make_schedule(settings.budget_allocation, self._rng, deterministic=settings.deterministic)
+        self._agents: dict[str, Agent] = {}
+        self._prefix_tokens_reused = 0
+        self._errors: list[TrajectoryError] = []
 
-    async def sample(self) -> tuple[QuestionTree, BranchingCounts]:
+    async def sample(self) -> SampledTree:
         """Asks the question, once, and returns its tree: M trajectories, fewer only after a deadline."""
-        settings = self._settings
         observations, infos = self._env.reset(
-            options={OPTION_QUESTION: self._question, OPTION_NUM_ROOTS: settings.num_initial_rollouts}
+            options={OPTION_QUESTION: self._question, OPTION_NUM_ROOTS: self._num_roots}
         )
         self._prompt = np.asarray(observations["0"], np.int32)
         roots = [self._add(self._root(agent, observation)) for agent, observation in observations.items()]
         try:
-            async with asyncio.timeout(settings.question_deadline_s):
+            async with asyncio.timeout(self._settings.question_deadline_s):
                 await self._run_all(roots)
-                await self._run_all(self._top_up())
+                await self._run_all(self._add_roots(self._fork_budget, topped_up=True))
         except TimeoutError:
             self._stop_unfinished()
         trajectories = tuple(agent.finished() for agent in self._agents.values())
         question_id = infos.get("0", {}).get("question_id", self._question)
-        return QuestionTree(str(question_id), self._prompt, trajectories), self._counts
+        tree = QuestionTree(str(question_id), self._prompt, trajectories)
+        return SampledTree(tree, self._prefix_tokens_reused, tuple(self._errors))
 
     def _stop_unfinished(self) -> None:
-        """[6] at the deadline: those that have not ended are masked, or count with the reward that was set for it."""
+        """[6] at the deadline masks unfinished trajectories, or lets them count with the reward set for this case.
+
+        A trajectory without a turn of its own is always masked: the reward would fall on its ancestors' tokens.
+        """
         reward = self._settings.deadline_reward
         for agent in self._agents.values():
-            if agent.stop is None and reward is None:
+            if agent.stop is not None:
+                continue
+            if reward is None or not agent.turns:
                 agent.stop = StepInfo(stop_reason=StopReason.DEADLINE)
-            elif agent.stop is None:
+            else:
                 agent.stop, agent.reward = StepInfo(stop_reason=StopReason.TIME_LIMIT), reward
 
-    def _root(self, agent_id: str, observation: np.ndarray, *, topped_up: bool = False) -> _Agent:
+    def _root(self, agent_id: str, observation: np.ndarray, *, topped_up: bool = False) -> Agent:
         if not np.array_equal(observation, self._prompt):
             raise ValueError(f"{self._name()} gave agent {agent_id} another prompt than agent 0.")
-        return _Agent(agent_id, self._prompt.tolist(), len(self._prompt), topped_up=topped_up)
+        return Agent(agent_id, self._prompt.tolist(), len(self._prompt), topped_up=topped_up)
 
-    def _add(self, agent: _Agent) -> _Agent:
+    def _add(self, agent: Agent) -> Agent:
         self._agents[agent.agent_id] = agent
-        if self._schedule and not agent.topped_up:
+        if not agent.topped_up:
             self._schedule.passed(agent.agent_id, agent.num_inherited_turns)
         return agent
 
     def _name(self) -> str:
         return f"{type(self._env).__name__}, question {self._question},"
 
-    async def _run_all(self, agents: list[_Agent]) -> None:
+    async def _run_all(self, agents: list[Agent]) -> None:
         """Runs `agents` and every fork that they start until all have ended."""
         async with asyncio.TaskGroup() as self._group:
             for agent in agents:
                 self._group.create_task(self._run(agent))
 
-    def _top_up(self) -> list[_Agent]:
-        """[5] What forks left of the budget is filled with fresh trajectories, all at once; they never fork."""
-        first = self._settings.num_initial_rollouts
-        names = map(str, range(first, first + self._fork_budget))
-        return [self._add(self._root(name, self._env.add_agent(name), topped_up=True)) for name in names]
+    def _add_roots(self, number: int, *, topped_up: bool = False) -> list[Agent]:
+        """Fresh trajectories from the prompt; [5] top-ups, which use the budget that forks left, never fork."""
+        names = [str(self._num_roots + i) for i in range(number)]
+        self._num_roots += number
+        return [self._add(self._root(name, self._env.add_agent(name), topped_up=topped_up)) for name in names]
 
-    async def _run(self, agent: _Agent) -> None:
-        """One trajectory from where it begins to its end."""
+    async def _run(self, agent: Agent) -> None:
+        """Runs one trajectory from its start to its end."""
         await self._generate_turns(agent)
-        if self._schedule and not agent.topped_up:
+        if not agent.topped_up:
             self._schedule.ended(agent.agent_id)
             self._decide_due()
 
-    async def _generate_turns(self, agent: _Agent) -> None:
-        """Generate a turn, let the environment answer, until the trajectory ends."""
+    async def _generate_turns(self, agent: Agent) -> None:
+        """Generates turns and lets the environment answer, until the trajectory ends."""
         while agent.stop is None:
             max_tokens = self._turn_limit(agent)
             if max_tokens < 1:
-                # Only an environment without limits of its own gets here; its rewards so far stand.
+                # Only an environment without limits of its own gets here; the agent keeps its rewards.
                 agent.stop = StepInfo(stop_reason=StopReason.TOKEN_LIMIT)
                 return
             finished = await self._engine.generate(
@@ -194,14 +171,27 @@ class TreeSampler:
                 agent.stop = StepInfo(stop_reason=StopReason.ENGINE_FAILURE)
                 return
             if agent.parent is not None and not agent.turns:
-                self._counts.prefix_tokens_reused += finished.num_cached_tokens
+                self._prefix_tokens_reused += finished.num_cached_tokens
             await self._step(agent, finished)
 
-    async def _step(self, agent: _Agent, finished: Finished) -> None:
-        observation, reward, terminated, truncated, info = await self._env.step_agent(
-            agent.agent_id, finished.token_ids
-        )
-        step: StepInfo = info.get(INFO_STEP) or _plain_step_info(terminated, truncated)
+    async def _step(self, agent: Agent, finished: Finished) -> None:
+        try:
+            observation, reward, terminated, truncated, info = await self._env.step_agent(
+                agent.agent_id, finished.token_ids
+            )
+        except asyncio.CancelledError:
+            # The deadline: the turn is whole, though its tool has not answered.
+            agent.turns.append(_turn(finished, np.zeros(0, np.int32)))
+            raise
+        except DataError:
+            raise
+        except Exception as error:
+            # A bug of the environment or of a tool ends only this trajectory.
+            agent.turns.append(_turn(finished, np.zeros(0, np.int32)))
+            agent.stop = StepInfo(stop_reason=StopReason.ERROR)
+            self._errors.append(TrajectoryError.of(error, agent.agent_id))
+            return
+        step: StepInfo = info.get(INFO_STEP) or plain_step_info(terminated, truncated)
         ended = terminated or truncated
         if ended != (step.stop_reason is not None):
             raise ValueError(
@@ -209,24 +199,15 @@ class TreeSampler:
                 f"and stop_reason={step.stop_reason}: an agent has a stop reason exactly when it ends."
             )
         observation = np.asarray(observation, np.int32)
-        agent.turns.append(
-            Turn(
-                token_ids=finished.token_ids,
-                log_probs=finished.log_probs,
-                entropies=finished.entropies,
-                observation=observation,
-                weight_versions=finished.weight_versions,
-                tool_call=step.tool_call,
-            )
-        )
+        agent.turns.append(_turn(finished, observation, step.tool_call))
         agent.context += [*finished.token_ids.tolist(), *observation.tolist()]
         agent.reward += float(reward)
         self._on_progress(tokens=len(finished.token_ids))
         if ended:
             agent.stop = step
 
-    def _turn_limit(self, agent: _Agent) -> int:
-        """Tokens that the next turn may have."""
+    def _turn_limit(self, agent: Agent) -> int:
+        """The largest number of tokens for the next turn."""
         settings = self._settings
         left = min(
             settings.max_context_tokens - len(agent.context),
@@ -234,7 +215,7 @@ class TreeSampler:
         )
         return left if settings.max_turn_tokens is None else min(left, settings.max_turn_tokens)
 
-    def _request(self, agent: _Agent, max_tokens: int) -> GenerationRequest:
+    def _request(self, agent: Agent, max_tokens: int) -> GenerationRequest:
         return GenerationRequest(
             request_id=f"{self._request_prefix}/{agent.agent_id}/{agent.num_path_turns}",
             prompt_token_ids=list(agent.context),
@@ -243,41 +224,69 @@ class TreeSampler:
             stop=tuple(self._env.stop),
             entropy_window=self._settings.entropy_window,
             entropy_estimator=self._settings.entropy_estimator,
+            record_entropies=self._settings.record_entropies,
             seed=self._seed(agent),
         )
 
-    def _seed(self, agent: _Agent) -> int | None:
+    def _seed(self, agent: Agent) -> int | None:
         if not self._settings.deterministic:
             return None
         return request_seed(self._settings.seed, self._question, agent.agent_id, agent.num_path_turns)
 
-    def _on_entropies(self, agent: _Agent, num_path_turns: int, entropies: np.ndarray) -> None:
+    def _on_entropies(self, agent: Agent, num_path_turns: int, entropies: np.ndarray) -> None:
         """[1] keeps a root's `H_initial`; [4] examines the node below which `agent` goes on, once."""
         if agent.turns:
-            if not agent.topped_up:
-                self._examine(agent, num_path_turns, entropies)
+            self._examine(agent, num_path_turns, entropies)
         elif agent.parent is None:
             agent.initial_entropies = entropies
-            if len(entropies):
-                self._counts.initial_entropies.append(float(entropies.mean()))
+            if len(self._agents) == 1 and self._settings.monitors_entropy:
+                self._plan_roots(entropies)
 
-    def _examine(self, agent: _Agent, num_path_turns: int, entropies: np.ndarray) -> None:
-        """[2] measures the rise at the tool response that precedes the turn whose first `entropies` these are."""
-        settings, counts = self._settings, self._counts
-        delta = entropy_delta(entropies, agent.initial_entropies, self._vocab_size, settings.entropy_normalization)
-        counts.deltas.append(delta)
-        if len(entropies):
-            counts.after_tool_entropies.append(float(entropies.mean()))
-        if self._schedule is None:
-            self._decide(ForkCandidate(agent.agent_id, num_path_turns, delta, agent.context, agent.agent_id))
+    def _plan_roots(self, entropies: np.ndarray) -> None:
+        """AEPO: the first tokens of the first root determine the number of roots, including itself."""
+        settings = self._settings
+        after_tool, sensitivity = settings.entropy_reference.after_tool, settings.pre_monitoring_sensitivity
+        assert after_tool is not None  # `monitors_entropy` says so.
+        assert sensitivity is not None
+        excess = self._running_delta(entropies, after_tool)
+        num_roots = num_initial_rollouts(excess, settings.num_rollouts, sensitivity)
+        self._fork_budget = settings.num_rollouts - num_roots
+        for root in self._add_roots(num_roots - 1):
+            self._group.create_task(self._run(root))
+
+    def _level(self, entropies: np.ndarray) -> float:
+        return entropy_level(entropies, self._vocab_size, self._settings.entropy_normalization)
+
+    def _running_delta(self, entropies: np.ndarray, earlier: float) -> float:
+        return running_delta(entropies, earlier, self._vocab_size, self._settings.entropy_normalization)
+
+    def _delta(self, agent: Agent, entropies: np.ndarray) -> float:
+        """[2] the rise at the tool response before `entropies`, against the baseline."""
+        settings, call = self._settings, agent.turns[-1].tool_call
+        earlier = settings.entropy_reference.by_tool.get(call.name if call else NO_TOOL)
+        if settings.entropy_baseline == "running" and earlier is not None:
+            return self._running_delta(entropies, earlier)
+        assert agent.initial_entropies is not None  # The root's first turn is generated.
+        return entropy_delta(entropies, agent.initial_entropies, self._vocab_size, settings.entropy_normalization)
+
+    def _examine(self, agent: Agent, num_path_turns: int, entropies: np.ndarray) -> None:
+        """Measures the node before the turn that begins with `entropies`; a top-up's node gets no decision."""
+        delta = self._delta(agent, entropies)
+        agent.decisions[num_path_turns] = ForkDecision(self._level(entropies), delta)
+        if agent.topped_up:
             return
         if self._fork_budget:
-            # The agent goes on, and with it its tool state: a placeholder that never acts stays at the node.
-            place = f"{agent.agent_id}@{num_path_turns}"
-            self._env.fork_agent(agent.agent_id, place)
-            self._schedule.add(ForkCandidate(agent.agent_id, num_path_turns, delta, list(agent.context), place))
+            self._schedule.add(self._candidate(agent, num_path_turns, delta))
         self._schedule.passed(agent.agent_id, num_path_turns)
         self._decide_due()
+
+    def _candidate(self, agent: Agent, num_path_turns: int, delta: float) -> ForkCandidate:
+        if not self._schedule.defers:
+            return ForkCandidate(agent.agent_id, num_path_turns, delta, agent.context, agent.agent_id)
+        # The agent and its tool state go on, so a placeholder that never acts keeps the state at the node.
+        place = f"{agent.agent_id}@{num_path_turns}"
+        self._env.fork_agent(agent.agent_id, place)
+        return ForkCandidate(agent.agent_id, num_path_turns, delta, list(agent.context), place)
 
     def _decide_due(self) -> None:
         while due := self._schedule.due():
@@ -285,12 +294,18 @@ class TreeSampler:
                 self._decide(candidate)
 
     def _decide(self, candidate: ForkCandidate) -> None:
-        """[3] forks below a node as often as the rule wants and the budget allows."""
+        """[3] creates as many children of a node as the rule wants and the budget allows."""
         if not self._fork_budget:
             return
-        self._counts.eligible_nodes += 1
-        children = num_forks(candidate.delta, self._fork_budget, self._settings.branching, self._rng)
-        self._counts.fork_events += children > 0
+        agent, params = self._agents[candidate.agent_id], self._settings.branching
+        node = NodeEvidence(candidate.delta, agent.consecutive_forks(candidate.num_turns))
+        children = num_forks(node, self._fork_budget, params, self._rng)
+        agent.decisions[candidate.num_turns] = replace(
+            agent.decisions[candidate.num_turns],
+            probability=branch_probability(node, params) if params.branching in ENTROPY_RULES else None,
+            eligible=True,
+            children=children,
+        )
         for _ in range(children):
             self._fork(candidate)
         self._on_progress(forks=children)
@@ -306,7 +321,7 @@ class TreeSampler:
             )
         parent.num_children += 1
         self._fork_budget -= 1
-        child = _Agent(
+        child = Agent(
             child_id,
             prefix,
             parent.num_prompt_tokens,

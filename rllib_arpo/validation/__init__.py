@@ -1,4 +1,4 @@
-"""What `ARPOConfig.validate()` checks: everything, before any actor starts, in one sentence that names the key."""
+"""The checks of `ARPOConfig.validate()`: they run before any actor starts and raise one sentence that names the key."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from ray.tune.registry import ENV_CREATOR, _global_registry
 
 from rllib_arpo.envs.registry import ENVIRONMENTS, register_envs, validate_env_config
 from rllib_arpo.rollout.make_env import ENV_CONFIG_KEYS, complete_env_config
+from rllib_arpo.validation.callbacks import check_callbacks
 from rllib_arpo.validation.combinations import (
+    check_advantages,
     check_evaluation,
     check_offload,
     check_overlap,
@@ -17,32 +19,36 @@ from rllib_arpo.validation.combinations import (
     check_update,
 )
 from rllib_arpo.validation.engine import check_engine, check_model
-from rllib_arpo.validation.keys import check_keys
+from rllib_arpo.validation.keys import check_inherited, check_keys
 from rllib_arpo.validation.lora import check_lora
 from rllib_arpo.validation.resources import actor_bundles, check_cluster_resources
+from rllib_arpo.validation.rl_module import check_rl_module
 
 if TYPE_CHECKING:
     from rllib_arpo.arpo_config import ARPOConfig
 
-__all__ = ["check_cluster_resources", "validate"]
+__all__ = ["check_cluster_resources", "check_inherited", "validate"]
 
 
 def validate(config: ARPOConfig) -> None:
-    """Checks `config`.
+    """Checks `config`, whose inherited keys `check_inherited` has checked before.
 
     Raises:
         ValueError: one sentence naming the key.
     """
-    check_keys(config, defaults=type(config)())
+    check_keys(config)
     check_tree(config)
     check_overlap(config)
     check_update(config)
+    check_advantages(config)
     check_sharding(config)
     check_offload(config)
     check_engine(config)
     check_evaluation(config)
     check_model(config.model_name_or_path, config.max_context_tokens)
     check_lora(config)
+    check_rl_module(config)
+    check_callbacks(config)
     _check_env(config)
     if not config.in_evaluation:
         check_cluster_resources(actor_bundles(config))
@@ -57,7 +63,7 @@ def _check_env(config: ARPOConfig) -> None:
     if not isinstance(config.env, str):
         return
     if config.env in ENVIRONMENTS:
-        register_envs()  # Again: Tune forgets the names when Ray is shut down.
+        register_envs()  # Once more, since Tune forgets the names when Ray shuts down.
     if not _global_registry.contains(ENV_CREATOR, config.env):
         raise ValueError(f"env={config.env!r} is not registered: import its module, or call ray.tune.register_env.")
     validate_env_config(config.env, complete_env_config(config))

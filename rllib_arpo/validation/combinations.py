@@ -1,16 +1,17 @@
-"""Which keys must fit together: those of the tree, of overlap, of the update, of evaluation."""
+"""Checks that keys fit together: those of the tree, of overlap, of the update, of evaluation."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rllib_arpo.validation.keys import check_integer
+from rllib_arpo.core.branching import ENTROPY_RULES
+from rllib_arpo.rollout.fork_schedule import OVER_TREE, RANKED
 from rllib_arpo.weights import transfer_backend
 
 if TYPE_CHECKING:
     from rllib_arpo.arpo_config import ARPOConfig
 
-#: What an engine is made with: evaluation on the engines of training cannot have its own (but a shorter context).
+#: Settings of an engine: evaluation on the training engines cannot have its own (except a shorter context).
 ENGINE_KEYS = (
     "model_name_or_path",
     "dtype",
@@ -31,6 +32,7 @@ def check_tree(config: ARPOConfig) -> None:
         )
     if config.branching == "random" and config.random_fork_probability is None:
         raise ValueError("random_fork_probability=None: branching='random' needs a probability; it has no default.")
+    _check_entropy(config)
     if config.max_response_tokens > config.max_context_tokens:
         raise ValueError(
             f"max_response_tokens={config.max_response_tokens}: must not exceed "
@@ -38,8 +40,52 @@ def check_tree(config: ARPOConfig) -> None:
         )
 
 
+def _check_entropy(config: ARPOConfig) -> None:
+    """Refuses settings that the rule ignores; `branching="never"` may ignore all of them, for baselines."""
+    if config.branching == "never":
+        return
+    looks_at_entropy = config.branching in ENTROPY_RULES
+    if config.entropy_baseline_quantile is not None and config.entropy_baseline != "running":
+        raise ValueError(
+            f"entropy_baseline_quantile={config.entropy_baseline_quantile}: belongs to entropy_baseline='running', "
+            f"not to {config.entropy_baseline!r}."
+        )
+    if (
+        config.entropy_baseline_questions is not None
+        and config.entropy_baseline != "running"
+        and config.pre_monitoring_sensitivity is None
+    ):
+        raise ValueError(
+            f"entropy_baseline_questions={config.entropy_baseline_questions}: needs entropy_baseline='running' or a "
+            f"pre_monitoring_sensitivity."
+        )
+    if config.entropy_baseline == "running" and not (looks_at_entropy or config.budget_allocation in RANKED):
+        raise ValueError(f"entropy_baseline='running': branching={config.branching!r} does not look at the entropy.")
+    if config.branching == "random" and config.budget_allocation in RANKED:
+        raise ValueError(f"budget_allocation={config.budget_allocation!r}: branching='random' must ignore the entropy.")
+    if config.random_fork_probability is not None and config.branching != "random":
+        raise ValueError(
+            f"random_fork_probability={config.random_fork_probability}: belongs to branching='random', not to "
+            f"{config.branching!r}."
+        )
+    if config.consecutive_fork_penalty:
+        _check_penalty(config)
+
+
+def _check_penalty(config: ARPOConfig) -> None:
+    """The penalty multiplies P and needs the decisions above the node."""
+    penalty = f"consecutive_fork_penalty={config.consecutive_fork_penalty}"
+    if config.branching not in ENTROPY_RULES:
+        raise ValueError(f"{penalty}: branching={config.branching!r} has no P.")
+    if config.budget_allocation in OVER_TREE:
+        raise ValueError(
+            f"{penalty}: with budget_allocation={config.budget_allocation!r} a node may be decided before those "
+            f"above it."
+        )
+
+
 def check_overlap(config: ARPOConfig) -> None:
-    """Rollouts beside the update need a process of their own and a correction for the older weights."""
+    """Rollouts during the update need a separate process and a correction for the older weights."""
     if not config.max_weight_lag or config.in_evaluation:
         return
     if not config.num_env_runners:
@@ -56,14 +102,16 @@ def check_overlap(config: ARPOConfig) -> None:
 
 
 def check_update(config: ARPOConfig) -> None:
-    if config.dtype == "float16" and not config.in_evaluation:
+    if config.in_evaluation:
+        return
+    if config.dtype == "float16":
         raise ValueError("dtype='float16': gradients would underflow, since the loss is not scaled; use 'bfloat16'.")
     if config.max_tokens_per_pass < config.max_context_tokens:
         raise ValueError(
             f"max_tokens_per_pass={config.max_tokens_per_pass}: must be at least "
             f"max_context_tokens={config.max_context_tokens}, so that one trajectory fits into a pass."
         )
-    if config.kl_in_reward and not config.kl_coeff and not config.in_evaluation:
+    if config.kl_in_reward and not config.kl_coeff:
         raise ValueError("kl_in_reward=True: needs a kl_coeff > 0.")
     if config.kl_in_reward and config.branching != "never":
         raise ValueError("kl_in_reward=True: needs branching='never', since a reward-to-go differs between siblings.")
@@ -73,6 +121,25 @@ def check_update(config: ARPOConfig) -> None:
         raise ValueError(
             f"overlong_buffer_tokens={config.overlong_buffer_tokens}: must not exceed "
             f"max_response_tokens={config.max_response_tokens}."
+        )
+
+
+def check_advantages(config: ARPOConfig) -> None:
+    """Advantages must have their inputs, and must differ from the plainer ones."""
+    if config.in_evaluation:
+        return
+    if config.baseline == "tree" and config.branching == "never":
+        raise ValueError("baseline='tree': with branching='never' a tree has one leaf; use 'group', which is the same.")
+    if config.entropy_advantage_coeff and config.record_entropies != "all":
+        raise ValueError(
+            f"entropy_advantage_coeff={config.entropy_advantage_coeff}: needs record_entropies='all', the entropy of "
+            f"every token."
+        )
+    single_step = config.num_epochs == 1 and config.questions_per_minibatch >= config.questions_per_batch
+    if config.keep_clipped_gradient and single_step:
+        raise ValueError(
+            "keep_clipped_gradient=True: an update of a single step clips nothing; set a questions_per_minibatch below "
+            "questions_per_batch, or num_epochs > 1."
         )
 
 
@@ -101,15 +168,14 @@ def check_sharding(config: ARPOConfig) -> None:
 
 
 def check_evaluation(config: ARPOConfig) -> None:
-    """Without env runners of its own, evaluation has the engines of training."""
+    """Without env runners of its own, evaluation uses the training engines."""
     evaluation = config.get_evaluation_config_object()
     if evaluation is None or evaluation.evaluation_num_env_runners:
         return
-    check_integer("evaluation_config: max_context_tokens", evaluation.max_context_tokens, 1)
     for key in ENGINE_KEYS:
         wanted, given = getattr(evaluation, key), getattr(config, key)
         if wanted > given if key == "max_context_tokens" else wanted != given:
             raise ValueError(
-                f"evaluation_config: {key}={wanted!r}: evaluation has the engines of training, with "
+                f"evaluation_config: {key}={wanted!r}: evaluation uses the training engines, with "
                 f"{key}={given!r}; set evaluation_num_env_runners >= 1."
             )

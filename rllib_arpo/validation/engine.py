@@ -1,12 +1,12 @@
-"""What engines, the ways of weights, and models refuse."""
+"""Refuses settings that engines, weight transfers or models do not support."""
 
 from __future__ import annotations
 
 from functools import cache
 from typing import TYPE_CHECKING
 
-from rllib_arpo.engine.checkpoint_names import causal_lm_config
 from rllib_arpo.engine.vllm_kwargs import check_vllm_kwargs
+from rllib_arpo.policy.checkpoint_names import causal_lm_config
 from rllib_arpo.weights import transfer_backend
 
 if TYPE_CHECKING:
@@ -27,10 +27,10 @@ def check_engine(config: ARPOConfig) -> None:
 
 
 def _check_weight_transfer(config: ARPOConfig) -> None:
-    """vLLM's weight transfer goes from GPU to GPU, between processes, into engines that are idle."""
+    """vLLM's weight transfer goes from GPU to GPU, between processes, into idle engines."""
     name, learner, env_runner = config.weight_sync, config.num_gpus_per_learner, config.num_gpus_per_env_runner
     if config.engine != "vllm":
-        raise ValueError(f"weight_sync={name!r}: is vLLM's own, and engine={config.engine!r}.")
+        raise ValueError(f"weight_sync={name!r}: needs engine='vllm', not {config.engine!r}.")
     if config.num_env_runners == 0:
         raise ValueError(
             f"weight_sync={name!r}: needs engines in other processes than the learner's, num_env_runners >= 1."
@@ -76,7 +76,7 @@ def check_model(name: str | None, max_context_tokens: int) -> None:
 @cache
 def _model_context(name: str) -> int | None:
     """The longest context of the causal language model `name`; None when its configuration does not say."""
-    from rllib_arpo.learner.causal_lm import refuse_unsupported_config
+    from rllib_arpo.policy.causal_lm import refuse_unsupported_config
 
     model_config = causal_lm_config(name)
     refuse_unsupported_config(model_config)

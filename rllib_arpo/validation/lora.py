@@ -1,12 +1,13 @@
-"""What `language_model(lora=...)` may be: plain LoRA, whose merged weights W + scale B A an engine can take."""
+"""Checks `language_model(lora=...)`: only plain LoRA, whose merged weights W + scale B A an engine can load."""
 
 from __future__ import annotations
 
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from rllib_arpo.engine.checkpoint_names import causal_lm_without_weights
-from rllib_arpo.validation.keys import POSITIVE, check_integer, check_number, did_you_mean
+from rllib_arpo.options.rules import POSITIVE, at_least
+from rllib_arpo.policy.checkpoint_names import causal_lm_without_weights
+from rllib_arpo.validation.keys import did_you_mean
 from rllib_arpo.weights import transfer_backend
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ KEYS = {
     "r", "lora_alpha", "target_modules", "exclude_modules", "use_rslora", "init_lora_weights", "layers_to_transform",
     "layers_pattern", "rank_pattern", "alpha_pattern",
 }  # fmt: skip
-#: Starts of the adapter that leave the base weights alone.
+#: Initialisations of the adapter that do not change the base weights.
 INITIALISATIONS = (True, False, "gaussian", "orthogonal")
 #: Why some of the others are refused.
 REASONS = {
@@ -30,7 +31,7 @@ REASONS = {
 
 
 def check_lora(config: ARPOConfig) -> None:
-    """Checks the dict, and on a model without weights that the adapter has a place in it.
+    """Checks the dict, and checks on a model without weights that the adapter fits.
 
     Raises:
         ValueError: one sentence that names the key.
@@ -48,18 +49,18 @@ def check_lora(config: ARPOConfig) -> None:
 
 
 def _check_keywords(lora: dict[str, Any]) -> None:
-    from rllib_arpo.weights.lora import lora_config
+    from rllib_arpo.policy.lora import lora_config
 
     defaults = lora_config({})
     known = [field.name for field in fields(defaults)]
     for key, value in lora.items():
         if key not in known:
-            raise ValueError(f"lora: {key!r} is no keyword of peft.LoraConfig.{did_you_mean(key, sorted(KEYS))}")
+            raise ValueError(f"lora: {key!r} is not a keyword of peft.LoraConfig.{did_you_mean(key, sorted(KEYS))}")
         if key not in KEYS and value != getattr(defaults, key):
             reason = REASONS.get(key, f"only plain LoRA is supported, with {', '.join(sorted(KEYS))}")
             raise ValueError(f"lora[{key!r}]={value!r}: {reason}.")
-    check_integer("lora['r']", lora.get("r", 1), 1)
-    check_number("lora['lora_alpha']", lora.get("lora_alpha", 1), *POSITIVE)
+    at_least(1).check("lora['r']", lora.get("r", 1))
+    POSITIVE.check("lora['lora_alpha']", lora.get("lora_alpha", 1))
     if lora.get("init_lora_weights", True) not in INITIALISATIONS:
         raise ValueError(
             f"lora['init_lora_weights']={lora['init_lora_weights']!r}: must be one of "
@@ -68,6 +69,6 @@ def _check_keywords(lora: dict[str, Any]) -> None:
 
 
 def _check_targets(lora: dict[str, Any], model_name_or_path: str) -> None:
-    from rllib_arpo.weights.lora import Adapter
+    from rllib_arpo.policy.lora import Adapter
 
     Adapter(causal_lm_without_weights(model_name_or_path), lora)

@@ -1,4 +1,4 @@
-"""Whether the cluster can ever give what a configuration asks for."""
+"""Checks that the cluster can ever provide the resources that a configuration asks for."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import ray
+from ray._private.state import state
+from ray.tune.execution.cluster_info import _is_ray_cluster
 
 if TYPE_CHECKING:
     from rllib_arpo.arpo_config import ARPOConfig
 
 
 def actor_bundles(config: ARPOConfig) -> list[dict[str, float]]:
-    """What the actors that `config` starts ask for; the calling process itself is not counted."""
+    """The resources of the actors that `config` starts; the calling process itself is not counted."""
     from ray.rllib.algorithms.utils import _get_env_runner_bundles, _get_learner_bundles
 
     evaluation = {
@@ -23,14 +25,18 @@ def actor_bundles(config: ARPOConfig) -> list[dict[str, float]]:
 
 
 def check_cluster_resources(bundles: Iterable[dict[str, float]]) -> None:
-    """Refuses what the cluster can never give; Ray would wait for it without end.
+    """Refuses a configuration whose resources the cluster can never provide; Ray would wait for them for ever.
+
+    An autoscaling cluster may get more nodes than it has now: as many as its configuration allows.
 
     Raises:
-        ValueError: with the sum that is asked for and what there is.
+        ValueError: it states the requested sum and the available amount.
     """
-    if not ray.is_initialized():
+    if not ray.is_initialized() or _is_ray_cluster():
         return
     available = ray.cluster_resources()
+    for resource, number in (state.get_max_resources_from_cluster_config() or {}).items():
+        available[resource] = max(number, available.get(resource, 0))
     bundles = list(bundles)
     for resource, keys in (("CPU", "num_cpus_per_*"), ("GPU", "num_gpus_per_*")):
         wanted = sum(bundle.get(resource, 0) for bundle in bundles)

@@ -11,13 +11,13 @@ from rllib_arpo.weights.weight_sync import WeightSync
 if TYPE_CHECKING:
     from rllib_arpo.learner.learner_group import ARPOLearnerGroup
 
+#: By the name that `weight_sync` takes; "auto" is the one that works with every engine and device.
 WEIGHT_SYNCS: dict[str, type[WeightSync]] = {
     "auto": InProcessReload,
     "in_process_reload": InProcessReload,
     "nccl": NCCLTransfer,
     "ipc": IPCTransfer,
 }
-"""By the name that `weight_sync` takes; "auto" is the one that works with every engine and device."""
 
 
 def make_weight_sync(name: str, learner_group: ARPOLearnerGroup) -> WeightSync:

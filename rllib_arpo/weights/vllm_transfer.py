@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.rllib.core import DEFAULT_MODULE_ID
 
-from rllib_arpo.weights.snapshot_sync import LOAD_TIMEOUT_S, SnapshotSync
-from rllib_arpo.weights.weight_sync import WeightSyncError
+from rllib_arpo.weights.snapshot import WeightSyncError
+from rllib_arpo.weights.weight_sync import LOAD_TIMEOUT_S, WeightSync
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 TRANSFER_TIMEOUT_S = 600.0
 
 
-class _VLLMTransfer(SnapshotSync):
+class _VLLMTransfer(WeightSync):
     """Between CUDA devices, for env runners in processes of their own; the engines must be idle.
 
     The snapshot that env runners load has no weights: when it comes, they have arrived.
@@ -35,7 +35,7 @@ class _VLLMTransfer(SnapshotSync):
             "begin_transfer", kwargs={"shapes": shapes}, remote_actor_ids=runners, timeout_seconds=LOAD_TIMEOUT_S
         )
         if errors := [answer.get() for answer in answers if answer.ok and answer.get() is not None]:
-            raise WeightSyncError(" ".join(errors))
+            raise WeightSyncError(" ".join(error.message for error in errors))
         actors = [manager.actors()[answer.actor_id] for answer in answers if answer.ok]
         if not actors:
             raise WeightSyncError(f"weight_sync={self.backend!r}: no env runner is left to take the weights.")
@@ -74,7 +74,7 @@ def _transfer(learner: ARPOTorchLearner, *, backend: str, actors: Sequence[Actor
             [actor.transfer_weights.remote(method, kwargs) for actor, kwargs in zip(actors, arguments, strict=True)]
         )
         if found := [error for error in errors if error is not None]:
-            raise RuntimeError(" ".join(found))
+            raise RuntimeError(" ".join(error.message for error in found))
 
     size = learner.config.engine_kwargs.get("tensor_parallel_size", 1)
     try:

@@ -1,37 +1,52 @@
-"""What the algorithm needs of a way to bring weights from the learner to the engines."""
+"""What all ways of bringing weights to engines share: who is behind gets a `WeightSnapshot`, and is awaited."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ClassVar, TypeVar
+
+import ray
+
+from rllib_arpo.faults import Failure, restart_env_runner
+from rllib_arpo.weights.snapshot import WeightSyncError
 
 if TYPE_CHECKING:
     from ray.rllib.env.env_runner_group import EnvRunnerGroup
+    from ray.rllib.utils.actor_manager import FaultTolerantActorManager, RemoteCallResults
 
+    from rllib_arpo.learner.arpo_torch_learner import ARPOTorchLearner
     from rllib_arpo.learner.learner_group import ARPOLearnerGroup
+    from rllib_arpo.weights.snapshot import WeightSnapshot
+
+T = TypeVar("T")
+
+logger = logging.getLogger("rllib_arpo")
+
+#: Seconds after which an env runner that loads weights is taken for hung.
+LOAD_TIMEOUT_S = 600.0
+#: Seconds after which an env runner that does not tell its version counts as dead.
+ANSWER_TIMEOUT_S = 120.0
 
 
-class WeightSyncError(RuntimeError):
-    """An engine did not take the learner's weights, or does not compute with them."""
+class WeightSync(ABC):
+    """One way of bringing weights from a learner group to the engines of env runners.
 
+    Attributes:
+        backend: of vLLM's weight transfer; None: it is not used.
+    """
 
-@dataclass(frozen=True, slots=True)
-class LoadError:
-    """Why an env runner's engine has not got the weights; `retry`: whether a restarted one might."""
+    backend: ClassVar[str | None] = None
 
-    message: str
-    retry: bool
+    def __init__(self, learner_group: ARPOLearnerGroup):
+        self._learner_group = learner_group
 
+    def version(self) -> int:
+        """The version of the learner's weights."""
+        return self._on_first_learner(_version)
 
-class WeightSync(Protocol):
-    """One way of bringing weights from a learner group to the engines of env runners."""
-
-    backend: str | None
-    """Of vLLM's weight transfer; None: it is not used."""
-
-    def __init__(self, learner_group: ARPOLearnerGroup): ...
-
-    def push(self, group: EnvRunnerGroup, runners: list[int] | None = None, *, force: bool = False) -> int:
+    def push(self, group: EnvRunnerGroup, runners: list[int] | None = None) -> int:
         """Brings the learner's current weights to the engines and waits until each computes with them.
 
         Requests that are running go on with the new weights. An env runner that dies meanwhile is left out: it will
@@ -40,11 +55,77 @@ class WeightSync(Protocol):
         Args:
             group: the training or the evaluation env runners.
             runners: ids of the remote env runners that are meant; None: all that are healthy.
-            force: also where an engine has weights of the learner's version. Two checkpoints may share one.
 
         Returns:
-            The version of the weights: how many updates the learner has made.
+            The version of the weights (`ARPOTorchLearner.weight_version`).
 
         Raises:
             WeightSyncError: naming version, env runner and cause.
         """
+        version = self.version()
+        if group.num_remote_env_runners() == 0:
+            runner = group.local_env_runner
+            is_behind = runner.weight_version() != version
+            if is_behind and (error := runner.load_weights(self._snapshot())):
+                raise WeightSyncError(error.message)
+            return version
+        manager = group._worker_manager
+        versions = manager.foreach_actor("weight_version", remote_actor_ids=runners, timeout_seconds=ANSWER_TIMEOUT_S)
+        behind = [answer.actor_id for answer in versions if answer.ok and answer.get() != version]
+        if behind:
+            # Ray hands the env runners what a reference stands for.
+            snapshot = self._publish(manager, behind)
+            answers = manager.foreach_actor(
+                "load_weights", kwargs={"snapshot": snapshot}, remote_actor_ids=behind, timeout_seconds=LOAD_TIMEOUT_S
+            )
+            _restart_failed(manager, behind, answers)
+        return version
+
+    @abstractmethod
+    def _publish(self, manager: FaultTolerantActorManager, runners: list[int]) -> ray.ObjectRef | WeightSnapshot:
+        """What the remote env runners with these ids are to load; how it gets to them is what transports differ in."""
+
+    def _snapshot(self) -> WeightSnapshot:
+        """What an env runner in the driver's process is to load: the arrays, which no transport has to bring there.
+
+        With a learner in the same process nothing is copied but by the engine.
+        """
+        if self._learner_group.is_local:
+            return self._on_first_learner(_weight_snapshot)
+        return ray.get(self._on_first_learner(put_snapshot))
+
+    def _on_first_learner(self, function: Callable[[ARPOTorchLearner], T], timeout_s: float | None = None) -> T:
+        try:
+            return self._learner_group.on_first(function, timeout_s)
+        except TimeoutError as error:
+            raise WeightSyncError(str(error)) from error
+
+
+def put_snapshot(learner: ARPOTorchLearner) -> ray.ObjectRef:
+    """Runs in the learner: puts its weights into the object store, so that only the reference travels."""
+    return ray.put(learner.weight_snapshot())
+
+
+def _weight_snapshot(learner: ARPOTorchLearner) -> WeightSnapshot:
+    return learner.weight_snapshot()
+
+
+def _version(learner: ARPOTorchLearner) -> int:
+    return learner.weight_version
+
+
+def _restart_failed(manager: FaultTolerantActorManager, runners: list[int], answers: RemoteCallResults) -> None:
+    """Restarts those whose engine died or hangs: unlike one that refuses the weights, it may take them when it is new.
+
+    Raises:
+        WeightSyncError: weights were refused.
+    """
+    errors = {answer.actor_id: answer.get() for answer in answers if answer.ok}
+    if refused := [error.message for error in errors.values() if error is not None and not error.retry]:
+        raise WeightSyncError(" ".join(refused))
+    for runner in runners:
+        silent = Failure(f"Env runner {runner} did not answer while it loaded weights.", retry=True)
+        error = errors.get(runner, silent)
+        if error is not None:
+            logger.warning("%s It is restarted.", error.message)
+            restart_env_runner(manager, runner)

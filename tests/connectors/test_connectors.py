@@ -6,13 +6,17 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.connectors.learner import LearnerConnectorPipeline
 
-from rllib_arpo.arpo_config import ARPOConfig
 from rllib_arpo.connectors import build_learner_pipeline
 from rllib_arpo.connectors.attribution import Attribution
-from rllib_arpo.connectors.columns import (
+from rllib_arpo.connectors.depth_first_packing import DepthFirstPacking
+from rllib_arpo.connectors.episodes_to_trees import EpisodesToTrees
+from rllib_arpo.connectors.group_advantage import BatchAdvantage, GroupAdvantage, TreeAdvantage
+from rllib_arpo.connectors.leaf_weights import LeafWeights
+from rllib_arpo.connectors.overlong_penalty import OverlongPenalty
+from rllib_arpo.core.advantages import NodeAttribution
+from rllib_arpo.core.columns import (
     LAYOUTS,
     LEAF_ADVANTAGES,
     LEAF_REWARDS,
@@ -23,12 +27,6 @@ from rllib_arpo.connectors.columns import (
     REWARD_STATISTICS,
     TREES,
 )
-from rllib_arpo.connectors.depth_first_packing import DepthFirstPacking
-from rllib_arpo.connectors.episodes_to_trees import EpisodesToTrees
-from rllib_arpo.connectors.group_advantage import BatchAdvantage, GroupAdvantage
-from rllib_arpo.connectors.leaf_weights import LeafWeights
-from rllib_arpo.connectors.overlong_penalty import OverlongPenalty
-from rllib_arpo.core.advantages import NodeAttribution
 from rllib_arpo.core.tree import TreeLayout, TreeNode, depth_first_layout
 from rllib_arpo.learner.training_data import RewardStatistics
 from rllib_arpo.rollout.episodes import tree_to_episode
@@ -53,9 +51,11 @@ def test_episodes_to_trees(question):
     batch = EpisodesToTrees()(rl_module=None, batch={}, episodes=[tree_to_episode(question)])
 
     [tree] = batch[TREES]
-    # An episode lists its agents in order of appearance.
-    assert [t.agent_id for t in tree.trajectories] == ["0", "1", "2", "0.0"]
-    assert batch[LAYOUTS] == [LAYOUT]
+    # In logical order, whatever the order of appearance.
+    assert [t.agent_id for t in tree.trajectories] == ["0", "0.0", "1", "2"]
+    [layout] = batch[LAYOUTS]
+    assert layout == depth_first_layout(tree)
+    assert (layout.leaves, len(layout.nodes)) == ((0, 1, 2), 4)
     np.testing.assert_array_equal(batch[LEAF_REWARDS], [[1.0, 0.0, 1.0]])
 
 
@@ -85,6 +85,18 @@ def test_group_advantage_without_std():
 
     np.testing.assert_allclose(batch[LEAF_ADVANTAGES], [[0.5, -0.5, 0.0]])
     assert batch[REWARD_SCALE] == 1.0
+
+
+def test_tree_advantage_is_within_the_tree_plus_between_trees(question):
+    columns = {LEAF_REWARDS: [np.array([1.0, 0.0, 1.0])], TREES: [question], LAYOUTS: [LAYOUT]}
+
+    batch = call(TreeAdvantage(), **columns)
+
+    # Leaves "0", "0.0", "1". Between as in GroupAdvantage; within the tree of "0": 0.5 / (sqrt(0.5) + 1e-6) = 0.707106.
+    np.testing.assert_allclose(batch[LEAF_ADVANTAGES], [[1.284455, -1.861805, 0.577349]], atol=1e-6)
+    assert batch[REWARD_SCALE] == 1.0
+    [unnormalised] = call(TreeAdvantage(normalize_std=False), **columns)[LEAF_ADVANTAGES]
+    np.testing.assert_allclose(unnormalised, [1 / 3 + 1 / 2, -2 / 3 - 1 / 2, 1 / 3])
 
 
 def test_batch_advantage_reads_the_statistics_of_the_whole_batch():
@@ -152,6 +164,9 @@ def test_depth_first_packing(question):
     assert packed.a_neg.tolist() == [0, 0, -1, -1, 0, -2, -3, -3, -3, -4]
     assert packed.weight.tolist() == [0, 0, 0.5, 0.5, 0, 0.5, 0.5, 0.5, 0.5, 0.5]
     assert packed.behavior_log_probs.tolist() == [0, 0, -0.5, -0.5, 0, -1, -2, -2, -2, -1]
+    assert packed.behavior_entropies.tolist() == [0] * 10
+    [with_entropies] = call(DepthFirstPacking(with_entropies=True), **columns)[PACKED_TREES]
+    assert with_entropies.behavior_entropies.tolist() == [0, 0, 1, 1, 0, 1, 1, 1, 1, 1]
 
 
 def pipeline(**overrides) -> LearnerConnectorPipeline:
@@ -163,6 +178,7 @@ def pipeline(**overrides) -> LearnerConnectorPipeline:
         "loss_aggregation": "token_mean",
         "leaf_weighting": "uniform",
         "attribution": "soft",
+        "entropy_advantage_coeff": 0.0,
         "_learner_connector": None,
     }
     return build_learner_pipeline(SimpleNamespace(**values | overrides))
@@ -184,6 +200,11 @@ def test_the_pipelines_of_dapo_and_reinforce_plus_plus():
     assert type(pipeline(baseline="batch").connectors[1]) is BatchAdvantage
 
 
+def test_the_pipelines_of_tree_grpo_and_aepo():
+    assert type(pipeline(baseline="tree").connectors[1]) is TreeAdvantage
+    assert [pipeline(entropy_advantage_coeff=a).connectors[-1].with_entropies for a in (0.0, 0.2)] == [False, True]
+
+
 def test_the_pipeline_from_episodes_to_packed_trees(question):
     [packed] = pipeline()(rl_module=None, episodes=[tree_to_episode(question)])[PACKED_TREES]
 
@@ -193,37 +214,6 @@ def test_the_pipeline_from_episodes_to_packed_trees(question):
     np.testing.assert_array_equal(packed.weight, [0, 0, 2, 2, 0, 1, 1, 1, 1, 1])
 
 
-class EpisodeRecorder(ConnectorV2):
-    """A user's piece."""
-
-    def __init__(self, input_observation_space=None, input_action_space=None):
-        super().__init__(input_observation_space, input_action_space)
-        self.seen = []
-
-    def __call__(self, *, batch, episodes, **kwargs):
-        self.seen.append((dict(batch), list(episodes)))
-        return batch
-
-
-@pytest.mark.parametrize("as_list", [False, True])
-def test_a_users_connector_runs_first(question, as_list):
-    recorder, episode = EpisodeRecorder(), tree_to_episode(question)
-    config = ARPOConfig().learners(learner_connector=lambda *spaces: [recorder] if as_list else recorder)
-
-    built = config.build_learner_connector(None, None)
-    [packed] = built(rl_module=None, episodes=[episode])[PACKED_TREES]
-
-    assert recorder.seen == [({}, [episode])]
-    assert [type(piece) for piece in built.connectors][:2] == [EpisodeRecorder, EpisodesToTrees]
-    assert packed.token_ids.tolist() == [1, 2, 10, 11, 90, 12, 13, 14, 15, 20]
-
-
-@pytest.mark.parametrize("made", [None, ["a name"]])
-def test_a_learner_connector_that_makes_something_else_is_refused(made):
-    with pytest.raises(ValueError, match="learner_connector must return a ConnectorV2 or a list of them, not "):
-        pipeline(_learner_connector=lambda *spaces: made)
-
-
 def test_a_pipeline_without_episodes():
     """A learner whose shard is empty runs it too."""
     assert pipeline()(rl_module=None, episodes=[])[PACKED_TREES] == []
@@ -231,3 +221,17 @@ def test_a_pipeline_without_episodes():
 
 def test_layout_of_the_fixture(question):
     assert depth_first_layout(question) == LAYOUT
+
+
+def test_the_settings_of_a_piece():
+    piece = LeafWeights(loss_aggregation="constant", leaf_weighting="uniform", max_response_tokens=8)
+    arguments = {"loss_aggregation": "constant", "leaf_weighting": "uniform", "max_response_tokens": 8}
+    spaces = {"input_observation_space": None, "input_action_space": None}
+    assert piece.get_ctor_args_and_kwargs() == ((), spaces | arguments)
+    assert GroupAdvantage().normalize_std is True
+    with pytest.raises(
+        TypeError, match=r"^LeafWeights needs the settings \['leaf_weighting', 'max_response_tokens'\]\.$"
+    ):
+        LeafWeights(loss_aggregation="constant")
+    with pytest.raises(TypeError, match=r"^GroupAdvantage does not have the settings \['normalise'\]\.$"):
+        GroupAdvantage(normalise=False)

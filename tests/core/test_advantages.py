@@ -19,11 +19,12 @@ from rllib_arpo.core.advantages import (
     hard_attribution,
     kl_reward_to_go,
     leaf_ranges,
+    leaf_roots,
     leaf_weights,
     loss_denominator,
     overlong_penalty,
-    path_tokens,
     soft_attribution,
+    tree_advantages,
 )
 from rllib_arpo.core.packing import concatenate, pack_tree
 from rllib_arpo.core.tree import QuestionTree, StopReason, depth_first_layout
@@ -47,6 +48,48 @@ def test_group_advantages_by_hand():
     # Mean 1, deviations 1, -1, 1, -1: the ddof = 1 variance is 4 / 3.
     expected = np.array([1.0, -1.0, 1.0, -1.0]) / (math.sqrt(4.0 / 3.0) + 1e-6)
     np.testing.assert_allclose(group_advantages(np.array([2.0, 0.0, 2.0, 0.0])), expected, rtol=1e-14)
+
+
+def test_tree_advantages_by_hand():
+    # Between: mean 1.5 of 3, 1, 0, 3, 0.5 and 1.5; deviations 1.5, -0.5, -1.5, 1.5, -1, 0; variance 8 / 5.
+    rewards, roots = np.array([3.0, 1.0, 0.0, 3.0, 0.5, 1.5]), np.array([0, 0, 1, 1, 1, 2])
+    between = np.array([1.5, -0.5, -1.5, 1.5, -1.0, 0.0]) / (math.sqrt(8 / 5) + 1e-6)
+    # Within: 3, 1 of mean 2, variance 2; 0, 3, 0.5 of mean 7/6, variance 31/12; one leaf alone has nothing beside it.
+    within = np.concatenate(
+        [
+            np.array([1.0, -1.0]) / (math.sqrt(2) + 1e-6),
+            np.array([-7 / 6, 11 / 6, -2 / 3]) / (math.sqrt(31 / 12) + 1e-6),
+            [0.0],
+        ]
+    )
+    np.testing.assert_allclose(tree_advantages(rewards, roots), between + within, rtol=1e-13)
+
+
+def test_tree_advantages_without_the_standard_deviation():
+    # Between: 1.5, -0.5, -1; within: 1, -1, 0.
+    rewards, roots = np.array([2.5, 0.5, 0.0]), np.array([0, 0, 1])
+    np.testing.assert_allclose(tree_advantages(rewards, roots, normalize_std=False), [2.5, -1.5, -1.0])
+
+
+def test_without_forks_tree_advantages_are_group_advantages():
+    rewards = np.array([1.0, 0.0, 0.3, 1.1])
+    np.testing.assert_array_equal(tree_advantages(rewards, np.arange(4)), group_advantages(rewards))
+    assert tree_advantages(np.array([0.1] * 4), np.array([0, 0, 1, 1])).tolist() == [0.0] * 4
+
+
+def test_the_root_of_a_leaf_is_that_of_its_whole_line():
+    tree = make_tree(
+        [1],
+        [
+            make_trajectory("0", [make_turn([2], [3])], stop_reason=StopReason.DEADLINE),
+            make_trajectory("10", [make_turn([6])]),
+            make_trajectory("0.0", [make_turn([4], [5]), make_turn([7])], num_inherited_turns=1),
+            make_trajectory("0.0.0", [make_turn([8])], num_inherited_turns=2),
+        ],
+    )
+    layout = depth_first_layout(tree)
+    assert [tree.trajectories[leaf].agent_id for leaf in layout.leaves] == ["0.0", "0.0.0", "10"]
+    assert leaf_roots(tree, layout).tolist() == [0, 0, 10]
 
 
 def test_group_advantages_without_the_standard_deviation():
@@ -76,11 +119,10 @@ def test_overlong_penalty_by_hand(num_generated: int, penalty: float):
     assert overlong_penalty(num_generated, 100, 40) == pytest.approx(penalty)
 
 
-def test_leaf_order_and_path_tokens_of_the_forked_tree():
+def test_leaf_order_of_the_forked_tree():
     tree = _forked_tree()
     layout = depth_first_layout(tree)
     assert [tree.trajectories[i].agent_id for i in layout.leaves] == ["0", "0.0", "0.1", "1"]
-    assert path_tokens(tree, layout).tolist() == [3, 2, 4, 4]
 
 
 @pytest.mark.parametrize(
@@ -162,8 +204,9 @@ def test_branch_factors_equal_the_product_over_the_forks_of_the_path(tree: Quest
 )
 def test_weights_over_their_denominator_are_the_design_weights(tree: QuestionTree, aggregation: str, weighting: str):
     layout = depth_first_layout(tree)
-    tokens = np.array([tree.num_generated_tokens(tree.trajectories[i].agent_id) for i in layout.leaves])
-    assert path_tokens(tree, layout).tolist() == tokens.tolist()
+    tokens = np.array(
+        [sum(len(turn.token_ids) for turn in tree.path(tree.trajectories[i].agent_id)) for i in layout.leaves]
+    )
     if not len(tokens) or not tokens.all():
         return
     factors = LEAF_WEIGHTINGS[weighting](layout)

@@ -1,14 +1,24 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rllib_arpo.core.branching import BRANCHING_RULES, BranchingParams, branch_probability, num_forks
-from rllib_arpo.core.entropy import entropy_delta
+from rllib_arpo.arpo_config import ARPOConfig
+from rllib_arpo.core.branching import (
+    BRANCHING_RULES,
+    BranchingParams,
+    NodeEvidence,
+    branch_probability,
+    num_forks,
+    num_initial_rollouts,
+)
+from rllib_arpo.core.entropy import ENTROPY_NORMALIZATIONS, TOP_K, entropy_delta, top_k_entropy
 
 
 class ScriptedDraws:
@@ -28,45 +38,50 @@ NO_DRAWS = ScriptedDraws()
 
 def test_branch_probability_is_linear_and_not_clipped():
     params = BranchingParams(branch_base_probability=0.5, branch_entropy_weight=2.0)
-    assert [branch_probability(delta, params) for delta in (-0.5, 0.0, 0.25, 0.5)] == [-0.5, 0.5, 1.0, 1.5]
+    assert [branch_probability(NodeEvidence(delta), params) for delta in (-0.5, 0.0, 0.25, 0.5)] == [
+        -0.5,
+        0.5,
+        1.0,
+        1.5,
+    ]
 
 
 def test_threshold_forks_all_children_strictly_above_tau():
     params = BranchingParams("threshold", 3, 0.25, 0.5, 0.5)
     # P = 0.25 + 0.5 dH > 0.5 is dH > 0.5.
-    assert [num_forks(d, 10, params, NO_DRAWS) for d in (-1.0, 0.0, 0.5, 0.51, 1.0)] == [0, 0, 0, 3, 3]
+    assert [num_forks(NodeEvidence(d), 10, params, NO_DRAWS) for d in (-1.0, 0.0, 0.5, 0.51, 1.0)] == [0, 0, 0, 3, 3]
 
 
 def test_a_higher_threshold_makes_the_size_of_the_rise_count():
     params = BranchingParams("threshold", branch_threshold=0.6, branch_entropy_weight=1.0)
-    assert [num_forks(d, 10, params, NO_DRAWS) for d in (0.01, 0.09, 0.11, 0.5)] == [0, 0, 1, 1]
+    assert [num_forks(NodeEvidence(d), 10, params, NO_DRAWS) for d in (0.01, 0.09, 0.11, 0.5)] == [0, 0, 1, 1]
 
 
 @pytest.mark.parametrize("beta", [1e-6, 0.2, 1e6])
 def test_the_smallest_rise_is_not_rounded_away(beta: float):
     # 0.5 + 0.2 * 1e-20 is 0.5 in floating point.
     params = BranchingParams("threshold", branch_entropy_weight=beta)
-    assert [num_forks(d, 10, params, NO_DRAWS) for d in (-1e-20, 0.0, 1e-20)] == [0, 0, 1]
+    assert [num_forks(NodeEvidence(d), 10, params, NO_DRAWS) for d in (-1e-20, 0.0, 1e-20)] == [0, 0, 1]
 
 
 def test_probability_draws_per_child():
     params = BranchingParams("probability", 3, 0.5, 0.2)
     # P = 0.5 + 0.2 * 0.5 = 0.6.
-    assert num_forks(0.5, 10, params, ScriptedDraws(0.59, 0.61, 0.1)) == 2
-    assert num_forks(0.5, 10, params, ScriptedDraws(0.99, 0.61, 0.7)) == 0
-    assert num_forks(0.5, 10, params, ScriptedDraws(0.0, 0.0, 0.0)) == 3
+    assert num_forks(NodeEvidence(0.5), 10, params, ScriptedDraws(0.59, 0.61, 0.1)) == 2
+    assert num_forks(NodeEvidence(0.5), 10, params, ScriptedDraws(0.99, 0.61, 0.7)) == 0
+    assert num_forks(NodeEvidence(0.5), 10, params, ScriptedDraws(0.0, 0.0, 0.0)) == 3
 
 
 @pytest.mark.parametrize(("delta", "children"), [(-10.0, 0), (10.0, 4)])
 def test_probability_is_clipped_to_zero_and_one(delta: float, children: int):
     params = BranchingParams("probability", 4, 0.5, 0.2)
-    assert {num_forks(delta, 10, params, np.random.default_rng(seed)) for seed in range(50)} == {children}
+    assert {num_forks(NodeEvidence(delta), 10, params, np.random.default_rng(seed)) for seed in range(50)} == {children}
 
 
 def test_probability_creates_children_at_the_stated_rate():
     params = BranchingParams("probability", 2, 0.5, 0.2)
     rng = np.random.default_rng(0)
-    created = [num_forks(-0.5, 10, params, rng) for _ in range(4000)]
+    created = [num_forks(NodeEvidence(-0.5), 10, params, rng) for _ in range(4000)]
     # Binomial(2, 0.4): mean 0.8, P(0) = 0.36; four standard errors.
     assert np.mean(created) == pytest.approx(0.8, abs=0.045)
     assert np.mean(np.array(created) == 0) == pytest.approx(0.36, abs=0.031)
@@ -75,35 +90,35 @@ def test_probability_creates_children_at_the_stated_rate():
 def test_random_draws_once_per_node_and_ignores_the_entropy():
     params = BranchingParams("random", 3, random_fork_probability=0.25)
     for delta in (-1.0, 0.0, 1.0):
-        assert num_forks(delta, 10, params, ScriptedDraws(0.24)) == 3
-        assert num_forks(delta, 10, params, ScriptedDraws(0.25)) == 0
+        assert num_forks(NodeEvidence(delta), 10, params, ScriptedDraws(0.24)) == 3
+        assert num_forks(NodeEvidence(delta), 10, params, ScriptedDraws(0.25)) == 0
 
 
 def test_random_without_its_probability_is_refused():
     with pytest.raises(ValueError, match="random_fork_probability"):
-        num_forks(0.0, 1, BranchingParams("random"), np.random.default_rng(0))
+        num_forks(NodeEvidence(0.0), 1, BranchingParams("random"), np.random.default_rng(0))
 
 
 def test_never_forks():
-    assert num_forks(1.0, 10, BranchingParams("never", 3), NO_DRAWS) == 0
+    assert num_forks(NodeEvidence(1.0), 10, BranchingParams("never", 3), NO_DRAWS) == 0
 
 
 @pytest.mark.parametrize("rule", sorted(BRANCHING_RULES))
 def test_the_budget_caps_the_children_of_every_rule(rule: str):
     always = BranchingParams(rule, 3, branch_base_probability=1.0, random_fork_probability=1.0)
     rng = np.random.default_rng(0)
-    created = [num_forks(0.5, budget, always, rng) for budget in (0, 1, 2, 3, 4)]
+    created = [num_forks(NodeEvidence(0.5), budget, always, rng) for budget in (0, 1, 2, 3, 4)]
     assert created == ([0, 0, 0, 0, 0] if rule == "never" else [0, 1, 2, 3, 3])
 
 
 def test_nothing_is_drawn_without_budget():
-    assert num_forks(1.0, 0, BranchingParams("probability", 3), NO_DRAWS) == 0
+    assert num_forks(NodeEvidence(1.0), 0, BranchingParams("probability", 3), NO_DRAWS) == 0
 
 
 @pytest.mark.parametrize("delta", [float("nan"), float("inf")])
 def test_a_rise_that_is_not_a_number_is_refused(delta: float):
     with pytest.raises(ValueError, match="must be finite"):
-        num_forks(delta, 1, BranchingParams(), NO_DRAWS)
+        num_forks(NodeEvidence(delta), 1, BranchingParams(), NO_DRAWS)
 
 
 @settings(max_examples=200, deadline=None)
@@ -123,8 +138,83 @@ def test_with_alpha_equal_to_tau_the_threshold_is_invariant_to_beta_and_normaliz
         initial = after.copy()
     params = BranchingParams("threshold", 2, alpha, beta, alpha)
     decisions = {
-        num_forks(entropy_delta(after, initial, vocab_size, normalization), 9, variant, NO_DRAWS)
-        for normalization in ("log_vocab", "vocab")
+        num_forks(NodeEvidence(entropy_delta(after, initial, vocab_size, normalization)), 9, variant, NO_DRAWS)
+        for normalization in ENTROPY_NORMALIZATIONS
         for variant in (params, replace(params, branch_entropy_weight=0.2))
     }
     assert decisions == {2 if (after - initial).sum() > 0 else 0}
+
+
+def authors_probability(initial: list[list[float]], after: list[list[float]], vocab_size: int) -> float:
+    """P as the authors' rollout code computes it, of the probabilities of the likeliest tokens, token by token."""
+
+    def entropy(tokens: list[list[float]]) -> float:
+        total = 0.0
+        for likeliest in tokens[:20]:
+            total += -sum(p * math.log(p) for p in likeliest[:10])
+        return total / math.log(vocab_size)
+
+    return 0.5 + 0.2 * (entropy(after) - entropy(initial))
+
+
+def test_the_defaults_with_top_k_entropies_are_the_authors_formula():
+    rng = np.random.default_rng(0)
+    vocab_size = 151_936
+    windows = []
+    for scale in (8.0, 3.0):
+        logits = torch.tensor(rng.normal(scale=scale, size=(25, 2000)))
+        windows.append(torch.log_softmax(logits, -1))
+    initial, after = windows
+    params, config = BranchingParams("probability"), ARPOConfig()
+    k = config.entropy_window
+    delta = entropy_delta(
+        top_k_entropy(after)[:k].numpy(), top_k_entropy(initial)[:k].numpy(), vocab_size, config.entropy_normalization
+    )
+    likeliest = [w.exp().sort(descending=True).values[:, :TOP_K].tolist() for w in windows]
+    expected = authors_probability(*likeliest, vocab_size)
+    assert branch_probability(NodeEvidence(delta), params) == pytest.approx(expected, rel=1e-12)
+    # The example tells something: the rise moves P far away from alpha.
+    assert expected > 0.65
+
+
+@pytest.mark.parametrize(
+    ("nats", "sum_log_vocab", "mean_log_vocab", "vocab"),
+    [
+        (-1.0, 0.16474, 0.48324, 0.49997),
+        (0.5, 0.66763, 0.50838, 0.50001),
+        (1.0, 0.83526, 0.51676, 0.50003),
+        (2.0, 1.17051, 0.53353, 0.50005),
+    ],
+)
+def test_the_table_of_the_documentation(nats, sum_log_vocab, mean_log_vocab, vocab):
+    """P of a rise of so many nats on each of 20 tokens, V = 151,936, alpha 0.5, beta 0.2."""
+    after, initial = np.full(20, 2.0 + nats), np.full(20, 2.0)
+    found = {
+        name: branch_probability(NodeEvidence(entropy_delta(after, initial, 151_936, name)), BranchingParams())
+        for name in ENTROPY_NORMALIZATIONS
+    }
+    expected = {"sum_log_vocab": sum_log_vocab, "mean_log_vocab": mean_log_vocab, "vocab": vocab}
+    assert found == pytest.approx(expected, abs=5e-6)
+
+
+def test_always_forks_all_children_whatever_the_entropy_does():
+    params = BranchingParams("always", 3)
+    assert [num_forks(NodeEvidence(d), 10, params, NO_DRAWS) for d in (-1.0, 0.0, 1.0)] == [3, 3, 3]
+
+
+def test_consecutive_forks_lower_the_probability():
+    # P = (0.5 + 0.2 * 0.5) (1 - 0.25 l) = 0.6, 0.45, 0.3, 0.15, 0, 0.
+    params = BranchingParams("probability", 1, 0.5, 0.2, consecutive_fork_penalty=0.25)
+    nodes = [NodeEvidence(0.5, forks) for forks in range(6)]
+    assert [branch_probability(n, params) for n in nodes] == pytest.approx([0.6, 0.45, 0.3, 0.15, 0.0, 0.0])
+    assert [num_forks(n, 1, params, ScriptedDraws(0.29)) for n in nodes] == [1, 1, 1, 0, 0, 0]
+    above_tau = replace(params, branching="threshold", branch_threshold=0.31)
+    assert [num_forks(n, 1, above_tau, NO_DRAWS) for n in nodes] == [1, 1, 0, 0, 0, 0]
+
+
+def test_pre_monitoring_by_hand():
+    # sigma(0) = 1/2; sigma(2) = 0.8808: 16 * 0.8808 = 14.09; sigma(-2) = 0.1192: 1.907; sigma(-9) of 16: 0.002 -> 1.
+    assert [num_initial_rollouts(d, 16, 2.0) for d in (0.0, 1.0, -1.0, -4.5, 4.5)] == [8, 14, 2, 1, 16]
+    # Halves go up: 5 * 1/2 = 2.5.
+    assert num_initial_rollouts(0.0, 5, 1.0) == 3
+    assert [num_initial_rollouts(d, 4, 1.0) for d in (-1e9, 1e9)] == [1, 4]

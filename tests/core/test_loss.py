@@ -63,13 +63,17 @@ def per_token(problem: Problem, attribution: str) -> tuple[torch.Tensor, torch.T
     return tuple(torch.tensor(column[problem.node_of_token]) for column in (nodes.a_pos, nodes.a_neg, nodes.weight))
 
 
-def slow_objective(problem: Problem, attribution: str, dual_clip: float | None, kl_coeff: float) -> torch.Tensor:
+def slow_objective(
+    problem: Problem, attribution: str, dual_clip: float | None, kl_coeff: float, keep_clipped_gradient: bool
+) -> torch.Tensor:
     """docs/design.md's objective as written: every leaf walks its path; a shared token is visited once per leaf."""
     total = torch.zeros((), dtype=torch.float64)
     for token, i in enumerate(problem.node_of_token):
         node = problem.layout.nodes[i]
         ratio = (problem.log_probs[token] - problem.old_log_probs[token]).exp()
         clipped = ratio.clamp(1.0 - CLIP["clip_low"], 1.0 + CLIP["clip_high"])
+        if keep_clipped_gradient and ratio > 1.0 + CLIP["clip_high"]:
+            clipped = (1.0 + CLIP["clip_high"]) * ratio / ratio.detach()
         # The old policy stands in for the reference.
         d = problem.old_log_probs[token] - problem.log_probs[token]
         leaves = range(node.leaf_begin, node.leaf_end)
@@ -91,16 +95,17 @@ def slow_objective(problem: Problem, attribution: str, dual_clip: float | None, 
     dual_clip=st.sampled_from([None, 1.5, 3.0]),
     kl_coeff=st.sampled_from([0.0, 0.1]),
     spread=st.sampled_from([0.05, 0.5, 1.5]),
+    keep=st.booleans(),
 )
-def test_one_pass_over_the_tree_equals_the_sum_over_leaves(tree, seed, attribution, dual_clip, kl_coeff, spread):
+def test_one_pass_over_the_tree_equals_the_sum_over_leaves(tree, seed, attribution, dual_clip, kl_coeff, spread, keep):
     problem = make_problem(tree, seed, spread)
     if not len(problem.node_of_token):
         return
     a_pos, a_neg, weight = per_token(problem, attribution)
     fast = tree_policy_objective(
-        problem.log_probs, problem.old_log_probs, a_pos, a_neg, **CLIP, dual_clip=dual_clip
+        problem.log_probs, problem.old_log_probs, a_pos, a_neg, **CLIP, dual_clip=dual_clip, keep_clipped_gradient=keep
     ) - kl_coeff * weight * kl_k3(problem.log_probs, problem.old_log_probs)
-    slow = slow_objective(problem, attribution, dual_clip, kl_coeff)
+    slow = slow_objective(problem, attribution, dual_clip, kl_coeff, keep)
     torch.testing.assert_close(fast.sum(), slow, rtol=1e-12, atol=1e-12)
     (fast_gradient,) = torch.autograd.grad(fast.sum(), problem.log_probs)
     (slow_gradient,) = torch.autograd.grad(slow, problem.log_probs)
@@ -197,19 +202,48 @@ def test_objective_by_hand(ratio, a_pos, a_neg, dual_clip, value, gradient):
     assert log_prob.grad.item() == pytest.approx(gradient, rel=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("ratio", "a_pos", "a_neg", "dual_clip", "value", "gradient"),
+    [
+        # Above 1.28 the value is 1.28 A and the gradient 1.28 A d ln pi, however large the ratio.
+        (1.5, 2.0, 0.0, None, 2.56, 2.56),
+        (5.0, 2.0, 0.0, None, 2.56, 2.56),
+        (1.2, 2.0, 0.0, None, 2.4, 2.4),
+        (0.5, 2.0, 0.0, None, 1.0, 1.0),
+        # Nothing changes for a negative advantage.
+        (0.5, 0.0, -2.0, None, -1.6, 0.0),
+        (5.0, 0.0, -2.0, None, -10.0, -10.0),
+        (5.0, 0.0, -2.0, 3.0, -6.0, 0.0),
+        (1.5, 2.0, -1.0, None, 1.06, 1.06),
+    ],
+)
+def test_a_kept_gradient_by_hand(ratio, a_pos, a_neg, dual_clip, value, gradient):
+    log_prob = torch.tensor([math.log(ratio)], dtype=torch.float64, requires_grad=True)
+    parts = (torch.tensor([a], dtype=torch.float64) for a in (a_pos, a_neg))
+    objective = tree_policy_objective(
+        log_prob, torch.zeros(1), *parts, **CLIP, dual_clip=dual_clip, keep_clipped_gradient=True
+    )
+    objective.sum().backward()
+    assert objective.item() == pytest.approx(value, rel=1e-12)
+    assert log_prob.grad.item() == pytest.approx(gradient, rel=1e-12)
+
+
+@pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize("log_ratio", [-1e4, -100.0, 100.0, 1e4])
-def test_a_huge_log_ratio_stays_finite_and_has_no_gradient(log_ratio: float):
+def test_a_huge_log_ratio_stays_finite_and_has_no_gradient(log_ratio: float, keep: bool):
     log_prob = torch.tensor([log_ratio], requires_grad=True)
     one = torch.ones(1)
-    objective = tree_policy_objective(log_prob, torch.zeros(1), one, -one, **CLIP) + kl_k3(log_prob, torch.zeros(1))
+    objective = tree_policy_objective(log_prob, torch.zeros(1), one, -one, **CLIP, keep_clipped_gradient=keep)
+    objective = objective + kl_k3(log_prob, torch.zeros(1))
     objective.sum().backward()
     assert torch.isfinite(objective).all()
     assert log_prob.grad.item() == 0.0
 
 
-def test_a_nan_is_not_hidden():
-    broken = torch.tensor([float("nan")])
-    assert tree_policy_objective(broken, torch.zeros(1), torch.ones(1), torch.zeros(1), **CLIP).isnan().all()
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_nan_is_not_hidden(keep: bool):
+    arguments = torch.tensor([float("nan")]), torch.zeros(1), torch.ones(1), torch.zeros(1)
+    assert tree_policy_objective(*arguments, **CLIP, keep_clipped_gradient=keep).isnan().all()
 
 
 def test_importance_weight_is_capped_and_has_no_gradient():
@@ -242,4 +276,7 @@ def test_what_is_clipped_is_counted_by_advantage_mass():
     arguments = ratios.log(), torch.zeros(6), a_pos, a_neg
     assert clipped_mass(*arguments, **CLIP).tolist() == [3.0, 1.0, 0.0, 4.0, 0.0, 0.0]
     assert clipped_mass(*arguments, **CLIP, dual_clip=3.0).tolist() == [3.0, 1.0, 0.0, 4.0, 0.0, 5.0]
+    # Then no positive part loses its gradient.
+    kept = clipped_mass(*arguments, **CLIP, dual_clip=3.0, keep_clipped_gradient=True)
+    assert kept.tolist() == [0.0, 0.0, 0.0, 4.0, 0.0, 5.0]
     assert advantage_mass(a_pos, a_neg).tolist() == [3.0, 2.0, 2.0, 4.0, 4.0, 5.0]

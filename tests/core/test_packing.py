@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rllib_arpo.connectors import columns
+from rllib_arpo.core import columns
 from rllib_arpo.core.advantages import NodeAttribution, leaf_ranges, soft_attribution
 from rllib_arpo.core.packing import PackedTree, concatenate, pack_tree, plan_passes, split_tree
 from rllib_arpo.core.tree import QuestionTree, StopReason, depth_first_layout
@@ -41,12 +41,12 @@ def with_unique_tokens(tree: QuestionTree) -> QuestionTree:
     )
 
 
-def pack(tree: QuestionTree, seed: int = 0) -> tuple[PackedTree, dict[str, tuple[float, float]]]:
+def pack(tree: QuestionTree, seed: int = 0, **options) -> tuple[PackedTree, dict[str, tuple[float, float]]]:
     """The packed tree and the random (advantage, weight) of each counting leaf by agent id."""
     layout = depth_first_layout(tree)
     rng = np.random.default_rng(seed)
     advantages, weights = rng.normal(size=len(layout.leaves)), rng.uniform(size=len(layout.leaves))
-    packed = pack_tree(tree, layout, soft_attribution(advantages, weights, *leaf_ranges(layout)))
+    packed = pack_tree(tree, layout, soft_attribution(advantages, weights, *leaf_ranges(layout)), **options)
     ids = [tree.trajectories[i].agent_id for i in layout.leaves]
     return packed, dict(zip(ids, zip(advantages, weights, strict=True), strict=True))
 
@@ -75,6 +75,7 @@ def test_field_names_are_the_learner_columns():
         columns.END,
         columns.LOSS_MASK,
         columns.BEHAVIOR_LOG_PROBS,
+        columns.BEHAVIOR_ENTROPIES,
         columns.A_POS,
         columns.A_NEG,
         columns.WEIGHT,
@@ -87,7 +88,13 @@ def test_a_tree_by_hand():
     tree = make_tree(
         [10, 11],
         [
-            make_trajectory("0", [make_turn([12], [13, 14], log_prob=-0.5), make_turn([15, 16], log_prob=-0.25)]),
+            make_trajectory(
+                "0",
+                [
+                    make_turn([12], [13, 14], log_prob=-0.5, entropy=0.5),
+                    make_turn([15, 16], log_prob=-0.25, entropy=2.0),
+                ],
+            ),
             make_trajectory("1", [make_turn([19], log_prob=-2.0)]),
             make_trajectory("0.0", [make_turn([17], [18])], num_inherited_turns=1),
         ],
@@ -105,12 +112,15 @@ def test_a_tree_by_hand():
     assert packed.end.tolist() == [9, 9, 8, 8, 8, 7, 7, 8, 9]
     assert packed.loss_mask.tolist() == [False, False, True, False, False, True, True, True, True]
     assert packed.behavior_log_probs.tolist() == [0, 0, -0.5, 0, 0, -0.25, -0.25, -1.0, -2.0]
+    assert packed.behavior_entropies.tolist() == [0] * 9
     assert packed.a_pos.tolist() == [0, 0, 1, 0, 0, 2, 2, 3, 4]
     assert packed.a_neg.tolist() == [0, 0, -1, 0, 0, -2, -2, -3, -4]
     assert packed.weight.tolist() == [0, 0, 5, 0, 0, 6, 6, 7, 8]
     assert (packed.num_tokens, packed.num_loss_tokens) == (9, 5)
     dtypes = [str(getattr(packed, field.name).dtype) for field in fields(PackedTree)]
-    assert dtypes == ["int64"] * 4 + ["bool", "float32"] + ["float64"] * 3
+    with_entropies = pack_tree(tree, layout, attribution, with_entropies=True)
+    assert with_entropies.behavior_entropies.tolist() == [0, 0, 0.5, 0, 0, 2.0, 2.0, 1.0, 1.0]
+    assert dtypes == ["int64"] * 4 + ["bool"] + ["float32"] * 2 + ["float64"] * 3
 
 
 @settings(max_examples=200, deadline=None)
@@ -197,9 +207,9 @@ def test_splitting_keeps_every_loss_token_once_and_the_gradient(tree: QuestionTr
 
 
 @settings(max_examples=100, deadline=None)
-@given(trees(max_forks=6), st.integers(0, 10))
+@given(trees(max_forks=6, entropy_window=9), st.integers(0, 10))
 def test_parts_hold_whole_paths_of_the_tree(tree: QuestionTree, slack: int):
-    packed, _ = pack(with_unique_tokens(tree))
+    packed, _ = pack(with_unique_tokens(tree), with_entropies=True)
     index = {int(token): t for t, token in enumerate(packed.token_ids)}
     seen: list[int] = []
     for part in split_tree(packed, int(packed.position_ids.max()) + 1 + slack):
@@ -213,7 +223,7 @@ def test_parts_hold_whole_paths_of_the_tree(tree: QuestionTree, slack: int):
             )
             if part.loss_mask[t]:
                 seen.append(token)
-                for name in ("behavior_log_probs", "a_pos", "a_neg", "weight"):
+                for name in ("behavior_log_probs", "behavior_entropies", "a_pos", "a_neg", "weight"):
                     assert getattr(part, name)[t] == getattr(packed, name)[original]
     assert sorted(seen) == sorted(packed.token_ids[packed.loss_mask].tolist())
 

@@ -6,20 +6,22 @@ the weights, the attribution and the fork decision are the project's own functio
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from rllib_arpo.core.advantages import group_advantages
-from rllib_arpo.core.branching import BranchingParams
-from tests.core.enumerable import Estimator, RolloutSettings, exact_gradient, expected_gradients, make_problem
+from rllib_arpo import AEPOConfig, TreeGRPOConfig
+from rllib_arpo.core.advantages import group_advantages, leaf_roots, tree_advantages
+from rllib_arpo.core.entropy_history import EntropyReference
+from tests.enumerable.gradients import Estimator, expected_gradients
+from tests.enumerable.problem import exact_gradient, make_problem
+from tests.enumerable.sampling import rollout_settings, tree_distribution
 
-ALWAYS = BranchingParams("threshold", branch_base_probability=1.0, branch_entropy_weight=0.0)
-ALWAYS_TWO = BranchingParams("threshold", 2, branch_base_probability=1.0, branch_entropy_weight=0.0)
-RANDOM = BranchingParams("random", random_fork_probability=0.3)
-RANDOM_TWO = BranchingParams("random", 2, random_fork_probability=0.3)
-THRESHOLD = BranchingParams("threshold")
-PROBABILITY_TWO = BranchingParams("probability", 2)
-NEVER = BranchingParams("never")
+ALWAYS = {"branching": "threshold", "branch_base_probability": 1.0, "branch_entropy_weight": 0.0}
+RANDOM = {"branching": "random", "random_fork_probability": 0.3}
+THRESHOLD = {"branching": "threshold"}
+PROBABILITY = {"branching": "probability"}
 
 
 def relative_error(estimate: np.ndarray, exact: np.ndarray) -> float:
@@ -35,15 +37,15 @@ def sine(estimate: np.ndarray, exact: np.ndarray) -> float:
 @pytest.mark.parametrize(
     ("problem", "settings"),
     [
-        (make_problem(0, num_turns=3), RolloutSettings(ALWAYS, 1)),
-        (make_problem(2, num_turns=2), RolloutSettings(ALWAYS, 2)),
-        (make_problem(1, num_turns=2), RolloutSettings(ALWAYS_TWO, 2)),
+        (make_problem(0, num_turns=3), rollout_settings(**ALWAYS, num_initial_rollouts=1)),
+        (make_problem(2), rollout_settings(**ALWAYS)),
+        (make_problem(1), rollout_settings(**ALWAYS, branch_width=2)),
     ],
     ids=["nested forks", "two roots", "two children"],
 )
 def test_case_a_equal_forks_and_uniform_weights_give_the_exact_gradient(problem, settings):
     exact = exact_gradient(problem)
-    (estimate,) = expected_gradients(problem, settings, [Estimator("uniform")])
+    (estimate,) = expected_gradients(problem, tree_distribution(problem, settings), [Estimator("uniform")])
     assert np.linalg.norm(exact) > 0.1
     assert relative_error(estimate, exact) < 1e-12
 
@@ -51,58 +53,89 @@ def test_case_a_equal_forks_and_uniform_weights_give_the_exact_gradient(problem,
 @pytest.mark.parametrize(
     ("problem", "settings"),
     [
-        (make_problem(0, num_turns=3, vocab_size=3, can_stop=True), RolloutSettings(RANDOM, 1)),
-        (make_problem(1, num_turns=2, vocab_size=3, can_stop=True), RolloutSettings(RANDOM)),
-        (make_problem(1, num_turns=2, can_stop=True), RolloutSettings(RANDOM_TWO)),
-        (make_problem(1, num_turns=2, vocab_size=3), RolloutSettings(THRESHOLD)),
-        (make_problem(2, num_turns=2, turn_tokens=2), RolloutSettings(THRESHOLD)),
-        (make_problem(2, num_turns=2), RolloutSettings(PROBABILITY_TWO)),
-        (make_problem(1, num_turns=2, turn_tokens=2), RolloutSettings(THRESHOLD, budget=1)),
+        (
+            make_problem(0, num_turns=3, vocab_size=3, can_stop=True),
+            rollout_settings(**RANDOM, num_initial_rollouts=1),
+        ),
+        (make_problem(1, vocab_size=3, can_stop=True), rollout_settings(**RANDOM)),
+        (make_problem(1, can_stop=True), rollout_settings(**RANDOM, branch_width=2)),
+        (make_problem(1, vocab_size=3), rollout_settings(**THRESHOLD)),
+        (make_problem(2, turn_tokens=2), rollout_settings(**THRESHOLD)),
+        (make_problem(2), rollout_settings(**PROBABILITY, branch_width=2)),
+        (make_problem(1, turn_tokens=2), rollout_settings(**THRESHOLD, num_rollouts=3)),
     ],
     ids=["random, nested", "random", "random, Z = 2", "k = 1", "k = 1 of 2", "per child", "k = 1, budget binds"],
 )
 def test_case_b_node_decisions_and_branch_weights_give_the_exact_gradient(problem, settings):
     exact = exact_gradient(problem)
-    branch, uniform = expected_gradients(problem, settings, [Estimator("branch"), Estimator("uniform")])
+    estimators = [Estimator("branch"), Estimator("uniform")]
+    branch, uniform = expected_gradients(problem, tree_distribution(problem, settings), estimators)
     assert np.linalg.norm(exact) > 0.1
     assert relative_error(branch, exact) < 1e-12
-    # The weights are what does it: without them the same trees are biased.
+    # The weights make the difference: without them the same trees are biased.
     assert relative_error(uniform, exact) > 0.005
 
 
 def measure_bias() -> dict[str, tuple[float, float]]:
     """(relative error, sine of the angle) of E[gradient], root mean square over three problems.
 
-    V = 2, two turns of two tokens, M = 3, N = 2, alpha = tau = 0.5, no clipping.
+    V = 2, two turns of two tokens, M = 3, N = 2, alpha = tau = 0.5, no clipping (so AEPO has no gradient to keep).
     """
     reward, branch_reward = Estimator("uniform"), Estimator("branch")
-    centered = Estimator("uniform", lambda rewards: group_advantages(rewards, normalize_std=False))
-    normalized = Estimator("uniform", group_advantages)
-    rows = {
-        RolloutSettings(THRESHOLD, budget=1, entropy_window=1): {"k = 1, branch weights, reward": branch_reward},
-        RolloutSettings(THRESHOLD, budget=1, entropy_window=2): {
-            "k = 2, branch weights, reward": branch_reward,
-            "k = 2, uniform weights, reward": reward,
-        },
-        RolloutSettings(THRESHOLD, budget=1, entropy_window=2, top_up=True): {
-            "k = 2, branch weights, top-up, reward": branch_reward,
-            "k = 2, uniform weights, top-up, reward": reward,
-            "k = 2, uniform weights, top-up, group mean": centered,
-            "ARPO: k = 2, uniform weights, top-up, group-normalised": normalized,
-        },
-        RolloutSettings(NEVER, num_initial_rollouts=3): {
-            "GRPO without std: no forks, group mean": centered,
-            "GRPO: no forks, group-normalised": normalized,
-        },
-    }
+    centered = Estimator("uniform", lambda rewards, *_: group_advantages(rewards, normalize_std=False))
+    normalized = Estimator("uniform", lambda rewards, *_: group_advantages(rewards))
+    within_trees = Estimator("uniform", lambda rewards, *tree: tree_advantages(rewards, leaf_roots(*tree)))
+    times_entropy = replace(normalized, entropy_advantage_coeff=0.2)
+    rows = [
+        (rollout_settings(num_rollouts=3), False, {"k = 1, branch weights, reward": branch_reward}),
+        (
+            rollout_settings(num_rollouts=3, entropy_window=2),
+            False,
+            {"k = 2, branch weights, reward": branch_reward, "k = 2, uniform weights, reward": reward},
+        ),
+        (
+            rollout_settings(num_rollouts=3, entropy_window=2),
+            True,
+            {
+                "k = 2, branch weights, top-up, reward": branch_reward,
+                "k = 2, uniform weights, top-up, reward": reward,
+                "k = 2, uniform weights, top-up, group mean": centered,
+                "ARPO: k = 2, uniform weights, top-up, group-normalised": normalized,
+                "ARPO's forks, Tree-GRPO's advantage": within_trees,
+                "ARPO's forks, AEPO's entropy-aware advantage": times_entropy,
+            },
+        ),
+        (
+            # After earlier tool responses the entropy was 0.7 of the largest; a question has 1 to 3 roots.
+            rollout_settings(
+                AEPOConfig(),
+                num_rollouts=3,
+                entropy_window=2,
+                pre_monitoring_sensitivity=4.0,
+                entropy_reference=EntropyReference({"python": 0.7 * np.log(2)}, 0.7 * np.log(2)),
+            ),
+            True,
+            {"AEPO: N by the entropy, entropy-aware advantage": times_entropy},
+        ),
+        (
+            rollout_settings(TreeGRPOConfig(), num_rollouts=3, entropy_window=2),
+            True,
+            {"Tree-GRPO: random expansion, advantage within and between": within_trees},
+        ),
+        (
+            rollout_settings(num_rollouts=3, branching="never"),
+            True,
+            {"GRPO without std: no forks, group mean": centered, "GRPO: no forks, group-normalised": normalized},
+        ),
+    ]
     errors: dict[str, list[tuple[float, float]]] = {}
     for seed in range(3):
         problem = make_problem(seed, turn_tokens=2)
         exact = exact_gradient(problem)
-        for settings, estimators in rows.items():
-            for name, estimate in zip(
-                estimators, expected_gradients(problem, settings, list(estimators.values())), strict=True
-            ):
+        for settings, top_up, estimators in rows:
+            trees = tree_distribution(problem, settings, top_up=top_up)
+            estimates = expected_gradients(problem, trees, list(estimators.values()))
+            for name, estimate in zip(estimators, estimates, strict=True):
                 errors.setdefault(name, []).append((relative_error(estimate, exact), sine(estimate, exact)))
     return {name: tuple(np.sqrt(np.mean(np.square(pairs), axis=0))) for name, pairs in errors.items()}
 
@@ -119,6 +152,10 @@ def test_the_bias_of_the_default_is_what_the_documentation_says():
         "k = 2, uniform weights, top-up, reward": (0.142, 0.116),
         "k = 2, uniform weights, top-up, group mean": (0.414, 0.156),
         "ARPO: k = 2, uniform weights, top-up, group-normalised": (0.367, 0.277),
+        "ARPO's forks, Tree-GRPO's advantage": (0.403, 0.388),
+        "ARPO's forks, AEPO's entropy-aware advantage": (0.338, 0.268),
+        "AEPO: N by the entropy, entropy-aware advantage": (0.303, 0.256),
+        "Tree-GRPO: random expansion, advantage within and between": (0.403, 0.398),
         # The mean over M rewards contains the leaf's own: the gradient shrinks by (M - 1) / M and keeps its direction.
         "GRPO without std: no forks, group mean": (1 / 3, 0.0),
         "GRPO: no forks, group-normalised": (0.293, 0.238),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 
+from rllib_arpo.core.token_counts import all_path_tokens
 from rllib_arpo.core.tree import QuestionTree, StopReason, TreeLayout, TreeNode, depth_first_layout
 from tests.helpers.trees import make_trajectory, make_tree, make_turn, trees
 
@@ -35,7 +36,7 @@ def test_paths_and_generated_tokens_of_a_nested_tree():
         "0.1": [[3], [5, 6], [13, 14, 15]],
         "0.0.0": [[3], [10], [16]],
     }
-    assert {i: tree.num_generated_tokens(i) for i in paths} == {"0": 4, "1": 1, "0.0": 3, "0.1": 6, "0.0.0": 3}
+    assert dict(zip(paths, all_path_tokens(tree), strict=True)) == {"0": 4, "1": 1, "0.0": 3, "0.1": 6, "0.0.0": 3}
 
 
 def test_layout_of_a_nested_tree():
@@ -74,6 +75,21 @@ def test_a_fork_at_a_turn_that_does_not_exist_is_refused():
     )
     with pytest.raises(ValueError, match=r"trajectories 0\.0 were forked at turns that do not exist"):
         depth_first_layout(tree)
+
+
+def test_paths_of_thousands_of_turns_and_of_forks_are_laid_out():
+    long = make_tree([1], [make_trajectory("0", [make_turn([2], [3])] * 2999 + [make_turn([4])])])
+    layout = depth_first_layout(long)
+    assert len(layout.nodes) == 3000
+    assert layout.nodes[2999] == TreeNode(trajectory=0, turn=2999, parent=2998, leaf_begin=0, leaf_end=1)
+
+    ids = ["0" + ".0" * i for i in range(1200)]
+    deep = make_tree([1], [make_trajectory(a, [make_turn([2], [3])], num_inherited_turns=i) for i, a in enumerate(ids)])
+    assert len(deep.path(ids[-1])) == 1200
+    layout = depth_first_layout(deep)
+    assert [node.parent for node in layout.nodes] == list(range(-1, 1199))
+    assert layout.leaves == tuple(range(1200))
+    assert layout.nodes[7] == TreeNode(trajectory=7, turn=0, parent=6, leaf_begin=7, leaf_end=1200)
 
 
 @settings(max_examples=200, deadline=None)

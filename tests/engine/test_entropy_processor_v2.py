@@ -10,10 +10,10 @@ import pytest
 import torch
 
 import rllib_arpo.engine.vllm.arguments as arguments
-from rllib_arpo.core.entropy import token_entropy
 from rllib_arpo.engine import entropy_windows
 from rllib_arpo.engine.engine import EngineConfig, GenerationRequest
 from rllib_arpo.engine.entropy_windows import take_entropies
+from tests.helpers.entropy import token_entropy
 
 interface = pytest.importorskip("vllm.v1.worker.gpu.sample.logits_processor")
 
@@ -84,6 +84,15 @@ def test_each_token_of_the_window_is_measured_at_its_place(runner):
     (entropies,) = take_entropies(None, [(1, 3)])
     torch.testing.assert_close(torch.tensor(entropies), torch.stack([token_entropy(z, 0.7) for z in seen[:3]]))
     assert runner.probe._windows == {}
+
+
+def test_all_tokens_of_a_request_that_records_all(runner):
+    runner.add("a", 1, prompt=5, record_entropies="all")
+    seen = [runner.step({"a": n})["a"] for n in (5, *[1] * 39)]
+    (window,) = take_entropies(None, [], [(1, 3)])
+    (entropies,) = take_entropies(None, [(1, 40)])
+    torch.testing.assert_close(torch.tensor(entropies), torch.stack([token_entropy(z) for z in seen]))
+    assert window.tolist() == entropies[:3].tolist()
 
 
 def test_requests_of_a_batch_are_kept_apart_when_their_rows_move(runner):

@@ -9,8 +9,8 @@ import pytest
 
 import rllib_arpo
 from rllib_arpo.engine import ENGINES, EngineConfig, make_engine
-from rllib_arpo.engine.checkpoint_names import check_shapes, expected_shapes
 from rllib_arpo.engine.scripted_engine import ScriptedEngine
+from rllib_arpo.policy.checkpoint_names import check_shapes, expected_shapes
 from tests.helpers.models import tiny_model
 
 

@@ -60,6 +60,20 @@ def test_what_a_request_reports():
     assert (finished.token_ids.dtype, finished.log_probs.dtype, finished.entropies.dtype) == ("int32", "f4", "f4")
 
 
+def test_all_entropies_are_told_at_the_end_and_the_window_in_time():
+    reply = ScriptedReply([5, 6, 7, 8], entropies=[0.5, 1.5, 2.5, 3.5])
+    engine = scripted([reply, reply, reply])
+    for name, window, max_tokens in (("a", 2, 4), ("b", 0, 3), ("c", 4, 2)):
+        engine.submit(GenerationRequest(name, [1], max_tokens, entropy_window=window, record_entropies="all"))
+    events = [event for _ in range(4) for event in engine.step()]
+    assert [(type(event), event.request_id, event.entropies.tolist()) for event in events] == [
+        (EntropyReady, "a", [0.5, 1.5]),
+        (Finished, "c", [0.5, 1.5]),
+        (Finished, "b", [0.5, 1.5, 2.5]),
+        (Finished, "a", [0.5, 1.5, 2.5, 3.5]),
+    ]
+
+
 def test_a_request_that_fails_before_its_first_token():
     engine = scripted([ScriptedReply([5], fail_after=0)])
     finished = run(engine, GenerationRequest("a", [1], max_tokens=2, entropy_window=1))["a"]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rllib_arpo.engine import EngineConfig, make_engine
+from rllib_arpo.rollout.messages import question_refs
 from rllib_arpo.rollout.questions import QuestionLoop
 from tests.helpers.models import tiny_model
 from tests.helpers.scripted_env import ANSWER, TOOL, ScriptedEnv
@@ -64,7 +65,7 @@ def sample(engine_and_thread, seed: int, slowness: float, num_envs: int, **chang
     )  # fmt: skip
     sampled = []
     with QuestionLoop(engine, thread) as loop:
-        loop.submit(range(QUESTIONS), envs, config)
+        loop.submit(question_refs(range(QUESTIONS)), envs, config)
         while loop.in_flight:
             sampled += loop.take()
     return {question.number: _tree(question) for question in sampled}

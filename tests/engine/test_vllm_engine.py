@@ -181,7 +181,7 @@ def test_bad_requests_are_refused(engine, prompt, settings, message):
 
 def test_what_running_requests_forbid(engine):
     engine.submit(GenerationRequest("twice", PROMPT, max_tokens=1))
-    with pytest.raises(ValueError, match="'twice' is in use"):
+    with pytest.raises(RuntimeError, match="'twice' is in use"):
         engine.submit(GenerationRequest("twice", PROMPT, max_tokens=1))
     with pytest.raises(RuntimeError, match=r"cannot score tokens at temperature 0\.7 while requests are running"):
         engine.score(PROMPT, 0.7)

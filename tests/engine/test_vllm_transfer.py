@@ -4,18 +4,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import ray
 import torch
 
 from rllib_arpo.engine import EngineConfig, make_engine
 from rllib_arpo.engine.engine import NO_WEIGHTS, GenerationRequest
 from rllib_arpo.engine.vllm.weight_transfer import INIT_INFOS, EngineGroupClient, StateDictSource, send_weights
-from rllib_arpo.learner.llm_rl_module import LLMRLModule
+from rllib_arpo.policy.llm_rl_module import LLMRLModule
 from rllib_arpo.weights import WEIGHT_SYNCS
-from rllib_arpo.weights.snapshot import WeightSnapshot, load_and_verify, probe_tokens
-from rllib_arpo.weights.weight_sync import WeightSyncError
+from rllib_arpo.weights.snapshot import WeightSnapshot, WeightSyncError, load_and_verify, probe_tokens
 from tests.engine import cpu_transfer
 from tests.engine.conftest import ENGINE_KWARGS, run_one
+from tests.helpers.clusters import own_ray
 from tests.helpers.configs import small_config
 from tests.helpers.models import tiny_model
 from tests.helpers.weights import engine_log_probs, learner_log_probs
@@ -132,17 +131,12 @@ def test_what_an_engine_refuses(engine, folders):
 
 def test_the_whole_way_through_ray(model_folder):
     """A remote learner and a remote env runner with a vLLM engine: an update, then a transfer that fails."""
-    ray.init(
-        num_cpus=2,
-        include_dashboard=False,
-        log_to_driver=False,
-        # The hook is read before Ray hands the driver's module path to a worker.
-        runtime_env={
-            "worker_process_setup_hook": cpu_transfer.register,
-            "env_vars": {"PYTHONPATH": str(Path(__file__).resolve().parents[2])},
-        },
-    )
-    try:
+    # The hook is read before Ray hands the driver's module path to a worker.
+    runtime_env = {
+        "worker_process_setup_hook": cpu_transfer.register,
+        "env_vars": {"PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+    }
+    with own_ray(num_cpus=2, log_to_driver=False, runtime_env=runtime_env):
         config = small_config(model_folder, engine="vllm", kv_cache_memory_bytes=16 << 20)
         config.language_model(weight_sync=cpu_transfer.BACKEND, engine_num_threads=1).learners(num_learners=1)
         algorithm = config.env_runners(num_env_runners=1).build_algo()
@@ -160,7 +154,5 @@ def test_the_whole_way_through_ray(model_folder):
             r"ZeroDivisionError: division by zero"
         )
         with pytest.raises(WeightSyncError, match=message):
-            algorithm._push_weights(force=True)
+            algorithm.train()
         algorithm.stop()
-    finally:
-        ray.shutdown()

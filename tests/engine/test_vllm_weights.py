@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from rllib_arpo.engine.vllm import engine as engine_module
-from rllib_arpo.learner.llm_rl_module import LLMRLModule
-from rllib_arpo.weights.snapshot import WeightSnapshot, load_and_verify, probe_tokens
-from rllib_arpo.weights.weight_sync import WeightSyncError
+from rllib_arpo.policy.llm_rl_module import LLMRLModule
+from rllib_arpo.weights.snapshot import WeightSnapshot, WeightSyncError, load_and_verify, probe_tokens
 from tests.engine.conftest import reference, run_one, start_engine
 from tests.helpers.models import tiny_model
 from tests.helpers.weights import weights_of

@@ -9,8 +9,9 @@ from typing import ClassVar
 
 import pytest
 
-from rllib_arpo.envs.cache import ResultCache, _use_write_ahead_log, main
+from rllib_arpo.commands import run_command
 from rllib_arpo.envs.errors import DataError
+from rllib_arpo.envs.support.cache import ResultCache, _use_write_ahead_log
 from tests.helpers.processes import as_ordinary_user
 
 
@@ -192,11 +193,11 @@ def test_json_files_are_imported_by_a_command(tmp_path, capsys):
     two.write_text(json.dumps({"b": "3"}))
     wrong.write_text("[]")
     path = str(tmp_path / "cache.sqlite")
-    assert main(["import", path, str(one), str(two)]) == 0
+    assert run_command("import-cache", [path, str(one), str(two)]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == f"{path}: 2 entries now."
     assert dict(ResultCache(path).items()) == {"a": "1", "b": "3"}
-    assert main(["import", path, str(wrong)]) == 1
-    assert capsys.readouterr().err == f"{wrong}: the file must hold one JSON object of texts.\n"
+    assert run_command("import-cache", [path, str(wrong)]) == 2
+    assert capsys.readouterr().err == f"error: {wrong}: the file must hold one JSON object of texts.\n"
 
 
 def test_a_file_that_is_no_cache_is_named(tmp_path):

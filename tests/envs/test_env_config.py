@@ -52,7 +52,7 @@ def test_the_name_of_an_environment_implies_its_task():
     assert (context, context.worker_index) == ({"task": "arithmetic"}, 3)
     with pytest.raises(ValueError, match="Catalogue-v0 asks the questions of the task 'catalogue'"):
         with_task("Catalogue-v0", {"task": "arithmetic"})
-    assert set(ENVIRONMENTS) == {"ToolMath-v0", "Catalogue-v0", "ParquetQuestions-v0", "ToolEnv-v0"}
+    assert set(ENVIRONMENTS) == {"ToolMath-v0", "Catalogue-v0", "Trails-v0", "ParquetQuestions-v0", "ToolEnv-v0"}
 
 
 def test_the_names_are_known_to_tune(tokenizer_folder):

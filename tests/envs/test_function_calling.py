@@ -9,8 +9,8 @@ import pytest
 
 from rllib_arpo.core.tree import StopReason, ToolStatus
 from rllib_arpo.envs.forkable_env import INFO_STEP
-from rllib_arpo.envs.prompts import Chat
 from rllib_arpo.envs.protocols.function_calling import FunctionCallingProtocol, function_calling
+from rllib_arpo.envs.protocols.prompts import Chat
 from rllib_arpo.envs.protocols.protocol import Answer, CallRequest, Malformed, Nothing
 from rllib_arpo.envs.question import Shot, ShotCall
 from rllib_arpo.envs.tool_env import ToolEnv
@@ -220,11 +220,11 @@ def test_a_template_may_open_the_thought(make_env):
         ('<tool_call>["f"]</tool_call>', Malformed('<tool_call> does not hold an object with "name" and "arguments"')),
         (
             '<tool_call>{"name": "f", "arguments": "a"}</tool_call>',
-            Malformed('"name" must be a text and "arguments" an object'),
+            Malformed('"name" must be a string and "arguments" an object'),
         ),
         (
             '<tool_call>{"name": ["f"], "arguments": {}}</tool_call>',
-            Malformed('"name" must be a text and "arguments" an object'),
+            Malformed('"name" must be a string and "arguments" an object'),
         ),
     ],
 )
@@ -240,7 +240,7 @@ def test_how_calls_fail(make_env):
     assert (reward, info.stop_reason, info.tool_call.status) == (0.0, None, ToolStatus.ERROR)
     assert "\nlook_up takes 'thing', not 'thing', 'colour'.\n" in env.tokenizer.decode(response)
     _, response, _, info = step(env, '<tool_call>\n{"name": "look_up", "arguments": {"thing": 7}}\n</tool_call>')
-    assert "'thing' must be a text" in env.tokenizer.decode(response)
+    assert "'thing' must be a string" in env.tokenizer.decode(response)
     assert step(env, call("lamp"))[3].stop_reason == StopReason.TOOL_CALL_LIMIT
     env.reset()
     _, response, reward, info = step(env, '<tool_call>\n{"name": "python", "arguments": {"code": "1"}}\n</tool_call>')

@@ -21,12 +21,13 @@ from rllib_arpo.core.tree import StopReason, ToolStatus
 from rllib_arpo.engine.engine import EngineConfig
 from rllib_arpo.engine.scripted_engine import ScriptedEngine, ScriptedReply
 from rllib_arpo.envs.errors import BrokenToolError, ToolError
-from rllib_arpo.envs.loop_thread import loop_thread
+from rllib_arpo.envs.support.loop_thread import loop_thread
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.tools.mcp import McpTools
 from rllib_arpo.envs.tools.mcp_session import McpServer, McpSession
 from rllib_arpo.envs.tools.tool import Tool, ToolResult, run_tool
 from rllib_arpo.rollout.engine_loop import EngineLoop
+from rllib_arpo.rollout.messages import QuestionRef
 from rllib_arpo.rollout.tree_sampler import TreeSampler
 from tests.helpers.models import byte_tokenizer
 from tests.rollout.conftest import settings
@@ -387,10 +388,9 @@ def test_a_model_calls_an_mcp_tool_in_a_rollout(transport, request, tmp_path):
         with ThreadPoolExecutor(1) as executor:
             async with EngineLoop(engine, executor) as loop:
                 config = settings(num_rollouts=1, max_context_tokens=4096, max_response_tokens=2000)
-                return await TreeSampler(env, loop, config, len(tokenizer), 0).sample()
+                return await TreeSampler(env, loop, config, len(tokenizer), QuestionRef(0)).sample()
 
-    tree, _ = asyncio.run(sample())
-    (trajectory,) = tree.trajectories
+    (trajectory,) = asyncio.run(sample()).tree.trajectories
     called = [(turn.tool_call.name, turn.tool_call.status) for turn in trajectory.turns if turn.tool_call]
     assert called == [("price", OK), ("multiply", OK)]
     assert trajectory.stop_reason == StopReason.ANSWER

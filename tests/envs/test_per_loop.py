@@ -2,7 +2,7 @@ import asyncio
 import gc
 import weakref
 
-from rllib_arpo.envs.per_loop import PerLoop
+from rllib_arpo.envs.support.per_loop import PerLoop
 
 
 class Client:

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from rllib_arpo.envs.prompts import CUT, Chat, encode, turn_text
+from rllib_arpo.envs.protocols.prompts import CUT, Chat, encode, turn_text
 from tests.helpers.models import byte_tokenizer
 
 MESSAGES = [

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from rllib_arpo.envs.prompts import CUT, Chat
 from rllib_arpo.envs.protocols import PROTOCOLS, TagProtocol
+from rllib_arpo.envs.protocols.prompts import CUT, Chat
 from rllib_arpo.envs.protocols.protocol import Answer, CallRequest, Malformed, Nothing, boxed
 from rllib_arpo.envs.question import Shot, ShotCall
 from rllib_arpo.envs.tasks.shots import SHOTS
@@ -62,7 +62,7 @@ def test_parse_of_one_turn(text, expected):
         ([ANSWER, ANSWER], "a turn before the last is not a tool call"),
         ([SEARCH, "no tags"], "no answer"),
         ([SEARCH, PYTHON], "no answer"),
-        ([SEARCH, "<answer> 84 </answer>"], "the answer has not exactly one \\boxed{}"),
+        ([SEARCH, "<answer> 84 </answer>"], "the answer does not have exactly one \\boxed{}"),
         ([], "no turn"),
     ],
 )

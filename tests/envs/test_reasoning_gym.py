@@ -127,12 +127,12 @@ def test_a_wrong_configuration_is_named(keys, message):
 
 def test_a_generator_that_depends_on_the_hash_seed_is_refused(monkeypatch):
     monkeypatch.delenv("PYTHONHASHSEED", raising=False)
-    with pytest.raises(ValueError, match="'word_ladder' asks other questions in every process: set PYTHONHASHSEED"):
+    with pytest.raises(ValueError, match="'word_ladder' asks different questions in every process: set PYTHONHASHSEED"):
         ReasoningGymTask(dataset="word_ladder")
 
 
 def test_without_a_sandbox_the_task_is_refused(monkeypatch):
     monkeypatch.setattr(reasoning_gym.bubblewrap, "_problem", lambda: "The python tool needs bubblewrap.")
-    message = "^task 'reasoning_gym' scores in a sandbox, and has no unsafe mode. The python tool needs bubblewrap.$"
+    message = "^task 'reasoning_gym' scores in a sandbox and has no unsafe mode. The python tool needs bubblewrap.$"
     with pytest.raises(ValueError, match=message):
         chain_sum()

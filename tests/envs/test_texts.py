@@ -1,6 +1,6 @@
 import pytest
 
-from rllib_arpo.envs.texts import first_line, valid_unicode
+from rllib_arpo.envs.support.texts import first_line, valid_unicode
 
 
 @pytest.mark.parametrize(
@@ -21,4 +21,5 @@ def test_surrogates_that_stand_alone_are_replaced(text, expected):
 def test_the_first_line_of_an_error():
     assert first_line(ValueError("a\nb")) == "a"
     assert first_line(ValueError("")) == "ValueError"
-    assert first_line(ValueError("\nb")) == "ValueError"
+    assert first_line(ValueError("\n\n b.\nc")) == "b"
+    assert first_line(ValueError(" \n")) == "ValueError"

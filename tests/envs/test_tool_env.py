@@ -10,7 +10,7 @@ from ray.rllib.utils.pre_checks.env import check_multiagent_environments
 from rllib_arpo.core.tree import StopReason, ToolStatus
 from rllib_arpo.envs.errors import BrokenToolError, DataError
 from rllib_arpo.envs.forkable_env import INFO_STEP, OPTION_NUM_ROOTS, OPTION_QUESTION
-from rllib_arpo.envs.registry import make_env
+from rllib_arpo.envs.registry import make_tool_env
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.tools import TOOLS
 from rllib_arpo.envs.tools.tool import Tool, ToolResult
@@ -250,9 +250,9 @@ def test_plain_rllib_runners_ask_different_questions(tokenizer_folder):
     ids = []
     for worker_index in (1, 2):
         context = EnvContext({"model_name_or_path": tokenizer_folder}, worker_index=worker_index, num_workers=2)
-        env = make_env("Catalogue-v0", context)
+        env = make_tool_env("Catalogue-v0", context)
         ids.append([env.reset()[1]["0"]["question_id"] for _ in range(3)])
-    env = make_env("Catalogue-v0", {"model_name_or_path": tokenizer_folder})
+    env = make_tool_env("Catalogue-v0", {"model_name_or_path": tokenizer_folder})
     alone = [env.reset()[1]["0"]["question_id"] for _ in range(6)]
     assert ids == [alone[0::2], alone[1::2]]
     assert len(set(alone)) == 6
@@ -261,7 +261,7 @@ def test_plain_rllib_runners_ask_different_questions(tokenizer_folder):
 def test_tools_of_several_agents_run_at_once(make_tool_env, monkeypatch):
     @dataclass(frozen=True, kw_only=True)
     class MeetingTool(NotebookTool):
-        """Returns when the other agent has called, too."""
+        """Returns when the other agent has also called."""
 
         async def __call__(self, argument, state):
             arrived.append(argument)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
 from argparse import Namespace
@@ -9,7 +10,7 @@ from argparse import Namespace
 import pyarrow.parquet as pq
 import pytest
 
-from rllib_arpo import evaluate
+from rllib_arpo.commands import evaluate, run_command
 from rllib_arpo.envs import tool_env
 from rllib_arpo.envs.env_config import read_env_config
 from rllib_arpo.envs.errors import BrokenToolError
@@ -18,7 +19,7 @@ from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.tools.python import PythonTool
 from rllib_arpo.evaluation import models, plan, runner
 from rllib_arpo.evaluation.transcripts import SCHEMA
-from rllib_arpo.export import MODULE
+from rllib_arpo.policy.export import MODULE
 from tests.evaluation.conftest import ANSWER, CALL, scripted_command
 from tests.helpers.models import byte_tokenizer
 from tests.helpers.parquet import parquet
@@ -73,7 +74,7 @@ def no_engine(monkeypatch):
 )
 def test_what_is_wrong_is_said_before_an_engine_starts(arguments, no_engine, capsys, tasks, more, message):
     command = [*arguments(tasks=tasks, env_config="{}"), "--no-mlflow", *more]
-    assert evaluate.main(command) == 2
+    assert run_command("evaluate", command) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert error.startswith("error: ")
     assert message in error
@@ -81,12 +82,12 @@ def test_what_is_wrong_is_said_before_an_engine_starts(arguments, no_engine, cap
 
 def test_a_folder_that_is_no_model_is_refused(arguments, no_engine, capsys, tmp_path):
     (tmp_path / "empty").mkdir()
-    assert evaluate.main([*arguments(model=str(tmp_path / "empty")), "--no-mlflow"]) == 2
+    assert run_command("evaluate", [*arguments(model=str(tmp_path / "empty")), "--no-mlflow"]) == 2
     assert "empty is neither a Hugging Face model (it has no config.json) nor a checkpoint" in capsys.readouterr().err
 
 
 def test_what_an_engine_refuses_is_one_sentence(arguments, capsys):
-    assert evaluate.main([*arguments(), "--no-mlflow", "--engine", "vlm"]) == 2
+    assert run_command("evaluate", [*arguments(), "--no-mlflow", "--engine", "vlm"]) == 2
     assert capsys.readouterr().err.startswith("error: engine='vlm' is unknown")
 
 
@@ -100,7 +101,7 @@ def test_a_bug_keeps_its_traceback(arguments, monkeypatch, owner, name):
 
     monkeypatch.setattr(owner, name, fail)
     with pytest.raises(ValueError, match="a bug"):
-        evaluate.main([*arguments(), "--no-mlflow"])
+        run_command("evaluate", [*arguments(), "--no-mlflow"])
 
 
 def test_a_tool_that_does_not_start_is_one_sentence(arguments, no_engine, monkeypatch, capsys):
@@ -108,12 +109,12 @@ def test_a_tool_that_does_not_start_is_one_sentence(arguments, no_engine, monkey
         raise BrokenToolError("no sandbox here")
 
     monkeypatch.setattr(PythonTool, "prepare", prepare)
-    assert evaluate.main([*arguments(), "--no-mlflow"]) == 2
+    assert run_command("evaluate", [*arguments(), "--no-mlflow"]) == 2
     assert capsys.readouterr().err == "error: no sandbox here\n"
 
 
 def test_the_traceback_of_an_error_on_demand(arguments, no_engine, capsys):
-    assert evaluate.main([*arguments(), "--no-mlflow", "--limit", "0", "--traceback"]) == 2
+    assert run_command("evaluate", [*arguments(), "--no-mlflow", "--limit", "0", "--traceback"]) == 2
     error = capsys.readouterr().err
     assert "in __post_init__" in error
     assert error.endswith("error: limit=0: must be at least 1.\n")
@@ -122,7 +123,7 @@ def test_the_traceback_of_an_error_on_demand(arguments, no_engine, capsys):
 def test_the_configuration_is_read_once_for_all_questions_in_flight(arguments, monkeypatch):
     read = []
     monkeypatch.setattr(tool_env, "read_env_config", lambda config: read.append(config) or read_env_config(config))
-    assert evaluate.main([*arguments(), "--no-mlflow", "--questions-in-flight", "8"]) == 0
+    assert run_command("evaluate", [*arguments(), "--no-mlflow", "--questions-in-flight", "8"]) == 0
     assert len(read) == 1
 
 
@@ -131,8 +132,8 @@ def test_an_interruption_says_how_to_go_on(arguments, monkeypatch, capsys):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(evaluate, "ask", ask)
-    assert evaluate.main([*arguments(), "--no-mlflow"]) == 130
-    assert "the same command goes on" in capsys.readouterr().err
+    assert run_command("evaluate", [*arguments(), "--no-mlflow"]) == 130
+    assert "the same command continues" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -147,7 +148,7 @@ def test_an_interruption_says_how_to_go_on(arguments, monkeypatch, capsys):
     ],
 )
 def test_other_settings_than_those_of_the_folder_are_refused(capsys, finished, more, key):
-    assert evaluate.main([*finished.command, *more]) == 2
+    assert run_command("evaluate", [*finished.command, *more]) == 2
     error = capsys.readouterr().err
     assert key in error
     assert "keep the setting, or name another --output." in error
@@ -159,7 +160,7 @@ def finished(model_folder, tmp_path_factory):
     folder = tmp_path_factory.mktemp("finished")
     more = ["--samples", "2", "--limit", "10", "--baselines", "direct,tools", "--no-mlflow"]
     command = [*scripted_command(model_folder, folder), *more]
-    assert evaluate.main(command) == 0
+    assert run_command("evaluate", command) == 0
     return Namespace(command=command, folder=folder, summary=json.loads((folder / "summary.json").read_text()))
 
 
@@ -193,6 +194,16 @@ def test_transcripts_have_every_turn(finished):
         assert row["truncated"] == (row["stop_reason"] in ("token_limit", "tool_call_limit"))
 
 
+def test_entropies_are_kept_on_demand(arguments, finished, tmp_path):
+    assert run_command("evaluate", [*arguments("--samples", "2", "--limit", "3"), "--no-mlflow", "--entropies"]) == 0
+    turns = [
+        turn for row in pq.read_table(tmp_path / "out" / evaluate.TRANSCRIPTS).to_pylist() for turn in row["turns"]
+    ]
+    assert all(len(turn["entropies"]) == turn["num_tokens"] and min(turn["entropies"]) > 0 for turn in turns)
+    without = pq.read_table(finished.folder / evaluate.TRANSCRIPTS).to_pylist()
+    assert {turn["entropies"] for row in without for turn in row["turns"]} == {None}
+
+
 def test_without_tools_a_call_is_bad_format(finished):
     rows = [
         row for row in pq.read_table(finished.folder / evaluate.TRANSCRIPTS).to_pylist() if row["style"] == "direct"
@@ -204,7 +215,7 @@ def test_without_tools_a_call_is_bad_format(finished):
 def test_the_summary_says_what_was_run_and_every_figure(finished):
     summary = finished.summary
     rows = pq.read_table(finished.folder / evaluate.TRANSCRIPTS).to_pylist()
-    assert summary["command"].startswith("python -m rllib_arpo.evaluate --model ")
+    assert summary["command"].startswith("rllib-arpo evaluate --model ")
     assert {"commit", "machine", "versions", "time", "seconds", "settings"} <= summary.keys()
     assert summary["settings"]["samples"] == 2
     assert [(row["style"], row["task"], row["questions"], row["samples"]) for row in summary["arms"]] == [
@@ -240,7 +251,7 @@ def test_another_task_joins_the_folder_and_nothing_is_asked_again(finished, monk
         return ask(arm, numbers, *args, **kwargs)
 
     monkeypatch.setattr(evaluate, "ask", recorded_ask)
-    assert evaluate.main([*finished.command, "--output", str(folder), "--tasks", "arithmetic,catalogue"]) == 0
+    assert run_command("evaluate", [*finished.command, "--output", str(folder), "--tasks", "arithmetic,catalogue"]) == 0
     assert asked == [("catalogue", "direct", 10), ("catalogue", "tools", 10)]
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["arms"][:1] == finished.summary["arms"][:1]
@@ -251,7 +262,7 @@ def test_a_checkpoint_beside_its_base(arguments, model_folder, tmp_path, capsys)
     checkpoint = tmp_path / "run" / "checkpoint_000001"
     shutil.copytree(model_folder, checkpoint / MODULE / "huggingface")
     command = [*arguments("--samples", "2", "--limit", "3", "--no-mlflow"), "--compare", str(checkpoint)]
-    assert evaluate.main(command) == 0
+    assert run_command("evaluate", command) == 0
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert [row["label"] for row in summary["arms"]] == ["llama tools", "checkpoint_000001 tools"]
     (difference,) = summary["differences"]
@@ -261,13 +272,13 @@ def test_a_checkpoint_beside_its_base(arguments, model_folder, tmp_path, capsys)
     # The run goes on and writes other weights to the same place: these are not the folder's any more.
     config = checkpoint / MODULE / "huggingface" / "config.json"
     config.write_text(config.read_text().replace("{", '{"changed": true,', 1))
-    assert evaluate.main(command) == 2
+    assert run_command("evaluate", command) == 2
     assert "checkpoint_000001 tools arithmetic with model_fingerprint=" in capsys.readouterr().err
 
 
 def test_greedy_decoding_of_one_question(arguments, tmp_path, capsys):
     command = arguments("--samples", "1", "--temperature", "0", "--limit", "1", "--no-mlflow")
-    assert evaluate.main(command) == 0
+    assert run_command("evaluate", command) == 0
     (row,) = pq.read_table(tmp_path / "out" / evaluate.TRANSCRIPTS).to_pylist()
     assert (row["sample"], row["seed"]) == (0, None)
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
@@ -289,7 +300,7 @@ def test_knowledge_has_f1_and_exact_match_over_aliases(arguments, tmp_path):
         env_config=json.dumps({"parquet": {"tools": ["python"]}}),
         data=f"parquet={data}",
     )
-    assert evaluate.main([*command, "--no-mlflow"]) == 0
+    assert run_command("evaluate", [*command, "--no-mlflow"]) == 0
     found = pq.read_table(tmp_path / "out" / evaluate.TRANSCRIPTS).to_pylist()
     assert [(r["exact_match"], r["f1"], r["correct"]) for r in found] == [
         (1.0, 1.0, True),
@@ -305,7 +316,9 @@ def test_knowledge_has_f1_and_exact_match_over_aliases(arguments, tmp_path):
 def test_env_config_from_a_yaml_file_and_relative_data_paths(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tasks.yaml").write_text("gsm8k: {few_shot: 2}\nhotpotqa: {limit: 3}\n")
-    args = evaluate.make_parser().parse_args(
+    parser = argparse.ArgumentParser()
+    evaluate.add_arguments(parser)
+    args = parser.parse_args(
         ["--model", "m", "--tasks", "gsm8k,hotpotqa", "--env-config", "tasks.yaml", "--data", "gsm8k=a=b.jsonl"]
     )
     assert evaluate.read_env_configs(args) == {

@@ -7,7 +7,7 @@ import sqlite3
 
 import pytest
 
-from rllib_arpo import evaluate
+from rllib_arpo.commands import evaluate, run_command
 from rllib_arpo.envs.retrieval.build_index import build_folder
 from tests.envs.retrieval.fake_engines import Reply, serve
 from tests.envs.rewards.judge_server import JudgeServer, honest
@@ -66,9 +66,9 @@ def test_the_cache_of_a_judge_may_grow(command, asked, tmp_path):
     server, cache = JudgeServer(honest), tmp_path / "judge.sqlite"
     judge = {"base_url": server.base_url, "model": "m", "cache_path": str(cache)}
     line = command(ANSWER, tools={}, qa_metric="judge", judge=judge)
-    assert evaluate.main(line) == 130
+    assert run_command("evaluate", line) == 130
     assert cache.is_file()
-    assert evaluate.main(line) == 0
+    assert run_command("evaluate", line) == 0
     assert asked == [0, 1, 2, 3]
     server.close()
 
@@ -79,18 +79,18 @@ def test_the_cache_of_a_web_search_may_grow(command, asked, tmp_path):
     with serve(lambda _request: Reply(results)) as engine:
         search = {"backend": "searxng", "base_url": engine.url, "cache": str(cache)}
         line = command(SEARCH, ANSWER, tools={"search": search})
-        assert evaluate.main(line) == 130
+        assert run_command("evaluate", line) == 130
         # As at the end of a process: sqlite's log is merged into the file.
         sqlite3.connect(cache).execute("PRAGMA wal_checkpoint")
         assert b"It is red." in cache.read_bytes()
-        assert evaluate.main(line) == 0
+        assert run_command("evaluate", line) == 0
     assert len(engine.requests) == 1
     assert asked == [0, 1, 2, 3]
 
 
 def test_passages_in_the_configuration_are_no_file_names(command):
     documents = [{"title": "Barn", "text": "It is red. " * 100}]
-    assert evaluate.main(command(ANSWER, tools={"search": {"documents": documents}})) == 0
+    assert run_command("evaluate", command(ANSWER, tools={"search": {"documents": documents}})) == 0
 
 
 def test_an_index_that_was_built_anew_is_refused(command, asked, tmp_path, capsys):
@@ -98,10 +98,10 @@ def test_an_index_that_was_built_anew_is_refused(command, asked, tmp_path, capsy
     passages.write_text('{"title": "Barn", "text": "It is red."}\n')
     build_folder([passages], index)
     line = command(SEARCH, ANSWER, tools={"search": {"index": str(index)}})
-    assert evaluate.main(line) == 130
+    assert run_command("evaluate", line) == 130
     passages.write_text('{"title": "Barn", "text": "It is big."}\n')
     build_folder([passages], index, overwrite=True)
-    assert evaluate.main(line) == 2
+    assert run_command("evaluate", line) == 2
     assert f"with data/{index}=" in capsys.readouterr().err
     assert asked == [0, 1]
 
@@ -110,12 +110,12 @@ def test_other_questions_and_another_read_only_cache_are_refused(command, asked,
     cache = tmp_path / "known.json"
     cache.write_text('{"barn": "Page 1: It is red."}')
     line = command(SEARCH, ANSWER, tools={"search": {"backend": "offline", "cache": str(cache)}})
-    assert evaluate.main(line) == 130
+    assert run_command("evaluate", line) == 130
     cache.write_text('{"barn": "Page 1: It is big."}')
-    assert evaluate.main(line) == 2
+    assert run_command("evaluate", line) == 2
     assert f"with data/{cache}=" in capsys.readouterr().err
     cache.write_text('{"barn": "Page 1: It is red."}')
     parquet(tmp_path / "questions.parquet", [parquet_row(f"Other {i}?", "red") | {"ability": "qa"} for i in range(4)])
-    assert evaluate.main(line) == 2
+    assert run_command("evaluate", line) == 2
     assert f"with data/{tmp_path}/questions.parquet=" in capsys.readouterr().err
     assert asked == [0, 1]

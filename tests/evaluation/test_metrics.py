@@ -7,9 +7,9 @@ import io
 import pytest
 from rich.console import Console
 
+from rllib_arpo.evaluation.bootstrap import Kind
 from rllib_arpo.evaluation.metrics import arm_metrics, differences
 from rllib_arpo.evaluation.report import TaskReport, largest_share, print_report
-from rllib_arpo.evaluation.statistics import Kind
 from tests.evaluation.samples import question, sample, wrong
 
 FIRST = [

@@ -1,4 +1,4 @@
-"""A killed evaluation goes on where it stopped, and ends with what an undisturbed one has."""
+"""A killed evaluation continues where it stopped, and ends with the results of an undisturbed one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 
 import pyarrow.parquet as pq
 
-from rllib_arpo import evaluate
+from rllib_arpo.commands import evaluate, run_command
 from rllib_arpo.evaluation.store import DATABASE, ResultStore
 from tests.envs.rewards.judge_server import JudgeServer, honest
 from tests.helpers.models import byte_tokenizer
@@ -40,7 +40,7 @@ def test_a_killed_evaluation_resumes_without_repeating_or_losing_a_question(argu
     command = arguments("--samples", "2", "--no-mlflow", "--questions-in-flight", "3", env_config=CONFIG)
     with_output = [*command, "--output", str(killed)]
     process = subprocess.Popen(
-        [sys.executable, "-m", "rllib_arpo.evaluate", *with_output],
+        [sys.executable, "-m", "rllib_arpo", "evaluate", *with_output],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -64,14 +64,14 @@ def test_a_killed_evaluation_resumes_without_repeating_or_losing_a_question(argu
         return ask(arm, numbers, *args, **kwargs)
 
     monkeypatch.setattr(evaluate, "ask", recorded_ask)
-    assert evaluate.main(with_output) == 0
+    assert run_command("evaluate", with_output) == 0
     assert asked == sorted(set(range(NUM_QUESTIONS)) - before.keys())
     with ResultStore(killed) as store:
         after = {record.number: record for record, _commit in store.records(arm)}
     assert {number: after[number] for number in before} == before
 
-    assert evaluate.main([*command, "--output", str(tmp_path / "whole")]) == 0
-    # All but what the clock says.
+    assert run_command("evaluate", [*command, "--output", str(tmp_path / "whole")]) == 0
+    # Everything except the times.
     left_out = ["seconds", "turns"]
     resumed, whole = (pq.read_table(tmp_path / name / evaluate.TRANSCRIPTS) for name in ("killed", "whole"))
     assert resumed.num_rows == 2 * NUM_QUESTIONS
@@ -80,7 +80,7 @@ def test_a_killed_evaluation_resumes_without_repeating_or_losing_a_question(argu
     assert texts == [[(turn["text"], turn["response"]) for turn in turns] for turns in whole["turns"].to_pylist()]
     # A third time there is nothing to ask.
     asked.clear()
-    assert evaluate.main(with_output) == 0
+    assert run_command("evaluate", with_output) == 0
     assert asked == []
 
 
@@ -102,11 +102,11 @@ def test_questions_that_a_broken_judge_ended_are_asked_again(arguments, tmp_path
         found = pq.read_table(tmp_path / "out" / evaluate.TRANSCRIPTS).to_pylist()
         return [(sample["stop_reason"], sample["correct"]) for sample in found]
 
-    assert evaluate.main(command) == 0
+    assert run_command("evaluate", command) == 0
     assert endings() == [("broken_tool", False)] * 3
     assert "Warning: some trajectories were not finished" in capsys.readouterr().out
     is_up.append(True)
-    assert evaluate.main(command) == 0
+    assert run_command("evaluate", command) == 0
     assert endings() == [("answer", True)] * 3
     assert "Warning" not in capsys.readouterr().out
     server.close()

@@ -8,9 +8,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import rllib_arpo
-from rllib_arpo import evaluate
+from rllib_arpo.commands import evaluate, run_command
 from rllib_arpo.rollout.env_runner import ARPOEnvRunner
 from rllib_arpo.rollout.episodes import episode_to_tree
+from rllib_arpo.rollout.messages import Purpose, question_refs
 from tests.evaluation.conftest import REPLIES, scripted_command
 from tests.helpers.configs import small_config
 from tests.helpers.models import byte_tokenizer
@@ -27,12 +28,12 @@ def test_the_samples_are_those_of_an_env_runner(model_folder, tmp_path):
     config.adaptive_rollout(max_turn_tokens=100, max_tool_calls=2)
     config.evaluation(evaluation_config={"explore": True, "env_config": {"split": "test", "num_test_questions": 12}})
     runner = ARPOEnvRunner(config)
-    sampled = runner.sample_questions(range(5), evaluation=True)
+    sampled = runner.sample_questions(question_refs(range(5), Purpose.EVALUATION))
     runner.drop_questions()
 
     options = {"samples": "3", "limit": "5", "max_response_tokens": "300", "max_turn_tokens": "100"}
     command = scripted_command(model_folder, tmp_path, **options, max_tool_calls="2", max_context_tokens="1024")
-    assert evaluate.main([*command, "--no-mlflow"]) == 0
+    assert run_command("evaluate", [*command, "--no-mlflow"]) == 0
     rows = pq.read_table(tmp_path / evaluate.TRANSCRIPTS).to_pylist()
     expected = [
         {
@@ -64,7 +65,7 @@ def vllm_folder(model_folder, tmp_path_factory):
     folder = tmp_path_factory.mktemp("vllm")
     options = {"engine": "vllm", "engine_kwargs": '{"kv_cache_memory_bytes": 8388608}', "max_response_tokens": "24"}
     command = scripted_command(model_folder, folder, **options, samples="2", limit="3", dtype="float32")
-    assert evaluate.main([*command, "--max-context-tokens", "1024", "--no-mlflow"]) == 0
+    assert run_command("evaluate", [*command, "--max-context-tokens", "1024", "--no-mlflow"]) == 0
     return folder
 
 

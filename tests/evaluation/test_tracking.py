@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from mlflow.tracking import MlflowClient
 
-from rllib_arpo import evaluate
+from rllib_arpo.commands import run_command
 
 
 @pytest.fixture
@@ -19,8 +19,8 @@ def uri(tmp_path, monkeypatch) -> str:
 
 def test_runs_have_settings_and_metrics(arguments, uri):
     command = arguments("--samples", "2", "--limit", "4", "--baselines", "direct")
-    assert evaluate.main(command) == 0
-    assert evaluate.main(command) == 0
+    assert run_command("evaluate", command) == 0
+    assert run_command("evaluate", command) == 0
     client = MlflowClient(tracking_uri=uri)
     experiment = client.get_experiment_by_name("evaluation")
     runs = {run.info.run_name: run.data for run in client.search_runs([experiment.experiment_id])}
@@ -30,14 +30,14 @@ def test_runs_have_settings_and_metrics(arguments, uri):
     assert direct.metrics["arithmetic/tool_calls"] == 0.0
     assert tools.metrics["arithmetic/tool_calls"] > 0.0
     assert (tools.params["style"], tools.params["settings/samples"]) == ("tools", "2")
-    assert tools.params["command"].startswith("python -m rllib_arpo.evaluate ")
+    assert tools.params["command"].startswith("rllib-arpo evaluate ")
     assert tools.params["tasks/arithmetic/questions"] == "4"
 
 
 def test_a_store_that_cannot_be_opened_is_told_before_the_engine_starts(arguments, uri, monkeypatch, capsys, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'file' / 'runs.db'}")
-    monkeypatch.setattr("rllib_arpo.logging.mlflow_callback.LOCAL_PATIENCE_S", 1.0)
+    monkeypatch.setattr("rllib_arpo.tracking.mlflow_callback.LOCAL_PATIENCE_S", 1.0)
     monkeypatch.setattr("rllib_arpo.evaluation.runner.make_engine", lambda *_args: pytest.fail("an engine was started"))
-    assert evaluate.main(arguments()) == 2
+    assert run_command("evaluate", arguments()) == 2
     assert "MLflow cannot open the local store" in capsys.readouterr().err

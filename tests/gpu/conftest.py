@@ -1,4 +1,4 @@
-"""Tests of what only a CUDA device can show: `pytest -m gpu` on a machine that has one; elsewhere they are skipped."""
+"""Tests that need a CUDA device: `pytest -m gpu` on a machine that has one; elsewhere they are skipped."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from rllib_arpo.engine import EngineConfig, make_engine
 from tests.helpers.models import tiny_model
 
 _SKIP = pytest.mark.skip(reason="needs a CUDA device: torch.cuda.is_available() is False")
+#: vLLM's model runners: value of VLLM_USE_V2_MODEL_RUNNER.
 RUNNERS = {"older": "0", "newer": "1"}
-"""vLLM's model runners: value of VLLM_USE_V2_MODEL_RUNNER."""
 
 
 def pytest_collection_modifyitems(items):

@@ -1,4 +1,4 @@
-"""An engine on two CUDA devices computes what an engine on one does."""
+"""An engine on two CUDA devices computes the same as an engine on one."""
 
 from __future__ import annotations
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from gymnasium.spaces import Text
 
-from rllib_arpo.connectors.columns import END, ENTROPY, LOG_PROBS, LOSS_MASK, PARENT, POSITION_IDS, TOKEN_IDS
-from rllib_arpo.learner.llm_rl_module import LLMRLModule
-from rllib_arpo.learner.tree_attention import plan_tree
+from rllib_arpo.core.columns import END, ENTROPY, LOG_PROBS, LOSS_MASK, PARENT, POSITION_IDS, TOKEN_IDS
+from rllib_arpo.policy.attention.tree import plan_tree
+from rllib_arpo.policy.llm_rl_module import LLMRLModule
 
 #: A prompt of 300 with four branches, one of which forks; then a second tree.
 END_OF_SUBTREE = [990] * 300 + [600] * 300 + [690] * 90 + [890] * 100 + [830] * 40 + [890] * 60 + [990] * 100

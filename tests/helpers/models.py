@@ -7,8 +7,8 @@ import os
 import torch
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+#: Ids 0..255 are single bytes (in the byte-level alphabet's order), the special tokens follow.
 TOKENIZER_SIZE = 256 + len(SPECIAL_TOKENS)
-"""Ids 0..255 are single bytes (in the byte-level alphabet's order), the special tokens follow."""
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"

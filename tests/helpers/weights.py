@@ -34,7 +34,7 @@ def peft_model(base, lora: dict, adapter: dict[str, np.ndarray]):
 
 
 def learner_weights(algorithm) -> dict[str, np.ndarray]:
-    state = algorithm.learner_group.get_state(components="learner/rl_module", inference_only=True)
+    state = algorithm.learner_group.get_state(components="learner/rl_module")
     return state["learner"]["rl_module"]["default_policy"]
 
 

@@ -11,7 +11,6 @@ import pytest
 import ray
 from ray import tune
 
-import rllib_arpo
 from rllib_arpo import ARPO
 from rllib_arpo.learner.learner_group import LearnerDiedError
 from tests.helpers.configs import small_config
@@ -21,14 +20,8 @@ from tests.helpers.weights import learner_weights
 
 
 @pytest.fixture(scope="module", autouse=True)
-def cluster():
-    if ray.is_initialized():
-        ray.shutdown()
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-    rllib_arpo.register()
+def faulty_env(ray_cluster) -> None:
     tune.register_env("Faulty-v0", FaultyEnv)
-    yield
-    ray.shutdown()
 
 
 def train_and_save(algorithm: ARPO, folder: Path) -> tuple[str, dict[str, np.ndarray]]:

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from rllib_arpo import ARPO
-from rllib_arpo.export import export_model, main
+from rllib_arpo.commands import run_command
+from rllib_arpo.policy.export import export_model
 from tests.helpers.configs import small_config
 from tests.helpers.weights import TOKENS, engine_log_probs, learner_weights, move_adapter, peft_model
 
@@ -31,7 +32,7 @@ def load(folder):
 
 def move(learner) -> None:
     move_adapter(learner)
-    learner._weights_seq_no += 1
+    learner._weight_version += 1
 
 
 def test_engine_learner_checkpoint_and_exported_models_agree(ray_cluster, model_folder, tmp_path):
@@ -58,7 +59,7 @@ def test_engine_learner_checkpoint_and_exported_models_agree(ray_cluster, model_
     checkpoint = algorithm.save_to_path(str(tmp_path / "checkpoint"))
     algorithm.stop()
     export_model(checkpoint, tmp_path / "exported")
-    main([checkpoint, str(tmp_path / "bf16"), "--dtype", "bfloat16"])
+    assert run_command("export", [checkpoint, str(tmp_path / "bf16"), "--dtype", "bfloat16"]) == 0
     with_adapter = PeftModel.from_pretrained(load(model_folder), Path(checkpoint) / MODULE / "adapter")
     for model in (load(tmp_path / "saved"), load(tmp_path / "exported"), with_adapter):
         np.testing.assert_allclose(log_probs(model), expected, atol=1e-4)

@@ -10,6 +10,8 @@ from ray import tune
 
 from rllib_arpo import ARPO
 from rllib_arpo.rollout.episodes import episode_to_tree
+from rllib_arpo.rollout.messages import SampledQuestion, SamplingConditions
+from rllib_arpo.rollout.question_stream import QuestionStream, StreamSettings, weight_lag
 from tests.helpers.configs import small_config
 from tests.helpers.faulty_env import FaultyEnv
 from tests.helpers.scripted_env import ANSWER, TOOL
@@ -78,35 +80,36 @@ def test_a_resumed_run_asks_again_what_was_under_way(overlapped, tmp_path):
     resumed.train()
     # Restored in the middle of its own rollouts, it starts from the checkpoint's questions again.
     resumed.restore_from_path(path)
+    restored = resumed._weight_sync.version()
     resumed.train()
     resumed.stop()
     assert [[q.number for q in batch] for batch in batches] == [[2, 3], [2, 3]]
-    assert [versions(q) for q in batches[1]] == [{1}, {1}]
+    assert [versions(q) for q in batches[1]] == [{restored}, {restored}]
+    assert all(max(versions(q)) < restored for q in batches[0])
 
 
-def test_questions_over_the_bound_are_asked_again(overlapped):
+def test_questions_over_the_bound_are_asked_again():
     """A question whose tokens are two updates old, with a bound of one, is asked again and counted."""
 
     class Dispatcher:
         def __init__(self):
             self.asked, self.oldest = [], {0: [4], 1: [2, 5]}
 
-        def ask(self, numbers):
-            self.asked.append(list(numbers))
+        def ask(self, refs):
+            self.asked.append([ref.number for ref in refs])
 
-        def collect(self, numbers, weight_version):
-            stats = [SimpleNamespace(oldest_weights=self.oldest[n].pop(0)) for n in numbers]
-            return [SimpleNamespace(number=n, stats=s) for n, s in zip(numbers, stats, strict=True)]
+        def collect(self, refs, conditions):
+            assert conditions.weight_version == 5
+            stats = [SimpleNamespace(oldest_weights=self.oldest[ref.number].pop(0)) for ref in refs]
+            return [SampledQuestion(ref, None, s) for ref, s in zip(refs, stats, strict=True)]
 
-        def take_metrics(self):
-            return []
+        def take_missing(self):
+            return {}
 
-    algorithm = object.__new__(ARPO)
-    algorithm.config, algorithm._weight_version, algorithm._num_requeued = overlapped, 5, 0
-    algorithm._next_question = algorithm._asked_until = 0
-    algorithm.metrics = SimpleNamespace(aggregate=lambda *_args, **_kwargs: None)
-    algorithm._dispatcher = dispatcher = Dispatcher()
-    sampled = algorithm._take_next(2)
-    assert [(q.number, q.stats.oldest_weights) for q in sampled] == [(0, 4), (1, 5)]
-    assert dispatcher.asked == [[0, 1], [1]]
-    assert algorithm._lag_metrics(sampled) == {"weight_lag_max": 1, "questions_requeued": 1}
+    dispatcher = Dispatcher()
+    settings = StreamSettings(questions_per_batch=2, max_weight_lag=1, max_resample_rounds=0)
+    batch = QuestionStream(dispatcher, settings).next_batch(SamplingConditions(weight_version=5))
+    assert [(q.number, q.stats.oldest_weights) for q in batch.questions] == [(0, 4), (1, 5)]
+    assert dispatcher.asked == [[0, 1, 2, 3], [1]]
+    assert [weight_lag(q, 5) for q in batch.questions] == [1, 0]
+    assert batch.num_requeued == 1

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from ray.rllib.callbacks.callbacks import RLlibCallback
 
-from rllib_arpo import ARPO, DAPOConfig, GRPOConfig, ReinforcePlusPlusConfig
+from rllib_arpo import ARPO, AEPOConfig, DAPOConfig, GRPOConfig, ReinforcePlusPlusConfig, TreeGRPOConfig
+from rllib_arpo.core.tree import StopReason
+from rllib_arpo.engine.engine import GenerationRequest
+from rllib_arpo.engine.scripted_engine import ScriptedReply
 from tests.helpers.configs import small_config
 from tests.helpers.parquet import parquet, row
-from tests.helpers.scripted_env import ANSWER
+from tests.helpers.scripted_env import ANSWER, TOOL
 from tests.helpers.weights import learner_weights
 
 
@@ -53,6 +58,32 @@ def test_killed_env_runner_is_replaced_and_its_questions_are_asked_again(scripte
         versions = algorithm.env_runner_group.foreach_env_runner("weight_version", local_env_runner=False)
         assert versions == [3] * len(versions)
         assert versions
+    finally:
+        algorithm.stop()
+
+
+@pytest.mark.timeout(600)
+def test_five_of_eight_env_runners_die_one_after_the_other_and_the_run_goes_on(scripted, tmp_path):
+    scripted.env_runners(num_env_runners=8, num_cpus_per_env_runner=0.1, num_envs_per_env_runner=1)
+    scripted.training(questions_per_batch=16, questions_per_minibatch=16)
+    (tmp_path / "deaths").mkdir()
+    scripted.environment(env_config={"deaths": str(tmp_path / "deaths"), "num_deaths": 5, "rewards": {"0": 1.0}})
+    algorithm = scripted.build_algo()
+    try:
+        for first in range(0, 96, 16):
+            assert questions(algorithm) == [f"q{i}" for i in range(first, first + 16)]
+        assert sorted(path.name for path in (tmp_path / "deaths").iterdir()) == ["1", "2", "3", "4", "5"]
+    finally:
+        algorithm.stop()
+
+
+def test_a_question_that_kills_is_given_up_and_the_run_goes_on(scripted):
+    scripted.env_runners(num_env_runners=2, num_cpus_per_env_runner=0.1).environment(env_config={"die_at": 1})
+    scripted.training(questions_per_batch=4)
+    algorithm = scripted.build_algo()
+    try:
+        rollout = algorithm.train()["env_runners"]
+        assert (rollout["num_episodes"], rollout["questions_given_up"]) == (3, 1)
     finally:
         algorithm.stop()
 
@@ -121,6 +152,28 @@ def test_baselines_train_without_forks(scripted, model_folder, config_class):
     algorithm.stop()
 
 
+def call_then_answer(request: GenerationRequest, times_asked: int) -> ScriptedReply:
+    """A tool call, then one answer or another, of which the policy is less sure than of the call."""
+    if 50 not in request.prompt_token_ids:  # The tool's response begins with it.
+        return ScriptedReply([7, TOOL], entropies=[0.1, 0.5])
+    return ScriptedReply([8 + times_asked, ANSWER], entropies=[2.0, 0.3])
+
+
+@pytest.mark.parametrize("config_class", [AEPOConfig, TreeGRPOConfig])
+def test_successors_train_with_forks(scripted, model_folder, config_class):
+    config = (
+        small_config(model_folder, config=config_class(), vocab_size=256, script=call_then_answer)
+        .environment("Faulty-v0", env_config={"rewards": {"0": 1.0}})
+        .training(questions_per_minibatch=1)
+    )
+    algorithm = config.build_algo()
+    before = learner_weights(algorithm)
+    result = algorithm.train()
+    assert result["env_runners"]["forks_per_question"] == 2
+    assert any(not np.array_equal(before[name], value) for name, value in learner_weights(algorithm).items())
+    algorithm.stop()
+
+
 class CountEpisodes(RLlibCallback):
     def on_episode_end(self, *, episode, metrics_logger, **kwargs):
         metrics_logger.log_value("agents_of_callback", len(episode.agent_episodes), reduce="sum")
@@ -140,15 +193,37 @@ def test_an_engine_without_the_weights_refuses_to_sample(scripted):
     algorithm.stop()
 
 
+def test_what_has_no_signal_after_the_last_round_is_left_out(scripted):
+    """Question 2 alone has rewards that differ: 2 and 3 replace 0 and 1, and then 4, without signal, replaces 3."""
+    algorithm = scripted.training(max_resample_rounds=2).build_algo()
+    take, update = algorithm._stream.take, algorithm._update
+    trained = []
+
+    def with_reward(sampled, reward):
+        stats = replace(sampled.stats, rewards=(reward, 0.0), stop_reasons=(StopReason.ANSWER,) * 2)
+        return replace(sampled, stats=stats)
+
+    algorithm._stream.take = lambda n, conditions: [with_reward(s, float(s.number == 2)) for s in take(n, conditions)]
+    algorithm._update = lambda batch: (trained.append([s.number for s in batch]), update(batch))
+    result = algorithm.train()
+    assert trained == [[2]]
+    assert result["env_runners"]["resample_rounds"] == 2
+    assert result["env_runners"]["questions_dropped"] == 1
+    assert result["learners"]["default_policy"]["num_questions_trained"] == 1
+    algorithm.stop()
+
+
 def test_groups_without_signal_are_replaced_by_new_questions(scripted):
     """DAPO: questions 0 and 1 give no signal, so the next ones are asked, two rounds at most."""
     scripted.environment(env_config={"rewards": {"0": 0.0}}).training(max_resample_rounds=2)
     algorithm = scripted.build_algo()
     asked = []
     ask = algorithm._dispatcher.ask
-    algorithm._dispatcher.ask = lambda numbers: (asked.append(list(numbers)), ask(numbers))
+    algorithm._dispatcher.ask = lambda refs: (asked.append([ref.number for ref in refs]), ask(refs))
     result = algorithm.train()
     assert asked == [[0, 1], [2, 3], [4, 5]]
     assert result["env_runners"]["resample_rounds"] == 2
+    # None at all has a signal: the batch is kept.
+    assert result["env_runners"]["questions_dropped"] == 0
     assert result["learners"]["default_policy"]["groups_without_signal"] == 2
     algorithm.stop()

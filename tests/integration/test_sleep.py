@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from rllib_arpo.engine.engine import NO_WEIGHTS
+from rllib_arpo.rollout.messages import QuestionRef, SamplingConditions
 from tests.helpers.configs import small_config
 from tests.helpers.weights import learner_weights
 
@@ -48,7 +49,7 @@ def test_weights_that_were_dropped_come_back_although_the_learners_are_the_same(
         algorithm._sleep_engines()
         assert (engine.asleep, engine.weight_version, engine.weights) == (True, NO_WEIGHTS, {})
         with pytest.raises(RuntimeError, match=r"^Env runner 0 has weights -2, not 0\.$"):
-            algorithm.env_runner.sample_questions([0], weight_version=0)
+            algorithm.env_runner.sample_questions([QuestionRef(0)], SamplingConditions(weight_version=0))
         algorithm._push_weights()
         assert (engine.asleep, engine.weight_version) == (False, 0)
         np.testing.assert_array_equal(engine.weights[name], learner_weights(algorithm)[name])

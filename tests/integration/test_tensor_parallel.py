@@ -9,8 +9,8 @@ import pytest
 import ray
 from ray.rllib.env import multi_agent_env_runner
 
-import rllib_arpo
 from rllib_arpo.rollout.env_runner import ARPOEnvRunner
+from tests.helpers.clusters import own_ray
 from tests.helpers.configs import small_config
 from tests.helpers.weights import engine_log_probs, learner_log_probs
 
@@ -26,12 +26,8 @@ class EnvRunnerWithoutCuda(ARPOEnvRunner):
 @pytest.fixture
 def cluster_with_gpus():
     """Ray with two GPUs in its books, which nothing here touches."""
-    if ray.is_initialized():
-        ray.shutdown()
-    ray.init(num_cpus=2, num_gpus=2, include_dashboard=False, log_to_driver=False)
-    rllib_arpo.register()
-    yield
-    ray.shutdown()
+    with own_ray(num_cpus=2, num_gpus=2, log_to_driver=False):
+        yield
 
 
 def test_an_env_runner_gets_its_gpus_and_its_engine_both_workers(cluster_with_gpus, model_folder):

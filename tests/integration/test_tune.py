@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from mlflow.tracking import MlflowClient
 from ray import tune
 from ray.air.integrations.mlflow import MLflowLoggerCallback
@@ -41,3 +42,22 @@ def test_tuner_with_rays_mlflow_callback(ray_cluster, model_folder, tmp_path):
     assert sorted(run.data.params["lr"] for run in runs) == ["0.0001", "0.001"]
     for run in runs:
         assert run.data.metrics["env_runners/num_episodes"] == 2
+
+
+def test_one_actor_runs_one_trial_after_the_other(ray_cluster, model_folder, tmp_path):
+    """Tune hands the second trial's configuration to the actor of the first."""
+    results = tune.run(
+        "ARPO",
+        config=small_config(model_folder).training(lr=tune.grid_search([1e-3, 1e-4])),
+        stop={"training_iteration": 1},
+        storage_path=str(tmp_path),
+        max_concurrent_trials=1,
+        reuse_actors=True,
+        verbose=0,
+    )
+    last = [trial.last_result for trial in results.trials]
+    assert [result["config"]["lr"] for result in last] == [1e-3, 1e-4]
+    rates = [result["learners"]["default_policy"]["default_optimizer_learning_rate"] for result in last]
+    assert rates == pytest.approx([1e-3, 1e-4])
+    assert [result["env_runners"]["num_episodes_lifetime"] for result in last] == [2, 2]
+    assert len({result["pid"] for result in last}) == 1

@@ -13,8 +13,8 @@ from torch import Tensor
 from rllib_arpo.arpo_config import ARPOConfig
 from rllib_arpo.core.tree import QuestionTree
 from rllib_arpo.learner.arpo_torch_learner import ARPOTorchLearner
-from rllib_arpo.learner.sharded_state import whole_array
 from rllib_arpo.learner.training_data import QuestionBatch
+from rllib_arpo.policy.sharded_state import whole_array
 from rllib_arpo.rollout.episodes import tree_to_episode
 
 TOKENS = gym.spaces.Box(0, 2**31 - 1, (1,), np.int32)

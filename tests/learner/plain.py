@@ -14,21 +14,25 @@ from tests.helpers.trees import random_tree
 
 
 def random_question(seed: int, name: str, **kwargs) -> QuestionTree:
-    """A random tree whose engine log-probs lie on both sides of a random model's.
+    """A random tree whose engine log-probs lie on both sides of a random model's, with the entropies of all tokens.
 
     Every trajectory has a turn of its own: an episode stores the reward with it.
     """
-    rng = np.random.default_rng(seed)
+    rng, rng_of_entropies = np.random.default_rng(seed), np.random.default_rng([seed, 1])
     tree = random_tree(rng, zero_turn_probability=0.0, **kwargs)
 
-    def with_log_probs(trajectory: Trajectory) -> Trajectory:
+    def with_outputs(trajectory: Trajectory) -> Trajectory:
         turns = tuple(
-            replace(turn, log_probs=rng.uniform(-8.0, -3.0, len(turn.token_ids)).astype(np.float32))
+            replace(
+                turn,
+                log_probs=rng.uniform(-8.0, -3.0, len(turn.token_ids)).astype(np.float32),
+                entropies=rng_of_entropies.exponential(size=len(turn.token_ids)).astype(np.float32),
+            )
             for turn in trajectory.turns
         )
         return replace(trajectory, turns=turns)
 
-    return replace(tree, question_id=name, trajectories=tuple(map(with_log_probs, tree.trajectories)))
+    return replace(tree, question_id=name, trajectories=tuple(map(with_outputs, tree.trajectories)))
 
 
 def with_nan_log_probs(tree: QuestionTree) -> QuestionTree:
@@ -71,12 +75,22 @@ def counted(tree: QuestionTree) -> list[Trajectory]:
     return [t for t in tree.trajectories if t.counts]
 
 
-def advantages(tree: QuestionTree, normalize_std: bool = True) -> dict[str, float]:
+def advantages(group: Sequence[Trajectory], normalize_std: bool = True) -> dict[str, float]:
     """agent id -> A, GRPO's, or Dr. GRPO's without the division."""
-    rewards = np.array([t.reward for t in counted(tree)])
+    rewards = np.array([t.reward for t in group])
     std = rewards.std(ddof=1) if len(rewards) > 1 else 0.0
     scale = std + 1e-6 if normalize_std else 1.0
-    return {t.agent_id: (t.reward - rewards.mean()) / scale if std > 0 else 0.0 for t in counted(tree)}
+    return {t.agent_id: (t.reward - rewards.mean()) / scale if std > 0 else 0.0 for t in group}
+
+
+def tree_advantages(tree: QuestionTree) -> dict[str, float]:
+    """agent id -> A, Tree-GRPO's: against the trajectories that descend from the same root, plus against all."""
+    between = advantages(counted(tree))
+    result = {}
+    for leaf in between:
+        relatives = [t for t in counted(tree) if t.agent_id.split(".")[0] == leaf.split(".")[0]]
+        result[leaf] = between[leaf] + advantages(relatives)[leaf]
+    return result
 
 
 def batch_std(batch: Sequence[QuestionTree]) -> float:
@@ -103,6 +117,17 @@ def token_advantages(by_leaf: dict[str, float], attribution: str, scores: dict[s
     }
 
 
+def entropy_factors(trees: Sequence[QuestionTree], coeff: float) -> dict[int, Tensor]:
+    """AEPO's factor of each token of each turn that a counted trajectory passes, by the turn's `id`."""
+    turns = {id(turn): turn for tree in trees for t in counted(tree) for turn in tree.path(t.agent_id)}
+    each = {key: torch.tensor(turn.entropies, dtype=torch.float64) for key, turn in turns.items()}
+    everything = torch.cat([*each.values(), torch.zeros(0)])
+    if len(everything) < 2:
+        return {key: torch.ones(len(entropies)) for key, entropies in each.items()}
+    mean, std = everything.mean(), everything.std()
+    return {key: (1 + coeff * (entropies - mean) / (std + 1e-6)).clamp(min=0) for key, entropies in each.items()}
+
+
 def loss(
     model,
     trees: Sequence[QuestionTree],
@@ -118,11 +143,19 @@ def loss(
         batch: all questions of the update, where the baseline is REINFORCE++'s; without it GRPO's is meant.
     """
     leaves = [(tree, t) for tree in trees for t in counted(tree)]
-    lengths = {(tree.question_id, t.agent_id): tree.num_generated_tokens(t.agent_id) for tree, t in leaves}
+    lengths = {
+        (tree.question_id, t.agent_id): sum(len(turn.token_ids) for turn in tree.path(t.agent_id)) for tree, t in leaves
+    }
+    factors = entropy_factors(trees, config.entropy_advantage_coeff) if config.entropy_advantage_coeff else {}
     total = 0.0
     for tree in trees:
         scores = {t.agent_id: score(model, tree, t.agent_id, config.temperature) for t in counted(tree)}
-        by_leaf = advantages(tree, config.normalize_std) if batch is None else batch_advantages(tree, batch)
+        if batch is not None:
+            by_leaf = batch_advantages(tree, batch)
+        elif config.baseline == "tree":
+            by_leaf = tree_advantages(tree)
+        else:
+            by_leaf = advantages(counted(tree), config.normalize_std)
         per_token = token_advantages(by_leaf, config.attribution, scores)
         for leaf, a in per_token.items():
             key, current = (tree.question_id, leaf), scores[leaf]
@@ -136,8 +169,14 @@ def loss(
                 kl = before - reference[key]
                 scale = 1.0 if batch is None else batch_std(batch) + 1e-6
                 a = a - config.kl_coeff * kl.flip(0).cumsum(0).flip(0) / scale
+            if factors:
+                a = a * torch.cat([factors[id(turn)] for turn in tree.path(leaf)])
             ratio = (current.log_probs - before).exp()
-            term = torch.minimum(ratio * a, ratio.clamp(1 - config.clip_low, 1 + config.clip_high) * a)
+            upper = 1 + config.clip_high
+            clipped = ratio.clamp(1 - config.clip_low, upper)
+            if config.keep_clipped_gradient:
+                clipped = torch.where(ratio > upper, upper / ratio.detach() * ratio, clipped)
+            term = torch.minimum(ratio * a, clipped * a)
             if config.dual_clip is not None:
                 term = torch.where(a < 0, torch.maximum(term, config.dual_clip * a), term)
             if config.importance_cap is not None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME, WEIGHTS_SEQ_NO
 
-from rllib_arpo.connectors.columns import TOKEN_IDS
+from rllib_arpo.core.columns import TOKEN_IDS
 from rllib_arpo.core.tree import QuestionTree, StopReason
 from rllib_arpo.learner import optimizer_offload
 from rllib_arpo.learner.gradients import NonFiniteLossError
@@ -105,6 +105,14 @@ OPTIONS = {
     "sequence_mean, hard": {"attribution": "hard", "loss_aggregation": "sequence_mean"},
     "clip-higher, dual clip, no cap": {"clip_high": 0.28, "dual_clip": 1.5, "importance_cap": None},
     "KL and entropy": {"kl_coeff": 0.3, "entropy_coeff": 0.2, "loss_aggregation": "constant"},
+    "AEPO": {"keep_clipped_gradient": True, "entropy_advantage_coeff": 0.5},
+    "AEPO, large coefficient, in parts": {
+        "keep_clipped_gradient": True,
+        "entropy_advantage_coeff": 2.0,
+        "attribution": "hard",
+        "max_tokens_per_pass": 30,
+    },
+    "Tree-GRPO": {"baseline": "tree"},
 }
 
 
@@ -125,9 +133,10 @@ def test_several_steps_equal_the_plain_computation(model, questions, options):
     assert_close(parameters(learner), dict(expected_model.named_parameters()), rtol=1e-9)
 
 
+@pytest.mark.parametrize("options", [{}, {"entropy_advantage_coeff": 0.5}], ids=["plain", "times an entropy factor"])
 @pytest.mark.parametrize("baseline", ["group", "batch"])
-def test_kl_in_reward_equals_the_plain_computation(model, flat_questions, baseline):
-    config = make_config(model, num_epochs=2, kl_coeff=0.3, kl_in_reward=True, baseline=baseline)
+def test_kl_in_reward_equals_the_plain_computation(model, flat_questions, baseline, options):
+    config = make_config(model, num_epochs=2, kl_coeff=0.3, kl_in_reward=True, baseline=baseline, **options)
     learner = build_learner(config)
     # Away from the reference, or the first KL is 0.
     with torch.no_grad():
@@ -235,6 +244,10 @@ def test_metrics_of_one_step(model):
         # prompt 2, shared turn 2 + 1, branches 1 and 3; prompt 1 and two tokens.
         "tokens_unique": 9 + 3,
         "tokens_flat": (2 + 3 + 1) + (2 + 3 + 3) + 2 + 2,
+        # With a KL that of the question without a signal, too.
+        "tokens_computed": 9 + 3,
+        # The shared turn is below a good and a bad path.
+        "mixed_sign_share": 1.0,
         "groups_without_signal": 1,
         "num_questions_trained": 2,
         "ratio_mean": 1.0,

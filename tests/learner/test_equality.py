@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from ray.rllib.core import DEFAULT_MODULE_ID
 
 from rllib_arpo.core.tree import QuestionTree
-from rllib_arpo.learner import path_gather
 from rllib_arpo.learner.arpo_torch_learner import ARPOTorchLearner
+from rllib_arpo.policy.attention import path_gather
 from tests.helpers.models import tiny_model
 from tests.learner import plain
 from tests.learner.builders import build_learner, make_batch, make_config, record_gradients
@@ -33,6 +33,14 @@ OPTIONS = {
     "truncated importance sampling": {"importance_cap": 1.1},
     "KL": {"kl_coeff": 0.3},
     "entropy bonus": {"entropy_coeff": 0.2},
+    "AEPO": {"keep_clipped_gradient": True, "entropy_advantage_coeff": 0.5},
+    "AEPO, hard, dual clip": {
+        "keep_clipped_gradient": True,
+        "entropy_advantage_coeff": 2.0,
+        "attribution": "hard",
+        "dual_clip": 1.5,
+    },
+    "Tree-GRPO": {"baseline": "tree"},
     "everything": {"clip_high": 0.28, "dual_clip": 3.0, "kl_coeff": 0.1, "entropy_coeff": 0.1, "attribution": "hard"},
 }
 SHAPES = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rllib_arpo.connectors.columns import TOKEN_IDS
+from rllib_arpo.core.columns import TOKEN_IDS
 from tests.helpers.trees import make_trajectory, make_tree, make_turn
 from tests.learner.builders import (
     assert_close,
@@ -137,11 +137,16 @@ def test_groups_without_signal_have_no_gradient(model):
         ({"skip_groups_without_signal": False}, False),
         ({"kl_coeff": 0.1}, False),
         ({"entropy_coeff": 0.1}, False),
+        ({"entropy_advantage_coeff": 0.5}, True),
     ],
 )
 def test_groups_without_signal_are_not_computed(model, options, skips):
-    """The gradient is the same; where a KL or an entropy bonus drives every token they are computed."""
-    equal = make_tree([3], [make_trajectory(str(i), [make_turn([i])], reward=1.0) for i in range(3)], "equal")
+    """The gradient is the same; where a KL or an entropy bonus drives every token they are computed.
+
+    Their entropies count among the minibatch's in any case.
+    """
+    turns = [make_turn([i], entropy=1.0 + i) for i in range(3)]
+    equal = make_tree([3], [make_trajectory(str(i), [turns[i]], reward=1.0) for i in range(3)], "equal")
     differ = [
         make_tree([4], [make_trajectory(str(i), [make_turn([i, n])], reward=float(i)) for i in range(2)], f"q{n}")
         for n in range(2)

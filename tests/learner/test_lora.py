@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from rllib_arpo.connectors.columns import LOG_PROBS
+from rllib_arpo.core.columns import LOG_PROBS
 from rllib_arpo.core.tree import QuestionTree
-from rllib_arpo.learner.llm_rl_module import LLMRLModule
+from rllib_arpo.policy.llm_rl_module import LLMRLModule
 from tests.helpers.weights import move_adapter, peft_model
 from tests.learner import plain
 from tests.learner.builders import (

@@ -24,6 +24,7 @@ from rllib_arpo.learner.arpo_torch_learner import ARPOTorchLearner
 from rllib_arpo.learner.gradients import NonFiniteLossError
 from rllib_arpo.learner.learner_group import ARPOLearnerGroup
 from rllib_arpo.weights.snapshot import WeightSnapshot
+from tests.helpers.clusters import own_ray
 from tests.helpers.models import tiny_model
 from tests.learner import plain
 from tests.learner.builders import (
@@ -48,6 +49,8 @@ GLOBAL_METRICS = (
     "engine_logprob_gap",
     "tokens_unique",
     "tokens_flat",
+    "tokens_computed",
+    "mixed_sign_share",
     "groups_without_signal",
     "num_questions_trained",
     "num_module_steps_trained",
@@ -58,9 +61,8 @@ GLOBAL_METRICS = (
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
     # More than the machine may have: three learners are to fit.
-    ray.init(num_cpus=3, include_dashboard=False)
-    yield
-    ray.shutdown()
+    with own_ray(num_cpus=3):
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -72,9 +74,18 @@ def model(tmp_path_factory) -> str:
 def config(model) -> ARPOConfig:
     """Minibatches of 3, 3 and 1 questions: in the last one all learners but one have none.
 
-    The passes are short, so that learners need different numbers of them.
+    The passes are short, so that learners need different numbers of them. Advantages depend on the entropies of the
+    whole minibatch, of which a learner sees its part.
     """
-    return make_config(model, questions_per_minibatch=3, lr=1e-3, kl_coeff=0.1, max_tokens_per_pass=150)
+    return make_config(
+        model,
+        questions_per_minibatch=3,
+        lr=1e-3,
+        kl_coeff=0.1,
+        max_tokens_per_pass=150,
+        entropy_advantage_coeff=0.5,
+        keep_clipped_gradient=True,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -276,7 +287,7 @@ def check_that_states_go_from_one_sharding_to_the_other(
 
     def sixth_update(of: ARPOLearnerGroup, state: dict[str, Any]) -> dict[str, Tensor]:
         of.set_state(state)
-        assert of.on_first(lambda learner: learner.weight_version) == 5
+        assert of.on_first(lambda learner: learner._weights_seq_no) == 5
         of.update(training_data=make_batch(config, questions))
         return of.on_first(whole_parameters)
 

@@ -9,14 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rllib_arpo.core.tree import QuestionTree, StopReason, depth_first_layout
-from rllib_arpo.learner.training_data import (
-    Minibatch,
-    QuestionBatch,
-    RewardStatistics,
-    flat_tokens,
-    unique_tokens,
-)
+from rllib_arpo.core.entropy_advantage import EntropyStatistics
+from rllib_arpo.core.tree import QuestionTree, StopReason
+from rllib_arpo.learner.training_data import Minibatch, QuestionBatch, RewardStatistics
 from rllib_arpo.rollout.episodes import tree_to_episode
 from tests.helpers.trees import make_trajectory, make_tree, make_turn
 
@@ -28,6 +23,7 @@ def config(**overrides) -> SimpleNamespace:
         "shuffle_batch_per_epoch": False,
         "loss_aggregation": "token_mean",
         "leaf_weighting": "uniform",
+        "entropy_advantage_coeff": 0.0,
         "overlong_buffer_tokens": None,
         "max_response_tokens": 100,
     }
@@ -90,6 +86,21 @@ def test_the_statistics_are_those_of_the_final_rewards():
     # The slope goes from 10 to 20 tokens: the rewards become 1, -0.5 and 1.
     shaped = batch(trees, overlong_buffer_tokens=10, max_response_tokens=20).statistics
     assert (shaped.mean, shaped.std) == pytest.approx((0.5, np.sqrt(0.75)))
+
+
+def test_entropies_are_summed_up_by_minibatch_over_all_shards():
+    trees = [
+        make_tree([1], [make_trajectory("0", [make_turn([7] * n, entropy=entropy)])], str(entropy))
+        for n, entropy in [(1, 1.0), (2, 2.5), (2, 0.3)]
+    ]
+    data = batch(trees, entropy_advantage_coeff=0.2)
+
+    # 1, 2.5, 2.5: deviations -1, 0.5, 0.5 from the mean 2.
+    first, last = [minibatch.entropies for minibatch in data.minibatches]
+    assert (first.mean, first.std) == pytest.approx((2.0, np.sqrt(0.75)))
+    assert last == EntropyStatistics(mean=float(np.float32(0.3)), std=0.0)
+    for shard, _ in data.shard(2):
+        assert [minibatch.entropies for minibatch in shard.minibatches] == [first, last]
 
 
 def test_every_epoch_has_every_question_once_and_shuffles_by_seed():
@@ -160,18 +171,3 @@ def test_shards_are_a_partition_in_every_minibatch(lengths, num_shards, question
         names = [shard.episodes[q].id_ for part, shard in parts for q in part.questions]
         assert sorted(names) == sorted(str(q) for q in minibatch.questions)
         assert {part.denominator for part, _ in parts} == {minibatch.denominator}
-
-
-def test_token_counts_of_a_forked_question():
-    tree = make_tree(
-        [1, 2],
-        [
-            make_trajectory("0", [make_turn([10, 11], [90]), make_turn([12], [91, 92])]),
-            make_trajectory("0.0", [make_turn([13, 14, 15])], num_inherited_turns=1),
-        ],
-    )
-    layout = depth_first_layout(tree)
-
-    assert unique_tokens(tree, layout) == 2 + 3 + 3 + 3
-    # "0" without the tool response that nothing follows, and "0.0".
-    assert flat_tokens(tree, layout) == (2 + 3 + 1) + (2 + 3 + 3)

@@ -12,11 +12,18 @@ import numpy as np
 import pytest
 import torch
 
+from release.benchmarks.common.bench import BenchmarkError
+from release.benchmarks.common.fresh_process import in_fresh_process
+from release.benchmarks.learner import __main__ as command
+from release.benchmarks.learner import rollouts, sides, tree_memory
+from release.benchmarks.learner.flops import model_flops
+from release.benchmarks.learner.tree_workload import make_question
+from release.benchmarks.learner.trl_speedup import trl_inputs
 from tests.helpers.models import tiny_model
 from tests.helpers.trees import make_trajectory, make_tree, make_turn
 from tests.learner import plain
 
-LEARNER = Path(__file__).resolve().parents[2] / "release" / "benchmarks" / "learner.py"
+REPOSITORY = Path(__file__).resolve().parents[2]
 KEYS = [
     *(f"{name}_{ratio}" for ratio in (1.0, 1.5, 2.5, 5.0) for name in ("speedup_packed", "speedup_padded")),
     *(f"memory_padded_{ratio}" for ratio in (1.0, 1.5, 2.5, 5.0)),
@@ -41,8 +48,8 @@ def two_paths():
 
 def test_a_tiny_run_writes_every_key_with_its_detail(tmp_path):
     results = tmp_path / "results.json"
-    command = [sys.executable, str(LEARNER), "--json", str(results), "--tiny"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    argv = [sys.executable, "-m", "release.benchmarks.learner", "--json", str(results), "--tiny"]
+    done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     written = json.loads(results.read_text())
     for key in KEYS:
@@ -57,19 +64,17 @@ def test_a_tiny_run_writes_every_key_with_its_detail(tmp_path):
     assert written["grad_rel_error"] < 1e-5
     assert written["speedup_trl_2.5"] is None
     assert written["speedup_trl_2.5_detail"] == {"skipped": "only a run without --quick measures this"}
-    assert "learner.py --json" in written["command"]
+    assert written["command"].startswith("python -m release.benchmarks.learner --json ")
     assert "speedup_packed_2.5" in done.stdout
 
 
-def test_a_part_that_fails_has_no_number_but_a_reason(load_benchmark, monkeypatch, tmp_path):
-    learner, tree_memory = load_benchmark("learner"), load_benchmark("tree_memory")
-
+def test_a_part_that_fails_has_no_number_but_a_reason(monkeypatch, tmp_path):
     def fail(function, *args):
         raise MemoryError("no such luck")
 
     monkeypatch.setattr(tree_memory, "in_fresh_process", fail)
     file = tmp_path / "results.json"
-    status = learner.main(["--json", str(file), "--tiny", "--only", "head_memory_fraction"])
+    status = command.main(["--json", str(file), "--tiny", "--only", "head_memory_fraction"])
     written = json.loads(file.read_text())
     assert status == 1
     assert written["head_memory_fraction"] is None
@@ -77,9 +82,8 @@ def test_a_part_that_fails_has_no_number_but_a_reason(load_benchmark, monkeypatc
 
 
 @pytest.mark.parametrize("max_tokens", [1 << 20, 64], ids=["one pass", "several passes"])
-def test_all_sides_have_the_gradients_of_the_plain_computation(load_benchmark, model, max_tokens):
-    rollouts, sides = load_benchmark("learner_rollouts"), load_benchmark("learner_sides")
-    question = load_benchmark("tree_workload").make_question(2.5, 60)
+def test_all_sides_have_the_gradients_of_the_plain_computation(model, max_tokens):
+    question = make_question(2.5, 60)
     expected = plain.load(model, torch.float32)
     config = rollouts.make_config(model)
     old = plain.all_log_probs(expected, [question], config.temperature)
@@ -98,9 +102,9 @@ def test_all_sides_have_the_gradients_of_the_plain_computation(load_benchmark, m
 
 
 @pytest.mark.parametrize("ratio", [1.0, 1.5, 2.5, 5.0])
-def test_questions_share_as_much_as_is_asked_for(load_benchmark, ratio):
-    question = load_benchmark("tree_workload").make_question(ratio, 2048)
-    sizes = load_benchmark("learner_rollouts").make_rollouts([question]).sizes()
+def test_questions_share_as_much_as_is_asked_for(ratio):
+    question = make_question(ratio, 2048)
+    sizes = rollouts.make_rollouts([question]).sizes()
     assert sizes["sharing_ratio"] == pytest.approx(ratio, rel=0.005)
     assert sizes["unique_tokens"] == pytest.approx(2048, rel=0.01)
     assert sizes["trajectories"] == 8
@@ -108,13 +112,13 @@ def test_questions_share_as_much_as_is_asked_for(load_benchmark, ratio):
     assert forks == ([] if ratio == 1.0 else ["0.0", "0.0.0", "1.0", "2.0"])
 
 
-def test_a_ratio_that_the_forks_exceed_is_refused(load_benchmark):
-    with pytest.raises(load_benchmark("bench").BenchmarkError, match=r"share more than 1\.1, even without a prompt"):
-        load_benchmark("tree_workload").make_question(1.1, 2048)
+def test_a_ratio_that_the_forks_exceed_is_refused():
+    with pytest.raises(BenchmarkError, match=r"share more than 1\.1, even without a prompt"):
+        make_question(1.1, 2048)
 
 
-def test_the_rollouts_without_sharing(load_benchmark, two_paths):
-    data = load_benchmark("learner_rollouts").make_rollouts([two_paths])
+def test_the_rollouts_without_sharing(two_paths):
+    data = rollouts.make_rollouts([two_paths])
     assert [path.packed.token_ids.tolist() for path in data.paths] == [[1, 2, 3, 4, 5, 6, 7], [1, 2, 3, 4, 8, 9]]
     assert [path.packed.loss_mask.sum() for path in data.paths] == [4, 3]
     assert [path.weight for path in data.paths] == [1.0, 1.0]
@@ -122,17 +126,17 @@ def test_the_rollouts_without_sharing(load_benchmark, two_paths):
     assert (data.num_unique, data.num_flat, data.num_padded) == (9, 13, 14)
 
 
-def test_model_flops(load_benchmark, two_paths, model):
+def test_model_flops(two_paths, model):
     # Per layer 64 (64 + 32 + 32 + 64 + 3 * 128) parameters, two layers; the head has 259 * 64. Nine tokens, six of them
     # generated, at depths 1 .. 7 and 5, 6: 39 pairs for each of two heads of 32.
-    data = load_benchmark("learner_rollouts").make_rollouts([two_paths])
-    flops = load_benchmark("flops").model_flops(plain.load(model, torch.float32), data.trees)
+    data = rollouts.make_rollouts([two_paths])
+    flops = model_flops(plain.load(model, torch.float32), data.trees)
     assert flops == 6 * (73_728 * 9 + 16_576 * 6) + 12 * 2 * 2 * 32 * 39
 
 
-def test_trl_reads_the_same_rollouts(load_benchmark, two_paths):
-    data = load_benchmark("learner_rollouts").make_rollouts([two_paths])
-    inputs = load_benchmark("trl_speedup").trl_inputs(data)
+def test_trl_reads_the_same_rollouts(two_paths):
+    data = rollouts.make_rollouts([two_paths])
+    inputs = trl_inputs(data)
     advantages = inputs.pop("advantages")
     assert {name: array.tolist() for name, array in inputs.items()} == {
         "prompt_ids": [[1, 2], [1, 2]],
@@ -144,11 +148,9 @@ def test_trl_reads_the_same_rollouts(load_benchmark, two_paths):
     np.testing.assert_allclose(advantages, [0.70711, -0.70711], rtol=1e-5)
 
 
-def test_peak_memory_is_that_of_what_is_held(load_benchmark):
-    in_fresh_process = load_benchmark("fresh_process").in_fresh_process
-    head_peak = load_benchmark("tree_memory").head_peak
+def test_peak_memory_is_that_of_what_is_held():
     logits = 4 * 4096 * 4096
-    plain_bytes = in_fresh_process(head_peak, "plain", 4096, 64, 4096)
-    chunked_bytes = in_fresh_process(head_peak, "chunked", 4096, 64, 4096)
+    plain_bytes = in_fresh_process(tree_memory.head_peak, "plain", 4096, 64, 4096)
+    chunked_bytes = in_fresh_process(tree_memory.head_peak, "chunked", 4096, 64, 4096)
     assert 1.95 * logits < plain_bytes < 3.3 * logits  # The logits, their log-softmax or gradient; at times all three.
     assert chunked_bytes < 0.5 * logits

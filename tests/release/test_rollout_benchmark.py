@@ -7,20 +7,19 @@ from pathlib import Path
 
 import pytest
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "release" / "benchmarks"
+from release.benchmarks.common.runner import Benchmark
+from release.benchmarks.rollout import __main__ as command
+from release.benchmarks.rollout import forks
+from release.benchmarks.rollout.workload import Workload
 
-
-@pytest.fixture
-def benchmarks(load_benchmark):
-    return load_benchmark("rollout")
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def test_a_benchmark_writes_its_numbers_with_their_details(tmp_path):
     results = tmp_path / "results.json"
-    command = [sys.executable, str(BENCHMARKS / "rollout.py"), "--json", str(results), "--tiny"]
-    done = subprocess.run(
-        [*command, "--only", "fork_cost_ratio,lag1_speedup"], capture_output=True, text=True, timeout=200
-    )
+    argv = [sys.executable, "-m", "release.benchmarks.rollout", "--json", str(results), "--tiny"]
+    argv += ["--only", "fork_cost_ratio,lag1_speedup"]
+    done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     written = json.loads(results.read_text())
     assert written["fork_cost_ratio"] == 0.128
@@ -34,7 +33,7 @@ def test_a_benchmark_writes_its_numbers_with_their_details(tmp_path):
     assert "fork_cost_ratio                           0.128  <= 0.6" in done.stdout
 
 
-def test_a_failing_benchmark_is_named_and_has_no_number(benchmarks, monkeypatch, tmp_path, capsys):
+def test_a_failing_benchmark_is_named_and_has_no_number(monkeypatch, tmp_path, capsys):
     def fail(bench):
         raise RuntimeError("no such luck")
 
@@ -45,12 +44,10 @@ def test_a_failing_benchmark_is_named_and_has_no_number(benchmarks, monkeypatch,
         def run(self, bench):
             return {"entropy_max_error": 1e-6, "entropy_max_error_detail": {"sides": []}}
 
-    import forks
-
     monkeypatch.setattr(forks, "forks", fail)
-    failing = benchmarks.Benchmark("forks:forks", ("fork_cost_ratio",))
-    monkeypatch.setattr(benchmarks, "BENCHMARKS", (failing, Good()))
-    status = benchmarks.main(["--json", str(tmp_path / "results.json"), "--tiny"])
+    failing = Benchmark("rollout.forks:forks", ("fork_cost_ratio",))
+    monkeypatch.setattr(command, "BENCHMARKS", (failing, Good()))
+    status = command.main(["--json", str(tmp_path / "results.json"), "--tiny"])
     written = json.loads((tmp_path / "results.json").read_text())
     assert status == 1
     assert written["fork_cost_ratio"] is None
@@ -59,17 +56,13 @@ def test_a_failing_benchmark_is_named_and_has_no_number(benchmarks, monkeypatch,
     assert "FAILED: fork_cost_ratio" in capsys.readouterr().err
 
 
-def test_a_result_without_its_detail_is_a_failure(benchmarks, monkeypatch, tmp_path):
-    import forks
-
+def test_a_result_without_its_detail_is_a_failure(monkeypatch, tmp_path):
     monkeypatch.setattr(forks, "forks", lambda bench: {"fork_cost_ratio": 0.1})
-    monkeypatch.setattr(benchmarks, "BENCHMARKS", (benchmarks.Benchmark("forks:forks", ("fork_cost_ratio",)),))
-    assert benchmarks.main(["--json", str(tmp_path / "results.json"), "--tiny"]) == 1
+    monkeypatch.setattr(command, "BENCHMARKS", (Benchmark("rollout.forks:forks", ("fork_cost_ratio",)),))
+    assert command.main(["--json", str(tmp_path / "results.json"), "--tiny"]) == 1
 
 
-def test_lockstep_and_ours_have_the_same_latencies_prompts_and_lengths(benchmarks):
-    from workload import Workload
-
+def test_lockstep_and_ours_have_the_same_latencies_prompts_and_lengths():
     workload = Workload(turn_tokens=8, median_latency_s=2.0, seed=3)
     latencies = [workload.latency(q, str(a), t) for q in range(4) for a in range(16) for t in range(3)]
     assert workload.latency(1, "7", 2) == latencies[(1 * 16 + 7) * 3 + 2]
@@ -80,7 +73,7 @@ def test_lockstep_and_ours_have_the_same_latencies_prompts_and_lengths(benchmark
     assert workload.num_generated_tokens == 4 * 16 * 4 * 8
 
 
-def test_unknown_figures_are_refused(benchmarks, tmp_path, capsys):
+def test_unknown_figures_are_refused(tmp_path, capsys):
     with pytest.raises(SystemExit):
-        benchmarks.main(["--json", str(tmp_path / "results.json"), "--only", "fork_cost"])
+        command.main(["--json", str(tmp_path / "results.json"), "--only", "fork_cost"])
     assert "--only: unknown fork_cost; known are critical_path_ratio, " in capsys.readouterr().err

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 import pytest
 
 from rllib_arpo.core.branching import BranchingParams
-from rllib_arpo.core.tree import QuestionTree
+from rllib_arpo.core.tree import ForkDecision, QuestionTree
 from rllib_arpo.engine.engine import EngineConfig
 from rllib_arpo.engine.scripted_engine import RandomPolicy, ScriptedEngine
 from rllib_arpo.rollout.engine_loop import EngineLoop
-from rllib_arpo.rollout.questions import QuestionLoop, SampledQuestion
+from rllib_arpo.rollout.messages import QuestionRef, SampledQuestion, question_refs
+from rllib_arpo.rollout.questions import QuestionLoop
 from rllib_arpo.rollout.settings import RolloutSettings
-from rllib_arpo.rollout.tree_sampler import BranchingCounts, TreeSampler
+from rllib_arpo.rollout.tree_sampler import TreeSampler
 from tests.helpers.scripted_env import ANSWER, TOOL, ScriptedEnv
 
 VOCAB_SIZE = 256
@@ -24,9 +25,28 @@ VOCAB_SIZE = 256
 @dataclass
 class Sampled:
     tree: QuestionTree
-    counts: BranchingCounts
+    prefix_tokens_reused: int
     engine: ScriptedEngine
     env: ScriptedEnv
+
+    @property
+    def decisions(self) -> dict[tuple[str, int], ForkDecision]:
+        """(agent id, turns of the path above the node) -> what was decided, in logical order."""
+        return {
+            (t.agent_id, t.num_inherited_turns + i): turn.decision
+            for t in self.tree.trajectories
+            for i, turn in enumerate(t.turns)
+            if turn.decision is not None
+        }
+
+    @property
+    def eligible(self) -> list[tuple[str, int]]:
+        return [node for node, decision in self.decisions.items() if decision.eligible]
+
+    @property
+    def children(self) -> dict[tuple[str, int], int]:
+        """Of the nodes that were forked."""
+        return {node: decision.children for node, decision in self.decisions.items() if decision.children}
 
     def shape(self) -> dict[str, tuple]:
         """agent id -> (parent, inherited turns, own turns as tuples of tokens, stop reason)."""
@@ -48,7 +68,7 @@ def settings(**changes) -> RolloutSettings:
         "num_initial_rollouts": 1,
         "entropy_window": 1,
         "entropy_estimator": "exact",
-        "entropy_normalization": "log_vocab",
+        "entropy_normalization": "mean_log_vocab",
         "temperature": 1.0,
         "max_context_tokens": 1000,
         "max_response_tokens": 900,
@@ -69,10 +89,10 @@ def sample_tree():
         async def main():
             with ThreadPoolExecutor(1) as executor:
                 async with EngineLoop(engine, executor) as loop:
-                    return await TreeSampler(env, loop, settings(**changes), VOCAB_SIZE, question).sample()
+                    return await TreeSampler(env, loop, settings(**changes), VOCAB_SIZE, QuestionRef(question)).sample()
 
-        tree, counts = asyncio.run(main())
-        return Sampled(tree, counts, engine, env)
+        sampled = asyncio.run(main())
+        return Sampled(sampled.tree, sampled.prefix_tokens_reused, engine, env)
 
     return run
 
@@ -126,7 +146,7 @@ def sample_questions():
         envs = [_ManyQuestions(env_config) for _ in range(num_envs)]
         sampled: list[SampledQuestion] = []
         with ThreadPoolExecutor(1) as executor, QuestionLoop(engine, executor) as loop:
-            loop.submit(numbers, envs, settings(**changes))
+            loop.submit(question_refs(numbers), envs, settings(**changes))
             while loop.in_flight:
                 sampled += loop.take()
         return SampledQuestions(sampled)

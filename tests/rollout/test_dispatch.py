@@ -8,9 +8,20 @@ from types import SimpleNamespace
 import pytest
 import ray
 
-from rllib_arpo.rollout import dispatch, fault_tolerance
+from rllib_arpo import faults
+from rllib_arpo.core.entropy_history import EntropyReference
+from rllib_arpo.faults import Failure
+from rllib_arpo.rollout import dispatch
 from rllib_arpo.rollout.dispatch import QuestionDispatcher
-from rllib_arpo.rollout.questions import Ask, Rollout, RolloutError, SampledQuestion
+from rllib_arpo.rollout.messages import (
+    FailedQuestion,
+    Purpose,
+    QuestionRef,
+    Reply,
+    SampledQuestion,
+    SamplingConditions,
+    question_refs,
+)
 
 DIES = ray.exceptions.RayActorError(error_msg="out of memory")
 HANGS, SILENT, FORGETS = "does not answer", "finishes nothing", "has lost its questions"
@@ -39,7 +50,7 @@ def fake_get(call):
 class FakeGroup:
     """Env runners by script.
 
-    `replies[runner]` has, per call, an exception (it died), HANGS, LATE, SILENT, FORGETS, DIED_BEFORE, a RolloutError,
+    `replies[runner]` has, per call, an exception (it died), HANGS, LATE, SILENT, FORGETS, DIED_BEFORE, a Failure,
     a number of questions that end, or nothing more (all questions end).
     """
 
@@ -48,9 +59,13 @@ class FakeGroup:
     healthy: set[int] = field(default_factory=set)
     asked: list[tuple] = field(default_factory=list)
     killed: list[int] = field(default_factory=list)
+    ended: set[int] = field(default_factory=set)
     questions: dict[int, list] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
     timeouts: set[float] = field(default_factory=set)
+    references: list[EntropyReference] = field(default_factory=list)
+    raising: set[int] = field(default_factory=set)
+    deadly: set[int] = field(default_factory=set)
 
     def __post_init__(self):
         self.healthy = set(self.replies)
@@ -67,9 +82,9 @@ class FakeGroup:
         return {runner: self._actor(runner) for runner in self.replies}
 
     def _actor(self, runner):
-        def exchange(**kwargs):
+        def exchange(*args):
             late = self.replies[runner][:1] == [LATE]
-            return FakeCall(self._call(runner, **kwargs), late)
+            return FakeCall(self._call(runner, *args), late)
 
         exchange = SimpleNamespace(remote=exchange)
         return SimpleNamespace(runner=runner, exchange=exchange)
@@ -79,29 +94,35 @@ class FakeGroup:
         self.questions[runner] = []
 
     def restore(self):
-        self.healthy = set(self.replies)
+        self.healthy = set(self.replies) - self.ended
 
     def foreach_env_runner(self, function, local_env_runner, timeout_seconds):
         assert (local_env_runner, timeout_seconds) == (False, dispatch.ANSWER_TIMEOUT_S)
         function(SimpleNamespace(drop_questions=lambda: self.calls.append("drop_questions")))
         self.questions = {runner: [] for runner in self.replies}
 
-    def _call(self, runner, numbers, evaluation_numbers, weight_version, timeout_s):
-        assert weight_version == 3
+    def _call(self, runner, refs, conditions, timeout_s):
+        assert conditions.weight_version == 3
+        self.references.append(conditions.entropy_reference)
         self.timeouts.add(timeout_s)
-        if numbers or evaluation_numbers:
-            self.asked.append((runner, numbers, *([evaluation_numbers] if evaluation_numbers else [])))
+        numbers = {purpose: [ref.number for ref in refs if ref.purpose == purpose] for purpose in Purpose}
+        if refs:
+            self.asked.append(
+                (runner, *numbers.values()) if numbers[Purpose.EVALUATION] else (runner, numbers[Purpose.TRAINING])
+            )
         held = self.questions[runner]
-        held += [(n, False) for n in numbers] + [(n, True) for n in evaluation_numbers]
+        held += refs
         reply = self.replies[runner].pop(0) if self.replies[runner] else len(held)
+        if any(ref.number in self.deadly for ref in held):
+            reply = DIES
         if reply == HANGS:
             return HANGS
         if isinstance(reply, Exception):
             self.healthy.discard(runner)
             held.clear()
         if reply == DIED_BEFORE:
-            held[:] = [(n, False) for n in numbers]
-        if isinstance(reply, Exception | RolloutError):
+            held[:] = refs
+        if isinstance(reply, Exception | Failure):
             return reply
         if reply == FORGETS:
             held.clear()
@@ -109,9 +130,10 @@ class FakeGroup:
             self.clock[0] += 200.0
         num_ended = len(held) if reply == LATE else reply if isinstance(reply, int) else 0
         ended = [held.pop(0) for _ in range(num_ended)]
-        questions = [SampledQuestion(number, None, None, evaluation) for number, evaluation in ended]
-        in_flight = frozenset(Ask(number, evaluation) for number, evaluation in held)
-        return Rollout(questions, in_flight, {})
+        sampled = [SampledQuestion(ref, None, None) for ref in ended if ref.number not in self.raising]
+        failure = Failure("ValueError: a bug", retry=True)
+        failed = [FailedQuestion(ref, failure) for ref in ended if ref.number in self.raising]
+        return Reply(sampled, frozenset(held), {}, failed)
 
 
 @pytest.fixture
@@ -133,7 +155,11 @@ def make_group(monkeypatch):
 
     def make(replies, max_weight_lag=0, num_evaluation_envs=2) -> tuple[FakeGroup, QuestionDispatcher]:
         group = FakeGroup(replies, clock)
-        monkeypatch.setattr(fault_tolerance.ray, "kill", lambda actor, no_restart: group.killed.append(actor.runner))
+
+        def kill(actor, no_restart):
+            (group.ended.add if no_restart else group.killed.append)(actor.runner)
+
+        monkeypatch.setattr(faults.ray, "kill", kill)
         config = SimpleNamespace(
             num_envs_per_env_runner=2,
             env_runner_restore_timeout_s=5.0,
@@ -147,11 +173,15 @@ def make_group(monkeypatch):
     return make
 
 
-def sample(dispatcher: QuestionDispatcher, numbers, evaluation=False) -> list[int]:
-    dispatcher.ask(numbers, evaluation=evaluation)
-    sampled = dispatcher.collect(numbers, weight_version=3, evaluation=evaluation)
-    assert all(question.evaluation == evaluation for question in sampled)
+def collect(dispatcher: QuestionDispatcher, numbers, purpose=Purpose.TRAINING, **conditions) -> list[int]:
+    sampled = dispatcher.collect(question_refs(numbers, purpose), SamplingConditions(weight_version=3, **conditions))
+    assert all(question.ref.purpose == purpose for question in sampled)
     return [question.number for question in sampled]
+
+
+def sample(dispatcher: QuestionDispatcher, numbers, purpose=Purpose.TRAINING) -> list[int]:
+    dispatcher.ask(question_refs(numbers, purpose))
+    return collect(dispatcher, numbers, purpose)
 
 
 def test_questions_are_shared_out(make_group):
@@ -159,6 +189,15 @@ def test_questions_are_shared_out(make_group):
     assert sample(dispatcher, range(5)) == [0, 1, 2, 3, 4]
     assert group.asked == [(1, [0, 2]), (2, [1, 3]), (1, [4])]
     assert group.timeouts == {dispatch.POLL_S}
+
+
+def test_every_env_runner_is_given_the_same_entropy_reference(make_group):
+    group, dispatcher = make_group({1: [], 2: []})
+    reference = EntropyReference({"search": 0.5}, 0.5)
+    dispatcher.ask(question_refs(range(5)))
+    collect(dispatcher, range(5), entropy_reference=reference)
+    assert len(group.references) == 3
+    assert set(map(id, group.references)) == {id(reference)}
 
 
 def test_fewer_questions_than_env_runners(make_group):
@@ -176,47 +215,47 @@ def test_who_is_quick_gets_more(make_group):
 
 def test_env_runners_that_go_on_during_the_update_are_given_all(make_group):
     group, dispatcher = make_group({1: [], 2: []}, max_weight_lag=1)
-    dispatcher.ask(range(8))
-    assert [q.number for q in dispatcher.collect(range(4), weight_version=3)] == [0, 1, 2, 3]
+    dispatcher.ask(question_refs(range(8)))
+    assert collect(dispatcher, range(4)) == [0, 1, 2, 3]
     assert group.asked == [(1, [0, 2, 4, 6]), (2, [1, 3, 5, 7])]
-    assert [q.number for q in dispatcher.collect(range(4, 8), weight_version=3)] == [4, 5, 6, 7]
+    assert collect(dispatcher, range(4, 8)) == [4, 5, 6, 7]
     assert group.timeouts == {dispatch.POLL_DURING_UPDATE_S}
 
 
 def test_an_env_runner_that_is_just_free_does_not_get_everything(make_group):
     """Env runner 2 has as much to do as the other, and its last call is not answered yet."""
     group, dispatcher = make_group({1: [], 2: [LATE]}, max_weight_lag=1)
-    dispatcher.ask(range(2))
-    assert [q.number for q in dispatcher.collect([0], weight_version=3)] == [0]
-    dispatcher.ask(range(2, 6))
-    assert [q.number for q in dispatcher.collect(range(1, 6), weight_version=3)] == [1, 2, 3, 4, 5]
+    dispatcher.ask(question_refs(range(2)))
+    assert collect(dispatcher, [0]) == [0]
+    dispatcher.ask(question_refs(range(2, 6)))
+    assert collect(dispatcher, range(1, 6)) == [1, 2, 3, 4, 5]
     assert group.asked == [(1, [0]), (2, [1]), (1, [2, 3]), (1, [4]), (2, [5])]
 
 
 def test_evaluation_goes_first_and_has_numbers_of_its_own(make_group):
     group, dispatcher = make_group({1: []})
-    dispatcher.ask(range(4))
-    assert sample(dispatcher, [0, 1], evaluation=True) == [0, 1]
-    assert [q.number for q in dispatcher.collect(range(4), weight_version=3)] == [0, 1, 2, 3]
+    dispatcher.ask(question_refs(range(4)))
+    assert sample(dispatcher, [0, 1], Purpose.EVALUATION) == [0, 1]
+    assert collect(dispatcher, range(4)) == [0, 1, 2, 3]
     assert group.asked == [(1, [0, 1], [0, 1]), (1, [2, 3])]
 
 
 def test_evaluation_has_environments_of_its_own(make_group):
     """Three for evaluation beside two for training, which questions 1 and 2 wait for."""
     group, dispatcher = make_group({1: [1, 0]}, num_evaluation_envs=3)
-    dispatcher.ask(range(3))
-    assert [q.number for q in dispatcher.collect([0], weight_version=3)] == [0]
-    assert sample(dispatcher, range(4), evaluation=True) == [0, 1, 2, 3]
+    dispatcher.ask(question_refs(range(3)))
+    assert collect(dispatcher, [0]) == [0]
+    assert sample(dispatcher, range(4), Purpose.EVALUATION) == [0, 1, 2, 3]
     assert group.asked == [(1, [0, 1]), (1, [], [0, 1, 2]), (1, [2], [3])]
 
 
 def test_a_batch_that_has_ended_already_does_not_keep_the_next_one_waiting(make_group):
     """What goes on during the update is handed out before the update, although nothing is waited for any more."""
     group, dispatcher = make_group({1: []}, max_weight_lag=1)
-    dispatcher.ask(range(4))
-    dispatcher.collect(range(2), weight_version=3)
-    dispatcher.ask(range(4, 6))
-    assert [q.number for q in dispatcher.collect(range(2, 4), weight_version=3)] == [2, 3]
+    dispatcher.ask(question_refs(range(4)))
+    collect(dispatcher, range(2))
+    dispatcher.ask(question_refs(range(4, 6)))
+    assert collect(dispatcher, range(2, 4)) == [2, 3]
     assert group.asked == [(1, [0, 1, 2, 3]), (1, [4, 5])]
 
 
@@ -248,60 +287,92 @@ def test_questions_that_an_env_runner_no_longer_has_are_asked_again(make_group):
 def test_an_env_runner_that_was_restarted_meanwhile_is_asked_only_what_it_lost(make_group):
     """It died during an update with questions 2 and 3 and has come back before anyone noticed."""
     group, dispatcher = make_group({1: [2, DIED_BEFORE]}, max_weight_lag=1)
-    dispatcher.ask(range(4))
-    assert [q.number for q in dispatcher.collect([0, 1], weight_version=3)] == [0, 1]
-    dispatcher.ask(range(4, 6))
-    assert [q.number for q in dispatcher.collect([2, 3, 4, 5], weight_version=3)] == [2, 3, 4, 5]
+    dispatcher.ask(question_refs(range(4)))
+    assert collect(dispatcher, [0, 1]) == [0, 1]
+    dispatcher.ask(question_refs(range(4, 6)))
+    assert collect(dispatcher, [2, 3, 4, 5]) == [2, 3, 4, 5]
     assert group.asked == [(1, [0, 1, 2, 3]), (1, [4, 5]), (1, [2, 3])]
-
-
-def test_after_three_failures_the_next_attempt_has_three_again(make_group):
-    _, dispatcher = make_group({1: [DIES] * 4})
-    with pytest.raises(RuntimeError, match="failed 3 times in a row"):
-        sample(dispatcher, range(2))
-    assert [q.number for q in dispatcher.collect(range(2), weight_version=3)] == [0, 1]
 
 
 def test_questions_of_an_env_runner_that_died_unnoticed_are_asked_again(make_group):
     group, dispatcher = make_group({1: [], 2: [SILENT]})
-    dispatcher.ask(range(4))
-    assert [q.number for q in dispatcher.collect([0], weight_version=3)] == [0]
+    dispatcher.ask(question_refs(range(4)))
+    assert collect(dispatcher, [0]) == [0]
     group.set_actor_state(2, healthy=False)
-    assert [q.number for q in dispatcher.collect([1, 2, 3], weight_version=3)] == [1, 2, 3]
+    assert collect(dispatcher, [1, 2, 3]) == [1, 2, 3]
     assert group.asked == [(1, [0, 2]), (2, [1, 3]), (1, [1, 3])]
 
 
 def test_an_env_runner_with_a_broken_engine_is_restarted(make_group):
-    group, dispatcher = make_group({1: [RolloutError("RuntimeError: engine died", "trace", retry=True)], 2: []})
+    group, dispatcher = make_group({1: [Failure("RuntimeError: engine died", retry=True)], 2: []})
     assert sample(dispatcher, range(2)) == [0, 1]
     assert group.killed == [1]
 
 
 def test_bad_data_is_raised_at_once(make_group):
-    group, dispatcher = make_group({1: [RolloutError("train.parquet row 3: no answer", "trace", retry=False)], 2: []})
+    group, dispatcher = make_group({1: [Failure("train.parquet row 3: no answer", retry=False)], 2: []})
     with pytest.raises(ValueError, match=r"^train\.parquet row 3: no answer$"):
         sample(dispatcher, range(2))
     assert len(group.asked) == 2
 
 
-def test_three_failures_in_a_row_name_the_cause(make_group):
-    _, dispatcher = make_group({1: [DIES] * 3})
+def test_three_failures_in_a_row_of_every_env_runner_name_the_cause(make_group):
+    _, dispatcher = make_group({1: [DIES] * 3, 2: [DIES] * 3})
     with pytest.raises(
-        RuntimeError, match=r"failed 3 times in a row; 2 questions are missing. Last cause: .*out of memory"
+        RuntimeError,
+        match=r"Every env runner failed 3 times in a row; 12 questions are missing. Last cause: .*out of memory",
     ):
-        sample(dispatcher, range(2))
+        sample(dispatcher, range(12))
+
+
+def test_an_env_runner_that_fails_again_and_again_is_ended_and_the_others_go_on(make_group):
+    group, dispatcher = make_group({1: [], 2: [DIES] * 3, 3: []})
+    assert sample(dispatcher, range(12)) == list(range(12))
+    assert group.ended == {2}
+
+
+def test_of_eight_env_runners_five_may_fail(make_group):
+    group, dispatcher = make_group({runner: [DIES] * 3 if runner <= 5 else [] for runner in range(1, 9)})
+    assert sample(dispatcher, range(64)) == list(range(64))
+    assert group.ended == {1, 2, 3, 4, 5}
+
+
+def test_a_question_that_raises_is_asked_three_times(make_group):
+    group, dispatcher = make_group({1: []})
+    group.raising = {1}
+    assert sample(dispatcher, range(4)) == [0, 2, 3]
+    assert dispatcher.take_missing() == {QuestionRef(1): "ValueError: a bug"}
+    assert dispatcher.take_missing() == {}
+    assert group.asked == [(1, [0, 1]), (1, [1, 2]), (1, [1, 3])]
+
+
+def test_a_question_that_kills_every_env_runner_is_given_up_and_no_other(make_group):
+    group, dispatcher = make_group({1: [], 2: []})
+    group.deadly = {3}
+    assert sample(dispatcher, range(8)) == [0, 1, 2, 4, 5, 6, 7]
+    assert list(dispatcher.take_missing()) == [QuestionRef(3)]
+
+
+def test_what_is_missing_in_a_batch_that_is_read_ahead_is_told_with_that_batch(make_group):
+    group, dispatcher = make_group({1: []}, max_weight_lag=1)
+    group.raising = {3}
+    dispatcher.ask(question_refs(range(4)))
+    assert collect(dispatcher, range(2)) == [0, 1]
+    assert dispatcher.take_missing() == {}
+    assert collect(dispatcher, range(2, 4)) == [2]
+    assert list(dispatcher.take_missing()) == [QuestionRef(3)]
 
 
 def test_failures_that_are_not_in_a_row_do_not_add_up(make_group):
-    _, dispatcher = make_group({1: [DIES, DIES, 2, DIES, DIES]})
-    assert sample(dispatcher, range(2)) == [0, 1]
-    assert sample(dispatcher, range(2, 4)) == [2, 3]
+    _, dispatcher = make_group({1: [DIES, 2, DIES, 2, DIES, 2]})
+    for first in (0, 2, 4):
+        assert sample(dispatcher, range(first, first + 2)) == [first, first + 1]
 
 
 def test_dropped_questions_can_be_asked_again(make_group):
     group, dispatcher = make_group({1: [1]})
-    dispatcher.ask(range(3))
-    dispatcher.collect([0], weight_version=3)
+    dispatcher.ask(question_refs(range(3)))
+    collect(dispatcher, [0])
     dispatcher.drop_all()
     assert group.calls == ["drop_questions"]
     assert sample(dispatcher, range(1, 3)) == [1, 2]

@@ -1,4 +1,4 @@
-"""Tools and engines that fail: every question has its M trajectories, each ends by name, or the cause is told."""
+"""Tools and engines that fail: every question has its M trajectories with named endings, or its cause is reported."""
 
 from __future__ import annotations
 
@@ -10,21 +10,25 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 import pytest
 
 from rllib_arpo.core.tree import StopReason, ToolStatus
-from rllib_arpo.engine.engine import EngineConfig
+from rllib_arpo.engine.engine import EngineConfig, GenerationRequest
 from rllib_arpo.engine.scripted_engine import RandomPolicy, ScriptedEngine, ScriptedReply
+from rllib_arpo.envs.forkable_env import INFO_STEP, StepInfo
 from rllib_arpo.envs.sandbox.local import LocalBackend
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.tools import TOOLS
 from rllib_arpo.envs.tools.tool import Tool, ToolResult
+from rllib_arpo.rollout.engine_loop import EngineLoop
+from rllib_arpo.rollout.messages import FailedQuestion, QuestionRef, question_refs
 from rllib_arpo.rollout.questions import QuestionLoop, SampledQuestion
 from tests.helpers.models import byte_tokenizer
-from tests.helpers.scripted_env import ANSWER, ScriptedEnv
+from tests.helpers.scripted_env import ANSWER, PROMPT, TOOL, ScriptedEnv
 from tests.rollout.conftest import VOCAB_SIZE, settings
 
 QUESTIONS, M = 6, 4
@@ -69,7 +73,8 @@ def sample(tmp_path, monkeypatch):
         sampled: list[SampledQuestion] = []
         config = settings(num_rollouts=M, num_initial_rollouts=2, max_context_tokens=4096, max_response_tokens=2000)
         with ThreadPoolExecutor(1) as thread, QuestionLoop(engine, thread) as loop:
-            loop.submit(range(QUESTIONS), [ToolEnv(env_config) for _ in range(2)], replace(config, **changes))
+            envs = [ToolEnv(env_config) for _ in range(2)]
+            loop.submit(question_refs(range(QUESTIONS)), envs, replace(config, **changes))
             while loop.in_flight:
                 sampled += loop.take()
                 during()
@@ -109,10 +114,14 @@ def test_a_tool_that_never_returns_is_given_up_and_the_model_told(sample):
     assert time.perf_counter() - begin < 30
 
 
-def test_a_tool_that_throws_ends_the_loop_with_its_question(sample):
-    with pytest.raises(ZeroDivisionError, match="a bug in the tool") as raised:
-        sample("throws")
-    assert raised.value.__notes__[0].startswith("while sampling question ")
+def test_a_tool_that_throws_ends_its_trajectory_only(sample):
+    sampled = sample("throws")
+    counts = endings(sampled)
+    errors = [error for question in sampled for error in question.errors]
+    assert counts[StopReason.ERROR] == len(errors) > 0
+    assert counts[StopReason.ANSWER] > 0
+    assert {(e.tool, e.kind, e.text) for e in errors} == {("flaky", "ZeroDivisionError", "a bug in the tool")}
+    assert f"{Path(__file__).name}, line " in str(errors[0])
 
 
 def test_a_tool_process_that_is_killed_again_and_again_comes_back(sample):
@@ -195,14 +204,15 @@ def test_requests_that_a_deadline_cuts_off_leave_the_engine_while_the_loop_goes_
             },
         )
     )
+    limited = settings(num_rollouts=2, num_initial_rollouts=2, question_deadline_s=0.2)
     with ThreadPoolExecutor(1) as thread, QuestionLoop(never, thread) as loop:
-        loop.submit([0], [ScriptedEnv()], settings(num_rollouts=2, num_initial_rollouts=2, question_deadline_s=0.2))
+        loop.submit([QuestionRef(0)], [ScriptedEnv()], limited)
         [question] = loop.take()
         limit = time.perf_counter() + 10
         while never.has_unfinished() and time.perf_counter() < limit:
             time.sleep(0.01)
         assert question.stats.stop_reasons == (StopReason.DEADLINE,) * 2
-        assert sorted(never.cancelled) == ["0/0/0", "0/1/0"]
+        assert sorted(never.cancelled) == ["training/0/0/0", "training/0/1/0"]
         assert not never.has_unfinished()
 
 
@@ -213,3 +223,87 @@ def test_a_blocked_tool_is_cut_off_at_the_deadline_of_its_own_question(sample):
     reasons = [q.stats.stop_reasons for q in sampled]
     assert any(StopReason.DEADLINE in question for question in reasons)
     assert all(len(question) == M or StopReason.DEADLINE in question for question in reasons)
+
+
+@pytest.mark.parametrize("reason", [StopReason.ENGINE_FAILURE, StopReason.ERROR, StopReason.BROKEN_TOOL])
+def test_a_masked_fork_keeps_its_place(sample_tree, monkeypatch, reason):
+    """ "0.0" breaks at once; afterwards "0" comes to another node with a rise, and nothing is topped up."""
+    step_agent = ScriptedEnv.step_agent
+
+    async def broken(env, agent_id, token_ids):
+        if agent_id == "0":
+            return await step_agent(env, agent_id, token_ids)
+        if reason is StopReason.ERROR:
+            raise OSError("a bug in the environment")
+        return np.zeros(0, np.int32), 0.0, True, False, {INFO_STEP: StepInfo(stop_reason=reason)}
+
+    monkeypatch.setattr(ScriptedEnv, "step_agent", broken)
+    first, second = (*PROMPT, 10, TOOL, 50, 0), (*PROMPT, 10, TOOL, 50, 0, *[20] * 9, TOOL, 50, 1)
+    fails = ScriptedReply([21, ANSWER], fail_after=1 if reason is StopReason.ENGINE_FAILURE else None)
+    script = {
+        PROMPT: [ScriptedReply([10, TOOL], entropies=1.0), ScriptedReply([11, ANSWER])],
+        first: [ScriptedReply([*[20] * 9, TOOL], entropies=3.0), fails],
+        second: [ScriptedReply([30, ANSWER], entropies=3.0), ScriptedReply([31, ANSWER])],
+    }
+    sampled = sample_tree(script, num_rollouts=2)
+    assert [(t.agent_id, t.stop_reason) for t in sampled.tree.trajectories] == [
+        ("0", StopReason.ANSWER),
+        ("0.0", reason),
+    ]
+    assert (list(sampled.decisions), sampled.eligible) == ([("0", 1), ("0", 2)], [("0", 1)])
+
+
+class Unforkable(ScriptedEnv):
+    """Every question has a prompt of its own; a trajectory of question 1 cannot be forked."""
+
+    def prompt(self):
+        return [*super().prompt(), self.question]
+
+    def fork_agent(self, parent, child):
+        if self.question == 1:
+            raise OSError("no copy of the tool's state")
+        return super().fork_agent(parent, child)
+
+
+def test_an_environment_that_cannot_fork_costs_its_own_question_only():
+    """Question 1 fails at its first node, in mid-step of an engine that also generates the others."""
+
+    def script(request, _times):
+        if len(request.prompt_token_ids) < 5:
+            return ScriptedReply([10, 11, TOOL], entropies=1.0)
+        return ScriptedReply([*[20] * 30, ANSWER], entropies=3.0)
+
+    engine = ScriptedEngine(EngineConfig("none", engine_kwargs={"script": script, "vocab_size": VOCAB_SIZE}))
+    ended: dict[int, SampledQuestion | FailedQuestion] = {}
+    with ThreadPoolExecutor(1) as thread, QuestionLoop(engine, thread) as loop:
+        loop.submit(question_refs(range(3)), [Unforkable() for _ in range(3)], settings())
+        while loop.in_flight:
+            ended |= {question.ref.number: question for question in loop.take()}
+    assert isinstance(ended[1], FailedQuestion)
+    assert (ended[1].failure.message, ended[1].failure.retry) == ("OSError: no copy of the tool's state", True)
+    for number in (0, 2):
+        assert ended[number].stats.stop_reasons == (StopReason.ANSWER,) * 2
+        assert ended[number].stats.num_forks == 1
+        assert ended[number].stats.path_tokens == (34, 34)
+
+
+@pytest.mark.parametrize("window", [2, 9])
+def test_an_error_at_the_entropies_fails_its_own_request_only(window):
+    """They come before the turn ends, or with its end if it is shorter than the window."""
+    replies = [ScriptedReply([7, 7, 7, ANSWER]), ScriptedReply([8, 8, 8, ANSWER])]
+    engine = ScriptedEngine(EngineConfig("none", engine_kwargs={"script": replies}))
+
+    def fail(_entropies):
+        raise OSError("no fork")
+
+    async def main():
+        with ThreadPoolExecutor(1) as executor:
+            async with EngineLoop(engine, executor) as loop:
+                first, second = (GenerationRequest(str(i), [i], max_tokens=9, entropy_window=window) for i in (0, 1))
+                both = [loop.generate(first, fail), loop.generate(second)]
+                return await asyncio.gather(*both, return_exceptions=True)
+
+    bad, good = asyncio.run(main())
+    assert (type(bad), str(bad)) == (OSError, "no fork")
+    assert good.token_ids.tolist() == [8, 8, 8, ANSWER]
+    assert engine.cancelled == (["0"] if window == 2 else [])

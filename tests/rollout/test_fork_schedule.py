@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
+
 import numpy as np
 import pytest
 
+from rllib_arpo.core.entropy_history import EntropyReference
 from rllib_arpo.engine.scripted_engine import RandomPolicy, ScriptedReply
-from rllib_arpo.rollout.fork_schedule import ForkCandidate, ForkSchedule
+from rllib_arpo.rollout.fork_schedule import ForkCandidate, OverTree, at_random, by_rise, make_schedule
 from rllib_arpo.rollout.seeds import request_seed
 from tests.helpers.scripted_env import ANSWER, PROMPT, TOOL
+
+#: For schedules that draw nothing.
+NO_DRAWS = None
 
 
 def tool(token, entropy=1.0, **more):
@@ -24,7 +31,7 @@ def candidate(agent_id: str, num_turns: int, delta: float = 0.0) -> ForkCandidat
 
 
 def test_a_turn_is_due_when_every_live_trajectory_has_passed_it():
-    schedule = ForkSchedule("first_come")
+    schedule = make_schedule("first_come", NO_DRAWS, deterministic=True)
     for agent in ("0", "1", "2"):
         schedule.passed(agent, 0)
     schedule.add(candidate("1", 1))
@@ -40,7 +47,7 @@ def test_a_turn_is_due_when_every_live_trajectory_has_passed_it():
 
 def test_agents_are_ordered_by_number_and_rises_by_size():
     for allocation, order in (("first_come", ["0", "0.0", "2", "10"]), ("ranked", ["10", "0.0", "2", "0"])):
-        schedule = ForkSchedule(allocation)
+        schedule = make_schedule(allocation, NO_DRAWS, deterministic=True)
         for agent, rise in (("10", 0.3), ("2", 0.1), ("0.0", 0.1), ("0", -0.2)):
             schedule.add(candidate(agent, 1, rise))
         assert [c.agent_id for c in schedule.due()] == order
@@ -59,6 +66,89 @@ def test_ranked_budget_goes_to_the_largest_rise_and_not_to_the_first(sample_tree
     script[(*PROMPT, 11, TOOL, 50, 0)] = answer(21, 3.0, delay=20)
     first_come = sample_tree(script, num_rollouts=3, num_initial_rollouts=2)
     assert first_come.shape()["0.0"] == ("0", 1, [(22, ANSWER)], "answer")
+
+
+def test_over_the_tree_nothing_is_due_until_all_have_ended():
+    schedule = OverTree(by_rise)
+    for agent in ("0", "1"):
+        schedule.passed(agent, 0)
+    schedule.add(candidate("0", 1, 0.1))
+    schedule.add(candidate("0", 2, 0.4))
+    schedule.add(candidate("1", 1, 0.2))
+    schedule.ended("0")
+    assert schedule.due() == []
+    schedule.ended("1")
+    assert [(c.agent_id, c.num_turns) for c in schedule.due()] == [("0", 2), ("1", 1), ("0", 1)]
+    # The next wave: a child's nodes.
+    schedule.passed("0.0", 2)
+    schedule.add(candidate("0.0", 3, 0.3))
+    assert schedule.due() == []
+    schedule.ended("0.0")
+    assert [c.agent_id for c in schedule.due()] == ["0.0"]
+
+
+def test_at_random_trees_take_turns_and_every_order_within_a_tree_is_equally_likely():
+    candidates = [candidate("1", 1), candidate("0", 2), candidate("0.0", 3), candidate("0", 1)]
+    rng = np.random.default_rng(0)
+    orders = Counter(tuple((c.agent_id, c.num_turns) for c in at_random(candidates, rng)) for _ in range(6000))
+    own = [("0", 1), ("0", 2), ("0.0", 3)]
+    assert set(orders) == {(a, ("1", 1), b, c) for a, b, c in itertools.permutations(own)}
+    # 1,000 each; four standard deviations.
+    assert all(abs(count - 1000) < 4 * np.sqrt(6000 * 5 / 36) for count in orders.values())
+
+
+def test_ranked_over_the_tree_gives_the_only_fork_to_a_later_turn(sample_tree):
+    """ "ranked" would give it to the first turn, which rises less."""
+    node = (*PROMPT, 10, TOOL, 50, 0)
+    later = (*node, 20, TOOL, 50, 1)
+    script = {
+        PROMPT: tool(10),
+        node: [tool(20, 2.0), answer(21)],
+        later: [answer(30, 3.0), answer(31)],
+    }
+    over_tree = sample_tree(dict(script), budget_allocation="ranked_over_tree")
+    assert over_tree.shape() == {
+        "0": (None, 0, [(10, TOOL), (20, TOOL), (30, ANSWER)], "answer"),
+        "0.0": ("0", 2, [(31, ANSWER)], "answer"),
+    }
+    assert over_tree.env.forks == [("0", "0@1"), ("0", "0@2"), ("0@2", "0.0")]
+    assert sample_tree(dict(script), budget_allocation="ranked").shape()["0.0"] == ("0", 1, [(21, ANSWER)], "answer")
+
+
+def test_always_ranked_is_the_top_k_of_the_rises(sample_tree):
+    """AT2PO (arXiv 2601.04767): the k most uncertain nodes are expanded, whatever the size of their rises."""
+    script = {PROMPT: [tool(10 + i) for i in range(4)]}
+    for i, entropy in enumerate((0.2, 0.9, 0.5, 0.4)):
+        script[(*PROMPT, 10 + i, TOOL, 50, 0)] = [answer(20 + i, entropy), answer(30 + i)]
+    changes = {"num_rollouts": 6, "num_initial_rollouts": 4, "budget_allocation": "ranked_over_tree"}
+    top_two = sample_tree(dict(script), branching="always", **changes)
+    # Which root has which entropy depends on who asked first; the forks tell.
+    forked = [t.turns[0].token_ids[0] for t in top_two.tree.trajectories if t.parent]
+    assert forked == [31, 32]
+    script[PROMPT] += [answer(40), answer(41)]
+    # All of them are below the opening: the threshold forks nowhere.
+    assert sample_tree(dict(script), branching="threshold", **changes).children == {}
+
+
+def test_random_over_the_tree_expands_equally_many_nodes_of_each_tree(sample_tree):
+    """Tree-GRPO (arXiv 2509.21240): M trees, N nodes of each, one round."""
+    policy = RandomPolicy(256, replies=[[7, TOOL], [8, TOOL], [9, TOOL], [7, TOOL], [9, ANSWER]])
+    for seed in range(5):
+        sampled = sample_tree(
+            policy.reply,
+            num_rollouts=6,
+            num_initial_rollouts=2,
+            branching="always",
+            budget_allocation="random_over_tree",
+            seed=seed,
+            max_response_tokens=60,
+        )
+        roots = {t.agent_id: len(t.turns) for t in sampled.tree.trajectories if t.parent is None and not t.topped_up}
+        forks = Counter(t.parent[0] for t in sampled.tree.trajectories if t.parent)
+        nodes = {agent: turns - 1 for agent, turns in roots.items()}
+        if min(nodes.values()) >= 2:
+            assert forks == {"0": 2, "1": 2}
+        assert len(sampled.tree.trajectories) == 6
 
 
 def test_a_late_decision_forks_the_state_at_the_node(sample_tree):
@@ -90,7 +180,18 @@ def test_other_questions_do_not_wait_for_a_schedule(sample_questions):
     assert done.finished == [1, 0]
 
 
-@pytest.mark.parametrize("changes", [{}, {"budget_allocation": "ranked"}, {"branching": "probability"}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"budget_allocation": "ranked"},
+        {"budget_allocation": "ranked_over_tree"},
+        {"budget_allocation": "random_over_tree", "branching": "always"},
+        {"branching": "probability"},
+        {"pre_monitoring_sensitivity": 3.0, "entropy_reference": EntropyReference({"": 1.1}, 1.1)},
+        {"entropy_baseline": "running", "entropy_reference": EntropyReference({"": 1.1}, 1.1)},
+    ],
+)
 def test_deterministic_trees_do_not_depend_on_the_timing_of_tools(sample_tree, changes):
     policy = RandomPolicy(256, replies=[[7, TOOL], [8, TOOL], [9, TOOL], [7, ANSWER], [9, ANSWER]])
 

@@ -1,4 +1,4 @@
-"""An engine that hangs in a step: the run ends with a cause, within a bounded time, and the process can end, too."""
+"""An engine that hangs in a step: the run ends with a cause, within a bounded time, and the process can also end."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from rllib_arpo.engine.engine import EngineConfig
 from rllib_arpo.engine.engine_thread import EngineThread
 from rllib_arpo.engine.scripted_engine import RandomPolicy, ScriptedEngine
 from rllib_arpo.rollout import engine_loop, env_runner
+from rllib_arpo.rollout.engine_loop import EngineFailureError
+from rllib_arpo.rollout.messages import question_refs
 from rllib_arpo.rollout.questions import QuestionLoop
 from tests.helpers.configs import small_config
 from tests.helpers.scripted_env import ANSWER, ScriptedEnv
@@ -42,9 +44,9 @@ def test_the_loop_ends_with_the_cause():
     hang(engine, after_steps=1)
     with (
         QuestionLoop(engine, EngineThread()) as loop,
-        pytest.raises(TimeoutError, match=r"^The engine has not finished a step within 0\.5 s\."),
+        pytest.raises(EngineFailureError, match=r"^TimeoutError: The engine has not finished a step within 0\.5 s\."),
     ):
-        loop.submit([0, 1], [ScriptedEnv({})], settings())
+        loop.submit(question_refs([0, 1]), [ScriptedEnv({})], settings())
         loop.take()
 
 

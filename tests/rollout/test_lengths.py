@@ -1,7 +1,7 @@
-"""Slow and long trajectories are neither dropped nor starved: lengths are distributed as one question at a time gives.
+"""Slow and long trajectories are neither dropped nor starved: lengths are distributed as with one question at a time.
 
-Tools take the longer, the longer the turn was, and questions overlap: whoever took what comes first would get short
-ones.
+The longer a turn, the longer its tool takes, and questions overlap: a sampler that takes the first ones to end would
+get short ones.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def test_lengths_do_not_depend_on_how_many_questions_run_at_a_time(sample_questi
     together = sample_questions(numbers, slow_if_long, num_envs=8, **BUDGET)
     alone = sample_questions(numbers, {}, num_envs=1, deterministic=True, **BUDGET)
     seeded = sample_questions(numbers, slow_if_long, num_envs=8, deterministic=True, **BUDGET)
-    # With seeds: the very same trajectories, whoever ended first.
+    # With seeds: the very same trajectories, whichever ended first.
     assert seeded.finished != alone.finished == numbers
     assert seeded.lengths() == alone.lengths()
     # Without: all questions, the same distribution.

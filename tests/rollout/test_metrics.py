@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from rllib_arpo.core.tree import QuestionTree, StopReason, ToolCall, ToolStatus, Trajectory, Turn
+from rllib_arpo.core.tree import ForkDecision, QuestionTree, StopReason, ToolCall, ToolStatus, Trajectory, Turn
 from rllib_arpo.rollout.metrics import nested, question_stats, rollout_metrics
-from rllib_arpo.rollout.tree_sampler import BranchingCounts
+
+#: k. The entropies beyond it are recorded and not looked at.
+WINDOW = 2
 
 
-def turn(num_tokens: int, tool: ToolCall | None = None) -> Turn:
+def turn(num_tokens: int, tool: ToolCall | None = None, entropies=(), decision: ForkDecision | None = None) -> Turn:
     tokens, nothing = np.zeros(num_tokens, np.int32), np.zeros(0, np.int32)
-    return Turn(tokens, tokens.astype(np.float32), nothing.astype(np.float32), nothing, tokens, tool)
+    return Turn(tokens, tokens.astype(np.float32), np.float32(entropies), nothing, tokens, tool, decision)
 
 
 SEARCH = ToolCall("search", ToolStatus.OK, 0.1)
@@ -22,8 +26,24 @@ FORKED = QuestionTree(
     "a",
     np.zeros(5, np.int32),
     (
-        Trajectory("0", (turn(3, SEARCH), turn(4)), StopReason.ANSWER, 1.1, 1.0, True),
-        Trajectory("0.0", (turn(2, PYTHON), turn(6)), StopReason.ANSWER, 0.0, 0.0, True, "0", 1),
+        Trajectory(
+            "0",
+            (turn(3, SEARCH, [0.5, 1.5, 9.0]), turn(4, None, [2.0, 3.0, 9.0], ForkDecision(0.6, 0.25, 0.55, True, 1))),
+            StopReason.ANSWER,
+            1.1,
+            1.0,
+            True,
+        ),
+        Trajectory(
+            "0.0",
+            (turn(2, PYTHON, [7.0]), turn(6, None, [4.0], ForkDecision(0.9, -0.5, 0.4, True, 0))),
+            StopReason.ANSWER,
+            0.0,
+            0.0,
+            True,
+            "0",
+            1,
+        ),
         Trajectory("1", (turn(1),), StopReason.MALFORMED_CALL, -1.0, topped_up=True),
     ),
 )
@@ -31,7 +51,16 @@ MASKED = QuestionTree(
     "b",
     np.zeros(5, np.int32),
     (
-        Trajectory("0", (turn(4),), StopReason.NO_ANSWER, -1.0),
+        Trajectory(
+            "0",
+            (
+                turn(1, SEARCH, [3.0]),
+                turn(1, SEARCH, [1.0], ForkDecision(0.2, -0.75)),
+                turn(2, None, [0.5], ForkDecision(0.1, -0.25)),
+            ),
+            StopReason.NO_ANSWER,
+            -1.0,
+        ),
         Trajectory("1", (), StopReason.DEADLINE),
     ),
 )
@@ -39,8 +68,7 @@ MASKED = QuestionTree(
 
 @pytest.fixture
 def metrics():
-    counts = BranchingCounts(2, 1, [1.0, 3.0], [2.5], [0.25], prefix_tokens_reused=7)
-    return rollout_metrics([question_stats(FORKED, counts), question_stats(MASKED, BranchingCounts())], seconds=10.0)
+    return rollout_metrics([question_stats(FORKED, WINDOW, 7), question_stats(MASKED, WINDOW)], seconds=10.0)
 
 
 def test_means_are_over_trajectories(metrics):
@@ -48,15 +76,18 @@ def test_means_are_over_trajectories(metrics):
     assert metrics["accuracy"] == pytest.approx(1 / 5)
     assert metrics["format_valid"] == pytest.approx(2 / 5)
     assert metrics["response_tokens_mean"] == pytest.approx((7 + 11 + 1 + 4 + 0) / 5)
-    assert metrics["tool_calls_per_trajectory"] == pytest.approx((1 + 2 + 0 + 0 + 0) / 5)
+    assert metrics["tool_calls_per_trajectory"] == pytest.approx((1 + 2 + 0 + 2 + 0) / 5)
 
 
 def test_pass_at_k_is_over_questions(metrics):
     assert metrics["pass_at_k"] == 0.5
+    partly = replace(FORKED, trajectories=tuple(replace(t, accuracy=0.8 * t.accuracy) for t in FORKED.trajectories))
+    assert rollout_metrics([question_stats(partly, WINDOW)], seconds=1.0)["pass_at_k"] == 0.0
 
 
 def test_shared_calls_and_tokens_count_once(metrics):
-    assert metrics["tool_calls_executed"] == 2
+    assert metrics["tool_calls_executed"] == 4
+    assert metrics["generated_tokens"] == 3 + 4 + 2 + 6 + 1 + 4
     assert metrics["tokens_per_second"] == pytest.approx((3 + 4 + 2 + 6 + 1 + 4) / 10)
 
 
@@ -65,8 +96,63 @@ def test_branching(metrics):
     assert metrics["fork_events_per_question"] == 0.5
     assert metrics["fork_rate"] == 0.5
     assert metrics["topped_up_per_question"] == 0.5
+    assert metrics["initial_rollouts_per_question"] == 1.5
     assert metrics["prefix_tokens_reused"] == 7
-    assert (metrics["entropy/initial"], metrics["entropy/after_tool"], metrics["entropy/delta"]) == (2.0, 2.5, 0.25)
+    # One fork, below the first turn.
+    assert [metrics[f"fork_depth_{name}"] for name in ("mean", "p10", "p90")] == [1.0, 1.0, 1.0]
+
+
+def test_entropies_are_those_of_trajectories_from_the_prompt(metrics):
+    """ "0.0" begins where the entropy was high: its node is left out."""
+    assert metrics["entropy/initial"] == pytest.approx((1.0 + 3.0) / 2)
+    assert metrics["entropy/after_tool"] == pytest.approx((2.5 + 1.0 + 0.5) / 3)
+    # dH: 0.25, -0.75, -0.25.
+    assert metrics["entropy/delta"] == pytest.approx(-0.25)
+    assert metrics["entropy/delta_p50"] == pytest.approx(-0.25)
+    assert metrics["entropy/delta_p10"] == pytest.approx(-0.65)
+    assert metrics["entropy/delta_p90"] == pytest.approx(0.15)
+    assert metrics["entropy/rise_share"] == pytest.approx(1 / 3)
+    assert metrics["tools/search/entropy_rise_share"] == pytest.approx(1 / 3)
+    # The only node after python is off policy.
+    assert "tools/python/entropy_delta" not in metrics
+    assert "tools/python/latency_p50" in metrics
+
+
+def test_a_mean_over_nothing_is_no_metric():
+    """Where no tool was called nothing rose, and nothing was decided."""
+    plain = QuestionTree("c", np.zeros(5, np.int32), (Trajectory("0", (turn(3),), StopReason.ANSWER),))
+    metrics = rollout_metrics([question_stats(plain, WINDOW)], seconds=1.0)
+    assert {name for name in metrics if name.startswith(("entropy/", "fork_rate", "fork_depth", "tools/"))} == set()
+    assert (metrics["forks_per_question"], metrics["tool_calls_per_trajectory"]) == (0.0, 0.0)
+    greedy = rollout_metrics([question_stats(MASKED, WINDOW)], seconds=1.0)
+    assert greedy["entropy/delta"] == pytest.approx(-0.5)
+    assert "fork_rate" not in greedy and "fork_depth_mean" not in greedy
+
+
+def test_without_a_window_recorded_entropies_say_nothing():
+    stats = question_stats(FORKED, 0)
+    assert (stats.initial_entropies, stats.nodes) == ((), ())
+
+
+def test_a_node_has_its_tool_response():
+    tree = replace(
+        MASKED,
+        trajectories=(
+            replace(
+                MASKED.trajectories[0],
+                turns=tuple(
+                    replace(t, observation=np.array([i], np.int32)) for i, t in enumerate(MASKED.trajectories[0].turns)
+                ),
+            ),
+        ),
+    )
+    assert [node.response.tolist() for node in question_stats(tree, WINDOW).nodes] == [[0], [1]]
+
+
+def test_levels_of_a_question_by_tool_are_nats_per_token():
+    """However many tokens the windows have: two after the first question's search, one after each of the other's."""
+    assert question_stats(FORKED, WINDOW).levels() == {"search": [2.5]}
+    assert question_stats(MASKED, WINDOW).levels() == {"search": [1.0, 0.5]}
 
 
 def test_tools_and_stops(metrics):
@@ -77,9 +163,26 @@ def test_tools_and_stops(metrics):
     assert sum(metrics[f"stop/{reason}"] for reason in StopReason) == pytest.approx(1.0)
 
 
+def test_a_tool_that_nobody_called_has_zero_calls_and_no_latency():
+    plain = QuestionTree("c", np.zeros(5, np.int32), (Trajectory("0", (turn(3),), StopReason.ANSWER),))
+    metrics = rollout_metrics(
+        [
+            question_stats(MASKED, WINDOW, tools_offered=("search", "python")),
+            question_stats(plain, WINDOW, tools_offered=("python",)),
+        ],
+        seconds=1.0,
+    )
+    assert {name: value for name, value in metrics.items() if name.startswith("tools/python/")} == {
+        "tools/python/calls": 0,
+        "tools/python/errors": 0,
+        "tools/python/timeouts": 0,
+    }
+    assert metrics["tools/search/calls"] == 2
+
+
 def test_a_group_has_signal_if_counted_rewards_differ():
-    assert question_stats(FORKED, BranchingCounts()).has_signal
-    assert not question_stats(MASKED, BranchingCounts()).has_signal
+    assert question_stats(FORKED, WINDOW).has_signal
+    assert not question_stats(MASKED, WINDOW).has_signal
 
 
 def test_nested():

@@ -1,4 +1,4 @@
-"""Golden trees: what the sampler makes of scripted generations (docs/design.md, section 1, rules 1 to 6)."""
+"""Golden trees: the sampler's trees for scripted generations (docs/design.md, section 1, rules 1 to 6)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from rllib_arpo.core.tree import StopReason
+from rllib_arpo.core.token_counts import all_path_tokens
+from rllib_arpo.core.tree import ForkDecision, StopReason
 from rllib_arpo.engine.engine import EngineConfig, EntropyReady, GenerationRequest
 from rllib_arpo.engine.scripted_engine import ScriptedEngine, ScriptedReply
 from rllib_arpo.rollout.engine_loop import EngineLoop
+from rllib_arpo.rollout.episodes import episode_to_tree, tree_to_episode
+from rllib_arpo.rollout.metrics import question_stats
 from tests.helpers.scripted_env import ANSWER, PROMPT, TOOL
 
 LOW, HIGH = 1.0, 3.0
@@ -37,9 +40,17 @@ def test_rise_after_a_tool_forks_once_and_the_parent_goes_on(sample_tree):
     }
     assert [t.reward for t in sampled.tree.trajectories] == [1.0, 0.5]
     assert sampled.env.forks == [("0", "0.0")]
-    assert sampled.counts.deltas == [pytest.approx((HIGH - LOW) / np.log(256))]
-    assert (sampled.counts.eligible_nodes, sampled.counts.fork_events) == (1, 1)
-    assert sampled.counts.prefix_tokens_reused == 6
+    rise = (HIGH - LOW) / np.log(256)
+    assert sampled.decisions == {
+        ("0", 1): ForkDecision(
+            level=pytest.approx(HIGH / np.log(256)),
+            delta=pytest.approx(rise),
+            probability=pytest.approx(0.5 + 0.2 * rise),
+            eligible=True,
+            children=1,
+        )
+    }
+    assert sampled.prefix_tokens_reused == 6
 
 
 def test_fork_is_submitted_while_the_parent_still_generates(sample_tree):
@@ -48,7 +59,7 @@ def test_fork_is_submitted_while_the_parent_still_generates(sample_tree):
         (*PROMPT, 10, TOOL, 50, 0): [ScriptedReply([20] * 30 + [ANSWER], entropies=HIGH), answer(21)],
     }
     sampled = sample_tree(script, num_rollouts=2)
-    assert [r.request_id for r in sampled.engine.submitted] == ["0/0/0", "0/0/1", "0/0.0/1"]
+    assert [r.request_id for r in sampled.engine.submitted] == ["training/0/0/0", "training/0/0/1", "training/0/0.0/1"]
     # Two steps for the first turn, one for the window, two for the fork; its parent needs 31 for its own turn.
     assert sampled.engine.num_steps < 2 + 31 + 5
 
@@ -75,7 +86,9 @@ def test_top_ups_never_fork(sample_tree):
     }
     sampled = sample_tree(script, num_rollouts=2)
     assert list(sampled.shape()) == ["0", "1"]
-    assert sampled.counts.deltas == []
+    # What they would have been told is kept all the same.
+    decision = sampled.decisions[("1", 1)]
+    assert (decision.delta, decision.eligible, decision.children) == (pytest.approx(2 / np.log(256)), False, 0)
 
 
 def test_nested_fork_keeps_the_initial_entropies_of_its_root(sample_tree):
@@ -94,12 +107,24 @@ def test_nested_fork_keeps_the_initial_entropies_of_its_root(sample_tree):
     }
 
 
+def test_a_fork_keeps_the_initial_entropies_of_its_own_root(sample_tree):
+    """Below "1.0" the entropy 2 is a rise for its root "1", which started with 1, and not for "0", which did with 3."""
+    node = (*PROMPT, 10, TOOL, 50, 0)
+    script = {
+        PROMPT: [answer(9, HIGH), tool(10, LOW)],
+        node: [answer(20, HIGH), tool(21, HIGH)],
+        (*node, 21, TOOL, 50, 1): [answer(30, 2.0), answer(31, LOW)],
+    }
+    sampled = sample_tree(script, num_rollouts=4, num_initial_rollouts=2)
+    assert sampled.shape()["1.0.0"] == ("1.0", 2, [(31, ANSWER)], "answer")
+
+
 def test_a_child_is_not_examined_at_the_node_it_starts_from(sample_tree):
     node = (*PROMPT, 10, TOOL, 50, 0)
     script = {PROMPT: [tool(10, LOW), answer(11)], node: [answer(20, HIGH), answer(21, HIGH)]}
     sampled = sample_tree(script, num_rollouts=3)
     assert list(sampled.shape()) == ["0", "0.0", "1"]
-    assert len(sampled.counts.deltas) == 1
+    assert list(sampled.decisions) == [("0", 1)]
 
 
 @pytest.mark.parametrize(("num_rollouts", "children"), [(3, 2), (4, 3), (6, 3)])
@@ -110,7 +135,7 @@ def test_branch_width_is_cut_at_the_budget(sample_tree, num_rollouts, children):
     forks = [t.agent_id for t in sampled.tree.trajectories if t.parent == "0"]
     assert forks == [f"0.{i}" for i in range(children)]
     assert len(sampled.tree.trajectories) == num_rollouts
-    assert sampled.counts.fork_events == 1
+    assert sampled.children == {("0", 1): children}
 
 
 def test_spent_budget_leaves_later_nodes_uneligible(sample_tree):
@@ -122,7 +147,7 @@ def test_spent_budget_leaves_later_nodes_uneligible(sample_tree):
     }
     sampled = sample_tree(script, num_rollouts=2)
     assert len(sampled.tree.trajectories) == 2
-    assert (len(sampled.counts.deltas), sampled.counts.eligible_nodes) == (2, 1)
+    assert (list(sampled.decisions), sampled.eligible) == ([("0", 1), ("0", 2)], [("0", 1)])
 
 
 def test_n_equal_m_never_forks(sample_tree):
@@ -130,7 +155,7 @@ def test_n_equal_m_never_forks(sample_tree):
     script = {PROMPT: [tool(10), tool(10)], node: [answer(20, HIGH), answer(21, HIGH)]}
     sampled = sample_tree(script, num_rollouts=2, num_initial_rollouts=2)
     assert list(sampled.shape()) == ["0", "1"]
-    assert sampled.counts.eligible_nodes == 0
+    assert (list(sampled.decisions), sampled.eligible) == ([("0", 1), ("1", 1)], [])
 
 
 def test_turn_shorter_than_the_window_is_decided_when_it_ends(sample_tree):
@@ -141,11 +166,33 @@ def test_turn_shorter_than_the_window_is_decided_when_it_ends(sample_tree):
     assert sampled.tree.trajectories[0].turns[1].entropies.tolist() == [HIGH, HIGH]
 
 
+def test_decisions_look_at_the_window_where_all_entropies_are_recorded(sample_tree):
+    """The first turn after a tool is certain within the window and unsure beyond it; the second rises within it."""
+    node, later = (*PROMPT, 10, TOOL, 50, 0), (*PROMPT, 10, TOOL, 50, 0, 20, 21, 22, TOOL, 50, 1)
+    script = {
+        PROMPT: [tool(10), answer(90)],
+        node: ScriptedReply([20, 21, 22, TOOL], entropies=[0.5, 0.75, 9.0, 9.0]),
+        later: [answer(30, HIGH), answer(31)],
+    }
+    everything, windows = (
+        sample_tree(script, entropy_window=2, num_rollouts=3, record_entropies=kind) for kind in ("all", "windows")
+    )
+    assert everything.shape() == windows.shape()
+    assert list(windows.shape()) == ["0", "0.0", "1"]
+    nodes = question_stats(everything.tree, 2).nodes
+    assert nodes == question_stats(windows.tree, 2).nodes
+    assert [node.entropy for node in nodes] == [0.625, HIGH]
+    restored = episode_to_tree(tree_to_episode(everything.tree))
+    entropies = [[turn.entropies.tolist() for turn in t.trajectories[0].turns] for t in (restored, windows.tree)]
+    assert entropies[0] == [[LOW, LOW], [0.5, 0.75, 9.0, 9.0], [HIGH, HIGH]]
+    assert entropies[1] == [[LOW, LOW], [0.5, 0.75], [HIGH, HIGH]]
+
+
 def test_forks_share_their_parents_turns(sample_tree):
     node = (*PROMPT, 10, TOOL, 50, 0)
     tree = sample_tree({PROMPT: tool(10), node: [answer(20, HIGH), answer(21)]}).tree
     assert tree.path("0.0")[0] is tree.path("0")[0]
-    assert tree.num_generated_tokens("0.0") == 4
+    assert all_path_tokens(tree).tolist() == [4, 4]
 
 
 def test_deadline_ends_only_who_has_not_ended(sample_tree):
@@ -155,7 +202,7 @@ def test_deadline_ends_only_who_has_not_ended(sample_tree):
     )
     assert sampled.shape() == {
         "0": (None, 0, [(10, ANSWER)], "answer"),
-        "1": (None, 0, [], "deadline"),
+        "1": (None, 0, [(11, TOOL)], "deadline"),
     }
     assert [t.counts for t in sampled.tree.trajectories] == [True, False]
 
@@ -174,13 +221,38 @@ def test_with_a_deadline_reward_the_unfinished_count(sample_tree):
     assert [(t.counts, t.reward) for t in sampled.tree.trajectories] == [(True, 0.0), (True, -0.5)]
 
 
+def test_a_fork_without_a_turn_of_its_own_is_masked_whatever_the_deadline_costs(sample_tree):
+    """ "0" waits for its second tool, "0.0" is still in its first turn: the penalty is for what "0" sampled alone."""
+    script = {
+        PROMPT: [tool(10), answer(11)],
+        (*PROMPT, 10, TOOL, 50, 0): [tool(20, HIGH), ScriptedReply([21] * 10**6)],
+    }
+    sampled = sample_tree(
+        script,
+        {"delays": {("0", 1): 60.0}, "rewards": {"1": 1.0}},
+        num_rollouts=3,
+        num_initial_rollouts=2,
+        question_deadline_s=2.0,
+        deadline_reward=-1.0,
+        max_context_tokens=10**7,
+        max_response_tokens=10**7,
+    )
+    assert sampled.shape() == {
+        "0": (None, 0, [(10, TOOL), (20, TOOL)], "time_limit"),
+        "1": (None, 0, [(11, ANSWER)], "answer"),
+        "0.0": ("0", 1, [], "deadline"),
+    }
+    assert [(t.counts, t.reward) for t in sampled.tree.trajectories] == [(True, -1.0), (True, 1.0), (False, 0.0)]
+    assert sampled.tree.trajectories[0].turns[1].observation.tolist() == []
+
+
 def test_deadline_cancels_the_running_requests(sample_tree):
     script = {PROMPT: ScriptedReply([10] * 10**6, entropies=LOW)}
     sampled = sample_tree(
         script, num_rollouts=1, question_deadline_s=1.0, max_context_tokens=10**7, max_response_tokens=10**7
     )
     assert sampled.shape() == {"0": (None, 0, [], "deadline")}
-    assert sampled.engine.cancelled == ["0/0/0"]
+    assert sampled.engine.cancelled == ["training/0/0/0"]
 
 
 def test_failed_request_is_an_engine_failure(sample_tree):
@@ -213,7 +285,7 @@ def test_an_environment_that_forks_other_tokens_is_named(sample_tree, monkeypatc
 
 
 @pytest.mark.parametrize("beta", [0.0001, 0.2, 5.0])
-@pytest.mark.parametrize("normalization", ["log_vocab", "vocab"])
+@pytest.mark.parametrize("normalization", ["sum_log_vocab", "mean_log_vocab", "vocab"])
 def test_with_alpha_equal_tau_the_tree_does_not_depend_on_beta_or_normalization(sample_tree, beta, normalization):
     node = (*PROMPT, 10, TOOL, 50, 0)
     script = {
@@ -240,8 +312,8 @@ def test_trajectories_do_not_wait_for_a_slow_tool_of_another(sample_tree):
         (*PROMPT, 10, TOOL, 50, 0, 20, TOOL, 50, 1): answer(30),
     }
     sampled = sample_tree(script, {"delays": {("0", 0): 0.5}}, num_rollouts=3, num_initial_rollouts=3)
-    assert [r.request_id for r in sampled.engine.submitted] == [
-        "0/0/0", "0/1/0", "0/2/0", "0/1/1", "0/2/1", "0/1/2", "0/2/2", "0/0/1", "0/0/2",
+    assert [r.request_id.removeprefix("training/0/") for r in sampled.engine.submitted] == [
+        "0/0", "1/0", "2/0", "1/1", "2/1", "1/2", "2/2", "0/1", "0/2",
     ]  # fmt: skip
 
 

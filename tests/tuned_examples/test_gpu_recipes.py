@@ -6,10 +6,9 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import ray
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
-from rllib_arpo.envs.retrieval import build_index
+from rllib_arpo.commands import run_command
 from tests.helpers.models import byte_tokenizer, tiny_model
 
 LLAMA3_TEMPLATE = (
@@ -23,18 +22,16 @@ QWEN3_TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n"
     "{% if enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}{% endif %}"
 )
-#: Recipe -> (architecture, chat template or None for ChatML, end of the prompt, longest context, tool calls).
+#: (recipe, architecture) -> (chat template or None for ChatML, end of the prompt, longest context, tool calls).
 RECIPES = {
-    "reasoning_qwen2_5_3b_arpo": ("qwen2", None, "<|im_end|>\n<|im_start|>assistant\n", 5632, 3),
-    "reasoning_qwen2_5_7b_arpo": ("qwen2", None, "<|im_end|>\n<|im_start|>assistant\n", 5632, 3),
-    "reasoning_llama3_1_8b_arpo": (
-        "llama",
+    ("reasoning_arpo", "qwen2"): (None, "<|im_end|>\n<|im_start|>assistant\n", 5632, 3),
+    ("reasoning_arpo", "llama"): (
         LLAMA3_TEMPLATE,
         "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
         5632,
         3,
     ),
-    "deepsearch_qwen3_8b_arpo": ("qwen3", QWEN3_TEMPLATE, "<|im_end|>\n<|im_start|>assistant\n", 12000, 6),
+    ("deepsearch_qwen3_8b_arpo", "qwen3"): (QWEN3_TEMPLATE, "<|im_end|>\n<|im_start|>assistant\n", 12000, 6),
 }
 
 
@@ -49,7 +46,7 @@ def data(tmp_path_factory):
     }
     pq.write_table(pa.Table.from_pylist([row, row]), folder / "train.parquet")
     (folder / "documents.jsonl").write_text(json.dumps({"title": "Six", "text": "A number."}) + "\n")
-    build_index.main(["--output", str(folder / "index"), str(folder / "documents.jsonl")])
+    run_command("index", ["--output", str(folder / "index"), str(folder / "documents.jsonl")])
     return ["--data", str(folder / "train.parquet"), "--index", str(folder / "index")]
 
 
@@ -73,18 +70,18 @@ def model(tmp_path_factory):
     return make
 
 
-def build(name: str, data: list[str], model) -> AlgorithmConfig:
-    """The recipe's configuration for the tiny model of its architecture, with the recipe's own command line."""
+def build(name: str, architecture: str, data: list[str], model) -> AlgorithmConfig:
+    """The recipe's configuration for a tiny model of an architecture, with the recipe's own command line."""
     recipe = importlib.import_module(f"tuned_examples.{name}")
-    architecture, chat_template, *_ = RECIPES[name]
+    chat_template, *_ = RECIPES[name, architecture]
     return recipe.make_config(recipe.parser.parse_args(["--model", model(architecture, chat_template), *data]))
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_has_the_authors_settings_and_is_valid(name, data, model):
-    config = build(name, data, model)
+@pytest.mark.parametrize(("name", "architecture"), RECIPES)
+def test_a_recipe_has_the_authors_settings_and_is_valid(name, architecture, data, model):
+    config = build(name, architecture, data, model)
     config.validate()
-    *_, max_context_tokens, max_tool_calls = RECIPES[name]
+    *_, max_context_tokens, max_tool_calls = RECIPES[name, architecture]
     settings = {
         "num_rollouts": 16,
         "num_initial_rollouts": 8,
@@ -92,6 +89,8 @@ def test_a_recipe_has_the_authors_settings_and_is_valid(name, data, model):
         "branch_base_probability": 0.5,
         "branch_entropy_weight": 0.2,
         "branch_width": 1,
+        "entropy_window": 20,
+        "entropy_normalization": "sum_log_vocab",
         "questions_per_batch": 128,
         "questions_per_minibatch": 16,
         "max_context_tokens": max_context_tokens,
@@ -100,6 +99,9 @@ def test_a_recipe_has_the_authors_settings_and_is_valid(name, data, model):
         "kl_coeff": 0.0,
         "clip_low": 0.2,
         "clip_high": 0.2,
+        "dual_clip": 3.0,
+        "adam_betas": (0.9, 0.999),
+        "weight_decay": 0.01,
         "loss_aggregation": "token_mean",
         "temperature": 1.0,
         "num_learners": 4,
@@ -109,29 +111,31 @@ def test_a_recipe_has_the_authors_settings_and_is_valid(name, data, model):
         "num_gpus_per_env_runner": 1.0,
     }
     assert {key: getattr(config, key) for key in settings} == settings
+    assert config.env_config["tools"]["search"]["top_k"] == 10
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_asks_its_questions_in_the_models_own_chat_format(name, data, model):
+@pytest.mark.parametrize(("name", "architecture"), RECIPES)
+def test_a_recipe_asks_its_questions_in_the_models_own_chat_format(name, architecture, data, model):
     from transformers import AutoTokenizer
 
-    from rllib_arpo.envs.registry import make_env
+    from rllib_arpo.envs.registry import make_tool_env
 
-    config = build(name, data, model)
+    config = build(name, architecture, data, model)
     limits = {key: getattr(config, key) for key in ("model_name_or_path", "max_context_tokens", "max_response_tokens")}
-    env = make_env(config.env, {**config.env_config, **limits})
+    env = make_tool_env(config.env, {**config.env_config, **limits})
     observations, _ = env.reset(options={"question": 0})
     prompt = AutoTokenizer.from_pretrained(config.model_name_or_path).decode(observations["0"])
-    assert prompt.endswith("What is 6 * 7?" + RECIPES[name][2])
+    assert prompt.endswith("What is 6 * 7?" + RECIPES[name, architecture][1])
     assert sorted(env.tools) == ["browse", "python", "search"][name != "deepsearch_qwen3_8b_arpo" :]
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", sorted({name for name, _ in RECIPES}))
 def test_a_recipe_says_where_it_starts_what_it_needs_and_that_it_is_not_measured(name):
     text = importlib.import_module(f"tuned_examples.{name}").__doc__
-    assert "python -m rllib_arpo.cold_start --model " in text
+    assert "rllib-arpo cold-start --model " in text
     assert "Hardware: 8 GPUs of " in text
-    assert "Result: not measured, needs 8 GPUs." in text
+    assert "Not measured: needs 8 GPUs." in text.splitlines()
+    assert "Result" not in text
 
 
 def test_search_may_be_the_web_with_a_cache(data, model, monkeypatch, tmp_path):
@@ -141,14 +145,14 @@ def test_search_may_be_the_web_with_a_cache(data, model, monkeypatch, tmp_path):
     config = recipe.make_config(recipe.parser.parse_args([*argv, "--cache", str(tmp_path / "searches.sqlite")]))
     config.validate()
     assert config.env_config["tools"] == {
-        "search": {"backend": "serper", "cache": str(tmp_path / "searches.sqlite")},
+        "search": {"top_k": 10, "backend": "serper", "cache": str(tmp_path / "searches.sqlite")},
         "python": {},
         "browse": {},
     }
 
 
 def test_held_out_questions_are_evaluated_in_fixed_order(data, model):
-    recipe = importlib.import_module("tuned_examples.reasoning_qwen2_5_3b_arpo")
+    recipe = importlib.import_module("tuned_examples.reasoning_arpo")
     argv = ["--model", model("qwen2", None), *data, "--eval-data", data[1]]
     config = recipe.make_config(recipe.parser.parse_args(argv))
     config.validate()
@@ -167,18 +171,9 @@ def test_a_missing_argument_is_named(capsys):
     assert capsys.readouterr().err.splitlines()[-1].endswith("error: the following arguments are required: --data")
 
 
-@pytest.fixture
-def local_ray():
-    started_here = not ray.is_initialized()
-    ray.init(num_cpus=2, include_dashboard=False, ignore_reinit_error=True)
-    yield
-    if started_here:
-        ray.shutdown()
-
-
-def test_a_recipe_runs_one_small_iteration(data, model, local_ray):
+def test_a_recipe_runs_one_small_iteration(data, model, ray_cluster):
     """With an engine that only knows one call, one right and one wrong answer, without a GPU."""
-    config = build("deepsearch_qwen3_8b_arpo", data, model)
+    config = build("deepsearch_qwen3_8b_arpo", "qwen3", data, model)
     replies = ["<search> six </search>", "<answer> \\boxed{42} </answer>", "<answer> \\boxed{41} </answer>"]
     tokenizer = byte_tokenizer()
     replies = [tokenizer("<think> so </think>" + reply)["input_ids"] for reply in replies]

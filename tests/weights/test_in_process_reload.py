@@ -6,7 +6,7 @@ import ray
 
 from rllib_arpo.weights import WEIGHT_SYNCS, make_weight_sync, transfer_backend
 from rllib_arpo.weights.in_process_reload import InProcessReload
-from rllib_arpo.weights.weight_sync import WeightSyncError
+from rllib_arpo.weights.snapshot import WeightSyncError
 from tests.helpers.configs import small_config
 from tests.helpers.weights import learner_weights
 
@@ -22,7 +22,7 @@ def set_learner_weights(algorithm, value: float) -> None:
     def fill(learner) -> None:
         for parameter in learner.module["default_policy"].parameters():
             parameter.data.fill_(value)
-        learner._weights_seq_no += 1
+        learner._weight_version += 1
 
     algorithm.learner_group.foreach_learner(fill)
 
@@ -69,15 +69,17 @@ def test_every_engine_gets_the_learners_weights(ray_cluster, model_folder, monke
         algorithm.stop()
 
 
-def test_weights_are_sent_once_unless_forced(ray_cluster, model_folder):
+def test_weights_are_sent_once(ray_cluster, model_folder):
     algorithm = small_config(model_folder).build_algo()
     try:
         sync, group = algorithm._weight_sync, algorithm.env_runner_group
-        for parameter in algorithm.learner_group._learner.module["default_policy"].parameters():
+        learner = algorithm.learner_group._learner
+        for parameter in learner.module["default_policy"].parameters():
             parameter.data.fill_(0.5)
         assert sync.push(group) == 0
         assert not any((array == 0.5).all() for array in engine_weights(algorithm)[0].values())
-        assert sync.push(group, force=True) == 0
+        learner.set_state(learner.get_state())
+        assert sync.push(group) == 1
         assert all((array == 0.5).all() for array in engine_weights(algorithm)[0].values())
     finally:
         algorithm.stop()

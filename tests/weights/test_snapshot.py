@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from rllib_arpo.learner.llm_rl_module import LLMRLModule
-from rllib_arpo.weights.snapshot import WeightSnapshot, load_and_verify, probe_tokens
-from rllib_arpo.weights.weight_sync import WeightSyncError
+from rllib_arpo.policy.llm_rl_module import LLMRLModule
+from rllib_arpo.weights.snapshot import WeightSnapshot, WeightSyncError, load_and_verify, probe_tokens
 from tests.helpers.models import tiny_model
 from tests.helpers.weights import weights_of
 
@@ -14,7 +13,7 @@ SNAPSHOT = WeightSnapshot(4, {"w": np.ones(2)}, np.array([5, 6, 7], np.int32), n
 
 
 class FakeEngine:
-    """Computes the log-probs it is told."""
+    """Returns given log-probs."""
 
     def __init__(self, computed, has_model: bool = True):
         self.computed, self.has_model, self.weight_version = np.array(computed, np.float32), has_model, 3

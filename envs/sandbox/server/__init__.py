@@ -8,6 +8,6 @@ processes, each the child of the one before:
     supervisor   one call: reads the request, enters namespaces of its own, keeps time and size of the output, replies
     program      the call's code
 
-A call's data is only ever in its own supervisor and program, so no later call can find it in the memory it was forked
-with. All that a call started dies with its supervisor, which is process 1 of the call's process namespace.
+Only a call's own supervisor and program ever hold its data, so no later call can find it in the memory with which it
+was forked. All processes of a call die with its supervisor, which is process 1 of the call's process namespace.
 """

@@ -36,7 +36,7 @@ def dispatch(queue, places, fence):
 
 
 def accept(queue, fence, poll, pidfds):
-    """Takes one call from the queue and starts it. Returns False when there will be no more."""
+    """Takes one call from the queue and starts it. Returns False if there will be no more calls."""
     try:
         message, fds, _, _ = socket.recv_fds(queue, 1, 1)
     except BlockingIOError:  # another dispatcher was quicker

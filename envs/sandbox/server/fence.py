@@ -1,4 +1,4 @@
-"""What keeps a call in: `Fenced` inside bubblewrap, `Plain` without any fence. Both are made once, by `main`."""
+"""The fences around a call: `Fenced` inside bubblewrap, `Plain` without any fence. `main` makes one of them once."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ import tempfile
 from . import landlock, namespaces, seccomp
 
 MAX_THREADS, _MAX_PENDING_SIGNALS = 32, 128
-#: Without a fence no sum over a call's files is kept, but each is limited.
+#: Without a fence the sum over a call's files has no limit, but each file has one.
 _MAX_FILE_BYTES = 16 << 20
 
 
@@ -54,16 +54,16 @@ class Fenced:
         }
 
     def confine(self, folder):
-        """In the program, before any code runs: no file but those visible, no system call but those on the list."""
+        """In the program, before any code runs: allows only the visible files and the listed system calls."""
         landlock.restrict(folder)
         seccomp.install(self.filter)
 
     def kill(self, pid):
         with contextlib.suppress(ProcessLookupError):
-            os.kill(-1, signal.SIGKILL)  # everybody else in this process namespace
+            os.kill(-1, signal.SIGKILL)  # all other processes of this process namespace
 
     def leave(self, folder):
-        """The folder goes with the mount namespace."""
+        """Does nothing: the folder disappears with the mount namespace."""
 
     def end(self):
         """In `main`, at its end."""
@@ -71,7 +71,7 @@ class Fenced:
 
 
 class Plain:
-    """A folder, below `folder`, and a process group for every call, which stop accidents and nothing else."""
+    """A folder, below `folder`, and a process group for every call; they stop only accidents."""
 
     files = ()
 
@@ -100,5 +100,5 @@ class Plain:
         shutil.rmtree(folder, ignore_errors=True)
 
     def end(self):
-        """The dispatchers end with `main`, the calls when their client has gone."""
+        """Removes the folder; the dispatchers end with `main`, and the calls when their clients disappear."""
         shutil.rmtree(self.folder, ignore_errors=True)

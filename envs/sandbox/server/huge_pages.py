@@ -11,7 +11,7 @@ _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 def collapse(maps):
-    """Moves this process's private memory into huge pages, as far as the kernel can; where it cannot, nothing changes.
+    """Moves this process's private memory into huge pages as far as the kernel can; other memory stays as it is.
 
     Args:
         maps: the lines of its /proc/self/maps.

@@ -1,7 +1,8 @@
-"""Landlock: a call reads what is visible and writes to its own folder, even where a mount would let it do more.
+"""Landlock: a call reads only visible files and writes only to its own folder, even if a mount would permit more.
 
-Source: https://docs.kernel.org/userspace-api/landlock.html. Where the kernel has no Landlock, or it is switched off,
-`restrict` does nothing: then the mounts alone hold (nothing else is visible, all is read-only but the call's folder).
+Source: https://docs.kernel.org/userspace-api/landlock.html. If the kernel has no Landlock, or it is switched off,
+`restrict` does nothing: then only the mounts protect (nothing else is visible, and everything but the call's folder is
+read-only).
 """
 
 import ctypes

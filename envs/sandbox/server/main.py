@@ -1,7 +1,7 @@
 """The first process of the server: imports what the calls need, starts the dispatchers, keeps them alive.
 
-It prints "ready" when calls can be made, or else one line about why not. It ends when the other end of the queue closes
-or the process that started it has ended, and takes everything with it.
+It prints "ready" when calls can be made, or otherwise one line with the reason. It ends, together with all its
+descendants, when the other end of the queue closes or the process that started it has ended.
 """
 
 import contextlib
@@ -61,7 +61,7 @@ def main(config):
 
 
 def take_files(config):
-    """Keeps open only what `config` names, below MAX_OPEN_FILES, whatever the numbers were in the process outside."""
+    """Keeps open only the files that `config` names, below MAX_OPEN_FILES, whatever their numbers were outside."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     every = _MANY_FILES if hard == resource.RLIM_INFINITY else min(hard, _MANY_FILES)
     limit = min(MAX_OPEN_FILES, every)
@@ -81,7 +81,7 @@ def become(unprivileged_id):
 
 
 def warm_up(setup):
-    """Imports and runs what costs time at its first use. Calls begin with equal seeds: a session must be repeatable."""
+    """Imports and runs what is slow at its first use. Calls begin with equal seeds, so that sessions are repeatable."""
     site.setquit()
     site.sethelper()
     signal.alarm(_SETUP_TIMEOUT_S)
@@ -107,7 +107,7 @@ def settle_memory(proc):
 
 
 def self_test(fence):
-    """Makes one call, so that whatever the system does not permit is known at the start.
+    """Makes one call, so that denied rights show at the start.
 
     Raises:
         OSError: the call was not possible.
@@ -130,7 +130,7 @@ def self_test(fence):
 
 
 def keep_dispatchers(config, queue, fence):
-    """Keeps the number of dispatchers until there is nobody left to serve."""
+    """Replaces dead dispatchers until there is no client left."""
     poll = select.poll()
     poll.register(queue, 0)  # tells when its other end closes
     poll.register(config["owner"], select.POLLIN)

@@ -12,7 +12,7 @@ _CLONE_NUMBER = {"x86_64": 56, "aarch64": 220}
 _MS_NOSUID, _MS_NODEV = 2, 4
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
 _CAPABILITY_VERSION_3 = 0x20080522
-#: The user and group that a call is.
+#: The user and group id of a call.
 CALL_ID = 1000
 #: Files and folders that a call may have.
 _MAX_INODES = 4096
@@ -38,11 +38,11 @@ def fork():
 
 
 def become_call_user(proc, uid, gid):
-    """Inside the namespaces of `fork`: this process's user is called CALL_ID, and there is no other.
+    """Inside the namespaces of `fork`: gives this process's user the id CALL_ID; there is no other user.
 
     Args:
         proc: an open /proc that shows this process.
-        uid, gid: what it was outside them.
+        uid, gid: its ids outside of the namespaces.
     """
     for name, value in (
         ("setgroups", "deny"),
@@ -58,7 +58,7 @@ def become_call_user(proc, uid, gid):
 
 
 def mount_folder(path, size_mb):
-    """A private, empty folder at `path` that takes at most `size_mb` in all, and is gone with the mount namespace."""
+    """A private, empty folder at `path` that holds at most `size_mb` in all and disappears with the mount namespace."""
     options = f"size={size_mb}m,nr_inodes={_MAX_INODES},mode=0700".encode()
     done = _libc.mount(b"tmpfs", path.encode(), b"tmpfs", _MS_NOSUID | _MS_NODEV, options)
     check(done, f"a file system at {path}")

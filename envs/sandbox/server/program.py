@@ -1,4 +1,4 @@
-"""The process that runs a call's code: gives up what it could reach, limits itself, executes, leaves."""
+"""The process that runs a call's code: it gives up its rights, limits itself, executes the code and exits."""
 
 import os
 import random
@@ -10,10 +10,10 @@ from pathlib import Path
 
 from .execute import execute, new_variables, replay
 
-#: Written to the supervisor when the earlier calls of the session have been repeated.
+#: The program writes this to the supervisor when it has repeated the earlier calls of the session.
 REPLAYED = b"r"
 MAX_OPEN_FILES = 64
-#: Known beforehand, since a walk through all modules in every call costs a millisecond of page faults.
+#: The list is fixed, since a walk through all modules in every call would cost a millisecond of page faults.
 _SERVER_MODULES = (__package__, *(f"{__package__}.{Path(file).stem}" for file in os.listdir(Path(__file__).parent)))
 
 
@@ -40,7 +40,7 @@ def run_program(request, output, ready, folder, cpu_limit_s, fence):
 
 
 def prepare(request, output, ready, folder, cpu_limit_s, fence):
-    """All that must hold before any of the call's code runs."""
+    """Sets all limits before any of the call's code runs."""
     arrange_files(output, ready)
     os.chdir(folder)
     tempfile.tempdir = os.environ["HOME"] = os.environ["TMPDIR"] = folder
@@ -53,7 +53,7 @@ def prepare(request, output, ready, folder, cpu_limit_s, fence):
 
 
 def arrange_files(output, ready):
-    """Nothing is left open but 0: /dev/null, 1 and 2: the output, 3: the pipe that tells of the replay."""
+    """Leaves only these files open: 0: /dev/null, 1 and 2: the output, 3: the pipe that reports the replay."""
     os.setsid()
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(output, 1)
@@ -77,6 +77,6 @@ def set_limits(request, cpu_limit_s, fence):
 
 
 def forget_server():
-    """The server's modules are not the code's to find by name."""
+    """Removes the server's modules, so that the code cannot find them by name."""
     for name in _SERVER_MODULES:
         sys.modules.pop(name, None)

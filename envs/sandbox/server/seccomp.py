@@ -1,8 +1,9 @@
 """The system calls that a call's code may use: a seccomp filter, built without libseccomp.
 
 An allow-list. What is not on it fails with "Operation not permitted": sockets, new processes and programs, namespaces,
-mounts, ptrace, memory files, System V IPC, keys, bpf, io_uring and so on. New threads are allowed. System calls newer
-than this table fail as unknown to the kernel, so that the C library falls back to those that it knows.
+mounts, ptrace, memory files, System V IPC, keys, bpf, io_uring, the CPUs and priorities of processes (the supervisor's
+among them, for the calls to come) and so on. New threads are allowed, and limits of the process itself. System calls
+newer than this table fail as unknown to the kernel, so that the C library falls back to those that it knows.
 
 The numbers are those of the kernel's tables for the two architectures; a test compares them with libseccomp's.
 """
@@ -24,16 +25,16 @@ _X86_64 = """
     umask:95 gettimeofday:96 getrlimit:97 getrusage:98 sysinfo:99 times:100 getuid:102 getgid:104 geteuid:107
     getegid:108 setpgid:109 getppid:110 getpgrp:111 setsid:112 getgroups:115 getresuid:118 getresgid:120 getpgid:121
     getsid:124 rt_sigpending:127 rt_sigtimedwait:128 rt_sigsuspend:130 sigaltstack:131 utime:132 statfs:137
-    fstatfs:138 getpriority:140 setpriority:141 sched_getparam:143 sched_getscheduler:145 sched_get_priority_max:146
+    fstatfs:138 getpriority:140 sched_getparam:143 sched_getscheduler:145 sched_get_priority_max:146
     sched_get_priority_min:147 mlock:149 munlock:150 prctl:157 arch_prctl:158 setrlimit:160 gettid:186
     getxattr:191 lgetxattr:192 fgetxattr:193 listxattr:194 llistxattr:195 flistxattr:196 tkill:200 time:201 futex:202
-    sched_setaffinity:203 sched_getaffinity:204 epoll_create:213 getdents64:217 set_tid_address:218
+    sched_getaffinity:204 epoll_create:213 getdents64:217 set_tid_address:218
     restart_syscall:219 fadvise64:221 clock_gettime:228 clock_getres:229 clock_nanosleep:230 exit_group:231
     epoll_wait:232 epoll_ctl:233 tgkill:234 utimes:235 get_mempolicy:239 waitid:247 openat:257 mkdirat:258
     fchownat:260 futimesat:261 newfstatat:262 unlinkat:263 renameat:264 linkat:265 symlinkat:266 readlinkat:267
     fchmodat:268 faccessat:269 pselect6:270 ppoll:271 set_robust_list:273 get_robust_list:274 sync_file_range:277
     utimensat:280 epoll_pwait:281 timerfd_create:283 eventfd:284 fallocate:285 timerfd_settime:286 timerfd_gettime:287
-    eventfd2:290 epoll_create1:291 dup3:292 pipe2:293 preadv:295 pwritev:296 prlimit64:302 getcpu:309
+    eventfd2:290 epoll_create1:291 dup3:292 pipe2:293 preadv:295 pwritev:296 getcpu:309
     renameat2:316 getrandom:318 membarrier:324 copy_file_range:326 preadv2:327 pwritev2:328 statx:332 rseq:334
     close_range:436 openat2:437 faccessat2:439 epoll_pwait2:441 futex_waitv:449
 """
@@ -46,16 +47,16 @@ _AARCH64 = """
     readlinkat:78 newfstatat:79 fstat:80 fsync:82 fdatasync:83 sync_file_range:84 timerfd_create:85
     timerfd_settime:86 timerfd_gettime:87 utimensat:88 exit:93 exit_group:94 waitid:95 set_tid_address:96 futex:98
     set_robust_list:99 get_robust_list:100 nanosleep:101 getitimer:102 setitimer:103 clock_gettime:113
-    clock_getres:114 clock_nanosleep:115 sched_getscheduler:120 sched_getparam:121 sched_setaffinity:122
+    clock_getres:114 clock_nanosleep:115 sched_getscheduler:120 sched_getparam:121
     sched_getaffinity:123 sched_yield:124 sched_get_priority_max:125 sched_get_priority_min:126 restart_syscall:128
     kill:129 tkill:130 tgkill:131 sigaltstack:132 rt_sigsuspend:133 rt_sigaction:134 rt_sigprocmask:135
-    rt_sigpending:136 rt_sigtimedwait:137 rt_sigreturn:139 setpriority:140 getpriority:141 getresuid:148 getresgid:150
+    rt_sigpending:136 rt_sigtimedwait:137 rt_sigreturn:139 getpriority:141 getresuid:148 getresgid:150
     times:153 setpgid:154 getpgid:155 getsid:156 setsid:157 getgroups:158 uname:160 getrlimit:163 setrlimit:164
     getrusage:165 umask:166 prctl:167 getcpu:168 gettimeofday:169 getpid:172 getppid:173 getuid:174 geteuid:175
     getgid:176 getegid:177 gettid:178 sysinfo:179 getsockname:204 getpeername:205 sendto:206 recvfrom:207
     setsockopt:208 getsockopt:209 shutdown:210 sendmsg:211 recvmsg:212 brk:214 munmap:215 mremap:216 mmap:222
     fadvise64:223 mprotect:226 msync:227 mlock:228 munlock:229 mincore:232 madvise:233 get_mempolicy:236 wait4:260
-    prlimit64:261 renameat2:276 getrandom:278 membarrier:283 copy_file_range:285 preadv2:286 pwritev2:287
+    renameat2:276 getrandom:278 membarrier:283 copy_file_range:285 preadv2:286 pwritev2:287
     statx:291 rseq:293 close_range:436 openat2:437 faccessat2:439 epoll_pwait2:441 futex_waitv:449
 """
 
@@ -64,10 +65,11 @@ def _numbers(table):
     return {name: int(number) for name, number in (entry.split(":") for entry in table.split())}
 
 
-#: Machine -> (the kernel's name of it, numbers of `seccomp`, `clone` and `socketpair`, name -> number of the others).
+#: Machine -> (the kernel's name of it, numbers of `seccomp`, `clone`, `socketpair` and `prlimit64`, name -> number of
+#: the others).
 TABLES = {
-    "x86_64": (0xC000003E, 317, 56, 53, _numbers(_X86_64)),
-    "aarch64": (0xC00000B7, 277, 220, 199, _numbers(_AARCH64)),
+    "x86_64": (0xC000003E, 317, 56, 53, 302, _numbers(_X86_64)),
+    "aarch64": (0xC00000B7, 277, 220, 199, 261, _numbers(_AARCH64)),
 }
 _CLONE3 = 435
 #: The first system call that the tables do not know.
@@ -77,9 +79,12 @@ _LOAD, _EQUAL, _AT_LEAST, _AND, _RETURN = 0x20, 0x15, 0x35, 0x54, 0x06  # BPF, s
 _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16  # offsets in struct seccomp_data
 _ALLOW, _KILL, _REFUSE, _UNKNOWN = 0x7FFF0000, 0x80000000, 0x00050000 | 1, 0x00050000 | 38  # EPERM, ENOSYS
 _CLONE_THREAD = 0x10000
-#: CLONE_THREAD and all that make a namespace.
+#: CLONE_THREAD and all flags that make a namespace.
 _CLONE_MASK = _CLONE_THREAD | 0x7E020080
 _AF_UNIX = 1
+#: The process id by which a process means itself.
+_ITSELF = 0
+_WHOLE = 0xFFFFFFFF
 _SET_MODE_FILTER = 1
 
 
@@ -92,7 +97,7 @@ def program(machine=None):
     machine = machine or os.uname().machine
     if machine not in TABLES:
         raise OSError(f"there is no list of system calls for {machine} (only for {', '.join(TABLES)})")
-    architecture, _, clone, socketpair, numbers = TABLES[machine]
+    architecture, _, clone, socketpair, prlimit64, numbers = TABLES[machine]
     code = [
         (_LOAD, 0, 0, _ARCHITECTURE),
         (_EQUAL, 1, 0, architecture),
@@ -107,7 +112,8 @@ def program(machine=None):
         (_AT_LEAST, 0, 1, _FIRST_UNKNOWN),
         (_RETURN, 0, 0, _UNKNOWN),
     ]
-    code += _if_argument(clone, _CLONE_MASK, _CLONE_THREAD) + _if_argument(socketpair, 0xFFFFFFFF, _AF_UNIX)
+    code += _if_argument(clone, _CLONE_MASK, _CLONE_THREAD) + _if_argument(socketpair, _WHOLE, _AF_UNIX)
+    code += _if_argument(prlimit64, _WHOLE, _ITSELF)
     code.append((_RETURN, 0, 0, _REFUSE))
     return b"".join(struct.pack("HBBI", *instruction) for instruction in code)
 

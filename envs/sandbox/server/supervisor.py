@@ -1,4 +1,4 @@
-"""The supervisor of one call: keeps its limits, collects its output, replies, and ends everything that it left."""
+"""The supervisor of one call: enforces its limits, collects its output, replies, and ends all its processes."""
 
 import contextlib
 import json
@@ -10,7 +10,7 @@ import time
 
 from .program import REPLAYED, run_program
 
-#: Sent when the call starts, ahead of the reply: until then it waited for a place.
+#: The supervisor sends this before the reply, when the call starts; until then the call waited for a place.
 STARTED = b"+"
 _CHUNK = 1 << 16
 _REQUEST_TIMEOUT_S, _REPLY_TIMEOUT_S = 60.0, 10.0
@@ -42,7 +42,7 @@ def receive(connection):
 
 
 class Call:
-    """One request while it runs. `output`: what it wrote so far, at most `max_output_bytes`."""
+    """One request while it runs. `output`: its output so far, at most `max_output_bytes`."""
 
     def __init__(self, request, fence):
         self.request = request
@@ -55,7 +55,7 @@ class Call:
         self.wall_limit_s = runs * request["timeout_s"]
 
     def run(self, connection):
-        """Runs the program to its end. Returns the status of the reply; None when nobody waits for it any more."""
+        """Runs the program to its end. Returns the status of the reply; None if the client no longer waits for it."""
         folder = self.fence.enter(self.request["disk_mb"])
         out, out_end = os.pipe()
         ready, ready_end = os.pipe()
@@ -78,14 +78,14 @@ class Call:
     def watch(self, connection, pid, out, ready):
         """Waits for the program's end (None), its time limit or too much output, or until the client is gone.
 
-        The program tells on `ready` that the session is repeated, from when on the new call's own limit holds. What
-        comes there can only bring the end nearer.
+        On `ready` the program reports that it has repeated the session; from then on the new call's own limit holds. A
+        message there can only bring the end nearer.
         """
         pidfd = os.pidfd_open(pid)
         poll = select.poll()
         for fd in (out, pidfd, ready):
             poll.register(fd, select.POLLIN)
-        poll.register(connection, 0)  # tells of a closed connection only
+        poll.register(connection, 0)  # reports only that the connection is closed
         deadline = time.monotonic() + self.wall_limit_s
         while (left := deadline - time.monotonic()) > 0:
             for fd, _ in poll.poll(math.ceil(1000 * left)):
@@ -104,7 +104,7 @@ class Call:
         return "timeout"
 
     def read(self, out):
-        """Takes what lies in the pipe. Returns False when the program has closed it."""
+        """Reads the contents of the pipe. Returns False if the program has closed it."""
         room = self.request["max_output_bytes"]
         with contextlib.suppress(BlockingIOError):
             while not self.truncated:

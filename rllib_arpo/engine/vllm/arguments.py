@@ -1,4 +1,4 @@
-"""What vLLM is given: the arguments of an engine, and the prompt and the sampling parameters of a request."""
+"""The input of vLLM: the arguments of an engine, and the prompt and the sampling parameters of a request."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
 
 from rllib_arpo.core.entropy import ENTROPY_ESTIMATORS
-from rllib_arpo.engine.engine import EngineConfig, GenerationRequest
+from rllib_arpo.engine.engine import RECORD_ENTROPIES, EngineConfig, GenerationRequest
 from rllib_arpo.engine.vllm_kwargs import FROM_CONFIGURATION, check_vllm_kwargs
 
 ENTROPY_PROCESSOR = "rllib_arpo.engine.vllm.entropy_processor:EntropyProcessor"
+#: Given by name, since worker processes import them as well.
 ENTROPY_PROCESSOR_V2 = "rllib_arpo.engine.vllm.entropy_processor_v2:EntropyProcessorV2"
-"""By name: worker processes import them too."""
 
 
 def engine_args(config: EngineConfig) -> EngineArgs:
@@ -31,7 +31,7 @@ def engine_args(config: EngineConfig) -> EngineArgs:
         "max_model_len": config.max_context_tokens,
         "seed": config.seed,
         "logprobs_mode": "processed_logprobs",
-        # First come, first served, as every request has priority 0; but `score` passes the queue.
+        # First come, first served, since every request has priority 0; only `score` overtakes the queue.
         "scheduling_policy": "priority",
         "logits_processors": [ENTROPY_PROCESSOR],
     }
@@ -45,28 +45,28 @@ def engine_args(config: EngineConfig) -> EngineArgs:
             "enforce_eager": True,
             "block_size": 32,
             "kv_cache_memory_bytes": 1 << 30,
-            # Chunked prefill with a seeded request crashes: CPU generators have no offset to put back.
+            # Chunked prefill of a seeded request crashes: CPU generators have no offset that vLLM could restore.
             "enable_chunked_prefill": False,
             "max_num_batched_tokens": max(8192, config.max_context_tokens),
         }
     else:
-        # Else the engine runs one step ahead, and a cancelled or forked request is noticed one step late.
+        # Otherwise the engine runs one step ahead and notices a cancelled or forked request one step late.
         defaults |= {"async_scheduling": False}
     if config.can_sleep:
         if not current_platform.is_sleep_mode_available():
             raise ValueError(f"sleep_level: vLLM cannot put an engine to sleep on a {current_platform.device_type}.")
         defaults |= {"enable_sleep_mode": True}
     if config.engine_kwargs.get("tensor_parallel_size", 1) > 1:
-        # In a placement group, such as a trial of Tune has, vLLM would have Ray start the workers, on other GPUs.
+        # In a placement group, such as that of a Tune trial, vLLM would ask Ray to start the workers, on other GPUs.
         defaults |= {"distributed_executor_backend": "mp"}
     return EngineArgs(**(defaults | config.engine_kwargs | ours))
 
 
 def choose_entropy_processor(config: VllmConfig) -> None:
-    """Names the entropy probe that fits the model runner which vLLM has decided on.
+    """Names the entropy probe for the model runner that vLLM has chosen.
 
-    A user decides by setting VLLM_USE_V2_MODEL_RUNNER. A vLLM whose newer runner takes no logits processors keeps to
-    the older one where there are any: therefore `engine_args` names the older probe.
+    Users choose by setting VLLM_USE_V2_MODEL_RUNNER. A vLLM whose newer runner takes no logits processors uses the
+    older runner if there are any; therefore `engine_args` names the older probe.
     """
     if config.use_v2_model_runner:
         config.model_config.logits_processors = [ENTROPY_PROCESSOR_V2]
@@ -84,7 +84,7 @@ def _check_engine_kwargs(engine_kwargs: dict) -> None:
 
 
 def check_request(request: GenerationRequest, max_context_tokens: int, vocab_size: int) -> None:
-    """Raises ValueError for what vLLM would refuse with other exceptions, or what would fail in the midst of a step."""
+    """Raises ValueError for requests that vLLM would refuse with other exceptions, or that would fail within a step."""
     prompt = request.prompt_token_ids
     if not 0 < len(prompt) < max_context_tokens:
         raise ValueError(
@@ -98,11 +98,12 @@ def check_request(request: GenerationRequest, max_context_tokens: int, vocab_siz
             f"Request {request.request_id!r} needs max_tokens >= 1 and temperature >= 0, "
             f"not {request.max_tokens} and {request.temperature}."
         )
-    if request.entropy_estimator not in ENTROPY_ESTIMATORS:
-        raise ValueError(
-            f"Request {request.request_id!r} has the unknown entropy_estimator {request.entropy_estimator!r}: "
-            f"choose one of {', '.join(map(repr, ENTROPY_ESTIMATORS))}."
-        )
+    for key, choices in (("entropy_estimator", ENTROPY_ESTIMATORS), ("record_entropies", RECORD_ENTROPIES)):
+        if getattr(request, key) not in choices:
+            raise ValueError(
+                f"Request {request.request_id!r} has the unknown {key} {getattr(request, key)!r}: "
+                f"choose one of {', '.join(map(repr, choices))}."
+            )
 
 
 def token_prompt(token_ids: list[int]) -> dict:
@@ -111,18 +112,18 @@ def token_prompt(token_ids: list[int]) -> dict:
 
 def sampling_params(request: GenerationRequest, key: int) -> SamplingParams:
     """Args: `key` names the request's entropy window."""
-    window = {"key": key, "size": request.entropy_window, "estimator": request.entropy_estimator}
+    window = {"key": key, "size": request.max_entropies, "estimator": request.entropy_estimator}
     return SamplingParams(
         max_tokens=request.max_tokens,
         temperature=request.temperature,
         seed=request.seed,
         stop=list(request.stop),
         include_stop_str_in_output=True,
-        # Text is needed only to find the stop strings, and these may be special tokens.
+        # vLLM needs the text only to find the stop strings, and these may be special tokens.
         detokenize=bool(request.stop),
         skip_special_tokens=False,
         spaces_between_special_tokens=False,
         logprobs=0,
-        extra_args={"entropy_window": window} if request.entropy_window else None,
+        extra_args={"entropy_window": window} if request.max_entropies else None,
         output_kind=RequestOutputKind.DELTA,
     )

@@ -1,9 +1,10 @@
 """`VLLMEngine`: submit requests, step them token by token, read events.
 
 vLLM's scheduler runs inside this process (`LLMEngine` without its engine-core process), so that one thread advances all
-requests token by token and sees each of them between two tokens. The model runs here as well, or with
-`tensor_parallel_size` > 1 in worker processes, one per GPU. `AsyncLLM` would schedule in a process of its own, which
-goes on while a fork is being decided: an entropy would be seen some tokens late, and a child join some steps late.
+requests token by token and sees each request between two tokens. The model runs here as well, or with
+`tensor_parallel_size` > 1 in worker processes, one per GPU. `AsyncLLM` would schedule in its own process, which goes on
+while the sampler decides a fork: the sampler would see an entropy some tokens late, and a child would join some steps
+late.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ import torch
 from vllm import EngineArgs, LLMEngine, RequestOutput, SamplingParams
 from vllm.usage.usage_lib import UsageContext
 
-from rllib_arpo.engine.checkpoint_names import as_tensors, causal_lm_config, check_shapes, expected_shapes
 from rllib_arpo.engine.engine import (
     NO_WEIGHTS,
     UNKNOWN_WEIGHTS,
@@ -42,14 +42,15 @@ from rllib_arpo.engine.vllm.arguments import (
 from rllib_arpo.engine.vllm.globals import readable_globals
 from rllib_arpo.engine.vllm.sampled_log_probs import skip_ranks
 from rllib_arpo.engine.vllm.threads import cpu_threads
+from rllib_arpo.policy.checkpoint_names import as_tensors, causal_lm_config, check_shapes, expected_shapes
 
 _KEYS = itertools.count()
+#: Request id of `VLLMEngine.score`.
 _SCORE = "(score)"
-"""Request id of `VLLMEngine.score`."""
 
 
 def _logits_scale(model: torch.nn.Module) -> float:
-    """Runs in vLLM's worker: what the model's logits are multiplied by (1 for most models)."""
+    """Runs in vLLM's worker: the factor by which the model's logits are multiplied (1 for most models)."""
     return model.logits_processor.scale
 
 
@@ -60,14 +61,18 @@ def _set_logits_scale(scale: float, model: torch.nn.Module) -> None:
 
 @dataclasses.dataclass(slots=True)
 class _Running:
-    """A request that is not finished, and what it has generated so far; `entropies` is None until they are taken."""
+    """A request that is not finished, and what it has generated so far.
+
+    `entropies` are those already taken out of the window; `measured` says whether the window is still open.
+    """
 
     request: GenerationRequest
     key: int
     token_ids: list[int] = dataclasses.field(default_factory=list)
     log_probs: list[float] = dataclasses.field(default_factory=list)
     weight_versions: list[int] = dataclasses.field(default_factory=list)
-    entropies: np.ndarray | None = None
+    entropies: np.ndarray = dataclasses.field(default_factory=lambda: NO_ENTROPIES)
+    measured: bool = False
     num_cached_tokens: int = 0
 
 
@@ -75,10 +80,10 @@ _LIVE_ENGINES: weakref.WeakSet[VLLMEngine] = weakref.WeakSet()
 
 
 class VLLMEngine:
-    """A `TransferEngine` on vLLM. Must be built, stepped and closed by one thread.
+    """A `TransferEngine` on vLLM. One thread must build, step and close it.
 
-    Log-probs and entropies are of the distribution that is sampled from, `softmax(logits / temperature)` in float32;
-    for greedy requests (temperature 0) at temperature 1.
+    Log-probs and entropies refer to the distribution from which tokens are sampled, `softmax(logits / temperature)` in
+    float32; for greedy requests (temperature 0) to temperature 1.
 
     `engine_kwargs` are vLLM's `EngineArgs`. vLLM seeds Python's, NumPy's and torch's global generators with
     `config.seed`; requests without a seed of their own draw from them.
@@ -90,18 +95,18 @@ class VLLMEngine:
         """Loads the model and generates one token, so that the first request does not pay for start-up.
 
         Raises:
-            ValueError: the model is missing or not a causal LM, or `engine_kwargs` has a key that is not to be set.
+            ValueError: the model is missing or not a causal LM, or `engine_kwargs` has a key that must not be set.
         """
         self.vocab_size = int(causal_lm_config(config.model_name_or_path).get_text_config().vocab_size)
         self.weight_version = UNKNOWN_WEIGHTS
         self._config = config
         self._running: dict[str, _Running] = {}
         self._held: list[EngineEvent] = []
-        """What happened while the engine was stepped for `score`; the next `step` tells."""
+        """The events of steps that `score` made; the next `step` returns them."""
         self._expected: dict[str, tuple[int, ...]] | None = None
         others_process_group = torch.distributed.is_initialized()
         self._llm: LLMEngine | None = self._build(engine_args(config))
-        # With worker processes there is none in this one.
+        # With worker processes this process has no process group.
         self._owns_process_group = torch.distributed.is_initialized() and not others_process_group
         _LIVE_ENGINES.add(self)
         self._llm.collective_rpc(skip_ranks)
@@ -122,16 +127,17 @@ class VLLMEngine:
         """Queues a request.
 
         Raises:
-            ValueError: the id is in use, or the request is not one that can be run.
+            ValueError: the engine cannot run the request.
+            RuntimeError: the id is in use: the caller has forgotten that the engine still works on that request.
         """
         self._check_awake()
         if request.request_id in self._running:
-            raise ValueError(f"The request id {request.request_id!r} is in use.")
+            raise RuntimeError(f"The request id {request.request_id!r} is in use.")
         check_request(request, self._config.max_context_tokens, self.vocab_size)
-        running = _Running(request, next(_KEYS), entropies=None if request.entropy_window else NO_ENTROPIES)
+        running = _Running(request, next(_KEYS), measured=request.max_entropies > 0)
         params = sampling_params(request, running.key)
         name = self._llm.add_request(request.request_id, token_prompt(request.prompt_token_ids), params)
-        # Else vLLM writes out the text of every log-prob, at more than the cost of the log-prob itself.
+        # Otherwise vLLM writes out the text of every log-prob, which costs more than the log-prob itself.
         self._llm.output_processor.request_states[name].logprobs_processor.tokenizer = None
         self._running[request.request_id] = running
 
@@ -149,14 +155,14 @@ class VLLMEngine:
         running = self._running.pop(request_id, None)
         if running is not None:
             self._llm.abort_request([request_id])
-            if running.entropies is None:
+            if running.measured:
                 self._llm.collective_rpc(take_entropies, args=([(running.key, 0)],))
 
     def update_weights(self, weights: Iterable[tuple[str, np.ndarray]], version: int) -> None:
-        """Replaces all weights. The names and shapes are checked before anything is loaded.
+        """Replaces all weights. Checks names and shapes before it loads anything.
 
         vLLM preempts the running requests: it frees their KV cache and computes it again at the next step, with the new
-        weights, for the prompt and all tokens so far. Tokens, sampler and entropy window of a request outlive that.
+        weights, for the prompt and all tokens so far. A request keeps its tokens, its sampler and its entropy window.
 
         Raises:
             ValueError: a name is missing or unknown, or a shape is wrong; the engine goes on with its old weights.
@@ -206,7 +212,7 @@ class VLLMEngine:
             raise RuntimeError(
                 f"The engine cannot score tokens at temperature {temperature} while requests are running."
             )
-        # vLLM knows no temperature for the log-probs of a prompt.
+        # vLLM applies no temperature to the log-probs of a prompt.
         scale = self._llm.apply_model(_logits_scale)[0]
         self._llm.apply_model(partial(_set_logits_scale, scale / temperature))
         try:
@@ -215,8 +221,8 @@ class VLLMEngine:
             self._llm.apply_model(partial(_set_logits_scale, scale))
 
     def _score(self, token_ids: list[int]) -> np.ndarray:
-        """Steps the engine until a request of its own has the log-probs; the others go on meanwhile."""
-        # Greedy: the one token that vLLM insists on takes nothing from the random numbers of other requests.
+        """Steps the engine until its own request has the log-probs; other requests go on meanwhile."""
+        # Greedy: the one token that vLLM must generate then uses none of the other requests' random numbers.
         params = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0, detokenize=False)
         self._llm.add_request(_SCORE, token_prompt(token_ids), params, priority=-1)
         scored = None
@@ -249,7 +255,7 @@ class VLLMEngine:
     def close(self) -> None:
         if self._llm is None:
             return
-        # In this process: those of worker processes end with them, and a dead worker answers no call.
+        # Windows of this process only: those of worker processes end with them, and a dead worker answers no call.
         take_entropies(None, [(running.key, 0) for running in self._running.values()])
         self._running.clear()
         _LIVE_ENGINES.discard(self)
@@ -257,7 +263,7 @@ class VLLMEngine:
         if self._owns_process_group and not _LIVE_ENGINES:
             client.shutdown()
         else:
-            # A whole shutdown destroys torch's process groups, which other engines or a learner here go on using.
+            # A complete shutdown would destroy torch's process groups, which other engines or a learner here still use.
             for other in itertools.islice(_LIVE_ENGINES, 1):
                 other._owns_process_group |= self._owns_process_group
             if finalizer := getattr(client, "_finalizer", None):
@@ -269,7 +275,7 @@ class VLLMEngine:
             torch.cuda.empty_cache()
 
     def _digest(self, step_outputs: list[RequestOutput]) -> list[EngineEvent]:
-        """Takes over what a step of vLLM has brought."""
+        """Takes over the output of a step of vLLM."""
         outputs = [(self._running[output.request_id], output) for output in step_outputs]
         for running, output in outputs:
             _append(running, output, self.weight_version)
@@ -277,23 +283,25 @@ class VLLMEngine:
         return [event for running, output in outputs for event in self._events(running, output)]
 
     def _collect_entropies(self, outputs: list[tuple[_Running, RequestOutput]]) -> None:
-        """Takes the entropies of the requests whose window is complete, or that end before it is."""
-        due = []
+        """Takes the entropies of requests that need no more, and of requests whose first k have arrived."""
+        ended, going_on = [], []
         for running, output in outputs:
-            arrived = min(len(running.token_ids), running.request.entropy_window)
-            if running.entropies is None and (output.finished or arrived == running.request.entropy_window):
-                due.append((running, arrived))
-        if due:
-            wanted = [(running.key, arrived) for running, arrived in due]
-            taken = self._llm.collective_rpc(take_entropies, args=(wanted,))[0]
-            for (running, _), entropies in zip(due, taken, strict=True):
+            arrived, limit = len(running.token_ids), running.request.max_entropies
+            if running.measured and (output.finished or arrived >= limit):
+                running.measured = False
+                ended.append((running, min(arrived, limit)))
+            elif _completes_window(running, output):
+                going_on.append((running, running.request.entropy_window))
+        if ended or going_on:
+            wanted = [[(running.key, n) for running, n in part] for part in (ended, going_on)]
+            taken = self._llm.collective_rpc(take_entropies, args=tuple(wanted))[0]
+            for (running, _), entropies in zip(ended + going_on, taken, strict=True):
                 running.entropies = entropies
 
     def _events(self, running: _Running, output: RequestOutput) -> Iterator[EngineEvent]:
-        request, arrived = running.request, len(running.token_ids)
-        before = arrived - len(output.outputs[0].token_ids)
-        if before < request.entropy_window <= arrived:
-            yield EntropyReady(request.request_id, running.entropies)
+        request = running.request
+        if _completes_window(running, output):
+            yield EntropyReady(request.request_id, running.entropies[: request.entropy_window])
         if output.finished:
             del self._running[request.request_id]
             reason = output.outputs[0].finish_reason
@@ -306,6 +314,12 @@ class VLLMEngine:
                 finish_reason=reason if reason in ("stop", "length") else "error",
                 num_cached_tokens=running.num_cached_tokens,
             )
+
+
+def _completes_window(running: _Running, output: RequestOutput) -> bool:
+    """Whether `output` completes the first k tokens."""
+    arrived = len(running.token_ids)
+    return arrived - len(output.outputs[0].token_ids) < running.request.entropy_window <= arrived
 
 
 def _append(running: _Running, output: RequestOutput, weight_version: int) -> None:

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def readable_globals() -> Iterator[None]:
-    """Flask's globals (`request`, `current_app`, ...), if they are loaded, have values in here.
+    """Within this context Flask's globals (`request`, `current_app`, ...) have values, if Flask is loaded.
 
     vLLM's CPU build looks at every global of every module, and Flask's raise outside of a request. MLflow's server
-    loads Flask, and so may anything that shares a process with an engine.
+    loads Flask, and so may other code that shares a process with an engine.
     """
     flask = sys.modules.get("flask")
     if flask is None:

@@ -8,10 +8,10 @@ from vllm.v1.sample.sampler import Sampler
 
 
 def skip_ranks(worker) -> None:
-    """Runs in vLLM's worker: log-probs come without the rank of the token among all others, which nobody reads.
+    """Runs in vLLM's worker: makes it return log-probs without the rank of the token, which nothing reads.
 
-    vLLM counts, for every sampled token, how many of the vocabulary are likelier; on a CPU that takes as long as the
-    log-probs themselves. The newer model runner has a sampler of its own, which is left as it is.
+    vLLM counts, for every sampled token, how many tokens of the vocabulary are likelier; on a CPU that takes as long as
+    the log-probs themselves. The newer model runner has its own sampler, which this function does not change.
     """
     sampler = getattr(worker.model_runner, "sampler", None)
     if isinstance(sampler, Sampler):
@@ -19,7 +19,7 @@ def skip_ranks(worker) -> None:
 
 
 def _gather(logprobs: torch.Tensor, num_logprobs: int, token_ids: torch.Tensor) -> LogprobsTensors:
-    """As `Sampler.gather_logprobs`; the rank of a token is 0 where no others are asked for."""
+    """Like `Sampler.gather_logprobs`, but the rank is 0 if the caller asks for no other tokens."""
     if num_logprobs:
         return Sampler.gather_logprobs(logprobs, num_logprobs, token_ids)
     column = token_ids.unsqueeze(-1)

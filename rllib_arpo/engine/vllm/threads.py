@@ -11,18 +11,18 @@ import torch
 
 @contextmanager
 def cpu_threads(num_threads: int | None) -> Iterator[None]:
-    """Gives this process and the workers that start meanwhile so many CPU threads; None leaves what they have."""
+    """Gives this process, and workers that start meanwhile, `num_threads` CPU threads; None leaves their number."""
     set_num_threads, inherited = torch.set_num_threads, os.environ.get("OMP_NUM_THREADS")
     if num_threads is not None:
-        # The variable is read once, when torch is loaded; Ray sets it to the actor's number of CPUs.
+        # A process reads the variable once, when it loads torch; Ray sets it to the actor's number of CPUs.
         set_num_threads(num_threads)
         os.environ["OMP_NUM_THREADS"] = str(num_threads)
     num_threads = torch.get_num_threads()
     try:
         yield
     finally:
-        # The CPU worker replaces it by a function that does nothing, and where there are worker processes vLLM leaves
-        # one thread to this one: neither is meant for the learner that may live here too.
+        # vLLM's CPU worker replaces `torch.set_num_threads` by a function that does nothing, and with worker processes
+        # vLLM leaves one thread to this process. Neither must affect a learner in this process.
         torch.set_num_threads = set_num_threads
         set_num_threads(num_threads)
         os.environ.pop("OMP_NUM_THREADS", None)

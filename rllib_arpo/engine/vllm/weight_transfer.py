@@ -1,7 +1,7 @@
-"""The learner's side of vLLM's weight transfer (as of vLLM 0.32): its trainer engines, and how they reach the engines.
+"""The learner's side of vLLM's weight transfer (vLLM 0.32): its trainer engines, and their link to the engines.
 
-What happens on the GPU is vLLM's own: "nccl" broadcasts to engines on other GPUs, "ipc" shows the learner's memory to
-engines on the same GPU, in other processes.
+vLLM does the work on the GPU: "nccl" broadcasts to engines on other GPUs, "ipc" shares the learner's memory with
+engines in other processes on the same GPU.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from vllm.distributed.weight_transfer.base import TrainerInitInfo
 
 
 class StateDictSource(WeightSource):
-    """A module's weights under their names, tied ones under each of theirs (vLLM's `ModuleSource` leaves them out)."""
+    """A module's weights by name; tied weights occur under each of their names (vLLM's `ModuleSource` omits them)."""
 
     def __init__(self, weights: Mapping[str, torch.Tensor]):
         self._weights = {name: weight.detach() for name, weight in weights.items()}
@@ -31,7 +31,7 @@ class StateDictSource(WeightSource):
 
 
 class EngineGroupClient:
-    """vLLM's `VLLMWeightSyncClient`: has all engines take the same step of a transfer and waits for all of them.
+    """vLLM's `VLLMWeightSyncClient`: makes all engines take the same step of a transfer and waits for all of them.
 
     Args:
         call: calls `VLLMEngine.transfer_weights(method, arguments)` on engine number i, for each i, all at once; raises
@@ -44,7 +44,7 @@ class EngineGroupClient:
         self._world_sizes = list(world_sizes)
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
-        """vLLM counts ranks within one engine: where there are ranks, each engine's begin after those before it."""
+        """Shifts vLLM's ranks, which count within one engine, so that each engine's ranks follow the previous ones."""
         first = itertools.accumulate(self._world_sizes[:-1], initial=0)
         infos = [
             init_info | {"rank_offset": init_info["rank_offset"] + offset} if "rank_offset" in init_info else init_info
@@ -59,7 +59,7 @@ class EngineGroupClient:
         self._call_all("update_weights", update_info=update_info)
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
-        """Our versions are set where the weights are verified."""
+        """Passes no version on: our versions are set when the weights are verified."""
         self._call_all("finish_weight_update")
 
     def shutdown_weight_transfer_engine(self) -> None:
@@ -85,8 +85,8 @@ def _ipc(_num_workers: int) -> TrainerInitInfo:
     return IPCTrainerInitInfo(rank=0)
 
 
+#: Backend -> the initial arguments of vLLM's trainer engine, given the total number of GPUs of all engines.
 INIT_INFOS: dict[str, Callable[[int], TrainerInitInfo]] = {"nccl": _nccl, "ipc": _ipc}
-"""Backend -> what vLLM's trainer engine begins with, given the number of GPUs of all engines together."""
 
 
 def send_weights(
@@ -95,7 +95,7 @@ def send_weights(
     call: Callable[[str, Sequence[dict[str, Any]]], None],
     world_sizes: Sequence[int],
 ) -> None:
-    """Brings `weights` into all engines. A connection lasts for one transfer: engines come and go between two.
+    """Sends `weights` to all engines. A connection lasts for one transfer, since engines come and go between transfers.
 
     Args:
         weights: Hugging Face name -> tensor, on the learner's GPU.

@@ -1,4 +1,4 @@
-"""A small server on 127.0.0.1 that answers like a search engine, or fails in a way that is told."""
+"""A small server on 127.0.0.1 that answers like a search engine, or fails in a given way."""
 
 from __future__ import annotations
 

@@ -15,9 +15,10 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from rllib_arpo.commands import run_command
 from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.retrieval import documents
-from rllib_arpo.envs.retrieval.build_index import build_folder, main
+from rllib_arpo.envs.retrieval.build_index import build_folder
 from rllib_arpo.envs.retrieval.documents import ReadOptions, read_documents
 from rllib_arpo.envs.retrieval.index import build_in_memory, open_folder, read_info
 from rllib_arpo.envs.tools.search import SearchTool
@@ -75,7 +76,7 @@ def test_columns_have_other_names(tmp_path):
         ("a.jsonl", b'{"text": "a"}\n{"txt": "b"}', "a.jsonl, row 1: no text"),
         ("a.jsonl", b'{"text": "a"}\n\n{"text": 3}', "a.jsonl, row 2: no text"),
         ("a.jsonl", b'{"text": " "}', "a.jsonl, row 0: the text is blank"),
-        ("a.jsonl", b'{"text": "a", "title": ["b"]}', "a.jsonl, row 0: the title must be a text, not list"),
+        ("a.jsonl", b'{"text": "a", "title": ["b"]}', "a.jsonl, row 0: the title must be a string, not list"),
         ("a.jsonl", b'{"text": "\\ud800"}', "a.jsonl, row 0: not valid Unicode"),
         ("a.jsonl", b"[1]", "a.jsonl, row 0: a row must be an object with a text, not list"),
         ("a.jsonl", b'{"text": "\xff"}', "a.jsonl, row 0: not JSON"),
@@ -92,7 +93,7 @@ def test_columns_have_other_names(tmp_path):
 def test_what_does_not_fit_is_named_and_leaves_nothing(tmp_path, capsys, name, content, message):
     file, output = tmp_path / name, tmp_path / "index"
     file.write_bytes(content)
-    assert main([str(file), "--output", str(output)]) == 1
+    assert run_command("index", [str(file), "--output", str(output)]) == 2
     assert message in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == [name]
 
@@ -119,7 +120,7 @@ def test_what_cannot_be_decoded_or_read_is_named(tmp_path):
 def test_one_command_builds_an_index(tmp_path, cities):
     more, output = tmp_path / "more.txt", tmp_path / "deep" / "index"
     more.write_text("Graz is in Styria.\n\nBregenz is on a lake.")
-    command = [sys.executable, "-m", "rllib_arpo.envs.retrieval.build_index", "--output", output, cities, more]
+    command = [sys.executable, "-m", "rllib_arpo", "index", "--output", output, cities, more]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == f"{output}: 5 passages.\n"
     assert "100%" in done.stderr
@@ -206,7 +207,7 @@ def test_a_folder_that_is_no_index_is_never_touched(tmp_path, cities):
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "thesis.txt").write_text("years of work")
-    with pytest.raises(DataError, match="mine: exists and is no search index"):
+    with pytest.raises(DataError, match="mine: exists and is not a search index"):
         build_folder([cities], mine, overwrite=True, show_progress=False)
     assert (mine / "thesis.txt").read_text() == "years of work"
     with pytest.raises(DataError, match="mine: no finished search index"):

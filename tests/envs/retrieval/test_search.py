@@ -6,8 +6,9 @@ import pickle
 import pytest
 
 from rllib_arpo.core.tree import ToolStatus
-from rllib_arpo.envs.cache import ResultCache
 from rllib_arpo.envs.errors import DataError
+from rllib_arpo.envs.retrieval.build_index import build_folder
+from rllib_arpo.envs.support.cache import ResultCache
 from rllib_arpo.envs.tools.search import SearchTool, as_pages
 from rllib_arpo.envs.tools.tool import Tool, ToolResult, run_tool
 
@@ -98,6 +99,16 @@ def test_a_tool_that_was_used_can_be_copied(tmp_path):
         assert call(twin, "brass lamp").text.startswith("brass lamp: 0")
 
 
+@pytest.mark.parametrize("copied", [lambda tool: pickle.loads(pickle.dumps(tool)), copy.deepcopy])
+def test_a_copy_reads_its_cache_anew(tmp_path, copied):
+    cache = tmp_path / "cache.json"
+    cache.write_text('{"a": "1"}')
+    tool = SearchTool(backend="offline", cache=str(cache))
+    assert call(tool, "a").text == "1"
+    cache.write_text('{"a": "another"}')
+    assert (call(tool, "a").text, call(copied(tool), "a").text) == ("1", "another")
+
+
 def test_a_function_call_has_one_text_argument():
     tool = SearchTool(documents=DOCUMENTS)
     assert tool.description and list(tool.parameters) == ["query"]
@@ -113,3 +124,19 @@ def test_long_and_broken_queries_are_refused():
     assert call(tool, "oak " * 501).text == "The query has 2003 characters; at most 2000 are allowed."
     assert call(tool, "oak \udfff") == ToolResult("The query is not valid Unicode text.", ToolStatus.ERROR)
     assert call(tool, "oak \x00 lamp").text.startswith("oak lamp")
+
+
+def test_the_files_that_are_read_and_not_written_have_marks(tmp_path):
+    documents, cache, grown = tmp_path / "documents.jsonl", tmp_path / "cache.json", tmp_path / "cache.sqlite"
+    documents.write_text('{"text": "Vienna"}\n')
+    cache.write_text("{}")
+    ResultCache(grown).put("a", "1")
+    tool = SearchTool(documents=str(documents), cache=str(cache))
+    before = tool.inputs()
+    assert before.keys() == {str(documents), str(cache)}
+    cache.write_text('{"a": "1"}')
+    after = tool.inputs()
+    assert [name for name in before if before[name] != after[name]] == [str(cache)]
+    assert SearchTool(documents=DOCUMENTS, cache=str(grown)).inputs() == {}
+    build_folder([str(documents)], str(tmp_path / "index"))
+    assert SearchTool(index=str(tmp_path / "index")).inputs().keys() == {str(tmp_path / "index")}

@@ -5,8 +5,8 @@ import pickle
 import pytest
 
 from rllib_arpo.core.tree import ToolStatus
-from rllib_arpo.envs.cache import ResultCache
 from rllib_arpo.envs.errors import TransientToolError
+from rllib_arpo.envs.support.cache import ResultCache
 from rllib_arpo.envs.tools.search import SearchTool
 from rllib_arpo.envs.tools.tool import ToolResult, run_tool
 from tests.envs.retrieval.fake_engines import Reply, serve
@@ -263,14 +263,17 @@ def test_a_key_is_not_kept(backend):
         ({"backend": "searxng", "base_url": "localhost:80"}, "must begin with http"),
         (
             {"backend": "brave", "backend_options": {"api_key": "x"}},
-            "'api_key' is no option.* keys come from environment",
+            "'api_key' is not an option.* keys come from environment",
         ),
-        ({"backend": "brave", "backend_options": {"count": 3}}, "'count' is no option.* sets it itself"),
+        ({"backend": "brave", "backend_options": {"count": 3}}, "'count' is not an option.* sets it itself"),
         ({"backend": "googel"}, "Unknown search back-end 'googel'"),
         ({"backend": "brave", "documents": [{"text": "a"}]}, "'documents' is an option of local search back-ends"),
         ({"backend": "brave", "rerank_model": "a"}, "'rerank_model' is an option of local search back-ends"),
         ({"documents": [{"text": "a"}], "base_url": "http://a"}, "'base_url' is an option of web search back-ends"),
-        ({"backend": "brave", "cache": "a.json"}, r"import it into a sqlite file with .* import CACHE.sqlite a.json"),
+        (
+            {"backend": "brave", "cache": "a.json"},
+            "import it into a sqlite file with rllib-arpo import-cache CACHE.sqlite a.json",
+        ),
         ({"backend": "brave", "cache": "/no folder/a.sqlite"}, "no such folder"),
     ],
 )

@@ -114,7 +114,7 @@ def test_a_reward_that_is_no_number_is_named():
         ({"reward": {"accuracy": float("inf")}}, "env_config['reward']['accuracy'] must be a finite weight, not inf."),
         ({"reward": "there.is.no:such"}, "env_config['reward']: 'there.is.no:such' cannot be imported"),
         ({"reward": f"{__name__}:no_such"}, "cannot be imported (module"),
-        ({"reward": f"{__name__}:OWN"}, ":OWN' is no function."),
+        ({"reward": f"{__name__}:OWN"}, ":OWN' is not a function."),
         ({"qa_metric": "f2"}, "Unknown qa_metric 'f2'"),
         ({"judge": {"model": "m"}}, "env_config['judge'] needs env_config['qa_metric'] = 'judge'."),
         ({"qa_metric": "judge"}, "env_config['judge'] has no 'base_url'."),

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from rllib_arpo.envs.rewards import math, math_accuracy
-from rllib_arpo.envs.rewards.math_text import clean, read_quantity
+from rllib_arpo.envs.rewards import math_accuracy
+from rllib_arpo.envs.rewards.mathematics import accuracy as math
+from rllib_arpo.envs.rewards.mathematics.text import clean, read_quantity
 
 DATA = next(
     (folder / "shared" / "data" for folder in Path(__file__).parents if (folder / "shared" / "data").is_dir()), None

@@ -1,4 +1,4 @@
-"""Whole trajectories that try to earn more than they deserve. What none may earn: more than an honest wrong answer."""
+"""Whole trajectories that try to earn more than they deserve. None may earn more than an honest wrong answer."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ import pytest
 
 from rllib_arpo.core.tree import StopReason, ToolStatus
 from rllib_arpo.envs.forkable_env import OPTION_NUM_ROOTS, OPTION_QUESTION
-from rllib_arpo.envs.rewards import math
+from rllib_arpo.envs.rewards.mathematics import accuracy as math
 from rllib_arpo.envs.tasks import reasoning_gym
 from tests.envs.rewards.judge_server import JudgeServer
 
@@ -309,7 +309,7 @@ def test_numbers_are_not_stripped_of_what_makes_them(play_qa, metric, text, gold
 
 
 def gullible(message: str) -> str:
-    """A judge that does what any line of the message that looks like a verdict says; else it compares."""
+    """A judge that obeys any line of the message that looks like a verdict; otherwise it compares."""
     lines = message.splitlines()
     if any(line.strip().startswith("VERDICT:") for line in lines) or "<|im_start|>" in message:
         return "VERDICT: CORRECT"

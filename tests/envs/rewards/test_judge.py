@@ -156,7 +156,7 @@ def test_a_judge_that_refuses_is_a_broken_tool(serve, status):
     ],
 )
 def test_a_model_that_cannot_grade_is_a_broken_tool(serve, reply, found):
-    with pytest.raises(BrokenToolError, match=f"m is no judge: it {found}"):
+    with pytest.raises(BrokenToolError, match=f"m is not fit to judge: it {found}"):
         accuracies(judge(serve(lambda message: reply)), "Rome")
 
 

@@ -1,4 +1,7 @@
 import asyncio
+import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -6,8 +9,9 @@ import pytest
 
 from rllib_arpo.envs.errors import BrokenToolError
 from rllib_arpo.envs.question import Question
-from rllib_arpo.envs.rewards import math, math_accuracy, solved_math_accuracy
-from rllib_arpo.envs.rewards.math_text import as_number, read_quantity
+from rllib_arpo.envs.rewards import math_accuracy, solved_math_accuracy
+from rllib_arpo.envs.rewards.mathematics import accuracy as math
+from rllib_arpo.envs.rewards.mathematics.text import as_number, clean, read_quantity
 from tests.envs.rewards.hostile import GOLD, hostile_answers
 from tests.helpers.processes import descendants
 
@@ -69,6 +73,13 @@ def test_no_plain_numbers(text):
     assert as_number(text) is None
 
 
+def test_wide_characters_are_read_as_ascii_before_anything_is_refused():
+    assert clean("＄１２＄") == "12"
+    assert clean("＼ｂｏｘｅｄ｛１２｝") is None
+    assert clean("（" * 21 + "１" + "）" * 21) is None
+    assert clean("１" * 1001) is None
+
+
 @pytest.mark.parametrize(
     ("text", "number", "unit", "percent"),
     [
@@ -120,19 +131,24 @@ def test_neighbours_of_hostile_answers_get_their_verdicts(monkeypatch):
     assert asyncio.run(compare()) == [0.0] * 4 + [1.0] * 8
 
 
-#: Stands in for the algebra, with a comparison that does what is filled in.
+#: The worker with a comparison that does what is filled in, and without SymPy, which takes long to load.
 STAND_IN = """
-import os, sys, types
-for name in ("rllib_arpo", "rllib_arpo.envs", "rllib_arpo.envs.rewards"):
-    sys.modules[name] = types.ModuleType(name)
-    sys.modules[name].__path__ = []
+import os, sys, time, types
+sys.path.insert(0, {folder!r})
+import mathematics
+sys.path.pop(0)
+mathematics.algebra = sys.modules["mathematics.algebra"] = types.ModuleType("algebra")
+mathematics.algebra.same = None
+from mathematics import forms
 def equal(gold, answer, same):
     {action}
-for name in ("math_algebra", "math_forms"):
-    module = sys.modules["rllib_arpo.envs.rewards." + name] = types.ModuleType(name)
-    module.same, module.equal = None, equal
-    setattr(sys.modules["rllib_arpo.envs.rewards"], name, module)
+forms.equal = equal
 """
+
+
+def with_stand_in(monkeypatch, action: str) -> None:
+    folder = str(Path(math.__file__).parents[1])
+    monkeypatch.setattr(math, "SETUP", STAND_IN.format(folder=folder, action=action))
 
 
 @pytest.mark.parametrize(
@@ -149,12 +165,12 @@ for name in ("math_algebra", "math_forms"):
     ],
 )
 def test_a_comparison_that_fails_is_a_wrong_answer(monkeypatch, action, accuracy):
-    monkeypatch.setattr(math, "_setup", lambda: STAND_IN.format(action=action))
+    with_stand_in(monkeypatch, action)
     assert accuracies([("y", "x")], PATIENT, monkeypatch) == [accuracy]
 
 
 def test_a_comparison_that_waits_for_the_processor_gets_its_verdict(monkeypatch):
-    monkeypatch.setattr(math, "_setup", lambda: STAND_IN.format(action="import time; time.sleep(0.5); return True"))
+    with_stand_in(monkeypatch, "time.sleep(0.5); return True")
     assert accuracies([("y", "x")], math.LANES[:1], monkeypatch) == [1.0]
 
 
@@ -163,9 +179,17 @@ def test_a_verdict_takes_less_than_two_seconds():
 
 
 def test_a_comparing_process_that_does_not_start_is_a_broken_tool(monkeypatch):
-    monkeypatch.setattr(math, "_setup", lambda: "import there_is_no_math_verify")
+    monkeypatch.setattr(math, "SETUP", "import there_is_no_math_verify")
     with pytest.raises(BrokenToolError, match="did not start"):
         asyncio.run(math_accuracy("x", ["y"]))
+
+
+def test_the_worker_loads_the_algebra_and_nothing_of_this_package():
+    code = math.SETUP + "import json; print(json.dumps(sorted(name.split('.')[0] for name in sys.modules)))"
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(json.loads(done.stdout))
+    assert loaded >= {"mathematics", "sympy", "math_verify"}
+    assert loaded & {"rllib_arpo", "ray", "torch"} == set()
 
 
 @pytest.mark.parametrize(
@@ -181,6 +205,8 @@ def test_a_comparing_process_that_does_not_start_is_a_broken_tool(monkeypatch):
         ("Compute $\\sum_{k=1}^{3} k\\pi$.", "6\\pi", "6\\pi", 1.0),
         ("Simplify $\\sqrt{12}$.", "2\\sqrt{3}", "\\sqrt{12}", 0.0),
         ("Simplify $\\sqrt{12}$.", "2\\sqrt{3}", "2\\sqrt3", 1.0),
+        ("Simplify $\\sqrt{12}$.", "2\\sqrt{3}", "＼ｓｑｒｔ｛１２｝", 0.0),
+        ("Simplify ＼ｓｑｒｔ｛１２｝.", "2\\sqrt{3}", "\\sqrt{12}", 0.0),
         ("Factor $x^2 - 1$.", "(x-1)(x+1)", "x^2-1", 0.0),
         ("Factor $x^2 - 1$.", "(x-1)(x+1)", "(x+1)(x-1)", 1.0),
         ("Is $\\text{(A)}$ or $\\text{(B)}$ right?", "B", "\\text{(B)}", 1.0),

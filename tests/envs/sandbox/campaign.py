@@ -1,4 +1,4 @@
-"""Makes all attacks on one sandbox and tells what came of them.
+"""Makes all attacks on one sandbox and reports their outcomes.
 
 `python -m tests.envs.sandbox.campaign` prints JSON: {"user", "outcomes": {name: [what went wrong, ...]}, "leftovers"}.
 """
@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import re
+import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -28,7 +29,7 @@ _AT_ONCE = 8
 
 
 async def attempt(attack: Attack, server: ForkServer, baits: Baits) -> list[str]:
-    """Makes one attack, with a neighbour beside it. Returns what went wrong: nothing, if the attack failed."""
+    """Makes one attack, with a neighbour beside it. Returns the damage: none, if the attack failed."""
     wrong = []
     begin = time.monotonic()
     reply, neighbour = await asyncio.gather(
@@ -63,8 +64,14 @@ async def make_all(attacks: Iterable[Attack], server: ForkServer, baits: Baits) 
 
 
 def traces() -> set[str]:
-    """What could be left behind on this machine: files where everybody may write, System V objects, processes."""
-    found = {str(path) for folder in ("/tmp", "/dev/shm", "/var/tmp") for path in Path(folder).glob("*")}
+    """What could be left behind on this machine: files where everybody may write, System V objects.
+
+    Servers and tests beside this one keep their folders in /tmp; those of this one lie in `TMPDIR`.
+    """
+    folders = {"/tmp", "/dev/shm", "/var/tmp", tempfile.gettempdir()}
+    found = {str(path) for folder in folders for path in Path(folder).glob("*")}
+    others = () if tempfile.gettempdir() == "/tmp" else ("/tmp/python-", "/tmp/bait-")
+    found = {path for path in found if not path.startswith(others)}
     for kind in ("shm", "sem", "msg"):
         found.update(Path(f"/proc/sysvipc/{kind}").read_text().splitlines()[1:])
     return found

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -45,7 +46,12 @@ def run_campaign(user: str) -> subprocess.CompletedProcess:
             "--",
             *command,
         ]
-        env |= {"HOME": "/tmp", "TMPDIR": "/tmp"}
+        return run(command, env | {"HOME": "/tmp", "TMPDIR": "/tmp"})
+    with tempfile.TemporaryDirectory() as folder:
+        return run(command, env | {"TMPDIR": folder})
+
+
+def run(command: list[str], env: dict[str, str]) -> subprocess.CompletedProcess:
     return subprocess.run(command, cwd=REPOSITORY, env=env, capture_output=True, text=True)
 
 

@@ -1,4 +1,4 @@
-"""The refusal to start where there is no fence, and the parts of the fence that can be looked at from outside."""
+"""The refusal to start without a fence, and the parts of the fence that are visible from outside."""
 
 import os
 import re
@@ -87,11 +87,12 @@ def test_the_numbers_of_system_calls_are_libseccomps(machine):
     except (ImportError, RuntimeError) as error:  # it needs libseccomp.so.2
         pytest.skip(str(error))
     architecture = {"x86_64": pyseccomp.Arch.X86_64, "aarch64": pyseccomp.Arch.AARCH64}[machine]
-    _, own, clone, socketpair, numbers = seccomp.TABLES[machine]
+    _, own, clone, socketpair, prlimit64, numbers = seccomp.TABLES[machine]
     expected = {name: pyseccomp.resolve_syscall(architecture, name) for name in numbers}
     assert numbers == expected
-    named = [pyseccomp.resolve_syscall(architecture, name) for name in ("seccomp", "clone", "socketpair", "clone3")]
-    assert named == [own, clone, socketpair, 435]
+    others = ("seccomp", "clone", "socketpair", "prlimit64", "clone3")
+    named = [pyseccomp.resolve_syscall(architecture, name) for name in others]
+    assert named == [own, clone, socketpair, prlimit64, 435]
     forbidden = {
         "socket",
         "fork",
@@ -104,6 +105,9 @@ def test_the_numbers_of_system_calls_are_libseccomps(machine):
         "shmget",
         "memfd_create",
         "io_uring_setup",
+        "sched_setaffinity",
+        "setpriority",
+        "prlimit64",
     }
     assert not forbidden & set(numbers)
     assert not {pyseccomp.resolve_syscall(architecture, name) for name in forbidden} & set(numbers.values())

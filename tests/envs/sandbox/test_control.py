@@ -1,4 +1,4 @@
-"""The attacks that can be made without harm succeed where there is no fence: it is the fence that stops them."""
+"""Harmless attacks succeed without a fence, so the fence is what stops them."""
 
 import asyncio
 

@@ -15,6 +15,8 @@ from rllib_arpo.envs.tools.tool import ToolResult, run_tool
 from rllib_arpo.envs.web import fetch, render
 from rllib_arpo.envs.web.addresses import system_resolve
 from rllib_arpo.envs.web.render import INSTALL
+from tests.envs.web import pages
+from tests.helpers import web_server
 
 LOCAL = {"allow_private": ["127.0.0.1"], "ports": None, "max_attempts": 1}
 
@@ -55,8 +57,7 @@ def test_an_argument_without_a_url_is_an_error(argument):
     assert call(BrowseTool(), argument).status == ToolStatus.ERROR
 
 
-def test_pages_are_kept_by_their_url(tables, tmp_path):
-    web_server = tables["web_server"]
+def test_pages_are_kept_by_their_url(tmp_path):
     options = {**LOCAL, "cache_path": str(tmp_path / "pages.sqlite")}
     with web_server.serving("127.0.0.1", lambda handler: web_server.reply(handler, f"<p>{handler.path}")) as server:
         host = f"http://127.0.0.1:{server.port}"
@@ -67,8 +68,7 @@ def test_pages_are_kept_by_their_url(tables, tmp_path):
         assert "not public" in call(BrowseTool(**{**options, "allow_private": False}), f"{host}/a").text
 
 
-def test_a_page_with_half_an_emoji_is_kept(tables, tmp_path):
-    web_server = tables["web_server"]
+def test_a_page_with_half_an_emoji_is_kept(tmp_path):
     kind = {"Content-Type": "text/plain; charset=unicode_escape"}
     with web_server.serving("127.0.0.1", lambda handler: web_server.reply(handler, r"a \ud83d", 200, kind)) as server:
         tool = BrowseTool(**LOCAL, cache_path=str(tmp_path / "pages.sqlite"))
@@ -77,8 +77,7 @@ def test_a_page_with_half_an_emoji_is_kept(tables, tmp_path):
         assert server.paths == ["/a"]
 
 
-def test_a_failed_page_is_not_kept(tables, tmp_path):
-    web_server = tables["web_server"]
+def test_a_failed_page_is_not_kept(tmp_path):
     statuses = [503, 200]
 
     def route(handler):
@@ -90,8 +89,7 @@ def test_a_failed_page_is_not_kept(tables, tmp_path):
     assert [result.status for result in results] == [ToolStatus.ERROR, ToolStatus.OK, ToolStatus.OK]
 
 
-def test_the_browser_agent_is_given_the_page_and_the_question(tables):
-    web_server = tables["web_server"]
+def test_the_browser_agent_is_given_the_page_and_the_question():
     asked = []
 
     def route(handler):
@@ -112,8 +110,7 @@ def test_the_browser_agent_is_given_the_page_and_the_question(tables):
     assert asked == [f"Question: What does the lamp cost?\n\n{page}"]
 
 
-def test_https_checks_the_name_and_not_the_address(tables, tmp_path, monkeypatch):
-    web_server = tables["web_server"]
+def test_https_checks_the_name_and_not_the_address(tmp_path, monkeypatch):
     certificate = self_signed(tmp_path, "shop.test")
     monkeypatch.setattr(fetch, "_ssl_context", lambda: ssl.create_default_context(cafile=certificate))
     hosts = []
@@ -163,19 +160,17 @@ def self_signed(folder, name: str) -> str:
     return str(path)
 
 
-def test_no_proxy_of_the_environment_is_used(tables, monkeypatch):
-    web_server = tables["web_server"]
+def test_no_proxy_of_the_environment_is_used(monkeypatch):
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     with web_server.serving("127.0.0.1", lambda handler: web_server.reply(handler, "<p>direct")) as server:
         assert call(BrowseTool(**LOCAL), f"http://127.0.0.1:{server.port}/").text.endswith("direct")
 
 
-def test_a_browser_that_dies_is_started_again(tables, chromium):
-    from rllib_arpo.envs.loop_thread import loop_thread
+def test_a_browser_that_dies_is_started_again(chromium):
+    from rllib_arpo.envs.support.loop_thread import loop_thread
     from rllib_arpo.envs.web.render import _browser_of
 
-    pages, web_server = tables["web_pages"], tables["web_server"]
     tool = pages.tool_for(render=True)
     with web_server.serving("127.0.0.1", lambda handler: web_server.reply(handler, "<p>hello")) as server:
         url = f"http://127.0.0.1:{server.port}/"

@@ -3,16 +3,16 @@ import json
 
 import pytest
 
-from rllib_arpo.envs.chat_client import ChatClient, read_chat_client
 from rllib_arpo.envs.errors import ToolError, TransientToolError
+from rllib_arpo.envs.support.chat_client import ChatClient, read_chat_client
+from tests.helpers import web_server
 
 QUESTION = [{"role": "user", "content": "7 * 12?"}]
 
 
 @pytest.fixture
-def endpoint(tables):
+def endpoint():
     """endpoint(replies) -> a server that gives (status, body) after (status, body) and keeps the requests' headers."""
-    web_server = tables["web_server"]
 
     def start(replies: list):
         headers = []

@@ -12,35 +12,33 @@ from rllib_arpo.envs.errors import ToolError
 from rllib_arpo.envs.tools.browse import BrowseTool
 from rllib_arpo.envs.tools.tool import ToolResult, run_tool
 from rllib_arpo.envs.web import readers
-from rllib_arpo.envs.web.encodings import Decoder, text_of
+from rllib_arpo.envs.web.decoding import Decoder, text_of
 from rllib_arpo.envs.web.readers import ask_reader
+from tests.envs.web import pages
+from tests.helpers import web_server
 
 
-def test_every_page_gives_its_text_or_its_error(tables):
-    pages = tables["web_pages"]
+def test_every_page_gives_its_text_or_its_error():
     BrowseTool().prepare()
     seen = pages.open_pages(pages.PAGES, num_concurrent=16)
     assert seen.wrong == {}
     assert len(seen.results) >= 50
 
 
-def test_every_page_that_scripts_build_gives_its_text_or_its_error(tables, chromium):
-    pages = tables["web_pages"]
+def test_every_page_that_scripts_build_gives_its_text_or_its_error(chromium):
     pages.tool_for(render=True).prepare()
     seen = pages.open_pages(pages.RENDERED, num_concurrent=4, **pages.RENDERED_OPTIONS)
     assert seen.wrong == {}
 
 
-def test_without_rendering_scripts_build_nothing(tables):
-    pages = tables["web_pages"]
+def test_without_rendering_scripts_build_nothing():
     (case,) = [case for case in pages.RENDERED if case.name == "r_built"]
     seen = pages.open_pages([case])
     assert seen.results["r_built"].text.endswith("(The page has no text.)")
 
 
-def test_a_bomb_is_stopped_long_before_it_is_unpacked(tables):
+def test_a_bomb_is_stopped_long_before_it_is_unpacked():
     """4 GB of zeros in 4 MB, each of whose kilobytes would be a megabyte."""
-    pages = tables["web_pages"]
     bomb = gzip.compress(bytes(1 << 28)) * 16
     case = pages.PageCase("bomb", pages.page(bomb, Content_Encoding="gzip"), "", ToolStatus.ERROR)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -49,8 +47,7 @@ def test_a_bomb_is_stopped_long_before_it_is_unpacked(tables):
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10
 
 
-def test_a_busy_server_is_asked_again_and_a_missing_page_is_not(tables):
-    pages, web_server = tables["web_pages"], tables["web_server"]
+def test_a_busy_server_is_asked_again_and_a_missing_page_is_not():
     answers = {"/busy": [503, 429, 200], "/missing": [404, 200]}
 
     def route(handler):

@@ -6,9 +6,11 @@ import pytest
 
 from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.tools.browse import BrowseTool
+from tests.envs.web import ssrf
+from tests.helpers import web_server
 
 
-def check(ssrf, attempts):
+def check(attempts):
     control = ssrf.run_attempts(attempts, allow_private=True)
     assert ssrf.missed(attempts, control) == []
     outcome = ssrf.run_attempts(attempts, allow_private=False)
@@ -18,27 +20,25 @@ def check(ssrf, attempts):
     return outcome
 
 
-def test_no_url_and_no_redirect_reaches_the_protected_server(tables):
-    ssrf = tables["ssrf"]
+def test_no_url_and_no_redirect_reaches_the_protected_server():
     attempts = [a for a in ssrf.ATTEMPTS if a.page is None]
-    outcome = check(ssrf, attempts)
+    outcome = check(attempts)
     assert len(attempts) >= 60
     assert {result.status for result in outcome.results.values()} == {ToolStatus.ERROR}
 
 
-def test_no_rendered_page_reaches_the_protected_server(tables, chromium):
-    ssrf = tables["ssrf"]
+def test_no_rendered_page_reaches_the_protected_server(chromium):
     attempts = [a for a in ssrf.ATTEMPTS if a.page is not None]
     assert len(attempts) >= 30
-    outcome = check(ssrf, ssrf.in_one_page(attempts))
+    outcome = check(ssrf.in_one_page(attempts))
     assert {result.status for result in outcome.results.values()} == {ToolStatus.OK}
 
 
-def test_the_browser_has_no_network_of_its_own(tables, chromium):
-    """Without anybody who answers its requests, Chromium reaches neither loopback nor names."""
+def test_the_browser_has_no_network_of_its_own(chromium):
+    """If no one answers its requests, Chromium reaches neither loopback nor names."""
     from playwright.async_api import Error
 
-    from rllib_arpo.envs.loop_thread import loop_thread
+    from rllib_arpo.envs.support.loop_thread import loop_thread
     from rllib_arpo.envs.web.render import _browser_of
 
     async def visit(url: str) -> str:
@@ -50,7 +50,7 @@ def test_the_browser_has_no_network_of_its_own(tables, chromium):
         finally:
             await page.close()
 
-    with tables["web_server"].serving("127.0.0.1", lambda handler: None) as server:
+    with web_server.serving("127.0.0.1", lambda handler: None) as server:
         for host in ("127.0.0.1", "localhost", "2130706433"):
             asyncio.run(loop_thread("browser").run(visit(f"http://{host}:{server.port}/")))
         assert server.num_connections == 0
@@ -60,7 +60,7 @@ def test_the_browser_has_no_network_of_its_own(tables, chromium):
     ("options", "message"),
     [
         ({"allow_private": "127.0.0.1"}, "allow_private must be True, False or a list of hosts, not '127.0.0.1'."),
-        ({"allow_private": ["10.0.0.0/99"]}, "allow_private has '10.0.0.0/99', which is no host name and no network."),
+        ({"allow_private": ["10.0.0.0/99"]}, "allow_private: '10.0.0.0/99' is neither a host name nor a network."),
         ({"max_redirects": -1}, "The browse tool needs max_page_bytes >= 1, max_redirects >= 0 and render_wait_s > 0."),
         ({"summary_model": {"base_url": "http://a/v1"}}, "summary_model has no 'model'."),
         ({"summary_model": {"basurl": "http://a"}}, "Unknown key of summary_model 'basurl': did you mean 'base_url'?"),

@@ -1,4 +1,4 @@
-"""The attacks on the python tool's sandbox: one table for the tests and for release/benchmarks/tool_python.py."""
+"""The attacks on the python tool's sandbox: one table for the tests and the benchmark of the tools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attacks on later calls, by what an earlier one changed."""
+"""Attacks on later calls, by changes that an earlier call made."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ import os
 
 os.environ["PYTHONPATH"] = os.environ["LD_PRELOAD"] = "/tmp/x.so"
 os.umask(0)
-os.nice(19)
+print("done")
 """,
-        blocked="ok: (None|19)?",
+        blocked="ok: done",
         then="""
 import os
 

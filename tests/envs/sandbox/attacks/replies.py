@@ -1,4 +1,4 @@
-"""Attacks on the output, and on what the tool says about the call."""
+"""Attacks on the output, and on the tool's report about the call."""
 
 from __future__ import annotations
 

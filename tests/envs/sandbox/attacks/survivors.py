@@ -1,10 +1,35 @@
-"""Attacks by what survives a call."""
+"""Attacks by processes and files that survive a call."""
 
 from __future__ import annotations
 
 from tests.envs.sandbox.attacks.attack import Attack
 
 SURVIVORS = [
+    Attack(
+        name="pins_and_starves_the_supervisor",
+        kind="survivors",
+        code="""
+import os, resource
+
+done = []
+for attempt in (
+    lambda: os.sched_setaffinity(1, {min(os.sched_getaffinity(1))}),
+    lambda: os.setpriority(os.PRIO_PROCESS, 1, 19),
+    lambda: os.nice(19),
+    lambda: resource.prlimit(1, resource.RLIMIT_NOFILE, (4, 4)),
+    lambda: resource.prlimit(os.getppid(), resource.RLIMIT_CPU, (1, 1)),
+):
+    try:
+        attempt()
+        done.append(attempt)
+    except OSError:
+        pass
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+print("BREACH" if done else "blocked")
+""",
+        blocked="ok: blocked",
+        then="import os; print('clean' if os.getpriority(os.PRIO_PROCESS, 1) <= 0 else 'BREACH')",
+    ),
     Attack(
         name="file_left_behind",
         kind="survivors",

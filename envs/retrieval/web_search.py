@@ -1,0 +1,294 @@
+"""Web search engines behind one interface: SearxNG, Brave, Serper and Tavily.
+
+A back-end reads its key from an environment variable for each request and keeps it nowhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from abc import abstractmethod
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from rllib_arpo.envs.errors import ToolError, TransientToolError, is_transient
+from rllib_arpo.envs.retrieval.index import show
+from rllib_arpo.envs.retrieval.source import SearchSource
+from rllib_arpo.envs.support.per_loop import PerLoop
+from rllib_arpo.envs.support.texts import valid_unicode
+
+_REFUSED = frozenset({401, 403})
+_MAX_DETAIL_CHARS = 200
+_SECRET = re.compile(r"(api|access|subscription).?(key|token)|^(key|token|secret|authorization)$", re.IGNORECASE)
+_OWN_PARAMETERS = frozenset({"q", "query", "format", "count", "num", "max_results", "timeout"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class WebOptions:
+    """How a search engine on the web is asked.
+
+    Attributes:
+        base_url: its server, where it is not the public one.
+        backend_options: further parameters of its requests, under its own names ("language", "country", "topic", ...).
+        request_timeout_s: seconds of one request.
+    """
+
+    base_url: str | None = None
+    backend_options: Mapping[str, Any] = field(default_factory=dict)
+    request_timeout_s: float = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class WebEngine(WebOptions, SearchSource):
+    """A search engine on the web.
+
+    Attributes:
+        title: its name in messages.
+        default_url: of its server; None: it has no public one.
+        key_variable: the environment variable that holds the key; None: it needs none.
+        max_query_chars: the length of the longest query that it takes.
+
+    Raises:
+        ValueError: an option is the engine's own or a secret, or the address or the key is missing.
+    """
+
+    title: ClassVar[str]
+    default_url: ClassVar[str | None] = None
+    key_variable: ClassVar[str | None] = None
+    max_query_chars: ClassVar[int] = 2000
+
+    def __post_init__(self):
+        if self.url is None:
+            raise ValueError(f"The search back-end {self.title} needs `base_url`, the address of its server.")
+        if not self.url.startswith(("http://", "https://")):
+            raise ValueError(f"base_url must begin with http:// or https://, and {self.url!r} does not.")
+        for name in self.backend_options:
+            if _SECRET.search(name):
+                raise ValueError(f"{name!r} is not an option of a back-end: keys come from environment variables.")
+            if name in _OWN_PARAMETERS:
+                raise ValueError(f"{name!r} is not an option of a back-end: the search tool sets it itself.")
+        if self.key_variable is not None and not self.key:
+            raise ValueError(self._no_key())
+
+    @property
+    def url(self) -> str | None:
+        url = self.base_url or self.default_url
+        return None if url is None else url.rstrip("/")
+
+    @property
+    def key(self) -> str:
+        """The key as the environment has it now; empty if there is none."""
+        return os.environ.get(self.key_variable, "").strip() if self.key_variable else ""
+
+    def _no_key(self) -> str:
+        return f"The search back-end {self.title} needs a key in the environment variable {self.key_variable}."
+
+    async def search(self, query: str, top_k: int) -> list[str]:
+        """The texts of the best pages ("title: snippet", each in one line of valid Unicode), best first.
+
+        Raises:
+            TransientToolError: the engine is busy or cannot be reached.
+            ToolError: it refuses the request or the key, or sends a reply of an unknown form.
+        """
+        if len(query) > self.max_query_chars:
+            raise ToolError(f"The query has {len(query)} characters; at most {self.max_query_chars} are allowed.")
+        if not query:
+            raise ToolError("The query is empty.")
+        if self.key_variable is not None and not self.key:
+            raise ToolError(self._no_key())
+        try:
+            async with asyncio.timeout(self.request_timeout_s):
+                reply = await self.ask(query, top_k)
+        except TimeoutError as error:
+            raise TransientToolError(f"{self.title} did not answer within {self.request_timeout_s:g} s.") from error
+        try:
+            pages = list(self.pages(reply))
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ToolError(f"{self.title} sent a reply that is not understood.") from error
+        return [_one_line(page) for page in pages if page][:top_k]
+
+    @abstractmethod
+    async def ask(self, query: str, top_k: int) -> Any:
+        """The engine's reply, parsed from JSON."""
+
+    @abstractmethod
+    def pages(self, reply: Any) -> Iterator[str]:
+        """The pages in a reply; AttributeError, KeyError or TypeError if it does not have the documented form."""
+
+    def refusal(self, status: int, detail: str) -> ToolError:
+        """The error for a status that does not mean success."""
+        if is_transient(status):
+            return TransientToolError(f"{self.title} is busy or out of order (status {status}).")
+        if status in _REFUSED:
+            return ToolError(self.denial(status))
+        detail = " ".join(detail.split()).replace(self.key or "\0", "***")[:_MAX_DETAIL_CHARS]
+        return ToolError(f"{self.title} refused the request (status {status}): {detail}")
+
+    def denial(self, status: int) -> str:
+        return f"{self.title} refused the key in {self.key_variable} (status {status})."
+
+
+class HttpEngine(WebEngine):
+    """An engine without a client of its own: one request, one JSON object."""
+
+    @abstractmethod
+    def request(self, query: str, top_k: int) -> dict[str, Any]:
+        """Arguments of `httpx.AsyncClient.request`."""
+
+    async def ask(self, query: str, top_k: int) -> Any:
+        import httpx
+
+        client = _client("http", lambda: httpx.AsyncClient(timeout=None))
+        try:
+            response = await client.request(**self.request(query, top_k))
+        except httpx.TransportError as error:
+            raise TransientToolError(f"{self.title} cannot be reached ({type(error).__name__}).") from error
+        except httpx.DecodingError as error:
+            raise ToolError(f"{self.title} sent a reply that is not understood.") from error
+        if response.status_code != 200:
+            raise self.refusal(response.status_code, response.text)
+        try:
+            return response.json()
+        except ValueError as error:
+            raise ToolError(f"{self.title} sent a reply that is not JSON.") from error
+
+
+class SearxNG(HttpEngine):
+    """Your own SearxNG server; `search.formats` of its settings.yml must contain `json`."""
+
+    title = "SearxNG"
+
+    def request(self, query: str, top_k: int) -> dict[str, Any]:
+        return {
+            "method": "GET",
+            "url": f"{self.url}/search",
+            "params": {**self.backend_options, "q": query, "format": "json"},
+        }
+
+    def pages(self, reply: Any) -> Iterator[str]:
+        results = reply["results"]
+        if not results and reply.get("unresponsive_engines"):
+            raise TransientToolError("No engine behind SearxNG answered.")
+        for result in results:
+            yield show(_text(result, "title"), _text(result, "content"))
+
+    def denial(self, status: int) -> str:
+        return f"SearxNG refused the request (status {status}): is json among search.formats of its settings.yml?"
+
+
+class Brave(HttpEngine):
+    """The Brave Search API."""
+
+    title = "Brave"
+    default_url = "https://api.search.brave.com/res/v1"
+    key_variable = "BRAVE_API_KEY"
+    max_query_chars = 400
+
+    def request(self, query: str, top_k: int) -> dict[str, Any]:
+        return {
+            "method": "GET",
+            "url": f"{self.url}/web/search",
+            "params": {"text_decorations": "false", **self.backend_options, "q": query, "count": min(top_k, 20)},
+            "headers": {"Accept": "application/json", "X-Subscription-Token": self.key},
+        }
+
+    def pages(self, reply: Any) -> Iterator[str]:
+        if reply["type"] == "search" and "web" not in reply:
+            return  # Nothing was found.
+        for result in reply["web"]["results"]:
+            yield show(_text(result, "title"), _text(result, "description"))
+
+
+class Serper(HttpEngine):
+    """Google's results by serper.dev; the answer box, if there is one, is the first page."""
+
+    title = "Serper"
+    default_url = "https://google.serper.dev"
+    key_variable = "SERPER_API_KEY"
+
+    def request(self, query: str, top_k: int) -> dict[str, Any]:
+        return {
+            "method": "POST",
+            "url": f"{self.url}/search",
+            "json": {**self.backend_options, "q": query, "num": top_k},
+            "headers": {"X-API-KEY": self.key},
+        }
+
+    def pages(self, reply: Any) -> Iterator[str]:
+        box = reply.get("answerBox")
+        if box is not None:
+            yield show(_text(box, "title"), _text(box, "answer") or _text(box, "snippet"))
+        for result in reply["organic"]:
+            yield show(_text(result, "title"), _text(result, "snippet"))
+
+
+class Tavily(WebEngine):
+    """Tavily, by its own client (`tavily-python`)."""
+
+    title = "Tavily"
+    default_url = "https://api.tavily.com"
+    key_variable = "TAVILY_API_KEY"
+    max_query_chars = 400
+
+    async def ask(self, query: str, top_k: int) -> Any:
+        import httpx
+        from tavily import AsyncTavilyClient, errors
+
+        url, key = self.url, self.key
+        client = _client((url, key), lambda: AsyncTavilyClient(api_key=key, api_base_url=url))
+        try:
+            return await client.search(
+                query, max_results=min(top_k, 20), timeout=self.request_timeout_s, **self.backend_options
+            )
+        except errors.UsageLimitExceededError as error:
+            raise self.refusal(429, str(error)) from error
+        except errors.InvalidAPIKeyError as error:
+            raise self.refusal(401, str(error)) from error
+        except errors.ForbiddenError as error:
+            raise self.refusal(403, str(error)) from error
+        except errors.BadRequestError as error:
+            raise self.refusal(400, str(error)) from error
+        except httpx.HTTPStatusError as error:
+            raise self.refusal(error.response.status_code, error.response.text) from error
+        except (errors.TimeoutError, httpx.TransportError) as error:
+            raise TransientToolError(f"Tavily cannot be reached ({type(error).__name__}).") from error
+        except (ValueError, AttributeError, TypeError) as error:
+            # The client assumes that the reply is a JSON object.
+            raise ToolError("Tavily sent a reply that is not understood.") from error
+
+    def pages(self, reply: Any) -> Iterator[str]:
+        if "query" not in reply:
+            raise KeyError("query")  # The client puts an empty "results" into any object.
+        for result in reply["results"]:
+            yield show(_text(result, "title"), _text(result, "content"))
+
+    def denial(self, status: int) -> str:
+        return f"Tavily refused the key in {self.key_variable} (status {status}), or its plan is used up."
+
+
+#: Name of a web back-end -> its class.
+ENGINES: dict[str, type[WebEngine]] = {"searxng": SearxNG, "brave": Brave, "serper": Serper, "tavily": Tavily}
+
+
+def _text(result: Mapping[str, Any], name: str) -> str:
+    value = result.get(name)
+    if not isinstance(value, str | None):
+        raise TypeError(f"{name} is not a string")
+    return value or ""
+
+
+def _one_line(text: str) -> str:
+    return valid_unicode(" ".join(text.split()))
+
+
+def _client(name: Hashable, make: Callable[[], Any]) -> Any:
+    """The client `name` of the running event loop, since its connections belong to one."""
+    clients = _CLIENTS.get()
+    if name not in clients:
+        clients[name] = make()
+    return clients[name]
+
+
+_CLIENTS: PerLoop[dict[Hashable, Any]] = PerLoop(dict)

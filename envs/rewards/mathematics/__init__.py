@@ -1,0 +1,6 @@
+"""When answers in mathematics are equal.
+
+The worker process of `accuracy` knows this folder as the package `mathematics`. The modules that run there (`worker`,
+`algebra`, `forms`, `text`) import each other by relative names and nothing else of `rllib_arpo`, since that would load
+Ray.
+"""

@@ -1,0 +1,199 @@
+"""When two answers in mathematics are equal, down to single expressions: lists, tuples, sets, intervals, equations.
+
+Conventions, where mathematics leaves a choice:
+  - `(1,2)`, `[1,2]`, `(1,2]` and `\\{1,2\\}` are four different things. Tuples and intervals keep their order; sets do
+    not. A list without brackets ("1, 2", "1 or 2", "\\pm 2") has no order against lists and sets, and has one against a
+    tuple.
+  - One value is never equal to several. An equation "x = 5" counts as its right side against a bare "5"; in a chain
+    "x = 2 + 3 = 5" every part must be right.
+  - Units, currencies, degrees and number bases are compared when both sides have one, and ignored when only one has
+    (the MATH data set asks "how many centimetres?" and has golds with and without unit). Units are not converted.
+  - A percent sign on one side only: the other side may be the same number ("50\\%" and "50", as MATH and math-verify
+    have it) or the value ("50\\%" and "0.5").
+  - Decimals are exact: 0.333 is not 1/3. "2,100" is a number, "2, 100" a list. "3\\frac{1}{2}" and "3 1/2" are mixed
+    numbers. Letters are case-sensitive in formulas and not in words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from .text import clean, closes_at_end, read_quantity, split
+
+#: Compares two single expressions, relations or sets, given in the spelling of `clean`: gold, answer -> equal.
+Compare = Callable[[str, str], bool]
+
+ONE, LIST, SET, TUPLE = "one", "list", "set", "()"
+_BRACKETS = ("()", "[]", "(]", "[)")
+_SEPARATOR = re.compile(r"[,;]|\\text\{ ?,? ?(?:and|or) ?\}|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])")
+_RELATION = re.compile(r"=|<|>|\\(?:le|ge|ne)(?![A-Za-z])")
+_EQUALS = re.compile(r"=|\\in(?![A-Za-z])")
+_INEQUALITY = re.compile(r"<|>|\\(?:le|ge|ne)(?![A-Za-z])")
+_SET_OPERATION = re.compile(r"\\(?:cup|cap|setminus|mathbb|emptyset|varnothing)(?![A-Za-z])")
+_NAME = re.compile(
+    r"(?:m? ?\\angle ?)?(?:[A-Za-z]{1,3}|\\[a-z]{2,7}|\\text\{[^{}]*\})(?: ?_ ?(?:\w|\{[^{}]*\}))?'?(?: ?\([A-Za-z]\))?"
+    r"|\|[A-Za-z]\|"
+)
+_BUILDER = re.compile(r"([A-Za-z])(?: ?\\in ?\\mathbb\{R\})? ?[|:] ?(.+)")
+#: An answer that is text.
+WORDS = re.compile(r"\(?\s*\\text\{([^{}]*)\}\s*\)?|([A-Za-z]{3,}(?: [A-Za-z]+)*)")
+_INNER_SPACE = re.compile(r"(?<![A-Za-z0-9]) | (?![A-Za-z0-9])")
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The structure of an answer. `kind`: ONE, LIST, SET or its brackets; `items`: its parts (for ONE: itself)."""
+
+    kind: str
+    items: tuple[str, ...]
+
+
+def equal(gold: str, answer: str, compare: Compare) -> bool:
+    """Whether `answer` is equal to `gold`. `compare` decides comparisons that need algebra."""
+    clean_gold, clean_answer = clean(gold), clean(answer)
+    if not clean_gold or not clean_answer:
+        return bool(gold.strip()) and gold.strip() == answer.strip()
+    return _equal(clean_gold, clean_answer, compare)
+
+
+def _equal(gold: str, answer: str, compare: Compare) -> bool:
+    if not gold or not answer:
+        return False
+    if _INNER_SPACE.sub("", gold) == _INNER_SPACE.sub("", answer):
+        return True
+    if WORDS.fullmatch(gold) or WORDS.fullmatch(answer):
+        return _words(gold) == _words(answer) != ""
+    ours, theirs = read_form(answer), read_form(gold)
+    if ours.kind == theirs.kind == ONE:
+        return _equal_ones(theirs.items[0], ours.items[0], compare)
+    if ONE in (ours.kind, theirs.kind):
+        return _equal_mixed(theirs, ours, gold, answer, compare)
+    kinds = {ours.kind, theirs.kind}
+    if kinds == {SET}:
+        # An honest answer names no element of a set more than twice; a long list must not cause a long computation.
+        few = len(ours.items) <= 2 * len(theirs.items)
+        return few and _covers(theirs.items, ours.items, compare) and _covers(ours.items, theirs.items, compare)
+    if len(ours.items) != len(theirs.items):
+        return False
+    if kinds <= {LIST, SET}:
+        return _matches(theirs.items, ours.items, compare)
+    if len(kinds) == 1 or kinds == {LIST, TUPLE}:
+        return all(_equal(g, a, compare) for g, a in zip(theirs.items, ours.items, strict=True))
+    return False
+
+
+def read_form(text: str) -> Form:
+    """Takes the outermost structure of a cleaned answer apart."""
+    if read_quantity(text).number is not None:
+        return Form(ONE, (text,))
+    items = split(text, _SEPARATOR)
+    if len(items) > 1:
+        return Form(LIST, _with_signs(item for item in items if item))
+    braces = text.startswith("\\{") and text.endswith("\\}") and closes_at_end(text[1:-2] + "}")
+    inner = text[2:-2].strip() if braces else text[1:-1].strip()
+    if braces or (text[0] == "{" and closes_at_end(text)):
+        if match := _BUILDER.fullmatch(inner):
+            return Form(ONE, (match[2],))
+        return Form(SET, _with_signs(item for item in split(inner, _SEPARATOR) if item))
+    if text[0] + text[-1] in _BRACKETS and closes_at_end(text):
+        items = split(inner, _SEPARATOR)
+        if len(items) > 1:
+            return Form(text[0] + text[-1], tuple(items))
+    signed = _with_signs([text])
+    return Form(ONE, signed) if len(signed) == 1 else Form(LIST, signed)
+
+
+def _equal_ones(gold: str, answer: str, compare: Compare) -> bool:
+    (gold_name, gold_parts), (name, parts) = _equation(gold), _equation(answer)
+    if gold_parts and parts:
+        same_name = name is not None and name == gold_name
+        return (same_name and _all_equal(gold_parts, parts, compare)) or compare(gold, answer)
+    if gold_parts:
+        return gold_name is not None and _all_equal(gold_parts, [answer], compare)
+    if parts:
+        return _all_equal([gold], parts, compare)
+    if _INEQUALITY.search(gold + answer) or _SET_OPERATION.search(gold + answer):
+        return compare(gold, answer)
+    return _equal_quantities(gold, answer, compare)
+
+
+def _equal_quantities(gold: str, answer: str, compare: Compare) -> bool:
+    theirs, ours = read_quantity(gold), read_quantity(answer)
+    for one, other in ((theirs.unit, ours.unit), (theirs.base, ours.base)):
+        if one and other and one != other:
+            return False
+    if theirs.number is None or ours.number is None:
+        return compare(theirs.text, ours.text)
+    if theirs.percent != ours.percent:
+        percent, plain = (theirs, ours) if theirs.percent else (ours, theirs)
+        return plain.number in (percent.number, percent.number / 100)
+    return theirs.number == ours.number
+
+
+def _equal_mixed(theirs: Form, ours: Form, gold: str, answer: str, compare: Compare) -> bool:
+    """One side is a single thing, the other is not: equal if the other has one element, or as sets of numbers."""
+    one, several = (theirs, ours) if theirs.kind == ONE else (ours, theirs)
+    text = one.items[0]
+    name, parts = _equation(text)
+    if name is not None and len(parts) == 1 and read_form(parts[0]).kind != ONE:
+        return _equal(*((parts[0], answer) if one is theirs else (gold, parts[0])), compare)
+    if several.kind == SET and len(several.items) == 1:
+        return _equal(theirs.items[0], ours.items[0], compare)
+    if several.kind in _BRACKETS and (_INEQUALITY.search(text) or _SET_OPERATION.search(text)):
+        return compare(text if one is theirs else gold, text if one is ours else answer)
+    return False
+
+
+def _equation(text: str) -> tuple[str | None, list[str]]:
+    """(the name on the left of an equation or of \\in, the parts on its right).
+
+    If the text is not an equation, there are no parts. If its left side is not a name, the name is None, and all sides
+    are parts.
+    """
+    if _INEQUALITY.search(text):
+        return None, []
+    first, *rest = split(text, _EQUALS)
+    if not rest or not all(rest):
+        return None, []
+    if _NAME.fullmatch(first):
+        return first.replace(" ", ""), rest
+    return None, [first, *rest]
+
+
+def _all_equal(gold_parts: Sequence[str], parts: Sequence[str], compare: Compare) -> bool:
+    return all(_equal(gold_parts[-1], part, compare) for part in parts)
+
+
+def _matches(gold: Sequence[str], items: Sequence[str], compare: Compare) -> bool:
+    """Whether the two are equal in some order (equality is transitive enough for the first match to do)."""
+    left = list(items)
+    for one in gold:
+        found = next((i for i, item in enumerate(left) if _equal(one, item, compare)), None)
+        if found is None:
+            return False
+        del left[found]
+    return True
+
+
+def _covers(items: Sequence[str], others: Sequence[str], compare: Compare) -> bool:
+    return all(any(_equal(one, other, compare) for other in others) for one in items)
+
+
+def _with_signs(items) -> tuple[str, ...]:
+    """The items, with two for each that has a "\\pm" in it."""
+    result = []
+    for item in items:
+        if "\\pm" in item:
+            result.append(item.replace("\\pm", "+").replace("\\mp", "-").lstrip("+ "))
+            result.append(item.replace("\\pm", "-").replace("\\mp", "+"))
+        else:
+            result.append(item)
+    return tuple(result)
+
+
+def _words(text: str) -> str:
+    """The words of a text answer: without `\\text`, brackets, punctuation at the ends, and capital letters."""
+    plain = re.sub(r"\\text\{([^{}]*)\}", r"\1", text)
+    return " ".join(plain.lower().split()).strip("()[]{}.,:;!' \"")

@@ -1,0 +1,266 @@
+"""Answers in mathematics as text: one spelling for LaTeX's and Unicode's many, exact numbers, quantities with units.
+
+It needs only the standard library, since it runs in the environment and in the worker process for algebra.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+
+#: The longest answer of MATH, GSM8K and the ARPO mixture has 83 characters.
+MAX_CHARS = 1000
+MAX_DEPTH = 20
+#: Python reads no integers of more than 4,300 digits; honest answers are shorter.
+MAX_NUMBER_CHARS = 200
+
+#: The wide forms of ASCII, and the digits of mathematical alphabets (bold, ...), as NFKC has them. NFKC as a whole
+#: would also turn x² into x2, and ½ into a fraction with a slash of its own.
+_NARROW = {0xFF01 + i: chr(0x21 + i) for i in range(94)} | {0x1D7CE + i: str(i % 10) for i in range(50)}
+_NARROW |= {0x3000: " ", 0xFFE1: "£", 0xFFE5: "¥"}
+_UNICODE = {
+    "−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": "/", "π": r"\pi ", "∞": r"\infty ",
+    "°": r"^\circ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "±": r"\pm ", "∪": r"\cup ", "∩": r"\cap ",
+    "∈": r"\in ", "²": "^2", "³": "^3", "θ": r"\theta ", "\u00a0": " ", "\u2009": " ", "\u202f": " ",
+    "½": r"\frac{1}{2}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}",
+}  # fmt: skip
+_CURRENCIES = {"$": "dollar", "\\$": "dollar", "€": "euro", "£": "pound", "¥": "yen", "₹": "rupee"}
+_SPELLINGS = [
+    (r"√\s*(\d+|[a-z])", r"\\sqrt{\1}"),
+    (r"√\s*\(([^()]*)\)", r"\\sqrt{\1}"),
+    (r"(?<!\\)\\!\s*", ""),
+    (r"(?<!\\)\\[,;: ]|\\q?quad(?![a-zA-Z])|~", " "),
+    (r"\\(left|right|[bB]igg?[lr]?|displaystyle|limits)(?![a-zA-Z])", ""),
+    (r"\{,\}", ","),
+    (r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
+    (r"\\lbrace(?![a-zA-Z])", r"\\{"),
+    (r"\\rbrace(?![a-zA-Z])", r"\\}"),
+    (r"\\[lr]vert(?![a-zA-Z])|\\mid(?![a-zA-Z])", "|"),
+    (r"\\langle(?![a-zA-Z])", "("),
+    (r"\\rangle(?![a-zA-Z])", ")"),
+    (r"\\le(q|qslant)?(?![a-zA-Z])|<=", r"\\le "),
+    (r"\\ge(q|qslant)?(?![a-zA-Z])|>=", r"\\ge "),
+    (r"\\lt(?![a-zA-Z])", "<"),
+    (r"\\gt(?![a-zA-Z])", ">"),
+    (r"\\neq?(?![a-zA-Z])|!=", r"\\ne "),
+    (r"\^\s*\{?\s*\\circ\s*\}?|\\degree(?![a-zA-Z])", r"^\\circ"),
+    (r"\\text(?:rm|bf|it|normal)?\s*\{|\\(?:mbox|mathrm|mathbf|operatorname)\s*\{", r"\\text{"),
+    (r"\\text\{ ?([^{}a-zA-Z]*\d[^{}]*)\}", r"\1"),
+    (r"\*\*", "^"),
+    (r"\^ ?(-\d+|\d\d+)", r"^{\1}"),
+    (r"\\approx(?![a-zA-Z])|≈", "="),
+    (r"(?<![\\a-zA-Z])(sqrt|pi|sin|cos|tan|cot|sec|csc|log|ln)(?![a-zA-Z])", r"\\\1"),
+    (r"(?<![\\a-zA-Z])infinity(?![a-zA-Z])", r"\\infty"),
+    (r"\\sqrt ?\(([^()]*)\)", r"\\sqrt{\1}"),
+    (r"\\varnothing(?![a-zA-Z])", r"\\emptyset"),
+    (r"\s+", " "),
+]
+_SPELLINGS = [(re.compile(pattern), replacement) for pattern, replacement in _SPELLINGS]
+
+_THOUSANDS = re.compile(r"[+-]?\d{1,3}((,\d{3})+|( \d{3})+)(\.\d+)?", re.ASCII)
+_DECIMAL = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)", re.ASCII)
+_REPEATING = re.compile(r"([+-]?)(\d*)\.(\d*) ?\\overline ?\{ ?(\d+) ?\}", re.ASCII)
+_SCIENTIFIC = re.compile(
+    r"([+-]?(?:\d+(?:\.\d*)?|\.\d+))(?:[eE]| ?(?:\\times|\\cdot|\*|x) ?10 ?\^ ?(\{)?)([+-]?\d{1,3})(?(2)\})", re.ASCII
+)
+_FRACTION = re.compile(
+    r"([+-]?) ?(?:(\d+)(?: (?=\d)| ?(?=\\)))?"
+    r"(?:(?P<a>-?\d+) ?/ ?(?P<b>\d+)|\\frac ?(?:\{ ?(?P<c>-?\d+) ?\}|(?P<e>\d)) ?(?:\{ ?(?P<d>-?\d+) ?\}|(?P<f>\d)))",
+    re.ASCII,
+)
+_BASE = re.compile(r"([0-9A-Fa-f]+) ?_ ?(?:\{ ?(\d+) ?\}|(\d))", re.ASCII)
+
+_UNIT_NAMES = {
+    "meter": "m metre", "centimeter": "cm centimetre", "millimeter": "mm millimetre", "kilometer": "km kilometre",
+    "inch": "in inches", "foot": "ft feet", "yard": "yd", "mile": "mi", "gram": "g gm", "kilogram": "kg",
+    "milligram": "mg", "pound": "lb lbs", "ounce": "oz", "liter": "l litre", "milliliter": "ml millilitre",
+    "gallon": "gal", "second": "s sec", "minute": "min", "hour": "h hr", "day": "", "week": "", "month": "",
+    "year": "yr", "degree": "deg", "dollar": "usd", "euro": "eur", "cent": "", "unit": "", "radian": "rad",
+    "mile per hour": "mph", "kilometer per hour": "kmh kmph",
+}  # fmt: skip
+_UNITS = {alias: name for name, aliases in _UNIT_NAMES.items() for alias in aliases.split()}
+_MULTIPLES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
+_POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
+#: Words after a number that change its value.
+_NOT_UNITS = {*_MULTIPLES, "squared", "cubed", "factorial", "half", "halves", "third", "times", "plus", "minus", "mod"}
+_TEXT_UNIT = re.compile(r" ?\\text\{ ?([^{}]*[A-Za-z][^{}]*?) ?\}(?: ?\^ ?\{?([23])\}?)?$")
+_PLAIN_UNIT = re.compile(
+    r"(?:(?<=[\d})])| )([A-Za-z]{2,}(?:[ /][A-Za-z]+)*|(?<= )[A-Za-z](?:/[A-Za-z]+)?)(?: ?\^ ?\{?([23])\}?)?$"
+)
+_PERCENT = re.compile(r" ?(?:\\?%|(?<![A-Za-z])(?:percent|pct)|\\text\{ ?(?:percent|pct|\\?%) ?\})$")
+_CURRENCY = re.compile(r"([+-]?) ?(\\?\$|[€£¥₹]) ?(?=[\d.+-])")
+_END = re.compile(r"(?:\\[,;:! ]|[.,;\s])+$")
+
+
+def clean(text: str) -> str | None:
+    """`text` in the spelling that the other functions read; None if it is not an answer in mathematics.
+
+    Such a text is too long or too deeply nested, or has control characters, letters that occur in no formula, or a
+    `\\boxed` inside.
+    """
+    text = text.translate(_NARROW).strip()
+    if len(text) > MAX_CHARS or "boxed" in text or "fbox" in text:
+        return None
+    text = _END.sub("", text)
+    for begin, end in (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]")):
+        if len(text) > len(begin + end) and text.startswith(begin) and text.endswith(end) and text[-2:] != "\\$":
+            text = text[len(begin) : -len(end)]
+    text = spelled(text)
+    if any(c not in _CURRENCIES and not " " <= c <= "~" for c in text) or depth(text) > MAX_DEPTH:
+        return None
+    text = re.sub(r"(?<!\\)\$(?![\d.])", " ", text)
+    return _without_braces(text.strip(" =").rstrip(".,; "))
+
+
+def spelled(text: str) -> str:
+    """`text` with one spelling for each of the signs and commands that have several."""
+    text = "".join(_UNICODE.get(c, c) for c in text.translate(_NARROW))
+    for pattern, replacement in _SPELLINGS:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+def depth(text: str) -> int:
+    """How deeply the brackets in `text` are nested."""
+    level = deepest = 0
+    for c in text:
+        level += (c in "([{") - (c in ")]}")
+        deepest = max(deepest, level)
+    return deepest
+
+
+def split(text: str, separator: re.Pattern[str]) -> list[str]:
+    """`text` cut where `separator` matches outside of all brackets and environments."""
+    parts, level, begin, position = [], 0, 0, 0
+    while position < len(text):
+        if level == 0 and (match := separator.match(text, position)):
+            parts.append(text[begin:position])
+            begin = position = match.end()
+            continue
+        opens = text[position] in "([{" or text.startswith("\\begin", position)
+        closes = text[position] in ")]}" or text.startswith("\\end", position)
+        level += opens - closes
+        position += 1
+    return [part.strip() for part in [*parts, text[begin:]]]
+
+
+def as_number(text: str) -> Fraction | None:
+    """The exact value of an integer, a decimal, a fraction ("1/2", "\\frac12"), a mixed number ("1 1/2",
+    "1\\frac{1}{2}") or a number in scientific notation, in the spelling of `clean`; None for anything else."""
+    if len(text) > MAX_NUMBER_CHARS:
+        return None
+    if _THOUSANDS.fullmatch(text):
+        text = text.replace(",", "").replace(" ", "")
+    text = re.sub(r"^([+-]) ", r"\1", text)
+    if match := _REPEATING.fullmatch(text):
+        return _repeating(match[1], match[2] or "", match[3], match[4])
+    if _DECIMAL.fullmatch(text):
+        return Fraction(text)
+    if match := _SCIENTIFIC.fullmatch(text):
+        return Fraction(match[1]) * Fraction(10) ** int(match[3])
+    match = _FRACTION.fullmatch(text)
+    if not match:
+        return None
+    above = int(match["a"] or match["c"] or match["e"])
+    below = int(match["b"] or match["d"] or match["f"])
+    if below == 0 or (match[2] and (above < 0 or below < 0)):
+        return None
+    value = int(match[2] or 0) + Fraction(above, below)
+    return -value if match[1] == "-" else value
+
+
+def _repeating(sign: str, whole: str, fixed: str, repeated: str) -> Fraction:
+    """The value of a repeating decimal."""
+    tail = Fraction(int(repeated), 10 ** len(repeated) - 1)
+    value = (int(whole + fixed or "0") + tail) / 10 ** len(fixed)
+    return -value if sign == "-" else value
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """One value.
+
+    Attributes:
+        text: without unit, percent sign and base.
+        number: its exact value, if it is a plain number.
+        unit: in one spelling ("centimeter^2"); "" if there is none.
+        percent: whether it has a percent sign.
+        base: of the number system ("8"); "" if none is written.
+    """
+
+    text: str
+    number: Fraction | None
+    unit: str = ""
+    percent: bool = False
+    base: str = ""
+
+
+def read_quantity(text: str) -> Quantity:
+    """Splits off unit, percent sign and base."""
+    if match := _BASE.fullmatch(text):
+        return Quantity(match[1], as_number(match[1]), base=match[2] or match[3])
+    unit, factor = "", 1
+    if match := _CURRENCY.match(text):
+        unit, text = _CURRENCIES[match[2]], match[1] + text[match.end() :]
+    percent = _PERCENT.search(text)
+    if percent and percent.start():
+        text = text[: percent.start()]
+    elif text.endswith("^\\circ"):
+        unit, text = "degree", text[: -len("^\\circ")].strip()
+    else:
+        text, factor, written = _split_unit(text)
+        unit = written or unit
+    number = as_number(text)
+    number = number if number is None else number * factor
+    if number is None and factor != 1:
+        text = rf"{factor} \cdot ({text})"
+    return Quantity(text, number, unit, bool(percent))
+
+
+def _split_unit(text: str) -> tuple[str, int, str]:
+    """(`text` without its unit, by how much a word such as "million" multiplies it, the unit)."""
+    match = _TEXT_UNIT.search(text)
+    if match is None:
+        match = _PLAIN_UNIT.search(text)
+        known = match and (match[1] in _UNITS or match[1].lower().removesuffix("s") in _UNIT_NAMES)
+        if match and not known and (len(match[1]) < 3 or as_number(text[: match.start()].strip()) is None):
+            match = None
+    if match is None or not text[: match.start()].strip():
+        return text, 1, ""
+    words = re.findall(r"[a-z]+|/", match[1].lower())
+    factor = 1
+    while words and words[0] in _MULTIPLES:
+        factor *= _MULTIPLES[words.pop(0)]
+    if set(words) & _NOT_UNITS or text[match.start() - 1 : match.start()] in ("\\", "_", "^"):
+        return text, 1, ""
+    return text[: match.start()].strip(), factor, _unit_name(words, match[2] or "")
+
+
+def _unit_name(words: list[str], power: str) -> str:
+    names = []
+    for word in words:
+        if word in _POWERS:
+            power = str(_POWERS[word])
+        else:
+            single = word.removesuffix("s") if len(word) > 2 else word
+            names.append({"/": "per"}.get(word) or _UNITS.get(word) or _UNITS.get(single) or single)
+    return " ".join(names) + (f"^{power}" if power and names else "")
+
+
+def _without_braces(text: str) -> str:
+    """`text` without redundant braces around all of it, and without brackets around a number."""
+    while text.startswith("{") and closes_at_end(text) and len(split(text[1:-1], re.compile(","))) == 1:
+        text = text[1:-1].strip()
+    in_brackets = text.startswith("(") and text.endswith(")") and as_number(text[1:-1].strip()) is not None
+    return text[1:-1].strip() if in_brackets and "," not in text else text
+
+
+def closes_at_end(text: str) -> bool:
+    """Whether the bracket with which `text` begins is closed by its last character."""
+    level = 0
+    for position, c in enumerate(text):
+        level += (c in "([{") - (c in ")]}")
+        if level == 0:
+            return position == len(text) - 1
+    return False

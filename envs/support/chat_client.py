@@ -1,0 +1,133 @@
+"""A client of a language model behind an OpenAI-compatible endpoint, for judges and for agents that summarise."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from rllib_arpo.envs.errors import ToolError, TransientToolError
+from rllib_arpo.envs.support.cache import ResultCache
+from rllib_arpo.envs.support.per_loop import PerLoop
+from rllib_arpo.envs.support.texts import valid_unicode
+from rllib_arpo.envs.support.validation import check_known
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChatClient:
+    """Asks `model` at `base_url`; with a cache it asks equal questions once.
+
+    Attributes:
+        base_url: of the endpoint, up to and with "/v1".
+        model: its name there.
+        api_key_variable: the environment variable that holds the key; an endpoint that needs none accepts any text.
+        temperature, max_tokens: of every completion.
+        timeout_s: seconds of one request.
+        max_attempts: requests until one succeeds (429, 5xx and lost connections are repeated with growing waits).
+        cache_path: a sqlite file for the answers; None: no cache.
+    """
+
+    base_url: str
+    model: str
+    api_key_variable: str = "OPENAI_API_KEY"
+    temperature: float = 0.0
+    max_tokens: int = 512
+    timeout_s: float = 60.0
+    max_attempts: int = 3
+    cache_path: str | None = None
+
+    def __post_init__(self):
+        if not self.base_url.startswith(("http://", "https://")):
+            raise ValueError(f"base_url must begin with http:// or https://, which {self.base_url!r} does not.")
+        for name in ("max_tokens", "timeout_s", "max_attempts"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} must be more than 0, not {getattr(self, name)}.")
+
+    async def complete(self, messages: Sequence[dict[str, str]]) -> str:
+        """The text of the model's answer to `messages` ({"role", "content"}).
+
+        Raises:
+            TransientToolError: the endpoint cannot be reached, or is busy, after all attempts.
+            ToolError: the endpoint refuses the request, or its answer has no text; nothing is cached then.
+        """
+        key = self._key(messages)
+        if self._cache is not None and (known := await asyncio.to_thread(self._cache.get, key)) is not None:
+            return known
+        text = await self._ask(messages)
+        if self._cache is not None:
+            await asyncio.to_thread(self._cache.put, key, text)
+        return text
+
+    async def _ask(self, messages: Sequence[dict[str, str]]) -> str:
+        import openai
+
+        try:
+            completion = await self._client().chat.completions.create(
+                model=self.model,
+                messages=list(messages),
+                temperature=self.temperature,
+                max_tokens=self.max_tokens,
+            )
+        except _transient_errors() as error:
+            raise TransientToolError(f"{self.base_url}: {error}") from error
+        except (openai.OpenAIError, ValueError) as error:
+            # A ValueError means that the answer is not JSON.
+            raise ToolError(f"{self.base_url}: {error}") from error
+        choices = getattr(completion, "choices", None)
+        text = choices[0].message.content if choices else None
+        if not text:
+            raise ToolError(f"{self.base_url}: the model {self.model!r} answered without a text.")
+        return valid_unicode(text)
+
+    @cached_property
+    def _cache(self) -> ResultCache | None:
+        return None if self.cache_path is None else ResultCache(self.cache_path)
+
+    def _client(self) -> Any:
+        """The client of the running event loop, since its connections belong to one."""
+        import openai
+
+        clients = _CLIENTS.get()
+        if self not in clients:
+            clients[self] = openai.AsyncOpenAI(
+                base_url=self.base_url,
+                api_key=os.environ.get(self.api_key_variable, "none"),
+                timeout=self.timeout_s,
+                max_retries=self.max_attempts - 1,
+            )
+        return clients[self]
+
+    def _key(self, messages: Sequence[dict[str, str]]) -> str:
+        request = [self.base_url, self.model, self.temperature, self.max_tokens, list(messages)]
+        return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
+
+
+def read_chat_client(fields: Mapping[str, Any], key: str) -> ChatClient:
+    """The `ChatClient` with the given fields.
+
+    Args:
+        key: the fields' place in the configuration, for messages.
+
+    Raises:
+        ValueError: a field is unknown, missing or wrong.
+    """
+    check_known(fields, (field.name for field in dataclasses.fields(ChatClient)), f"key of {key}")
+    missing = [name for name in ("base_url", "model") if not fields.get(name)]
+    if missing:
+        raise ValueError(f"{key} has no {missing[0]!r}.")
+    return ChatClient(**fields)
+
+
+def _transient_errors() -> tuple[type[Exception], ...]:
+    import openai
+
+    return openai.APIConnectionError, openai.RateLimitError, openai.InternalServerError, openai.ConflictError
+
+
+_CLIENTS: PerLoop[dict[ChatClient, Any]] = PerLoop(dict)

@@ -1,0 +1,89 @@
+"""Data files: if one cannot be opened or decoded, a `DataError` names the place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from rllib_arpo.envs.errors import DataError
+from rllib_arpo.envs.support.texts import first_line
+
+
+@contextmanager
+def opened(path: str | Path) -> Iterator[BinaryIO]:
+    """The file, while it is read.
+
+    Raises:
+        DataError: it cannot be opened, or an `OSError` occurs while it is read.
+    """
+    try:
+        with open(path, "rb") as file:
+            yield file
+    except OSError as error:
+        raise DataError(f"{path}: not readable ({first_line(error)}).") from error
+
+
+@contextmanager
+def opened_parquet(path: str | Path) -> Iterator[Any]:
+    """The `pyarrow.parquet.ParquetFile`, while it is read.
+
+    Raises:
+        DataError: it cannot be opened, or pyarrow cannot read on.
+    """
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            yield file
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(f"{path}: not a readable parquet file ({first_line(error)}).") from error
+
+
+def read_json(path: str | Path) -> Any:
+    """The contents of a JSON file.
+
+    Raises:
+        DataError: the file is not readable or not JSON.
+    """
+    with opened(path) as file:
+        return parse_json(file.read(), str(path))
+
+
+def parse_json(content: bytes, place: str) -> Any:
+    """The JSON value of a text in UTF-8 (or -16, -32), with or without a byte order mark.
+
+    Raises:
+        DataError: it is not JSON; the message begins with `place`.
+    """
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{place}: not JSON ({error}).") from error
+
+
+def table_rows(table: Any, place: str) -> list[dict[str, Any]]:
+    """The rows of an Arrow table or batch.
+
+    Raises:
+        DataError: a text is not UTF-8; the message begins with `place`.
+    """
+    try:
+        return table.to_pylist()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{place}: not UTF-8 ({error}).") from error
+
+
+def check_unicode(*texts: str) -> None:
+    """Refuses half a surrogate pair, which JSON permits but no tokenizer accepts.
+
+    Raises:
+        ValueError: a string has one.
+    """
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"not valid Unicode ({error})") from error

@@ -1,0 +1,70 @@
+"""Event loops on separate threads, for resources that outlive the loops that use them: a browser, server sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import functools
+import os
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+#: Seconds that closing may take when the process ends.
+CLOSE_TIMEOUT_S = 10.0
+
+
+class LoopThread:
+    """An event loop that runs in a daemon thread until the process ends."""
+
+    def __init__(self, name: str):
+        self.loop = asyncio.new_event_loop()
+        self._closers: list[Callable[[], Awaitable[None]]] = []
+        self._pid = os.getpid()
+        threading.Thread(target=self.loop.run_forever, name=name, daemon=True).start()
+        atexit.register(self._at_exit)
+
+    async def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Awaits `coroutine`, which runs in the thread's loop, from another loop; cancellation reaches it."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self.loop))
+
+    def run_blocking(self, coroutine: Coroutine[Any, Any, T], timeout_s: float) -> T:
+        """The same from a thread without a loop.
+
+        Raises:
+            TimeoutError: after `timeout_s` seconds; the coroutine is cancelled.
+        """
+        return asyncio.run_coroutine_threadsafe(_within(coroutine, timeout_s), self.loop).result()
+
+    def at_exit(self, close: Callable[[], Awaitable[None]]) -> None:
+        """Runs `close` in the loop when this process exits normally."""
+        self._closers.append(close)
+
+    def _at_exit(self) -> None:
+        # A forked process has the loop, but not the thread that runs it.
+        if os.getpid() == self._pid:
+            self.run_blocking(self._finish(), CLOSE_TIMEOUT_S)
+
+    async def _finish(self) -> None:
+        await asyncio.gather(*(close() for close in self._closers))
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+
+def loop_thread(name: str) -> LoopThread:
+    """This process's thread called `name`; a forked process gets its own."""
+    return _loop_thread(name, os.getpid())
+
+
+@functools.cache
+def _loop_thread(name: str, pid: int) -> LoopThread:
+    return LoopThread(name)
+
+
+async def _within(coroutine: Coroutine[Any, Any, T], timeout_s: float) -> T:
+    async with asyncio.timeout(timeout_s):
+        return await coroutine

@@ -1,0 +1,21 @@
+"""One-sentence messages for wrong configurations and wrong data."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def check_known(names: Iterable[str], known: Iterable[str], what: str) -> None:
+    """Raises a ValueError for the first of `names` that is not in `known`, with the nearest known name.
+
+    Args:
+        what: the kind of name, e.g. "env_config key".
+    """
+    known = sorted(known)
+    for name in names:
+        if name in known:
+            continue
+        near = difflib.get_close_matches(str(name), known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known) or 'none'}."
+        raise ValueError(f"Unknown {what} {name!r}: {hint}")

@@ -1,0 +1,97 @@
+"""This package's side: GRPO or ARPO through `ARPOConfig`, with the tuned example's own configuration.
+
+python -m release.benchmarks.end_to_end.our_side REQUEST.json RESULT.json
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from release.benchmarks.common.machine import versions
+from release.benchmarks.end_to_end.task_file import make_config
+
+
+def run(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Trains as the request says.
+
+    Returns:
+        start_s: seconds until the algorithm is built, engines included.
+        iterations: of each the wall `seconds`, and of these `sampling_s`, `update_s` and `sync_s`; `generated_tokens`
+            and executed `tool_calls`; mean `reward` and `accuracy` of the trajectories.
+        evaluations: of each the `iteration` after which it came, the seconds of all iterations up to it (`trained_s`),
+            the greedy `accuracy` on the held-out questions, and its own `seconds`.
+        versions, threads, setting.
+    """
+    begin = time.perf_counter()
+    config = make_config(request)
+    algorithm = config.build_algo()
+    start_s = time.perf_counter() - begin
+    iterations: list[dict[str, float]] = []
+    evaluations = [_evaluate(algorithm, iterations)]
+    try:
+        for number in range(request["num_iterations"]):
+            iterations.append(_iterate(algorithm))
+            if (number + 1) % request["evaluate_every"] == 0:
+                evaluations.append(_evaluate(algorithm, iterations))
+    finally:
+        algorithm.stop()
+    return {
+        "start_s": start_s,
+        "iterations": iterations,
+        "evaluations": evaluations,
+        "versions": versions(),
+        "threads": config.learner_num_threads,
+        "setting": {"algorithm": request["side"], "dtype": config.dtype},
+    }
+
+
+def _iterate(algorithm) -> dict[str, float]:
+    begin = time.perf_counter()
+    result = algorithm.train()
+    seconds = time.perf_counter() - begin
+    rollout, timers = result["env_runners"], result["timers"]
+    row = {
+        "seconds": seconds,
+        "sampling_s": timers["rollout"],
+        "update_s": timers["update"],
+        "sync_s": timers["sync"],
+        "generated_tokens": rollout["generated_tokens"],
+        "tool_calls": rollout["tool_calls_executed"],
+        "reward": rollout["episode_return_mean"],
+        "accuracy": rollout["accuracy"],
+    }
+    row = {name: float(value) for name, value in row.items()}
+    print(json.dumps(row), flush=True)
+    return row
+
+
+def _evaluate(algorithm, iterations: list[dict[str, float]]) -> dict[str, float]:
+    begin = time.perf_counter()
+    accuracy = float(algorithm.evaluate()["env_runners"]["accuracy"])
+    row = {
+        "iteration": len(iterations),
+        "trained_s": sum(row["seconds"] for row in iterations),
+        "accuracy": accuracy,
+        "seconds": time.perf_counter() - begin,
+    }
+    print(json.dumps(row), flush=True)
+    return row
+
+
+def main(request: str, result: str) -> None:
+    import ray
+
+    try:
+        done = run(json.loads(Path(request).read_text()))
+    finally:
+        ray.shutdown()
+    Path(result).write_text(json.dumps(done, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

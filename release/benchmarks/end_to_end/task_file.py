@@ -1,0 +1,122 @@
+"""What both sides are asked to do, as a file: the tuned example's settings and its questions."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from release.benchmarks.common.bench import num_cores
+
+if TYPE_CHECKING:
+    from rllib_arpo import ARPOConfig
+    from rllib_arpo.envs.question import Question
+
+#: Settings of a configuration that TRL has, too.
+SHARED = (
+    "questions_per_batch", "num_rollouts", "max_tool_calls", "max_turn_tokens", "max_response_tokens", "temperature",
+    "lr", "grad_clip", "adam_betas", "weight_decay", "clip_low", "clip_high",
+)  # fmt: skip
+TRL = "trl"
+#: A side of ours -> RLlib's name of the algorithm.
+ALGORITHMS = {"grpo": "GRPO", "arpo": "ARPO"}
+SIDES = (TRL, *ALGORITHMS)
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A size of the benchmark: a recipe (a module of `tuned_examples`) and how long it is run.
+
+    Attributes:
+        num_iterations: the first one of them does not count.
+        evaluate_every: iterations.
+        num_held_out: questions of an evaluation.
+    """
+
+    recipe: str
+    num_iterations: int
+    evaluate_every: int
+    num_held_out: int
+
+
+SIZES = {
+    "full": Size("trails_smollm2_135m_arpo", num_iterations=4, evaluate_every=2, num_held_out=64),
+    "quick": Size("trails_small_arpo", num_iterations=9, evaluate_every=3, num_held_out=64),
+    "tiny": Size("trails_small_arpo", num_iterations=2, evaluate_every=2, num_held_out=4),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TRLSetting:
+    """How TRL computes.
+
+    Attributes:
+        weights: the type of the weights, which are sampled with and trained.
+        autocast: whether forward passes are in bfloat16 by autocast.
+        rows_per_pass: trajectories per forward and backward pass.
+    """
+
+    weights: str
+    autocast: bool
+    rows_per_pass: int
+
+
+def make_model(size: str, scratch: Path) -> str:
+    """The folder of a size's cold-started model; but for the tiny one it is made once and kept in the cache folder."""
+    from rllib_arpo.trails.models import ColdStart, SmallModel, cold_started_smollm2, small_model
+
+    if size == "full":
+        return cold_started_smollm2()
+    if size == "quick":
+        return small_model()
+    stage = ColdStart("imperfect", count=64, epochs=1, batch_size=8, lr=3e-3)
+    tiny = SmallModel(hidden_size=64, num_layers=1, num_heads=2, num_backward_heads=1, stages=(stage,))
+    return small_model(tiny, scratch)
+
+
+def make_request(size: Size, side: str, model: str, seed: int, trl: TRLSetting, gpu: bool = False) -> dict[str, Any]:
+    """What a side's process reads.
+
+    Args:
+        model: folder.
+        seed: of the order of the questions and of the sampling.
+    """
+    from rllib_arpo.envs.tasks.trails import TrailsTask
+
+    request = {
+        **asdict(size), "side": side, "model": model, "seed": seed, "gpu": gpu, "num_threads": num_cores(),
+        "trl": asdict(trl), "search_command": [sys.executable, "-m", "release.benchmarks.end_to_end.search_process"],
+    }  # fmt: skip
+    config, train, test = make_config(request), TrailsTask(seed=seed), TrailsTask(split="test")
+    num_questions = size.num_iterations * config.questions_per_batch
+    return request | {
+        "settings": {name: getattr(config, name) for name in SHARED},
+        "questions": [_row(train.question(number)) for number in range(num_questions)],
+        "held_out": [_row(test.question(number)) for number in range(size.num_held_out)],
+    }
+
+
+def make_config(request: Mapping[str, Any]) -> ARPOConfig:
+    """The recipe's configuration of our side (of GRPO for TRL's), without its callbacks, evaluated on demand."""
+    recipe = importlib.import_module(f"tuned_examples.{request['recipe']}")
+    algorithm = ALGORITHMS.get(request["side"], "GRPO")
+    args = recipe.parser.parse_args(["--algo", algorithm, "--seed", str(request["seed"])])
+    config = recipe.make_config(request["model"], args).callbacks([])
+    config.language_model(engine_num_threads=request["num_threads"])
+    config.training(learner_num_threads=request["num_threads"])
+    config.evaluation(evaluation_interval=None, evaluation_duration=request["num_held_out"])
+    config.debugging(progress_bar="off", log_level="ERROR")
+    if request["gpu"]:
+        config.language_model(dtype="bfloat16", engine_kwargs={"gpu_memory_utilization": 0.4})
+        config.env_runners(num_env_runners=1, num_gpus_per_env_runner=0.5)
+        config.learners(num_learners=0, num_gpus_per_learner=0.5)
+    return config
+
+
+def _row(question: Question) -> dict[str, Any]:
+    """A row of TRL's data set."""
+    prompt = [{"role": role, "content": text} for role, text in question.messages]
+    return {"prompt": prompt, "answer": question.answers[0]}

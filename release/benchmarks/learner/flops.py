@@ -1,0 +1,31 @@
+"""The number of floating point operations of a forward and backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from rllib_arpo.core.packing import PackedTree
+
+
+def model_flops(model: torch.nn.Module, packed: Sequence[PackedTree]) -> float:
+    """FLOPs that forward and backward of packed trees take at least.
+
+        6 (B T + V D K) + 12 layers heads head_dim P
+
+    with B the parameters of all linear layers but the head, T the packed tokens, V D the head's parameters, K the
+    loss tokens, and P the (query, key) pairs of the tree's attention: the sum of every token's depth, itself
+    included. A product of n parameters with a token is 2 n FLOPs forward and 4 n backward; a pair costs 2 head_dim for
+    its score and as much for its value, forward, and twice that backward. What our kernels compute again in the
+    backward pass (logits, attention) does not count.
+    """
+    head = model.get_output_embeddings()
+    layers = [module for module in model.modules() if isinstance(module, torch.nn.Linear) and module is not head]
+    body = sum(layer.weight.numel() for layer in layers)
+    num_tokens = sum(tree.num_tokens for tree in packed)
+    num_loss_tokens = sum(tree.num_loss_tokens for tree in packed)
+    pairs = sum(int((tree.position_ids + 1).sum()) for tree in packed)
+    config = model.config
+    attention = 12 * config.num_hidden_layers * config.num_attention_heads * config.head_dim * pairs
+    return 6.0 * (body * num_tokens + head.weight.numel() * num_loss_tokens) + attention

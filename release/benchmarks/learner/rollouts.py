@@ -1,0 +1,112 @@
+"""The rollouts that all sides of the learner's benchmarks read: packed trees, and every trajectory on its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rllib_arpo import ARPOConfig
+from rllib_arpo.connectors import build_learner_pipeline
+from rllib_arpo.core.advantages import NodeAttribution
+from rllib_arpo.core.columns import (
+    DENOMINATOR,
+    LAYOUTS,
+    LEAF_ADVANTAGES,
+    LEAF_WEIGHTS,
+    PACKED_TREES,
+    REWARD_SCALE,
+    REWARD_STATISTICS,
+    TREES,
+)
+from rllib_arpo.core.packing import PackedTree, pack_tree
+from rllib_arpo.core.tree import QuestionTree, StopReason, Trajectory, depth_first_layout
+from rllib_arpo.learner.training_data import QuestionBatch
+from rllib_arpo.rollout.episodes import tree_to_episode
+
+
+def make_config(folder: str = "", dtype: str = "float32") -> ARPOConfig:
+    """ARPO's defaults, without a correction for the engine's log-probs, of which there are none."""
+    config = ARPOConfig().language_model(model_name_or_path=folder, dtype=dtype)
+    return config.training(importance_cap=None, gradient_checkpointing=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """A trajectory on its own.
+
+    Attributes:
+        packed: prompt, turns and tool responses as a tree of one chain.
+        advantage, weight: its A and its unnormalised w.
+    """
+
+    packed: PackedTree
+    advantage: float
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class Rollouts:
+    """What all sides read.
+
+    Attributes:
+        trees: packed, one per question.
+        paths: of all trajectories.
+        scalars: DENOMINATOR and REWARD_SCALE.
+    """
+
+    trees: list[PackedTree]
+    paths: list[Path]
+    scalars: dict[str, float]
+
+    @property
+    def num_unique(self) -> int:
+        return sum(tree.num_tokens for tree in self.trees)
+
+    @property
+    def num_flat(self) -> int:
+        return sum(path.packed.num_tokens for path in self.paths)
+
+    @property
+    def num_padded(self) -> int:
+        return len(self.paths) * max(path.packed.num_tokens for path in self.paths)
+
+    def sizes(self) -> dict[str, Any]:
+        """For a benchmark's detail."""
+        return {
+            "sharing_ratio": round(self.num_flat / self.num_unique, 4),
+            "unique_tokens": self.num_unique,
+            "flat_tokens": self.num_flat,
+            "padded_positions": self.num_padded,
+            "unique_loss_tokens": sum(tree.num_loss_tokens for tree in self.trees),
+            "flat_loss_tokens": sum(path.packed.num_loss_tokens for path in self.paths),
+            "trajectories": len(self.paths),
+        }
+
+
+def make_rollouts(trees: Sequence[QuestionTree]) -> Rollouts:
+    """Sends the questions through the learner's connectors."""
+    config = make_config()
+    batch = QuestionBatch.from_config([tree_to_episode(tree) for tree in trees], config)
+    columns = build_learner_pipeline(config)(
+        rl_module=None, batch={}, episodes=batch.episodes, shared_data={REWARD_STATISTICS: batch.statistics}
+    )
+    by_question = zip(*(columns[name] for name in (TREES, LAYOUTS, LEAF_ADVANTAGES, LEAF_WEIGHTS)), strict=True)
+    paths = [
+        _path(tree, tree.trajectories[leaf], advantage, weight)
+        for tree, layout, advantages, weights in by_question
+        for leaf, advantage, weight in zip(layout.leaves, advantages, weights, strict=True)
+    ]
+    [minibatch] = batch.minibatches
+    scalars = {DENOMINATOR: minibatch.denominator, REWARD_SCALE: columns[REWARD_SCALE]}
+    return Rollouts(columns[PACKED_TREES], paths, scalars)
+
+
+def _path(tree: QuestionTree, trajectory: Trajectory, advantage: float, weight: float) -> Path:
+    turns = tuple(tree.path(trajectory.agent_id))
+    alone = QuestionTree(tree.question_id, tree.prompt, (Trajectory("0", turns, StopReason.ANSWER),))
+    masses = (weight * max(advantage, 0.0), weight * min(advantage, 0.0), weight)
+    attribution = NodeAttribution(*(np.full(len(turns), mass) for mass in masses))
+    return Path(pack_tree(alone, depth_first_layout(alone), attribution), float(advantage), float(weight))

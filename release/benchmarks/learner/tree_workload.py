@@ -1,0 +1,117 @@
+"""Synthetic rollouts for the learner: one question whose trajectories share as many tokens as is asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from release.benchmarks.common.bench import BenchmarkError
+from release.benchmarks.common.models import NUM_BYTE_TOKENS
+from rllib_arpo.core.tree import QuestionTree, StopReason, ToolCall, ToolStatus, Trajectory, Turn
+
+#: Number of turns of each root; a tool answers after each turn but a trajectory's last.
+ROOTS = (4, 4, 2, 2)
+#: (parent, turns that the fork inherits, all turns on its path); the second fork is below the first.
+FORKS = (("0", 1, 3), ("0.0", 2, 4), ("1", 2, 3), ("2", 1, 3))
+NUM_TRAJECTORIES = len(ROOTS) + len(FORKS)
+#: Tokens of a tool response for each token of a turn, on average.
+TOOL_SHARE = 0.6
+REWARDS = (-1.0, 0.0, 1.0, 1.1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """A trajectory before its tokens: lengths of its own turns and of the tool responses that follow them."""
+
+    agent_id: str
+    parent: str | None
+    num_inherited_turns: int
+    lengths: np.ndarray
+
+
+def make_question(ratio: float, unique_tokens: int, seed: int = 0) -> QuestionTree:
+    """A question of 8 trajectories of 2 to 4 turns (3.1 on average).
+
+    The turns' lengths are drawn (each half to one and a half times the mean). Half of the trajectories are forks,
+    but at ratio 1, where there is none and the prompt has a single token. The prompt is as long as the ratio needs.
+
+    Args:
+        ratio: sum of the trajectories' lengths / unique tokens.
+        unique_tokens: the approximate number of tokens of the tree.
+        seed: of lengths and tokens.
+
+    Raises:
+        BenchmarkError: the trajectories share more than that even without a prompt.
+    """
+    rng = np.random.default_rng([seed, round(1000 * ratio)])
+    shapes = _forked(rng) if ratio > 1 else _unforked(rng)
+    unique, flat = _totals(shapes)
+    # The prompt p and the scale s of the turns: p + unique s = unique_tokens, M p + flat s = ratio * unique_tokens.
+    scale = (NUM_TRAJECTORIES - ratio) * unique_tokens / (NUM_TRAJECTORIES * unique - flat)
+    shapes = [_scaled(shape, scale) for shape in shapes]
+    unique, flat = _totals(shapes)
+    num_prompt = round((ratio * unique - flat) / (NUM_TRAJECTORIES - ratio))
+    if num_prompt < 0:
+        raise BenchmarkError(f"The trajectories share more than {ratio}, even without a prompt.")
+    prompt = rng.integers(NUM_BYTE_TOKENS, size=max(1, num_prompt), dtype=np.int32)
+    trajectories = [_trajectory(rng, shape, REWARDS[i % len(REWARDS)]) for i, shape in enumerate(shapes)]
+    return QuestionTree("q", prompt, tuple(trajectories))
+
+
+def _forked(rng: np.random.Generator) -> list[_Shape]:
+    """`ROOTS` and `FORKS`, parents first, with lengths around 1 and `TOOL_SHARE`."""
+    shapes = [_Shape(str(i), None, 0, _lengths(rng, turns)) for i, turns in enumerate(ROOTS)]
+    for parent, inherited, turns in FORKS:
+        rank = sum(shape.parent == parent for shape in shapes)
+        shapes.append(_Shape(f"{parent}.{rank}", parent, inherited, _lengths(rng, turns - inherited)))
+    return shapes
+
+
+def _unforked(rng: np.random.Generator) -> list[_Shape]:
+    """As many turns on every path, but all of them are roots."""
+    all_turns = (*ROOTS, *(turns for _, _, turns in FORKS))
+    return [_Shape(str(i), None, 0, _lengths(rng, turns)) for i, turns in enumerate(all_turns)]
+
+
+def _lengths(rng: np.random.Generator, num_turns: int) -> np.ndarray:
+    """[n, 2]: of each turn and of the tool response after it; none follows the last turn."""
+    lengths = rng.uniform(0.5, 1.5, (num_turns, 2)) * [1.0, TOOL_SHARE]
+    lengths[-1, 1] = 0
+    return lengths
+
+
+def _scaled(shape: _Shape, scale: float) -> _Shape:
+    """In whole tokens."""
+    lengths = np.maximum(np.rint(scale * shape.lengths), shape.lengths > 0).astype(np.int64)
+    return _Shape(shape.agent_id, shape.parent, shape.num_inherited_turns, lengths)
+
+
+def _totals(shapes: list[_Shape]) -> tuple[float, float]:
+    """(unique, flat): the sum of all own turns, and of the turns on all paths."""
+    paths: dict[str | None, np.ndarray] = {None: np.zeros((0, 2))}
+    for shape in shapes:
+        paths[shape.agent_id] = np.concatenate([paths[shape.parent][: shape.num_inherited_turns], shape.lengths])
+    return sum(shape.lengths.sum() for shape in shapes), sum(path.sum() for path in paths.values())
+
+
+def _trajectory(rng: np.random.Generator, shape: _Shape, reward: float) -> Trajectory:
+    return Trajectory(
+        agent_id=shape.agent_id,
+        turns=tuple(_turn(rng, int(generated), int(observed)) for generated, observed in shape.lengths),
+        stop_reason=StopReason.ANSWER,
+        reward=reward,
+        parent=shape.parent,
+        num_inherited_turns=shape.num_inherited_turns,
+    )
+
+
+def _turn(rng: np.random.Generator, generated: int, observed: int) -> Turn:
+    return Turn(
+        token_ids=rng.integers(NUM_BYTE_TOKENS, size=generated, dtype=np.int32),
+        log_probs=np.zeros(generated, np.float32),
+        entropies=np.zeros(0, np.float32),
+        observation=rng.integers(NUM_BYTE_TOKENS, size=observed, dtype=np.int32),
+        weight_versions=np.zeros(generated, np.int32),
+        tool_call=ToolCall("tool", ToolStatus.OK, 0.0) if observed else None,
+    )

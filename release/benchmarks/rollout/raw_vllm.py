@@ -1,0 +1,128 @@
+"""Our rollout without tools against `LLM.generate` of bare vLLM, on the same prompts and token counts."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from release.benchmarks.common.bench import (
+    MAX_CONTEXT_TOKENS,
+    SMOLLM2,
+    Bench,
+    BenchmarkError,
+    alternate,
+    best,
+    median,
+    rounded,
+    timed,
+)
+from release.benchmarks.rollout.workload import STOP, Workload, our_rollout
+
+KEY = "raw_vllm_ratio"
+ENTROPY_WINDOW = 16
+#: Arguments of our engine that bare vLLM does without.
+OURS_ALONE = {"logits_processors", "logprobs_mode", "scheduling_policy"}
+
+
+class BareVLLM:
+    """vLLM's `LLM` with the engine arguments of ours, but without our logits processor and our log-prob mode."""
+
+    def __init__(self, folder: str):
+        import dataclasses
+
+        from vllm import LLM, EngineArgs
+
+        from rllib_arpo.engine import EngineConfig
+        from rllib_arpo.engine.vllm.arguments import engine_args
+
+        ours = engine_args(EngineConfig(folder, dtype="float32", max_context_tokens=MAX_CONTEXT_TOKENS))
+        changed = {
+            field.name: getattr(ours, field.name)
+            for field in dataclasses.fields(EngineArgs)
+            if field.name not in OURS_ALONE and getattr(ours, field.name) != getattr(EngineArgs, field.name, None)
+        }
+        self._llm = LLM(**changed)
+
+    def generate(self, workload: Workload, detokenize: bool) -> int:
+        """Generates the workload's first turns; returns the number of tokens."""
+        from vllm import SamplingParams
+
+        params = SamplingParams(
+            max_tokens=workload.turn_tokens, temperature=1.0, ignore_eos=True, detokenize=detokenize
+        )
+        prompts = [
+            {"prompt_token_ids": workload.prompt(question)}
+            for question in range(workload.num_questions)
+            for _ in range(workload.num_trajectories)
+        ]
+        outputs = self._llm.generate(prompts, params, use_tqdm=False)
+        return sum(len(output.outputs[0].token_ids) for output in outputs)
+
+    def close(self) -> None:
+        """Leaves torch's process groups, which our engine in this process goes on using, as they are."""
+        engine = self._llm.llm_engine
+        engine.engine_core._finalizer.detach()
+        engine.model_executor.shutdown()
+
+
+def raw_vllm(bench: Bench) -> dict[str, Any]:
+    """Tokens per second, ours / bare: with entropies of the first 16 tokens, log-probs and stop strings on our side.
+
+    Of the best repeat of each side.
+    """
+    repeats, tokens, questions = bench.pick(full=(5, 128, 4), quick=(4, 64, 2), tiny=(1, 8, 2))
+    seeds = itertools.count()
+    handle = bench.engine(SMOLLM2)
+    bare = handle.call(BareVLLM, handle.folder)
+
+    def workload(turn_tokens: int = tokens) -> Workload:
+        return Workload(turn_tokens, num_questions=questions, num_turns=1, seed=next(seeds))
+
+    def ours(work: Workload, stop: tuple[str, ...]) -> float:
+        seconds, _ = timed(our_rollout, handle, work, entropy_window=ENTROPY_WINDOW, deterministic=False, stop=stop)
+        return work.num_generated_tokens / seconds
+
+    def theirs(work: Workload, detokenize: bool) -> float:
+        seconds, arrived = timed(handle.call, bare.generate, work, detokenize)
+        if arrived != work.num_generated_tokens:
+            raise BenchmarkError(f"Bare vLLM generated {arrived} tokens instead of {work.num_generated_tokens}.")
+        return arrived / seconds
+
+    sides = {"ours": lambda _: ours(workload(), STOP), "bare": lambda _: theirs(workload(), detokenize=True)}
+    if bench.size == "full":
+        sides |= {
+            "ours_without_stop_strings": lambda _: ours(workload(), ()),
+            "bare_without_text": lambda _: theirs(workload(), detokenize=False),
+        }
+    try:
+        ours(workload(4), STOP)
+        theirs(workload(4), detokenize=True)
+        speeds = alternate(sides, repeats, warm_up=False)
+    finally:
+        handle.call(bare.close)
+    of_best = best(speeds["ours"]) / best(speeds["bare"])
+    return {KEY: of_best, f"{KEY}_detail": _detail(bench, speeds, workload())}
+
+
+def _ratio(speeds: dict[str, list[float]], one: str, other: str) -> float:
+    return median([a / b for a, b in zip(speeds[one], speeds[other], strict=True)])
+
+
+def _detail(bench: Bench, speeds: dict[str, list[float]], work: Workload) -> dict[str, Any]:
+    return {
+        "sides": ["ours_tokens_per_s", "bare_tokens_per_s"],
+        **{f"{name}_tokens_per_s": rounded(values, 1) for name, values in speeds.items()},
+        "median_ratio": round(_ratio(speeds, "ours", "bare"), 4),
+        **{
+            f"{one}_to_{other}": round(_ratio(speeds, one, other), 4)
+            for one, other in (("ours_without_stop_strings", "bare"), ("ours", "bare_without_text"))
+            if one in speeds and other in speeds
+        },
+        "model": bench.model_name(SMOLLM2),
+        "bare_side": "LLM.generate, SamplingParams(max_tokens, temperature=1, ignore_eos=True), our engine arguments",
+        "our_side": f"log-probs, entropy_window={ENTROPY_WINDOW}, stop={list(STOP)}",
+        "sequences": work.num_questions * work.num_trajectories,
+        "prompt_tokens": work.prompt_tokens,
+        "generated_tokens": work.turn_tokens,
+        "repeats": len(speeds["ours"]),
+    }

@@ -1,0 +1,163 @@
+"""What runs of a study came to: pure functions of their rows.
+
+Between evaluations accuracy is taken to run along straight lines. Runs are compared up to what the leanest of them
+executed, so that each of them was observed up to there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from release.evidence.study_rows import LEARNER_METRICS, ROLLOUT_METRICS, Row
+
+NUM_POINTS = 101
+NUM_RESAMPLES, LEVEL = 10_000, 0.95
+CALLS, UPDATES = "tool_calls", "iteration"
+#: Metrics of an iteration of which a run has the mean.
+MEANS = (*ROLLOUT_METRICS, *LEARNER_METRICS, "distinct_answers")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """All rows of an arm and seed, in the order of their iterations; the first and the last have an accuracy."""
+
+    arm: str
+    seed: int
+    rows: tuple[Row, ...]
+
+    @property
+    def evaluated(self) -> list[Row]:
+        return [row for row in self.rows if row["accuracy"] is not None]
+
+    def column(self, name: str) -> list[float]:
+        """Of the rows with an accuracy."""
+        return [row[name] for row in self.evaluated]
+
+    @property
+    def calls(self) -> int:
+        """Executed by the whole run."""
+        return self.rows[-1][CALLS]
+
+
+def finished_runs(rows: Iterable[Row]) -> tuple[list[Run], list[str]]:
+    """The runs that came to their last iteration, and the names of the others.
+
+    A row that does not tell its run's last iteration is of a study whose runs are all equally long.
+    """
+    by_run: dict[tuple[str, int], list[Row]] = {}
+    for row in sorted(rows, key=lambda row: row["iteration"]):
+        by_run.setdefault((row["arm"], row["seed"]), []).append(row)
+    longest = max((run[-1]["iteration"] for run in by_run.values()), default=0)
+    finished, others = [], []
+    for (arm, seed), run in sorted(by_run.items()):
+        last = run[0]["last_iteration"]
+        if run[-1]["iteration"] == (longest if last is None else last):
+            finished.append(Run(arm, seed, tuple(run)))
+        else:
+            others.append(f"{arm}, seed {seed}")
+    return finished, others
+
+
+def accuracy_at(run: Run, column: str, value: float) -> float:
+    return float(np.interp(value, run.column(column), run.column("accuracy")))
+
+
+def mean_accuracy(run: Run, column: str, last: float) -> float:
+    """The mean accuracy for `column` from 0 to `last`."""
+    at = np.linspace(0, last, NUM_POINTS)
+    return float(np.interp(at, run.column(column), run.column("accuracy")).mean())
+
+
+def calls_to_reach(run: Run, accuracy: float) -> float | None:
+    """Executed calls when the run first had this accuracy; None: it never had it, and is censored at its last call."""
+    calls, accuracies = run.column(CALLS), run.column("accuracy")
+    for i, reached in enumerate(accuracies):
+        if reached >= accuracy:
+            if i == 0:
+                return float(calls[0])
+            share = (accuracy - accuracies[i - 1]) / (reached - accuracies[i - 1])
+            return float(calls[i - 1] + share * (calls[i] - calls[i - 1]))
+    return None
+
+
+def figures(runs: Sequence[Run]) -> dict[str, dict[int, dict[str, float]]]:
+    """Arm -> seed -> figures; a mean over no iteration is NaN."""
+    last_call = min(run.calls for run in runs)
+    last_update = min(run.rows[-1][UPDATES] for run in runs)
+    found: dict[str, dict[int, dict[str, float]]] = {}
+    for run in runs:
+        last = run.rows[-1]
+        found.setdefault(run.arm, {})[run.seed] = {
+            "accuracy before": run.evaluated[0]["accuracy"],
+            "accuracy at the end": run.evaluated[-1]["accuracy"],
+            "mean over updates": mean_accuracy(run, UPDATES, last_update),
+            "mean over calls": mean_accuracy(run, CALLS, last_call),
+            "accuracy at equal calls": accuracy_at(run, CALLS, last_call),
+            "calls": run.calls,
+            "generated tokens": last["generated_tokens"],
+            "computed tokens": np.nan if last["computed_tokens"] is None else last["computed_tokens"],
+            "seconds": last["seconds"],
+            **{name: _mean(row[name] for row in run.rows) for name in MEANS},
+        }
+    return found
+
+
+def _mean(values: Iterable[float | None]) -> float:
+    found = [value for value in values if value is not None]
+    return float(np.mean(found)) if found else float("nan")
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Calls that an arm needs for an accuracy.
+
+    Attributes:
+        reached, runs: how many of how many runs had it; the others are censored.
+        median: of the calls, a run that is censored needing more than any other; None: it is censored itself.
+        horizon: calls up to which every run of the arm and of the baseline was observed.
+        restricted_mean: the mean of min(calls, horizon), over the arm's runs.
+        ratio: of the restricted means to the baseline's over the seeds that both have; with its 95 % bootstrap interval
+            over these seeds, drawn in pairs. None without two such seeds. Censored runs bring it nearer to 1.
+    """
+
+    reached: int
+    runs: int
+    median: float | None
+    horizon: float
+    restricted_mean: float
+    ratio: tuple[float, float, float] | None
+
+
+def reach(arm: Mapping[int, Run], baseline: Mapping[int, Run], accuracy: float) -> Reach:
+    """Args: runs by seed."""
+    horizon = min(run.calls for run in (*arm.values(), *baseline.values()))
+    calls = {seed: calls_to_reach(run, accuracy) for seed, run in arm.items()}
+    of_baseline = {seed: calls_to_reach(run, accuracy) for seed, run in baseline.items()}
+    own, base = ({s: _restricted(c, horizon) for s, c in found.items()} for found in (calls, of_baseline))
+    shared = sorted(own.keys() & base.keys())
+    median = float(np.median([np.inf if c is None else c for c in calls.values()]))
+    return Reach(
+        reached=sum(c is not None for c in calls.values()),
+        runs=len(calls),
+        median=median if np.isfinite(median) else None,
+        horizon=horizon,
+        restricted_mean=float(np.mean(list(own.values()))),
+        ratio=ratio_of_means(np.array([own[s] for s in shared]), np.array([base[s] for s in shared])),
+    )
+
+
+def _restricted(calls: float | None, horizon: float) -> float:
+    return horizon if calls is None else min(calls, horizon)
+
+
+def ratio_of_means(values: np.ndarray, others: np.ndarray, seed: int = 0) -> tuple[float, float, float] | None:
+    """mean(values) / mean(others), both [n], with the bootstrap interval over pairs; None with fewer than two pairs."""
+    if len(values) < 2:
+        return None
+    drawn = np.random.default_rng(seed).integers(len(values), size=(NUM_RESAMPLES, len(values)))
+    ratios = values[drawn].mean(1) / others[drawn].mean(1)
+    low, high = np.quantile(ratios, ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
+    return float(values.mean() / others.mean()), float(low), float(high)

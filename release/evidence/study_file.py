@@ -1,0 +1,169 @@
+"""The file of a study: a task, how long it is trained, seeds, and the arms that are compared.
+
+    recipe: tuned_examples.trails_small_arpo    # a module with `parser`, `make_model` and `make_config`
+    arguments: --lr 4e-4                        # of the recipe, for every arm
+    iterations: 24
+    evaluate_every: 3
+    seeds: [0, 1, 2]
+    jobs: 2                                     # runs at a time; default 1
+    baseline: grpo                              # the arm that the others are compared with
+    accuracy_to_reach: 0.8
+    arms:
+      grpo: --algo GRPO
+      threshold: ""
+      random: {arguments: --branching random, fork_rate_of: threshold}
+      lean: {arguments: --algo GRPO --num-rollouts 8, iterations: 48, seeds: [0, 1]}
+
+`fork_rate_of` adds `--random-fork-probability`: the fork rate that the other arm had with the same seed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+FOLDER = Path(__file__).resolve().parent / "studies"
+KEYS = frozenset(
+    {"recipe", "arguments", "iterations", "evaluate_every", "seeds", "baseline", "accuracy_to_reach", "arms"}
+)
+OPTIONAL_KEYS = frozenset({"jobs"})
+ARM_KEYS = frozenset({"arguments", "iterations", "seeds", "fork_rate_of"})
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One way to train.
+
+    Attributes:
+        arguments: of the recipe, beside the study's.
+        iterations: updates of a run.
+        fork_rate_of: the arm whose fork rate is this one's random fork probability, seed by seed.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    seeds: tuple[int, ...]
+    iterations: int
+    fork_rate_of: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """What a study's file says; `arms` are in its order, and `path` is the file."""
+
+    path: Path
+    recipe: str
+    arguments: tuple[str, ...]
+    evaluate_every: int
+    baseline: str
+    accuracy_to_reach: float
+    arms: Mapping[str, Arm]
+    jobs: int = 1
+
+    @property
+    def name(self) -> str:
+        return self.path.stem.replace("_", "-")
+
+    def arms_named(self, names: Sequence[str] | None) -> list[Arm]:
+        """The arms of these names, in the file's order; None: all.
+
+        Raises:
+            ValueError: there is no such arm.
+        """
+        for name in names or ():
+            if name not in self.arms:
+                raise ValueError(f"{self.path}: has no arm {name!r}; there are {', '.join(self.arms)}.")
+        return [arm for arm in self.arms.values() if names is None or arm.name in names]
+
+    def all_arguments(self, arm: Arm, fork_rate: float | None = None) -> list[str]:
+        """What the recipe is called with, but for the seed."""
+        own = [] if fork_rate is None else ["--random-fork-probability", f"{fork_rate:.4f}"]
+        return [*self.arguments, *arm.arguments, *own]
+
+    def settings_hash(self, arm: Arm) -> str:
+        """Twelve digits that differ where an arm's runs would: of all that the file says of them but the seed."""
+        said = self._said(arm)
+        if arm.fork_rate_of is not None:
+            said["fork_rate_of"] = self._said(self.arms[arm.fork_rate_of])
+        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:12]
+
+    def _said(self, arm: Arm) -> dict[str, Any]:
+        return {
+            "recipe": self.recipe,
+            "arguments": self.all_arguments(arm),
+            "iterations": arm.iterations,
+            "evaluate_every": self.evaluate_every,
+        }
+
+
+def study_of(name: str) -> Path:
+    """The file of a study of this repository, by the name that its rows have."""
+    return FOLDER / f"{name.replace('-', '_')}.yaml"
+
+
+def read_study(path: Path) -> Study:
+    """Reads and checks the file of a study.
+
+    Raises:
+        ValueError: a key is missing, unknown, or does not fit to another one.
+    """
+    said = yaml.safe_load(path.read_text())
+    _check_keys(f"{path}", said, KEYS, KEYS | OPTIONAL_KEYS)
+    arms = {name: _arm(path, name, of_arm, said) for name, of_arm in said["arms"].items()}
+    study = Study(
+        path=path,
+        recipe=said["recipe"],
+        arguments=tuple(shlex.split(said["arguments"])),
+        evaluate_every=said["evaluate_every"],
+        baseline=said["baseline"],
+        accuracy_to_reach=said["accuracy_to_reach"],
+        arms=arms,
+        jobs=said.get("jobs", 1),
+    )
+    _check(study)
+    return study
+
+
+def _arm(path: Path, name: str, said: str | Mapping[str, Any], study: Mapping[str, Any]) -> Arm:
+    """An arm that is a string alone is its arguments."""
+    of_arm = {"arguments": said} if isinstance(said, str) else said
+    _check_keys(f"{path}, arm {name}", of_arm, frozenset({"arguments"}), ARM_KEYS)
+    return Arm(
+        name=name,
+        arguments=tuple(shlex.split(of_arm["arguments"])),
+        seeds=tuple(of_arm.get("seeds", study["seeds"])),
+        iterations=of_arm.get("iterations", study["iterations"]),
+        fork_rate_of=of_arm.get("fork_rate_of"),
+    )
+
+
+def _check_keys(where: str, said: Mapping[str, Any], needed: frozenset[str], known: frozenset[str]) -> None:
+    if missing := sorted(needed - said.keys()):
+        raise ValueError(f"{where}: the key {missing[0]!r} is missing.")
+    if unknown := sorted(said.keys() - known):
+        raise ValueError(f"{where}: the key {unknown[0]!r} is unknown.")
+
+
+def _check(study: Study) -> None:
+    if study.baseline not in study.arms:
+        raise ValueError(f"{study.path}: the baseline {study.baseline!r} is no arm.")
+    for arm in study.arms.values():
+        where = f"{study.path}, arm {arm.name}"
+        if arm.iterations % study.evaluate_every:
+            raise ValueError(
+                f"{where}: iterations={arm.iterations} is no multiple of evaluate_every={study.evaluate_every}."
+            )
+        if arm.fork_rate_of is None:
+            continue
+        other = study.arms.get(arm.fork_rate_of)
+        if other is None or other.fork_rate_of is not None:
+            raise ValueError(f"{where}: fork_rate_of={arm.fork_rate_of!r} is no arm with a fork rule of its own.")
+        if missing := sorted(set(arm.seeds) - set(other.seeds)):
+            raise ValueError(f"{where}: {other.name} is not run with seed {missing[0]}, so that there is no fork rate.")

@@ -1,0 +1,142 @@
+"""The rows of a study: one an iteration and run. A run's file gets each row at once; collected they are one table.
+
+Iteration 0 is before the first update. Totals (`tool_calls`, tokens, `seconds`) are of all iterations so far; the other
+figures are of the row's own iteration, null where it has none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+Row = Mapping[str, Any]
+
+#: Column -> path below "env_runners" of a training result.
+ROLLOUT_METRICS = {
+    "sampled_accuracy": ("accuracy",),
+    "pass_at_k": ("pass_at_k",),
+    "initial_entropy": ("entropy", "initial"),
+    "after_tool_entropy": ("entropy", "after_tool"),
+    "delta": ("entropy", "delta"),
+    "delta_p10": ("entropy", "delta_p10"),
+    "delta_p50": ("entropy", "delta_p50"),
+    "delta_p90": ("entropy", "delta_p90"),
+    "fork_rate": ("fork_rate",),
+    "forks_per_question": ("forks_per_question",),
+    "fork_depth_mean": ("fork_depth_mean",),
+    "fork_depth_p10": ("fork_depth_p10",),
+    "fork_depth_p90": ("fork_depth_p90",),
+    "initial_rollouts_per_question": ("initial_rollouts_per_question",),
+    "topped_up_per_question": ("topped_up_per_question",),
+    "resample_rounds": ("resample_rounds",),
+    "questions_dropped": ("questions_dropped",),
+    "decisive_auc": ("decisive", "auc"),
+    "decisive_rise_share": ("decisive", "rise_share"),
+    "other_rise_share": ("other", "rise_share"),
+    "decisive_fork_share": ("decisive", "fork_share"),
+}
+#: Column -> path below "learners/default_policy".
+LEARNER_METRICS = {
+    "mixed_sign_share": ("mixed_sign_share",),
+    "groups_without_signal": ("groups_without_signal",),
+    "grad_norm": ("grad_norm",),
+    "policy_entropy": ("entropy",),
+}
+TEXTS = (
+    "arguments", "settings_hash", "fork_rate_of", "package_version", "commit", "tree", "machine",
+)  # fmt: skip
+#: All columns with their types. Rows of earlier studies lack some.
+COLUMNS: dict[str, pa.DataType] = {
+    "study": pa.string(),
+    "arm": pa.string(),
+    "seed": pa.int64(),
+    "iteration": pa.int64(),
+    "last_iteration": pa.int64(),
+    "tool_calls": pa.int64(),
+    "generated_tokens": pa.int64(),
+    "computed_tokens": pa.int64(),
+    "seconds": pa.float64(),
+    "accuracy": pa.float64(),
+    "distinct_answers": pa.float64(),
+    **dict.fromkeys((*ROLLOUT_METRICS, *LEARNER_METRICS), pa.float64()),
+    **dict.fromkeys(TEXTS, pa.string()),
+}
+
+
+def run_path(output: Path, arm: str, seed: int) -> Path:
+    """The file of a run, one JSON object a line."""
+    return output / f"{arm}-{seed}.jsonl"
+
+
+def append_row(path: Path, row: Row) -> None:
+    """The row is on the disk when this returns; a column that it lacks is null.
+
+    Raises:
+        ValueError: a column is unknown.
+    """
+    if unknown := sorted(row.keys() - COLUMNS.keys()):
+        raise ValueError(f"{path}: the column {unknown[0]!r} is unknown.")
+    with path.open("a") as file:
+        file.write(json.dumps({name: row.get(name) for name in COLUMNS}, allow_nan=False) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_run(path: Path) -> list[dict[str, Any]]:
+    """The rows of one run so far; a last line that was cut off by a kill is left out."""
+    if not path.is_file():
+        return []
+    whole, _, _cut_off = path.read_text().rpartition("\n")
+    return [json.loads(line) for line in whole.splitlines()]
+
+
+def read_output(output: Path) -> list[dict[str, Any]]:
+    """The rows of all runs of a folder."""
+    return in_order(row for path in sorted(output.glob("*.jsonl")) for row in read_run(path))
+
+
+def read_table(path: Path) -> list[dict[str, Any]]:
+    """The rows of a .parquet file; a column that it lacks is null, and so is NaN, which earlier studies wrote."""
+    rows = pq.read_table(path).to_pylist()
+    return in_order({name: _or_null(row.get(name)) for name in COLUMNS} for row in rows)
+
+
+def write_table(rows: Sequence[Row], path: Path) -> None:
+    """The file is there as a whole or not at all."""
+    schema = pa.schema(list(COLUMNS.items()))
+    table = pa.Table.from_pylist([{name: row.get(name) for name in COLUMNS} for row in in_order(rows)], schema)
+    scratch = path.with_suffix(".unfinished")
+    pq.write_table(table, scratch)
+    os.replace(scratch, path)
+
+
+def in_order(rows: Iterable[Row]) -> list[Any]:
+    return sorted(rows, key=lambda row: (row["arm"], row["seed"], row["iteration"]))
+
+
+def is_finished(rows: Sequence[Row], iterations: int) -> bool:
+    """Whether a run's rows go up to its last iteration."""
+    return bool(rows) and rows[-1]["iteration"] == iterations
+
+
+def fork_rate(rows: Sequence[Row]) -> float:
+    """The mean over a run's iterations of the share of decided nodes that were forked.
+
+    Raises:
+        ValueError: no iteration decided anything.
+    """
+    rates = [row["fork_rate"] for row in rows if row["fork_rate"] is not None]
+    if not rates:
+        raise ValueError("The run has no fork rate, since it never decided whether to fork.")
+    return float(np.mean(rates))
+
+
+def _or_null(value: Any) -> Any:
+    return None if isinstance(value, float) and np.isnan(value) else value

@@ -1,0 +1,150 @@
+"""One run of a study: one arm, one seed, in a process of its own. Each iteration is a row, written at once.
+
+python -m release.evidence.study_run release/evidence/studies/trails_small.yaml --arm grpo --seed 0 --output DIR
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import math
+import shlex
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from release.evidence.study_file import Arm, Study, read_study
+from release.evidence.study_rows import LEARNER_METRICS, ROLLOUT_METRICS, append_row, run_path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def run(study: Study, arm: Arm, seed: int, output: Path, fork_rate: float | None = None) -> None:
+    """Trains, evaluates before the first and after every `evaluate_every`-th iteration, and writes the rows.
+
+    Rows that a killed run of this arm and seed has left are deleted first.
+    """
+    arguments = study.all_arguments(arm, fork_rate)
+    algorithm = make_algorithm(study.recipe, [*arguments, "--seed", str(seed)])
+    decode = text_of(algorithm.config.model_name_or_path)
+    path = run_path(output, arm.name, seed)
+    path.unlink(missing_ok=True)
+    own = {"study": study.name, "arm": arm.name, "seed": seed, "last_iteration": arm.iterations}
+    own |= provenance(study, arm, arguments)
+    totals: dict[str, float] = {"tool_calls": 0, "generated_tokens": 0, "computed_tokens": 0, "seconds": 0.0}
+    for iteration in range(arm.iterations + 1):
+        figures = _train(algorithm, totals, decode) if iteration else {}
+        if iteration % study.evaluate_every == 0:
+            figures["accuracy"] = float(algorithm.evaluate()["env_runners"]["accuracy"])
+        append_row(path, own | {"iteration": iteration} | totals | figures)
+    algorithm.stop()
+
+
+def make_algorithm(recipe_name: str, arguments: Sequence[str]) -> Any:
+    """The recipe's algorithm; evaluations are asked for, and their transcripts are not kept.
+
+    Args:
+        recipe_name: a module with `parser`, `make_model(args)` and `make_config(model, args)`.
+    """
+    from ray.rllib.utils import force_list
+
+    from rllib_arpo.tracking.transcripts import EvaluationTranscripts
+
+    recipe = importlib.import_module(recipe_name)
+    args = recipe.parser.parse_args(list(arguments))
+    config = recipe.make_config(recipe.make_model(args), args)
+    callbacks = force_list(config.callbacks_class)
+    config.callbacks([callback for callback in callbacks if callback is not EvaluationTranscripts])
+    return config.evaluation(evaluation_interval=None).build_algo()
+
+
+def _train(algorithm: Any, totals: dict[str, float], decode: Callable[[np.ndarray], str]) -> dict[str, Any]:
+    """One iteration: adds to the totals, and returns the figures of the iteration alone."""
+    begin = time.perf_counter()
+    result = algorithm.train()
+    totals["seconds"] += time.perf_counter() - begin
+    rollout = result["env_runners"]
+    learner = result.get("learners", {}).get("default_policy", {})
+    totals["tool_calls"] += int(rollout["tool_calls_executed"])
+    totals["generated_tokens"] += int(rollout["generated_tokens"])
+    totals["computed_tokens"] += int(learner.get("tokens_computed", 0))
+    return {
+        **{name: find(rollout, path) for name, path in ROLLOUT_METRICS.items()},
+        **{name: find(learner, path) for name, path in LEARNER_METRICS.items()},
+        "distinct_answers": distinct_answers(algorithm.last_sampled, decode),
+    }
+
+
+def distinct_answers(questions: Sequence[Any], decode: Callable[[np.ndarray], str]) -> float:
+    """How many different final answers a question got, the mean over questions; no answer is none.
+
+    Args:
+        questions: `SampledQuestion`s of a task with the tag protocol.
+        decode: the text of tokens [n].
+    """
+    from rllib_arpo.envs.protocols.tags import TagProtocol
+    from rllib_arpo.rollout.episodes import episode_to_tree
+
+    protocol, counts = TagProtocol(), []
+    for question in questions:
+        ends = [t.turns[-1].token_ids for t in episode_to_tree(question.episode).trajectories if t.turns]
+        answers = {getattr(protocol.parse(decode(tokens)), "text", None) for tokens in ends}
+        counts.append(len(answers - {None}))
+    return float(np.mean(counts))
+
+
+def text_of(model: str) -> Callable[[np.ndarray], str]:
+    """The decoder of a model's tokens."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(model).decode
+
+
+def find(result: Mapping[str, Any], path: Sequence[str]) -> float | None:
+    """The number at `path`; RLlib reports NaN for what an earlier iteration had and this one has not."""
+    value: Any = result
+    for key in path:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return None if value is None or not math.isfinite(value) else float(value)
+
+
+def provenance(study: Study, arm: Arm, arguments: Sequence[str]) -> dict[str, Any]:
+    """What a row says of how and where it was made; `tree` are git's hashes of the package and of the environments."""
+    from rllib_arpo.tracking.machine import commit, git_says, machine
+
+    here = machine()
+    return {
+        "arguments": shlex.join(arguments),
+        "settings_hash": study.settings_hash(arm),
+        "fork_rate_of": arm.fork_rate_of,
+        "package_version": package_version(),
+        "commit": commit() or "none",
+        "tree": (git_says(REPOSITORY, "rev-parse", "HEAD:rllib_arpo", "HEAD:envs") or "none").replace("\n", " "),
+        "machine": f"{here['cpu']}, {here['cores']} cores",
+    }
+
+
+def package_version() -> str:
+    from rllib_arpo.tracking.machine import versions
+
+    return versions().get("rllib-arpo", "not installed")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("study", type=Path)
+    parser.add_argument("--arm", required=True)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--fork-rate", type=float, help="of an arm with the key fork_rate_of")
+    args = parser.parse_args()
+    study = read_study(args.study)
+    args.output.mkdir(parents=True, exist_ok=True)
+    run(study, study.arms[args.arm], args.seed, args.output, args.fork_rate)
+
+
+if __name__ == "__main__":
+    main()

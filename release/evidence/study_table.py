@@ -1,0 +1,205 @@
+"""The tables of a study, in Markdown, made of its raw rows alone.
+
+`a ± s (d [low, high])`: mean and standard deviation over seeds; the difference to the baseline over the seeds that both
+have, paired, with its 95 % bootstrap interval over these seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from release.evidence.study_figures import Run, figures, finished_runs, ratio_of_means, reach
+from release.evidence.study_rows import Row
+from rllib_arpo.evaluation.bootstrap import estimate_all, paired_differences
+
+Figures = Mapping[str, Mapping[int, Mapping[str, float]]]
+
+ACCURACIES = ("accuracy at the end", "mean over updates", "mean over calls", "accuracy at equal calls")
+#: Figure -> decimals.
+COSTS = {"calls": 0, "generated tokens": 0, "computed tokens": 0, "seconds": 0}
+FORKS = {
+    "decisive_auc": 2, "decisive_fork_share": 2, "fork_rate": 3, "forks_per_question": 2, "fork_depth_mean": 2,
+    "distinct_answers": 2, "mixed_sign_share": 3,
+}  # fmt: skip
+ENTROPIES = {
+    "initial_entropy": 3, "after_tool_entropy": 3, "delta": 3, "delta_p10": 3, "delta_p50": 3, "delta_p90": 3,
+    "policy_entropy": 3,
+}  # fmt: skip
+#: How far the children per question of an arm may be from those of the arm whose fork rate it has.
+MATCH = 0.05
+
+
+def all_tables(rows: Sequence[Row], baseline: str, accuracy: float) -> str:
+    """Every table of the runs that came to their end, the names of the others, and where the rows are from.
+
+    Args:
+        baseline: the arm that the others are compared with, if it is there.
+        accuracy: to be reached.
+    """
+    runs, unfinished = finished_runs(rows)
+    if not runs:
+        return f"No run is finished; begun: {'; '.join(unfinished) or 'none'}.\n"
+    found = figures(runs)
+    arms = sorted(found, key=lambda arm: (arm != baseline, arm))
+    by_arm = {arm: {run.seed: run for run in runs if run.arm == arm} for arm in arms}
+    equal = min(run.calls for run in runs)
+    parts = [
+        f"### Accuracy (the leanest run executed {equal:,} calls)",
+        accuracy_table(found, arms, baseline),
+        f"### Executed tool calls to an accuracy of {accuracy:g}",
+        reach_table(by_arm, baseline, accuracy),
+        *_difference_parts(found, arms, baseline),
+        "### Forks, answers and tokens that are pulled both ways",
+        means_table(found, arms, FORKS),
+        "### Entropies (nats) and dH",
+        means_table(found, arms, ENTROPIES),
+        "### Costs of a run",
+        means_table(found, arms, COSTS),
+        *_match_parts(by_arm, found),
+        _origin(runs, unfinished),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def accuracy_table(found: Figures, arms: Sequence[str], baseline: str) -> str:
+    header = ["arm", "seeds", "AUC of dH", "forks at decisive steps", *ACCURACIES, "calls"]
+    lines = []
+    for arm in arms:
+        cells = [arm, str(len(found[arm]))]
+        cells += [_plain_mean(found[arm], name) for name in ("decisive_auc", "decisive_fork_share")]
+        cells += [_spread(found[arm], name) + _difference(found, arm, baseline, name) for name in ACCURACIES]
+        lines.append([*cells, f"{np.mean(_values(found[arm], 'calls')):,.0f}"])
+    return _markdown(header, lines)
+
+
+def reach_table(by_arm: Mapping[str, Mapping[int, Run]], baseline: str, accuracy: float) -> str:
+    """A censored run never had the accuracy: it counts with the horizon, to which all compared runs came."""
+    header = ["arm", "reached", "censored", "median calls", "horizon", "mean calls up to it", f"ratio to {baseline}"]
+    lines = []
+    for arm, runs in by_arm.items():
+        found = reach(runs, by_arm.get(baseline, {}), accuracy)
+        median = "censored" if found.median is None else f"{found.median:,.0f}"
+        ratio = "" if found.ratio is None or arm == baseline else _interval(*found.ratio, 2)
+        cells = [arm, f"{found.reached} of {found.runs}", f"{found.runs - found.reached}", median]
+        lines.append([*cells, f"{found.horizon:,.0f}", f"{found.restricted_mean:,.0f}", ratio])
+    return _markdown(header, lines)
+
+
+def differences_table(found: Figures, arms: Sequence[str], baseline: str, name: str) -> str:
+    """The difference to the baseline of each seed by itself."""
+    seeds = sorted(found[baseline])
+    lines = [
+        [arm, *(_signed(found[arm][s][name] - found[baseline][s][name]) if s in found[arm] else "" for s in seeds)]
+        for arm in arms
+        if arm != baseline
+    ]
+    return _markdown(["arm", *(f"seed {seed}" for seed in seeds)], lines)
+
+
+def means_table(found: Figures, arms: Sequence[str], decimals: Mapping[str, int]) -> str:
+    """Means over seeds of the means over iterations, with their 95 % bootstrap intervals over seeds."""
+    lines = []
+    for arm in arms:
+        cells = []
+        for name, places in decimals.items():
+            values = _values(found[arm], name)
+            estimate = estimate_all({name: values})[name]
+            cells.append("" if not len(values) else _interval(estimate.value, estimate.low, estimate.high, places))
+        lines.append([arm, *cells])
+    return _markdown(["arm", *decimals], lines)
+
+
+def match_table(by_arm: Mapping[str, Mapping[int, Run]], found: Figures) -> str:
+    """Children per question of arms that have the fork rate of another, against that other's with the same seed."""
+    lines = []
+    for arm, runs in by_arm.items():
+        source = next(iter(runs.values())).rows[0]["fork_rate_of"]
+        shared = sorted(runs.keys() & found.get(source, {}).keys())
+        if source is None or not shared:
+            continue
+        own, other = (np.array([found[a][s]["forks_per_question"] for s in shared]) for a in (arm, source))
+        worst = float(np.abs(own / other - 1).max())
+        ratio = ratio_of_means(own, other)
+        shown = f"{own.mean() / other.mean():.3f}" if ratio is None else _interval(*ratio, 3)
+        verdict = "yes" if worst <= MATCH else "no"
+        lines.append([arm, source, f"{own.mean():.2f}", f"{other.mean():.2f}", shown, f"{100 * worst:.1f} %", verdict])
+    header = [
+        "arm",
+        "has the fork rate of",
+        "children per question",
+        "of that arm",
+        "ratio",
+        "largest difference of a seed",
+    ]
+    return _markdown([*header, f"within {100 * MATCH:.0f} %"], lines) if lines else ""
+
+
+def _difference_parts(found: Figures, arms: Sequence[str], baseline: str) -> list[str]:
+    if baseline not in found or len(arms) < 2:
+        return []
+    names = ("accuracy at the end", "mean over calls")
+    return [
+        part
+        for name in names
+        for part in (
+            f"### Difference to {baseline} seed by seed: {name}",
+            differences_table(found, arms, baseline, name),
+        )
+    ]
+
+
+def _match_parts(by_arm: Mapping[str, Mapping[int, Run]], found: Figures) -> list[str]:
+    table = match_table(by_arm, found)
+    return ["### Arms that have another arm's fork rate", table] if table else []
+
+
+def _origin(runs: Sequence[Run], unfinished: Sequence[str]) -> str:
+    lines = []
+    for column in ("package_version", "commit", "tree", "machine"):
+        told = {row[column] or "not recorded" for run in runs for row in run.rows}
+        lines.append(f"- {column.replace('_', ' ')}: {', '.join(sorted(told))}")
+    return "\n".join([*lines, f"- left out, not finished: {'; '.join(unfinished) or 'none'}"])
+
+
+def _values(by_seed: Mapping[int, Mapping[str, float]], name: str) -> np.ndarray:
+    """[seeds], those that have the figure."""
+    values = np.array([run[name] for run in by_seed.values()], dtype=float)
+    return values[~np.isnan(values)]
+
+
+def _plain_mean(by_seed: Mapping[int, Mapping[str, float]], name: str) -> str:
+    values = _values(by_seed, name)
+    return f"{values.mean():.2f}" if len(values) else ""
+
+
+def _spread(by_seed: Mapping[int, Mapping[str, float]], name: str) -> str:
+    values = _values(by_seed, name)
+    return f"{values.mean():.3f}" + (f" ± {values.std(ddof=1):.3f}" if len(values) > 1 else "")
+
+
+def _difference(found: Figures, arm: str, baseline: str, name: str) -> str:
+    """Nothing without two seeds that both have."""
+    shared = sorted(found.get(baseline, {}).keys() & found[arm].keys())
+    if arm == baseline or len(shared) < 2:
+        return ""
+    own, base = ({name: np.array([found[a][s][name] for s in shared])} for a in (arm, baseline))
+    estimate = paired_differences(base, own)[name]
+    return f" ({_signed(estimate.value)} [{_signed(estimate.low)}, {_signed(estimate.high)}])"
+
+
+def _interval(value: float, low: float | None, high: float | None, places: int) -> str:
+    shown = f"{value:,.{places}f}" + (
+        "" if low is None or high is None else f" [{low:,.{places}f}, {high:,.{places}f}]"
+    )
+    return shown.replace("-", "−")
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.3f}".replace("-", "−")
+
+
+def _markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    rows = [f"| {' | '.join(cells)} |" for cells in (header, *lines)]
+    return "\n".join([rows[0], "|" + "---|" * len(header), *rows[1:]])

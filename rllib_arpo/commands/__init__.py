@@ -1,0 +1,79 @@
+"""`python -m rllib_arpo COMMAND`, which is also installed as `rllib-arpo COMMAND`.
+
+A command is a module of this package with `add_arguments(parser)` and `run(args, argv)`, which returns the exit status;
+its docstring's first line is its description. It is imported only when a user calls it, so that help is quick.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+PROGRAM = "rllib-arpo"
+#: Exit statuses: the command line or its data is wrong; the user interrupted the command.
+WRONG, INTERRUPTED = 2, 130
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """The module of a command, and its line in the list of all commands."""
+
+    module: str
+    summary: str
+
+
+COMMANDS: dict[str, Command] = {
+    "evaluate": Command("rllib_arpo.commands.evaluate", "ask a model a task's questions, with the tools of training"),
+    "entropy": Command(
+        "rllib_arpo.commands.entropy", "where a model is unsure after tool responses, and what each rule would fork"
+    ),
+    "cold-start": Command("rllib_arpo.commands.cold_start", "fine-tune a model on tool-use transcripts"),
+    "export": Command("rllib_arpo.commands.export", "make a Hugging Face model of a checkpoint"),
+    "index": Command("rllib_arpo.commands.index", "build a search index of files"),
+    "import-cache": Command("rllib_arpo.commands.import_cache", "add known search results to a cache"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command that `argv` (default: that of this process) names; returns the exit status."""
+    given = sys.argv[1:] if argv is None else list(argv)
+    args = _parser().parse_args(given[:1])
+    return run_command(args.command, given[1:])
+
+
+def run_command(name: str, argv: Sequence[str]) -> int:
+    """Runs the command `name` with its own arguments. A `CommandError` is one sentence, and the status `WRONG`."""
+    module = importlib.import_module(COMMANDS[name].module)
+    parser = argparse.ArgumentParser(prog=f"{PROGRAM} {name}", description=module.__doc__.splitlines()[0])
+    parser.add_argument("--traceback", action="store_true", help="of an error, also show where it came from")
+    module.add_arguments(parser)
+    args = parser.parse_args(argv)
+    # Not earlier: importing the command's module takes longer than printing help.
+    from rllib_arpo.evaluation.errors import CommandError
+
+    try:
+        return module.run(args, argv)
+    except CommandError as error:
+        if args.traceback:
+            traceback.print_exc()
+        print(f"error: {error}", file=sys.stderr)
+        return WRONG
+    except KeyboardInterrupt:
+        print("\nInterrupted.", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _parser() -> argparse.ArgumentParser:
+    lines = "\n".join(f"  {name:<12} {command.summary}" for name, command in COMMANDS.items())
+    parser = argparse.ArgumentParser(
+        prog=PROGRAM,
+        description="ARPO for language models that call tools.",
+        epilog=f"commands:\n{lines}\n\n{PROGRAM} COMMAND --help tells the arguments of one.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("command", metavar="COMMAND", choices=COMMANDS, help="one of those below")
+    return parser

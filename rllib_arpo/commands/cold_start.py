@@ -1,0 +1,48 @@
+"""Fine-tunes a model on tool-use transcripts, before reinforcement learning.
+
+    rllib-arpo cold-start --model Qwen/Qwen2.5-3B-Instruct --data transcripts.jsonl --output DIR
+
+`rllib_arpo/cold_start.py` says what a row of the data is. On several GPUs: `accelerate launch -m rllib_arpo cold-start`
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Sequence
+
+from rllib_arpo.cold_start import ColdStartSettings, train
+from rllib_arpo.envs.errors import DataError
+from rllib_arpo.evaluation.errors import command_errors
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    defaults = {field.name: field.default for field in dataclasses.fields(ColdStartSettings)}
+
+    def add(name: str, kind: type = str, **kwargs: object) -> None:
+        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, default=defaults[name], **kwargs)
+
+    parser.add_argument("--model", required=True, help="Hugging Face id or folder of a causal LM with a chat template")
+    parser.add_argument("--data", required=True, help="transcripts, .jsonl or .parquet")
+    parser.add_argument("--output", required=True, help="folder for the fine-tuned model; must be empty or new")
+    add("epochs", float)
+    add("lr", float, help="peak learning rate; it falls along a cosine")
+    add("warmup", float, help="steps of warm-up; below 1: that share of all steps")
+    add("weight_decay", float)
+    add("batch_size", int, help="transcripts per device and pass")
+    add("gradient_accumulation", int, help="passes per optimizer step")
+    add("max_length", int, help="longer transcripts (in tokens) are left out")
+    parser.add_argument("--gradient-checkpointing", action="store_true", help="less memory, about a third slower")
+    add("logging_steps", int)
+    add("report_to", choices=("none", "mlflow"))
+    add("seed", int)
+
+
+def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
+    settings = ColdStartSettings(**{f.name: getattr(args, f.name) for f in dataclasses.fields(ColdStartSettings)})
+    with command_errors((FileExistsError, DataError)):
+        losses = train(settings)
+    if losses:
+        print(f"Training loss from {losses[0]:.3f} to {losses[-1]:.3f}.")
+    print(f"The fine-tuned model is in {args.output}.")
+    return 0

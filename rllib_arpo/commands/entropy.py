@@ -1,0 +1,174 @@
+"""Shows where a model is unsure: entropies by token position, dH after tool responses, what each rule would fork.
+
+    rllib-arpo entropy --model smollm2-135m --tasks gsm8k --data gsm8k=test.jsonl --limit 50 --output DIR
+
+Samples with the sampler and the tools of training, without forks, and keeps the entropy of every generated token. Into
+DIR go a figure for each task (`entropy-TASK.png`), `entropy.parquet` (a row for every turn, so that the figure can be
+drawn anew; `evaluation/entropy/table.py` has the columns) and `entropy.json` (curves, rises and rules with their
+intervals, and what was run where).
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import shlex
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rllib_arpo.arpo_config import ARPOConfig
+from rllib_arpo.core.branching import BranchingParams
+from rllib_arpo.core.entropy import ENTROPY_ESTIMATORS, ENTROPY_NORMALIZATIONS
+from rllib_arpo.evaluation.arguments import (
+    MODEL_HELP,
+    add_sampling_arguments,
+    names_in,
+    positive,
+    questions_in_flight,
+    read_env_configs,
+    read_settings,
+)
+from rllib_arpo.evaluation.entropy.report import print_report
+from rllib_arpo.evaluation.entropy.summary import EntropySettings, TaskEntropy, as_json, task_entropy
+from rllib_arpo.evaluation.entropy.table import write_table
+from rllib_arpo.evaluation.entropy.turns import Sample, samples_of
+from rllib_arpo.evaluation.errors import CommandError, command_errors
+from rllib_arpo.evaluation.models import remove_exported, resolve_models
+from rllib_arpo.evaluation.plan import Arm, EvaluationSettings, check_tasks, make_arms
+from rllib_arpo.evaluation.runner import running_engine, sample, showing_progress
+from rllib_arpo.tracking.machine import commit, machine, versions
+
+TABLE, SUMMARY = "entropy.parquet", "entropy.json"
+#: Option -> the key of `BranchingParams` that it sets; defaults are ARPO's.
+BRANCHING_OPTIONS = ("branch_width", "branch_base_probability", "branch_entropy_weight", "branch_threshold")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    defaults, add = ARPOConfig(), parser.add_argument
+    add("--model", required=True, help=MODEL_HELP)
+    add("--output", default="entropy", help="folder of the figure, the table and the summary; replaces old ones")
+    add("--window", type=positive, default=defaults.entropy_window, help="k, the tokens of which dH is made")
+    add("--positions", type=positive, default=64, help="tokens of a turn that the curves show")
+    add("--entropy-estimator", choices=ENTROPY_ESTIMATORS, default=defaults.entropy_estimator, help="as in ARPOConfig")
+    add("--entropy-normalization", choices=ENTROPY_NORMALIZATIONS, default=defaults.entropy_normalization,
+        help="the units of dH in figure and tables")  # fmt: skip
+    for name in BRANCHING_OPTIONS:
+        default = getattr(defaults, name)
+        add(f"--{name.replace('_', '-')}", type=type(default), default=default, help="of the fork rules")
+    add_sampling_arguments(parser)
+    parser.set_defaults(samples=4, entropies=True)
+
+
+def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
+    """Runs the command; returns the exit status.
+
+    Raises:
+        CommandError: something of the command line or of the data is wrong.
+    """
+    begin = time.perf_counter()
+    with command_errors():
+        settings, own = read_settings(args), read_env_configs(args)
+        tasks, entropy_settings = names_in(args.tasks), _entropy_settings(args)
+        check_tasks(tasks, own, settings)
+    folder = _make_folder(args.output)
+    (model,) = resolve_models([args.model], folder, settings.dtype)
+    arms = make_arms([model], [], tasks, own, settings)
+    found = _sample_all(arms, settings, entropy_settings, args)
+    remove_exported(folder)
+    num_turns = write_table(folder / TABLE, found)
+    figures = _write_figures(folder, found, arms, entropy_settings, settings)
+    _write_summary(folder / SUMMARY, found, arms, settings, args, argv, time.perf_counter() - begin)
+    print_report(found, entropy_settings)
+    print(f"{num_turns} turns, the summary and {', '.join(figures)} are in {folder}.")
+    return 0
+
+
+def _entropy_settings(args: argparse.Namespace) -> EntropySettings:
+    params = BranchingParams(**{name: getattr(args, name) for name in BRANCHING_OPTIONS})
+    if params.branch_width < 1:
+        raise ValueError(f"branch_width={params.branch_width}: must be at least 1.")
+    return EntropySettings(args.window, args.positions, args.entropy_normalization, params)
+
+
+def _make_folder(output: str) -> Path:
+    folder = Path(output)
+    with command_errors((OSError,)):
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _sample_all(
+    arms: Sequence[Arm], settings: EvaluationSettings, entropy_settings: EntropySettings, args: argparse.Namespace
+) -> list[TaskEntropy]:
+    found = []
+    with running_engine(arms, settings, args.num_threads) as (engine, thread):
+        for arm in arms:
+            rollout = dataclasses.replace(arm.rollout_settings(settings), entropy_estimator=args.entropy_estimator)
+            samples: list[Sample] = []
+            in_flight = questions_in_flight(args, settings)
+            with showing_progress(arm, len(arm.numbers), args.progress) as on_progress:
+                options = {"in_flight": in_flight, "on_progress": on_progress}
+                for sampled in sample(arm, arm.numbers, engine, thread, rollout, **options):
+                    samples += samples_of(sampled, arm.first_env)
+            if not any(sample.turns for sample in samples):
+                raise CommandError(f"The task {arm.task!r}: no turn was sampled; all trajectories failed.")
+            found.append(task_entropy(arm.task, samples, engine.vocab_size, entropy_settings))
+    return found
+
+
+def _write_figures(
+    folder: Path,
+    found: Sequence[TaskEntropy],
+    arms: Sequence[Arm],
+    entropy_settings: EntropySettings,
+    settings: EvaluationSettings,
+) -> list[str]:
+    """Draws a figure for each task; returns the names of the files."""
+    from rllib_arpo.evaluation.entropy.figure import write_figure
+
+    names = []
+    for task, arm in zip(found, arms, strict=True):
+        title = (
+            f"{arm.model.label}, {task.task}: {task.num_questions} questions, {settings.samples} samples each, "
+            f"temperature {settings.temperature:g}"
+        )
+        # A task may be called "module:Class".
+        names.append(f"entropy-{task.task.replace(':', '.')}.png")
+        write_figure(folder / names[-1], task, entropy_settings, title)
+    return names
+
+
+def _write_summary(
+    path: Path,
+    found: Sequence[TaskEntropy],
+    arms: Sequence[Arm],
+    settings: EvaluationSettings,
+    args: argparse.Namespace,
+    argv: Sequence[str],
+    seconds: float,
+) -> None:
+    model = arms[0].model
+    own = {name: getattr(args, name) for name in ("window", "positions", "entropy_estimator", "entropy_normalization")}
+    summary: dict[str, Any] = {
+        "command": shlex.join(["rllib-arpo", "entropy", *argv]),
+        "commit": commit(),
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "seconds": round(seconds, 1),
+        "machine": machine(),
+        "versions": versions(),
+        "model": model.name,
+        "model_fingerprint": model.fingerprint,
+        "vocab_size": found[0].vocab_size,
+        "settings": dataclasses.asdict(settings) | own | {name: getattr(args, name) for name in BRANCHING_OPTIONS},
+        "env_configs": {
+            arm.task: {key: value for key, value in arm.env_config.items() if key != "model_name_or_path"}
+            for arm in arms
+        },
+        "tasks": [as_json(task) for task in found],
+    }
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_text(json.dumps(summary, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    partial.replace(path)

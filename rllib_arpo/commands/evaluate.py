@@ -1,0 +1,135 @@
+"""Evaluates models that call tools, with the sampler and the tools of training.
+
+    rllib-arpo evaluate --model smollm2-135m --tasks gsm8k --data gsm8k=test.jsonl --samples 5 --limit 50
+
+Prints a table with a bootstrap interval for every metric, and writes into the folder --output: `transcripts.parquet`
+(every turn of every sample), `summary.json` and `results.sqlite`, which stores each question as soon as it has ended:
+if the command is killed, the same command continues where it stopped, and asks again the questions that a broken tool
+(a judge or a server that could not be reached, ...) or the engine ended. `--compare CHECKPOINT` adds the paired
+difference to the first model, `--baselines direct,tools` the first model without tools and with tools.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from rllib_arpo.commands import INTERRUPTED
+from rllib_arpo.evaluation.arguments import (
+    MODEL_HELP,
+    add_sampling_arguments,
+    names_in,
+    questions_in_flight,
+    read_env_configs,
+    read_settings,
+)
+from rllib_arpo.evaluation.errors import command_errors
+from rllib_arpo.evaluation.metrics import arm_metrics
+from rllib_arpo.evaluation.models import remove_exported, resolve_models
+from rllib_arpo.evaluation.plan import STYLES, Arm, EvaluationSettings, check_tasks, make_arms
+from rllib_arpo.evaluation.report import print_report
+from rllib_arpo.evaluation.runner import ask, running_engine, showing_progress
+from rllib_arpo.evaluation.store import ResultStore, SettingsError
+from rllib_arpo.evaluation.summary import SUMMARY, task_reports, write_summary
+from rllib_arpo.evaluation.transcripts import write_transcripts
+from rllib_arpo.tracking.machine import commit
+
+TRANSCRIPTS = "transcripts.parquet"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--model", action="append", required=True, help=f"{MODEL_HELP}; repeat it for more arms")
+    add("--compare", action="append", default=[], help="a further model: the same as a further --model")
+    add("--baselines", default="", help=f"arms of the first model beside the one with tools: {', '.join(STYLES)}")
+    add("--output", default="evaluation", help="folder of the results; continues the evaluation that it holds")
+    add("--entropies", action="store_true", help="keep the entropy of every generated token in the transcripts")
+    add("--no-mlflow", dest="mlflow", action="store_false", help="log no MLflow run")
+    add_sampling_arguments(parser)
+
+
+def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
+    """Runs the command; returns the exit status.
+
+    Raises:
+        CommandError: see `evaluate`.
+    """
+    try:
+        evaluate(args, argv)
+    except KeyboardInterrupt:
+        print(f"\nInterrupted: {args.output} has all finished questions; the same command continues.", file=sys.stderr)
+        return INTERRUPTED
+    return 0
+
+
+def evaluate(args: argparse.Namespace, argv: Sequence[str] | None = None) -> dict[str, Any]:
+    """Runs the command line `args` and returns the summary.
+
+    Raises:
+        CommandError: something of the command line or of the data is wrong, or the output folder has other settings.
+    """
+    begin = time.perf_counter()
+    with command_errors():
+        settings, own = read_settings(args), read_env_configs(args)
+        tasks, baselines = names_in(args.tasks), names_in(args.baselines)
+        check_tasks(tasks, own, settings)
+        store = ResultStore(args.output)
+    with store:
+        with command_errors((SettingsError,)):
+            store.claim(dataclasses.asdict(settings))
+        models = resolve_models([*args.model, *args.compare], store.folder, settings.dtype)
+        arms = make_arms(models, baselines, tasks, own, settings)
+        with command_errors((SettingsError,)):
+            for arm in arms:
+                store.claim(arm.settings(), arm.name)
+        with command_errors():
+            runs = _mlflow_runs(store) if args.mlflow else None
+        for model in models:
+            _answer([arm for arm in arms if arm.model == model], store, settings, args)
+        summary = _report(arms, store, settings, argv, begin)
+        if runs is not None:
+            runs.log(summary)
+            runs.close()
+        remove_exported(store.folder)
+    return summary
+
+
+def _answer(arms: Sequence[Arm], store: ResultStore, settings: EvaluationSettings, args: argparse.Namespace) -> None:
+    """Asks the questions that the arms of one model have not answered yet."""
+    missing = {arm.name: sorted(set(arm.numbers) - store.numbers(arm.name)) for arm in arms}
+    open_arms = [arm for arm in arms if missing[arm.name]]
+    if not open_arms:
+        return
+    in_flight = questions_in_flight(args, settings)
+    code = commit()
+    with running_engine(open_arms, settings, args.num_threads) as (engine, thread):
+        for arm in open_arms:
+            numbers = missing[arm.name]
+            print(f"{arm.task}, {arm.label}: {len(numbers)} of {len(arm.numbers)} questions to ask.", flush=True)
+            with showing_progress(arm, len(numbers), args.progress) as on_progress:
+                answered = ask(arm, numbers, engine, thread, settings, in_flight=in_flight, on_progress=on_progress)
+                for record in answered:
+                    store.add(arm.name, record, code)
+
+
+def _report(
+    arms: Sequence[Arm], store: ResultStore, settings: EvaluationSettings, argv: Sequence[str] | None, begin: float
+) -> dict[str, Any]:
+    metrics = {arm.name: arm_metrics(store.records(arm.name)) for arm in arms}
+    reports = task_reports(arms, metrics, settings)
+    num_samples = write_transcripts(store.folder / TRANSCRIPTS, store, arms)
+    seconds = time.perf_counter() - begin
+    summary = write_summary(store.folder / SUMMARY, arms, metrics, reports, settings, argv, seconds)
+    print_report(reports)
+    print(f"{num_samples} transcripts and the summary are in {store.folder}; this command took {seconds:.0f} s.")
+    return summary
+
+
+def _mlflow_runs(store: ResultStore):
+    from rllib_arpo.evaluation.tracking import EvaluationRuns
+
+    return EvaluationRuns(store)

@@ -1,0 +1,34 @@
+"""Builds a search index of passages in a folder.
+
+    rllib-arpo index --output FOLDER FILE...
+
+Files: .jsonl and .parquet (one passage a row: "text" or "contents", perhaps "title"), .txt (one passage a paragraph,
+or a line), .json (a list of such rows, or a cache of search results: every distinct "Page N: ..." is a passage).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from rllib_arpo.envs.errors import DataError
+from rllib_arpo.envs.retrieval.build_index import build_folder
+from rllib_arpo.envs.retrieval.documents import TEXT_COLUMNS, TEXT_UNITS, TITLE_COLUMN, ReadOptions
+from rllib_arpo.evaluation.errors import command_errors
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", nargs="+", metavar="FILE")
+    parser.add_argument("--output", required=True, metavar="FOLDER", help="the folder of the index")
+    parser.add_argument("--text-column", help=f"default: the first of {', '.join(TEXT_COLUMNS)} that a row has")
+    parser.add_argument("--title-column", default=TITLE_COLUMN, help="default: %(default)s")
+    parser.add_argument("--text-unit", choices=TEXT_UNITS, default="paragraph", help="a passage of a .txt file")
+    parser.add_argument("--overwrite", action="store_true", help="replace an index that is there")
+
+
+def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
+    options = ReadOptions(text_column=args.text_column, title_column=args.title_column, text_unit=args.text_unit)
+    with command_errors((DataError, OSError)):
+        number = build_folder(args.files, args.output, options, args.overwrite)
+    print(f"{args.output}: {number} passages.")
+    return 0

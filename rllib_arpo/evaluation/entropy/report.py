@@ -1,0 +1,65 @@
+"""The tables on the console: how the entropy rises after tool responses, and the forks of each rule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from rllib_arpo.evaluation.bootstrap import LEVEL, Estimate, Kind
+from rllib_arpo.evaluation.entropy.summary import EntropySettings, TaskEntropy
+from rllib_arpo.evaluation.report import WIDTH
+
+
+def print_report(found: Sequence[TaskEntropy], settings: EntropySettings, console: Console | None = None) -> None:
+    """Prints the tables of all tasks; without a terminal, as plain text."""
+    console = console or Console()
+    if not console.is_terminal:
+        console = Console(file=console.file, width=WIDTH, color_system=None)
+    for task in found:
+        console.print(f"{task.task}: {task.num_questions} questions, {task.num_samples} samples", highlight=False)
+        unfinished = f"{task.num_masked} samples were not finished (deadline, broken tool, error, engine)."
+        console.print(unfinished, highlight=False)
+        if not task.nodes:
+            console.print("No tool response was followed by a turn, so that nothing could rise.", highlight=False)
+            continue
+        console.print(_rises(task, settings))
+        console.print(_rules(task))
+    console.print(
+        f"Means are over questions, each by the mean of its nodes; [low, high]: {LEVEL:.0%} bootstrap interval over "
+        "questions. Rules: the budget of a question is not counted.",
+        highlight=False,
+        markup=False,
+    )
+
+
+def _rises(task: TaskEntropy, settings: EntropySettings) -> Table:
+    table = _table("", "nodes", "rise (nats per token)", f"dH ({settings.normalization})", "dH > 0")
+    for name, rise in task.rises.items():
+        cells = [_cell(rise.rise, "+.3f"), _cell(rise.delta, "+.3f"), _cell(rise.share_positive, ".3f")]
+        table.add_row(name, str(rise.num_nodes), *cells)
+    return table
+
+
+def _rules(task: TaskEntropy) -> Table:
+    table = _table("rule", "children per node", "nodes forked")
+    for rule in task.forks:
+        table.add_row(rule.name, _cell(task.children[rule], ".3f"), _cell(task.forked[rule], ".3f"))
+    return table
+
+
+def _table(*columns: str) -> Table:
+    from rich import box
+
+    table = Table(box=box.SIMPLE_HEAD, safe_box=True)
+    for i, column in enumerate(columns):
+        table.add_column(column, justify="right" if i else "left")
+    return table
+
+
+def _cell(estimate: Estimate, form: str) -> str:
+    value = f"{estimate.value:{form}}"
+    if estimate.kind is not Kind.BOOTSTRAP:
+        return value
+    return f"{value} \\[{estimate.low:{form}}, {estimate.high:{form}}]"

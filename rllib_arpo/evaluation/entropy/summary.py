@@ -1,0 +1,192 @@
+"""The figures of one task: curves, how the entropy rises at nodes, and the forks of each rule."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rllib_arpo.core.branching import BranchingParams
+from rllib_arpo.core.tree import MASKED_STOP_REASONS
+from rllib_arpo.evaluation.bootstrap import Estimate, estimate_all
+from rllib_arpo.evaluation.entropy.curves import START, Curve, entropy_curves, groups_of
+from rllib_arpo.evaluation.entropy.forks import ForkRule, Forks, expected_forks, fork_rules
+from rllib_arpo.evaluation.entropy.nodes import INITIAL, Node, deltas, nodes_of
+from rllib_arpo.evaluation.entropy.turns import Sample, SampledTurn
+
+#: The quantiles of dH over nodes.
+QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
+
+
+@dataclass(frozen=True, slots=True)
+class EntropySettings:
+    """How the entropies are evaluated.
+
+    Attributes:
+        window: k.
+        num_positions: of the curves, at most.
+        normalization: the units of dH, a key of `core.entropy.ENTROPY_NORMALIZATIONS`.
+        params: alpha, beta, tau and Z; `branching` is not used.
+    """
+
+    window: int
+    num_positions: int
+    normalization: str
+    params: BranchingParams
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRise:
+    """How the entropy rises at the nodes of one group; means are over questions, each by the mean of its nodes.
+
+    Attributes:
+        num_nodes: nodes.
+        rise: of the window, nats per token.
+        delta: dH in units of the settings' normalization.
+        share_positive: of nodes with dH > 0.
+        delta_quantiles: of dH over the nodes, quantile -> value.
+    """
+
+    num_nodes: int
+    rise: Estimate
+    delta: Estimate
+    share_positive: Estimate
+    delta_quantiles: Mapping[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEntropy:
+    """The results of the command for one task.
+
+    Attributes:
+        samples: all of them, including those without a turn; turns of unfinished ones count.
+        turns: of all samples, by question, sample and round.
+        nodes: [N]; `deltas` [N] are their dH from the initial baseline.
+        forks: rule -> its forks at each node; `children` and `forked` are their means over questions.
+        vocab_size: V.
+    """
+
+    task: str
+    samples: Sequence[Sample]
+    turns: Sequence[SampledTurn]
+    nodes: Sequence[Node]
+    deltas: np.ndarray
+    curves: Mapping[str, Curve]
+    rises: Mapping[str, GroupRise]
+    forks: Mapping[ForkRule, Forks]
+    children: Mapping[ForkRule, Estimate]
+    forked: Mapping[ForkRule, Estimate]
+    vocab_size: int
+
+    @property
+    def num_questions(self) -> int:
+        return len({sample.number for sample in self.samples})
+
+    @property
+    def num_samples(self) -> int:
+        return len(self.samples)
+
+    @property
+    def num_masked(self) -> int:
+        """Samples that a deadline, a broken tool, an error or the engine ended."""
+        return sum(sample.stop_reason in MASKED_STOP_REASONS for sample in self.samples)
+
+
+def task_entropy(task: str, samples: Sequence[Sample], vocab_size: int, settings: EntropySettings) -> TaskEntropy:
+    """Computes the results of a task from its samples."""
+    turns = [turn for sample in samples for turn in sample.turns]
+    turns.sort(key=lambda turn: (turn.number, turn.sample, turn.round))
+    nodes = nodes_of(turns, settings.window)
+    rises = deltas(nodes, INITIAL, settings.normalization, vocab_size)
+    forks = {
+        rule: expected_forks(rule, nodes, settings.params, vocab_size) for rule in fork_rules(settings.normalization)
+    }
+    return TaskEntropy(
+        task=task,
+        samples=samples,
+        turns=turns,
+        nodes=nodes,
+        deltas=rises,
+        curves=entropy_curves(turns, settings.num_positions),
+        rises=_rises(nodes, rises),
+        forks=forks,
+        children=_estimates(nodes, {rule: made.children for rule, made in forks.items()}),
+        forked=_estimates(nodes, {rule: made.forked for rule, made in forks.items()}),
+        vocab_size=vocab_size,
+    )
+
+
+def _rises(nodes: Sequence[Node], rises: np.ndarray) -> dict[str, GroupRise]:
+    """Group of nodes -> how the entropy rises there."""
+    place = {id(node.turn): i for i, node in enumerate(nodes)}
+    groups = groups_of(node.turn for node in nodes)
+    return {
+        name: _group_rise([nodes[place[id(turn)]] for turn in group], rises[[place[id(turn)] for turn in group]])
+        for name, group in groups.items()
+        if name != START
+    }
+
+
+def _group_rise(nodes: Sequence[Node], rises: np.ndarray) -> GroupRise:
+    values = {"rise": np.array([node.rise for node in nodes]), "delta": rises, "positive": (rises > 0).astype(float)}
+    found = _estimates(nodes, values)
+    quantiles = np.quantile(rises, QUANTILES)
+    return GroupRise(
+        num_nodes=len(nodes),
+        rise=found["rise"],
+        delta=found["delta"],
+        share_positive=found["positive"],
+        delta_quantiles=dict(zip(QUANTILES, quantiles.tolist(), strict=True)),
+    )
+
+
+def _estimates(nodes: Sequence[Node], values: Mapping[Any, np.ndarray]) -> dict[Any, Estimate]:
+    """The mean over questions, each by the mean of its nodes, with its bootstrap interval over questions.
+
+    Args:
+        values: name -> [N].
+    """
+    questions = np.array([node.turn.number for node in nodes])
+    numbers = np.unique(questions)
+    return estimate_all({name: np.array([v[questions == n].mean() for n in numbers]) for name, v in values.items()})
+
+
+def as_json(found: TaskEntropy) -> dict[str, Any]:
+    """The figures of a `TaskEntropy`, without its samples, turns and nodes."""
+    return {
+        "task": found.task,
+        "questions": found.num_questions,
+        "samples": found.num_samples,
+        "masked_samples": found.num_masked,
+        "turns": len(found.turns),
+        "nodes": len(found.nodes),
+        "curves": {name: _plain_curve(curve) for name, curve in found.curves.items()},
+        "rises": {name: _plain_rise(rise) for name, rise in found.rises.items()},
+        "rules": [
+            {
+                **dataclasses.asdict(rule),
+                "children_per_node": dataclasses.asdict(found.children[rule]),
+                "share_of_nodes_forked": dataclasses.asdict(found.forked[rule]),
+            }
+            for rule in found.forks
+        ],
+    }
+
+
+def _plain_curve(curve: Curve) -> dict[str, list]:
+    half_width = [None if np.isnan(value) else value for value in curve.half_width.tolist()]
+    counts = {"questions": curve.num_questions.tolist(), "turns": curve.num_turns.tolist()}
+    return {"mean": curve.mean.tolist(), "half_width": half_width, **counts}
+
+
+def _plain_rise(rise: GroupRise) -> dict[str, Any]:
+    return {
+        "nodes": rise.num_nodes,
+        "rise_nats_per_token": dataclasses.asdict(rise.rise),
+        "delta": dataclasses.asdict(rise.delta),
+        "share_positive": dataclasses.asdict(rise.share_positive),
+        "delta_quantiles": {str(level): value for level, value in rise.delta_quantiles.items()},
+    }

@@ -1,4 +1,0 @@
-"""What a run tells its user: MLflow (`mlflow_callback.py`), the console (`console.py`) and the progress bar.
-
-`ARPOMLflowCallback` is imported from its own module: importing this package must not import mlflow.
-"""

@@ -1,0 +1,188 @@
+"""Tree attention block by block: queries attend to keys and values gathered along their path.
+
+Any run of consecutive tokens [a, b) attends only to the path above a and to itself. So the plan cuts a pass into such
+blocks, at forks and within long chains; each block is one call of a fused kernel, with a mask if it is not plainly
+causal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from rllib_arpo.policy.attention.chains import Chain, Range, chains, joined
+
+#: Two neighbouring blocks are merged if that wastes at most this many masked query-key pairs, the cost of one more
+#: call.
+MAX_WASTED_PAIRS = 4096
+#: Longest block below a path; this bounds the waste above the diagonal of a long chain.
+MAX_BLOCK_TOKENS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Consecutive query tokens and the keys that any of them attends to.
+
+    Attributes:
+        start, stop: the half-open range of the query tokens; n = stop - start.
+        keys: half-open ranges of the key tokens, in increasing order, m tokens in all; the last one ends at `stop`.
+        mask: [n, m], added to the scores: 0 where a query attends to a key, else -inf; None if the block is one chain
+            from the root, which is plain causal attention.
+    """
+
+    start: int
+    stop: int
+    keys: tuple[Range, ...]
+    mask: torch.Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class PathGather:
+    """The attention plan of one pass of T tokens (`TreePlan`): its blocks cover [0, T) in order."""
+
+    num_tokens: int
+    dtype: torch.dtype
+    blocks: tuple[Block, ...]
+
+    @classmethod
+    def plan(cls, ends: np.ndarray, dtype: torch.dtype, device: torch.device) -> PathGather:
+        pieces = _merge([piece for chain in chains(ends) for piece in _cut(chain)])
+        return cls(len(ends), dtype, tuple(_block(piece, ends, dtype, device) for piece in pieces))
+
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None
+    ) -> torch.Tensor:
+        return _PathGatherAttention.apply(query, key, value, self.blocks, scaling)
+
+
+def _cut(chain: Chain) -> Iterator[Chain]:
+    """Cuts a long chain below a path; a chain from the root stays whole, its attention is plainly causal."""
+    if not chain.path:
+        yield chain
+        return
+    for start in range(chain.start, chain.stop, MAX_BLOCK_TOKENS):
+        above = ((chain.start, start),) if start > chain.start else ()
+        yield Chain(start, min(start + MAX_BLOCK_TOKENS, chain.stop), chain.path + above)
+
+
+def _merge(pieces: list[Chain]) -> list[Chain]:
+    """Joins neighbours while masking the needless pairs costs less than another call."""
+    merged: list[Chain] = []
+    for piece in pieces:
+        if merged and _wasted_pairs(merged[-1], piece) <= MAX_WASTED_PAIRS:
+            merged[-1] = Chain(merged[-1].start, piece.stop, merged[-1].path)
+        else:
+            merged.append(piece)
+    return merged
+
+
+def _wasted_pairs(left: Chain, right: Chain) -> int:
+    """(n + m)(p + n + m) - n(p + n) - m(q + m): the pairs that joining n tokens below p with m tokens below q adds."""
+    n, m = left.stop - left.start, right.stop - right.start
+    return m * (2 * n + left.path_length - right.path_length)
+
+
+def _block(piece: Chain, ends: np.ndarray, dtype: torch.dtype, device: torch.device) -> Block:
+    ranges = joined((*piece.path, (piece.start, piece.stop)))
+    queries = np.arange(piece.start, piece.stop)
+    keys = np.concatenate([np.arange(start, stop) for start, stop in ranges])
+    if not piece.path and (ends[keys] >= piece.stop).all():
+        return Block(piece.start, piece.stop, ranges, None)
+    allowed = (keys[None, :] <= queries[:, None]) & (queries[:, None] < ends[keys][None, :])
+    mask = torch.zeros(allowed.shape, dtype=dtype, device=device)
+    mask.masked_fill_(torch.from_numpy(~allowed).to(device), -torch.inf)
+    return Block(piece.start, piece.stop, ranges, mask)
+
+
+class _PathGatherAttention(torch.autograd.Function):
+    """Saves query, key, value, output and log-sum-exp: gathered copies would grow with the number of branches."""
+
+    @staticmethod
+    def forward(ctx, query, key, value, blocks, scaling):
+        _, num_heads, num_tokens, _ = query.shape
+        # Laid out as [1, T, H, D], the layout that the output projection reads and saves.
+        output = query.new_empty(1, num_tokens, num_heads, value.shape[-1]).transpose(1, 2)
+        log_sum_exps = []
+        for block in blocks:
+            rows = slice(block.start, block.stop)
+            output[:, :, rows], log_sum_exp = _attend(
+                query[:, :, rows], _gather(key, block), _gather(value, block), block.mask, scaling
+            )
+            log_sum_exps.append(log_sum_exp)
+        ctx.save_for_backward(query, key, value, output, *log_sum_exps)
+        ctx.blocks, ctx.scaling = blocks, scaling
+        return output
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad_output):
+        query, key, value, output, *log_sum_exps = ctx.saved_tensors
+        # Many branches add to the gradient of a shared key, so the sum is at least fp32.
+        sum_dtype = torch.promote_types(key.dtype, torch.float32)
+        grad_query = torch.empty_like(query)
+        grad_key, grad_value = torch.zeros_like(key, dtype=sum_dtype), torch.zeros_like(value, dtype=sum_dtype)
+        for block, log_sum_exp in zip(ctx.blocks, log_sum_exps, strict=True):
+            rows = slice(block.start, block.stop)
+            inputs = (query[:, :, rows], _gather(key, block), _gather(value, block))
+            result = (output[:, :, rows], log_sum_exp)
+            grads = _attend_backward(grad_output[:, :, rows], inputs, result, block.mask, ctx.scaling)
+            grad_query[:, :, rows] = grads[0]
+            _scatter_add(grad_key, grads[1], block)
+            _scatter_add(grad_value, grads[2], block)
+        return grad_query, grad_key.to(key.dtype), grad_value.to(value.dtype), None, None
+
+
+def _gather(tensor: torch.Tensor, block: Block) -> torch.Tensor:
+    """[1, H, T, D] -> [1, H, m, D]: the key tokens of the block; a view if they are contiguous."""
+    slices = [tensor[:, :, start:stop] for start, stop in block.keys]
+    return slices[0] if len(slices) == 1 else torch.cat(slices, dim=2)
+
+
+def _scatter_add(total: torch.Tensor, part: torch.Tensor, block: Block) -> None:
+    """Adds [1, H, m, D] to the key tokens of the block in [1, H, T, D], in place."""
+    offset = 0
+    for start, stop in block.keys:
+        total[:, :, start:stop] += part[:, :, offset : offset + stop - start]
+        offset += stop - start
+
+
+def _attend(query, key, value, mask, scaling):
+    """Grouped-query attention of [1, H, n, D] to [1, H_kv, m, D]; plainly causal (n = m) if `mask` is None.
+
+    Returns:
+        the output [1, H, n, D], and the second input of `_attend_backward`: on CPU the log-sum-exp [1, H, n] of the
+        scores; elsewhere an empty tensor, since the choice of the fused kernel depends on the machine.
+    """
+    if query.device.type == "cpu":
+        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            query, key, value, is_causal=mask is None, attn_mask=mask, scale=scaling
+        )
+    return _sdpa(query, key, value, mask, scaling), query.new_empty(0)
+
+
+def _attend_backward(grad_output, inputs, result, mask, scaling):
+    """Gradients with respect to `inputs`: query, key and value. `result` is the return value of `_attend`."""
+    if grad_output.device.type == "cpu":
+        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            grad_output, *inputs, *result, 0.0, mask is None, attn_mask=mask, scale=scaling
+        )
+    inputs = tuple(tensor.detach().requires_grad_() for tensor in inputs)
+    with torch.enable_grad():
+        output = _sdpa(*inputs, mask, scaling)
+    return torch.autograd.grad(output, inputs, grad_output)
+
+
+def _sdpa(query, key, value, mask, scaling):
+    grouped = query.shape[1] != key.shape[1]
+    if grouped and mask is not None:
+        # On CUDA, grouped heads together with a mask leave only the unfused kernel.
+        repeats = query.shape[1] // key.shape[1]
+        key, value, grouped = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1), False
+    with torch.autocast(query.device.type, enabled=False):
+        return F.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, is_causal=mask is None, scale=scaling, enable_gqa=grouped
+        )

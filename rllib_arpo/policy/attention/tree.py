@@ -1,0 +1,147 @@
+"""Attention over packed trees, as an attention function for Hugging Face models.
+
+A token is computed once, however many trajectories share it. There are several kernels, one file each; each plans a
+pass once, and every layer uses the plan. The result equals dense attention under the mask s <= t < end[s] (the tests
+compare them).
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from rllib_arpo.policy.attention.flex import FlexTree
+from rllib_arpo.policy.attention.path_gather import PathGather
+from rllib_arpo.policy.attention.varlen import VarlenTree
+
+#: The name under which the function is registered: `attn_implementation=TREE_ATTENTION`.
+TREE_ATTENTION = "rllib_arpo_tree"
+
+#: Arguments that models pass beside the tensors and that have no effect here.
+_IGNORED_KWARGS = frozenset({"position_ids", "use_cache", "cache_position", "past_key_values", "is_causal"})
+
+
+class TreePlan(Protocol):
+    """The attention of one pass of T tokens, planned by one kernel."""
+
+    num_tokens: int
+    dtype: torch.dtype
+    """The dtype in which attention is computed."""
+
+    @classmethod
+    def plan(cls, ends: np.ndarray, dtype: torch.dtype, device: torch.device) -> TreePlan:
+        """Args: `ends`: [T] int64; token t attends to s iff s <= t < ends[s]."""
+
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None
+    ) -> torch.Tensor:
+        """[1, H, T, D], [1, H_kv, T, D], [1, H_kv, T, D], all in `dtype` -> [1, H, T, D].
+
+        H is a multiple of H_kv; `scaling` None is 1 / sqrt(D).
+        """
+
+
+#: Value of `tree_attention` -> its kernel.
+TREE_KERNELS: dict[str, type[TreePlan]] = {"path_gather": PathGather, "varlen": VarlenTree, "flex": FlexTree}
+
+
+def choose_kernel(name: str, dtype: torch.dtype, device_type: str) -> str:
+    """Resolves "auto": variable-length flash attention if it is available (half precision, Ampere and newer).
+
+    Raises:
+        ValueError: the kernel of that name does not run in this dtype on this device.
+    """
+    is_half = dtype in (torch.float16, torch.bfloat16)
+    has_flash = is_half and device_type == "cuda" and torch.cuda.get_device_capability() >= (8, 0)
+    if name == "auto":
+        return "varlen" if has_flash else "path_gather"
+    if name == "varlen" and not has_flash:
+        raise ValueError(
+            f"tree_attention='varlen' needs half precision on CUDA from compute capability 8.0 on, "
+            f"not {dtype} on {device_type}."
+        )
+    if name == "flex" and device_type != "cuda":
+        raise ValueError(f"tree_attention='flex' needs CUDA: FlexAttention has no backward pass on {device_type}.")
+    return name
+
+
+def attention_dtype(compute_dtype: torch.dtype, device_type: str) -> torch.dtype:
+    """`compute_dtype`, but fp32 in place of lower types on CPU, where their fused backward is several times slower."""
+    return torch.promote_types(compute_dtype, torch.float32) if device_type == "cpu" else compute_dtype
+
+
+def plan_tree(end: torch.Tensor, dtype: torch.dtype = torch.float32, kernel: str = "auto") -> TreePlan:
+    """Plans the attention of a pass.
+
+    Args:
+        end: [T] integers; token t attends to s iff s <= t < end[s].
+        dtype: of the attention, from `attention_dtype`.
+        kernel: a key of `TREE_KERNELS`, or "auto".
+
+    Returns:
+        The plan, with its tensors on the device of `end`.
+
+    Raises:
+        ValueError: the ranges [t, end[t]) are not nested, so `end` describes no tree; or the kernel does not run here.
+    """
+    name = choose_kernel(kernel, dtype, end.device.type)
+    return TREE_KERNELS[name].plan(end.detach().cpu().numpy().astype(np.int64), dtype, end.device)
+
+
+def register_tree_attention() -> str:
+    """Makes the function known to transformers; returns its name for `attn_implementation`."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(TREE_ATTENTION, tree_attention_forward)
+    return TREE_ATTENTION
+
+
+def tree_attention_forward(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    tree: TreePlan | None = None,
+    **kwargs: object,
+) -> tuple[torch.Tensor, None]:
+    """Attention of one layer over a packed pass, with the signature of transformers' attention functions.
+
+    Args:
+        module: the attention layer.
+        query: [1, H, T, D], position embedding applied.
+        key, value: [1, H_kv, T, D]; H is a multiple of H_kv.
+        attention_mask: None; the tree is the mask.
+        scaling: of the scores; None is 1 / sqrt(D).
+        dropout: 0.
+        tree: the plan of the pass, from `plan_tree`; attention is computed in its dtype.
+
+    Returns:
+        [1, T, H, D] in the dtype of `value`, and None (no attention weights).
+
+    Raises:
+        ValueError: the model needs a feature that tree attention lacks, or the plan does not fit the pass.
+    """
+    _refuse_unsupported(type(module).__name__, attention_mask, dropout, kwargs)
+    if tree is None:
+        raise ValueError(f"{type(module).__name__} was called without `tree=`: build it with `plan_tree(end)`.")
+    if query.shape[0] != 1 or query.shape[2] != tree.num_tokens:
+        raise ValueError(f"the tree has {tree.num_tokens} tokens, but the queries have the shape {list(query.shape)}.")
+    inputs = [tensor.to(tree.dtype) for tensor in (query, key, value)]
+    output = tree.attend(*inputs, scaling)
+    return output.transpose(1, 2).to(value.dtype), None
+
+
+def _refuse_unsupported(layer: str, attention_mask: object, dropout: float, kwargs: dict[str, object]) -> None:
+    if attention_mask is not None:
+        raise ValueError(f"{layer} passes an attention mask; tree attention takes its mask from the tree alone.")
+    if dropout:
+        raise ValueError(f"{layer} uses attention dropout {dropout}; log-probs must be those of the sampling policy.")
+    for name, argument in kwargs.items():
+        if name not in _IGNORED_KWARGS and argument is not None and argument is not False:
+            raise ValueError(f"{layer} uses `{name}`, which tree attention does not support.")

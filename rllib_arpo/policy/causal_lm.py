@@ -1,0 +1,144 @@
+"""Loads a Hugging Face causal LM for training on packed trees, or says in one sentence why that would be wrong."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from rllib_arpo.policy.attention.tree import plan_tree, register_tree_attention
+from rllib_arpo.policy.checkpoint_names import causal_lm_config
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
+
+#: Configuration keys that change the logits after the head, with the value that has no effect.
+_LOGIT_KEYS = {
+    "final_logit_softcapping": None,
+    "logits_scaling": 1.0,
+    "logit_scale": 1.0,
+    "lm_head_multiplier": 1.0,
+}
+#: Configuration keys of attention that a tree pass does not reproduce.
+_ATTENTION_KEYS = ("attn_logit_softcapping", "attention_chunk_size", "alibi")
+#: Configuration keys of mixtures of experts. Transformers holds all experts of a layer in one tensor; vLLM takes one
+#: tensor per expert, and reads over the other in silence.
+_EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+
+#: The self-check's packed tree: a prompt of three tokens, a branch of one that forks into two of two and one tokens.
+_CHECK_END = (7, 7, 7, 7, 6, 6, 7)
+_CHECK_POSITIONS = (0, 1, 2, 3, 4, 5, 4)
+_CHECK_PATHS = ((0, 1, 2, 3, 4, 5), (0, 1, 2, 3, 6))
+#: Largest difference of fp32 log-probs between the tree pass and the model's own forward pass, nats. Rounding alone
+#: gives up to 4e-3 on unlikely tokens (SmolLM2, one thread); a token that attends to a wrong one gives far more.
+_CHECK_TOLERANCE = 2e-2
+
+
+def load_causal_lm(model_name_or_path: str, dtype: torch.dtype) -> PreTrainedModel:
+    """Loads a causal LM with tree attention and without dropout.
+
+    Args:
+        model_name_or_path: a Hugging Face id or folder.
+        dtype: of the weights.
+
+    Raises:
+        ValueError: the model cannot be loaded, is not a causal LM, or cannot be trained exactly on packed trees.
+    """
+    from transformers import AutoModelForCausalLM
+
+    config = causal_lm_config(model_name_or_path)
+    refuse_unsupported_config(config)
+    _switch_off_dropout(config)
+    model = AutoModelForCausalLM.from_pretrained(
+        model_name_or_path, config=config, dtype=dtype, attn_implementation=register_tree_attention()
+    )
+    if type(model.get_output_embeddings()) is not nn.Linear:
+        raise ValueError(f"The LM head of {type(model).__name__} is not a plain linear layer.")
+    check_tree_forward(model)
+    return model
+
+
+def round_weights(model: PreTrainedModel, dtype: torch.dtype) -> None:
+    """Converts the weights of a frozen model to `dtype`; it then computes as autocast does with wider weights.
+
+    Buffers, such as the frequencies of rotary positions, and the sums that layers add to stay in the model's type.
+    """
+    wide = model.dtype
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+    model.get_input_embeddings().register_forward_hook(lambda _module, _inputs, embedded: embedded.to(wide))
+
+
+def refuse_unsupported_config(config: PretrainedConfig) -> None:
+    """Refuses configurations that are known to be wrong on packed trees; reads no weights.
+
+    Raises:
+        ValueError: one sentence that names the key.
+    """
+    title = _title(config)
+    for layer_type in getattr(config, "layer_types", None) or ():
+        if layer_type != "full_attention":
+            raise ValueError(f"{title} has layers of type {layer_type!r}: tree passes need full attention.")
+    if getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True):
+        raise ValueError(f"{title} has sliding_window={config.sliding_window}: tree passes need full attention.")
+    for key in _ATTENTION_KEYS:
+        if value := getattr(config, key, None):
+            raise ValueError(f"{title} has {key}={value!r}, which tree attention does not support.")
+    for key in _EXPERT_KEYS:
+        if value := getattr(config, key, None):
+            raise ValueError(f"{title} has {key}={value}: the weights of experts cannot be handed to the engine yet.")
+    for key, neutral in _LOGIT_KEYS.items():
+        value = getattr(config, key, None)
+        if value is not None and value != neutral:
+            raise ValueError(f"{title} has {key}={value!r}, which the chunked LM head does not reproduce.")
+
+
+def _title(config: PretrainedConfig) -> str:
+    return f"The {config.model_type!r} model {config.name_or_path!r}"
+
+
+def _switch_off_dropout(config: PretrainedConfig) -> None:
+    """Log-probs must be those of the policy that sampled, which had no dropout."""
+    for key, value in config.to_dict().items():
+        if ("dropout" in key or key.endswith("_pdrop")) and isinstance(value, float):
+            setattr(config, key, 0.0)
+
+
+@torch.no_grad()
+def check_tree_forward(model: PreTrainedModel) -> None:
+    """Compares log-probs of a tiny packed tree with the model's own attention on each path.
+
+    This also finds features that no configuration key shows: recurrent layers, positions that ignore `position_ids`,
+    logits that are changed after the head.
+
+    Raises:
+        ValueError: they differ, or the model does not run on a packed tree at all.
+    """
+    was_training, implementation = model.training, model.config._attn_implementation
+    model.eval()
+    tokens = torch.arange(1, len(_CHECK_END) + 1, device=model.device)[None]
+    positions = torch.tensor(_CHECK_POSITIONS, device=model.device)[None]
+    plan = plan_tree(torch.tensor(_CHECK_END, device=model.device), model.dtype)
+    hidden = tree_hidden_states(model, tokens, positions, plan)
+    packed = model.get_output_embeddings()(hidden).log_softmax(dim=-1)
+    model.set_attn_implementation("eager")
+    try:
+        for path in map(list, _CHECK_PATHS):
+            own = model(input_ids=tokens[:, path], use_cache=False).logits[0].log_softmax(dim=-1)
+            difference = (own - packed[path]).abs().max().item()
+            if not difference <= _CHECK_TOLERANCE:
+                raise ValueError(
+                    f"{_title(model.config)} cannot be trained on packed trees: "
+                    f"its log-probs there differ by {difference:.2g} from its own forward pass."
+                )
+    finally:
+        model.set_attn_implementation(implementation)
+        model.train(was_training)
+
+
+def tree_hidden_states(model: PreTrainedModel, token_ids, position_ids, plan) -> torch.Tensor:
+    """[1, T] packed tokens and their depths -> [T, D] hidden states after the last norm."""
+    decoder = model.get_decoder()
+    outputs = decoder(input_ids=token_ids, position_ids=position_ids, tree=plan, use_cache=False)
+    return outputs.last_hidden_state[0]

@@ -1,0 +1,93 @@
+"""The weights that a Hugging Face checkpoint must hold; an engine checks them before it changes its own weights."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from transformers import PreTrainedModel
+
+_NAMED_AT_MOST = 5
+
+
+def causal_lm_config(model_name_or_path: str):
+    """The `transformers` configuration of a causal LM.
+
+    Raises:
+        ValueError: there is no such model, or it is not a causal LM.
+    """
+    from transformers import AutoConfig
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    looks_like_path = model_name_or_path.startswith((".", "~", os.sep)) or model_name_or_path.count("/") > 1
+    if looks_like_path and not Path(model_name_or_path).is_dir():
+        raise ValueError(f"model_name_or_path={model_name_or_path!r}: no such folder.")
+    try:
+        config = AutoConfig.from_pretrained(model_name_or_path)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise ValueError(
+            f"model_name_or_path={model_name_or_path!r} is neither a folder with a Hugging Face model nor the id of "
+            f"one that can be loaded: {reason}"
+        ) from error
+    architectures = config.architectures or []
+    if not set(architectures) & set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()):
+        raise ValueError(
+            f"model_name_or_path={model_name_or_path!r} is not a causal language model: "
+            f"its architecture is {', '.join(architectures) or 'not stated'}."
+        )
+    return config
+
+
+def expected_shapes(model_name_or_path: str) -> dict[str, tuple[int, ...]]:
+    """Name -> shape of every weight of the model, tied ones (`lm_head.weight`) included. No weight is read."""
+    weights = causal_lm_without_weights(model_name_or_path).state_dict()
+    return {name: tuple(weight.shape) for name, weight in weights.items()}
+
+
+def causal_lm_without_weights(model_name_or_path: str) -> PreTrainedModel:
+    """The model on torch's "meta" device: its layers and shapes; no weight is read or made."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(causal_lm_config(model_name_or_path))
+
+
+def check_shapes(
+    given: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[int, ...]], owner: str = "the engine's model"
+) -> None:
+    """Raises ValueError, naming the weights, unless `given` has exactly the names and the shapes of `expected`."""
+    problems = []
+    if missing := sorted(expected.keys() - given.keys()):
+        problems.append(f"missing: {_some(missing)}")
+    if unknown := sorted(given.keys() - expected.keys()):
+        problems.append(f"unknown: {_some(unknown)}")
+    wrong = sorted(name for name in expected.keys() & given.keys() if tuple(given[name]) != tuple(expected[name]))
+    if wrong:
+        problems.append(
+            "wrong shape: "
+            + _some([f"{name} {tuple(given[name])} instead of {tuple(expected[name])}" for name in wrong])
+        )
+    if problems:
+        raise ValueError(f"These are not the weights of {owner}; {'; '.join(problems)}.")
+
+
+def as_tensors(arrays: Mapping[str, np.ndarray]) -> list[tuple[str, torch.Tensor]]:
+    """Tensors that share the arrays' memory; callers must only read them, since Ray's arrays are not writable."""
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return [(name, torch.from_numpy(array)) for name, array in arrays.items()]
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - _NAMED_AT_MOST
+    return ", ".join(names[:_NAMED_AT_MOST]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,236 @@
+"""The policy as an RLModule: a Hugging Face causal LM that scores packed trees."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
+from ray.rllib.utils.annotations import override
+
+from rllib_arpo.core.columns import END, ENTROPY, LOG_PROBS, LOSS_MASK, PARENT, POSITION_IDS, TOKEN_IDS
+from rllib_arpo.policy.causal_lm import load_causal_lm, round_weights
+from rllib_arpo.policy.lora import Adapter
+from rllib_arpo.policy.module_checkpoint import load_weights, resolve, save_weights
+from rllib_arpo.policy.sharded_state import part_like, whole_array
+from rllib_arpo.policy.tree_scorer import TreeScorer
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+#: `model_config["dtype"]` -> the type of matrix products.
+COMPUTE_DTYPES = {
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float32": torch.float32,
+    "float64": torch.float64,
+}
+
+#: The placeholder for the weights in the pickled state of a checkpoint.
+_NO_WEIGHTS = "weights_are_in_safetensors"
+
+
+class LLMRLModule(TorchRLModule):
+    """Log-probs and entropies of the loss tokens of a packed pass.
+
+    Keys of `model_config`:
+        model_name_or_path: a Hugging Face id or folder.
+        dtype: "bfloat16", "float16", "float32" or "float64": the type of the matrix products. Trained weights are fp32
+            (fp64 for "float64"), and autocast applies lower types; the frozen base of a LoRA has this type.
+        temperature: the sampling temperature, > 0.
+        gradient_checkpointing: computes each layer again in the backward pass; None: only if CUDA is available.
+        tree_attention: the kernel, a key of `TREE_KERNELS`; "auto" (or missing): the fastest that runs.
+        lora: None trains all weights; keywords of `peft.LoraConfig` train a LoRA adapter alone.
+
+    With `inference_only` it holds no weights: an engine with its own copy samples the trajectories.
+    The spaces are ignored: observations and actions are token ids of any length.
+
+    Attributes:
+        causal_lm: the model; None with `inference_only`.
+        scorer: its forward pass of training; all computation goes through it.
+    """
+
+    @override(TorchRLModule)
+    def setup(self) -> None:
+        self.causal_lm = None
+        if self.inference_only:
+            return
+        settings = self.model_config
+        if settings["dtype"] not in COMPUTE_DTYPES:
+            raise ValueError(f"dtype={settings['dtype']!r}: must be one of {', '.join(COMPUTE_DTYPES)}.")
+        dtype = COMPUTE_DTYPES[settings["dtype"]]
+        self._temperature = float(settings["temperature"])
+        if not self._temperature > 0:
+            raise ValueError(f"temperature={settings['temperature']!r}: training needs a temperature > 0.")
+        self._master_dtype = torch.promote_types(dtype, torch.float32)
+        self.causal_lm = load_causal_lm(settings["model_name_or_path"], self._master_dtype)
+        self._adapter: Adapter | None = None
+        if settings.get("lora") is not None:
+            round_weights(self.causal_lm, dtype)
+            self._adapter = Adapter(self.causal_lm, settings["lora"])
+        checkpointing = settings.get("gradient_checkpointing")
+        if torch.cuda.is_available() if checkpointing is None else checkpointing:
+            self.causal_lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        self.scorer = TreeScorer(self.causal_lm, dtype, settings.get("tree_attention", "auto"))
+
+    @override(TorchRLModule)
+    def _forward_train(
+        self, batch: dict[str, Any], *, with_entropy: bool = True, **kwargs: Any
+    ) -> dict[str, torch.Tensor]:
+        """Scores one pass.
+
+        Args:
+            batch: `TOKEN_IDS`, `POSITION_IDS`, `PARENT`, `END`, `LOSS_MASK`, [T] each, of one or more packed trees.
+            with_entropy: False leaves `ENTROPY` out.
+
+        Returns:
+            `LOG_PROBS` and `ENTROPY` (nats), [K] each, fp32 or fp64: one entry per loss token in packed order, at the
+            sampling temperature, computed from the hidden state at the token's parent.
+
+        Raises:
+            ValueError: the first token of a prompt, which nothing precedes, is in the loss.
+        """
+        rows = batch[LOSS_MASK].nonzero().squeeze(1)
+        if (batch[PARENT][rows] < 0).any():
+            raise ValueError("The first token of a prompt is in the loss, but no hidden state precedes it.")
+        log_probs, entropy = self.scorer(batch, rows, self._temperature, with_entropy=with_entropy)
+        return {LOG_PROBS: log_probs} | ({ENTROPY: entropy} if with_entropy else {})
+
+    @override(TorchRLModule)
+    def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        raise NotImplementedError("LLMRLModule does not act: trajectories are sampled by the engine of the env runner.")
+
+    def make_reference(self) -> LLMRLModule | BaseModel:
+        """A frozen model that scores with the weights of `model_name_or_path`, whatever this module has learned since.
+
+        It is not part of any state: a restart makes it again from the same checkpoint.
+        """
+        if self._adapter is not None:
+            return BaseModel(self)
+        _, arguments = self.get_ctor_args_and_kwargs()
+        return type(self)(**arguments).requires_grad_(False)
+
+    @property
+    def vocab_size(self) -> int:
+        """V: the width of the logits."""
+        return self.causal_lm.get_output_embeddings().out_features
+
+    @torch.no_grad()
+    def score(self, token_ids: np.ndarray) -> np.ndarray:
+        """Log-probs [n - 1] float32 of token_ids[1:] at temperature 1, in the compute dtype of training."""
+        device, n = self.causal_lm.device, len(token_ids)
+        positions = torch.arange(n, device=device)
+        chain = {
+            TOKEN_IDS: torch.from_numpy(token_ids).to(device),
+            POSITION_IDS: positions,
+            PARENT: positions - 1,
+            END: torch.full_like(positions, n),
+        }
+        return self.scorer(chain, positions[1:], temperature=1.0, with_entropy=False)[0].float().cpu().numpy()
+
+    def _trained(self) -> dict[str, torch.Tensor]:
+        """The tensors of the state: all weights by Hugging Face name, or the adapter's by PEFT's."""
+        return self.causal_lm.state_dict(keep_vars=True) if self._adapter is None else self._adapter.tensors()
+
+    def weight_views(self) -> dict[str, np.ndarray]:
+        """Like `get_state`, but on the CPU the arrays are the module's own memory.
+
+        Callers must read them before the next update. If each learner holds a part, the first one gets the weights and
+        the others get nothing (`whole_array`).
+        """
+        weights = self._trained()
+        distinct = {id(weight): weight for weight in weights.values()}
+        views = {key: whole_array(weight) for key, weight in distinct.items()}
+        return {name: views[id(weight)] for name, weight in weights.items() if views[id(weight)] is not None}
+
+    @override(TorchRLModule)
+    def get_state(
+        self,
+        components: str | Collection[str] | None = None,
+        *,
+        not_components: str | Collection[str] | None = None,
+        inference_only: bool = False,
+        **kwargs: Any,
+    ) -> dict[str, np.ndarray]:
+        """All weights, fp32 (fp64 for dtype "float64"), under their Hugging Face names; of a LoRA the adapter's alone.
+
+        A tied `lm_head.weight` is included: engines need it. The arrays are copies: a later update leaves them alone.
+        An `inference_only` module has an empty state. The argument `inference_only` has no effect, since an engine
+        needs all weights.
+        """
+        if self.causal_lm is None:
+            return {}
+        # Tied weights share one copy: the state is pickled once.
+        views = self.weight_views()
+        copies = {id(view): view.copy() for view in views.values()}
+        return {name: copies[id(view)] for name, view in views.items()}
+
+    @override(TorchRLModule)
+    def save_to_path(
+        self,
+        path: str | Path | None = None,
+        *,
+        state: dict[str, Any] | None = None,
+        filesystem: FileSystem | None = None,
+        use_msgpack: bool = False,
+    ) -> str:
+        """Like RLlib's, but only the folder "huggingface" or, for a LoRA, "adapter" holds the weights.
+
+        `AutoModelForCausalLM` reads the one, `PeftModel.from_pretrained(base, folder)` the other.
+        """
+        weights = state or self.get_state()
+        if path is not None:
+            path, filesystem = resolve(path, filesystem)
+        # Given an empty state, RLlib would ask for the whole one.
+        path = super().save_to_path(path, state={_NO_WEIGHTS: True}, filesystem=filesystem, use_msgpack=use_msgpack)
+        if weights:
+            name = self.model_config["model_name_or_path"]
+            save_weights(*resolve(path, filesystem), weights, name, self._adapter)
+        return path
+
+    @override(TorchRLModule)
+    def restore_from_path(
+        self,
+        path: str | Path,
+        *,
+        component: str | None = None,
+        filesystem: FileSystem | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Restores the weights that `save_to_path` wrote; see `load_weights` for its errors."""
+        if self.causal_lm is not None:
+            self.set_state(load_weights(*resolve(path, filesystem), self._master_dtype, self._adapter))
+
+    @override(TorchRLModule)
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Replaces the weights by arrays or tensors named as in `get_state`; does nothing if `inference_only`.
+
+        Raises:
+            ValueError: a name is missing or unknown, or a shape differs; nothing is changed then.
+        """
+        if self.causal_lm is None:
+            return
+        own = {name: tensor.detach() for name, tensor in self._trained().items()}
+        if wrong := sorted(own.keys() ^ state.keys()):
+            raise ValueError(f"The state does not fit the model: {wrong[0]} and {len(wrong) - 1} more names differ.")
+        for name, tensor in own.items():
+            if tuple(state[name].shape) != tuple(tensor.shape):
+                raise ValueError(f"{name} has the shape {list(state[name].shape)} instead of {list(tensor.shape)}.")
+        for name, tensor in own.items():
+            tensor.copy_(part_like(state[name], like=tensor))
+
+
+class BaseModel:
+    """An `LLMRLModule` without its LoRA adapter: the reference of the KL, with no second copy of the weights."""
+
+    def __init__(self, module: LLMRLModule):
+        self._module = module
+
+    @torch.no_grad()
+    def forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, torch.Tensor]:
+        """As `LLMRLModule.forward_train`, frozen."""
+        with self._module._adapter.disabled():
+            return self._module.forward_train(batch, **kwargs)

@@ -1,0 +1,68 @@
+"""Converts tensors that may be split among the learners (DTensors) to whole arrays, and back."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+
+def whole_array(tensor: Tensor) -> np.ndarray | None:
+    """The whole tensor on the CPU; a view if it is already there.
+
+    If the tensor is split, all learners must call this function; the first gets the array, the others None.
+    """
+    if not isinstance(tensor, DTensor):
+        return tensor.detach().cpu().numpy()
+    whole = tensor.detach().full_tensor()
+    return whole.cpu().numpy() if dist.get_rank() == 0 else None
+
+
+def part_like(whole: np.ndarray | Tensor, like: Tensor) -> Tensor:
+    """The part of `whole` that a learner keeps: split like `like`, which has the same shape, and on its device.
+
+    No learner sends anything, since each has the whole.
+    """
+    # Arrays from Ray's object store are read-only, which `from_numpy` warns about.
+    tensor = torch.tensor(whole) if isinstance(whole, np.ndarray) else whole
+    if not isinstance(like, DTensor):
+        return tensor.to(like.device)
+    return distribute_tensor(tensor, like.device_mesh, like.placements, src_data_rank=None)
+
+
+def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """`state_dict()` with copies as whole arrays; `whole_array` says which learner gets them."""
+
+    def whole(value: Any) -> Any:
+        # A view would change with the next step. (A copy of None is None.)
+        return copy.copy(whole_array(value)) if isinstance(value, Tensor) else value
+
+    state = optimizer.state_dict()
+    return {
+        "state": {
+            index: {name: whole(value) for name, value in values.items()} for index, values in state["state"].items()
+        },
+        "param_groups": state["param_groups"],
+    }
+
+
+def load_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Loads the result of `optimizer_state`, even from learners that held the state in another way."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+    def own(value: Any, parameter: Tensor) -> Any:
+        if not isinstance(value, np.ndarray | np.generic):
+            return value
+        # Step counters have no shape and are the same on all learners.
+        return part_like(value, parameter) if value.shape == parameter.shape else torch.tensor(value)
+
+    loaded = {
+        index: {name: own(value, parameters[index]) for name, value in values.items()}
+        for index, values in state["state"].items()
+    }
+    optimizer.load_state_dict({"state": loaded, "param_groups": state["param_groups"]})

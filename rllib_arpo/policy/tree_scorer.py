@@ -1,0 +1,63 @@
+"""The forward pass of training, from the tokens of a pass to their log-probs, as one torch module."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from rllib_arpo.core.columns import END, PARENT, POSITION_IDS, TOKEN_IDS
+from rllib_arpo.policy.attention.tree import attention_dtype, plan_tree
+from rllib_arpo.policy.causal_lm import tree_hidden_states
+from rllib_arpo.policy.lm_head import chunked_log_probs
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+class TreeScorer(nn.Module):
+    """Decoder and chunked LM head in one `forward`, around which FSDP2 can assemble the weights.
+
+    This `forward` reads the head's weight itself: outside of it the weight is split.
+
+    Args:
+        causal_lm: the model; its own forward is never called.
+        dtype: of the matrix products; autocast makes those of fewer than 32 bits.
+        tree_attention: the kernel, a key of `TREE_KERNELS`; "auto": the fastest that runs.
+    """
+
+    def __init__(self, causal_lm: PreTrainedModel, dtype: torch.dtype, tree_attention: str):
+        super().__init__()
+        self.causal_lm = causal_lm
+        self._dtype = dtype
+        self._tree_attention = tree_attention
+
+    def forward(
+        self, batch: dict[str, Any], rows: torch.Tensor, temperature: float, *, with_entropy: bool = True
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Log-probs and entropies of the tokens in `rows` of a pass, each from the hidden state at its parent.
+
+        Args:
+            batch: `TOKEN_IDS`, `POSITION_IDS`, `PARENT`, `END`, [T] each.
+            rows: [K] indices into them; none is the first token of a prompt.
+            temperature: > 0.
+            with_entropy: False computes no entropies, and gives None for them.
+
+        Returns:
+            log-probs and entropies (nats), [K] each, fp32 or fp64.
+        """
+        head = self.causal_lm.get_output_embeddings()
+        token_ids = batch[TOKEN_IDS].long()
+        device_type, autocast = head.weight.device.type, self._dtype.itemsize < 4
+        plan = plan_tree(batch[END], attention_dtype(self._dtype, device_type), self._tree_attention)
+        with torch.autocast(device_type, self._dtype if autocast else None, enabled=autocast):
+            hidden = tree_hidden_states(self.causal_lm, token_ids[None], batch[POSITION_IDS].long()[None], plan)
+            return chunked_log_probs(
+                hidden[batch[PARENT][rows]],
+                token_ids[rows],
+                head.weight,
+                head.bias,
+                temperature=temperature,
+                with_entropy=with_entropy,
+            )

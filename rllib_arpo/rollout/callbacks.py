@@ -1,0 +1,62 @@
+"""RLlib's callbacks on an env runner, and what they log."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ray.rllib.callbacks.utils import make_callback
+from ray.rllib.env.env_context import EnvContext
+from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
+
+from rllib_arpo.rollout.messages import Purpose, SampledQuestion
+
+if TYPE_CHECKING:
+    from rllib_arpo.envs.forkable_env import ForkableMultiAgentEnv
+    from rllib_arpo.rollout.env_runner import ARPOEnvRunner
+
+
+class RunnerCallbacks:
+    """Calls the user's callbacks. Questions end in the rollout thread, so a lock guards the logged metrics."""
+
+    def __init__(self, runner: ARPOEnvRunner):
+        self._runner = runner
+        self._lock = threading.RLock()
+        # Metrics of an evaluation on a training runner must stay apart from the training metrics.
+        self._loggers = {purpose: MetricsLogger() for purpose in Purpose} | {runner.own_purpose: runner.metrics}
+
+    def environment_created(self, env: ForkableMultiAgentEnv, context: EnvContext, purpose: Purpose) -> None:
+        self._call("on_environment_created", purpose, env=env, env_context=context)
+
+    def episode_ended(self, question: SampledQuestion, env: ForkableMultiAgentEnv, env_index: int) -> None:
+        """Called before `env`, the place `env_index` of its pool, is given the next question."""
+        self._call(
+            "on_episode_end",
+            question.ref.purpose,
+            episode=question.episode,
+            env=env,
+            env_index=env_index,
+            rl_module=None,
+        )
+
+    def sampled(self, questions: Sequence[SampledQuestion]) -> None:
+        """Calls `on_sample_end` with the questions that are handed over at once, by purpose."""
+        for purpose in Purpose:
+            if episodes := [question.episode for question in questions if question.ref.purpose == purpose]:
+                self._call("on_sample_end", purpose, samples=episodes)
+
+    def take_metrics(self) -> dict[Purpose, dict[str, Any]]:
+        """The metrics logged since the last call: purpose -> state of a `MetricsLogger`."""
+        with self._lock:
+            return {purpose: logger.reduce() for purpose, logger in self._loggers.items()}
+
+    def _call(self, name: str, purpose: Purpose, **kwargs: Any) -> None:
+        runner = self._runner
+        with self._lock:
+            make_callback(
+                name,
+                callbacks_objects=runner._callbacks,
+                callbacks_functions=getattr(runner.config, f"callbacks_{name}"),
+                kwargs={"env_runner": runner, "metrics_logger": self._loggers[purpose], **kwargs},
+            )

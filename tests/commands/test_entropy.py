@@ -1,0 +1,199 @@
+"""The entropy command against a slow loop of Hugging Face forward passes, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from rllib_arpo import commands
+from rllib_arpo.commands.entropy import SUMMARY, TABLE
+from rllib_arpo.core.entropy import ENTROPY_NORMALIZATIONS
+from rllib_arpo.evaluation import runner
+from rllib_arpo.evaluation.entropy.table import SCHEMA
+from tests.evaluation.conftest import scripted_command
+from tests.helpers.calling_model import calling_model
+
+TASK = "tests.helpers.own_task:BriefSquaresTask"
+WINDOW, TEMPERATURE, NUM_QUESTIONS, NUM_SAMPLES = 6, 0.9, 4, 3
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """(model, folder) of a command that has run with vLLM."""
+    model = calling_model(tmp_path_factory.mktemp("calling"), TASK)
+    folder = tmp_path_factory.mktemp("entropy")
+    options = {
+        "model": model, "tasks": TASK, "output": folder, "window": WINDOW, "temperature": TEMPERATURE,
+        "limit": NUM_QUESTIONS, "samples": NUM_SAMPLES, "max-response-tokens": 110, "max-turn-tokens": 40,
+        "max-context-tokens": 256, "max-tool-calls": 2, "dtype": "float32", "progress": "off", "num-threads": 1,
+        "engine-kwargs": '{"kv_cache_memory_bytes": 8388608}',
+    }  # fmt: skip
+    assert commands.main(["entropy", *(part for name, v in options.items() for part in (f"--{name}", str(v)))]) == 0
+    return model, folder
+
+
+@pytest.fixture(scope="module")
+def slow(made) -> list[dict]:
+    """The rows of the table, with `slow`: the entropies of the sampled tokens, a forward pass for every token."""
+    from transformers import AutoModelForCausalLM
+
+    model_folder, folder = made
+    model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
+    rows, prefixes = pq.read_table(folder / TABLE).to_pylist(), defaultdict(list)
+    for row in rows:
+        prefix = prefixes[row["number"], row["sample"]]
+        prefix += row["read_ids"]
+        row["slow"] = []
+        for token in row["token_ids"]:
+            with torch.no_grad():
+                logits = model(torch.tensor([prefix])).logits[0, -1].double() / TEMPERATURE
+            p = torch.softmax(logits, dim=-1).tolist()
+            row["slow"].append(-sum(q * math.log(q) for q in p if q > 0))
+            prefix.append(token)
+    return rows
+
+
+def mean_over_questions(values: list[tuple[int, float]]) -> float:
+    """The mean over questions of each question's mean of (question, value)."""
+    by_question = defaultdict(list)
+    for question, value in values:
+        by_question[question].append(value)
+    return sum(sum(v) / len(v) for v in by_question.values()) / len(by_question)
+
+
+def after_tools(row: dict) -> bool:
+    return row["round"] > 0
+
+
+GROUPS = {
+    "start": lambda row: row["round"] == 0,
+    "after tools": after_tools,
+    "tool python": after_tools,
+    "round 1": lambda row: row["round"] == 1,
+}
+
+
+def test_the_samples_call_the_tool(slow):
+    """Else the other tests would compare nothing."""
+    assert len({(row["number"], row["sample"]) for row in slow}) == NUM_QUESTIONS * NUM_SAMPLES
+    assert sum(map(after_tools, slow)) >= 6
+    assert {row["tool"] for row in slow} == {None, "python"}
+    assert all(row["read_ids"] and row["token_ids"] for row in slow)
+
+
+def test_every_entropy_is_that_of_a_forward_pass(slow):
+    for row in slow:
+        np.testing.assert_allclose(row["entropies"], row["slow"], atol=1e-4)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_the_curves_are_those_of_the_slow_loop(made, slow, group):
+    (task,) = json.loads((made[1] / SUMMARY).read_text())["tasks"]
+    rows = [row for row in slow if GROUPS[group](row)]
+    expected = [
+        mean_over_questions([(row["number"], row["slow"][i]) for row in rows if len(row["slow"]) > i])
+        for i in range(max(len(row["slow"]) for row in rows))
+    ]
+    curve = task["curves"][group]
+    np.testing.assert_allclose(curve["mean"], expected, atol=1e-4)
+    assert curve["turns"] == [sum(len(row["slow"]) > i for row in rows) for i in range(len(expected))]
+
+
+def test_the_rises_and_the_rules_are_those_of_the_slow_loop(made, slow):
+    summary = json.loads((made[1] / SUMMARY).read_text())
+    (task,), settings = summary["tasks"], summary["settings"]
+    initial = {(row["number"], row["sample"]): row["slow"][:WINDOW] for row in slow if row["round"] == 0}
+    rises = []
+    for row in filter(after_tools, slow):
+        before = initial[row["number"], row["sample"]]
+        pairs = list(zip(row["slow"][:WINDOW], before, strict=False))
+        rises.append((row["number"], sum(a - b for a, b in pairs) / len(pairs)))
+        assert row["rise"] == pytest.approx(rises[-1][1], abs=1e-4)
+    assert len(rises) == task["nodes"]
+    found = task["rises"]["after tools"]
+    assert found["rise_nats_per_token"]["value"] == pytest.approx(mean_over_questions(rises), abs=1e-4)
+    share = mean_over_questions([(question, float(rise > 0)) for question, rise in rises])
+    assert found["share_positive"]["value"] == pytest.approx(share)
+    rules = {
+        (r["branching"], r["baseline"], r["normalization"]): r["children_per_node"]["value"] for r in task["rules"]
+    }
+    assert rules["threshold", "initial", settings["entropy_normalization"]] == pytest.approx(share)
+    alpha, beta = settings["branch_base_probability"], settings["branch_entropy_weight"]
+    nodes = list(filter(after_tools, slow))
+    for name, normalize in ENTROPY_NORMALIZATIONS.items():
+        # P = alpha + beta dH, with dH by the slow entropies.
+        chances = []
+        for row in nodes:
+            before = initial[row["number"], row["sample"]]
+            n = min(WINDOW, len(row["slow"]), len(before))
+            delta = normalize(np.array(row["slow"][:n]) - np.array(before[:n]), summary["vocab_size"])
+            assert row[f"delta_{name}"] == pytest.approx(delta, abs=1e-4)
+            chances.append((row["number"], min(max(alpha + beta * delta, 0.0), 1.0)))
+        assert rules["probability", "initial", name] == pytest.approx(mean_over_questions(chances), abs=1e-4)
+
+
+def test_what_is_written(made, capsys):
+    model, folder = made
+    name = f"entropy-{TASK.replace(':', '.')}.png"
+    assert sorted(path.name for path in folder.iterdir()) == sorted([name, SUMMARY, TABLE])
+    assert (folder / name).read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert pq.read_schema(folder / TABLE).equals(SCHEMA)
+    summary = json.loads((folder / SUMMARY).read_text())
+    assert summary["command"].startswith("rllib-arpo entropy --model ")
+    assert summary["model"] == model
+    assert (summary["settings"]["window"], summary["vocab_size"]) == (WINDOW, 259)
+
+
+def entropy_command(model_folder, output, **options) -> list[str]:
+    """With the scripted engine, whose model now and then calls the tool."""
+    return ["entropy", *scripted_command(model_folder, output, **options)]
+
+
+def test_two_tasks_with_the_scripted_engine(model_folder, tmp_path, capsys):
+    config = json.dumps({"arithmetic": {"num_test_questions": 12}, "catalogue": {}})
+    options = {"tasks": "arithmetic,catalogue", "limit": "5", "samples": "2", "env_config": config}
+    assert commands.main(entropy_command(model_folder, tmp_path / "out", **options)) == 0
+    printed = capsys.readouterr().out
+    assert "arithmetic: 5 questions, 10 samples" in printed and "catalogue: 5 questions, 10 samples" in printed
+    files = ["entropy-arithmetic.png", "entropy-catalogue.png", SUMMARY, TABLE]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == files
+    rows = pq.read_table(tmp_path / "out" / TABLE).to_pylist()
+    assert [row["task"] for row in rows] == sorted(row["task"] for row in rows)
+    assert all(len(row["entropies"]) == len(row["token_ids"]) for row in rows)
+    assert {row["rise"] is None for row in rows if row["round"] == 0} == {True}
+
+
+def test_a_model_that_calls_no_tool(model_folder, tmp_path, capsys):
+    engine = json.dumps({"vocab_size": 259, "replies": [[65, 66]]})
+    assert commands.main(entropy_command(model_folder, tmp_path, engine_kwargs=engine, limit="3")) == 0
+    assert "No tool response was followed by a turn" in capsys.readouterr().out
+    (task,) = json.loads((tmp_path / SUMMARY).read_text())["tasks"]
+    assert (task["nodes"], list(task["curves"])) == (0, ["start"])
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--tasks", ""], "--tasks names no task."),
+        (["--samples", "2", "--temperature", "0"], "samples=2: at temperature 0 all samples are equal, take 1."),
+        (["--branch-width", "0"], "branch_width=0: must be at least 1."),
+        (["--model", "/nowhere/model"], "'/nowhere/model': no such folder"),
+    ],
+)
+def test_what_is_wrong_is_said_before_an_engine_starts(model_folder, tmp_path, monkeypatch, capsys, more, message):
+    monkeypatch.setattr(runner, "make_engine", lambda *_args: pytest.fail("an engine was started"))
+    assert commands.main([*entropy_command(model_folder, tmp_path / "out"), *more]) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("error: ") and message in error
+
+
+def test_an_output_that_is_a_file_is_refused(model_folder, tmp_path, capsys):
+    (tmp_path / "out").write_text("")
+    assert commands.main(entropy_command(model_folder, tmp_path / "out")) == 2
+    assert "File exists" in capsys.readouterr().err

@@ -1,0 +1,80 @@
+"""The counts of a forked tree by hand, and against walking every leaf's path."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from rllib_arpo.core.token_counts import (
+    all_path_tokens,
+    flat_tokens,
+    path_tokens,
+    response_tokens,
+    sampled_tokens,
+    shared_tokens,
+    unique_tokens,
+)
+from rllib_arpo.core.tree import QuestionTree, StopReason, depth_first_layout
+from tests.helpers.trees import make_trajectory, make_tree, make_turn, trees
+
+
+def _forked_tree(stop_of_root: StopReason = StopReason.ANSWER) -> QuestionTree:
+    """A prompt of 2 tokens. "0" generates 2 and 1 and is answered 1 and 2; "0.0" generates 3 after the first turn."""
+    return make_tree(
+        [1, 2],
+        [
+            make_trajectory("0", [make_turn([10, 11], [90]), make_turn([12], [91, 92])], stop_reason=stop_of_root),
+            make_trajectory("0.0", [make_turn([13, 14, 15])], num_inherited_turns=1),
+        ],
+    )
+
+
+def test_counts_of_a_forked_tree():
+    tree = _forked_tree()
+    layout = depth_first_layout(tree)
+    assert sampled_tokens(tree) == 2 + 1 + 3
+    assert path_tokens(tree, layout).tolist() == [2 + 1, 2 + 3]
+    assert response_tokens(tree, layout).tolist() == [3 + 3, 3 + 3]
+    assert unique_tokens(tree, layout) == 2 + 3 + 3 + 3
+    # "0" without the tool response that nothing follows, and "0.0".
+    assert flat_tokens(tree, layout) == (2 + 3 + 1) + (2 + 3 + 3)
+
+
+def test_a_masked_trajectory_was_sampled_and_is_in_no_other_count():
+    tree = _forked_tree(StopReason.DEADLINE)
+    layout = depth_first_layout(tree)
+    assert sampled_tokens(tree) == 2 + 1 + 3
+    assert all_path_tokens(tree).tolist() == [2 + 1, 2 + 3]
+    assert path_tokens(tree, layout).tolist() == [2 + 3]
+    assert response_tokens(tree, layout).tolist() == [3 + 3]
+    assert unique_tokens(tree, layout) == flat_tokens(tree, layout) == 2 + 3 + 3
+
+
+@pytest.mark.parametrize(
+    ("advantages", "mixed"), [((1.0, -1.0), 2), ((-0.5, 0.1), 2), ((1.0, 0.5), 0), ((0.0, -1.0), 0), ((0.0, 0.0), 0)]
+)
+def test_shared_tokens_are_pulled_both_ways_where_advantages_have_both_signs(advantages, mixed):
+    tree = _forked_tree()
+    layout = depth_first_layout(tree)
+    assert shared_tokens(tree, layout, np.array(advantages)) == (2, mixed)
+
+
+def test_a_token_on_one_path_that_counts_is_not_shared():
+    tree = _forked_tree(StopReason.DEADLINE)
+    assert shared_tokens(tree, depth_first_layout(tree), np.array([1.0])) == (0, 0)
+
+
+@settings(max_examples=100, deadline=None)
+@given(trees(masked_probability=0.3))
+def test_counts_equal_those_of_walking_every_path(tree: QuestionTree):
+    everything = [[len(turn.token_ids) for turn in tree.path(t.agent_id)] for t in tree.trajectories]
+    assert all_path_tokens(tree).tolist() == list(map(sum, everything))
+    layout = depth_first_layout(tree)
+    paths = [tree.path(tree.trajectories[leaf].agent_id) for leaf in layout.leaves]
+    generated = [sum(len(turn.token_ids) for turn in path) for path in paths]
+    observed = [sum(len(turn.observation) for turn in path) for path in paths]
+    passed = {id(turn): len(turn.token_ids) + len(turn.observation) for path in paths for turn in path}
+    assert path_tokens(tree, layout).tolist() == generated
+    assert response_tokens(tree, layout).tolist() == [sum(pair) for pair in zip(generated, observed, strict=True)]
+    assert unique_tokens(tree, layout) == len(tree.prompt) + sum(passed.values())

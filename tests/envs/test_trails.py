@@ -1,0 +1,153 @@
+"""Trails: questions and search results, the rewards of policies that ignore the question, and the demonstrators."""
+
+import asyncio
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from rllib_arpo import cold_start
+from rllib_arpo.envs.tasks import trail_demonstrations, trails
+from rllib_arpo.envs.tasks.trail_demonstrations import IMPERFECT, PERFECT, ROWS, Demonstrator, transcripts
+from rllib_arpo.envs.tasks.trail_forms import FORMS, MAIN
+from rllib_arpo.envs.tasks.trails import TrailsTask, make_trail, shows_a_choice, trail_names
+from rllib_arpo.envs.tool_env import ToolEnv
+from rllib_arpo.envs.tools import SearchTool
+
+RIGHT, FIRST = (lambda page, _decision: page.right), (lambda _page, _decision: 0)
+
+WAY = [
+    ("Mivupa", "see Pomuro"),
+    ("Pomuro", "see Dopina"),
+    ("Dopina", "see Mofova"),
+    ("Mofova", "black Satuva, green Vamodo, pink Ravovo"),
+    ("Satuva", "gold Daboka, brown Kogusa, white Fakanu"),
+    ("Daboka", "number 97"),
+]
+
+
+@pytest.fixture(scope="module")
+def all_trails():
+    return [make_trail(number) for number in range(trails.NUM_TEST + trails.NUM_TRAIN)]
+
+
+def test_the_first_question_of_the_test_split():
+    question = TrailsTask(split="test").question(0)
+    assert question.messages == (
+        ("system", "Search page by page. Answer in \\boxed{}."),
+        ("user", "Follow black and gold from Mivupa."),
+    )
+    assert question.answers == ("97",)
+    assert [(name, page.text) for name, page in make_trail(0).walk(RIGHT)] == WAY
+
+
+def test_splits_and_demonstrations_share_no_name():
+    assert (trails.NUM_TEST, trails.NUM_TRAIN, MAIN.num_demonstrated) == (256, 1024, 6037)
+    names = Counter(name for number in range(7317) for name in trail_names(number))
+    assert len(names) == 24 * 7317
+    asked = {TrailsTask(split="train").question(n).messages[1][1].split()[-1][:-1] for n in range(1024)}
+    assert asked == {make_trail(n).opening.text for n in range(256, 1280)}
+
+
+def test_two_pages_of_each_way_decide_and_every_way_ends_with_a_number_of_its_own(all_trails):
+    for trail in all_trails[::10]:
+        ways = [list(trail.walk(lambda _page, d, way=way: way[d])) for way in np.ndindex(3, 3)]
+        places = {tuple(i for i, (_, page) in enumerate(way) if page.is_decisive) for way in ways}
+        assert len(places) == 1 and places.pop() in MAIN.patterns
+        assert {len(way) for way in ways} == {6}
+        assert len({way[-1][1].number for way in ways}) == 9
+        right = [page.hits[page.right][0] for _, page in trail.walk(RIGHT) if page.is_decisive]
+        assert tuple(right) == trail.colours
+        shown = [label for _, page in trail.walk(FIRST) if page.is_decisive for label, _ in page.hits]
+        assert len(set(shown)) == 6
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_search_finds_every_page_by_its_name_and_by_its_hit(split):
+    task = TrailsTask(split=split)
+    search = SearchTool(**task.tool_defaults()["search"])._source.open().search
+    for number in range(0, task.num_questions, 97):
+        trail = make_trail(trails._rows(split)[number])
+        for name, page in trail.pages.items():
+            assert [text for _, text in search(name, 1)] == [f"{name}: {page.text}"]
+            assert shows_a_choice(page.text) == page.is_decisive
+            for label, hit in page.hits:
+                assert search(f"{label} {hit}", 1)[0][1].startswith(f"{hit}: ")
+
+
+def red_or_first(page, _decision):
+    return next((i for i, (label, _) in enumerate(page.hits) if label == "red"), 0)
+
+
+def first_in_the_alphabet(page, _decision):
+    return min(range(3), key=lambda i: page.hits[i][0])
+
+
+@pytest.mark.parametrize(
+    ("choose", "right"), [(FIRST, 160), (red_or_first, 150), (first_in_the_alphabet, 157), (RIGHT, 1280)]
+)
+def test_who_does_not_read_the_question_is_right_in_one_of_nine_cases(all_trails, choose, right):
+    """142 of 1,280 is a ninth; one standard deviation is 11."""
+    earned = 0
+    for trail in all_trails:
+        *_, (_, last) = trail.walk(choose)
+        earned += last.number == trail.answer
+    assert earned == right
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+@pytest.mark.parametrize("demonstrator", [PERFECT, IMPERFECT])
+def test_a_transcript_is_what_the_environment_shows_token_for_token(demonstrator, form, monkeypatch, tokenizer_folder):
+    # The environment is asked the questions of the demonstrations.
+    monkeypatch.setattr(trails, "_rows", lambda _split: range(1280, 1290))
+    trails._documents.cache_clear()
+    config = {"task": "trails", "form": form.name, "split": "test", "max_tool_calls": form.num_pages}
+    env = ToolEnv({"model_name_or_path": tokenizer_folder, **config})
+    trails._documents.cache_clear()
+    for number, row in enumerate(transcripts(10, form=form, demonstrator=demonstrator)):
+        shown, accuracy = _replay(env, number, row["messages"][-1]["content"])
+        example = cold_start.tokenize_transcript(env.tokenizer, row["messages"])
+        assert example["input_ids"][:-1] == shown
+        assert demonstrator is IMPERFECT or accuracy == 1.0
+
+
+def _replay(env: ToolEnv, number: int, solution: str) -> tuple[list[int], float]:
+    """Plays the model's part of a transcript; returns all tokens from the prompt on, and the accuracy."""
+    observations, _ = env.reset(options={"question": number})
+    tokens = observations["0"].tolist()
+    for turn in [segment.text for segment in cold_start.split_transcript(env.tokenizer, _as_messages(solution))][
+        1:-1:2
+    ]:
+        ids = env.tokenizer.encode(turn, add_special_tokens=False)
+        observation, _, _, _, info = asyncio.run(env.step_agent("0", np.asarray(ids, np.int32)))
+        tokens += [*ids, *observation.tolist()]
+    return tokens, next(iter(info.values())).accuracy
+
+
+def _as_messages(solution: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": ""}, {"role": "assistant", "content": solution}]
+
+
+def test_how_often_the_imperfect_demonstrator_is_right():
+    rng = np.random.default_rng(0)
+    page = trails.Page((("red", "A"), ("blue", "B"), ("gold", "C")), right=2)
+    counts = Counter(IMPERFECT.choose(page, rng) for _ in range(30_000))
+    assert [round(counts[i] / 30_000, 2) for i in range(3)] == [0.57, 0.07, 0.36]
+
+
+def test_probabilities_above_one_are_refused():
+    with pytest.raises(ValueError, match=r"right = 0.7 and first = 0.5 must be probabilities with a sum up to 1"):
+        Demonstrator(right=0.7, first=0.5)
+
+
+def test_an_exercise_tells_the_same_pairs_in_another_order():
+    row = next(ROWS["exercises"](1, 3, MAIN))
+    user, assistant = (message["content"].split(", ") for message in row["messages"])
+    assert sorted(user) == sorted(assistant) and len(user) == 3
+
+
+def test_rows_are_those_of_their_seed():
+    for make in trail_demonstrations.ROWS.values():
+        assert [*make(3, 1, MAIN)] == [*make(3, 1, MAIN)]
+        assert json.dumps([*make(3, 1, MAIN)])

@@ -1,0 +1,361 @@
+"""Pages on loopback for the browse tool, good and bad ones, and what the model must read of each."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import itertools
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler
+from typing import Any
+
+from rllib_arpo.core.tree import ToolStatus
+from rllib_arpo.envs.tools.browse import BrowseTool
+from rllib_arpo.envs.tools.tool import ToolResult, run_tool
+from tests.helpers.web_server import reply, serving
+
+HOST = "127.0.0.1"
+MAX_PAGE_BYTES = 1 << 20
+#: Seconds of a call; a page that never ends is given up after them.
+TIMEOUT_S, RENDER_TIMEOUT_S = 3.0, 40.0
+OK, ERROR, TIMEOUT = ToolStatus.OK, ToolStatus.ERROR, ToolStatus.TIMEOUT
+
+_PARAGRAPHS = (
+    "The brass lamp costs 12 crowns, the oak chair 30. Both are made by hand in a small town by the sea. "
+    "Whoever has one of them wants the other, too, and waits for it for a year or two.",
+    "Every spring the makers bring their work to the market, where people from the whole country come to buy it. "
+    "There are lamps of brass, copper and glass, and chairs of oak, pine and elm.",
+)
+ARTICLE = (
+    "<html><head><title>Brass &amp; oak</title><style>p {color: red}</style></head>"
+    "<body><nav><a href='/a'>Home</a> <a href='/b'>About</a></nav>"
+    f"<article><h1>Lamps</h1><p>{_PARAGRAPHS[0]}</p><p>{_PARAGRAPHS[1]}</p><script>hidden()</script></article>"
+    "</body></html>"
+)
+ARTICLE_TEXT = "\n".join(("Lamps", *_PARAGRAPHS))
+_TOO_LARGE = "The page is larger than 1048576 bytes."
+
+
+@dataclass(frozen=True)
+class PageCase:
+    """One page.
+
+    Attributes:
+        answer: what the server does.
+        text: what the model must read; {url}: the page's address, {host}: the server's.
+        path: what is asked for; None: /<name>.
+        final: path of the address in the end; None: the same. It stands at the head of a page that could be read.
+        title: which stands there too.
+        options: of the tool.
+    """
+
+    name: str
+    answer: Callable[[BaseHTTPRequestHandler], None]
+    text: str
+    status: ToolStatus = OK
+    path: str | None = None
+    final: str | None = None
+    title: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def asked(self) -> str:
+        return self.path or f"/{self.name}"
+
+    def expected(self, host: str) -> ToolResult:
+        url = f"{host}{self.final or self.asked}"
+        text = self.text.replace("{url}", url).replace("{host}", host)
+        if self.status == OK:
+            text = "\n".join([*([f"Title: {self.title}"] if self.title else []), f"URL: {url}", "", text])
+        return ToolResult(text, self.status)
+
+
+def page(body: bytes | str, content_type: str = "text/html; charset=utf-8", **headers: str):
+    """Answers with `body`; underscores in header names are hyphens."""
+    headers = {"Content-Type": content_type, **{k.replace("_", "-"): v for k, v in headers.items()}}
+    return lambda handler: reply(handler, body, headers=headers)
+
+
+def status(code: int):
+    return lambda handler: reply(handler, "<p>an error page</p>", code)
+
+
+def redirect(location: str, code: int = 302):
+    return lambda handler: reply(handler, "", code, {"Location": location})
+
+
+def stream(pieces: Callable[[], Iterator[bytes]], delay_s: float = 0.0, head: str = "Content-Type: text/html"):
+    """Writes `pieces` until the client hangs up or they end, then closes the connection."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.wfile.write(f"HTTP/1.0 200 OK\r\n{head}\r\n\r\n".encode() if head else b"")
+        for piece in pieces():
+            handler.wfile.write(piece)
+            handler.wfile.flush()
+            time.sleep(delay_s)
+
+    return answer
+
+
+def _endless_gzip() -> Iterator[bytes]:
+    deflate = zlib.compressobj(9, wbits=31)
+    zeros = bytes(1 << 20)
+    return (deflate.compress(zeros) for _ in itertools.count())
+
+
+def _zlib(body: str, wbits: int) -> bytes:
+    deflate = zlib.compressobj(wbits=wbits)
+    return deflate.compress(body.encode()) + deflate.flush()
+
+
+def _cookie(handler: BaseHTTPRequestHandler) -> None:
+    if handler.headers.get("Cookie") == "seen=1":
+        reply(handler, "<p>welcome back</p>")
+    else:
+        reply(handler, "", 302, {"Location": "/cookie", "Set-Cookie": "seen=1"})
+
+
+_ARTICLE_CASE = {"text": ARTICLE_TEXT, "title": "Brass & oak"}
+_BOMB = gzip.compress(bytes(64 << 20))
+_LONELY_GZIP = gzip.compress(ARTICLE.encode())
+
+PAGES: Sequence[PageCase] = [
+    PageCase("plain", page(ARTICLE), **_ARTICLE_CASE),
+    PageCase("text", page("a < b\nsecond line\n", "text/plain"), "a < b\nsecond line"),
+    PageCase("json", page('{"a": 1}', "application/json"), '{"a": 1}'),
+    PageCase("no_type", stream(lambda: iter([b"<html><body>untyped page</body></html>"]), head="X: y"), "untyped page"),
+    PageCase("only_links", page("<body><nav><a href='/a'>Home</a> <a href='/b'>About</a></nav>"), "Home About"),
+    PageCase("tiny", page("<p>hallo"), "hallo"),
+    PageCase("empty", page(""), "(The page has no text.)"),
+    PageCase(
+        "links",
+        page("<article><p>Read the <a href='more?a=1'>next page</a> for more about brass lamps.</p></article>"),
+        "Read the [next page]({host}/more?a=1) for more about brass lamps.",
+        options={"links": True},
+    ),
+    # Character sets.
+    PageCase("latin_1", page("<p>Käse für 3 €".encode("cp1252"), "text/html; charset=ISO-8859-1"), "Käse für 3 €"),
+    PageCase("cyrillic", page("<meta charset=windows-1251><p>лампа".encode("cp1251"), "text/html"), "лампа"),
+    PageCase(
+        "japanese", page("<meta charset='Shift_JIS'><p>東京の天気".encode("shift_jis"), "text/html"), "東京の天気"
+    ),
+    PageCase("utf_16", page("<p>Käse".encode("utf-16"), "text/html"), "Käse"),
+    PageCase("wrong_charset", page("<p>Käse", "text/html; charset=klingon"), "Käse"),
+    PageCase("hostile_charset", page("<p>Kase", "text/html; charset=idna"), "Kase"),
+    # Redirects.
+    PageCase("chain_1", redirect("/chain_2", 301), **_ARTICLE_CASE, final="/plain"),
+    PageCase("chain_2", redirect("{host}/chain_3", 307), **_ARTICLE_CASE, final="/plain"),
+    PageCase("chain_3", redirect("plain", 308), **_ARTICLE_CASE, final="/plain"),
+    PageCase("cookie", _cookie, "welcome back"),
+    PageCase("loop", redirect("/loop"), "{url}: more than 5 redirects.", ERROR),
+    PageCase(
+        "redirect_to_ftp",
+        redirect("ftp://127.0.0.1/"),
+        "ftp://127.0.0.1/: only addresses that begin with http:// or https:// can be opened.",
+        ERROR,
+    ),
+    PageCase(
+        "redirect_nowhere", lambda handler: reply(handler, "", 302), "{url}: the server answered 302 Found.", ERROR
+    ),
+    # Statuses.
+    PageCase("missing", status(404), "{url}: the server answered 404 Not Found.", ERROR),
+    PageCase("forbidden", status(403), "{url}: the server answered 403 Forbidden.", ERROR),
+    PageCase("broken", status(500), "{url}: the server answered 500 Internal Server Error.", ERROR),
+    PageCase("busy", status(429), "{url}: the server answered 429 Too Many Requests.", ERROR),
+    PageCase("down", status(503), "{url}: the server answered 503 Service Unavailable.", ERROR),
+    PageCase("redirect_to_missing", redirect("/missing"), "{host}/missing: the server answered 404 Not Found.", ERROR),
+    # Compression.
+    PageCase("gzip", page(_LONELY_GZIP, Content_Encoding="gzip"), **_ARTICLE_CASE),
+    PageCase(
+        "gzip_members", page(gzip.compress(b"<p>one ") + gzip.compress(b"two"), Content_Encoding="gzip"), "one two"
+    ),
+    PageCase("gzip_garbage_after", page(gzip.compress(b"<p>one") + b"\0\0", Content_Encoding="gzip"), "one"),
+    PageCase("deflate", page(_zlib("<p>squeezed", 15), Content_Encoding="deflate"), "squeezed"),
+    PageCase("raw_deflate", page(_zlib("<p>squeezed", -15), Content_Encoding="deflate"), "squeezed"),
+    PageCase("gzip_bomb", page(_BOMB, Content_Encoding="gzip"), _TOO_LARGE, ERROR),
+    PageCase("gzip_bomb_as_text", page(_BOMB, "text/plain", Content_Encoding="gzip"), _TOO_LARGE, ERROR),
+    PageCase("endless_gzip", stream(_endless_gzip, head="Content-Encoding: gzip"), _TOO_LARGE, ERROR),
+    PageCase(
+        "gzip_of_gzip",
+        page(gzip.compress(_BOMB), Content_Encoding="gzip, gzip"),
+        "The page is encoded as 'gzip, gzip', which was not asked for.",
+        ERROR,
+    ),
+    PageCase(
+        "brotli", page(b"x", Content_Encoding="br"), "The page is encoded as 'br', which was not asked for.", ERROR
+    ),
+    PageCase(
+        "zstd", page(b"x", Content_Encoding="zstd"), "The page is encoded as 'zstd', which was not asked for.", ERROR
+    ),
+    PageCase(
+        "gzip_cut_off", page(_LONELY_GZIP[:-20], Content_Encoding="gzip"), "The compressed page is cut off.", ERROR
+    ),
+    PageCase(
+        "no_gzip",
+        page(ARTICLE, Content_Encoding="gzip"),
+        "The compressed page is broken (Error -3 while decompressing data: incorrect header check).",
+        ERROR,
+    ),
+    # Streams.
+    PageCase("large", page(b"x" * (MAX_PAGE_BYTES + 1)), _TOO_LARGE, ERROR),
+    PageCase("as_large_as_allowed", page(b"x" * MAX_PAGE_BYTES, "text/plain"), "x" * MAX_PAGE_BYTES),
+    PageCase("claims_to_be_huge", stream(lambda: iter([b"x"]), head="Content-Length: 99999999999"), _TOO_LARGE, ERROR),
+    PageCase("endless", stream(lambda: itertools.repeat(b"<p>x" * 4096)), _TOO_LARGE, ERROR),
+    PageCase("drip", stream(lambda: itertools.repeat(b"x"), 0.2), "Time limit of 3 s exceeded.", TIMEOUT),
+    PageCase(
+        "drip_of_headers",
+        stream(lambda: itertools.repeat(b"a: b\r\n"), 0.2, "X: y\r\nX: z"),
+        "Time limit of 3 s exceeded.",
+        TIMEOUT,
+    ),
+    PageCase("silence", stream(lambda: iter([b""]), 30.0, ""), "Time limit of 3 s exceeded.", TIMEOUT),
+    PageCase(
+        "hangs_up",
+        stream(lambda: iter([]), head=""),
+        "{url}: the connection failed (Server disconnected without sending a response.).",
+        ERROR,
+    ),
+    PageCase(
+        "cut_off",
+        stream(lambda: iter([b"x"]), head="Content-Length: 1000"),
+        "{url}: the connection failed (peer closed connection without sending complete message body (received 1 bytes,"
+        " expected 1000)).",
+        ERROR,
+    ),
+    # Responses that are not pages.
+    PageCase(
+        "pdf",
+        page(b"%PDF-1.7 ...", "application/pdf"),
+        "{url}: the page is a PDF file; only HTML and plain text can be read.",
+        ERROR,
+    ),
+    PageCase(
+        "pdf_as_html",
+        page(b"%PDF-1.7 ..."),
+        "{url}: the page is a PDF file; only HTML and plain text can be read.",
+        ERROR,
+    ),
+    PageCase(
+        "image",
+        page(b"\x89PNG", "image/png"),
+        "{url}: the page is of the type 'image/png'; only HTML and plain text can be read.",
+        ERROR,
+    ),
+    PageCase(
+        "binary", page(b"\x7fELF\0\0", "text/plain"), "{url}: the page is not text, whatever its type says.", ERROR
+    ),
+    # robots.txt of this server: /robots.txt.
+    PageCase(
+        "private_area",
+        page(ARTICLE),
+        "{url}: the site's robots.txt forbids fetching this page.",
+        ERROR,
+        options={"robots": True},
+    ),
+    PageCase("public_area", page(ARTICLE), **_ARTICLE_CASE, options={"robots": True}),
+    PageCase(
+        "to_private_area",
+        redirect("/private_area"),
+        "{host}/private_area: the site's robots.txt forbids fetching this page.",
+        ERROR,
+        options={"robots": True},
+    ),
+]
+
+#: Pages that Chromium renders, and what becomes of them.
+RENDERED: Sequence[PageCase] = [
+    PageCase("r_plain", page(ARTICLE), **_ARTICLE_CASE),
+    PageCase(
+        "r_built",
+        page("<title>Built</title><p id=a></p><script>document.getElementById('a').textContent = 7 * 12</script>"),
+        "84",
+        title="Built",
+    ),
+    PageCase("r_late", page("<p>a</p><script>setTimeout(() => document.body.append('b'), 200)</script>"), "a\nb"),
+    PageCase(
+        "r_data",
+        page("<p id=p></p><script>fetch('/json').then(r => r.text()).then(t => p.textContent = t)</script>"),
+        '{"a": 1}',
+    ),
+    PageCase("r_redirect", redirect("/r_built"), "84", final="/r_built", title="Built"),
+    PageCase("r_moves_on", page("<p>old</p><script>location = '/plain'</script>"), **_ARTICLE_CASE, final="/plain"),
+    PageCase("r_dialog", page("<script>alert(1); document.write('<p>after the dialog')</script>"), "after the dialog"),
+    PageCase("r_text", page("just text", "text/plain"), "just text"),
+    PageCase("r_missing", status(404), "{url}: the server answered 404 Not Found.", ERROR),
+    PageCase(
+        "r_hangs",
+        page("<p>x</p><script>while (true);</script>"),
+        "{url}: the page's scripts do not end.",
+        ERROR,
+        options={"render_wait_s": 1.0},
+    ),
+    PageCase(
+        "r_large",
+        page("<script>document.write('<p>' + 'x'.repeat(5e6))</script>"),
+        "{url}: the rendered page is larger than 1048576 characters.",
+        ERROR,
+        options={"render_wait_s": 20.0},
+    ),
+]
+RENDERED_OPTIONS = {"render": True, "render_wait_s": 4.0}
+
+
+@dataclass
+class Seen:
+    """The text that the model read of each page, the expected text, and the time it took."""
+
+    results: dict[str, ToolResult]
+    expected: dict[str, ToolResult]
+    seconds: dict[str, float]
+
+    @property
+    def wrong(self) -> dict[str, tuple[ToolResult, ToolResult]]:
+        """Page -> (what was read, what should have been)."""
+        return {n: (r, self.expected[n]) for n, r in self.results.items() if r != self.expected[n]}
+
+
+def open_pages(cases: Sequence[PageCase], num_concurrent: int = 8, **options: Any) -> Seen:
+    """Opens every page once; `options` of the tool beside the cases' own."""
+    with serving(HOST, site(cases)) as server:
+        host = f"http://{HOST}:{server.port}"
+        seconds: dict[str, float] = {}
+        results = asyncio.run(_open_all(cases, host, options, num_concurrent, seconds))
+        return Seen(results, {case.name: case.expected(host) for case in cases}, seconds)
+
+
+def tool_for(**options: Any) -> BrowseTool:
+    timeout_s = RENDER_TIMEOUT_S if options.get("render") else TIMEOUT_S
+    defaults = {"max_page_bytes": MAX_PAGE_BYTES, "timeout_s": timeout_s, "max_attempts": 1, "ports": None}
+    return BrowseTool(**{**defaults, "allow_private": [HOST], **options})
+
+
+async def _open_all(cases, host, options, num_concurrent, seconds) -> dict[str, ToolResult]:
+    places = asyncio.Semaphore(num_concurrent)
+
+    async def run(case: PageCase) -> ToolResult:
+        async with places:
+            begin = time.perf_counter()
+            result = await run_tool(tool_for(**{**options, **case.options}), host + case.asked, None)
+            seconds[case.name] = time.perf_counter() - begin
+            return result
+
+    return dict(zip([c.name for c in cases], await asyncio.gather(*map(run, cases)), strict=True))
+
+
+def site(cases: Sequence[PageCase]):
+    """A route that serves every case (and the unrendered ones, which others refer to)."""
+    answers = {f"/{case.name}": case.answer for case in (*PAGES, *cases)}
+
+    def route(handler: BaseHTTPRequestHandler) -> None:
+        path = handler.path.partition("?")[0]
+        if path == "/robots.txt":
+            reply(handler, "User-agent: *\nDisallow: /private_*\n", headers={"Content-Type": "text/plain"})
+        elif path == "/chain_2":
+            redirect(f"http://{handler.headers['Host']}/chain_3", 307)(handler)
+        else:
+            answers.get(path, status(404))(handler)
+
+    return route

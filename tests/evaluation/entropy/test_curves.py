@@ -1,0 +1,165 @@
+"""Curves, rises and rules of turns by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rllib_arpo.core.branching import BranchingParams
+from rllib_arpo.core.entropy import ENTROPY_NORMALIZATIONS, running_delta
+from rllib_arpo.evaluation.bootstrap import Kind
+from rllib_arpo.evaluation.entropy.curves import Z_95, entropy_curve, entropy_curves
+from rllib_arpo.evaluation.entropy.forks import ForkRule, expected_forks, fork_rules
+from rllib_arpo.evaluation.entropy.nodes import INITIAL, RUNNING, deltas, nodes_of
+from rllib_arpo.evaluation.entropy.report import print_report
+from rllib_arpo.evaluation.entropy.summary import EntropySettings, as_json, task_entropy
+from rllib_arpo.evaluation.entropy.turns import Sample
+from rllib_arpo.rollout.entropy_history import EntropyHistory
+from tests.evaluation.entropy.turns import samples, turn
+
+V = 100
+
+
+def test_a_question_counts_once_however_many_turns_it_has():
+    """Question 7 has three turns, of which two have a second token; question 9 has one turn of two tokens."""
+    turns = [(7, np.array([1.0, 4.0])), (7, np.array([2.0, 6.0, 9.0])), (7, np.array([6.0])), (9, np.array([5.0, 1.0]))]
+    curve = entropy_curve(turns, 3)
+    assert curve.mean.tolist() == [4.0, 3.0, 9.0]  # (3 + 5) / 2, (5 + 1) / 2, 9
+    assert curve.num_questions.tolist() == [2, 2, 1]
+    assert curve.num_turns.tolist() == [4, 3, 1]
+    # s / sqrt(2) of (3, 5) is 1, of (5, 1) it is 2; of one question there is none.
+    assert curve.half_width[:2].tolist() == pytest.approx([Z_95, 2 * Z_95])
+    assert np.isnan(curve.half_width[2])
+    assert entropy_curve(turns, 2).mean.tolist() == [4.0, 3.0]
+    assert entropy_curve([], 2).mean.shape == (0,)
+
+
+def test_the_interval_holds_the_truth_in_95_of_100_cases():
+    """Questions differ, and so do their samples: an interval over single turns would be far too narrow."""
+    rng, held = np.random.default_rng(0), 0
+    for _ in range(400):
+        levels = rng.normal(3.0, 1.0, 40)
+        turns = [(q, np.array([level + rng.normal(0.0, 0.3)])) for q, level in enumerate(levels) for _ in range(5)]
+        curve = entropy_curve(turns, 1)
+        held += abs(curve.mean[0] - 3.0) <= curve.half_width[0]
+    assert 0.92 <= held / 400 <= 0.97
+
+
+def test_groups_of_turns_by_tool_and_by_round():
+    turns = [
+        turn(0, 0, 0, [1.0]), turn(0, 0, 1, [2.0], "search"), turn(0, 0, 2, [4.0]), turn(1, 0, 0, [3.0]),
+        turn(1, 0, 1, [6.0]),
+    ]  # fmt: skip
+    means = {name: curve.mean.tolist() for name, curve in entropy_curves(turns, 8).items()}
+    assert means == {
+        "start": [2.0],
+        "after tools": [4.5],  # ((2 + 4) / 2 + 6) / 2
+        "tool python": [5.0],
+        "tool search": [2.0],
+        "round 1": [4.0],
+        "round 2": [4.0],
+    }
+
+
+TURNS = [
+    turn(0, 0, 0, [1.0, 1.0, 9.0]), turn(0, 0, 1, [2.0, 3.0, 9.0]), turn(0, 0, 2, [0.5]),
+    turn(0, 1, 0, [1.0]), turn(0, 1, 1, [3.0, 3.0], "search"),
+]  # fmt: skip
+
+
+def test_nodes_compare_the_first_k_tokens_with_those_of_their_own_trajectory():
+    nodes = nodes_of(TURNS, window=2)
+    assert [(n.after.tolist(), n.initial.tolist()) for n in nodes] == [
+        ([2.0, 3.0], [1.0, 1.0]),
+        ([0.5], [1.0, 1.0]),
+        ([3.0, 3.0], [1.0]),
+    ]
+    assert [n.rise for n in nodes] == [1.5, -0.5, 2.0]
+    assert deltas(nodes, INITIAL, "vocab", V).tolist() == pytest.approx([0.03, -0.005, 0.02])
+    # After python there are 2.5 and 0.5 nats a token, 1.5 in the mean; after search there is one node.
+    assert deltas(nodes, RUNNING, "vocab", V).tolist() == pytest.approx([0.02, -0.01, 0.0])
+    assert deltas(nodes, RUNNING, "mean_log_vocab", V).tolist() == pytest.approx(np.array([1, -1, 0]) / np.log(V))
+
+
+@pytest.mark.parametrize("normalization", ENTROPY_NORMALIZATIONS)
+def test_the_running_rule_is_that_of_training(normalization):
+    """The same history, kept by the driver and read by the sampler, gives the same dH."""
+    nodes = nodes_of(TURNS, window=2)
+    history = EntropyHistory(9)
+    for node in nodes:
+        history.add({node.turn.tool: [node.after.mean()]})
+    earlier = history.reference().by_tool
+    expected = [running_delta(node.after, earlier[node.turn.tool], V, normalization) for node in nodes]
+    assert deltas(nodes, RUNNING, normalization, V).tolist() == pytest.approx(expected)
+
+
+def test_what_each_rule_makes_of_them():
+    nodes = nodes_of(TURNS, window=2)
+    params = BranchingParams(branch_width=2, branch_base_probability=0.5, branch_entropy_weight=10.0)
+    threshold, running, probability = (
+        expected_forks(ForkRule(branching, baseline, "vocab"), nodes, params, V)
+        for branching, baseline in (("threshold", INITIAL), ("threshold", RUNNING), ("probability", INITIAL))
+    )
+    assert (threshold.children.tolist(), threshold.forked.tolist()) == ([2.0, 0.0, 2.0], [1.0, 0.0, 1.0])
+    assert (running.children.tolist(), running.forked.tolist()) == ([2.0, 0.0, 0.0], [1.0, 0.0, 0.0])
+    # P = 0.5 + 10 dH is 0.8, 0.45, 0.7.
+    assert probability.children.tolist() == pytest.approx([1.6, 0.9, 1.4])
+    assert probability.forked.tolist() == pytest.approx([1 - 0.2**2, 1 - 0.55**2, 1 - 0.3**2])
+
+
+def test_a_probability_is_cut_at_one():
+    rule = ForkRule("probability", INITIAL, "vocab")
+    made = expected_forks(rule, nodes_of(TURNS, 2), BranchingParams(branch_entropy_weight=1000.0), V)
+    assert made.children.tolist() == [1.0, 0.0, 1.0]
+
+
+def test_the_rules_are_the_thresholds_and_the_probability_in_all_units():
+    name = next(iter(ENTROPY_NORMALIZATIONS))
+    assert [rule.name for rule in fork_rules(name)] == [
+        f"threshold, initial, {name}",
+        f"threshold, running, {name}",
+        *(f"probability, initial, {unit}" for unit in ENTROPY_NORMALIZATIONS),
+    ]
+
+
+def test_the_summary_of_a_task():
+    """Two questions: at two of three nodes of the first one the entropy rises, and at none of the second's."""
+    turns = [*TURNS, turn(1, 0, 0, [2.0]), turn(1, 0, 1, [1.0], stop_reason="broken_tool")]
+    found = task_entropy("squares", samples(turns[::-1]), V, EntropySettings(2, 8, "vocab", BranchingParams()))
+    plain = as_json(found)
+    assert {key: plain[key] for key in ("questions", "samples", "masked_samples", "turns", "nodes")} == {
+        "questions": 2, "samples": 3, "masked_samples": 1, "turns": 7, "nodes": 4,
+    }  # fmt: skip
+    rise = found.rises["after tools"]
+    assert (rise.num_nodes, rise.share_positive.value, rise.share_positive.kind) == (
+        4, pytest.approx(1 / 3), Kind.BOOTSTRAP,
+    )  # fmt: skip
+    assert rise.rise.value == pytest.approx((1.0 - 1.0) / 2)
+    assert rise.delta.value == pytest.approx((0.045 / 3 - 0.01) / 2)
+    assert rise.delta_quantiles[0.5] == pytest.approx((0.02 - 0.005) / 2)
+    assert found.rises["tool search"].share_positive.value == 1.0
+    assert list(found.rises) == ["after tools", "tool python", "tool search", "round 1", "round 2"]
+    assert plain["rules"][0]["children_per_node"]["value"] == pytest.approx(1 / 3)
+    assert plain["curves"]["round 2"] == {"mean": [0.5], "half_width": [None], "questions": [1], "turns": [1]}
+
+
+def test_a_task_without_nodes():
+    settings = EntropySettings(2, 8, next(iter(ENTROPY_NORMALIZATIONS)), BranchingParams())
+    found = task_entropy("squares", samples([turn(0, 0, 0, [1.0])]), V, settings)
+    assert (found.nodes, found.rises, list(found.curves)) == ([], {}, ["start"])
+    assert {rule["children_per_node"]["kind"] for rule in as_json(found)["rules"]} == {Kind.NO_QUESTION}
+
+
+@pytest.mark.parametrize("turns", [[turn(0, 0, 0, [1.0])], TURNS[:2]], ids=["without nodes", "with a node"])
+def test_a_sample_without_a_turn_is_counted_and_told(turns, capsys):
+    unfinished = [Sample(0, 1, "deadline", ()), Sample(3, 0, "engine_failure", ())]
+    settings = EntropySettings(2, 8, "vocab", BranchingParams())
+    found = task_entropy("squares", [*samples(turns), *unfinished], V, settings)
+    assert (found.num_questions, found.num_samples, found.num_masked) == (2, 3, 2)
+    assert as_json(found)["masked_samples"] == 2
+    print_report([found], settings)
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[:2] == [
+        "squares: 2 questions, 3 samples",
+        "2 samples were not finished (deadline, broken tool, error, engine).",
+    ]

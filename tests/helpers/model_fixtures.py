@@ -1,0 +1,73 @@
+"""Fixtures of tests about the model: tiny random models as folders, made once per test session, and packed passes."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from rllib_arpo.core.advantages import NodeAttribution
+from rllib_arpo.core.columns import END, LOSS_MASK, PARENT, POSITION_IDS, TOKEN_IDS
+from rllib_arpo.core.packing import concatenate, pack_tree
+from rllib_arpo.core.tree import depth_first_layout
+from tests.helpers.models import tiny_model
+from tests.helpers.trees import random_tree
+
+
+def change_config(folder: Path, **changes: object) -> None:
+    """Rewrites keys of a saved model's configuration."""
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory) -> Callable[..., str]:
+    """`tiny_folder(architecture, tied=True)` -> the folder of a tiny random fp32 model."""
+
+    @functools.cache
+    def build(architecture: str, tied: bool = True) -> str:
+        folder = tmp_path_factory.mktemp(architecture) / "model"
+        tiny_model(folder, architecture, tie_word_embeddings=tied)
+        if architecture == "mistral":
+            change_config(folder, sliding_window=None)
+        return str(folder)
+
+    return build
+
+
+@pytest.fixture
+def random_pass() -> Callable[..., dict[str, torch.Tensor]]:
+    """`random_pass(seed, num_trees=2)` -> the columns of a pass that the module reads, random trees side by side."""
+
+    def build(seed: int, num_trees: int = 2) -> dict[str, torch.Tensor]:
+        rng = np.random.default_rng(seed)
+        packed = []
+        for _ in range(num_trees):
+            tree = random_tree(rng, max_prompt_tokens=12, max_turn_tokens=9, max_observation_tokens=6)
+            layout = depth_first_layout(tree)
+            nothing = np.zeros(len(layout.nodes))
+            packed.append(pack_tree(tree, layout, NodeAttribution(nothing, nothing, nothing)))
+        whole = concatenate(packed)
+        return {
+            name: torch.from_numpy(getattr(whole, name)) for name in (TOKEN_IDS, POSITION_IDS, PARENT, END, LOSS_MASK)
+        }
+
+    return build
+
+
+@pytest.fixture
+def float64_norms(monkeypatch):
+    """transformers' RMSNorm computes in fp32 whatever the model's type: its rounding would hide what is compared."""
+    from transformers.models.llama.modeling_llama import LlamaRMSNorm
+    from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
+
+    def forward(self, hidden):
+        return self.weight * hidden * torch.rsqrt(hidden.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+
+    for norm in (LlamaRMSNorm, Qwen2RMSNorm):
+        monkeypatch.setattr(norm, "forward", forward)

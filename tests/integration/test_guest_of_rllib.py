@@ -1,0 +1,292 @@
+"""What users of RLlib do with any algorithm: set weights, take the module, log in callbacks, reuse trials."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from ray.rllib.callbacks.callbacks import RLlibCallback
+from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
+from ray.tune.result import STDERR_FILE, STDOUT_FILE, TRIAL_INFO
+
+from rllib_arpo import ARPO
+from rllib_arpo.core.tree import StopReason
+from rllib_arpo.learner.learner_group import ARPOLearnerGroup
+from tests.helpers.scripted_env import ScriptedEnv
+from tests.helpers.weights import learner_weights
+
+NAME = "model.norm.weight"
+
+
+def weights_of(algorithm) -> dict:
+    state = algorithm.learner_group.get_state(components=f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}")
+    return state[COMPONENT_LEARNER][COMPONENT_RL_MODULE]
+
+
+def doubled(algorithm) -> dict:
+    weights = weights_of(algorithm)[DEFAULT_MODULE_ID]
+    return {DEFAULT_MODULE_ID: {name: 2 * value if name.endswith(NAME) else value for name, value in weights.items()}}
+
+
+@pytest.mark.parametrize("then", ["evaluate", "train"])
+def test_weights_that_the_user_sets_reach_the_engine(scripted, then):
+    algorithm = scripted.build_algo()
+    engine = algorithm.env_runner.engine
+    before = engine.weights[NAME].copy()
+    algorithm.learner_group.set_weights(doubled(algorithm))
+    seen = []
+    submit = engine.submit
+    engine.submit = lambda request: (seen.append(engine.weights[NAME].copy()), submit(request))
+    getattr(algorithm, then)()
+    np.testing.assert_array_equal(seen[0], 2 * before)
+    algorithm.stop()
+
+
+def test_the_learners_state_does_not_pass_through_the_driver(scripted, tmp_path, monkeypatch):
+    """Neither when a checkpoint is written nor when it is read."""
+    passed = []
+    get_state, set_state = ARPOLearnerGroup.get_state, ARPOLearnerGroup.set_state
+
+    def watch(name: str, state: dict) -> dict:
+        if state.get(COMPONENT_LEARNER, {}).get(COMPONENT_RL_MODULE):
+            passed.append(name)
+        return state
+
+    monkeypatch.setattr(ARPOLearnerGroup, "get_state", lambda *args, **kw: watch("get_state", get_state(*args, **kw)))
+    monkeypatch.setattr(ARPOLearnerGroup, "set_state", lambda self, state: set_state(self, watch("set_state", state)))
+    algorithm = scripted.learners(num_learners=1).build_algo()
+    algorithm.train()
+    path = algorithm.save_to_path(str(tmp_path / "checkpoint"))
+    assert passed == []
+    before = learner_weights(algorithm)
+    assert passed == ["get_state"]  # The test itself.
+    algorithm.stop()
+    passed.clear()
+    restored = ARPO.from_checkpoint(path)
+    assert passed == []
+    np.testing.assert_array_equal(learner_weights(restored)[NAME], before[NAME])
+    np.testing.assert_array_equal(restored.env_runner.engine.weights[NAME], before[NAME])
+    restored.stop()
+
+
+def test_a_learner_group_that_is_restored_from_a_path_reaches_the_engine(scripted, tmp_path):
+    algorithm = scripted.build_algo()
+    path = algorithm.learner_group.save_to_path(str(tmp_path / "learners"))
+    before = algorithm.env_runner.engine.weights[NAME].copy()
+    algorithm.learner_group.set_weights(doubled(algorithm))
+    algorithm.evaluate()
+    np.testing.assert_array_equal(algorithm.env_runner.engine.weights[NAME], 2 * before)
+    algorithm.learner_group.restore_from_path(path)
+    algorithm.evaluate()
+    np.testing.assert_array_equal(algorithm.env_runner.engine.weights[NAME], before)
+    algorithm.stop()
+
+
+@pytest.mark.parametrize("num_learners", [0, 1])
+def test_get_module_gives_what_is_trained(scripted, num_learners):
+    algorithm = scripted.learners(num_learners=num_learners).build_algo()
+    algorithm.train()
+    views = algorithm.get_module().weight_views()
+    for name, value in learner_weights(algorithm).items():
+        np.testing.assert_array_equal(views[name], value)
+    assert algorithm.get_module("nobody") is None
+    algorithm.stop()
+
+
+def test_metrics_that_users_of_rllib_look_for(scripted):
+    algorithm = scripted.training(kl_coeff=0.1).build_algo()
+    algorithm.train()
+    result = algorithm.train()
+    rollout, learner = result["env_runners"], result["learners"]["default_policy"]
+    episodes = [s.episode for s in algorithm.last_sampled]
+    assert rollout["episode_len_max"] == max(map(len, episodes))
+    assert rollout["episode_len_mean"] == sum(map(len, episodes)) / 2
+    assert (rollout["episode_return_min"], rollout["episode_return_max"]) == (0.0, 1.0)
+    turns = sum(len(one) for episode in episodes for one in episode.agent_episodes.values())
+    assert rollout["num_module_steps_sampled"]["default_policy"] == rollout["num_env_steps_sampled"] == turns
+    assert rollout["num_module_steps_sampled_lifetime"]["default_policy"] > turns
+    assert learner["kl"] > 0
+    assert learner["total_loss"] != learner["policy_loss"]
+    algorithm.stop()
+
+
+class Raising(ScriptedEnv):
+    """Every third call of its tool raises."""
+
+    calls = 0
+
+    async def step_agent(self, agent_id, token_ids):
+        Raising.calls += 1
+        if Raising.calls % 3 == 0:
+            json.loads("<html>")
+        return await super().step_agent(agent_id, token_ids)
+
+
+def test_a_tool_that_raises_now_and_then_costs_its_trajectories_only(scripted, caplog):
+    algorithm = scripted.environment(Raising, env_config={"rewards": {"0": 1.0}}).build_algo()
+    for _ in range(3):
+        rollout = algorithm.train()["env_runners"]
+        assert 0 < rollout["stop"][StopReason.ERROR] < 1
+        assert rollout["questions_given_up"] == 0
+    told = [record.getMessage() for record in caplog.records if "JSONDecodeError" in record.getMessage()]
+    assert len(told) == 1
+    assert "the environment raised JSONDecodeError: Expecting value: line 1 column 1 (char 0) (" in told[0]
+    algorithm.stop()
+
+
+class BadQuestions(ScriptedEnv):
+    """Question 1 cannot be started."""
+
+    def reset(self, *, seed=None, options=None):
+        if (options or {}).get("question") == 1:
+            raise KeyError("no such page")
+        return super().reset(seed=seed, options=options)
+
+
+@pytest.mark.parametrize("num_env_runners", [0, 1])
+def test_a_question_that_cannot_be_asked_is_left_out_and_counted(scripted, num_env_runners):
+    algorithm = (
+        scripted.environment(BadQuestions, env_config={"rewards": {"0": 1.0}})
+        .env_runners(num_env_runners=num_env_runners)
+        .build_algo()
+    )
+    result = algorithm.train()
+    assert result["env_runners"]["questions_given_up"] == 1
+    assert result["learners"]["default_policy"]["num_questions_trained"] == 1
+    assert algorithm.train()["env_runners"]["questions_given_up"] == 0
+    algorithm.stop()
+
+
+def test_a_batch_without_a_question_ends_the_run_with_the_cause(scripted):
+    algorithm = (
+        scripted.environment(BadQuestions).training(questions_per_batch=1, questions_per_minibatch=1).build_algo()
+    )
+    algorithm.train()
+    with pytest.raises(RuntimeError, match=r"No question of the batch could be sampled\. Last cause: KeyError"):
+        algorithm.train()
+    algorithm.stop()
+
+
+class Logging(RLlibCallback):
+    """Logs under a name of its own, and under one of ARPO's."""
+
+    def on_episode_end(self, *, episode, env, env_index, env_runner, metrics_logger, **kwargs):
+        assert f"q{env.question}" == episode.id_
+        assert any(env_index < len(pool) and pool[env_index] is env for pool in env_runner._envs.values())
+        metrics_logger.log_value("my_turns", len(episode.agent_episodes), reduce="mean")
+        metrics_logger.log_value("accuracy", 17.0, reduce="mean")
+
+
+def test_what_callbacks_log_is_reported_beside_the_metrics_of_arpo(scripted, caplog):
+    algorithm = scripted.callbacks(Logging).build_algo()
+    algorithm.env_runner.sample()
+    rollout = algorithm.train()["env_runners"]
+    assert rollout["my_turns"] == 4
+    assert rollout["accuracy"] < 1
+    assert "A callback logs 'accuracy', which is the name of a metric of ARPO: it is left out." in caplog.messages
+    evaluation = algorithm.evaluate()["env_runners"]
+    assert evaluation["my_turns"] == 1
+    assert evaluation["accuracy"] <= 1
+    assert algorithm.train()["env_runners"]["my_turns"] == 4
+    algorithm.stop()
+
+
+class Places(RLlibCallback):
+    """Keeps where environments were made."""
+
+    made: list = []  # noqa: RUF012
+
+    def on_environment_created(self, *, env, env_context, **kwargs):
+        Places.made.append((env_context.worker_index, env_context.vector_index, env_context.get("split")))
+
+
+def test_every_environment_is_told_with_its_place(scripted):
+    Places.made.clear()
+    algorithm = scripted.callbacks(Places).evaluation(evaluation_config={"env_config": {"split": "test"}}).build_algo()
+    algorithm.evaluate()
+    assert Places.made == [(0, 0, None), (0, 1, None), (0, 0, "test"), (0, 1, "test")]
+    algorithm.stop()
+
+
+class WorkerIndices(RLlibCallback):
+    """Reports which env runner made the environments: it may have a process of its own."""
+
+    def on_environment_created(self, *, env_context, metrics_logger, **kwargs):
+        place = f"{env_context.worker_index}_{env_context.vector_index}"
+        metrics_logger.log_value(f"environment_{place}", 1, reduce="sum")
+
+
+def test_the_environments_of_a_remote_env_runner_are_told_with_its_index(scripted):
+    algorithm = scripted.env_runners(num_env_runners=1).callbacks(WorkerIndices).build_algo()
+    rollout = algorithm.train()["env_runners"]
+    made = {name: number for name, number in rollout.items() if name.startswith("environment_")}
+    assert made == {"environment_1_0": 1, "environment_1_1": 1}
+    algorithm.stop()
+
+
+class Recreated(RLlibCallback):
+    """Keeps which env runners came back."""
+
+    indices: list = []  # noqa: RUF012
+
+    def on_env_runners_recreated(self, *, env_runner_indices, is_evaluation, **kwargs):
+        Recreated.indices.append((list(env_runner_indices), is_evaluation))
+
+
+def test_an_env_runner_that_comes_back_is_told(scripted, tmp_path):
+    Recreated.indices.clear()
+    scripted.environment(env_config={"die_at": 1, "marker": str(tmp_path / "died"), "rewards": {"0": 1.0}})
+    functions = []
+    scripted.callbacks(
+        Recreated, on_env_runners_recreated=lambda *, env_runner_indices, **_: functions.append(env_runner_indices)
+    )
+    algorithm = scripted.env_runners(num_env_runners=1).build_algo()
+    algorithm.train()
+    assert Recreated.indices == [([1], False)]
+    assert functions == [[1]]
+    algorithm.stop()
+
+
+def test_another_configuration_in_the_same_actor(scripted):
+    """As Tune passes it: a dict, with keys of Tune's own."""
+    algorithm = scripted.build_algo()
+    algorithm.train()
+    # A rate that no fp32 weight can show.
+    other = scripted.copy(copy_frozen=False).training(lr=1e-30, questions_per_batch=3, questions_per_minibatch=3)
+    assert algorithm.reset({**other.to_dict(), TRIAL_INFO: None, STDOUT_FILE: None, STDERR_FILE: None})
+    start = learner_weights(algorithm)
+    result = algorithm.train()
+    assert (result["env_runners"]["num_episodes_lifetime"], result["training_iteration"]) == (3, 1)
+    assert (result["config"]["lr"], result["config"]["questions_per_batch"]) == (1e-30, 3)
+    np.testing.assert_array_equal(learner_weights(algorithm)[NAME], start[NAME])
+    algorithm.stop()
+
+
+def test_a_configuration_object_in_the_same_actor(scripted):
+    algorithm = scripted.build_algo()
+    assert algorithm.reset_config(scripted.copy(copy_frozen=False).training(lr=1e-30))
+    assert algorithm.config.lr == 1e-30
+    algorithm.stop()
+
+
+def test_another_configuration_may_evaluate_without_env_runners_of_its_own(scripted):
+    own = scripted.copy(copy_frozen=False).evaluation(evaluation_num_env_runners=1)
+    algorithm = own.build_algo()
+    assert algorithm.evaluate()["env_runners"]["num_episodes"] == 3
+    algorithm.reset(scripted.to_dict())
+    assert algorithm.eval_env_runner_group is None
+    assert algorithm.evaluate()["env_runners"]["num_episodes"] == 3
+    algorithm.stop()
+
+
+def test_a_failed_first_push_leaves_no_engine_behind(scripted, monkeypatch):
+    from rllib_arpo.rollout.env_runner import ARPOEnvRunner
+
+    stopped = []
+    stop = ARPOEnvRunner.stop
+    monkeypatch.setattr(ARPOEnvRunner, "stop", lambda self: (stopped.append(self.worker_index), stop(self)))
+    monkeypatch.setattr(ARPOEnvRunner, "load_weights", lambda *_args: (_ for _ in ()).throw(OSError("no weights")))
+    with pytest.raises(OSError, match="no weights"):
+        scripted.build_algo()
+    assert stopped == [0]

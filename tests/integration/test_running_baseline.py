@@ -1,0 +1,66 @@
+"""Entropies of earlier questions decide about later ones: the same for all env runners, and part of the checkpoint."""
+
+from __future__ import annotations
+
+import pytest
+
+from rllib_arpo import ARPO
+from rllib_arpo.rollout.episodes import episode_to_tree
+
+
+@pytest.fixture
+def running(scripted):
+    """Both ways in which earlier questions count; whatever the timing, the same trees."""
+    return scripted.adaptive_rollout(
+        num_rollouts=8,
+        num_initial_rollouts=4,
+        entropy_baseline="running",
+        pre_monitoring_sensitivity=4.0,
+        deterministic=True,
+    ).language_model(
+        engine_kwargs={"vocab_size": 256, "seed": 5, "replies": [[7, 1], [8, 9, 1], [9, 1], [7, 2], [8, 8, 2]]}
+    )
+
+
+def trees(algorithm, num_iterations: int) -> list[list]:
+    """Per iteration and question: (agent id, stop reason, [(decision, tokens of its window)]) of every trajectory."""
+    iterations: list[list] = []
+    update = algorithm._update
+    algorithm._update = lambda batch: (iterations.append(batch), update(batch))
+    for _ in range(num_iterations):
+        algorithm.train()
+    algorithm._update = update
+    return [
+        [
+            [
+                (t.agent_id, str(t.stop_reason), [(turn.decision, len(turn.entropies)) for turn in t.turns])
+                for t in tree.trajectories
+            ]
+            for tree in (episode_to_tree(sampled.episode) for sampled in batch)
+        ]
+        for batch in iterations
+    ]
+
+
+def test_env_runners_share_the_baseline_and_a_resumed_run_has_it(running, tmp_path):
+    algorithm = running.build_algo()
+    alone = trees(algorithm, 2)
+    path = algorithm.save_to_path(str(tmp_path / "checkpoint"))
+    alone += trees(algorithm, 1)
+    algorithm.stop()
+    decisions = [d for iteration in alone for tree in iteration for _, _, own in tree for d, _ in own if d is not None]
+    assert any(d.children for d in decisions)
+    # From the second batch on the rise is against earlier questions, not against the question's own opening: against
+    # so many nats a token, however many tokens a window has.
+    nodes = [(d, n) for tree in alone[1] for _, _, own in tree for d, n in own if d]
+    assert len({n for _, n in nodes}) > 1
+    assert len({round((d.level - d.delta) / n, 9) for d, n in nodes}) == 1
+
+    resumed = ARPO.from_checkpoint(path)
+    assert trees(resumed, 1) == alone[2:]
+    resumed.stop()
+
+    config = running.copy(copy_frozen=False)
+    two = config.env_runners(num_env_runners=2).build_algo()
+    assert trees(two, 3) == alone
+    two.stop()

@@ -1,0 +1,107 @@
+"""Which models are loaded for training on packed trees, and which are refused, each in one sentence."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from rllib_arpo.policy.causal_lm import check_tree_forward, load_causal_lm
+from tests.helpers.model_fixtures import change_config
+
+
+@pytest.fixture
+def llama_copy(tiny_folder, tmp_path):
+    """A copy of the tiny Llama whose configuration a test may change."""
+
+    def build(**changes):
+        folder = Path(shutil.copytree(tiny_folder("llama"), tmp_path / "model"))
+        change_config(folder, **changes)
+        return str(folder)
+
+    return build
+
+
+def save_random_model(folder, model_type, **changes):
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    settings = {"vocab_size": 32, "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = AutoConfig.for_model(model_type, initializer_range=0.2, **(settings | changes))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.mark.parametrize("model_type", ["phi3", "granite", "gpt_neox"])
+def test_other_architectures_pass_the_self_check(tmp_path, model_type):
+    folder = save_random_model(tmp_path / "model", model_type, intermediate_size=64, pad_token_id=None)
+    assert load_causal_lm(folder, torch.float32).config._attn_implementation == "rllib_arpo_tree"
+
+
+def test_the_self_check_finds_what_no_key_tells(tmp_path):
+    """Bloom's positions are ALiBi biases that it computes itself."""
+    folder = save_random_model(tmp_path / "model", "bloom")
+    with pytest.raises(ValueError, match=r"'bloom' model .* cannot be trained on packed trees: its log-probs"):
+        load_causal_lm(folder, torch.float32)
+
+
+def test_the_self_check_finds_changed_logits(tiny_folder, monkeypatch):
+    model = load_causal_lm(tiny_folder("llama"), torch.float32)
+    forward = type(model).forward
+
+    def softcapped(self, *args, **kwargs):
+        outputs = forward(self, *args, **kwargs)
+        outputs.logits = 5.0 * torch.tanh(outputs.logits / 5.0)
+        return outputs
+
+    monkeypatch.setattr(type(model), "forward", softcapped)
+    with pytest.raises(ValueError, match="cannot be trained on packed trees"):
+        check_tree_forward(model)
+    assert model.config._attn_implementation == "rllib_arpo_tree"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sliding_window": 8}, "has sliding_window=8: tree passes need full attention"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "has layers of type 'sliding_attention'"),
+        ({"layer_types": ["linear_attention", "full_attention"]}, "has layers of type 'linear_attention'"),
+        ({"num_experts": 4}, "has num_experts=4: the weights of experts cannot be handed to the engine yet"),
+        ({"num_local_experts": 8}, "has num_local_experts=8"),
+        ({"attn_logit_softcapping": 50.0}, "has attn_logit_softcapping=50.0"),
+        ({"final_logit_softcapping": 30.0}, "has final_logit_softcapping=30.0"),
+        ({"logits_scaling": 8.0}, "has logits_scaling=8.0"),
+        ({"logit_scale": 0.0625}, "has logit_scale=0.0625"),
+        ({"architectures": ["LlamaForSequenceClassification"]}, "is not a causal language model"),
+    ],
+)
+def test_configurations_that_are_refused(llama_copy, changes, message):
+    folder = llama_copy(**changes)
+    with pytest.raises(ValueError, match=message) as refusal:
+        load_causal_lm(folder, torch.float32)
+    assert folder in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_keys_that_change_nothing_are_accepted(llama_copy):
+    folder = llama_copy(logits_scaling=1.0, sliding_window=8, use_sliding_window=False, final_logit_softcapping=None)
+    load_causal_lm(folder, torch.float32)
+
+
+def test_dropout_is_switched_off(llama_copy):
+    model = load_causal_lm(llama_copy(attention_dropout=0.5, hidden_dropout=0.5), torch.float32)
+    assert (model.config.attention_dropout, model.config.hidden_dropout) == (0.0, 0.0)
+    assert {layer.self_attn.attention_dropout for layer in model.model.layers} == {0.0}
+
+
+def test_a_missing_model_is_one_sentence(tmp_path):
+    with pytest.raises(ValueError, match=r"^model_name_or_path='.*nowhere': no such folder\.$"):
+        load_causal_lm(str(tmp_path / "nowhere"), torch.float32)
+
+
+@pytest.mark.parametrize(("dtype", "tied"), [(torch.float32, True), (torch.float64, False)])
+def test_weights_have_the_master_dtype_and_ties_are_kept(tiny_folder, dtype, tied):
+    model = load_causal_lm(tiny_folder("llama", tied), dtype)
+    assert {parameter.dtype for parameter in model.parameters()} == {dtype}
+    assert (model.lm_head.weight is model.model.embed_tokens.weight) == tied

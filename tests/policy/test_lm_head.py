@@ -1,0 +1,131 @@
+"""The chunked head against full logits."""
+
+import pytest
+import torch
+
+from rllib_arpo.policy.lm_head import chunked_log_probs
+
+
+def full_logits(hidden, targets, weight, bias, temperature):
+    """The oracle: all logits at once."""
+    logits = hidden @ weight.T if bias is None else hidden @ weight.T + bias
+    log_softmax = (logits / temperature).log_softmax(-1)
+    entropy = -(log_softmax.exp() * log_softmax).sum(-1)
+    return log_softmax.gather(1, targets[:, None]).squeeze(1), entropy
+
+
+def inputs(num_tokens=11, dtype=torch.float64, with_bias=True):
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(num_tokens, 6, generator=generator, dtype=dtype, requires_grad=True)
+    weight = torch.randn(17, 6, generator=generator, dtype=dtype, requires_grad=True)
+    bias = torch.randn(17, generator=generator, dtype=dtype, requires_grad=True) if with_bias else None
+    targets = torch.randint(17, (num_tokens,), generator=generator)
+    return hidden, targets, weight, bias
+
+
+@pytest.mark.parametrize("chunk_size", [1, 4, 11, 256])
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_values_and_gradients_equal_full_logits(chunk_size, temperature, with_bias):
+    hidden, targets, weight, bias = inputs(with_bias=with_bias)
+    tensors = [tensor for tensor in (hidden, weight, bias) if tensor is not None]
+    got = chunked_log_probs(hidden, targets, weight, bias, temperature=temperature, chunk_size=chunk_size)
+    want = full_logits(hidden, targets, weight, bias, temperature)
+    torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
+    # A different weight per token and per output, so that no error can cancel.
+    coefficients = torch.linspace(-1, 2, 11, dtype=torch.float64)
+    for log_prob_factor, entropy_factor in ((1.0, 0.0), (0.0, 1.0), (1.0, -0.3)):
+        grads = [
+            torch.autograd.grad(
+                (coefficients * (log_prob_factor * log_probs + entropy_factor * entropy.square())).sum(),
+                tensors,
+                retain_graph=True,
+            )
+            for log_probs, entropy in (got, want)
+        ]
+        torch.testing.assert_close(*grads, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("output", [0, 1])
+def test_one_output_alone_has_its_gradient(output):
+    hidden, targets, weight, bias = inputs()
+    got = chunked_log_probs(hidden, targets, weight, bias, chunk_size=4)[output]
+    want = full_logits(hidden, targets, weight, bias, 1.0)[output]
+    for tensor in (hidden, weight, bias):
+        grads = [torch.autograd.grad(value.sum(), tensor, retain_graph=True)[0] for value in (got, want)]
+        torch.testing.assert_close(*grads, rtol=1e-11, atol=1e-11)
+
+
+def test_two_words_by_hand():
+    """Logits (0, ln 3) at temperature 1: p = (1/4, 3/4); H = ln 4 - 3/4 ln 3."""
+    weight = torch.tensor([[0.0], [1.0]])
+    log_probs, entropy = chunked_log_probs(torch.tensor([[3.0]]).log(), torch.tensor([0]), weight)
+    torch.testing.assert_close(log_probs, torch.tensor([-1.3862944]))
+    torch.testing.assert_close(entropy, torch.tensor([0.5623351]))
+
+
+def test_fp32_in_fp32_out_and_the_entropy_is_optional():
+    hidden, targets, weight, _ = inputs(dtype=torch.float32, with_bias=False)
+    log_probs, entropy = chunked_log_probs(hidden, targets, weight, with_entropy=False)
+    assert (log_probs.dtype, entropy) == (torch.float32, None)
+    torch.testing.assert_close(log_probs, full_logits(hidden, targets, weight, None, 1.0)[0], rtol=1e-5, atol=1e-5)
+
+
+def test_autocast_rounds_the_products_only():
+    """The softmax stays in fp32 under bf16 autocast: the log-probs are those of the rounded logits to fp32 accuracy."""
+    hidden, targets, weight, _ = inputs(dtype=torch.float32, with_bias=False)
+    with torch.autocast("cpu", torch.bfloat16):
+        log_probs, entropy = chunked_log_probs(hidden, targets, weight, chunk_size=4)
+    logits = (hidden.bfloat16() @ weight.bfloat16().T).float()
+    want = logits.log_softmax(-1).gather(1, targets[:, None]).squeeze(1)
+    torch.testing.assert_close(log_probs, want, rtol=1e-6, atol=1e-6)
+    grads = torch.autograd.grad(log_probs.sum() + entropy.sum(), (hidden, weight))
+    assert [grad.dtype for grad in grads] == [torch.float32, torch.float32]
+    exact = torch.autograd.grad(sum(t.sum() for t in full_logits(hidden, targets, weight, None, 1.0)), (hidden, weight))
+    for got, expected in zip(grads, exact, strict=True):
+        assert (got - expected).norm() < 0.02 * expected.norm()
+
+
+def test_no_tokens():
+    hidden, targets, weight, bias = inputs(num_tokens=0)
+    log_probs, entropy = chunked_log_probs(hidden, targets, weight, bias)
+    assert log_probs.shape == entropy.shape == (0,)
+    (log_probs.sum() + entropy.sum()).backward()
+    assert weight.grad.abs().sum() == 0
+
+
+def test_frozen_weights_need_no_gradient():
+    hidden, targets, weight, _ = inputs(with_bias=False)
+    log_probs, _ = chunked_log_probs(hidden, targets, weight.detach())
+    (grad,) = torch.autograd.grad(log_probs.sum(), hidden)
+    (want,) = torch.autograd.grad(full_logits(hidden, targets, weight, None, 1.0)[0].sum(), hidden)
+    torch.testing.assert_close(grad, want)
+
+
+def test_never_holds_all_logits():
+    """The largest array that forward and backward allocate is a chunk of logits, not [K, V]."""
+    num_tokens, vocab_size, chunk_size = 512, 3000, 32
+    hidden = torch.randn(num_tokens, 4, requires_grad=True)
+    weight = torch.randn(vocab_size, 4, requires_grad=True)
+    sizes = []
+
+    class Spy(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            result = func(*args, **(kwargs or {}))
+            if isinstance(result, torch.Tensor):
+                sizes.append(result.numel())
+            return result
+
+    with Spy():
+        log_probs, entropy = chunked_log_probs(
+            hidden, torch.zeros(num_tokens, dtype=torch.long), weight, chunk_size=chunk_size
+        )
+        (log_probs.sum() + entropy.sum()).backward()
+    assert max(sizes) == chunk_size * vocab_size
+
+
+@pytest.mark.parametrize("arguments", [{"temperature": 0.0}, {"temperature": -1.0}, {"chunk_size": 0}])
+def test_impossible_settings_are_refused(arguments):
+    hidden, targets, weight, _ = inputs()
+    with pytest.raises(ValueError, match="must both be positive"):
+        chunked_log_probs(hidden, targets, weight, **arguments)

@@ -1,0 +1,233 @@
+"""Tree attention against dense attention under the mask s <= t < end[s]."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from rllib_arpo.core.columns import END
+from rllib_arpo.policy.attention import flex as flex_attention
+from rllib_arpo.policy.attention import path_gather as planning
+from rllib_arpo.policy.attention import varlen as varlen_attention
+from rllib_arpo.policy.attention.tree import attention_dtype, choose_kernel, plan_tree, tree_attention_forward
+
+
+def dense_attention(query, key, value, end, scaling):
+    """The oracle: every pair of tokens, masked."""
+    num_tokens = len(end)
+    t, s = torch.arange(num_tokens)[:, None], torch.arange(num_tokens)[None, :]
+    allowed = (s <= t) & (t < end[None, :])
+    repeats = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
+    scores = (query @ key.transpose(-1, -2) * scaling).masked_fill(~allowed, -torch.inf)
+    return (scores.softmax(-1) @ value).transpose(1, 2)
+
+
+def random_tensors(num_tokens, dtype=torch.float64, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(heads):
+        return torch.randn(1, heads, num_tokens, 8, generator=generator, dtype=torch.float64).to(dtype)
+
+    query, key, value = draw(4), draw(2), draw(2)
+    return [tensor.requires_grad_() for tensor in (query, key, value)]
+
+
+def assert_equals_dense(end, plan=None):
+    tensors = random_tensors(len(end))
+    grad = torch.randn(1, len(end), 4, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    expected = dense_attention(*tensors, end, 0.3)
+    plan = plan or plan_tree(end, torch.float64)
+    output, weights = tree_attention_forward(torch.nn.Identity(), *tensors, None, scaling=0.3, tree=plan)
+    assert weights is None
+    torch.testing.assert_close(output, expected, rtol=1e-12, atol=1e-12)
+    for got, want in zip(
+        torch.autograd.grad(output, tensors, grad), torch.autograd.grad(expected, tensors, grad), strict=True
+    ):
+        torch.testing.assert_close(got, want, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("max_wasted_pairs", [-1, 4096])
+def test_equals_dense_attention_on_random_trees(random_pass, monkeypatch, seed, max_wasted_pairs):
+    monkeypatch.setattr(planning, "MAX_WASTED_PAIRS", max_wasted_pairs)
+    monkeypatch.setattr(planning, "MAX_BLOCK_TOKENS", 4)
+    assert_equals_dense(random_pass(seed, num_trees=3)[END])
+
+
+def test_equals_dense_attention_on_a_realistic_pass():
+    """A prompt of 300 with four branches, one of which forks: several blocks, cut and merged ones among them."""
+    end = torch.tensor([990] * 300 + [600] * 300 + [690] * 90 + [890] * 100 + [830] * 40 + [890] * 60 + [990] * 100)
+    blocks = [(block.start, block.stop) for block in plan_tree(end).blocks]
+    assert blocks == [(0, 300), (300, 556), (556, 600), (600, 690), (690, 830), (830, 890), (890, 990)]
+    assert_equals_dense(end)
+
+
+def flash_attention(query, key, value, query_offsets, key_offsets, max_queries, max_keys, scaling):
+    """What `varlen_attn` computes on CUDA: causal attention of each sequence, aligned to its last key."""
+    outputs = []
+    for i in range(len(query_offsets) - 1):
+        queries = query[query_offsets[i] : query_offsets[i + 1]]
+        keys, values = (tensor[key_offsets[i] : key_offsets[i + 1]] for tensor in (key, value))
+        n, m = len(queries), len(keys)
+        assert n <= max_queries
+        assert m <= max_keys
+        mask = torch.ones(n, m, dtype=torch.bool).tril(m - n)
+        heads_first = [tensor.transpose(0, 1)[None] for tensor in (queries, keys, values)]
+        output = F.scaled_dot_product_attention(*heads_first, attn_mask=mask, scale=scaling, enable_gqa=True)
+        outputs.append(output[0].transpose(0, 1))
+    return torch.cat(outputs)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_varlen_equals_dense_attention(random_pass, monkeypatch, seed):
+    monkeypatch.setattr(varlen_attention, "_varlen_attn", flash_attention)
+    end = random_pass(seed, num_trees=3)[END]
+    plan = varlen_attention.VarlenTree.plan(end.numpy(), torch.float64, torch.device("cpu"))
+    assert_equals_dense(end, plan)
+
+
+def test_flash_attention_that_is_aligned_to_the_first_key_is_refused(monkeypatch):
+    def top_left(query, key, value, *_):
+        mask = torch.ones(len(query), len(key), dtype=torch.bool).tril()
+        heads_first = [tensor.transpose(0, 1)[None] for tensor in (query, key, value)]
+        return F.scaled_dot_product_attention(*heads_first, attn_mask=mask)[0].transpose(0, 1)
+
+    monkeypatch.setattr(varlen_attention, "_varlen_attn", top_left)
+    with pytest.raises(RuntimeError, match="does not align its causal mask"):
+        varlen_attention.check_alignment.__wrapped__(torch.device("cpu"), torch.bfloat16)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_flex_equals_dense_attention(random_pass, monkeypatch, seed):
+    """Forward only: FlexAttention has no backward pass on a CPU. Tiles of 8 tokens, so that there are some to skip."""
+    monkeypatch.setattr(flex_attention, "TILE", 8)
+    end = random_pass(seed, num_trees=4)[END]
+    plan = flex_attention.FlexTree.plan(end.numpy(), torch.float64, torch.device("cpu"))
+    tensors = [tensor.detach() for tensor in random_tensors(len(end))]
+    output = plan.attend(*tensors, 0.3)
+    torch.testing.assert_close(output.transpose(1, 2), dense_attention(*tensors, end, 0.3), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_flex_tiles(random_pass, monkeypatch, seed):
+    monkeypatch.setattr(flex_attention, "TILE", 4)
+    ends = random_pass(seed, num_trees=3)[END].numpy()
+    t = np.arange(len(ends))
+    allowed = (t[None, :] <= t[:, None]) & (t[:, None] < ends[None, :])
+    full, partial = flex_attention.tiles(ends)
+    for i, j in np.ndindex(full.shape):
+        tile = allowed[4 * i : 4 * i + 4, 4 * j : 4 * j + 4]
+        # A tile on the diagonal may be called partial though all its pairs attend: it is then masked in vain.
+        assert full[i, j] == (tile.all() and i != j)
+        assert partial[i, j] == (tile.any() and not full[i, j])
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "device", "chosen"),
+    [
+        ("auto", torch.bfloat16, "cuda", "varlen"),
+        ("auto", torch.float32, "cuda", "path_gather"),
+        ("auto", torch.float32, "cpu", "path_gather"),
+        ("path_gather", torch.bfloat16, "cuda", "path_gather"),
+        ("flex", torch.float32, "cuda", "flex"),
+    ],
+)
+def test_the_kernel_of_a_device(name, dtype, device, chosen, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
+    assert choose_kernel(name, dtype, device) == chosen
+
+
+def test_flash_attention_needs_a_newer_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
+    assert choose_kernel("auto", torch.bfloat16, "cuda") == "path_gather"
+    with pytest.raises(ValueError, match=r"^tree_attention='varlen' needs .* CUDA from compute capability 8\.0 on"):
+        choose_kernel("varlen", torch.bfloat16, "cuda")
+
+
+@pytest.mark.parametrize("name", ["varlen", "flex"])
+def test_a_kernel_that_needs_cuda_is_refused_elsewhere(name):
+    with pytest.raises(ValueError, match=f"^tree_attention='{name}' needs .*CUDA"):
+        plan_tree(torch.tensor([2, 2]), kernel=name)
+
+
+def test_blocks_of_a_small_tree(monkeypatch):
+    """Prompt 0-2, branch 3-4 that forks into 5 and 6-7, branch 8: without merging, one block per chain."""
+    end = torch.tensor([9, 9, 9, 8, 8, 6, 8, 8, 9])
+    monkeypatch.setattr(planning, "MAX_WASTED_PAIRS", -1)
+    blocks = plan_tree(end).blocks
+    assert [(block.start, block.stop, block.keys) for block in blocks] == [
+        (0, 3, ((0, 3),)),
+        (3, 5, ((0, 5),)),
+        (5, 6, ((0, 6),)),
+        (6, 8, ((0, 5), (6, 8))),
+        (8, 9, ((0, 3), (8, 9))),
+    ]
+    assert blocks[0].mask is None
+    assert blocks[3].mask.tolist() == [[0.0] * 6 + [-np.inf], [0.0] * 7]
+
+
+def test_small_chains_share_a_block():
+    end = torch.tensor([9, 9, 9, 8, 8, 6, 8, 8, 9])
+    (block,) = plan_tree(end).blocks
+    assert block.keys == ((0, 9),)
+    tokens = np.arange(9)
+    expected = (tokens[None, :] <= tokens[:, None]) & (tokens[:, None] < end.numpy()[None, :])
+    np.testing.assert_array_equal(block.mask.numpy(), np.where(expected, 0.0, -np.inf))
+
+
+def test_a_long_chain_below_a_prompt_is_cut_but_a_prompt_is_not():
+    end = torch.tensor([2000] * 1000 + [1600] * 600 + [2000] * 400)
+    assert [(b.start, b.stop, b.keys, b.mask is None) for b in plan_tree(end).blocks] == [
+        (0, 1000, ((0, 1000),), True),
+        (1000, 1256, ((0, 1256),), False),
+        (1256, 1512, ((0, 1512),), False),
+        (1512, 1600, ((0, 1600),), False),
+        (1600, 1856, ((0, 1000), (1600, 1856)), False),
+        (1856, 2000, ((0, 1000), (1600, 2000)), False),
+    ]
+
+
+def test_a_token_sees_nothing_of_other_branches():
+    """Exactly zero gradient from a branch to its sibling, and none from descendants to ancestors' outputs."""
+    end = torch.tensor([6, 6, 4, 4, 6, 6])
+    query, key, value = random_tensors(6)
+    output, _ = tree_attention_forward(torch.nn.Identity(), query, key, value, None, tree=plan_tree(end))
+    (grad,) = torch.autograd.grad(output[0, 4].sum(), value)
+    assert [bool(row.abs().sum() > 0) for row in grad[0].transpose(0, 1)] == [True, True, False, False, True, False]
+
+
+@pytest.mark.parametrize("end", [[3, 2, 3, 5], [2, 4, 4, 4], [1, 1, 3], [3, 5, 3]])
+def test_ranges_that_are_no_tree_are_refused(end):
+    with pytest.raises(ValueError, match=r"end\[\d\] = \d is outside of .* not a packed tree"):
+        plan_tree(torch.tensor(end))
+
+
+def test_low_precision_is_computed_in_fp32_on_cpu():
+    assert attention_dtype(torch.bfloat16, "cpu") == torch.float32
+    assert attention_dtype(torch.float64, "cpu") == torch.float64
+    assert attention_dtype(torch.bfloat16, "cuda") == torch.bfloat16
+    end = torch.tensor([6, 6, 4, 4, 6, 6])
+    exact = random_tensors(6, torch.bfloat16)
+    output, _ = tree_attention_forward(torch.nn.Identity(), *exact, None, tree=plan_tree(end))
+    expected = dense_attention(*(tensor.float() for tensor in exact), end, 8**-0.5)
+    assert output.dtype == torch.bfloat16
+    torch.testing.assert_close(output, expected.bfloat16(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"softcap": 30.0}, "uses `softcap`"),
+        ({"s_aux": torch.zeros(4)}, "uses `s_aux`"),
+        ({"sliding_window": 4}, "uses `sliding_window`"),
+        ({"dropout": 0.1}, "uses attention dropout 0.1"),
+        ({"attention_mask": torch.zeros(1, 1, 6, 6)}, "passes an attention mask"),
+        ({"tree": None}, "called without `tree=`"),
+        ({"tree": plan_tree(torch.tensor([2, 2]))}, "the tree has 2 tokens"),
+    ],
+)
+def test_what_it_does_not_do_is_refused(arguments, message):
+    arguments = {"attention_mask": None, "tree": plan_tree(torch.full((6,), 6)), "sliding_window": None} | arguments
+    with pytest.raises(ValueError, match=message):
+        tree_attention_forward(torch.nn.Identity(), *random_tensors(6), **arguments)

@@ -1,0 +1,52 @@
+"""Rows and files of studies for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from release.evidence.study_file import Study, read_study
+from release.evidence.study_rows import COLUMNS, append_row, run_path
+from release.evidence.study_run import package_version
+
+TEXT = """
+recipe: tests.release.tiny_recipe
+arguments: --lr 1e-3
+iterations: 4
+evaluate_every: 2
+seeds: [0, 1]
+baseline: grpo
+accuracy_to_reach: 0.5
+arms:
+  grpo: --algo GRPO
+  threshold: ""
+  random: {arguments: --branching random, fork_rate_of: threshold}
+"""
+
+
+def write_study(folder: Path, text: str = TEXT) -> Study:
+    path = folder / "tiny_study.yaml"
+    path.write_text(text)
+    return read_study(path)
+
+
+def make_row(arm: str, seed: int, iteration: int, calls: int, accuracy: float | None, **more) -> dict:
+    """All columns; those that are not given are null."""
+    totals = {"tool_calls": calls, "generated_tokens": 2 * calls, "computed_tokens": 3 * calls, "seconds": 1.0}
+    own = {"study": "s", "arm": arm, "seed": seed, "iteration": iteration, "accuracy": accuracy}
+    return dict.fromkeys(COLUMNS) | own | totals | more
+
+
+def write_run(folder: Path, study: Study, arm: str, seed: int, *iterations: int, **more) -> Path:
+    """A run with rows of these iterations and of the settings that the study gives to the arm."""
+    own = study.arms[arm]
+    told: Mapping = {
+        "settings_hash": study.settings_hash(own),
+        "package_version": package_version(),
+        "last_iteration": own.iterations,
+        "arguments": " ".join(study.all_arguments(own)),
+    }
+    path = run_path(folder, arm, seed)
+    for iteration in iterations:
+        append_row(path, make_row(arm, seed, iteration, 7 * iteration, 0.5) | told | more)
+    return path

@@ -1,0 +1,173 @@
+"""The benchmark against TRL: our side on a tiny model, TRL's where it is installed, and that both use the same tags."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from release.benchmarks.end_to_end import dialect
+from release.benchmarks.end_to_end.figures import TARGETS, figures, ratio_of_means
+from release.benchmarks.end_to_end.task_file import SIZES, TRLSetting, make_request
+from rllib_arpo.envs.protocols.prompts import Chat
+from rllib_arpo.envs.protocols.protocol import CallRequest
+from rllib_arpo.envs.protocols.tags import TagProtocol
+from rllib_arpo.envs.tasks.trails import TrailsTask
+from rllib_arpo.trails.models import make_tokenizer
+from tests.helpers.models import byte_tokenizer
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+TRL_PYTHON = REPOSITORY / ".venv-trl/bin/python"
+CALL = {"type": "function", "function": {"name": "search", "arguments": {"query": "Korami"}}}
+CALLING = {"role": "assistant", "content": "", "tool_calls": [CALL]}
+RESULT = {"role": "tool", "name": "search", "content": "Korami: see Toluna"}
+#: Of an iteration, an evaluation and a run, on both sides.
+ITERATION = {"seconds", "sampling_s", "update_s", "sync_s", "generated_tokens", "tool_calls", "reward", "accuracy"}
+EVALUATION = {"iteration", "trained_s", "accuracy", "seconds"}
+RUN = {"start_s", "iterations", "evaluations", "versions", "threads", "setting", "memory_gib", "load_after"}
+
+
+def run(tmp_path: Path, *arguments: str) -> tuple[dict, Path]:
+    """What a tiny run writes, and the folder of its sides' results."""
+    results, runs = tmp_path / "results.json", tmp_path / "runs"
+    argv = ["-m", "release.benchmarks.end_to_end", "--json", str(results), "--runs", str(runs), "--tiny", *arguments]
+    done = subprocess.run([sys.executable, *argv], cwd=REPOSITORY, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr + "".join(log.read_text()[-2000:] for log in runs.glob("*.log"))
+    return json.loads(results.read_text()), runs
+
+
+def check_side(file: Path) -> None:
+    side = json.loads(file.read_text())
+    assert side.keys() == RUN
+    assert len(side["iterations"]) == 2
+    for row in side["iterations"]:
+        assert row.keys() == ITERATION
+        assert row["sampling_s"] + row["update_s"] + row["sync_s"] <= row["seconds"] + 1e-6
+        assert row["generated_tokens"] >= 8 * 16
+    assert [row["iteration"] for row in side["evaluations"]] == [0, 2]
+    assert all(row.keys() == EVALUATION for row in side["evaluations"])
+
+
+def test_a_tiny_run_without_trl_writes_every_key(tmp_path):
+    written, runs = run(tmp_path, "--trl-python", str(tmp_path / "python"))
+    for side in ("grpo", "arpo"):
+        check_side(runs / f"{side}-0.json")
+        assert written[f"iterations_per_hour_{side}"] > 0
+    reason = {"skipped": f"TRL's environment is missing: there is no {tmp_path / 'python'}"}
+    missing = [key for key in TARGETS if written[key] is None]
+    assert missing == [key for key in TARGETS if "speedup" in key or key.endswith("_trl")]
+    assert all(written[f"{key}_detail"] == reason for key in missing)
+
+
+@pytest.mark.skipif(not TRL_PYTHON.exists(), reason="TRL's environment .venv-trl is missing")
+def test_a_tiny_run_of_trl_writes_every_key(tmp_path):
+    written, runs = run(tmp_path, "--only", "trl")
+    check_side(runs / "trl-0.json")
+    assert written["iterations_per_hour_trl_detail"]["versions"]["trl"] == "1.16.0"
+    assert written["speedup_grpo_detail"] == {"skipped": "there is no run of grpo"}
+
+
+@pytest.mark.parametrize("tokenizer", [byte_tokenizer, make_tokenizer], ids=["ChatML", "trails"])
+def test_trl_renders_the_tokens_of_the_tag_protocol(tokenizer):
+    question = TrailsTask().question(0)
+    prompt = [{"role": role, "content": text} for role, text in question.messages]
+    chat = Chat(tokenizer())
+    protocol = TagProtocol()
+    expected = protocol.prompt(chat, question).tolist()
+    turn = chat.encode("<search> Korami </search>")
+    result = protocol.response(chat, CallRequest("search", "Korami"), RESULT["content"], turn).tolist()
+
+    taught = tokenizer()
+    dialect.set_up(taught)
+
+    def render(messages, **options):
+        return taught.apply_chat_template(messages, tokenize=True, return_dict=False, **options)
+
+    assert render(prompt, add_generation_prompt=True) == expected
+    called = render([*prompt, CALLING])
+    assert called == expected + turn.tolist()
+    assert render([*prompt, CALLING, RESULT], add_generation_prompt=True) == called + result
+    assert taught.eos_token_id not in called + result
+
+
+def test_trl_reads_the_turns():
+    tokenizer = make_tokenizer()
+    dialect.set_up(tokenizer)
+    question = [{"role": "user", "content": "Follow red."}]
+    prompt = tokenizer.apply_chat_template(question, tokenize=False, add_generation_prompt=True)
+    later = f"{prompt}<search> Korami </search>\n<result> Korami: see Toluna </result>\n"
+    assert tokenizer.parse_response("<search> Korami </search>", prefix=prompt) == {
+        "role": "assistant",
+        "tool_calls": [CALL],
+    }
+    assert tokenizer.parse_response("<answer> \\boxed{42} </answer>", prefix=later) == {
+        "role": "assistant",
+        "content": "<answer> \\boxed{42} </answer>",
+    }
+
+
+@pytest.mark.parametrize(
+    ("completion", "expected"),
+    [
+        ([CALLING, RESULT, {"role": "assistant", "content": "<answer> \\boxed{42} </answer>"}], 1.0),
+        ([CALLING, RESULT, {"role": "assistant", "content": "<answer> \\boxed{41} </answer>"}], 0.0),
+        ([{"role": "assistant", "content": "So <answer>\\boxed{42}</answer>."}], 1.0),
+        ([CALLING, RESULT, CALLING], -1.0),
+        ([CALLING, RESULT, {"role": "assistant", "content": "\\boxed{42}"}], -1.0),
+        ([{"role": "assistant", "content": "<answer> \\boxed{42} \\boxed{41} </answer>"}], -1.0),
+        ([{"role": "assistant", "content": "<answer> \\boxed{ } </answer>"}], -1.0),
+        ([{"role": "assistant", "content": "<answer> \\boxed{42}"}], -1.0),
+    ],
+)
+def test_the_reward_of_a_conversation(completion, expected):
+    assert dialect.reward(completion, "42") == expected
+
+
+def test_both_sides_get_the_recipes_settings_and_questions():
+    size = replace(SIZES["full"], num_iterations=2, num_held_out=3)
+    request = make_request(size, "trl", "model", 1, TRLSetting("bfloat16", False, 8))
+    assert request["settings"] == {
+        "questions_per_batch": 6, "num_rollouts": 8, "max_tool_calls": 7, "max_turn_tokens": 32,
+        "max_response_tokens": 400, "temperature": 1.0, "lr": 4e-5, "grad_clip": 1.0, "adam_betas": (0.9, 0.95),
+        "weight_decay": 0.0, "clip_low": 0.2, "clip_high": 0.2,
+    }  # fmt: skip
+    asked = [TrailsTask(seed=1).question(number) for number in range(12)]
+    assert [row["answer"] for row in request["questions"]] == [question.answers[0] for question in asked]
+    assert request["questions"][0]["prompt"][1] == {"role": "user", "content": asked[0].messages[1][1]}
+    assert len(request["held_out"]) == 3
+
+
+def test_the_search_of_trl_is_that_of_the_task():
+    start = TrailsTask().question(0).messages[1][1].removesuffix(".").split()[-1]
+    lines = [json.dumps([split, query]) for split in ("train", "test") for query in (f"see {start}", "Nobody")]
+    argv = [sys.executable, "-m", "release.benchmarks.end_to_end.search_process"]
+    done = subprocess.run(argv, cwd=REPOSITORY, input="\n".join(lines), capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    shown = [json.loads(line) for line in done.stdout.splitlines()]
+    assert shown[0].startswith(f"{start}: ")
+    assert not shown[2].startswith(f"{start}: ")
+    assert shown[1] == shown[3] == "Nothing found."
+
+
+def test_the_ratio_is_that_of_the_means():
+    assert ratio_of_means([6.0, 6.0], [2.0, 2.0]) == (3.0, 3.0, 3.0)
+    value, low, high = ratio_of_means([2.0, 10.0], [1.0, 2.0])
+    assert (value, low, high) == (4.0, 2.0, 5.0)
+
+
+def test_the_first_iteration_does_not_count():
+    def side(*seconds: float) -> list[dict]:
+        rows = [dict.fromkeys(ITERATION, second) for second in seconds]
+        run = {"start_s": 1.0, "memory_gib": 1.0, "evaluations": [], "versions": {}, "threads": 2, "setting": {}}
+        return [{**run, "iterations": rows}]
+
+    results = figures({"trl": side(100.0, 8.0, 10.0), "grpo": side(1.0, 2.0, 4.0)})
+    assert results["iterations_per_hour_trl"] == 400.0
+    assert results["speedup_grpo"] == 3.0
+    assert results["speedup_grpo_detail"]["interval"] == [2.5, 4.0]
+    assert results["speedup_arpo"] is None
+    assert results.keys() == {*TARGETS, *(f"{key}_detail" for key in TARGETS)}

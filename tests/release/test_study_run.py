@@ -1,0 +1,63 @@
+"""One run of a study, really made: with the scripted engine, on a tiny model."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from release.evidence.study_rows import COLUMNS, read_run, run_path
+from release.evidence.study_run import distinct_answers, find, run
+from rllib_arpo.rollout.episodes import tree_to_episode
+from tests.helpers.trees import make_trajectory, make_tree, make_turn
+from tests.release.study_rows import TEXT, write_study
+
+#: What depends on the clock.
+CLOCK = {"seconds"}
+
+
+def without_clock(rows: list[dict]) -> list[dict]:
+    return [{name: value for name, value in row.items() if name not in CLOCK} for row in rows]
+
+
+def test_a_row_made_again_is_the_same(ray_cluster, model_folder, tmp_path, monkeypatch):
+    """A killed run's rows are deleted, and the run is begun anew; each iteration is a row."""
+    monkeypatch.setenv("TINY_MODEL", model_folder)
+    study = write_study(tmp_path, TEXT.replace("iterations: 4", "iterations: 2"))
+    made = []
+    for _ in range(2):
+        run(study, study.arms["threshold"], 3, tmp_path)
+        made.append(read_run(run_path(tmp_path, "threshold", 3)))
+    first, second = made
+    assert without_clock(first) == without_clock(second)
+    assert [row["iteration"] for row in first] == [0, 1, 2]
+    assert [row["accuracy"] is None for row in first] == [False, True, False]
+    assert {row["study"] for row in first} == {"tiny-study"}
+    last = first[-1]
+    assert last.keys() == COLUMNS.keys()
+    assert (last["arm"], last["seed"], last["last_iteration"], last["arguments"]) == ("threshold", 3, 2, "--lr 1e-3")
+    assert last["settings_hash"] == study.settings_hash(study.arms["threshold"])
+    assert all(last[name] for name in ("package_version", "commit", "tree", "machine"))
+    # Totals grow; all that is packed is computed, since nothing is skipped.
+    totals = [[row[name] for row in first] for name in ("generated_tokens", "computed_tokens", "seconds")]
+    assert all(a == 0 < b < c for a, b, c in totals)
+
+
+def test_different_answers_of_a_question():
+    """Three answers of which two are the same, one that is no answer, one without a box; then a question with none."""
+    texts = {1: "<answer> \\boxed{7} </answer>", 2: "<answer>\\boxed{7}</answer>", 3: "<answer> \\boxed{8} </answer>",
+             4: "I do not know", 5: "<answer> 9 </answer>"}  # fmt: skip
+    trees = [
+        make_tree([0], [make_trajectory(str(i), [make_turn([token])]) for i, token in enumerate(tokens)])
+        for tokens in ((1, 2, 3, 4, 5), (4, 4))
+    ]
+    questions = [SimpleNamespace(episode=tree_to_episode(tree)) for tree in trees]
+    assert distinct_answers(questions, lambda tokens: texts[int(tokens[0])]) == (2 + 0) / 2
+
+
+@pytest.mark.parametrize(
+    ("result", "value"),
+    [({"a": {"b": 0.5}}, 0.5), ({"a": {"b": float("nan")}}, None), ({"a": 1.0}, None), ({}, None)],
+)
+def test_a_metric_without_a_value_is_null(result, value):
+    assert find(result, ("a", "b")) == value

@@ -1,0 +1,136 @@
+"""The figures and tables of a study, of literal rows, by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from release.evidence.study_figures import Run, calls_to_reach, figures, finished_runs, ratio_of_means, reach
+from release.evidence.study_rows import read_table
+from release.evidence.study_table import accuracy_table, all_tables, differences_table, match_table, means_table
+from tests.release.study_rows import make_row
+
+KEPT = Path(__file__).resolve().parents[2] / "release" / "evidence" / "results" / "trails-small.parquet"
+
+
+def run(arm: str, seed: int, *points: tuple[int, float | None], **more) -> Run:
+    """(executed calls, accuracy) of iterations 0, 1, ..."""
+    return Run(arm, seed, tuple(make_row(arm, seed, i, calls, a, **more) for i, (calls, a) in enumerate(points)))
+
+
+def test_figures_of_two_runs():
+    slow = run("grpo", 0, (0, 0.0), (50, None), (100, 0.5), (150, None), (200, 1.0))
+    lean = run("threshold", 0, (0, 0.0), (25, None), (50, 0.5), (75, None), (100, 1.0))
+    found = figures([slow, lean])
+    assert found["grpo"][0]["mean over updates"] == pytest.approx(0.5)
+    assert found["threshold"][0]["mean over updates"] == pytest.approx(0.5)
+    # Up to 100 calls, all that the leaner one executed: GRPO rises to 0.5 by then, the other to 1.
+    assert found["grpo"][0]["mean over calls"] == pytest.approx(0.25)
+    assert found["threshold"][0]["mean over calls"] == pytest.approx(0.5)
+    assert found["grpo"][0]["accuracy at equal calls"] == pytest.approx(0.5)
+    assert found["threshold"][0]["accuracy at equal calls"] == pytest.approx(1.0)
+    assert found["grpo"][0]["accuracy at the end"] == 1.0
+
+
+def test_a_run_of_more_updates_is_compared_over_the_updates_that_all_have():
+    found = figures([run("short", 0, (0, 0.0), (10, 1.0)), run("long", 0, (0, 0.0), (10, 1.0), (20, 1.0))])
+    assert found["short"][0]["mean over updates"] == found["long"][0]["mean over updates"] == pytest.approx(0.5)
+
+
+def test_the_mean_of_a_metric_is_over_the_iterations_that_have_it():
+    rows = [make_row("a", 0, i, 0, 0.5, fork_rate=rate) for i, rate in enumerate((None, 0.2, None, 0.4))]
+    (found,) = figures([Run("a", 0, tuple(rows))])["a"].values()
+    assert found["fork_rate"] == pytest.approx(0.3)
+    assert np.isnan(found["decisive_auc"])
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "calls"), [(0.0, 0.0), (0.25, 50.0), (0.5, 100.0), (0.6, 140.0), (0.75, 200.0), (0.8, None)]
+)
+def test_calls_to_reach_an_accuracy(accuracy, calls):
+    one = run("a", 0, (0, 0.0), (60, None), (100, 0.5), (200, 0.75), (300, 0.7))
+    assert calls_to_reach(one, accuracy) == (None if calls is None else pytest.approx(calls))
+
+
+def test_censored_runs_count_with_the_horizon_and_a_median_may_be_censored():
+    """Seed 0 has 0.5 after 50 of 100 calls, seeds 1 and 2 never; the baseline after 80, 100 and 120 of 200."""
+    arm = {
+        0: run("a", 0, (0, 0.0), (100, 1.0)),
+        1: run("a", 1, (0, 0.0), (110, 0.4)),
+        2: run("a", 2, (0, 0.0), (120, 0.4)),
+    }
+    baseline = {
+        seed: run("grpo", seed, (0, 0.0), (calls, 0.5), (200, 0.5)) for seed, calls in enumerate((80, 100, 120))
+    }
+    found = reach(arm, baseline, 0.5)
+    assert (found.reached, found.runs, found.median, found.horizon) == (1, 3, None, 100)
+    assert found.restricted_mean == pytest.approx((50 + 100 + 100) / 3)
+    # The baseline's third run had it after 120 calls, beyond the horizon.
+    assert found.ratio[0] == pytest.approx(250 / 280)
+    of_baseline = reach(baseline, baseline, 0.5)
+    assert (of_baseline.reached, of_baseline.median, of_baseline.restricted_mean) == (3, 100.0, pytest.approx(100.0))
+
+
+def test_the_ratio_is_drawn_in_pairs():
+    """Seeds differ tenfold, and the arms by half on each: drawn in pairs the ratio has no spread."""
+    others = np.array([10.0, 100.0])
+    assert ratio_of_means(others / 2, others) == pytest.approx((0.5, 0.5, 0.5))
+    value, low, high = ratio_of_means(np.array([5.0, 100.0]), others)
+    assert (value, low, high) == pytest.approx((105 / 110, 0.5, 1.0))
+    assert ratio_of_means(np.array([5.0]), np.array([10.0])) is None
+
+
+def test_only_shared_seeds_are_paired():
+    runs = [run("grpo", seed, (0, 0.0), (10, 0.1 * seed)) for seed in (0, 1, 2)]
+    runs += [run("threshold", seed, (0, 0.0), (10, 0.1 * seed + 0.25)) for seed in (1, 2, 3)]
+    table = accuracy_table(figures(runs), ["grpo", "threshold"], "grpo").splitlines()
+    assert table[2].startswith("| grpo | 3 |  |  | 0.100 ± 0.100 |")
+    # 0.45 +- 0.1 over its own three seeds, the difference over the two that both have.
+    assert table[3].startswith("| threshold | 3 |  |  | 0.450 ± 0.100 (+0.250 [+0.250, +0.250]) |")
+    seeds = differences_table(figures(runs), ["grpo", "threshold"], "grpo", "accuracy at the end").splitlines()
+    assert seeds[0] == "| arm | seed 0 | seed 1 | seed 2 |"
+    assert seeds[2] == "| threshold |  | +0.250 | +0.250 |"
+
+
+def test_means_have_intervals_over_seeds():
+    runs = [run("a", seed, (0, 0.0), (10, 0.0), fork_rate=rate) for seed, rate in enumerate((0.25, 0.75))]
+    found = figures([*runs, run("b", 0, (0, 0.0), (10, 0.0), delta=-0.5)])
+    table = means_table(found, ["a", "b"], {"fork_rate": 2, "delta": 1}).splitlines()
+    assert table[2:] == ["| a | 0.50 [0.25, 0.75] |  |", "| b |  | −0.5 |"]
+
+
+def test_children_per_question_are_compared_with_the_arm_whose_rate_it_is():
+    runs = [run("threshold", s, (0, 0.0), (10, 0.0), forks_per_question=8.0) for s in (0, 1)]
+    runs += [
+        run("random", s, (0, 0.0), (10, 0.0), forks_per_question=8.0 + 0.48 * s, fork_rate_of="threshold")
+        for s in (0, 1)
+    ]
+    by_arm = {name: {r.seed: r for r in runs if r.arm == name} for name in ("threshold", "random")}
+    (line,) = match_table(by_arm, figures(runs)).splitlines()[2:]
+    assert line == "| random | threshold | 8.24 | 8.00 | 1.030 [1.000, 1.060] | 6.0 % | no |"
+
+
+def test_unfinished_runs_are_left_out_and_named():
+    rows = [make_row("grpo", 0, i, i, 0.5, last_iteration=2) for i in (0, 1, 2)]
+    rows += [make_row("lean", 0, i, i, 0.5, last_iteration=4) for i in (0, 1, 2)]
+    runs, others = finished_runs(rows)
+    assert [(r.arm, r.seed, len(r.rows)) for r in runs] == [("grpo", 0, 3)]
+    assert others == ["lean, seed 0"]
+    assert "- left out, not finished: lean, seed 0\n" in all_tables(rows, "grpo", 0.5)
+    assert all_tables(rows[3:6], "grpo", 0.5) == "No run is finished; begun: lean, seed 0.\n"
+
+
+def test_the_tables_of_the_rows_that_are_kept():
+    """README.md's, of rows that tell neither their last iteration nor what was computed."""
+    shown = all_tables(read_table(KEPT), "grpo", 0.8)
+    for cells in (
+        "| grpo | 5 | 0.99 |  | 0.887 ± 0.061 | 0.661 ± 0.057 | 0.567 ± 0.063 |",
+        "| threshold | 5 | 0.98 | 0.91 | 0.906 ± 0.020 (+0.019 [−0.016, +0.053])"
+        " | 0.627 ± 0.062 (−0.034 [−0.077, +0.007]) | 0.599 ± 0.064 (+0.032 [−0.012, +0.074]) |",
+        " | 0.690 ± 0.009 (+0.028 [−0.014, +0.070]) | 0.641 ± 0.015 (+0.074 [+0.033, +0.116]) |",
+        "| ranked-over-tree | 4 of 5 | 1 | 9,602 | 12,041 | 9,687 | 0.86 [0.71, 1.01] |",
+        "- left out, not finished: none",
+    ):
+        assert cells in shown

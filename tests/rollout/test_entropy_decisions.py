@@ -1,0 +1,145 @@
+"""What entropies of other questions, and of the first root, decide: running baseline, pre-monitoring, penalty."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rllib_arpo.core.entropy_history import EntropyReference
+from rllib_arpo.engine.scripted_engine import ScriptedReply
+from tests.helpers.scripted_env import ANSWER, PROMPT, TOOL
+
+NODE = (*PROMPT, 10, TOOL, 50, 0)
+LN_V = np.log(256)
+
+
+def tool(token, entropy=1.0, **more):
+    return ScriptedReply([token, TOOL], entropies=entropy, **more)
+
+
+def answer(token, entropy=1.0, **more):
+    return ScriptedReply([token, ANSWER], entropies=entropy, **more)
+
+
+@pytest.mark.parametrize(("earlier", "forks"), [(0.5, 1), (0.7, 0)])
+def test_the_running_baseline_is_that_of_the_same_tool_in_earlier_questions(sample_tree, earlier, forks):
+    """The entropy falls below the opening, and is above or below what this tool's responses left before."""
+    script = {PROMPT: [tool(10, 3.0), answer(11)], NODE: [answer(20, 0.6), answer(21)]}
+    reference = EntropyReference({"tool": earlier, "other": 0.0}, after_tool=0.3)
+    sampled = sample_tree(dict(script), entropy_baseline="running", entropy_reference=reference)
+    decision = sampled.decisions[("0", 1)]
+    assert decision.delta == pytest.approx((0.6 - earlier) / LN_V)
+    assert decision.level == pytest.approx(0.6 / LN_V)
+    assert decision.children == forks
+    assert sample_tree(dict(script), entropy_reference=reference).decisions[("0", 1)].children == 0
+
+
+@pytest.mark.parametrize(
+    ("normalization", "delta"),
+    # Two tokens of 0.6 nats over 0.5 nats a token: a rise, though history has windows of any length.
+    [("sum_log_vocab", 0.2 / LN_V), ("mean_log_vocab", 0.1 / LN_V), ("vocab", 0.2 / 256)],
+)
+def test_the_running_baseline_counts_each_token_of_the_nodes_own_window(sample_tree, normalization, delta):
+    script = {PROMPT: [tool(10, 3.0), answer(11)], NODE: [answer(20, 0.6), answer(21)]}
+    sampled = sample_tree(
+        script,
+        entropy_window=20,
+        entropy_normalization=normalization,
+        entropy_baseline="running",
+        entropy_reference=EntropyReference({"tool": 0.5}, after_tool=0.5),
+    )
+    assert sampled.decisions[("0", 1)].delta == pytest.approx(delta)
+    assert sampled.children == {("0", 1): 1}
+
+
+@pytest.mark.parametrize(("num_tokens", "num_roots"), [(2, 5), (8, 7)])
+def test_pre_monitoring_compares_as_many_tokens_as_the_first_window_has(sample_tree, num_tokens, num_roots):
+    """0.1 ln V more on each: M sigma(2 * 0.2) of two tokens is 8 * 0.599 = 4.8, M sigma(2 * 0.8) of eight 6.7."""
+    sampled = sample_tree(
+        lambda request, times: ScriptedReply([10] * (num_tokens - 1) + [ANSWER], entropies=0.6 * LN_V),
+        num_rollouts=8,
+        entropy_window=20,
+        entropy_normalization="sum_log_vocab",
+        pre_monitoring_sensitivity=2.0,
+        entropy_reference=EntropyReference({"tool": 0.5 * LN_V}, after_tool=0.5 * LN_V),
+    )
+    assert sum(not t.topped_up for t in sampled.tree.trajectories) == num_roots
+
+
+def test_a_tool_without_a_history_is_compared_with_the_opening(sample_tree):
+    script = {PROMPT: [tool(10, 3.0), answer(11)], NODE: answer(20, 0.6)}
+    reference = EntropyReference({"other": 0.0}, after_tool=0.0)
+    sampled = sample_tree(script, entropy_baseline="running", entropy_reference=reference)
+    assert sampled.decisions[("0", 1)].delta == pytest.approx((0.6 - 3.0) / LN_V)
+
+
+@pytest.mark.parametrize(
+    ("root_entropy", "num_roots"),
+    # M = 8, beta = 2, H_tool = 0.5: sigma(2 (H_root - 0.5)) of H_root = 0, 0.5, 1 is 0.269, 0.5, 0.731.
+    [(0.0, 2), (0.5, 4), (1.0, 6)],
+)
+def test_pre_monitoring_chooses_the_number_of_roots(sample_tree, root_entropy, num_roots):
+    sampled = sample_tree(
+        lambda request, times: answer(10, root_entropy * LN_V),
+        num_rollouts=8,
+        num_initial_rollouts=5,
+        pre_monitoring_sensitivity=2.0,
+        entropy_reference=EntropyReference({"tool": 0.5 * LN_V}, after_tool=0.5 * LN_V),
+    )
+    trajectories = sampled.tree.trajectories
+    assert [t.agent_id for t in trajectories] == [str(i) for i in range(8)]
+    assert [t.topped_up for t in trajectories] == [False] * num_roots + [True] * (8 - num_roots)
+    # The others begin once the first root has its window, not when it has ended.
+    assert [r.request_id for r in sampled.engine.submitted[:2]] == ["training/0/0/0", "training/0/1/0"]
+
+
+def test_without_a_history_the_configured_number_of_roots_starts(sample_tree):
+    sampled = sample_tree(
+        lambda request, times: answer(10), num_rollouts=8, num_initial_rollouts=5, pre_monitoring_sensitivity=2.0
+    )
+    assert sum(not t.topped_up for t in sampled.tree.trajectories) == 5
+
+
+def test_pre_monitoring_with_a_first_root_that_fails_tops_up(sample_tree):
+    replies = [ScriptedReply([10, 10], fail_after=0), answer(11), answer(12)]
+    sampled = sample_tree(
+        {PROMPT: replies},
+        num_rollouts=3,
+        pre_monitoring_sensitivity=2.0,
+        entropy_reference=EntropyReference({"tool": 0.5 * LN_V}, after_tool=0.5 * LN_V),
+    )
+    assert [str(t.stop_reason) for t in sampled.tree.trajectories] == ["engine_failure", "answer", "answer"]
+
+
+def test_forks_that_follow_one_another_are_penalised(sample_tree):
+    """P = (0.5 + 0.2 dH) (1 - 0.3 l) > 0.3 at dH = 0.4 / ln 256 = 0.072: 0.514, 0.360, then 0.206."""
+    path = [*PROMPT]
+    script = {}
+    for i in range(4):
+        script[tuple(path)] = [tool(10 + i, 1.0 if i == 0 else 1.4), *(answer(30 + i) for _ in range(2))]
+        path += [10 + i, TOOL, 50, i]
+    script[tuple(path)] = [answer(29, 1.4), answer(33)]
+    sampled = sample_tree(
+        script, num_rollouts=5, branch_threshold=0.3, consecutive_fork_penalty=0.3, max_response_tokens=200
+    )
+    rise = 0.4 / LN_V
+    plain = 0.5 + 0.2 * rise
+    assert [d.probability for d in sampled.decisions.values()] == pytest.approx(
+        # After the node that is not forked, the count begins anew.
+        [plain, 0.7 * plain, 0.4 * plain, plain]
+    )
+    assert sampled.children == {("0", 1): 1, ("0", 2): 1, ("0", 4): 1}
+
+
+def test_a_child_begins_below_a_fork(sample_tree):
+    """Its first own node has one fork right above it, the one that made it."""
+    child_node = (*NODE, 21, TOOL, 50, 1)
+    script = {
+        PROMPT: [tool(10), answer(11)],
+        NODE: [answer(20, 3.0), tool(21)],
+        child_node: answer(22, 3.0),
+    }
+    sampled = sample_tree(script, num_rollouts=3, consecutive_fork_penalty=0.9)
+    plain = 0.5 + 0.2 * 2 / LN_V
+    assert sampled.decisions[("0.0", 2)].probability == pytest.approx(0.1 * plain)
+    assert sampled.children == {("0", 1): 1}

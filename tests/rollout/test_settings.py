@@ -1,0 +1,41 @@
+"""What the sampler reads of a configuration."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from rllib_arpo import ARPOConfig
+from rllib_arpo.core.branching import BranchingParams
+from rllib_arpo.core.entropy_history import NO_HISTORY
+from rllib_arpo.rollout.settings import RolloutSettings
+
+#: What greedy decoding or the caller decides, and what is a value of its own.
+COMPUTED = {"num_initial_rollouts", "branching", "entropy_reference"}
+
+
+@pytest.mark.parametrize("kind", [RolloutSettings, BranchingParams])
+def test_every_field_is_the_keyword_of_its_name(kind):
+    config, values = ARPOConfig(), {}
+    for field in fields(kind):
+        if field.name not in COMPUTED:
+            values[field.name] = object()
+            setattr(config, field.name, values[field.name])
+    settings = RolloutSettings.from_config(config, explore=True)
+    found = settings if kind is RolloutSettings else settings.branching
+    assert {name: getattr(found, name) for name in values} == values
+    assert len(values) >= 6
+
+
+def test_greedy_decoding_is_one_trajectory():
+    config = ARPOConfig().adaptive_rollout(pre_monitoring_sensitivity=1.0, num_rollouts=4, num_initial_rollouts=2)
+    settings = RolloutSettings.from_config(config, explore=False)
+    assert (settings.num_rollouts, settings.num_initial_rollouts, settings.temperature) == (1, 1, 0.0)
+    assert (settings.branching.branching, settings.pre_monitoring_sensitivity) == ("never", None)
+    assert (settings.seed, settings.entropy_reference) == (0, NO_HISTORY)
+
+
+def test_without_forks_all_start_at_once():
+    config = ARPOConfig().adaptive_rollout(branching="never", num_rollouts=4, num_initial_rollouts=2)
+    assert RolloutSettings.from_config(config, explore=True).num_initial_rollouts == 4

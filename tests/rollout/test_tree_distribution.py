@@ -1,0 +1,136 @@
+"""The trees that `TreeSampler` samples, each with its exact probability, against those of a slow and plain rollout."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from tests.enumerable.choices import Choices, ChosenDraws
+from tests.enumerable.problem import make_problem
+from tests.enumerable.sampling import rollout_settings, tree_distribution
+from tests.enumerable.sequential import sequential_distribution
+
+
+def outcomes_of(process) -> dict:
+    """What `process(draws)` returns, with its probability."""
+    outcomes, scripts = {}, [[]]
+    while scripts:
+        choices = Choices(scripts.pop())
+        result = process(ChosenDraws(choices))
+        outcomes[result] = outcomes.get(result, 0.0) + choices.probability
+        scripts += choices.alternatives
+    return outcomes
+
+
+def test_chosen_draws_have_the_probabilities_of_a_generator():
+    def two_comparisons(rng):
+        draw = rng.random()
+        return draw < 0.6, draw < 0.9, draw >= 0.3, draw < 1.0, draw < 0.0
+
+    assert outcomes_of(two_comparisons) == pytest.approx(
+        {
+            (True, True, False, True, False): 0.3,
+            (True, True, True, True, False): 0.3,
+            (False, True, True, True, False): 0.3,
+            (False, False, True, True, False): 0.1,
+        }
+    )
+    assert outcomes_of(lambda rng: int((rng.random(2) < 0.1).sum())) == pytest.approx({0: 0.81, 1: 0.18, 2: 0.01})
+    assert outcomes_of(lambda rng: rng.integers(1, 4)) == pytest.approx({1: 1 / 3, 2: 1 / 3, 3: 1 / 3})
+    permutations = outcomes_of(lambda rng: tuple(rng.permutation(3).tolist()))
+    assert len(permutations) == 6 and set(np.round(list(permutations.values()), 12)) == {round(1 / 6, 12)}
+
+
+def test_one_root_and_one_fork_by_hand():
+    """The second turn is the node; with probability 0.3 it is sampled twice."""
+    problem = make_problem(0)
+    settings = rollout_settings(branching="random", random_fork_probability=0.3, num_initial_rollouts=1)
+    trees = {}
+    for probability, tree in tree_distribution(problem, settings):
+        root, *forks = tree.trajectories
+        first, second = (int(turn.token_ids[0]) for turn in root.turns)
+        trees[first, second, *(int(fork.turns[0].token_ids[0]) for fork in forks)] = probability
+        assert root.reward == problem.rewards[first, second]
+        assert [(f.agent_id, f.parent, f.num_inherited_turns) for f in forks] in ([], [("0.0", "0", 1)])
+    p = {history: problem.probabilities[row] for history, row in problem.rows.items()}
+    expected = {(a, b): 0.7 * p[()][a] * p[a,][b] for a in (0, 1) for b in (0, 1)}
+    expected |= {(a, b, c): 0.3 * p[()][a] * p[a,][b] * p[a,][c] for a in (0, 1) for b in (0, 1) for c in (0, 1)}
+    assert trees == pytest.approx(expected)
+
+
+def rises(rise, _choices):
+    return int(rise > 0)
+
+
+def rises_a_lot(rise, _choices):
+    """0.5 + 0.2 dH > 0.54."""
+    return int(rise / math.log(2) > 0.2)
+
+
+def at_random(_rise, choices):
+    return 2 if choices.choose([0.3, 0.7]) == 0 else 0
+
+
+def by_probability(rise, choices):
+    p = 0.5 + 0.2 * rise / math.log(2)
+    return sum(choices.choose([p, 1 - p]) == 0 for _ in range(2))
+
+
+TWO_TURNS, LONG_TURNS = make_problem(1), make_problem(6, turn_tokens=2)
+ANY_LENGTH, LARGE_RISES = make_problem(2, num_turns=3, can_stop=True), make_problem(3, turn_tokens=2)
+RANDOM = {"branching": "random", "random_fork_probability": 0.3, "branch_width": 2}
+
+
+@pytest.mark.parametrize(
+    ("problem", "rule", "plainly", "keywords"),
+    [
+        pytest.param(ANY_LENGTH, rises, {}, {}, id="threshold"),
+        pytest.param(ANY_LENGTH, rises, {}, {"deterministic": True}, id="threshold, deterministic"),
+        pytest.param(ANY_LENGTH, rises, {}, {"budget_allocation": "ranked"}, id="threshold, ranked"),
+        pytest.param(LONG_TURNS, rises, {"window": 2}, {"entropy_window": 2}, id="k = 2"),
+        pytest.param(
+            LARGE_RISES,
+            rises_a_lot,
+            {"roots": 1},
+            {"branch_threshold": 0.54, "num_initial_rollouts": 1},
+            id="tau > alpha",
+        ),
+        pytest.param(
+            ANY_LENGTH, at_random, {"roots": 1}, {**RANDOM, "num_initial_rollouts": 1}, id="random, any length"
+        ),
+        pytest.param(TWO_TURNS, at_random, {}, RANDOM, id="random"),
+        pytest.param(TWO_TURNS, by_probability, {}, {"branching": "probability", "branch_width": 2}, id="per child"),
+        # Roots of two turns reach their only node at once, in order: a budget that binds goes the same way.
+        pytest.param(TWO_TURNS, at_random, {"budget": 3}, {**RANDOM, "num_rollouts": 5}, id="the budget binds"),
+        pytest.param(
+            TWO_TURNS, at_random, {"budget": 2, "top_up": True}, {**RANDOM, "num_rollouts": 4}, id="random, topped up"
+        ),
+        pytest.param(TWO_TURNS, rises, {"budget": 1, "top_up": True}, {"num_rollouts": 3}, id="topped up"),
+    ],
+)
+def test_the_sampler_and_a_plain_rollout_have_the_same_distribution_of_trees(problem, rule, plainly, keywords):
+    trees = tree_distribution(problem, rollout_settings(**keywords), top_up=plainly.get("top_up", False))
+    sampled, plain = trees.probabilities(), sequential_distribution(problem, rule, **plainly).probabilities()
+    assert not sampled.keys() ^ plain.keys()
+    # The engine's entropies are float32.
+    assert max(abs(sampled[tree] / plain[tree] - 1.0) for tree in plain) < 1e-6
+    shapes = {tuple(t.agent_id for t in tree.trajectories) for _, tree in trees}
+    assert len(shapes) > 1
+
+
+def test_a_short_budget_goes_to_the_larger_rise_when_ranked():
+    """Both roots have one node. First come, the first root has the fork; ranked, the one whose response rises more."""
+    problem = make_problem(3)
+    keywords = {"branch_base_probability": 1.0, "branch_entropy_weight": 0.0, "num_rollouts": 3}
+
+    def parent_and_its_rival(tree):
+        roots = {t.agent_id: int(t.turns[0].token_ids[0]) for t in tree.trajectories if t.parent is None}
+        (parent,) = (t.parent for t in tree.trajectories if t.parent)
+        return problem.entropies[problem.rows[roots.pop(parent),]], problem.entropies[problem.rows[roots.popitem()[1],]]
+
+    for allocation, possible in (("first_come", {-1, 0, 1}), ("ranked", {0, 1})):
+        trees = tree_distribution(problem, rollout_settings(**keywords, budget_allocation=allocation))
+        pairs = [parent_and_its_rival(tree) for _, tree in trees]
+        assert {int(np.sign(own - rival)) for own, rival in pairs} == possible

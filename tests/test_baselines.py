@@ -1,0 +1,52 @@
+"""The compared algorithms differ from ARPO only as their names say."""
+
+from __future__ import annotations
+
+import pytest
+
+from rllib_arpo import (
+    AEPOConfig,
+    ARPOConfig,
+    DAPOConfig,
+    GRPOConfig,
+    ReinforcePlusPlusConfig,
+    TreeGRPOConfig,
+)
+
+
+@pytest.mark.parametrize(
+    ("config_class", "expected"),
+    [
+        (GRPOConfig, {"branching": "never"}),
+        (
+            DAPOConfig,
+            {"branching": "never", "clip_high": 0.28, "max_resample_rounds": 3, "overlong_buffer_tokens": 512},
+        ),
+        (
+            ReinforcePlusPlusConfig,
+            {"branching": "never", "baseline": "batch", "kl_in_reward": True, "kl_coeff": 0.01},
+        ),
+        (
+            AEPOConfig,
+            {
+                "pre_monitoring_sensitivity": 1.0,
+                "consecutive_fork_penalty": 0.2,
+                "record_entropies": "all",
+                "keep_clipped_gradient": True,
+                "entropy_advantage_coeff": 0.2,
+            },
+        ),
+        (TreeGRPOConfig, {"branching": "always", "budget_allocation": "random_over_tree", "baseline": "tree"}),
+    ],
+)
+def test_what_differs_from_arpo_key_by_key(config_class, expected):
+    arpo, other = ARPOConfig().to_dict(), config_class().to_dict()
+    assert other.keys() == arpo.keys()
+    assert {key: value for key, value in other.items() if value != arpo[key]} == expected
+
+
+@pytest.mark.parametrize("config_class", [GRPOConfig, DAPOConfig, ReinforcePlusPlusConfig, AEPOConfig, TreeGRPOConfig])
+def test_each_configures_its_own_algorithm(config_class):
+    config = config_class()
+    assert f"{config.algo_class.__name__}Config" == config_class.__name__
+    assert type(config.algo_class.get_default_config()) is config_class

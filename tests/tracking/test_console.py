@@ -1,0 +1,47 @@
+from rllib_arpo.tracking.console import ConsoleCallback, evaluation_line, training_line
+
+RESULT = {
+    "training_iteration": 12,
+    "env_runners": {
+        "episode_return_mean": 0.4123,
+        "accuracy": 0.3812,
+        "tool_calls_per_trajectory": 1.94,
+        "entropy": {"initial": 0.7, "delta": 0.0312},
+        "forks_per_question": 6.2,
+    },
+    "timers": {"rollout": 12.34, "update": 8.06, "sync": 0.31},
+}
+
+
+def test_the_line_of_an_iteration():
+    line = "iter   12  reward  0.412  acc 0.38  tools 1.9  dH +0.031  forks  6.2  roll 12.3 upd 8.1 sync 0.3 s"
+    assert training_line(RESULT) == line
+
+
+def test_the_line_fits_into_100_columns_with_large_numbers():
+    large = {
+        "training_iteration": 1200,
+        "env_runners": RESULT["env_runners"] | {"episode_return_mean": -0.9, "forks_per_question": 18.0},
+        "timers": {"rollout": 1312.34, "update": 108.06, "sync": 10.31},
+    }
+    line = "iter 1200  reward -0.900  acc 0.38  tools 1.9  dH +0.031  forks 18.0  roll 1312 upd 108 sync 10.3 s"
+    assert training_line(large) == line
+    assert len(line) <= 100
+
+
+def test_what_is_missing_is_shown_as_missing():
+    line = "iter    1  reward      -  acc    -  tools   -  dH      -  forks    -  roll - upd - sync - s"
+    assert training_line({"training_iteration": 1, "env_runners": {"accuracy": float("nan")}}) == line
+
+
+def test_the_line_of_an_evaluation():
+    metrics = {"env_runners": {"accuracy": 0.55, "format_valid": 0.98, "episode_return_mean": 0.56, "num_episodes": 60}}
+    assert evaluation_line(metrics) == "evaluation  accuracy 0.550  format 0.980  reward  0.560  60 questions"
+    assert evaluation_line({}) == "evaluation  accuracy     -  format     -  reward      -  - questions"
+
+
+def test_the_callback_prints_through_rllibs_hooks(capsys):
+    callback = ConsoleCallback()
+    callback.on_evaluate_end(algorithm=None, metrics_logger=None, evaluation_metrics={})
+    callback.on_train_result(algorithm=None, metrics_logger=None, result=RESULT)
+    assert capsys.readouterr().out == evaluation_line({}) + "\n" + training_line(RESULT) + "\n"

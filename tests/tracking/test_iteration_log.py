@@ -1,0 +1,82 @@
+"""What an iteration's result holds, from the trees of its questions, by hand."""
+
+from __future__ import annotations
+
+import logging
+import math
+
+import numpy as np
+from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
+
+from rllib_arpo.core.tree import QuestionTree, StopReason, ToolCall, ToolStatus, Trajectory, Turn
+from rllib_arpo.rollout.episodes import tree_to_episode
+from rllib_arpo.rollout.messages import QuestionRef, SampledQuestion, TrajectoryError
+from rllib_arpo.rollout.metrics import question_stats, rollout_metrics
+from rllib_arpo.tracking.iteration_log import IterationLog
+
+SEARCH = ToolCall("search", ToolStatus.OK, 0.25)
+PYTHON = ToolCall("python", ToolStatus.ERROR, 1.5)
+
+
+def sampled(*calls: ToolCall | None, errors: tuple[TrajectoryError, ...] = ()) -> SampledQuestion:
+    """A question of one trajectory with reward 0.5, which makes these calls, in turns of two tokens."""
+    tokens, nothing = np.ones(2, np.int32), np.zeros(0, np.int32)
+    turns = tuple(
+        Turn(tokens, np.float32([-1, -1]), np.float32([]), tokens if call else nothing, 0 * tokens, call)
+        for call in calls
+    )
+    tree = QuestionTree("q", tokens, (Trajectory("0", turns, StopReason.ANSWER, 0.5),))
+    stats = question_stats(tree, 0, tools_offered=("search", "python"))
+    return SampledQuestion(QuestionRef(7), tree_to_episode(tree), stats, errors=errors)
+
+
+def iterations(*batches: list[SampledQuestion]) -> list[dict]:
+    """`env_runners` of the result of each iteration."""
+    logger = MetricsLogger(root=True)
+    log, results = IterationLog(logger), []
+    for batch in batches:
+        log.rollout(batch, rollout_metrics([question.stats for question in batch], seconds=2.0))
+        results.append(logger.reduce()["env_runners"])
+    return results
+
+
+def calls_of(result: dict) -> dict[str, float]:
+    return {name: metrics["calls"] for name, metrics in result["tools"].items()}
+
+
+def test_a_tool_has_zero_calls_in_an_iteration_without_one():
+    """Before it is called for the first time, and after, when RLlib has a metric of that name already."""
+    first, second, third = iterations([sampled(SEARCH, None)], [sampled(PYTHON, PYTHON, None)], [sampled(None)])
+    assert first["tools"]["python"] == {"calls": 0, "errors": 0, "timeouts": 0}
+    assert first["tools"]["search"] == {
+        "calls": 1, "errors": 0, "timeouts": 0, "latency_p50": 0.25, "latency_p99": 0.25,
+    }  # fmt: skip
+    assert calls_of(second) == {"search": 0, "python": 2}
+    assert (second["tools"]["python"]["errors"], second["tools"]["python"]["latency_p50"]) == (2, 1.5)
+    assert calls_of(third) == {"search": 0, "python": 0}
+    # A mean over nothing is RLlib's NaN, not a latency of 0.
+    assert math.isnan(third["tools"]["search"]["latency_p50"])
+
+
+def test_what_rllib_counts_is_of_turns_and_trajectories():
+    first, second = iterations([sampled(SEARCH, None), sampled(None)], [sampled(PYTHON, None)])
+    names = ("num_env_steps_sampled", "num_episodes", "episode_len_mean", "episode_len_max", "episode_return_max")
+    assert [first[name] for name in names] == [3, 2, 1.5, 2, 0.5]
+    lifetime = ("num_env_steps_sampled_lifetime", "tool_calls_executed_lifetime", "generated_tokens_lifetime")
+    assert [first[name] for name in lifetime] == [3, 1, 6]
+    assert [second[name] for name in lifetime] == [5, 2, 10]
+
+
+def test_an_error_is_told_once_for_each_tool_and_kind(caplog):
+    broken = TrajectoryError("0", "python", "OSError", "no space", "python.py, line 3")
+    other = TrajectoryError("1", "search", "OSError", "no space", "search.py, line 5")
+    log = IterationLog(MetricsLogger(root=True))
+    with caplog.at_level(logging.WARNING, "rllib_arpo"):
+        log.errors([sampled(None, errors=(broken, broken))])
+        log.errors([sampled(None, errors=(broken, other))])
+    assert [record.getMessage() for record in caplog.records] == [
+        "training question 7, trajectory 0: the tool 'python' raised OSError: no space (python.py, line 3). "
+        "Such trajectories are masked (stop/error).",
+        "training question 7, trajectory 1: the tool 'search' raised OSError: no space (search.py, line 5). "
+        "Such trajectories are masked (stop/error).",
+    ]

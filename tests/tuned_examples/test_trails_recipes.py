@@ -1,0 +1,128 @@
+"""The recipes of the trails: every algorithm is valid on both, and what an algorithm does not read is refused."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+
+import pytest
+
+from rllib_arpo import recipes
+from rllib_arpo.commands import entropy
+from rllib_arpo.core.branching import BranchingParams
+
+ALGORITHMS = ("ARPO", "GRPO", "DAPO", "ReinforcePlusPlus", "AEPO", "TreeGRPO")
+RECIPES = ("trails_small_arpo", "trails_smollm2_135m_arpo")
+
+
+def make_config(name: str, model: str, *argv: str):
+    recipe = importlib.import_module(f"tuned_examples.{name}")
+    return recipe.make_config(model, recipe.parser.parse_args(list(argv)))
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_algorithm_is_valid(name, algorithm, model_folder):
+    config = make_config(name, model_folder, "--algo", algorithm)
+    assert config.algo_class.__name__ == algorithm
+    config.validate()
+
+
+@pytest.mark.parametrize(
+    ("form", "limits"), [("main", (7, 320, 384)), ("late", (11, 448, 512)), ("plain", (7, 320, 384))]
+)
+def test_a_form_brings_its_limits_to_training_and_evaluation(form, limits, model_folder):
+    config = make_config("trails_small_arpo", model_folder, "--form", form, "--seed", "3")
+    names = ("max_tool_calls", "max_response_tokens", "max_context_tokens")
+    evaluation = config.copy(copy_frozen=False).update_from_dict(config.evaluation_config)
+    assert config.env_config == {"seed": 3, "form": form}
+    assert evaluation.env_config == {"seed": 3, "form": form, "split": "test"}
+    for used in (config, evaluation):
+        assert tuple(getattr(used, name) for name in names) == limits
+    config.validate()
+
+
+@pytest.mark.parametrize(
+    ("name", "buffer", "batch", "minibatch"),
+    [("trails_small_arpo", 64, 8, 4), ("trails_smollm2_135m_arpo", 80, 6, 3)],
+)
+def test_an_algorithms_own_settings_are_cut_to_the_recipe(name, buffer, batch, minibatch, model_folder):
+    assert make_config(name, model_folder, "--algo", "DAPO").overlong_buffer_tokens == buffer
+    assert make_config(name, model_folder).overlong_buffer_tokens is None
+    assert make_config(name, model_folder).questions_per_minibatch == batch
+    assert make_config(name, model_folder, "--algo", "AEPO").questions_per_minibatch == minibatch
+    given = make_config(name, model_folder, "--algo", "AEPO", "--questions-per-minibatch", "1")
+    assert (given.questions_per_batch, given.questions_per_minibatch) == (batch, 1)
+
+
+def test_the_sizes_of_the_tree_are_the_recipes_unless_they_are_given(model_folder):
+    def sizes(*argv: str) -> tuple:
+        config = make_config("trails_small_arpo", model_folder, *argv)
+        return config.num_rollouts, config.num_initial_rollouts, config.attribution
+
+    assert sizes() == (16, 8, "soft")
+    assert sizes("--num-initial-rollouts", "4", "--attribution", "hard") == (16, 4, "hard")
+    assert sizes("--algo", "GRPO", "--num-rollouts", "8") == (8, 8, "soft")
+    assert make_config("trails_smollm2_135m_arpo", model_folder).num_initial_rollouts == 2
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (
+            ["--algo", "GRPO", "--entropy-baseline", "running"],
+            "--entropy-baseline running: --algo GRPO with branching='never' forks nothing.",
+        ),
+        (
+            ["--algo", "GRPO", "--num-initial-rollouts", "4"],
+            "--num-initial-rollouts 4: --algo GRPO with branching='never' forks nothing.",
+        ),
+        (
+            ["--algo", "GRPO", "--attribution", "hard"],
+            "--attribution hard: --algo GRPO with branching='never' forks nothing.",
+        ),
+        (
+            ["--algo", "DAPO", "--budget-allocation", "ranked"],
+            "--budget-allocation ranked: --algo DAPO with branching='never' forks nothing.",
+        ),
+        (
+            ["--branching", "never", "--random-fork-probability", "0.3"],
+            "--random-fork-probability 0.3: --algo ARPO with branching='never' forks nothing.",
+        ),
+        (
+            ["--random-fork-probability", "0.3"],
+            "random_fork_probability=0.3: belongs to branching='random', not to 'threshold'.",
+        ),
+        (
+            ["--branching", "random", "--random-fork-probability", "0.3", "--entropy-baseline", "running"],
+            "entropy_baseline='running': branching='random' does not look at the entropy.",
+        ),
+    ],
+)
+def test_an_option_that_the_rule_does_not_look_at_is_refused(argv, message, model_folder):
+    with pytest.raises(ValueError) as raised:
+        make_config("trails_small_arpo", model_folder, *argv).validate()
+    assert str(raised.value) == message
+
+
+def test_the_figure_is_drawn_with_the_settings_of_the_run(model_folder, monkeypatch):
+    commands = []
+    monkeypatch.setattr(recipes.subprocess, "run", lambda command, check: commands.append(command))
+    config = make_config("trails_smollm2_135m_arpo", model_folder)
+    config.adaptive_rollout(
+        branch_base_probability=0.4, branch_entropy_weight=0.3, branch_width=2, entropy_normalization="vocab",
+        entropy_estimator="top_k", temperature=0.8, max_turn_tokens=None,
+    )  # fmt: skip
+    recipes.draw_entropy(config, "trails", "figures")
+    ((_python, *command),) = commands
+    assert command[:3] == ["-m", "rllib_arpo", "entropy"]
+    parser = argparse.ArgumentParser()
+    entropy.add_arguments(parser)
+    args = parser.parse_args(command[3:])
+    assert entropy._entropy_settings(args).params == BranchingParams(
+        branch_width=2, branch_base_probability=0.4, branch_entropy_weight=0.3, branch_threshold=0.505
+    )
+    names = ("window", "entropy_normalization", "entropy_estimator", "temperature", "max_turn_tokens")
+    assert [getattr(args, name) for name in names] == [20, "vocab", "top_k", 0.8, None]
+    names = ("model", "tasks", "output", "limit", "max_tool_calls", "max_response_tokens", "max_context_tokens")
+    assert [getattr(args, name) for name in names] == [model_folder, "trails", "figures", 32, 7, 400, 512]

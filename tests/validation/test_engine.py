@@ -1,0 +1,103 @@
+"""Engines, weight transfer and sharding: ARPO refuses settings that do not fit together in one sentence."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.helpers.configs import small_config
+from tests.validation.sentences import message
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        (
+            {"weight_sync": "rdma"},
+            "weight_sync='rdma': must be one of 'auto', 'in_process_reload', 'nccl', 'ipc'.",
+        ),
+        (
+            {"dtype": "float16"},
+            "dtype='float16': gradients would underflow, since the loss is not scaled; use 'bfloat16'.",
+        ),
+        ({"sharding": "ddp"}, "sharding='ddp': must be one of 'none', 'fsdp2'."),
+        (
+            {"optimizer_offload": True},
+            "optimizer_offload=True: the learners have no GPU; set num_gpus_per_learner.",
+        ),
+        (
+            {"sharding": "fsdp2", "num_learners": 1},
+            "sharding='fsdp2': needs learners to share the model, num_learners >= 2 and not 1.",
+        ),
+        (
+            {
+                "sharding": "fsdp2",
+                "num_learners": 2,
+                "num_gpus_per_learner": 1,
+                "weight_sync": "nccl",
+                "engine": "vllm",
+                "num_env_runners": 1,
+                "num_gpus_per_env_runner": 1,
+            },
+            "weight_sync='nccl': sends the weights that one learner holds, and with sharding='fsdp2' none holds "
+            "them all; use 'in_process_reload'.",
+        ),
+        ({"weight_sync": "ipc"}, "weight_sync='ipc': needs engine='vllm', not 'scripted'."),
+        (
+            {"weight_sync": "ipc", "engine": "vllm"},
+            "weight_sync='ipc': needs engines in other processes than the learner's, num_env_runners >= 1.",
+        ),
+        (
+            {"weight_sync": "nccl", "engine": "vllm", "num_env_runners": 1, "max_weight_lag": 1},
+            "weight_sync='nccl': needs idle engines; with max_weight_lag use 'in_process_reload'.",
+        ),
+        (
+            {"weight_sync": "nccl", "engine": "vllm", "num_env_runners": 1, "num_gpus_per_env_runner": 1},
+            "weight_sync='nccl': needs separate GPUs, at least one each, not num_gpus_per_learner=0 and "
+            "num_gpus_per_env_runner=1.",
+        ),
+        (
+            {"weight_sync": "ipc", "engine": "vllm", "num_env_runners": 1, "num_gpus_per_env_runner": 0.5},
+            "weight_sync='ipc': needs a GPU that is shared, fractions of one, not num_gpus_per_learner=0 and "
+            "num_gpus_per_env_runner=0.5.",
+        ),
+        (
+            {"engine": "vllm", "engine_kwargs": {"pipeline_parallel_size": 2}},
+            "engine_kwargs['pipeline_parallel_size']=2: a tree is forked between two tokens, and pipeline stages work "
+            "on several steps at once; use tensor_parallel_size.",
+        ),
+        (
+            {"engine": "vllm", "engine_kwargs": {"distributed_executor_backend": "ray"}},
+            "engine_kwargs['distributed_executor_backend']='ray': the engine's workers are processes of its env "
+            "runner, on the GPUs that Ray gave to it.",
+        ),
+        (
+            {"engine": "vllm", "engine_kwargs": {"tensor_parallel_size": 2}, "num_gpus_per_env_runner": 1},
+            "engine_kwargs['tensor_parallel_size']=2: needs as many GPUs in every env runner, and "
+            "num_gpus_per_env_runner=1.",
+        ),
+        (
+            {"engine": "vllm", "engine_kwargs": {"tensor_parallel_size": 1.5}},
+            "engine_kwargs['tensor_parallel_size']=1.5: must be an integer >= 1.",
+        ),
+        (
+            {"engine": "vllm", "engine_kwargs": {"logprobs_mode": "raw_logits"}},
+            "engine_kwargs may not set 'logprobs_mode': it follows from the configuration.",
+        ),
+        ({"sleep_level": 3}, "sleep_level=3: must be one of 0, 1, 2."),
+        ({"sleep_level": True}, "sleep_level=True: must be one of 0, 1, 2."),
+        (
+            {"engine": "vllm", "sleep_level": 1},
+            "sleep_level=1: the engines have no GPU to share; set num_gpus_per_env_runner.",
+        ),
+        (
+            {"sleep_level": 2, "max_weight_lag": 1, "num_env_runners": 1},
+            "sleep_level=2: with max_weight_lag the engines go on during the update.",
+        ),
+        (
+            {"engine_kwargs": {"top_p": 0.9}},
+            "engine_kwargs['top_p']: training samples from the whole distribution, without top_p.",
+        ),
+    ],
+)
+def test_one_sentence_names_the_key(model_folder, changes, expected):
+    assert message(small_config(model_folder).update_from_dict(changes)) == expected

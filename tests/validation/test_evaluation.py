@@ -1,0 +1,128 @@
+"""The allowed contents of `evaluation_config`, and evaluation without it."""
+
+from __future__ import annotations
+
+import pytest
+
+from rllib_arpo import ARPOConfig
+from rllib_arpo.options.tables import TRAINING
+from rllib_arpo.validation.inherited import INHERITED, KEYWORDS
+from rllib_arpo.validation.verdicts import Used
+from tests.helpers.configs import small_config
+from tests.validation.sentences import message
+
+
+def test_unknown_key_in_evaluation_config(model_folder):
+    config = small_config(model_folder).evaluation(evaluation_config={"temperatur": 0.5})
+    assert message(config) == "evaluation_config: 'temperatur' is not a key of ARPOConfig. Did you mean 'temperature'?"
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        (
+            {"engine": "vllm"},
+            "evaluation_config: engine='vllm': evaluation uses the training engines, with engine='scripted'; set "
+            "evaluation_num_env_runners >= 1.",
+        ),
+        (
+            {"dtype": "bfloat16"},
+            "evaluation_config: dtype='bfloat16': evaluation uses the training engines, with dtype='float32'; set "
+            "evaluation_num_env_runners >= 1.",
+        ),
+        (
+            {"max_context_tokens": 2048},
+            "evaluation_config: max_context_tokens=2048: evaluation uses the training engines, with "
+            "max_context_tokens=1024; set evaluation_num_env_runners >= 1.",
+        ),
+    ],
+)
+def test_evaluation_on_the_engines_of_training_has_no_engine_of_its_own(model_folder, override, expected):
+    config = small_config(model_folder).evaluation(evaluation_config=override)
+    assert message(config) == expected
+    config.evaluation(evaluation_num_env_runners=1).validate()
+
+
+def test_evaluation_may_read_less(model_folder):
+    small_config(model_folder).evaluation(evaluation_config={"max_context_tokens": 512}).validate()
+
+
+def test_evaluation_is_greedy_and_never_forks(model_folder):
+    evaluation = small_config(model_folder).get_evaluation_config_object()
+    assert (evaluation.explore, evaluation.branching, evaluation.env_config["split"]) == (False, "never", "test")
+    overridden = small_config(model_folder).evaluation(evaluation_config={"explore": True, "num_rollouts": 3})
+    assert (overridden.get_evaluation_config_object().explore, overridden.explore) == (True, True)
+    assert overridden.get_evaluation_config_object().num_rollouts == 3
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ({"temperature": -1}, "evaluation_config: temperature=-1: must be a finite number > 0."),
+        ({"num_rollouts": 0}, "evaluation_config: num_rollouts=0: must be an integer >= 1."),
+        (
+            {"num_cpus_per_env_runner": -1},
+            "evaluation_config: num_cpus_per_env_runner=-1: must be a finite number >= 0.",
+        ),
+        (
+            {"policies_to_train": []},
+            "evaluation_config: policies_to_train=[]: one model, that of language_model(), plays every trajectory and "
+            "is trained.",
+        ),
+    ],
+)
+def test_a_bad_value_for_evaluation_is_found_before_anything_starts(model_folder, override, expected):
+    assert message(small_config(model_folder).evaluation(evaluation_config=override)) == expected
+
+
+def test_a_whole_configuration_for_evaluation_is_refused(model_folder):
+    """RLlib would accept it as it is: sampling, with forks, and with a different engine than in training."""
+    config = small_config(model_folder).evaluation(evaluation_config=small_config(model_folder))
+    assert message(config) == (
+        "evaluation_config=<ARPOConfig>: must be a dict of the keys that differ in evaluation, such as "
+        "ARPOConfig.overrides() makes."
+    )
+    small_config(model_folder).evaluation(evaluation_config=ARPOConfig.overrides(temperature=0.5)).validate()
+
+
+@pytest.mark.parametrize("explore", [True, False])
+def test_evaluation_may_sample(model_folder, explore):
+    small_config(model_folder).evaluation(evaluation_config={"explore": explore}).validate()
+
+
+#: Keys that only training, or the driver, reads.
+UNREAD = {key for key, verdict in INHERITED.items() if isinstance(verdict, Used) and not verdict.in_evaluation}
+UNREAD |= TRAINING.keys() | {"max_weight_lag", "entropy_baseline_quantile", "entropy_baseline_questions"}
+
+
+@pytest.mark.parametrize("key", sorted(UNREAD))
+def test_a_key_that_evaluation_does_not_read_is_refused(model_folder, key):
+    config = small_config(model_folder)
+    config.evaluation_config = {key: "another"}
+    assert message(config) == (
+        f"evaluation_config: {KEYWORDS.get(key, key)}='another': evaluation does not read it; set it outside of "
+        f"evaluation_config."
+    )
+    config.evaluation_config = {key: getattr(config, key)}
+    if key != "evaluation_config":  # It would contain itself.
+        config.validate()
+
+
+def test_settings_of_the_update_and_of_the_driver_are_not_read():
+    assert {"lr", "num_learners", "num_epochs", "kl_coeff", "log_sys_usage", "evaluation_duration"} <= UNREAD
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        {"num_envs_per_env_runner": 5},
+        {"env_runner_restore_timeout_s": 5.0},
+        {"seed": 5},
+        {"max_response_tokens": 60},
+        {"callbacks_on_episode_end": print},
+        {"max_context_tokens": 8192, "evaluation_num_env_runners": 1},
+    ],
+)
+def test_what_evaluation_reads_may_differ(model_folder, override):
+    own = override.pop("evaluation_num_env_runners", 0)
+    small_config(model_folder).evaluation(evaluation_config=override, evaluation_num_env_runners=own).validate()

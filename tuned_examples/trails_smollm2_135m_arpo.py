@@ -1,0 +1,82 @@
+"""ARPO on the trails task: six searches, of which two decide. Needs two CPU cores. `make train` runs it.
+
+It first tunes SmolLM2-135M-Instruct on 160 transcripts of a demonstrator that keeps the format and takes the right hit
+in half of the cases (once, into the cache folder). The model is then sure of each step but the decisive ones: there the
+entropy rises, and there ARPO forks and learns which hit to follow. No name of the evaluation occurs in training or in
+the transcripts.
+
+    python tuned_examples/trails_smollm2_135m_arpo.py --seed 0
+    python tuned_examples/trails_smollm2_135m_arpo.py --algo GRPO
+
+Stops at a mean reward of 0.95 per trajectory or after 8 iterations. tau is a little above alpha, so that rises of less
+than 0.27 nats over the window, which are noise, fork nothing.
+Result (seeds 0, 1, 2; two cores of an AMD EPYC with AVX-512, bf16): greedy accuracy on 64 held-out questions 0.219
+before, 0.922, 0.906 and 0.969 after 4 iterations, 1.000 and 0.984 after 8 (seeds 0 and 2; seed 1 had its reward in
+iteration 5); 5.9, 3.9 and 5.9 minutes. README.md has the entropies.
+"""
+
+from ray.rllib.examples.utils import add_rllib_example_script_args
+
+from rllib_arpo import ARPOConfig
+from rllib_arpo.models import fast_dtype
+from rllib_arpo.recipes import add_arm_args, arm_config, draw_entropy, run_recipe
+from rllib_arpo.tracking.console import ConsoleCallback
+from rllib_arpo.tracking.transcripts import EvaluationTranscripts
+from rllib_arpo.trails.decisive_steps import DecisiveSteps
+from rllib_arpo.trails.models import cold_started_smollm2
+
+parser = add_arm_args(add_rllib_example_script_args(default_reward=0.95, default_iters=8))
+parser.set_defaults(algo="ARPO", num_env_runners=1, verbose=0)
+parser.add_argument(
+    "--entropy-figure", metavar="FOLDER", help="first draw where the cold-started model is unsure; takes a minute"
+)
+
+
+def make_model(args) -> str:
+    """The folder of the model that the recipe starts from."""
+    return cold_started_smollm2()
+
+
+def make_config(model: str, args) -> ARPOConfig:
+    return (
+        arm_config(
+            args,
+            num_rollouts=8,
+            num_initial_rollouts=2,
+            branch_threshold=0.505,
+            max_response_tokens=400,
+            questions_per_batch=6,
+        )
+        .environment("Trails-v0", env_config={"seed": args.seed})
+        .language_model(
+            model_name_or_path=model,
+            dtype=fast_dtype(),
+            max_context_tokens=512,
+            engine_num_threads=2,
+        )
+        .adaptive_rollout(
+            max_tool_calls=7,
+            max_turn_tokens=32,
+        )
+        .training(
+            lr=4e-5,
+            max_tokens_per_pass=4096,
+            learner_num_threads=2,
+        )
+        .env_runners(num_env_runners=1, num_envs_per_env_runner=6)
+        .evaluation(
+            evaluation_interval=4,
+            evaluation_duration=64,
+            evaluation_config={"env_config": {"split": "test"}, "num_envs_per_env_runner": 32},
+        )
+        .callbacks([ConsoleCallback, DecisiveSteps, EvaluationTranscripts])
+        .debugging(seed=args.seed)
+    )
+
+
+if __name__ == "__main__":
+    args = parser.parse_args()
+    config = make_config(make_model(args), args)
+    if args.entropy_figure:
+        draw_entropy(config, "trails", args.entropy_figure)
+    run_recipe(config, args, experiment_name="trails")
