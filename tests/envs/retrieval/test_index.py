@@ -222,6 +222,8 @@ def build_for_ever(output: str, building) -> None:
                 building.set()
                 time.sleep(600)
 
+    # Ray Tune's handler, which tests before this one may have left, only notes the first SIGINT.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     documents.READERS[".jsonl"] = endless
     build_folder([Path(output).with_name("cities.jsonl")], output, show_progress=False)
 
