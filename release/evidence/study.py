@@ -6,7 +6,8 @@
     python -m release.evidence.study --table release/evidence/results/trails-small.parquet
 
 The same command goes on where it was stopped: finished runs are kept if they have the settings that the study's file
-gives them now, a run that was cut off is begun again. DIR gets the rows of each run and its log, `tables.md` and
+gives them now, a run that was cut off is begun again. `--rows FILE` takes finished runs from rows that were collected
+before, in DIR or elsewhere. DIR gets the rows of each run and its log, `tables.md` and
 `curves.png`. `--collect` and `--table` run nothing. The exit status is 1 if a run failed.
 """
 
@@ -21,7 +22,8 @@ from pathlib import Path
 from release.evidence import curves
 from release.evidence.study_figures import finished_runs
 from release.evidence.study_file import Study, read_study, study_of
-from release.evidence.study_rows import Row, read_output, read_table, write_table
+from release.evidence.study_rows import Row, read_output, read_table, unpack, write_table
+from release.evidence.study_run import package_version
 from release.evidence.study_schedule import Schedule, jobs_of, process_of
 from release.evidence.study_table import all_tables
 
@@ -70,6 +72,10 @@ def run(study: Study, args: argparse.Namespace) -> int:
     """
     arms = study.arms_named(args.arms)
     args.output.mkdir(parents=True, exist_ok=True)
+    if args.rows is not None:
+        settings = {arm.name: study.settings_hash(arm) for arm in study.arms.values()}
+        taken = unpack(args.rows, args.output, settings, package_version())
+        print(f"{args.rows}: {taken} finished runs taken from it", flush=True)
     schedule = Schedule(study, args.output, process_of(study, args.output))
     failed = schedule.run(jobs_of(arms, args.seeds), args.jobs or study.jobs)
     show(study, read_output(args.output), args.arms, args.output)
@@ -85,6 +91,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--arms", nargs="+", help="default: all")
     parser.add_argument("--seeds", nargs="+", type=int, help="default: those of the study")
     parser.add_argument("--jobs", type=int, help="runs at a time; default: the study's")
+    parser.add_argument("--rows", type=Path, help="a .parquet file whose finished runs are not run again")
     parser.add_argument("--collect", type=Path, metavar="ROWS", help="write the rows of --output to one .parquet file")
     parser.add_argument("--table", type=Path, metavar="ROWS", help="the tables of a .parquet file")
     return parser

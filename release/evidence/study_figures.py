@@ -17,6 +17,13 @@ NUM_POINTS = 101
 NUM_RESAMPLES, LEVEL = 10_000, 0.95
 CALLS, UPDATES = "tool_calls", "iteration"
 #: Metrics of an iteration of which a run has the mean.
+#: Totals of a run, by the names that tables give them.
+COSTS = {
+    "generated tokens": "generated_tokens",
+    "computed tokens": "computed_tokens",
+    "seconds": "seconds",
+    "CPU seconds": "cpu_seconds",
+}
 MEANS = (*ROLLOUT_METRICS, *LEARNER_METRICS, "distinct_answers")
 
 
@@ -97,12 +104,14 @@ def figures(runs: Sequence[Run]) -> dict[str, dict[int, dict[str, float]]]:
             "mean over calls": mean_accuracy(run, CALLS, last_call),
             "accuracy at equal calls": accuracy_at(run, CALLS, last_call),
             "calls": run.calls,
-            "generated tokens": last["generated_tokens"],
-            "computed tokens": np.nan if last["computed_tokens"] is None else last["computed_tokens"],
-            "seconds": last["seconds"],
+            **{shown: _or_nan(last[name]) for shown, name in COSTS.items()},
             **{name: _mean(row[name] for row in run.rows) for name in MEANS},
         }
     return found
+
+
+def _or_nan(value: float | None) -> float:
+    return float("nan") if value is None else value
 
 
 def _mean(values: Iterable[float | None]) -> float:

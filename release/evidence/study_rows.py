@@ -1,7 +1,8 @@
 """The rows of a study: one an iteration and run. A run's file gets each row at once; collected they are one table.
 
-Iteration 0 is before the first update. Totals (`tool_calls`, tokens, `seconds`) are of all iterations so far; the other
-figures are of the row's own iteration, null where it has none.
+Iteration 0 is before the first update. Totals (`tool_calls`, tokens, seconds) are of all iterations so far; the other
+figures are of the row's own iteration, null where it has none. `cpu_seconds` are those of all threads of the run's
+process, which other runs beside it change less than `seconds`.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ COLUMNS: dict[str, pa.DataType] = {
     "generated_tokens": pa.int64(),
     "computed_tokens": pa.int64(),
     "seconds": pa.float64(),
+    "cpu_seconds": pa.float64(),
     "accuracy": pa.float64(),
     "distinct_answers": pa.float64(),
     **dict.fromkeys((*ROLLOUT_METRICS, *LEARNER_METRICS), pa.float64()),
@@ -119,6 +121,24 @@ def write_table(rows: Sequence[Row], path: Path) -> None:
 
 def in_order(rows: Iterable[Row]) -> list[Any]:
     return sorted(rows, key=lambda row: (row["arm"], row["seed"], row["iteration"]))
+
+
+def unpack(table: Path, output: Path, settings: Mapping[str, str], version: str) -> int:
+    """Writes the finished runs of a collected table into a folder, as if they had run there; returns how many.
+
+    Args:
+        settings: hash of the settings that each arm has now. Runs of others, of another version of the package, or of
+            which the folder has rows, are left out.
+    """
+    runs: dict[Path, list[Row]] = {}
+    for row in read_table(table):
+        if row["settings_hash"] == settings.get(row["arm"]) and row["package_version"] == version:
+            runs.setdefault(run_path(output, row["arm"], row["seed"]), []).append(row)
+    new = {path: rows for path, rows in runs.items() if not path.exists()}
+    for path, rows in new.items():
+        for row in rows:
+            append_row(path, row)
+    return len(new)
 
 
 def is_finished(rows: Sequence[Row], iterations: int) -> bool:

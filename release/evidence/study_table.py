@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from release.evidence import study_figures
 from release.evidence.study_figures import Run, figures, finished_runs, ratio_of_means, reach
 from release.evidence.study_rows import Row
 from rllib_arpo.evaluation.bootstrap import estimate_all, paired_differences
@@ -18,7 +19,7 @@ Figures = Mapping[str, Mapping[int, Mapping[str, float]]]
 
 ACCURACIES = ("accuracy at the end", "mean over updates", "mean over calls", "accuracy at equal calls")
 #: Figure -> decimals.
-COSTS = {"calls": 0, "generated tokens": 0, "computed tokens": 0, "seconds": 0}
+COSTS = dict.fromkeys(("calls", *study_figures.COSTS), 0)
 FORKS = {
     "decisive_auc": 2, "decisive_fork_share": 2, "fork_rate": 3, "forks_per_question": 2, "fork_depth_mean": 2,
     "distinct_answers": 2, "mixed_sign_share": 3,

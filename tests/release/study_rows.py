@@ -32,7 +32,8 @@ def write_study(folder: Path, text: str = TEXT) -> Study:
 
 def make_row(arm: str, seed: int, iteration: int, calls: int, accuracy: float | None, **more) -> dict:
     """All columns; those that are not given are null."""
-    totals = {"tool_calls": calls, "generated_tokens": 2 * calls, "computed_tokens": 3 * calls, "seconds": 1.0}
+    totals = {"tool_calls": calls, "generated_tokens": 2 * calls, "computed_tokens": 3 * calls}
+    totals |= {"seconds": 1.0, "cpu_seconds": 1.0}
     own = {"study": "s", "arm": arm, "seed": seed, "iteration": iteration, "accuracy": accuracy}
     return dict.fromkeys(COLUMNS) | own | totals | more
 

@@ -11,7 +11,17 @@ import pytest
 import rllib_arpo
 from release.evidence import study as command
 from release.evidence.study_file import FOLDER, read_study
-from release.evidence.study_rows import COLUMNS, append_row, fork_rate, read_output, read_run, read_table, run_path
+from release.evidence.study_rows import (
+    COLUMNS,
+    append_row,
+    fork_rate,
+    read_output,
+    read_run,
+    read_table,
+    run_path,
+    unpack,
+)
+from release.evidence.study_run import package_version
 from release.evidence.study_schedule import Job, Schedule, jobs_of, progress_line
 from tests.release.study_rows import TEXT, make_row, write_run, write_study
 
@@ -203,6 +213,22 @@ def test_collected_rows_are_those_of_finished_runs(tmp_path):
     done = command.collect(tmp_path, table)
     assert done == f"{table}: 1 runs; left out, not finished: grpo, seed 1."
     assert read_table(table) == [row for row in read_output(tmp_path) if row["seed"] == 0]
+
+
+def test_finished_runs_are_taken_from_collected_rows(schedule, tmp_path):
+    """Those with the settings and the version of now; what the folder has is kept."""
+    plan, _, _ = schedule
+    plan.run(all_jobs(plan), at_a_time=2)
+    table, new = tmp_path / "rows.parquet", tmp_path / "new"
+    command.collect(tmp_path, table)
+    new.mkdir()
+    own = write_run(new, plan.study, "grpo", 0, 0, 2).read_text()
+    settings = {name: plan.study.settings_hash(arm) for name, arm in plan.study.arms.items()}
+    assert unpack(table, new, settings | {"random": "abc"}, package_version()) == 3
+    assert run_path(new, "grpo", 0).read_text() == own
+    assert read_run(run_path(new, "threshold", 1)) == read_run(run_path(tmp_path, "threshold", 1))
+    assert not run_path(new, "random", 0).exists()
+    assert unpack(table, new, settings, "0.0.1") == 0
 
 
 def test_the_command_says_in_a_sentence_what_it_cannot_do(tmp_path, monkeypatch, capsys):
