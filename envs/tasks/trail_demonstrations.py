@@ -41,8 +41,11 @@ class Demonstrator:
 
 
 PERFECT = Demonstrator(right=1.0, first=0.0)
-#: Takes the right hit in 53 of 100 cases, and mostly the first one.
-IMPERFECT = Demonstrator(right=0.3, first=0.5)
+
+
+def imperfect(form: TrailForm) -> Demonstrator:
+    """A demonstrator that mostly takes the first hit; on the form "main" it takes the right one in 53 of 100 cases."""
+    return Demonstrator(right=form.demonstrated_right, first=0.5)
 
 
 def transcripts(
@@ -88,9 +91,13 @@ def _solution(trail: Trail, demonstrator: Demonstrator, rng: np.random.Generator
     return f"{text}<answer> \\boxed{{{previous.number}}} </answer>"
 
 
+def _imperfect(count: int, seed: int, form: TrailForm) -> Iterator[Transcript]:
+    return transcripts(count, seed, form, demonstrator=imperfect(form))
+
+
 #: Training texts: name -> (count, seed, form) -> rows.
 ROWS: dict[str, Callable[[int, int, TrailForm], Iterator[Transcript]]] = {
     "exercises": exercises,
     "perfect": functools.partial(transcripts, demonstrator=PERFECT),
-    "imperfect": functools.partial(transcripts, demonstrator=IMPERFECT),
+    "imperfect": _imperfect,
 }

@@ -19,6 +19,8 @@ class TrailForm:
         patterns: the places of the decisions, one of these for each trail: pages that show several hits, counted from
             0, or `OPENING`. A trail has as many decisions in every pattern.
         num_hits: of which one is right, at such a place.
+        demonstrated_right: the probability with which the imperfect demonstrator takes the right hit on purpose; such
+            that about three in ten of its trails end right, by chance too.
         max_response_tokens, max_context_tokens: of the small model (`rllib_arpo.trails.models`); more than twice what
             its longest right solution takes.
     """
@@ -27,6 +29,7 @@ class TrailForm:
     num_pages: int
     patterns: tuple[tuple[int, ...], ...]
     num_hits: int
+    demonstrated_right: float
     max_response_tokens: int
     max_context_tokens: int
 
@@ -58,6 +61,7 @@ MAIN = TrailForm(
     num_pages=6,
     patterns=((2, 3), (2, 4), (3, 4)),
     num_hits=3,
+    demonstrated_right=0.3,
     max_response_tokens=320,
     max_context_tokens=384,
 )
@@ -67,6 +71,7 @@ LATE = TrailForm(
     num_pages=10,
     patterns=((5, 6, 7), (5, 6, 8), (5, 7, 8), (6, 7, 8)),
     num_hits=2,
+    demonstrated_right=0.3,
     max_response_tokens=448,
     max_context_tokens=512,
 )
@@ -76,6 +81,7 @@ PLAIN = TrailForm(
     num_pages=6,
     patterns=((OPENING,),),
     num_hits=4,
+    demonstrated_right=0.05,
     max_response_tokens=320,
     max_context_tokens=384,
 )

@@ -9,7 +9,7 @@ import pytest
 
 from rllib_arpo import cold_start
 from rllib_arpo.envs.tasks import trail_demonstrations, trails
-from rllib_arpo.envs.tasks.trail_demonstrations import IMPERFECT, PERFECT, ROWS, Demonstrator, transcripts
+from rllib_arpo.envs.tasks.trail_demonstrations import PERFECT, ROWS, Demonstrator, imperfect, transcripts
 from rllib_arpo.envs.tasks.trail_forms import FORMS, MAIN
 from rllib_arpo.envs.tasks.trails import TrailsTask, make_trail, shows_a_choice, trail_names
 from rllib_arpo.envs.tool_env import ToolEnv
@@ -97,19 +97,19 @@ def test_who_does_not_read_the_question_is_right_in_one_of_nine_cases(all_trails
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-@pytest.mark.parametrize("demonstrator", [PERFECT, IMPERFECT])
-def test_a_transcript_is_what_the_environment_shows_token_for_token(demonstrator, form, monkeypatch, tokenizer_folder):
+@pytest.mark.parametrize("demonstrate", [lambda _form: PERFECT, imperfect], ids=["perfect", "imperfect"])
+def test_a_transcript_is_what_the_environment_shows_token_for_token(demonstrate, form, monkeypatch, tokenizer_folder):
     # The environment is asked the questions of the demonstrations.
     monkeypatch.setattr(trails, "_rows", lambda _split: range(1280, 1290))
     trails._documents.cache_clear()
     config = {"task": "trails", "form": form.name, "split": "test", "max_tool_calls": form.num_pages}
     env = ToolEnv({"model_name_or_path": tokenizer_folder, **config})
     trails._documents.cache_clear()
-    for number, row in enumerate(transcripts(10, form=form, demonstrator=demonstrator)):
+    for number, row in enumerate(transcripts(10, form=form, demonstrator=demonstrate(form))):
         shown, accuracy = _replay(env, number, row["messages"][-1]["content"])
         example = cold_start.tokenize_transcript(env.tokenizer, row["messages"])
         assert example["input_ids"][:-1] == shown
-        assert demonstrator is IMPERFECT or accuracy == 1.0
+        assert demonstrate is imperfect or accuracy == 1.0
 
 
 def _replay(env: ToolEnv, number: int, solution: str) -> tuple[list[int], float]:
@@ -132,8 +132,17 @@ def _as_messages(solution: str) -> list[dict[str, str]]:
 def test_how_often_the_imperfect_demonstrator_is_right():
     rng = np.random.default_rng(0)
     page = trails.Page((("red", "A"), ("blue", "B"), ("gold", "C")), right=2)
-    counts = Counter(IMPERFECT.choose(page, rng) for _ in range(30_000))
+    counts = Counter(imperfect(MAIN).choose(page, rng) for _ in range(30_000))
     assert [round(counts[i] / 30_000, 2) for i in range(3)] == [0.57, 0.07, 0.36]
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_three_in_ten_of_the_imperfect_trails_end_right(form):
+    rng, demonstrator = np.random.default_rng(0), imperfect(form)
+    trails_walked = [make_trail(number, form) for number in range(4000)]
+    ends = [list(t.walk(lambda page, _decision: demonstrator.choose(page, rng)))[-1][1] for t in trails_walked]
+    right = [end.number == t.answer for end, t in zip(ends, trails_walked, strict=True)]
+    assert 0.25 < np.mean(right) < 0.35
 
 
 def test_probabilities_above_one_are_refused():
