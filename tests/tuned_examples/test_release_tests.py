@@ -9,12 +9,12 @@ import yaml
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ENTRIES = yaml.safe_load((REPOSITORY / "release" / "release_tests.yaml").read_text())
-RECIPES = {entry["name"]: entry for entry in ENTRIES if "tuned_examples/" in entry["script"]}
+RECIPES = {entry["name"]: entry for entry in ENTRIES if "tuned_examples/" in entry["run"]["script"]}
 
 
 def example(name: str):
     """(the tuned example that an entry runs, the arguments that the entry gives it)."""
-    interpreter, script, *argv = RECIPES[name]["script"].split()
+    interpreter, script, *argv = RECIPES[name]["run"]["script"].split()
     assert (interpreter, Path(script).parent.name, Path(script).suffix) == ("python", "tuned_examples", ".py")
     recipe = importlib.import_module(f"tuned_examples.{Path(script).stem}")
     return recipe, recipe.parser.parse_args(argv)
