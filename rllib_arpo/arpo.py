@@ -30,7 +30,7 @@ from rllib_arpo import validation
 from rllib_arpo.arpo_config import ARPOConfig
 from rllib_arpo.connectors.users import apply_user_connectors, user_connectors
 from rllib_arpo.learner.gradients import NonFiniteLossError
-from rllib_arpo.rollout.dispatch import QuestionDispatcher
+from rllib_arpo.rollout.dispatch import ANSWER_TIMEOUT_S, QuestionDispatcher
 from rllib_arpo.rollout.entropy_history import EntropyHistory
 from rllib_arpo.rollout.messages import Purpose, SamplingConditions, question_refs
 from rllib_arpo.rollout.metrics import nested, rollout_metrics
@@ -220,10 +220,16 @@ class ARPO(Algorithm):
 
     @override(Algorithm)
     def restore_env_runners(self, env_runner_group: EnvRunnerGroup) -> list[int]:
-        """Brings restarted env runners back into service, with the learner's weights in their engines."""
+        """Brings env runners back into service, with the learner's weights in their engines and without questions.
+
+        One that Ray had only lost sight of still has those that others were asked meanwhile.
+        """
         restored = env_runner_group.probe_unhealthy_env_runners()
         if restored:
             self._counters["total_num_restored_workers"] += len(restored)
+            env_runner_group.foreach_env_runner(
+                "drop_questions", remote_worker_ids=restored, local_env_runner=False, timeout_seconds=ANSWER_TIMEOUT_S
+            )
             self._push_weights(env_runner_group, restored)
         return restored
 

@@ -11,17 +11,22 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# Where this is set, each of hundreds of processes would compile the same modules again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
-import pytest
+import pytest  # noqa: E402
 
-from tests.helpers.models import tiny_model
+from tests.helpers.models import tiny_model  # noqa: E402
 
-#: Folders whose files take longest: where processes share the files, they are to begin with these.
+#: Folders whose files take longest. Where processes share the files, they begin with those that share one Ray, lest it
+#: is started again and again, and go on with these.
 SLOW_FOLDERS = ("integration", "engine", "learner", "release")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.path.parent.name not in SLOW_FOLDERS)
+    with_ray = {item.path for item in items if "ray_cluster" in item.fixturenames}
+    items.sort(key=lambda item: (item.path not in with_ray, item.path.parent.name not in SLOW_FOLDERS))
 
 
 @pytest.fixture(scope="session")
@@ -32,9 +37,9 @@ def model_folder(tmp_path_factory) -> str:
 
 @pytest.fixture(scope="module", autouse=True)
 def no_ray_of_others(request) -> None:
-    """A module begins without Ray unless its first test asks for the one that modules share."""
-    first = next(item for item in request.session.items if item.path == request.path)
-    if "ray" in sys.modules and "ray_cluster" not in first.fixturenames:
+    """A module begins without Ray unless a test of it asks for the one that modules share."""
+    asks = any("ray_cluster" in item.fixturenames for item in request.session.items if item.path == request.path)
+    if "ray" in sys.modules and not asks:
         sys.modules["ray"].shutdown()
 
 

@@ -229,8 +229,9 @@ class QuestionDispatcher:
                 raise kind(outcome.message) from RuntimeError(outcome.traceback)
             return self._lose(runner, f"{outcome.message}\n{outcome.traceback}", restart=True)
         if isinstance(outcome, Exception):
-            died = isinstance(outcome, ray.exceptions.ActorDiedError)
-            return self._lose(runner, f"{'it died: ' if died else ''}{outcome}", restart=not died)
+            # Ray restarts an actor whose process has died by itself.
+            gone = isinstance(outcome, ray.exceptions.RayActorError)
+            return self._lose(runner, f"{'it died: ' if gone else ''}{outcome}", restart=not gone)
         for purpose, metrics in outcome.metrics.items():
             self._metrics[purpose].append(metrics)
         in_flight = self._in_flight[runner]

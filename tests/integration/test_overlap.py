@@ -70,6 +70,21 @@ def test_two_env_runners_are_at_most_two_updates_ahead(overlapped):
     assert all(result["questions_requeued"] == 0 for result in results)
 
 
+def test_an_env_runner_that_was_lost_sight_of_comes_back_without_questions(overlapped):
+    """Its process lived on; its questions were put back, and are not sampled twice."""
+    algorithm = overlapped.build_algo()
+    batches = record_batches(algorithm)
+    algorithm.train()
+    group = algorithm.env_runner_group
+    assert group.foreach_env_runner(lambda runner: runner._questions is not None, local_env_runner=False) == [True]
+    group._worker_manager.set_actor_state(1, healthy=False)
+    assert algorithm.restore_env_runners(group) == [1]
+    assert group.foreach_env_runner(lambda runner: runner._questions is None, local_env_runner=False) == [True]
+    algorithm.train()
+    algorithm.stop()
+    assert [[q.number for q in batch] for batch in batches] == [[0, 1], [2, 3]]
+
+
 def test_a_resumed_run_asks_again_what_was_under_way(overlapped, tmp_path):
     algorithm = overlapped.build_algo()
     algorithm.train()

@@ -24,6 +24,7 @@ from rllib_arpo.rollout.messages import (
 )
 
 DIES = ray.exceptions.RayActorError(error_msg="out of memory")
+RESTARTS = ray.exceptions.ActorUnavailableError("socket closed", actor_id=None)
 HANGS, SILENT, FORGETS = "does not answer", "finishes nothing", "has lost its questions"
 LATE = "answers when the driver has waited for others: all questions end"
 DIED_BEFORE = "was restarted before this call: has only its new questions"
@@ -259,10 +260,13 @@ def test_a_batch_that_has_ended_already_does_not_keep_the_next_one_waiting(make_
     assert group.asked == [(1, [0, 1, 2, 3]), (1, [4, 5])]
 
 
-def test_only_the_questions_of_a_dead_env_runner_are_asked_again(make_group):
-    group, dispatcher = make_group({1: [], 2: [DIES]})
+@pytest.mark.parametrize("error", [DIES, RESTARTS], ids=["died", "restarts"])
+def test_only_the_questions_of_a_dead_env_runner_are_asked_again(make_group, error):
+    """Ray restarts it by itself: killing it would only end the new process."""
+    group, dispatcher = make_group({1: [], 2: [error]})
     assert sample(dispatcher, range(4)) == [0, 1, 2, 3]
     assert group.asked == [(1, [0, 2]), (2, [1, 3]), (1, [1]), (2, [3])]
+    assert group.killed == []
 
 
 def test_an_env_runner_that_does_not_answer_is_restarted(make_group):
