@@ -24,7 +24,7 @@ from release.evidence.study_figures import finished_runs
 from release.evidence.study_file import Study, read_study, study_of
 from release.evidence.study_rows import Row, read_output, read_table, unpack, write_table
 from release.evidence.study_run import package_version
-from release.evidence.study_schedule import Schedule, jobs_of, process_of
+from release.evidence.study_schedule import Schedule, jobs_of, make_model, process_of
 from release.evidence.study_table import all_tables
 
 
@@ -76,8 +76,9 @@ def run(study: Study, args: argparse.Namespace) -> int:
         settings = {arm.name: study.settings_hash(arm) for arm in study.arms.values()}
         taken = unpack(args.rows, args.output, settings, package_version())
         print(f"{args.rows}: {taken} finished runs taken from it", flush=True)
-    schedule = Schedule(study, args.output, process_of(study, args.output))
-    failed = schedule.run(jobs_of(arms, args.seeds), args.jobs or study.jobs)
+    at_a_time = args.jobs or study.jobs
+    schedule = Schedule(study, args.output, process_of(study, args.output, at_a_time), make_model(study, args.output))
+    failed = schedule.run(jobs_of(arms, args.seeds), at_a_time)
     show(study, read_output(args.output), args.arms, args.output)
     if failed:
         print(f"failed: {'; '.join(map(str, failed))}")

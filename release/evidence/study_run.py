@@ -1,6 +1,8 @@
 """One run of a study: one arm, one seed, in a process of its own. Each iteration is a row, written at once.
 
 python -m release.evidence.study_run release/evidence/studies/trails_small.yaml --arm grpo --seed 0 --output DIR
+
+Without a seed it only makes the model that the runs start from.
 """
 
 from __future__ import annotations
@@ -42,6 +44,12 @@ def run(study: Study, arm: Arm, seed: int, output: Path, fork_rate: float | None
             figures["accuracy"] = float(algorithm.evaluate()["env_runners"]["accuracy"])
         append_row(path, own | {"iteration": iteration} | totals | figures)
     algorithm.stop()
+
+
+def make_model(study: Study, arm: Arm) -> str:
+    """Makes the model that the arm's runs start from, unless it is there; returns its folder."""
+    recipe = importlib.import_module(study.recipe)
+    return recipe.make_model(recipe.parser.parse_args(study.all_arguments(arm)))
 
 
 def make_algorithm(recipe_name: str, arguments: Sequence[str]) -> Any:
@@ -139,11 +147,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("study", type=Path)
     parser.add_argument("--arm", required=True)
-    parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--output", type=Path)
     parser.add_argument("--fork-rate", type=float, help="of an arm with the key fork_rate_of")
     args = parser.parse_args()
     study = read_study(args.study)
+    if args.seed is None:
+        print(make_model(study, study.arms[args.arm]))
+        return
+    if args.output is None:
+        parser.error("--output is needed with --seed.")
     args.output.mkdir(parents=True, exist_ok=True)
     run(study, study.arms[args.arm], args.seed, args.output, args.fork_rate)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 import sys
@@ -34,12 +35,14 @@ class Schedule:
 
     Attributes:
         start: starts a run's process, given the job and its fork rate.
+        prepare: makes the model that runs start from, given the first job: side by side each would make it.
         running, failed: so far.
     """
 
     study: Study
     output: Path
     start: Callable[[Job, float | None], subprocess.Popen]
+    prepare: Callable[[Job], object] = lambda _job: None
     running: dict[Job, subprocess.Popen] = field(default_factory=dict)
     failed: list[Job] = field(default_factory=list)
 
@@ -55,6 +58,8 @@ class Schedule:
         for job in jobs:
             self._check(job)
         pending = [job for job in jobs if not self._is_finished(job)]
+        if pending:
+            self.prepare(pending[0])
         progress = Progress(self.output, list(pending))
         try:
             while pending or self.running:
@@ -178,14 +183,35 @@ def log_path(output: Path, job: Job) -> Path:
     return output / f"{job.arm.name}-{job.seed}.log"
 
 
-def process_of(study: Study, output: Path) -> Callable[[Job, float | None], subprocess.Popen]:
-    """Starts a run as a process of its own, whose output is the run's log."""
+def process_of(study: Study, output: Path, at_a_time: int) -> Callable[[Job, float | None], subprocess.Popen]:
+    """Starts a run as a process of its own, whose output is the run's log; such processes share the cores."""
+    threads = max(1, (os.cpu_count() or 1) // at_a_time)
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
 
     def start(job: Job, rate: float | None) -> subprocess.Popen:
-        command = [sys.executable, "-m", "release.evidence.study_run", str(study.path.resolve())]
-        command += ["--arm", job.arm.name, "--seed", str(job.seed), "--output", str(output.resolve())]
+        command = [*_command(study, job), "--seed", str(job.seed), "--output", str(output.resolve())]
         command += [] if rate is None else ["--fork-rate", str(rate)]
         with log_path(output, job).open("w") as log:
-            return subprocess.Popen(command, cwd=REPOSITORY, stdout=log, stderr=subprocess.STDOUT)
+            return subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=log, stderr=subprocess.STDOUT)
 
     return start
+
+
+def make_model(study: Study, output: Path) -> Callable[[Job], object]:
+    """Makes the model that a job starts from, in a process of its own.
+
+    Raises (the function that is returned):
+        ValueError: the process failed.
+    """
+
+    def make(job: Job) -> None:
+        path = output / "model.log"
+        with path.open("w") as log:
+            if subprocess.run(_command(study, job), cwd=REPOSITORY, stdout=log, stderr=subprocess.STDOUT).returncode:
+                raise ValueError(f"The model of {job} was not made, see {path}.")
+
+    return make
+
+
+def _command(study: Study, job: Job) -> list[str]:
+    return [sys.executable, "-m", "release.evidence.study_run", str(study.path.resolve()), "--arm", job.arm.name]

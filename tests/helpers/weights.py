@@ -55,3 +55,14 @@ def engine_log_probs(algorithm, group=None) -> list[np.ndarray]:
     return group.foreach_env_runner(
         lambda runner: runner.score(TOKENS), local_env_runner=group.num_remote_env_runners() == 0
     )
+
+
+def set_learner_weights(algorithm, value: float) -> None:
+    """Fills every parameter of every learner; the engines get them with the next push."""
+
+    def fill(learner) -> None:
+        for parameter in learner.module["default_policy"].parameters():
+            parameter.data.fill_(value)
+        learner._weight_version += 1
+
+    algorithm.learner_group.foreach_learner(fill)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rllib_arpo import ARPO
 from rllib_arpo.rollout.episodes import episode_to_tree
 from tests.helpers.configs import small_config
-from tests.helpers.weights import engine_log_probs, learner_log_probs, learner_weights
+from tests.helpers.weights import engine_log_probs, learner_log_probs, learner_weights, set_learner_weights
 
 
 @pytest.fixture(scope="module")
@@ -100,17 +99,19 @@ def test_engines_have_the_learners_weights_after_every_sync(trained):
 
 
 def test_checkpoint_restores_learner_engines_and_position(trained, tmp_path):
+    """Into the algorithm itself, after its weights have changed; into a new one: test_resume_and_faults.py."""
     algorithm, _result = trained
     path = algorithm.save_to_path(str(tmp_path / "checkpoint"))
     expected, weights = learner_log_probs(algorithm), learner_weights(algorithm)
-    algorithm.stop()
-    restored = ARPO.from_checkpoint(path)
-    try:
-        for name, value in learner_weights(restored).items():
-            np.testing.assert_array_equal(value, weights[name])
-        for score in engine_log_probs(restored):
-            np.testing.assert_allclose(score, expected, atol=1e-4)
-        assert restored.iteration == 2
-        assert restored._stream.next_number == 4
-    finally:
-        restored.stop()
+    set_learner_weights(algorithm, 0.5)
+    algorithm.evaluate()
+    assert not any(np.allclose(score, expected, atol=1e-4) for score in engine_log_probs(algorithm))
+    algorithm.restore_from_path(path)
+    for name, value in learner_weights(algorithm).items():
+        np.testing.assert_array_equal(value, weights[name])
+    scores = engine_log_probs(algorithm)
+    assert len(scores) == 2
+    for score in scores:
+        np.testing.assert_allclose(score, expected, atol=1e-4)
+    assert algorithm.iteration == 2
+    assert algorithm._stream.next_number == 4

@@ -10,21 +10,9 @@ from ray.air.integrations.mlflow import MLflowLoggerCallback
 from tests.helpers.configs import small_config
 
 
-def test_tune_run_by_name(ray_cluster, model_folder, tmp_path):
-    results = tune.run(
-        "ARPO",
-        config=small_config(model_folder),
-        stop={"training_iteration": 1},
-        storage_path=str(tmp_path),
-        verbose=0,
-    )
-    assert results.trials[0].status == "TERMINATED"
-    assert results.trials[0].last_result["env_runners"]["num_episodes"] == 2
-
-
 def test_tuner_with_rays_mlflow_callback(ray_cluster, model_folder, tmp_path):
     store = f"sqlite:///{tmp_path}/mlflow.db"
-    config = small_config(model_folder).training(lr=tune.grid_search([1e-3, 1e-4]))
+    config = small_config(model_folder).training(lr=tune.grid_search([1e-4]))
     results = tune.Tuner(
         "ARPO",
         param_space=config,
@@ -34,17 +22,15 @@ def test_tuner_with_rays_mlflow_callback(ray_cluster, model_folder, tmp_path):
             verbose=0,
             callbacks=[MLflowLoggerCallback(tracking_uri=store, experiment_name="tuner")],
         ),
-        tune_config=tune.TuneConfig(max_concurrent_trials=1),
     ).fit()
     assert not results.errors
     client = MlflowClient(store)
-    runs = client.search_runs([client.get_experiment_by_name("tuner").experiment_id])
-    assert sorted(run.data.params["lr"] for run in runs) == ["0.0001", "0.001"]
-    for run in runs:
-        assert run.data.metrics["env_runners/num_episodes"] == 2
+    [run] = client.search_runs([client.get_experiment_by_name("tuner").experiment_id])
+    assert run.data.params["lr"] == "0.0001"
+    assert run.data.metrics["env_runners/num_episodes"] == 2
 
 
-def test_one_actor_runs_one_trial_after_the_other(ray_cluster, model_folder, tmp_path):
+def test_tune_run_by_name_with_one_actor_for_all_trials(ray_cluster, model_folder, tmp_path):
     """Tune hands the second trial's configuration to the actor of the first."""
     results = tune.run(
         "ARPO",
@@ -55,6 +41,7 @@ def test_one_actor_runs_one_trial_after_the_other(ray_cluster, model_folder, tmp
         reuse_actors=True,
         verbose=0,
     )
+    assert [trial.status for trial in results.trials] == ["TERMINATED", "TERMINATED"]
     last = [trial.last_result for trial in results.trials]
     assert [result["config"]["lr"] for result in last] == [1e-3, 1e-4]
     rates = [result["learners"]["default_policy"]["default_optimizer_learning_rate"] for result in last]

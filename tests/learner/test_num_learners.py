@@ -210,7 +210,7 @@ def test_the_updates_without_a_learner_do_something(model, local):
     assert len(local.gradients[0]) == 3
 
 
-@pytest.mark.parametrize("num_learners", [1, 2, 3])
+@pytest.mark.parametrize("num_learners", [2, 3])
 def test_several_learners_make_the_same_updates(config, questions, local, num_learners, tmp_path, monkeypatch):
     with learner_group(config, num_learners) as group:
         replicas = train(config, questions, group)

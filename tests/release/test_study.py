@@ -22,7 +22,7 @@ from release.evidence.study_rows import (
     unpack,
 )
 from release.evidence.study_run import package_version
-from release.evidence.study_schedule import Job, Schedule, jobs_of, progress_line
+from release.evidence.study_schedule import Job, Schedule, jobs_of, make_model, progress_line
 from tests.release.study_rows import TEXT, make_row, write_run, write_study
 
 
@@ -134,6 +134,25 @@ def test_seeds_that_are_asked_for_are_those_of_every_arm(tmp_path):
     arms = write_study(tmp_path).arms
     jobs = jobs_of([arms["grpo"], arms["threshold"]], [7, 3])
     assert [str(job) for job in jobs] == ["grpo, seed 3", "threshold, seed 3", "grpo, seed 7", "threshold, seed 7"]
+
+
+def test_the_model_is_made_once_before_the_first_run(schedule):
+    plan, started, _ = schedule
+    made = []
+    plan.prepare = lambda job: made.append((str(job), len(started)))
+    plan.run(all_jobs(plan), at_a_time=2)
+    assert made == [("grpo, seed 0", 0)]
+    plan.run(all_jobs(plan), at_a_time=2)
+    assert len(made) == 1
+
+
+def test_a_model_that_is_not_made_ends_the_study(tmp_path):
+    """The recipe wants TINY_MODEL, which is not there."""
+    study = write_study(tmp_path)
+    with pytest.raises(ValueError) as raised:
+        make_model(study, tmp_path)(jobs_of(study.arms.values(), None)[0])
+    assert str(raised.value) == f"The model of grpo, seed 0 was not made, see {tmp_path / 'model.log'}."
+    assert "KeyError: 'TINY_MODEL'" in (tmp_path / "model.log").read_text()
 
 
 def test_random_forks_wait_for_the_fork_rate_of_their_seed(schedule):
