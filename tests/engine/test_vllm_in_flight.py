@@ -20,11 +20,19 @@ def folders(tmp_path_factory) -> tuple[str, str]:
     return tuple(tiny_model(base / name, seed=seed) for name, seed in (("old", 1), ("new", 2)))
 
 
-@pytest.fixture
-def engine(folders):
+@pytest.fixture(scope="module")
+def shared_engine(folders):
     engine = start_engine(folders[0])
     yield engine
     engine.close()
+
+
+@pytest.fixture
+def engine(shared_engine, folders):
+    """The engine as it was made: with the old weights, their version, an empty cache and no requests."""
+    assert not shared_engine.has_unfinished()
+    shared_engine.update_weights(weights_of(folders[0]).items(), version=-1)
+    return shared_engine
 
 
 def steps(engine, num_steps: int) -> list:

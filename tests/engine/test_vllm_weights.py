@@ -66,6 +66,23 @@ def test_wrong_weights_are_named_before_anything_is_loaded(engine, llama_folder,
     np.testing.assert_array_equal(engine.score(PROMPT), before)
 
 
+@pytest.fixture(scope="module")
+def engine_with_old_weights(tmp_path_factory):
+    """tied -> an engine with the weights that it was made with, of version -1; there is one of each kind."""
+    engines = {}
+
+    def reset(tied: bool):
+        folder = tmp_path_factory.getbasetemp() / f"old-{tied}"
+        if tied not in engines:
+            engines[tied] = start_engine(tiny_model(folder, tie_word_embeddings=tied, seed=1))
+        engines[tied].update_weights(weights_of(str(folder)).items(), version=-1)
+        return engines[tied]
+
+    yield reset
+    for engine in engines.values():
+        engine.close()
+
+
 @pytest.mark.parametrize(
     ("tied", "lost"),
     [
@@ -77,9 +94,10 @@ def test_wrong_weights_are_named_before_anything_is_loaded(engine, llama_folder,
         (False, "model.layers.0.mlp.up_proj.weight"),
     ],
 )
-def test_the_probe_finds_weights_that_vllm_did_not_load(tmp_path, monkeypatch, tied, lost):
+def test_the_probe_finds_weights_that_vllm_did_not_load(engine_with_old_weights, tmp_path, monkeypatch, tied, lost):
     """vLLM accepts a partial stream in silence; without `lm_head.weight` a tied head keeps its old, repacked copy."""
-    old, new = (tiny_model(tmp_path / str(i), tie_word_embeddings=tied, seed=i) for i in (1, 2))
+    engine = engine_with_old_weights(tied)
+    new = tiny_model(tmp_path / "new", tie_word_embeddings=tied, seed=2)
     module = LLMRLModule(model_config={"model_name_or_path": new, "dtype": "float32", "temperature": 0.7})
     probe = probe_tokens(module.vocab_size, 512)
     snapshot = WeightSnapshot(7, module.weight_views(), probe, module.score(probe))
@@ -87,7 +105,6 @@ def test_the_probe_finds_weights_that_vllm_did_not_load(tmp_path, monkeypatch, t
     monkeypatch.setattr(
         engine_module, "as_tensors", lambda arrays: [(n, t) for n, t in as_tensors(arrays) if n != lost]
     )
-    engine = start_engine(old)
     if lost is None:
         load_and_verify(engine, snapshot, "float32")
         assert engine.weight_version == 7
@@ -95,4 +112,3 @@ def test_the_probe_finds_weights_that_vllm_did_not_load(tmp_path, monkeypatch, t
         with pytest.raises(WeightSyncError, match=r"log-probs of a probe differ by (\d|nan)"):
             load_and_verify(engine, snapshot, "float32")
         assert engine.weight_version == -1
-    engine.close()
