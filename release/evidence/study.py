@@ -41,10 +41,16 @@ def collect(output: Path, table: Path) -> str:
     return f"{table}: {len(runs)} runs; left out, not finished: {'; '.join(unfinished) or 'none'}."
 
 
-def show(study: Study, rows: Sequence[Row], arms: Sequence[str] | None, folder: Path | None) -> None:
-    """Prints the tables of the arms (None: all); into `folder` go they and the curves."""
-    chosen = [row for row in rows if arms is None or row["arm"] in arms]
-    tables = all_tables(chosen, study.baseline, study.accuracy_to_reach)
+def show(study: Study, rows: Sequence[Row], args: argparse.Namespace, folder: Path | None) -> None:
+    """Prints the tables of the arms that are asked for; into `folder` go they and the curves.
+
+    Raises:
+        ValueError: the study has no such baseline.
+    """
+    chosen = [row for row in rows if args.arms is None or row["arm"] in args.arms]
+    baseline = args.baseline or study.baseline
+    study.arms_named([baseline])
+    tables = all_tables(chosen, baseline, study.accuracy_to_reach)
     print(tables)
     finished, _ = finished_runs(chosen)
     if folder is not None and finished:
@@ -79,7 +85,7 @@ def run(study: Study, args: argparse.Namespace) -> int:
     at_a_time = args.jobs or study.jobs
     schedule = Schedule(study, args.output, process_of(study, args.output, at_a_time), make_model(study, args.output))
     failed = schedule.run(jobs_of(arms, args.seeds), at_a_time)
-    show(study, read_output(args.output), args.arms, args.output)
+    show(study, read_output(args.output), args, args.output)
     if failed:
         print(f"failed: {'; '.join(map(str, failed))}")
     return len(failed)
@@ -90,6 +96,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("study", type=Path, nargs="?", help="a file of release/evidence/studies")
     parser.add_argument("--output", type=Path, help="folder of the runs")
     parser.add_argument("--arms", nargs="+", help="default: all")
+    parser.add_argument("--baseline", metavar="ARM", help="compare with this arm; default: the study's baseline")
     parser.add_argument("--seeds", nargs="+", type=int, help="default: those of the study")
     parser.add_argument("--jobs", type=int, help="runs at a time; default: the study's")
     parser.add_argument("--rows", type=Path, help="a .parquet file whose finished runs are not run again")
@@ -109,7 +116,7 @@ def main() -> int:
         if args.table is not None:
             rows = read_table(args.table)
             study = read_study(args.study) if args.study else study_of_rows(rows, args.table)
-            show(study, rows, args.arms, args.output)
+            show(study, rows, args, args.output)
             return 0
         if args.collect is not None:
             print(collect(args.output, args.collect))

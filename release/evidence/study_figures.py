@@ -90,6 +90,12 @@ def calls_to_reach(run: Run, accuracy: float) -> float | None:
     return None
 
 
+def at_calls_of(run: Run, other: Run) -> tuple[float, float]:
+    """The accuracies of both runs when each had executed as many calls as the leaner of the two did in all."""
+    calls = min(run.calls, other.calls)
+    return accuracy_at(run, CALLS, calls), accuracy_at(other, CALLS, calls)
+
+
 def figures(runs: Sequence[Run]) -> dict[str, dict[int, dict[str, float]]]:
     """Arm -> seed -> figures; a mean over no iteration is NaN."""
     last_call = min(run.calls for run in runs)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from release.evidence import study_figures
-from release.evidence.study_figures import Run, figures, finished_runs, ratio_of_means, reach
+from release.evidence.study_figures import Run, at_calls_of, figures, finished_runs, ratio_of_means, reach
 from release.evidence.study_rows import Row
 from rllib_arpo.evaluation.bootstrap import estimate_all, paired_differences
 
@@ -46,11 +46,17 @@ def all_tables(rows: Sequence[Row], baseline: str, accuracy: float) -> str:
     arms = sorted(found, key=lambda arm: (arm != baseline, arm))
     by_arm = {arm: {run.seed: run for run in runs if run.arm == arm} for arm in arms}
     equal = min(run.calls for run in runs)
+    of_baseline = found.get(baseline, {})
+    reached = float(np.mean(_values(of_baseline, "accuracy at the end"))) if of_baseline else accuracy
     parts = [
         f"### Accuracy (the leanest run executed {equal:,} calls)",
         accuracy_table(found, arms, baseline),
         f"### Executed tool calls to an accuracy of {accuracy:g}",
         reach_table(by_arm, baseline, accuracy),
+        f"### Executed tool calls to an accuracy of {reached:.3f}, the mean of {baseline} in the end",
+        reach_table(by_arm, baseline, reached),
+        f"### Accuracy at as many calls, in pairs with {baseline}",
+        pairs_table(by_arm, baseline),
         *_difference_parts(found, arms, baseline),
         "### Forks, answers and tokens that are pulled both ways",
         means_table(found, arms, FORKS),
@@ -86,6 +92,20 @@ def reach_table(by_arm: Mapping[str, Mapping[int, Run]], baseline: str, accuracy
         cells = [arm, f"{found.reached} of {found.runs}", f"{found.runs - found.reached}", median]
         lines.append([*cells, f"{found.horizon:,.0f}", f"{found.restricted_mean:,.0f}", ratio])
     return _markdown(header, lines)
+
+
+def pairs_table(by_arm: Mapping[str, Mapping[int, Run]], baseline: str) -> str:
+    """Each run against the baseline's with its seed, up to the calls of the leaner one of the two."""
+    lines = []
+    for arm, runs in by_arm.items():
+        pairs = [at_calls_of(runs[seed], other) for seed, other in by_arm.get(baseline, {}).items() if seed in runs]
+        if arm == baseline or len(pairs) < 2:
+            continue
+        own, base = np.array(pairs).T
+        estimate = paired_differences({"a": base}, {"a": own})["a"]
+        difference = f"{_signed(estimate.value)} [{_signed(estimate.low)}, {_signed(estimate.high)}]"
+        lines.append([arm, str(len(pairs)), f"{own.mean():.3f}", f"{base.mean():.3f}", difference])
+    return _markdown(["arm", "seeds", "accuracy", f"accuracy of {baseline}", "difference"], lines)
 
 
 def differences_table(found: Figures, arms: Sequence[str], baseline: str, name: str) -> str:

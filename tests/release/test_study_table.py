@@ -9,7 +9,14 @@ import pytest
 
 from release.evidence.study_figures import Run, calls_to_reach, figures, finished_runs, ratio_of_means, reach
 from release.evidence.study_rows import read_table
-from release.evidence.study_table import accuracy_table, all_tables, differences_table, match_table, means_table
+from release.evidence.study_table import (
+    accuracy_table,
+    all_tables,
+    differences_table,
+    match_table,
+    means_table,
+    pairs_table,
+)
 from tests.release.study_rows import make_row
 
 KEPT = Path(__file__).resolve().parents[2] / "release" / "evidence" / "results" / "trails-small.parquet"
@@ -92,6 +99,27 @@ def test_only_shared_seeds_are_paired():
     seeds = differences_table(figures(runs), ["grpo", "threshold"], "grpo", "accuracy at the end").splitlines()
     assert seeds[0] == "| arm | seed 0 | seed 1 | seed 2 |"
     assert seeds[2] == "| threshold |  | +0.250 | +0.250 |"
+
+
+def test_pairs_are_compared_at_the_calls_of_the_leaner_run():
+    """Seed 0: both have 100 calls at least, where they are at 1.0 and 0.5; seed 1 the other way round."""
+    lean, long = ((0, 0.0), (100, 1.0)), ((0, 0.0), (200, 1.0))
+    by_arm = {"grpo": {0: run("grpo", 0, *long), 1: run("grpo", 1, *lean)},
+              "threshold": {0: run("threshold", 0, *lean), 1: run("threshold", 1, *long)},
+              "alone": {0: run("alone", 0, *lean)}}  # fmt: skip
+    (line,) = pairs_table(by_arm, "grpo").splitlines()[2:]
+    assert line == "| threshold | 2 | 0.750 | 0.750 | +0.000 [−0.500, +0.500] |"
+
+
+def test_calls_are_counted_to_the_accuracy_that_the_baseline_has_in_the_end():
+    rows = [row for seed, end in ((0, 0.4), (1, 0.6)) for row in run("grpo", seed, (0, 0.0), (100, end)).rows]
+    rows += [row for seed in (0, 1) for row in run("threshold", seed, (0, 0.0), (50, 1.0)).rows]
+    shown = all_tables([{**row, "last_iteration": 1} for row in rows], "grpo", 0.9).split("### ")
+    (table,) = (
+        part for part in shown if part.startswith("Executed tool calls to an accuracy of 0.500, the mean of grpo")
+    )
+    # The threshold has 0.5 after 25 calls; GRPO's seed 1 after 83, beyond the 50 that all came to.
+    assert "| threshold | 2 of 2 | 0 | 25 | 50 | 25 | 0.50 [0.50, 0.50] |" in table
 
 
 def test_means_have_intervals_over_seeds():
