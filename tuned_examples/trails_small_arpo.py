@@ -56,6 +56,8 @@ def make_config(model: str, args) -> ARPOConfig:
         .adaptive_rollout(
             max_tool_calls=form.max_tool_calls,
             max_turn_tokens=24,
+            # Runs can be made again, and those with the same seed draw the same numbers.
+            deterministic=True,
         )
         .training(
             lr=args.lr,

@@ -12,7 +12,7 @@
       grpo: --algo GRPO
       threshold: ""
       random: {arguments: --branching random, fork_rate_of: threshold}
-      lean: {arguments: --algo GRPO --num-rollouts 8, iterations: 48, seeds: [0, 1]}
+      lean: {arguments: --algo GRPO --num-rollouts 8, iterations: 48, evaluate_every: 6, seeds: [0, 1]}
 
 `fork_rate_of` adds `--random-fork-probability`: the fork rate that the other arm had with the same seed.
 """
@@ -20,6 +20,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import shlex
 from collections.abc import Mapping, Sequence
@@ -34,7 +35,7 @@ KEYS = frozenset(
     {"recipe", "arguments", "iterations", "evaluate_every", "seeds", "baseline", "accuracy_to_reach", "arms"}
 )
 OPTIONAL_KEYS = frozenset({"jobs"})
-ARM_KEYS = frozenset({"arguments", "iterations", "seeds", "fork_rate_of"})
+ARM_KEYS = frozenset({"arguments", "iterations", "evaluate_every", "seeds", "fork_rate_of"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class Arm:
     Attributes:
         arguments: of the recipe, beside the study's.
         iterations: updates of a run.
+        evaluate_every: updates between two evaluations.
         fork_rate_of: the arm whose fork rate is this one's random fork probability, seed by seed.
     """
 
@@ -51,6 +53,7 @@ class Arm:
     arguments: tuple[str, ...]
     seeds: tuple[int, ...]
     iterations: int
+    evaluate_every: int
     fork_rate_of: str | None = None
 
 
@@ -61,7 +64,6 @@ class Study:
     path: Path
     recipe: str
     arguments: tuple[str, ...]
-    evaluate_every: int
     baseline: str
     accuracy_to_reach: float
     arms: Mapping[str, Arm]
@@ -88,8 +90,11 @@ class Study:
         return [*self.arguments, *arm.arguments, *own]
 
     def settings_hash(self, arm: Arm) -> str:
-        """Twelve digits that differ where an arm's runs would: of all that the file says of them but the seed."""
-        said = self._said(arm)
+        """Twelve digits that differ where an arm's runs would: of all that the file says of them but the seed.
+
+        And of the recipe's text. The package itself is in its version.
+        """
+        said = self._said(arm) | {"recipe_text": recipe_text(self.recipe)}
         if arm.fork_rate_of is not None:
             said["fork_rate_of"] = self._said(self.arms[arm.fork_rate_of])
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:12]
@@ -99,8 +104,13 @@ class Study:
             "recipe": self.recipe,
             "arguments": self.all_arguments(arm),
             "iterations": arm.iterations,
-            "evaluate_every": self.evaluate_every,
+            "evaluate_every": arm.evaluate_every,
         }
+
+
+def recipe_text(recipe: str) -> str:
+    """The source of a recipe's module."""
+    return Path(importlib.util.find_spec(recipe).origin).read_text()
 
 
 def study_of(name: str) -> Path:
@@ -121,7 +131,6 @@ def read_study(path: Path) -> Study:
         path=path,
         recipe=said["recipe"],
         arguments=tuple(shlex.split(said["arguments"])),
-        evaluate_every=said["evaluate_every"],
         baseline=said["baseline"],
         accuracy_to_reach=said["accuracy_to_reach"],
         arms=arms,
@@ -140,6 +149,7 @@ def _arm(path: Path, name: str, said: str | Mapping[str, Any], study: Mapping[st
         arguments=tuple(shlex.split(of_arm["arguments"])),
         seeds=tuple(of_arm.get("seeds", study["seeds"])),
         iterations=of_arm.get("iterations", study["iterations"]),
+        evaluate_every=of_arm.get("evaluate_every", study["evaluate_every"]),
         fork_rate_of=of_arm.get("fork_rate_of"),
     )
 
@@ -156,9 +166,9 @@ def _check(study: Study) -> None:
         raise ValueError(f"{study.path}: the baseline {study.baseline!r} is no arm.")
     for arm in study.arms.values():
         where = f"{study.path}, arm {arm.name}"
-        if arm.iterations % study.evaluate_every:
+        if arm.iterations % arm.evaluate_every:
             raise ValueError(
-                f"{where}: iterations={arm.iterations} is no multiple of evaluate_every={study.evaluate_every}."
+                f"{where}: iterations={arm.iterations} cannot be divided by evaluate_every={arm.evaluate_every}."
             )
         if arm.fork_rate_of is None:
             continue

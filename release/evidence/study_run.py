@@ -25,7 +25,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def run(study: Study, arm: Arm, seed: int, output: Path, fork_rate: float | None = None) -> None:
-    """Trains, evaluates before the first and after every `evaluate_every`-th iteration, and writes the rows.
+    """Trains, evaluates before the first and after every `arm.evaluate_every`-th iteration, and writes the rows.
 
     Rows that a killed run of this arm and seed has left are deleted first.
     """
@@ -40,7 +40,7 @@ def run(study: Study, arm: Arm, seed: int, output: Path, fork_rate: float | None
     totals |= {"seconds": 0.0, "cpu_seconds": 0.0}
     for iteration in range(arm.iterations + 1):
         figures = _train(algorithm, totals, decode) if iteration else {}
-        if iteration % study.evaluate_every == 0:
+        if iteration % arm.evaluate_every == 0:
             figures["accuracy"] = float(algorithm.evaluate()["env_runners"]["accuracy"])
         append_row(path, own | {"iteration": iteration} | totals | figures)
     algorithm.stop()

@@ -35,7 +35,7 @@ from tests.release.study_rows import TEXT, make_row, write_run, write_study
         (
             "iterations: 4",
             "iterations: 5",
-            "{path}, arm grpo: iterations=5 is no multiple of evaluate_every=2.",
+            "{path}, arm grpo: iterations=5 cannot be divided by evaluate_every=2.",
         ),
         (
             "fork_rate_of: threshold",
