@@ -42,20 +42,20 @@ def collect(output: Path, table: Path) -> str:
 
 
 def show(study: Study, rows: Sequence[Row], args: argparse.Namespace, folder: Path | None) -> None:
-    """Prints the tables of the arms that are asked for; into `folder` go they and the curves.
-
-    Raises:
-        ValueError: the study has no such baseline.
-    """
+    """Prints the tables of the arms that are asked for; into `folder` go they and the curves."""
     chosen = [row for row in rows if args.arms is None or row["arm"] in args.arms]
     baseline = args.baseline or study.baseline
-    study.arms_named([baseline])
-    tables = all_tables(chosen, baseline, study.accuracy_to_reach)
+    tables = all_tables(chosen, baseline, study.accuracies_to_reach, study.calls)
     print(tables)
     finished, _ = finished_runs(chosen)
     if folder is not None and finished:
         (folder / "tables.md").write_text(tables)
         curves.draw([row for run in finished for row in run.rows], folder / "curves.png")
+
+
+def check_names(study: Study, args: argparse.Namespace) -> None:
+    """Raises ValueError where an arm of the command line is none of the study's."""
+    study.arms_named([*(args.arms or ()), *([args.baseline] if args.baseline else ())])
 
 
 def study_of_rows(rows: Sequence[Row], table: Path) -> Study:
@@ -76,6 +76,7 @@ def run(study: Study, args: argparse.Namespace) -> int:
     Raises:
         ValueError: an arm is unknown, or the folder has rows of other settings.
     """
+    check_names(study, args)
     arms = study.arms_named(args.arms)
     args.output.mkdir(parents=True, exist_ok=True)
     if args.rows is not None:
@@ -116,6 +117,7 @@ def main() -> int:
         if args.table is not None:
             rows = read_table(args.table)
             study = read_study(args.study) if args.study else study_of_rows(rows, args.table)
+            check_names(study, args)
             show(study, rows, args, args.output)
             return 0
         if args.collect is not None:

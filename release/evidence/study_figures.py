@@ -1,7 +1,7 @@
 """What runs of a study came to: pure functions of their rows.
 
-Between evaluations accuracy is taken to run along straight lines. Runs are compared up to what the leanest of them
-executed, so that each of them was observed up to there.
+Between evaluations accuracy is taken to run along straight lines. Runs are compared up to a number of calls that the
+study names; one that executed fewer has no figure there.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from release.evidence.study_rows import LEARNER_METRICS, ROLLOUT_METRICS, Row
+from rllib_arpo.evaluation.bootstrap import tail
 
 NUM_POINTS = 101
-NUM_RESAMPLES, LEVEL = 10_000, 0.95
+NUM_RESAMPLES = 10_000
 CALLS, UPDATES = "tool_calls", "iteration"
-#: Metrics of an iteration of which a run has the mean.
 #: Totals of a run, by the names that tables give them.
 COSTS = {
     "generated tokens": "generated_tokens",
@@ -24,6 +24,7 @@ COSTS = {
     "seconds": "seconds",
     "CPU seconds": "cpu_seconds",
 }
+#: Metrics of an iteration of which a run has the mean.
 MEANS = (*ROLLOUT_METRICS, *LEARNER_METRICS, "distinct_answers")
 
 
@@ -96,9 +97,8 @@ def at_calls_of(run: Run, other: Run) -> tuple[float, float]:
     return accuracy_at(run, CALLS, calls), accuracy_at(other, CALLS, calls)
 
 
-def figures(runs: Sequence[Run]) -> dict[str, dict[int, dict[str, float]]]:
-    """Arm -> seed -> figures; a mean over no iteration is NaN."""
-    last_call = min(run.calls for run in runs)
+def figures(runs: Sequence[Run], calls: int) -> dict[str, dict[int, dict[str, float]]]:
+    """Arm -> seed -> figures; NaN are a mean over no iteration and figures at `calls` of a run with fewer calls."""
     last_update = min(run.rows[-1][UPDATES] for run in runs)
     found: dict[str, dict[int, dict[str, float]]] = {}
     for run in runs:
@@ -107,8 +107,8 @@ def figures(runs: Sequence[Run]) -> dict[str, dict[int, dict[str, float]]]:
             "accuracy before": run.evaluated[0]["accuracy"],
             "accuracy at the end": run.evaluated[-1]["accuracy"],
             "mean over updates": mean_accuracy(run, UPDATES, last_update),
-            "mean over calls": mean_accuracy(run, CALLS, last_call),
-            "accuracy at equal calls": accuracy_at(run, CALLS, last_call),
+            "mean over calls": mean_accuracy(run, CALLS, calls) if run.calls >= calls else np.nan,
+            "accuracy at equal calls": accuracy_at(run, CALLS, calls) if run.calls >= calls else np.nan,
             "calls": run.calls,
             **{shown: _or_nan(last[name]) for shown, name in COSTS.items()},
             **{name: _mean(row[name] for row in run.rows) for name in MEANS},
@@ -174,5 +174,5 @@ def ratio_of_means(values: np.ndarray, others: np.ndarray, seed: int = 0) -> tup
         return None
     drawn = np.random.default_rng(seed).integers(len(values), size=(NUM_RESAMPLES, len(values)))
     ratios = values[drawn].mean(1) / others[drawn].mean(1)
-    low, high = np.quantile(ratios, ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
+    low, high = np.quantile(ratios, (tail(len(values)), 1 - tail(len(values))))
     return float(values.mean() / others.mean()), float(low), float(high)

@@ -7,7 +7,8 @@
     seeds: [0, 1, 2]
     jobs: 2                                     # runs at a time; default 1
     baseline: grpo                              # the arm that the others are compared with
-    accuracy_to_reach: 0.8
+    accuracies_to_reach: [0.7, 0.8]
+    calls: 9000                                 # up to which runs are compared at equal calls
     arms:
       grpo: --algo GRPO
       threshold: ""
@@ -32,7 +33,7 @@ import yaml
 
 FOLDER = Path(__file__).resolve().parent / "studies"
 KEYS = frozenset(
-    {"recipe", "arguments", "iterations", "evaluate_every", "seeds", "baseline", "accuracy_to_reach", "arms"}
+    {"recipe", "arguments", "iterations", "evaluate_every", "seeds", "baseline", "accuracies_to_reach", "calls", "arms"}
 )
 OPTIONAL_KEYS = frozenset({"jobs"})
 ARM_KEYS = frozenset({"arguments", "iterations", "evaluate_every", "seeds", "fork_rate_of"})
@@ -65,7 +66,8 @@ class Study:
     recipe: str
     arguments: tuple[str, ...]
     baseline: str
-    accuracy_to_reach: float
+    accuracies_to_reach: tuple[float, ...]
+    calls: int
     arms: Mapping[str, Arm]
     jobs: int = 1
 
@@ -132,7 +134,8 @@ def read_study(path: Path) -> Study:
         recipe=said["recipe"],
         arguments=tuple(shlex.split(said["arguments"])),
         baseline=said["baseline"],
-        accuracy_to_reach=said["accuracy_to_reach"],
+        accuracies_to_reach=tuple(said["accuracies_to_reach"]),
+        calls=said["calls"],
         arms=arms,
         jobs=said.get("jobs", 1),
     )

@@ -127,23 +127,31 @@ def unpack(table: Path, output: Path, settings: Mapping[str, str], version: str)
     """Writes the finished runs of a collected table into a folder, as if they had run there; returns how many.
 
     Args:
-        settings: hash of the settings that each arm has now. Runs of others, of another version of the package, or of
-            which the folder has rows, are left out.
+        settings: hash of the settings that each arm has now. Runs of others, of another version of the package, or that
+            the folder has finished, are left out, and so are those whose fork rate is of a run that is left out.
     """
-    runs: dict[Path, list[Row]] = {}
+    runs: dict[tuple[str, int], list[Row]] = {}
     for row in read_table(table):
         if row["settings_hash"] == settings.get(row["arm"]) and row["package_version"] == version:
-            runs.setdefault(run_path(output, row["arm"], row["seed"]), []).append(row)
-    new = {path: rows for path, rows in runs.items() if not path.exists()}
-    for path, rows in new.items():
+            runs.setdefault((row["arm"], row["seed"]), []).append(row)
+    here = {run for run in runs if is_finished(read_run(run_path(output, *run)), runs[run][0]["last_iteration"])}
+    new = {run: rows for run, rows in runs.items() if run not in here}
+    new = {
+        (arm, seed): rows
+        for (arm, seed), rows in new.items()
+        if rows[0]["fork_rate_of"] is None or (rows[0]["fork_rate_of"], seed) in new
+    }
+    for run, rows in new.items():
+        path = run_path(output, *run)
+        path.unlink(missing_ok=True)
         for row in rows:
             append_row(path, row)
     return len(new)
 
 
 def is_finished(rows: Sequence[Row], iterations: int) -> bool:
-    """Whether a run's rows go up to its last iteration."""
-    return bool(rows) and rows[-1]["iteration"] == iterations
+    """Whether a run has one row of every iteration up to its last."""
+    return [row["iteration"] for row in rows] == list(range(iterations + 1))
 
 
 def fork_rate(rows: Sequence[Row]) -> float:

@@ -36,7 +36,7 @@ def run(study: Study, arm: Arm, seed: int, output: Path, fork_rate: float | None
     path.unlink(missing_ok=True)
     own = {"study": study.name, "arm": arm.name, "seed": seed, "last_iteration": arm.iterations}
     own |= provenance(study, arm, arguments)
-    totals: dict[str, float] = {"tool_calls": 0, "generated_tokens": 0, "computed_tokens": 0}
+    totals: dict[str, float | None] = {"tool_calls": 0, "generated_tokens": 0, "computed_tokens": 0}
     totals |= {"seconds": 0.0, "cpu_seconds": 0.0}
     for iteration in range(arm.iterations + 1):
         figures = _train(algorithm, totals, decode) if iteration else {}
@@ -70,12 +70,14 @@ def make_algorithm(recipe_name: str, arguments: Sequence[str]) -> Any:
     return config.evaluation(evaluation_interval=None).build_algo()
 
 
-def _train(algorithm: Any, totals: dict[str, float], decode: Callable[[np.ndarray], str]) -> dict[str, Any]:
+def _train(algorithm: Any, totals: dict[str, float | None], decode: Callable[[np.ndarray], str]) -> dict[str, Any]:
     """One iteration: adds to the totals, and returns the figures of the iteration alone."""
     begin, cpu_begin = time.perf_counter(), time.process_time()
     result = algorithm.train()
     totals["seconds"] += time.perf_counter() - begin
-    totals["cpu_seconds"] += time.process_time() - cpu_begin
+    # Those of engines in processes of their own are not known here.
+    alone = algorithm.config.num_env_runners == 0
+    totals["cpu_seconds"] = totals["cpu_seconds"] + time.process_time() - cpu_begin if alone else None
     rollout = result["env_runners"]
     learner = result.get("learners", {}).get("default_policy", {})
     totals["tool_calls"] += int(rollout["tool_calls_executed"])

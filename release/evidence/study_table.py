@@ -1,7 +1,9 @@
 """The tables of a study, in Markdown, made of its raw rows alone.
 
 `a ± s (d [low, high])`: mean and standard deviation over seeds; the difference to the baseline over the seeds that both
-have, paired, with its 95 % bootstrap interval over these seeds.
+have, paired, with its 95 % bootstrap interval over these seeds, if there are at least five. All runs of a study start
+from one model and are evaluated on the same questions: intervals are over what a seed changes, the order of training
+questions and what is sampled.
 """
 
 from __future__ import annotations
@@ -30,33 +32,37 @@ ENTROPIES = {
 }  # fmt: skip
 #: How far the children per question of an arm may be from those of the arm whose fork rate it has.
 MATCH = 0.05
+#: Fewer values have no interval: it would be their range, or wider.
+MIN_SEEDS = 5
 
 
-def all_tables(rows: Sequence[Row], baseline: str, accuracy: float) -> str:
+def all_tables(rows: Sequence[Row], baseline: str, accuracies: Sequence[float], calls: int) -> str:
     """Every table of the runs that came to their end, the names of the others, and where the rows are from.
 
     Args:
         baseline: the arm that the others are compared with, if it is there.
-        accuracy: to be reached.
+        accuracies: to be reached, a table for each.
+        calls: up to which runs are compared at equal calls.
     """
     runs, unfinished = finished_runs(rows)
     if not runs:
         return f"No run is finished; begun: {'; '.join(unfinished) or 'none'}.\n"
-    found = figures(runs)
+    found = figures(runs, calls)
     arms = sorted(found, key=lambda arm: (arm != baseline, arm))
     by_arm = {arm: {run.seed: run for run in runs if run.arm == arm} for arm in arms}
-    equal = min(run.calls for run in runs)
-    of_baseline = found.get(baseline, {})
-    reached = float(np.mean(_values(of_baseline, "accuracy at the end"))) if of_baseline else accuracy
     parts = [
-        f"### Accuracy (the leanest run executed {equal:,} calls)",
+        f"### Accuracy, greedy, on held-out questions (equal calls: {calls:,})",
         accuracy_table(found, arms, baseline),
-        f"### Executed tool calls to an accuracy of {accuracy:g}",
-        reach_table(by_arm, baseline, accuracy),
-        f"### Executed tool calls to an accuracy of {reached:.3f}, the mean of {baseline} in the end",
-        reach_table(by_arm, baseline, reached),
-        f"### Accuracy at as many calls, in pairs with {baseline}",
+        f"### Accuracy at as many calls, each run in a pair with {baseline}'s",
         pairs_table(by_arm, baseline),
+        *(
+            part
+            for accuracy in accuracies
+            for part in (
+                f"### Executed tool calls to an accuracy of {accuracy:g}",
+                reach_table(by_arm, baseline, accuracy),
+            )
+        ),
         *_difference_parts(found, arms, baseline),
         "### Forks, answers and tokens that are pulled both ways",
         means_table(found, arms, FORKS),
@@ -82,13 +88,13 @@ def accuracy_table(found: Figures, arms: Sequence[str], baseline: str) -> str:
 
 
 def reach_table(by_arm: Mapping[str, Mapping[int, Run]], baseline: str, accuracy: float) -> str:
-    """A censored run never had the accuracy: it counts with the horizon, to which all compared runs came."""
-    header = ["arm", "reached", "censored", "median calls", "horizon", "mean calls up to it", f"ratio to {baseline}"]
+    """A run that never had the accuracy counts with the horizon, to which all runs of arm and baseline came."""
+    header = ["arm", "reached", "never", "median calls", "horizon", "mean calls up to it", f"ratio to {baseline}"]
     lines = []
     for arm, runs in by_arm.items():
         found = reach(runs, by_arm.get(baseline, {}), accuracy)
-        median = "censored" if found.median is None else f"{found.median:,.0f}"
-        ratio = "" if found.ratio is None or arm == baseline else _interval(*found.ratio, 2)
+        median = "never" if found.median is None else f"{found.median:,.0f}"
+        ratio = "" if found.ratio is None or arm == baseline else _ratio(found.ratio, len(runs), 2)
         cells = [arm, f"{found.reached} of {found.runs}", f"{found.runs - found.reached}", median]
         lines.append([*cells, f"{found.horizon:,.0f}", f"{found.restricted_mean:,.0f}", ratio])
     return _markdown(header, lines)
@@ -102,9 +108,7 @@ def pairs_table(by_arm: Mapping[str, Mapping[int, Run]], baseline: str) -> str:
         if arm == baseline or len(pairs) < 2:
             continue
         own, base = np.array(pairs).T
-        estimate = paired_differences({"a": base}, {"a": own})["a"]
-        difference = f"{_signed(estimate.value)} [{_signed(estimate.low)}, {_signed(estimate.high)}]"
-        lines.append([arm, str(len(pairs)), f"{own.mean():.3f}", f"{base.mean():.3f}", difference])
+        lines.append([arm, str(len(pairs)), f"{own.mean():.3f}", f"{base.mean():.3f}", _paired(base, own)])
     return _markdown(["arm", "seeds", "accuracy", f"accuracy of {baseline}", "difference"], lines)
 
 
@@ -127,7 +131,8 @@ def means_table(found: Figures, arms: Sequence[str], decimals: Mapping[str, int]
         for name, places in decimals.items():
             values = _values(found[arm], name)
             estimate = estimate_all({name: values})[name]
-            cells.append("" if not len(values) else _interval(estimate.value, estimate.low, estimate.high, places))
+            bounds = (estimate.low, estimate.high) if len(values) >= MIN_SEEDS else (None, None)
+            cells.append("" if not len(values) else _interval(estimate.value, *bounds, places))
         lines.append([arm, *cells])
     return _markdown(["arm", *decimals], lines)
 
@@ -143,7 +148,7 @@ def match_table(by_arm: Mapping[str, Mapping[int, Run]], found: Figures) -> str:
         own, other = (np.array([found[a][s]["forks_per_question"] for s in shared]) for a in (arm, source))
         worst = float(np.abs(own / other - 1).max())
         ratio = ratio_of_means(own, other)
-        shown = f"{own.mean() / other.mean():.3f}" if ratio is None else _interval(*ratio, 3)
+        shown = f"{own.mean() / other.mean():.3f}" if ratio is None else _ratio(ratio, len(shared), 3)
         verdict = "yes" if worst <= MATCH else "no"
         lines.append([arm, source, f"{own.mean():.2f}", f"{other.mean():.2f}", shown, f"{100 * worst:.1f} %", verdict])
     header = [
@@ -197,17 +202,32 @@ def _plain_mean(by_seed: Mapping[int, Mapping[str, float]], name: str) -> str:
 
 def _spread(by_seed: Mapping[int, Mapping[str, float]], name: str) -> str:
     values = _values(by_seed, name)
+    if not len(values):
+        return "too few calls"
     return f"{values.mean():.3f}" + (f" ± {values.std(ddof=1):.3f}" if len(values) > 1 else "")
 
 
 def _difference(found: Figures, arm: str, baseline: str, name: str) -> str:
     """Nothing without two seeds that both have."""
-    shared = sorted(found.get(baseline, {}).keys() & found[arm].keys())
+    known = [{s for s, run in found.get(a, {}).items() if not np.isnan(run[name])} for a in (arm, baseline)]
+    shared = sorted(set.intersection(*known))
     if arm == baseline or len(shared) < 2:
         return ""
-    own, base = ({name: np.array([found[a][s][name] for s in shared])} for a in (arm, baseline))
-    estimate = paired_differences(base, own)[name]
-    return f" ({_signed(estimate.value)} [{_signed(estimate.low)}, {_signed(estimate.high)}])"
+    own, base = (np.array([found[a][s][name] for s in shared]) for a in (arm, baseline))
+    return f" ({_paired(base, own)})"
+
+
+def _paired(base: np.ndarray, own: np.ndarray) -> str:
+    """The mean of own - base, both [seeds], with its interval."""
+    estimate = paired_differences({"": base}, {"": own})[""]
+    if len(own) < MIN_SEEDS:
+        return _signed(estimate.value)
+    return f"{_signed(estimate.value)} [{_signed(estimate.low)}, {_signed(estimate.high)}]"
+
+
+def _ratio(found: tuple[float, float, float], num_seeds: int, places: int) -> str:
+    value, low, high = found
+    return _interval(value, *((low, high) if num_seeds >= MIN_SEEDS else (None, None)), places)
 
 
 def _interval(value: float, low: float | None, high: float | None, places: int) -> str:

@@ -4,6 +4,9 @@ The bootstrap resamples questions, each with all of its samples. A question's sa
 so the interval covers both the choice of questions and the seeds. Resampling within a drawn question would count the
 seeds' part twice (Davison and Hinkley 1997, section 3.8) and would spoil pass@k: if one of 5 samples is right, 5 draws
 with replacement miss it every third time.
+
+Intervals are expanded percentiles (Hesterberg 2015, "What Teachers Should Know About the Bootstrap", section 4.3.1):
+plain ones are too narrow for few values, a 95 % interval of five holds the truth in 85 % of cases.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.stats import norm, t
 
 NUM_RESAMPLES = 10_000
 LEVEL = 0.95
@@ -38,7 +42,7 @@ class Kind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean over questions with its interval (percentiles of the bootstrap distribution, level `LEVEL`).
+    """A mean over questions with its interval (expanded percentiles of the bootstrap distribution, level `LEVEL`).
 
     Attributes:
         value: the mean; None without a question.
@@ -119,6 +123,14 @@ def _degenerate_bounds(values: np.ndarray, kind: Kind) -> tuple[float | None, fl
     return (float(values.mean()),) * 2 if kind is Kind.ALL_EQUAL else (None, None)
 
 
+def tail(n: int) -> float:
+    """The share of resamples of n values that lies beyond each bound of an interval of level `LEVEL`.
+
+    Phi(-t sqrt(n / (n - 1))), where t is the quantile of Student's distribution with n - 1 degrees of freedom.
+    """
+    return float(norm.cdf(-t.ppf((1 + LEVEL) / 2, n - 1) * np.sqrt(n / (n - 1))))
+
+
 def _intervals(columns: np.ndarray, seed: int, num_resamples: int) -> list[tuple[float, float]]:
     """Percentiles of the means of Q rows of [Q, C] drawn with replacement; one interval a column."""
     rng, n = np.random.default_rng(seed), len(columns)
@@ -129,8 +141,7 @@ def _intervals(columns: np.ndarray, seed: int, num_resamples: int) -> list[tuple
     for begin in range(0, num_resamples, block):
         counts = rng.multinomial(n, np.full(n, 1 / n), size=min(block, num_resamples - begin))
         means.append(counts @ (columns - center) / n)
-    tail = (1 - LEVEL) / 2
-    bounds = center + np.quantile(np.concatenate(means), [tail, 1 - tail], axis=0)
+    bounds = center + np.quantile(np.concatenate(means), [tail(n), 1 - tail(n)], axis=0)
     # A mean lies within the range of the values; this undoes rounding beyond it (a share of -1e-17).
     low, high = np.clip(bounds, columns.min(axis=0), columns.max(axis=0))
     return list(zip(low.tolist(), high.tolist(), strict=True))

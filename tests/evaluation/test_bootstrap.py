@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from rllib_arpo.evaluation.bootstrap import Estimate, Kind, estimate_all, paired_differences
+from rllib_arpo.evaluation.bootstrap import Estimate, Kind, estimate_all, paired_differences, tail
 
 
 def estimate(values: np.ndarray, **options) -> Estimate:
@@ -19,7 +19,7 @@ def test_the_bootstrap_of_zeros_and_ones_is_a_binomial_distribution(n, right):
     """The mean of n draws from `right` ones among n values is Binomial(n, right / n) / n, exactly."""
     values = np.r_[np.ones(right), np.zeros(n - right)]
     found = estimate(values)
-    exact = binom.ppf([0.025, 0.975], n, right / n) / n
+    exact = binom.ppf([tail(n), 1 - tail(n)], n, right / n) / n
     assert found.value == right / n
     # A percentile of 10,000 resamples may fall one step beside the exact one.
     assert np.abs(np.array([found.low, found.high]) - exact).max() <= 1 / n + 1e-12
@@ -42,6 +42,15 @@ def test_intervals_hold_the_truth_as_often_as_they_say():
         found = estimate((rng.random((60, 4)) < chances[:, None]).astype(float), seed=trial, num_resamples=1000)
         held += found.low <= 0.25 <= found.high
     assert 0.91 <= held / 400 <= 0.98
+
+
+def test_intervals_of_five_values_hold_the_truth_too():
+    rng = np.random.default_rng(0)
+    found = [estimate(rng.normal(1.0, 2.0, 5), seed=trial) for trial in range(600)]
+    held = np.mean([one.low <= 1.0 <= one.high for one in found])
+    # Plain percentiles: 0.84.
+    assert 0.9 <= held <= 0.97
+    assert (tail(5), tail(10**6)) == (pytest.approx(0.00095, abs=1e-4), pytest.approx(0.025, abs=1e-5))
 
 
 def test_samples_of_a_question_stay_together():

@@ -16,7 +16,8 @@ iterations: 4
 evaluate_every: 2
 seeds: [0, 1]
 baseline: grpo
-accuracy_to_reach: 0.5
+accuracies_to_reach: [0.5]
+calls: 20
 arms:
   grpo: --algo GRPO
   threshold: ""
@@ -45,6 +46,7 @@ def write_run(folder: Path, study: Study, arm: str, seed: int, *iterations: int,
         "settings_hash": study.settings_hash(own),
         "package_version": package_version(),
         "last_iteration": own.iterations,
+        "fork_rate_of": own.fork_rate_of,
         "arguments": " ".join(study.all_arguments(own)),
     }
     path = run_path(folder, arm, seed)

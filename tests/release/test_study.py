@@ -62,7 +62,7 @@ def test_the_hash_follows_the_settings_of_the_arm_alone(tmp_path):
     changed = write_study(tmp_path, TEXT.replace('threshold: ""', "threshold: --entropy-baseline running"))
     differ = [name for name, arm in changed.arms.items() if changed.settings_hash(arm) != hashes[name]]
     assert differ == ["threshold", "random"]
-    reworded = write_study(tmp_path, TEXT.replace("[0, 1]", "[0, 1, 2]").replace("to_reach: 0.5", "to_reach: 0.9"))
+    reworded = write_study(tmp_path, TEXT.replace("[0, 1]", "[0, 1, 2]").replace("to_reach: [0.5]", "to_reach: [0.9]"))
     assert {name: reworded.settings_hash(arm) for name, arm in reworded.arms.items()} == hashes
 
 
@@ -104,7 +104,7 @@ def schedule(tmp_path, monkeypatch):
         run_path(tmp_path, job.arm.name, job.seed).unlink(missing_ok=True)
         arguments = " ".join(study.all_arguments(job.arm, rate))
         return Process(
-            lambda: write_run(tmp_path, study, job.arm.name, job.seed, 0, 2, 4, fork_rate=0.25, arguments=arguments),
+            lambda: write_run(tmp_path, study, job.arm.name, job.seed, *range(5), fork_rate=0.25, arguments=arguments),
             (job.arm.name, job.seed) in failing,
         )
 
@@ -117,7 +117,7 @@ def all_jobs(schedule: Schedule) -> list[Job]:
 
 def test_runs_that_are_there_are_not_repeated(schedule, tmp_path):
     plan, started, _ = schedule
-    write_run(tmp_path, plan.study, "grpo", 0, 0, 2, 4)
+    write_run(tmp_path, plan.study, "grpo", 0, *range(5))
     cut_off = write_run(tmp_path, plan.study, "grpo", 1, 0, 2)
     cut_off.write_text(cut_off.read_text() + '{"study": "s", "arm"')
     assert [row["iteration"] for row in read_run(cut_off)] == [0, 2]
@@ -178,10 +178,10 @@ def test_a_failed_run_fails_those_that_need_its_fork_rate(schedule, capsys, tmp_
 )
 def test_rows_of_other_settings_are_refused_before_anything_runs(schedule, tmp_path, column, old):
     plan, started, _ = schedule
-    path = write_run(tmp_path, plan.study, "grpo", 1, 0, 2, 4)
+    path = write_run(tmp_path, plan.study, "grpo", 1, *range(5))
     new = read_run(path)[0][column]
     path.unlink()
-    write_run(tmp_path, plan.study, "grpo", 1, 0, 2, 4, **{column: old})
+    write_run(tmp_path, plan.study, "grpo", 1, *range(5), **{column: old})
     with pytest.raises(ValueError) as raised:
         plan.run(all_jobs(plan), at_a_time=1)
     assert str(raised.value) == f"{path}: is of a run with {column}={old!r} and not {new!r}; take another --output."
@@ -192,7 +192,7 @@ def test_random_forks_at_another_rate_are_refused(schedule, tmp_path):
     plan, _, _ = schedule
     plan.run(all_jobs(plan), at_a_time=1)
     run_path(tmp_path, "threshold", 0).unlink()
-    write_run(tmp_path, plan.study, "threshold", 0, 0, 2, 4, fork_rate=0.5)
+    write_run(tmp_path, plan.study, "threshold", 0, *range(5), fork_rate=0.5)
     with pytest.raises(ValueError, match=r"fork-probability 0\.2500' and not .*fork-probability 0\.5000'"):
         plan.run(all_jobs(plan), at_a_time=1)
 
@@ -226,7 +226,7 @@ def test_the_line_of_progress(tmp_path):
 
 def test_collected_rows_are_those_of_finished_runs(tmp_path):
     study = write_study(tmp_path)
-    write_run(tmp_path, study, "grpo", 0, 0, 2, 4, fork_rate=0.25)
+    write_run(tmp_path, study, "grpo", 0, *range(5), fork_rate=0.25)
     write_run(tmp_path, study, "grpo", 1, 0, 2)
     table = tmp_path / "rows.parquet"
     done = command.collect(tmp_path, table)
@@ -241,13 +241,16 @@ def test_finished_runs_are_taken_from_collected_rows(schedule, tmp_path):
     table, new = tmp_path / "rows.parquet", tmp_path / "new"
     command.collect(tmp_path, table)
     new.mkdir()
-    own = write_run(new, plan.study, "grpo", 0, 0, 2).read_text()
+    own = write_run(new, plan.study, "grpo", 0, *range(5), fork_rate=0.125).read_text()
     settings = {name: plan.study.settings_hash(arm) for name, arm in plan.study.arms.items()}
-    assert unpack(table, new, settings | {"random": "abc"}, package_version()) == 3
+    write_run(new, plan.study, "grpo", 1, 0, 1)
+    assert unpack(table, new, settings | {"threshold": "abc"}, package_version()) == 1
     assert run_path(new, "grpo", 0).read_text() == own
-    assert read_run(run_path(new, "threshold", 1)) == read_run(run_path(tmp_path, "threshold", 1))
+    assert read_run(run_path(new, "grpo", 1)) == read_run(run_path(tmp_path, "grpo", 1))
+    # Their fork rates would be of other runs.
     assert not run_path(new, "random", 0).exists()
     assert unpack(table, new, settings, "0.0.1") == 0
+    assert unpack(table, new, settings, package_version()) == 4
 
 
 def test_the_command_says_in_a_sentence_what_it_cannot_do(tmp_path, monkeypatch, capsys):

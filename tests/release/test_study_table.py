@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from release.evidence.study_figures import Run, calls_to_reach, figures, finished_runs, ratio_of_means, reach
+from release.evidence.study_file import read_study, study_of
 from release.evidence.study_rows import read_table
 from release.evidence.study_table import (
     accuracy_table,
@@ -19,7 +20,8 @@ from release.evidence.study_table import (
 )
 from tests.release.study_rows import make_row
 
-KEPT = Path(__file__).resolve().parents[2] / "release" / "evidence" / "results" / "trails-small.parquet"
+REPOSITORY = Path(__file__).resolve().parents[2]
+KEPT = REPOSITORY / "release" / "evidence" / "results"
 
 
 def run(arm: str, seed: int, *points: tuple[int, float | None], **more) -> Run:
@@ -30,7 +32,7 @@ def run(arm: str, seed: int, *points: tuple[int, float | None], **more) -> Run:
 def test_figures_of_two_runs():
     slow = run("grpo", 0, (0, 0.0), (50, None), (100, 0.5), (150, None), (200, 1.0))
     lean = run("threshold", 0, (0, 0.0), (25, None), (50, 0.5), (75, None), (100, 1.0))
-    found = figures([slow, lean])
+    found = figures([slow, lean], 100)
     assert found["grpo"][0]["mean over updates"] == pytest.approx(0.5)
     assert found["threshold"][0]["mean over updates"] == pytest.approx(0.5)
     # Up to 100 calls, all that the leaner one executed: GRPO rises to 0.5 by then, the other to 1.
@@ -42,13 +44,13 @@ def test_figures_of_two_runs():
 
 
 def test_a_run_of_more_updates_is_compared_over_the_updates_that_all_have():
-    found = figures([run("short", 0, (0, 0.0), (10, 1.0)), run("long", 0, (0, 0.0), (10, 1.0), (20, 1.0))])
+    found = figures([run("short", 0, (0, 0.0), (10, 1.0)), run("long", 0, (0, 0.0), (10, 1.0), (20, 1.0))], 10)
     assert found["short"][0]["mean over updates"] == found["long"][0]["mean over updates"] == pytest.approx(0.5)
 
 
 def test_the_mean_of_a_metric_is_over_the_iterations_that_have_it():
     rows = [make_row("a", 0, i, 0, 0.5, fork_rate=rate) for i, rate in enumerate((None, 0.2, None, 0.4))]
-    (found,) = figures([Run("a", 0, tuple(rows))])["a"].values()
+    (found,) = figures([Run("a", 0, tuple(rows))], 0)["a"].values()
     assert found["fork_rate"] == pytest.approx(0.3)
     assert np.isnan(found["decisive_auc"])
 
@@ -92,11 +94,11 @@ def test_the_ratio_is_drawn_in_pairs():
 def test_only_shared_seeds_are_paired():
     runs = [run("grpo", seed, (0, 0.0), (10, 0.1 * seed)) for seed in (0, 1, 2)]
     runs += [run("threshold", seed, (0, 0.0), (10, 0.1 * seed + 0.25)) for seed in (1, 2, 3)]
-    table = accuracy_table(figures(runs), ["grpo", "threshold"], "grpo").splitlines()
+    table = accuracy_table(figures(runs, 10), ["grpo", "threshold"], "grpo").splitlines()
     assert table[2].startswith("| grpo | 3 |  |  | 0.100 ± 0.100 |")
-    # 0.45 +- 0.1 over its own three seeds, the difference over the two that both have.
-    assert table[3].startswith("| threshold | 3 |  |  | 0.450 ± 0.100 (+0.250 [+0.250, +0.250]) |")
-    seeds = differences_table(figures(runs), ["grpo", "threshold"], "grpo", "accuracy at the end").splitlines()
+    # 0.45 +- 0.1 over its own three seeds, the difference over the two that both have: too few for an interval.
+    assert table[3].startswith("| threshold | 3 |  |  | 0.450 ± 0.100 (+0.250) |")
+    seeds = differences_table(figures(runs, 10), ["grpo", "threshold"], "grpo", "accuracy at the end").splitlines()
     assert seeds[0] == "| arm | seed 0 | seed 1 | seed 2 |"
     assert seeds[2] == "| threshold |  | +0.250 | +0.250 |"
 
@@ -108,23 +110,22 @@ def test_pairs_are_compared_at_the_calls_of_the_leaner_run():
               "threshold": {0: run("threshold", 0, *lean), 1: run("threshold", 1, *long)},
               "alone": {0: run("alone", 0, *lean)}}  # fmt: skip
     (line,) = pairs_table(by_arm, "grpo").splitlines()[2:]
-    assert line == "| threshold | 2 | 0.750 | 0.750 | +0.000 [−0.500, +0.500] |"
+    assert line == "| threshold | 2 | 0.750 | 0.750 | +0.000 |"
 
 
-def test_calls_are_counted_to_the_accuracy_that_the_baseline_has_in_the_end():
-    rows = [row for seed, end in ((0, 0.4), (1, 0.6)) for row in run("grpo", seed, (0, 0.0), (100, end)).rows]
-    rows += [row for seed in (0, 1) for row in run("threshold", seed, (0, 0.0), (50, 1.0)).rows]
-    shown = all_tables([{**row, "last_iteration": 1} for row in rows], "grpo", 0.9).split("### ")
-    (table,) = (
-        part for part in shown if part.startswith("Executed tool calls to an accuracy of 0.500, the mean of grpo")
-    )
-    # The threshold has 0.5 after 25 calls; GRPO's seed 1 after 83, beyond the 50 that all came to.
-    assert "| threshold | 2 of 2 | 0 | 25 | 50 | 25 | 0.50 [0.50, 0.50] |" in table
+def test_a_run_with_too_few_calls_has_no_figure_at_them():
+    short, long = (run("a", seed, (0, 0.0), (calls, 1.0)) for seed, calls in ((0, 10), (1, 40)))
+    found = figures([short, long], 20)["a"]
+    names = ("mean over calls", "accuracy at equal calls")
+    assert all(np.isnan(found[0][name]) for name in names)
+    assert [found[1][name] for name in names] == pytest.approx([0.25, 0.5])
+    assert accuracy_table(figures([short], 20), ["a"], "grpo").count("too few calls") == 2
 
 
 def test_means_have_intervals_over_seeds():
-    runs = [run("a", seed, (0, 0.0), (10, 0.0), fork_rate=rate) for seed, rate in enumerate((0.25, 0.75))]
-    found = figures([*runs, run("b", 0, (0, 0.0), (10, 0.0), delta=-0.5)])
+    rates = (0.25, 0.25, 0.75, 0.75, 0.5)
+    runs = [run("a", seed, (0, 0.0), (10, 0.0), fork_rate=rate) for seed, rate in enumerate(rates)]
+    found = figures([*runs, run("b", 0, (0, 0.0), (10, 0.0), delta=-0.5)], 10)
     table = means_table(found, ["a", "b"], {"fork_rate": 2, "delta": 1}).splitlines()
     assert table[2:] == ["| a | 0.50 [0.25, 0.75] |  |", "| b |  | −0.5 |"]
 
@@ -136,8 +137,8 @@ def test_children_per_question_are_compared_with_the_arm_whose_rate_it_is():
         for s in (0, 1)
     ]
     by_arm = {name: {r.seed: r for r in runs if r.arm == name} for name in ("threshold", "random")}
-    (line,) = match_table(by_arm, figures(runs)).splitlines()[2:]
-    assert line == "| random | threshold | 8.24 | 8.00 | 1.030 [1.000, 1.060] | 6.0 % | no |"
+    (line,) = match_table(by_arm, figures(runs, 10)).splitlines()[2:]
+    assert line == "| random | threshold | 8.24 | 8.00 | 1.030 | 6.0 % | no |"
 
 
 def test_unfinished_runs_are_left_out_and_named():
@@ -146,19 +147,21 @@ def test_unfinished_runs_are_left_out_and_named():
     runs, others = finished_runs(rows)
     assert [(r.arm, r.seed, len(r.rows)) for r in runs] == [("grpo", 0, 3)]
     assert others == ["lean, seed 0"]
-    assert "- left out, not finished: lean, seed 0\n" in all_tables(rows, "grpo", 0.5)
-    assert all_tables(rows[3:6], "grpo", 0.5) == "No run is finished; begun: lean, seed 0.\n"
+    assert "- left out, not finished: lean, seed 0\n" in all_tables(rows, "grpo", [0.5], 2)
+    assert all_tables(rows[3:6], "grpo", [0.5], 2) == "No run is finished; begun: lean, seed 0.\n"
 
 
-def test_the_tables_of_the_rows_that_are_kept():
-    """README.md's, of rows that tell neither their last iteration nor what was computed."""
-    shown = all_tables(read_table(KEPT), "grpo", 0.8)
-    for cells in (
-        "| grpo | 5 | 0.99 |  | 0.887 ± 0.061 | 0.661 ± 0.057 | 0.567 ± 0.063 |",
-        "| threshold | 5 | 0.98 | 0.91 | 0.906 ± 0.020 (+0.019 [−0.016, +0.053])"
-        " | 0.627 ± 0.062 (−0.034 [−0.077, +0.007]) | 0.599 ± 0.064 (+0.032 [−0.012, +0.074]) |",
-        " | 0.690 ± 0.009 (+0.028 [−0.014, +0.070]) | 0.641 ± 0.015 (+0.074 [+0.033, +0.116]) |",
-        "| ranked-over-tree | 4 of 5 | 1 | 9,602 | 12,041 | 9,687 | 0.86 [0.71, 1.01] |",
-        "- left out, not finished: none",
-    ):
-        assert cells in shown
+@pytest.mark.parametrize("document", ["README.md", "docs/evidence.md"])
+def test_documents_have_the_tables_of_the_rows_that_are_kept(document):
+    """Each row that they show of an arm is one of the tables that `python -m release.evidence.study --table` prints."""
+    made = set()
+    for path in sorted(KEPT.glob("*.parquet")):
+        study = read_study(study_of(path.stem))
+        for baseline in study.arms:
+            tables = all_tables(read_table(path), baseline, study.accuracies_to_reach, study.calls)
+            made |= set(tables.splitlines())
+    arms = {arm for path in KEPT.glob("*.parquet") for arm in read_study(study_of(path.stem)).arms}
+    lines = (REPOSITORY / document).read_text().splitlines()
+    shown = [line for line in lines if line.startswith("| ") and line.split(" | ")[0].removeprefix("| ") in arms]
+    assert len(shown) > 4
+    assert [line for line in shown if line not in made] == []
