@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from ray.rllib.examples.utils import add_rllib_example_script_args, run_rllib_example_script_experiment
 from ray.rllib.utils import force_list
 from ray.tune.registry import get_trainable_cls
+from ray.tune.result import TRAINING_ITERATION
 
 from rllib_arpo.arpo_config import ARPOConfig
 from rllib_arpo.tracking.transcripts import EvaluationTranscripts, print_before_and_after
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 #: Two epochs of the authors' 10,000 questions at 128 questions an iteration.
 TWO_EPOCHS = 156
 STOP_REWARD = 0.6
+#: The share of right answers in an evaluation.
+EVALUATION_ACCURACY = "evaluation/env_runners/accuracy"
 #: Largest number of sampled turns; usually one of the other two stop criteria ends the run.
 NO_LIMIT = 10**9
 #: Share of the longest response over which the overlong penalty falls, as in DAPO's paper (4,096 of 20,480).
@@ -237,15 +240,25 @@ def _search_options(args: argparse.Namespace) -> dict[str, str]:
     return {key: value for key, value in options.items() if value is not None}
 
 
-def run_recipe(config: ARPOConfig, args: argparse.Namespace, experiment_name: str) -> ResultGrid:
+def run_recipe(
+    config: ARPOConfig, args: argparse.Namespace, experiment_name: str, test_metric: str | None = None
+) -> ResultGrid:
     """Runs `config` through RLlib's example runner, logged to MLflow.
 
     At the end it prints the first and the last evaluation, if the callback `EvaluationTranscripts` kept them.
+
+    Args:
+        test_metric: with --as-test and --as-release-test, what has to reach --stop-reward in the last iteration; the
+            run goes on to --stop-iters. Default: the mean return while sampling, which also ends the run.
     """
     from rllib_arpo.tracking.mlflow_callback import ARPOMLflowCallback
 
+    criteria: dict[str, Any] = {}
+    if test_metric is not None and (args.as_test or args.as_release_test):
+        criteria["stop"] = {TRAINING_ITERATION: args.stop_iters}
+        criteria["success_metric"] = {test_metric: args.stop_reward}
     results = run_rllib_example_script_experiment(
-        config, args, tune_callbacks=[ARPOMLflowCallback(experiment_name=experiment_name)]
+        config, args, tune_callbacks=[ARPOMLflowCallback(experiment_name=experiment_name)], **criteria
     )
     if EvaluationTranscripts in force_list(config.callbacks_class) and not args.no_tune:
         print_before_and_after(results)

@@ -1,6 +1,6 @@
 """The small model's recipe with learning broken on purpose: what a learning test has to notice.
 
-    python -m release.evidence.broken_recipe --broken swapped --as-release-test --stop-reward 0.5
+    python -m release.evidence.broken_recipe --broken swapped --as-release-test --stop-reward 0.7
 
 `release/release_tests.yaml` expects these runs to fail; `studies/trails_broken_small.yaml` has their curves.
 """
@@ -14,7 +14,7 @@ import numpy as np
 from ray.rllib.connectors.connector_v2 import ConnectorV2
 
 from rllib_arpo import ARPOConfig
-from rllib_arpo.recipes import run_recipe
+from rllib_arpo.recipes import EVALUATION_ACCURACY, run_recipe
 from tuned_examples import trails_small_arpo
 from tuned_examples.trails_small_arpo import make_model
 
@@ -86,4 +86,4 @@ def make_config(model: str, args: argparse.Namespace) -> ARPOConfig:
 
 if __name__ == "__main__":
     args = parser.parse_args()
-    run_recipe(make_config(make_model(args), args), args, experiment_name="trails-small-broken")
+    run_recipe(make_config(make_model(args), args), args, "trails-small-broken", test_metric=EVALUATION_ACCURACY)

@@ -20,6 +20,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib.util
 import json
@@ -94,9 +95,9 @@ class Study:
     def settings_hash(self, arm: Arm) -> str:
         """Twelve digits that differ where an arm's runs would: of all that the file says of them but the seed.
 
-        And of the recipe's text. The package itself is in its version.
+        And of the recipe's code. The package itself is in its version.
         """
-        said = self._said(arm) | {"recipe_text": recipe_text(self.recipe)}
+        said = self._said(arm) | {"code": recipe_code(self.recipe)}
         if arm.fork_rate_of is not None:
             said["fork_rate_of"] = self._said(self.arms[arm.fork_rate_of])
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:12]
@@ -110,9 +111,11 @@ class Study:
         }
 
 
-def recipe_text(recipe: str) -> str:
-    """The source of a recipe's module."""
-    return Path(importlib.util.find_spec(recipe).origin).read_text()
+def recipe_code(recipe: str) -> str:
+    """The code of a recipe's module, without comments and the module's documentation."""
+    module = ast.parse(Path(importlib.util.find_spec(recipe).origin).read_text())
+    module.body = module.body[1:] if ast.get_docstring(module) else module.body
+    return ast.unparse(module)
 
 
 def study_of(name: str) -> Path:

@@ -66,6 +66,21 @@ def test_the_hash_follows_the_settings_of_the_arm_alone(tmp_path):
     assert {name: reworded.settings_hash(arm) for name, arm in reworded.arms.items()} == hashes
 
 
+def test_the_hash_follows_the_recipes_code_and_not_its_words(tmp_path, monkeypatch):
+    recipe = tmp_path / "own_recipe.py"
+    monkeypatch.syspath_prepend(str(tmp_path))
+    study = write_study(tmp_path, TEXT.replace("tests.release.tiny_recipe", "own_recipe"))
+
+    def settings_hash(text: str) -> str:
+        recipe.write_text(text)
+        importlib.invalidate_caches()
+        return study.settings_hash(study.arms["grpo"])
+
+    usual = settings_hash('"""A recipe."""\nSIZE = 8\n')
+    assert settings_hash('"""Another recipe."""\n# As many as fit.\nSIZE = 8\n') == usual
+    assert settings_hash('"""A recipe."""\nSIZE = 9\n') != usual
+
+
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.yaml")), ids=lambda path: path.stem)
 def test_the_arguments_of_every_arm_are_known_to_the_recipe(path, model_folder):
     rllib_arpo.register()  # A Ray that has ended took the names of the algorithms with it.
