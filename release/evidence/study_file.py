@@ -169,7 +169,7 @@ def _check_keys(where: str, said: Mapping[str, Any], needed: frozenset[str], kno
 
 def _check(study: Study) -> None:
     if study.baseline not in study.arms:
-        raise ValueError(f"{study.path}: the baseline {study.baseline!r} is no arm.")
+        raise ValueError(f"{study.path}: the baseline {study.baseline!r} is not an arm.")
     for arm in study.arms.values():
         where = f"{study.path}, arm {arm.name}"
         if arm.iterations % arm.evaluate_every:
@@ -180,6 +180,6 @@ def _check(study: Study) -> None:
             continue
         other = study.arms.get(arm.fork_rate_of)
         if other is None or other.fork_rate_of is not None:
-            raise ValueError(f"{where}: fork_rate_of={arm.fork_rate_of!r} is no arm with a fork rule of its own.")
+            raise ValueError(f"{where}: fork_rate_of={arm.fork_rate_of!r} is not an arm with a fork rule of its own.")
         if missing := sorted(set(arm.seeds) - set(other.seeds)):
             raise ValueError(f"{where}: {other.name} is not run with seed {missing[0]}, so that there is no fork rate.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shlex
 import subprocess
@@ -184,15 +185,34 @@ def log_path(output: Path, job: Job) -> Path:
 
 
 def process_of(study: Study, output: Path, at_a_time: int) -> Callable[[Job, float | None], subprocess.Popen]:
-    """Starts a run as a process of its own, whose output is the run's log; such processes share the cores."""
-    threads = max(1, (os.cpu_count() or 1) // at_a_time)
+    """Starts a run as a process of its own, whose output is the run's log; such processes share the cores.
+
+    Raises:
+        ValueError: runs of another call of the study, which may have been killed itself, write into the folder.
+    """
+    lock = (output / "lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ValueError(
+            f"{output}: runs of an earlier call still write into it; wait for them, or end them."
+        ) from None
+    threads = max(1, len(os.sched_getaffinity(0)) // at_a_time)
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
 
     def start(job: Job, rate: float | None) -> subprocess.Popen:
         command = [*_command(study, job), "--seed", str(job.seed), "--output", str(output.resolve())]
         command += [] if rate is None else ["--fork-rate", str(rate)]
         with log_path(output, job).open("w") as log:
-            return subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=log, stderr=subprocess.STDOUT)
+            # Each run holds the lock until it ends.
+            return subprocess.Popen(
+                command,
+                cwd=REPOSITORY,
+                env=environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                pass_fds=[lock.fileno()],
+            )
 
     return start
 

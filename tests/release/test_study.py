@@ -22,7 +22,7 @@ from release.evidence.study_rows import (
     unpack,
 )
 from release.evidence.study_run import package_version
-from release.evidence.study_schedule import Job, Schedule, jobs_of, make_model, progress_line
+from release.evidence.study_schedule import Job, Schedule, jobs_of, make_model, process_of, progress_line
 from tests.release.study_rows import TEXT, make_row, write_run, write_study
 
 
@@ -30,7 +30,7 @@ from tests.release.study_rows import TEXT, make_row, write_run, write_study
     ("old", "new", "message"),
     [
         ("baseline: grpo\n", "", "{path}: the key 'baseline' is missing."),
-        ("baseline: grpo\n", "baseline: ppo\n", "{path}: the baseline 'ppo' is no arm."),
+        ("baseline: grpo\n", "baseline: ppo\n", "{path}: the baseline 'ppo' is not an arm."),
         ("seeds: [0, 1]\n", "seeds: [0, 1]\nseed: 3\n", "{path}: the key 'seed' is unknown."),
         (
             "iterations: 4",
@@ -40,7 +40,7 @@ from tests.release.study_rows import TEXT, make_row, write_run, write_study
         (
             "fork_rate_of: threshold",
             "fork_rate_of: none",
-            "{path}, arm random: fork_rate_of='none' is no arm with a fork rule of its own.",
+            "{path}, arm random: fork_rate_of='none' is not an arm with a fork rule of its own.",
         ),
         (
             "fork_rate_of: threshold",
@@ -159,6 +159,15 @@ def test_the_model_is_made_once_before_the_first_run(schedule):
     assert made == [("grpo, seed 0", 0)]
     plan.run(all_jobs(plan), at_a_time=2)
     assert len(made) == 1
+
+
+def test_two_calls_do_not_write_into_one_folder(tmp_path):
+    study = write_study(tmp_path)
+    first = process_of(study, tmp_path, 1)
+    with pytest.raises(ValueError, match="runs of an earlier call still write into it; wait for them, or end them"):
+        process_of(study, tmp_path, 1)
+    del first
+    process_of(study, tmp_path, 1)
 
 
 def test_a_model_that_is_not_made_ends_the_study(tmp_path):
