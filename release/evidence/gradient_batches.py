@@ -101,6 +101,8 @@ def sample_batches(
         reference: [d], the reference's mean gradient.
     """
     algorithm = make_algorithm(recipe, arguments)
+    # Batch n has the questions of iteration n + WARM_UP, also when the others were sampled before.
+    algorithm._drop_questions(len(state.rows) * algorithm.config.questions_per_batch)
     catcher = GradientCatcher()
     algorithm.learner_group.foreach_learner(catcher)
     for _ in range(WARM_UP):

@@ -4,9 +4,10 @@
     python -m release.evidence.gradient_variance --table FILE.parquet
 
 Each arm of the study samples batches with its own rollout from the cold-started model; the learner computes the
-gradient of the arm's own loss for each of them, and takes no step. `reference` are batches of the study's baseline on
-other questions, four times as many: the mean gradient that the others' are compared with. The same command goes on
-where it was stopped: what an arm has so far lies in FILE.parts/, written anew after every batch.
+gradient of the arm's own loss for each of them, and takes no step. Batches of a number have the same questions in all
+arms. `reference` are batches of the study's baseline with the questions in another order, four times as many: the
+mean gradient that the others' are compared with. The same command goes on where it was stopped: what an arm has so far
+lies in FILE.parts/, written anew after every batch.
 
 An update of several minibatches counts with the mean of their gradients. Gradients are those before clipping.
 """
@@ -32,8 +33,8 @@ from release.evidence.study_rows import fork_rate
 from release.evidence.study_run import provenance
 
 REFERENCE, REFERENCE_FACTOR = "reference", 4
-#: The questions of the reference, and those after a run was taken up again, come in an order of their own.
-REFERENCE_SEED, SEGMENT = 1_000_000, 1_000
+#: The questions of the reference come in an order of their own.
+REFERENCE_SEED = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,8 @@ class Measurement:
         state = self.state(arm.name)
         rate = None
         if arm.fork_rate_of is not None:
-            rate = fork_rate(self.state(arm.fork_rate_of).rows)
+            # More batches of the other arm would change it.
+            rate = state.rows[0]["wanted_fork_rate"] if state.rows else fork_rate(self.state(arm.fork_rate_of).rows)
         arguments = self.study.all_arguments(arm, rate)
         own = {"study": self.study.name, "arm": arm.name, **provenance(self.study, arm, arguments)}
         for column in ("arguments", "package_version"):
@@ -68,8 +70,8 @@ class Measurement:
         if len(state.rows) >= num_batches:
             return
         reference = None if arm.name == REFERENCE else self.state(REFERENCE).mean
-        seed = self.seed + SEGMENT * len(state.rows) + (REFERENCE_SEED if reference is None else 0)
-        own["seed"] = seed
+        seed = self.seed + (REFERENCE_SEED if reference is None else 0)
+        own |= {"seed": seed, "wanted_fork_rate": rate}
         sample_batches(state, self.study.recipe, [*arguments, "--seed", str(seed)], own, num_batches, reference)
 
 
@@ -102,20 +104,26 @@ def samples_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Sample]:
 
 
 def table(rows: Sequence[Mapping[str, Any]], baseline: str) -> str:
-    """In Markdown, one line an arm; intervals are 95 % bootstrap intervals over batches."""
+    """In Markdown, one line an arm; intervals are 95 % bootstrap intervals over batches.
+
+    Arms differ in the size of their mean gradients, so that their variances alone do not compare; the calls after which
+    signal and noise are equal do.
+    """
     samples = samples_of(rows)
     found = {arm: estimates(sample) for arm, sample in samples.items()}
     reference = samples[REFERENCE].signal if REFERENCE in samples else float("nan")
-    header = ["arm", "batches", "calls a batch", "tr(Cov)", "tr(Cov) x calls", f"ratio to {baseline}"]
-    header += ["|mean|^2 / tr(Cov)", "calls for a ratio of 1", "cosine to the reference"]
+    header = ["arm", "batches", "calls a batch", "children a question", "tr(Cov)", "|mean|^2 / tr(Cov)"]
+    header += ["calls for a ratio of 1", f"as a share of those of {baseline}", "cosine to the reference"]
     lines = [f"| {' | '.join(header)} |", "|" + "---|" * len(header)]
     for arm in sorted(found, key=lambda name: (name != baseline, name)):
         own, base = found[arm], found.get(baseline)
-        cells = [arm, str(len(samples[arm].calls)), f"{own.calls[0]:,.0f}"]
-        cells += [_show(interval(own.variance)), _show(interval(own.variance_times_calls))]
-        is_compared = base is not None and arm != baseline
-        cells.append(_show(interval(own.variance_times_calls / base.variance_times_calls)) if is_compared else "")
-        cells += [_show(interval(own.signal_to_noise)), _show(interval(own.calls_to_signal))]
+        children = np.mean([row["forks_per_question"] for row in rows if row["arm"] == arm])
+        cells = [arm, str(len(samples[arm].calls)), f"{own.calls[0]:,.0f}", f"{children:.2f}"]
+        cells += [_show(interval(own.variance)), _show(interval(own.signal_to_noise))]
+        cells.append(_show(interval(own.calls_to_signal)))
+        is_compared = base is not None and arm != baseline and len(own.calls) == len(base.calls)
+        with np.errstate(invalid="ignore"):  # Two infinite numbers of calls have no ratio.
+            cells.append(_show(interval(own.calls_to_signal / base.calls_to_signal)) if is_compared else "")
         cells.append("" if arm == REFERENCE else _show(interval(own.cosine(reference))))
         lines.append(f"| {' | '.join(cells)} |")
     told = [f"{column}: {', '.join(sorted({row[column] for row in rows}))}" for column in ("commit", "machine")]
@@ -134,8 +142,7 @@ def measure_all(measurement: Measurement, arms: Sequence[Arm], num_batches: int,
     measurement.measure(reference, REFERENCE_FACTOR * num_batches)
     for arm in sorted(arms, key=lambda arm: arm.fork_rate_of is not None):
         measurement.measure(arm, num_batches)
-        done = [measurement.state(name) for name in (REFERENCE, *(a.name for a in arms))]
-        write_rows(done, output)
+        write_rows([State.read(path) for path in sorted(measurement.folder.glob("*.npz"))], output)
 
 
 def main() -> int:

@@ -144,10 +144,15 @@ def sampled(monkeypatch):
 
     def sample_batches(state, _recipe, arguments, own, num_batches, reference):
         calls.append((own["arm"], " ".join(arguments), len(state.rows)))
-        rng = np.random.default_rng(own["seed"])
+        rng = np.random.default_rng((own["seed"], len(state.rows)))
         while len(state.rows) < num_batches:
             gradient = rng.normal(size=2) + 1.0
-            figures = {"tool_calls": 10, "fork_rate": 0.25, "squared_norm": float(gradient @ gradient)}
+            figures = {
+                "tool_calls": 10,
+                "forks_per_question": 2.0,
+                "fork_rate": 0.25,
+                "squared_norm": float(gradient @ gradient),
+            }
             dot = None if reference is None else float(gradient @ reference)
             state.add({**own, **figures, "reference_dot": dot, "sketch": gradient.tolist()}, gradient)
 
@@ -170,12 +175,19 @@ def test_a_measurement_goes_on_where_it_was_stopped(tmp_path, sampled):
     assert sampled == []
     measure_all(measurement, study.arms_named(["grpo"]), 4, output)
     assert sampled == [
-        (REFERENCE, "--lr 1e-3 --algo GRPO --seed 1012000", 12), ("grpo", "--lr 1e-3 --algo GRPO --seed 3000", 3),
+        (REFERENCE, "--lr 1e-3 --algo GRPO --seed 1000000", 12), ("grpo", "--lr 1e-3 --algo GRPO --seed 0", 3),
     ]  # fmt: skip
     rows = pq.read_table(output).to_pylist()
-    assert {arm: len(sample.calls) for arm, sample in samples_of(rows).items()} == {REFERENCE: 16, "grpo": 4}
+    sizes = {arm: len(sample.calls) for arm, sample in samples_of(rows).items()}
+    assert sizes == {REFERENCE: 16, "grpo": 4, "threshold": 3, "random": 3}
     shown = table(rows, "grpo").splitlines()
-    assert shown[2].startswith("| grpo | 4 | 10 |") and shown[3].startswith("| reference | 16 | 10 |")
+    assert shown[2].startswith("| grpo | 4 | 10 | 2.00 |")
+    assert shown[4].startswith("| reference | 16 | 10 | 2.00 |")
+    sampled.clear()
+    # The threshold's rate of four batches may be another one; random forks keep theirs.
+    measurement.state("threshold").add({**measurement.state("threshold").rows[0], "fork_rate": 0.9}, np.ones(2))
+    measure_all(measurement, study.arms_named(["random"]), 4, output)
+    assert sampled[-1][1].endswith("--random-fork-probability 0.2500 --seed 0")
 
 
 def test_batches_of_other_settings_are_refused(tmp_path, sampled):
