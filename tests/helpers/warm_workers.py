@@ -1,8 +1,9 @@
-"""Ray workers that are forked from a process which has imported torch, transformers and pandas already.
+"""Ray workers that are forked from processes which have imported what they need already.
 
 Ray starts a worker as two new interpreters, whose imports take 4 seconds of a core, and the tests start more than a
 hundred workers. After `start()` Ray runs this file where it would run its own `setup_worker.py`: the file sends the
-worker's arguments, environment and standard streams to one warm process, which forks. The fork runs Ray's own
+worker's arguments, environment and standard streams to a warm process, which has imported torch and the like. For each
+Ray and job that process forks another one, which imports Ray and RLlib and forks the workers. They run Ray's own
 `default_worker.py`, as every worker does. Workers with a runtime environment of their own, and all workers if the warm
 process is gone, start as they always do.
 """
@@ -20,14 +21,23 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 #: Variable with the name of the warm process's socket, in Linux's abstract namespace.
 SOCKET = "WARM_WORKERS_SOCKET"
-#: What a worker of RLlib imports, but for Ray: its core reads the worker's environment when it is imported.
+#: What a worker of RLlib imports beside Ray.
 MODULES = ("torch", "pandas", "pyarrow.dataset", "transformers", "gymnasium", "tree", "pydantic", "jsonschema", "rich")
+OF_RAY = (
+    "ray._private.workers.default_worker", "rllib_arpo.rollout.env_runner", "rllib_arpo.learner.arpo_torch_learner",
+)  # fmt: skip
 #: Arguments that Ray's setup_worker.py does not pass on.
 OF_SETUP = ("--language=", "--serialized-runtime-env-context=")
+MAX_BYTES = 1 << 20
+#: Seconds after which a process that forks workers looks whether its Ray is still there.
+LOOK_S = 5.0
 
 
 @functools.cache
@@ -36,7 +46,7 @@ def start() -> None:
     from ray._private import ray_constants
 
     os.environ[SOCKET] = f"warm-workers-{os.getpid()}"
-    with socket.socket(socket.AF_UNIX) as listener:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(f"\0{os.environ[SOCKET]}")
         listener.listen(128)
         # Its standard input ends when this process does.
@@ -49,58 +59,116 @@ def start() -> None:
     ray_constants.SETUP_WORKER_FILENAME = __file__
 
 
-def serve(descriptor: int) -> tuple[list[str], dict[str, str], str, int] | None:
-    """Forks a process for each request; returns in it, with what it is to be, or in the end with None."""
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """What Ray wants; `streams` are open files for standard input, output and error."""
+
+    arguments: Sequence[str]
+    environment: dict[str, str]
+    folder: str
+    niceness: int
+    streams: Sequence[int]
+
+    @classmethod
+    def receive(cls, connection: socket.socket) -> Worker | None:
+        """None: the other side has ended."""
+        message, streams, _, _ = socket.recv_fds(connection, MAX_BYTES, 3)
+        return cls(**json.loads(message), streams=streams) if message else None
+
+    def send(self, connection: socket.socket) -> None:
+        told = {"arguments": self.arguments, "environment": self.environment, "folder": self.folder}
+        socket.send_fds(connection, [json.dumps({**told, "niceness": self.niceness}).encode()], self.streams)
+
+    def close(self) -> None:
+        for stream in self.streams:
+            os.close(stream)
+
+    def run(self) -> None:
+        """Becomes this worker."""
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.setpgid(0, 0)
+        os.setpriority(os.PRIO_PROCESS, 0, self.niceness)
+        for number, stream in enumerate(self.streams):
+            os.dup2(stream, number)
+        os.closerange(3, max(self.streams) + 1)
+        self.settle()
+        sys.argv = [argument for argument in self.arguments if not argument.startswith(OF_SETUP)]
+        sys.path[0] = str(Path(sys.argv[0]).parent)
+        runpy.run_path(sys.argv[0], run_name="__main__")
+
+    def settle(self) -> None:
+        """Takes the worker's environment and folder."""
+        os.chdir(self.folder)
+        os.environ.clear()
+        os.environ.update(self.environment)
+
+    @property
+    def of_core(self) -> tuple[str, str]:
+        """What Ray's core reads from the environment when it is imported: the raylet's process id and the job."""
+        return self.environment["RAY_RAYLET_PID"], self.environment["RAY_JOB_ID"]
+
+
+def serve(listener: socket.socket) -> Worker | None:
+    """Passes each worker on to a process with its Ray and job; returns the worker in the fork that is to become it."""
     for module in MODULES:
         importlib.import_module(module)
-    # jemalloc and OpenBLAS have threads of their own, which they care for at a fork.
-    if threading.active_count() > 1:
-        sys.exit(f"The warm process cannot be forked: an import of {MODULES} has started {threading.enumerate()}.")
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # Nobody waits for the workers.
-    with socket.socket(fileno=descriptor) as listener:
-        while listener in select.select([sys.stdin, listener], [], [])[0]:
-            connection, _ = listener.accept()
-            with connection:
-                _, streams, _, _ = socket.recv_fds(connection, 1, 3)
-                request = json.loads(connection.makefile().read())
-                if os.fork() == 0:
-                    for number, stream in enumerate(streams):
-                        os.dup2(stream, number)
-                    os.closerange(3, max(*streams, descriptor, connection.fileno()) + 1)
-                    listener.detach()
-                    connection.detach()
-                    return request
-                for stream in streams:
-                    os.close(stream)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # Nobody waits for the forks.
+    forking: dict[tuple[str, str], socket.socket] = {}
+    while listener in select.select([sys.stdin, listener], [], [])[0]:
+        connection, _ = listener.accept()
+        with connection:
+            worker = Worker.receive(connection)
+        if worker is None:
+            continue
+        if worker.of_core not in forking:
+            forking[worker.of_core], theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            if fork() == 0:
+                for other in (listener, *forking.values()):
+                    other.close()
+                return fork_workers(theirs, worker)
+            theirs.close()
+        worker.send(forking[worker.of_core])
+        worker.close()
     return None
 
 
-def work(arguments: list[str], environment: dict[str, str], folder: str, niceness: int) -> None:
-    """Becomes the worker that Ray wants."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    os.setpgid(0, 0)
-    os.setpriority(os.PRIO_PROCESS, 0, niceness)
-    os.chdir(folder)
-    os.environ.clear()
-    os.environ.update(environment)
-    sys.argv = [argument for argument in arguments if not argument.startswith(OF_SETUP)]
-    sys.path[0] = str(Path(sys.argv[0]).parent)
-    runpy.run_path(sys.argv[0], run_name="__main__")
+def fork_workers(requests: socket.socket, first: Worker) -> Worker | None:
+    """Forks the workers of one Ray and job, as long as that Ray lives; returns the worker in its fork."""
+    first.close()
+    first.settle()
+    for module in OF_RAY:
+        importlib.import_module(module)
+    while Path("/proc", first.of_core[0]).exists():
+        if not select.select([requests], [], [], LOOK_S)[0]:
+            continue
+        worker = Worker.receive(requests)
+        if worker is None:
+            break
+        if fork() == 0:
+            requests.close()
+            return worker
+        worker.close()
+    return None
+
+
+def fork() -> int:
+    """jemalloc and OpenBLAS have threads of their own, which they care for; others would be lost."""
+    if threading.active_count() > 1:
+        sys.exit(f"A warm process cannot be forked: an import has started {threading.enumerate()}.")
+    return os.fork()
 
 
 def request(arguments: list[str]) -> None:
     """Asks the warm process for a worker, or starts it as Ray does."""
-    own_environment = any(argument.startswith(OF_SETUP[1]) for argument in arguments)
-    with socket.socket(socket.AF_UNIX) as connection:
+    priority: Any = os.getpriority(os.PRIO_PROCESS, 0)
+    worker = Worker(arguments, dict(os.environ), os.getcwd(), priority, (0, 1, 2))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         try:
-            if own_environment:
+            if any(argument.startswith(OF_SETUP[1]) for argument in arguments):
                 raise ConnectionRefusedError
             connection.connect(f"\0{os.environ[SOCKET]}")
-            socket.send_fds(connection, [b"."], [0, 1, 2])
-            wanted = [arguments, dict(os.environ), os.getcwd(), os.getpriority(os.PRIO_PROCESS, 0)]
-            connection.sendall(json.dumps(wanted).encode())
-            connection.shutdown(socket.SHUT_WR)
-            connection.recv(1)  # Closed when the worker is there.
+            worker.send(connection)
+            connection.recv(1)  # Closed when it was received.
         except ConnectionError:
             usual = Path(arguments[0]).with_name("setup_worker.py")
             os.execv(sys.executable, [sys.executable, str(usual), *arguments])
@@ -108,7 +176,9 @@ def request(arguments: list[str]) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "--serve":
-        if (wanted := serve(int(sys.argv[2]))) is not None:
-            work(*wanted)
+        with socket.socket(fileno=int(sys.argv[2])) as listener:
+            wanted = serve(listener)
+        if wanted is not None:
+            wanted.run()
     else:
         request(sys.argv[1:])
