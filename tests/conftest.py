@@ -49,3 +49,9 @@ def ray_cluster() -> None:
     from tests.helpers.clusters import join_shared_ray
 
     join_shared_ray()
+
+
+@pytest.fixture
+def unknown_cluster(monkeypatch) -> None:
+    """Validation as before Ray starts: no cluster limits what a configuration may ask for."""
+    monkeypatch.setattr("rllib_arpo.validation.resources.ray.is_initialized", lambda: False)

@@ -78,7 +78,7 @@ def build(name: str, architecture: str, data: list[str], model) -> AlgorithmConf
 
 
 @pytest.mark.parametrize(("name", "architecture"), RECIPES)
-def test_a_recipe_has_the_authors_settings_and_is_valid(name, architecture, data, model):
+def test_a_recipe_has_the_authors_settings_and_is_valid(name, architecture, data, model, unknown_cluster):
     config = build(name, architecture, data, model)
     config.validate()
     *_, max_context_tokens, max_tool_calls = RECIPES[name, architecture]
@@ -138,7 +138,7 @@ def test_a_recipe_says_where_it_starts_what_it_needs_and_that_it_is_not_measured
     assert "Result" not in text
 
 
-def test_search_may_be_the_web_with_a_cache(data, model, monkeypatch, tmp_path):
+def test_search_may_be_the_web_with_a_cache(data, model, monkeypatch, tmp_path, unknown_cluster):
     monkeypatch.setenv("SERPER_API_KEY", "key")
     recipe = importlib.import_module("tuned_examples.deepsearch_qwen3_8b_arpo")
     argv = ["--model", model("qwen3", QWEN3_TEMPLATE), *data[:2], "--search-backend", "serper"]
@@ -151,7 +151,7 @@ def test_search_may_be_the_web_with_a_cache(data, model, monkeypatch, tmp_path):
     }
 
 
-def test_held_out_questions_are_evaluated_in_fixed_order(data, model):
+def test_held_out_questions_are_evaluated_in_fixed_order(data, model, unknown_cluster):
     recipe = importlib.import_module("tuned_examples.reasoning_arpo")
     argv = ["--model", model("qwen2", None), *data, "--eval-data", data[1]]
     config = recipe.make_config(recipe.parser.parse_args(argv))

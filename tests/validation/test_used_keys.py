@@ -79,7 +79,7 @@ def test_every_used_key_has_a_test():
 
 
 @pytest.mark.parametrize("key", PLACEMENT)
-def test_tune_is_asked_for_what_the_actors_need(model_folder, key):
+def test_tune_is_asked_for_what_the_actors_need(model_folder, unknown_cluster, key):
     value, others, expected = PLACEMENT[key]
     config = small_config(model_folder)
     unchanged = config.copy().update_from_dict(others)
