@@ -50,6 +50,9 @@ class ARPOConfig(AlgorithmConfig):
         """Sets the defaults that differ from RLlib's."""
         self.lr = 1e-6
         self.grad_clip = 1.0
+        # RLlib would look for NaN in every gradient, twice, and wait for the GPU each time. The learner refuses a norm
+        # that is not finite.
+        self.torch_skip_nan_gradients = True
         self.env_runner_cls = ARPOEnvRunner
         # Remote env runners own the engines; a local one beside them would start one more. RLlib makes a local one if
         # there are no remote ones.

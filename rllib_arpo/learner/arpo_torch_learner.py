@@ -125,7 +125,10 @@ class ARPOTorchLearner(TorchLearner):
     @override(TorchLearner)
     def configure_optimizers_for_module(self, module_id: str, config: ARPOConfig = None) -> None:
         parameters = [p for p in self.get_parameters(self._module[module_id]) if p.requires_grad]
-        optimizer = torch.optim.AdamW(parameters, betas=tuple(config.adam_betas), weight_decay=config.weight_decay)
+        # On a GPU one kernel for all parameters; by default a loop over them where they are DTensors (FSDP2).
+        fused = True if self._device.type == "cuda" else None
+        settings = {"betas": tuple(config.adam_betas), "weight_decay": config.weight_decay, "fused": fused}
+        optimizer = torch.optim.AdamW(parameters, **settings)
         self.register_optimizer(
             module_id=module_id, optimizer=optimizer, params=parameters, lr_or_lr_schedule=config.lr
         )

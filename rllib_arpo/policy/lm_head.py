@@ -12,6 +12,9 @@ from __future__ import annotations
 
 import torch
 
+#: Device type -> tokens per chunk. A GPU wants larger products than the cache of a CPU holds.
+CHUNK_SIZES = {"cpu": 128, "cuda": 1024}
+
 
 def chunked_log_probs(
     hidden: torch.Tensor,
@@ -20,7 +23,7 @@ def chunked_log_probs(
     bias: torch.Tensor | None = None,
     *,
     temperature: float = 1.0,
-    chunk_size: int = 128,
+    chunk_size: int | None = None,
     with_entropy: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Log-probs of `targets` and entropies of the whole distribution.
@@ -34,7 +37,8 @@ def chunked_log_probs(
         weight: [V, D] of the LM head.
         bias: [V] of the LM head.
         temperature: the sampling temperature T > 0.
-        chunk_size: tokens per chunk; two [chunk_size, V] fp32 arrays are held at a time.
+        chunk_size: tokens per chunk; two [chunk_size, V] fp32 arrays are held at a time. None: that of the device, of
+            `CHUNK_SIZES`.
         with_entropy: False skips the entropies and returns None for them.
 
     Returns:
@@ -44,9 +48,10 @@ def chunked_log_probs(
     Raises:
         ValueError: `temperature` or `chunk_size` is not positive.
     """
+    device_type = hidden.device.type
+    chunk_size = CHUNK_SIZES[device_type] if chunk_size is None else chunk_size
     if temperature <= 0 or chunk_size < 1:
         raise ValueError(f"temperature={temperature} and chunk_size={chunk_size} must both be positive.")
-    device_type = hidden.device.type
     autocast = torch.is_autocast_enabled(device_type)
     dtype = torch.get_autocast_dtype(device_type) if autocast else hidden.dtype
     return _ChunkedLogProbs.apply(hidden, targets, weight, bias, 1.0 / temperature, chunk_size, with_entropy, dtype)

@@ -51,7 +51,9 @@ class TreeScorer(nn.Module):
         token_ids = batch[TOKEN_IDS].long()
         device_type, autocast = head.weight.device.type, self._dtype.itemsize < 4
         plan = plan_tree(batch[END], attention_dtype(self._dtype, device_type), self._tree_attention)
-        with torch.autocast(device_type, self._dtype if autocast else None, enabled=autocast):
+        # Each weight is used once in a pass. A cache would keep its copy until the end, of all layers under FSDP2.
+        lower = self._dtype if autocast else None
+        with torch.autocast(device_type, lower, enabled=autocast, cache_enabled=False):
             hidden = tree_hidden_states(self.causal_lm, token_ids[None], batch[POSITION_IDS].long()[None], plan)
             return chunked_log_probs(
                 hidden[batch[PARENT][rows]],

@@ -288,6 +288,27 @@ def test_weights_seq_no_goes_up_by_one_per_update(model, questions):
     assert sequence == [1, 2, 3]
 
 
+def test_an_update_waits_for_the_device_once_a_pass(model, questions, monkeypatch):
+    """It asks whether a loss is finite, and whether the norm is, and not gradient by gradient."""
+    config = make_config(model, max_tokens_per_pass=60)
+    learner = build_learner(config)
+    asked = []
+    monkeypatch.setattr(torch, "isfinite", lambda tensor: asked.append(tensor.ndim) or torch.tensor(True))
+    passes = []
+    causal_lm(learner).get_decoder().register_forward_hook(lambda *_: passes.append(torch.is_grad_enabled()))
+    learner.update(training_data=make_batch(config, questions))
+    assert asked == [0] * passes.count(True)
+    assert len(asked) > 1
+
+
+@pytest.mark.parametrize(("device", "fused"), [("cpu", None), ("cuda", True)])
+def test_one_kernel_steps_all_parameters_on_a_gpu(model, device, fused):
+    learner = build_learner(make_config(model))
+    learner._device = torch.device(device)
+    learner.configure_optimizers()
+    assert learner.get_optimizer().defaults["fused"] is fused
+
+
 def test_offloaded_optimizer_states_visit_the_device_for_each_step(model, questions, monkeypatch):
     """Device and home are both the CPU here; tests/gpu measures the memory."""
     learners, moves = [], []

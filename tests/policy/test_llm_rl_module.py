@@ -17,6 +17,14 @@ TEMPERATURE = 0.7
 ARCHITECTURES = [("llama", True), ("llama", False), ("qwen2", True), ("qwen3", False), ("mistral", False)]
 
 
+def test_autocast_keeps_no_copies_of_weights(model_folder):
+    module = make_module(model_folder, "bfloat16")
+    kept = []
+    module.causal_lm.get_decoder().register_forward_hook(lambda *_: kept.append(torch.is_autocast_cache_enabled()))
+    module.score(np.array([1, 2, 3]))
+    assert kept == [False]
+
+
 @pytest.fixture
 def a_block_per_chain(monkeypatch):
     """Trees as small as these would otherwise fit in one block, and no path would be gathered."""

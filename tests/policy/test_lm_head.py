@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from rllib_arpo.policy import lm_head
 from rllib_arpo.policy.lm_head import chunked_log_probs
 
 
@@ -102,9 +103,10 @@ def test_frozen_weights_need_no_gradient():
     torch.testing.assert_close(grad, want)
 
 
-def test_never_holds_all_logits():
+def test_never_holds_all_logits(monkeypatch):
     """The largest array that forward and backward allocate is a chunk of logits, not [K, V]."""
     num_tokens, vocab_size, chunk_size = 512, 3000, 32
+    monkeypatch.setitem(lm_head.CHUNK_SIZES, "cpu", chunk_size)
     hidden = torch.randn(num_tokens, 4, requires_grad=True)
     weight = torch.randn(vocab_size, 4, requires_grad=True)
     sizes = []
@@ -117,9 +119,7 @@ def test_never_holds_all_logits():
             return result
 
     with Spy():
-        log_probs, entropy = chunked_log_probs(
-            hidden, torch.zeros(num_tokens, dtype=torch.long), weight, chunk_size=chunk_size
-        )
+        log_probs, entropy = chunked_log_probs(hidden, torch.zeros(num_tokens, dtype=torch.long), weight)
         (log_probs.sum() + entropy.sum()).backward()
     assert max(sizes) == chunk_size * vocab_size
 

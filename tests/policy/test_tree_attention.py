@@ -79,9 +79,27 @@ def flash_attention(query, key, value, query_offsets, key_offsets, max_queries, 
     return torch.cat(outputs)
 
 
+def varlen_attn(
+    query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, scale=None, window_size=(-1, -1), enable_gqa=False
+):
+    """With the signature of torch 2.13."""
+    assert window_size == (-1, 0)
+    assert enable_gqa == (query.shape[1] != key.shape[1])
+    return flash_attention(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale)
+
+
+def varlen_attn_without_groups(
+    query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, scale=None, window_size=(-1, -1)
+):
+    """With that of torch 2.11."""
+    assert query.shape[1] == key.shape[1] == value.shape[1]
+    return varlen_attn(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale=scale, window_size=window_size)
+
+
+@pytest.mark.parametrize("function", [varlen_attn, varlen_attn_without_groups])
 @pytest.mark.parametrize("seed", range(4))
-def test_varlen_equals_dense_attention(random_pass, monkeypatch, seed):
-    monkeypatch.setattr(varlen_attention, "_varlen_attn", flash_attention)
+def test_varlen_equals_dense_attention(random_pass, monkeypatch, seed, function):
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", function)
     end = random_pass(seed, num_trees=3)[END]
     plan = varlen_attention.VarlenTree.plan(end.numpy(), torch.float64, torch.device("cpu"))
     assert_equals_dense(end, plan)

@@ -7,6 +7,7 @@ aligned to the last query and the last key (bottom right), so each query sees th
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from functools import cache
 
@@ -119,6 +120,11 @@ def _attend(query, key, value, plan, scaling):
 def _varlen_attn(query, key, value, query_offsets, key_offsets, max_queries, max_keys, scaling):
     from torch.nn.attention.varlen import varlen_attn
 
-    grouped = query.shape[1] != key.shape[1]
     offsets = (query_offsets, key_offsets, max_queries, max_keys)
-    return varlen_attn(query, key, value, *offsets, scale=scaling, window_size=(-1, 0), enable_gqa=grouped)
+    grouping = {}
+    if (num_groups := query.shape[1] // key.shape[1]) > 1:
+        if "enable_gqa" in inspect.signature(varlen_attn).parameters:
+            grouping = {"enable_gqa": True}
+        else:  # torch < 2.13
+            key, value = (tensor.repeat_interleave(num_groups, dim=1) for tensor in (key, value))
+    return varlen_attn(query, key, value, *offsets, scale=scaling, window_size=(-1, 0), **grouping)
