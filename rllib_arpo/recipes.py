@@ -14,6 +14,7 @@ The settings are those of the scripts in github.com/RUC-NLPIR/ARPO. All differen
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -49,7 +50,7 @@ ENTROPY_SETTINGS = (
     "entropy_estimator", "entropy_normalization", "branch_width", "branch_base_probability", "branch_entropy_weight",
     "branch_threshold",
 )  # fmt: skip
-#: The engine's part of the GPU memory that Ray gives to its env runner; the rest is for activations.
+#: The engine's part of each GPU that Ray gives to its env runner; the rest is for activations.
 ENGINE_MEMORY = 0.9
 #: The common settings of the authors' recipes: keywords of `adaptive_rollout` and of `training`.
 AUTHORS_ROLLOUT: Mapping[str, Any] = {
@@ -90,15 +91,34 @@ def gpu_recipe_parser(num_learners: int, num_env_runners: int) -> argparse.Argum
     parser.set_defaults(
         algo="ARPO", num_learners=num_learners, num_gpus_per_learner=1.0, num_env_runners=num_env_runners
     )
-    parser.add_argument("--model", required=True, help="folder of the cold-started model (rllib-arpo cold-start)")
-    parser.add_argument("--data", required=True, help="questions: a .parquet file like the authors' train_10k.parquet")
-    parser.add_argument("--index", help="what `search` searches: a folder of rllib-arpo index")
+    # Paths are made absolute, since Tune runs a trial in a directory of its own.
+    parser.add_argument(
+        "--model", type=_model_path, required=True, help="folder of the cold-started model (rllib-arpo cold-start)"
+    )
+    parser.add_argument(
+        "--data",
+        type=os.path.abspath,
+        required=True,
+        help="questions: a .parquet file like the authors' train_10k.parquet",
+    )
+    parser.add_argument("--index", type=os.path.abspath, help="what `search` searches: a folder of rllib-arpo index")
     parser.add_argument("--search-backend", default="local", help="or the web: searxng, brave, serper or tavily")
     parser.add_argument("--search-url", help="server of the web back-end, where it has no public one (searxng)")
-    parser.add_argument("--cache", help="known searches: a .json file {query: result}, or a .sqlite file that grows")
-    parser.add_argument("--eval-data", help="held-out questions in the same layout, asked every 10 iterations")
+    parser.add_argument(
+        "--cache",
+        type=os.path.abspath,
+        help="known searches: a .json file {query: result}, or a .sqlite file that grows",
+    )
+    parser.add_argument(
+        "--eval-data", type=os.path.abspath, help="held-out questions in the same layout, asked every 10 iterations"
+    )
     parser.add_argument("--num-gpus-per-env-runner", type=float, default=1.0, help="a fraction shares the GPU")
     return parser
+
+
+def _model_path(name: str) -> str:
+    """A folder's absolute path; other names are ids of the Hugging Face hub."""
+    return os.path.abspath(name) if os.path.isdir(name) else name
 
 
 def add_arm_args(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -213,7 +233,7 @@ def authors_config(
         .language_model(
             model_name_or_path=args.model,
             max_context_tokens=max_prompt_tokens + max_response_tokens,
-            engine_kwargs={"gpu_memory_utilization": ENGINE_MEMORY * args.num_gpus_per_env_runner},
+            engine_kwargs={"gpu_memory_utilization": ENGINE_MEMORY * min(1.0, args.num_gpus_per_env_runner)},
         )
         .adaptive_rollout(**AUTHORS_ROLLOUT, max_tool_calls=max_tool_calls, max_response_tokens=max_response_tokens)
         .training(**AUTHORS_TRAINING, sharding="fsdp2" if args.num_learners > 1 else "none")

@@ -12,6 +12,7 @@ from rllib_arpo.validation.callbacks import check_callbacks
 from rllib_arpo.validation.combinations import (
     check_advantages,
     check_evaluation,
+    check_gpus_of_learners,
     check_offload,
     check_overlap,
     check_sharding,
@@ -41,6 +42,7 @@ def validate(config: ARPOConfig) -> None:
     check_overlap(config)
     check_update(config)
     check_advantages(config)
+    check_gpus_of_learners(config)
     check_sharding(config)
     check_offload(config)
     check_engine(config)

@@ -152,6 +152,17 @@ def check_offload(config: ARPOConfig) -> None:
         raise ValueError(f"optimizer_offload=True: not with sharding={config.sharding!r}, which cuts up Adam's state.")
 
 
+def check_gpus_of_learners(config: ARPOConfig) -> None:
+    """NCCL refuses two ranks on one GPU."""
+    if config.in_evaluation:
+        return
+    if config.num_learners > 1 and 0 < config.num_gpus_per_learner <= 0.5:
+        raise ValueError(
+            f"num_gpus_per_learner={config.num_gpus_per_learner:g}: Ray may put several of the "
+            f"{config.num_learners} learners on one GPU, which NCCL refuses; use num_learners=0, or more than 0.5."
+        )
+
+
 def check_sharding(config: ARPOConfig) -> None:
     if config.sharding == "none" or config.in_evaluation:
         return

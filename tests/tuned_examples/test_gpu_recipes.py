@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -162,6 +163,26 @@ def test_held_out_questions_are_evaluated_in_fixed_order(data, model, unknown_cl
     assert evaluation.env_config["path"] == data[1]
     assert evaluation.env_config["split"] == "test"
     assert evaluation.env_config["protocol"] == "tags_with_thought"
+
+
+def test_paths_on_the_command_line_may_be_relative(data, model, monkeypatch, tmp_path_factory):
+    """Tune runs a trial in another directory."""
+    folder = model("qwen2", None)
+    monkeypatch.chdir(tmp_path_factory.getbasetemp())
+    argv = ["--model", folder, *data, "--cache", data[1], "--eval-data", data[1]]
+    relative = [os.path.relpath(part) if os.path.isabs(part) else part for part in argv]
+    assert relative != argv
+    recipe = importlib.import_module("tuned_examples.reasoning_arpo")
+    assert vars(recipe.parser.parse_args(relative)) == vars(recipe.parser.parse_args(argv))
+    assert recipe.parser.parse_args(["--model", "Qwen/Qwen2.5-3B-Instruct", *data]).model == "Qwen/Qwen2.5-3B-Instruct"
+
+
+@pytest.mark.parametrize(("gpus", "utilization"), [("0.25", 0.225), ("1", 0.9), ("2", 0.9)])
+def test_an_engine_takes_its_part_of_each_gpu(data, model, gpus, utilization):
+    recipe = importlib.import_module("tuned_examples.reasoning_arpo")
+    argv = ["--model", model("qwen2", None), *data, "--num-gpus-per-env-runner", gpus]
+    config = recipe.make_config(recipe.parser.parse_args(argv))
+    assert config.engine_kwargs == {"gpu_memory_utilization": pytest.approx(utilization)}
 
 
 def test_a_missing_argument_is_named(capsys):

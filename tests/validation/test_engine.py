@@ -25,6 +25,11 @@ from tests.validation.sentences import message
             "optimizer_offload=True: the learners have no GPU; set num_gpus_per_learner.",
         ),
         (
+            {"num_learners": 2, "num_gpus_per_learner": 0.5},
+            "num_gpus_per_learner=0.5: Ray may put several of the 2 learners on one GPU, which NCCL refuses; use "
+            "num_learners=0, or more than 0.5.",
+        ),
+        (
             {"sharding": "fsdp2", "num_learners": 1},
             "sharding='fsdp2': needs learners to share the model, num_learners >= 2 and not 1.",
         ),
