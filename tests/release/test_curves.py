@@ -21,11 +21,9 @@ def test_curves_end_where_the_shortest_run_does():
     np.testing.assert_allclose(values[:, [0, 50, 100]], [[0.0, 0.25, 0.5], [0.5, 0.5, 0.5]])
 
 
-def test_the_interval_of_two_seeds():
-    low, high = curves.interval(np.array([[0.0], [1.0]]))
-    assert (low.tolist(), high.tolist()) == ([0.0], [1.0])
-    low, high = curves.interval(np.full((5, 1), 0.25))
-    assert (low.tolist(), high.tolist()) == ([0.25], [0.25])
+def test_the_band_of_two_points():
+    """Two seeds that are far apart at the first point and equal at the second."""
+    assert curves.band(np.array([[0.0, 0.25], [1.0, 0.25]])) == ([0.0, 0.25], [1.0, 0.25])
 
 
 def test_the_figure_of_the_rows_that_are_kept(tmp_path):
