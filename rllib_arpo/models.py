@@ -57,7 +57,7 @@ def cached_folder(name: str, make: Callable[[Path], None], cache_dir: str | Path
         make: fills an empty folder.
         cache_dir: where the folder is; default `$RLLIB_ARPO_CACHE`, else `~/.cache/rllib_arpo`.
     """
-    cache = Path(cache_dir or os.environ.get(CACHE_VARIABLE) or Path.home() / ".cache" / "rllib_arpo").expanduser()
+    cache = cache_folder(cache_dir)
     target = cache / name
     if not target.is_dir():
         scratch = cache / f".{target.name}-{uuid.uuid4().hex}"
@@ -68,6 +68,11 @@ def cached_folder(name: str, make: Callable[[Path], None], cache_dir: str | Path
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
     return str(target)
+
+
+def cache_folder(cache_dir: str | Path | None = None) -> Path:
+    """`cache_dir`; default `$RLLIB_ARPO_CACHE`, else `~/.cache/rllib_arpo`. It need not exist yet."""
+    return Path(cache_dir or os.environ.get(CACHE_VARIABLE) or Path.home() / ".cache" / "rllib_arpo").expanduser()
 
 
 def _find_gguf() -> tuple[Path, str]:

@@ -27,7 +27,7 @@ LAYERS = (
     ("arpo",),
     ("baselines",),
     ("recipes", "trails"),
-    ("evaluation",),
+    ("evaluation", "doctor"),
     ("commands",),
     ("__main__",),
 )

@@ -92,16 +92,18 @@ def prepare_browser(sandbox: bool | None) -> None:
         raise BrokenToolError(f"Chromium does not start within {_START_TIMEOUT_S:g} s: {INSTALL}.") from error
 
 
-def check_browser() -> None:
-    """Checks that there is a browser to start.
+def check_browser() -> str:
+    """The path of the browser that would start: the system's, otherwise playwright's.
 
     Raises:
         ValueError: there is no browser, or playwright is missing.
     """
     if importlib.util.find_spec("playwright") is None:
         raise ValueError(_NO_PLAYWRIGHT)
-    if _system_browser() is None and not any(_playwrights_folder().glob("chromium*")):
+    browser = _system_browser() or next(map(str, sorted(_playwrights_folder().glob("chromium*"))), None)
+    if browser is None:
         raise ValueError(f"Rendering pages needs Chromium: {INSTALL}.")
+    return browser
 
 
 def _system_browser() -> str | None:

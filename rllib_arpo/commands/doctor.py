@@ -1,0 +1,66 @@
+"""Tells what works on this machine, and what to do about what does not.
+
+    rllib-arpo doctor
+    rllib-arpo doctor tuned_examples/reasoning_arpo.py --model M --data D --gpu-memory-gb 80
+
+With a recipe and its arguments it also computes the memory that the run needs, and compares it with the GPUs of this
+machine, or with GPUs of the size that the option --gpu-memory-gb gives. It starts neither Ray nor an engine, and loads
+no weights. The exit status is 1 if training would not work, and 0 otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from collections.abc import Sequence
+
+from rllib_arpo.doctor.budget_report import budget_checks, budget_text, gpu_memory
+from rllib_arpo.doctor.checks import machine_checks
+from rllib_arpo.doctor.machine import Machine
+from rllib_arpo.doctor.probe import probe
+from rllib_arpo.doctor.recipe import load_recipe, parse_arguments, read_run
+from rllib_arpo.doctor.report import Check, exit_status, report
+from rllib_arpo.evaluation.errors import CommandError, command_errors
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "%(prog)s [-h] [--traceback] [--gpu-memory-gb GB] [RECIPE [ARGUMENT ...]]"
+    parser.add_argument(
+        "--gpu-memory-gb",
+        type=float,
+        metavar="GB",
+        help="compare the recipe's run with GPUs of so many GB (10^9 bytes), not with those of this machine",
+    )
+    parser.add_argument(
+        "recipe", nargs=argparse.REMAINDER, metavar="RECIPE ...", help="a tuned example and its own arguments"
+    )
+
+
+def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
+    """Runs the command; returns the exit status.
+
+    Raises:
+        CommandError: the recipe, its arguments or its model are wrong.
+    """
+    machine = probe()
+    checks = machine_checks(machine)
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    print(report(checks, width))
+    if args.recipe:
+        text, of_run = _budget(args.recipe, machine, args.gpu_memory_gb)
+        print(f"\n{text}\n\n{report(of_run, width)}")
+        checks += of_run
+    return exit_status(checks)
+
+
+def _budget(command: Sequence[str], machine: Machine, gpu_memory_gb: float | None) -> tuple[str, list[Check]]:
+    """The budget's text and its checks, of a recipe's file and arguments."""
+    with command_errors():
+        recipe = load_recipe(command[0])
+        args = parse_arguments(recipe, command[1:], gpu_memory_gb)
+        if args.gpu_memory_gb is not None and not args.gpu_memory_gb > 0:
+            raise CommandError(f"--gpu-memory-gb {args.gpu_memory_gb:g}: must be positive.")
+        run = read_run(recipe.make_config(args))
+    memory = gpu_memory(machine, args.gpu_memory_gb)
+    return budget_text(run, memory), budget_checks(run, machine, args.gpu_memory_gb)

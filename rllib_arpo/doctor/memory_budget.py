@@ -1,0 +1,227 @@
+"""The memory that a run needs on its GPUs: pure arithmetic, each number with the product that it comes from.
+
+A learner that trains all weights holds 16 bytes a parameter: weights, gradients and Adam's two moments in fp32. FSDP2
+divides them among the learners, and assembles one layer after another to compute. Activations are those that gradient
+checkpointing keeps: the input of each layer, in fp32, since autocast leaves the sums that layers add to in the type of
+the weights. Not counted, because the code does not fix them: one layer's own values while it is computed again, CUDA's
+context, and what the allocator cannot use.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+#: Bytes of fp32: of trained weights, of gradients, of each of Adam's two moments, of activations and logits.
+_FP32 = 4
+_MOMENTS = 2 * _FP32
+#: FSDP2 assembles the next layer while it computes one.
+_LAYERS_ASSEMBLED = 2
+#: The LM head holds this many arrays of logits at a time (`policy/lm_head.py`).
+_LOGIT_ARRAYS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """The sizes of a causal language model.
+
+    Attributes:
+        parameters: all of the model without an adapter; tied ones count once.
+        layer_parameters: of the largest decoder layer.
+        root_parameters: outside of the decoder layers: embedding, last norm, head.
+        adapter_parameters: those of a LoRA, which are then trained alone; 0: all weights are trained.
+    """
+
+    parameters: int
+    layer_parameters: int
+    root_parameters: int
+    layers: int
+    hidden_size: int
+    vocab_size: int
+    kv_heads: int
+    head_dim: int
+    adapter_parameters: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerShape:
+    """How the learners hold the model.
+
+    Attributes:
+        number: of processes that learn, at least 1.
+        gpus: of each; a fraction shares one, 0 is the CPU.
+        sharded: each holds a part (FSDP2); otherwise all.
+        reference: a frozen model for the KL lies beside the trained one.
+        offload: Adam's moments are in the CPU's memory except during optimizer steps.
+        checkpointing: activations are computed again in the backward pass.
+        frozen_bytes: of each weight of a LoRA's base.
+        head_chunk: tokens whose logits are held at a time.
+    """
+
+    number: int
+    gpus: float
+    sharded: bool
+    reference: bool
+    offload: bool
+    checkpointing: bool
+    tokens_per_pass: int
+    frozen_bytes: int
+    head_chunk: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineShape:
+    """What the engines take.
+
+    Attributes:
+        number: of engines, those of evaluation included.
+        gpus: of each; a fraction shares one, 0 is the CPU unless `in_learner`.
+        in_learner: there is one, in the learner's process and on its GPU.
+        parallel: GPUs that share the weights and the KV cache of an engine.
+        weight_bytes, kv_bytes: of each weight, of each number in the KV cache.
+        utilization: the engine's part of each of its GPUs.
+        kv_cache: bytes of the KV cache, if the configuration sets them; None: what is left of `utilization`.
+        sleeps: it gives its memory to the learner during an update.
+    """
+
+    number: int
+    gpus: float
+    in_learner: bool
+    parallel: int
+    weight_bytes: int
+    kv_bytes: int
+    utilization: float
+    kv_cache: int | None
+    context_tokens: int
+    sleeps: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """Bytes, and the arithmetic that gives them."""
+
+    name: str
+    bytes: int
+    formula: str
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerNeed:
+    """The memory of one learner.
+
+    Attributes:
+        kept: held all the time.
+        passes: what a forward and backward pass adds.
+        step: what an optimizer step adds, after the passes; the gradients are in both.
+    """
+
+    kept: tuple[Term, ...]
+    passes: tuple[Term, ...]
+    step: tuple[Term, ...]
+
+    @property
+    def resting(self) -> int:
+        return _sum(self.kept)
+
+    @property
+    def peak(self) -> int:
+        return self.resting + max(_sum(self.passes), _sum(self.step))
+
+
+@dataclass(frozen=True, slots=True)
+class EngineNeed:
+    """The memory of an engine on each of its GPUs.
+
+    Attributes:
+        total: weights and KV cache, and the engine's own values, which are taken from the cache.
+        weights: its part of them.
+        cache: bytes that are left for the KV cache; negative if the weights alone are too large.
+        token: one token's keys and values.
+        tokens: that the cache holds, at most.
+        trajectories: of the longest context that the cache holds, at most.
+    """
+
+    total: Term
+    weights: Term
+    cache: int
+    token: Term
+    tokens: int
+    trajectories: int
+
+
+def learner_need(model: ModelShape, learner: LearnerShape) -> LearnerNeed:
+    parts = learner.number if learner.sharded else 1
+    trained = model.adapter_parameters or model.parameters
+    weights = _product("weights", (trained, "parameters"), (_FP32, "bytes"), parts=parts)
+    gradients = _product("gradients", (trained, "parameters"), (_FP32, "bytes"), parts=parts)
+    moments = _product("Adam's two moments", (trained, "parameters"), (_MOMENTS, "bytes"), parts=parts)
+    kept, passes = [weights], [gradients, *_assembled(model, learner)]
+    if model.adapter_parameters:
+        base = ((model.parameters, "parameters"), (learner.frozen_bytes, "bytes"))
+        kept.append(_product("frozen weights", *base, parts=parts))
+    elif learner.reference:
+        kept.append(_product("reference of the KL", (trained, "parameters"), (_FP32, "bytes"), parts=parts))
+    if not learner.offload:
+        kept.append(moments)
+    if learner.checkpointing:
+        sizes = ((learner.tokens_per_pass, "tokens"), (model.hidden_size, "numbers"), (model.layers, "layers"))
+        passes.append(_product("inputs of the layers", *sizes, (_FP32, "bytes")))
+    logits = ((_LOGIT_ARRAYS, "arrays"), (learner.head_chunk, "tokens"), (model.vocab_size, "logits"))
+    passes.append(_product("chunk of the LM head", *logits, (_FP32, "bytes")))
+    return LearnerNeed(tuple(kept), tuple(passes), (gradients, moments) if learner.offload else (gradients,))
+
+
+def _assembled(model: ModelShape, learner: LearnerShape) -> list[Term]:
+    """The weights and gradients that FSDP2 assembles: the root's during a pass, those of layers in turn."""
+    if not learner.sharded:
+        return []
+    root, layer = model.root_parameters, model.layer_parameters
+    return [
+        Term(
+            "weights assembled",
+            (root + _LAYERS_ASSEMBLED * layer) * _FP32,
+            f"({root:,} outside of the layers + {_LAYERS_ASSEMBLED} x {layer:,} of a layer) x {_FP32} bytes",
+        ),
+        Term(
+            "their gradients",
+            (root + layer) * _FP32,
+            f"({root:,} outside of the layers + {layer:,} of a layer) x {_FP32} bytes",
+        ),
+    ]
+
+
+def engine_weights(model: ModelShape, engine: EngineShape) -> Term:
+    base = ((model.parameters, "parameters"), (engine.weight_bytes, "bytes"))
+    return _product("weights", *base, parts=engine.parallel, whose="GPUs")
+
+
+def engine_need(model: ModelShape, engine: EngineShape, gpu_memory: int) -> EngineNeed:
+    """The memory of an engine on GPUs of `gpu_memory` bytes each."""
+    weights, token = engine_weights(model, engine), kv_token(model, engine)
+    if engine.kv_cache is None:
+        part = int(engine.utilization * gpu_memory)
+        total = Term("its part", part, f"{engine.utilization:g} of the GPU's {gpu_memory:,} bytes")
+    else:
+        part = weights.bytes + engine.kv_cache
+        total = Term("its part", part, f"weights and {engine.kv_cache:,} bytes of KV cache")
+    cache = total.bytes - weights.bytes
+    tokens = max(cache, 0) // token.bytes
+    return EngineNeed(total, weights, cache, token, tokens, tokens // engine.context_tokens)
+
+
+def kv_token(model: ModelShape, engine: EngineShape) -> Term:
+    """One token's keys and values on each GPU; heads that are fewer than the GPUs are held several times."""
+    heads = math.ceil(model.kv_heads / engine.parallel)
+    sizes = ((2, "keys and values"), (model.layers, "layers"), (heads, "heads"), (model.head_dim, "numbers"))
+    return _product("a token", *sizes, (engine.kv_bytes, "bytes"))
+
+
+def _product(name: str, *factors: tuple[int, str], parts: int = 1, whose: str = "learners") -> Term:
+    """The product of numbers with their units, divided among `parts`."""
+    formula = " x ".join(f"{number:,} {unit}" for number, unit in factors)
+    total = math.ceil(math.prod(number for number, _ in factors) / parts)
+    return Term(name, total, formula if parts == 1 else f"{formula} / {parts} {whose}")
+
+
+def _sum(terms: tuple[Term, ...]) -> int:
+    return sum(term.bytes for term in terms)

@@ -1,0 +1,128 @@
+"""Reads the facts of this machine. Starts no engine and no Ray."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import os
+import platform
+import re
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from rllib_arpo.doctor.machine import Disk, Gpu, Machine, ModelFolder, Package, Tool
+from rllib_arpo.doctor.packages import PACKAGES, PROJECT
+from rllib_arpo.envs.sandbox import bubblewrap
+from rllib_arpo.envs.web.render import check_browser
+from rllib_arpo.models import cache_folder
+
+#: Where the metadata of rllib-arpo is not installed.
+_REQUIRES_PYTHON = ">=3.11"
+_SHARED_MEMORY = Path("/dev/shm")
+#: A model's folder in Hugging Face's cache.
+_HUB_PREFIX = "models--"
+
+
+def probe() -> Machine:
+    from huggingface_hub.constants import HF_HUB_CACHE
+    from ray._common.utils import get_system_memory
+    from ray._private.utils import estimate_available_memory, resolve_object_store_memory
+    from ray.train.constants import DEFAULT_STORAGE_PATH
+
+    project = _package(PROJECT)
+    cache, hub = cache_folder(), Path(HF_HUB_CACHE).expanduser()
+    return Machine(
+        python=platform.python_version(),
+        project=project,
+        requires_python=_requires_python(project),
+        packages=tuple(package for name in PACKAGES if (package := _package(name)) is not None),
+        torch_build=_torch_build(),
+        gpus=tuple(_gpus()),
+        num_nvidia_devices=sum(re.fullmatch(r"nvidia\d+", path.name) is not None for path in Path("/dev").iterdir()),
+        memory=get_system_memory(),
+        shared_memory=shutil.disk_usage(_SHARED_MEMORY).free if _SHARED_MEMORY.is_dir() else 0,
+        object_store=resolve_object_store_memory(estimate_available_memory()),
+        bubblewrap=_bubblewrap(),
+        chromium=_chromium(),
+        has_libnuma=_loads("libnuma.so.1"),
+        disks=(_disk("disk here", Path.cwd()), _disk("disk of results", Path(DEFAULT_STORAGE_PATH))),
+        cache=_model_folder(cache, (folder.name for folder in _folders(cache) if not folder.name.startswith("."))),
+        hub=_model_folder(hub, _hub_names(hub)),
+    )
+
+
+def _package(name: str) -> Package | None:
+    try:
+        distribution = importlib.metadata.distribution(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    return Package(name, distribution.version, tuple(distribution.requires or ()))
+
+
+def _requires_python(project: Package | None) -> str:
+    stated = None if project is None else importlib.metadata.metadata(PROJECT).get("Requires-Python")
+    return stated or _REQUIRES_PYTHON
+
+
+def _torch_build() -> str:
+    import torch
+
+    if torch.version.cuda is not None:
+        return f"CUDA {torch.version.cuda}"
+    return "CPU" if torch.version.hip is None else f"ROCm {torch.version.hip}"
+
+
+def _gpus() -> Iterator[Gpu]:
+    import torch
+
+    for index in range(torch.cuda.device_count()):
+        free, total = torch.cuda.mem_get_info(index)
+        yield Gpu(torch.cuda.get_device_name(index), free, total)
+
+
+def _bubblewrap() -> Tool:
+    try:
+        bubblewrap.check_available()
+    except bubblewrap.SandboxError as error:
+        return Tool(problem=str(error))
+    return Tool(path=bubblewrap.find_bwrap() or "")
+
+
+def _chromium() -> Tool:
+    try:
+        return Tool(path=check_browser())
+    except ValueError as error:
+        return Tool(problem=str(error))
+
+
+def _loads(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
+
+
+def _disk(name: str, folder: Path) -> Disk:
+    return Disk(name, str(folder), shutil.disk_usage(_existing(folder)).free)
+
+
+def _model_folder(folder: Path, names: Iterable[str]) -> ModelFolder:
+    return ModelFolder(str(folder), tuple(sorted(names)), os.access(_existing(folder), os.W_OK))
+
+
+def _hub_names(hub: Path) -> Iterator[str]:
+    """Ids of models: "models--Qwen--Qwen3-8B" is "Qwen/Qwen3-8B"."""
+    for folder in _folders(hub):
+        if folder.name.startswith(_HUB_PREFIX):
+            yield folder.name.removeprefix(_HUB_PREFIX).replace("--", "/")
+
+
+def _folders(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
+
+
+def _existing(folder: Path) -> Path:
+    """`folder`, or the nearest of those above it that exists."""
+    return next(path for path in (folder, *folder.parents) if path.exists())

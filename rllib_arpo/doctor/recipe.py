@@ -1,0 +1,158 @@
+"""The run that a recipe configures: the sizes of its model, of its learners and of its engines."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from rllib_arpo.doctor.memory_budget import EngineShape, LearnerShape, ModelShape
+from rllib_arpo.policy.causal_lm import refuse_unsupported_config
+from rllib_arpo.policy.checkpoint_names import causal_lm_without_weights
+from rllib_arpo.policy.lm_head import CHUNK_SIZES
+from rllib_arpo.weights import transfer_backend
+
+if TYPE_CHECKING:
+    from rllib_arpo.arpo_config import ARPOConfig
+
+#: `language_model(dtype=...)` -> bytes of a weight in the engine.
+_DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
+#: vLLM's default of `gpu_memory_utilization` (0.32).
+_UTILIZATION = 0.92
+#: The KV cache of an engine on the CPU, if the configuration does not set it (`engine/vllm/arguments.py`).
+_CPU_CACHE = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A configured run.
+
+    Attributes:
+        name: of the model.
+        through_ray: weights reach the engines through Ray's object store.
+        questions, trajectories: an engine samples so many questions at a time, and of each so many trajectories.
+    """
+
+    name: str
+    model: ModelShape
+    learner: LearnerShape
+    engine: EngineShape
+    through_ray: bool
+    questions: int
+    trajectories: int
+
+
+def load_recipe(path: str) -> ModuleType:
+    """The module of a recipe, which has `parser` and `make_config(args)`.
+
+    Raises:
+        ValueError: the file is not such a recipe.
+    """
+    if not Path(path).is_file():
+        raise ValueError(f"The recipe {path!r} does not exist.")
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"The recipe {path!r} is not a Python file.")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    if missing := [name for name in ("parser", "make_config") if not hasattr(module, name)]:
+        raise ValueError(f"The recipe {path!r} has no {missing[0]!r}.")
+    if hasattr(module, "make_model"):
+        raise ValueError(f"The recipe {path!r} makes its own model, which takes minutes: give one that takes --model.")
+    return module
+
+
+def parse_arguments(recipe: ModuleType, argv: Sequence[str], gpu_memory_gb: float | None) -> argparse.Namespace:
+    """The recipe's arguments; the doctor's own `--gpu-memory-gb` may be among them."""
+    parser: argparse.ArgumentParser = recipe.parser
+    parser.prog = f"rllib-arpo doctor {recipe.__name__}.py"
+    parser.add_argument("--gpu-memory-gb", type=float, default=gpu_memory_gb, help="GB (10^9 bytes) of each GPU")
+    return parser.parse_args(argv)
+
+
+def read_run(config: ARPOConfig) -> Run:
+    """Reads the sizes of a run from its configuration and from that of its model; no weights are loaded.
+
+    Raises:
+        ValueError: the engine is not vLLM, or the model does not exist or cannot be trained.
+        ImportError: the configuration has a LoRA, and PEFT is not installed.
+    """
+    if config.engine != "vllm" or config.dtype not in _DTYPE_BYTES:
+        raise ValueError(f"engine={config.engine!r} with dtype={config.dtype!r}: only vLLM's memory can be computed.")
+    return Run(
+        name=str(config.model_name_or_path),
+        model=model_shape(str(config.model_name_or_path), config.lora),
+        learner=_learner_shape(config),
+        engine=_engine_shape(config),
+        through_ray=transfer_backend(config.weight_sync) is None and config.num_env_runners > 0,
+        questions=config.num_envs_per_env_runner,
+        trajectories=config.num_rollouts,
+    )
+
+
+def model_shape(model_name_or_path: str, lora: dict | None = None) -> ModelShape:
+    """The sizes of a model, counted on torch's "meta" device."""
+    model = causal_lm_without_weights(model_name_or_path)
+    config = model.config
+    refuse_unsupported_config(config)
+    layers = [sum(weight.numel() for weight in layer.parameters()) for layer in model.get_decoder().layers]
+    parameters = sum(weight.numel() for weight in model.parameters())
+    vocab_size = model.get_output_embeddings().out_features
+    heads = config.num_attention_heads
+    return ModelShape(
+        parameters=parameters,
+        layer_parameters=max(layers),
+        root_parameters=parameters - sum(layers),
+        layers=len(layers),
+        hidden_size=config.hidden_size,
+        vocab_size=vocab_size,
+        kv_heads=getattr(config, "num_key_value_heads", None) or heads,
+        head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
+        adapter_parameters=_adapter_parameters(model, lora) if lora is not None else 0,
+    )
+
+
+def _adapter_parameters(model, lora: dict) -> int:
+    from rllib_arpo.policy.lora import Adapter
+
+    return sum(weight.numel() for weight in Adapter(model, lora).tensors().values())
+
+
+def _learner_shape(config: ARPOConfig) -> LearnerShape:
+    number, gpus = max(config.num_learners, 1), float(config.num_gpus_per_learner)
+    checkpointing = config.gradient_checkpointing
+    return LearnerShape(
+        number=number,
+        gpus=gpus,
+        sharded=config.sharding == "fsdp2" and number > 1,
+        reference=config.kl_coeff > 0,
+        offload=config.optimizer_offload,
+        checkpointing=gpus > 0 if checkpointing is None else checkpointing,
+        tokens_per_pass=config.max_tokens_per_pass,
+        frozen_bytes=_DTYPE_BYTES[config.dtype],
+        head_chunk=CHUNK_SIZES["cuda" if gpus else "cpu"],
+    )
+
+
+def _engine_shape(config: ARPOConfig) -> EngineShape:
+    kwargs = config.engine_kwargs
+    in_learner = config.num_env_runners == 0
+    gpus = 0.0 if in_learner else float(config.num_gpus_per_env_runner)
+    on_cpu = gpus == 0 and not (in_learner and config.num_gpus_per_learner > 0)
+    weight_bytes = _DTYPE_BYTES[config.dtype]
+    return EngineShape(
+        number=1 if in_learner else config.num_env_runners + config.evaluation_num_env_runners,
+        gpus=gpus,
+        in_learner=in_learner,
+        parallel=kwargs.get("tensor_parallel_size", 1),
+        weight_bytes=weight_bytes,
+        kv_bytes=1 if str(kwargs.get("kv_cache_dtype", "auto")).startswith("fp8") else weight_bytes,
+        utilization=kwargs.get("gpu_memory_utilization", _UTILIZATION),
+        kv_cache=kwargs.get("kv_cache_memory_bytes", _CPU_CACHE if on_cpu else None),
+        context_tokens=config.max_context_tokens,
+        sleeps=config.sleep_level > 0,
+    )

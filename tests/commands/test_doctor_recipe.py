@@ -1,0 +1,191 @@
+"""`rllib-arpo doctor RECIPE ...`: the memory of a tiny model's run, in its whole text."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from rllib_arpo.commands import run_command
+from rllib_arpo.doctor.budget_report import budget_checks
+from rllib_arpo.doctor.memory_budget import ModelShape
+from rllib_arpo.doctor.recipe import load_recipe, model_shape, parse_arguments, read_run
+from rllib_arpo.doctor.report import report
+from tests.commands.test_doctor import CPU, FINE
+from tests.helpers.models import tiny_model
+
+RECIPES = Path(__file__).parents[2] / "tuned_examples"
+RECIPE = str(RECIPES / "reasoning_arpo.py")
+
+#: By hand, of the tiny Llama: q and o 64 x 64, k and v 64 x 32, three of 64 x 128 and two norms are 36,992 in a layer;
+#: 259 x 64 of the embedding and the last norm are 16,640.
+TEXT = """\
+MODEL: 90,624 parameters, 2 layers
+4 learners (1 GPU, sharding='fsdp2')
+     0.1 MB  weights: 90,624 parameters x 4 bytes / 4 learners
+     0.2 MB  Adam's two moments: 90,624 parameters x 8 bytes / 4 learners
+     0.1 MB  gradients: 90,624 parameters x 4 bytes / 4 learners
+     0.4 MB  weights assembled: (16,640 outside of the layers + 2 x 36,992 of a layer) x 4 bytes
+     0.2 MB  their gradients: (16,640 outside of the layers + 36,992 of a layer) x 4 bytes
+     8.4 MB  inputs of the layers: 16,384 tokens x 64 numbers x 2 layers x 4 bytes
+     2.1 MB  chunk of the LM head: 2 arrays x 1,024 tokens x 259 logits x 4 bytes
+    11.4 MB  during a pass
+             Not counted: one layer's own values in the backward pass, CUDA's context, what the allocator wastes.
+4 engines (1 GPU)
+    18.0 MB  its part: 0.9 of the GPU's 20,000,000 bytes
+     0.2 MB  weights: 90,624 parameters x 2 bytes
+    17.8 MB  KV cache, at most: the engine's own values are taken from it
+      256 B  a token of it: 2 keys and values x 2 layers x 1 heads x 32 numbers x 2 bytes
+     69,604  tokens, which are 12 trajectories of 5,632
+             At most 32 questions x 16 trajectories come at a time; they share their beginnings, and the rest waits.
+The CPU's memory, if all is on one machine, first and later
+     1.4 MB  models while they are loaded: 4 x 90,624 parameters x 4 bytes
+     0.7 MB  weights on their way to the engines: 2 x 90,624 parameters x 4 bytes
+
+ok       GPUs      the run takes 8, here assumed to have 20.0 MB each
+ok       4 GPUs    1 learner: 11.4 MB of 20.0 MB
+ok       4 GPUs    1 engine: 18.0 MB of 20.0 MB
+ok       KV cache  69,604 tokens, 12 longest trajectories
+"""
+
+
+def run_of(model_folder: str, *argv: str, **changes: object):
+    recipe = load_recipe(RECIPE)
+    config = recipe.make_config(parse_arguments(recipe, ["--model", model_folder, "--data", "d.parquet", *argv], None))
+    return read_run(config.training(**changes))
+
+
+def compared(run, machine, given_gb=None) -> list[str]:
+    return report(budget_checks(run, machine, given_gb)).splitlines()
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_the_budget_of_a_recipe(model_folder, capsys, before):
+    own = ["--gpu-memory-gb", "0.02"]
+    command = [RECIPE, "--model", model_folder, "--data", "d.parquet"]
+    assert run_command("doctor", [*own, *command] if before else [*command, *own]) == 0
+    assert capsys.readouterr().out.partition("\n\n")[2].replace(model_folder, "MODEL") == TEXT
+
+
+def test_a_run_without_its_gpus_ends_with_status_1(model_folder, capsys, monkeypatch):
+    monkeypatch.setattr("rllib_arpo.commands.doctor.probe", lambda: CPU)
+    assert run_command("doctor", [RECIPE, "--model", model_folder, "--data", "d.parquet"]) == 1
+    text = capsys.readouterr().out
+    assert "     0.2 MB  weights: 90,624 parameters x 2 bytes\n             0.9 of the GPU's memory in all;" in text
+    assert (
+        "missing  GPUs          the run takes 8, and this machine has 0. "
+        "Lower num_gpus_per_*, or compare with another machine's GPUs: --gpu-memory-gb 80.\n"
+    ) in text
+
+
+def test_gpus_of_this_machine_are_compared(model_folder):
+    run = run_of(model_folder, "--num-learners", "0", "--num-env-runners", "1")
+    assert compared(run, FINE) == [
+        "ok       GPUs          the run takes 2 of 2",
+        "ok       1 GPU         1 learner: 12.0 MB of 85.0 GB",
+        "ok       1 GPU         1 engine: 76.5 GB of 85.0 GB",
+        "ok       KV cache      298,784,316 tokens, 53,051 longest trajectories",
+        "ok       CPU's memory  0.7 MB of 512.0 GB",
+        "ok       object store  0.4 MB of weights, 150.0 GB of room",
+    ]
+
+
+def test_what_does_not_fit_and_what_is_tight(model_folder):
+    shared = ["--num-learners", "0", "--num-gpus-per-learner", "0.5", "--num-env-runners", "1"]
+    run = run_of(model_folder, *shared, "--num-gpus-per-env-runner", "0.5")
+    usual = "ok       GPUs      the run takes 1, here assumed to have"
+    assert compared(run, CPU, 0.011) == [
+        f"{usual} 11.0 MB each",
+        "missing  1 GPU     1 learner and 1 engine: 16.9 MB of 11.0 MB. "
+        "Take more learners with sharding='fsdp2', a smaller max_tokens_per_pass, or larger GPUs.",
+        "ok       KV cache  18,627 tokens, 3 longest trajectories",
+    ]
+    assert compared(run, CPU, 0.015)[1] == (
+        "missing  1 GPU     1 learner and 1 engine: 18.7 MB of 15.0 MB. "
+        "Give the engine less (gpu_memory_utilization), set sleep_level, or take separate GPUs."
+    )
+    assert compared(run, CPU, 0.0225)[1] == (
+        "warning  1 GPU     1 learner and 1 engine: 22.1 MB of 22.5 MB. Little is left for what is not counted. "
+        "Take more learners with sharding='fsdp2', a smaller max_tokens_per_pass, or larger GPUs."
+    )
+    assert compared(run, CPU, 0.003)[2] == (
+        "missing  KV cache  4,565 tokens, 0 longest trajectories. "
+        "Give the engine more (gpu_memory_utilization), a tensor_parallel_size, or a smaller max_context_tokens."
+    )
+
+
+def test_a_run_on_the_cpu_is_compared_with_its_memory(model_folder):
+    on_cpu = ["--num-learners", "0", "--num-gpus-per-learner", "0", "--num-gpus-per-env-runner", "0"]
+    run = run_of(model_folder, *on_cpu, "--num-env-runners", "1")
+    assert compared(run, replace(CPU, memory=10**9, object_store=10**5)) == [
+        "ok       KV cache      4,194,304 tokens, 744 longest trajectories",
+        "missing  CPU's memory  1.1 GB of 1.0 GB. Take fewer learners on this machine, or one with more memory.",
+        "warning  object store  0.4 MB of weights, 0.1 MB of room. "
+        "Ray will write weights to the disk: take more memory, or weight_sync='nccl' between separate GPUs.",
+    ]
+
+
+def test_the_shape_of_a_model(model_folder, tmp_path):
+    tied = ModelShape(90_624, 36_992, 16_640, 2, 64, 259, 1, 32)
+    assert model_shape(model_folder) == tied
+    untied = tiny_model(tmp_path / "untied", tie_word_embeddings=False)
+    assert model_shape(untied) == replace(tied, parameters=90_624 + 16_576, root_parameters=16_640 + 16_576)
+
+
+def test_the_shape_of_an_adapter(model_folder):
+    pytest.importorskip("peft")
+    lora = {"r": 2, "target_modules": ["q_proj", "k_proj"]}
+    # 2 x (64 + 64) and 2 x (64 + 32), in two layers.
+    assert model_shape(model_folder, lora).adapter_parameters == 2 * (256 + 192)
+
+
+def test_settings_reach_the_shapes(model_folder):
+    run = run_of(model_folder, kl_coeff=0.1, gradient_checkpointing=False, max_tokens_per_pass=8192)
+    assert (run.learner.reference, run.learner.checkpointing, run.learner.tokens_per_pass) == (True, False, 8192)
+    assert run_of(model_folder, "--num-learners", "1").learner.sharded is False
+
+
+def test_layers_get_their_inputs_in_fp32(model_folder):
+    """The budget counts 4 bytes for each number."""
+    from rllib_arpo.policy.attention.tree import plan_tree
+    from rllib_arpo.policy.causal_lm import load_causal_lm, tree_hidden_states
+
+    model, dtypes = load_causal_lm(model_folder, torch.float32), []
+    for layer in model.get_decoder().layers:
+        layer.register_forward_pre_hook(lambda _layer, inputs: dtypes.append(inputs[0].dtype))
+    tokens, plan = torch.arange(5), plan_tree(torch.full((5,), 5), torch.bfloat16)
+    with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
+        tree_hidden_states(model, tokens[None], tokens[None], plan)
+    assert dtypes == [torch.float32, torch.float32]
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["none.py"], "The recipe 'none.py' does not exist."),
+        (
+            [str(RECIPES / "trails_small_arpo.py")],
+            "makes its own model, which takes minutes: give one that takes --model.",
+        ),
+        ([RECIPE, "--model", "/none", "--data", "d"], "model_name_or_path='/none': no such folder."),
+        (["--gpu-memory-gb", "0", RECIPE, "--model", "m", "--data", "d"], "--gpu-memory-gb 0: must be positive."),
+        ([__file__], "has no 'parser'."),
+    ],
+)
+def test_a_mistake_is_one_sentence(command, message, capsys, monkeypatch):
+    monkeypatch.setattr("rllib_arpo.commands.doctor.probe", lambda: FINE)
+    assert run_command("doctor", command) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and error.endswith(f"{message}\n") and error.count("\n") == 1
+
+
+def test_a_missing_argument_is_named(capsys, monkeypatch):
+    monkeypatch.setattr("rllib_arpo.commands.doctor.probe", lambda: FINE)
+    with pytest.raises(SystemExit) as ended:
+        run_command("doctor", [RECIPE, "--model", "m"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.endswith(
+        "rllib-arpo doctor reasoning_arpo.py: error: the following arguments are required: --data\n"
+    )

@@ -1,0 +1,167 @@
+"""Memory by hand: a model of 1,000 parameters, of which 300 are in each of its two layers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from rllib_arpo.doctor.memory_budget import (
+    EngineShape,
+    LearnerShape,
+    ModelShape,
+    Term,
+    engine_need,
+    learner_need,
+)
+from rllib_arpo.doctor.placement import Place, gpu_places, host_need, needed_on, num_gpus
+
+MODEL = ModelShape(
+    parameters=1000,
+    layer_parameters=300,
+    root_parameters=400,
+    layers=2,
+    hidden_size=8,
+    vocab_size=50,
+    kv_heads=2,
+    head_dim=4,
+)
+LEARNER = LearnerShape(
+    number=1,
+    gpus=1.0,
+    sharded=False,
+    reference=False,
+    offload=False,
+    checkpointing=True,
+    tokens_per_pass=10,
+    frozen_bytes=2,
+    head_chunk=4,
+)
+ENGINE = EngineShape(
+    number=1,
+    gpus=1.0,
+    in_learner=False,
+    parallel=1,
+    weight_bytes=2,
+    kv_bytes=2,
+    utilization=0.5,
+    kv_cache=None,
+    context_tokens=10,
+    sleeps=False,
+)
+
+
+def test_a_learner_holds_16_bytes_a_parameter_and_activations():
+    need = learner_need(MODEL, LEARNER)
+    assert need.kept == (
+        Term("weights", 4000, "1,000 parameters x 4 bytes"),
+        Term("Adam's two moments", 8000, "1,000 parameters x 8 bytes"),
+    )
+    assert need.passes == (
+        Term("gradients", 4000, "1,000 parameters x 4 bytes"),
+        Term("inputs of the layers", 640, "10 tokens x 8 numbers x 2 layers x 4 bytes"),
+        Term("chunk of the LM head", 1600, "2 arrays x 4 tokens x 50 logits x 4 bytes"),
+    )
+    assert (need.resting, need.peak) == (12_000, 18_240)
+
+
+def test_fsdp2_divides_the_state_and_assembles_layers():
+    need = learner_need(MODEL, replace(LEARNER, number=2, sharded=True))
+    assert need.kept == (
+        Term("weights", 2000, "1,000 parameters x 4 bytes / 2 learners"),
+        Term("Adam's two moments", 4000, "1,000 parameters x 8 bytes / 2 learners"),
+    )
+    assert need.passes[:3] == (
+        Term("gradients", 2000, "1,000 parameters x 4 bytes / 2 learners"),
+        Term("weights assembled", 4000, "(400 outside of the layers + 2 x 300 of a layer) x 4 bytes"),
+        Term("their gradients", 2800, "(400 outside of the layers + 300 of a layer) x 4 bytes"),
+    )
+    assert need.peak == 6000 + 8800 + 640 + 1600
+    # Replicas do not divide anything.
+    assert learner_need(MODEL, replace(LEARNER, number=2)) == learner_need(MODEL, LEARNER)
+
+
+@pytest.mark.parametrize(
+    ("model", "learner", "resting", "peak"),
+    [
+        # Adam's 8,000 bytes come for the step, when the 2,240 of activations and logits are gone.
+        (MODEL, replace(LEARNER, offload=True), 4_000, 16_000),
+        (MODEL, replace(LEARNER, reference=True), 16_000, 22_240),
+        (MODEL, replace(LEARNER, checkpointing=False), 12_000, 17_600),
+        # The base in 2 bytes, the adapter in 16; the base itself is the reference.
+        (replace(MODEL, adapter_parameters=100), replace(LEARNER, reference=True), 3_200, 5_840),
+    ],
+)
+def test_switches_of_the_learner(model, learner, resting, peak):
+    need = learner_need(model, learner)
+    assert (need.resting, need.peak) == (resting, peak)
+
+
+def test_an_engine_fills_its_part_with_kv_cache():
+    need = engine_need(MODEL, ENGINE, 10_000)
+    assert need.total == Term("its part", 5000, "0.5 of the GPU's 10,000 bytes")
+    assert need.weights == Term("weights", 2000, "1,000 parameters x 2 bytes")
+    assert need.token == Term("a token", 64, "2 keys and values x 2 layers x 2 heads x 4 numbers x 2 bytes")
+    assert (need.cache, need.tokens, need.trajectories) == (3000, 46, 4)
+
+
+@pytest.mark.parametrize(
+    ("engine", "cache", "token", "tokens", "trajectories"),
+    [
+        (replace(ENGINE, parallel=2), 4000, 32, 125, 12),
+        # Two heads on four GPUs: two GPUs hold the same head.
+        (replace(ENGINE, parallel=4), 4500, 32, 140, 14),
+        (replace(ENGINE, kv_bytes=1), 3000, 32, 93, 9),
+        (replace(ENGINE, kv_cache=640), 640, 64, 10, 1),
+        (replace(ENGINE, utilization=0.1), -1000, 64, 0, 0),
+    ],
+)
+def test_switches_of_the_engine(engine, cache, token, tokens, trajectories):
+    need = engine_need(MODEL, engine, 10_000)
+    assert (need.cache, need.token.bytes, need.tokens, need.trajectories) == (cache, token, tokens, trajectories)
+
+
+@pytest.mark.parametrize(
+    ("learners", "engines", "number", "places"),
+    [
+        (replace(LEARNER, number=4), replace(ENGINE, number=4), 8, [Place(4, 1, 0), Place(4, 0, 1)]),
+        (replace(LEARNER, gpus=0.75), replace(ENGINE, gpus=0.25), 1, [Place(1, 1, 1)]),
+        (replace(LEARNER, gpus=0.5), replace(ENGINE, number=3, gpus=0.3), 2, [Place(1, 1, 1), Place(1, 0, 2)]),
+        (LEARNER, replace(ENGINE, gpus=2.0, parallel=2), 3, [Place(1, 1, 0), Place(2, 0, 1)]),
+        (LEARNER, replace(ENGINE, gpus=0.0, in_learner=True), 1, [Place(1, 1, 1)]),
+        (replace(LEARNER, gpus=0.0), replace(ENGINE, gpus=0.0), 0, []),
+        # Ten tenths are one GPU, whatever their sum is in floating point.
+        (replace(LEARNER, gpus=0.0), replace(ENGINE, number=10, gpus=0.1), 1, [Place(1, 0, 10)]),
+    ],
+)
+def test_who_shares_a_gpu(learners, engines, number, places):
+    assert gpu_places(learners, engines) == places
+    assert num_gpus(learners, engines) == number
+
+
+def test_a_sleeping_engine_leaves_its_memory_to_the_update():
+    learner, engine = learner_need(MODEL, LEARNER), engine_need(MODEL, ENGINE, 10_000)
+    assert needed_on(Place(1, 1, 1), learner, engine, sleeps=False) == 18_240 + 5000
+    assert needed_on(Place(1, 1, 1), learner, engine, sleeps=True) == 18_240
+    assert needed_on(Place(1, 1, 2), learner, engine, sleeps=True) == 12_000 + 2 * 5000
+
+
+def test_the_memory_of_the_cpu():
+    two = replace(LEARNER, number=2, offload=True)
+    host = host_need(MODEL, two, ENGINE, learner_need(MODEL, two), through_ray=True)
+    assert host.loading == (Term("models while they are loaded", 8000, "2 x 1,000 parameters x 4 bytes"),)
+    assert host.running == (
+        Term("Adam's two moments", 16_000, "2 x 1,000 parameters x 8 bytes"),
+        Term("weights on their way to the engines", 8000, "2 x 1,000 parameters x 4 bytes"),
+    )
+    assert (host.total, host.stored) == (24_000, 4000)
+
+
+def test_a_run_on_the_cpu():
+    learner, engine = replace(LEARNER, gpus=0.0, checkpointing=False), replace(ENGINE, gpus=0.0, kv_cache=500)
+    host = host_need(MODEL, learner, engine, learner_need(MODEL, learner), through_ray=False)
+    assert (host.loading, host.stored) == ((), 0)
+    assert host.running == (
+        Term("learners", 17_600, "1 x 17,600 bytes"),
+        Term("engines", 2500, "1 x (2,000 bytes of weights + 500 of KV cache)"),
+    )
