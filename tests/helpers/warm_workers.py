@@ -14,6 +14,7 @@ import functools
 import importlib
 import json
 import os
+import random
 import runpy
 import select
 import signal
@@ -38,6 +39,8 @@ OF_SETUP = ("--language=", "--serialized-runtime-env-context=")
 MAX_BYTES = 1 << 20
 #: Seconds after which a process that forks workers looks whether its Ray is still there.
 LOOK_S = 5.0
+#: As many random ids as a worker's main thread may draw, and as many threads as may draw some.
+NUM_IDS, NUM_THREADS = 10_000, 256
 
 
 @functools.cache
@@ -144,11 +147,30 @@ def fork_workers(requests: socket.socket, first: Worker) -> Worker | None:
         worker = Worker.receive(requests)
         if worker is None:
             break
+        advance_random_ids()
         if fork() == 0:
             requests.close()
+            random.seed()
             return worker
         worker.close()
     return None
+
+
+def advance_random_ids() -> None:
+    """Draws the ids that the last fork has drawn, or the next one would draw the same.
+
+    Ray's core has a generator in each thread, seeded from a pool of eight, to which new threads come in turn. RLlib's
+    import draws the first ids. Two workers that begin at once with the same id end each other ("Seal() called on an
+    object without a reference to it"), and the driver waits for them for ever.
+    """
+    from ray._raylet import FunctionID
+
+    for _ in range(NUM_IDS):
+        FunctionID.from_random()
+    for _ in range(NUM_THREADS):
+        thread = threading.Thread(target=FunctionID.from_random)
+        thread.start()
+        thread.join()
 
 
 def fork() -> int:
