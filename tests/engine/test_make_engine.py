@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -88,3 +89,23 @@ def test_all_problems_of_a_checkpoint_are_in_one_sentence():
         "unknown: c; wrong shape: b (3,) instead of (2,)."
     )
     check_shapes(expected, expected)
+
+
+def test_on_a_large_gpu_an_engine_has_the_batches_of_vllms_own_class(monkeypatch):
+    from vllm import EngineArgs
+    from vllm.usage.usage_lib import UsageContext
+
+    from rllib_arpo.engine.vllm import arguments
+
+    assert arguments.usage_context() is UsageContext.ENGINE_CONTEXT
+    gpu = SimpleNamespace(
+        is_cpu=lambda: False,
+        is_tpu=lambda: False,
+        get_device_total_memory=lambda: 80 << 30,
+        get_device_name=lambda: "NVIDIA H100 80GB HBM3",
+    )
+    monkeypatch.setattr(arguments, "current_platform", gpu)
+    monkeypatch.setattr("vllm.engine.arg_utils.current_platform", gpu)
+    num_tokens, num_sequences = EngineArgs.get_batch_defaults(world_size=1)
+    context = arguments.usage_context()
+    assert (num_tokens[context], num_sequences[context]) == (16_384, 1_024)

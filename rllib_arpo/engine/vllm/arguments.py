@@ -9,6 +9,7 @@ from vllm import EngineArgs, SamplingParams
 from vllm.config import VllmConfig
 from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
+from vllm.usage.usage_lib import UsageContext
 
 from rllib_arpo.core.entropy import ENTROPY_ESTIMATORS
 from rllib_arpo.engine.engine import RECORD_ENTROPIES, EngineConfig, GenerationRequest
@@ -60,6 +61,11 @@ def engine_args(config: EngineConfig) -> EngineArgs:
         # In a placement group, such as that of a Tune trial, vLLM would ask Ray to start the workers, on other GPUs.
         defaults |= {"distributed_executor_backend": "mp"}
     return EngineArgs(**(defaults | config.engine_kwargs | ours))
+
+
+def usage_context() -> UsageContext:
+    """By this vLLM chooses its batch sizes: on a GPU those of its class `LLM`, up to 1,024 sequences at a time."""
+    return UsageContext.ENGINE_CONTEXT if current_platform.is_cpu() else UsageContext.LLM_CLASS
 
 
 def choose_entropy_processor(config: VllmConfig) -> None:

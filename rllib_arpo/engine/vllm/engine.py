@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import torch
 from vllm import EngineArgs, LLMEngine, RequestOutput, SamplingParams
-from vllm.usage.usage_lib import UsageContext
 
 from rllib_arpo.engine.engine import (
     NO_WEIGHTS,
@@ -38,6 +37,7 @@ from rllib_arpo.engine.vllm.arguments import (
     engine_args,
     sampling_params,
     token_prompt,
+    usage_context,
 )
 from rllib_arpo.engine.vllm.globals import readable_globals
 from rllib_arpo.engine.vllm.sampled_log_probs import skip_ranks
@@ -114,7 +114,7 @@ class VLLMEngine:
 
     def _build(self, arguments: EngineArgs) -> LLMEngine:
         with cpu_threads(self._config.num_threads), readable_globals():
-            vllm_config = arguments.create_engine_config(UsageContext.ENGINE_CONTEXT)
+            vllm_config = arguments.create_engine_config(usage_context())
             choose_entropy_processor(vllm_config)
             return LLMEngine.from_vllm_config(vllm_config, disable_log_stats=arguments.disable_log_stats)
 
