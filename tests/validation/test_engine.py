@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+from importlib.metadata import PackageNotFoundError
 
+import pytest
+from packaging.version import Version
+
+from rllib_arpo.validation.engine import vllm_version
 from tests.helpers.configs import small_config
 from tests.validation.sentences import message
 
@@ -106,3 +110,23 @@ from tests.validation.sentences import message
 )
 def test_one_sentence_names_the_key(model_folder, changes, expected):
     assert message(small_config(model_folder).update_from_dict(changes)) == expected
+
+
+def test_the_weight_transfer_of_an_older_vllm_is_refused(model_folder, monkeypatch):
+    changes = {"weight_sync": "nccl", "engine": "vllm", "num_env_runners": 1}
+    config = small_config(model_folder).update_from_dict(
+        {**changes, "num_gpus_per_learner": 1, "num_gpus_per_env_runner": 1}
+    )
+    assert vllm_version() >= Version("0.32")
+    monkeypatch.setattr("rllib_arpo.validation.engine.version", lambda build: {"vllm": "0.27.1"}[build])
+    assert message(config) == (
+        "weight_sync='nccl': needs vLLM 0.32 or newer, and 0.27.1 is installed; use 'in_process_reload'."
+    )
+
+
+def test_a_driver_without_vllm_leaves_its_version_to_the_engines(monkeypatch):
+    def missing(build: str) -> str:
+        raise PackageNotFoundError(build)
+
+    monkeypatch.setattr("rllib_arpo.validation.engine.version", missing)
+    assert vllm_version() is None
