@@ -238,7 +238,8 @@ def _interval(value: float, low: float | None, high: float | None, places: int) 
 
 
 def _signed(value: float) -> str:
-    return f"{value:+.3f}".replace("-", "−")
+    """Nothing where one of the two runs has no such figure."""
+    return "" if np.isnan(value) else f"{value:+.3f}".replace("-", "−")
 
 
 def _markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:

@@ -103,6 +103,13 @@ def test_only_shared_seeds_are_paired():
     assert seeds[2] == "| threshold |  | +0.250 | +0.250 |"
 
 
+def test_a_run_with_fewer_calls_than_are_compared_has_no_difference():
+    runs = [run(arm, seed, (0, 0.0), (10, 0.5)) for arm in ("grpo", "threshold") for seed in (0, 1)]
+    runs[-1] = run("threshold", 1, (0, 0.0), (9, 0.5))
+    seeds = differences_table(figures(runs, 10), ["grpo", "threshold"], "grpo", "mean over calls").splitlines()
+    assert seeds[2] == "| threshold | +0.000 |  |"
+
+
 def test_pairs_are_compared_at_the_calls_of_the_leaner_run():
     """Seed 0: both have 100 calls at least, where they are at 1.0 and 0.5; seed 1 the other way round."""
     lean, long = ((0, 0.0), (100, 1.0)), ((0, 0.0), (200, 1.0))
