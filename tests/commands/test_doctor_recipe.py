@@ -62,7 +62,8 @@ def compared(run, machine, given_gb=None) -> list[str]:
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_the_budget_of_a_recipe(model_folder, capsys, before):
+def test_the_budget_of_a_recipe(model_folder, capsys, monkeypatch, before):
+    monkeypatch.setattr("rllib_arpo.commands.doctor.probe", lambda: CPU)
     own = ["--gpu-memory-gb", "0.02"]
     command = [RECIPE, "--model", model_folder, "--data", "d.parquet"]
     assert run_command("doctor", [*own, *command] if before else [*command, *own]) == 0
