@@ -4,7 +4,7 @@ A learner that trains all weights holds 16 bytes a parameter: weights, gradients
 divides them among the learners, and assembles one layer after another to compute. Activations are those that gradient
 checkpointing keeps: the input of each layer, in fp32, since autocast leaves the sums that layers add to in the type of
 the weights. Not counted, because the code does not fix them: one layer's own values while it is computed again, CUDA's
-context, and what the allocator cannot use.
+context, and memory that the allocator cannot use.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class LearnerShape:
 
 @dataclass(frozen=True, slots=True)
 class EngineShape:
-    """What the engines take.
+    """The sizes of the engines.
 
     Attributes:
         number: of engines, those of evaluation included.
@@ -80,7 +80,7 @@ class EngineShape:
         parallel: GPUs that share the weights and the KV cache of an engine.
         weight_bytes, kv_bytes: of each weight, of each number in the KV cache.
         utilization: the engine's part of each of its GPUs.
-        kv_cache: bytes of the KV cache, if the configuration sets them; None: what is left of `utilization`.
+        kv_cache: bytes of the KV cache, if the configuration sets them; None: the rest of `utilization`.
         sleeps: it gives its memory to the learner during an update.
     """
 
@@ -111,8 +111,8 @@ class LearnerNeed:
 
     Attributes:
         kept: held all the time.
-        passes: what a forward and backward pass adds.
-        step: what an optimizer step adds, after the passes; the gradients are in both.
+        passes: added by a forward and backward pass.
+        step: added by an optimizer step, after the passes; the gradients are in both.
     """
 
     kept: tuple[Term, ...]
@@ -218,7 +218,8 @@ def kv_token(model: ModelShape, engine: EngineShape) -> Term:
 
 def _product(name: str, *factors: tuple[int, str], parts: int = 1, whose: str = "learners") -> Term:
     """The product of numbers with their units, divided among `parts`."""
-    formula = " x ".join(f"{number:,} {unit}" for number, unit in factors)
+    units = [(number, unit.removesuffix("s") if number == 1 else unit) for number, unit in factors]
+    formula = " x ".join(f"{number:,} {unit}" for number, unit in units)
     total = math.ceil(math.prod(number for number, _ in factors) / parts)
     return Term(name, total, formula if parts == 1 else f"{formula} / {parts} {whose}")
 

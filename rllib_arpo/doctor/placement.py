@@ -1,4 +1,4 @@
-"""Who shares which GPU, and whether its memory suffices; also the memory of the machine itself. Pure functions."""
+"""The GPUs that learners and engines share, and the memory that they need there and on the CPU. Pure functions."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ class HostNeed:
     """The CPU's memory.
 
     Attributes:
-        loading: what the learners hold before they put the weights, or their part of them, on their GPUs.
-        running: what is held at the same time later.
+        loading: held by the learners before they put the weights, or their part of them, on their GPUs.
+        running: held at the same time later.
         stored: bytes of one copy of the weights in Ray's object store; 0: they do not go through it.
     """
 
@@ -90,7 +90,7 @@ class HostNeed:
 def host_need(
     model: ModelShape, learner: LearnerShape, engine: EngineShape, of_learner: LearnerNeed, through_ray: bool
 ) -> HostNeed:
-    """What a run needs beside its GPUs, if all of it is on one machine.
+    """The memory that a run needs beside its GPUs, if all of it is on one machine.
 
     Args:
         through_ray: the weights travel through Ray's object store.

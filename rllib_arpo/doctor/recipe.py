@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import inspect
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,22 +56,25 @@ def load_recipe(path: str) -> ModuleType:
     """
     if not Path(path).is_file():
         raise ValueError(f"The recipe {path!r} does not exist.")
-    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    # With a prefix, since a recipe's name may be that of another module.
+    spec = importlib.util.spec_from_file_location(f"rllib_arpo_recipe_{Path(path).stem}", path)
     if spec is None or spec.loader is None:
         raise ValueError(f"The recipe {path!r} is not a Python file.")
     module = importlib.util.module_from_spec(spec)
+    # As an import does: dataclasses and pickle look for the module of a class there.
+    sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     if missing := [name for name in ("parser", "make_config") if not hasattr(module, name)]:
         raise ValueError(f"The recipe {path!r} has no {missing[0]!r}.")
-    if hasattr(module, "make_model"):
-        raise ValueError(f"The recipe {path!r} makes its own model, which takes minutes: give one that takes --model.")
+    if len(inspect.signature(module.make_config).parameters) != 1:
+        raise ValueError(f"The recipe {path!r} chooses its own model: give a recipe that takes --model.")
     return module
 
 
 def parse_arguments(recipe: ModuleType, argv: Sequence[str], gpu_memory_gb: float | None) -> argparse.Namespace:
     """The recipe's arguments; the doctor's own `--gpu-memory-gb` may be among them."""
     parser: argparse.ArgumentParser = recipe.parser
-    parser.prog = f"rllib-arpo doctor {recipe.__name__}.py"
+    parser.prog = f"rllib-arpo doctor {Path(str(recipe.__file__)).name}"
     parser.add_argument("--gpu-memory-gb", type=float, default=gpu_memory_gb, help="GB (10^9 bytes) of each GPU")
     return parser.parse_args(argv)
 

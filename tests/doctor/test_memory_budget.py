@@ -134,7 +134,7 @@ def test_switches_of_the_engine(engine, cache, token, tokens, trajectories):
         (replace(LEARNER, gpus=0.0), replace(ENGINE, number=10, gpus=0.1), 1, [Place(1, 0, 10)]),
     ],
 )
-def test_who_shares_a_gpu(learners, engines, number, places):
+def test_gpus_that_are_shared(learners, engines, number, places):
     assert gpu_places(learners, engines) == places
     assert num_gpus(learners, engines) == number
 
