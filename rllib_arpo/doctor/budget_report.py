@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rllib_arpo.doctor.machine import Machine
-from rllib_arpo.doctor.memory_budget import EngineNeed, LearnerNeed, Term, engine_need, engine_weights, learner_need
+from rllib_arpo.doctor.memory_budget import (
+    EngineNeed,
+    EngineShape,
+    LearnerNeed,
+    Term,
+    engine_need,
+    engine_weights,
+    learner_need,
+)
 from rllib_arpo.doctor.placement import HostNeed, Place, gpu_places, host_need, needed_on, num_gpus
 from rllib_arpo.doctor.recipe import Run
 from rllib_arpo.doctor.report import Check, Mark, size
@@ -41,7 +49,7 @@ def _lines(run: Run, memory: int | None) -> Iterator[str]:
         yield from map(_term, need.step)
         yield f"{size(need.resting + sum(term.bytes for term in need.step)):>11}  during an optimizer step"
     yield f"{'':11}  {_NOT_COUNTED if learner.checkpointing else _NO_CHECKPOINTING}"
-    where = "in the learner's process" if engine.in_learner else _device(engine.gpus)
+    where = " and ".join(_places(engine))
     several = f", tensor_parallel_size={engine.parallel}: numbers are those of each GPU" if engine.parallel > 1 else ""
     yield f"{_count(engine.number, 'engine')} ({where}{several})"
     if (of_engine := _engine_need(run, memory)) is None:
@@ -53,6 +61,15 @@ def _lines(run: Run, memory: int | None) -> Iterator[str]:
     yield "The CPU's memory, if all is on one machine, first and later" if host.loading else "The CPU's memory"
     yield from map(_term, host.loading)
     yield from map(_term, host.running)
+
+
+def _places(engine: EngineShape) -> Iterator[str]:
+    if not engine.in_learner:
+        yield _device(engine.gpus)
+        return
+    yield "in the learner's process"
+    if engine.separate:
+        yield f"{engine.separate:,} for evaluation: {_device(engine.gpus)}"
 
 
 def _engine_need(run: Run, memory: int | None) -> EngineNeed | None:

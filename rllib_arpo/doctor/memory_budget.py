@@ -15,6 +15,8 @@ from dataclasses import dataclass
 #: Bytes of fp32: of trained weights, of gradients, of each of Adam's two moments, of activations and logits.
 _FP32 = 4
 _MOMENTS = 2 * _FP32
+#: The KV cache of an engine on the CPU, if the configuration does not set it (`engine/vllm/arguments.py`).
+CPU_CACHE = 1 << 30
 #: FSDP2 assembles the next layer while it computes one.
 _LAYERS_ASSEMBLED = 2
 #: The LM head holds this many arrays of logits at a time (`policy/lm_head.py`).
@@ -75,13 +77,13 @@ class EngineShape:
 
     Attributes:
         number: of engines, those of evaluation included.
-        gpus: of each; a fraction shares one, 0 is the CPU unless `in_learner`.
-        in_learner: there is one, in the learner's process and on its GPU.
+        gpus: of each in a process of its own; a fraction shares one, 0 is the CPU.
+        in_learner: one of them is in the learner's process, on its GPU if it has one.
         parallel: GPUs that share the weights and the KV cache of an engine.
         weight_bytes, kv_bytes: of each weight, of each number in the KV cache.
         utilization: the engine's part of each of its GPUs.
         kv_cache: bytes of the KV cache, if the configuration sets them; None: the rest of `utilization`.
-        sleeps: it gives its memory to the learner during an update.
+        sleep_level: 1 and 2 give its memory to the learner during an update; 1 keeps the weights in the CPU's memory.
     """
 
     number: int
@@ -93,7 +95,16 @@ class EngineShape:
     utilization: float
     kv_cache: int | None
     context_tokens: int
-    sleeps: bool
+    sleep_level: int
+
+    @property
+    def separate(self) -> int:
+        """The number of engines in processes of their own."""
+        return self.number - self.in_learner
+
+    @property
+    def sleeps(self) -> bool:
+        return self.sleep_level > 0
 
 
 @dataclass(frozen=True, slots=True)

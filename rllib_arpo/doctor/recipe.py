@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from rllib_arpo.doctor.memory_budget import EngineShape, LearnerShape, ModelShape
+from rllib_arpo.doctor.memory_budget import CPU_CACHE, EngineShape, LearnerShape, ModelShape
 from rllib_arpo.policy.causal_lm import refuse_unsupported_config
 from rllib_arpo.policy.checkpoint_names import causal_lm_without_weights
 from rllib_arpo.policy.lm_head import CHUNK_SIZES
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 _DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 #: vLLM's default of `gpu_memory_utilization` (0.32).
 _UTILIZATION = 0.92
-#: The KV cache of an engine on the CPU, if the configuration does not set it (`engine/vllm/arguments.py`).
-_CPU_CACHE = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +86,13 @@ def read_run(config: ARPOConfig) -> Run:
     """
     if config.engine != "vllm" or config.dtype not in _DTYPE_BYTES:
         raise ValueError(f"engine={config.engine!r} with dtype={config.dtype!r}: only vLLM's memory can be computed.")
+    engine = _engine_shape(config)
     return Run(
         name=str(config.model_name_or_path),
         model=model_shape(str(config.model_name_or_path), config.lora),
         learner=_learner_shape(config),
-        engine=_engine_shape(config),
-        through_ray=transfer_backend(config.weight_sync) is None and config.num_env_runners > 0,
+        engine=engine,
+        through_ray=transfer_backend(config.weight_sync) is None and engine.separate > 0,
         questions=config.num_envs_per_env_runner,
         trajectories=config.num_rollouts,
     )
@@ -146,18 +145,19 @@ def _learner_shape(config: ARPOConfig) -> LearnerShape:
 def _engine_shape(config: ARPOConfig) -> EngineShape:
     kwargs = config.engine_kwargs
     in_learner = config.num_env_runners == 0
-    gpus = 0.0 if in_learner else float(config.num_gpus_per_env_runner)
+    separate = config.num_env_runners + config.evaluation_num_env_runners
+    gpus = float(config.num_gpus_per_env_runner) if separate else 0.0
     on_cpu = gpus == 0 and not (in_learner and config.num_gpus_per_learner > 0)
     weight_bytes = _DTYPE_BYTES[config.dtype]
     return EngineShape(
-        number=1 if in_learner else config.num_env_runners + config.evaluation_num_env_runners,
+        number=separate + in_learner,
         gpus=gpus,
         in_learner=in_learner,
         parallel=kwargs.get("tensor_parallel_size", 1),
         weight_bytes=weight_bytes,
         kv_bytes=1 if str(kwargs.get("kv_cache_dtype", "auto")).startswith("fp8") else weight_bytes,
         utilization=kwargs.get("gpu_memory_utilization", _UTILIZATION),
-        kv_cache=kwargs.get("kv_cache_memory_bytes", _CPU_CACHE if on_cpu else None),
+        kv_cache=kwargs.get("kv_cache_memory_bytes", CPU_CACHE if on_cpu else None),
         context_tokens=config.max_context_tokens,
-        sleeps=config.sleep_level > 0,
+        sleep_level=config.sleep_level,
     )

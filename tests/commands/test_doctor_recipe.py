@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rllib_arpo.commands import run_command
-from rllib_arpo.doctor.budget_report import budget_checks
+from rllib_arpo.doctor.budget_report import budget_checks, budget_text
 from rllib_arpo.doctor.memory_budget import ModelShape
 from rllib_arpo.doctor.recipe import load_recipe, model_shape, parse_arguments, read_run
 from rllib_arpo.doctor.report import report
@@ -137,7 +137,7 @@ def test_a_given_size_of_gpus_does_not_hide_the_memory_of_the_cpu(model_folder):
 def test_advice_fits_the_run(model_folder):
     shared = ["--num-learners", "0", "--num-gpus-per-learner", "0.5", "--num-env-runners", "1"]
     run = run_of(model_folder, *shared, "--num-gpus-per-env-runner", "0.5")
-    asleep = replace(run, engine=replace(run.engine, sleeps=True, utilization=0.95))
+    asleep = replace(run, engine=replace(run.engine, sleep_level=2, utilization=0.95))
     assert compared(asleep, CPU, 0.0135)[1] == (
         "missing  1 GPU     1 learner and 1 engine: 13.9 MB of 13.5 MB. "
         "Give the engine less (gpu_memory_utilization) or take separate GPUs."
@@ -176,6 +176,15 @@ def test_settings_reach_the_shapes(model_folder):
     run = run_of(model_folder, kl_coeff=0.1, gradient_checkpointing=False, max_tokens_per_pass=8192)
     assert (run.learner.reference, run.learner.checkpointing, run.learner.tokens_per_pass) == (True, False, 8192)
     assert run_of(model_folder, "--num-learners", "1").learner.sharded is False
+
+
+def test_engines_for_evaluation_are_counted(model_folder):
+    recipe = load_recipe(RECIPE)
+    argv = ["--model", model_folder, "--data", "d.parquet", "--num-env-runners", "0"]
+    config = recipe.make_config(parse_arguments(recipe, argv, None)).evaluation(evaluation_num_env_runners=2)
+    run = read_run(config)
+    assert (run.engine.number, run.engine.in_learner, run.engine.gpus, run.through_ray) == (3, True, 1.0, True)
+    assert "\n3 engines (in the learner's process and 2 for evaluation: 1 GPU)\n" in budget_text(run, 10**9)
 
 
 def test_layers_get_their_inputs_in_fp32(model_folder):
