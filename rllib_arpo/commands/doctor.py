@@ -1,11 +1,12 @@
-"""Tells what works on this machine, and what to do about what does not.
+"""Checks this machine, and gives advice where a check fails.
 
     rllib-arpo doctor
     rllib-arpo doctor tuned_examples/reasoning_arpo.py --model M --data D --gpu-memory-gb 80
 
 With a recipe and its arguments it also computes the memory that the run needs, and compares it with the GPUs of this
 machine, or with GPUs of the size that the option --gpu-memory-gb gives. It starts neither Ray nor an engine, and loads
-no weights. The exit status is 1 if training would not work, and 0 otherwise.
+no weights. That a run fits means its memory only: the command does not validate the configuration, which training
+does. The exit status is 1 if training would not work on this machine or in this memory, and 0 otherwise.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="compare the recipe's run with GPUs of so many GB (10^9 bytes), not with those of this machine",
     )
     parser.add_argument(
-        "recipe", nargs=argparse.REMAINDER, metavar="RECIPE ...", help="a tuned example and its own arguments"
+        "recipe",
+        nargs=argparse.REMAINDER,
+        metavar="RECIPE ...",
+        help="a tuned example and its own arguments; only the memory of its run is checked, not its other settings",
     )
 
 
@@ -41,8 +45,10 @@ def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
     """Runs the command; returns the exit status.
 
     Raises:
-        CommandError: the recipe, its arguments or its model are wrong.
+        CommandError: the recipe, its arguments or its model are wrong, or a size of GPUs comes without a recipe.
     """
+    if args.gpu_memory_gb is not None and not args.recipe:
+        raise CommandError(f"--gpu-memory-gb {args.gpu_memory_gb:g}: give the recipe whose run needs such GPUs.")
     machine = probe()
     checks = machine_checks(machine)
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None

@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rllib_arpo.doctor.machine import Machine
-from rllib_arpo.doctor.memory_budget import EngineNeed, LearnerNeed, Term, engine_need, engine_weights, learner_need
+from rllib_arpo.doctor.memory_budget import (
+    EngineNeed,
+    EngineShape,
+    LearnerNeed,
+    Term,
+    engine_need,
+    engine_weights,
+    learner_need,
+)
 from rllib_arpo.doctor.placement import HostNeed, Place, gpu_places, host_need, needed_on, num_gpus
 from rllib_arpo.doctor.recipe import Run
 from rllib_arpo.doctor.report import Check, Mark, size
 
 #: The share of a learner's GPU that should remain for what is not counted.
 _SPARE = 0.1
-_NOT_COUNTED = "Not counted: one layer's own values in the backward pass, CUDA's context, what the allocator wastes."
+_NOT_COUNTED = "Not counted: one layer's own values in the backward pass, CUDA's context, the allocator's waste."
 _NO_CHECKPOINTING = "Not counted: activations, since the layers' are kept without gradient checkpointing."
-_LARGE_LEARNER = "Take more learners with sharding='fsdp2', a smaller max_tokens_per_pass, or larger GPUs."
-_LARGE_SUM = "Give the engine less (gpu_memory_utilization), set sleep_level, or take separate GPUs."
-_SMALL_STORE = "Ray will write weights to the disk: take more memory, or weight_sync='nccl' between separate GPUs."
-_SMALL_CACHE = "Give the engine more (gpu_memory_utilization), a tensor_parallel_size, or a smaller max_context_tokens."
 
 
 def gpu_memory(machine: Machine, given_gb: float | None) -> int | None:
@@ -45,18 +49,27 @@ def _lines(run: Run, memory: int | None) -> Iterator[str]:
         yield from map(_term, need.step)
         yield f"{size(need.resting + sum(term.bytes for term in need.step)):>11}  during an optimizer step"
     yield f"{'':11}  {_NOT_COUNTED if learner.checkpointing else _NO_CHECKPOINTING}"
-    where = "in the learner's process" if engine.in_learner else _device(engine.gpus)
+    where = " and ".join(_places(engine))
     several = f", tensor_parallel_size={engine.parallel}: numbers are those of each GPU" if engine.parallel > 1 else ""
     yield f"{_count(engine.number, 'engine')} ({where}{several})"
     if (of_engine := _engine_need(run, memory)) is None:
         yield _term(engine_weights(model, engine))
-        yield f"{'':11}  {engine.utilization:g} of the GPU's memory in all; what the weights leave is the KV cache."
+        yield f"{'':11}  {engine.utilization:g} of the GPU's memory in all; the weights leave the rest to the KV cache."
     else:
         yield from _engine_lines(run, of_engine)
     host = host_need(model, learner, engine, need, run.through_ray)
     yield "The CPU's memory, if all is on one machine, first and later" if host.loading else "The CPU's memory"
     yield from map(_term, host.loading)
     yield from map(_term, host.running)
+
+
+def _places(engine: EngineShape) -> Iterator[str]:
+    if not engine.in_learner:
+        yield _device(engine.gpus)
+        return
+    yield "in the learner's process"
+    if engine.separate:
+        yield f"{engine.separate:,} for evaluation: {_device(engine.gpus)}"
 
 
 def _engine_need(run: Run, memory: int | None) -> EngineNeed | None:
@@ -71,13 +84,14 @@ def _engine_lines(run: Run, need: EngineNeed) -> Iterator[str]:
     yield _term(need.weights)
     yield f"{size(max(need.cache, 0)):>11}  KV cache, at most: the engine's own values are taken from it"
     yield f"{need.token.bytes:>9,} B  a token of it: {need.token.formula}"
-    yield f"{need.tokens:>11,}  tokens, which are {need.trajectories:,} trajectories of {run.engine.context_tokens:,}"
-    in_flight = f"{run.questions} questions x {run.trajectories} trajectories"
+    longest = _count(need.trajectories, "trajectory", "trajectories")
+    yield f"{need.tokens:>11,}  tokens, which are {longest} of {run.engine.context_tokens:,}"
+    in_flight = f"{_count(run.questions, 'question')} x {_count(run.trajectories, 'trajectory', 'trajectories')}"
     yield f"{'':11}  At most {in_flight} come at a time; they share their beginnings, and the rest waits."
 
 
 def budget_checks(run: Run, machine: Machine, given_gb: float | None) -> list[Check]:
-    """Compares the budget with GPUs of `given_gb`, or else with this machine."""
+    """Compares the budget with this machine, or with GPUs of `given_gb`; a run without GPUs with this machine alone."""
     memory = gpu_memory(machine, given_gb)
     need, of_engine = learner_need(run.model, run.learner), _engine_need(run, memory)
     places = gpu_places(run.learner, run.engine)
@@ -85,9 +99,9 @@ def budget_checks(run: Run, machine: Machine, given_gb: float | None) -> list[Ch
     if memory is not None and of_engine is not None:
         checks += [_place(place, run, need, of_engine, memory) for place in places]
     if of_engine is not None:
-        checks.append(_cache(of_engine))
+        checks.append(_cache(run, of_engine))
     host = host_need(run.model, run.learner, run.engine, need, run.through_ray)
-    return checks + (_host(host, machine) if given_gb is None else [])
+    return checks + (_host(run, host, machine) if given_gb is None or not places else [])
 
 
 def _number(run: Run, machine: Machine, given_gb: float | None) -> Check:
@@ -104,34 +118,57 @@ def _place(place: Place, run: Run, learner: LearnerNeed, engine: EngineNeed, mem
     """The check of GPUs that are used alike."""
     name = _count(place.number, "GPU")
     needed = needed_on(place, learner, engine, run.engine.sleeps)
-    users = [(place.learners, "learner"), (place.engines, "engine")]
-    who = " and ".join(_count(number, word) for number, word in users if number)
-    found = f"{who}: {size(needed)} of {size(memory)}"
+    numbers = [(place.learners, "learner"), (place.engines, "engine")]
+    users = " and ".join(_count(number, word) for number, word in numbers if number)
+    found = f"{users}: {size(needed)} of {size(memory)}"
     if needed > memory:
         shared = place.engines and place.learners * learner.peak <= memory
-        return Check(Mark.MISSING, name, found, _LARGE_SUM if shared else _LARGE_LEARNER)
+        return Check(Mark.MISSING, name, found, _smaller_sum(place, run) if shared else _smaller_learner(run))
     if place.learners and needed > (1 - _SPARE) * memory:
-        return Check(Mark.WARNING, name, found, f"Little is left for what is not counted. {_LARGE_LEARNER}")
+        return Check(Mark.WARNING, name, found, f"Little is left for what is not counted. {_smaller_learner(run)}")
     return Check(Mark.OK, name, found)
 
 
-def _cache(engine: EngineNeed) -> Check:
+def _smaller_learner(run: Run) -> str:
+    sharding = "" if run.learner.sharded else " with sharding='fsdp2'"
+    return f"Take more learners{sharding}, a smaller max_tokens_per_pass, or larger GPUs."
+
+
+def _smaller_sum(place: Place, run: Run) -> str:
+    """Advice where learners and engines fit, each alone, and not together."""
+    sleep = ", set sleep_level," if place.learners and not run.engine.sleeps else ""
+    return f"Give the engine less ({_engine_option(run)}){sleep} or take separate GPUs."
+
+
+def _engine_option(run: Run) -> str:
+    """The key of `engine_kwargs` that sets the engine's memory."""
+    return "gpu_memory_utilization" if run.engine.kv_cache is None else "kv_cache_memory_bytes"
+
+
+def _cache(run: Run, engine: EngineNeed) -> Check:
     found = f"{engine.tokens:,} tokens, {_count(engine.trajectories, 'longest trajectory', 'longest trajectories')}"
     if engine.trajectories:
         return Check(Mark.OK, "KV cache", found)
-    return Check(Mark.MISSING, "KV cache", found, _SMALL_CACHE)
+    parallel = "a larger tensor_parallel_size" if run.engine.parallel > 1 else "a tensor_parallel_size"
+    advice = f"Give the engine more ({_engine_option(run)}), {parallel}, or a smaller max_context_tokens."
+    return Check(Mark.MISSING, "KV cache", found, advice)
 
 
-def _host(host: HostNeed, machine: Machine) -> list[Check]:
+def _host(run: Run, host: HostNeed, machine: Machine) -> list[Check]:
     found = f"{size(host.total)} of {size(machine.memory)}"
     checks = [Check(Mark.OK, "CPU's memory", found)]
     if host.total > machine.memory:
-        advice = "Take fewer learners on this machine, or one with more memory."
+        fewer = "Take fewer learners on this machine, or one with more memory."
+        advice = fewer if run.learner.number > 1 else "Take a machine with more memory."
         checks = [Check(Mark.MISSING, "CPU's memory", found, advice)]
     if host.stored:
         found = f"{size(host.stored)} of weights, {size(machine.object_store)} of room"
-        enough = host.stored <= machine.object_store
-        checks.append(Check(Mark.OK if enough else Mark.WARNING, "object store", found, "" if enough else _SMALL_STORE))
+        if host.stored <= machine.object_store:
+            return [*checks, Check(Mark.OK, "object store", found)]
+        separate = min(run.learner.gpus, run.engine.gpus) >= 1
+        other = ", or weight_sync='nccl' between separate GPUs" if separate else ""
+        advice = f"Ray will write weights to the disk: take more memory{other}."
+        checks.append(Check(Mark.WARNING, "object store", found, advice))
     return checks
 
 

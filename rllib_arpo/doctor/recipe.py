@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import inspect
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from rllib_arpo.doctor.memory_budget import EngineShape, LearnerShape, ModelShape
+from rllib_arpo.doctor.memory_budget import CPU_CACHE, EngineShape, LearnerShape, ModelShape
 from rllib_arpo.policy.causal_lm import refuse_unsupported_config
 from rllib_arpo.policy.checkpoint_names import causal_lm_without_weights
 from rllib_arpo.policy.lm_head import CHUNK_SIZES
@@ -23,8 +25,6 @@ if TYPE_CHECKING:
 _DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 #: vLLM's default of `gpu_memory_utilization` (0.32).
 _UTILIZATION = 0.92
-#: The KV cache of an engine on the CPU, if the configuration does not set it (`engine/vllm/arguments.py`).
-_CPU_CACHE = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,22 +54,25 @@ def load_recipe(path: str) -> ModuleType:
     """
     if not Path(path).is_file():
         raise ValueError(f"The recipe {path!r} does not exist.")
-    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    # With a prefix, since a recipe's name may be that of another module.
+    spec = importlib.util.spec_from_file_location(f"rllib_arpo_recipe_{Path(path).stem}", path)
     if spec is None or spec.loader is None:
         raise ValueError(f"The recipe {path!r} is not a Python file.")
     module = importlib.util.module_from_spec(spec)
+    # As an import does: dataclasses and pickle look for the module of a class there.
+    sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     if missing := [name for name in ("parser", "make_config") if not hasattr(module, name)]:
         raise ValueError(f"The recipe {path!r} has no {missing[0]!r}.")
-    if hasattr(module, "make_model"):
-        raise ValueError(f"The recipe {path!r} makes its own model, which takes minutes: give one that takes --model.")
+    if len(inspect.signature(module.make_config).parameters) != 1:
+        raise ValueError(f"The recipe {path!r} chooses its own model: give a recipe that takes --model.")
     return module
 
 
 def parse_arguments(recipe: ModuleType, argv: Sequence[str], gpu_memory_gb: float | None) -> argparse.Namespace:
     """The recipe's arguments; the doctor's own `--gpu-memory-gb` may be among them."""
     parser: argparse.ArgumentParser = recipe.parser
-    parser.prog = f"rllib-arpo doctor {recipe.__name__}.py"
+    parser.prog = f"rllib-arpo doctor {Path(str(recipe.__file__)).name}"
     parser.add_argument("--gpu-memory-gb", type=float, default=gpu_memory_gb, help="GB (10^9 bytes) of each GPU")
     return parser.parse_args(argv)
 
@@ -83,12 +86,13 @@ def read_run(config: ARPOConfig) -> Run:
     """
     if config.engine != "vllm" or config.dtype not in _DTYPE_BYTES:
         raise ValueError(f"engine={config.engine!r} with dtype={config.dtype!r}: only vLLM's memory can be computed.")
+    engine = _engine_shape(config)
     return Run(
         name=str(config.model_name_or_path),
         model=model_shape(str(config.model_name_or_path), config.lora),
         learner=_learner_shape(config),
-        engine=_engine_shape(config),
-        through_ray=transfer_backend(config.weight_sync) is None and config.num_env_runners > 0,
+        engine=engine,
+        through_ray=transfer_backend(config.weight_sync) is None and engine.separate > 0,
         questions=config.num_envs_per_env_runner,
         trajectories=config.num_rollouts,
     )
@@ -141,18 +145,19 @@ def _learner_shape(config: ARPOConfig) -> LearnerShape:
 def _engine_shape(config: ARPOConfig) -> EngineShape:
     kwargs = config.engine_kwargs
     in_learner = config.num_env_runners == 0
-    gpus = 0.0 if in_learner else float(config.num_gpus_per_env_runner)
+    separate = config.num_env_runners + config.evaluation_num_env_runners
+    gpus = float(config.num_gpus_per_env_runner) if separate else 0.0
     on_cpu = gpus == 0 and not (in_learner and config.num_gpus_per_learner > 0)
     weight_bytes = _DTYPE_BYTES[config.dtype]
     return EngineShape(
-        number=1 if in_learner else config.num_env_runners + config.evaluation_num_env_runners,
+        number=separate + in_learner,
         gpus=gpus,
         in_learner=in_learner,
         parallel=kwargs.get("tensor_parallel_size", 1),
         weight_bytes=weight_bytes,
         kv_bytes=1 if str(kwargs.get("kv_cache_dtype", "auto")).startswith("fp8") else weight_bytes,
         utilization=kwargs.get("gpu_memory_utilization", _UTILIZATION),
-        kv_cache=kwargs.get("kv_cache_memory_bytes", _CPU_CACHE if on_cpu else None),
+        kv_cache=kwargs.get("kv_cache_memory_bytes", CPU_CACHE if on_cpu else None),
         context_tokens=config.max_context_tokens,
-        sleeps=config.sleep_level > 0,
+        sleep_level=config.sleep_level,
     )

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rllib_arpo.commands import run_command
-from rllib_arpo.doctor.budget_report import budget_checks
+from rllib_arpo.doctor.budget_report import budget_checks, budget_text
 from rllib_arpo.doctor.memory_budget import ModelShape
 from rllib_arpo.doctor.recipe import load_recipe, model_shape, parse_arguments, read_run
 from rllib_arpo.doctor.report import report
@@ -32,12 +32,12 @@ MODEL: 90,624 parameters, 2 layers
      8.4 MB  inputs of the layers: 16,384 tokens x 64 numbers x 2 layers x 4 bytes
      2.1 MB  chunk of the LM head: 2 arrays x 1,024 tokens x 259 logits x 4 bytes
     11.4 MB  during a pass
-             Not counted: one layer's own values in the backward pass, CUDA's context, what the allocator wastes.
+             Not counted: one layer's own values in the backward pass, CUDA's context, the allocator's waste.
 4 engines (1 GPU)
     18.0 MB  its part: 0.9 of the GPU's 20,000,000 bytes
      0.2 MB  weights: 90,624 parameters x 2 bytes
     17.8 MB  KV cache, at most: the engine's own values are taken from it
-      256 B  a token of it: 2 keys and values x 2 layers x 1 heads x 32 numbers x 2 bytes
+      256 B  a token of it: 2 keys and values x 2 layers x 1 head x 32 numbers x 2 bytes
      69,604  tokens, which are 12 trajectories of 5,632
              At most 32 questions x 16 trajectories come at a time; they share their beginnings, and the rest waits.
 The CPU's memory, if all is on one machine, first and later
@@ -62,7 +62,8 @@ def compared(run, machine, given_gb=None) -> list[str]:
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_the_budget_of_a_recipe(model_folder, capsys, before):
+def test_the_budget_of_a_recipe(model_folder, capsys, monkeypatch, before):
+    monkeypatch.setattr("rllib_arpo.commands.doctor.probe", lambda: CPU)
     own = ["--gpu-memory-gb", "0.02"]
     command = [RECIPE, "--model", model_folder, "--data", "d.parquet"]
     assert run_command("doctor", [*own, *command] if before else [*command, *own]) == 0
@@ -92,7 +93,7 @@ def test_gpus_of_this_machine_are_compared(model_folder):
     ]
 
 
-def test_what_does_not_fit_and_what_is_tight(model_folder):
+def test_runs_that_do_not_fit_or_are_tight(model_folder):
     shared = ["--num-learners", "0", "--num-gpus-per-learner", "0.5", "--num-env-runners", "1"]
     run = run_of(model_folder, *shared, "--num-gpus-per-env-runner", "0.5")
     usual = "ok       GPUs      the run takes 1, here assumed to have"
@@ -121,10 +122,40 @@ def test_a_run_on_the_cpu_is_compared_with_its_memory(model_folder):
     run = run_of(model_folder, *on_cpu, "--num-env-runners", "1")
     assert compared(run, replace(CPU, memory=10**9, object_store=10**5)) == [
         "ok       KV cache      4,194,304 tokens, 744 longest trajectories",
-        "missing  CPU's memory  1.1 GB of 1.0 GB. Take fewer learners on this machine, or one with more memory.",
+        "missing  CPU's memory  1.1 GB of 1.0 GB. Take a machine with more memory.",
         "warning  object store  0.4 MB of weights, 0.1 MB of room. "
-        "Ray will write weights to the disk: take more memory, or weight_sync='nccl' between separate GPUs.",
+        "Ray will write weights to the disk: take more memory.",
     ]
+
+
+def test_a_given_size_of_gpus_does_not_hide_the_memory_of_the_cpu(model_folder):
+    on_cpu = ["--num-learners", "0", "--num-gpus-per-learner", "0", "--num-gpus-per-env-runner", "0"]
+    run = run_of(model_folder, *on_cpu, "--num-env-runners", "1")
+    assert compared(run, CPU, 80.0) == compared(run, CPU)
+
+
+def test_advice_fits_the_run(model_folder):
+    shared = ["--num-learners", "0", "--num-gpus-per-learner", "0.5", "--num-env-runners", "1"]
+    run = run_of(model_folder, *shared, "--num-gpus-per-env-runner", "0.5")
+    asleep = replace(run, engine=replace(run.engine, sleep_level=2, utilization=0.95))
+    assert compared(asleep, CPU, 0.0135)[1] == (
+        "missing  1 GPU     1 learner and 1 engine: 13.9 MB of 13.5 MB. "
+        "Give the engine less (gpu_memory_utilization) or take separate GPUs."
+    )
+    fixed = replace(asleep, engine=replace(asleep.engine, kv_cache=1000, parallel=2))
+    assert compared(fixed, CPU, 0.0135)[-1] == (
+        "missing  KV cache  3 tokens, 0 longest trajectories. Give the engine more (kv_cache_memory_bytes), "
+        "a larger tensor_parallel_size, or a smaller max_context_tokens."
+    )
+    separate = run_of(model_folder)
+    assert compared(separate, CPU, 0.01)[1] == (
+        "missing  4 GPUs    1 learner: 11.4 MB of 10.0 MB. "
+        "Take more learners, a smaller max_tokens_per_pass, or larger GPUs."
+    )
+    assert compared(separate, replace(FINE, object_store=10**5))[-1] == (
+        "warning  object store  0.4 MB of weights, 0.1 MB of room. "
+        "Ray will write weights to the disk: take more memory, or weight_sync='nccl' between separate GPUs."
+    )
 
 
 def test_the_shape_of_a_model(model_folder, tmp_path):
@@ -147,6 +178,15 @@ def test_settings_reach_the_shapes(model_folder):
     assert run_of(model_folder, "--num-learners", "1").learner.sharded is False
 
 
+def test_engines_for_evaluation_are_counted(model_folder):
+    recipe = load_recipe(RECIPE)
+    argv = ["--model", model_folder, "--data", "d.parquet", "--num-env-runners", "0"]
+    config = recipe.make_config(parse_arguments(recipe, argv, None)).evaluation(evaluation_num_env_runners=2)
+    run = read_run(config)
+    assert (run.engine.number, run.engine.in_learner, run.engine.gpus, run.through_ray) == (3, True, 1.0, True)
+    assert "\n3 engines (in the learner's process and 2 for evaluation: 1 GPU)\n" in budget_text(run, 10**9)
+
+
 def test_layers_get_their_inputs_in_fp32(model_folder):
     """The budget counts 4 bytes for each number."""
     from rllib_arpo.policy.attention.tree import plan_tree
@@ -165,10 +205,7 @@ def test_layers_get_their_inputs_in_fp32(model_folder):
     ("command", "message"),
     [
         (["none.py"], "The recipe 'none.py' does not exist."),
-        (
-            [str(RECIPES / "trails_small_arpo.py")],
-            "makes its own model, which takes minutes: give one that takes --model.",
-        ),
+        (["--gpu-memory-gb", "80"], "--gpu-memory-gb 80: give the recipe whose run needs such GPUs."),
         ([RECIPE, "--model", "/none", "--data", "d"], "model_name_or_path='/none': no such folder."),
         (["--gpu-memory-gb", "0", RECIPE, "--model", "m", "--data", "d"], "--gpu-memory-gb 0: must be positive."),
         ([__file__], "has no 'parser'."),
@@ -179,6 +216,18 @@ def test_a_mistake_is_one_sentence(command, message, capsys, monkeypatch):
     assert run_command("doctor", command) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and error.endswith(f"{message}\n") and error.count("\n") == 1
+
+
+@pytest.mark.parametrize("path", sorted(RECIPES.glob("*.py")), ids=lambda path: path.stem)
+def test_every_tuned_example_is_read_or_refused(path, model_folder, capsys, monkeypatch):
+    monkeypatch.setattr("rllib_arpo.commands.doctor.probe", lambda: FINE)
+    status = run_command("doctor", ["--gpu-memory-gb", "80", str(path), "--model", model_folder, "--data", "d.parquet"])
+    output = capsys.readouterr()
+    if path.name in ("reasoning_arpo.py", "deepsearch_qwen3_8b_arpo.py"):
+        assert (status, output.err) == (0, "")
+    else:
+        message = f"error: The recipe {str(path)!r} chooses its own model: give a recipe that takes --model.\n"
+        assert (status, output.err) == (2, message)
 
 
 def test_a_missing_argument_is_named(capsys, monkeypatch):

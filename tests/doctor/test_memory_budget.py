@@ -47,7 +47,7 @@ ENGINE = EngineShape(
     utilization=0.5,
     kv_cache=None,
     context_tokens=10,
-    sleeps=False,
+    sleep_level=0,
 )
 
 
@@ -129,12 +129,14 @@ def test_switches_of_the_engine(engine, cache, token, tokens, trajectories):
         (replace(LEARNER, gpus=0.5), replace(ENGINE, number=3, gpus=0.3), 2, [Place(1, 1, 1), Place(1, 0, 2)]),
         (LEARNER, replace(ENGINE, gpus=2.0, parallel=2), 3, [Place(1, 1, 0), Place(2, 0, 1)]),
         (LEARNER, replace(ENGINE, gpus=0.0, in_learner=True), 1, [Place(1, 1, 1)]),
+        # Beside it, two engines for evaluation.
+        (LEARNER, replace(ENGINE, number=3, in_learner=True), 3, [Place(1, 1, 1), Place(2, 0, 1)]),
         (replace(LEARNER, gpus=0.0), replace(ENGINE, gpus=0.0), 0, []),
         # Ten tenths are one GPU, whatever their sum is in floating point.
         (replace(LEARNER, gpus=0.0), replace(ENGINE, number=10, gpus=0.1), 1, [Place(1, 0, 10)]),
     ],
 )
-def test_who_shares_a_gpu(learners, engines, number, places):
+def test_gpus_that_are_shared(learners, engines, number, places):
     assert gpu_places(learners, engines) == places
     assert num_gpus(learners, engines) == number
 
@@ -165,3 +167,43 @@ def test_a_run_on_the_cpu():
         Term("learners", 17_600, "1 x 17,600 bytes"),
         Term("engines", 2500, "1 x (2,000 bytes of weights + 500 of KV cache)"),
     )
+
+
+@pytest.mark.parametrize(
+    ("model", "learner", "engine", "terms"),
+    [
+        (
+            MODEL,
+            LEARNER,
+            replace(ENGINE, number=3, parallel=2, gpus=2.0, sleep_level=1),
+            (Term("weights of sleeping engines", 6000, "3 x 2,000 bytes"),),
+        ),
+        (MODEL, LEARNER, replace(ENGINE, sleep_level=2), ()),
+        (
+            MODEL,
+            LEARNER,
+            replace(ENGINE, gpus=0.0, parallel=2, kv_cache=500),
+            (Term("engines", 3000, "1 x 2 processes x (1,000 bytes of weights + 500 of KV cache)"),),
+        ),
+        # One engine is on the learner's GPU, and two for evaluation are on the CPU.
+        (
+            MODEL,
+            LEARNER,
+            replace(ENGINE, number=3, gpus=0.0, in_learner=True),
+            (Term("engines", 2_147_487_648, "2 x (2,000 bytes of weights + 1,073,741,824 of KV cache)"),),
+        ),
+        (
+            replace(MODEL, adapter_parameters=100),
+            LEARNER,
+            replace(ENGINE, number=1, gpus=0.0, in_learner=True),
+            (
+                Term("bases of the LoRA in env runners", 2000, "1 x 1,000 parameters x 2 bytes"),
+                Term("merged weights", 4000, "1 x 1,000 parameters x 4 bytes"),
+            ),
+        ),
+        # vLLM's weight transfer does not go through the env runners.
+        (replace(MODEL, adapter_parameters=100), LEARNER, ENGINE, ()),
+    ],
+)
+def test_engines_in_the_memory_of_the_cpu(model, learner, engine, terms):
+    assert host_need(model, learner, engine, learner_need(model, learner), through_ray=False).running == terms
