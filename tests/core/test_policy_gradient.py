@@ -14,6 +14,7 @@ import pytest
 from rllib_arpo import AEPOConfig, TreeGRPOConfig
 from rllib_arpo.core.advantages import group_advantages, leaf_roots, tree_advantages
 from rllib_arpo.core.entropy_history import EntropyReference
+from rllib_arpo.rollout.settings import RolloutSettings
 from tests.enumerable.gradients import Estimator, expected_gradients
 from tests.enumerable.problem import exact_gradient, make_problem
 from tests.enumerable.sampling import rollout_settings, tree_distribution
@@ -76,17 +77,17 @@ def test_case_b_node_decisions_and_branch_weights_give_the_exact_gradient(proble
     assert relative_error(uniform, exact) > 0.005
 
 
-def measure_bias() -> dict[str, tuple[float, float]]:
-    """(relative error, sine of the angle) of E[gradient], root mean square over three problems.
+def biased_estimators() -> list[tuple[RolloutSettings, bool, dict[str, Estimator]]]:
+    """(how trees are sampled, whether they are topped up, the estimators of their gradient by name).
 
-    V = 2, two turns of two tokens, M = 3, N = 2, alpha = tau = 0.5, no clipping (so AEPO has no gradient to keep).
+    M = 3, N = 2, alpha = tau = 0.5.
     """
     reward, branch_reward = Estimator("uniform"), Estimator("branch")
     centered = Estimator("uniform", lambda rewards, *_: group_advantages(rewards, normalize_std=False))
     normalized = Estimator("uniform", lambda rewards, *_: group_advantages(rewards))
     within_trees = Estimator("uniform", lambda rewards, *tree: tree_advantages(rewards, leaf_roots(*tree)))
     times_entropy = replace(normalized, entropy_advantage_coeff=0.2)
-    rows = [
+    return [
         (rollout_settings(num_rollouts=3), False, {"k = 1, branch weights, reward": branch_reward}),
         (
             rollout_settings(num_rollouts=3, entropy_window=2),
@@ -128,11 +129,18 @@ def measure_bias() -> dict[str, tuple[float, float]]:
             {"GRPO without std: no forks, group mean": centered, "GRPO: no forks, group-normalised": normalized},
         ),
     ]
+
+
+def measure_bias() -> dict[str, tuple[float, float]]:
+    """(relative error, sine of the angle) of E[gradient], root mean square over three problems.
+
+    V = 2, two turns of two tokens, no clipping (so AEPO has no gradient to keep).
+    """
     errors: dict[str, list[tuple[float, float]]] = {}
     for seed in range(3):
         problem = make_problem(seed, turn_tokens=2)
         exact = exact_gradient(problem)
-        for settings, top_up, estimators in rows:
+        for settings, top_up, estimators in biased_estimators():
             trees = tree_distribution(problem, settings, top_up=top_up)
             estimates = expected_gradients(problem, trees, list(estimators.values()))
             for name, estimate in zip(estimators, estimates, strict=True):
