@@ -157,3 +157,8 @@ def test_without_uv_one_sentence_says_what_to_do(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(SystemExit, match=r"^make_locks.py needs the program uv, which is not installed: run `pip "):
         make_locks.main([])
+
+
+@both
+def test_make_says_for_which_python_a_lock_was_made(lock):
+    assert f"\nLOCK_PYTHON_{lock.device} := {lock.python}\n" in (REPOSITORY / "Makefile").read_text()

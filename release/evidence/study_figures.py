@@ -134,7 +134,8 @@ class Reach:
         median: of the calls, a run that is censored needing more than any other; None: it is censored itself.
         horizon: calls up to which every run of the arm and of the baseline was observed.
         restricted_mean: the mean of min(calls, horizon), over the arm's runs.
-        ratio: of the restricted means to the baseline's over the seeds that both have; with its 95 % bootstrap interval
+        pairs: the number of seeds that the baseline has too.
+        ratio: of the restricted means to the baseline's over those seeds; with its 95 % bootstrap interval
             over these seeds, drawn in pairs. None without two such seeds. Censored runs bring it nearer to 1.
     """
 
@@ -143,6 +144,7 @@ class Reach:
     median: float | None
     horizon: float
     restricted_mean: float
+    pairs: int
     ratio: tuple[float, float, float] | None
 
 
@@ -160,6 +162,7 @@ def reach(arm: Mapping[int, Run], baseline: Mapping[int, Run], accuracy: float) 
         median=median if np.isfinite(median) else None,
         horizon=horizon,
         restricted_mean=float(np.mean(list(own.values()))),
+        pairs=len(shared),
         ratio=ratio_of_means(np.array([own[s] for s in shared]), np.array([base[s] for s in shared])),
     )
 

@@ -94,8 +94,7 @@ def reach_table(by_arm: Mapping[str, Mapping[int, Run]], baseline: str, accuracy
     for arm, runs in by_arm.items():
         found = reach(runs, by_arm.get(baseline, {}), accuracy)
         median = "never" if found.median is None else f"{found.median:,.0f}"
-        num_pairs = len(runs.keys() & by_arm.get(baseline, {}).keys())
-        ratio = "" if found.ratio is None or arm == baseline else _ratio(found.ratio, num_pairs, 2)
+        ratio = "" if found.ratio is None or arm == baseline else _ratio(found.ratio, found.pairs, 2)
         cells = [arm, f"{found.reached} of {found.runs}", f"{found.runs - found.reached}", median]
         lines.append([*cells, f"{found.horizon:,.0f}", f"{found.restricted_mean:,.0f}", ratio])
     return _markdown(header, lines)

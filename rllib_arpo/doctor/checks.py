@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 from rllib_arpo.doctor.machine import Disk, Gpu, Machine, ModelFolder, Tool
-from rllib_arpo.doctor.packages import ENGINES, is_cpu_build, package_checks
+from rllib_arpo.doctor.packages import is_cpu_build, package_checks
 from rllib_arpo.doctor.report import Check, Mark, size
+from rllib_arpo.engine.vllm_kwargs import VLLM_BUILDS
 
 #: Free bytes below which a disk is nearly full: an installation takes 3.5 GB, a checkpoint of SmolLM2-135M 1.6 GB.
 LITTLE_DISK = 5 * 10**9
@@ -67,7 +68,7 @@ def _libnuma(machine: Machine) -> Check:
     if machine.has_libnuma:
         return Check(Mark.OK, "libnuma", "found")
     found = "not found, and vLLM's CPU build needs it"
-    needed = any(is_cpu_build(package) for package in machine.packages if package.name in ENGINES)
+    needed = any(is_cpu_build(package) for package in machine.packages if package.name in VLLM_BUILDS)
     if needed:
         return Check(Mark.MISSING, "libnuma", found, "Install Debian's libnuma1.")
     return Check(Mark.OK, "libnuma", "not found; only vLLM's CPU build needs it")

