@@ -132,7 +132,8 @@ class Reach:
     Attributes:
         reached, runs: how many of how many runs had it; the others are censored.
         median: of the calls, a run that is censored needing more than any other; None: it is censored itself.
-        horizon: calls up to which every run of the arm and of the baseline was observed.
+        horizon: calls up to which the calls of every run are known: those of the leanest run, of the arm and of the
+            baseline, that never had the accuracy. Infinite where every run had it.
         restricted_mean: the mean of min(calls, horizon), over the arm's runs.
         pairs: the number of seeds that the baseline has too.
         ratio: of the restricted means to the baseline's over those seeds; with its 95 % bootstrap interval
@@ -150,9 +151,12 @@ class Reach:
 
 def reach(arm: Mapping[int, Run], baseline: Mapping[int, Run], accuracy: float) -> Reach:
     """Args: runs by seed."""
-    horizon = min(run.calls for run in (*arm.values(), *baseline.values()))
     calls = {seed: calls_to_reach(run, accuracy) for seed, run in arm.items()}
     of_baseline = {seed: calls_to_reach(run, accuracy) for seed, run in baseline.items()}
+    never = [
+        runs[s].calls for runs, found in ((arm, calls), (baseline, of_baseline)) for s in found if found[s] is None
+    ]
+    horizon = min(never, default=np.inf)
     own, base = ({s: _restricted(c, horizon) for s, c in found.items()} for found in (calls, of_baseline))
     shared = sorted(own.keys() & base.keys())
     median = float(np.median([np.inf if c is None else c for c in calls.values()]))

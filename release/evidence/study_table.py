@@ -88,7 +88,7 @@ def accuracy_table(found: Figures, arms: Sequence[str], baseline: str) -> str:
 
 
 def reach_table(by_arm: Mapping[str, Mapping[int, Run]], baseline: str, accuracy: float) -> str:
-    """A run that never had the accuracy counts with the horizon, the calls of the leanest run of both arms."""
+    """With a run that never had the accuracy, calls count up to the horizon (`Reach.horizon`)."""
     header = ["arm", "reached", "never", "median calls", "horizon", "mean calls up to it", f"ratio to {baseline}"]
     lines = []
     for arm, runs in by_arm.items():
@@ -96,7 +96,8 @@ def reach_table(by_arm: Mapping[str, Mapping[int, Run]], baseline: str, accuracy
         median = "never" if found.median is None else f"{found.median:,.0f}"
         ratio = "" if found.ratio is None or arm == baseline else _ratio(found.ratio, found.pairs, 2)
         cells = [arm, f"{found.reached} of {found.runs}", f"{found.runs - found.reached}", median]
-        lines.append([*cells, f"{found.horizon:,.0f}", f"{found.restricted_mean:,.0f}", ratio])
+        horizon = f"{found.horizon:,.0f}" if np.isfinite(found.horizon) else ""
+        lines.append([*cells, horizon, f"{found.restricted_mean:,.0f}", ratio])
     return _markdown(header, lines)
 
 

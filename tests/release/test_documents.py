@@ -1,0 +1,37 @@
+"""The tables of studies in the project's documents."""
+
+import pytest
+
+from release.evidence.documents import DOCUMENTS, filled, table
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_documents_have_the_tables_of_the_rows_that_are_kept(document):
+    """After a change of rows or tables: python -m release.evidence.documents"""
+    text = document.read_text()
+    assert filled(text) == text
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_documents_have_no_table_of_arms_that_is_not_made(document):
+    lines = document.read_text().splitlines()
+    tables = [number for number, line in enumerate(lines) if line.startswith("| arm |")]
+    assert len(tables) > 1
+    assert [lines[number] for number in tables if not lines[number - 1].startswith("<!-- table: ")] == []
+
+
+def test_a_table_is_filled_in_whatever_stood_there():
+    asked = "<!-- table: trails-sweep-small | one-step-4e-4 | Costs of a run | two-steps-2e-4 -->"
+    lines = table("trails-sweep-small | one-step-4e-4 | Costs of a run | two-steps-2e-4").splitlines()
+    assert lines[0] == "| arm | calls | generated tokens | computed tokens | seconds | CPU seconds |"
+    assert [line.split(" | ")[0] for line in lines[2:]] == ["| two-steps-2e-4"]
+    whole = "\n".join(["before", asked, *lines, "", "after", ""])
+    assert filled(f"before\n{asked}\n| old |\n|---|\n\nafter\n") == whole
+    assert filled(f"before\n{asked}\n\nafter\n") == whole
+
+
+def test_what_rows_do_not_have_is_named():
+    with pytest.raises(ValueError, match="0 tables of trails-small begin with 'Price'"):
+        table("trails-small | grpo | Price | grpo")
+    with pytest.raises(ValueError, match="the table does not have the arm 'ppo', only grpo, aepo, "):
+        table("trails-small | grpo | Costs of a run | grpo ppo")
