@@ -14,7 +14,8 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 LAYERS = (
     ("core",),
     ("envs", "models", "faults"),
-    ("policy", "cold_start"),
+    ("policy",),
+    ("cold_start",),
     ("engine",),
     ("weights",),
     ("rollout",),

@@ -1,8 +1,10 @@
 """ARPO on deep search, long answers with many searches, with Qwen3-8B and the authors' settings.
 
-Starts from a cold-started Qwen3-8B: fine-tune it on tool-use transcripts first.
+Starts from a cold-started Qwen3-8B: fine-tune it on tool-use transcripts first. FSDP gives each of the eight GPUs 16 of
+131 GB.
 
-    rllib-arpo cold-start --model Qwen/Qwen3-8B --data transcripts.jsonl --max-length 12000 --output qwen3
+    accelerate launch --num_processes 8 -m rllib_arpo cold-start --model Qwen/Qwen3-8B --data transcripts.jsonl \\
+        --max-length 12000 --output qwen3 --fsdp --gradient-checkpointing --batch-size 1 --gradient-accumulation 2
     python tuned_examples/deepsearch_qwen3_8b_arpo.py --model qwen3 --data train_10k.parquet \\
         --search-backend serper --cache searches.sqlite
 

@@ -8,8 +8,12 @@ trained. All have the same settings. They differ in the GPUs and in the memory t
     Qwen/Qwen2.5-7B-Instruct            8 of 80 GB    122 GB
     meta-llama/Llama-3.1-8B-Instruct    8 of 80 GB    128 GB
 
-    rllib-arpo cold-start --model Qwen/Qwen2.5-3B-Instruct --data transcripts.jsonl --output qwen3b
+    rllib-arpo cold-start --model Qwen/Qwen2.5-3B-Instruct --data transcripts.jsonl --output qwen3b \\
+        --gradient-checkpointing --batch-size 1 --gradient-accumulation 16
     python tuned_examples/reasoning_arpo.py --model qwen3b --data train_10k.parquet --index wiki.index
+
+The cold start of the 3B model needs one GPU of 80 GB. Those of 7B and 8B need several GPUs (`accelerate launch
+--num_processes 8 -m rllib_arpo cold-start --fsdp ...`) or a LoRA (`--lora-rank 64`).
 
 Hardware: 8 GPUs of the size above, four learners and four engines. Training holds 16 bytes a parameter (fp32 weights,
 gradients and two Adam moments), of which FSDP2 gives each learner a quarter. The 3B model also fits on one GPU of

@@ -2,7 +2,9 @@
 
     rllib-arpo cold-start --model Qwen/Qwen2.5-3B-Instruct --data transcripts.jsonl --output DIR
 
-`rllib_arpo/cold_start.py` says what a row of the data is. On several GPUs: `accelerate launch -m rllib_arpo cold-start`
+`rllib_arpo/cold_start/` says what a row of the data is, and how much memory a model takes. On several GPUs:
+
+    accelerate launch --num_processes 8 -m rllib_arpo cold-start --fsdp --gradient-checkpointing ...
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import argparse
 import dataclasses
 from collections.abc import Sequence
 
-from rllib_arpo.cold_start import ColdStartSettings, train
+from rllib_arpo.cold_start import ColdStartSettings, is_first_process, train
 from rllib_arpo.envs.errors import DataError
 from rllib_arpo.evaluation.errors import command_errors
 
@@ -33,6 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("gradient_accumulation", int, help="passes per optimizer step")
     add("max_length", int, help="longer transcripts (in tokens) are left out")
     parser.add_argument("--gradient-checkpointing", action="store_true", help="less memory, about a third slower")
+    add("lora_rank", int, help="trains a LoRA of this rank instead of all weights; the folder has the merged weights")
+    parser.add_argument(
+        "--fsdp", action="store_true", help="splits the model over the processes of `accelerate launch`"
+    )
+    add("dtype", choices=("bfloat16", "float32"), help="of matrix products; default: bfloat16 where it is fast")
     add("logging_steps", int)
     add("report_to", choices=("none", "mlflow"))
     add("seed", int)
@@ -40,8 +47,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
     settings = ColdStartSettings(**{f.name: getattr(args, f.name) for f in dataclasses.fields(ColdStartSettings)})
+    with command_errors():
+        settings.check()
     with command_errors((FileExistsError, DataError)):
         losses = train(settings)
+    if not is_first_process():
+        return 0
     if losses:
         print(f"Training loss from {losses[0]:.3f} to {losses[-1]:.3f}.")
     print(f"The fine-tuned model is in {args.output}.")

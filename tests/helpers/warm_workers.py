@@ -57,7 +57,8 @@ def start() -> subprocess.Popen:
         listener.listen(128)
         # Its standard input ends when this process does.
         process = subprocess.Popen(
-            [sys.executable, __file__, "--serve", str(listener.fileno())],
+            # -P: the modules of this folder bear the names of others (`datasets`).
+            [sys.executable, "-P", __file__, "--serve", str(listener.fileno())],
             stdin=subprocess.PIPE,
             pass_fds=[listener.fileno()],
             start_new_session=True,
@@ -100,7 +101,7 @@ class Worker:
         os.closerange(3, max(self.streams) + 1)
         self.settle()
         sys.argv = [argument for argument in self.arguments if not argument.startswith(OF_SETUP)]
-        sys.path[0] = str(Path(sys.argv[0]).parent)
+        sys.path.insert(0, str(Path(sys.argv[0]).parent))
         runpy.run_path(sys.argv[0], run_name="__main__")
 
     def settle(self) -> None:

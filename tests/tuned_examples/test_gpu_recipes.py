@@ -133,7 +133,7 @@ def test_a_recipe_asks_its_questions_in_the_models_own_chat_format(name, archite
 @pytest.mark.parametrize("name", sorted({name for name, _ in RECIPES}))
 def test_a_recipe_says_where_it_starts_what_it_needs_and_that_it_is_not_measured(name):
     text = importlib.import_module(f"tuned_examples.{name}").__doc__
-    assert "rllib-arpo cold-start --model " in text
+    assert " cold-start --model " in text
     assert "Hardware: 8 GPUs of " in text
     assert "Not measured: needs 8 GPUs." in text.splitlines()
     assert "Result" not in text

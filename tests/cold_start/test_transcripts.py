@@ -1,7 +1,6 @@
-"""Cold start: the loss is taken on the assistant's own text only, and the tuned model is an ordinary folder."""
+"""The loss is taken on the assistant's own text only; a bad row is named."""
 
 import json
-import re
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -9,9 +8,8 @@ import pytest
 
 from rllib_arpo import cold_start
 from rllib_arpo.cold_start import IGNORED, Segment
-from rllib_arpo.commands import run_command
 from rllib_arpo.envs.errors import DataError
-from tests.helpers.models import byte_tokenizer, tiny_model
+from tests.helpers.models import byte_tokenizer
 
 CALL, RESULT, FINAL = (
     "<think>look</think><search>a</search>",
@@ -162,25 +160,3 @@ def test_long_transcripts_are_left_out_and_counted(tmp_path, capsys):
     assert capsys.readouterr().out == "1 of 2 transcripts are longer than 300 tokens and are left out.\n"
     with pytest.raises(DataError, match="every transcript is longer than 10 tokens"):
         cold_start.load_examples(byte_tokenizer(), path, max_length=10)
-
-
-def test_the_loss_falls_and_the_output_is_a_model_folder(tmp_path, capsys):
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    model = tiny_model(tmp_path / "model", "llama")
-    data = tmp_path / "transcripts.jsonl"
-    data.write_text("".join(json.dumps({"messages": TRANSCRIPT}) + "\n" for _ in range(4)))
-    argv = ["--model", model, "--data", str(data), "--output", str(tmp_path / "tuned"), "--epochs", "30"]
-    argv += ["--lr", "1e-2", "--batch-size", "4", "--gradient-accumulation", "1", "--logging-steps", "1"]
-    assert run_command("cold-start", argv) == 0
-    first, last = re.search(r"loss from (\S+) to (\S+)\.\n", capsys.readouterr().out).groups()
-    assert float(last) < 0.5 * float(first)
-
-    tuned = AutoModelForCausalLM.from_pretrained(tmp_path / "tuned")
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "tuned")
-    assert tokenizer.chat_template == byte_tokenizer().chat_template
-    example = cold_start.collate([cold_start.tokenize_transcript(tokenizer, TRANSCRIPT)], tokenizer.pad_token_id)
-    assert tuned(**example).loss.item() < 0.5 * float(first)
-
-    assert run_command("cold-start", argv) == 2
-    assert "is not empty" in capsys.readouterr().err

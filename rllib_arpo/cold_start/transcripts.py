@@ -1,15 +1,11 @@
-"""Cold start: supervised fine-tuning on tool-use transcripts, before reinforcement learning.
+"""Transcripts as token ids with labels: the loss covers what the model writes itself.
 
-    rllib-arpo cold-start --model Qwen/Qwen2.5-3B-Instruct --data transcripts.jsonl --output DIR
-
-ARPO starts from a model that already calls tools now and then. `train` makes one from any causal LM with a chat
-template. A row of the data (JSON lines or parquet) is
+A row of the data (JSON lines or parquet) is
 
     {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}
 
-whose assistant texts hold tool calls and, in `<result>...</result>`, what the tools answered. The loss covers what the
-model writes itself: the assistant's text and the end-of-turn token, without the `<result>` blocks and the white space
-around them. On several GPUs: `accelerate launch -m rllib_arpo cold-start ...`.
+whose assistant texts hold tool calls and, in `<result>...</result>`, what the tools answered. The model writes the
+assistant's text and the end-of-turn token, without the `<result>` blocks and the white space around them.
 """
 
 from __future__ import annotations
@@ -21,7 +17,6 @@ from typing import Any
 
 from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.tasks.rows import all_rows, open_file
-from rllib_arpo.models import fast_dtype
 
 #: The label of a token without a loss (PyTorch's `ignore_index`).
 IGNORED = -100
@@ -147,83 +142,3 @@ def load_examples(tokenizer, path: str | Path, max_length: int) -> list[dict[str
         left_out = len(examples) - len(kept)
         print(f"{left_out} of {len(examples)} transcripts are longer than {max_length} tokens and are left out.")
     return kept
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ColdStartSettings:
-    """The settings of `train`.
-
-    Attributes:
-        model: Hugging Face id or folder of a causal LM with a chat template.
-        data: transcripts, .jsonl or .parquet.
-        output: folder for the fine-tuned model; must be empty or new.
-        lr: the peak; it falls along a cosine.
-        warmup: steps of warm-up; below 1: that share of all steps.
-        batch_size: transcripts per device and pass.
-        gradient_accumulation: passes per optimizer step.
-        max_length: tokens; longer transcripts are left out.
-        report_to: "none" or "mlflow".
-    """
-
-    model: str
-    data: str
-    output: str
-    epochs: float = 3.0
-    lr: float = 7e-6
-    warmup: float = 0.1
-    weight_decay: float = 0.0
-    batch_size: int = 4
-    gradient_accumulation: int = 4
-    max_length: int = 4096
-    gradient_checkpointing: bool = False
-    logging_steps: int = 10
-    report_to: str = "none"
-    seed: int = 0
-
-
-def train(settings: ColdStartSettings) -> list[float]:
-    """Fine-tunes a model; returns the logged training losses.
-
-    Raises:
-        FileExistsError: the output folder is not empty.
-        DataError: the data cannot be read.
-    """
-    output = Path(settings.output)
-    if output.exists() and any(output.iterdir()):
-        raise FileExistsError(f"The output folder {output} is not empty.")
-
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingArguments
-
-    tokenizer = AutoTokenizer.from_pretrained(settings.model)
-    examples = load_examples(tokenizer, settings.data, settings.max_length)
-    model = AutoModelForCausalLM.from_pretrained(settings.model, dtype=torch.float32)
-    pad_token_id = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
-    trainer = Trainer(
-        model=model,
-        args=TrainingArguments(
-            output_dir=str(output),
-            num_train_epochs=settings.epochs,
-            learning_rate=settings.lr,
-            lr_scheduler_type="cosine",
-            warmup_steps=settings.warmup,
-            weight_decay=settings.weight_decay,
-            per_device_train_batch_size=settings.batch_size,
-            gradient_accumulation_steps=settings.gradient_accumulation,
-            gradient_checkpointing=settings.gradient_checkpointing,
-            use_cpu=not torch.cuda.is_available(),
-            bf16=fast_dtype() == "bfloat16",
-            dataloader_pin_memory=torch.cuda.is_available(),
-            logging_steps=settings.logging_steps,
-            save_strategy="no",
-            report_to=settings.report_to,
-            remove_unused_columns=False,
-            seed=settings.seed,
-        ),
-        train_dataset=examples,
-        data_collator=lambda batch: collate(batch, pad_token_id),
-        processing_class=tokenizer,
-    )
-    trainer.train()
-    trainer.save_model(str(output))
-    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]

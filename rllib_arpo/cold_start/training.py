@@ -1,0 +1,206 @@
+"""Supervised fine-tuning of all weights or of a LoRA, by transformers' Trainer, on one device or on several.
+
+Memory of a GPU by arithmetic, for P parameters (in brackets those of Qwen2.5-7B, 7.6 billion; 1 GB is 10^9 bytes):
+
+- all weights: 4 bytes each for the weight, 4 for its gradient and 8 for Adam, all fp32 (122 GB), and on one GPU or
+  without `fsdp` 2 for autocast's copy (15 GB);
+- `fsdp` on N GPUs: 16 P / N (30 GB on four), and the layer and the head that compute, whole (2 GB);
+- `lora_rank`: 2 P for the frozen weights in bfloat16 (15 GB) and 16 bytes for each of the adapter's (2.6 GB at rank
+  64); with `fsdp` both divided by N.
+
+Activations come on top. `gradient_checkpointing` keeps only the input of each layer (2 bytes * tokens * width), and the
+logits are fp32, some three times: 4 bytes * tokens * vocabulary (2.5 GB each for one transcript of 4,096 tokens), so
+that `batch_size` is best 1. Each process first loads the whole model, fp32, into the host's memory.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rllib_arpo.cold_start.transcripts import collate, load_examples
+from rllib_arpo.models import fast_dtype
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, TrainingArguments
+
+    from rllib_arpo.policy.lora import Adapter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColdStartSettings:
+    """The settings of `train`.
+
+    Attributes:
+        model: Hugging Face id or folder of a causal LM with a chat template.
+        data: transcripts, .jsonl or .parquet.
+        output: folder for the fine-tuned model; must be empty or new.
+        lr: the peak; it falls along a cosine. A LoRA usually takes ten times more than all weights do.
+        warmup: steps of warm-up; below 1: that share of all steps.
+        batch_size: transcripts per device and pass.
+        gradient_accumulation: passes per optimizer step.
+        max_length: tokens; longer transcripts are left out.
+        gradient_checkpointing: computes each layer again in the backward pass.
+        report_to: "none" or "mlflow".
+        lora_rank: trains a LoRA of this rank in all linear layers, with alpha twice the rank, instead of all weights;
+            the output folder has the merged weights.
+        fsdp: splits weights, gradients and Adam over the processes (FSDP2).
+        dtype: of the matrix products, and of the frozen weights of a LoRA: "bfloat16" or "float32"; None: `fast_dtype`.
+            Trained weights are fp32; FSDP sums gradients in this type.
+    """
+
+    model: str
+    data: str
+    output: str
+    epochs: float = 3.0
+    lr: float = 7e-6
+    warmup: float = 0.1
+    weight_decay: float = 0.0
+    batch_size: int = 4
+    gradient_accumulation: int = 4
+    max_length: int = 4096
+    gradient_checkpointing: bool = False
+    logging_steps: int = 10
+    report_to: str = "none"
+    seed: int = 0
+    # Not in the text of the settings, by which `trails.models` names the models that it keeps.
+    lora_rank: int | None = field(default=None, repr=False)
+    fsdp: bool = field(default=False, repr=False)
+    dtype: str | None = field(default=None, repr=False)
+
+    def check(self) -> None:
+        """Compares the settings with each other and with the processes and packages that are there.
+
+        Raises:
+            ValueError: they contradict each other.
+            ImportError: a LoRA needs PEFT, which is not installed.
+        """
+        if self.dtype not in (None, "bfloat16", "float32"):
+            raise ValueError(f"dtype={self.dtype!r}: must be 'bfloat16' or 'float32'.")
+        if self.lora_rank is not None:
+            if self.lora_rank < 1:
+                raise ValueError(f"lora_rank={self.lora_rank}: must be at least 1.")
+            from rllib_arpo.policy.lora import lora_config
+
+            lora_config(_lora(self))
+        if self.fsdp and int(os.environ.get("WORLD_SIZE", "1")) < 2:
+            raise ValueError(
+                "fsdp splits the model over processes, and there is one: start the command by `accelerate launch "
+                "--num_processes N -m rllib_arpo cold-start` or by torchrun."
+            )
+
+
+def train(settings: ColdStartSettings) -> list[float]:
+    """Fine-tunes a model; returns the logged training losses.
+
+    Raises:
+        FileExistsError: the output folder is not empty.
+        DataError: the data cannot be read.
+        ValueError, ImportError: see `ColdStartSettings.check`.
+    """
+    settings.check()
+    output = Path(settings.output)
+    if output.exists() and any(output.iterdir()):
+        raise FileExistsError(f"The output folder {output} is not empty.")
+
+    from transformers import AutoTokenizer
+
+    from rllib_arpo.cold_start.trainer import ColdStartTrainer
+
+    tokenizer = AutoTokenizer.from_pretrained(settings.model)
+    examples = load_examples(tokenizer, settings.data, settings.max_length)
+    model, adapter = _load(settings)
+    pad_token_id = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+    trainer = ColdStartTrainer(
+        model=model,
+        args=_training_arguments(settings),
+        train_dataset=examples,
+        data_collator=lambda batch: collate(batch, pad_token_id),
+        processing_class=tokenizer,
+    )
+    trainer.train()
+    _save(settings, model, adapter)
+    if is_first_process():
+        tokenizer.save_pretrained(settings.output)
+    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+
+
+def is_first_process() -> bool:
+    """Whether this process is the first of those that train together; the only one prints and writes."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _dtype(settings: ColdStartSettings) -> str:
+    return settings.dtype or fast_dtype()
+
+
+def _lora(settings: ColdStartSettings) -> dict[str, Any]:
+    return {"r": settings.lora_rank, "lora_alpha": 2 * settings.lora_rank, "target_modules": "all-linear"}
+
+
+def _load(settings: ColdStartSettings) -> tuple[PreTrainedModel, Adapter | None]:
+    """The model that is trained, and the adapter in it, if only that is trained."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(settings.model, dtype=torch.float32)
+    if settings.lora_rank is None:
+        return model, None
+    from rllib_arpo.policy.causal_lm import round_weights
+    from rllib_arpo.policy.lora import Adapter
+
+    round_weights(model, getattr(torch, _dtype(settings)))
+    return model, Adapter(model, _lora(settings))
+
+
+def _training_arguments(settings: ColdStartSettings) -> TrainingArguments:
+    import torch
+    from transformers import TrainingArguments
+
+    return TrainingArguments(
+        output_dir=settings.output,
+        num_train_epochs=settings.epochs,
+        learning_rate=settings.lr,
+        lr_scheduler_type="cosine",
+        warmup_steps=settings.warmup,
+        weight_decay=settings.weight_decay,
+        per_device_train_batch_size=settings.batch_size,
+        gradient_accumulation_steps=settings.gradient_accumulation,
+        # Not FSDP's own checkpointing, whose wrappers hide the layers from PEFT.
+        gradient_checkpointing=settings.gradient_checkpointing,
+        gradient_checkpointing_kwargs={"use_reentrant": False},
+        use_cpu=not torch.cuda.is_available(),
+        bf16=_dtype(settings) == "bfloat16",
+        dataloader_pin_memory=torch.cuda.is_available(),
+        logging_steps=settings.logging_steps,
+        save_strategy="no",
+        report_to=settings.report_to,
+        remove_unused_columns=False,
+        seed=settings.seed,
+        fsdp=settings.fsdp,
+    )
+
+
+def _save(settings: ColdStartSettings, model: PreTrainedModel, adapter: Adapter | None) -> None:
+    """Writes the whole model; all processes take part, since each may hold a part, and the first one writes."""
+    from rllib_arpo.policy.checkpoint_names import as_tensors, causal_lm_without_weights
+    from rllib_arpo.policy.lora import MergedWeights
+    from rllib_arpo.policy.sharded_state import whole_array
+
+    trained = model.state_dict(keep_vars=True) if adapter is None else adapter.tensors()
+    # Tied weights are one array.
+    distinct = {id(tensor): tensor for tensor in trained.values()}
+    arrays = {key: whole_array(tensor) for key, tensor in distinct.items()}
+    weights = {name: arrays[id(tensor)] for name, tensor in trained.items()}
+    if not is_first_process():
+        return
+    if adapter is not None:
+        weights = MergedWeights(settings.model, _lora(settings), "float32")(weights)
+    whole = causal_lm_without_weights(settings.model)
+    whole.load_state_dict(dict(as_tensors(weights)), assign=True)
+    whole.tie_weights()
+    # They have the tokenizer's end-of-turn token, from the Trainer.
+    whole.config, whole.generation_config = model.config, model.generation_config
+    whole.save_pretrained(settings.output)
