@@ -147,6 +147,10 @@ class Engine(Protocol):
         Called between two steps. Running requests keep their tokens and their samplers; their next token is sampled by
         the new weights given the whole prefix.
 
+        Args:
+            weights: of the engine's type or fp32; uint16 are the bits of bfloat16 (`checkpoint_names.as_array`).
+            version: theirs from now on.
+
         Raises:
             ValueError: a name is unknown or missing, or a shape is wrong; nothing was loaded.
         """

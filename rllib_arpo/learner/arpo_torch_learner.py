@@ -63,7 +63,7 @@ from rllib_arpo.learner.passes import (
 )
 from rllib_arpo.learner.sharding import SHARDINGS
 from rllib_arpo.learner.training_data import Minibatch, QuestionBatch
-from rllib_arpo.policy.llm_rl_module import BaseModel
+from rllib_arpo.policy.llm_rl_module import COMPUTE_DTYPES, BaseModel
 from rllib_arpo.policy.sharded_state import load_optimizer_state, optimizer_state
 from rllib_arpo.weights.snapshot import WeightSnapshot, probe_tokens
 
@@ -354,10 +354,16 @@ class ARPOTorchLearner(TorchLearner):
         return self._weight_version
 
     def weight_snapshot(self, *, with_weights: bool = True) -> WeightSnapshot:
-        """The trained weights for an engine, with a probe; valid until the next update (`LLMRLModule.weight_views`)."""
+        """The trained weights for an engine, with a probe; valid until the next update (`LLMRLModule.weight_views`).
+
+        They are cast to the engine's type here, on the learner's device, so that half as much travels where it is a
+        16-bit type, and the engine casts nothing. An adapter stays as it is: it is merged into the base before the
+        cast.
+        """
         module = self.module[DEFAULT_MODULE_ID]
         probe = probe_tokens(module.vocab_size, self.config.max_context_tokens)
-        weights = module.weight_views() if with_weights else None
+        dtype = COMPUTE_DTYPES[self.config.dtype] if self.config.lora is None else None
+        weights = module.weight_views(dtype) if with_weights else None
         return WeightSnapshot(self.weight_version, weights, probe, module.score(probe))
 
     @override(TorchLearner)

@@ -79,13 +79,21 @@ def check_shapes(
         raise ValueError(f"These are not the weights of {owner}; {'; '.join(problems)}.")
 
 
+def as_array(tensor: torch.Tensor) -> np.ndarray:
+    """An array that shares the memory of a tensor on the CPU; of bfloat16, which NumPy lacks, the bits, as uint16."""
+    import torch
+
+    return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+
+
 def as_tensors(arrays: Mapping[str, np.ndarray]) -> list[tuple[str, torch.Tensor]]:
-    """Tensors that share the arrays' memory; callers must only read them, since Ray's arrays are not writable."""
+    """Tensors that share the memory of arrays from `as_array`; only to be read, since Ray's arrays are not writable."""
     import torch
 
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return [(name, torch.from_numpy(array)) for name, array in arrays.items()]
+        tensors = [(name, torch.from_numpy(array)) for name, array in arrays.items()]
+    return [(name, t.view(torch.bfloat16) if t.dtype == torch.uint16 else t) for name, t in tensors]
 
 
 def _some(names: list[str]) -> str:

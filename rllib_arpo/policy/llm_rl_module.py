@@ -135,15 +135,18 @@ class LLMRLModule(TorchRLModule):
         """The tensors of the state: all weights by Hugging Face name, or the adapter's by PEFT's."""
         return self.causal_lm.state_dict(keep_vars=True) if self._adapter is None else self._adapter.tensors()
 
-    def weight_views(self) -> dict[str, np.ndarray]:
+    def weight_views(self, dtype: torch.dtype | None = None) -> dict[str, np.ndarray]:
         """Like `get_state`, but on the CPU the arrays are the module's own memory.
 
         Callers must read them before the next update. If each learner holds a part, the first one gets the weights and
         the others get nothing (`whole_array`).
+
+        Args:
+            dtype: to which the weights are cast; those of another type are copies. None: their own type.
         """
         weights = self._trained()
         distinct = {id(weight): weight for weight in weights.values()}
-        views = {key: whole_array(weight) for key, weight in distinct.items()}
+        views = {key: whole_array(weight, dtype) for key, weight in distinct.items()}
         return {name: views[id(weight)] for name, weight in weights.items() if views[id(weight)] is not None}
 
     @override(TorchRLModule)

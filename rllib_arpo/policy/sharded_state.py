@@ -11,16 +11,26 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from rllib_arpo.policy.checkpoint_names import as_array
 
-def whole_array(tensor: Tensor) -> np.ndarray | None:
-    """The whole tensor on the CPU; a view if it is already there.
+
+def whole_array(tensor: Tensor, dtype: torch.dtype | None = None) -> np.ndarray | None:
+    """The whole tensor on the CPU (`as_array`); a view if it is already there.
 
     If the tensor is split, all learners must call this function; the first gets the array, the others None.
+
+    Args:
+        dtype: to which the tensor is cast on its device, before anything travels; None: its own.
     """
-    if not isinstance(tensor, DTensor):
-        return tensor.detach().cpu().numpy()
-    whole = tensor.detach().full_tensor()
-    return whole.cpu().numpy() if dist.get_rank() == 0 else None
+    is_split = isinstance(tensor, DTensor)
+    whole = whole_tensor(tensor, dtype)
+    return None if is_split and dist.get_rank() != 0 else as_array(whole.cpu())
+
+
+def whole_tensor(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """The same on the tensor's device; all learners get it."""
+    part = tensor.detach().to(dtype or tensor.dtype)
+    return part.full_tensor() if isinstance(part, DTensor) else part
 
 
 def part_like(whole: np.ndarray | Tensor, like: Tensor) -> Tensor:

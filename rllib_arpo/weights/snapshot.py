@@ -31,9 +31,9 @@ class WeightSnapshot:
 
     Attributes:
         version: see `ARPOTorchLearner.weight_version`.
-        weights: Hugging Face name -> array; tied weights are one array under two names. From a learner of a LoRA: the
-            adapter's, which the env runner merges into the base. None: they have got into the engine by vLLM's weight
-            transfer.
+        weights: Hugging Face name -> array of the engine's type (`as_array`); tied weights are one array under two
+            names. From a learner of a LoRA: the adapter's, fp32, which the env runner merges into the base. None: they
+            have got into the engine by vLLM's weight transfer.
         probe: [n] int32 token ids.
         probe_log_probs: [n - 1] float32, of probe[1:] at temperature 1, as the learner computes them with `weights`.
     """

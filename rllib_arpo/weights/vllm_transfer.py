@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import ray
 from ray.rllib.core import DEFAULT_MODULE_ID
@@ -27,7 +27,12 @@ class _VLLMTransfer(WeightSync):
     """Between CUDA devices, for env runners in processes of their own; the engines must be idle.
 
     The snapshot that env runners load has no weights: when it comes, they have arrived.
+
+    Attributes:
+        casts: whether the learner casts its weights to the engine's type before they travel.
     """
+
+    casts: ClassVar[bool]
 
     def _publish(self, manager: FaultTolerantActorManager, runners: list[int]) -> WeightSnapshot:
         shapes = self._on_first_learner(_shapes)
@@ -39,7 +44,7 @@ class _VLLMTransfer(WeightSync):
         actors = [manager.actors()[answer.actor_id] for answer in answers if answer.ok]
         if not actors:
             raise WeightSyncError(f"weight_sync={self.backend!r}: no env runner is left to take the weights.")
-        transfer = partial(_transfer, backend=self.backend, actors=actors)
+        transfer = partial(_transfer, backend=self.backend, casts=self.casts, actors=actors)
         snapshot = self._on_first_learner(transfer, timeout_s=TRANSFER_TIMEOUT_S)
         if isinstance(snapshot, str):
             raise WeightSyncError(f"weight_sync={self.backend!r} failed: {snapshot}")
@@ -49,13 +54,13 @@ class _VLLMTransfer(WeightSync):
 class NCCLTransfer(_VLLMTransfer):
     """Between separate GPUs."""
 
-    backend = "nccl"
+    backend, casts = "nccl", True
 
 
 class IPCTransfer(_VLLMTransfer):
-    """On one GPU that learner and engines share."""
+    """On one GPU that learner and engines share: the engines read the learner's own memory, so nothing travels."""
 
-    backend = "ipc"
+    backend, casts = "ipc", False
 
 
 def _shapes(learner: ARPOTorchLearner) -> dict[str, tuple[int, ...]]:
@@ -66,7 +71,9 @@ def _weights(learner: ARPOTorchLearner) -> dict[str, Any]:
     return learner.module[DEFAULT_MODULE_ID].causal_lm.state_dict(keep_vars=True)
 
 
-def _transfer(learner: ARPOTorchLearner, *, backend: str, actors: Sequence[ActorHandle]) -> WeightSnapshot | str:
+def _transfer(
+    learner: ARPOTorchLearner, *, backend: str, casts: bool, actors: Sequence[ActorHandle]
+) -> WeightSnapshot | str:
     """Runs in the learner; what went wrong is a value, since an exception would end the actor."""
 
     def call(method: str, arguments: Sequence[dict[str, Any]]) -> None:
@@ -79,8 +86,10 @@ def _transfer(learner: ARPOTorchLearner, *, backend: str, actors: Sequence[Actor
     size = learner.config.engine_kwargs.get("tensor_parallel_size", 1)
     try:
         from rllib_arpo.engine.vllm.weight_transfer import send_weights
+        from rllib_arpo.policy.llm_rl_module import COMPUTE_DTYPES
 
-        send_weights(backend, _weights(learner), call, [size] * len(actors))
+        dtype = COMPUTE_DTYPES[learner.config.dtype] if casts else None
+        send_weights(backend, _weights(learner), call, [size] * len(actors), dtype)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return learner.weight_snapshot(with_weights=False)

@@ -70,6 +70,15 @@ def test_tied_weights_are_sent_under_both_names():
     ]
     for _ in range(2):
         assert [(name, tensor.requires_grad) for name, tensor in source] == [("embed", False), ("head", False)]
+        assert all(tensor.data_ptr() == weight.data_ptr() for _, tensor in source)
+
+
+def test_weights_are_cast_before_they_travel():
+    source = StateDictSource({"w": torch.nn.Parameter(torch.full((2,), 1 / 3))}, torch.bfloat16)
+    assert [(m.name, m.dtype, m.shape) for m in source.metadata()] == [("w", torch.bfloat16, (2,))]
+    for _ in range(2):
+        ((name, tensor),) = source
+        assert (name, tensor.dtype, tensor.tolist()) == ("w", torch.bfloat16, [0.333984375] * 2)
 
 
 @pytest.fixture
@@ -106,7 +115,7 @@ def test_a_transfer_into_an_engine(engine, folders):
             steps.append(method)
             engine.transfer_weights(method, *arguments)
 
-        send_weights(cpu_transfer.BACKEND, weights, call, world_sizes=[1])
+        send_weights(cpu_transfer.BACKEND, weights, call, world_sizes=[1], dtype=torch.float32)
         assert steps == [
             "init_weight_transfer_engine",
             "start_weight_update",

@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
+import torch
 
+from rllib_arpo.engine import EngineConfig, make_engine
 from rllib_arpo.engine.vllm import engine as engine_module
 from rllib_arpo.policy.llm_rl_module import LLMRLModule
 from rllib_arpo.weights.snapshot import WeightSnapshot, WeightSyncError, load_and_verify, probe_tokens
-from tests.engine.conftest import reference, run_one, start_engine
+from tests.engine.conftest import ENGINE_KWARGS, reference, run_one, start_engine
 from tests.helpers.models import tiny_model
 from tests.helpers.weights import weights_of
 
@@ -42,6 +44,37 @@ def test_new_weights_are_the_learners_weights(tmp_path, architecture, tied):
     assert again.token_ids.tolist() == before.token_ids.tolist()
     np.testing.assert_allclose(again.log_probs, before.log_probs, atol=1e-5)
     engine.close()
+
+
+def test_weights_that_the_learner_casts_are_those_that_the_engine_would_cast(tmp_path):
+    old, new = (tiny_model(tmp_path / str(seed), "qwen2", seed=seed) for seed in (1, 2))
+    module = LLMRLModule(model_config={"model_name_or_path": new, "dtype": "bfloat16", "temperature": 0.7})
+    config = EngineConfig(old, dtype="bfloat16", max_context_tokens=512, num_threads=1, engine_kwargs=ENGINE_KWARGS)
+    engine = make_engine("vllm", config)
+
+    def loaded(weights) -> tuple[dict[str, torch.Tensor], np.ndarray]:
+        engine.update_weights(weights.items(), version=1)
+        (parameters,) = engine._llm.apply_model(copies_of_parameters)
+        return parameters, engine.score(PROMPT)
+
+    before, cast_by_engine, again = (loaded(weights_of(folder)) for folder in (old, new, old))
+    cast_by_learner = loaded(module.weight_views(torch.bfloat16))
+    assert_same_weights(again, before)
+    assert_same_weights(cast_by_learner, cast_by_engine)
+    assert abs(cast_by_learner[1] - before[1]).max() > 1
+    engine.close()
+
+
+def copies_of_parameters(model) -> dict[str, torch.Tensor]:
+    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+
+def assert_same_weights(some, others) -> None:
+    """Bit by bit; at the end also what only the repacked copies of vLLM's CPU build can tell."""
+    assert some[0].keys() == others[0].keys() and len(some[0]) > 10
+    for name, parameter in some[0].items():
+        assert parameter.dtype == torch.bfloat16 and torch.equal(parameter, others[0][name])
+    np.testing.assert_array_equal(some[1], others[1])
 
 
 @pytest.mark.parametrize(

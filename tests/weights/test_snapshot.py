@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from rllib_arpo.policy.checkpoint_names import as_tensors
 from rllib_arpo.policy.llm_rl_module import LLMRLModule
 from rllib_arpo.weights.snapshot import WeightSnapshot, WeightSyncError, load_and_verify, probe_tokens
 from tests.helpers.models import tiny_model
@@ -80,3 +81,20 @@ def test_what_the_learner_tells_of_itself(tmp_path, tied):
     with torch.no_grad():
         module.causal_lm.get_output_embeddings().weight.zero_()
     assert not views["lm_head.weight"].any()
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_weights_of_the_engines_type(tmp_path, tied):
+    folder = tiny_model(tmp_path, tie_word_embeddings=tied, seed=3)
+    module = LLMRLModule(model_config={"model_name_or_path": folder, "dtype": "bfloat16", "temperature": 0.7})
+    narrow, own = module.weight_views(torch.bfloat16), weights_of(folder)
+    assert {array.dtype for array in narrow.values()} == {np.dtype(np.uint16)}
+    assert (narrow["lm_head.weight"] is narrow["model.embed_tokens.weight"]) == tied
+    tensors = dict(as_tensors(narrow))
+    assert tensors.keys() == own.keys()
+    for name, array in own.items():
+        assert torch.equal(tensors[name], torch.from_numpy(array).bfloat16())
+
+    assert {array.dtype for array in module.get_state().values()} == {np.dtype(np.float32)}
+    for name, view in module.weight_views(torch.float32).items():
+        assert np.shares_memory(view, module.causal_lm.state_dict()[name].numpy())

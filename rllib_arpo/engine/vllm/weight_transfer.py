@@ -18,16 +18,21 @@ from vllm.distributed.weight_transfer.base import TrainerInitInfo
 
 
 class StateDictSource(WeightSource):
-    """A module's weights by name; tied weights occur under each of their names (vLLM's `ModuleSource` omits them)."""
+    """A module's weights by name; tied weights occur under each of their names (vLLM's `ModuleSource` omits them).
 
-    def __init__(self, weights: Mapping[str, torch.Tensor]):
-        self._weights = {name: weight.detach() for name, weight in weights.items()}
+    Args:
+        dtype: to which each weight is cast when its turn comes; None: weights travel as they are, without a copy.
+    """
+
+    def __init__(self, weights: Mapping[str, torch.Tensor], dtype: torch.dtype | None = None):
+        self._weights = weights
+        self._dtype = dtype
 
     def metadata(self) -> list[ParamMeta]:
-        return [ParamMeta(name, weight.dtype, tuple(weight.shape)) for name, weight in self._weights.items()]
+        return [ParamMeta(name, self._dtype or w.dtype, tuple(w.shape)) for name, w in self._weights.items()]
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
-        return iter(self._weights.items())
+        return ((name, weight.detach().to(self._dtype or weight.dtype)) for name, weight in self._weights.items())
 
 
 class EngineGroupClient:
@@ -94,19 +99,21 @@ def send_weights(
     weights: Mapping[str, torch.Tensor],
     call: Callable[[str, Sequence[dict[str, Any]]], None],
     world_sizes: Sequence[int],
+    dtype: torch.dtype | None,
 ) -> None:
     """Sends `weights` to all engines. A connection lasts for one transfer, since engines come and go between transfers.
 
     Args:
         weights: Hugging Face name -> tensor, on the learner's GPU.
         call, world_sizes: see `EngineGroupClient`.
+        dtype: see `StateDictSource`.
     """
     client = EngineGroupClient(call, world_sizes)
     device = next(iter(weights.values())).device
     # vLLM sends from the current device; -1 changes nothing.
     with torch.cuda.device(device.index if device.type == "cuda" else -1):
         trainer = WeightTransferTrainerFactory.trainer_init(
-            INIT_INFOS[backend](sum(world_sizes)), client=client, source=StateDictSource(weights)
+            INIT_INFOS[backend](sum(world_sizes)), client=client, source=StateDictSource(weights, dtype)
         )
         trainer.send_weights()
         client.shutdown_weight_transfer_engine()
