@@ -75,6 +75,11 @@ from tests.validation.sentences import message
             "on several steps at once; use tensor_parallel_size.",
         ),
         (
+            {"engine": "vllm", "engine_kwargs": {"async_scheduling": True}},
+            "engine_kwargs['async_scheduling']=True: the engine would run a step ahead of finished and forked "
+            "requests, and wait for that step where the sampler reads entropies.",
+        ),
+        (
             {"engine": "vllm", "engine_kwargs": {"distributed_executor_backend": "ray"}},
             "engine_kwargs['distributed_executor_backend']='ray': the engine's workers are processes of its env "
             "runner, on the GPUs that Ray gave to it.",

@@ -51,7 +51,7 @@ def engine_args(config: EngineConfig) -> EngineArgs:
             "max_num_batched_tokens": max(8192, config.max_context_tokens),
         }
     else:
-        # Otherwise the engine runs one step ahead and notices a cancelled or forked request one step late.
+        # By default vLLM's engine runs a step ahead on GPUs (docs/design.md, section 4, says why this one must not).
         defaults |= {"async_scheduling": False}
     if config.can_sleep:
         if not current_platform.is_sleep_mode_available():
