@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,12 +24,23 @@ def whole_array(tensor: Tensor, dtype: torch.dtype | None = None) -> np.ndarray 
         dtype: to which the tensor is cast on its device, before anything travels; None: its own.
     """
     is_split = isinstance(tensor, DTensor)
-    whole = whole_tensor(tensor, dtype)
+    whole = _whole(tensor, dtype)
     return None if is_split and dist.get_rank() != 0 else as_array(whole.cpu())
 
 
-def whole_tensor(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """The same on the tensor's device; all learners get it."""
+def whole_tensors(tensors: Mapping[str, Tensor], dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
+    """The whole tensors on their devices, by name, each when its turn comes.
+
+    If they are split, all learners must go through all of them.
+
+    Args:
+        dtype: see `whole_array`.
+    """
+    for name, tensor in tensors.items():
+        yield name, _whole(tensor, dtype)
+
+
+def _whole(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
     part = tensor.detach().to(dtype or tensor.dtype)
     return part.full_tensor() if isinstance(part, DTensor) else part
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from rllib_arpo.core.branching import ENTROPY_RULES
 from rllib_arpo.rollout.fork_schedule import OVER_TREE, RANKED
-from rllib_arpo.weights import transfer_backend
 
 if TYPE_CHECKING:
     from rllib_arpo.arpo_config import ARPOConfig
@@ -170,11 +169,6 @@ def check_sharding(config: ARPOConfig) -> None:
         raise ValueError(
             f"sharding={config.sharding!r}: needs learners to share the model, num_learners >= 2 and not "
             f"{config.num_learners}."
-        )
-    if transfer_backend(config.weight_sync):
-        raise ValueError(
-            f"weight_sync={config.weight_sync!r}: sends the weights that one learner holds, and with "
-            f"sharding={config.sharding!r} none holds them all; use 'in_process_reload'."
         )
 
 

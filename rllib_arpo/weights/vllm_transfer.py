@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,9 +13,12 @@ from rllib_arpo.weights.snapshot import WeightSyncError
 from rllib_arpo.weights.weight_sync import LOAD_TIMEOUT_S, WeightSync
 
 if TYPE_CHECKING:
+    import torch
     from ray.actor import ActorHandle
     from ray.rllib.utils.actor_manager import FaultTolerantActorManager
+    from torch import Tensor
 
+    from rllib_arpo.arpo_config import ARPOConfig
     from rllib_arpo.learner.arpo_torch_learner import ARPOTorchLearner
     from rllib_arpo.weights.snapshot import WeightSnapshot
 
@@ -67,14 +70,49 @@ def _shapes(learner: ARPOTorchLearner) -> dict[str, tuple[int, ...]]:
     return {name: tuple(weight.shape) for name, weight in _weights(learner).items()}
 
 
-def _weights(learner: ARPOTorchLearner) -> dict[str, Any]:
+def _weights(learner: ARPOTorchLearner) -> dict[str, Tensor]:
     return learner.module[DEFAULT_MODULE_ID].causal_lm.state_dict(keep_vars=True)
 
 
 def _transfer(
     learner: ARPOTorchLearner, *, backend: str, casts: bool, actors: Sequence[ActorHandle]
 ) -> WeightSnapshot | str:
-    """Runs in the learner; what went wrong is a value, since an exception would end the actor."""
+    """Runs in the first learner, or in all that share the model: they assemble each weight, and the first sends it.
+
+    What went wrong is a value, since an exception would end the actor.
+    """
+    import torch.distributed as dist
+    from torch.distributed.tensor import DTensor
+
+    from rllib_arpo.policy.llm_rl_module import COMPUTE_DTYPES
+    from rllib_arpo.policy.sharded_state import whole_tensors
+
+    weights = _weights(learner)
+    dtype = COMPUTE_DTYPES[learner.config.dtype] if casts else None
+    pairs = whole_tensors(weights, dtype)
+    shares_model = any(isinstance(weight, DTensor) for weight in weights.values())
+    failure = None
+    if not shares_model or dist.get_rank() == 0:
+        failure = _send(backend, weights, pairs, learner.config, actors, dtype)
+    # Also what a failed transfer has left: the other learners do not know of it yet.
+    for _ in pairs:
+        pass
+    if shares_model:
+        told = [failure]
+        dist.broadcast_object_list(told, src=0)
+        failure = told[0]
+    return failure or learner.weight_snapshot(with_weights=False)
+
+
+def _send(
+    backend: str,
+    weights: dict[str, Tensor],
+    pairs: Iterator[tuple[str, Tensor]],
+    config: ARPOConfig,
+    actors: Sequence[ActorHandle],
+    dtype: torch.dtype | None,
+) -> str | None:
+    """Sends the pairs to the engines of the env runners; returns what went wrong."""
 
     def call(method: str, arguments: Sequence[dict[str, Any]]) -> None:
         errors = ray.get(
@@ -83,13 +121,11 @@ def _transfer(
         if found := [error for error in errors if error is not None]:
             raise RuntimeError(" ".join(error.message for error in found))
 
-    size = learner.config.engine_kwargs.get("tensor_parallel_size", 1)
+    sizes = [config.engine_kwargs.get("tensor_parallel_size", 1)] * len(actors)
     try:
         from rllib_arpo.engine.vllm.weight_transfer import send_weights
-        from rllib_arpo.policy.llm_rl_module import COMPUTE_DTYPES
 
-        dtype = COMPUTE_DTYPES[learner.config.dtype] if casts else None
-        send_weights(backend, _weights(learner), call, [size] * len(actors), dtype)
+        send_weights(backend, weights, pairs, call, sizes, dtype)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
-    return learner.weight_snapshot(with_weights=False)
+    return None

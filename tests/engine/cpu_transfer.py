@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rllib_arpo.weights import WEIGHT_SYNCS
-from rllib_arpo.weights.vllm_transfer import IPCTransfer
+from rllib_arpo.weights.vllm_transfer import NCCLTransfer
 
 BACKEND = "cpu_test"
 
 
-class CPUTransfer(IPCTransfer):
+class CPUTransfer(NCCLTransfer):
     backend = BACKEND
 
 
@@ -49,8 +49,9 @@ def register() -> None:
             TrainerWeightTransferEngine.__init__(self, client=client, source=source, is_sender=is_sender)
 
         def _send(self, source) -> None:
-            assert [m.name for m in source.metadata()] == [name for name, _ in source]
-            self.client.update_weights({"weights": [(name, weight.numpy()) for name, weight in source]})
+            weights = [(name, weight.numpy()) for name, weight in source]
+            assert [(m.name, m.shape) for m in source.metadata()] == [(name, array.shape) for name, array in weights]
+            self.client.update_weights({"weights": weights})
 
         @staticmethod
         def _post_send_sync() -> None:

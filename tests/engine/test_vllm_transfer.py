@@ -1,23 +1,29 @@
 """vLLM's weight transfer but for what happens on the GPU: ranks, order of the steps, the whole way on a CPU."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from ray.rllib.core import DEFAULT_MODULE_ID
+from transformers import AutoModelForCausalLM
 
 from rllib_arpo.engine import EngineConfig, make_engine
 from rllib_arpo.engine.engine import NO_WEIGHTS, GenerationRequest
-from rllib_arpo.engine.vllm.weight_transfer import INIT_INFOS, EngineGroupClient, StateDictSource, send_weights
+from rllib_arpo.engine.vllm import weight_transfer
+from rllib_arpo.engine.vllm.weight_transfer import INIT_INFOS, EngineGroupClient, send_weights
+from rllib_arpo.policy.checkpoint_names import expected_shapes
 from rllib_arpo.policy.llm_rl_module import LLMRLModule
-from rllib_arpo.weights import WEIGHT_SYNCS
+from rllib_arpo.policy.sharded_state import whole_tensors
+from rllib_arpo.weights import WEIGHT_SYNCS, vllm_transfer
 from rllib_arpo.weights.snapshot import WeightSnapshot, WeightSyncError, load_and_verify, probe_tokens
 from tests.engine import cpu_transfer
 from tests.engine.conftest import ENGINE_KWARGS, run_one
 from tests.helpers.clusters import own_ray
 from tests.helpers.configs import small_config
 from tests.helpers.models import tiny_model
-from tests.helpers.weights import engine_log_probs, learner_log_probs
+from tests.helpers.weights import engine_log_probs, learner_log_probs, learner_weights
 
 PROMPT = [10 + i % 40 for i in range(70)]
 
@@ -61,24 +67,33 @@ def test_what_the_trainers_begin_with():
     assert (INIT_INFOS["ipc"](3).rank, INIT_INFOS["ipc"](3).backend) == (0, "ipc")
 
 
-def test_tied_weights_are_sent_under_both_names():
+def test_tied_weights_are_sent_under_both_names_and_without_a_copy():
     weight = torch.nn.Parameter(torch.ones(2, 3))
-    source = StateDictSource({"embed": weight, "head": weight})
-    assert [(m.name, m.dtype, m.shape) for m in source.metadata()] == [
-        ("embed", torch.float32, (2, 3)),
-        ("head", torch.float32, (2, 3)),
-    ]
-    for _ in range(2):
-        assert [(name, tensor.requires_grad) for name, tensor in source] == [("embed", False), ("head", False)]
-        assert all(tensor.data_ptr() == weight.data_ptr() for _, tensor in source)
+    pairs = list(whole_tensors({"embed": weight, "head": weight}))
+    assert [(name, tensor.requires_grad) for name, tensor in pairs] == [("embed", False), ("head", False)]
+    assert all(tensor.data_ptr() == weight.data_ptr() for _, tensor in pairs)
 
 
 def test_weights_are_cast_before_they_travel():
-    source = StateDictSource({"w": torch.nn.Parameter(torch.full((2,), 1 / 3))}, torch.bfloat16)
-    assert [(m.name, m.dtype, m.shape) for m in source.metadata()] == [("w", torch.bfloat16, (2,))]
-    for _ in range(2):
-        ((name, tensor),) = source
-        assert (name, tensor.dtype, tensor.tolist()) == ("w", torch.bfloat16, [0.333984375] * 2)
+    ((name, tensor),) = whole_tensors({"w": torch.nn.Parameter(torch.full((2,), 1 / 3))}, torch.bfloat16)
+    assert (name, tensor.dtype, tensor.tolist()) == ("w", torch.bfloat16, [0.333984375] * 2)
+
+
+@pytest.mark.parametrize(("dtype", "announced"), [(None, torch.float32), (torch.bfloat16, torch.bfloat16)])
+def test_engines_hear_what_is_sent(monkeypatch, dtype, announced):
+    weights, sent = {"a": torch.ones(2, 3), "b": torch.ones(4)}, []
+
+    class Trainer(SimpleNamespace):
+        def send_weights(self):
+            sent.extend([*self.source.metadata(), *((name, t.dtype, tuple(t.shape)) for name, t in self.source)])
+
+    def trainer_init(_info, *, client, source):
+        return Trainer(source=source, shutdown=lambda: None)
+
+    monkeypatch.setattr(weight_transfer.WeightTransferTrainerFactory, "trainer_init", trainer_init)
+    send_weights("ipc", weights, whole_tensors(weights, dtype), lambda *_call: None, [1], dtype)
+    expected = [("a", announced, (2, 3)), ("b", announced, (4,))]
+    assert sent == [*(weight_transfer.ParamMeta(*one) for one in expected), *expected]
 
 
 @pytest.fixture
@@ -115,7 +130,7 @@ def test_a_transfer_into_an_engine(engine, folders):
             steps.append(method)
             engine.transfer_weights(method, *arguments)
 
-        send_weights(cpu_transfer.BACKEND, weights, call, world_sizes=[1], dtype=torch.float32)
+        send_weights(cpu_transfer.BACKEND, weights, whole_tensors(weights), call, world_sizes=[1], dtype=None)
         assert steps == [
             "init_weight_transfer_engine",
             "start_weight_update",
@@ -138,16 +153,39 @@ def test_what_an_engine_refuses(engine, folders):
         engine.begin_transfer({})
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_learner_with_the_whole_model_sends_it_alone(model_folder, monkeypatch, fails):
+    model = AutoModelForCausalLM.from_pretrained(model_folder)
+    module = {DEFAULT_MODULE_ID: SimpleNamespace(causal_lm=model)}
+    config = small_config(model_folder, tensor_parallel_size=2).language_model(dtype="bfloat16")
+    learner = SimpleNamespace(module=module, config=config, weight_snapshot=lambda with_weights: with_weights)
+    sent = []
+
+    def send(backend, _weights, pairs, _call, world_sizes, dtype):
+        sent.extend([(backend, world_sizes, dtype), {name: tensor.dtype for name, tensor in pairs}])
+        if fails:
+            raise RuntimeError("no link")
+
+    monkeypatch.setattr(weight_transfer, "send_weights", send)
+    answer = vllm_transfer._transfer(learner, backend="nccl", casts=True, actors=["one", "two"])
+    assert answer == ("RuntimeError: no link" if fails else False)
+    assert sent == [("nccl", [2, 2], torch.bfloat16), dict.fromkeys(model.state_dict(), torch.bfloat16)]
+
+
 def test_the_whole_way_through_ray(model_folder):
-    """A remote learner and a remote env runner with a vLLM engine: an update, then a transfer that fails."""
+    """Remote learners and a remote env runner with a vLLM engine: an update, then a transfer that fails.
+
+    The two learners share the model: both assemble each weight, also those that the failed transfer has left.
+    """
     # The hook is read before Ray hands the driver's module path to a worker.
     runtime_env = {
         "worker_process_setup_hook": cpu_transfer.register,
         "env_vars": {"PYTHONPATH": str(Path(__file__).resolve().parents[2])},
     }
-    with own_ray(num_cpus=2, log_to_driver=False, runtime_env=runtime_env):
+    with own_ray(num_cpus=3, log_to_driver=False, runtime_env=runtime_env):
         config = small_config(model_folder, engine="vllm", kv_cache_memory_bytes=16 << 20)
-        config.language_model(weight_sync=cpu_transfer.BACKEND, engine_num_threads=1).learners(num_learners=1)
+        config.language_model(weight_sync=cpu_transfer.BACKEND, engine_num_threads=1)
+        config.learners(num_learners=2).training(sharding="fsdp2")
         algorithm = config.env_runners(num_env_runners=1).build_algo()
         algorithm.train()
         assert algorithm._weight_version == 1
@@ -164,4 +202,5 @@ def test_the_whole_way_through_ray(model_folder):
         )
         with pytest.raises(WeightSyncError, match=message):
             algorithm.train()
+        assert learner_weights(algorithm).keys() == expected_shapes(model_folder).keys()
         algorithm.stop()

@@ -37,19 +37,6 @@ from tests.validation.sentences import message
             {"sharding": "fsdp2", "num_learners": 1},
             "sharding='fsdp2': needs learners to share the model, num_learners >= 2 and not 1.",
         ),
-        (
-            {
-                "sharding": "fsdp2",
-                "num_learners": 2,
-                "num_gpus_per_learner": 1,
-                "weight_sync": "nccl",
-                "engine": "vllm",
-                "num_env_runners": 1,
-                "num_gpus_per_env_runner": 1,
-            },
-            "weight_sync='nccl': sends the weights that one learner holds, and with sharding='fsdp2' none holds "
-            "them all; use 'in_process_reload'.",
-        ),
         ({"weight_sync": "ipc"}, "weight_sync='ipc': needs engine='vllm', not 'scripted'."),
         (
             {"weight_sync": "ipc", "engine": "vllm"},
@@ -115,6 +102,21 @@ from tests.validation.sentences import message
 )
 def test_one_sentence_names_the_key(model_folder, changes, expected):
     assert message(small_config(model_folder).update_from_dict(changes)) == expected
+
+
+@pytest.mark.parametrize("sharding", ["none", "fsdp2"])
+def test_learners_that_share_the_model_may_send_it(model_folder, unknown_cluster, sharding):
+    small_config(model_folder).update_from_dict(
+        {
+            "sharding": sharding,
+            "num_learners": 2,
+            "num_gpus_per_learner": 1,
+            "weight_sync": "nccl",
+            "engine": "vllm",
+            "num_env_runners": 1,
+            "num_gpus_per_env_runner": 1,
+        }
+    ).validate()
 
 
 def test_the_weight_transfer_of_an_older_vllm_is_refused(model_folder, monkeypatch):

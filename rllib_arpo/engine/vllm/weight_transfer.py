@@ -17,22 +17,23 @@ from vllm.distributed.weight_transfer import ParamMeta, WeightSource, WeightTran
 from vllm.distributed.weight_transfer.base import TrainerInitInfo
 
 
-class StateDictSource(WeightSource):
-    """A module's weights by name; tied weights occur under each of their names (vLLM's `ModuleSource` omits them).
+class WeightStream(WeightSource):
+    """Weights by name, for one transfer; tied ones under each of their names (vLLM's `ModuleSource` omits them).
 
     Args:
-        dtype: to which each weight is cast when its turn comes; None: weights travel as they are, without a copy.
+        metadata: of what `pairs` yields, in the same order.
+        pairs: (name, whole tensor), each made when its turn comes.
     """
 
-    def __init__(self, weights: Mapping[str, torch.Tensor], dtype: torch.dtype | None = None):
-        self._weights = weights
-        self._dtype = dtype
+    def __init__(self, metadata: Sequence[ParamMeta], pairs: Iterator[tuple[str, torch.Tensor]]):
+        self._metadata = list(metadata)
+        self._pairs = pairs
 
     def metadata(self) -> list[ParamMeta]:
-        return [ParamMeta(name, self._dtype or w.dtype, tuple(w.shape)) for name, w in self._weights.items()]
+        return self._metadata
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
-        return ((name, weight.detach().to(self._dtype or weight.dtype)) for name, weight in self._weights.items())
+        return self._pairs
 
 
 class EngineGroupClient:
@@ -97,23 +98,26 @@ INIT_INFOS: dict[str, Callable[[int], TrainerInitInfo]] = {"nccl": _nccl, "ipc":
 def send_weights(
     backend: str,
     weights: Mapping[str, torch.Tensor],
+    pairs: Iterator[tuple[str, torch.Tensor]],
     call: Callable[[str, Sequence[dict[str, Any]]], None],
     world_sizes: Sequence[int],
     dtype: torch.dtype | None,
 ) -> None:
-    """Sends `weights` to all engines. A connection lasts for one transfer, since engines come and go between transfers.
+    """Sends weights to all engines. A connection lasts for one transfer, since engines come and go between transfers.
 
     Args:
-        weights: Hugging Face name -> tensor, on the learner's GPU.
+        weights: Hugging Face name -> tensor on the learner's GPU, or its part of a tensor.
+        pairs: what is sent: the same weights, whole, as `whole_tensors(weights, dtype)` makes them.
         call, world_sizes: see `EngineGroupClient`.
-        dtype: see `StateDictSource`.
+        dtype: that of `pairs`; None: each weight's own.
     """
     client = EngineGroupClient(call, world_sizes)
+    metadata = [ParamMeta(name, dtype or weight.dtype, tuple(weight.shape)) for name, weight in weights.items()]
     device = next(iter(weights.values())).device
     # vLLM sends from the current device; -1 changes nothing.
     with torch.cuda.device(device.index if device.type == "cuda" else -1):
         trainer = WeightTransferTrainerFactory.trainer_init(
-            INIT_INFOS[backend](sum(world_sizes)), client=client, source=StateDictSource(weights, dtype)
+            INIT_INFOS[backend](sum(world_sizes)), client=client, source=WeightStream(metadata, pairs)
         )
         trainer.send_weights()
         client.shutdown_weight_transfer_engine()
