@@ -111,11 +111,14 @@ def host_need(
     running += _of_engines(model, learner, engine)
     if model.adapter_parameters and (through_ray or engine.in_learner):
         running += _of_merging(model, engine)
-    stored = trained * 4 if through_ray else 0
+    # Whole weights come in the engine's type, an adapter in fp32.
+    width = 4 if model.adapter_parameters else engine.weight_bytes
+    stored = trained * width if through_ray else 0
     if stored:
-        # From a GPU the weights come to the learner's process first; on the CPU Ray copies the learner's own.
-        copies = 2 if learner.gpus else 1
-        text = f"{copies} x {trained:,} parameters x 4 bytes"
+        # Ray copies what lies in the learner's process: weights from a GPU, or those it has cast, or fp32 on the CPU
+        # the learner's own.
+        copies = 1 if learner.gpus == 0 and width == 4 else 2
+        text = f"{copies} x {trained:,} parameters x {width} bytes"
         running.append(Term("weights on their way to the engines", copies * stored, text))
     return HostNeed(tuple(loading), tuple(running), stored)
 

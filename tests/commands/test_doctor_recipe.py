@@ -42,7 +42,7 @@ MODEL: 90,624 parameters, 2 layers
              At most 32 questions x 16 trajectories come at a time; they share their beginnings, and the rest waits.
 The CPU's memory, if all is on one machine, first and later
      1.4 MB  models while they are loaded: 4 x 90,624 parameters x 4 bytes
-     0.7 MB  weights on their way to the engines: 2 x 90,624 parameters x 4 bytes
+     0.4 MB  weights on their way to the engines: 2 x 90,624 parameters x 2 bytes
 
 ok       GPUs      the run takes 8, here assumed to have 20.0 MB each
 ok       4 GPUs    1 learner: 11.4 MB of 20.0 MB
@@ -88,8 +88,8 @@ def test_gpus_of_this_machine_are_compared(model_folder):
         "ok       1 GPU         1 learner: 12.0 MB of 85.0 GB",
         "ok       1 GPU         1 engine: 76.5 GB of 85.0 GB",
         "ok       KV cache      298,784,316 tokens, 53,051 longest trajectories",
-        "ok       CPU's memory  0.7 MB of 512.0 GB",
-        "ok       object store  0.4 MB of weights, 150.0 GB of room",
+        "ok       CPU's memory  0.4 MB of 512.0 GB",
+        "ok       object store  0.2 MB of weights, 150.0 GB of room",
     ]
 
 
@@ -123,7 +123,7 @@ def test_a_run_on_the_cpu_is_compared_with_its_memory(model_folder):
     assert compared(run, replace(CPU, memory=10**9, object_store=10**5)) == [
         "ok       KV cache      4,194,304 tokens, 744 longest trajectories",
         "missing  CPU's memory  1.1 GB of 1.0 GB. Take a machine with more memory.",
-        "warning  object store  0.4 MB of weights, 0.1 MB of room. "
+        "warning  object store  0.2 MB of weights, 0.1 MB of room. "
         "Ray will write weights to the disk: take more memory.",
     ]
 
@@ -153,7 +153,7 @@ def test_advice_fits_the_run(model_folder):
         "Take more learners, a smaller max_tokens_per_pass, or larger GPUs."
     )
     assert compared(separate, replace(FINE, object_store=10**5))[-1] == (
-        "warning  object store  0.4 MB of weights, 0.1 MB of room. "
+        "warning  object store  0.2 MB of weights, 0.1 MB of room. "
         "Ray will write weights to the disk: take more memory, or weight_sync='nccl' between separate GPUs."
     )
 

@@ -154,9 +154,23 @@ def test_the_memory_of_the_cpu():
     assert host.loading == (Term("models while they are loaded", 8000, "2 x 1,000 parameters x 4 bytes"),)
     assert host.running == (
         Term("Adam's two moments", 16_000, "2 x 1,000 parameters x 8 bytes"),
-        Term("weights on their way to the engines", 8000, "2 x 1,000 parameters x 4 bytes"),
+        Term("weights on their way to the engines", 4000, "2 x 1,000 parameters x 2 bytes"),
     )
-    assert (host.total, host.stored) == (24_000, 4000)
+    assert (host.total, host.stored) == (20_000, 2000)
+
+
+@pytest.mark.parametrize(
+    ("model", "learner", "engine", "text"),
+    [
+        (MODEL, LEARNER, replace(ENGINE, weight_bytes=4), "2 x 1,000 parameters x 4 bytes"),
+        (MODEL, replace(LEARNER, gpus=0.0), ENGINE, "2 x 1,000 parameters x 2 bytes"),
+        (MODEL, replace(LEARNER, gpus=0.0), replace(ENGINE, weight_bytes=4), "1 x 1,000 parameters x 4 bytes"),
+        (replace(MODEL, adapter_parameters=10), LEARNER, ENGINE, "2 x 10 parameters x 4 bytes"),
+    ],
+)
+def test_weights_travel_in_the_engines_type_and_adapters_in_fp32(model, learner, engine, text):
+    host = host_need(model, learner, engine, learner_need(model, learner), through_ray=True)
+    assert host.running[-1].formula == text
 
 
 def test_a_run_on_the_cpu():
