@@ -4,13 +4,14 @@ Memory of a GPU by arithmetic, for P parameters (in brackets those of Qwen2.5-7B
 
 - all weights: 4 bytes each for the weight, 4 for its gradient and 8 for Adam, all fp32 (122 GB), and on one GPU or
   without `fsdp` 2 for autocast's copy (15 GB);
-- `fsdp` on N GPUs: 16 P / N (30 GB on four), and the layer and the head that compute, whole (2 GB);
+- `fsdp` on N GPUs: 16 P / N (30 GB on four), and the layer and the head that compute, whole, with their gradients (4
+  GB);
 - `lora_rank`: 2 P for the frozen weights in bfloat16 (15 GB) and 16 bytes for each of the adapter's (2.6 GB at rank
   64); with `fsdp` both divided by N.
 
-Activations come on top. `gradient_checkpointing` keeps only the input of each layer (2 bytes * tokens * width), and the
-logits are fp32, some three times: 4 bytes * tokens * vocabulary (2.5 GB each for one transcript of 4,096 tokens), so
-that `batch_size` is best 1. Each process first loads the whole model, fp32, into the host's memory.
+Activations come on top. `gradient_checkpointing` keeps only the input of each layer (at most 4 bytes * tokens * width),
+and the logits are fp32, some three times: 4 bytes * tokens * vocabulary (2.5 GB each for one transcript of 4,096
+tokens), so that `batch_size` is best 1. Each process first loads the whole model, fp32, into the host's memory.
 """
 
 from __future__ import annotations
