@@ -13,9 +13,7 @@ import argparse
 import json
 import os
 import shlex
-import signal
 import string
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -25,11 +23,10 @@ from typing import Any
 
 import yaml
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+from release.processes import run_within
+
 FILE = Path(__file__).with_suffix(".yaml")
 NIGHTLY = "nightly"
-#: Seconds that a test has to clean up after it was asked to end.
-GRACE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +88,9 @@ def run(test: ReleaseTest, command: Sequence[str], output: Path) -> str | None:
     figures = output / f"{test.name}.json"
     figures.unlink(missing_ok=True)
     environment = os.environ | {"TEST_OUTPUT_JSON": str(figures)}
-    with (output / f"{test.name}.log").open("w") as log:
-        process = subprocess.Popen(
-            command, cwd=REPOSITORY, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-        )
-        try:
-            status = process.wait(test.timeout_s)
-        except subprocess.TimeoutExpired:
-            return f"took longer than {test.timeout_s:g} s"
-        finally:
-            _end(process)
+    status = run_within(command, test.timeout_s, output / f"{test.name}.log", environment)
+    if status is None:
+        return f"took longer than {test.timeout_s:g} s"
     return verdict(test, status, json.loads(figures.read_text()) if figures.is_file() else None)
 
 
@@ -119,18 +109,6 @@ def verdict(test: ReleaseTest, status: int, figures: Mapping[str, Any] | None) -
     metric, best, target = (figures[key] for key in ("success_metric", "best_value", "target_value"))
     reached = "reached" if test.must_fail else "did not reach"
     return f"{metric} {reached} {target:g}: {best:.3f}"
-
-
-def _end(process: subprocess.Popen) -> None:
-    """Ends what a test has left; its processes are a session of their own."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, number)
-        except ProcessLookupError:
-            return
-        deadline = time.monotonic() + GRACE_S
-        while process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.1)
 
 
 def num_gpus_here() -> int:
