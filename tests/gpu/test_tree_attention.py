@@ -7,12 +7,9 @@ import torch
 from gymnasium.spaces import Text
 
 from rllib_arpo.core.columns import END, ENTROPY, LOG_PROBS, LOSS_MASK, PARENT, POSITION_IDS, TOKEN_IDS
-from rllib_arpo.policy.attention.tree import plan_tree
 from rllib_arpo.policy.llm_rl_module import LLMRLModule
+from tests.helpers.dense_attention import kernel_errors, relative_error
 
-#: A prompt of 300 with four branches, one of which forks; then a second tree.
-END_OF_SUBTREE = [990] * 300 + [600] * 300 + [690] * 90 + [890] * 100 + [830] * 40 + [890] * 60 + [990] * 100
-END_OF_SUBTREE += [1090] * 20 + [1050] * 40 + [1090] * 40
 KERNELS = [
     ("path_gather", torch.float32, 1e-4),
     ("path_gather", torch.bfloat16, 2e-2),
@@ -23,36 +20,9 @@ KERNELS = [
 ]
 
 
-def dense_attention(query, key, value, end):
-    t, s = torch.arange(len(end), device="cuda")[:, None], torch.arange(len(end), device="cuda")[None, :]
-    allowed = (s <= t) & (t < end[None, :])
-    repeats = query.shape[1] // key.shape[1]
-    key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
-    scores = (query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5).masked_fill(~allowed, -torch.inf)
-    return scores.softmax(-1) @ value
-
-
-def relative_error(got, want) -> float:
-    return ((got.double() - want.double()).norm() / want.double().norm()).item()
-
-
 @pytest.mark.parametrize(("kernel", "dtype", "tolerance"), KERNELS)
 def test_a_kernel_equals_dense_attention(kernel, dtype, tolerance):
-    end = torch.tensor(END_OF_SUBTREE, device="cuda")
-    generator = torch.Generator("cuda").manual_seed(0)
-
-    def draw(heads):
-        return torch.randn(1, heads, len(end), 64, device="cuda", generator=generator).to(dtype).requires_grad_()
-
-    inputs = [draw(9), draw(3), draw(3)]
-    grad = torch.randn(1, 9, len(end), 64, device="cuda", generator=generator).to(dtype)
-    exact = [tensor.detach().double().requires_grad_() for tensor in inputs]
-    expected = dense_attention(*exact, end)
-    output = plan_tree(end, dtype, kernel).attend(*inputs, None)
-    assert relative_error(output, expected) < tolerance
-    gradients = torch.autograd.grad(output, inputs, grad)
-    for got, want in zip(gradients, torch.autograd.grad(expected, exact, grad.double()), strict=True):
-        assert relative_error(got, want) < tolerance
+    assert max(kernel_errors(kernel, dtype, "cuda")) < tolerance
 
 
 def make_module(folder: str, dtype: str, **settings) -> LLMRLModule:

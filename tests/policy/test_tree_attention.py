@@ -10,17 +10,7 @@ from rllib_arpo.policy.attention import flex as flex_attention
 from rllib_arpo.policy.attention import path_gather as planning
 from rllib_arpo.policy.attention import varlen as varlen_attention
 from rllib_arpo.policy.attention.tree import attention_dtype, choose_kernel, plan_tree, tree_attention_forward
-
-
-def dense_attention(query, key, value, end, scaling):
-    """The oracle: every pair of tokens, masked."""
-    num_tokens = len(end)
-    t, s = torch.arange(num_tokens)[:, None], torch.arange(num_tokens)[None, :]
-    allowed = (s <= t) & (t < end[None, :])
-    repeats = query.shape[1] // key.shape[1]
-    key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
-    scores = (query @ key.transpose(-1, -2) * scaling).masked_fill(~allowed, -torch.inf)
-    return (scores.softmax(-1) @ value).transpose(1, 2)
+from tests.helpers.dense_attention import END_OF_SUBTREE, dense_attention
 
 
 def random_tensors(num_tokens, dtype=torch.float64, seed=0):
@@ -36,7 +26,7 @@ def random_tensors(num_tokens, dtype=torch.float64, seed=0):
 def assert_equals_dense(end, plan=None):
     tensors = random_tensors(len(end))
     grad = torch.randn(1, len(end), 4, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    expected = dense_attention(*tensors, end, 0.3)
+    expected = dense_attention(*tensors, end, 0.3).transpose(1, 2)
     plan = plan or plan_tree(end, torch.float64)
     output, weights = tree_attention_forward(torch.nn.Identity(), *tensors, None, scaling=0.3, tree=plan)
     assert weights is None
@@ -57,7 +47,7 @@ def test_equals_dense_attention_on_random_trees(random_pass, monkeypatch, seed, 
 
 def test_equals_dense_attention_on_a_realistic_pass():
     """A prompt of 300 with four branches, one of which forks: several blocks, cut and merged ones among them."""
-    end = torch.tensor([990] * 300 + [600] * 300 + [690] * 90 + [890] * 100 + [830] * 40 + [890] * 60 + [990] * 100)
+    end = torch.tensor(END_OF_SUBTREE[:990])
     blocks = [(block.start, block.stop) for block in plan_tree(end).blocks]
     assert blocks == [(0, 300), (300, 556), (556, 600), (600, 690), (690, 830), (830, 890), (890, 990)]
     assert_equals_dense(end)
@@ -124,7 +114,7 @@ def test_flex_equals_dense_attention(random_pass, monkeypatch, seed):
     plan = flex_attention.FlexTree.plan(end.numpy(), torch.float64, torch.device("cpu"))
     tensors = [tensor.detach() for tensor in random_tensors(len(end))]
     output = plan.attend(*tensors, 0.3)
-    torch.testing.assert_close(output.transpose(1, 2), dense_attention(*tensors, end, 0.3), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(output, dense_attention(*tensors, end, 0.3), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -228,7 +218,7 @@ def test_low_precision_is_computed_in_fp32_on_cpu():
     end = torch.tensor([6, 6, 4, 4, 6, 6])
     exact = random_tensors(6, torch.bfloat16)
     output, _ = tree_attention_forward(torch.nn.Identity(), *exact, None, tree=plan_tree(end))
-    expected = dense_attention(*(tensor.float() for tensor in exact), end, 8**-0.5)
+    expected = dense_attention(*(tensor.float() for tensor in exact), end).transpose(1, 2)
     assert output.dtype == torch.bfloat16
     torch.testing.assert_close(output, expected.bfloat16(), rtol=0, atol=0)
 
