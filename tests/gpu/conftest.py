@@ -1,8 +1,12 @@
-"""Tests that need a CUDA device: `pytest -m gpu` on a machine that has one; elsewhere they are skipped."""
+"""Tests that need a CUDA device: `pytest -m gpu` on a machine that has one; elsewhere they are skipped.
+
+They say whether the results are right; `release/gpu_check.py` runs them, and measures speeds.
+"""
 
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,6 +38,21 @@ def llama_folder(tmp_path_factory) -> str:
 def other_folder(tmp_path_factory) -> str:
     """The same architecture with other weights."""
     return tiny_model(tmp_path_factory.mktemp("other"), vocab_size=300, seed=5)
+
+
+@pytest.fixture
+def ray_with_the_gpu() -> Iterator[None]:
+    """A Ray of its own, with all GPUs."""
+    import ray
+
+    import rllib_arpo
+
+    if ray.is_initialized():
+        ray.shutdown()
+    ray.init(include_dashboard=False, log_to_driver=False)
+    rllib_arpo.register()
+    yield
+    ray.shutdown()
 
 
 def start_engine(folder: str, runner: str, dtype: str = "float32", can_sleep: bool = False, **engine_kwargs):

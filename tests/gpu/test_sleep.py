@@ -37,20 +37,6 @@ def test_an_engine_sleeps_and_goes_on(runner, llama_folder, other_folder):
     engine.close()
 
 
-@pytest.fixture
-def ray_with_the_gpu():
-    import ray
-
-    import rllib_arpo
-
-    if ray.is_initialized():
-        ray.shutdown()
-    ray.init(include_dashboard=False, log_to_driver=False)
-    rllib_arpo.register()
-    yield
-    ray.shutdown()
-
-
 @pytest.mark.parametrize("level", [0, 1, 2])
 def test_engine_and_learner_share_one_gpu(ray_with_the_gpu, model_folder, level):
     config = small_config(model_folder, engine="vllm", gpu_memory_utilization=0.3, kv_cache_memory_bytes=256 << 20)

@@ -11,18 +11,10 @@ from tests.helpers.weights import engine_log_probs, learner_log_probs
 
 
 @pytest.mark.parametrize("backend", ["ipc", "nccl"])
-def test_engines_compute_with_the_learners_weights_after_every_update(model_folder, backend):
-    import ray
-
-    import rllib_arpo
-
+def test_engines_compute_with_the_learners_weights_after_every_update(ray_with_the_gpu, model_folder, backend):
     needed = 2 if backend == "nccl" else 1
     if torch.cuda.device_count() < needed:
         pytest.skip(f"needs {needed} CUDA devices; there are {torch.cuda.device_count()}")
-    if ray.is_initialized():
-        ray.shutdown()
-    ray.init(include_dashboard=False, log_to_driver=False)
-    rllib_arpo.register()
     share = 1 if backend == "nccl" else 0.5
     config = small_config(model_folder, engine="vllm", gpu_memory_utilization=0.3, kv_cache_memory_bytes=256 << 20)
     config.language_model(weight_sync=backend)
@@ -37,4 +29,3 @@ def test_engines_compute_with_the_learners_weights_after_every_update(model_fold
             algorithm.train()
     finally:
         algorithm.stop()
-        ray.shutdown()

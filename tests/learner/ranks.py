@@ -1,0 +1,74 @@
+"""A learner as one of several ranks, without Ray: any backend of torch.distributed, one rank being enough for it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from rllib_arpo.core.tree import QuestionTree
+from tests.learner.builders import build_learner, make_batch, make_config, record_gradients
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """How an update is spread.
+
+    Attributes:
+        backend: of torch.distributed; None: one learner without a process group.
+        sharding: as in `ARPOConfig`.
+        num_ranks: each is a process; a single one is this process.
+        num_gpus: 1: rank i computes on GPU i; 0: on the CPU.
+    """
+
+    backend: str | None = None
+    sharding: str = "none"
+    num_ranks: int = 1
+    num_gpus: int = 0
+
+    def gradients(self, model: str, questions: Sequence[QuestionTree]) -> dict[str, Tensor]:
+        """Those of one update in fp32, before clipping, by name, on the CPU."""
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        if self.num_ranks == 1:
+            return self._of_rank(0, port, model, questions)
+        with ProcessPoolExecutor(self.num_ranks, get_context("spawn")) as pool:
+            calls = [pool.submit(self._of_rank, rank, port, model, questions) for rank in range(self.num_ranks)]
+            of_ranks = [call.result() for call in calls]
+        # With FSDP2 the first rank has all gradients, and the others have none.
+        return of_ranks[0]
+
+    def _of_rank(self, rank: int, port: int, model: str, questions: Sequence[QuestionTree]) -> dict[str, Tensor]:
+        config = make_config(model, dtype="float32", questions_per_minibatch=len(questions), sharding=self.sharding)
+        # RLlib's learner counts as one of several when the configuration says so; the process group has the number.
+        config.learners(num_learners=0 if self.backend is None else 2, num_gpus_per_learner=self.num_gpus)
+        config.learners(local_gpu_idx=rank)
+        with self._process_group(rank, port):
+            learner = build_learner(config)
+            record_gradients(learner)
+            [(shard, _)] = make_batch(config, questions).shard(self.num_ranks)[rank : rank + 1]
+            learner.update(shard)
+            [gradients] = learner.recorded
+        return {name: gradient.cpu() for name, gradient in gradients.items()}
+
+    @contextmanager
+    def _process_group(self, rank: int, port: int) -> Iterator[None]:
+        if self.backend is None:
+            yield
+            return
+        if self.num_gpus:
+            torch.cuda.set_device(rank)
+        address = f"tcp://127.0.0.1:{port}"
+        dist.init_process_group(self.backend, init_method=address, rank=rank, world_size=self.num_ranks)
+        try:
+            yield
+        finally:
+            dist.destroy_process_group()
