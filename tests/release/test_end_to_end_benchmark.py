@@ -71,6 +71,13 @@ def test_a_tiny_run_of_trl_writes_every_key(tmp_path):
     assert written["speedup_grpo_detail"] == {"skipped": "there is no run of grpo"}
 
 
+def test_a_turn_ends_behind_a_tag_whoever_samples():
+    stop = ["</search>", "</answer>"]
+    assert dialect.generation_kwargs(32, with_vllm=False) == {"max_new_tokens": 32, "stop_strings": stop}
+    of_vllm = {"max_tokens": 32, "stop": stop, "include_stop_str_in_output": True}
+    assert dialect.generation_kwargs(32, with_vllm=True) == of_vllm
+
+
 @pytest.mark.parametrize("tokenizer", [byte_tokenizer, make_tokenizer], ids=["ChatML", "trails"])
 def test_trl_renders_the_tokens_of_the_tag_protocol(tokenizer):
     question = TrailsTask().question(0)

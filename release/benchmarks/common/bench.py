@@ -36,18 +36,25 @@ class BenchmarkError(Exception):
 class EngineHandle:
     """A `VLLMEngine` and the one thread that may touch it."""
 
-    def __init__(self, folder: str, num_threads: int):
+    def __init__(
+        self,
+        folder: str,
+        num_threads: int,
+        dtype: str = "float32",
+        engine_kwargs: dict[str, Any] | None = None,
+    ):
         from rllib_arpo.engine import EngineConfig, make_engine
 
         self.folder = folder
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="engine")
-        config = EngineConfig(
+        self.config = EngineConfig(
             folder,
-            dtype="float32",
+            dtype=dtype,
             max_context_tokens=MAX_CONTEXT_TOKENS,
             num_threads=num_threads,
+            engine_kwargs=engine_kwargs or {},
         )
-        self.engine = self.thread.submit(make_engine, "vllm", config).result()
+        self.engine = self.thread.submit(make_engine, "vllm", self.config).result()
 
     @property
     def llm(self):

@@ -62,11 +62,11 @@ def endless_llama(
         model = LlamaForCausalLM(config)
     folder.mkdir(parents=True)
     model.save_pretrained(folder)
-    _byte_tokenizer().save_pretrained(folder)
+    byte_tokenizer().save_pretrained(folder)
     return str(folder)
 
 
-def _byte_tokenizer():
+def byte_tokenizer():
     """One token per byte; ids from 256 on decode to nothing."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast

@@ -45,8 +45,11 @@ def parse_args(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--trl-weights", default="bfloat16", choices=("bfloat16", "float32"), help="type of TRL's weights"
     )
     parser.add_argument("--trl-autocast", action="store_true", help="TRL's forward passes in bfloat16 by autocast")
+    parser.add_argument("--trl-vllm", action="store_true", help="TRL samples with vLLM; with --gpu (never run so far)")
     parser.add_argument("--trl-rows", type=int, default=8, help="trajectories per pass of TRL's update")
     args = parser.parse_args(arguments)
+    if args.trl_vllm and not args.gpu:
+        parser.error("--trl-vllm: TRL runs vLLM on a GPU: say --gpu as well")
     args.size = "tiny" if args.tiny else "quick" if args.quick else "full"
     return args
 
@@ -57,7 +60,7 @@ def run_all(args: argparse.Namespace, folder: Path) -> dict[str, list[dict[str, 
     if args.iterations:
         size = replace(size, num_iterations=args.iterations)
     sides = [side for side in SIDES if side in args.only and (side != TRL or args.trl_python.exists())]
-    setting = TRLSetting(args.trl_weights, args.trl_autocast, args.trl_rows)
+    setting = TRLSetting(args.trl_weights, args.trl_autocast, args.trl_rows, args.trl_vllm)
     model, results = make_model(args.size, folder), {}
     for turn, seed in enumerate(args.seeds):
         for side in sides if turn % 2 == 0 else reversed(sides):

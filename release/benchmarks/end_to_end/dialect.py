@@ -34,6 +34,13 @@ _ANSWER = re.compile(r"[^<]*<answer>([^<]*)</answer>\W*")
 _BOX = re.compile(r"\\boxed\{([^{}]*)\}")
 
 
+def generation_kwargs(max_turn_tokens: int, *, with_vllm: bool) -> dict[str, Any]:
+    """TRL's arguments of generation that end a turn behind a tag, as transformers or vLLM calls them."""
+    if with_vllm:
+        return {"max_tokens": max_turn_tokens, "stop": list(STOP_STRINGS), "include_stop_str_in_output": True}
+    return {"max_new_tokens": max_turn_tokens, "stop_strings": list(STOP_STRINGS)}
+
+
 def set_up(tokenizer: Any) -> None:
     """Teaches a tokenizer the tags.
 

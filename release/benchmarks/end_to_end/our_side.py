@@ -32,12 +32,12 @@ def run(request: Mapping[str, Any]) -> dict[str, Any]:
     algorithm = config.build_algo()
     start_s = time.perf_counter() - begin
     iterations: list[dict[str, float]] = []
-    evaluations = [_evaluate(algorithm, iterations)]
+    evaluations = [evaluate(algorithm, iterations)]
     try:
         for number in range(request["num_iterations"]):
-            iterations.append(_iterate(algorithm))
+            iterations.append(iterate(algorithm))
             if (number + 1) % request["evaluate_every"] == 0:
-                evaluations.append(_evaluate(algorithm, iterations))
+                evaluations.append(evaluate(algorithm, iterations))
     finally:
         algorithm.stop()
     return {
@@ -50,7 +50,8 @@ def run(request: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _iterate(algorithm) -> dict[str, float]:
+def iterate(algorithm) -> dict[str, float]:
+    """One iteration; what `run` says of it."""
     begin = time.perf_counter()
     result = algorithm.train()
     seconds = time.perf_counter() - begin
@@ -70,7 +71,8 @@ def _iterate(algorithm) -> dict[str, float]:
     return row
 
 
-def _evaluate(algorithm, iterations: list[dict[str, float]]) -> dict[str, float]:
+def evaluate(algorithm, iterations: list[dict[str, float]]) -> dict[str, float]:
+    """One evaluation after these iterations; what `run` says of it."""
     begin = time.perf_counter()
     accuracy = float(algorithm.evaluate()["env_runners"]["accuracy"])
     row = {

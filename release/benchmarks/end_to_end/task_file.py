@@ -57,11 +57,13 @@ class TRLSetting:
         weights: the type of the weights, which are sampled with and trained.
         autocast: whether forward passes are in bfloat16 by autocast.
         rows_per_pass: trajectories per forward and backward pass.
+        vllm: whether it samples with vLLM, on the same GPU; otherwise with transformers.
     """
 
     weights: str
     autocast: bool
     rows_per_pass: int
+    vllm: bool = False
 
 
 def make_model(size: str, scratch: Path) -> str:

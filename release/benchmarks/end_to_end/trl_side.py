@@ -74,6 +74,12 @@ class Trainer(GRPOTrainer):
         self.num_tokens += sum(map(len, rows))
         return rows, log_probs
 
+    def _decode_greedily(self, greedily: bool) -> None:
+        if self.use_vllm:
+            self.vllm_generation.temperature = 0.0 if greedily else self.temperature
+        else:
+            self.generation_config.do_sample = not greedily
+
     def accuracy(self, questions: Dataset) -> float:
         """The share of right answers with greedy decoding, all questions in one batch."""
         counts = self.sampling_s, self.num_tokens, self.reward_funcs
@@ -84,10 +90,11 @@ class Trainer(GRPOTrainer):
             return graded
 
         self.model.eval()
-        self.reward_funcs, self.generation_config.do_sample = [collect], False
+        self.reward_funcs = [collect]
+        self._decode_greedily(True)
         self._generate_and_score_completions(list(questions))
+        self._decode_greedily(False)
         self.model.train()
-        self.generation_config.do_sample = True
         self.sampling_s, self.num_tokens, self.reward_funcs = counts
         return sum(value == dialect.RIGHT for value in graded) / len(questions)
 
@@ -163,7 +170,10 @@ def make_config(request: Mapping[str, Any], scratch: str) -> GRPOConfig:
         per_device_eval_batch_size=len(request["held_out"]),
         max_completion_length=s["max_response_tokens"],
         max_tool_calling_iterations=s["max_tool_calls"],
-        generation_kwargs={"max_new_tokens": s["max_turn_tokens"], "stop_strings": list(dialect.STOP_STRINGS)},
+        generation_kwargs=dialect.generation_kwargs(s["max_turn_tokens"], with_vllm=request["trl"]["vllm"]),
+        use_vllm=request["trl"]["vllm"],
+        vllm_mode="colocate",
+        vllm_gpu_memory_utilization=0.4,
         temperature=s["temperature"],
         loss_type="dapo",
         beta=0.0,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
 from release.benchmarks.common.bench import SMOLLM2, Bench, median, num_cores, rounded, timed
 from release.benchmarks.learner.flops import model_flops
-from release.benchmarks.learner.sides import MAX_TOKENS_PER_PASS, LearnerSide, build_learner
+from release.benchmarks.learner.sides import MAX_TOKENS_PER_PASS, LearnerSide, build_learner, synchronized
 from release.benchmarks.learner.tree_speedup import rollouts_for, seconds_of
 from rllib_arpo.models import fast_dtype
 
@@ -53,12 +54,13 @@ def mfu(bench: Bench, dtype: str) -> dict[str, Any]:
     return {key: achieved / max(peaks.values()), f"{key}_detail": detail}
 
 
-def matmul_peaks(dtype: torch.dtype, sizes: Sequence[int], repeats: int = 3) -> dict[int, float]:
+def matmul_peaks(dtype: torch.dtype, sizes: Sequence[int], repeats: int = 3, device: str = "cpu") -> dict[int, float]:
     """n -> FLOPs per second of an [n, n] by [n, n] product: the best of some repeats after a first one."""
     peaks = {}
     for size in sizes:
-        left, right = torch.randn(2, size, size).to(dtype)
-        product = torch.empty(size, size, dtype=dtype)
-        seconds = [timed(torch.mm, left, right, out=product)[0] for _ in range(repeats + 1)]
+        left, right = torch.randn(2, size, size, device=device).to(dtype)
+        product = torch.empty(size, size, dtype=dtype, device=device)
+        multiply = synchronized(partial(torch.mm, left, right, out=product), product.device)
+        seconds = [timed(multiply)[0] for _ in range(repeats + 1)]
         peaks[size] = 2.0 * size**3 / min(seconds[1:])
     return peaks

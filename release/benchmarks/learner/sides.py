@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
@@ -30,8 +30,20 @@ MAX_TOKENS_PER_PASS = 4096
 _TOKENS = gym.spaces.Box(0, 2**31 - 1, (1,), np.int32)
 
 
-def build_learner(folder: str, dtype: str = "float32") -> ARPOTorchLearner:
-    return make_config(folder, dtype).build_learner(spaces={DEFAULT_MODULE_ID: (_TOKENS, _TOKENS)})
+def build_learner(folder: str, dtype: str = "float32", num_gpus: int = 0) -> ARPOTorchLearner:
+    config = make_config(folder, dtype).learners(num_learners=0, num_gpus_per_learner=num_gpus)
+    return config.build_learner(spaces={DEFAULT_MODULE_ID: (_TOKENS, _TOKENS)})
+
+
+def synchronized(function: Callable[[], Any], device: torch.device) -> Callable[[], None]:
+    """`function`, which then waits for the device: a GPU goes on computing when a call returns."""
+
+    def call() -> None:
+        function()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    return call
 
 
 class LearnerSide:
@@ -53,7 +65,7 @@ class LearnerSide:
 
     def __call__(self) -> None:
         for pieces in self._passes:
-            batch = {DEFAULT_MODULE_ID: pass_to_tensors(pieces, "cpu") | self._scalars}
+            batch = {DEFAULT_MODULE_ID: pass_to_tensors(pieces, self.model.device) | self._scalars}
             fwd_out = self._learner.module[DEFAULT_MODULE_ID].forward_train(batch[DEFAULT_MODULE_ID])
             losses = self._learner.compute_losses(fwd_out={DEFAULT_MODULE_ID: fwd_out}, batch=batch)
             losses[DEFAULT_MODULE_ID].backward()

@@ -16,6 +16,7 @@ from release.benchmarks.learner.sides import (
     LearnerSide,
     PaddedSide,
     Sides,
+    synchronized,
     take_gradients,
     zero_gradients,
 )
@@ -40,7 +41,7 @@ def rollouts_for(bench: Bench, ratio: float, *, full: int = 2048, quick: int = 2
 def seconds_of(side: LearnerSide | PaddedSide) -> float:
     """Of one forward and backward, from no gradients to all gradients."""
     zero_gradients(side.model)
-    seconds, _ = timed(side)
+    seconds, _ = timed(synchronized(side, side.model.device))
     zero_gradients(side.model)
     return seconds
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from release.benchmarks.common.bench import (
-    MAX_CONTEXT_TOKENS,
     SMOLLM2,
     Bench,
     BenchmarkError,
@@ -18,30 +17,38 @@ from release.benchmarks.common.bench import (
 )
 from release.benchmarks.rollout.workload import STOP, Workload, our_rollout
 
+if TYPE_CHECKING:
+    from rllib_arpo.engine import EngineConfig
+
 KEY = "raw_vllm_ratio"
 ENTROPY_WINDOW = 16
 #: Arguments of our engine that bare vLLM does without.
 OURS_ALONE = {"logits_processors", "logprobs_mode", "scheduling_policy"}
 
 
+def bare_arguments(config: EngineConfig) -> dict[str, Any]:
+    """The arguments of vLLM's `LLM` that our engine has, where they are not vLLM's defaults, without `OURS_ALONE`."""
+    import dataclasses
+
+    from vllm import EngineArgs
+
+    from rllib_arpo.engine.vllm.arguments import engine_args
+
+    ours = engine_args(config)
+    return {
+        field.name: getattr(ours, field.name)
+        for field in dataclasses.fields(EngineArgs)
+        if field.name not in OURS_ALONE and getattr(ours, field.name) != getattr(EngineArgs, field.name, None)
+    }
+
+
 class BareVLLM:
     """vLLM's `LLM` with the engine arguments of ours, but without our logits processor and our log-prob mode."""
 
-    def __init__(self, folder: str):
-        import dataclasses
+    def __init__(self, config: EngineConfig):
+        from vllm import LLM
 
-        from vllm import LLM, EngineArgs
-
-        from rllib_arpo.engine import EngineConfig
-        from rllib_arpo.engine.vllm.arguments import engine_args
-
-        ours = engine_args(EngineConfig(folder, dtype="float32", max_context_tokens=MAX_CONTEXT_TOKENS))
-        changed = {
-            field.name: getattr(ours, field.name)
-            for field in dataclasses.fields(EngineArgs)
-            if field.name not in OURS_ALONE and getattr(ours, field.name) != getattr(EngineArgs, field.name, None)
-        }
-        self._llm = LLM(**changed)
+        self._llm = LLM(**bare_arguments(config))
 
     def generate(self, workload: Workload, detokenize: bool) -> int:
         """Generates the workload's first turns; returns the number of tokens."""
@@ -73,7 +80,7 @@ def raw_vllm(bench: Bench) -> dict[str, Any]:
     repeats, tokens, questions = bench.pick(full=(5, 128, 4), quick=(4, 64, 2), tiny=(1, 8, 2))
     seeds = itertools.count()
     handle = bench.engine(SMOLLM2)
-    bare = handle.call(BareVLLM, handle.folder)
+    bare = handle.call(BareVLLM, handle.config)
 
     def workload(turn_tokens: int = tokens) -> Workload:
         return Workload(turn_tokens, num_questions=questions, num_turns=1, seed=next(seeds))
