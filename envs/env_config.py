@@ -28,7 +28,9 @@ class ToolEnvConfig:
         max_context_tokens: prompt and response of a path, at most.
         max_response_tokens: generated and tool tokens of a path, at most.
         max_turn_tokens: generated tokens of one turn, at most; None leaves it to max_response_tokens.
-        max_tool_calls: executed calls of a path, at most.
+        max_tool_calls: executed calls of a path, at most; the next call ends the path.
+        max_calls_per_tool: tool name -> executed calls of this tool on a path, at most; further calls are answered by a
+            refusal, and the path goes on.
         protocol: a name in `PROTOCOLS`.
         tools: tool name -> its configuration, or a list of tool names; None: the task's tools with its defaults; {}: no
             tools, and a prompt that mentions none.
@@ -44,6 +46,7 @@ class ToolEnvConfig:
     max_response_tokens: int = 4096
     max_turn_tokens: int | None = None
     max_tool_calls: int = 3
+    max_calls_per_tool: Mapping[str, int] = field(default_factory=dict)
     protocol: str = "tags"
     tools: Mapping[str, Mapping[str, Any]] | list[str] | None = None
     reward: str | Mapping[str, float] = "hierarchical"
@@ -60,6 +63,19 @@ class ToolEnvConfig:
                 raise ValueError(f"env_config[{key!r}] must be at least 1, not {value}.")
         if self.max_tool_calls < 0:
             raise ValueError(f"env_config['max_tool_calls'] must be at least 0, not {self.max_tool_calls}.")
+        self._check_tool_limits()
+
+    def _check_tool_limits(self) -> None:
+        if not isinstance(self.max_calls_per_tool, Mapping):
+            raise ValueError("env_config['max_calls_per_tool'] must be an object: tool name -> number of calls.")
+        for name, limit in self.max_calls_per_tool.items():
+            key = f"env_config['max_calls_per_tool'][{name!r}]"
+            if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+                raise ValueError(f"{key} must be an integer >= 1, not {limit!r}.")
+            if limit >= self.max_tool_calls:
+                raise ValueError(
+                    f"{key} = {limit} would do nothing: max_tool_calls = {self.max_tool_calls} must be larger."
+                )
 
     def make_scorer(self, comparisons: Mapping[str, Comparison] | None = None) -> Scorer:
         """The scorer, which compares answers and rewards finished paths; `comparisons` are the task's own."""
@@ -98,7 +114,9 @@ def read_env_config(env_config: Mapping[str, Any]) -> tuple[ToolEnvConfig, Task,
     check_known(env_config, own | task_keys, "env_config key")
     config = ToolEnvConfig(**{key: value for key, value in env_config.items() if key in own})
     task = task_class(**{key: value for key, value in env_config.items() if key in task_keys})
-    return config, task, _make_tools(config, task)
+    tools = _make_tools(config, task)
+    check_known(config.max_calls_per_tool, tools, "tool in env_config['max_calls_per_tool']")
+    return config, task, tools
 
 
 def _make_tools(config: ToolEnvConfig, task: Task) -> dict[str, Tool]:

@@ -18,7 +18,7 @@ class PathState:
         turns: the generated text of every turn.
         segments: the token ids after the prompt, in order: generated tokens, tool response, generated tokens, ...
         num_response_tokens: the length of all segments.
-        num_tool_calls: executed calls, whatever their outcome.
+        calls: the tool of every executed call, in order, whatever its outcome.
         executed: names of the tools that ran with status OK.
         tool_states: tool name -> its state on this path, for tools that have a state; no other path shares it.
     """
@@ -26,23 +26,28 @@ class PathState:
     turns: tuple[str, ...] = ()
     segments: tuple[np.ndarray, ...] = ()
     num_response_tokens: int = 0
-    num_tool_calls: int = 0
+    calls: tuple[str, ...] = ()
     executed: frozenset[str] = frozenset()
     tool_states: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
+    @property
+    def num_tool_calls(self) -> int:
+        return len(self.calls)
+
     def with_generated(self, text: str, token_ids: np.ndarray) -> PathState:
         """The path with one more turn of the model."""
-        return dataclasses.replace(self._with_segment(token_ids), turns=(*self.turns, text))
+        return dataclasses.replace(self.with_segment(token_ids), turns=(*self.turns, text))
 
     def with_call(self, name: str, succeeded: bool, response: np.ndarray) -> PathState:
         """The path with an executed call and its response."""
         return dataclasses.replace(
-            self._with_segment(response),
-            num_tool_calls=self.num_tool_calls + 1,
+            self.with_segment(response),
+            calls=(*self.calls, name),
             executed=self.executed | {name} if succeeded else self.executed,
         )
 
-    def _with_segment(self, token_ids: np.ndarray) -> PathState:
+    def with_segment(self, token_ids: np.ndarray) -> PathState:
+        """The path with further tokens, without an executed call."""
         segments = (*self.segments, token_ids)
         return dataclasses.replace(
             self, segments=segments, num_response_tokens=self.num_response_tokens + len(token_ids)

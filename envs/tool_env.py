@@ -42,7 +42,8 @@ class ToolEnv(ForkableMultiAgentEnv):
       - a token limit, if it is reached in one of these cases or by an answer without its one box, or if it is exceeded
         in any case (TOKEN_LIMIT). A tool response that leaves no room for one more token also ends the trajectory in
         this way; it is not cut, since the model could not answer it;
-      - a call after max_tool_calls executed calls (TOOL_CALL_LIMIT);
+      - a call after max_tool_calls executed calls (TOOL_CALL_LIMIT; a call beyond max_calls_per_tool is answered by a
+        refusal instead, and the trajectory goes on);
       - a tool that cannot be brought back (BROKEN_TOOL).
     BROKEN_TOOL (masked in training) has the reward 0. `env_config["reward"]` rewards all other paths; by default every
     path except ANSWER with a right format gets -1.
@@ -146,6 +147,13 @@ class ToolEnv(ForkableMultiAgentEnv):
         """Executes a call; extends the agent's path unless the trajectory ends here."""
         if state.num_tool_calls >= self.config.max_tool_calls:
             return await self._end(state, StopReason.TOOL_CALL_LIMIT)
+        limit = self.config.max_calls_per_tool.get(request.name)
+        if limit is not None and state.calls.count(request.name) >= limit:
+            refusal = (
+                f"The limit of {limit} calls of {request.name} is reached. You cannot use {request.name} any more."
+            )
+            response = self.protocol.response(self.chat, request, refusal, state.segments[-1])
+            return await self._go_on(agent_id, state, state.with_segment(response))
         begin = time.perf_counter()
         try:
             tool, tool_state = self.tools[request.name], state.tool_states.get(request.name)
@@ -160,10 +168,16 @@ class ToolEnv(ForkableMultiAgentEnv):
         shown = cut(self.tokenizer, result.text, tool.max_result_tokens)
         response = self.protocol.response(self.chat, request, shown, state.segments[-1])
         after = state.with_call(request.name, result.status == ToolStatus.OK, response)
+        return await self._go_on(agent_id, state, after, call)
+
+    async def _go_on(
+        self, agent_id: str, before: PathState, after: PathState, call: ToolCall | None = None
+    ) -> StepResult:
+        """Extends the agent's path by a response, unless it leaves no room for one more token."""
         if self._room(after) < 1:
-            return await self._end(state, StopReason.TOKEN_LIMIT, call=call)
+            return await self._end(before, StopReason.TOKEN_LIMIT, call=call)
         self._paths[agent_id] = after
-        return response, 0.0, False, False, {INFO_STEP: StepInfo(tool_call=call)}
+        return after.segments[-1], 0.0, False, False, {INFO_STEP: StepInfo(tool_call=call)}
 
     async def _end(
         self, state: PathState, reason: StopReason, answer: Answer | None = None, call: ToolCall | None = None

@@ -156,6 +156,31 @@ def test_a_fork_inherits_the_call_count(make_tool_env, turn, notebook):
         env.fork_agent("0", "0.0")
 
 
+def test_a_tool_has_a_limit_of_its_own_and_forks_inherit_its_count(make_tool_env, turn, notebook):
+    env = make_tool_env(tools={**notebook, "python": {}}, max_tool_calls=4, max_calls_per_tool={"note": 2})
+    start(env)
+    turn(env, "0", note("a"))
+    env.fork_agent("0", "0.0")
+    assert turn(env, "0", note("b"))[0] == "\n<result> a b </result>\n"
+    refused = "\n<result> The limit of 2 calls of note is reached. You cannot use note any more. </result>\n"
+    response, reward, info, done = turn(env, "0", note("c"))
+    assert (response, reward, info.tool_call, done) == (refused, 0.0, None, False)
+    assert turn(env, "0.0", note("x"))[0] == "\n<result> a x </result>\n"
+    assert turn(env, "0.0", note("y"))[0] == refused
+    # A refused call is not executed, so it does not count: two calls of the other tool are left.
+    assert turn(env, "0", "<python> print(1) </python>")[0] == "\n<result> 1 </result>\n"
+    assert turn(env, "0", "<python> print(2) </python>")[0] == "\n<result> 2 </result>\n"
+    assert turn(env, "0", note("d"))[2].stop_reason == StopReason.TOOL_CALL_LIMIT
+
+
+def test_a_refusal_without_room_for_a_further_token_ends_the_trajectory(make_tool_env, turn, notebook):
+    env = make_tool_env(tools=notebook, max_calls_per_tool={"note": 1}, max_response_tokens=120)
+    start(env)
+    turn(env, "0", note("a"))
+    response, reward, info, done = turn(env, "0", note("b"))
+    assert (response, reward, info.stop_reason, done) == ("", -1.0, StopReason.TOKEN_LIMIT, True)
+
+
 def test_a_broken_tool_ends_the_trajectory_and_no_other(make_tool_env, turn, notebook):
     env = make_tool_env(tools=notebook)
     start(env, num_roots=2)
