@@ -12,6 +12,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from rllib_arpo.core.reshaping import NO_RESHAPING, Reshaping
+
 #: `Engine.weight_version` of weights not known to be a learner's: those of the start, or that failed a check.
 UNKNOWN_WEIGHTS = -1
 #: `Engine.weight_version` while the engine has no weights: they were dropped and not replaced yet.
@@ -38,6 +40,8 @@ class GenerationRequest:
         seed: of this request's sampler; None leaves it to the engine.
         entropy_estimator: a key of `core.entropy.ENTROPY_ESTIMATORS`.
         record_entropies: one of `RECORD_ENTROPIES`: the tokens whose entropies `Finished` reports.
+        reshaping: of the distribution (evaluation only). Entropies are those without top_p and top_k; a request with a
+            repetition penalty measures none.
     """
 
     request_id: str
@@ -49,6 +53,7 @@ class GenerationRequest:
     seed: int | None = None
     entropy_estimator: str = "exact"
     record_entropies: str = WINDOWS
+    reshaping: Reshaping = NO_RESHAPING
 
     @property
     def max_entropies(self) -> int:
@@ -74,7 +79,8 @@ class Finished:
 
     Attributes:
         token_ids: [n] int32, as sampled, the end-of-sequence or stop token included.
-        log_probs: [n] float32, of the sampled tokens at the sampling temperature (at temperature 0: at 1).
+        log_probs: [n] float32, of the sampled tokens in the distribution that they were sampled from, the reshaping
+            included (at temperature 0: at 1).
         entropies: [min(k, n)] float32 nats; [n] with `record_entropies="all"`.
         weight_versions: [n] int32, of the weights that sampled each token; they change within a request if
             `update_weights` is called while it runs.

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from rllib_arpo.core.reshaping import reshaped_log_probs
 from rllib_arpo.engine.engine import (
     NO_WEIGHTS,
     UNKNOWN_WEIGHTS,
@@ -267,16 +268,18 @@ class RandomPolicy:
         prefix, token_ids, entropies, log_probs = list(request.prompt_token_ids), [], [], []
         for position in range(request.max_tokens if script is None else min(len(script), request.max_tokens)):
             # At temperature 0 the log-probs are those at temperature 1.
-            at_place = self.log_probs(prefix, request.temperature or 1.0)
+            logits, temperature = self.logits(prefix), request.temperature or 1.0
+            whole = _log_softmax(logits / temperature)
+            sampled = reshaped_log_probs(logits, np.array(prefix), temperature, request.reshaping)
             if script is not None:
                 token = int(script[position])
             elif request.temperature == 0:
-                token = int(at_place.argmax())
+                token = int(sampled.argmax())
             else:
-                token = int(chooser.choice(self.vocab_size, p=np.exp(at_place)))
+                token = int(chooser.choice(self.vocab_size, p=np.exp(sampled)))
             token_ids.append(token)
-            log_probs.append(float(at_place[token]))
-            entropies.append(float(-(np.exp(at_place) * at_place).sum()))
+            log_probs.append(float(sampled[token]))
+            entropies.append(float(-(np.exp(whole) * whole).sum()))
             prefix.append(token)
             if script is None and token == self._end:
                 break
@@ -285,11 +288,14 @@ class RandomPolicy:
 
     def log_probs(self, prefix: Sequence[int], temperature: float = 1.0) -> np.ndarray:
         """[V] float64: of the token after `prefix`."""
+        return _log_softmax(self.logits(prefix) / temperature)
+
+    def logits(self, prefix: Sequence[int]) -> np.ndarray:
+        """[V] float64: of the token after `prefix`."""
         logits = self._generator(prefix).normal(0.0, self.spread, self.vocab_size)
         others = np.logaddexp.reduce(np.delete(logits, self._end))
         logits[self._end] = others + np.log(self.end_probability / (1 - self.end_probability))
-        logits /= temperature
-        return logits - np.logaddexp.reduce(logits)
+        return logits
 
     @property
     def _end(self) -> int:
@@ -298,3 +304,7 @@ class RandomPolicy:
     def _generator(self, prefix: Sequence[int], *more: int) -> np.random.Generator:
         key = np.array([self.seed, *more, -1, *prefix], dtype=np.int64).tobytes()
         return np.random.default_rng(list(hashlib.blake2b(key, digest_size=16).digest()))
+
+
+def _log_softmax(logits: np.ndarray) -> np.ndarray:
+    return logits - np.logaddexp.reduce(logits)

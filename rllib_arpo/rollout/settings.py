@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rllib_arpo.core.branching import BranchingParams
 from rllib_arpo.core.entropy_history import NO_HISTORY, EntropyReference
+from rllib_arpo.core.reshaping import NO_RESHAPING, Reshaping
 from rllib_arpo.engine.engine import WINDOWS
 
 if TYPE_CHECKING:
@@ -18,7 +19,8 @@ class RolloutSettings:
     """Settings of adaptive rollout (docs/design.md, section 1); the attributes have the names of `ARPOConfig`.
 
     `temperature` 0 decodes greedily. `max_turn_tokens` None leaves a turn as long as the response may be.
-    `entropy_reference` holds the entropies of earlier questions of the run.
+    `entropy_reference` holds the entropies of earlier questions of the run. Only the commands that evaluate a model set
+    `reshaping`.
     """
 
     num_rollouts: int
@@ -40,6 +42,7 @@ class RolloutSettings:
     pre_monitoring_sensitivity: float | None = None
     entropy_reference: EntropyReference = NO_HISTORY
     record_entropies: str = WINDOWS
+    reshaping: Reshaping = NO_RESHAPING
 
     @property
     def monitors_entropy(self) -> bool:
@@ -66,6 +69,7 @@ class RolloutSettings:
                 seed=config.seed or 0,
                 pre_monitoring_sensitivity=config.pre_monitoring_sensitivity if branching != "never" else None,
                 entropy_reference=entropy_reference,
+                reshaping=NO_RESHAPING,
             )
         )
 

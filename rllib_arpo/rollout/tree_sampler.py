@@ -226,6 +226,7 @@ class TreeSampler:
             entropy_estimator=self._settings.entropy_estimator,
             record_entropies=self._settings.record_entropies,
             seed=self._seed(agent),
+            reshaping=self._settings.reshaping,
         )
 
     def _seed(self, agent: Agent) -> int | None:

@@ -55,19 +55,21 @@ def _reference_model(folder: str):
 
 
 @torch.no_grad()
+def reference_logits(folder: str, prompt: list[int], generated) -> torch.Tensor:
+    """The logits [n, V] float64 at the place of each generated token, by a plain Hugging Face forward pass."""
+    ids = torch.tensor([[*prompt, *map(int, generated)]])
+    return _reference_model(folder)(ids).logits[0, len(prompt) - 1 : -1].double()
+
+
 def reference(folder: str, prompt: list[int], generated, temperature: float) -> tuple[np.ndarray, np.ndarray]:
     """The log-probs and the entropies [n] of the generated tokens by a plain Hugging Face forward pass."""
-    ids = torch.tensor([[*prompt, *map(int, generated)]])
-    logits = _reference_model(folder)(ids).logits[0, len(prompt) - 1 : -1].double()
-    log_probs = torch.log_softmax(logits / temperature, dim=-1)
-    sampled = log_probs.gather(1, ids[0, len(prompt) :, None])[:, 0]
+    log_probs = torch.log_softmax(reference_logits(folder, prompt, generated) / temperature, dim=-1)
+    sampled = log_probs.gather(1, torch.tensor([[int(token)] for token in generated]))[:, 0]
     return sampled.numpy(), -(log_probs.exp() * log_probs).sum(-1).numpy()
 
 
-@torch.no_grad()
 def reference_top_k_entropies(folder: str, prompt: list[int], generated, temperature: float) -> np.ndarray:
     """`-sum p ln p` [n] over the ten likeliest tokens at the place of each generated token."""
-    ids = torch.tensor([[*prompt, *map(int, generated)]])
-    logits = _reference_model(folder)(ids).logits[0, len(prompt) - 1 : -1].double()
+    logits = reference_logits(folder, prompt, generated)
     top = torch.log_softmax(logits / temperature, dim=-1).sort(descending=True).values[:, :10]
     return -(top.exp() * top).sum(-1).numpy()

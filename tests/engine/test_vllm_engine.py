@@ -6,9 +6,17 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from rllib_arpo.core.reshaping import Reshaping, reshaped_log_probs
 from rllib_arpo.engine import EngineConfig, entropy_windows, make_engine
 from rllib_arpo.engine.engine import Finished, GenerationRequest
-from tests.engine.conftest import reference, reference_top_k_entropies, run, run_one, start_engine
+from tests.engine.conftest import (
+    reference,
+    reference_logits,
+    reference_top_k_entropies,
+    run,
+    run_one,
+    start_engine,
+)
 from tests.helpers.models import byte_tokenizer, tiny_model
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
@@ -22,6 +30,36 @@ def test_entropies_and_log_probs_are_those_of_the_sampling_distribution(engine, 
     np.testing.assert_allclose(finished.entropies, entropies[:5], atol=1e-4)
     assert (finished.token_ids.dtype, finished.log_probs.dtype, finished.entropies.dtype) == ("int32", "f4", "f4")
     assert engine.vocab_size == 300
+
+
+@pytest.mark.parametrize(
+    "reshaping",
+    [
+        Reshaping(top_p=0.6),
+        Reshaping(top_k=5),
+        Reshaping(repetition_penalty=1.3),
+        Reshaping(top_p=0.95, top_k=20, repetition_penalty=1.1),
+    ],
+)
+def test_log_probs_are_those_of_the_reshaped_distribution(engine, llama_folder, reshaping):
+    finished = run_one(engine, PROMPT, max_tokens=12, temperature=0.6, seed=1, reshaping=reshaping)
+    logits = reference_logits(llama_folder, PROMPT, finished.token_ids).numpy()
+    tokens = finished.token_ids.tolist()
+    prefixes = [np.array([*PROMPT, *tokens[:i]]) for i in range(12)]
+    expected = [
+        reshaped_log_probs(at_place, prefix, 0.6, reshaping)[token]
+        for at_place, prefix, token in zip(logits, prefixes, tokens, strict=True)
+    ]
+    np.testing.assert_allclose(finished.log_probs, expected, atol=1e-4)
+
+
+def test_entropies_are_those_of_all_tokens_beside_top_p_and_top_k(engine, llama_folder):
+    reshaping = Reshaping(top_p=0.5, top_k=3)
+    finished = run_one(engine, PROMPT, max_tokens=6, temperature=0.7, entropy_window=6, seed=1, reshaping=reshaping)
+    entropies = reference(llama_folder, PROMPT, finished.token_ids, 0.7)[1]
+    np.testing.assert_allclose(finished.entropies, entropies, atol=1e-4)
+    with pytest.raises(ValueError, match="has a repetition penalty, beside which entropies are not measured"):
+        run_one(engine, PROMPT, entropy_window=1, reshaping=Reshaping(repetition_penalty=1.1))
 
 
 def test_greedy_requests_report_temperature_one(engine, llama_folder):

@@ -104,6 +104,11 @@ def check_request(request: GenerationRequest, max_context_tokens: int, vocab_siz
             f"Request {request.request_id!r} needs max_tokens >= 1 and temperature >= 0, "
             f"not {request.max_tokens} and {request.temperature}."
         )
+    if request.max_entropies and request.reshaping.repetition_penalty != 1:
+        # vLLM's older runner applies the penalty after the probe, the newer one before.
+        raise ValueError(
+            f"Request {request.request_id!r} has a repetition penalty, beside which entropies are not measured."
+        )
     for key, choices in (("entropy_estimator", ENTROPY_ESTIMATORS), ("record_entropies", RECORD_ENTROPIES)):
         if getattr(request, key) not in choices:
             raise ValueError(
@@ -122,6 +127,9 @@ def sampling_params(request: GenerationRequest, key: int) -> SamplingParams:
     return SamplingParams(
         max_tokens=request.max_tokens,
         temperature=request.temperature,
+        top_p=request.reshaping.top_p,
+        top_k=request.reshaping.top_k,
+        repetition_penalty=request.reshaping.repetition_penalty,
         seed=request.seed,
         stop=list(request.stop),
         include_stop_str_in_output=True,

@@ -83,7 +83,8 @@ class VLLMEngine:
     """A `TransferEngine` on vLLM. One thread must build, step and close it.
 
     Log-probs and entropies refer to the distribution from which tokens are sampled, `softmax(logits / temperature)` in
-    float32; for greedy requests (temperature 0) to temperature 1.
+    float32; for greedy requests (temperature 0) to temperature 1. A request's `reshaping` changes its log-probs and not
+    its entropies.
 
     `engine_kwargs` are vLLM's `EngineArgs`. vLLM seeds Python's, NumPy's and torch's global generators with
     `config.seed`; requests without a seed of their own draw from them.
