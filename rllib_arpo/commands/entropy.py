@@ -25,7 +25,7 @@ from rllib_arpo.core.entropy import ENTROPY_ESTIMATORS, ENTROPY_NORMALIZATIONS
 from rllib_arpo.evaluation.arguments import (
     MODEL_HELP,
     add_sampling_arguments,
-    names_in,
+    chosen_tasks,
     positive,
     questions_in_flight,
     read_env_configs,
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
     begin = time.perf_counter()
     with command_errors():
         settings, own = read_settings(args), read_env_configs(args)
-        tasks, entropy_settings = names_in(args.tasks), _entropy_settings(args)
+        tasks, entropy_settings = chosen_tasks(args), _entropy_settings(args)
         check_tasks(tasks, own, settings)
     folder = _make_folder(args.output)
     (model,) = resolve_models([args.model], folder, settings.dtype)

@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from rllib_arpo.evaluation.plan import EvaluationSettings
+from rllib_arpo.evaluation.suites import SUITES, suite_tasks, with_data_files
 from rllib_arpo.models import fast_dtype
 
+#: The key of `--env-config` whose value holds for every task.
+EVERY_TASK = "*"
 #: Default number of trajectories in flight.
 TRAJECTORIES_IN_FLIGHT = 64
 MODEL_HELP = (
@@ -23,17 +26,25 @@ MODEL_HELP = (
 def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options that `read_settings` and `read_env_configs` read, and those of the engine."""
     defaults, add = EvaluationSettings(), parser.add_argument
-    add("--tasks", required=True, help="names of tasks, separated by commas")
+    add("--tasks", default="", help="names of tasks, separated by commas")
+    add("--suite", default="", help=f"the tasks of the paper's suites, separated by commas: {', '.join(SUITES)}")
     add("--data", action="append", default=[], metavar="TASK=PATH", help="a task's file (its env_config['path'])")
-    add("--env-config", default="{}", help='env_config keys by task: JSON like {"gsm8k": {"few_shot": 4}}, or a file')
+    add("--data-root", help="folder with TASK.jsonl or TASK/test.jsonl (.json, .parquet) for the tasks without --data")
+    add("--env-config", default="{}", help='env_config keys by task: JSON like {"gsm8k": {"few_shot": 2}}, or a file;'
+        ' those of the task "*" hold for every task')  # fmt: skip
     add("--samples", type=int, default=defaults.samples, help="per question, each with a seed of its own")
     add("--temperature", type=float, default=defaults.temperature, help="0 decodes greedily, with --samples 1")
+    add("--top-p", type=float, help="sample from the likeliest tokens with this share of the probability; default: all")
+    add("--top-k", type=int, help="sample from this many of the likeliest tokens; default: all")
+    add("--repetition-penalty", type=float, help="divides positive logits of earlier tokens; default: none")
     add("--seed", type=int, default=defaults.seed, help="from which the samples' seeds are made")
     add("--limit", type=int, help="number of questions of each task, from the first on")
     add("--protocol", help="how tools are called; default: the environment's")
     add("--few-shot", type=int, help="worked examples in the prompts of the tasks that have some")
     for key in ("max_tool_calls", "max_response_tokens", "max_turn_tokens", "max_context_tokens"):
         add(f"--{key.replace('_', '-')}", type=int, default=getattr(defaults, key), help="as in ARPOConfig")
+    add("--max-calls-per-tool", type=tool_limits, metavar="TOOL=N,...",
+        help="further calls of a tool are refused; N must be below --max-tool-calls")  # fmt: skip
     add("--question-deadline", dest="question_deadline_s", type=float, default=defaults.question_deadline_s,
         help="seconds after which a question's unfinished samples are cut off")  # fmt: skip
     add("--engine", default=defaults.engine, help="vllm, or scripted (a toy for tests)")
@@ -58,7 +69,7 @@ def questions_in_flight(args: argparse.Namespace, settings: EvaluationSettings) 
 
 
 def read_env_configs(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """task -> the user's `env_config` keys, from `--env-config` and `--data`."""
+    """task -> the user's `env_config` keys, from `--env-config`, `--data` and `--data-root`."""
     own = read_mapping(args.env_config, "--env-config")
     for task, keys in own.items():
         if not isinstance(keys, dict):
@@ -69,7 +80,16 @@ def read_env_configs(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
         if not (found and task and path):
             raise ValueError(f"--data {text!r}: write TASK=PATH.")
         configs.setdefault(task, {})["path"] = str(Path(path).expanduser().resolve())
+    if (every := configs.pop(EVERY_TASK, None)) is not None:
+        configs |= {task: every | configs.get(task, {}) for task in chosen_tasks(args)}
+    if args.data_root is not None:
+        configs = with_data_files(Path(args.data_root).expanduser().resolve(), chosen_tasks(args), configs)
     return configs
+
+
+def chosen_tasks(args: argparse.Namespace) -> list[str]:
+    """The tasks of `--suite`, then those of `--tasks`."""
+    return list(dict.fromkeys([*suite_tasks(names_in(args.suite)), *names_in(args.tasks)]))
 
 
 def read_mapping(text: str, option: str) -> dict[str, Any]:
@@ -104,3 +124,14 @@ def positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not an integer >= 1")
     return int(text)
+
+
+def tool_limits(text: str) -> dict[str, int]:
+    """ "python=5,search=10" as {"python": 5, "search": 10}, for argparse."""
+    limits = {}
+    for part in text.split(","):
+        name, found, number = (piece.strip() for piece in part.partition("="))
+        if not (name and found) or name in limits:
+            raise argparse.ArgumentTypeError(f"{text!r} is not TOOL=N,TOOL=N,...")
+        limits[name] = positive(number)
+    return limits

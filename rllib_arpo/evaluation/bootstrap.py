@@ -12,7 +12,7 @@ plain ones are too narrow for few values, a 95 % interval of five holds the trut
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -108,6 +108,24 @@ def paired_differences(
     return estimate_all({name: _by_question(second[name]) - _by_question(first[name]) for name in shared}, seed)
 
 
+def average_over_tasks(tasks: Sequence[np.ndarray], seed: int = 0, num_resamples: int = NUM_RESAMPLES) -> Estimate:
+    """The unweighted mean of the means of several tasks, with its interval: questions are resampled within each task.
+
+    Of one task it is the estimate of `estimate_all`.
+
+    Args:
+        tasks: [Q] or [Q, S] for each task, as in `estimate_all`; Q may differ.
+    """
+    columns = [_by_question(values) for values in tasks]
+    kind = _kind_of_average([_kind(values) for values in columns])
+    value = None if kind is Kind.NO_QUESTION else float(np.mean([values.mean() for values in columns]))
+    low = high = value if kind is Kind.ALL_EQUAL else None
+    if kind is Kind.BOOTSTRAP:
+        low, high = _interval_of_average(columns, seed, num_resamples)
+    seed_std = None if kind is Kind.NO_QUESTION else _seed_std_of_average(tasks)
+    return Estimate(value, low, high, kind, sum(map(len, columns)), seed_std)
+
+
 def _by_question(values: np.ndarray) -> np.ndarray:
     values = np.asarray(values, dtype=np.float64)
     return values if values.ndim == 1 else values.mean(axis=1)
@@ -133,18 +151,63 @@ def tail(n: int) -> float:
 
 def _intervals(columns: np.ndarray, seed: int, num_resamples: int) -> list[tuple[float, float]]:
     """Percentiles of the means of Q rows of [Q, C] drawn with replacement; one interval a column."""
-    rng, n = np.random.default_rng(seed), len(columns)
-    # Relative to the mean: rounding in a sum of large, nearly equal numbers would lose their differences.
-    center = columns.mean(axis=0)
+    center, n = columns.mean(axis=0), len(columns)
+    means = _resampled_means(columns - center, np.random.default_rng(seed), num_resamples)
+    bounds = center + np.quantile(means, [tail(n), 1 - tail(n)], axis=0)
+    # A mean lies within the range of the values; this undoes rounding beyond it (a share of -1e-17).
+    low, high = np.clip(bounds, columns.min(axis=0), columns.max(axis=0))
+    return list(zip(low.tolist(), high.tolist(), strict=True))
+
+
+def _resampled_means(centered: np.ndarray, rng: np.random.Generator, num_resamples: int) -> np.ndarray:
+    """[R, C] means of Q rows of [Q, C] drawn with replacement.
+
+    Args:
+        centered: relative to the mean: rounding in a sum of large, nearly equal numbers would lose their differences.
+    """
+    n = len(centered)
     block = max(1, _MAX_ENTRIES // n)
     means = []
     for begin in range(0, num_resamples, block):
         counts = rng.multinomial(n, np.full(n, 1 / n), size=min(block, num_resamples - begin))
-        means.append(counts @ (columns - center) / n)
-    bounds = center + np.quantile(np.concatenate(means), [tail(n), 1 - tail(n)], axis=0)
-    # A mean lies within the range of the values; this undoes rounding beyond it (a share of -1e-17).
-    low, high = np.clip(bounds, columns.min(axis=0), columns.max(axis=0))
-    return list(zip(low.tolist(), high.tolist(), strict=True))
+        means.append(counts @ centered / n)
+    return np.concatenate(means)
+
+
+def _kind_of_average(kinds: Sequence[Kind]) -> Kind:
+    for kind in (Kind.NO_QUESTION, Kind.ONE_QUESTION, Kind.BOOTSTRAP):
+        if kind in kinds or not kinds:
+            return kind
+    return Kind.ALL_EQUAL
+
+
+def _interval_of_average(columns: Sequence[np.ndarray], seed: int, num_resamples: int) -> tuple[float, float]:
+    rng = np.random.default_rng(seed)
+    deviations = [_resampled_means((c - c.mean())[:, None], rng, num_resamples)[:, 0] for c in columns]
+    share = _tail_of_average(columns)
+    center = np.mean([c.mean() for c in columns])
+    bounds = center + np.quantile(np.mean(deviations, axis=0), [share, 1 - share])
+    low, high = np.clip(bounds, np.mean([c.min() for c in columns]), np.mean([c.max() for c in columns]))
+    return float(low), float(high)
+
+
+def _tail_of_average(columns: Sequence[np.ndarray]) -> float:
+    """`tail` for a mean of means: the degrees of freedom are those of Welch and Satterthwaite.
+
+    With v = s^2 / n of each task, s^2 the unbiased variance: df = (sum v)^2 / sum(v^2 / (n - 1)), and the standard
+    deviation of the bootstrap is too small by the root of sum v / sum(v (n - 1) / n).
+    """
+    sizes = np.array([len(c) for c in columns])
+    variances = np.array([c.var(ddof=1) for c in columns]) / sizes
+    freedom = variances.sum() ** 2 / (variances**2 / (sizes - 1)).sum()
+    widening = np.sqrt(variances.sum() / (variances * (sizes - 1) / sizes).sum())
+    return float(norm.cdf(-t.ppf((1 + LEVEL) / 2, freedom) * widening))
+
+
+def _seed_std_of_average(tasks: Sequence[np.ndarray]) -> float | None:
+    if any(_seed_std(np.asarray(values)) is None for values in tasks) or len({v.shape[1] for v in tasks}) > 1:
+        return None
+    return float(np.mean([values.mean(axis=0) for values in tasks], axis=0).std(ddof=1))
 
 
 def _seed_std(values: np.ndarray) -> float | None:

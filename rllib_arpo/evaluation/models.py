@@ -73,6 +73,24 @@ def resolve_models(names: Sequence[str], folder: Path, dtype: str) -> list[Model
     return [_resolve(name, labels[name], folder, dtype) for name in names]
 
 
+def split_methods(texts: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """(models, name of a model -> its method) of texts like "MODEL" or "METHOD=MODEL"; a folder that exists is a model.
+
+    Raises:
+        ValueError: a model has two methods.
+    """
+    models, methods = [], {}
+    for text in texts:
+        method, found, model = text.partition("=")
+        if found and method and model and not Path(text).expanduser().is_dir():
+            name = _canonical(model)
+            if methods.setdefault(name, method) != method:
+                raise ValueError(f"--model {text}: {model} has the method {methods[name]!r} already.")
+            text = model
+        models.append(text)
+    return models, methods
+
+
 def remove_exported(folder: Path) -> None:
     """Deletes the models that were exported into `folder`, also by a process that was killed."""
     for exported in folder.glob(f"{_EXPORTED}*"):

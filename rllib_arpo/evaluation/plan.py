@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rllib_arpo.core.branching import BranchingParams
+from rllib_arpo.core.reshaping import Reshaping
 from rllib_arpo.engine.engine import ALL, WINDOWS
 from rllib_arpo.envs.env_config import read_env_config
 from rllib_arpo.envs.errors import DataError
@@ -23,6 +24,8 @@ from rllib_arpo.rollout.settings import RolloutSettings
 TOOLS, DIRECT = "tools", "direct"
 #: Prompting style -> what it changes in the task's `env_config`. "tools": the task's own tools, or those of the user.
 STYLES: dict[str, dict[str, Any]] = {DIRECT: {"tools": {}}, TOOLS: {}}
+#: The key of `env_config` that limits the calls of each tool.
+TOOL_LIMITS = "max_calls_per_tool"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,10 +35,12 @@ class EvaluationSettings:
     Attributes:
         samples: trajectories per question, each with a seed of its own.
         temperature: of sampling; 0 decodes greedily.
+        top_p, top_k, repetition_penalty: as in `Reshaping`; None: off.
         seed: of the samples' seeds.
         limit: the number of questions of each task, from the first on; None: all.
         engine, engine_kwargs, dtype: as in `ARPOConfig.language_model`.
         max_context_tokens, max_response_tokens, max_turn_tokens, max_tool_calls: as in `ARPOConfig.adaptive_rollout`.
+        max_calls_per_tool: tool name -> executed calls of this tool; for the tasks that have the tool. None: no limits.
         protocol: how tools are called; None: the environment's default.
         few_shot: worked examples in the prompt of the tasks that have some; None: the task's default.
         question_deadline_s: seconds after which a question's unfinished trajectories are cut off.
@@ -44,6 +49,9 @@ class EvaluationSettings:
 
     samples: int = 1
     temperature: float = 1.0
+    top_p: float | None = None
+    top_k: int | None = None
+    repetition_penalty: float | None = None
     seed: int = 0
     limit: int | None = None
     engine: str = "vllm"
@@ -53,6 +61,7 @@ class EvaluationSettings:
     max_response_tokens: int = 1024
     max_turn_tokens: int | None = None
     max_tool_calls: int = 3
+    max_calls_per_tool: Mapping[str, int] | None = None
     protocol: str | None = None
     few_shot: int | None = None
     question_deadline_s: float = 1800.0
@@ -71,6 +80,23 @@ class EvaluationSettings:
             raise ValueError(f"seed={self.seed}: must be at least 0.")
         if self.temperature == 0 and self.samples > 1:
             raise ValueError(f"samples={self.samples}: at temperature 0 all samples are equal, take 1.")
+        self._check_reshaping()
+
+    def _check_reshaping(self) -> None:
+        penalty = self.reshaping.repetition_penalty
+        for key in ("top_p", "top_k"):
+            value = getattr(self, key)
+            if value is not None and self.temperature == 0:
+                raise ValueError(f"{key}={value}: at temperature 0 the likeliest token is taken, leave {key} out.")
+        if self.entropies and penalty != 1:
+            raise ValueError(
+                f"repetition_penalty={penalty}: entropies are not measured beside it, leave one of them out."
+            )
+
+    @property
+    def reshaping(self) -> Reshaping:
+        given = {key: getattr(self, key) for key in ("top_p", "top_k", "repetition_penalty")}
+        return Reshaping(**{key: value for key, value in given.items() if value is not None})
 
     def env_config(self, task: str, style: str, own: Mapping[str, Any]) -> dict[str, Any]:
         """The environment's configuration, but for the model.
@@ -83,7 +109,13 @@ class EvaluationSettings:
         shared = {key: getattr(self, key) for key in keys}
         shared |= {key: value for key, value in (("split", TEST), ("few_shot", self.few_shot)) if key in task_keys}
         given = {key: value for key, value in shared.items() if value is not None}
-        return {**given, **own, **STYLES[style], "task": task}
+        complete = {**given, **own, **STYLES[style], "task": task}
+        if style == DIRECT:
+            complete.pop(TOOL_LIMITS, None)
+        elif self.max_calls_per_tool and TOOL_LIMITS not in own:
+            tools = tools_of(complete)
+            complete[TOOL_LIMITS] = {name: n for name, n in self.max_calls_per_tool.items() if name in tools}
+        return complete
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +145,11 @@ class Arm:
         """Names model and style in a report."""
         return f"{self.model.label} {self.style}"
 
+    def question_texts(self) -> list[str]:
+        """The questions, as `QuestionRecord.question` has them."""
+        task, tools = self.first_env.task, tuple(self.first_env.tools)
+        return [task.question(number, tools).messages[-1][1] for number in self.numbers]
+
     def settings(self) -> dict[str, Any]:
         """The settings, beside the shared ones, on which the arm's results depend."""
         own = {key: value for key, value in self.env_config.items() if key != "model_name_or_path"}
@@ -139,7 +176,13 @@ class Arm:
             seed=settings.seed,
             deterministic=True,
             record_entropies=ALL if settings.entropies else WINDOWS,
+            reshaping=settings.reshaping,
         )
+
+
+def tools_of(env_config: Mapping[str, Any]) -> list[str]:
+    """The names of an environment's tools. `env_config` is complete but for the model."""
+    return list(read_env_config({**env_config, "model_name_or_path": "(any)"})[2])
 
 
 def check_tasks(tasks: Sequence[str], own: Mapping[str, Mapping[str, Any]], settings: EvaluationSettings) -> None:
@@ -153,12 +196,12 @@ def check_tasks(tasks: Sequence[str], own: Mapping[str, Mapping[str, Any]], sett
             `DataError` if a data file is missing or not readable.
     """
     if not tasks:
-        raise ValueError("--tasks names no task.")
+        raise ValueError("--tasks or --suite must name a task.")
     for task in tasks:
         find_task(task)
     check_known(own, tasks, "task in --data or --env-config")
-    for task in tasks:
-        read_env_config({**settings.env_config(task, TOOLS, own.get(task, {})), "model_name_or_path": "(any)"})
+    tools = {name for task in tasks for name in tools_of(settings.env_config(task, TOOLS, own.get(task, {})))}
+    check_known(settings.max_calls_per_tool or {}, tools, "tool in --max-calls-per-tool")
 
 
 def make_arms(

@@ -26,7 +26,7 @@ LABELS: dict[str, tuple[str, int]] = {
     "masked": ("not finished", 3),
 }
 #: Columns of the table if there is no terminal.
-WIDTH = 200
+WIDTH = 240
 #: Marks a value that all questions have, so that its interval has no width.
 ALL_EQUAL = "="
 #: Marks a difference whose interval does not contain 0.
@@ -56,13 +56,18 @@ def print_report(reports: Sequence[TaskReport], console: Console | None = None) 
     """Prints the tables and a legend; without a terminal, as plain text of at most `WIDTH` columns."""
     from rich.console import Console
 
-    console = console or Console()
-    if not console.is_terminal:
-        console = Console(file=console.file, width=WIDTH, color_system=None)
+    console = plain_console(console or Console())
     for report in reports:
         console.print(_table(report))
     for line in legend(reports):
         console.print(line, highlight=False, markup=False)
+
+
+def plain_console(console: Console) -> Console:
+    """The console, or without a terminal one for plain text of `WIDTH` columns."""
+    from rich.console import Console
+
+    return console if console.is_terminal else Console(file=console.file, width=WIDTH, color_system=None)
 
 
 def legend(reports: Sequence[TaskReport]) -> list[str]:
@@ -110,9 +115,9 @@ def _table(report: TaskReport) -> Table:
     for label in report.differences:
         table.add_column(escape(f"{label} minus {report.reference}"), justify="right")
     for metric in _shown_metrics(report):
-        name, decimals = _label(metric)
-        cells = [_cell(column.get(metric), decimals) for column in report.columns.values()]
-        cells += [_difference_cell(column.get(metric), decimals) for column in report.differences.values()]
+        name, decimals = metric_label(metric)
+        cells = [cell(column.get(metric), decimals) for column in report.columns.values()]
+        cells += [difference_cell(column.get(metric), decimals) for column in report.differences.values()]
         table.add_row(name, *cells)
     return table
 
@@ -124,25 +129,28 @@ def _shown_metrics(report: TaskReport) -> list[str]:
     return [*passes, *(name for name in LABELS if name in known)]
 
 
-def _label(metric: str) -> tuple[str, int]:
+def metric_label(metric: str) -> tuple[str, int]:
+    """(how tables call a metric, decimals)."""
     return (f"pass@{metric.removeprefix(PASS)}", 3) if metric.startswith(PASS) else LABELS[metric]
 
 
-def _cell(estimate: Estimate | None, decimals: int) -> str:
+def cell(estimate: Estimate | None, decimals: int, separator: str = " ") -> str:
+    """Value, interval and standard deviation between seeds."""
     if estimate is None or estimate.value is None:
         return "-"
-    spread = f" sd {estimate.seed_std:.{decimals}f}" if estimate.seed_std else ""
+    spread = f"{separator}sd {estimate.seed_std:.{decimals}f}" if estimate.seed_std else ""
     value = f"{estimate.value:.{decimals}f}"
     if estimate.kind is Kind.BOOTSTRAP:
-        return f"{value} \\[{estimate.low:.{decimals}f}, {estimate.high:.{decimals}f}]{spread}"
+        return f"{value}{separator}\\[{estimate.low:.{decimals}f}, {estimate.high:.{decimals}f}]{spread}"
     return value + f" {ALL_EQUAL}" * (estimate.kind is Kind.ALL_EQUAL) + spread
 
 
-def _difference_cell(estimate: Estimate | None, decimals: int) -> str:
+def difference_cell(estimate: Estimate | None, decimals: int, separator: str = " ") -> str:
+    """Difference and interval, with a mark if the interval does not contain 0."""
     if estimate is None or estimate.value is None:
         return "-"
     value = f"{estimate.value:+.{decimals}f}"
     if estimate.kind is not Kind.BOOTSTRAP:
         return value + f" {ALL_EQUAL}" * (estimate.kind is Kind.ALL_EQUAL)
     mark = "" if estimate.low <= 0 <= estimate.high else f" {SIGNIFICANT}"
-    return f"{value} \\[{estimate.low:+.{decimals}f}, {estimate.high:+.{decimals}f}]{mark}"
+    return f"{value}{separator}\\[{estimate.low:+.{decimals}f}, {estimate.high:+.{decimals}f}]{mark}"

@@ -95,13 +95,13 @@ class ResultStore:
         Raises:
             SettingsError: they differ; the message names the first key.
         """
-        known = self._value("SELECT settings FROM settings WHERE arm = :name", arm)
+        known = self.settings(arm)
         given = json.loads(json.dumps(settings))
         has_results = self._value("SELECT arm FROM questions WHERE arm = :name OR :name = '' LIMIT 1", arm) is not None
         if known is None or not has_results:
             with self._connection:
                 self._connection.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (arm, json.dumps(given)))
-        elif difference := first_difference(json.loads(known), given):
+        elif difference := first_difference(known, given):
             key, old, new = difference
             of_arm = f" of {arm}" if arm else ""
             raise SettingsError(
@@ -131,6 +131,16 @@ class ResultStore:
         query = "SELECT record, commit_hash FROM questions WHERE arm = ? ORDER BY number"
         for text, commit in self._connection.execute(query, (arm,)):
             yield _record(json.loads(text)), commit
+
+    def arms(self) -> list[str]:
+        """The names of the arms that have answers."""
+        query = "SELECT arm FROM settings WHERE arm IN (SELECT arm FROM questions) ORDER BY rowid"
+        return [name for (name,) in self._connection.execute(query)]
+
+    def settings(self, arm: str = SHARED) -> dict[str, Any] | None:
+        """The stored settings of an arm (default: those that all arms share); None if there are none."""
+        text = self._value("SELECT settings FROM settings WHERE arm = :name", arm)
+        return None if text is None else json.loads(text)
 
     def note(self, name: str) -> Any:
         """The value that `set_note` stored under this name, or None."""

@@ -57,12 +57,14 @@ def write_summary(
     settings: EvaluationSettings,
     arguments: Sequence[str] | None,
     seconds: float,
+    methods: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Writes the summary, in one step, and returns it.
 
     Args:
         arguments: of the command line; None: those of this process.
         seconds: the duration of this command, without the questions that an earlier one answered.
+        methods: the table of methods, as JSON.
     """
     given = sys.argv[1:] if arguments is None else arguments
     summary = {
@@ -85,6 +87,7 @@ def write_summary(
             for report in reports
             for label, estimates in report.differences.items()
         ],
+        "methods": methods,
     }
     partial = path.with_name(f"{path.name}.partial")
     partial.write_text(json.dumps(summary, indent=2, ensure_ascii=False) + "\n")

@@ -180,7 +180,7 @@ def test_a_model_that_calls_no_tool(model_folder, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--tasks", ""], "--tasks names no task."),
+        (["--tasks", ""], "--tasks or --suite must name a task."),
         (["--samples", "2", "--temperature", "0"], "samples=2: at temperature 0 all samples are equal, take 1."),
         (["--branch-width", "0"], "branch_width=0: must be at least 1."),
         (["--model", "/nowhere/model"], "'/nowhere/model': no such folder"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from rllib_arpo.evaluation.bootstrap import Estimate, Kind, estimate_all, paired_differences, tail
+from rllib_arpo.evaluation.bootstrap import Estimate, Kind, average_over_tasks, estimate_all, paired_differences, tail
 
 
 def estimate(values: np.ndarray, **options) -> Estimate:
@@ -122,3 +122,44 @@ def test_different_numbers_of_samples_can_be_paired_and_of_questions_not():
     assert found.value == pytest.approx(0.25)
     with pytest.raises(ValueError, match="a: 2 and 3 questions cannot be paired"):
         paired_differences({"a": np.zeros(2)}, {"a": np.zeros(3)})
+
+
+def test_the_average_of_one_task_is_the_estimate_of_its_mean():
+    for values in (np.random.default_rng(4).random((30, 2)), np.ones(5), np.array([0.5]), np.zeros(0), np.arange(4.0)):
+        assert average_over_tasks([values]) == estimate(values)
+
+
+def test_the_average_weighs_tasks_equally_however_many_questions_they_have():
+    small, large = np.array([0.0, 1.0, 1.0, 1.0]), np.tile([0.0, 1.0], 200)
+    found = average_over_tasks([small, large])
+    assert (found.value, found.kind, found.num_questions, found.seed_std) == (0.625, Kind.BOOTSTRAP, 404, None)
+    assert average_over_tasks([small, np.ones(7)]).value == 0.875
+    assert average_over_tasks([np.ones(3), np.zeros(7)]) == Estimate(0.5, 0.5, 0.5, Kind.ALL_EQUAL, 10)
+    assert average_over_tasks([np.array([1.0]), large]) == Estimate(0.75, None, None, Kind.ONE_QUESTION, 401)
+    assert average_over_tasks([np.zeros(0), large]) == Estimate(None, None, None, Kind.NO_QUESTION, 400)
+
+
+def test_the_interval_of_a_large_average_is_that_of_the_normal_distribution():
+    rng = np.random.default_rng(1)
+    first, second = rng.normal(3.0, 2.0, 1000), rng.normal(1.0, 4.0, 3000)
+    found = average_over_tasks([first, second])
+    half = 1.95996 * np.sqrt(first.var() / 1000 + second.var() / 3000) / 2
+    center = (first.mean() + second.mean()) / 2
+    assert found.low == pytest.approx(center - half, abs=0.03 * half)
+    assert found.high == pytest.approx(center + half, abs=0.03 * half)
+
+
+def test_intervals_of_averages_of_small_tasks_hold_the_truth_as_often_as_they_say():
+    rng, held = np.random.default_rng(0), 0
+    for trial in range(600):
+        found = average_over_tasks([rng.normal(1.0, 3.0, 5), rng.normal(2.0, 1.0, 8)], trial, 1000)
+        held += found.low <= 1.5 <= found.high
+    # Plain percentiles: 0.845.
+    assert 0.9 <= held / 600 <= 0.97
+
+
+def test_seeds_vary_the_average_together():
+    # Sample 0: means 1 and 0.5, average 0.75; sample 1: 0 and 0.5, average 0.25.
+    tasks = [np.array([[1.0, 0.0], [1.0, 0.0]]), np.array([[1.0, 0.0], [0.0, 1.0]])]
+    assert average_over_tasks(tasks).seed_std == pytest.approx(0.5 / 2**0.5)
+    assert average_over_tasks([tasks[0], np.array([[1.0], [0.0]])]).seed_std is None

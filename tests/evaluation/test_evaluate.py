@@ -69,7 +69,22 @@ def no_engine(monkeypatch):
         ("arithmetic", ["--max-tool-calls", "-1"], "env_config['max_tool_calls'] must be at least 0"),
         ("arithmetic", ["--max-context-tokens", "50"], "leaves no room for a response within"),
         ("arithmetic", ["--compare", "/nowhere/model"], "'/nowhere/model': no such folder"),
-        ("", [], "--tasks names no task."),
+        ("", [], "--tasks or --suite must name a task."),
+        ("", ["--suite", "maths"], "Unknown suite 'maths': did you mean 'math'?"),
+        ("", ["--suite", "math", "--data-root", "/nowhere"], "--data-root /nowhere: no such folder."),
+        ("arithmetic", ["--top-p", "0"], "top_p=0.0: must be above 0 and at most 1."),
+        ("arithmetic", ["--top-k", "-1"], "top_k=-1: must be at least 0."),
+        ("arithmetic", ["--repetition-penalty", "0"], "repetition_penalty=0.0: must be a number > 0."),
+        (
+            "arithmetic",
+            ["--temperature", "0", "--top-k", "5"],
+            "top_k=5: at temperature 0 the likeliest token is",
+        ),
+        ("arithmetic", ["--entropies", "--repetition-penalty", "1.1"], "repetition_penalty=1.1: entropies are not"),
+        ("arithmetic", ["--max-calls-per-tool", "search=2"], "Unknown tool in --max-calls-per-tool 'search': known"),
+        ("arithmetic", ["--max-calls-per-tool", "python=5"], "['python'] = 5 would do nothing: max_tool_calls = 3"),
+        ("arithmetic", ["--model", "A=m", "--model", "B=m"], "--model B=m: m has the method 'A' already."),
+        ("arithmetic", ["--rows-of", "/nowhere"], "--rows-of /nowhere: no results of an evaluation."),
     ],
 )
 def test_what_is_wrong_is_said_before_an_engine_starts(arguments, no_engine, capsys, tasks, more, message):

@@ -1,0 +1,122 @@
+"""The paper's suites: their tasks, their files, and the settings of the authors' evaluation."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+
+import pyarrow.parquet as pq
+import pytest
+
+from rllib_arpo.commands import evaluate, run_command
+from rllib_arpo.core.reshaping import Reshaping
+from rllib_arpo.envs.tasks import TASKS
+from rllib_arpo.evaluation import runner
+from rllib_arpo.evaluation.arguments import chosen_tasks, read_env_configs
+from rllib_arpo.evaluation.suites import SUITES, score_of, suite_tasks
+from tests.evaluation.conftest import CALL
+from tests.helpers.models import byte_tokenizer
+
+
+def parsed(*arguments: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    evaluate.add_arguments(parser)
+    return parser.parse_args(["--model", "m", *arguments])
+
+
+def test_the_tasks_of_the_suites():
+    assert {task for tasks in SUITES.values() for task in tasks} <= TASKS.keys()
+    assert suite_tasks(["knowledge", "deepsearch"]) == [
+        "webwalker", "hotpotqa", "2wiki", "musique", "bamboogle", "gaia", "hle", "simpleqa", "xbench",
+    ]  # fmt: skip
+    scores = {task: score_of(task) for task in ("math500", "webwalker", "hotpotqa", "arithmetic")}
+    assert scores == {"math500": "pass_at_1", "webwalker": "pass_at_1", "hotpotqa": "f1", "arithmetic": "pass_at_1"}
+    assert chosen_tasks(parsed("--suite", "math", "--tasks", "catalogue,gsm8k")) == [*SUITES["math"], "catalogue"]
+
+
+def test_files_below_a_root_and_keys_of_every_task(tmp_path):
+    for name in ("aime24.jsonl", "aime25/test.jsonl", "MATH500/test.parquet", "gsm8k.json", "gsm8k/train.jsonl"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    env_config = {"*": {"few_shot": 1, "tools": {}}, "gsm8k": {"few_shot": 2}, "math": {"hub_id": "own/math"}}
+    args = parsed(
+        *("--suite", "math", "--tasks", "arithmetic", "--data-root", str(tmp_path)),
+        *("--data", "aime24=elsewhere.jsonl", "--env-config", json.dumps(env_config)),
+    )
+    found = read_env_configs(args)
+    assert found.pop("aime24")["path"].endswith("/elsewhere.jsonl")
+    assert found == {
+        "aime25": {"few_shot": 1, "tools": {}, "path": str(tmp_path / "aime25" / "test.jsonl")},
+        "math500": {"few_shot": 1, "tools": {}, "path": str(tmp_path / "MATH500" / "test.parquet")},
+        "gsm8k": {"few_shot": 2, "tools": {}, "path": str(tmp_path / "gsm8k.json")},
+        "math": {"few_shot": 1, "tools": {}, "hub_id": "own/math"},
+        "arithmetic": {"few_shot": 1, "tools": {}},
+    }
+
+
+def test_a_missing_file_is_named(arguments, capsys, tmp_path):
+    for task in SUITES["math"][:-1]:
+        (tmp_path / f"{task}.jsonl").touch()
+    command = [*arguments("--no-mlflow", tasks="", suite="math", env_config="{}"), "--data-root", str(tmp_path)]
+    assert run_command("evaluate", command) == 2
+    assert capsys.readouterr().err == (
+        f"error: --data-root {tmp_path} has no file of the task 'math': neither math.jsonl (.json, .parquet) nor"
+        " math/test.jsonl; --data math=PATH names another.\n"
+    )
+    (tmp_path / "aime24.json").touch()
+    assert run_command("evaluate", command) == 2
+    assert "has two files of the task 'aime24', aime24.json and aime24.jsonl." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["python", "python=0", "=3", "python=2,python=3", "python=x"])
+def test_wrong_limits_of_tools(text, capsys):
+    with pytest.raises(SystemExit):
+        parsed("--max-calls-per-tool", text)
+    assert "--max-calls-per-tool" in capsys.readouterr().err
+
+
+def test_how_the_authors_sample_reaches_the_engine(arguments, monkeypatch, tmp_path):
+    engines, make_engine = [], runner.make_engine
+
+    def recorded(*args):
+        engines.append(make_engine(*args))
+        return engines[-1]
+
+    monkeypatch.setattr(runner, "make_engine", recorded)
+    authors = ["--temperature", "0.6", "--top-p", "0.95", "--top-k", "20", "--repetition-penalty", "1.1"]
+    assert run_command("evaluate", [*arguments("--limit", "2", "--no-mlflow"), *authors]) == 0
+    (engine,) = engines
+    sampled = {(request.temperature, request.reshaping, request.max_entropies) for request in engine.submitted}
+    assert sampled == {(0.6, Reshaping(0.95, 20, 1.1), 0)}
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["settings"]["top_k"] == 20
+
+
+def test_limits_per_tool_hold_for_the_tasks_that_have_the_tool(arguments, tmp_path):
+    """The model calls python for ever; catalogue has python and search, arithmetic only python."""
+    command = arguments(
+        *("--limit", "1", "--max-tool-calls", "9", "--max-calls-per-tool", "python=2,search=5"),
+        *("--baselines", "direct", "--no-mlflow"),
+        tasks="arithmetic,catalogue",
+        engine_kwargs=json.dumps({"vocab_size": 259, "replies": [byte_tokenizer().encode(CALL)]}),
+        max_response_tokens="400",
+    )
+    assert run_command("evaluate", command) == 0
+    rows = pq.read_table(tmp_path / "out" / evaluate.TRANSCRIPTS).to_pylist()
+    assert [(row["style"], row["task"], row["tool_calls"], row["stop_reason"]) for row in rows] == [
+        ("direct", "arithmetic", 0, "malformed_call"),
+        ("direct", "catalogue", 0, "malformed_call"),
+        ("tools", "arithmetic", 2, "token_limit"),
+        ("tools", "catalogue", 2, "token_limit"),
+    ]
+    third = rows[2]["turns"][2]
+    assert (third["text"], third["tool"], third["tool_status"]) == (CALL, None, None)
+    assert re.fullmatch(r"\s*<result> The limit of 2 calls of python is reached\. .* </result>\s*", third["response"])
+    arms = json.loads((tmp_path / "out" / "summary.json").read_text())["arms"]
+    limits = {(arm["style"], arm["task"]): arm["env_config"].get("max_calls_per_tool") for arm in arms}
+    assert limits == {
+        ("direct", "arithmetic"): None,
+        ("tools", "arithmetic"): {"python": 2},
+        ("direct", "catalogue"): None,
+        ("tools", "catalogue"): {"python": 2, "search": 5},
+    }
