@@ -68,6 +68,26 @@ def earlier_results(store: ResultStore, folders: Sequence[str], arms: Sequence[A
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """What tells the scores of a row apart.
+
+    Attributes:
+        row: its method (None: the model's own row), style and task.
+        fingerprint: of the model.
+        seed: of the samples; None for greedy decoding, which is the same with every seed.
+        difference: (key, its value, the command's value) of the first setting that differs from the command's.
+        folder: of the results.
+    """
+
+    model: str
+    row: tuple[str | None, str, str]
+    fingerprint: str | None
+    seed: int | None
+    difference: tuple[str, str, str] | None
+    folder: str
+
+
 class _Reader:
     """Compares stored arms with those of the command.
 
@@ -79,9 +99,7 @@ class _Reader:
         self.tasks = {arm.task: arm for arm in reversed(arms)}
         self._arms = {(arm.style, arm.task): arm for arm in reversed(arms)}
         self._settings: Mapping[str, Any] = store.settings() or {}
-        # (model, style, task) -> (fingerprint, seed, folder) of all that is in the table.
-        seed, folder = self._settings.get("seed"), str(store.folder)
-        self._known = {(a.model.name, a.style, a.task): [(a.model.fingerprint, seed, folder)] for a in arms}
+        self._entries = [_entry(store, a.model.name, a.style, a.task, a.model.fingerprint, None) for a in arms]
 
     def take(self, store: ResultStore, name: str, found: EarlierResults) -> str | None:
         """Adds the scores of a stored arm to `found`; returns a sentence about it if they do not fit."""
@@ -89,7 +107,6 @@ class _Reader:
         if task not in self.tasks:
             return None
         settings, where = store.settings(name) or {}, f"{store.folder}: {model} {style}"
-        method = (store.note(METHODS) or {}).get(model)
         numbers, wanted = store.numbers(name), self.tasks[task].numbers
         if numbers != set(wanted):
             return f"{where} has answered {len(numbers)} questions of {task}, not the {len(wanted)} of this command."
@@ -97,35 +114,52 @@ class _Reader:
         metrics = arm_metrics(_noting(store.records(name), texts))
         if texts != self.tasks[task].question_texts():
             return f"{where} was asked other questions of {task}."
-        if complaint := self._twice((model, style, task), settings, store, method):
-            return f"{where}: {complaint}"
-        found.scores.append(Scores(model, method, style, task, str(store.folder), metrics.values[score_of(task)]))
-        note = self._difference(store, settings, style, task)
-        if note is not None and note not in found.notes:
-            found.notes.append(note)
+        difference = self._difference(store, settings, style, task)
+        entry = _entry(store, model, style, task, settings.get("model_fingerprint"), difference)
+        if complaint := self._clash(entry):
+            return f"{where} {complaint}"
+        self._entries.append(entry)
+        found.scores.append(Scores(model, entry.row[0], style, task, entry.folder, metrics.values[score_of(task)]))
+        if difference is not None:
+            note = "The rows of {} have {}={}, not {}.".format(store.folder, *difference)
+            found.notes += [note] * (note not in found.notes)
         return None
 
-    def _twice(
-        self, arm: tuple[str, str, str], settings: Mapping[str, Any], store: ResultStore, method: str | None
-    ) -> str | None:
-        mark, seed = settings.get("model_fingerprint"), (store.settings() or {}).get("seed")
-        known = self._known.setdefault(arm, [])
-        for other_mark, other_seed, folder in known:
-            if mark == other_mark and seed == other_seed:
-                return f"{arm[2]} with seed {seed} is also in {folder} and would count twice."
-            if mark != other_mark and method is None:
-                return f"{folder} has other weights of the same name; call their rows --model METHOD=MODEL."
-        known.append((mark, seed, str(store.folder)))
+    def _clash(self, entry: _Entry) -> str | None:
+        """What is wrong with an entry beside the earlier ones of its row that are of the same model."""
+        for other in self._entries:
+            if (other.model, other.row) != (entry.model, entry.row):
+                continue
+            same_model, same_settings = other.fingerprint == entry.fingerprint, other.difference == entry.difference
+            if same_model and same_settings and other.seed == entry.seed:
+                return f"has the same samples of {entry.row[2]} in {other.folder}, and they would count twice."
+            if entry.row[0] is None and not (same_model and same_settings):
+                what = "other weights" if same_settings else "other settings"
+                return f"has {what} in {other.folder}: give both a method, --model METHOD=MODEL."
         return None
 
-    def _difference(self, store: ResultStore, settings: Mapping[str, Any], style: str, task: str) -> str | None:
+    def _difference(
+        self, store: ResultStore, settings: Mapping[str, Any], style: str, task: str
+    ) -> tuple[str, str, str] | None:
         """The first setting in which an arm differs from the command's arm of the same style and task."""
         theirs, ours = _compared(store.settings() or {}), _compared(self._settings)
         if (arm := self._arms.get((style, task))) is not None:
             theirs["env_config"] = _compared(settings.get("env_config", {}))
             ours["env_config"] = _compared(arm.env_config)
-        difference = first_difference(theirs, json.loads(json.dumps(ours)))
-        return difference and "The rows of {} have {}={}, not {}.".format(store.folder, *difference)
+        return first_difference(theirs, json.loads(json.dumps(ours)))
+
+
+def _entry(
+    store: ResultStore,
+    model: str,
+    style: str,
+    task: str,
+    fingerprint: str | None,
+    difference: tuple[str, str, str] | None,
+) -> _Entry:
+    settings, method = store.settings() or {}, (store.note(METHODS) or {}).get(model)
+    seed = settings.get("seed") if settings.get("temperature") else None
+    return _Entry(model, (method, style, task), fingerprint, seed, difference, str(store.folder))
 
 
 def _compared(settings: Mapping[str, Any]) -> dict[str, Any]:

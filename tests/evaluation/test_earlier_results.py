@@ -72,22 +72,40 @@ def test_a_later_command_shows_what_the_folder_has_and_asks_nothing_again(evalua
     assert rows(evaluated(model="s0")) == [("s0 tools", 1), ("base tools", 1)]
 
 
-def test_seeds_of_sampling_in_two_folders_share_a_row(evaluated, tmp_path):
+def test_seeds_of_sampling_in_two_folders_share_a_row(evaluated, models, tmp_path):
     evaluated(output="first", seed="1")
     assert rows(evaluated("--rows-of", str(tmp_path / "first"))) == [("base tools", 2)]
     shutil.copytree(tmp_path / "first", tmp_path / "copy")
     error = evaluated("--rows-of", str(tmp_path / "first"), "--rows-of", str(tmp_path / "copy"))
-    assert "copy: " in error and "arithmetic with seed 1 is also in" in error and "would count twice." in error
+    assert error == (
+        f"error: --rows-of {tmp_path / 'copy'}: {models['base']} tools has the same samples of arithmetic in"
+        f" {tmp_path / 'first'}, and they would count twice.\n"
+    )
 
 
-def test_what_differs_between_the_rows_is_noted(evaluated, tmp_path):
-    first = tmp_path / "first"
-    evaluated(output="first", seed="1", temperature="0.5")
-    assert evaluated("--rows-of", str(first))["notes"] == [f"The rows of {first} have temperature=0.5, not 1.0."]
-    evaluated(output="second", seed="1", env_config='{"arithmetic": {"num_test_questions": 12, "reward": "accuracy"}}')
-    assert evaluated("--rows-of", str(tmp_path / "second"))["notes"] == [
-        f'The rows of {tmp_path / "second"} have env_config/reward="accuracy", not null.'
+def test_what_differs_between_the_rows_is_noted(evaluated, models, tmp_path):
+    cooler, other = tmp_path / "cooler", tmp_path / "other"
+    evaluated(model=f"cooler={models['base']}", output="cooler", temperature="0.5")
+    env_config = {"arithmetic": {"num_test_questions": 12, "reward": "accuracy"}}
+    evaluated(model="s0", output="other", env_config=json.dumps(env_config))
+    table = evaluated("--rows-of", str(cooler), "--rows-of", str(other))
+    assert rows(table) == [("base tools", 1), ("cooler tools", 1), ("s0 tools", 1)]
+    assert table["notes"] == [
+        f"The rows of {cooler} have temperature=0.5, not 1.0.",
+        f'The rows of {other} have env_config/reward="accuracy", not null.',
     ]
+
+
+def test_one_model_with_two_temperatures_needs_methods(evaluated, tmp_path):
+    evaluated(output="cooler", temperature="0.5", seed="1")
+    error = evaluated("--rows-of", str(tmp_path / "cooler"))
+    assert f"base tools has other settings in {tmp_path / 'out'}: give both a method, --model METHOD=MODEL." in error
+
+
+def test_greedy_answers_are_the_same_with_every_seed(evaluated, tmp_path):
+    evaluated(output="first", temperature="0", seed="1")
+    error = evaluated("--rows-of", str(tmp_path / "first"), temperature="0")
+    assert "has the same samples of arithmetic in" in error
 
 
 def test_an_unfinished_model_of_the_folder_is_left_out_and_one_of_another_folder_refused(evaluated, models, tmp_path):
@@ -115,7 +133,7 @@ def test_other_weights_of_the_same_name_need_a_method(evaluated, models, tmp_pat
     evaluated(output="old", model=str(model))
     (model / "config.json").write_text((model / "config.json").read_text().replace('"s0"', '"later"'))
     error = evaluated("--rows-of", str(tmp_path / "old"), model=str(model))
-    assert "has other weights of the same name; call their rows --model METHOD=MODEL." in error
+    assert f"has other weights in {tmp_path / 'out'}: give both a method, --model METHOD=MODEL." in error
 
 
 @pytest.mark.parametrize(
