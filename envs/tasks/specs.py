@@ -110,13 +110,13 @@ def _flash_rag(config: str, splits: Mapping[str, str]) -> Hub:
     return Hub("RUC-NLPIR/FlashRAG_datasets", config, splits)
 
 
-def _arpo(hub_id: str | None) -> DatasetSpec:
-    """The layout of the ARPO authors' training files."""
+def _arpo(hub_id: str | None, ability: str | None = None) -> DatasetSpec:
+    """The layout of the ARPO authors' training files; those of deep search leave the column `ability` empty."""
     return DatasetSpec(
         question=("prompt",),
         read_question=chat_messages,
         answers={"reward_model": ground_truth},
-        ability=None,
+        ability=ability,
         tools=_LOOK_UP,
         hub=Hub(hub_id, splits={TRAIN: "train"}) if hub_id else None,
     )
@@ -212,6 +212,6 @@ SPECS: dict[str, DatasetSpec] = {
         answers={"answer": texts, "answers": texts}, aliases=("answers",), ability=QA, row_id="id", tools=_LOOK_UP
     ),
     "arpo_mix": _arpo("dongguanting/ARPO-RL-Reasoning-10K"),
-    "arpo_deepsearch": _arpo("dongguanting/ARPO-RL-DeepSearch-1K"),
+    "arpo_deepsearch": _arpo("dongguanting/ARPO-RL-DeepSearch-1K", QA),
     "parquet": _arpo(None),
 }

@@ -46,7 +46,7 @@ def test_abilities():
         "aime24",
         "aime25",
     }
-    assert {name for name, spec in SPECS.items() if spec.ability is None} == {"arpo_mix", "arpo_deepsearch", "parquet"}
+    assert {name for name, spec in SPECS.items() if spec.ability is None} == {"arpo_mix", "parquet"}
 
 
 def test_xbench_as_it_is_published(tmp_path):
