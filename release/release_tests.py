@@ -2,7 +2,8 @@
 
     python -m release.release_tests                       # those that run nightly, where this machine has their GPUs
     python -m release.release_tests trails_small_arpo wheel --output DIR
-    python -m release.release_tests reasoning_arpo_qwen2_5_3b --set model=FOLDER data=FILE index=FOLDER
+    python -m release.release_tests reasoning_arpo_qwen2_5_3b --set model=FOLDER data=FILE index=FOLDER \\
+        output=FOLDER
 
 DIR gets each test's log, and the figures that it writes. The exit status is the number of tests that failed.
 """

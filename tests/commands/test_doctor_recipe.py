@@ -96,6 +96,7 @@ def test_gpus_of_this_machine_are_compared(model_folder):
 def test_runs_that_do_not_fit_or_are_tight(model_folder):
     shared = ["--num-learners", "0", "--num-gpus-per-learner", "0.5", "--num-env-runners", "1"]
     run = run_of(model_folder, *shared, "--num-gpus-per-env-runner", "0.5")
+    run = replace(run, engine=replace(run.engine, sleep_level=0))  # The recipe lets it sleep.
     usual = "ok       GPUs      the run takes 1, here assumed to have"
     assert compared(run, CPU, 0.011) == [
         f"{usual} 11.0 MB each",
@@ -180,9 +181,9 @@ def test_settings_reach_the_shapes(model_folder):
 
 def test_engines_for_evaluation_are_counted(model_folder):
     recipe = load_recipe(RECIPE)
-    argv = ["--model", model_folder, "--data", "d.parquet", "--num-env-runners", "0"]
+    argv = ["--model", model_folder, "--data", "d.parquet"]
     config = recipe.make_config(parse_arguments(recipe, argv, None)).evaluation(evaluation_num_env_runners=2)
-    run = read_run(config)
+    run = read_run(config.env_runners(num_env_runners=0))
     assert (run.engine.number, run.engine.in_learner, run.engine.gpus, run.through_ray) == (3, True, 1.0, True)
     assert "\n3 engines (in the learner's process and 2 for evaluation: 1 GPU)\n" in budget_text(run, 10**9)
 

@@ -4,13 +4,13 @@ import importlib
 import json
 import os
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 from rllib_arpo.commands import run_command
+from rllib_arpo.envs.tasks.dataset import DatasetTask
 from tests.helpers.models import byte_tokenizer, tiny_model
+from tests.helpers.parquet import parquet, row
 
 LLAMA3_TEMPLATE = (
     "{% for message in messages %}<|start_header_id|>{{ message['role'] }}<|end_header_id|>\n\n"
@@ -40,12 +40,7 @@ RECIPES = {
 def data(tmp_path_factory):
     """The command line of a recipe without its model: two questions and one document."""
     folder = tmp_path_factory.mktemp("data")
-    row = {
-        "prompt": [{"role": "user", "content": "What is 6 * 7?"}],
-        "ability": "math",
-        "reward_model": {"ground_truth": "42", "style": "rule"},
-    }
-    pq.write_table(pa.Table.from_pylist([row, row]), folder / "train.parquet")
+    parquet(folder / "train.parquet", [row("What is 6 * 7?", "42")] * 2)
     (folder / "documents.jsonl").write_text(json.dumps({"title": "Six", "text": "A number."}) + "\n")
     run_command("index", ["--output", str(folder / "index"), str(folder / "documents.jsonl")])
     return ["--data", str(folder / "train.parquet"), "--index", str(folder / "index")]
@@ -71,11 +66,11 @@ def model(tmp_path_factory):
     return make
 
 
-def build(name: str, architecture: str, data: list[str], model) -> AlgorithmConfig:
+def build(name: str, architecture: str, data: list[str], model, *more: str) -> AlgorithmConfig:
     """The recipe's configuration for a tiny model of an architecture, with the recipe's own command line."""
     recipe = importlib.import_module(f"tuned_examples.{name}")
     chat_template, *_ = RECIPES[name, architecture]
-    return recipe.make_config(recipe.parser.parse_args(["--model", model(architecture, chat_template), *data]))
+    return recipe.make_config(recipe.parser.parse_args(["--model", model(architecture, chat_template), *data, *more]))
 
 
 @pytest.mark.parametrize(("name", "architecture"), RECIPES)
@@ -112,7 +107,68 @@ def test_a_recipe_has_the_authors_settings_and_is_valid(name, architecture, data
         "num_gpus_per_env_runner": 1.0,
     }
     assert {key: getattr(config, key) for key in settings} == settings
-    assert config.env_config["tools"]["search"]["top_k"] == 10
+    search = config.env_config["tools"]["search"]
+    assert (search["top_k"], search["max_result_tokens"]) == (10, 2500)
+
+
+#: What `--algo` changes of the authors' settings, beside the fork rule.
+ALGORITHMS = {
+    "ARPO": ("probability", {}),
+    "GRPO": ("never", {}),
+    "DAPO": ("never", {"clip_high": 0.28, "max_resample_rounds": 3}),
+    "ReinforcePlusPlus": ("never", {"baseline": "batch", "kl_in_reward": True, "kl_coeff": 0.01}),
+    "AEPO": ("probability", {"keep_clipped_gradient": True, "entropy_advantage_coeff": 0.2, "record_entropies": "all"}),
+    "TreeGRPO": ("always", {"baseline": "tree", "budget_allocation": "random_over_tree"}),
+}
+OTHERS = (
+    "clip_high", "max_resample_rounds", "baseline", "kl_in_reward", "kl_coeff", "keep_clipped_gradient",
+    "entropy_advantage_coeff", "record_entropies", "budget_allocation",
+)  # fmt: skip
+COMMON = {"lr": 1e-6, "num_rollouts": 16, "questions_per_batch": 128, "questions_per_minibatch": 16, "clip_low": 0.2}
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(("name", "architecture"), RECIPES)
+def test_a_baseline_differs_in_what_its_name_says(name, architecture, algorithm, data, model, unknown_cluster):
+    arpo = build(name, architecture, data, model)
+    config = build(name, architecture, data, model, "--algo", algorithm)
+    config.validate()
+    assert config.algo_class.__name__ == algorithm
+    branching, expected = ALGORITHMS[algorithm]
+    assert config.branching == branching
+    assert {key: getattr(config, key) for key in OTHERS if getattr(config, key) != getattr(arpo, key)} == expected
+    assert {key: getattr(config, key) for key in COMMON} == COMMON
+    overlong = arpo.max_response_tokens // 5 if algorithm == "DAPO" else None
+    assert config.overlong_buffer_tokens == overlong
+
+
+def test_the_command_line_has_the_last_word_on_sizes_and_forks(data, model, unknown_cluster):
+    forks = ["--branching", "threshold", "--num-rollouts", "8", "--num-initial-rollouts", "2"]
+    more = [*forks, "--questions-per-batch", "4", "--seed", "7"]
+    config = build("reasoning_arpo", "qwen2", data, model, *more, "--max-response-tokens", "512")
+    config.validate()
+    names = ("branching", "branch_threshold", "num_rollouts", "num_initial_rollouts", "questions_per_batch", "seed")
+    assert [getattr(config, name) for name in names] == ["threshold", 0.5, 8, 2, 4, 7]
+    assert (config.questions_per_minibatch, config.max_response_tokens, config.max_context_tokens) == (4, 512, 2048)
+    halved = build("reasoning_arpo", "qwen2", data, model, "--questions-per-batch", "4", "--algo", "AEPO")
+    assert halved.questions_per_minibatch == 2
+
+
+def test_the_stop_is_that_of_the_authors_epochs():
+    """verl leaves out the end of an epoch: 78 batches of 128 of 10,000 questions, and 8 of 1,071."""
+    default = {name: importlib.import_module(f"tuned_examples.{name}").parser for name, _ in RECIPES}
+    stops = {name: parser.get_default("stop_iters") for name, parser in default.items()}
+    assert stops == {"reasoning_arpo": 2 * 78, "deepsearch_qwen3_8b_arpo": 5 * 8}
+
+
+def test_deep_search_asks_rows_without_an_ability(model, unknown_cluster, tmp_path):
+    """As in hard_search_1k.parquet: all of its answers are compared as those of questions of knowledge."""
+    path = parquet(tmp_path / "hard.parquet", [{**row("Who?", "She"), "ability": None}])
+    config = build("deepsearch_qwen3_8b_arpo", "qwen3", ["--data", path, "--search-backend", "searxng",
+                   "--search-url", "http://127.0.0.1:9"], model)  # fmt: skip
+    config.validate()
+    task = DatasetTask(task=config.env_config["task"], path=config.env_config["path"])
+    assert (task.question(0).answers, task.question(0).ability) == (("She",), "qa")
 
 
 @pytest.mark.parametrize(("name", "architecture"), RECIPES)
@@ -146,7 +202,12 @@ def test_search_may_be_the_web_with_a_cache(data, model, monkeypatch, tmp_path, 
     config = recipe.make_config(recipe.parser.parse_args([*argv, "--cache", str(tmp_path / "searches.sqlite")]))
     config.validate()
     assert config.env_config["tools"] == {
-        "search": {"top_k": 10, "backend": "serper", "cache": str(tmp_path / "searches.sqlite")},
+        "search": {
+            "top_k": 10,
+            "max_result_tokens": 2500,
+            "backend": "serper",
+            "cache": str(tmp_path / "searches.sqlite"),
+        },
         "python": {},
         "browse": {},
     }
@@ -157,10 +218,10 @@ def test_held_out_questions_are_evaluated_in_fixed_order(data, model, unknown_cl
     argv = ["--model", model("qwen2", None), *data, "--eval-data", data[1]]
     config = recipe.make_config(recipe.parser.parse_args(argv))
     config.validate()
-    assert config.evaluation_interval == 10
-    assert config.evaluation_duration == 180
+    assert config.evaluation_interval == 5
+    assert config.evaluation_duration == 203
     evaluation = config.get_evaluation_config_object()
-    assert evaluation.env_config["path"] == data[1]
+    assert evaluation.env_config["path"] == [data[1]]
     assert evaluation.env_config["split"] == "test"
     assert evaluation.env_config["protocol"] == "tags_with_thought"
 
@@ -169,7 +230,7 @@ def test_paths_on_the_command_line_may_be_relative(data, model, monkeypatch, tmp
     """Tune runs a trial in another directory."""
     folder = model("qwen2", None)
     monkeypatch.chdir(tmp_path_factory.getbasetemp())
-    argv = ["--model", folder, *data, "--cache", data[1], "--eval-data", data[1]]
+    argv = ["--model", folder, *data, "--cache", data[1], "--eval-data", data[1], data[1], "--output", folder]
     relative = [os.path.relpath(part) if os.path.isabs(part) else part for part in argv]
     assert relative != argv
     recipe = importlib.import_module("tuned_examples.reasoning_arpo")
@@ -177,12 +238,36 @@ def test_paths_on_the_command_line_may_be_relative(data, model, monkeypatch, tmp
     assert recipe.parser.parse_args(["--model", "Qwen/Qwen2.5-3B-Instruct", *data]).model == "Qwen/Qwen2.5-3B-Instruct"
 
 
-@pytest.mark.parametrize(("gpus", "utilization"), [("0.25", 0.225), ("1", 0.9), ("2", 0.9)])
-def test_an_engine_takes_its_part_of_each_gpu(data, model, gpus, utilization):
-    recipe = importlib.import_module("tuned_examples.reasoning_arpo")
-    argv = ["--model", model("qwen2", None), *data, "--num-gpus-per-env-runner", gpus]
-    config = recipe.make_config(recipe.parser.parse_args(argv))
-    assert config.engine_kwargs == {"gpu_memory_utilization": pytest.approx(utilization)}
+@pytest.mark.parametrize(
+    ("gpus", "expected"),
+    [
+        ("0.25", {"gpu_memory_utilization": 0.225}),
+        ("1", {"gpu_memory_utilization": 0.9}),
+        ("2", {"gpu_memory_utilization": 0.9, "tensor_parallel_size": 2}),
+    ],
+)
+def test_an_engine_takes_its_part_of_each_gpu(data, model, gpus, expected, unknown_cluster):
+    config = build("reasoning_arpo", "qwen2", data, model, "--num-gpus-per-env-runner", gpus)
+    config.validate()
+    assert config.engine_kwargs == pytest.approx(expected)
+    assert config.sleep_level == 0
+
+
+def test_one_gpu_is_shared_and_the_engine_sleeps_during_updates(data, model, unknown_cluster):
+    """As the recipe's text says."""
+    text = importlib.import_module("tuned_examples.reasoning_arpo").__doc__
+    (line,) = [line for line in text.splitlines() if line.strip().startswith("--num-learners 0")]
+    config = build("reasoning_arpo", "qwen2", data, model, *line.split())
+    config.validate()
+    assert config.num_gpus_per_learner + config.num_env_runners * config.num_gpus_per_env_runner == 1
+    assert (config.engine_kwargs, config.sleep_level) == ({"gpu_memory_utilization": pytest.approx(0.225)}, 1)
+
+
+def test_without_a_gpu_all_is_in_one_process(data, model, unknown_cluster):
+    cpu = ["--num-learners", "0", "--num-gpus-per-learner", "0", "--num-env-runners", "0"]
+    config = build("reasoning_arpo", "qwen2", data, model, *cpu)
+    config.validate()
+    assert (config.engine_kwargs, config.num_gpus_per_env_runner, config.sharding) == ({}, 0, "none")
 
 
 def test_a_missing_argument_is_named(capsys):

@@ -7,9 +7,9 @@ import importlib
 
 import pytest
 
-from rllib_arpo import recipes
 from rllib_arpo.commands import entropy
 from rllib_arpo.core.branching import BranchingParams
+from rllib_arpo.recipes import entropy_figure
 
 ALGORITHMS = ("ARPO", "GRPO", "DAPO", "ReinforcePlusPlus", "AEPO", "TreeGRPO")
 RECIPES = ("trails_small_arpo", "trails_smollm2_135m_arpo")
@@ -107,13 +107,13 @@ def test_an_option_that_the_rule_does_not_look_at_is_refused(argv, message, mode
 
 def test_the_figure_is_drawn_with_the_settings_of_the_run(model_folder, monkeypatch):
     commands = []
-    monkeypatch.setattr(recipes.subprocess, "run", lambda command, check: commands.append(command))
+    monkeypatch.setattr(entropy_figure.subprocess, "run", lambda command, check: commands.append(command))
     config = make_config("trails_smollm2_135m_arpo", model_folder)
     config.adaptive_rollout(
         branch_base_probability=0.4, branch_entropy_weight=0.3, branch_width=2, entropy_normalization="vocab",
         entropy_estimator="top_k", temperature=0.8, max_turn_tokens=None,
     )  # fmt: skip
-    recipes.draw_entropy(config, "trails", "figures")
+    entropy_figure.draw_entropy(config, "trails", "figures")
     ((_python, *command),) = commands
     assert command[:3] == ["-m", "rllib_arpo", "entropy"]
     parser = argparse.ArgumentParser()

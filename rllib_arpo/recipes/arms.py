@@ -1,0 +1,106 @@
+"""Recipes that run with several algorithms, fork rules and seeds: their arguments, and the configuration."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import Any
+
+from ray.tune.registry import get_trainable_cls
+
+from rllib_arpo.arpo_config import ARPOConfig
+from rllib_arpo.options.tables import ADAPTIVE_ROLLOUT, OPTIONS
+
+#: Share of the longest response over which the overlong penalty falls, as in DAPO's paper (4,096 of 20,480).
+OVERLONG_SHARE = 5
+#: Options of `add_arm_args` that are settings of `adaptive_rollout`.
+FORK_OPTIONS = (
+    "branching", "num_initial_rollouts", "random_fork_probability", "entropy_baseline", "budget_allocation",
+)  # fmt: skip
+
+
+def add_arm_args(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Adds the arguments of recipes that are run with several algorithms (RLlib's `--algo`), fork rules and seeds."""
+    parser.add_argument("--seed", type=int, default=0, help="of the order of the questions and of the forks")
+    parser.add_argument("--num-rollouts", type=int, help="M, trajectories per question; default: the recipe's")
+    parser.add_argument("--num-initial-rollouts", type=int, help="N, of algorithms that fork; default: the recipe's")
+    parser.add_argument("--attribution", help="'soft' or 'hard' advantages of tokens that trajectories share")
+    parser.add_argument("--branching", help="the fork rule, where it is not the algorithm's own")
+    parser.add_argument("--random-fork-probability", type=float, help="of --branching random")
+    parser.add_argument("--entropy-baseline", help="'initial' or 'running', of fork rules that look at the entropy")
+    parser.add_argument("--budget-allocation", help="which nodes come first where the forks are fewer, e.g. 'ranked'")
+    parser.add_argument(
+        "--questions-per-minibatch",
+        type=int,
+        help="default: the recipe's (all of a batch in one step, if it has none), and at most half of a batch with an "
+        "algorithm that needs several steps",
+    )
+    return parser
+
+
+def arm_config(
+    args: argparse.Namespace,
+    *,
+    num_rollouts: int,
+    num_initial_rollouts: int,
+    branch_threshold: float,
+    max_response_tokens: int,
+    questions_per_batch: int,
+    questions_per_minibatch: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> ARPOConfig:
+    """The configuration of the algorithm and the fork rule that the command line names.
+
+    It fits an algorithm's own settings to the recipe's sizes: an overlong penalty (DAPO) begins a fifth of the longest
+    response before its end, and a minibatch is at most half a batch if an update must have several steps (AEPO).
+
+    Args:
+        args: of a parser that `add_arm_args` has seen.
+        num_rollouts, num_initial_rollouts: M, and N of algorithms that fork, where the command line does not say.
+        branch_threshold: tau, of the rule "threshold".
+        max_response_tokens, questions_per_batch: as in `ARPOConfig`.
+        questions_per_minibatch: where the command line does not say; None: a whole batch.
+        settings: further settings of the recipe. An algorithm's own, in which it differs from ARPO, come first.
+
+    Raises:
+        ValueError: an option belongs to forks, but the algorithm does not fork.
+    """
+    config = _algorithm_config(args.algo, settings or {})
+    config.adaptive_rollout(num_rollouts=args.num_rollouts or num_rollouts, max_response_tokens=max_response_tokens)
+    _set_fork_rule(config, args)
+    if config.branching != "never" and args.num_initial_rollouts is None:
+        config.adaptive_rollout(num_initial_rollouts=num_initial_rollouts)
+    if config.branching == "threshold":
+        config.adaptive_rollout(branch_threshold=branch_threshold)
+    if config.overlong_buffer_tokens is not None:
+        config.training(overlong_buffer_tokens=max_response_tokens // OVERLONG_SHARE)
+    most = questions_per_batch // 2 if config.keep_clipped_gradient else questions_per_batch
+    usual = min(questions_per_minibatch or questions_per_batch, most)
+    return config.training(
+        questions_per_batch=questions_per_batch, questions_per_minibatch=args.questions_per_minibatch or usual
+    )
+
+
+def _algorithm_config(name: str, settings: Mapping[str, Any]) -> ARPOConfig:
+    """The configuration of an algorithm with these settings, except where it differs from ARPO by itself."""
+    import rllib_arpo
+
+    rllib_arpo.register()  # Tune forgets the names at `ray.shutdown()`.
+    config: ARPOConfig = get_trainable_cls(name).get_default_config()
+    arpo = ARPOConfig()
+    own = {option for option in OPTIONS if getattr(config, option) != getattr(arpo, option)}
+    taken = {key: value for key, value in settings.items() if key not in own}
+    config.adaptive_rollout(**{key: value for key, value in taken.items() if key in ADAPTIVE_ROLLOUT})
+    return config.training(**{key: value for key, value in taken.items() if key not in ADAPTIVE_ROLLOUT})
+
+
+def _set_fork_rule(config: ARPOConfig, args: argparse.Namespace) -> None:
+    given = {name: getattr(args, name) for name in FORK_OPTIONS if getattr(args, name) is not None}
+    config.adaptive_rollout(**given)
+    if args.attribution is not None:
+        config.training(attribution=args.attribution)
+        given["attribution"] = args.attribution
+    unread = [name for name in given if name != "branching"]
+    if config.branching == "never" and unread:
+        option = unread[0].replace("_", "-")
+        raise ValueError(f"--{option} {given[unread[0]]}: --algo {args.algo} with branching='never' forks nothing.")

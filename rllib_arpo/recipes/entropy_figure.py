@@ -1,0 +1,34 @@
+"""The figure that a recipe draws before it trains: where the model is unsure."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rllib_arpo.arpo_config import ARPOConfig
+
+#: Settings of a configuration that `rllib-arpo entropy` has under the same names.
+ENTROPY_SETTINGS = (
+    "dtype", "temperature", "max_context_tokens", "max_response_tokens", "max_turn_tokens", "max_tool_calls",
+    "entropy_estimator", "entropy_normalization", "branch_width", "branch_base_probability", "branch_entropy_weight",
+    "branch_threshold",
+)  # fmt: skip
+
+
+def draw_entropy(config: ARPOConfig, task: str, folder: str, num_questions: int = 32) -> None:
+    """Draws where the model is unsure before it is trained (`rllib-arpo entropy`); the figure goes into `folder`.
+
+    Args:
+        task: the first `num_questions` of its held-out questions are asked.
+    """
+    arguments = {
+        "model": config.model_name_or_path, "tasks": task, "limit": num_questions, "output": folder,
+        "window": config.entropy_window, **{name: getattr(config, name) for name in ENTROPY_SETTINGS},
+    }  # fmt: skip
+    # None means no limit, the command's default.
+    given = {f"--{name.replace('_', '-')}": str(value) for name, value in arguments.items() if value is not None}
+    argv = [part for option in given.items() for part in option]
+    # In a separate process, which returns the engine's memory when it ends.
+    subprocess.run([sys.executable, "-m", "rllib_arpo", "entropy", *argv], check=True)

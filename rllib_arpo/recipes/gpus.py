@@ -1,0 +1,56 @@
+"""Who gets which part of which GPU. Pure arithmetic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: The engine's part of the GPUs that Ray gives to its env runner; the rest is for activations.
+ENGINE_MEMORY = 0.9
+#: The engine's part of a GPU that a learner uses as well: the learner's weights and Adam stay while engines sample.
+SHARED_ENGINE_MEMORY = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class GpuShares:
+    """Parts of GPUs.
+
+    Attributes:
+        learner: `num_gpus_per_learner`.
+        env_runner: `num_gpus_per_env_runner`.
+        engine_memory: `gpu_memory_utilization` of each engine.
+        sleep_level: 1: the engines give their memory to the learner during updates.
+    """
+
+    learner: float
+    env_runner: float
+    engine_memory: float
+    sleep_level: int
+
+
+def gpu_shares(num_gpus: float, num_learners: int, num_env_runners: int) -> GpuShares | None:
+    """The parts of learners and engines, as the cluster's GPUs allow; None: there is nothing to divide.
+
+    Each learner and each env runner has a GPU of its own where there are enough. Otherwise the only learner shares
+    one with all engines: half of it is the learner's. Without env runners the engine is in the process of a learner
+    that is not remote, and uses its GPU.
+
+    Args:
+        num_gpus: of the cluster.
+        num_learners: 0: one, in the algorithm's process.
+
+    Raises:
+        ValueError: several learners would have to share a GPU with engines, which NCCL refuses.
+    """
+    if num_gpus < 1 or (num_learners and not num_env_runners):
+        return None
+    if num_env_runners and num_gpus >= max(num_learners, 1) + num_env_runners:
+        return GpuShares(learner=1.0, env_runner=1.0, engine_memory=ENGINE_MEMORY, sleep_level=0)
+    if num_learners > 1:
+        raise ValueError(
+            f"--num-learners {num_learners}: with {num_env_runners} env runners this takes "
+            f"{num_learners + num_env_runners} GPUs, and there are {num_gpus:g}; one learner can share a GPU."
+        )
+    if not num_env_runners:
+        return GpuShares(learner=1.0, env_runner=0.0, engine_memory=SHARED_ENGINE_MEMORY / 2, sleep_level=1)
+    part = 0.5 / num_env_runners
+    return GpuShares(learner=0.5, env_runner=part, engine_memory=SHARED_ENGINE_MEMORY * part, sleep_level=1)

@@ -1,0 +1,69 @@
+"""Runs a CPU recipe with RLlib's example runner; where there is a GPU, engine and learner use it."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+import ray
+from ray.rllib.examples.utils import run_rllib_example_script_experiment
+from ray.rllib.utils import force_list
+from ray.tune.result import TRAINING_ITERATION
+
+from rllib_arpo.arpo_config import ARPOConfig
+from rllib_arpo.recipes.gpus import gpu_shares
+from rllib_arpo.tracking.transcripts import EvaluationTranscripts, print_before_and_after
+
+if TYPE_CHECKING:
+    from ray.tune import ResultGrid
+
+#: The share of right answers in an evaluation.
+EVALUATION_ACCURACY = "evaluation/env_runners/accuracy"
+
+
+def run_recipe(
+    config: ARPOConfig, args: argparse.Namespace, experiment_name: str, test_metric: str | None = None
+) -> ResultGrid:
+    """Runs `config` through RLlib's example runner, logged to MLflow.
+
+    At the end it prints the first and the last evaluation, if the callback `EvaluationTranscripts` kept them.
+
+    Args:
+        test_metric: with --as-test and --as-release-test, what has to reach --stop-reward in the last iteration; the
+            run goes on to --stop-iters. Default: the mean return while sampling, which also ends the run.
+    """
+    from rllib_arpo.tracking.mlflow_callback import ARPOMLflowCallback
+
+    ray.init(num_cpus=args.num_cpus or None, ignore_reinit_error=True)  # As RLlib's runner does, which finds it ready.
+    use_gpus(config, args, ray.cluster_resources().get("GPU", 0))
+    criteria: dict[str, Any] = {}
+    if test_metric is not None and (args.as_test or args.as_release_test):
+        criteria["stop"] = {TRAINING_ITERATION: args.stop_iters}
+        criteria["success_metric"] = {test_metric: args.stop_reward}
+    results = run_rllib_example_script_experiment(
+        config, args, tune_callbacks=[ARPOMLflowCallback(experiment_name=experiment_name)], **criteria
+    )
+    if EvaluationTranscripts in force_list(config.callbacks_class) and not args.no_tune:
+        print_before_and_after(results)
+    return results
+
+
+def use_gpus(config: ARPOConfig, args: argparse.Namespace, num_gpus: float) -> None:
+    """Divides the cluster's GPUs among the learner and the engines of a recipe that also runs without a GPU.
+
+    RLlib's runner would give one to the learner and none to the engines. It takes the number of --num-gpus-per-learner,
+    which is therefore set; a number that the user has given stays, and then nothing is divided.
+    """
+    if args.num_gpus_per_learner is not None:
+        return
+    learners = config.num_learners if args.num_learners is None else args.num_learners
+    env_runners = config.num_env_runners if args.num_env_runners is None else args.num_env_runners
+    shares = gpu_shares(num_gpus, learners, env_runners)
+    if shares is None:
+        return
+    args.num_gpus_per_learner = shares.learner
+    config.env_runners(num_gpus_per_env_runner=shares.env_runner)
+    config.language_model(
+        engine_kwargs={**config.engine_kwargs, "gpu_memory_utilization": shares.engine_memory},
+        sleep_level=shares.sleep_level,
+    )
