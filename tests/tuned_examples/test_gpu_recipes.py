@@ -283,7 +283,8 @@ def test_a_recipe_runs_one_small_iteration(data, model, ray_cluster):
     replies = ["<search> six </search>", "<answer> \\boxed{42} </answer>", "<answer> \\boxed{41} </answer>"]
     tokenizer = byte_tokenizer()
     replies = [tokenizer("<think> so </think>" + reply)["input_ids"] for reply in replies]
-    config.language_model(engine="scripted", engine_kwargs={"replies": replies}, dtype="float32")
+    kwargs = {"replies": replies, "vocab_size": 272}
+    config.language_model(engine="scripted", engine_kwargs=kwargs, dtype="float32")
     config.adaptive_rollout(num_rollouts=4, num_initial_rollouts=2)
     config.training(questions_per_batch=2, questions_per_minibatch=1, lr=1e-3, sharding="none")
     config.env_runners(num_env_runners=0, num_gpus_per_env_runner=0, num_envs_per_env_runner=2)
