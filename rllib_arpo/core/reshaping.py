@@ -36,6 +36,8 @@ NO_RESHAPING = Reshaping()
 
 def penalised(logits: np.ndarray, prefix: np.ndarray, repetition_penalty: float) -> np.ndarray:
     """[V] logits after the penalty on the tokens of `prefix` ([n] token ids: the prompt and all generated so far)."""
+    if repetition_penalty == 1:
+        return logits.copy()
     changed, seen = logits.copy(), np.unique(prefix)
     changed[seen] = np.where(logits[seen] > 0, logits[seen] / repetition_penalty, logits[seen] * repetition_penalty)
     return changed
