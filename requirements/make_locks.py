@@ -120,6 +120,8 @@ LOCKS = (
             "nvidia-cuda-crt==13.0.*",
             "nvidia-nvjitlink==13.0.*",
             "nvidia-nvvm==13.0.*",
+            # The newest CPU build of vLLM is 0.32, and the locks agree in what they share.
+            "vllm<0.33",
         ),
     ),
 )

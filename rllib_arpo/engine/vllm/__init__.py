@@ -1,4 +1,4 @@
-"""The vLLM engine (vLLM 0.26 to 0.32; the CPU build and the CUDA build alike): the only folder that imports vLLM.
+"""The vLLM engine (vLLM 0.26 to 0.33; the CPU build and the CUDA build alike): the only folder that imports vLLM.
 
 `engine` runs requests, `arguments` translates them and the configuration for vLLM, `entropy_processor` measures
 entropies (`entropy_processor_v2`: inside vLLM's newer model runner).
@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import os
 
+from rllib_arpo.engine.vllm_versions import check_vllm_version
+
+# This process may have another vLLM than the driver, whose configuration was validated.
+check_vllm_version()
+
 # vLLM reads these when it is imported or when an engine is built.
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 # At WARNING each engine prints some twenty lines on which a user cannot act.
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 
-from vllm.platforms import current_platform
+from vllm.platforms import current_platform  # noqa: E402
 
 if current_platform.is_cpu():
     # vLLM compiles small functions one by one: that takes a C++ compiler and up to 17 s at start-up.

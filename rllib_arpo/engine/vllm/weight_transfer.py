@@ -1,4 +1,4 @@
-"""The learner's side of vLLM's weight transfer (vLLM 0.32): its trainer engines, and their link to the engines.
+"""The learner's side of vLLM's weight transfer (from vLLM 0.32 on): its trainer engines, and their link to the engines.
 
 vLLM does the work on the GPU: "nccl" broadcasts to engines on other GPUs, "ipc" shares the learner's memory with
 engines in other processes on the same GPU.
@@ -9,12 +9,17 @@ from __future__ import annotations
 import itertools
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import ray
 import torch
 from vllm.distributed.weight_transfer import ParamMeta, WeightSource, WeightTransferTrainerFactory
 from vllm.distributed.weight_transfer.base import TrainerInitInfo
+
+#: vLLM 0.33 reads `WeightSource.metadata` as a property and iterates over `iter_full()`; before, it calls `metadata()`
+#: and iterates over the source itself.
+_metadata_method = cached_property if hasattr(WeightSource, "iter_full") else (lambda method: method)
 
 
 class WeightStream(WeightSource):
@@ -29,11 +34,15 @@ class WeightStream(WeightSource):
         self._metadata = list(metadata)
         self._pairs = pairs
 
+    @_metadata_method
     def metadata(self) -> list[ParamMeta]:
         return self._metadata
 
-    def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
+    def iter_full(self) -> Iterator[tuple[str, torch.Tensor]]:
         return self._pairs
+
+    def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
+        return self.iter_full()
 
 
 class EngineGroupClient:
