@@ -91,12 +91,12 @@ def test_a_source_of_weights_is_what_each_vllm_reads(monkeypatch):
     assert iterates == {version: kind == "property" for version, kind in kinds.items()}
     assert [version for version, newer in iterates.items() if newer] == ["0.33.0"]
 
-    weights = {"w": torch.ones(2, 3)}
-    older = here.StateDictSource(weights)
-    assert (older.metadata()[0].shape, [name for name, _ in older]) == ((2, 3), ["w"])
+    metadata, pairs = [here.ParamMeta("w", torch.float32, (2, 3))], [("w", torch.ones(2, 3))]
+    older = here.WeightStream(metadata, iter(pairs))
+    assert (older.metadata(), [name for name, _ in older]) == (metadata, ["w"])
     monkeypatch.setattr("vllm.distributed.weight_transfer.WeightSource", Source33)
-    newer = load_again(here.__name__).StateDictSource(weights)
-    assert (newer.metadata[0].shape, [name for name, _ in newer.iter_full()]) == ((2, 3), ["w"])
+    newer = load_again(here.__name__).WeightStream(metadata, iter(pairs))
+    assert (newer.metadata, [name for name, _ in newer.iter_full()]) == (metadata, ["w"])
 
 
 def load_again(name: str) -> ModuleType:

@@ -1,0 +1,85 @@
+"""release/Dockerfile installs what the Makefile and the locks ask for, and explains each flag of `docker run`."""
+
+import re
+import shlex
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.test_locks import make_locks
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+TEXT = (REPOSITORY / "release" / "Dockerfile").read_text()
+MAKEFILE = (REPOSITORY / "Makefile").read_text()
+_COMMENTS = [line.removeprefix("#").strip() for line in TEXT.splitlines() if line.startswith("#")]
+COMMENTS = "\n".join(_COMMENTS).replace("\\\n", " ")
+
+
+def instructions(name: str) -> list[str]:
+    """The arguments of each instruction of this name; a line that ends with a backslash goes on in the next."""
+    lines = re.sub(r"^#.*\n", "", TEXT, flags=re.MULTILINE).replace("\\\n", " ").splitlines()
+    return [line.removeprefix(f"{name} ") for line in lines if line.startswith(f"{name} ")]
+
+
+def apt_packages(text: str) -> set[str]:
+    (names,) = re.findall(r"apt-get install -y -qq --no-install-recommends ([^;&\n]+)", text)
+    return set(names.split())
+
+
+def test_a_device_has_the_python_of_its_lock():
+    assert instructions("ARG") == ["DEVICE=cpu", "DEVICE"]
+    images = [f"python:{lock.python}-slim-bookworm AS python-{lock.device}" for lock in make_locks.LOCKS]
+    assert instructions("FROM") == [*images, "python-${DEVICE}"]
+
+
+def test_the_image_has_the_debian_packages_that_make_would_install():
+    installed = apt_packages(instructions("RUN")[0])
+    assert apt_packages(MAKEFILE) <= installed
+    assert installed - apt_packages(MAKEFILE) == {"gcc", "git", "libc6-dev", "make"}
+
+
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_make_knows_the_target_and_takes_the_lock_of_the_device(device):
+    command = instructions("RUN")[-1].replace("${DEVICE}", device)
+    words = shlex.split(command)
+    arguments = ["--dry-run", "--always-make", f"VENV={REPOSITORY / 'no-such-folder'}"]
+    done = subprocess.run(
+        [*words[words.index("make") :], *arguments], cwd=REPOSITORY, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"pip install --quiet --no-deps -r requirements/{device}.lock" in done.stdout
+
+
+def test_the_default_command_is_one_of_the_project_in_its_environment():
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    (command,) = instructions("CMD")
+    assert command == '["rllib-arpo", "doctor"]'
+    assert "rllib-arpo" in project["scripts"]
+    (folder,) = instructions("WORKDIR")
+    assert instructions("ENV") == [f"PATH={folder}/.venv/bin:$PATH"]
+    assert instructions("COPY") == ["--chown=arpo:arpo . ."]
+    assert instructions("USER") == ["arpo"]
+
+
+def test_every_flag_of_docker_run_has_its_reason():
+    (command,) = re.findall(r"^docker run (.+)$", COMMENTS, re.MULTILINE)
+    flags = re.findall(r"(?<!\S)(--security-opt \S+|-\S+)", command)
+    explained = re.findall(r"^(--security-opt \S+|--gpus all|-\S+)", COMMENTS, re.MULTILINE)
+    assert set(flags) - {"--rm", "-it"} == set(explained) - {"--gpus all"}
+    assert explained == [
+        "--init",
+        "--shm-size=16g",
+        "--security-opt seccomp=unconfined",
+        "--security-opt apparmor=unconfined",
+        "--gpus all",
+        "-v",
+    ]
+
+
+def test_the_context_leaves_out_what_git_ignores_and_nothing_else():
+    ignored = (REPOSITORY / "release" / "Dockerfile.dockerignore").read_text().splitlines()
+    patterns = {line.removeprefix("**/") for line in ignored if not line.startswith("#")}
+    by_git = set((REPOSITORY / ".gitignore").read_text().split())
+    assert patterns - {".venv*/"} == by_git - {".venv/", ".venv-trl/"}
