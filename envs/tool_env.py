@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import json
 import time
 from collections.abc import Mapping
 from typing import Any, Self
@@ -154,17 +155,17 @@ class ToolEnv(ForkableMultiAgentEnv):
             )
             response = self.protocol.response(self.chat, request, refusal, state.segments[-1])
             return await self._go_on(agent_id, state, state.with_segment(response))
-        begin = time.perf_counter()
+        begin, argument = time.perf_counter(), _argument_text(request)
         try:
             tool, tool_state = self.tools[request.name], state.tool_states.get(request.name)
             result = await _run(tool, request, tool_state)
         except BrokenToolError:
-            call = ToolCall(request.name, ToolStatus.ERROR, time.perf_counter() - begin)
+            call = ToolCall(request.name, ToolStatus.ERROR, time.perf_counter() - begin, argument)
             return await self._end(state, StopReason.BROKEN_TOOL, call=call)
         except Exception as error:
             error.add_note(f"{TOOL_NOTE}{request.name}")
             raise
-        call = ToolCall(request.name, result.status, time.perf_counter() - begin)
+        call = ToolCall(request.name, result.status, time.perf_counter() - begin, argument)
         shown = cut(self.tokenizer, result.text, tool.max_result_tokens)
         response = self.protocol.response(self.chat, request, shown, state.segments[-1])
         after = state.with_call(request.name, result.status == ToolStatus.OK, response)
@@ -234,6 +235,11 @@ def build_prompt(chat: Chat, protocol: Protocol, question: Question, max_context
             f" max_context_tokens = {max_context_tokens}."
         )
     return prompt
+
+
+def _argument_text(request: CallRequest) -> str:
+    argument = request.argument
+    return argument if isinstance(argument, str) else json.dumps(argument, ensure_ascii=False)
 
 
 async def _run(tool: Tool, request: CallRequest, state: Any) -> ToolResult:

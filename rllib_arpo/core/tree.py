@@ -52,11 +52,18 @@ NO_TOOL = ""
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One executed tool call. `latency_s` is wall time in seconds."""
+    """One executed tool call.
+
+    Attributes:
+        latency_s: wall time in seconds.
+        argument: the text that the model gave the tool, or the arguments of a function call as JSON; empty if the
+            environment does not say.
+    """
 
     name: str
     status: ToolStatus
     latency_s: float
+    argument: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +76,7 @@ class ForkDecision:
         probability: P, for the rules that look at the entropy; None for other rules, and if nothing was decided.
         eligible: whether the node was decided while budget remained.
         children: trajectories that were forked here.
+        budget: how many forks the question had left when this node was decided, these children included.
     """
 
     level: float
@@ -76,6 +84,22 @@ class ForkDecision:
     probability: float | None = None
     eligible: bool = False
     children: int = 0
+    budget: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TurnTimes:
+    """When a turn was sampled, in seconds since the question began.
+
+    Attributes:
+        started: the request went to the engine.
+        generated: the engine had generated the last token.
+        answered: the environment had answered, after the tool; None if the turn was cut off before.
+    """
+
+    started: float
+    generated: float
+    answered: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +116,7 @@ class Turn:
         tool_call: the call that produced `observation`, if one was executed.
         decision: about the tool response BEFORE this turn; None for a trajectory's first own turn, which has none or
             was forked there.
+        times: None if nobody measured them.
     """
 
     token_ids: np.ndarray
@@ -101,6 +126,7 @@ class Turn:
     weight_versions: np.ndarray
     tool_call: ToolCall | None = None
     decision: ForkDecision | None = None
+    times: TurnTimes | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,8 @@ INFO_TOPPED_UP = "topped_up"
 INFO_STOP = "stop"
 #: Key of a turn: the `ForkDecision` about the tool response before it, if there is one.
 INFO_DECISION = "decision"
+#: Key of a turn: its `TurnTimes`.
+INFO_TIMES = "times"
 #: The reward of a trajectory that ended before it had a turn of its own, and so has no env step.
 INFO_REWARD = "reward"
 
@@ -68,7 +70,11 @@ def _add_turn(data: dict[str, dict[str, Any]], trajectory: Trajectory, own: int)
     data["observations"][agent] = turn.observation
     data["actions"][agent] = turn.token_ids
     data["rewards"][agent] = trajectory.reward if ends_here else 0.0
-    data["infos"][agent] = {INFO_STEP: StepInfo(tool_call=turn.tool_call), INFO_DECISION: turn.decision}
+    data["infos"][agent] = {
+        INFO_STEP: StepInfo(tool_call=turn.tool_call),
+        INFO_DECISION: turn.decision,
+        INFO_TIMES: turn.times,
+    }
     data["extra_model_outputs"][agent] = {
         Columns.ACTION_LOGP: turn.log_probs,
         ENTROPIES: turn.entropies,
@@ -130,13 +136,14 @@ def _trajectory(agent_id: str, episode: SingleAgentEpisode) -> Trajectory:
 
 
 def _turn(episode: SingleAgentEpisode, i: int) -> Turn:
-    outputs = episode.extra_model_outputs
+    outputs, info = episode.extra_model_outputs, episode.infos[i + 1]
     return Turn(
         token_ids=np.asarray(episode.actions[i], np.int32),
         log_probs=np.asarray(outputs[Columns.ACTION_LOGP][i], np.float32),
         entropies=np.asarray(outputs[ENTROPIES][i], np.float32),
         observation=np.asarray(episode.observations[i + 1], np.int32),
         weight_versions=np.asarray(outputs[WEIGHT_VERSIONS][i], np.int32),
-        tool_call=episode.infos[i + 1][INFO_STEP].tool_call,
-        decision=episode.infos[i + 1][INFO_DECISION],
+        tool_call=info[INFO_STEP].tool_call,
+        decision=info[INFO_DECISION],
+        times=info[INFO_TIMES],
     )

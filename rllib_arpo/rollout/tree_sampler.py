@@ -6,6 +6,7 @@ Follows docs/design.md, section 1, "Adaptive rollout"; the numbers in brackets b
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +21,7 @@ from rllib_arpo.core.branching import (
     num_initial_rollouts,
 )
 from rllib_arpo.core.entropy import entropy_delta, entropy_level, running_delta
-from rllib_arpo.core.tree import NO_TOOL, ForkDecision, QuestionTree, StopReason, ToolCall, Turn
+from rllib_arpo.core.tree import NO_TOOL, ForkDecision, QuestionTree, StopReason, ToolCall, Turn, TurnTimes
 from rllib_arpo.engine.engine import Finished, GenerationRequest
 from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.forkable_env import INFO_STEP, OPTION_NUM_ROOTS, OPTION_QUESTION, ForkableMultiAgentEnv, StepInfo
@@ -46,14 +47,17 @@ class SampledTree:
     errors: tuple[TrajectoryError, ...] = ()
 
 
-def _turn(finished: Finished, observation: np.ndarray, tool_call: ToolCall | None = None) -> Turn:
+def _turn(
+    finished: Finished, times: TurnTimes, observation: np.ndarray | None = None, tool_call: ToolCall | None = None
+) -> Turn:
     return Turn(
         token_ids=finished.token_ids,
         log_probs=finished.log_probs,
         entropies=finished.entropies,
-        observation=observation,
+        observation=np.zeros(0, np.int32) if observation is None else observation,
         weight_versions=finished.weight_versions,
         tool_call=tool_call,
+        times=times,
     )
 
 
@@ -93,6 +97,7 @@ class TreeSampler:
 
     async def sample(self) -> SampledTree:
         """Asks the question, once, and returns its tree: M trajectories, fewer only after a deadline."""
+        self._began = time.perf_counter()
         observations, infos = self._env.reset(
             options={OPTION_QUESTION: self._question, OPTION_NUM_ROOTS: self._num_roots}
         )
@@ -164,6 +169,7 @@ class TreeSampler:
                 # Only an environment without limits of its own gets here; the agent keeps its rewards.
                 agent.stop = StepInfo(stop_reason=StopReason.TOKEN_LIMIT)
                 return
+            started = self._seconds()
             finished = await self._engine.generate(
                 self._request(agent, max_tokens), partial(self._on_entropies, agent, agent.num_path_turns)
             )
@@ -172,22 +178,26 @@ class TreeSampler:
                 return
             if agent.parent is not None and not agent.turns:
                 self._prefix_tokens_reused += finished.num_cached_tokens
-            await self._step(agent, finished)
+            await self._step(agent, finished, TurnTimes(started, self._seconds()))
 
-    async def _step(self, agent: Agent, finished: Finished) -> None:
+    def _seconds(self) -> float:
+        """Since the question began."""
+        return time.perf_counter() - self._began
+
+    async def _step(self, agent: Agent, finished: Finished, times: TurnTimes) -> None:
         try:
             observation, reward, terminated, truncated, info = await self._env.step_agent(
                 agent.agent_id, finished.token_ids
             )
         except asyncio.CancelledError:
             # The deadline: the turn is whole, though its tool has not answered.
-            agent.turns.append(_turn(finished, np.zeros(0, np.int32)))
+            agent.turns.append(_turn(finished, times))
             raise
         except DataError:
             raise
         except Exception as error:
             # A bug of the environment or of a tool ends only this trajectory.
-            agent.turns.append(_turn(finished, np.zeros(0, np.int32)))
+            agent.turns.append(_turn(finished, times))
             agent.stop = StepInfo(stop_reason=StopReason.ERROR)
             self._errors.append(TrajectoryError.of(error, agent.agent_id))
             return
@@ -199,7 +209,7 @@ class TreeSampler:
                 f"and stop_reason={step.stop_reason}: an agent has a stop reason exactly when it ends."
             )
         observation = np.asarray(observation, np.int32)
-        agent.turns.append(_turn(finished, observation, step.tool_call))
+        agent.turns.append(_turn(finished, replace(times, answered=self._seconds()), observation, step.tool_call))
         agent.context += [*finished.token_ids.tolist(), *observation.tolist()]
         agent.reward += float(reward)
         self._on_progress(tokens=len(finished.token_ids))
@@ -306,6 +316,7 @@ class TreeSampler:
             probability=branch_probability(node, params) if params.branching in ENTROPY_RULES else None,
             eligible=True,
             children=children,
+            budget=self._fork_budget,
         )
         for _ in range(children):
             self._fork(candidate)

@@ -94,6 +94,7 @@ def test_the_tokens_are_those_of_the_whole_conversation(make_env, name, ending):
         thought = "<think>\nhm\n</think>\n\n" if thinks else ""
         sampled, response, reward, info = step(env, thought + said + ("\n" if said else "") + call(thing) + ending)
         assert (reward, info.tool_call.status, info.stop_reason) == (0.0, ToolStatus.OK, None)
+        assert info.tool_call.argument == f'{{"thing": "{thing}"}}'
         tokens += [*sampled, *response]
         result = {"role": "tool", "name": "look_up", "content": RESULTS.get(thing, thing)}
         messages += [message_of(thing, thought + said), result]

@@ -65,6 +65,7 @@ def test_a_whole_trajectory_of_the_catalogue(make_tool_env, turn):
     found, reward, info, done = turn(env, "0", f"<search> {item} </search>")
     assert f"{item}: {price}" in found and found.count("\n") == 4
     assert (reward, info.tool_call.name, info.tool_call.status, done) == (0.0, "search", ToolStatus.OK, False)
+    assert info.tool_call.argument == item
     computed, reward, info, done = turn(env, "0", f"<python> print({quantity} * {price}) </python>")
     value = int(quantity) * price
     assert (computed, reward, done) == (f"\n<result> {value} </result>\n", 0.0, False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rllib_arpo.core.tree import QuestionTree, StopReason, ToolCall, ToolStatus, Trajectory, Turn
+from rllib_arpo.core.tree import QuestionTree, StopReason, ToolCall, ToolStatus, Trajectory, Turn, TurnTimes
 from rllib_arpo.rollout.episodes import episode_to_tree, path_token_ids, tree_to_episode
 from tests.helpers.trees import random_tree
 
@@ -18,7 +18,8 @@ def turn(tokens, observation=(), tool=False) -> Turn:
         np.ones(min(n, 2), np.float32),
         np.array(observation, np.int32),
         np.arange(3, 3 + n, dtype=np.int32),
-        tool_call=ToolCall("python", ToolStatus.OK, 0.5) if tool else None,
+        tool_call=ToolCall("python", ToolStatus.OK, 0.5, "print(1)") if tool else None,
+        times=TurnTimes(0.5, 1.0, 2.5),
     )
 
 
@@ -46,7 +47,7 @@ def assert_same(a: QuestionTree, b: QuestionTree) -> None:
         for one, two in zip(trajectory.turns, copy.turns, strict=True):
             for name in ("token_ids", "log_probs", "entropies", "observation", "weight_versions"):
                 assert getattr(one, name).tolist() == getattr(two, name).tolist(), (agent, name)
-            assert one.tool_call == two.tool_call
+            assert (one.tool_call, one.decision, one.times) == (two.tool_call, two.decision, two.times)
 
 
 def test_round_trip():

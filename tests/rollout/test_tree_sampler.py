@@ -48,6 +48,7 @@ def test_rise_after_a_tool_forks_once_and_the_parent_goes_on(sample_tree):
             probability=pytest.approx(0.5 + 0.2 * rise),
             eligible=True,
             children=1,
+            budget=1,
         )
     }
     assert sampled.prefix_tokens_reused == 6
@@ -205,6 +206,8 @@ def test_deadline_ends_only_who_has_not_ended(sample_tree):
         "1": (None, 0, [(11, TOOL)], "deadline"),
     }
     assert [t.counts for t in sampled.tree.trajectories] == [True, False]
+    # The turn is whole, but the environment did not answer.
+    assert [t.turns[0].times.answered is None for t in sampled.tree.trajectories] == [False, True]
 
 
 def test_with_a_deadline_reward_the_unfinished_count(sample_tree):
@@ -315,6 +318,10 @@ def test_trajectories_do_not_wait_for_a_slow_tool_of_another(sample_tree):
     assert [r.request_id.removeprefix("training/0/") for r in sampled.engine.submitted] == [
         "0/0", "1/0", "2/0", "1/1", "2/1", "1/2", "2/2", "0/1", "0/2",
     ]  # fmt: skip
+    times = {t.agent_id: [turn.times for turn in t.turns] for t in sampled.tree.trajectories}
+    assert 0.5 <= times["0"][0].answered - times["0"][0].generated < 5.0
+    assert times["1"][2].answered < times["0"][0].answered <= times["0"][1].started
+    assert all(0 <= t.started <= t.generated <= t.answered for turns in times.values() for t in turns)
 
 
 def test_a_cancelled_request_forks_nothing():
