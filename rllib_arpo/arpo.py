@@ -30,6 +30,7 @@ from rllib_arpo import validation
 from rllib_arpo.arpo_config import ARPOConfig
 from rllib_arpo.connectors.users import apply_user_connectors, user_connectors
 from rllib_arpo.learner.gradients import NonFiniteLossError
+from rllib_arpo.record.recorder import TreeRecorder
 from rllib_arpo.rollout.dispatch import ANSWER_TIMEOUT_S, QuestionDispatcher
 from rllib_arpo.rollout.entropy_history import EntropyHistory
 from rllib_arpo.rollout.messages import Purpose, SamplingConditions, question_refs
@@ -88,6 +89,7 @@ class ARPO(Algorithm):
         self.last_sampled: list[SampledQuestion] = []
         self._entropy_history = EntropyHistory(config.entropy_baseline_questions or config.questions_per_batch)
         self._num_updates = 0
+        self._recorder = TreeRecorder(config, partial(trial_folder, self))
         super().setup(config)
         try:
             self._user_connectors = user_connectors(config, *self.env_runner_group.get_spaces()[DEFAULT_MODULE_ID])
@@ -180,11 +182,10 @@ class ARPO(Algorithm):
 
         turns = self.metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME), default=0)
         episodes = apply_user_connectors(self._user_connectors, [s.episode for s in batch], self.metrics)
+        data = QuestionBatch.from_config(episodes, self.config, seed=self._num_updates)
+        self._recorder.training(self._num_updates + 1, self.last_sampled, episodes, data.statistics)
         try:
-            results = self.learner_group.update(
-                training_data=QuestionBatch.from_config(episodes, self.config, seed=self._num_updates),
-                timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: turns},
-            )
+            results = self.learner_group.update(training_data=data, timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: turns})
         except NonFiniteLossError as error:
             path = save_failed_questions(trial_folder(self), episodes, error.question_ids)
             error.add_note(f"The questions are in {path}.")
@@ -271,6 +272,7 @@ class ARPO(Algorithm):
             self._drop_questions()
             raise
         self._log.errors(self.last_evaluation)
+        self._recorder.evaluation(self._num_updates, self.last_evaluation)
         metrics = rollout_metrics([s.stats for s in self.last_evaluation], time.perf_counter() - start)
         metrics["questions_given_up"] = len(given_up)
         # Not through `self.metrics`: the results of the next iterations would repeat what is logged there.
@@ -325,6 +327,11 @@ class ARPO(Algorithm):
         self.config.freeze()
         self.setup(self.config)
         return True
+
+    @override(Algorithm)
+    def cleanup(self) -> None:
+        super().cleanup()
+        self._recorder.close()
 
     def save_model(self, folder: str | Path, dtype: str | None = None) -> None:
         """Writes the model as trained so far for Hugging Face's `from_pretrained`, a LoRA merged into its base.

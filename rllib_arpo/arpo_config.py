@@ -159,7 +159,13 @@ class ARPOConfig(AlgorithmConfig):
 
     @override(AlgorithmConfig)
     @documented_by(DEBUGGING)
-    def debugging(self, *, progress_bar: bool | str = NotProvided, **kwargs: Any) -> ARPOConfig:
+    def debugging(
+        self,
+        *,
+        progress_bar: bool | str = NotProvided,
+        record_share: float | None = NotProvided,
+        **kwargs: Any,
+    ) -> ARPOConfig:
         """Sets how a run is watched; RLlib's own keywords go through. Without a `seed` every trial draws one."""
         super().debugging(**kwargs)
         return self._set_provided(DEBUGGING, locals())

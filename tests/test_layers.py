@@ -21,7 +21,7 @@ LAYERS = (
     ("rollout",),
     ("connectors",),
     ("learner",),
-    ("tracking",),
+    ("tracking", "record"),
     ("options",),
     ("validation",),
     ("arpo_config",),

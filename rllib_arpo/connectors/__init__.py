@@ -38,6 +38,19 @@ def reward_connectors(config: ARPOConfig) -> list[ConnectorV2]:
     return pieces
 
 
+def advantage_connectors(config: ARPOConfig) -> list[ConnectorV2]:
+    """The pieces that end with the advantages and the weights of the leaves. The record of trees runs them too."""
+    return [
+        *reward_connectors(config),
+        BASELINES[config.baseline](config),
+        LeafWeights(
+            loss_aggregation=config.loss_aggregation,
+            leaf_weighting=config.leaf_weighting,
+            max_response_tokens=config.max_response_tokens,
+        ),
+    ]
+
+
 def build_learner_pipeline(
     config: ARPOConfig, input_observation_space: Any = None, input_action_space: Any = None
 ) -> LearnerConnectorPipeline:
@@ -46,13 +59,7 @@ def build_learner_pipeline(
     It has none of the user's pieces either: the driver runs those before it plans the update (`users.py`).
     """
     pieces = [
-        *reward_connectors(config),
-        BASELINES[config.baseline](config),
-        LeafWeights(
-            loss_aggregation=config.loss_aggregation,
-            leaf_weighting=config.leaf_weighting,
-            max_response_tokens=config.max_response_tokens,
-        ),
+        *advantage_connectors(config),
         Attribution(attribution=config.attribution),
         DepthFirstPacking(with_entropies=config.entropy_advantage_coeff > 0),
     ]

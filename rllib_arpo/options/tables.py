@@ -271,6 +271,12 @@ DEBUGGING = {
         'of the rollout, within an iteration: "bar", "lines" or "off"; the default suits the terminal.',
         one_of(True, False, *DISPLAYS),
     ),
+    "record_share": Option(
+        0.05,
+        "the share of the training questions whose trees are recorded in the trial's folder (docs/record.md), beside "
+        "those of all evaluation questions; None: no record.",
+        optional(PROBABILITY),
+    ),
 }
 
 #: Every option by its name.

@@ -1,0 +1,169 @@
+"""The tables of a run: advantages as the update computes them, the settings, and who reads the files."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from rllib_arpo import ARPOConfig
+from rllib_arpo.connectors import build_learner_pipeline
+from rllib_arpo.core.columns import LAYOUTS, LEAF_ADVANTAGES, NODE_ATTRIBUTIONS, REWARD_STATISTICS, TREES
+from rllib_arpo.learner.training_data import QuestionBatch
+from rllib_arpo.record import schema
+from rllib_arpo.record.recorder import TreeRecorder, is_chosen
+from rllib_arpo.record.tables import settings, training_table
+from rllib_arpo.rollout.episodes import tree_to_episode
+from rllib_arpo.rollout.messages import QuestionRef
+from tests.helpers.trees import random_tree
+from tests.record.trees import TREE
+
+DOCUMENTATION = Path(__file__).parents[2] / "docs" / "record.md"
+BASELINES = [
+    {"baseline": "group", "overlong_buffer_tokens": 3, "max_response_tokens": 5},
+    {"baseline": "tree", "leaf_weighting": "branch"},
+    {"baseline": "batch", "loss_aggregation": "sequence_mean"},
+]
+
+
+def config(model: str = "none", **changes) -> ARPOConfig:
+    made = ARPOConfig().language_model(model_name_or_path=model).debugging(seed=5, record_share=1.0)
+    for name, value in changes.items():
+        setattr(made, name, value)
+    return made
+
+
+def sampled(tree, number: int = 0) -> SimpleNamespace:
+    return SimpleNamespace(ref=QuestionRef(number), number=number, episode=tree_to_episode(tree), seconds=1.0)
+
+
+def test_the_documentation_has_every_column():
+    assert schema.documentation() in DOCUMENTATION.read_text()
+
+
+@pytest.mark.parametrize("attribution", ["soft", "hard"])
+@pytest.mark.parametrize("changes", BASELINES)
+def test_the_advantages_are_those_of_the_update(model_folder, changes, attribution):
+    made = config(model_folder, attribution=attribution, **changes)
+    rng = np.random.default_rng(0)
+    trees = [replace(random_tree(rng, max_forks=6, masked_probability=0.2), question_id=str(i)) for i in range(12)]
+    questions = [sampled(tree, i) for i, tree in enumerate(trees)]
+    episodes = [question.episode for question in questions]
+    statistics = QuestionBatch.from_config(episodes, made).statistics
+    # A part of the batch has the advantages that it has in the whole batch.
+    chosen = [(question, question.episode) for question in questions[3:9]]
+    rows = {
+        (row["question_id"], row["agent_id"], row["turn"]): row
+        for row in training_table(1, chosen, made, statistics).to_pylist()
+    }
+    columns = build_learner_pipeline(made)(
+        rl_module=None, batch={}, episodes=episodes, shared_data={REWARD_STATISTICS: statistics}
+    )
+    compared = 0
+    for tree, layout, advantages, nodes in list(
+        zip(columns[TREES], columns[LAYOUTS], columns[LEAF_ADVANTAGES], columns[NODE_ATTRIBUTIONS], strict=True)
+    )[3:9]:
+        for leaf, advantage in zip(layout.leaves, advantages, strict=True):
+            leaf_rows = [r for k, r in rows.items() if k[:2] == (tree.question_id, tree.trajectories[leaf].agent_id)]
+            assert {row["advantage"] for row in leaf_rows} == {advantage}
+        for node, positive, negative, weight in zip(layout.nodes, nodes.a_pos, nodes.a_neg, nodes.weight, strict=True):
+            row = rows[tree.question_id, tree.trajectories[node.trajectory].agent_id, node.turn]
+            assert (row["leaves"], row["weight"]) == (node.leaf_end - node.leaf_begin, weight)
+            if attribution == "soft":
+                assert (row["soft_positive"], row["soft_negative"]) == (positive, negative)
+            else:
+                assert row["hard_advantage"] * weight == pytest.approx(positive + negative, abs=1e-12)
+            compared += 1
+    assert compared > 20
+
+
+def test_a_file_states_its_version_and_the_settings(model_folder):
+    made = config(model_folder, branching="probability", temperature=0.7)
+    metadata = training_table(1, [(sampled(TREE), None)], made, None).schema.metadata
+    assert metadata[schema.VERSION_KEY] == b"1"
+    stated = json.loads(metadata[schema.SETTINGS_KEY])
+    assert stated == settings(made)
+    names = ("model_name_or_path", "branching", "temperature", "num_rollouts", "branch_threshold", "baseline", "seed")
+    assert [stated[name] for name in names] == [model_folder, "probability", 0.7, 16, 0.5, "group", 5]
+
+
+def test_greedy_evaluation_states_how_it_was_sampled(model_folder):
+    stated = settings(config(model_folder).get_evaluation_config_object())
+    assert [stated[name] for name in ("branching", "num_rollouts", "temperature")] == ["never", 1, 0.0]
+
+
+def record(folder: Path, made: ARPOConfig, iterations: int = 2) -> None:
+    recorder = TreeRecorder(made, lambda: folder)
+    for iteration in range(1, iterations + 1):
+        question = sampled(TREE, iteration)
+        episodes = [question.episode]
+        statistics = QuestionBatch.from_config(episodes, made).statistics
+        recorder.training(iteration, [question], episodes, statistics)
+    recorder.close()
+
+
+def test_duckdb_answers_the_mean_of_dh_by_tool_and_turn_in_one_query(model_folder, tmp_path):
+    duckdb = pytest.importorskip("duckdb")
+    record(tmp_path, config(model_folder))
+    query = (
+        f"SELECT after_tool, depth, avg(delta), count(delta) FROM '{tmp_path}/trees/*.parquet' "
+        "WHERE delta IS NOT NULL GROUP BY ALL ORDER BY ALL"
+    )
+    assert duckdb.sql(query).fetchall() == [("search", 1, 0.25, 2)]
+    assert query.split("FROM")[0] in DOCUMENTATION.read_text()
+
+
+def test_pandas_and_pyarrow_read_a_file(model_folder, tmp_path):
+    record(tmp_path, config(model_folder), iterations=1)
+    path = tmp_path / "trees" / "iteration-00001.parquet"
+    frame = pd.read_parquet(path)
+    assert frame.loc[frame.agent_id == "0", "depth"].tolist() == [0, 1]
+    assert frame.loc[frame.depth == 1, "delta"].dropna().tolist() == [0.25]
+    assert frame.entropies[0].tolist() == [0.5, 1.0]
+    assert pq.read_table(path).schema.remove_metadata() == schema.SCHEMA
+
+
+def test_a_share_of_the_questions_is_chosen_by_their_names():
+    names = [f"train/{i}" for i in range(2000)]
+    chosen = {share: {name for name in names if is_chosen(name, share)} for share in (0.0, 0.1, 0.5, 1.0)}
+    assert [len(chosen[share]) for share in (0.0, 1.0)] == [0, 2000]
+    assert 150 < len(chosen[0.1]) < 250
+    assert chosen[0.1] < chosen[0.5]
+
+
+def test_a_question_that_the_update_does_not_get_is_recorded_without_advantages(model_folder, tmp_path):
+    """A connector of the user drops the first question, and replaces the episode of the second."""
+    made = config(model_folder)
+    questions = [sampled(replace(TREE, question_id=name), i) for i, name in enumerate(("a", "b", "c"))]
+    shaped = replace(TREE, question_id="b", trajectories=(replace(TREE.trajectories[0], reward=5.0),))
+    episodes = [questions[2].episode, tree_to_episode(shaped)]
+    recorder = TreeRecorder(made, lambda: tmp_path)
+    recorder.training(1, questions, episodes, QuestionBatch.from_config(episodes, made).statistics)
+    recorder.close()
+    rows = pq.read_table(tmp_path / "trees" / "iteration-00001.parquet").to_pylist()
+    assert {
+        (row["question_id"], row["trained"], row["agent_id"], row["reward"]) for row in rows if row["turn"] == 0
+    } == {
+        ("a", False, "0", 1.0),
+        ("a", False, "1", -1.0),
+        ("a", False, "0.0", 0.0),
+        ("b", True, "0", 5.0),
+        ("c", True, "0", 1.0),
+        ("c", True, "1", -1.0),
+        ("c", True, "0.0", 0.0),
+    }
+
+
+def test_without_a_share_nothing_is_written(model_folder, tmp_path):
+    made = config(model_folder, record_share=None)
+    record(tmp_path, made)
+    recorder = TreeRecorder(made, lambda: tmp_path)
+    recorder.evaluation(0, [sampled(TREE)])
+    recorder.close()
+    assert list(tmp_path.iterdir()) == []
