@@ -54,9 +54,9 @@ def check_installation(site: Path, sources: Path) -> None:
     top_level.discard("bin")
     assert top_level == {"rllib_arpo"}, f"The wheel installs {sorted(top_level)}, not rllib_arpo alone."
 
-    expected = {path.relative_to(sources) for path in (sources / "rllib_arpo").rglob("*.py")}
-    expected |= {"rllib_arpo" / path.relative_to(sources) for path in (sources / "envs").rglob("*.py")}
-    installed = {path.relative_to(site) for path in (site / "rllib_arpo").rglob("*.py")}
+    expected = {path.relative_to(sources) for path in files_of(sources / "rllib_arpo")}
+    expected |= {"rllib_arpo" / path.relative_to(sources) for path in files_of(sources / "envs")}
+    installed = {path.relative_to(site) for path in files_of(site / "rllib_arpo")}
     assert installed == expected, f"Missing: {sorted(expected - installed)}; too many: {sorted(installed - expected)}."
 
     assert (site / "rllib_arpo" / "py.typed").is_file(), "The wheel lacks rllib_arpo/py.typed."
@@ -69,6 +69,11 @@ def check_installation(site: Path, sources: Path) -> None:
     imported = done.stdout.splitlines()[-2:]
     wanted = [str(site / "rllib_arpo" / "__init__.py"), str(site / "rllib_arpo" / "envs" / "__init__.py")]
     assert imported == wanted, f"Imported {imported}."
+
+
+def files_of(folder: Path) -> list[Path]:
+    """The modules of a package, and the templates of its pages."""
+    return [path for pattern in ("*.py", "templates/*") for path in folder.rglob(pattern)]
 
 
 def main() -> None:

@@ -28,7 +28,7 @@ LAYERS = (
     ("arpo",),
     ("baselines",),
     ("recipes", "trails"),
-    ("evaluation", "doctor"),
+    ("evaluation", "doctor", "show"),
     ("commands",),
     ("__main__",),
 )

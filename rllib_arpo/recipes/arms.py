@@ -35,6 +35,7 @@ def add_arm_args(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
         help="default: the recipe's (all of a batch in one step, if it has none), and at most half of a batch with an "
         "algorithm that needs several steps",
     )
+    parser.add_argument("--record-share", type=float, help="of the training questions whose trees `show` can draw")
     return parser
 
 
@@ -72,6 +73,8 @@ def arm_config(
         config.adaptive_rollout(num_initial_rollouts=num_initial_rollouts)
     if config.branching == "threshold":
         config.adaptive_rollout(branch_threshold=branch_threshold)
+    if args.record_share is not None:
+        config.debugging(record_share=args.record_share)
     if config.overlong_buffer_tokens is not None:
         config.training(overlong_buffer_tokens=max_response_tokens // OVERLONG_SHARE)
     most = questions_per_batch // 2 if config.keep_clipped_gradient else questions_per_batch

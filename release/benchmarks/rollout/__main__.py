@@ -29,6 +29,8 @@ BENCHMARKS = (
     Benchmark("rollout.lockstep:longtail", ("lockstep_ratio_longtail", "lockstep_ratio_longtail_nologprobs")),
     Benchmark("rollout.critical_path:critical_path", ("critical_path_ratio",)),
     Benchmark("rollout.weight_sync:weight_sync", ("weight_sync_ratio",)),
+    Benchmark("rollout.recording:recording", ("record_overhead",)),
+    Benchmark("rollout.recording:page", ("tree_page_s",)),
     Benchmark("rollout.scaling:scaling", ("scaling_4", "driver_ms_per_question")),
     Benchmark("rollout.weight_lag:weight_lag", ("lag1_speedup",), full_only=True),
 )
@@ -45,6 +47,8 @@ TARGETS = {
     "entropy_overhead_all": "reported",
     "entropy_max_error": "<= 1e-4",
     "weight_sync_ratio": "<= 2",
+    "record_overhead": "<= 0.02",
+    "tree_page_s": "< 2",
     "scaling_4": ">= 0.9",
     "driver_ms_per_question": "< 5",
     "lag1_speedup": ">= 1.3",

@@ -1,0 +1,134 @@
+"""Reads the record of a run: which questions it has, and a question with its trajectories and turns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rllib_arpo.core.tree import fork_path
+from rllib_arpo.record.schema import QUESTION, SCHEMA, SETTINGS_KEY, TRAJECTORY, TURN, VERSION, VERSION_KEY
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFile:
+    """One file of a record with its settings."""
+
+    path: Path
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """A trajectory: the columns `schema.TRAJECTORY` of its rows, and its own turns (rows; none: it has no turn)."""
+
+    row: Row
+    turns: tuple[Row, ...]
+
+    @property
+    def agent_id(self) -> str:
+        return self.row["agent_id"]
+
+    def depth_at_end(self) -> int:
+        """Turns on its whole path."""
+        return self.row["inherited_turns"] + len(self.turns)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A recorded question.
+
+    Attributes:
+        row: the columns `schema.QUESTION`.
+        trajectories: in the order of the record: parents precede their forks.
+        settings: of the run (docs/record.md).
+    """
+
+    row: Row
+    trajectories: tuple[Trajectory, ...]
+    settings: Mapping[str, Any]
+
+    def turns(self) -> Iterator[Row]:
+        for trajectory in self.trajectories:
+            yield from trajectory.turns
+
+    def num_forks(self) -> int:
+        return sum(trajectory.row["parent"] is not None for trajectory in self.trajectories)
+
+    def fork_budget(self) -> int:
+        """Forks that the question may have: M - N."""
+        roots = sum(t.row["parent"] is None and not t.row["topped_up"] for t in self.trajectories)
+        return self.settings["num_rollouts"] - roots
+
+
+def record_files(place: str | Path) -> list[RecordFile]:
+    """The files of a record: a parquet file itself, or all below the folder of a run, a trial or an experiment.
+
+    They come in the order of their iterations, an evaluation after the training before it.
+
+    Raises:
+        ValueError: there is no record, or a file is not one of this version.
+    """
+    place = Path(place)
+    paths = [place] if place.is_file() else sorted((*place.glob("*.parquet"), *place.glob("**/trees/*.parquet")))
+    if not paths:
+        raise ValueError(f"{place}: neither a parquet file of a record nor a folder with trees/*.parquet below it.")
+    return [RecordFile(path, _settings(path)) for path in sorted(set(paths), key=_place)]
+
+
+def _place(path: Path) -> tuple[Path, str, bool]:
+    """The folder, the iteration as its file's name ends with it, and whether it is an evaluation."""
+    name, _, iteration = path.stem.rpartition("-")
+    return path.parent, iteration, name == "evaluation"
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    try:
+        schema = pq.read_schema(path)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise ValueError(f"{path}: not a parquet file ({error}).") from error
+    metadata = schema.metadata or {}
+    version = metadata.get(VERSION_KEY)
+    if version is None:
+        raise ValueError(f"{path}: not a record of trees: its metadata lacks {VERSION_KEY.decode()}.")
+    if version != str(VERSION).encode():
+        raise ValueError(f"{path}: a record of version {version.decode()}; this command reads version {VERSION}.")
+    if missing := set(SCHEMA.names) - set(schema.names):
+        raise ValueError(f"{path}: lacks the column {min(missing)!r}.")
+    return json.loads(metadata[SETTINGS_KEY])
+
+
+def questions(file: RecordFile, question_id: str | None = None) -> Iterator[Question]:
+    """The questions of a file in their order; with `question_id` only those of this name."""
+    filters = None if question_id is None else [("question_id", "=", question_id)]
+    rows = pq.read_table(file.path, filters=filters).to_pylist()
+    begin = 0
+    for end in range(1, len(rows) + 1):
+        if end == len(rows) or _key(rows[end]) != _key(rows[begin]):
+            yield _question(rows[begin:end], file.settings)
+            begin = end
+
+
+def _key(row: Row) -> tuple[Any, ...]:
+    return tuple(row[name] for name in ("purpose", "iteration", "number", "question_id"))
+
+
+def _question(rows: Sequence[Row], settings: Mapping[str, Any]) -> Question:
+    by_agent: dict[str, list[Row]] = {}
+    for row in rows:
+        by_agent.setdefault(row["agent_id"], []).append(row)
+    trajectories = (
+        Trajectory(
+            {column.name: own[0][column.name] for column in TRAJECTORY},
+            tuple(row for row in own if row[TURN[0].name] is not None),
+        )
+        for _, own in sorted(by_agent.items(), key=lambda item: fork_path(item[0]))
+    )
+    return Question({column.name: rows[0][column.name] for column in QUESTION}, tuple(trajectories), settings)

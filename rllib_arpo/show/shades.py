@@ -1,0 +1,68 @@
+"""Entropies as shades: of tokens in a text, and of the strip of a turn."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from rllib_arpo.show.records import Row
+
+#: Nats: a token has shade i if i of these are not above its entropy. They are the same on every page.
+EDGES = (0.05, 0.2, 0.5, 0.9, 1.4, 2.0, 3.0)
+#: Parts of a turn's strip, at most.
+MAX_PARTS = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a text. `entropy` is None where nothing was recorded, and for text without a shade."""
+
+    text: str
+    shade: int = 0
+    entropy: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StripPart:
+    """A part of the strip: from `begin` to `end`, in [0, 1] of the turn's tokens."""
+
+    begin: float
+    end: float
+    shade: int
+
+
+def shade(entropy: float) -> int:
+    return bisect_right(EDGES, entropy)
+
+
+def pieces(turn: Row) -> list[Piece]:
+    """The text of a turn, a piece for every token that has a shade; all other text in as few pieces as possible."""
+    text, ends, entropies = turn["text"], turn["token_ends"], turn["entropies"]
+    if text is None:
+        return [Piece(" ".join(map(str, turn["token_ids"])))]
+    if ends is None:
+        return [Piece(text)]
+    found, plain = [], 0
+    for begin, end, entropy in zip([0, *ends], ends, entropies, strict=False):
+        if end > begin and shade(entropy):
+            if begin > plain:
+                found.append(Piece(text[plain:begin]))
+            found.append(Piece(text[begin:end], shade(entropy), entropy))
+            plain = end
+    if plain < len(text):
+        found.append(Piece(text[plain:]))
+    return found
+
+
+def strip(turn: Row) -> list[StripPart]:
+    """The mean entropies along a turn; what was not recorded has no part."""
+    entropies: Sequence[float] = turn["entropies"]
+    total, count = len(turn["token_ids"]), len(entropies)
+    parts = min(count, max(1, round(MAX_PARTS * count / total))) if count else 0
+    edges = [round(i * count / parts) for i in range(parts + 1)] if parts else []
+    return [
+        StripPart(begin / total, end / total, shade(sum(entropies[begin:end]) / (end - begin)))
+        for begin, end in pairwise(edges)
+    ]

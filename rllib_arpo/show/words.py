@@ -1,0 +1,110 @@
+"""A question, a trajectory, a turn and a fork decision in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rllib_arpo.core.branching import ENTROPY_RULES
+from rllib_arpo.show.records import Question, Row, Trajectory
+
+_TIMES = {0: "not forked", 1: "forked once", 2: "forked twice"}
+
+
+def number(value: float | None, spec: str = "+.2f") -> str:
+    """A number with a true minus sign; "–" for None."""
+    return "–" if value is None else format(value, spec).replace("-", "−")
+
+
+def tokens(count: int) -> str:
+    return "1 token" if count == 1 else f"{count} tokens"
+
+
+def name_of(question: Question) -> str:
+    """E.g. "evaluation after 8 updates"."""
+    iteration = question.row["iteration"]
+    if question.row["purpose"] == "training":
+        return f"training, iteration {iteration}"
+    return "evaluation before training" if iteration == 0 else f"evaluation after {iteration} updates"
+
+
+def origin(trajectory: Trajectory) -> str:
+    """Where a trajectory begins."""
+    row = trajectory.row
+    if row["parent"] is not None:
+        return f"forked from {row['parent']} after turn {row['inherited_turns']}"
+    return "a top-up from the prompt" if row["topped_up"] else "from the prompt"
+
+
+def ending(trajectory: Trajectory) -> str:
+    """How it ended, and what it earned: "answer, reward +1.00, A +0.87"."""
+    row = trajectory.row
+    parts = [row["stop_reason"].replace("_", " ")]
+    if not row["counts"]:
+        return f"{parts[0]}, masked"
+    parts.append(f"reward {number(row['reward'])}")
+    if row["advantage"] is not None:
+        parts.append(f"A {number(row['advantage'])}")
+    return ", ".join(parts)
+
+
+def call(turn: Row) -> str:
+    """The tool call of a turn: "search: ok, 0.50 s"; empty without one."""
+    if turn["tool"] is None:
+        return ""
+    return f"{turn['tool'] or 'a tool'}: {turn['tool_status']}, {turn['tool_seconds']:.2f} s"
+
+
+def advantages(turn: Row) -> str:
+    """The advantages of a turn's tokens; empty if the question was not trained."""
+    if turn["leaves"] is None:
+        return ""
+    if not turn["leaves"]:
+        return "No trajectory that counts passes this turn."
+    positive, negative = (turn[name] / turn["weight"] for name in ("soft_positive", "soft_negative"))
+    leaves = "1 leaf" if turn["leaves"] == 1 else f"{turn['leaves']} leaves"
+    return (
+        f"Advantage of its tokens, {leaves} below: soft {number(positive)} and {number(negative)} (means of the "
+        f"positive and the negative parts), hard {number(turn['hard_advantage'])}."
+    )
+
+
+def decision(turn: Row, trajectory: Trajectory, question: Question) -> str:
+    """What was decided at the node before a turn, and why: "dH = +0.21 > 0: forked once, 3 of 8 left."."""
+    if turn["delta"] is None:
+        return _undecided(turn, trajectory)
+    rise = f"dH = {number(turn['delta'])}"
+    budget = question.fork_budget()
+    if trajectory.row["topped_up"]:
+        return f"{rise}: not decided, since a top-up is not forked."
+    if not budget:
+        return f"{rise}: not decided, since this question has no forks."
+    if not turn["eligible"]:
+        return f"{rise}: not decided, since none of the {budget} forks was left."
+    children = turn["children"]
+    forked = _TIMES.get(children, f"forked {children} times")
+    return f"{_reason(turn, rise, question.settings)}: {forked}, {turn['budget'] - children} of {budget} left."
+
+
+def _undecided(turn: Row, trajectory: Trajectory) -> str:
+    if turn["depth"] == 0:
+        return "The prompt precedes this turn: there is nothing to decide."
+    if turn["turn"] == 0:
+        return f"This trajectory was forked here; the decision stands at the turn of {trajectory.row['parent']}."
+    return "The node before this turn was not examined."
+
+
+def _reason(turn: Row, rise: str, settings: Mapping[str, Any]) -> str:
+    rule, probability = settings["branching"], turn["probability"]
+    if rule == "random":
+        return f"{rise} (ignored), drawn with probability {settings['random_fork_probability']:g}"
+    if rule not in ENTROPY_RULES:
+        return f"{rise}, rule {rule!r}"
+    alpha, beta, tau = (settings[f"branch_{key}"] for key in ("base_probability", "entropy_weight", "threshold"))
+    if rule == "threshold" and alpha == tau and not settings["consecutive_fork_penalty"]:
+        return f"{rise} {'>' if turn['delta'] > 0 else '≤'} 0"
+    penalty = " with the penalty for forks in a row" if settings["consecutive_fork_penalty"] else ""
+    value = f"{rise}, P = {number(probability, '.3f')} (from {alpha:g} + {beta:g} dH{penalty})"
+    if rule == "threshold":
+        return f"{value} {'>' if probability > tau else '≤'} {tau:g}"
+    return f"{value}, drawn {settings['branch_width']} times" if settings["branch_width"] > 1 else f"{value}, drawn"

@@ -1,0 +1,36 @@
+"""The benchmark of the record, and the pictures of its page."""
+
+from __future__ import annotations
+
+import shutil
+
+import pyarrow.parquet as pq
+import pytest
+
+from release import tree_screenshots
+from release.benchmarks.common.bench import Bench
+from release.benchmarks.rollout import recording
+from tests.record.trees import TREE
+from tests.show.conftest import write_record
+
+
+def test_the_record_is_measured_in_turn_with_rollouts_without_it(tmp_path):
+    results = recording.recording(Bench(tmp_path, "tiny"))
+    detail = results["record_overhead_detail"]
+    assert [len(detail[side]) for side in detail["sides"]] == [1, 1]
+    # Two questions of two trajectories, with four turns of four tokens.
+    assert detail["tokens_per_rollout"] == 64
+    assert results["record_overhead"] == pytest.approx(0.05 * detail["overhead_of_recording_all"][0], abs=1e-5)
+    (file,) = (tmp_path / "record0" / "trees").iterdir()
+    assert pq.read_metadata(file).num_rows == 16
+
+
+def test_the_pictures_are_those_of_the_question_with_the_most_forks(model_folder, tmp_path):
+    pytest.importorskip("playwright")
+    if shutil.which("chromium") is None:
+        pytest.skip("Chromium is not installed: pages are not opened.")
+    write_record(tmp_path, model_folder, [TREE])
+    tree_screenshots.main([str(tmp_path), "--output", str(tmp_path)])
+    pictures = [(tmp_path / f"tree-{scheme}.png").read_bytes() for scheme in ("light", "dark")]
+    assert all(picture.startswith(b"\x89PNG") and len(picture) > 10_000 for picture in pictures)
+    assert pictures[0] != pictures[1]

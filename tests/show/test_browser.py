@@ -1,0 +1,119 @@
+"""The pages in headless Chromium: no error, no request, accessible, usable by keyboard, quick."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from rllib_arpo.commands import main
+from tests.helpers.big_tree import LEAVES, TOKENS, big_tree
+from tests.show.conftest import write_record
+
+#: Seconds in which the large page must open; an idle machine needs less than 2 (release/benchmarks/README.md), and
+#: tests share theirs with others.
+PATIENCE_S = 20.0
+
+
+@pytest.fixture
+def open_page(browser):
+    """Opens a file in a page of its own; in the end, there was no error and no request but for the file itself."""
+    contexts, faults = [], []
+
+    def run(path: Path, scheme: str = "light"):
+        context = browser.new_context(color_scheme=scheme, permissions=["clipboard-read", "clipboard-write"])
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: faults.append(message.text))
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("request", lambda request: request.url == path.as_uri() or faults.append(request.url))
+        page.goto(path.as_uri())
+        return page
+
+    yield run
+    for context in contexts:
+        context.close()
+    assert faults == []
+
+
+@pytest.fixture(scope="module")
+def pages(record, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("pages")
+    assert main(["show", str(record), "--output", str(folder)]) == 0
+    return folder
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", ["index.html", "training-00001-lamps.html"])
+def test_axe_finds_nothing_serious(open_page, pages, name, scheme):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+    page = open_page(pages / name, scheme)
+    page.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
+    violations = axe.Axe().run(page).response["violations"]
+    assert [(v["id"], v["nodes"][0]["html"]) for v in violations if v["impact"] in ("serious", "critical")] == []
+
+
+def focused(page) -> str:
+    return page.evaluate("document.activeElement.id || document.activeElement.parentElement.id")
+
+
+def test_the_tree_is_used_by_keyboard(open_page, pages):
+    page = open_page(pages / "training-00001-lamps.html")
+    reached = []
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        reached.append(focused(page))
+    assert "unfold" in reached and "a-node-0-0" in reached
+    page.focus("#a-node-0-0")
+    steps = []
+    for key in ("ArrowRight", "ArrowDown", "ArrowLeft", "ArrowDown", "Enter", "Escape"):
+        page.keyboard.press(key)
+        steps.append(focused(page))
+    assert steps == ["a-node-0-1", "a-node-0.0-0", "a-node-0-0", "a-node-0.0-0", "a-turn-0.0-0", "a-node-0.0-0"]
+    assert page.evaluate("document.getElementById('a-turn-0.0-0').open")
+
+
+def test_the_buttons(open_page, pages):
+    page = open_page(pages / "training-00001-lamps.html")
+    opened = "[...document.querySelectorAll('details')].filter((part) => part.open).length"
+    page.click("#unfold")
+    assert page.evaluate(opened) == 6
+    page.click("#fold")
+    assert page.evaluate(opened) == 0
+    page.click("#copy")
+    page.wait_for_function("document.getElementById('said').textContent === 'Copied.'")
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert copied.startswith(
+        "Question lamps (training, iteration 1)\n\nPrompt:\n    | Q?\n\nTrajectory 0, from the prompt"
+    )
+    background = "getComputedStyle(document.body).backgroundColor"
+    assert page.evaluate(background) == "rgb(255, 255, 255)"
+    page.click("#theme")
+    assert page.evaluate(background) == "rgb(21, 24, 28)"
+
+
+def test_the_index_filters(open_page, pages):
+    page = open_page(pages / "index.html")
+    shown = "document.getElementById('shown').textContent"
+    assert page.evaluate(shown) == "6 of 6 questions"
+    page.select_option("select[name=purpose]", "training")
+    assert page.evaluate(shown) == "2 of 6 questions"
+    page.fill("input[name=name]", "cups")
+    assert page.evaluate(shown) == "1 of 6 questions"
+    page.fill("input[name=most]", "-1")
+    assert page.evaluate(shown) == "0 of 6 questions"
+
+
+def test_a_large_question_opens_quickly(open_page, model_folder, tmp_path):
+    tree = big_tree()
+    assert (LEAVES, TOKENS) == (16, 20_000) == (len(tree.trajectories), sum(
+        len(turn.token_ids) for trajectory in tree.trajectories for turn in trajectory.turns
+    ))  # fmt: skip
+    write_record(tmp_path, model_folder, [tree])
+    source = tmp_path / "trees" / "iteration-00001.parquet"
+    assert main(["show", str(source), "--output", str(tmp_path / "pages")]) == 0
+    begin = time.perf_counter()
+    page = open_page(tmp_path / "pages" / "training-00001-big.html")
+    assert time.perf_counter() - begin < PATIENCE_S
+    assert page.locator("svg a").count() == 48

@@ -1,0 +1,126 @@
+"""The command show: which pages it writes, and what is wrong in one sentence."""
+
+from __future__ import annotations
+
+import html
+import re
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rllib_arpo.commands import main
+from rllib_arpo.record.schema import SCHEMA, VERSION_KEY
+
+CUPS = "lamps & <b>cups</b>/2"
+
+
+def show(folder: Path, *arguments: object) -> list[str]:
+    """The names of the pages that the command writes."""
+    assert main(["show", *map(str, arguments), "--output", str(folder)]) == 0
+    return sorted(path.name for path in folder.iterdir())
+
+
+def text_of(page: Path) -> str:
+    """What a page says, without its markup, scripts and styles."""
+    body = re.sub(r"<(script|style)>.*?</\1>", "", page.read_text(), flags=re.DOTALL)
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", body)).split())
+
+
+def test_a_run_has_a_page_for_each_question_and_an_index(record, tmp_path, capsys):
+    cups = "lamps_b_cups_b_2"
+    assert show(tmp_path, record) == [
+        "evaluation-00000-lamps.html",
+        f"evaluation-00000-{cups}.html",
+        "evaluation-00003-lamps.html",
+        f"evaluation-00003-{cups}.html",
+        "index.html",
+        "training-00001-lamps.html",
+        f"training-00001-{cups}.html",
+    ]
+    assert capsys.readouterr().out == f"{tmp_path}/index.html and 6 pages: open it in a browser.\n"
+    index = text_of(tmp_path / "index.html")
+    assert f"{CUPS} training, iteration 1 +0.00 +1.00 4 1 +0.250 2.5 search answer, deadline, engine_failure" in index
+    assert "<b>" not in (tmp_path / "index.html").read_text()
+
+
+def test_a_page_says_what_happened(record, tmp_path):
+    show(tmp_path, record / "trees" / "iteration-00001.parquet", "--question", "lamps")
+    page = text_of(tmp_path / "training-00001-lamps.html")
+    for said in (
+        "Training, iteration 1 4 trajectories, 1 of 3 forks, 2.5 s.",
+        "Trajectory 0, from the prompt: answer, reward +1.00, A +0.71",
+        "Trajectory 0.0, forked from 0 after turn 1: deadline, masked",
+        "Trajectory 2, a top-up from the prompt: engine failure, masked It has no turn of its own.",
+        "dH = +0.25 > 0: forked once, 1 of 3 left. A Advantage of its tokens, 1 leaf below: soft +0.71 and +0.00",
+        "search: ok, 0.50 s. Input: lamp",
+        # The first two tokens have an entropy, and so a shade.
+        "< s >é",
+        "Weights: version 4.",
+    ):
+        assert said in page
+
+
+def test_the_limit_keeps_the_last_pages(record, tmp_path):
+    assert show(tmp_path, record, "--question", "lamps", "--limit", 2) == [
+        "evaluation-00003-lamps.html",
+        "index.html",
+        "training-00001-lamps.html",
+    ]
+
+
+def test_before_and_after_are_side_by_side(record, tmp_path):
+    (name,) = show(tmp_path, "--compare", record / "trees" / "evaluation-00000.parquet", record, "--question", "lamps")
+    assert name == "compared-lamps.html"
+    page = text_of(tmp_path / name)
+    assert page.index("Evaluation before training") < page.index("Evaluation after 3 updates")
+    ids = re.findall(r' id="([^"]+)"', (tmp_path / name).read_text())
+    assert len(ids) == len(set(ids))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "show: give either RUN_OR_FILE or --compare A B."),
+        (["{run}", "--compare", "{run}", "{run}"], "show: give either RUN_OR_FILE or --compare A B."),
+        (["{run}", "--limit", "0"], "--limit 0: must be at least 1."),
+        (
+            ["{run}/other"],
+            "{run}/other: neither a parquet file of a record nor a folder with trees/*.parquet below it.",
+        ),
+        (["{run}", "--question", "lamp"], "{run}: the record has no question 'lamp'; its last one is '" + CUPS + "'."),
+        (
+            ["--compare", "{run}", "{run}", "--question", "x"],
+            "{run} and {run} do not both have the question 'x'.",
+        ),
+    ],
+)
+def test_mistakes(record, tmp_path, capsys, arguments, sentence):
+    filled = [argument.replace("{run}", str(record)) for argument in arguments]
+    assert main(["show", *filled, "--output", str(tmp_path / "pages")]) == 2
+    assert capsys.readouterr().err == f"error: {sentence.replace('{run}', str(record))}\n"
+    assert not (tmp_path / "pages").exists()
+
+
+@pytest.mark.parametrize(
+    ("metadata", "columns", "sentence"),
+    [
+        ({}, SCHEMA.names, "not a record of trees: its metadata lacks rllib_arpo.record.version."),
+        ({VERSION_KEY: b"2"}, SCHEMA.names, "a record of version 2; this command reads version 1."),
+        ({VERSION_KEY: b"1"}, SCHEMA.names[1:], "lacks the column 'purpose'."),
+    ],
+)
+def test_other_files_are_refused(tmp_path, capsys, metadata, columns, sentence):
+    path = tmp_path / "other.parquet"
+    fields = [SCHEMA.field(name) for name in columns]
+    pq.write_table(pa.Table.from_pylist([], schema=pa.schema(fields, metadata=metadata)), path)
+    assert main(["show", str(path), "--output", str(tmp_path / "pages")]) == 2
+    assert capsys.readouterr().err == f"error: {path}: {sentence}\n"
+
+
+def test_a_file_that_is_not_parquet_is_named(tmp_path, capsys):
+    path = tmp_path / "other.parquet"
+    path.write_text("nothing")
+    assert main(["show", str(path), "--output", str(tmp_path / "pages")]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {path}: not a parquet file (")

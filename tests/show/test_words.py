@@ -1,0 +1,99 @@
+"""Fork decisions, endings and advantages in words."""
+
+from __future__ import annotations
+
+import pytest
+
+from rllib_arpo.show import words
+from rllib_arpo.show.records import Question, Trajectory
+
+SETTINGS = {
+    "num_rollouts": 16,
+    "branching": "threshold",
+    "branch_base_probability": 0.5,
+    "branch_entropy_weight": 0.2,
+    "branch_threshold": 0.5,
+    "branch_width": 1,
+    "consecutive_fork_penalty": 0.0,
+    "random_fork_probability": None,
+}
+ROOT = {"agent_id": "0", "parent": None, "topped_up": False, "inherited_turns": 0}
+
+
+def said(turn: dict, num_roots: int = 8, trajectory: dict | None = None, **settings) -> str:
+    """Of a turn that was decided with 4 forks left, unless `turn` says otherwise."""
+    own = Trajectory(ROOT | (trajectory or {}), ())
+    roots = tuple(Trajectory(ROOT | {"agent_id": str(i)}, ()) for i in range(num_roots))
+    decided = {"turn": 1, "depth": 1, "delta": 0.21, "probability": 0.542, "eligible": True, "budget": 4, "children": 0}
+    return words.decision(decided | turn, own, Question({}, roots, SETTINGS | settings))
+
+
+@pytest.mark.parametrize(
+    ("turn", "settings", "expected"),
+    [
+        ({"children": 1}, {}, "dH = +0.21 > 0: forked once, 3 of 8 left."),
+        ({"delta": -0.1, "probability": 0.48}, {}, "dH = −0.10 ≤ 0: not forked, 4 of 8 left."),
+        (
+            {"children": 1},
+            {"branch_threshold": 0.505},
+            "dH = +0.21, P = 0.542 (from 0.5 + 0.2 dH) > 0.505: forked once, 3 of 8 left.",
+        ),
+        (
+            {"probability": 0.271},
+            {"consecutive_fork_penalty": 0.5},
+            "dH = +0.21, P = 0.271 (from 0.5 + 0.2 dH with the penalty for forks in a row) ≤ 0.5: not forked, "
+            "4 of 8 left.",
+        ),
+        (
+            {"children": 3},
+            {"branching": "probability", "branch_width": 3},
+            "dH = +0.21, P = 0.542 (from 0.5 + 0.2 dH), drawn 3 times: forked 3 times, 1 of 8 left.",
+        ),
+        (
+            {"children": 2, "probability": None},
+            {"branching": "random", "random_fork_probability": 0.3},
+            "dH = +0.21 (ignored), drawn with probability 0.3: forked twice, 2 of 8 left.",
+        ),
+        (
+            {"children": 1, "probability": None},
+            {"branching": "always"},
+            "dH = +0.21, rule 'always': forked once, 3 of 8 left.",
+        ),
+        ({"eligible": False}, {}, "dH = +0.21: not decided, since none of the 8 forks was left."),
+        ({"eligible": False}, {"num_rollouts": 8}, "dH = +0.21: not decided, since this question has no forks."),
+        ({"delta": None}, {}, "The node before this turn was not examined."),
+        ({"delta": None, "turn": 0, "depth": 0}, {}, "The prompt precedes this turn: there is nothing to decide."),
+    ],
+)
+def test_decisions(turn, settings, expected):
+    assert said(turn, **settings) == expected
+
+
+def test_decisions_of_forks_and_top_ups():
+    fork = {"agent_id": "0.0", "parent": "0", "inherited_turns": 1}
+    assert said({"delta": None, "turn": 0}, trajectory=fork) == (
+        "This trajectory was forked here; the decision stands at the turn of 0."
+    )
+    assert said({}, trajectory={"topped_up": True}) == "dH = +0.21: not decided, since a top-up is not forked."
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({"stop_reason": "answer", "counts": True, "reward": 1.1, "advantage": 0.87}, "answer, reward +1.10, A +0.87"),
+        ({"stop_reason": "no_answer", "counts": True, "reward": -1.0, "advantage": None}, "no answer, reward −1.00"),
+        ({"stop_reason": "deadline", "counts": False, "reward": 0.0, "advantage": None}, "deadline, masked"),
+    ],
+)
+def test_endings(row, expected):
+    assert words.ending(Trajectory(row, ())) == expected
+
+
+def test_advantages():
+    shared = {"leaves": 3, "weight": 2.0, "soft_positive": 1.0, "soft_negative": -0.5, "hard_advantage": 0.25}
+    assert words.advantages(shared) == (
+        "Advantage of its tokens, 3 leaves below: soft +0.50 and −0.25 (means of the positive and the negative parts), "
+        "hard +0.25."
+    )
+    assert words.advantages({"leaves": 0}) == "No trajectory that counts passes this turn."
+    assert words.advantages({"leaves": None}) == ""
