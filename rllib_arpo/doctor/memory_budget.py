@@ -17,7 +17,7 @@ _FP32 = 4
 _MOMENTS = 2 * _FP32
 #: FSDP2 assembles the next layer while it computes one.
 _LAYERS_ASSEMBLED = 2
-#: The LM head holds this many arrays of logits at a time (`policy/lm_head.py`).
+#: The LM head holds this many arrays of a chunk's logits in fp32 at a time (`policy/lm_head.py`).
 _LOGIT_ARRAYS = 2
 
 
@@ -54,7 +54,7 @@ class LearnerShape:
         reference: a frozen model for the KL lies beside the trained one.
         offload: Adam's moments are in the CPU's memory except during optimizer steps.
         checkpointing: activations are computed again in the backward pass.
-        frozen_bytes: of each weight of a LoRA's base.
+        compute_bytes: of each number in the products of autocast, and of each weight of a LoRA's base.
         head_chunk: tokens whose logits are held at a time.
     """
 
@@ -65,7 +65,7 @@ class LearnerShape:
     offload: bool
     checkpointing: bool
     tokens_per_pass: int
-    frozen_bytes: int
+    compute_bytes: int
     head_chunk: int
 
 
@@ -166,7 +166,7 @@ def learner_need(model: ModelShape, learner: LearnerShape) -> LearnerNeed:
     moments = _product("Adam's two moments", (trained, "parameters"), (_MOMENTS, "bytes"), parts=parts)
     kept, passes = [weights], [gradients, *_assembled(model, learner)]
     if model.adapter_parameters:
-        base = ((model.parameters, "parameters"), (learner.frozen_bytes, "bytes"))
+        base = ((model.parameters, "parameters"), (learner.compute_bytes, "bytes"))
         kept.append(_product("frozen weights", *base, parts=parts))
     elif learner.reference:
         kept.append(_product("reference of the KL", (trained, "parameters"), (_FP32, "bytes"), parts=parts))
@@ -175,9 +175,30 @@ def learner_need(model: ModelShape, learner: LearnerShape) -> LearnerNeed:
     if learner.checkpointing:
         sizes = ((learner.tokens_per_pass, "tokens"), (model.hidden_size, "numbers"), (model.layers, "layers"))
         passes.append(_product("inputs of the layers", *sizes, (_FP32, "bytes")))
-    logits = ((_LOGIT_ARRAYS, "arrays"), (learner.head_chunk, "tokens"), (model.vocab_size, "logits"))
-    passes.append(_product("chunk of the LM head", *logits, (_FP32, "bytes")))
+    passes += head_terms(model, learner)
     return LearnerNeed(tuple(kept), tuple(passes), (gradients, moments) if learner.offload else (gradients,))
+
+
+def head_terms(model: ModelShape, learner: LearnerShape) -> list[Term]:
+    """What the LM head holds in its backward pass, beside what it gets and returns for each token."""
+    weight = ((model.vocab_size, "words"), (model.hidden_size, "numbers"))
+    trained = not model.adapter_parameters
+    size, terms = learner.compute_bytes, []
+    if trained and size < _FP32:
+        terms.append(_product("the LM head, cast", *weight, (size, "bytes")))
+    if trained and not learner.sharded:
+        # It is then added to the gradients; those that FSDP2 assembles have it among them.
+        terms.append(_product("gradient of the LM head", *weight, (_FP32, "bytes")))
+    tokens = min(learner.head_chunk, learner.tokens_per_pass)
+    logits = ((_LOGIT_ARRAYS, "arrays"), (tokens, "tokens"), (model.vocab_size, "logits"), (_FP32, "bytes"))
+    chunk = [_product("chunk of the LM head", *logits)]
+    if trained and size < _FP32:
+        # The chunk's part of the head's gradient, when one array of logits is left; a CPU casts it before it adds it.
+        part = size if learner.gpus else size + _FP32
+        held = f"{tokens:,} tokens x {size} bytes + {model.hidden_size:,} numbers x {part} bytes"
+        total = model.vocab_size * (tokens * size + model.hidden_size * part)
+        chunk.append(Term("chunk of the LM head", total, f"{model.vocab_size:,} words x ({held})"))
+    return [*terms, max(chunk, key=lambda term: term.bytes)]
 
 
 def _assembled(model: ModelShape, learner: LearnerShape) -> list[Term]:

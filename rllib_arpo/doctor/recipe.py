@@ -13,19 +13,15 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from rllib_arpo.doctor.memory_budget import EngineShape, LearnerShape, ModelShape
-from rllib_arpo.engine.vllm_kwargs import CPU_KV_CACHE_BYTES
+from rllib_arpo.engine.vllm_kwargs import CPU_KV_CACHE_BYTES, GPU_MEMORY_UTILIZATION
 from rllib_arpo.policy.causal_lm import refuse_unsupported_config
 from rllib_arpo.policy.checkpoint_names import causal_lm_without_weights
+from rllib_arpo.policy.llm_rl_module import COMPUTE_DTYPES
 from rllib_arpo.policy.lm_head import CHUNK_SIZES
 from rllib_arpo.weights import transfer_backend
 
 if TYPE_CHECKING:
     from rllib_arpo.arpo_config import ARPOConfig
-
-#: `language_model(dtype=...)` -> bytes of a weight in the engine.
-_DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
-#: vLLM's default of `gpu_memory_utilization` (0.32).
-_UTILIZATION = 0.92
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +81,7 @@ def read_run(config: ARPOConfig) -> Run:
         ValueError: the engine is not vLLM, or the model does not exist or cannot be trained.
         ImportError: the configuration has a LoRA, and PEFT is not installed.
     """
-    if config.engine != "vllm" or config.dtype not in _DTYPE_BYTES:
+    if config.engine != "vllm" or config.dtype not in COMPUTE_DTYPES or config.dtype == "float64":
         raise ValueError(f"engine={config.engine!r} with dtype={config.dtype!r}: only vLLM's memory can be computed.")
     engine = _engine_shape(config)
     return Run(
@@ -138,7 +134,7 @@ def _learner_shape(config: ARPOConfig) -> LearnerShape:
         offload=config.optimizer_offload,
         checkpointing=gpus > 0 if checkpointing is None else checkpointing,
         tokens_per_pass=config.max_tokens_per_pass,
-        frozen_bytes=_DTYPE_BYTES[config.dtype],
+        compute_bytes=COMPUTE_DTYPES[config.dtype].itemsize,
         head_chunk=CHUNK_SIZES["cuda" if gpus else "cpu"],
     )
 
@@ -149,7 +145,7 @@ def _engine_shape(config: ARPOConfig) -> EngineShape:
     separate = config.num_env_runners + config.evaluation_num_env_runners
     gpus = float(config.num_gpus_per_env_runner) if separate else 0.0
     on_cpu = gpus == 0 and not (in_learner and config.num_gpus_per_learner > 0)
-    weight_bytes = _DTYPE_BYTES[config.dtype]
+    weight_bytes = COMPUTE_DTYPES[config.dtype].itemsize
     return EngineShape(
         number=separate + in_learner,
         gpus=gpus,
@@ -157,7 +153,7 @@ def _engine_shape(config: ARPOConfig) -> EngineShape:
         parallel=kwargs.get("tensor_parallel_size", 1),
         weight_bytes=weight_bytes,
         kv_bytes=1 if str(kwargs.get("kv_cache_dtype", "auto")).startswith("fp8") else weight_bytes,
-        utilization=kwargs.get("gpu_memory_utilization", _UTILIZATION),
+        utilization=kwargs.get("gpu_memory_utilization", GPU_MEMORY_UTILIZATION),
         kv_cache=kwargs.get("kv_cache_memory_bytes", CPU_KV_CACHE_BYTES if on_cpu else None),
         context_tokens=config.max_context_tokens,
         sleep_level=config.sleep_level,

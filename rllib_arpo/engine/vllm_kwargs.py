@@ -7,6 +7,8 @@ from typing import Any
 
 #: `kv_cache_memory_bytes` of an engine on the CPU, unless `engine_kwargs` sets it.
 CPU_KV_CACHE_BYTES = 1 << 30
+#: `gpu_memory_utilization` of an engine on GPUs, unless `engine_kwargs` sets it: the default of vLLM 0.26 to 0.33.
+GPU_MEMORY_UTILIZATION = 0.92
 #: Arguments of vLLM that follow from the configuration.
 FROM_CONFIGURATION = frozenset(
     {

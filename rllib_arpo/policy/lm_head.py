@@ -37,8 +37,8 @@ def chunked_log_probs(
         weight: [V, D] of the LM head.
         bias: [V] of the LM head.
         temperature: the sampling temperature T > 0.
-        chunk_size: tokens per chunk; two [chunk_size, V] fp32 arrays are held at a time. None: that of the device, of
-            `CHUNK_SIZES`.
+        chunk_size: tokens per chunk; at most two [chunk_size, V] fp32 arrays are held at a time. None: that of the
+            device, of `CHUNK_SIZES`.
         with_entropy: False skips the entropies and returns None for them.
 
     Returns:
@@ -74,6 +74,7 @@ class _ChunkedLogProbs(torch.autograd.Function):
             log_probs[rows] = logits.gather(1, targets[rows, None]).squeeze(1)
             if with_entropy:
                 entropy[rows] = logits.exp().mul_(logits).sum(dim=-1).neg_()
+            del logits  # Before those of the next chunk are made.
         ctx.save_for_backward(hidden, targets, weight, bias, normaliser, entropy)
         return log_probs, entropy
 
@@ -94,10 +95,11 @@ class _ChunkedLogProbs(torch.autograd.Function):
             inputs = hidden[rows].to(dtype)
             log_softmax = _logits(inputs, head, inverse_temperature, sum_dtype).sub_(normaliser[rows, None])
             coefficients = grad_log_probs[rows, None]
-            probs = log_softmax.exp()
+            grad = log_softmax.exp()  # The probabilities, so far.
             if grad_entropy is not None:
                 coefficients = log_softmax.add_(entropy[rows, None]).mul_(grad_entropy[rows, None]).add_(coefficients)
-            grad = probs.mul_(coefficients).neg_()
+            grad.mul_(coefficients).neg_()
+            del log_softmax, coefficients  # Two arrays of logits are held up to here, and one from here on.
             grad.scatter_add_(1, targets[rows, None], grad_log_probs[rows, None])
             grad.mul_(inverse_temperature)
             if grad_bias is not None:
@@ -106,6 +108,7 @@ class _ChunkedLogProbs(torch.autograd.Function):
             grad_hidden[rows] = (grad @ head[0]).to(hidden.dtype)
             if grad_weight is not None:
                 _add_outer(grad_weight, grad, inputs)
+            del grad
         grad_weight = None if grad_weight is None else grad_weight.to(weight.dtype)
         grad_bias = None if grad_bias is None else grad_bias.to(bias.dtype)
         return grad_hidden, None, grad_weight, grad_bias, None, None, None, None

@@ -30,8 +30,9 @@ MODEL: 90,624 parameters, 2 layers
      0.4 MB  weights assembled: (16,640 outside of the layers + 2 x 36,992 of a layer) x 4 bytes
      0.2 MB  their gradients: (16,640 outside of the layers + 36,992 of a layer) x 4 bytes
      8.4 MB  inputs of the layers: 16,384 tokens x 64 numbers x 2 layers x 4 bytes
+     0.0 MB  the LM head, cast: 259 words x 64 numbers x 2 bytes
      2.1 MB  chunk of the LM head: 2 arrays x 1,024 tokens x 259 logits x 4 bytes
-    11.4 MB  during a pass
+    11.5 MB  during a pass
              Not counted: one layer's own values in the backward pass, CUDA's context, the allocator's waste.
 4 engines (1 GPU)
     18.0 MB  its part: 0.9 of the GPU's 20,000,000 bytes
@@ -45,7 +46,7 @@ The CPU's memory, if all is on one machine, first and later
      0.4 MB  weights on their way to the engines: 2 x 90,624 parameters x 2 bytes
 
 ok       GPUs      the run takes 8, here assumed to have 20.0 MB each
-ok       4 GPUs    1 learner: 11.4 MB of 20.0 MB
+ok       4 GPUs    1 learner: 11.5 MB of 20.0 MB
 ok       4 GPUs    1 engine: 18.0 MB of 20.0 MB
 ok       KV cache  69,604 tokens, 12 longest trajectories
 """
@@ -85,7 +86,7 @@ def test_gpus_of_this_machine_are_compared(model_folder):
     run = run_of(model_folder, "--num-learners", "0", "--num-env-runners", "1")
     assert compared(run, FINE) == [
         "ok       GPUs          the run takes 2 of 2",
-        "ok       1 GPU         1 learner: 12.0 MB of 85.0 GB",
+        "ok       1 GPU         1 learner: 12.1 MB of 85.0 GB",
         "ok       1 GPU         1 engine: 76.5 GB of 85.0 GB",
         "ok       KV cache      298,784,316 tokens, 53,051 longest trajectories",
         "ok       CPU's memory  0.4 MB of 512.0 GB",
@@ -100,16 +101,16 @@ def test_runs_that_do_not_fit_or_are_tight(model_folder):
     usual = "ok       GPUs      the run takes 1, here assumed to have"
     assert compared(run, CPU, 0.011) == [
         f"{usual} 11.0 MB each",
-        "missing  1 GPU     1 learner and 1 engine: 16.9 MB of 11.0 MB. "
+        "missing  1 GPU     1 learner and 1 engine: 17.0 MB of 11.0 MB. "
         "Take more learners with sharding='fsdp2', a smaller max_tokens_per_pass, or larger GPUs.",
         "ok       KV cache  18,627 tokens, 3 longest trajectories",
     ]
     assert compared(run, CPU, 0.015)[1] == (
-        "missing  1 GPU     1 learner and 1 engine: 18.7 MB of 15.0 MB. "
+        "missing  1 GPU     1 learner and 1 engine: 18.8 MB of 15.0 MB. "
         "Give the engine less (gpu_memory_utilization), set sleep_level, or take separate GPUs."
     )
     assert compared(run, CPU, 0.0225)[1] == (
-        "warning  1 GPU     1 learner and 1 engine: 22.1 MB of 22.5 MB. Little is left for what is not counted. "
+        "warning  1 GPU     1 learner and 1 engine: 22.2 MB of 22.5 MB. Little is left for what is not counted. "
         "Take more learners with sharding='fsdp2', a smaller max_tokens_per_pass, or larger GPUs."
     )
     assert compared(run, CPU, 0.003)[2] == (
@@ -150,7 +151,7 @@ def test_advice_fits_the_run(model_folder):
     )
     separate = run_of(model_folder)
     assert compared(separate, CPU, 0.01)[1] == (
-        "missing  4 GPUs    1 learner: 11.4 MB of 10.0 MB. "
+        "missing  4 GPUs    1 learner: 11.5 MB of 10.0 MB. "
         "Take more learners, a smaller max_tokens_per_pass, or larger GPUs."
     )
     assert compared(separate, replace(FINE, object_store=10**5))[-1] == (

@@ -12,6 +12,7 @@ from rllib_arpo.doctor.memory_budget import (
     ModelShape,
     Term,
     engine_need,
+    head_terms,
     learner_need,
 )
 from rllib_arpo.doctor.placement import Place, gpu_places, host_need, needed_on, num_gpus
@@ -34,7 +35,7 @@ LEARNER = LearnerShape(
     offload=False,
     checkpointing=True,
     tokens_per_pass=10,
-    frozen_bytes=2,
+    compute_bytes=2,
     head_chunk=4,
 )
 ENGINE = EngineShape(
@@ -60,9 +61,52 @@ def test_a_learner_holds_16_bytes_a_parameter_and_activations():
     assert need.passes == (
         Term("gradients", 4000, "1,000 parameters x 4 bytes"),
         Term("inputs of the layers", 640, "10 tokens x 8 numbers x 2 layers x 4 bytes"),
+        Term("the LM head, cast", 800, "50 words x 8 numbers x 2 bytes"),
+        Term("gradient of the LM head", 1600, "50 words x 8 numbers x 4 bytes"),
         Term("chunk of the LM head", 1600, "2 arrays x 4 tokens x 50 logits x 4 bytes"),
     )
-    assert (need.resting, need.peak) == (12_000, 18_240)
+    assert (need.resting, need.peak) == (12_000, 20_640)
+
+
+@pytest.mark.parametrize(
+    ("model", "learner", "terms"),
+    [
+        # The base of a LoRA is frozen, and has the type of the products.
+        (
+            replace(MODEL, adapter_parameters=100),
+            LEARNER,
+            [Term("chunk of the LM head", 1600, "2 arrays x 4 tokens x 50 logits x 4 bytes")],
+        ),
+        (
+            MODEL,
+            replace(LEARNER, compute_bytes=4, tokens_per_pass=3),
+            [
+                Term("gradient of the LM head", 1600, "50 words x 8 numbers x 4 bytes"),
+                Term("chunk of the LM head", 1200, "2 arrays x 3 tokens x 50 logits x 4 bytes"),
+            ],
+        ),
+        # FSDP2 has assembled the gradient. In small chunks the largest thing is their part of it.
+        (
+            MODEL,
+            replace(LEARNER, number=2, sharded=True, head_chunk=2),
+            [
+                Term("the LM head, cast", 800, "50 words x 8 numbers x 2 bytes"),
+                Term("chunk of the LM head", 1000, "50 words x (2 tokens x 2 bytes + 8 numbers x 2 bytes)"),
+            ],
+        ),
+        (
+            MODEL,
+            replace(LEARNER, gpus=0.0),
+            [
+                Term("the LM head, cast", 800, "50 words x 8 numbers x 2 bytes"),
+                Term("gradient of the LM head", 1600, "50 words x 8 numbers x 4 bytes"),
+                Term("chunk of the LM head", 2800, "50 words x (4 tokens x 2 bytes + 8 numbers x 6 bytes)"),
+            ],
+        ),
+    ],
+)
+def test_the_head_of_other_learners(model, learner, terms):
+    assert head_terms(model, learner) == terms
 
 
 def test_fsdp2_divides_the_state_and_assembles_layers():
@@ -76,7 +120,7 @@ def test_fsdp2_divides_the_state_and_assembles_layers():
         Term("weights assembled", 4000, "(400 outside of the layers + 2 x 300 of a layer) x 4 bytes"),
         Term("their gradients", 2800, "(400 outside of the layers + 300 of a layer) x 4 bytes"),
     )
-    assert need.peak == 6000 + 8800 + 640 + 1600
+    assert need.peak == 6000 + 8800 + 640 + 800 + 1600
     # Replicas do not divide anything.
     assert learner_need(MODEL, replace(LEARNER, number=2)) == learner_need(MODEL, LEARNER)
 
@@ -84,10 +128,10 @@ def test_fsdp2_divides_the_state_and_assembles_layers():
 @pytest.mark.parametrize(
     ("model", "learner", "resting", "peak"),
     [
-        # Adam's 8,000 bytes come for the step, when the 2,240 of activations and logits are gone.
+        # Adam's 8,000 bytes come for the step, when the 4,640 of activations and of the head are gone.
         (MODEL, replace(LEARNER, offload=True), 4_000, 16_000),
-        (MODEL, replace(LEARNER, reference=True), 16_000, 22_240),
-        (MODEL, replace(LEARNER, checkpointing=False), 12_000, 17_600),
+        (MODEL, replace(LEARNER, reference=True), 16_000, 24_640),
+        (MODEL, replace(LEARNER, checkpointing=False), 12_000, 20_000),
         # The base in 2 bytes, the adapter in 16; the base itself is the reference.
         (replace(MODEL, adapter_parameters=100), replace(LEARNER, reference=True), 3_200, 5_840),
     ],
@@ -143,8 +187,8 @@ def test_gpus_that_are_shared(learners, engines, number, places):
 
 def test_a_sleeping_engine_leaves_its_memory_to_the_update():
     learner, engine = learner_need(MODEL, LEARNER), engine_need(MODEL, ENGINE, 10_000)
-    assert needed_on(Place(1, 1, 1), learner, engine, sleeps=False) == 18_240 + 5000
-    assert needed_on(Place(1, 1, 1), learner, engine, sleeps=True) == 18_240
+    assert needed_on(Place(1, 1, 1), learner, engine, sleeps=False) == 20_640 + 5000
+    assert needed_on(Place(1, 1, 1), learner, engine, sleeps=True) == 20_640
     assert needed_on(Place(1, 1, 2), learner, engine, sleeps=True) == 12_000 + 2 * 5000
 
 
@@ -178,7 +222,7 @@ def test_a_run_on_the_cpu():
     host = host_need(MODEL, learner, engine, learner_need(MODEL, learner), through_ray=False)
     assert (host.loading, host.stored) == ((), 0)
     assert host.running == (
-        Term("learners", 17_600, "1 x 17,600 bytes"),
+        Term("learners", 21_200, "1 x 21,200 bytes"),
         Term("engines", 2500, "1 x (2,000 bytes of weights + 500 of KV cache)"),
     )
 

@@ -11,6 +11,7 @@ import pytest
 import rllib_arpo
 from rllib_arpo.engine import ENGINES, EngineConfig, make_engine
 from rllib_arpo.engine.scripted_engine import ScriptedEngine
+from rllib_arpo.engine.vllm_kwargs import GPU_MEMORY_UTILIZATION
 from rllib_arpo.policy.checkpoint_names import check_shapes, expected_shapes
 from tests.helpers.models import tiny_model
 
@@ -89,6 +90,18 @@ def test_all_problems_of_a_checkpoint_are_in_one_sentence():
         "unknown: c; wrong shape: b (3,) instead of (2,)."
     )
     check_shapes(expected, expected)
+
+
+def test_on_a_gpu_an_engine_takes_the_memory_that_the_doctor_counts(llama_folder, monkeypatch):
+    from vllm import EngineArgs
+
+    from rllib_arpo.engine.vllm import arguments
+
+    monkeypatch.setattr(arguments, "current_platform", SimpleNamespace(is_cpu=lambda: False))
+    assert arguments.engine_args(EngineConfig(llama_folder)).gpu_memory_utilization == GPU_MEMORY_UTILIZATION
+    assert EngineArgs(llama_folder).gpu_memory_utilization == GPU_MEMORY_UTILIZATION
+    half = EngineConfig(llama_folder, engine_kwargs={"gpu_memory_utilization": 0.5})
+    assert arguments.engine_args(half).gpu_memory_utilization == 0.5
 
 
 def test_on_a_large_gpu_an_engine_has_the_batches_of_vllms_own_class(monkeypatch):

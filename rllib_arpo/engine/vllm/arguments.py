@@ -13,7 +13,12 @@ from vllm.usage.usage_lib import UsageContext
 
 from rllib_arpo.core.entropy import ENTROPY_ESTIMATORS
 from rllib_arpo.engine.engine import RECORD_ENTROPIES, EngineConfig, GenerationRequest
-from rllib_arpo.engine.vllm_kwargs import CPU_KV_CACHE_BYTES, FROM_CONFIGURATION, check_vllm_kwargs
+from rllib_arpo.engine.vllm_kwargs import (
+    CPU_KV_CACHE_BYTES,
+    FROM_CONFIGURATION,
+    GPU_MEMORY_UTILIZATION,
+    check_vllm_kwargs,
+)
 
 ENTROPY_PROCESSOR = "rllib_arpo.engine.vllm.entropy_processor:EntropyProcessor"
 #: Given by name, since worker processes import them as well.
@@ -52,7 +57,7 @@ def engine_args(config: EngineConfig) -> EngineArgs:
         }
     else:
         # By default vLLM's engine runs a step ahead on GPUs (docs/design.md, section 4, says why this one must not).
-        defaults |= {"async_scheduling": False}
+        defaults |= {"async_scheduling": False, "gpu_memory_utilization": GPU_MEMORY_UTILIZATION}
     if config.can_sleep:
         if not current_platform.is_sleep_mode_available():
             raise ValueError(f"sleep_level: vLLM cannot put an engine to sleep on a {current_platform.device_type}.")
