@@ -11,8 +11,8 @@ from rllib_arpo.core.branching import BranchingParams
 from rllib_arpo.core.entropy_history import NO_HISTORY
 from rllib_arpo.rollout.settings import RolloutSettings
 
-#: What greedy decoding or the caller decides, and what is a value of its own.
-COMPUTED = {"num_initial_rollouts", "branching", "entropy_reference"}
+#: What greedy decoding or the caller decides, what is a value of its own, and what training does not have.
+COMPUTED = {"num_initial_rollouts", "branching", "entropy_reference", "reshaping"}
 
 
 @pytest.mark.parametrize("kind", [RolloutSettings, BranchingParams])
