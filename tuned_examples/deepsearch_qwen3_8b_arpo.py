@@ -25,6 +25,7 @@ Not measured: needs 8 GPUs.
 """
 
 import argparse
+from pathlib import Path
 
 from rllib_arpo import ARPOConfig
 from rllib_arpo.recipes import add_deep_search_args, authors_config, gpu_recipe_parser, run_gpu_recipe
@@ -51,4 +52,4 @@ def make_config(args: argparse.Namespace) -> ARPOConfig:
 
 if __name__ == "__main__":
     args = parser.parse_args()
-    run_gpu_recipe(make_config(args), args, experiment_name="deepsearch-qwen3-8b")
+    run_gpu_recipe(make_config(args), args, experiment_name=f"deepsearch-{Path(args.model).name}")

@@ -114,7 +114,7 @@ def flat(body: list[ast.stmt]) -> Iterator[ast.stmt]:
     for node in body:
         yield node
         if isinstance(node, ast.If | ast.Try | ast.With):
-            for block in (node.body, getattr(node, "orelse", [])):
+            for block in (node.body, getattr(node, "orelse", []), getattr(node, "finalbody", [])):
                 yield from flat(block)
             for handler in getattr(node, "handlers", []):
                 yield from flat(handler.body)

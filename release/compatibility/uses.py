@@ -14,7 +14,7 @@ from pathlib import Path
 
 from release.compatibility.sources import Function, decorators, parameters_of
 
-ROOM = Path(__file__).resolve().parents[2] / "rllib_arpo"
+PACKAGE = Path(__file__).resolve().parents[2] / "rllib_arpo"
 #: Modules whose names are followed. What torch itself gives is written in C, and does not change.
 FOLLOWED = re.compile(r"vllm(\..+)?|torch\..+")
 ENGINE_ARGS = "vllm:EngineArgs"
@@ -61,7 +61,7 @@ RECEIVERS = {
 BY_NAME = ("self._llm.collective_rpc", "self._call", "self._call_all")
 #: Dictionaries of arguments of vLLM's engine.
 ARGUMENTS = ("ours", "defaults")
-#: Arguments of vLLM's engine that other rooms set or read.
+#: Arguments of vLLM's engine that other folders set or read.
 OTHER_ARGUMENTS = ("kv_cache_dtype", "tensor_parallel_size", "gpu_memory_utilization", "kv_cache_memory_bytes")
 #: What `token_prompt` in engine/vllm/arguments.py writes as a dictionary.
 PROMPT = ("vllm.inputs.engine:TokensInput.type", "vllm.inputs.engine:TokensInput.prompt_token_ids")
@@ -104,15 +104,18 @@ class Use:
 def all_uses() -> list[Use]:
     """All of the package's uses, in the order of the files."""
     found = [
-        use for path in sorted(ROOM.rglob("*.py")) if ROOM / "envs" not in path.parents for use in uses_of_file(path)
+        use
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if PACKAGE / "envs" not in path.parents
+        for use in uses_of_file(path)
     ]
-    found += [Use(f"{ENGINE_ARGS}.{name}", "(other rooms)") for name in OTHER_ARGUMENTS]
+    found += [Use(f"{ENGINE_ARGS}.{name}", "(other folders)") for name in OTHER_ARGUMENTS]
     found += [Use(name, "engine/vllm/arguments.py") for name in PROMPT]
     return found + [Use(name, "engine/vllm/engine.py", call=Call(0, ("weights_iterator",))) for name in RELOADS]
 
 
 def uses_of_file(path: Path) -> Iterator[Use]:
-    name = str(path.relative_to(ROOM))
+    name = str(path.relative_to(PACKAGE))
     tree = ast.parse(path.read_text(encoding="utf-8"))
     known = imported_names(tree)
     for alias in known.values():

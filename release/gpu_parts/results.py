@@ -106,7 +106,7 @@ def part_outcome(outcomes: Iterable[str]) -> Outcome:
 
 def table(parts: Mapping[str, Mapping[str, Any]]) -> str:
     """A line a figure, then a line a part whose process failed, and the seconds of all."""
-    lines = [f"{'part':12s}  {'figure':52s}  {'value':>20s}  {'target':9s}  outcome"]
+    lines = [f"{'part':13s}  {'figure':52s}  {'value':>20s}  {'target':9s}  outcome"]
     for part in parts.values():
         lines += [_line(row) for row in part["rows"]]
     for name, part in parts.items():
@@ -124,4 +124,4 @@ def _line(row: Mapping[str, Any]) -> str:
         value, text = None, value
     shown = "-" if value is None else f"{value:.4g} {row['unit']}".strip()
     said = f"{row['outcome']}: {text}" if text else row["outcome"]
-    return f"{row['part']:12s}  {row['name']:52s}  {shown:>20s}  {row['target']:9s}  {said}"
+    return f"{row['part']:13s}  {row['name']:52s}  {shown:>20s}  {row['target']:9s}  {said}"

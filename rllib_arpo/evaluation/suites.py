@@ -72,5 +72,6 @@ def _data_file(root: Path, task: str) -> Path:
             f" {task}/test.jsonl; --data {task}=PATH names another."
         )
     if len(found) > 1:
-        raise ValueError(f"--data-root {root} has two files of the task {task!r}, {found[0].name} and {found[1].name}.")
+        names = ", ".join(str(path.relative_to(root)) for path in found)
+        raise ValueError(f"--data-root {root} has {len(found)} files of the task {task!r}: {names}.")
     return found[0]

@@ -35,7 +35,9 @@ def add_arm_args(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
         help="default: the recipe's (all of a batch in one step, if it has none), and at most half of a batch with an "
         "algorithm that needs several steps",
     )
-    parser.add_argument("--record-share", type=float, help="of the training questions whose trees `show` can draw")
+    parser.add_argument(
+        "--record-share", type=float, help="share of the training questions whose trees are kept for `show`"
+    )
     return parser
 
 

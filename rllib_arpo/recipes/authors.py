@@ -38,7 +38,7 @@ from typing import Any
 from rllib_arpo.arpo_config import ARPOConfig
 from rllib_arpo.recipes.arms import arm_config
 from rllib_arpo.recipes.command_line import UNSAFE
-from rllib_arpo.recipes.gpus import ENGINE_MEMORY
+from rllib_arpo.recipes.gpus import ENGINE_MEMORY, SHARED_ENGINE_MEMORY
 
 #: Two epochs of train_10k.parquet, 128 of 10,000 questions an iteration, without the last batch of an epoch.
 REASONING_ITERATIONS = 2 * (10_000 // 128)
@@ -143,10 +143,11 @@ def _place(config: ARPOConfig, args: argparse.Namespace) -> None:
         )
     if gpus > 1 and gpus != int(gpus):
         raise ValueError(f"--num-gpus-per-env-runner {gpus:g}: must be a whole number, or less than 1.")
-    engine: dict[str, Any] = {"gpu_memory_utilization": ENGINE_MEMORY * min(1.0, gpus)} if gpus else {}
+    shared = 0 < gpus < 1 and 0 < args.num_gpus_per_learner < 1
+    of_its_part = SHARED_ENGINE_MEMORY if shared else ENGINE_MEMORY
+    engine: dict[str, Any] = {"gpu_memory_utilization": of_its_part * min(1.0, gpus)} if gpus else {}
     if gpus > 1:
         engine["tensor_parallel_size"] = int(gpus)
-    shared = 0 < gpus < 1 and 0 < args.num_gpus_per_learner < 1
     # Level 1 keeps the weights in the CPU's memory during an update, for which the learner has all of the GPU.
     config.language_model(engine_kwargs=engine, sleep_level=1 if shared else 0)
     config.training(sharding="fsdp2" if args.num_learners > 1 else "none")

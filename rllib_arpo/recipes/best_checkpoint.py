@@ -6,6 +6,7 @@ import json
 import math
 import os
 import shutil
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -60,9 +61,9 @@ def read_score(experiment: Path) -> dict[str, Any] | None:
 
 def _keep(checkpoint: Path, experiment: Path, score: Mapping[str, Any]) -> None:
     """Makes `checkpoint` the best one: its files first, the link to them at once, so that a kill leaves one of both."""
-    folder = experiment / f"{BEST}_{score['iteration']:06d}"
-    shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(checkpoint, folder, copy_function=_link)
+    # A new name: a resumed run may have the best one in the same iteration again.
+    folder = Path(tempfile.mkdtemp(prefix=f"{BEST}_{score['iteration']:06d}_", dir=experiment))
+    shutil.copytree(checkpoint, folder, copy_function=_link, dirs_exist_ok=True)
     (folder / SCORE).write_text(json.dumps(score))
     new = experiment / f"{BEST}.new"
     new.unlink(missing_ok=True)

@@ -73,7 +73,7 @@ def _train(config: ARPOConfig, args: argparse.Namespace, output: Path, experimen
 
 
 def _check_output(output: Path, args: argparse.Namespace) -> None:
-    """A run is begun in an empty folder, and resumed with the arguments that it was begun with."""
+    """A run is begun in a folder without one, and resumed with the arguments that it was begun with."""
     begun = (output / ARGUMENTS_FILE).is_file()
     if args.resume and not begun:
         raise ValueError(f"--resume: there is no run in {output}.")
@@ -124,8 +124,8 @@ def _save_model(result: Result, output: Path) -> Path:
     """Exports the model of the best checkpoint, or of the last one if none has a score."""
     best, last = read_score(output), result.checkpoint.path
     export_model(output / BEST if best else last, output / MODEL)
-    which = f"iteration {best['iteration']}, with the best {best['metric']}, {best['value']:.3f}" if best else "the end"
-    print(f"The model of {which}, is in {output / MODEL}.")
+    of_best = best and f"iteration {best['iteration']} (the best {best['metric']}, {best['value']:.3f})"
+    print(f"The model of {of_best or 'the last checkpoint'} is in {output / MODEL}.")
     print(f"That of the last checkpoint: rllib-arpo export {last} FOLDER")
     return output / MODEL
 

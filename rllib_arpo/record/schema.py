@@ -8,7 +8,7 @@ import pyarrow as pa
 
 #: Of the columns and of their meaning; it grows when a column changes or goes.
 VERSION = 1
-#: Keys of a file's metadata: the version, and the settings of the run as JSON (`record.settings`).
+#: Keys of a file's metadata: the version, and the settings of the run as JSON (`tables.settings`).
 VERSION_KEY, SETTINGS_KEY = b"rllib_arpo.record.version", b"rllib_arpo.record.settings"
 
 

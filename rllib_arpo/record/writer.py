@@ -34,27 +34,28 @@ class RecordWriter:
     def __init__(self, folder: Path):
         self._folder = folder
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="record")
-        self._pending: deque[Future[None]] = deque()
+        self._pending: deque[tuple[Future[None], int]] = deque()
         self._failing = False
         self._num_lost = 0
 
     def submit(self, name: str, num_questions: int, make_table: Callable[[], pa.Table]) -> None:
         """Writes the table that `make_table` makes in the thread; the file `name` is replaced in one step."""
-        while self._pending and self._pending[0].done():
-            self._pending.popleft().result()
+        while self._pending and self._pending[0][0].done():
+            self._pending.popleft()[0].result()
         if len(self._pending) == MAX_PENDING:
             self._num_lost += num_questions
             logger.warning("%s is left out: %d files wait for the disk.", self._folder / name, MAX_PENDING)
             return
-        self._pending.append(self._pool.submit(self._write, name, num_questions, make_table))
+        self._pending.append((self._pool.submit(self._write, name, num_questions, make_table), num_questions))
 
     def close(self) -> None:
         """Waits for the files; can be called twice."""
-        done, late = wait(self._pending, CLOSE_TIMEOUT_S)
+        pending, self._pending = dict(self._pending), deque()
+        done, late = wait(pending, CLOSE_TIMEOUT_S)
         self._pool.shutdown(wait=False, cancel_futures=True)
-        self._pending.clear()
         if late:
             logger.warning("%d files of %s were not written in time.", len(late), self._folder)
+            self._num_lost += sum(pending[future] for future in late)
         if self._num_lost:
             logger.warning("The record in %s lacks %d questions.", self._folder, self._num_lost)
             self._num_lost = 0

@@ -259,7 +259,8 @@ class QuestionDispatcher:
     def _ask_again_if_it_raised_rarely(self, failed: FailedQuestion) -> None:
         self._raises[failed.ref] += 1
         if self._raises[failed.ref] < MAX_RAISES:
-            self._waiting.appendleft(failed.ref)
+            queue = self._suspects if self._losses[failed.ref] >= MAX_LOSSES else self._waiting
+            queue.appendleft(failed.ref)
         else:
             self._give_up(failed.ref, failed.failure.message)
 

@@ -80,7 +80,7 @@ def decision(turn: Row, trajectory: Trajectory, question: Question) -> str:
     if not budget:
         return f"{rise}: not decided, since this question has no forks."
     if not turn["eligible"]:
-        return f"{rise}: not decided, since none of the {budget} forks was left."
+        return f"{rise}: not decided: no fork of {budget} was left, or the question ended first."
     children = turn["children"]
     forked = _TIMES.get(children, f"forked {children} times")
     return f"{_reason(turn, rise, question.settings)}: {forked}, {turn['budget'] - children} of {budget} left."

@@ -101,20 +101,20 @@ def test_runs_that_do_not_fit_or_are_tight(model_folder):
     usual = "ok       GPUs      the run takes 1, here assumed to have"
     assert compared(run, CPU, 0.011) == [
         f"{usual} 11.0 MB each",
-        "missing  1 GPU     1 learner and 1 engine: 17.0 MB of 11.0 MB. "
+        "missing  1 GPU     1 learner and 1 engine: 16.5 MB of 11.0 MB. "
         "Take more learners with sharding='fsdp2', a smaller max_tokens_per_pass, or larger GPUs.",
-        "ok       KV cache  18,627 tokens, 3 longest trajectories",
+        "ok       KV cache  16,479 tokens, 2 longest trajectories",
     ]
     assert compared(run, CPU, 0.015)[1] == (
-        "missing  1 GPU     1 learner and 1 engine: 18.8 MB of 15.0 MB. "
+        "missing  1 GPU     1 learner and 1 engine: 18.1 MB of 15.0 MB. "
         "Give the engine less (gpu_memory_utilization), set sleep_level, or take separate GPUs."
     )
     assert compared(run, CPU, 0.0225)[1] == (
-        "warning  1 GPU     1 learner and 1 engine: 22.2 MB of 22.5 MB. Little is left for what is not counted. "
+        "warning  1 GPU     1 learner and 1 engine: 21.1 MB of 22.5 MB. Little is left for what is not counted. "
         "Take more learners with sharding='fsdp2', a smaller max_tokens_per_pass, or larger GPUs."
     )
     assert compared(run, CPU, 0.003)[2] == (
-        "missing  KV cache  4,565 tokens, 0 longest trajectories. "
+        "missing  KV cache  3,979 tokens, 0 longest trajectories. "
         "Give the engine more (gpu_memory_utilization), a tensor_parallel_size, or a smaller max_context_tokens."
     )
 

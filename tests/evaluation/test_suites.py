@@ -66,7 +66,7 @@ def test_a_missing_file_is_named(arguments, capsys, tmp_path):
     )
     (tmp_path / "aime24.json").touch()
     assert run_command("evaluate", command) == 2
-    assert "has two files of the task 'aime24', aime24.json and aime24.jsonl." in capsys.readouterr().err
+    assert "has 2 files of the task 'aime24': aime24.json, aime24.jsonl." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["python", "python=0", "=3", "python=2,python=3", "python=x"])

@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from release.compatibility import facts
-from release.compatibility.uses import RECEIVERS, ROOM, Call, Use, all_uses, uses_of_file
+from release.compatibility.uses import PACKAGE, RECEIVERS, Call, Use, all_uses, uses_of_file
 from rllib_arpo.engine.vllm_versions import FIRST_WITH_TRANSFER, VLLM_VERSIONS, vllm_version
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -76,7 +76,7 @@ def test_the_facts_of_the_installed_version_are_true(package):
 def test_no_import_and_no_receiver_is_overlooked():
     """Looked up in another way: in the text of the files."""
     imports = re.compile(r"^ *from (vllm[\w.]*) import ([\w, ]+)$", re.MULTILINE)
-    texts = {str(path.relative_to(ROOM)): path.read_text(encoding="utf-8") for path in ROOM.rglob("*.py")}
+    texts = {str(path.relative_to(PACKAGE)): path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")}
     imported = {
         f"{module}:{name.split(' as ')[0].strip()}"
         for text in texts.values()
@@ -115,7 +115,7 @@ def start():
 
 
 def test_uses_are_found_in_a_source(tmp_path, monkeypatch):
-    monkeypatch.setattr("release.compatibility.uses.ROOM", tmp_path)
+    monkeypatch.setattr("release.compatibility.uses.PACKAGE", tmp_path)
     path = tmp_path / "engine" / "vllm" / "engine.py"
     path.parent.mkdir(parents=True)
     path.write_text(USER)

@@ -350,6 +350,15 @@ def test_a_question_that_raises_is_asked_three_times(make_group):
     assert group.asked == [(1, [0, 1]), (1, [1, 2]), (1, [1, 3])]
 
 
+def test_a_suspect_that_raises_is_asked_alone_again(make_group):
+    """Question 1 is lost twice; then it raises, and its env runner dies for the third time."""
+    group, dispatcher = make_group({1: [DIES, DIES, 1, 1, DIES]})
+    group.raising = {1}
+    assert sample(dispatcher, range(4)) == [0, 2, 3]
+    assert dispatcher.take_missing() == {QuestionRef(1): "ValueError: a bug"}
+    assert group.asked == [(1, [0, 1]), (1, [0, 1]), (1, [0]), (1, [1]), (1, [1]), (1, [1]), (1, [1]), (1, [2, 3])]
+
+
 def test_a_question_that_kills_every_env_runner_is_given_up_and_no_other(make_group):
     group, dispatcher = make_group({1: [], 2: []})
     group.deadly = {3}

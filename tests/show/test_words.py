@@ -59,7 +59,11 @@ def said(turn: dict, num_roots: int = 8, trajectory: dict | None = None, **setti
             {"branching": "always"},
             "dH = +0.21, rule 'always': forked once, 3 of 8 left.",
         ),
-        ({"eligible": False}, {}, "dH = +0.21: not decided, since none of the 8 forks was left."),
+        (
+            {"eligible": False},
+            {},
+            "dH = +0.21: not decided: no fork of 8 was left, or the question ended first.",
+        ),
         ({"eligible": False}, {"num_rollouts": 8}, "dH = +0.21: not decided, since this question has no forks."),
         ({"delta": None}, {}, "The node before this turn was not examined."),
         ({"delta": None, "turn": 0, "depth": 0}, {}, "The prompt precedes this turn: there is nothing to decide."),

@@ -19,7 +19,7 @@ def save(experiment: Path, iteration: int, value: float | None) -> Path:
     """What Tune does, with two checkpoints to keep: it writes one, deletes one, and tells the callback."""
     trial = experiment / "trial"
     folder = trial / f"checkpoint_{iteration:06d}"
-    (folder / "weights").mkdir(parents=True)
+    (folder / "weights").mkdir(parents=True, exist_ok=True)
     (folder / "weights" / "model").write_text(str(iteration))
     shutil.rmtree(trial / f"checkpoint_{iteration - 2:06d}", ignore_errors=True)
     result = {"training_iteration": iteration, "evaluation": {"env_runners": {"accuracy": value}}}
@@ -64,14 +64,17 @@ def test_a_kill_while_files_are_linked_leaves_the_former_best(tmp_path, monkeypa
     save(tmp_path, 1, 0.1)
 
     def killed(source, target, **kwargs):
-        Path(target).mkdir()
+        Path(target, "weights").mkdir()
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(best_checkpoint.shutil, "copytree", killed)
         with pytest.raises(KeyboardInterrupt):
             save(tmp_path, 2, 0.2)
+        with pytest.raises(KeyboardInterrupt):
+            save(tmp_path, 1, 0.1)  # A resumed run has the same iteration again.
     assert read_score(tmp_path)["iteration"] == 1
+    assert (tmp_path / BEST / "weights" / "model").read_text() == "1"
     save(tmp_path, 3, 0.3)
     assert kept(tmp_path) == "3"
 
