@@ -235,9 +235,9 @@ def test_a_cut_run_goes_on_and_parts_are_run_again_on_demand(tmp_path, monkeypat
 def test_the_table():
     parts = {"update": entry(), "rollout": entry("failed", "took longer than 500 s", part="rollout", value=None)}
     assert table(parts).splitlines() == [
-        "part          figure                                                               value  target     outcome",
-        "update        MFU                                                                    0.4  >= 0.35    passed",
-        "rollout       MFU                                                                      -  >= 0.35    failed",
+        "part           figure                                                               value  target     outcome",
+        "update         MFU                                                                    0.4  >= 0.35    passed",
+        "rollout        MFU                                                                      -  >= 0.35    failed",
         "",
         "rollout took longer than 500 s; the last lines of its output:",
         "last words",
