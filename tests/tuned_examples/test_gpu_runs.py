@@ -86,39 +86,40 @@ def wait_for_checkpoint(run: Path, process: subprocess.Popen) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_a_killed_run_of_the_reasoning_recipe_goes_on_at_its_checkpoint(folder, monkeypatch, ray_cluster):
-    argv = arguments(folder, "qwen2", "train.parquet", "--stop-iters", "6", "--python-backend", "unsafe")
+@pytest.mark.parametrize(
+    ("recipe", "architecture", "data", "more"),
+    [
+        ("reasoning_arpo", "qwen2", "train.parquet", ["--python-backend", "unsafe"]),
+        ("deepsearch_qwen3_8b_arpo", "qwen3", "hard.parquet", ["--eval-data", "hard.parquet"]),
+    ],
+)
+def test_a_killed_run_goes_on_at_its_checkpoint(folder, monkeypatch, ray_cluster, recipe, architecture, data, more):
+    argv = arguments(folder, architecture, data, "--stop-iters", "6", *more)
+    run = folder / f"run-{architecture}"
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(
-            [sys.executable, str(RECIPES / "reasoning_arpo.py"), *argv],
+            [sys.executable, str(RECIPES / f"{recipe}.py"), *argv],
             stdout=log,
             stderr=subprocess.STDOUT,
             env={**os.environ, "TUNE_GLOBAL_CHECKPOINT_S": "0", "PYTHONPATH": str(RECIPES.parent)},
             start_new_session=True,
         )
         try:
-            wait_for_checkpoint(folder / "run-qwen2", process)
+            wait_for_checkpoint(run, process)
         finally:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    killed = iterations(folder / "run-qwen2")
-    start_here(monkeypatch, "reasoning_arpo", [*argv, "--resume"])
-    written = iterations(folder / "run-qwen2")
+    killed = iterations(run)
+    start_here(monkeypatch, recipe, [*argv, "--resume"])
+    written = iterations(run)
     assert written[: len(killed)] == killed
     resumed = written[len(killed) :]
     assert resumed == list(range(resumed[0], 7))
     assert 1 < resumed[0] <= killed[-1] + 1
-    check_model(folder / "run-qwen2", "qwen2")
+    check_model(run, architecture)
 
 
 def test_the_reasoning_recipe_runs_with_a_llama(folder, monkeypatch, ray_cluster):
     start_here(monkeypatch, "reasoning_arpo", arguments(folder, "llama", "train.parquet", "--stop-iters", "2"))
     assert iterations(folder / "run-llama") == [1, 2]
     check_model(folder / "run-llama", "llama")
-
-
-def test_the_deep_search_recipe_runs_with_a_qwen3(folder, monkeypatch, ray_cluster):
-    argv = arguments(folder, "qwen3", "hard.parquet", "--stop-iters", "2", "--eval-data", "hard.parquet")
-    start_here(monkeypatch, "deepsearch_qwen3_8b_arpo", argv)
-    assert iterations(folder / "run-qwen3") == [1, 2]
-    check_model(folder / "run-qwen3", "qwen3")
