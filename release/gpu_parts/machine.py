@@ -28,10 +28,15 @@ def run(sizes: Sizes, report: Report, work: Path) -> None:
     for name in KERNEL_PACKAGES:
         report.add(name, _version(name))
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    peaks = matmul_peaks(torch.bfloat16, sizes.products, repeats=10, device=device)
+    peaks = bf16_peaks(sizes, device)
     by_size = {n: round(peak / 1e12, 2) for n, peak in peaks.items()}
     best = max(peaks.values()) / 1e12
     report.add("best bf16 product of two square matrices", best, "TFLOP/s", detail={"by_size": by_size})
+
+
+def bf16_peaks(sizes: Sizes, device: str) -> dict[int, float]:
+    """FLOP/s of products of two square matrices, by their size; the best is what MFU is a share of."""
+    return matmul_peaks(torch.bfloat16, sizes.products, repeats=10, device=device)
 
 
 def _version(name: str) -> str:

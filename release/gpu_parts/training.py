@@ -11,9 +11,9 @@ import torch
 
 from release.benchmarks.common.bench import timed
 from release.benchmarks.learner.flops import model_flops
-from release.benchmarks.learner.mfu import matmul_peaks
 from release.benchmarks.learner.rollouts import make_rollouts
 from release.gpu_parts.algorithm import make_config, ray_running
+from release.gpu_parts.machine import bf16_peaks
 from release.gpu_parts.models import random_qwen2
 from release.gpu_parts.report import Report
 from release.gpu_parts.sizes import Sizes
@@ -70,7 +70,7 @@ def _report_iterations(algorithm: ARPO, results: list[dict[str, Any]], sizes: Si
     report.add("generated tokens", tokens / seconds["rollout"], "tokens/s", detail={"generated_tokens": tokens})
     trees = make_rollouts([episode_to_tree(sampled.episode) for sampled in algorithm.last_sampled]).trees
     model = algorithm.get_module().causal_lm
-    peak = max(matmul_peaks(torch.bfloat16, sizes.products, repeats=10, device=model.device.type).values())
+    peak = max(bf16_peaks(sizes, model.device.type).values())
     report.add("MFU of the update, engine's sleep included", model_flops(model, trees) / seconds["update"] / peak)
     gap = mean("learners", "default_policy", "engine_logprob_gap")
     report.add("engine's log-probs against the learner's", gap, "nats", at_most=ENGINE_GAP)

@@ -10,11 +10,11 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 
 from release.benchmarks.common.bench import alternate, median, rounded, timed
 from release.benchmarks.learner.flops import model_flops
-from release.benchmarks.learner.mfu import matmul_peaks
 from release.benchmarks.learner.rollouts import Rollouts, make_rollouts
 from release.benchmarks.learner.sides import LearnerSide, build_learner, synchronized
 from release.benchmarks.learner.tree_speedup import seconds_of
 from release.benchmarks.learner.tree_workload import make_question
+from release.gpu_parts.machine import bf16_peaks
 from release.gpu_parts.models import random_qwen2
 from release.gpu_parts.report import Report
 from release.gpu_parts.sizes import Sizes
@@ -36,7 +36,7 @@ def run(sizes: Sizes, report: Report, work: Path) -> None:
     learner.config.training(max_tokens_per_pass=sizes.update.tokens_per_pass)
     questions = _questions(sizes, SHARING)
     model = learner.module[DEFAULT_MODULE_ID].causal_lm
-    peak = max(matmul_peaks(torch.bfloat16, sizes.products, repeats=10, device=model.device.type).values())
+    peak = max(bf16_peaks(sizes, model.device.type).values())
     flops = model_flops(model, make_rollouts(questions).trees)
     for name, target in (("", MFU), (" with gradient checkpointing", None)):
         with report.attempt(f"update{name}"):

@@ -70,12 +70,12 @@ def estimate_all(
             samples. Q may differ between metrics.
         seed: of the resampling: the same values give the same intervals.
     """
-    by_question = {name: _by_question(values) for name, values in metrics.items()}
-    kinds = {name: _kind(values) for name, values in by_question.items()}
-    bounds = {name: _degenerate_bounds(by_question[name], kind) for name, kind in kinds.items()}
-    for n in {len(by_question[name]) for name, kind in kinds.items() if kind is Kind.BOOTSTRAP}:
-        names = [name for name, kind in kinds.items() if kind is Kind.BOOTSTRAP and len(by_question[name]) == n]
-        columns = np.stack([by_question[name] for name in names], axis=1)
+    of_questions = {name: by_question(values) for name, values in metrics.items()}
+    kinds = {name: _kind(values) for name, values in of_questions.items()}
+    bounds = {name: _degenerate_bounds(of_questions[name], kind) for name, kind in kinds.items()}
+    for n in {len(of_questions[name]) for name, kind in kinds.items() if kind is Kind.BOOTSTRAP}:
+        names = [name for name, kind in kinds.items() if kind is Kind.BOOTSTRAP and len(of_questions[name]) == n]
+        columns = np.stack([of_questions[name] for name in names], axis=1)
         bounds |= dict(zip(names, _intervals(columns, seed, num_resamples), strict=True))
     return {
         name: Estimate(
@@ -86,7 +86,7 @@ def estimate_all(
             num_questions=len(values),
             seed_std=_seed_std(np.asarray(metrics[name])),
         )
-        for name, values in by_question.items()
+        for name, values in of_questions.items()
     }
 
 
@@ -105,7 +105,7 @@ def paired_differences(
     for name in shared:
         if len(first[name]) != len(second[name]):
             raise ValueError(f"{name}: {len(first[name])} and {len(second[name])} questions cannot be paired.")
-    return estimate_all({name: _by_question(second[name]) - _by_question(first[name]) for name in shared}, seed)
+    return estimate_all({name: by_question(second[name]) - by_question(first[name]) for name in shared}, seed)
 
 
 def average_over_tasks(tasks: Sequence[np.ndarray], seed: int = 0, num_resamples: int = NUM_RESAMPLES) -> Estimate:
@@ -116,7 +116,7 @@ def average_over_tasks(tasks: Sequence[np.ndarray], seed: int = 0, num_resamples
     Args:
         tasks: [Q] or [Q, S] for each task, as in `estimate_all`; Q may differ.
     """
-    columns = [_by_question(values) for values in tasks]
+    columns = [by_question(values) for values in tasks]
     kind = _kind_of_average([_kind(values) for values in columns])
     value = None if kind is Kind.NO_QUESTION else float(np.mean([values.mean() for values in columns]))
     low = high = value if kind is Kind.ALL_EQUAL else None
@@ -126,7 +126,8 @@ def average_over_tasks(tasks: Sequence[np.ndarray], seed: int = 0, num_resamples
     return Estimate(value, low, high, kind, sum(map(len, columns)), seed_std)
 
 
-def _by_question(values: np.ndarray) -> np.ndarray:
+def by_question(values: np.ndarray) -> np.ndarray:
+    """[Q], the mean over the samples of each question; of [Q] or [Q, S]."""
     values = np.asarray(values, dtype=np.float64)
     return values if values.ndim == 1 else values.mean(axis=1)
 

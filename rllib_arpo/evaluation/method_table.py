@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rllib_arpo.evaluation.bootstrap import Estimate, average_over_tasks, estimate_all
+from rllib_arpo.evaluation.bootstrap import Estimate, average_over_tasks, by_question, estimate_all
 from rllib_arpo.evaluation.models import short_labels
 
 
@@ -75,7 +75,7 @@ def method_table(scores: Sequence[Scores], metrics: Mapping[str, str]) -> Method
         difference = None
         if rows and first is not None and complete is not None:
             pairs = zip(first, complete, strict=True)
-            difference = average_over_tasks([_by_question(b) - _by_question(a) for a, b in pairs])
+            difference = average_over_tasks([by_question(b) - by_question(a) for a, b in pairs])
         rows.append(MethodRow(label, models, estimate_all(_values(own, metrics)), average, difference))
     return MethodTable(metrics, tuple(rows))
 
@@ -90,7 +90,7 @@ def _values(scores: Sequence[Scores], tasks: Iterable[str]) -> dict[str, np.ndar
     for task in tasks:
         own = [s.values for s in scores if s.task == task]
         if own:
-            values[task] = own[0] if len(own) == 1 else np.stack([_by_question(v) for v in own], axis=1)
+            values[task] = own[0] if len(own) == 1 else np.stack([by_question(v) for v in own], axis=1)
     return values
 
 
@@ -100,7 +100,3 @@ def _complete_values(scores: Sequence[Scores], tasks: Iterable[str]) -> list[np.
     if asked != {(*model, task) for model in _models(scores) for task in tasks}:
         return None
     return list(_values(scores, tasks).values())
-
-
-def _by_question(values: np.ndarray) -> np.ndarray:
-    return values if values.ndim == 1 else values.mean(axis=1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
 import tempfile
@@ -14,6 +13,8 @@ from typing import Any
 from ray.air.constants import TRAINING_ITERATION
 from ray.tune import Callback
 from ray.tune.experiment import Trial
+
+from rllib_arpo.tracking.console import number_at
 
 #: A link in the experiment's folder to the folder of the best checkpoint.
 BEST = "best_checkpoint"
@@ -47,10 +48,7 @@ class KeepBestCheckpoint(Callback):
 
 def find(result: Mapping[str, Any], metric: str) -> float | None:
     """The value of "a/b" in a nested result; None if there is none, or it is NaN."""
-    value: Any = result
-    for key in metric.split("/"):
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return None if value is None or math.isnan(value) else float(value)
+    return number_at(result, metric.split("/"))
 
 
 def read_score(experiment: Path) -> dict[str, Any] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ray.air.constants import TRAINING_ITERATION
@@ -32,10 +32,10 @@ def training_line(result: Mapping[str, Any]) -> str:
     tool response (normalised), forks per question, and the seconds of rollout, update and weight sync. Missing values,
     and values that are not numbers, appear as "-".
     """
-    seconds = " ".join(f"{label} {_seconds(_find(result, (TIMERS, key)))}" for key, label in TIMER_LABELS.items())
+    seconds = " ".join(f"{label} {_seconds(number_at(result, (TIMERS, key)))}" for key, label in TIMER_LABELS.items())
     return "  ".join(
         [
-            f"iter {_format(_find(result, (TRAINING_ITERATION,)), '4.0f')}",
+            f"iter {_format(number_at(result, (TRAINING_ITERATION,)), '4.0f')}",
             f"reward {_rollout(result, EPISODE_RETURN_MEAN, '6.3f')}",
             f"acc {_rollout(result, 'accuracy', '4.2f')}",
             f"tools {_rollout(result, 'tool_calls_per_trajectory', '3.1f')}",
@@ -60,11 +60,11 @@ def evaluation_line(metrics: Mapping[str, Any]) -> str:
 
 
 def _rollout(result: Mapping[str, Any], path: str, spec: str) -> str:
-    return _format(_find(result, (ENV_RUNNER_RESULTS, *path.split("/"))), spec)
+    return _format(number_at(result, (ENV_RUNNER_RESULTS, *path.split("/"))), spec)
 
 
-def _find(result: Mapping[str, Any], path: tuple[str, ...]) -> float | None:
-    """The number at `path`; None if there is none."""
+def number_at(result: Mapping[str, Any], path: Sequence[str]) -> float | None:
+    """The number at `path` in a nested result; None if there is none, or it is NaN."""
     value: Any = result
     for key in path:
         value = value.get(key) if isinstance(value, Mapping) else None
