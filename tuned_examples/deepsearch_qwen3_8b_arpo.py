@@ -29,7 +29,8 @@ from pathlib import Path
 
 from rllib_arpo import ARPOConfig
 from rllib_arpo.recipes import add_deep_search_args, authors_config, gpu_recipe_parser, run_gpu_recipe
-from rllib_arpo.recipes.authors import DEEP_SEARCH_ITERATIONS, chat_model
+from rllib_arpo.recipes.authors import DEEP_SEARCH_ITERATIONS
+from rllib_arpo.recipes.command_line import chat_model
 
 parser = add_deep_search_args(gpu_recipe_parser(num_learners=4, num_env_runners=4, stop_iters=DEEP_SEARCH_ITERATIONS))
 

@@ -1,18 +1,19 @@
 """Prints the results of runs of a trails recipe, one line a run: entropy, forks, accuracy and minutes.
 
-python release/evidence/runs_table.py ~/ray_results/ARPO_2026-11-22_09-31-16 ...
+python -m release.evidence.runs_table ~/ray_results/ARPO_2026-11-22_09-31-16 ...
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from release.evidence.study_run import find
 
 HEADER = (
     "| seed | dH, iteration 1 | AUC of dH | forks at decisive steps | accuracy before | after 4 | at the end"
@@ -52,8 +53,8 @@ def first_evaluation(answers: Iterable[Mapping[str, Any]]) -> list[Mapping[str, 
 def table_row(results: Sequence[Mapping[str, Any]], before: float) -> str:
     """AUC and share of forks are means over the iterations, an iteration without the figure left out."""
     rollouts = [result["env_runners"] for result in results]
-    accuracies = {r["training_iteration"]: found for r in results if (found := _find(r, *ACCURACY)) is not None}
-    rise = _find(rollouts[0], "entropy", "delta")
+    accuracies = {r["training_iteration"]: found for r in results if (found := find(r, ACCURACY)) is not None}
+    rise = find(rollouts[0], ("entropy", "delta"))
     cells = (
         results[0]["config"]["seed"], "" if rise is None else f"{rise:+.3f}", _mean(rollouts, "auc"),
         _mean(rollouts, "fork_share"), f"{before:.3f}", f"{accuracies[4]:.3f}" if 4 in accuracies else "",
@@ -65,16 +66,8 @@ def table_row(results: Sequence[Mapping[str, Any]], before: float) -> str:
 
 def _mean(rollouts: Sequence[Mapping[str, Any]], name: str) -> str:
     """Of a metric of the decisive steps, over the iterations that have it."""
-    found = [value for rollout in rollouts if (value := _find(rollout, "decisive", name)) is not None]
+    found = [value for rollout in rollouts if (value := find(rollout, ("decisive", name))) is not None]
     return f"{np.mean(found):.2f}" if found else ""
-
-
-def _find(result: Mapping[str, Any], *path: str) -> float | None:
-    """The finite number at `path`; RLlib reports NaN for a metric that only an earlier iteration had."""
-    value: Any = result
-    for key in path:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return None if value is None or not math.isfinite(value) else float(value)
 
 
 def main() -> None:

@@ -73,8 +73,8 @@ def _generate(engine: Engine, requests: Sequence[GenerationRequest]) -> list[Fin
     return [finished[request.request_id] for request in requests]
 
 
+#: Log-probs [n] and entropies [n] of the generated tokens of each request.
 Outputs = list[tuple[np.ndarray, np.ndarray]]
-"""Log-probs [n] and entropies [n] of the generated tokens of each request."""
 
 
 @torch.no_grad()

@@ -119,20 +119,6 @@ def authors_config(
     return config.debugging(seed=args.seed)
 
 
-def chat_model(args: argparse.Namespace, who: str) -> dict[str, str] | None:
-    """The language model that `add_deep_search_args` calls `who`: fields of a `ChatClient`; None: none was named.
-
-    Raises:
-        ValueError: it has no address or no name.
-    """
-    url, model, cache = (getattr(args, f"{who}_{name}") for name in ("url", "model", "cache"))
-    if not (url and model):
-        if given := [f"--{who}-{name}" for name in ("url", "model", "cache") if getattr(args, f"{who}_{name}")]:
-            raise ValueError(f"{given[0]}: needs --{who}-url and --{who}-model.")
-        return None
-    return {"base_url": url, "model": model, **({"cache_path": cache} if cache else {})}
-
-
 def _place(config: ARPOConfig, args: argparse.Namespace) -> None:
     """Sets the learners and the env runners, and what an engine may take of its GPUs."""
     gpus = args.num_gpus_per_env_runner if args.num_env_runners else 0.0

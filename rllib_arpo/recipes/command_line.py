@@ -41,6 +41,20 @@ def add_deep_search_args(parser: argparse.ArgumentParser) -> argparse.ArgumentPa
     return parser
 
 
+def chat_model(args: argparse.Namespace, who: str) -> dict[str, str] | None:
+    """The language model that `add_deep_search_args` calls `who`: fields of a `ChatClient`; None: none was named.
+
+    Raises:
+        ValueError: it has no address or no name.
+    """
+    url, model, cache = (getattr(args, f"{who}_{name}") for name in ("url", "model", "cache"))
+    if not (url and model):
+        if given := [f"--{who}-{name}" for name in ("url", "model", "cache") if getattr(args, f"{who}_{name}")]:
+            raise ValueError(f"{given[0]}: needs --{who}-url and --{who}-model.")
+        return None
+    return {"base_url": url, "model": model, **({"cache_path": cache} if cache else {})}
+
+
 def _add_questions(parser: argparse.ArgumentParser) -> None:
     # Paths are made absolute, since Tune runs a trial in a directory of its own.
     path = os.path.abspath

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import shutil
-from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[2] / "release" / "evidence" / "runs_table.py"
-
-
-@pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location("runs_table", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from release.evidence.runs_table import first_evaluation, read_run, table_row
 
 
 @pytest.fixture
@@ -45,27 +35,27 @@ def run(tmp_path):
     return tmp_path
 
 
-def test_means_are_over_the_iterations_that_have_the_figure(script, run):
-    assert script.table_row(*script.read_run(run)) == "| 7 | +0.079 | 0.95 | 0.80 | 0.500 |  | 0.969 | 3 | 3.0 |"
+def test_means_are_over_the_iterations_that_have_the_figure(run):
+    assert table_row(*read_run(run)) == "| 7 | +0.079 | 0.95 | 0.80 | 0.500 |  | 0.969 | 3 | 3.0 |"
 
 
-def test_a_folder_without_a_run_is_named(script, tmp_path):
+def test_a_folder_without_a_run_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no result\.json below it"):
-        script.read_run(tmp_path)
+        read_run(tmp_path)
 
 
-def test_only_the_first_evaluation_is_that_before_training(script):
+def test_only_the_first_evaluation_is_that_before_training():
     rows = [{"evaluation": n, "question_id": name} for n, name in [(0, "a"), (0, "b"), (0, "a"), (0, "c")]]
-    assert script.first_evaluation(rows) == rows[:2]
+    assert first_evaluation(rows) == rows[:2]
 
 
-def test_a_run_without_nodes_has_empty_cells(script):
+def test_a_run_without_nodes_has_empty_cells():
     results = [{"training_iteration": 1, "config": {"seed": 0}, "time_total_s": 6.0, "env_runners": {}}]
-    assert script.table_row(results, 0.25) == "| 0 |  |  |  | 0.250 |  |  | 1 | 0.1 |"
+    assert table_row(results, 0.25) == "| 0 |  |  |  | 0.250 |  |  | 1 | 0.1 |"
 
 
-def test_a_folder_with_several_trials_is_refused(script, run):
+def test_a_folder_with_several_trials_is_refused(run):
     shutil.copytree(run / "ARPO" / "trial", run / "ARPO" / "trial_2")
     with pytest.raises(ValueError) as raised:
-        script.read_run(run)
+        read_run(run)
     assert str(raised.value) == f"{run}: has 2 trials, name the folder of one, such as {run / 'ARPO' / 'trial'}."

@@ -22,8 +22,8 @@ TARGETS = {
 WARM_UP = 1
 NUM_RESAMPLES = 10_000
 
+#: Side -> the results of its runs, in the order of the seeds.
 Runs = Mapping[str, Sequence[Mapping[str, Any]]]
-"""Side -> the results of its runs, in the order of the seeds."""
 
 
 def figures(runs: Runs) -> dict[str, Any]:

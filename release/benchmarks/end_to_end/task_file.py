@@ -103,6 +103,8 @@ def make_request(size: Size, side: str, model: str, seed: int, trl: TRLSetting, 
 
 def make_config(request: Mapping[str, Any]) -> ARPOConfig:
     """The recipe's configuration of our side (of GRPO for TRL's), without its callbacks, evaluated on demand."""
+    from rllib_arpo.recipes.run import use_gpus
+
     recipe = importlib.import_module(f"tuned_examples.{request['recipe']}")
     algorithm = ALGORITHMS.get(request["side"], "GRPO")
     args = recipe.parser.parse_args(["--algo", algorithm, "--seed", str(request["seed"])])
@@ -112,9 +114,9 @@ def make_config(request: Mapping[str, Any]) -> ARPOConfig:
     config.evaluation(evaluation_interval=None, evaluation_duration=request["num_held_out"])
     config.debugging(progress_bar="off", log_level="ERROR")
     if request["gpu"]:
-        config.language_model(dtype="bfloat16", engine_kwargs={"gpu_memory_utilization": 0.4})
-        config.env_runners(num_env_runners=1, num_gpus_per_env_runner=0.5)
-        config.learners(num_learners=0, num_gpus_per_learner=0.5)
+        config.language_model(dtype="bfloat16")
+        use_gpus(config, args, num_gpus=1)
+        config.learners(num_gpus_per_learner=args.num_gpus_per_learner)
     return config
 
 
