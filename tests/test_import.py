@@ -29,7 +29,7 @@ import json
 from rllib_arpo import AEPO, ARPO, DAPO, GRPO, ReinforcePlusPlus, TreeGRPO
 from ray.tune.registry import get_trainable_cls
 known = [get_trainable_cls(cls.__name__) is cls for cls in (ARPO, GRPO, DAPO, ReinforcePlusPlus, AEPO, TreeGRPO)]
-heavy = [name for name in ("transformers", "mlflow", "vllm") if name in sys.modules]
+heavy = [name for name in ("transformers", "mlflow", "vllm", "matplotlib") if name in sys.modules]
 print(json.dumps([known, heavy]))
 """
     assert json.loads(run_python(code)) == [[True] * 6, []]

@@ -29,6 +29,7 @@ LAYERS = (
     ("baselines",),
     ("recipes", "trails"),
     ("evaluation", "doctor", "show"),
+    ("plots",),
     ("commands",),
     ("__main__",),
 )

@@ -31,7 +31,7 @@ COMMANDS: dict[str, Command] = {
     "entropy": Command(
         "rllib_arpo.commands.entropy", "where a model is unsure after tool responses, and what each rule would fork"
     ),
-    "show": Command("rllib_arpo.commands.show", "draw the recorded trees of a run as HTML pages"),
+    "show": Command("rllib_arpo.commands.show", "draw the recorded trees of a run, or its curves, as HTML pages"),
     "cold-start": Command("rllib_arpo.commands.cold_start", "fine-tune a model on tool-use transcripts"),
     "export": Command("rllib_arpo.commands.export", "make a Hugging Face model of a checkpoint"),
     "index": Command("rllib_arpo.commands.index", "build a search index of files"),

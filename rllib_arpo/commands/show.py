@@ -1,11 +1,13 @@
-"""Draws the recorded trees of a run as HTML pages that need no network.
+"""Draws the recorded trees of a run, or its curves, as HTML pages that need no network.
 
     rllib-arpo show ~/ray_results/ARPO_... --output pages
     rllib-arpo show TRIAL/trees/evaluation-00008.parquet --question ID
     rllib-arpo show --compare TRIAL/trees/evaluation-00000.parquet TRIAL/trees/evaluation-00008.parquet
+    rllib-arpo show ~/ray_results/ARPO_... --plots --output plots
 
 A page shows a question's tree, which trajectory waited for which tool, and each turn with its tokens shaded by their
 entropy, its tool call, the fork decision in words and its advantages. An index of several questions has filters.
+--plots draws the curves of a run instead: accuracy, entropy before and after tool responses, forks, seconds.
 """
 
 from __future__ import annotations
@@ -16,6 +18,9 @@ from pathlib import Path
 
 from rllib_arpo.evaluation.errors import CommandError, command_errors
 from rllib_arpo.show.pages import last_questions, pairs, write_pages
+
+#: Defaults of --output, without and with --plots, and of --limit.
+PAGES, PLOTS, LIMIT = "pages", "plots", 200
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,10 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar=("A", "B"),
         help="two records: shows each question as it was first in A and last in B, side by side",
     )
-    add("--output", default="pages", metavar="FOLDER", help="for the pages; default: %(default)s")
-    add(
-        "--limit", type=int, default=200, metavar="N", help="at most so many pages, the last ones; default: %(default)s"
-    )
+    add("--plots", action="store_true", help="draws the curves of a run instead of its trees")
+    add("--output", metavar="FOLDER", help=f"for the files; default: {PAGES}, with --plots {PLOTS}")
+    add("--limit", type=int, metavar="N", help=f"at most so many pages, the last ones; default: {LIMIT}")
 
 
 def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
@@ -40,16 +44,42 @@ def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
     Raises:
         CommandError: the command line is wrong, or there is no such record or question.
     """
-    if (args.record is None) == (args.compare is None):
-        raise CommandError("show: give either RUN_OR_FILE or --compare A B.")
-    if args.limit < 1:
-        raise CommandError(f"--limit {args.limit}: must be at least 1.")
+    _check(args)
     with command_errors((ValueError, OSError)):
+        if args.plots:
+            return _draw_plots(args.record, Path(args.output or PLOTS))
+        limit = args.limit or LIMIT
         if args.compare is not None:
-            title, shown = " and ".join(args.compare), pairs(*args.compare, args.question, args.limit)
+            title, shown = " and ".join(args.compare), pairs(*args.compare, args.question, limit)
         else:
-            title, shown = args.record, last_questions(args.record, args.question, args.limit)
-        paths = write_pages(Path(args.output), title, shown)
+            title, shown = args.record, last_questions(args.record, args.question, limit)
+        paths = write_pages(Path(args.output or PAGES), title, shown)
     more = f" and {len(paths) - 1} pages" if len(paths) > 1 else ""
     print(f"{paths[0]}{more}: open it in a browser.")
+    return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    if (args.record is None) == (args.compare is None):
+        raise CommandError("show: give either RUN_OR_FILE or --compare A B.")
+    if args.limit is not None and args.limit < 1:
+        raise CommandError(f"--limit {args.limit}: must be at least 1.")
+    unread = [name for name in ("compare", "question", "limit") if getattr(args, name) is not None]
+    if args.plots and unread:
+        raise CommandError(f"--{unread[0]}: --plots draws no trees.")
+
+
+def _draw_plots(place: str, output: Path) -> int:
+    # They import matplotlib.
+    from rllib_arpo.plots.gallery import PAGE, draw_all, plot_files, write_plots
+    from rllib_arpo.plots.run_data import read_run, trial_folder_of
+
+    folder = trial_folder_of(place)
+    drawn = draw_all(read_run(folder))
+    write_plots(output, plot_files(folder.name, drawn))
+    for one in drawn:
+        if one.missing:
+            print(f"{one.plot.title}: {one.missing}")
+    images = sum(one.image is not None for one in drawn)
+    print(f"{output / PAGE} and {images} PNG files: open it in a browser.")
     return 0

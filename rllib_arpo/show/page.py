@@ -1,4 +1,4 @@
-"""Makes the pages: one question, the same question twice side by side, and the index of a run."""
+"""Makes the pages: one question, the same question twice side by side, the index of a run, and its plots."""
 
 from __future__ import annotations
 
@@ -95,6 +95,15 @@ def index_page(title: str, entries: Sequence[Entry]) -> str:
             **_shared(),
         )
     )
+
+
+def plots_page(title: str, drawn: Sequence[Any]) -> str:
+    """All plots of a run.
+
+    Args:
+        drawn: `Drawn` of plots/gallery.py, which imports matplotlib.
+    """
+    return _environment().get_template("plots.html").render(title=title, drawn=drawn, **_shared())
 
 
 def panel(question: Question, prefix: str) -> Panel:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
+from rllib_arpo.record.recorder import RECORD_FOLDER
 from rllib_arpo.show.page import Entry, index_page, question_page
 from rllib_arpo.show.records import Question, questions, record_files
 
@@ -45,21 +46,50 @@ def pairs(before: str, after: str, question_id: str | None, limit: int) -> list[
     return common[:limit]
 
 
-def write_pages(folder: Path, title: str, shown: Iterable[Sequence[Question]]) -> list[Path]:
-    """Writes a page for each question (or pair), and the index if there are several; returns the paths, index first."""
-    folder.mkdir(parents=True, exist_ok=True)
+def make_pages(title: str, shown: Iterable[Sequence[Question]]) -> Iterator[tuple[str, str]]:
+    """(name of the file, page) of each question (or pair); at last the index, if there are several."""
     entries: list[Entry] = []
     names: set[str] = set()
     for group in shown:
         name = _file_name(group, names)
         names.add(name)
-        (folder / name).write_text(question_page(group), encoding="utf-8")
+        yield name, question_page(group)
         entries.append(Entry(name, group[-1]))
-    pages = [folder / entry.href for entry in entries]
-    if len(pages) < 2:
-        return pages
-    (folder / INDEX).write_text(index_page(title, entries), encoding="utf-8")
-    return [folder / INDEX, *pages]
+    if len(entries) > 1:
+        yield INDEX, index_page(title, entries)
+
+
+def write_pages(folder: Path, title: str, shown: Iterable[Sequence[Question]]) -> list[Path]:
+    """Writes the pages; returns their paths, the index first."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name, page in make_pages(title, shown):
+        (folder / name).write_text(page, encoding="utf-8")
+        paths.append(folder / name)
+    return paths[-1:] + paths[:-1]
+
+
+def tree_files(folder: Path, limit: int) -> dict[str, bytes]:
+    """Path -> page, of a few questions of the last iteration, and of the first and the last evaluation side by side.
+
+    Args:
+        folder: of a trial; it may have no record.
+        limit: of each kind, at most so many questions.
+    """
+    record = folder / RECORD_FOLDER
+    trained, evaluated = (sorted(record.glob(f"{kind}-*.parquet")) for kind in ("iteration", "evaluation"))
+    groups: dict[str, list[list[Question]]] = {}
+    if trained:
+        groups["last_iteration"] = last_questions(str(trained[-1]), None, limit)
+    if len(evaluated) > 1:
+        groups["before_and_after"] = pairs(str(evaluated[0]), str(evaluated[-1]), None, limit)
+    elif evaluated:
+        groups["evaluation"] = last_questions(str(evaluated[0]), None, limit)
+    return {
+        f"{group}/{name}": page.encode()
+        for group, shown in groups.items()
+        for name, page in make_pages(f"{folder.name}, {group.replace('_', ' ')}", shown)
+    }
 
 
 def _backwards(place: str, question_id: str | None) -> Iterator[Question]:

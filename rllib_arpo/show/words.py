@@ -22,8 +22,11 @@ def tokens(count: int) -> str:
 
 def name_of(question: Question) -> str:
     """E.g. "evaluation after 8 updates"."""
-    iteration = question.row["iteration"]
-    if question.row["purpose"] == "training":
+    return name_of_stage(question.row["purpose"], question.row["iteration"])
+
+
+def name_of_stage(purpose: str, iteration: int) -> str:
+    if purpose == "training":
         return f"training, iteration {iteration}"
     return "evaluation before training" if iteration == 0 else f"evaluation after {iteration} updates"
 

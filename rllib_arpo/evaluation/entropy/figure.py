@@ -25,8 +25,8 @@ def write_figure(path: Path, found: TaskEntropy, settings: EntropySettings, titl
     figure = Figure(figsize=SIZE_INCHES, dpi=DPI, layout="constrained")
     (by_tool, by_round), (histogram, rules) = figure.subplots(2, 2)
     figure.suptitle(title)
-    _draw_curves(by_tool, _chosen(found.curves, "tool "), settings.window, "by tool")
-    _draw_curves(by_round, _chosen(found.curves, "round "), settings.window, "by round")
+    draw_curves(by_tool, _chosen(found.curves, "tool "), settings.window, "Entropy by tool")
+    draw_curves(by_round, _chosen(found.curves, "round "), settings.window, "Entropy by round")
     top = max(axes.get_ylim()[1] for axes in (by_tool, by_round))
     for axes in (by_tool, by_round):
         axes.set_ylim(0, top)
@@ -41,7 +41,8 @@ def _chosen(curves: Mapping[str, Curve], kind: str) -> dict[str, Curve]:
     return {name: curve for name, curve in curves.items() if name == START or name.startswith(kind)}
 
 
-def _draw_curves(axes: Axes, curves: Mapping[str, Curve], window: int, title: str) -> None:
+def draw_curves(axes: Axes, curves: Mapping[str, Curve], window: int, title: str) -> None:
+    """Draws the curves of groups of turns (`curves.entropy_curves`); the first `window` tokens are grey."""
     axes.axvspan(0.5, window + 0.5, color="0.93", zorder=0)
     for name, curve in curves.items():
         kept = np.flatnonzero(curve.num_turns >= min(MIN_TURNS, curve.num_turns[0]))
@@ -49,7 +50,7 @@ def _draw_curves(axes: Axes, curves: Mapping[str, Curve], window: int, title: st
         label = f"{_label(name)} ({curve.num_turns[0]} turns)"
         (line,) = axes.plot(place, mean, label=label, color="black" if name == START else None, linewidth=1.4)
         axes.fill_between(place, mean - half, mean + half, color=line.get_color(), alpha=0.18, linewidth=0)
-    axes.set(xlabel="token of the turn", ylabel="entropy (nats)", title=f"Entropy {title}", ylim=(0, None))
+    axes.set(xlabel="token of the turn", ylabel="entropy (nats)", title=title, ylim=(0, None))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(frameon=False, fontsize="small")
 

@@ -1,0 +1,62 @@
+"""How many trajectories were forked in each iteration, and after how many turns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from matplotlib.figure import Figure
+from ray.air.constants import TRAINING_ITERATION
+from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS
+
+from rllib_arpo.plots.run_data import MissingDataError, RunData
+from rllib_arpo.plots.style import COLORS, count_axis, legend, panels
+from rllib_arpo.tracking.console import number_at
+
+
+@dataclass(frozen=True, slots=True)
+class IterationForks:
+    """The forks of an iteration.
+
+    Attributes:
+        per_question: forked trajectories.
+        mean, low, high: the mean of the turns above a fork, and their quantiles 0.1 and 0.9; None without a fork.
+    """
+
+    iteration: int
+    per_question: float
+    mean: float | None
+    low: float | None
+    high: float | None
+
+
+def fork_history(run: RunData) -> list[IterationForks]:
+    """Raises:
+    MissingDataError: no iteration has a fork.
+    """
+    names = ("forks_per_question", "fork_depth_mean", "fork_depth_p10", "fork_depth_p90")
+    found = []
+    for result in run.results:
+        count, *depths = (number_at(result, (ENV_RUNNER_RESULTS, name)) for name in names)
+        if count is not None:
+            found.append(IterationForks(result[TRAINING_ITERATION], count, *(depths if count else (None,) * 3)))
+    if not any(forks.per_question for forks in found):
+        raise MissingDataError("No iteration has a fork.")
+    return found
+
+
+def draw_fork_history(run: RunData) -> Figure:
+    history = fork_history(run)
+    figure, (count, depth) = panels(2, sharex=True)
+    color = COLORS["training"]
+    count.plot([f.iteration for f in history], [f.per_question for f in history], marker=".", color=color)
+    count.set(ylabel="forks per question", ylim=(0, None))
+    forked = [f for f in history if f.mean is not None]
+    iterations = [f.iteration for f in forked]
+    depth.plot(iterations, [f.mean for f in forked], marker=".", color=color, label="mean")
+    quantiles = [f.low for f in forked], [f.high for f in forked]
+    depth.fill_between(iterations, *quantiles, color=color, alpha=0.18, linewidth=0, label="80 % of the forks")
+    depth.set(ylabel="turns before the fork", ylim=(0, None))
+    legend(depth)
+    for panel in (count, depth):
+        count_axis(panel, "iteration")
+    return figure

@@ -1,0 +1,108 @@
+"""All plots of a run: as PNG files, and as one page."""
+
+from __future__ import annotations
+
+import base64
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from rllib_arpo.plots.accuracy import draw_accuracy_by_calls, draw_progress
+from rllib_arpo.plots.entropy import draw_entropy
+from rllib_arpo.plots.fork_history import draw_fork_history
+from rllib_arpo.plots.forks import draw_forks
+from rllib_arpo.plots.gap import draw_gap
+from rllib_arpo.plots.rises import draw_rises
+from rllib_arpo.plots.run_data import MissingDataError, RunData
+from rllib_arpo.plots.seconds import draw_seconds
+from rllib_arpo.plots.style import png
+from rllib_arpo.show.page import plots_page
+
+PAGE = "plots.html"
+#: Matplotlib is not made for several threads.
+_DRAWING = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """A kind of plot.
+
+    Attributes:
+        name: of its file.
+        title, caption: on the page.
+        draw: raises MissingDataError.
+    """
+
+    name: str
+    title: str
+    caption: str
+    draw: Callable[[RunData], Figure]
+
+
+PLOTS = (
+    Plot("accuracy", "Accuracy and reward",
+         "Means per trajectory. An evaluation after an iteration has the weights of that iteration's update.",
+         draw_progress),
+    Plot("accuracy_by_tool_calls", "Accuracy against tool calls",
+         "Calls that training has executed up to the iteration; a call that forks share counts once.",
+         draw_accuracy_by_calls),
+    Plot("entropy", "Entropy by token, before and after tool responses",
+         "Of trajectories from the prompt; each question counts once, with 95 % intervals over questions. Grey: the "
+         "tokens of which dH is made.",
+         draw_entropy),
+    Plot("entropy_rise", "dH by turn and tool",
+         "The rise of the entropy after tool responses, at the nodes of trajectories from the prompt; each question "
+         "counts once, with 95 % intervals over questions.",
+         draw_rises),
+    Plot("forks", "Forks by turn",
+         "Of the recorded training questions, on all their trajectories. Right: of the nodes that were decided while "
+         "budget remained, the share that was forked.",
+         draw_forks),
+    Plot("forks_by_iteration", "Forks by iteration", "Of all training questions, on all their trajectories.",
+         draw_fork_history),
+    Plot("engine_learner_gap", "Engine-learner gap",
+         "How far the engine's log-probs of the tokens that it sampled are from the learner's before the update.",
+         draw_gap),
+    Plot("seconds", "Seconds by part of an iteration", "Wall time.", draw_seconds),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A plot of a run: either the PNG, or the sentence that says what is missing."""
+
+    plot: Plot
+    image: bytes | None
+    missing: str | None
+
+    @property
+    def source(self) -> str:
+        """The image as a URL that needs no network."""
+        return f"data:image/png;base64,{base64.b64encode(self.image or b'').decode()}"
+
+
+def draw_all(run: RunData) -> list[Drawn]:
+    return [_draw(plot, run) for plot in PLOTS]
+
+
+def plot_files(title: str, drawn: Sequence[Drawn]) -> dict[str, bytes]:
+    """Name -> content: a PNG for each plot that could be drawn, and the page with all."""
+    files = {f"{one.plot.name}.png": one.image for one in drawn if one.image is not None}
+    return files | {PAGE: plots_page(title, drawn).encode()}
+
+
+def write_plots(folder: Path, files: dict[str, bytes]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+
+
+def _draw(plot: Plot, run: RunData) -> Drawn:
+    try:
+        with _DRAWING:
+            return Drawn(plot, png(plot.draw(run)), None)
+    except MissingDataError as error:
+        return Drawn(plot, None, str(error))

@@ -1,0 +1,49 @@
+"""What all plots share: size, grid, colours, and the figure as PNG."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+DPI = 110
+#: Inches of a panel.
+WIDTH, HEIGHT = 4.6, 3.4
+#: The same thing has the same colour in all plots.
+COLORS = {"training": "tab:blue", "evaluation": "tab:orange"}
+
+
+def panels(count: int, **shared: bool) -> tuple[Figure, Sequence[Axes]]:
+    """A figure with panels side by side; a single one is wider. `shared`: "sharex", "sharey"."""
+    width = WIDTH * count if count > 1 else 1.5 * WIDTH
+    figure = Figure(figsize=(width, HEIGHT), dpi=DPI, layout="constrained")
+    axes = figure.subplots(1, count, squeeze=False, **shared)[0]
+    for panel in axes:
+        panel.grid(alpha=0.3)
+        panel.set_axisbelow(True)
+        panel.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def count_axis(panel: Axes, label: str) -> None:
+    """The x axis counts: iterations, turns."""
+    panel.set_xlabel(label)
+    panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def legend(panel: Axes) -> None:
+    panel.legend(frameon=False, fontsize="small")
+
+
+def counted(number: int, what: str) -> str:
+    """E.g. "1 node", "4 nodes"."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def png(figure: Figure) -> bytes:
+    file = io.BytesIO()
+    figure.savefig(file, format="png")
+    return file.getvalue()

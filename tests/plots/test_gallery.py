@@ -1,0 +1,51 @@
+"""The command `show --plots`, and what it writes of a run that lacks most."""
+
+from __future__ import annotations
+
+import pytest
+
+from rllib_arpo.commands import main
+
+PNG = b"\x89PNG\r\n\x1a\n"
+NO_RESULTS = {
+    "Accuracy against tool calls": "The run has executed no tool call.",
+    "Forks by iteration": "No iteration has a fork.",
+    "Engine-learner gap": "No result of the run has the metric engine_logprob_gap.",
+    "Seconds by part of an iteration": "No result of the run has the seconds of its iteration.",
+}
+
+
+def test_a_record_without_results(record, tmp_path, capsys):
+    """The accuracy before training, the entropies, the rises and the forks are in the record."""
+    output = tmp_path / "plots"
+    assert main(["show", str(record), "--plots", "--output", str(output)]) == 0
+    drawn = ["accuracy.png", "entropy.png", "entropy_rise.png", "forks.png"]
+    assert sorted(path.name for path in output.iterdir()) == [*drawn, "plots.html"]
+    assert all((output / name).read_bytes().startswith(PNG) for name in drawn)
+    page = (output / "plots.html").read_text()
+    assert page.count('src="data:image/png;base64,') == 4
+    said = [f"{title}: {sentence}" for title, sentence in NO_RESULTS.items()]
+    assert all(sentence in page for sentence in NO_RESULTS.values())
+    assert capsys.readouterr().out.splitlines() == [
+        *said,
+        f"{output}/plots.html and 4 PNG files: open it in a browser.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["{run}", "--plots", "--limit", "3"], "--limit: --plots draws no trees."),
+        (["{run}", "--plots", "--question", "lamps"], "--question: --plots draws no trees."),
+        (["--plots", "--compare", "{run}", "{run}"], "--compare: --plots draws no trees."),
+        (
+            ["{run}/trees/iteration-00001.parquet", "--plots"],
+            "{run}/trees/iteration-00001.parquet: not the folder of a run: it has no result.json and no trees.",
+        ),
+    ],
+)
+def test_mistakes(record, tmp_path, capsys, arguments, sentence):
+    filled = [argument.replace("{run}", str(record)) for argument in arguments]
+    assert main(["show", *filled, "--output", str(tmp_path / "plots")]) == 2
+    assert capsys.readouterr().err == f"error: {sentence.replace('{run}', str(record))}\n"
+    assert not (tmp_path / "plots").exists()
