@@ -11,6 +11,7 @@ from ray.air.constants import TRAINING_ITERATION
 
 from rllib_arpo.evaluation.store import ResultStore
 from rllib_arpo.tracking.mlflow_callback import ARPOMLflowCallback
+from rllib_arpo.tracking.mlflow_values import flat_metrics
 
 EXPERIMENT = "evaluation"
 #: The note in the store that names the existing MLflow runs, so that a repeated command continues them.
@@ -31,6 +32,25 @@ class _Run:
         return self.label
 
 
+class _Callback(ARPOMLflowCallback):
+    """The names of metrics stay: "gsm8k/pass_at_1"."""
+
+    def metrics_of(self, result: dict) -> dict[str, float]:
+        return flat_metrics(result)
+
+    def note_of(self, trial: _Run) -> str:
+        config = trial.config
+        tasks = ", ".join(f"{task} ({facts['questions']} questions)" for task, facts in config["tasks"].items())
+        lines = [
+            f"Evaluation of `{config['model']}` in the style `{config['style']}`.",
+            "",
+            f"- tasks: {tasks}, {config['samples']} samples each",
+            f"- command: `{config['command']}`",
+            *([f"- commit: `{config['commit']}`"] if config["commit"] else []),
+        ]
+        return "\n".join(lines)
+
+
 class EvaluationRuns:
     """Logs arms of summaries to MLflow: to `MLFLOW_TRACKING_URI`, and in any case to a local store.
 
@@ -40,7 +60,7 @@ class EvaluationRuns:
 
     def __init__(self, store: ResultStore):
         self._store = store
-        self._callback = ARPOMLflowCallback(experiment_name=EXPERIMENT)
+        self._callback = _Callback(experiment_name=EXPERIMENT, report=False)
         if (known := store.note(_NOTE)) is not None:
             self._callback.set_state(known)
         self._callback.setup()

@@ -8,14 +8,18 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
 from ray.air.constants import TRAINING_ITERATION
 from ray.air.integrations.mlflow import MLflowLoggerCallback
+from ray.rllib.utils.metrics import EVALUATION_RESULTS
 from ray.tune.experiment import Trial
 
+from rllib_arpo.tracking.machine import commit
+from rllib_arpo.tracking.metric_groups import metric_name
 from rllib_arpo.tracking.mlflow_records import (
     EndRun,
     LogCheckpoint,
@@ -26,8 +30,10 @@ from rllib_arpo.tracking.mlflow_records import (
     Record,
     StartRun,
 )
+from rllib_arpo.tracking.mlflow_report import LogReport, RunReport
 from rllib_arpo.tracking.mlflow_values import flat_metrics, flat_params, run_tags
 from rllib_arpo.tracking.mlflow_writer import StoreWriter
+from rllib_arpo.tracking.run_description import NOTE_TAG, command_line, description
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +52,7 @@ DEFAULT_EXPERIMENT = "ARPO"
 
 
 class ARPOMLflowCallback(MLflowLoggerCallback):
-    """Logs params, metrics, tags and, if asked, the last checkpoint of every trial, one MLflow run per trial.
+    """Logs params, metrics, tags, plots, trees and, if asked, the last checkpoint of every trial, as one MLflow run.
 
     Everything is written to a local store, and also to the server if there is one. Each store has its own thread, so
     the training loop only fills queues. Records that a server does not take are not lost, since the local store has the
@@ -64,6 +70,9 @@ class ARPOMLflowCallback(MLflowLoggerCallback):
         save_artifact: log the trial's last checkpoint as the artifact "checkpoint": to the server, to the local store
             if there is none or it does not take it.
         artifact_timeout_s: how long the end of the run may wait for a server that is taking a checkpoint.
+        all_metrics: also log RLlib's own timers and throughputs (`metric_groups.LEFT_OUT`).
+        report: draw the run's plots after every evaluation and at its end, and its trees at its end, and log them as
+            the artifacts "plots" and "trees".
 
     Raises (in `setup`, before any trial starts):
         ValueError: the local store cannot be opened.
@@ -81,6 +90,8 @@ class ARPOMLflowCallback(MLflowLoggerCallback):
         save_artifact: bool = False,
         log_params_on_trial_end: bool = False,
         artifact_timeout_s: float = 600.0,
+        all_metrics: bool = False,
+        report: bool = True,
     ):
         super().__init__(
             tracking_uri,
@@ -93,6 +104,8 @@ class ARPOMLflowCallback(MLflowLoggerCallback):
         )
         self.local_folder = local_folder
         self.artifact_timeout_s = artifact_timeout_s
+        self.all_metrics = all_metrics
+        self.report = report
         self._local: StoreWriter | None = None
         self._server: StoreWriter | None = None
         self._known_runs: dict[str, dict[str, str]] = {}
@@ -102,10 +115,14 @@ class ARPOMLflowCallback(MLflowLoggerCallback):
         if self.tracking_token:
             os.environ["MLFLOW_TRACKING_TOKEN"] = self.tracking_token
         self._running: set[str] = set()
+        self._reports: dict[str, RunReport] = {}
+        self._last_iterations: dict[str, int] = {}
+        self._said_of_report = threading.Lock()
         self._patience_s = MAX_DELAY_S
         self._said = threading.Lock()
         self._local_error: Exception | None = None
         self._all_tags = run_tags() | (self.tags or {})
+        self._commit = commit()
         uri = self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
         self._server_uri = uri if uri and not _is_local(uri) else None
         self._local_uri = uri if uri and _is_local(uri) else self._default_uri()
@@ -119,12 +136,17 @@ class ARPOMLflowCallback(MLflowLoggerCallback):
 
     def log_trial_start(self, trial: Trial) -> None:
         self._running.add(trial.trial_id)
-        self._submit(StartRun(trial.trial_id, str(trial), self._all_tags | {"trial_name": str(trial)}, _now_ms()))
+        note = self.note_of(trial)
+        tags = ({NOTE_TAG: note} if note else {}) | self._all_tags | {"trial_name": str(trial)}
+        self._submit(StartRun(trial.trial_id, str(trial), tags, _now_ms()))
         if not self.log_params_on_trial_end:
             self._submit(LogParams(trial.trial_id, flat_params(trial.config)))
 
     def log_trial_result(self, iteration: int, trial: Trial, result: dict) -> None:
-        self._submit(LogMetrics(trial.trial_id, flat_metrics(result), result[TRAINING_ITERATION], _now_ms()))
+        iteration = self._last_iterations[trial.trial_id] = result[TRAINING_ITERATION]
+        self._submit(LogMetrics(trial.trial_id, self.metrics_of(result), iteration, _now_ms()))
+        if EVALUATION_RESULTS in result:
+            self._submit_report(trial)
 
     def log_trial_end(self, trial: Trial, failed: bool = False) -> None:
         if trial.trial_id not in self._running:  # it failed before it started
@@ -134,9 +156,19 @@ class ARPOMLflowCallback(MLflowLoggerCallback):
         if self.should_save_artifact:
             self._submit_checkpoint(trial)
         self._submit(EndRun(trial.trial_id, "FAILED" if failed else "FINISHED", _now_ms()))
+        self._submit_report(trial, with_trees=True)
+        self._reports.pop(trial.trial_id, None)
         self._running.discard(trial.trial_id)
         if not self._running:
             self._flush_local()
+
+    def metrics_of(self, result: dict) -> dict[str, float]:
+        """The metrics of a result under the names of `metric_groups`."""
+        return flat_metrics(result, partial(metric_name, all_metrics=self.all_metrics))
+
+    def note_of(self, trial: Trial) -> str | None:
+        """The run's description; None for a trial that does not train by ARPO."""
+        return description(trial.trainable_name, trial.config, command_line(), self._commit, trial.path)
 
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
         self.close()
@@ -194,6 +226,15 @@ class ARPOMLflowCallback(MLflowLoggerCallback):
         if self._server is not None:
             self._server.submit(record)
 
+    def _submit_report(self, trial: Trial, with_trees: bool = False) -> None:
+        iteration = self._last_iterations.get(trial.trial_id)
+        if not self.report or iteration is None or trial.local_path is None:
+            return
+        if trial.trial_id not in self._reports:
+            report = RunReport(Path(trial.local_path), Path(trial.path), self._say_of_report)
+            self._reports[trial.trial_id] = report
+        self._submit(LogReport(trial.trial_id, self._reports[trial.trial_id], iteration, with_trees))
+
     def _submit_checkpoint(self, trial: Trial) -> None:
         if trial.checkpoint is None:
             logger.warning("Trial %s has no checkpoint to save: set `checkpoint_at_end=True` in Tune.", trial)
@@ -230,6 +271,11 @@ class ARPOMLflowCallback(MLflowLoggerCallback):
                 self._local_uri,
             )
 
+    def _say_of_report(self, error: Exception) -> None:
+        """Warns once, as `_say_once` does."""
+        if self._said_of_report.acquire(blocking=False):
+            logger.warning("Plots or trees of the run are missing in MLflow's artifacts (%s).", _one_line(error))
+
     def _say_local(self, error: Exception) -> None:
         self._local_error = error
         if self._local.store.client is None:  # not open yet: `setup` raises
@@ -247,6 +293,6 @@ def _now_ms() -> int:
 
 def _one_line(error: BaseException) -> str:
     """The innermost cause: "ConnectionRefusedError: ..." says more than the five errors that wrap it."""
-    while (cause := error.__cause__ or error.__context__) is not None:
+    while (cause := error.__cause__ or (None if error.__suppress_context__ else error.__context__)) is not None:
         error = cause
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]

@@ -8,7 +8,7 @@ import numbers
 import platform
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -54,11 +54,15 @@ def flat_params(config: Mapping[str, Any]) -> dict[str, str]:
     return _with_keys((path, str(value)[:MAX_PARAM_LENGTH]) for path, value in _leaves(config))
 
 
-def flat_metrics(result: Mapping[str, Any]) -> dict[str, float]:
-    """The numeric leaves of a result, keyed by their path ("env_runners/entropy/delta"); booleans are left out."""
+def flat_metrics(result: Mapping[str, Any], name_of: Callable[[str], str | None] = str) -> dict[str, float]:
+    """The numeric leaves of a result, keyed by their path ("env_runners/entropy/delta"); booleans are left out.
+
+    Args:
+        name_of: gives each path its name; None leaves it out.
+    """
     measured = {key: value for key, value in result.items() if key not in NOT_METRICS}
-    numeric = ((path, _as_float(value)) for path, value in _leaves(measured))
-    return _with_keys((path, value) for path, value in numeric if value is not None)
+    numeric = ((name_of(path), _as_float(value)) for path, value in _leaves(measured))
+    return _with_keys((name, value) for name, value in numeric if name is not None and value is not None)
 
 
 def run_tags() -> dict[str, str]:

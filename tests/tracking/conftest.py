@@ -17,6 +17,9 @@ class FakeTrial:
     trial_id: str
     config: dict = field(default_factory=lambda: {"lr": 1e-6, "env_config": {"seed": 3}})
     checkpoint: object = None
+    trainable_name: str = "ARPO"
+    path: str | None = None
+    local_path: str | None = None
 
     def __str__(self) -> str:
         return f"ARPO_env_{self.trial_id}"

@@ -52,9 +52,9 @@ def test_a_run_in_the_default_store(local_database):
     assert run.data.params == {"lr": "1e-06", "env_config/seed": "3"}
     assert run.data.tags["purpose"] == "test"
     assert run.data.tags["ray_version"] == ray.__version__
-    assert sorted(run.data.metrics) == ["env_runners/accuracy", "env_runners/entropy/delta", "training_iteration"]
-    assert history(local_database, run, "env_runners/accuracy") == [(1, 0.1), (2, 0.2), (3, 0.3)]
-    assert history(local_database, run, "env_runners/entropy/delta") == [(1, -0.5), (2, -1.0), (3, -1.5)]
+    assert sorted(run.data.metrics) == ["1 progress/accuracy", "3 entropy and forks/entropy delta"]
+    assert history(local_database, run, "1 progress/accuracy") == [(1, 0.1), (2, 0.2), (3, 0.3)]
+    assert history(local_database, run, "3 entropy and forks/entropy delta") == [(1, -0.5), (2, -1.0), (3, -1.5)]
     callback.close()
 
 
@@ -67,7 +67,7 @@ def test_more_params_and_metrics_than_mlflow_takes_at_once(local_database):
     callback.close()
     run = read_runs(local_database)["ARPO_env_t1"]
     assert run.data.params == {f"p{i}": str(i) for i in range(250)}
-    assert run.data.metrics == {f"m/{i}": float(i) for i in range(1200)} | {"training_iteration": 1.0}
+    assert run.data.metrics == {f"8 other/m/{i}": float(i) for i in range(1200)}
 
 
 def test_concurrent_trials_have_runs_of_their_own(local_database):
@@ -81,8 +81,8 @@ def test_concurrent_trials_have_runs_of_their_own(local_database):
     callback.log_trial_end(second, failed=True)
     callback.log_trial_end(first)
     runs = read_runs(local_database, "two")
-    assert history(local_database, runs["ARPO_env_t1"], "env_runners/accuracy") == [(1, 0.1)]
-    assert history(local_database, runs["ARPO_env_t2"], "env_runners/accuracy") == [(7, 0.7)]
+    assert history(local_database, runs["ARPO_env_t1"], "1 progress/accuracy") == [(1, 0.1)]
+    assert history(local_database, runs["ARPO_env_t2"], "1 progress/accuracy") == [(7, 0.7)]
     assert runs["ARPO_env_t1"].info.status == "FINISHED"
     assert runs["ARPO_env_t2"].info.status == "FAILED"
     assert runs["ARPO_env_t2"].data.params == {"lr": "2"}
@@ -104,7 +104,7 @@ def test_a_resumed_experiment_goes_on_in_the_same_run(local_database):
     after.log_trial_end(FakeTrial("t1"))
     runs = MlflowClient(tracking_uri=local_database).search_runs(["1"])
     assert len(runs) == 1
-    assert history(local_database, runs[0], "env_runners/accuracy") == [(1, 0.1), (2, 0.2)]
+    assert history(local_database, runs[0], "1 progress/accuracy") == [(1, 0.1), (2, 0.2)]
     assert runs[0].info.status == "FINISHED"
     after.close()
 
@@ -183,7 +183,7 @@ def test_two_trials_of_tune(ray_cluster, local_database, workspace):
         verbose=0,
     )
     runs = {run.data.params["factor"]: run for run in read_runs(local_database, "tune").values()}
-    assert {factor: history(local_database, run, "env_runners/accuracy") for factor, run in runs.items()} == {
+    assert {factor: history(local_database, run, "1 progress/accuracy") for factor, run in runs.items()} == {
         "1": [(1, 1.0), (2, 2.0), (3, 3.0)],
         "10": [(1, 10.0), (2, 20.0), (3, 30.0)],
     }

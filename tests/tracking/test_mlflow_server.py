@@ -34,8 +34,8 @@ def read_whole_run(uri: str, experiment: str) -> dict:
     return {
         "status": run.info.status,
         "params": run.data.params,
-        "accuracy": history("env_runners/accuracy"),
-        "kl": history("learners/default_policy/kl"),
+        "accuracy": history("1 progress/accuracy"),
+        "kl": history("5 learner/kl"),
     }
 
 
@@ -165,7 +165,7 @@ def test_a_server_stopped_in_mid_run(server, local_database, workspace, caplog):
     server.start_again()
     client = MlflowClient(tracking_uri=server.uri)
     (server_run,) = client.search_runs([client.get_experiment_by_name("stopped").experiment_id])
-    assert server_run.data.metrics["env_runners/accuracy"] == 1.0
+    assert server_run.data.metrics["1 progress/accuracy"] == 1.0
 
 
 def test_a_server_that_stops_answering_in_mid_run(server, local_database, caplog):

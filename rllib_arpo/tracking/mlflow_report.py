@@ -1,0 +1,92 @@
+"""The plots and the tree pages of a run as artifacts of its MLflow run, drawn in the stores' threads."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ray.tune.result import EXPR_RESULT_FILE
+
+from rllib_arpo.tracking.mlflow_records import MlflowStore
+
+#: Artifact folders of a run.
+PLOTS_ARTIFACT, TREES_ARTIFACT = "plots", "trees"
+#: Questions whose trees are logged: of the last iteration, and before and after training.
+NUM_QUESTIONS = 8
+#: Seconds that the drawing waits for Tune and for the record's thread, which write the last result and the last
+#: evaluation while the callback is told of them.
+PATIENCE_S, LOOK_AGAIN_S = 10.0, 0.2
+
+
+class RunReport:
+    """Draws a trial's plots and trees, once for all stores.
+
+    Args:
+        results: the folder in which Tune keeps the trial's results while it runs.
+        trial: the trial's folder, which has the record.
+        warn: gets what went wrong with drawing or logging; it must not raise.
+    """
+
+    def __init__(self, results: Path, trial: Path, warn: Callable[[Exception], None]):
+        self.warn = warn
+        self._results = results / EXPR_RESULT_FILE
+        self._trial = trial
+        self._lock = threading.Lock()
+        self._drawn: dict[str, tuple[int, Mapping[str, bytes]]] = {}
+
+    def files(self, iteration: int, with_trees: bool) -> dict[str, bytes]:
+        """Path -> content, as of this iteration, or of a later one that was drawn already."""
+        parts = {PLOTS_ARTIFACT: self._draw_plots} | ({TREES_ARTIFACT: self._draw_trees} if with_trees else {})
+        files: dict[str, bytes] = {}
+        for part, draw in parts.items():
+            with self._lock:
+                if self._drawn.get(part, (0,))[0] < iteration:
+                    self._drawn[part] = iteration, draw(iteration)
+                files |= {f"{part}/{name}": content for name, content in self._drawn[part][1].items()}
+        return files
+
+    # What these import is above this package, and imports matplotlib.
+    def _draw_plots(self, iteration: int) -> dict[str, bytes]:
+        """Of the run as soon as its files have this iteration, or after `PATIENCE_S` as they are."""
+        from rllib_arpo.plots.gallery import draw_all, plot_files
+        from rllib_arpo.plots.run_data import has_iteration, read_run
+
+        deadline = time.monotonic() + PATIENCE_S
+        while not has_iteration(self._trial, self._results, iteration) and time.monotonic() < deadline:
+            time.sleep(LOOK_AGAIN_S)
+        return plot_files(self._trial.name, draw_all(read_run(self._trial, self._results)))
+
+    def _draw_trees(self, _iteration: int) -> dict[str, bytes]:
+        from rllib_arpo.show.pages import tree_files
+
+        return tree_files(self._trial, NUM_QUESTIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class LogReport:
+    """Logs the files of a report as artifacts.
+
+    The run has its metrics without them, and nothing waits for them: a store is asked once, and whatever goes wrong, be
+    it in the drawing, is a warning.
+    """
+
+    trial_id: str
+    report: RunReport
+    iteration: int
+    with_trees: bool
+
+    def apply(self, store: MlflowStore) -> None:
+        try:
+            files = self.report.files(self.iteration, self.with_trees)
+            with tempfile.TemporaryDirectory() as folder:
+                for name, content in files.items():
+                    path = Path(folder, name)
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_bytes(content)
+                store.client.log_artifacts(store.run_id(self.trial_id), folder)
+        except Exception as error:
+            self.report.warn(error)

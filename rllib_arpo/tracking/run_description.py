@@ -1,0 +1,104 @@
+"""What a run is, in a few lines of Markdown: MLflow shows them at the top of the run."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rllib_arpo.core.branching import ENTROPY_RULES
+
+#: The tag that MLflow shows as the description of a run.
+NOTE_TAG = "mlflow.note.content"
+
+
+def description(
+    algorithm: str, config: Mapping[str, Any], command: str, commit: str | None = None, folder: str | None = None
+) -> str | None:
+    """The description of a training run.
+
+    Args:
+        algorithm: its name ("ARPO", "GRPO").
+        config: of the trial.
+        command: the command line.
+        commit: of this package; None: it is not in a checkout.
+        folder: of the trial's results; None: not known.
+
+    Returns:
+        None if this is not a run of ARPO.
+    """
+    if "model_name_or_path" not in config or "branching" not in config:
+        return None
+    lines = {
+        "model": f"`{config['model_name_or_path']}`" + (", a LoRA" if config.get("lora") else ""),
+        "task": _task(config),
+        "evaluation": _evaluation(config),
+        "rollout": _rollout(config),
+        "forks": _forks(config),
+        "update": _update(config),
+        "command": f"`{command}`",
+        "commit": commit and f"`{commit}`",
+        "results": folder and f"`{folder}`",
+        "look": folder and f"`rllib-arpo show {shlex.quote(folder)}` draws its trees, with `--plots` its curves",
+    }
+    title = f"**{algorithm}** trains `{Path(config['model_name_or_path']).name}` on `{_name(config['env'])}`."
+    return "\n".join([title, "", *(f"- {name}: {text}" for name, text in lines.items() if text)])
+
+
+def command_line() -> str:
+    """The command of this process, with the interpreter's name instead of its path."""
+    program, *arguments = sys.orig_argv
+    return shlex.join([Path(program).name, *arguments])
+
+
+def _task(config: Mapping[str, Any]) -> str:
+    return ", ".join([f"`{_name(config['env'])}`", *_settings(config.get("env_config") or {})])
+
+
+def _evaluation(config: Mapping[str, Any]) -> str | None:
+    if not config.get("evaluation_interval"):
+        return None
+    own = (config.get("evaluation_config") or {}).get("env_config") or {}
+    every = f"{config['evaluation_duration']} questions, every {config['evaluation_interval']} iterations"
+    return ", ".join([every, *_settings(own)])
+
+
+def _rollout(config: Mapping[str, Any]) -> str:
+    first = config["num_initial_rollouts"] if config["branching"] != "never" else config["num_rollouts"]
+    n = "N of each question its own" if config.get("pre_monitoring_sensitivity") is not None else f"N = {first}"
+    return f"{config['questions_per_batch']} questions an iteration, M = {config['num_rollouts']}, {n}"
+
+
+def _forks(config: Mapping[str, Any]) -> str:
+    rule = config["branching"]
+    if rule == "never":
+        return "none"
+    if rule == "random":
+        return f"random, with probability {config['random_fork_probability']}"
+    order = f"in the order `{config['budget_allocation']}`"
+    if rule not in ENTROPY_RULES:
+        return f"by the rule `{rule}`, {order}"
+    chance = f"P = {config['branch_base_probability']} + {config['branch_entropy_weight']} dH"
+    where = f"where {chance} > {config['branch_threshold']}" if rule == "threshold" else f"with probability {chance}"
+    return f"{where}, dH from the {config['entropy_baseline']} baseline, {order}"
+
+
+def _update(config: Mapping[str, Any]) -> str:
+    epochs = "1 epoch" if config["num_epochs"] == 1 else f"{config['num_epochs']} epochs"
+    steps = f"{config['questions_per_minibatch']} questions a step, {epochs}"
+    return f"lr {config['lr']}, {steps}, {config['baseline']} advantage, {config['attribution']} attribution"
+
+
+def _settings(env_config: Mapping[str, Any]) -> list[str]:
+    """The settings of an environment; of those that hold several values, only their names."""
+    return [
+        f"{key}: {', '.join(map(str, value)) or 'none'}" if isinstance(value, Mapping) else f"{key} {value}"
+        for key, value in env_config.items()
+        if isinstance(value, Mapping | str | int | float)
+    ]
+
+
+def _name(env: Any) -> str:
+    return env if isinstance(env, str) else getattr(env, "__name__", str(env))

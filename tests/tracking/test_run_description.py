@@ -1,0 +1,64 @@
+"""What a run is, literally."""
+
+import pytest
+
+from rllib_arpo.arpo_config import ARPOConfig
+from rllib_arpo.tracking.run_description import command_line, description
+
+
+def config(**rollout) -> dict:
+    made = ARPOConfig().environment("ToolEnv-v0", env_config={"task": "gsm8k", "tools": {"python": {}, "search": {}}})
+    made.language_model(model_name_or_path="models/small").training(lr=1e-5, questions_per_batch=8)
+    made.adaptive_rollout(num_rollouts=16, num_initial_rollouts=8, **rollout)
+    made.evaluation(evaluation_interval=3, evaluation_duration=128, evaluation_config={"env_config": {"split": "test"}})
+    return made.to_dict()
+
+
+def test_a_run_of_arpo():
+    folder = "/home/me/ray results/ARPO_1"
+    text = description("ARPO", config(), "python train.py --seed 0", "2187257-dirty", folder)
+    assert text.splitlines() == [
+        "**ARPO** trains `small` on `ToolEnv-v0`.",
+        "",
+        "- model: `models/small`",
+        "- task: `ToolEnv-v0`, task gsm8k, tools: python, search",
+        "- evaluation: 128 questions, every 3 iterations, split test",
+        "- rollout: 8 questions an iteration, M = 16, N = 8",
+        "- forks: where P = 0.5 + 0.2 dH > 0.5, dH from the initial baseline, in the order `first_come`",
+        "- update: lr 1e-05, 16 questions a step, 1 epoch, group advantage, soft attribution",
+        "- command: `python train.py --seed 0`",
+        "- commit: `2187257-dirty`",
+        f"- results: `{folder}`",
+        f"- look: `rllib-arpo show '{folder}'` draws its trees, with `--plots` its curves",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rollout", "forks", "initial"),
+    [
+        ({"branching": "never"}, "none", "N = 16"),
+        ({"branching": "random", "random_fork_probability": 0.3}, "random, with probability 0.3", "N = 8"),
+        ({"branching": "always"}, "by the rule `always`, in the order `first_come`", "N = 8"),
+        (
+            {"branching": "probability", "entropy_baseline": "running"},
+            "with probability P = 0.5 + 0.2 dH, dH from the running baseline, in the order `first_come`",
+            "N = 8",
+        ),
+        ({"branching": "never", "pre_monitoring_sensitivity": 1.0}, "none", "N of each question its own"),
+    ],
+)
+def test_what_forks(rollout, forks, initial):
+    lines = description("ARPO", config(**rollout), "python train.py").splitlines()
+    assert f"- forks: {forks}" in lines
+    assert f"- rollout: 8 questions an iteration, M = 16, {initial}" in lines
+    # Nothing is known of a checkout and of a folder.
+    assert lines[-1] == "- command: `python train.py`"
+
+
+def test_another_trainable_has_no_description():
+    assert description("Counter", {"factor": 1}, "python train.py") is None
+
+
+def test_the_command_line_can_be_repeated(monkeypatch):
+    monkeypatch.setattr("sys.orig_argv", ["/venv/bin/python3", "-m", "pytest", "a b"])
+    assert command_line() == "python3 -m pytest 'a b'"
