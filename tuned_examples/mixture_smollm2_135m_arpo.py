@@ -18,7 +18,7 @@ from ray.rllib.examples.utils import add_rllib_example_script_args
 
 from rllib_arpo import ARPOConfig
 from rllib_arpo.models import fast_dtype, smollm2_135m_instruct
-from rllib_arpo.recipes import run_recipe
+from rllib_arpo.recipes import run_recipe, run_terminal
 from rllib_arpo.tracking.console import ConsoleCallback
 
 parser = add_rllib_example_script_args(default_reward=1.0, default_iters=3)
@@ -73,4 +73,5 @@ def make_config(model: str, args: argparse.Namespace) -> ARPOConfig:
 
 if __name__ == "__main__":
     args = parser.parse_args()
-    run_recipe(make_config(smollm2_135m_instruct(), args), args, experiment_name="mixture")
+    with run_terminal(args, "mixture"):
+        run_recipe(make_config(smollm2_135m_instruct(), args), args, experiment_name="mixture")

@@ -42,7 +42,7 @@ import argparse
 from pathlib import Path
 
 from rllib_arpo import ARPOConfig
-from rllib_arpo.recipes import authors_config, gpu_recipe_parser, run_gpu_recipe
+from rllib_arpo.recipes import authors_config, gpu_recipe_parser, run_gpu_recipe, run_terminal
 from rllib_arpo.recipes.authors import REASONING_ITERATIONS
 
 parser = gpu_recipe_parser(num_learners=4, num_env_runners=4, stop_iters=REASONING_ITERATIONS)
@@ -54,4 +54,6 @@ def make_config(args: argparse.Namespace) -> ARPOConfig:
 
 if __name__ == "__main__":
     args = parser.parse_args()
-    run_gpu_recipe(make_config(args), args, experiment_name=f"reasoning-{Path(args.model).name}")
+    experiment = f"reasoning-{Path(args.model).name}"
+    with run_terminal(args, experiment):
+        run_gpu_recipe(make_config(args), args, experiment)

@@ -14,7 +14,7 @@ from ray.rllib.examples.utils import add_rllib_example_script_args
 
 from rllib_arpo import ARPOConfig
 from rllib_arpo.envs.tasks.trail_forms import FORMS, MAIN
-from rllib_arpo.recipes import EVALUATION_ACCURACY, add_arm_args, arm_config, run_recipe
+from rllib_arpo.recipes import EVALUATION_ACCURACY, add_arm_args, arm_config, run_recipe, run_terminal
 from rllib_arpo.tracking.console import ConsoleCallback
 from rllib_arpo.tracking.transcripts import EvaluationTranscripts
 from rllib_arpo.trails.decisive_steps import DecisiveSteps
@@ -74,4 +74,5 @@ def make_config(model: str, args) -> ARPOConfig:
 
 if __name__ == "__main__":
     args = parser.parse_args()
-    run_recipe(make_config(make_model(args), args), args, "trails-small", test_metric=EVALUATION_ACCURACY)
+    with run_terminal(args, "trails-small"):
+        run_recipe(make_config(make_model(args), args), args, "trails-small", test_metric=EVALUATION_ACCURACY)

@@ -19,7 +19,7 @@ from ray.rllib.examples.utils import add_rllib_example_script_args
 
 from rllib_arpo import ARPOConfig
 from rllib_arpo.models import fast_dtype
-from rllib_arpo.recipes import add_arm_args, arm_config, draw_entropy, run_recipe
+from rllib_arpo.recipes import add_arm_args, arm_config, draw_entropy, run_recipe, run_terminal
 from rllib_arpo.tracking.console import ConsoleCallback
 from rllib_arpo.tracking.transcripts import EvaluationTranscripts
 from rllib_arpo.trails.decisive_steps import DecisiveSteps
@@ -76,7 +76,8 @@ def make_config(model: str, args) -> ARPOConfig:
 
 if __name__ == "__main__":
     args = parser.parse_args()
-    config = make_config(make_model(args), args)
-    if args.entropy_figure:
-        draw_entropy(config, "trails", args.entropy_figure)
-    run_recipe(config, args, experiment_name="trails")
+    with run_terminal(args, "trails"):
+        config = make_config(make_model(args), args)
+        if args.entropy_figure:
+            draw_entropy(config, "trails", args.entropy_figure)
+        run_recipe(config, args, experiment_name="trails")

@@ -17,6 +17,7 @@ tokens), so that `batch_size` is best 1. Each process first loads the whole mode
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -93,8 +94,11 @@ class ColdStartSettings:
             )
 
 
-def train(settings: ColdStartSettings) -> list[float]:
+def train(settings: ColdStartSettings, on_step: Callable[[int, int], None] = lambda _done, _total: None) -> list[float]:
     """Fine-tunes a model; returns the logged training losses.
+
+    Args:
+        on_step: called after each step with the number of steps that are done, and of all.
 
     Raises:
         FileExistsError: the output folder is not empty.
@@ -108,7 +112,7 @@ def train(settings: ColdStartSettings) -> list[float]:
 
     from transformers import AutoTokenizer
 
-    from rllib_arpo.cold_start.trainer import ColdStartTrainer
+    from rllib_arpo.cold_start.trainer import ColdStartTrainer, TellsSteps
 
     tokenizer = AutoTokenizer.from_pretrained(settings.model)
     examples = load_examples(tokenizer, settings.data, settings.max_length)
@@ -120,6 +124,7 @@ def train(settings: ColdStartSettings) -> list[float]:
         train_dataset=examples,
         data_collator=lambda batch: collate(batch, pad_token_id),
         processing_class=tokenizer,
+        callbacks=[TellsSteps(on_step)],
     )
     trainer.train()
     _save(settings, model, adapter)

@@ -1,7 +1,8 @@
 """The common parts of the tuned examples.
 
-CPU recipes: `arms` (the algorithm and fork rule of the command line) and `run` (RLlib's example runner). GPU recipes:
-`command_line`, `authors` (the settings of ARPO's authors) and `gpu_run` (checkpoints, resuming, the model at the end).
+`run_screen` has what a person sees. CPU recipes: `arms` (the algorithm and fork rule of the command line) and `run`
+(RLlib's example runner). GPU recipes: `command_line`, `authors` (the settings of ARPO's authors) and `gpu_run`
+(checkpoints, resuming, the model at the end).
 """
 
 from rllib_arpo.recipes.arms import add_arm_args, arm_config
@@ -10,6 +11,7 @@ from rllib_arpo.recipes.command_line import add_deep_search_args, gpu_recipe_par
 from rllib_arpo.recipes.entropy_figure import draw_entropy
 from rllib_arpo.recipes.gpu_run import run_gpu_recipe
 from rllib_arpo.recipes.run import EVALUATION_ACCURACY, run_recipe
+from rllib_arpo.recipes.run_screen import run_terminal
 
 __all__ = [
     "EVALUATION_ACCURACY",
@@ -21,4 +23,5 @@ __all__ = [
     "gpu_recipe_parser",
     "run_gpu_recipe",
     "run_recipe",
+    "run_terminal",
 ]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from rllib_arpo.terminal import about, activity, open_terminal
 
 if TYPE_CHECKING:
     from rllib_arpo.arpo_config import ARPOConfig
@@ -30,5 +33,21 @@ def draw_entropy(config: ARPOConfig, task: str, folder: str, num_questions: int 
     # None means no limit, the command's default.
     given = {f"--{name.replace('_', '-')}": str(value) for name, value in arguments.items() if value is not None}
     argv = [part for option in given.items() for part in option]
-    # In a separate process, which returns the engine's memory when it ends.
-    subprocess.run([sys.executable, "-m", "rllib_arpo", "entropy", *argv], check=True)
+    line = about("entropy", f"drawing where the model is unsure: {Path(folder, f'entropy-{task}.png')}, a minute")
+    with activity(line, "entropy"):
+        # In a separate process, which returns the engine's memory when it ends.
+        _run([sys.executable, "-m", "rllib_arpo", "entropy", *argv])
+
+
+def _run(command: list[str]) -> None:
+    """Runs a command; a run's terminal shows what a failing one has written to standard error.
+
+    Raises:
+        RuntimeError: the command failed.
+    """
+    is_hidden = open_terminal() is not None
+    done = subprocess.run(command, stderr=subprocess.PIPE if is_hidden else None, text=True)
+    if is_hidden:
+        sys.stderr.write(done.stderr)
+    if done.returncode:
+        raise RuntimeError(f"The entropy figure could not be drawn.\n{done.stderr or ''}".rstrip())

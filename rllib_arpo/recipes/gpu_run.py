@@ -17,6 +17,9 @@ from rllib_arpo.arpo_config import ARPOConfig
 from rllib_arpo.policy.export import export_model
 from rllib_arpo.recipes.best_checkpoint import BEST, KeepBestCheckpoint, find, read_score
 from rllib_arpo.recipes.run import EVALUATION_ACCURACY
+from rllib_arpo.recipes.run_screen import say_what_runs
+from rllib_arpo.terminal import say
+from rllib_arpo.tracking import worker_lines
 
 if TYPE_CHECKING:
     from ray.tune import Result
@@ -47,6 +50,7 @@ def run_gpu_recipe(config: ARPOConfig, args: argparse.Namespace, experiment_name
     """
     output = Path(args.output or os.path.abspath(f"outputs/{experiment_name}-{args.algo}"))
     _check_output(output, args)
+    say_what_runs(config, args, experiment_name, output)
     result = _train(config, args, output, experiment_name)
     if result.error is not None:
         raise RuntimeError(f"The run failed (--max-failures {args.max_failures}); --resume goes on.") from result.error
@@ -63,10 +67,14 @@ def _train(config: ARPOConfig, args: argparse.Namespace, output: Path, experimen
     own_ray = not ray.is_initialized()
     if own_ray:
         ray.init(num_cpus=args.num_cpus or None)
+    lines = worker_lines.listen()
     try:
         config.copy(copy_frozen=False).validate()  # Tune would try a wrong one again and again.
         tuner = _restored(config, output) if args.resume else _new(config, args, output, experiment_name)
-        return tuner.fit()[0]
+        result = tuner.fit()[0]
+        if lines:
+            lines.wait_for(result.metrics or {})
+        return result
     finally:
         if own_ray:
             ray.shutdown()
@@ -125,8 +133,8 @@ def _save_model(result: Result, output: Path) -> Path:
     best, last = read_score(output), result.checkpoint.path
     export_model(output / BEST if best else last, output / MODEL)
     of_best = best and f"iteration {best['iteration']} (the best {best['metric']}, {best['value']:.3f})"
-    print(f"The model of {of_best or 'the last checkpoint'} is in {output / MODEL}.")
-    print(f"That of the last checkpoint: rllib-arpo export {last} FOLDER")
+    say(f"The model of {of_best or 'the last checkpoint'} is in {output / MODEL}.")
+    say(f"That of the last checkpoint: rllib-arpo export {last} FOLDER")
     return output / MODEL
 
 
@@ -141,7 +149,7 @@ def _report_test(result: Result, args: argparse.Namespace) -> None:
     found = find(result.metrics, MEAN_REWARD)
     reached = math.nan if found is None else found
     passed = reached >= args.stop_reward
-    print(f"{MEAN_REWARD}: {reached}, of {args.stop_reward:g}: {'reached' if passed else 'not reached'}.")
+    say(f"{MEAN_REWARD}: {reached}, of {args.stop_reward:g}: {'reached' if passed else 'not reached'}.")
     if args.as_release_test:
         figures = {
             "passed": [passed], "not_passed": [not passed], "success_metric": MEAN_REWARD, "best_value": reached,

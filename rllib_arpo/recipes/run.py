@@ -12,7 +12,9 @@ from ray.tune.result import TRAINING_ITERATION
 
 from rllib_arpo.arpo_config import ARPOConfig
 from rllib_arpo.recipes.gpus import gpu_shares
-from rllib_arpo.tracking.transcripts import EvaluationTranscripts, print_before_and_after
+from rllib_arpo.recipes.run_screen import SaysWhereResultsAre, say_what_runs
+from rllib_arpo.tracking import worker_lines
+from rllib_arpo.tracking.transcripts import EvaluationTranscripts, say_before_and_after
 
 if TYPE_CHECKING:
     from ray.tune import ResultGrid
@@ -26,7 +28,8 @@ def run_recipe(
 ) -> ResultGrid:
     """Runs `config` through RLlib's example runner, logged to MLflow.
 
-    At the end it prints the first and the last evaluation, if the callback `EvaluationTranscripts` kept them.
+    It first says what runs. At the end it shows the first and the last evaluation, if the callback
+    `EvaluationTranscripts` kept them.
 
     Args:
         test_metric: with --as-test and --as-release-test, what has to reach --stop-reward in the last iteration; the
@@ -34,17 +37,25 @@ def run_recipe(
     """
     from rllib_arpo.tracking.mlflow_callback import ARPOMLflowCallback
 
+    say_what_runs(config, args, experiment_name)
     ray.init(num_cpus=args.num_cpus or None, ignore_reinit_error=True)  # As RLlib's runner does, which finds it ready.
+    lines = worker_lines.listen()
     use_gpus(config, args, ray.cluster_resources().get("GPU", 0))
     criteria: dict[str, Any] = {}
     if test_metric is not None and (args.as_test or args.as_release_test):
         criteria["stop"] = {TRAINING_ITERATION: args.stop_iters}
         criteria["success_metric"] = {test_metric: args.stop_reward}
-    results = run_rllib_example_script_experiment(
-        config, args, tune_callbacks=[ARPOMLflowCallback(experiment_name=experiment_name)], **criteria
-    )
+    callbacks = [ARPOMLflowCallback(experiment_name=experiment_name), SaysWhereResultsAre()]
+    try:
+        results = run_rllib_example_script_experiment(
+            config, args, tune_callbacks=callbacks, keep_ray_up=True, **criteria
+        )
+        for result in results if lines else ():
+            lines.wait_for(result.metrics or {})
+    finally:
+        ray.shutdown()
     if EvaluationTranscripts in force_list(config.callbacks_class) and not args.no_tune:
-        print_before_and_after(results)
+        say_before_and_after(results)
     return results
 
 

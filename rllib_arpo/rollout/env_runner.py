@@ -71,8 +71,7 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
         self._sample_metrics: dict[str, float] = {}
         self._envs: dict[Purpose, list[ForkableMultiAgentEnv]] = {}
         self._questions: QuestionLoop | None = None
-        index = kwargs.get("worker_index") or 0
-        self._progress = RolloutProgress(f"rollout {index}" if index else "rollout", enabled=config.progress_bar)
+        self._progress = RolloutProgress("rollout", enabled=config.progress_bar)
         super().__init__(config=config, **kwargs)
 
     @override(MultiAgentEnvRunner)
@@ -200,7 +199,8 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
                 f"Env runner {self.worker_index} has weights {self.engine.weight_version}, "
                 f"not {conditions.weight_version}."
             )
-        self._progress.begin(len(refs))
+        what = "evaluation" if refs[0].purpose == Purpose.EVALUATION else "rollout"
+        self._progress.begin(len(refs), f"{what} {self.worker_index}" if self.worker_index else what)
         if self._questions is None:
             self._questions = QuestionLoop(
                 self.engine, self._engine_thread, self._progress.update, self._user_callbacks.episode_ended

@@ -1,8 +1,9 @@
-"""The progress bar within an iteration: questions done, tokens per second, forks."""
+"""The progress bar within an iteration: questions done, tokens per second, forks, tools in flight."""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -11,6 +12,8 @@ from typing import Protocol
 import ray
 from ray.experimental import tqdm_ray
 
+#: The beginning of a line of `LineDisplay`.
+LINE = re.compile(r"\w[^:]*: \d+/\d+ questions, ")
 #: Asks for a mode in this process and in the Ray workers that inherit its environment.
 PROGRESS_VARIABLE = "RLLIB_ARPO_PROGRESS"
 BAR_INTERVAL_S = 0.5
@@ -46,8 +49,8 @@ class RolloutProgress:
     ```python
     bar = RolloutProgress("rollout")
     bar.begin(8)
-    bar.update(tokens=120)
-    bar.update(questions=1, forks=3)
+    bar.update(tokens=120, tools=1)
+    bar.update(questions=1, forks=3, tools=-1)
     bar.end()
     ```
     """
@@ -63,13 +66,14 @@ class RolloutProgress:
         self._clock = clock
         self._display = DISPLAYS[mode]
         self._open: Display | None = None
-        self.total_questions = self.questions = self.tokens = self.forks = 0
+        self.total_questions = self.questions = self.tokens = self.forks = self.tools = 0
 
-    def begin(self, num_questions: int) -> None:
-        """Adds questions that begin to those that are still running, if there are any."""
+    def begin(self, num_questions: int, label: str | None = None) -> None:
+        """Adds questions that begin to those that are still running; if there are none, `label` replaces the label."""
         if self._open is not None:
             self.total_questions += num_questions
             return
+        self.label = label or self.label
         self.total_questions = num_questions
         self.questions = self.tokens = self.forks = 0
         self._started = self._last_shown = self._clock()
@@ -81,11 +85,12 @@ class RolloutProgress:
             self._open.close(self)
             self._open = None
 
-    def update(self, questions: int = 0, tokens: int = 0, forks: int = 0) -> None:
-        """Adds what has happened since the last call."""
+    def update(self, questions: int = 0, tokens: int = 0, forks: int = 0, tools: int = 0) -> None:
+        """Adds what has happened since the last call; `tools`: those that began, less those that answered."""
         self.questions += questions
         self.tokens += tokens
         self.forks += forks
+        self.tools += tools
         display, now = self._open, self._clock()
         # Another thread may have called `end` meanwhile.
         if display is not None and now - self._last_shown >= display.interval_s:
@@ -93,9 +98,10 @@ class RolloutProgress:
             display.show(self)
 
     def rates(self) -> str:
-        """E.g. "571 tok/s, 12 forks"."""
+        """E.g. "571 tok/s, 12 forks, 3 tools in flight"."""
         seconds = self._clock() - self._started
-        return f"{self.tokens / seconds if seconds > 0 else 0:.0f} tok/s, {self.forks} forks"
+        speed = self.tokens / seconds if seconds > 0 else 0
+        return f"{speed:.0f} tok/s, {self.forks} forks, {self.tools} tools in flight"
 
 
 class Display(Protocol):

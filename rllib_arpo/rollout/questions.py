@@ -45,7 +45,7 @@ class QuestionLoop:
     ):
         """
         Args:
-            on_progress: called with the latest increments: `tokens=`, `forks=`, `questions=`.
+            on_progress: called with the latest increments: `tokens=`, `forks=`, `tools=`, `questions=`.
             on_ended: called in the loop's thread with a question that has ended, its environment, and the environment's
                 place in its pool.
         """

@@ -24,7 +24,14 @@ from rllib_arpo.core.entropy import entropy_delta, entropy_level, running_delta
 from rllib_arpo.core.tree import NO_TOOL, ForkDecision, QuestionTree, StopReason, ToolCall, Turn, TurnTimes
 from rllib_arpo.engine.engine import Finished, GenerationRequest
 from rllib_arpo.envs.errors import DataError
-from rllib_arpo.envs.forkable_env import INFO_STEP, OPTION_NUM_ROOTS, OPTION_QUESTION, ForkableMultiAgentEnv, StepInfo
+from rllib_arpo.envs.forkable_env import (
+    INFO_STEP,
+    OPTION_NUM_ROOTS,
+    OPTION_QUESTION,
+    ForkableMultiAgentEnv,
+    StepInfo,
+    StepResult,
+)
 from rllib_arpo.rollout.agent import Agent, plain_step_info
 from rllib_arpo.rollout.engine_loop import EngineLoop
 from rllib_arpo.rollout.fork_schedule import ForkCandidate, make_schedule
@@ -78,7 +85,7 @@ class TreeSampler:
         Args:
             question: the question's reference; a training and an evaluation question of the same number may share the
                 engine.
-            on_progress: called with the latest increments: `tokens=`, `forks=`.
+            on_progress: called with the latest increments: `tokens=`, `forks=`, `tools=`.
         """
         self._env = env
         self._engine = engine
@@ -186,9 +193,7 @@ class TreeSampler:
 
     async def _step(self, agent: Agent, finished: Finished, times: TurnTimes) -> None:
         try:
-            observation, reward, terminated, truncated, info = await self._env.step_agent(
-                agent.agent_id, finished.token_ids
-            )
+            observation, reward, terminated, truncated, info = await self._answer(agent, finished)
         except asyncio.CancelledError:
             # The deadline: the turn is whole, though its tool has not answered.
             agent.turns.append(_turn(finished, times))
@@ -215,6 +220,14 @@ class TreeSampler:
         self._on_progress(tokens=len(finished.token_ids))
         if ended:
             agent.stop = step
+
+    async def _answer(self, agent: Agent, finished: Finished) -> StepResult:
+        """The environment's: of a tool, or of what grades the trajectory."""
+        self._on_progress(tools=1)
+        try:
+            return await self._env.step_agent(agent.agent_id, finished.token_ids)
+        finally:
+            self._on_progress(tools=-1)
 
     def _turn_limit(self, agent: Agent) -> int:
         """The largest number of tokens for the next turn."""

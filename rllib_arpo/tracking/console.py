@@ -1,8 +1,11 @@
-"""One line on the console per training iteration and per evaluation, at most 100 columns wide."""
+"""One line on the console per training iteration and per evaluation, at most 100 columns wide; warnings."""
 
 from __future__ import annotations
 
+import logging
 import math
+import re
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,19 +13,48 @@ from ray.air.constants import TRAINING_ITERATION
 from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, EPISODE_RETURN_MEAN, NUM_EPISODES, TIMERS
 
+from rllib_arpo.terminal import WARNING_FORMAT
+
+logger = logging.getLogger("rllib_arpo")
+
+#: The beginnings of `training_line` and `evaluation_line`.
+LINE = re.compile(r"iter +(?P<iteration>\d+)  reward |evaluation  accuracy ")
 #: Keys below "timers" of the parts of an iteration, in seconds -> their labels on the line.
 TIMER_LABELS = {"rollout": "roll", "update": "upd", "sync": "sync"}
 MISSING = "-"
 
 
 class ConsoleCallback(RLlibCallback):
-    """Prints the lines where the Algorithm lives: the driver, or a Tune trial, whose output Ray forwards."""
+    """Prints the lines where the Algorithm lives: the driver, or a Tune trial, whose output Ray forwards.
+
+    There and in the env runners it also prints the package's warnings.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        print_warnings()
 
     def on_train_result(self, *, result: dict, **kwargs: Any) -> None:
         print(training_line(result), flush=True)
 
     def on_evaluate_end(self, *, evaluation_metrics: dict, **kwargs: Any) -> None:
         print(evaluation_line(evaluation_metrics), flush=True)
+
+
+def print_warnings() -> None:
+    """Prints what the package logs, as long as the user has not set up logging."""
+    if not logger.handlers:
+        logger.addHandler(_WarningsPrinter())
+
+
+class _WarningsPrinter(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.setFormatter(logging.Formatter(WARNING_FORMAT))
+        self.addFilter(lambda _record: not logging.root.handlers)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(self.format(record), file=sys.stderr, flush=True)
 
 
 def training_line(result: Mapping[str, Any]) -> str:

@@ -27,6 +27,16 @@ def machine() -> dict[str, Any]:
     }
 
 
+def machine_in_words() -> str:
+    """One line. It touches no GPU, whose memory belongs to Ray's workers."""
+    import torch
+
+    ram = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    gpus = torch.cuda.device_count()
+    counted = f"{gpus} GPU{'s' if gpus > 1 else ''}" if gpus else "no GPU"
+    return f"{len(os.sched_getaffinity(0))} cores, {ram / 2**30:.0f} GiB, {counted} ({_cpu_model()})"
+
+
 def versions() -> dict[str, str]:
     """The versions of Python and of the relevant packages."""
     installed = {"python": platform.python_version()}

@@ -10,6 +10,7 @@ from ray.rllib.callbacks.callbacks import RLlibCallback
 
 from rllib_arpo.engine.engine import ALL
 from rllib_arpo.rollout.episodes import episode_to_tree, path_token_ids
+from rllib_arpo.terminal import say
 from rllib_arpo.tracking.trial_folder import trial_folder
 
 if TYPE_CHECKING:
@@ -89,27 +90,27 @@ def entropies(sampled: SampledQuestion) -> list[list[float]]:
     return [turn.entropies.tolist() for turn in episode_to_tree(sampled.episode).trajectories[0].turns]
 
 
-def print_before_and_after(results: ResultGrid) -> None:
-    """Prints the accuracy of the first and the last evaluation of a Tune run, and one question's two transcripts.
+def say_before_and_after(results: ResultGrid) -> None:
+    """Says the accuracy of the first and the last evaluation of a Tune run, and one question's two transcripts.
 
     It shows the first question that the model failed before and solves now, or the first question if there is none.
     """
     path = Path(results[0].path) / EVALUATIONS_FILE
     rows = read_evaluations(path)
     if rows[0]["evaluation"] == rows[-1]["evaluation"]:
-        print(f"\nThe run ended before its first evaluation in training; the one before it is in {path}")
+        say(f"\nThe run ended before its first evaluation in training; the one before it is in {path}")
         return
     before, after = (_by_question(rows, pick(row["evaluation"] for row in rows)) for pick in (min, max))
     shown = next((q for q in before if before[q]["accuracy"] < after[q]["accuracy"]), next(iter(before)))
-    print(f"\nHeld-out question {shown}: {_last_lines(before[shown]['prompt'])}")
+    say(f"\nHeld-out question {shown}: {_last_lines(before[shown]['prompt'])}")
     for name, answers in (("before", before), ("after", after)):
         row = answers[shown]
-        print(f"\n--- {name} training: reward {row['reward']:g}, ended by {row['stop_reason']}\n{row['response']}")
+        say(f"\n--- {name} training: reward {row['reward']:g}, ended by {row['stop_reason']}\n{row['response']}")
     accuracies = [sum(row["accuracy"] for row in rows.values()) / len(rows) for rows in (before, after)]
-    print(
+    say(
         f"\nGreedy accuracy on {len(before)} held-out questions: {accuracies[0]:.3f} before, {accuracies[1]:.3f} after."
     )
-    print(f"All transcripts: {path}")
+    say(f"All transcripts: {path}")
 
 
 def _by_question(rows: list[dict[str, Any]], evaluation: int) -> dict[str, dict[str, Any]]:

@@ -21,6 +21,7 @@ from rllib_arpo.cold_start import ColdStartSettings
 from rllib_arpo.envs.tasks.trail_demonstrations import PERFECT, ROWS, transcripts
 from rllib_arpo.envs.tasks.trail_forms import FORMS, MAIN, SYLLABLES, TrailForm
 from rllib_arpo.models import cached_folder, smollm2_135m_instruct
+from rllib_arpo.terminal import about, activity
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
@@ -61,7 +62,9 @@ class ColdStart:
         with tempfile.TemporaryDirectory() as folder:
             data = Path(folder, "transcripts.jsonl")
             write_rows(data, ROWS[self.rows](self.count, self.seed, form))
-            return cold_start.train(self.settings(model, str(data), str(output)))
+            line = about("model", f"cold start on {self.count:,} texts ({self.rows}), once")
+            with activity(line, "cold start", "steps") as on_step:
+                return cold_start.train(self.settings(model, str(data), str(output)), on_step)
 
     def settings(self, model: str, data: str, output: str) -> ColdStartSettings:
         """The settings for tuning `model` on the file `data` into the folder `output`."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ray import tune
 
-from rllib_arpo.tracking.transcripts import EVALUATIONS_FILE, EvaluationTranscripts, print_before_and_after
+from rllib_arpo.tracking.transcripts import EVALUATIONS_FILE, EvaluationTranscripts, say_before_and_after
 from tests.helpers.configs import small_config
 
 
@@ -25,5 +25,5 @@ def test_transcripts_lie_with_the_results(ray_cluster, model_folder, tmp_path, c
     assert all(len(turn) <= 24 and min(turn) >= 0 for row in rows for turn in row["entropies"])
     # Beyond the window of four tokens.
     assert max(len(turn) for row in rows for turn in row["entropies"]) > 4
-    print_before_and_after(results)
+    say_before_and_after(results)
     assert "Greedy accuracy on 3 held-out questions: 0.000 before, 0.000 after." in capsys.readouterr().out

@@ -28,6 +28,7 @@ class Sampled:
     prefix_tokens_reused: int
     engine: ScriptedEngine
     env: ScriptedEnv
+    progress: list[dict[str, int]]
 
     @property
     def decisions(self) -> dict[tuple[str, int], ForkDecision]:
@@ -85,14 +86,17 @@ def sample_tree():
         kwargs = {"script": script, "vocab_size": VOCAB_SIZE, **(engine_kwargs or {})}
         engine = ScriptedEngine(EngineConfig("none", engine_kwargs=kwargs))
         env = ScriptedEnv(env_config)
+        progress = []
 
         async def main():
             with ThreadPoolExecutor(1) as executor:
                 async with EngineLoop(engine, executor) as loop:
-                    return await TreeSampler(env, loop, settings(**changes), VOCAB_SIZE, QuestionRef(question)).sample()
+                    told = {"on_progress": lambda **amounts: progress.append(amounts)}
+                    ref = QuestionRef(question)
+                    return await TreeSampler(env, loop, settings(**changes), VOCAB_SIZE, ref, **told).sample()
 
         sampled = asyncio.run(main())
-        return Sampled(sampled.tree, sampled.prefix_tokens_reused, engine, env)
+        return Sampled(sampled.tree, sampled.prefix_tokens_reused, engine, env, progress)
 
     return run
 

@@ -1,14 +1,10 @@
 import sys
-import time
 from contextlib import contextmanager
-from types import SimpleNamespace
 
 import pytest
 import ray
-from ray.experimental import tqdm_ray
 
 from rllib_arpo.rollout.progress import RolloutProgress, progress_mode
-from tests.helpers.clusters import own_ray
 
 
 class FakeClock:
@@ -35,7 +31,8 @@ def test_lines_come_every_15_seconds(capsys):
             progress.update(tokens=100, forks=1)
         progress.update(questions=8)
     assert capsys.readouterr().out == (
-        "rollout 1: 0/8 questions, 100 tok/s, 15 forks\nrollout 1: 0/8 questions, 100 tok/s, 30 forks\n"
+        "rollout 1: 0/8 questions, 100 tok/s, 15 forks, 0 tools in flight\n"
+        "rollout 1: 0/8 questions, 100 tok/s, 30 forks, 0 tools in flight\n"
     )
 
 
@@ -69,11 +66,11 @@ def test_the_bar_without_ray_is_tqdm(capsys, monkeypatch):
     clock = FakeClock()
     with running(8, "rollout", enabled="bar", clock=clock) as progress:
         clock.now += 2
-        progress.update(questions=3, tokens=400, forks=5)
+        progress.update(questions=3, tokens=400, forks=5, tools=3)
         shown = capsys.readouterr().err
     assert "rollout:  38%" in shown
     assert "3/8" in shown
-    assert "200 tok/s, 5 forks" in shown
+    assert "200 tok/s, 5 forks, 3 tools in flight" in shown
 
 
 def test_many_updates_are_few_displays():
@@ -88,43 +85,18 @@ def test_many_updates_are_few_displays():
     assert shown == [256, 512, 768]
 
 
-@pytest.fixture
-def progress_ray():
-    """Ray that hands to the driver what its workers write: bars travel that way."""
-    with own_ray(num_cpus=2):
-        yield
-
-
-def test_the_bar_of_a_remote_env_runner_reaches_the_driver(progress_ray, monkeypatch):
-    states = []
-    manager = SimpleNamespace(process_state_update=states.append, hide_bars=lambda: None, unhide_bars=lambda: None)
-    monkeypatch.setattr(tqdm_ray, "instance", lambda: manager)
-
-    @ray.remote(num_cpus=0)
-    def rollout():
-        with running(4, "rollout 1", enabled="bar") as progress:
-            progress.update(questions=4, tokens=10, forks=2)
-
-    ray.get(rollout.remote())
-    deadline = time.monotonic() + 20
-    while not (states and states[-1]["closed"]) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert [(state["x"], state["total"], state["closed"]) for state in states] == [
-        (0, 4, False),
-        (4, 4, False),
-        (4, 4, True),
-    ]
-    assert states[0]["desc"] == "rollout 1"
-    assert states[-1]["desc"].startswith("rollout 1 (")
-    assert states[-1]["desc"].endswith(" tok/s, 2 forks)")
-
-
 def test_questions_that_join_a_running_rollout_add_to_its_total(capsys):
     clock = FakeClock()
     with running(2, "rollout", enabled="lines", clock=clock) as progress:
-        progress.begin(3)
+        progress.begin(3, "evaluation")
         clock.now += 20
         progress.update(questions=1, tokens=40)
         progress.end()
         progress.update(tokens=1)
-    assert capsys.readouterr().out == "rollout: 1/5 questions, 2 tok/s, 0 forks\n"
+        progress.begin(4, "evaluation")
+        clock.now += 20
+        progress.update(tokens=20)
+    assert capsys.readouterr().out == (
+        "rollout: 1/5 questions, 2 tok/s, 0 forks, 0 tools in flight\n"
+        "evaluation: 0/4 questions, 1 tok/s, 0 forks, 0 tools in flight\n"
+    )

@@ -210,6 +210,13 @@ def test_deadline_ends_only_who_has_not_ended(sample_tree):
     assert [t.turns[0].times.answered is None for t in sampled.tree.trajectories] == [False, True]
 
 
+def test_progress_has_the_tools_in_flight_also_of_those_that_a_deadline_ends(sample_tree):
+    script = {PROMPT: [tool(10)], (*PROMPT, 10, TOOL, 50, 0): tool(20)}
+    env_config = {"delays": {("0", 1): 60.0}}
+    sampled = sample_tree(script, env_config, num_rollouts=1, branching="never", question_deadline_s=0.3)
+    assert sampled.progress == [{"tools": 1}, {"tools": -1}, {"tokens": 2}, {"tools": 1}, {"tools": -1}]
+
+
 def test_with_a_deadline_reward_the_unfinished_count(sample_tree):
     script = {PROMPT: [answer(10), tool(11)]}
     sampled = sample_tree(

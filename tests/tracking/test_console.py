@@ -1,3 +1,5 @@
+import logging
+
 from rllib_arpo.tracking.console import ConsoleCallback, evaluation_line, training_line
 
 RESULT = {
@@ -45,3 +47,14 @@ def test_the_callback_prints_through_rllibs_hooks(capsys):
     callback.on_evaluate_end(algorithm=None, metrics_logger=None, evaluation_metrics={})
     callback.on_train_result(algorithm=None, metrics_logger=None, result=RESULT)
     assert capsys.readouterr().out == evaluation_line({}) + "\n" + training_line(RESULT) + "\n"
+
+
+def test_the_callback_prints_warnings_unless_the_user_has_set_up_logging(capsys, monkeypatch):
+    logger = logging.getLogger("rllib_arpo")
+    monkeypatch.setattr(logger, "handlers", [])
+    for _env_runner in range(2):
+        ConsoleCallback()
+    logger.warning("the user's")
+    monkeypatch.setattr(logging.root, "handlers", [])
+    logger.warning("ours")
+    assert capsys.readouterr() == ("", "WARNING rllib_arpo: ours\n")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import importlib
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from rllib_arpo.commands import entropy
 from rllib_arpo.core.branching import BranchingParams
 from rllib_arpo.recipes import entropy_figure
+from rllib_arpo.terminal import RunTerminal
 
 ALGORITHMS = ("ARPO", "GRPO", "DAPO", "ReinforcePlusPlus", "AEPO", "TreeGRPO")
 RECIPES = ("trails_small_arpo", "trails_smollm2_135m_arpo")
@@ -107,7 +110,12 @@ def test_an_option_that_the_rule_does_not_look_at_is_refused(argv, message, mode
 
 def test_the_figure_is_drawn_with_the_settings_of_the_run(model_folder, monkeypatch):
     commands = []
-    monkeypatch.setattr(entropy_figure.subprocess, "run", lambda command, check: commands.append(command))
+
+    def run(command, **_options):
+        commands.append(command)
+        return SimpleNamespace(returncode=0, stderr=None)
+
+    monkeypatch.setattr(entropy_figure.subprocess, "run", run)
     config = make_config("trails_smollm2_135m_arpo", model_folder)
     config.adaptive_rollout(
         branch_base_probability=0.4, branch_entropy_weight=0.3, branch_width=2, entropy_normalization="vocab",
@@ -126,3 +134,14 @@ def test_the_figure_is_drawn_with_the_settings_of_the_run(model_folder, monkeypa
     assert [getattr(args, name) for name in names] == [20, "vocab", "top_k", 0.8, None]
     names = ("model", "tasks", "output", "limit", "max_tool_calls", "max_response_tokens", "max_context_tokens")
     assert [getattr(args, name) for name in names] == [model_folder, "trails", "figures", 32, 7, 400, 512]
+
+
+def test_a_figure_that_cannot_be_drawn_says_why_on_the_terminal(model_folder, tmp_path, capfd):
+    config = make_config("trails_smollm2_135m_arpo", model_folder)
+    with pytest.raises(RuntimeError) as raised, RunTerminal(tmp_path / "run.log", live=False):
+        entropy_figure.draw_entropy(config, "trails", "/dev/null/figures")
+    assert str(raised.value) == (
+        "The entropy figure could not be drawn.\nerror: [Errno 20] Not a directory: '/dev/null/figures'"
+    )
+    figure = Path("/dev/null/figures/entropy-trails.png")
+    assert capfd.readouterr().out == f"entropy   drawing where the model is unsure: {figure}, a minute\n"

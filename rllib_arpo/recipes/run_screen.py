@@ -1,0 +1,126 @@
+"""The screen of a recipe: its first lines say what runs, where the results go, and what the columns mean."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ray import tune
+
+from rllib_arpo.rollout.progress import PROGRESS_VARIABLE, progress_mode
+from rllib_arpo.terminal import RunTerminal, about, say
+from rllib_arpo.tracking.machine import machine_in_words
+
+if TYPE_CHECKING:
+    from ray.tune.experiment import Trial
+
+    from rllib_arpo.arpo_config import ARPOConfig
+
+#: The folder of the logs.
+LOGS = Path("outputs")
+COLUMNS = (
+    about("columns", "reward, acc(uracy), tools: a trajectory's mean; dH: how much the entropy rises after a tool's"),
+    about("", "response; forks: of a question; roll(out), upd(ate) and sync of the weights: seconds"),
+)
+
+
+@contextmanager
+def run_terminal(args: argparse.Namespace, experiment: str) -> Iterator[None]:
+    """Leaves the terminal to the run's own lines, and sends all other output to a log file.
+
+    Leaves everything as it is for --verbose and for the options of RLlib that print: --as-test, --as-release-test and
+    --no-tune.
+
+    Args:
+        args: of a recipe.
+        experiment: begins the log's name.
+    """
+    if any(getattr(args, name, False) for name in ("verbose", "as_test", "as_release_test", "no_tune")):
+        yield
+        return
+    log = LOGS / f"{experiment}-{time.strftime('%Y-%m-%d_%H-%M-%S')}.log"
+    mode = progress_mode()
+    with _variable(PROGRESS_VARIABLE, mode), RunTerminal(log, live=mode == "bar"):
+        say(f'{args.algo}, experiment "{experiment}". Output of other packages: {log} (--verbose 1: here)')
+        yield
+
+
+def say_what_runs(config: ARPOConfig, args: argparse.Namespace, experiment: str, folder: Path | None = None) -> None:
+    """Says what a recipe runs, before it starts; `folder`: of the results, if it is known already."""
+    lines = [
+        about("trains", f"on {config.env}, seed {config.seed}: {length_in_words(config, args)}"),
+        about("trees", trees_in_words(config)),
+        about("policy", f"{_short(config.model_name_or_path)}, {config.dtype}"),
+        about("machine", machine_in_words()),
+        about("MLflow", mlflow_in_words(experiment)),
+        *COLUMNS,
+    ]
+    if folder is not None:
+        lines.append(_results(folder))
+    say("\n".join(lines))
+
+
+def length_in_words(config: ARPOConfig, args: argparse.Namespace) -> str:
+    """E.g. "8 iterations of 6 questions, fewer if the mean reward is 0.95"."""
+    iterations = f"{args.stop_iters} iteration{'s' if args.stop_iters != 1 else ''}"
+    return f"{iterations} of {config.questions_per_batch} questions, fewer if the mean reward is {args.stop_reward:g}"
+
+
+def trees_in_words(config: ARPOConfig) -> str:
+    """E.g. "M = 8 trajectories a question, N = 2 of them from the prompt, forks: threshold"."""
+    size = f"M = {config.num_rollouts} trajectories a question"
+    if config.branching == "never":
+        return f"{size}, no forks"
+    chosen = config.pre_monitoring_sensitivity is not None
+    begin = "N chosen for each question" if chosen else f"N = {config.num_initial_rollouts} of them from the prompt"
+    return f"{size}, {begin}, forks: {config.branching}"
+
+
+def mlflow_in_words(experiment: str) -> str:
+    """Where MLflow has the run: the command that shows the local store, or the address of the user's own."""
+    program = _short(Path(sys.executable).with_name("mlflow"))
+    local = f"{program} ui --backend-store-uri sqlite:///mlflow.db"
+    return f'{os.environ.get("MLFLOW_TRACKING_URI") or local}, experiment "{experiment}"'
+
+
+class SaysWhereResultsAre(tune.Callback):
+    """Says Tune's folder of the experiment, while the first trial starts."""
+
+    def __init__(self) -> None:
+        self._said = False
+
+    def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
+        if trials and not self._said:
+            self._said = True
+            say(_results(Path(trials[0].storage.experiment_fs_path)))
+
+
+def _results(folder: Path) -> str:
+    return about("results", _short(folder))
+
+
+def _short(path: str | Path) -> str:
+    """A path below the current folder, or below the user's own ("~"), in fewer letters."""
+    for folder, name in ((Path.cwd(), ""), (Path.home(), "~/")):
+        if Path(path).is_relative_to(folder):
+            return f"{name}{Path(path).relative_to(folder)}"
+    return str(path)
+
+
+@contextmanager
+def _variable(name: str, value: str) -> Iterator[None]:
+    """Sets a variable of the environment meanwhile."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        os.environ.pop(name)
+        if before is not None:
+            os.environ[name] = before

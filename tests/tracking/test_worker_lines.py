@@ -1,0 +1,64 @@
+"""Lines of Ray's workers: those for the terminal, and those that Ray prints into the log."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from ray.experimental.tqdm_ray import RAY_TQDM_MAGIC
+
+from rllib_arpo.terminal import RunTerminal
+from rllib_arpo.tracking import worker_lines
+from rllib_arpo.tracking.console import evaluation_line, training_line
+from rllib_arpo.tracking.worker_lines import WorkerLines
+from tests.helpers.screens import on_a_terminal, screen_of
+
+ITERATION = training_line({"training_iteration": 7})
+EVALUATION = evaluation_line({})
+WARNING = "WARNING rllib_arpo: An env runner failed."
+PROGRESS = "rollout 1: 3/6 questions, 571 tok/s, 12 forks, 3 tools in flight"
+#: Of others.
+NOISE = ["iteration 7", " iter    7  reward", "WARNING: rllib_arpo", "evaluation", "", "Loading weights: 0%"]
+
+
+def bar(name: str, done: int) -> str:
+    state = {"desc": name, "x": done, "total": 6, "unit": "questions", "uuid": name, "closed": done == 6}
+    return json.dumps({"__magic_token__": RAY_TQDM_MAGIC, **state})
+
+
+def test_what_is_for_the_terminal_and_what_ray_prints(tmp_path, capfd):
+    rays = []
+    data = {"ip": "1.2.3.4", "pid": 7, "is_err": False}
+    with RunTerminal(tmp_path / "run.log", live=False) as terminal:
+        lines = WorkerLines(terminal)
+        lines.take(rays.append, {**data, "lines": [NOISE[0], EVALUATION, *NOISE[1:], WARNING]})
+        lines.take(rays.append, {**data, "lines": [PROGRESS, bar("rollout 1", 3), WARNING, ITERATION]})
+        lines.wait_for({"training_iteration": 7})
+    lines.take(rays.append, {**data, "lines": [ITERATION]})
+    assert capfd.readouterr().out.splitlines() == [EVALUATION, WARNING, PROGRESS, ITERATION]
+    assert rays == [{**data, "lines": NOISE}, {**data, "lines": [ITERATION]}]
+
+
+def test_a_line_that_ray_has_lost_is_shown_from_the_result(tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr(worker_lines, "PATIENCE_S", 0.01)
+    with RunTerminal(tmp_path / "run.log", live=False) as terminal:
+        lines = WorkerLines(terminal)
+        lines.take(pytest.fail, {"lines": [ITERATION]})
+        lines.wait_for({"training_iteration": 8})
+    assert capfd.readouterr().out.splitlines() == [ITERATION, training_line({"training_iteration": 8})]
+
+
+def test_bars_stay_until_the_line_of_the_iteration(tmp_path, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    with on_a_terminal() as pty, RunTerminal(tmp_path / "run.log", live=True) as terminal:
+        lines = WorkerLines(terminal)
+        for shown in ([bar("rollout 1", 0), bar("rollout 2", 6)], [WARNING], ["{", ITERATION]):
+            lines.take(lambda _data: None, {"lines": shown})
+            before_the_line = pty.text
+    assert screen_of(pty.text) == [WARNING, ITERATION, ""]
+    assert "0/6 questions" in before_the_line
+    assert "6/6 questions" in before_the_line
+
+
+def test_nobody_listens_without_a_terminal_of_a_run():
+    assert worker_lines.listen() is None
