@@ -79,8 +79,12 @@ class TreeRecorder:
 
 def is_chosen(question_id: str, share: float) -> bool:
     """Whether a training question is recorded; the same for a question in every epoch, and in every run."""
-    digest = hashlib.blake2b(question_id.encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") < share * 2**64
+    return rank(question_id) < share * 2**64
+
+
+def rank(question_id: str) -> int:
+    """The question's place in an order of all names, in [0, 2^64): those with the lowest ones are recorded."""
+    return int.from_bytes(hashlib.blake2b(question_id.encode(), digest_size=8).digest(), "big")
 
 
 def _trained(asked: Sequence[SampledQuestion], episodes: Sequence[MultiAgentEpisode]) -> list[MultiAgentEpisode | None]:

@@ -65,12 +65,6 @@ class Entry:
         deltas = [turn["delta"] for turn in self.question.turns() if turn["delta"] is not None]
         return sum(deltas) / len(deltas) if deltas else None
 
-    def stop_reasons(self) -> list[str]:
-        return sorted({trajectory.row["stop_reason"] for trajectory in self.question.trajectories})
-
-    def tools(self) -> list[str]:
-        return sorted({turn["tool"] for turn in self.question.turns() if turn["tool"]})
-
 
 def question_page(questions: Sequence[Question]) -> str:
     """The page of a question, or of two records of the same question side by side."""
@@ -90,8 +84,8 @@ def index_page(title: str, entries: Sequence[Entry]) -> str:
         .render(
             title=title,
             entries=entries,
-            stop_reasons=sorted({reason for entry in entries for reason in entry.stop_reasons()}),
-            tools=sorted({tool for entry in entries for tool in entry.tools()}),
+            stop_reasons=sorted({reason for entry in entries for reason in entry.question.stop_reasons()}),
+            tools=sorted({tool for entry in entries for tool in entry.question.tools()}),
             **_shared(),
         )
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,22 @@ class Question:
         for trajectory in self.trajectories:
             yield from trajectory.turns
 
+    def stop_reasons(self) -> list[str]:
+        return sorted({trajectory.row["stop_reason"] for trajectory in self.trajectories})
+
+    def tools(self) -> list[str]:
+        """The tools that were called and named."""
+        return sorted({turn["tool"] for turn in self.turns() if turn["tool"]})
+
+    def path(self, trajectory: Trajectory) -> tuple[Row, ...]:
+        """All turns from the prompt to the trajectory's end."""
+        parent = trajectory.row["parent"]
+        above = () if parent is None else self.path(self.trajectory(parent))[: trajectory.row["inherited_turns"]]
+        return above + trajectory.turns
+
+    def trajectory(self, agent_id: str) -> Trajectory:
+        return next(trajectory for trajectory in self.trajectories if trajectory.agent_id == agent_id)
+
     def num_forks(self) -> int:
         return sum(trajectory.row["parent"] is not None for trajectory in self.trajectories)
 
@@ -108,11 +124,20 @@ def _settings(path: Path) -> dict[str, Any]:
 def questions(file: RecordFile, question_id: str | None = None) -> Iterator[Question]:
     """The questions of a file in their order; with `question_id` only those of this name."""
     filters = None if question_id is None else [("question_id", "=", question_id)]
-    rows = pq.read_table(file.path, filters=filters).to_pylist()
+    yield from questions_of(pq.read_table(file.path, filters=filters).to_pylist(), file.settings)
+
+
+def numbered_questions(file: RecordFile, numbers: Collection[int]) -> Iterator[Question]:
+    """The questions of a file with these numbers, in the order of the file."""
+    yield from questions_of(pq.read_table(file.path, filters=[("number", "in", numbers)]).to_pylist(), file.settings)
+
+
+def questions_of(rows: Sequence[Row], settings: Mapping[str, Any]) -> Iterator[Question]:
+    """The questions of a record's rows, in their order."""
     begin = 0
     for end in range(1, len(rows) + 1):
         if end == len(rows) or _key(rows[end]) != _key(rows[begin]):
-            yield _question(rows[begin:end], file.settings)
+            yield _question(rows[begin:end], settings)
             begin = end
 
 

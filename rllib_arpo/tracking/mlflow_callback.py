@@ -34,6 +34,7 @@ from rllib_arpo.tracking.mlflow_report import LogReport, RunReport
 from rllib_arpo.tracking.mlflow_values import flat_metrics, flat_params, run_tags
 from rllib_arpo.tracking.mlflow_writer import StoreWriter
 from rllib_arpo.tracking.run_description import NOTE_TAG, command_line, description
+from rllib_arpo.tracking.recorded_questions import RecordFolders
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +74,9 @@ class ARPOMLflowCallback(MLflowLoggerCallback):
         all_metrics: also log RLlib's own timers and throughputs (`metric_groups.LEFT_OUT`).
         report: draw the run's plots after every evaluation and at its end, and its trees at its end, and log them as
             the artifacts "plots" and "trees".
+        traces: of each file of the trial's record (docs/record.md), that is, of an iteration's recorded questions and
+            of an evaluation, this many questions are logged as traces, the same ones of each evaluation; those of
+            evaluations also as the table "evaluations.json". 0: none. Without a record there are none.
 
     Raises (in `setup`, before any trial starts):
         ValueError: the local store cannot be opened.
@@ -92,6 +96,7 @@ class ARPOMLflowCallback(MLflowLoggerCallback):
         artifact_timeout_s: float = 600.0,
         all_metrics: bool = False,
         report: bool = True,
+        traces: int = 8,
     ):
         super().__init__(
             tracking_uri,
@@ -106,6 +111,7 @@ class ARPOMLflowCallback(MLflowLoggerCallback):
         self.artifact_timeout_s = artifact_timeout_s
         self.all_metrics = all_metrics
         self.report = report
+        self._record_folders = RecordFolders(traces)
         self._local: StoreWriter | None = None
         self._server: StoreWriter | None = None
         self._known_runs: dict[str, dict[str, str]] = {}
@@ -141,12 +147,14 @@ class ARPOMLflowCallback(MLflowLoggerCallback):
         self._submit(StartRun(trial.trial_id, str(trial), tags, _now_ms()))
         if not self.log_params_on_trial_end:
             self._submit(LogParams(trial.trial_id, flat_params(trial.config)))
+        self._record_folders.add(trial)
 
     def log_trial_result(self, iteration: int, trial: Trial, result: dict) -> None:
         iteration = self._last_iterations[trial.trial_id] = result[TRAINING_ITERATION]
         self._submit(LogMetrics(trial.trial_id, self.metrics_of(result), iteration, _now_ms()))
         if EVALUATION_RESULTS in result:
             self._submit_report(trial)
+        self._submit_traces(trial.trial_id)
 
     def log_trial_end(self, trial: Trial, failed: bool = False) -> None:
         if trial.trial_id not in self._running:  # it failed before it started
@@ -177,6 +185,7 @@ class ARPOMLflowCallback(MLflowLoggerCallback):
         """Writes the pending records: all of them to the local store, and to the server as many as it takes in time."""
         if self._local is None:
             return
+        self._submit_traces()  # The trials have ended, and their last files are written.
         if self._server is not None:
             self._finish_server(self._server)
         self._flush_local()
@@ -234,6 +243,10 @@ class ARPOMLflowCallback(MLflowLoggerCallback):
             report = RunReport(Path(trial.local_path), Path(trial.path), self._say_of_report)
             self._reports[trial.trial_id] = report
         self._submit(LogReport(trial.trial_id, self._reports[trial.trial_id], iteration, with_trees))
+
+    def _submit_traces(self, trial_id: str | None = None) -> None:
+        for record in self._record_folders.new_records(trial_id):
+            self._submit(record)
 
     def _submit_checkpoint(self, trial: Trial) -> None:
         if trial.checkpoint is None:

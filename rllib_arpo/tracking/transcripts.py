@@ -102,7 +102,7 @@ def say_before_and_after(results: ResultGrid) -> None:
         return
     before, after = (_by_question(rows, pick(row["evaluation"] for row in rows)) for pick in (min, max))
     shown = next((q for q in before if before[q]["accuracy"] < after[q]["accuracy"]), next(iter(before)))
-    say(f"\nHeld-out question {shown}: {_last_lines(before[shown]['prompt'])}")
+    say(f"\nHeld-out question {shown}: {last_lines(before[shown]['prompt'])}")
     for name, answers in (("before", before), ("after", after)):
         row = answers[shown]
         say(f"\n--- {name} training: reward {row['reward']:g}, ended by {row['stop_reason']}\n{row['response']}")
@@ -117,6 +117,6 @@ def _by_question(rows: list[dict[str, Any]], evaluation: int) -> dict[str, dict[
     return {row["question_id"]: row for row in rows if row["evaluation"] == evaluation}
 
 
-def _last_lines(prompt: str, count: int = 3) -> str:
+def last_lines(prompt: str, count: int = 3) -> str:
     """The end of the prompt, which holds the question itself, after the instructions and the examples."""
     return "\n".join(prompt.strip().splitlines()[-count:])

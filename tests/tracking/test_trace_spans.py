@@ -1,0 +1,224 @@
+"""From a recorded question to spans, literally."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from rllib_arpo.core.tree import (
+    ForkDecision,
+    QuestionTree,
+    StopReason,
+    ToolCall,
+    ToolStatus,
+    Trajectory,
+    TurnTimes,
+)
+from rllib_arpo.record.rows import QuestionFacts, question_rows
+from rllib_arpo.record.schema import SCHEMA
+from rllib_arpo.show.records import Question, questions_of
+from rllib_arpo.tracking.trace_spans import TraceSpan, trace_scores, trace_spans, trace_tags
+from tests.record.trees import SEARCH, TOKENIZER, TREE, ids, turn
+
+SETTINGS = {
+    "num_rollouts": 2,
+    "branching": "threshold",
+    "branch_base_probability": 0.5,
+    "branch_entropy_weight": 0.2,
+    "branch_threshold": 0.5,
+    "consecutive_fork_penalty": 0.0,
+}
+#: "0" searches, calls python, which fails, and answers; "0.0" was forked after the search, and its engine failed.
+FORKED = QuestionTree(
+    "lamps",
+    ids("Q?"),
+    (
+        Trajectory(
+            "0",
+            (
+                turn("a", "12", (0.5,), tool_call=SEARCH, times=TurnTimes(0.0, 1.0, 1.5)),
+                turn(
+                    "b",
+                    "no",
+                    tool_call=ToolCall("python", ToolStatus.ERROR, 0.25, "1/0"),
+                    decision=ForkDecision(1.25, 0.25, 0.55, eligible=True, children=1, budget=1),
+                    times=TurnTimes(1.5, 2.0, 2.25),
+                ),
+                turn("c", times=TurnTimes(2.25, 3.0, 3.0)),
+            ),
+            StopReason.ANSWER,
+            reward=1.0,
+            accuracy=0.5,
+            format_valid=True,
+        ),
+        Trajectory(
+            "0.0",
+            (turn("de", version=4, times=TurnTimes(1.75, 2.5)),),
+            StopReason.ENGINE_FAILURE,
+            parent="0",
+            num_inherited_turns=1,
+        ),
+    ),
+)
+
+
+def recorded(tree: QuestionTree, tokenizer=TOKENIZER) -> Question:
+    """As it is read from a file of the record."""
+    rows = question_rows(tree, QuestionFacts("evaluation", iteration=7, number=41, seconds=3.5), tokenizer)
+    (question,) = questions_of(pa.Table.from_pylist(rows, schema=SCHEMA).to_pylist(), SETTINGS)
+    return question
+
+
+DECISION = {
+    "dH": 0.25,
+    "P": 0.55,
+    "level": 1.25,
+    "eligible": True,
+    "budget": 1,
+    "children": 1,
+    "decision": "dH = +0.25 > 0: forked once, 0 of 1 left.",
+}
+OF_TURN = {"tokens": 1, "entropies": [1.0], "weight_versions": [3]}
+
+
+def test_the_spans_of_a_fork_and_of_a_tool_that_fails():
+    assert trace_spans(recorded(FORKED)) == [
+        TraceSpan(
+            "",
+            None,
+            "lamps",
+            "CHAIN",
+            0.0,
+            3.5,
+            inputs="Q?",
+            outputs={"0": {"reward": 1.0, "stop_reason": "answer"}, "0.0": {"stop_reason": "engine_failure"}},
+            attributes={"purpose": "evaluation", "iteration": 7, "number": 41, "trained": False},
+            error="engine_failure",
+        ),
+        TraceSpan(
+            "0",
+            "",
+            "trajectory 0",
+            "AGENT",
+            0.0,
+            3.0,
+            outputs="c",
+            attributes={
+                "reward": 1.0,
+                "accuracy": 0.5,
+                "format_valid": True,
+                "stop_reason": "answer",
+                "counts": True,
+                "topped_up": False,
+            },
+        ),
+        TraceSpan("0/0", "0", "turn 1", "LLM", 0.0, 1.5, outputs="a", attributes=OF_TURN | {"entropies": [0.5]}),
+        TraceSpan(
+            "0/0/tool",
+            "0/0",
+            "search",
+            "TOOL",
+            1.0,
+            1.5,
+            inputs="lamp",
+            outputs="12",
+            attributes={"seconds": 0.5, "tokens": 2},
+        ),
+        TraceSpan(
+            "0/1",
+            "0",
+            "turn 2",
+            "LLM",
+            1.5,
+            2.25,
+            outputs="b",
+            attributes=OF_TURN | {"after_tool": "search"} | DECISION,
+        ),
+        TraceSpan(
+            "0/1/tool",
+            "0/1",
+            "python",
+            "TOOL",
+            2.0,
+            2.25,
+            inputs="1/0",
+            outputs="no",
+            attributes={"seconds": 0.25, "tokens": 2},
+            error="error",
+        ),
+        TraceSpan("0/2", "0", "turn 3", "LLM", 2.25, 3.0, outputs="c", attributes=OF_TURN | {"after_tool": "python"}),
+        TraceSpan(
+            "0.0",
+            "0",
+            "fork 0.0 after turn 1",
+            "AGENT",
+            1.75,
+            2.5,
+            outputs="de",
+            attributes=DECISION
+            | {
+                "reward": 0.0,
+                "accuracy": 0.0,
+                "format_valid": False,
+                "stop_reason": "engine_failure",
+                "counts": False,
+                "topped_up": False,
+            },
+            error="engine_failure",
+        ),
+        TraceSpan(
+            "0.0/0",
+            "0.0",
+            "turn 2",
+            "LLM",
+            1.75,
+            2.5,
+            outputs="de",
+            attributes={"tokens": 2, "entropies": [1.0], "weight_versions": [4], "after_tool": "search"},
+        ),
+    ]
+
+
+def test_what_a_trace_is_found_by():
+    question = recorded(FORKED)
+    assert trace_tags(question) == {
+        "purpose": "evaluation",
+        "iteration": "7",
+        "question_id": "lamps",
+        "forks": "1",
+        "stop_reasons": "answer,engine_failure",
+        "tools": "python,search",
+        "failed_tools": "python",
+    }
+    # The fork does not count.
+    assert trace_scores(question) == {"reward": 1.0, "best_reward": 1.0, "accuracy": 0.5}
+
+
+def test_scores_are_of_what_counts():
+    # "0" earned 1, "1" -1; "2" and "0.0" are masked.
+    assert trace_scores(recorded(TREE)) == {"reward": 0.0, "best_reward": 1.0, "accuracy": 0.5}
+    masked = replace(FORKED, trajectories=(replace(FORKED.trajectories[0], stop_reason=StopReason.DEADLINE),))
+    assert trace_scores(recorded(masked)) == {}
+
+
+def test_trajectories_without_a_turn_and_models_without_a_tokenizer():
+    spans = {span.key: span for span in trace_spans(recorded(TREE, tokenizer=None))}
+    assert (spans["2"].name, spans["2"].outputs, spans["2"].begin_s, spans["2"].end_s) == ("top-up 2", None, 0.0, 0.0)
+    assert (spans[""].inputs, spans["1/0"].outputs) == (None, ids("B").tolist())
+
+
+def test_times_that_were_not_measured_are_those_of_the_question_s_begin():
+    turns = tuple(replace(each, times=None) for each in FORKED.trajectories[0].turns)
+    spans = trace_spans(recorded(replace(FORKED, trajectories=(replace(FORKED.trajectories[0], turns=turns),))))
+    assert {(span.begin_s, span.end_s) for span in spans[1:]} == {(0.0, 0.0)}
+    assert (spans[0].begin_s, spans[0].end_s) == (0.0, 3.5)
+
+
+@pytest.mark.parametrize("status", [ToolStatus.ERROR, ToolStatus.TIMEOUT])
+def test_a_tool_s_span_says_how_it_failed(status):
+    call = replace(SEARCH, status=status)
+    turns = (replace(FORKED.trajectories[0].turns[0], tool_call=call), *FORKED.trajectories[0].turns[1:])
+    spans = trace_spans(recorded(replace(FORKED, trajectories=(replace(FORKED.trajectories[0], turns=turns),))))
+    assert next(span for span in spans if span.key == "0/0/tool").error == str(status)
