@@ -1,4 +1,4 @@
-"""The benchmark of the record, and the pictures of its page."""
+"""The benchmark of the record and its traces, and the pictures of its page."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import shutil
 
 import pyarrow.parquet as pq
 import pytest
+from mlflow.tracking import MlflowClient
 
 from release import tree_screenshots
 from release.benchmarks.common.bench import Bench
@@ -14,15 +15,23 @@ from tests.record.trees import TREE
 from tests.show.conftest import write_record
 
 
-def test_the_record_is_measured_in_turn_with_rollouts_without_it(tmp_path):
+def test_record_and_traces_are_measured_in_turn_with_rollouts_without_them(tmp_path):
     results = recording.recording(Bench(tmp_path, "tiny"))
-    detail = results["record_overhead_detail"]
-    assert [len(detail[side]) for side in detail["sides"]] == [1, 1]
-    # Two questions of two trajectories, with four turns of four tokens.
-    assert detail["tokens_per_rollout"] == 64
-    assert results["record_overhead"] == pytest.approx(0.05 * detail["overhead_of_recording_all"][0], abs=1e-5)
+    for figure in ("record_overhead", "trace_overhead"):
+        detail = results[f"{figure}_detail"]
+        assert [len(detail[side]) for side in detail["sides"]] == [1, 1]
+        # Two questions of two trajectories, with four turns of four tokens.
+        assert detail["tokens_per_rollout"] == 64
+        assert results[figure] == pytest.approx(0.05 * detail["overhead_of_all"][0], abs=1e-5)
+    # A question, two trajectories, eight turns, six tool calls.
+    assert results["trace_overhead_detail"]["spans_per_trace"] == 17
+    assert results["trace_overhead_detail"]["s_per_trace"] > 0
     (file,) = (tmp_path / "record0" / "trees").iterdir()
     assert pq.read_metadata(file).num_rows == 16
+    store = MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}")
+    experiment = store.get_experiment_by_name("benchmark").experiment_id
+    # Of the warm-up, of the repeat, and of the measurement alone.
+    assert len(store.search_traces(locations=[experiment], include_spans=False)) == 2 * 3
 
 
 def test_the_pictures_are_those_of_the_question_with_the_most_forks(model_folder, tmp_path):
