@@ -33,8 +33,8 @@ from rllib_arpo.tracking.mlflow_records import (
 from rllib_arpo.tracking.mlflow_report import LogReport, RunReport
 from rllib_arpo.tracking.mlflow_values import flat_metrics, flat_params, run_tags
 from rllib_arpo.tracking.mlflow_writer import StoreWriter
-from rllib_arpo.tracking.run_description import NOTE_TAG, command_line, description
 from rllib_arpo.tracking.recorded_questions import RecordFolders
+from rllib_arpo.tracking.run_description import NOTE_TAG, command_line, description
 
 logger = logging.getLogger(__name__)
 
