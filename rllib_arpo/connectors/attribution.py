@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from rllib_arpo.connectors.piece import Piece
+from rllib_arpo.connectors.piece import ConnectorPiece
 from rllib_arpo.core.advantages import ATTRIBUTIONS, leaf_ranges
 from rllib_arpo.core.columns import LAYOUTS, LEAF_ADVANTAGES, LEAF_WEIGHTS, NODE_ATTRIBUTIONS
 
 
-class Attribution(Piece):
+class Attribution(ConnectorPiece):
     """Adds NODE_ATTRIBUTIONS, a `NodeAttribution` ([N] each) per question."""
 
     attribution: str

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from rllib_arpo.connectors.piece import Piece
+from rllib_arpo.connectors.piece import ConnectorPiece
 from rllib_arpo.core.columns import LAYOUTS, NODE_ATTRIBUTIONS, PACKED_TREES, TREES
 from rllib_arpo.core.packing import pack_tree
 
 
-class DepthFirstPacking(Piece):
+class DepthFirstPacking(ConnectorPiece):
     """Adds PACKED_TREES, one `PackedTree` per question; the learner cuts and joins them into passes.
 
     Their `behavior_entropies` are filled in where the learner needs them (`with_entropies`).

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rllib_arpo.connectors.piece import Piece
+from rllib_arpo.connectors.piece import ConnectorPiece
 from rllib_arpo.core.advantages import (
     batch_advantages,
     batch_reward_scale,
@@ -22,7 +22,7 @@ from rllib_arpo.core.columns import (
 )
 
 
-class GroupAdvantage(Piece):
+class GroupAdvantage(ConnectorPiece):
     """Adds LEAF_ADVANTAGES, [L] float64 per question: the rewards against those of the other leaves of the question.
 
     REWARD_SCALE is 1: each question is divided by its own deviation; the batch as a whole is not divided.
@@ -36,7 +36,7 @@ class GroupAdvantage(Piece):
         return batch
 
 
-class TreeAdvantage(Piece):
+class TreeAdvantage(ConnectorPiece):
     """Adds LEAF_ADVANTAGES, [L] float64 per question: the rewards against those of the leaf's tree and of all trees.
 
     The advantage of Tree-GRPO. REWARD_SCALE is 1, as with `GroupAdvantage`.
@@ -53,7 +53,7 @@ class TreeAdvantage(Piece):
         return batch
 
 
-class BatchAdvantage(Piece):
+class BatchAdvantage(ConnectorPiece):
     """Adds LEAF_ADVANTAGES, [L] float64 per question, the rewards against those of the whole batch, and REWARD_SCALE.
 
     The baseline of REINFORCE++. A learner sees only its shard: the mean and the standard deviation come from the

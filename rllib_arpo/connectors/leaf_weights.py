@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from rllib_arpo.connectors.piece import Piece
+from rllib_arpo.connectors.piece import ConnectorPiece
 from rllib_arpo.core.advantages import leaf_weights
 from rllib_arpo.core.columns import LAYOUTS, LEAF_WEIGHTS, TREES
 
 
-class LeafWeights(Piece):
+class LeafWeights(ConnectorPiece):
     """Adds LEAF_WEIGHTS, [L] float64 per question: unnormalised, the learner divides by the minibatch's denominator."""
 
     loss_aggregation: str

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from rllib_arpo.connectors.piece import Piece
+from rllib_arpo.connectors.piece import ConnectorPiece
 from rllib_arpo.core.advantages import overlong_penalty
 from rllib_arpo.core.columns import LAYOUTS, LEAF_REWARDS, TREES
 from rllib_arpo.core.token_counts import response_tokens
 
 
-class OverlongPenalty(Piece):
+class OverlongPenalty(ConnectorPiece):
     """Adds the penalty of each leaf's response to LEAF_REWARDS; the logged rewards stay as the environment gave them.
 
     A response is what `max_response_tokens` counts: the generated and the tool tokens of the leaf's whole path.

@@ -8,7 +8,7 @@ from typing import Any
 from ray.rllib.connectors.connector_v2 import ConnectorV2
 
 
-class Piece(ConnectorV2):
+class ConnectorPiece(ConnectorV2):
     """A connector whose settings are its annotated attributes; one without a value in the class must be given.
 
     Pieces have no `__init__` of their own: RLlib would look for its arguments with `inspect.stack()`, which reads the

@@ -18,7 +18,7 @@ NUM_TICKS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class TreeLayout:
+class TreeDrawing:
     """Attributes:
     lines: agent id -> the number of its line from above.
     width, height: of the whole drawing.
@@ -37,7 +37,7 @@ class TreeLayout:
         return PROMPT_WIDTH + GAP + depth * (TURN_WIDTH + GAP)
 
 
-def tree_layout(question: Question) -> TreeLayout:
+def tree_layout(question: Question) -> TreeDrawing:
     """A fork's line is below its parent's, and above those of forks from earlier turns, so that no edges cross."""
     children: dict[str | None, list[Trajectory]] = {}
     for trajectory in question.trajectories:
@@ -52,10 +52,10 @@ def tree_layout(question: Question) -> TreeLayout:
         waiting += reversed(latest_first)
     deepest = max((trajectory.depth_at_end() for trajectory in question.trajectories), default=0)
     width = PROMPT_WIDTH + GAP + deepest * (TURN_WIDTH + GAP) + END_WIDTH
-    return TreeLayout({agent_id: line for line, agent_id in enumerate(order)}, width, len(order) * LINE)
+    return TreeDrawing({agent_id: line for line, agent_id in enumerate(order)}, width, len(order) * LINE)
 
 
-def neighbours(question: Question, layout: TreeLayout) -> dict[tuple[str, int], dict[str, tuple[str, int]]]:
+def neighbours(question: Question, layout: TreeDrawing) -> dict[tuple[str, int], dict[str, tuple[str, int]]]:
     """(agent id, its own turn) -> key of the keyboard -> the turn to which it leads.
 
     Left and right follow the path and the trajectory, up and down go to the nearest turn of the line above or below.
@@ -116,7 +116,7 @@ class TimeLine:
     ticks: Sequence[tuple[float, str]]
 
 
-def time_line(question: Question, layout: TreeLayout) -> TimeLine | None:
+def time_line(question: Question, layout: TreeDrawing) -> TimeLine | None:
     """When each trajectory generated, and when it waited for a tool; None if the times were not measured."""
     by_id = {trajectory.agent_id: trajectory for trajectory in question.trajectories}
     spans = {agent_id: list(_spans(by_id[agent_id])) for agent_id in layout.lines}

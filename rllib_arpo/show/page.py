@@ -21,7 +21,7 @@ class Panel:
 
     prefix: str
     question: Question
-    layout: layout.TreeLayout
+    layout: layout.TreeDrawing
     lines: Sequence[Trajectory]
     time_line: layout.TimeLine | None
     keys: Mapping[tuple[str, int], Mapping[str, tuple[str, int]]]

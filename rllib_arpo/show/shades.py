@@ -16,7 +16,7 @@ MAX_PARTS = 24
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TextPart:
     """A part of a text. `entropy` is None where nothing was recorded, and for text without a shade."""
 
     text: str
@@ -37,22 +37,22 @@ def shade(entropy: float) -> int:
     return bisect_right(EDGES, entropy)
 
 
-def pieces(turn: Row) -> list[Piece]:
-    """The text of a turn, a piece for every token that has a shade; all other text in as few pieces as possible."""
+def text_parts(turn: Row) -> list[TextPart]:
+    """The text of a turn, a part for every token that has a shade; all other text in as few parts as possible."""
     text, ends, entropies = turn["text"], turn["token_ends"], turn["entropies"]
     if text is None:
-        return [Piece(" ".join(map(str, turn["token_ids"])))]
+        return [TextPart(" ".join(map(str, turn["token_ids"])))]
     if ends is None:
-        return [Piece(text)]
+        return [TextPart(text)]
     found, plain = [], 0
     for begin, end, entropy in zip([0, *ends], ends, entropies, strict=False):
         if end > begin and shade(entropy):
             if begin > plain:
-                found.append(Piece(text[plain:begin]))
-            found.append(Piece(text[begin:end], shade(entropy), entropy))
+                found.append(TextPart(text[plain:begin]))
+            found.append(TextPart(text[begin:end], shade(entropy), entropy))
             plain = end
     if plain < len(text):
-        found.append(Piece(text[plain:]))
+        found.append(TextPart(text[plain:]))
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rllib_arpo.show.layout import neighbours, time_line, tree_layout
 from rllib_arpo.show.records import Question, Trajectory
-from rllib_arpo.show.shades import Piece, StripPart, pieces, strip
+from rllib_arpo.show.shades import StripPart, TextPart, strip, text_parts
 
 
 def trajectory(agent_id: str, turns: int, inherited: int = 0, begin: float = 0.0) -> Trajectory:
@@ -68,13 +68,13 @@ def test_without_times_there_is_no_time_line():
     assert time_line(unmeasured, tree_layout(unmeasured)) is None
 
 
-def test_tokens_with_entropy_are_pieces_of_their_own():
+def test_tokens_with_entropy_are_parts_of_their_own():
     turn = {"text": "ab cd!", "token_ids": [1, 2, 3, 4], "token_ends": [2, 3, 5, 6], "entropies": [0.01, 0.3, 4.0]}
-    assert pieces(turn) == [Piece("ab"), Piece(" ", 2, 0.3), Piece("cd", 7, 4.0), Piece("!")]
-    assert pieces(turn | {"token_ends": None}) == [Piece("ab cd!")]
-    assert pieces(turn | {"text": None}) == [Piece("1 2 3 4")]
+    assert text_parts(turn) == [TextPart("ab"), TextPart(" ", 2, 0.3), TextPart("cd", 7, 4.0), TextPart("!")]
+    assert text_parts(turn | {"token_ends": None}) == [TextPart("ab cd!")]
+    assert text_parts(turn | {"text": None}) == [TextPart("1 2 3 4")]
     # The token that completes a character has it; the ones before have nothing.
-    assert pieces(turn | {"text": "é", "token_ends": [0, 1, 1, 1]}) == [Piece("é", 2, 0.3)]
+    assert text_parts(turn | {"text": "é", "token_ends": [0, 1, 1, 1]}) == [TextPart("é", 2, 0.3)]
 
 
 def test_a_strip_covers_what_was_recorded():
