@@ -1,8 +1,9 @@
-"""Fixtures of the whole suite: one tiny model, one Ray for the modules that ask for it."""
+"""Fixtures of the whole suite: one tiny model, and for the modules that ask for it one Ray, and a browser."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 
 # Before torch or Ray start their threads and workers. Several processes share few cores here: threads that wait must
@@ -55,3 +56,18 @@ def ray_cluster() -> None:
 def unknown_cluster(monkeypatch) -> None:
     """Validation as before Ray starts: no cluster limits what a configuration may ask for."""
     monkeypatch.setattr("rllib_arpo.validation.resources.ray.is_initialized", lambda: False)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Headless Chromium."""
+    sync_api = pytest.importorskip("playwright.sync_api")
+    executable = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if executable is None:
+        pytest.skip("Chromium is not installed: pages are not opened.")
+    with sync_api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(
+            executable_path=executable, chromium_sandbox=os.geteuid() != 0, args=["--disable-gpu"]
+        )
+        yield started
+        started.close()

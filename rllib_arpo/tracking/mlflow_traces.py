@@ -38,13 +38,14 @@ def mlflow_trace(
     trace_id = _digest(16, run_id, file, str(question.row["number"]))
     name = f"tr-{trace_id:032x}"
     spans = [_span(span, trace_id, name, begin_ns) for span in drawn]
-    prompt = question.row["prompt"]
+    asked = "" if question.row["prompt"] is None else last_lines(question.row["prompt"])
     info = TraceInfo(
         trace_id=name,
         trace_location=TraceLocation.from_experiment_id(experiment),
         request_time=begin_ns // 1_000_000,
         state=TraceState.ERROR if drawn[0].error else TraceState.OK,
-        request_preview=None if prompt is None else last_lines(prompt),
+        # What MLflow's list shows, beside the rewards.
+        request_preview=f"{drawn[0].name}: {asked}",
         response_preview=json.dumps(drawn[0].outputs),
         execution_duration=round(drawn[0].end_s * 1000),
         trace_metadata={TraceMetadataKey.SOURCE_RUN: run_id, FILE: file, WRITTEN: str(written)},

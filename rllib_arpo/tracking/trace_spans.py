@@ -66,10 +66,10 @@ def trace_spans(question: Question) -> list[TraceSpan]:
 
 
 def trace_tags(question: Question) -> dict[str, str]:
-    """What a trace is found by, beside its rewards (`trace_scores`)."""
+    """What a trace is found by, beside its rewards (`trace_scores`); without what is empty."""
     row = question.row
-    failed = {turn["tool"] or "" for turn in question.turns() if turn["tool_status"] not in (None, ToolStatus.OK)}
-    return {
+    failed = {turn["tool"] for turn in question.turns() if turn["tool"] and turn["tool_status"] != ToolStatus.OK}
+    tags = {
         "purpose": row["purpose"],
         "iteration": str(row["iteration"]),
         "question_id": row["question_id"],
@@ -78,6 +78,7 @@ def trace_tags(question: Question) -> dict[str, str]:
         "tools": ",".join(question.tools()),
         "failed_tools": ",".join(sorted(failed)),
     }
+    return {name: value for name, value in tags.items() if value}
 
 
 def trace_scores(question: Question) -> dict[str, float]:

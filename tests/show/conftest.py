@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -42,18 +40,3 @@ def record(tmp_path_factory, model_folder) -> Path:
     folder = tmp_path_factory.mktemp("run")
     write_record(folder, model_folder, [TREE, replace(TREE, question_id="lamps & <b>cups</b>/2")])
     return folder
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """Headless Chromium."""
-    sync_api = pytest.importorskip("playwright.sync_api")
-    executable = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if executable is None:
-        pytest.skip("Chromium is not installed: pages are not opened.")
-    with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(
-            executable_path=executable, chromium_sandbox=os.geteuid() != 0, args=["--disable-gpu"]
-        )
-        yield started
-        started.close()

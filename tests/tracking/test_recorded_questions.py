@@ -99,7 +99,7 @@ def test_a_trace_as_mlflow_reads_it(logged):
     written_ms = log.path.stat().st_mtime_ns / 1e6
     assert trace.info.execution_duration == 3000
     assert trace.info.request_time == pytest.approx(written_ms - 3000, abs=2)
-    assert (trace.info.state, trace.info.request_preview) == ("ERROR", "Q?")
+    assert (trace.info.state, trace.info.request_preview) == ("ERROR", "q3: Q?")
     by_name = {span.name: span for span in trace.data.spans}
     root, fork, python = by_name["q3"], by_name["fork 0.0 after turn 1"], by_name["python"]
     assert (root.parent_id, root.start_time_ns // 10**6) == (None, trace.info.request_time)

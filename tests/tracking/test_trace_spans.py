@@ -192,6 +192,7 @@ def test_what_a_trace_is_found_by():
         "tools": "python,search",
         "failed_tools": "python",
     }
+    assert "failed_tools" not in trace_tags(recorded(TREE))
     # The fork does not count.
     assert trace_scores(question) == {"reward": 1.0, "best_reward": 1.0, "accuracy": 0.5}
 
