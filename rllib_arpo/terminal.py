@@ -137,12 +137,11 @@ class RunTerminal:
             if self._progress is None:
                 self._progress = self._new_view()
                 self._progress.start()
-            if key not in self._rows:
-                self._rows[key] = self._progress.add_task("", total=None, count="")
-            count = "" if total is None else f"{done}/{total} {unit}".rstrip()
-            self._progress.update(
-                self._rows[key], description=label, completed=done, total=total, count=count, refresh=True
-            )
+            row = {"completed": done, "total": total, "count": "" if total is None else f"{done}/{total} {unit}"}
+            if key in self._rows:
+                self._progress.update(self._rows[key], description=label, refresh=True, **row)
+            else:
+                self._rows[key] = self._progress.add_task(label, **row)
 
     def hide(self, key: Hashable) -> None:
         """Removes a row, if there is one."""

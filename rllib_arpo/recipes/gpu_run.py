@@ -17,7 +17,7 @@ from rllib_arpo.arpo_config import ARPOConfig
 from rllib_arpo.policy.export import export_model
 from rllib_arpo.recipes.best_checkpoint import BEST, KeepBestCheckpoint, find, read_score
 from rllib_arpo.recipes.run import EVALUATION_ACCURACY
-from rllib_arpo.recipes.run_screen import say_what_runs
+from rllib_arpo.recipes.run_screen import SaysFailures, say_what_runs
 from rllib_arpo.terminal import say
 from rllib_arpo.tracking import worker_lines
 
@@ -72,7 +72,7 @@ def _train(config: ARPOConfig, args: argparse.Namespace, output: Path, experimen
         config.copy(copy_frozen=False).validate()  # Tune would try a wrong one again and again.
         tuner = _restored(config, output) if args.resume else _new(config, args, output, experiment_name)
         result = tuner.fit()[0]
-        if lines:
+        if lines is not None:
             lines.wait_for(result.metrics or {})
         return result
     finally:
@@ -112,7 +112,7 @@ def _new(config: ARPOConfig, args: argparse.Namespace, output: Path, experiment_
             storage_path=str(output.parent),
             stop={MEAN_REWARD: args.stop_reward, TRAINING_ITERATION: args.stop_iters},
             verbose=args.verbose,
-            callbacks=[ARPOMLflowCallback(experiment_name=experiment_name), KeepBestCheckpoint(metric)],
+            callbacks=[ARPOMLflowCallback(experiment_name=experiment_name), KeepBestCheckpoint(metric), SaysFailures()],
             failure_config=tune.FailureConfig(max_failures=args.max_failures),
             checkpoint_config=tune.CheckpointConfig(
                 num_to_keep=LAST_CHECKPOINTS, checkpoint_frequency=args.checkpoint_freq, checkpoint_at_end=True

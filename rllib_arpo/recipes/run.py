@@ -50,8 +50,9 @@ def run_recipe(
         results = run_rllib_example_script_experiment(
             config, args, tune_callbacks=callbacks, keep_ray_up=True, **criteria
         )
-        for result in results if lines else ():
-            lines.wait_for(result.metrics or {})
+        if lines is not None:
+            for result in results:
+                lines.wait_for(result.metrics or {})
     finally:
         ray.shutdown()
     if EvaluationTranscripts in force_list(config.callbacks_class) and not args.no_tune:

@@ -101,6 +101,14 @@ class SaysWhereResultsAre(tune.Callback):
             say(_results(Path(trials[0].storage.experiment_fs_path)))
 
 
+class SaysFailures(tune.Callback):
+    """Says that a run has failed and goes on; the traceback, which Tune prints, is in the log."""
+
+    def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        error = Path(trial.error_file).read_text().strip().splitlines()[-1]
+        say(f"The run failed ({error}); it goes on at its last checkpoint.")
+
+
 def _results(folder: Path) -> str:
     return about("results", _short(folder))
 

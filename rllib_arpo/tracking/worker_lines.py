@@ -47,6 +47,8 @@ class WorkerLines:
     def __init__(self, terminal: RunTerminal):
         self._terminal = terminal
         self._iteration = 0
+        self._bars: dict[str, bool] = {}
+        """Those in the live view -> whether they are closed."""
         self._came = threading.Condition()
 
     def take(self, rays: Callable[[dict[str, Any]], None], data: dict[str, Any]) -> None:
@@ -71,6 +73,7 @@ class WorkerLines:
             self._terminal.warn(line)
         elif found := console.LINE.match(line):
             self._terminal.hide_all()
+            self._bars.clear()
             self._terminal.say(line)
             with self._came:
                 self._iteration = max(self._iteration, int(found["iteration"] or 0))
@@ -82,6 +85,13 @@ class WorkerLines:
         return True
 
     def _show_bar(self, bar: dict[str, Any]) -> None:
-        """A bar that is complete stays until the next line, which comes after the update."""
-        self._terminal.hide(START)
-        self._terminal.show(bar["uuid"], bar["desc"], bar["x"], bar["total"], bar["unit"])
+        """A bar that is closed stays until the next line, which comes after the update, or until the next bar."""
+        name = bar["uuid"]
+        if bar["closed"] and name not in self._bars:
+            return  # The line was faster.
+        if name not in self._bars:
+            for other in [START, *(other for other, is_closed in self._bars.items() if is_closed)]:
+                self._terminal.hide(other)
+                self._bars.pop(other, None)
+        self._bars[name] = bar["closed"]
+        self._terminal.show(name, bar["desc"], bar["x"], bar["total"], bar["unit"])

@@ -48,16 +48,39 @@ def test_a_line_that_ray_has_lost_is_shown_from_the_result(tmp_path, capfd, monk
     assert capfd.readouterr().out.splitlines() == [ITERATION, training_line({"training_iteration": 8})]
 
 
-def test_bars_stay_until_the_line_of_the_iteration(tmp_path, monkeypatch):
+def rows_after(shown: list[str], tmp_path) -> set[str]:
+    """The rows of the live view after these lines of workers."""
+    with RunTerminal(tmp_path / "run.log", live=False) as terminal:
+        rows = {}
+        terminal.show = lambda key, *_row: rows.update({key: key})
+        terminal.hide = lambda key: rows.pop(key, None)
+        terminal.hide_all = rows.clear
+        WorkerLines(terminal).take(lambda _data: None, {"lines": shown})
+        return set(rows)
+
+
+@pytest.mark.parametrize(
+    ("shown", "rows"),
+    [
+        ([bar("1", 0), bar("2", 5)], {"1", "2"}),
+        ([bar("1", 0), bar("1", 6), WARNING], {"1"}),
+        ([bar("1", 0), bar("1", 6), bar("2", 0)], {"2"}),
+        ([bar("1", 0), bar("1", 6), ITERATION], set()),
+        ([bar("1", 0), EVALUATION, bar("1", 6)], set()),
+        ([bar("1", 0), EVALUATION, bar("1", 5)], {"1"}),
+        ([bar("1", 0)[:-3]], set()),
+    ],
+)
+def test_a_bar_stays_until_it_is_closed_and_the_next_line_or_bar_comes(shown, rows, tmp_path):
+    assert rows_after(shown, tmp_path) == rows
+
+
+def test_bars_are_drawn_below_the_lines(tmp_path, monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     with on_a_terminal() as pty, RunTerminal(tmp_path / "run.log", live=True) as terminal:
-        lines = WorkerLines(terminal)
-        for shown in ([bar("rollout 1", 0), bar("rollout 2", 6)], [WARNING], ["{", ITERATION]):
-            lines.take(lambda _data: None, {"lines": shown})
-            before_the_line = pty.text
+        WorkerLines(terminal).take(pytest.fail, {"lines": [bar("rollout 1", 3), WARNING, ITERATION]})
     assert screen_of(pty.text) == [WARNING, ITERATION, ""]
-    assert "0/6 questions" in before_the_line
-    assert "6/6 questions" in before_the_line
+    assert "3/6 questions" in pty.text
 
 
 def test_nobody_listens_without_a_terminal_of_a_run():

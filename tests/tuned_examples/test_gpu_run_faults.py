@@ -56,7 +56,7 @@ def weights_of(checkpoint: Path) -> dict[str, np.ndarray]:
     return load_file(checkpoint / MODULE / HUGGINGFACE / "model.safetensors")
 
 
-def test_what_a_run_keeps_and_how_it_goes_on(ray_cluster, model_folder, tmp_path, monkeypatch):
+def test_what_a_run_keeps_and_how_it_goes_on(ray_cluster, model_folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RAY_AIR_NEW_OUTPUT", "0")
     tune.register_env("Faulty-v0", FaultyEnv)
@@ -72,6 +72,8 @@ def test_what_a_run_keeps_and_how_it_goes_on(ray_cluster, model_folder, tmp_path
     with pytest.raises(RuntimeError, match=r"^The run failed \(--max-failures 1\); --resume goes on\.$") as raised:
         gpu_run.run_gpu_recipe(config, parse(run, "--max-failures", "1", "--resume"), "recipe")
     assert "fails in iteration 4" in str(raised.value.__cause__)
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("The run failed")]
+    assert said == ["The run failed (RuntimeError: fails in iteration 3); it goes on at its last checkpoint."]
     gpu_run.run_gpu_recipe(config, parse(run, "--max-failures", "1", "--resume"), "recipe")
     assert results_of(run) == list(REWARDS.items())
     assert sorted(path.name for path in run.glob("ARPO*/checkpoint_*")) == ["checkpoint_000002", "checkpoint_000003"]
