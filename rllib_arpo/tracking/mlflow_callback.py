@@ -33,7 +33,7 @@ from rllib_arpo.tracking.mlflow_records import (
 from rllib_arpo.tracking.mlflow_report import LogReport, RunReport
 from rllib_arpo.tracking.mlflow_values import flat_metrics, flat_params, run_tags
 from rllib_arpo.tracking.mlflow_writer import StoreWriter
-from rllib_arpo.tracking.recorded_questions import RecordFolders
+from rllib_arpo.tracking.recorded_questions import LogTraces, RecordFolders
 from rllib_arpo.tracking.run_description import NOTE_TAG, command_line, description
 
 logger = logging.getLogger(__name__)
@@ -61,7 +61,8 @@ class ARPOMLflowCallback(MLflowLoggerCallback):
 
     The URI is `tracking_uri`, or the environment variable MLFLOW_TRACKING_URI, or that of a sqlite file. A server
     (http, https, databricks, a database server) is probed before the run for at most 5 seconds; at the end of the run
-    it gets the rest of 15 seconds to take the remaining records.
+    it gets the rest of 15 seconds to take the remaining records (`artifact_timeout_s` if it is taking them and a
+    checkpoint or traces are among them).
 
     Args:
         tracking_uri: an MLflow tracking URI; a local one (sqlite, file) is the only store.
@@ -70,7 +71,8 @@ class ARPOMLflowCallback(MLflowLoggerCallback):
         experiment_name: default: MLFLOW_EXPERIMENT_NAME, MLFLOW_EXPERIMENT_ID (of the user's store), "ARPO".
         save_artifact: log the trial's last checkpoint as the artifact "checkpoint": to the server, to the local store
             if there is none or it does not take it.
-        artifact_timeout_s: how long the end of the run may wait for a server that is taking a checkpoint.
+        artifact_timeout_s: how long the end of the run may wait for a server that is taking a checkpoint
+            or traces.
         all_metrics: also log RLlib's own timers and throughputs (`metric_groups.LEFT_OUT`).
         report: draw the run's plots after every evaluation and at its end, and its trees at its end, and log them as
             the artifacts "plots" and "trees".
@@ -257,7 +259,7 @@ class ARPOMLflowCallback(MLflowLoggerCallback):
     def _finish_server(self, server: StoreWriter) -> None:
         """Waits for the server within the time left; a checkpoint that it does not take goes to the local store."""
         if server.store.client is not None:  # otherwise it has never answered
-            uploads = any(isinstance(record, LogCheckpoint) for record in server.pending)
+            uploads = any(isinstance(record, LogCheckpoint | LogTraces) for record in server.pending)
             server.flush(self.artifact_timeout_s if uploads else self._patience_s)
         left = server.stop()
         if left:

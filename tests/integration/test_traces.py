@@ -76,7 +76,7 @@ def run(mlflow_server, scripted, tmp_path, monkeypatch) -> tuple[MlflowClient, s
         config=config,
         stop={"training_iteration": 2},
         storage_path=str(tmp_path),
-        callbacks=[ARPOMLflowCallback(mlflow_server, experiment_name="traces", traces=100)],
+        callbacks=[ARPOMLflowCallback(mlflow_server, experiment_name="traces", traces=100, report=False)],
         verbose=0,
     ).trials
     client = MlflowClient(tracking_uri=mlflow_server)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
 from dataclasses import replace
@@ -14,7 +15,7 @@ from rllib_arpo.core.tree import QuestionTree
 from rllib_arpo.record.recorder import rank
 from rllib_arpo.tracking.mlflow_callback import ARPOMLflowCallback
 from rllib_arpo.tracking.mlflow_records import MlflowStore, OpenStore, StartRun
-from rllib_arpo.tracking.recorded_questions import LogEvaluations, LogTraces, RecordFolders
+from rllib_arpo.tracking.recorded_questions import EVALUATIONS_COLUMNS, LogEvaluations, LogTraces, RecordFolders
 from tests.record.trees import TREE
 from tests.show.conftest import write_record
 from tests.tracking.conftest import FakeTrial
@@ -131,9 +132,11 @@ def test_the_table_of_evaluations(store, model_folder, tmp_path):
     write_record(tmp_path, model_folder, [replace(FORKED, question_id="lamps")])
     for _ in range(2):
         LogEvaluations("t1", tmp_path / "trees", 8).apply(store)
-    run_id = store.run_id("t1")
-    table = store.client.load_table(store.experiment, "evaluations.json", run_ids=[run_id])
-    assert table.to_dict("split")["data"] == [
+    run = store.client.get_run(store.run_id("t1"))
+    assert json.loads(run.data.tags["mlflow.loggedArtifacts"]) == [{"path": "evaluations.json", "type": "table"}]
+    table = json.loads(Path(store.client.download_artifacts(run.info.run_id, "evaluations.json")).read_text())
+    assert table["columns"] == list(EVALUATIONS_COLUMNS)
+    assert table["data"] == [
         [iteration, "lamps", *rest]
         for iteration in (0, 3)
         for rest in (
@@ -215,12 +218,12 @@ def test_a_server_without_traces_gets_the_metrics_behind_them(server, local_data
     callback.setup()
     callback.log_trial_start(trial)
     for iteration in (1, 2):
-        callback.log_trial_result(iteration, trial, {"training_iteration": iteration, "reward": float(iteration)})
+        callback.log_trial_result(iteration, trial, {"training_iteration": iteration, "env_runners": {"accuracy": 0.5}})
     callback.log_trial_end(trial)
     callback.on_experiment_end([trial])
     client = MlflowClient(tracking_uri=server.uri)
     [run] = client.search_runs([client.get_experiment_by_name("untraced").experiment_id])
-    assert run.data.metrics["reward"] == 2.0
+    assert [metric.step for metric in client.get_metric_history(run.info.run_id, "1 progress/accuracy")] == [1, 2]
     assert len(read_files(local_database, "untraced")) == 3
     [message] = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
     assert message.startswith(f"The MLflow server {server.uri} does not accept records (MlflowException: ")
