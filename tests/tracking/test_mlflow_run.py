@@ -8,7 +8,8 @@ from mlflow.tracking import MlflowClient
 from ray import tune
 
 from rllib_arpo.commands import main
-from rllib_arpo.tracking.metric_groups import OTHER
+from rllib_arpo.tracking import mlflow_report
+from rllib_arpo.tracking.metric_groups import OTHER, metric_name
 from rllib_arpo.tracking.mlflow_callback import ARPOMLflowCallback
 from rllib_arpo.tracking.mlflow_values import flat_metrics
 from tests.helpers.configs import small_config
@@ -58,8 +59,10 @@ PLOTS = [
 
 
 @pytest.fixture
-def trained(ray_cluster, model_folder, local_database, workspace) -> tuple[MlflowClient, Path]:
+def trained(ray_cluster, model_folder, local_database, workspace, monkeypatch) -> tuple[MlflowClient, Path]:
     """The store, and the folder of a trial of two iterations with an evaluation each."""
+    # Other tests may keep the processors busy, and the record's thread waiting.
+    monkeypatch.setattr(mlflow_report, "PATIENCE_S", 120.0)
     tune.register_env("Faulty-v0", FaultyEnv)
     replies = [[7, 1], [8, 9, 1], [9, 1], [7, 2], [8, 8, 2]]
     config = small_config(model_folder, vocab_size=256, seed=5, replies=replies)
@@ -120,5 +123,7 @@ def check_metrics(metrics: dict[str, float], folder: Path) -> None:
     last = json.loads((folder / "result.json").read_text().splitlines()[-1])
     assert metrics["1 progress/evaluation accuracy"] == last["evaluation"]["env_runners"]["accuracy"]
     assert metrics["3 entropy and forks/entropy delta"] == last["env_runners"]["entropy"]["delta"]
-    # RLlib's own timers, throughputs and bookkeeping.
-    assert len(flat_metrics(last)) - len(metrics) == 40
+    # RLlib's own timers, throughputs and bookkeeping. Whether a short iteration has "perf" is a matter of time.
+    paths = [path for path in flat_metrics(last) if not path.startswith("perf/")]
+    left_out = [path for path in paths if metric_name(path) is None]
+    assert (len(left_out), len(paths)) == (38, 38 + len(metrics))
