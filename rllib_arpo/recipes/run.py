@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.rllib.examples.utils import run_rllib_example_script_experiment
 from ray.rllib.utils import force_list
-from ray.tune.result import TRAINING_ITERATION
+from ray.tune.result import DONE, TRAINING_ITERATION
 
 from rllib_arpo.arpo_config import ARPOConfig
 from rllib_arpo.recipes.gpus import gpu_shares
 from rllib_arpo.recipes.run_screen import SaysWhereResultsAre, say_what_runs
+from rllib_arpo.terminal import say
 from rllib_arpo.tracking import worker_lines
 from rllib_arpo.tracking.transcripts import EvaluationTranscripts, say_before_and_after
 
@@ -55,7 +56,11 @@ def run_recipe(
                 lines.wait_for(result.metrics or {})
     finally:
         ray.shutdown()
-    if EvaluationTranscripts in force_list(config.callbacks_class) and not args.no_tune:
+    if args.no_tune:
+        return results
+    if not all((result.metrics or {}).get(DONE) for result in results):
+        say("The run was interrupted.")
+    if EvaluationTranscripts in force_list(config.callbacks_class):
         say_before_and_after(results)
     return results
 
