@@ -15,7 +15,7 @@ from rllib_arpo.envs.registry import find_task
 from rllib_arpo.envs.rewards import Scorer, make_scorer
 from rllib_arpo.envs.support.validation import check_known
 from rllib_arpo.envs.tasks import Task
-from rllib_arpo.envs.tools import TOOLS, Tool
+from rllib_arpo.envs.tools import Tool, find_tool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +32,8 @@ class ToolEnvConfig:
         max_calls_per_tool: tool name -> executed calls of this tool on a path, at most; further calls are answered by a
             refusal, and the path goes on.
         protocol: a name in `PROTOCOLS`.
-        tools: tool name -> its configuration, or a list of tool names; None: the task's tools with its defaults; {}: no
-            tools, and a prompt that mentions none.
+        tools: tool name, or "module:Class" for a tool of your own -> its configuration, or a list of such names; None:
+            the task's tools with its defaults; {}: no tools, and a prompt that mentions none.
         reward: a name in `REWARDS`, "module:function", or a mapping of such names to weights.
         qa_metric: "f1", "exact_match" or "judge".
         judge: fields of `ChatClient`, for qa_metric="judge".
@@ -121,12 +121,12 @@ def read_env_config(env_config: Mapping[str, Any]) -> tuple[ToolEnvConfig, Task,
 
 def _make_tools(config: ToolEnvConfig, task: Task) -> dict[str, Tool]:
     chosen = task.tools if config.tools is None else config.tools
-    check_known(chosen, TOOLS, "tool")
-    tools = {}
+    tools: dict[str, Tool] = {}
     for name in chosen:
+        tool_class = find_tool(str(name))
         options = {**task.tool_defaults().get(name, {}), **(chosen[name] if isinstance(chosen, Mapping) else {})}
-        check_known(options, {f.name for f in dataclasses.fields(TOOLS[name])}, f"option of the tool {name!r}")
-        for tool_name, tool in TOOLS[name](**options).expand().items():
+        check_known(options, {f.name for f in dataclasses.fields(tool_class)}, f"option of the tool {name!r}")
+        for tool_name, tool in tool_class(**options).expand().items():
             if tool_name in tools:
                 raise ValueError(f"env_config['tools'] has two tools {tool_name!r}.")
             tools[tool_name] = tool

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
+
+from rllib_arpo.envs.support.markup import RESERVED_NAMES
+from rllib_arpo.envs.support.validation import check_known
 from rllib_arpo.envs.tools.browse import BrowseTool
 from rllib_arpo.envs.tools.mcp import McpTools
 from rllib_arpo.envs.tools.python import PythonTool
@@ -12,3 +17,25 @@ from rllib_arpo.envs.tools.tool import Tool, ToolSet
 TOOLS: dict[str, type[Tool] | type[ToolSet]] = {
     tool.name: tool for tool in (PythonTool, SearchTool, BrowseTool, McpTools)
 }
+
+
+def find_tool(name: str) -> type[Tool] | type[ToolSet]:
+    """The tool of that name, or the class that "module:Class" names.
+
+    Raises:
+        ValueError: there is no such tool, or it is not a dataclass that subclasses `Tool` or `ToolSet` and has a name of
+            its own.
+    """
+    if ":" not in name:
+        check_known([name], TOOLS, "tool")
+        return TOOLS[name]
+    module_name, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"env_config['tools']: {name!r} cannot be imported ({error}).") from error
+    if not (isinstance(found, type) and issubclass(found, (Tool, ToolSet)) and dataclasses.is_dataclass(found)):
+        raise ValueError(f"env_config['tools']: {name!r} is not a dataclass that subclasses Tool or ToolSet.")
+    if getattr(found, "name", None) in {None, *RESERVED_NAMES, *TOOLS}:
+        raise ValueError(f"env_config['tools']: {name!r} needs a `name` that neither a tool nor a tag has.")
+    return found
