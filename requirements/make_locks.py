@@ -212,8 +212,8 @@ def header(lock: Lock) -> str:
     exceptions = f" except {', '.join(lock.sources)}; pycosat needs a C compiler" if lock.sources else ""
     wrap = textwrap.TextWrapper(width=120, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
     paragraphs = (
-        f"Everything that training, the tests, the linter and the documentation need on {lock.machine}, for Python {lock.python} on Linux "
-        "x86-64; complete, so install it with",
+        f"Everything that training, the tests, the linter and the documentation need on {lock.machine}, for Python "
+        f"{lock.python} on Linux x86-64; complete, so install it with",
         f"  pip install --no-deps -r requirements/{lock.path.name}",
         f"Made by requirements/make_locks.py from pyproject.toml. All packages have wheels{exceptions}. Left out on "
         f"purpose: {left_out}.",
