@@ -1,6 +1,7 @@
 # `make train` and `make test` do everything on a fresh machine: both first install into .venv what is not there yet.
 #   make train ARGS="--stop-iters 5"       arguments of the training script (--help lists them)
 #   make test ARGS="tests/core -x"         arguments of pytest
+#   make docs                              the documentation, as a site; make docs-links: are its links to others alive?
 #   make PYTHON=python3.12 train           another interpreter (3.11 or newer)
 #   make DEVICE=cpu train                  the packages for this device (cpu or gpu), whatever the machine has
 
@@ -28,7 +29,7 @@ HAS_DEBIAN_PACKAGES := $(HAS_LIBNUMA) && command -v bwrap >/dev/null && command 
 # pip would otherwise print that there is a newer one.
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: train test lint format install locks clean
+.PHONY: train test lint format docs docs-links install locks clean
 
 train: $(INSTALLED)
 	$(BIN)/python tuned_examples/trails_smollm2_135m_arpo.py --entropy-figure outputs/entropy $(ARGS)
@@ -48,6 +49,13 @@ lint: $(INSTALLED)
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The site is docs/_build/html/index.html; a broken link within it ends `make docs`.
+docs: $(INSTALLED)
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
+
+docs-links: $(INSTALLED)
+	$(BIN)/python -m sphinx -q -b linkcheck docs docs/_build/links
 
 install: $(INSTALLED)
 

@@ -37,6 +37,7 @@ class ToolEnv(ForkableMultiAgentEnv):
     """Asks the questions of a task, runs the tools that the model calls, scores the answers.
 
     Keys of `env_config`: those of `ToolEnvConfig` and of the task's class. How a turn ends its trajectory:
+
       - an answer, which is scored (ANSWER);
       - a turn that breaks the protocol, or a call of a tool that this environment does not have (MALFORMED_CALL);
       - neither call nor answer (NO_ANSWER);
@@ -46,6 +47,7 @@ class ToolEnv(ForkableMultiAgentEnv):
       - a call after max_tool_calls executed calls (TOOL_CALL_LIMIT; a call beyond max_calls_per_tool is answered by a
         refusal instead, and the trajectory goes on);
       - a tool that cannot be brought back (BROKEN_TOOL).
+
     BROKEN_TOOL (masked in training) has the reward 0. `env_config["reward"]` rewards all other paths; by default every
     path except ANSWER with a right format gets -1.
 

@@ -153,7 +153,7 @@ class ARPOConfig(AlgorithmConfig):
         optimizer_offload: bool = NotProvided,
         **kwargs: Any,
     ) -> ARPOConfig:
-        """Sets the update (docs/design.md, section 1, from "Group advantage" on); RLlib's own keywords go through."""
+        """Sets the update (docs/design.md, from "Group advantage" on); RLlib's own keywords go through."""
         super().training(**kwargs)
         return self._set_provided(TRAINING, locals())
 

@@ -38,7 +38,7 @@ class FinishedPath:
 def hierarchical(path: FinishedPath) -> float:
     """-1 for bad format; 0 for a wrong answer; accuracy + 0.1 * [search AND python were executed] for a right one.
 
-    docs/design.md, section 1.
+    docs/design.md, "Reward".
     """
     if not path.format_valid:
         return BAD_FORMAT_REWARD

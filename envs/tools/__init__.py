@@ -23,8 +23,8 @@ def find_tool(name: str) -> type[Tool] | type[ToolSet]:
     """The tool of that name, or the class that "module:Class" names.
 
     Raises:
-        ValueError: there is no such tool, or it is not a dataclass that subclasses `Tool` or `ToolSet` and has a name of
-            its own.
+        ValueError: there is no such tool, or it is not a dataclass that subclasses `Tool` or `ToolSet`, or its name is
+            that of another tool or of a tag.
     """
     if ":" not in name:
         check_known([name], TOOLS, "tool")

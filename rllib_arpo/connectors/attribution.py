@@ -1,4 +1,4 @@
-"""From the advantages of leaves to the advantages of shared tokens (docs/design.md, section 1, "Attribution")."""
+"""From the advantages of leaves to the advantages of shared tokens (docs/design.md, "Attribution")."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The advantage of each trajectory (docs/design.md, section 1, "Group advantage" and "Baselines")."""
+"""The advantage of each trajectory (docs/design.md, "Group advantage" and "Baselines")."""
 
 from __future__ import annotations
 

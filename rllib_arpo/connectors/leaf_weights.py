@@ -1,4 +1,4 @@
-"""The weight of each trajectory in the loss (docs/design.md, section 1, "Weights")."""
+"""The weight of each trajectory in the loss (docs/design.md, "Weights")."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the rewards of a question's leaves to the advantage of each node of its tree (docs/design.md, section 1).
+"""From the rewards of a question's leaves to the advantage of each node of its tree (docs/design.md).
 
 L: the leaves that count, in `TreeLayout.leaves` order. N: the nodes of the layout. T: packed tokens. All in float64.
 """
@@ -148,7 +148,7 @@ def _ones(tokens: np.ndarray, *_: int) -> np.ndarray:
     return np.ones(len(tokens))
 
 
-#: "token_mean" (DAPO): w = 1 / sum |o|; "sequence_mean" (GRPO): w = 1 / (#leaves |o|); "constant" (Dr. GRPO):
+#: "token_mean" (DAPO): w = `1 / sum |o|`; "sequence_mean" (GRPO): w = `1 / (#leaves |o|)`; "constant" (Dr. GRPO):
 #: w = 1 / (#leaves max_response_tokens). A leaf without a token still counts as a leaf.
 LOSS_AGGREGATIONS: dict[str, LossAggregation] = {
     "token_mean": LossAggregation(scale=_ones, mass=lambda tokens: tokens.astype(np.float64)),
@@ -185,7 +185,7 @@ def leaf_weights(
 def loss_denominator(tree: QuestionTree, layout: TreeLayout, loss_aggregation: str, leaf_weighting: str) -> float:
     """What one question adds to the denominator of its minibatch, a sum over all ranks and passes.
 
-    "token_mean": the sum of factor * |o_l|; otherwise the sum of the factors, which is the number of leaves.
+    "token_mean": the sum of `factor * |o_l|`; otherwise the sum of the factors, which is the number of leaves.
     """
     mass = LOSS_AGGREGATIONS[loss_aggregation].mass(path_tokens(tree, layout))
     return float((LEAF_WEIGHTINGS[leaf_weighting](layout) * mass).sum())

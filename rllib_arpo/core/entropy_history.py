@@ -1,4 +1,4 @@
-"""The running baseline of dH, computed from the entropies of earlier questions (docs/design.md, section 1)."""
+"""The running baseline of dH, computed from the entropies of earlier questions (docs/design.md)."""
 
 from __future__ import annotations
 

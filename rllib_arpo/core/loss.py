@@ -1,4 +1,4 @@
-"""The clipped objective on a packed tree, token by token (docs/design.md, section 1, "One pass over the tree").
+"""The clipped objective on a packed tree, token by token (docs/design.md, "One pass over the tree").
 
 Everything here is per token and unnormalised: the learner sums over its loss tokens and divides by the global
 denominator of the minibatch. K: the loss tokens of one pass.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-#: |log ratio| is clamped to this before `exp`: e^20 = 4.9e8 is far outside every clip range, so a token beyond it is
+#: `|log ratio|` is clamped to this before `exp`: e^20 = 4.9e8 is far outside every clip range, so a token beyond it is
 #: a numerical accident. It keeps its finite value and loses its gradient; NaN still propagates.
 MAX_LOG_RATIO = 20.0
 

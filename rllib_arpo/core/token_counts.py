@@ -19,7 +19,7 @@ def sampled_tokens(tree: QuestionTree) -> int:
 
 
 def all_path_tokens(tree: QuestionTree) -> np.ndarray:
-    """[M] int64: |o_l| of every trajectory, those that do not count included, in the order of the tree."""
+    """[M] int64: `|o_l|` of every trajectory, those that do not count included, in the order of the tree."""
     # Agent id -> how many tokens its path has after 0, 1, 2, ... turns.
     sums: dict[str, list[int]] = {}
     for t in tree.trajectories:
@@ -32,7 +32,7 @@ def all_path_tokens(tree: QuestionTree) -> np.ndarray:
 
 
 def path_tokens(tree: QuestionTree, layout: TreeLayout) -> np.ndarray:
-    """|o_l|, [L] int64: generated tokens on each leaf's whole path; a shared token counts once per leaf."""
+    """`|o_l|`, [L] int64: generated tokens on each leaf's whole path; a shared token counts once per leaf."""
     return all_path_tokens(tree)[np.array(layout.leaves, dtype=np.int64)]
 
 

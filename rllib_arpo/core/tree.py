@@ -14,7 +14,7 @@ import numpy as np
 
 
 class StopReason(enum.StrEnum):
-    """Why a trajectory ended (docs/design.md, section 1, rule 6)."""
+    """Why a trajectory ended (docs/design.md, "Adaptive rollout", rule 6)."""
 
     ANSWER = "answer"
     NO_ANSWER = "no_answer"

@@ -276,7 +276,7 @@ class ARPOTorchLearner(TorchLearner):
     def compute_loss_for_module(
         self, *, module_id: str, config: ARPOConfig, batch: dict[str, Any], fwd_out: dict[str, Tensor]
     ) -> Tensor:
-        """Minus the objective J of one pass (docs/design.md, section 1), its share of the minibatch's.
+        """Minus the objective J of one pass (docs/design.md), its share of the minibatch's.
 
         Args:
             module_id, config: as in RLlib.

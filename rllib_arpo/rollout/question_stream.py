@@ -56,7 +56,7 @@ class QuestionStream:
         """The next `questions_per_batch` questions; DAPO replaces those whose rewards are all equal by new ones.
 
         Questions that are still without signal after the last round leave the batch: in the denominator of the loss
-        they would shrink the step (docs/design.md, "What is not computed"). If no question has a signal, all stay,
+        they would shrink the step (docs/rllib.md, "What is not computed"). If no question has a signal, all stay,
         since an iteration without a question has no metrics.
 
         With `max_weight_lag` the next batches are in flight when this one is returned.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RolloutSettings:
-    """Settings of adaptive rollout (docs/design.md, section 1); the attributes have the names of `ARPOConfig`.
+    """Settings of adaptive rollout (docs/design.md); the attributes have the names of `ARPOConfig`.
 
     `temperature` 0 decodes greedily. `max_turn_tokens` None leaves a turn as long as the response may be.
     `entropy_reference` holds the entropies of earlier questions of the run. Only the commands that evaluate a model set

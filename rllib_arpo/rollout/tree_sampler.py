@@ -1,6 +1,6 @@
 """Adaptive rollout of one question: every trajectory is a coroutine, forks are coroutines that it starts.
 
-Follows docs/design.md, section 1, "Adaptive rollout"; the numbers in brackets below are its rules.
+Follows docs/design.md, "Adaptive rollout"; the numbers in brackets below are its rules.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Golden trees: the sampler's trees for scripted generations (docs/design.md, section 1, rules 1 to 6)."""
+"""Golden trees: the sampler's trees for scripted generations (docs/design.md, "Adaptive rollout", rules 1 to 6)."""
 
 from __future__ import annotations
 

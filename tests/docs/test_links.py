@@ -1,0 +1,73 @@
+"""Links of the documentation, of its tables of contents and of docstrings lead somewhere; no page repeats another."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import PAGES, REPOSITORY, headings, links, name_of, sentences
+
+#: A docstring's reference to a page, and to a section of it.
+_REFERENCE = re.compile(r'(docs/[\w/]+\.md)(?:,\s+(?:#\s+)?"([^"]+)")?')
+#: A sentence of so many words is not written twice by chance.
+MIN_WORDS = 12
+
+
+def slug(heading: str) -> str:
+    """A heading's anchor, on GitHub and in the site."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_to_files_and_headings_that_are_there(page):
+    dead = []
+    for link in links(page):
+        if re.match(r"https?:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and anchor not in map(slug, headings(target))):
+            dead.append(link)
+    assert dead == []
+
+
+def test_docstrings_name_pages_and_sections_that_are_there():
+    listed = subprocess.run(["git", "ls-files", "*.py"], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    files = [REPOSITORY / name for name in listed.stdout.splitlines()]
+    found = [(file, *match) for file in files for match in _REFERENCE.findall(file.read_text())]
+    assert len(found) > 20
+    assert [
+        f"{name_of(file)}: {page} {section}"
+        for file, page, section in found
+        if not (REPOSITORY / page).is_file() or (section and section not in headings(REPOSITORY / page))
+    ] == []
+
+
+def test_no_page_repeats_a_sentence_of_another():
+    pages_of = defaultdict(set)
+    for page in PAGES:
+        for sentence in sentences(page):
+            if len(sentence.split()) >= MIN_WORDS:
+                pages_of[" ".join(sentence.split())].add(name_of(page))
+    assert len(pages_of) > 300
+    assert {sentence: pages for sentence, pages in pages_of.items() if len(pages) > 1} == {}
+
+
+def test_a_slug_is_that_of_github():
+    assert slug("Where things go") == "where-things-go"
+    assert slug("The authors' settings in our names") == "the-authors-settings-in-our-names"
+    assert slug("RLlib's `lr`, once more") == "rllibs-lr-once-more"
+
+
+def test_the_site_has_every_page():
+    """Each page is in the index's table, and in one of its tables of contents."""
+    index = REPOSITORY / "docs" / "index.md"
+    in_table = {(index.parent / link.partition("#")[0]).resolve() for link in links(index)}
+    pages = {page for page in PAGES if page.parent == index.parent and page != index}
+    listed = set(re.findall(r"^[\w/]+$", index.read_text(), re.MULTILINE))
+    assert pages - in_table == set()
+    assert {str(Path(page).relative_to(index.parent).with_suffix("")) for page in pages} - listed == set()

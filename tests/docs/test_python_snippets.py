@@ -1,0 +1,178 @@
+"""The Python, YAML and SQL snippets of README.md and of the documentation run as they are printed.
+
+A page's snippets run one after the other in one namespace, which has the `config` of README.md. Beside a tiny model
+under the printed name and small data files, one thing is in the place of another: `tune.run` only validates. A
+snippet that begins with "# NAME.py" is written to that file. A line that begins with `config.` is one choice of
+several: it changes a copy, which has to be valid.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from rllib_arpo import ARPOConfig
+from tests.docs.pages import PAGES, README, REPOSITORY, Snippet, name_of, snippets
+from tests.helpers.models import tiny_model
+
+#: Who else reads snippets: tests/docs/test_shell_snippets.py; Sphinx; nobody (pictures made of letters, folders).
+ELSEWHERE = {"sh", "text", "{include} ../CONTRIBUTING.md", "{include} ../release/benchmarks/README.md", "{toctree}",
+             "{eval-rst}"}  # fmt: skip
+MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
+GSM8K = [{"question": "What is 2 + 3?", "answer": "2 + 3 = 5\n#### 5"}]
+FILES = {snippet.file: snippet.text for page in PAGES for snippet in snippets(page, "python") if snippet.file}
+
+
+def test_every_snippet_is_of_a_kind_that_is_run():
+    kinds = {snippet.language for page in PAGES for snippet in snippets(page)}
+    assert kinds - ELSEWHERE == {"python", "yaml", "sql"}
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory) -> Path:
+    """A cache of the Hugging Face hub that has a tiny model under the name that the documentation prints."""
+    cache = tmp_path_factory.mktemp("hub")
+    repository = cache / f"models--{MODEL.replace('/', '--')}"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text("0" * 40)
+    tiny_model(repository / "snapshots" / ("0" * 40), max_position_embeddings=8192)
+    return cache
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory) -> Path:
+    from rllib_arpo.envs.retrieval.build_index import build_folder
+
+    folder = tmp_path_factory.mktemp("index")
+    (folder / "wiki.jsonl").write_text(json.dumps({"title": "Oslo", "text": "The capital of Norway."}))
+    build_folder([folder / "wiki.jsonl"], folder / "wiki.index", show_progress=False)
+    return folder / "wiki.index"
+
+
+@pytest.fixture
+def desk(tmp_path, monkeypatch, hub, index) -> Path:
+    """The current folder, with the files of which the pages speak."""
+    import huggingface_hub.constants
+    from ray import tune
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(hub))
+    monkeypatch.setenv("SERPER_API_KEY", "none")
+    monkeypatch.setattr(tune, "run", validate)
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, GSM8K)))
+    (tmp_path / "mine.jsonl").write_text(json.dumps({"question": "The capital of Norway?", "answer": "Oslo"}))
+    (tmp_path / "search_cache.json").write_text(json.dumps({"Oslo": "Page 1: The capital of Norway."}))
+    shutil.copytree(index, tmp_path / "wiki.index")
+    yield tmp_path
+    for name in FILES:
+        sys.modules.pop(name.removesuffix(".py"), None)
+
+
+def validate(algorithm: str | None = None, *, config: ARPOConfig, callbacks: Any = ()) -> None:
+    """In the place of `tune.run`. Validates as before Ray starts: the machine need not have the printed GPUs."""
+    from ray.tune.registry import get_trainable_cls
+
+    if algorithm is not None:
+        assert issubclass(get_trainable_cls(algorithm), config.algo_class)
+    with mock.patch("rllib_arpo.validation.check_cluster_resources"):
+        config.copy(copy_frozen=False).validate()
+
+
+def run(snippet: Snippet, namespace: dict[str, Any]) -> None:
+    """Runs each statement; those that begin with `config.` on a copy of it, which must be valid then."""
+    if snippet.file:
+        return
+    for statement in ast.parse("\n" * (snippet.line - 1) + snippet.text).body:
+        code = compile(ast.Module([statement], []), str(snippet.page), "exec")
+        if not is_choice(statement):
+            exec(code, namespace)
+            continue
+        before = namespace["config"]
+        namespace["config"] = before.copy(copy_frozen=False)
+        exec(code, namespace)
+        validate(config=namespace["config"])
+        namespace["config"] = before
+    if isinstance(namespace.get("config"), ARPOConfig):
+        validate(config=namespace["config"])
+
+
+def is_choice(statement: ast.stmt) -> bool:
+    node = statement.value if isinstance(statement, ast.Expr) else None
+    while isinstance(node, (ast.Call, ast.Attribute)):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return isinstance(node, ast.Name) and node.id == "config"
+
+
+def namespace_of(page: Path) -> dict[str, Any]:
+    namespace = {"__name__": "snippet"}
+    if page != README:
+        for snippet in snippets(README, "python"):
+            run(snippet, namespace)
+    return namespace
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if snippets(page, "python")], ids=name_of)
+def test_python_snippets_run(page, desk, record, ray_cluster):
+    if page.name == "tasks.md":
+        pytest.importorskip("reasoning_gym")
+    namespace = namespace_of(page)
+    for snippet in snippets(page, "python"):
+        run(snippet, namespace)
+
+
+def test_a_line_that_is_not_valid_fails(desk):
+    snippet = Snippet(README, 1, "python", "config.adaptive_rollout(num_rollouts=2, num_initial_rollouts=3)\n")
+    with pytest.raises(ValueError, match="num_initial_rollouts"):
+        run(snippet, namespace_of(REPOSITORY / "docs" / "algorithm.md"))
+
+
+def test_yaml_snippets_are_configurations_of_environments(desk):
+    from rllib_arpo.commands import evaluate
+    from rllib_arpo.envs.env_config import read_env_config
+    from rllib_arpo.evaluation.arguments import read_env_configs
+
+    (snippet,) = [snippet for page in PAGES for snippet in snippets(page, "yaml")]
+    Path("tools.yaml").write_text(snippet.text)
+    parser = argparse.ArgumentParser()
+    evaluate.add_arguments(parser)
+    options = ["--model", MODEL, "--tasks", "gsm8k,webwalker", "--env-config", "tools.yaml"]
+    configs = read_env_configs(parser.parse_args(options))
+    assert configs.keys() == {"gsm8k", "webwalker"}
+    for task, keys in configs.items():
+        Path("data.jsonl").write_text(json.dumps(GSM8K[0] | {"source": "wiki"}))
+        read_env_config({"task": task, "model_name_or_path": MODEL, "path": "data.jsonl", **keys})
+
+
+def test_sql_snippets_are_answered_by_a_record(record):
+    import duckdb
+
+    (snippet,) = [snippet for page in PAGES for snippet in snippets(page, "sql")]
+    assert duckdb.sql(snippet.text).fetchall() == [("search", 1, 0.25, 1)]
+
+
+@pytest.fixture
+def record(desk, model_folder) -> None:
+    """The record of an evaluation after 12 updates, in the current folder."""
+    from rllib_arpo.record.recorder import TreeRecorder
+    from rllib_arpo.rollout.episodes import tree_to_episode
+    from rllib_arpo.rollout.messages import QuestionRef
+    from tests.record.trees import TREE
+
+    config = ARPOConfig().language_model(model_name_or_path=model_folder).debugging(seed=5)
+    recorder = TreeRecorder(config, lambda: desk)
+    recorder.evaluation(12, [SimpleNamespace(ref=QuestionRef(0), number=0, episode=tree_to_episode(TREE), seconds=1.0)])
+    recorder.close()
