@@ -14,3 +14,5 @@ default_role = "code"
 autodoc_member_order = "bysource"
 autodoc_default_options = {"show-inheritance": True}
 autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+html_show_copyright = False

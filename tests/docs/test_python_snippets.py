@@ -14,6 +14,7 @@ import json
 import os
 import shutil
 import sys
+import textwrap
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -138,6 +139,13 @@ def test_a_line_that_is_not_valid_fails(desk):
     snippet = Snippet(README, 1, "python", "config.adaptive_rollout(num_rollouts=2, num_initial_rollouts=3)\n")
     with pytest.raises(ValueError, match="num_initial_rollouts"):
         run(snippet, namespace_of(REPOSITORY / "docs" / "algorithm.md"))
+
+
+def test_the_snippet_of_the_class_is_valid(desk, monkeypatch):
+    """The one that the API reference shows."""
+    monkeypatch.setattr(ARPOConfig, "build_algo", lambda config: validate(config=config))
+    indented = ARPOConfig.__doc__.partition(".. code-block:: python\n")[2].partition("Setters")[0]
+    run(Snippet(Path("ARPOConfig"), 1, "python", textwrap.dedent(indented)), {"ARPOConfig": ARPOConfig})
 
 
 def test_yaml_snippets_are_configurations_of_environments(desk):

@@ -287,7 +287,7 @@ def test_the_command_says_in_a_sentence_what_it_cannot_do(tmp_path, monkeypatch,
 
 
 def test_the_table_of_rows_alone(tmp_path):
-    """In a process of its own, as README.md has it."""
+    """In a process of its own, as docs/evidence.md has it."""
     rows = FOLDER.parent / "results" / "trails-small.parquet"
     line = [sys.executable, "-m", "release.evidence.study", "--table", str(rows), "--output", str(tmp_path)]
     done = subprocess.run(line, cwd=FOLDER.parents[2], capture_output=True, text=True)
