@@ -74,9 +74,9 @@ class RunTerminal:
 
     def __init__(self, log: Path, *, live: bool):
         self.log = log
-        self._live = live
+        self.live = live
+        #: The live view; None while there is nothing to show.
         self._progress: Progress | None = None
-        """The live view; None while there is nothing to show."""
         self._rows: dict[Hashable, TaskID] = {}
         self._warned: set[str] = set()
         self._lock = threading.RLock()
@@ -85,11 +85,12 @@ class RunTerminal:
         global _open
         from rich.console import Console
 
-        self._kept = _redirect(self.log)
         encoding = sys.stdout.encoding or "utf-8"
-        self._screen = os.fdopen(os.dup(self._kept[0]), "w", encoding=encoding, errors="replace")
+        self._screen = os.fdopen(os.dup(STDOUT), "w", encoding=encoding, errors="replace")
         self._console = Console(file=self._screen)
-        self._live = self._live and self._console.is_interactive
+        self.live = self.live and self._console.is_interactive
+        self._kept = _redirect(self.log)
+        self._closed = False
         self._handler = _WarningsHandler(self)
         logger.addHandler(self._handler)
         _open = self
@@ -102,7 +103,8 @@ class RunTerminal:
         _open = None
         logger.removeHandler(self._handler)
         self.hide_all()
-        with suppress(OSError):
+        with self._lock, suppress(OSError):
+            self._closed = True
             self._screen.close()
         _undo_redirection(self._kept)
         if error is not None:
@@ -114,6 +116,8 @@ class RunTerminal:
 
         with self._lock, suppress(OSError):
             os.write(STDOUT, f"{text}\n".encode())
+            if self._closed:  # A line of a worker that comes after the end.
+                return
             if self._progress is None:
                 print(text, file=self._screen, flush=True)
             else:
@@ -126,14 +130,15 @@ class RunTerminal:
             self._warned.add(text)
         if is_new:
             self.say(text)
-        else:
+            return
+        with suppress(OSError):
             os.write(STDOUT, f"{text}\n".encode())
 
     def show(self, key: Hashable, label: str, done: int = 0, total: int | None = None, unit: str = "") -> None:
         """Shows a row in the live view, or changes the one of this key; `total` None: the end is not known."""
-        if not self._live:
-            return
         with self._lock, suppress(OSError):
+            if not self.live or self._closed:
+                return
             if self._progress is None:
                 self._progress = self._new_view()
                 self._progress.start()

@@ -47,6 +47,16 @@ def test_a_warning_of_the_package_is_shown_once(tmp_path, capfd):
     assert logger.parent.handlers == handlers
 
 
+def test_a_line_after_the_end_is_nobodys_error(tmp_path, capfd):
+    with RunTerminal(tmp_path / "run.log", live=False) as terminal:
+        pass
+    terminal.say("late")
+    terminal.warn("late")
+    terminal.show("key", "label")
+    terminal.hide_all()
+    assert capfd.readouterr() == ("late\nlate\n", "")
+
+
 def test_an_error_names_the_log(tmp_path, capfd):
     with pytest.raises(ValueError) as raised, RunTerminal(tmp_path / "run.log", live=True):
         raise ValueError("wrong")

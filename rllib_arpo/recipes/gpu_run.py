@@ -9,14 +9,13 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import ray
 from ray import tune
 from ray.tune.result import DONE, TRAINING_ITERATION
 
 from rllib_arpo.arpo_config import ARPOConfig
 from rllib_arpo.policy.export import export_model
 from rllib_arpo.recipes.best_checkpoint import BEST, KeepBestCheckpoint, find, read_score
-from rllib_arpo.recipes.run import EVALUATION_ACCURACY
+from rllib_arpo.recipes.run import EVALUATION_ACCURACY, ray_of_run
 from rllib_arpo.recipes.run_screen import SaysFailures, say_what_runs
 from rllib_arpo.terminal import say
 from rllib_arpo.tracking import worker_lines
@@ -64,20 +63,14 @@ def run_gpu_recipe(config: ARPOConfig, args: argparse.Namespace, experiment_name
 def _train(config: ARPOConfig, args: argparse.Namespace, output: Path, experiment_name: str) -> Result:
     """Tune's result of the run. Leaves a Ray as it is that ran before."""
     os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")  # Tune's newer output has a table even if it is to say nothing.
-    own_ray = not ray.is_initialized()
-    if own_ray:
-        ray.init(num_cpus=args.num_cpus or None)
-    lines = worker_lines.listen()
-    try:
+    with ray_of_run(args.num_cpus):
+        lines = worker_lines.listen()
         config.copy(copy_frozen=False).validate()  # Tune would try a wrong one again and again.
         tuner = _restored(config, output) if args.resume else _new(config, args, output, experiment_name)
         result = tuner.fit()[0]
         if lines is not None:
             lines.wait_for(result.metrics or {})
         return result
-    finally:
-        if own_ray:
-            ray.shutdown()
 
 
 def _check_output(output: Path, args: argparse.Namespace) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -39,30 +41,40 @@ def run_recipe(
     from rllib_arpo.tracking.mlflow_callback import ARPOMLflowCallback
 
     say_what_runs(config, args, experiment_name)
-    ray.init(num_cpus=args.num_cpus or None, ignore_reinit_error=True)  # As RLlib's runner does, which finds it ready.
-    lines = worker_lines.listen()
-    use_gpus(config, args, ray.cluster_resources().get("GPU", 0))
     criteria: dict[str, Any] = {}
     if test_metric is not None and (args.as_test or args.as_release_test):
         criteria["stop"] = {TRAINING_ITERATION: args.stop_iters}
         criteria["success_metric"] = {test_metric: args.stop_reward}
     callbacks = [ARPOMLflowCallback(experiment_name=experiment_name), SaysWhereResultsAre()]
-    try:
+    with ray_of_run(args.num_cpus):
+        lines = worker_lines.listen()
+        use_gpus(config, args, ray.cluster_resources().get("GPU", 0))
         results = run_rllib_example_script_experiment(
             config, args, tune_callbacks=callbacks, keep_ray_up=True, **criteria
         )
         if lines is not None:
             for result in results:
                 lines.wait_for(result.metrics or {})
-    finally:
-        ray.shutdown()
     if args.no_tune:
         return results
     if not all((result.metrics or {}).get(DONE) for result in results):
         say("The run was interrupted.")
-    if EvaluationTranscripts in force_list(config.callbacks_class):
+    elif EvaluationTranscripts in force_list(config.callbacks_class):
         say_before_and_after(results)
     return results
+
+
+@contextmanager
+def ray_of_run(num_cpus: int | None) -> Iterator[None]:
+    """Ray as it ran before, or a Ray that ends with the run; `num_cpus`: of that one, None or 0: all of the machine."""
+    own = not ray.is_initialized()
+    if own:
+        ray.init(num_cpus=num_cpus or None)
+    try:
+        yield
+    finally:
+        if own:
+            ray.shutdown()
 
 
 def use_gpus(config: ARPOConfig, args: argparse.Namespace, num_gpus: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 #: The folder of the logs.
 LOGS = Path("outputs")
+#: The line of a traceback that names the error.
+ERROR = re.compile(r"[\w.]+(Error|Exception|Interrupt)\b")
 COLUMNS = (
     about("columns", "reward, acc(uracy), tools: a trajectory's mean; dH: how much the entropy rises after a tool's"),
     about("", "response; forks: of a question; roll(out), upd(ate) and sync of the weights: seconds"),
@@ -34,14 +37,15 @@ COLUMNS = (
 def run_terminal(args: argparse.Namespace, experiment: str) -> Iterator[None]:
     """Leaves the terminal to the run's own lines, and sends all other output to a log file.
 
-    Leaves everything as it is for --verbose and for the options of RLlib that print: --as-test, --as-release-test and
-    --no-tune.
+    Leaves everything as it is for --verbose, for the options of RLlib that print (--as-test, --as-release-test and
+    --no-tune), and for several trials, whose lines would not tell whose they are.
 
     Args:
         args: of a recipe.
         experiment: begins the log's name.
     """
-    if any(getattr(args, name, False) for name in ("verbose", "as_test", "as_release_test", "no_tune")):
+    prints = any(getattr(args, name, False) for name in ("verbose", "as_test", "as_release_test", "no_tune"))
+    if prints or (getattr(args, "num_samples", None) or 1) > 1:
         yield
         return
     log = LOGS / f"{experiment}-{time.strftime('%Y-%m-%d_%H-%M-%S')}.log"
@@ -105,7 +109,9 @@ class SaysFailures(tune.Callback):
     """Says that a run has failed and goes on; the traceback, which Tune prints, is in the log."""
 
     def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        error = Path(trial.error_file).read_text().strip().splitlines()[-1]
+        lines = Path(trial.error_file).read_text().strip().splitlines() or ["no message"]
+        # An actor that has died adds advice behind its error.
+        error = next((line for line in reversed(lines) if ERROR.match(line)), lines[-1])
         say(f"The run failed ({error}); it goes on at its last checkpoint.")
 
 

@@ -244,11 +244,15 @@ class ARPOMLflowCallback(MLflowLoggerCallback):
         if trial.trial_id not in self._reports:
             report = RunReport(Path(trial.local_path), Path(trial.path), self._say_of_report)
             self._reports[trial.trial_id] = report
+        self._reports[trial.trial_id].newest = iteration
         self._submit(LogReport(trial.trial_id, self._reports[trial.trial_id], iteration, with_trees))
 
     def _submit_traces(self, trial_id: str | None = None) -> None:
-        for record in self._record_folders.new_records(trial_id):
-            self._submit(record)
+        try:
+            for record in self._record_folders.new_records(trial_id):
+                self._submit(record)
+        except OSError as error:  # The next call looks again.
+            self._say_of_report(error)
 
     def _submit_checkpoint(self, trial: Trial) -> None:
         if trial.checkpoint is None:
@@ -259,7 +263,7 @@ class ARPOMLflowCallback(MLflowLoggerCallback):
     def _finish_server(self, server: StoreWriter) -> None:
         """Waits for the server within the time left; a checkpoint that it does not take goes to the local store."""
         if server.store.client is not None:  # otherwise it has never answered
-            uploads = any(isinstance(record, LogCheckpoint | LogTraces) for record in server.pending)
+            uploads = any(isinstance(record, LogCheckpoint | LogTraces | LogReport) for record in server.pending)
             server.flush(self.artifact_timeout_s if uploads else self._patience_s)
         left = server.stop()
         if left:
@@ -289,7 +293,7 @@ class ARPOMLflowCallback(MLflowLoggerCallback):
     def _say_of_report(self, error: Exception) -> None:
         """Warns once, as `_say_once` does."""
         if self._said_of_report.acquire(blocking=False):
-            logger.warning("Plots or trees of the run are missing in MLflow's artifacts (%s).", _one_line(error))
+            logger.warning("Plots, trees or traces of the run are missing in MLflow (%s).", _one_line(error))
 
     def _say_local(self, error: Exception) -> None:
         self._local_error = error

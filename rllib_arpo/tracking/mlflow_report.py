@@ -33,10 +33,13 @@ class RunReport:
 
     def __init__(self, results: Path, trial: Path, warn: Callable[[Exception], None]):
         self.warn = warn
+        #: The last iteration for which a report was asked.
+        self.newest = 0
+        self._patience_s = PATIENCE_S
         self._results = results / EXPR_RESULT_FILE
         self._trial = trial
         self._lock = threading.Lock()
-        self._drawn: dict[str, tuple[int, Mapping[str, bytes]]] = {}
+        self._drawn: dict[str, tuple[int, int | None, Mapping[str, bytes]]] = {}
 
     def files(self, iteration: int, with_trees: bool) -> dict[str, bytes]:
         """Path -> content, as of this iteration, or of a later one that was drawn already."""
@@ -44,10 +47,16 @@ class RunReport:
         files: dict[str, bytes] = {}
         for part, draw in parts.items():
             with self._lock:
-                if self._drawn.get(part, (0,))[0] < iteration:
-                    self._drawn[part] = iteration, draw(iteration)
-                files |= {f"{part}/{name}": content for name, content in self._drawn[part][1].items()}
+                drawn, written, _ = self._drawn.get(part, (0, None, {}))
+                # A trial that failed and went on may end at an iteration that it had reached before.
+                if drawn < iteration or (with_trees and written != self._written()):
+                    self._drawn[part] = iteration, self._written(), draw(iteration)
+                files |= {f"{part}/{name}": content for name, content in self._drawn[part][2].items()}
         return files
+
+    def _written(self) -> int | None:
+        """When Tune last wrote a result, ns since the epoch."""
+        return self._results.stat().st_mtime_ns if self._results.exists() else None
 
     # What these import is above this package, and imports matplotlib.
     def _draw_plots(self, iteration: int) -> dict[str, bytes]:
@@ -55,9 +64,11 @@ class RunReport:
         from rllib_arpo.plots.gallery import draw_all, plot_files
         from rllib_arpo.plots.run_data import has_iteration, read_run
 
-        deadline = time.monotonic() + PATIENCE_S
-        while not has_iteration(self._trial, self._results, iteration) and time.monotonic() < deadline:
+        deadline = time.monotonic() + self._patience_s
+        while not (found := has_iteration(self._trial, self._results, iteration)) and time.monotonic() < deadline:
             time.sleep(LOOK_AGAIN_S)
+        if not found:
+            self._patience_s = 0.0  # Tune or the record does not write here.
         return plot_files(self._trial.name, draw_all(read_run(self._trial, self._results)))
 
     def _draw_trees(self, _iteration: int) -> dict[str, bytes]:
@@ -80,6 +91,8 @@ class LogReport:
     with_trees: bool
 
     def apply(self, store: MlflowStore) -> None:
+        if self.iteration < self.report.newest and not self.with_trees:
+            return  # A later one waits behind it.
         try:
             files = self.report.files(self.iteration, self.with_trees)
             with tempfile.TemporaryDirectory() as folder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from collections.abc import Mapping
@@ -12,6 +13,14 @@ from rllib_arpo.core.branching import ENTROPY_RULES
 
 #: The tag that MLflow shows as the description of a run.
 NOTE_TAG = "mlflow.note.content"
+#: What a description reads of a trial's configuration.
+KEYS = (
+    "attribution", "baseline", "branch_base_probability", "branch_entropy_weight", "branch_threshold", "branching",
+    "budget_allocation", "entropy_baseline", "env", "evaluation_duration", "lr", "model_name_or_path", "num_epochs",
+    "num_initial_rollouts", "num_rollouts", "questions_per_batch", "questions_per_minibatch", "random_fork_probability",
+)  # fmt: skip
+#: Options whose values are not shown.
+SECRET = re.compile(r"--?([\w-]*-)?(key|token|password|secret)")
 
 
 def description(
@@ -27,9 +36,9 @@ def description(
         folder: of the trial's results; None: not known.
 
     Returns:
-        None if this is not a run of ARPO.
+        None if this is not a run of ARPO, or its configuration has only what differs from the defaults.
     """
-    if "model_name_or_path" not in config or "branching" not in config:
+    if any(key not in config for key in KEYS) or config["model_name_or_path"] is None:
         return None
     lines = {
         "model": f"`{config['model_name_or_path']}`" + (", a LoRA" if config.get("lora") else ""),
@@ -48,9 +57,16 @@ def description(
 
 
 def command_line() -> str:
-    """The command of this process, with the interpreter's name instead of its path."""
-    program, *arguments = sys.orig_argv
-    return shlex.join([Path(program).name, *arguments])
+    """The command of this process, with the interpreter's name instead of its path, and without keys and passwords."""
+    program, *arguments = sys.orig_argv or sys.argv
+    shown, is_secret = [Path(program).name], False
+    for argument in arguments:
+        option, equals, _ = argument.partition("=")
+        if SECRET.fullmatch(option) and equals:
+            argument = f"{option}=***"
+        shown.append("***" if is_secret else argument)
+        is_secret = not equals and SECRET.fullmatch(option) is not None
+    return shlex.join(shown)
 
 
 def _task(config: Mapping[str, Any]) -> str:

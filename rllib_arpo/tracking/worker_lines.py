@@ -6,7 +6,6 @@ import json
 import re
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -47,8 +46,8 @@ class WorkerLines:
     def __init__(self, terminal: RunTerminal):
         self._terminal = terminal
         self._iteration = 0
+        #: Those in the live view -> whether they are closed.
         self._bars: dict[str, bool] = {}
-        """Those in the live view -> whether they are closed."""
         self._came = threading.Condition()
 
     def take(self, rays: Callable[[dict[str, Any]], None], data: dict[str, Any]) -> None:
@@ -67,9 +66,8 @@ class WorkerLines:
 
     def _show(self, line: str) -> bool:
         if RAY_TQDM_MAGIC in line:
-            with suppress(ValueError):  # Another thread of the worker has printed into the line.
-                self._show_bar(json.loads(line))
-        elif WARNING.match(line):
+            return self._terminal.live and self._show_bar(line)
+        if WARNING.match(line):
             self._terminal.warn(line)
         elif found := console.LINE.match(line):
             self._terminal.hide_all()
@@ -84,14 +82,24 @@ class WorkerLines:
             return False
         return True
 
-    def _show_bar(self, bar: dict[str, Any]) -> None:
-        """A bar that is closed stays until the next line, which comes after the update, or until the next bar."""
-        name = bar["uuid"]
-        if bar["closed"] and name not in self._bars:
-            return  # The line was faster.
+    def _show_bar(self, line: str) -> bool:
+        """A bar that is closed stays until the next line, which comes after the update, or until the next bar.
+
+        Returns:
+            False: another thread of the worker has printed into the line.
+        """
+        try:
+            bar = json.loads(line)
+            name, row = bar["uuid"], (bar["desc"], bar["x"], bar["total"], bar["unit"])
+            is_closed = bar["closed"]
+        except (ValueError, KeyError, TypeError):
+            return False
+        if is_closed and name not in self._bars:
+            return True  # The line was faster.
         if name not in self._bars:
-            for other in [START, *(other for other, is_closed in self._bars.items() if is_closed)]:
+            for other in [START, *(other for other, has_ended in self._bars.items() if has_ended)]:
                 self._terminal.hide(other)
                 self._bars.pop(other, None)
-        self._bars[name] = bar["closed"]
-        self._terminal.show(name, bar["desc"], bar["x"], bar["total"], bar["unit"])
+        self._bars[name] = is_closed
+        self._terminal.show(name, *row)
+        return True

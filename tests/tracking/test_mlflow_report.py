@@ -82,7 +82,7 @@ def test_what_cannot_be_drawn_is_one_warning(local_database, trial, monkeypatch,
         callback.log_trial_end(trial)
         callback.close()
     assert [record.getMessage() for record in caplog.records] == [
-        "Plots or trees of the run are missing in MLflow's artifacts "
+        "Plots, trees or traces of the run are missing in MLflow "
         f"(ValueError: {trial.local_path}/result.json, row 1: is not JSON (Expecting value).)."
     ]
     client = MlflowClient(tracking_uri=local_database)

@@ -59,6 +59,18 @@ def test_another_trainable_has_no_description():
     assert description("Counter", {"factor": 1}, "python train.py") is None
 
 
+def test_a_configuration_without_the_defaults_has_no_description():
+    assert description("ARPO", {"model_name_or_path": "models/small", "branching": "random"}, "python train.py") is None
+    assert description("ARPO", config() | {"model_name_or_path": None}, "python train.py") is None
+
+
 def test_the_command_line_can_be_repeated(monkeypatch):
     monkeypatch.setattr("sys.orig_argv", ["/venv/bin/python3", "-m", "pytest", "a b"])
     assert command_line() == "python3 -m pytest 'a b'"
+
+
+def test_the_command_line_shows_no_secret(monkeypatch):
+    arguments = ["--wandb-key", "1a2b", "--api-token=3c", "--max-tokens", "32", "--password", "4d", "last"]
+    monkeypatch.setattr("sys.orig_argv", ["python", "train.py", *arguments])
+    shown = "--wandb-key '***' '--api-token=***' --max-tokens 32 --password '***' last"
+    assert command_line() == f"python train.py {shown}"

@@ -36,7 +36,8 @@ def test_what_is_for_the_terminal_and_what_ray_prints(tmp_path, capfd):
         lines.wait_for({"training_iteration": 7})
     lines.take(rays.append, {**data, "lines": [ITERATION]})
     assert capfd.readouterr().out.splitlines() == [EVALUATION, WARNING, PROGRESS, ITERATION]
-    assert rays == [{**data, "lines": NOISE}, {**data, "lines": [ITERATION]}]
+    # A bar has no place where there is no live view; it may also be one of the user's.
+    assert rays == [{**data, "lines": given} for given in (NOISE, [bar("rollout 1", 3)], [ITERATION])]
 
 
 def test_a_line_that_ray_has_lost_is_shown_from_the_result(tmp_path, capfd, monkeypatch):
@@ -51,7 +52,7 @@ def test_a_line_that_ray_has_lost_is_shown_from_the_result(tmp_path, capfd, monk
 def rows_after(shown: list[str], tmp_path) -> set[str]:
     """The rows of the live view after these lines of workers."""
     with RunTerminal(tmp_path / "run.log", live=False) as terminal:
-        rows = {}
+        rows, terminal.live = {}, True
         terminal.show = lambda key, *_row: rows.update({key: key})
         terminal.hide = lambda key: rows.pop(key, None)
         terminal.hide_all = rows.clear
@@ -73,6 +74,17 @@ def rows_after(shown: list[str], tmp_path) -> set[str]:
 )
 def test_a_bar_stays_until_it_is_closed_and_the_next_line_or_bar_comes(shown, rows, tmp_path):
     assert rows_after(shown, tmp_path) == rows
+
+
+@pytest.mark.parametrize(
+    "line", [bar("1", 0)[:-3], json.dumps({"__magic_token__": RAY_TQDM_MAGIC}), f"[{RAY_TQDM_MAGIC!r}"]
+)
+def test_a_line_that_is_not_a_bar_is_left_to_ray(line, tmp_path):
+    rays = []
+    with RunTerminal(tmp_path / "run.log", live=False) as terminal:
+        terminal.live = True
+        WorkerLines(terminal).take(rays.append, {"lines": [line]})
+    assert rays == [{"lines": [line]}]
 
 
 def test_bars_are_drawn_below_the_lines(tmp_path, monkeypatch):
