@@ -61,7 +61,7 @@ def no_signal() -> list[Panel]:
 
 def entropy_collapse() -> list[Panel]:
     """A temperature that is too low; and the other way round, a learning rate that is too high."""
-    runs = {"temperature 0.3": "cold", "temperature 1": "healthy"}
+    runs = {"temperature 0.2, lr 6e-4": "cold", "temperature 1, lr 2e-4": "healthy"}
     panels = [
         _panel("entropy/after_tool, nats a token", runs, f"{ROLLOUT}/entropy/after_tool"),
         _panel("pass_at_k", runs, f"{ROLLOUT}/pass_at_k"),
@@ -69,7 +69,7 @@ def entropy_collapse() -> list[Panel]:
     ]
     columns = ("after_tool_entropy", "pass_at_k", "groups_without_signal")
     return [
-        Panel(panel.title, {**panel.lines, "lr 8e-4": of_study("one-step-8e-4", 100, column)})
+        Panel(panel.title, {**panel.lines, "temperature 1, lr 8e-4": of_study("one-step-8e-4", 100, column)})
         for panel, column in zip(panels, columns, strict=True)
     ]
 
@@ -85,12 +85,12 @@ def gap() -> list[Panel]:
 
 
 def tool_failures() -> list[Panel]:
-    runs = {"30 ms a call": "timeouts", "30 s a call": "healthy"}
+    runs = {"limit of 20 ms": "timeouts", "limit of 30 s": "healthy"}
     return [
         Panel(
             "tools/search/timeouts, share of the calls", {label: timeout_share(case) for label, case in runs.items()}
         ),
-        _panel("format_valid", runs, f"{ROLLOUT}/format_valid"),
+        _panel("pass_at_k", runs, f"{ROLLOUT}/pass_at_k"),
         _panel("accuracy", runs, f"{ROLLOUT}/accuracy"),
     ]
 
@@ -122,7 +122,7 @@ def draw(name: str, folder: Path) -> Path:
     from matplotlib import pyplot
 
     panels = PICTURES[name]()
-    figure, axes = pyplot.subplots(1, len(panels), figsize=(3.7 * len(panels), 2.8), layout="constrained")
+    figure, axes = pyplot.subplots(1, len(panels), figsize=(3.7 * len(panels), 3.0), layout="constrained")
     for axis, panel in zip(axes, panels, strict=True):
         for label, curve in panel.lines.items():
             axis.plot(list(curve), list(curve.values()), marker=".", label=label)
@@ -133,7 +133,7 @@ def draw(name: str, folder: Path) -> Path:
         axis.set_xlabel("update", fontsize=8)
         axis.tick_params(labelsize=8)
         axis.grid(alpha=0.3)
-    axes[0].legend(fontsize=8)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
     path = folder / f"{name}.png"
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
