@@ -27,6 +27,30 @@ def test_without_signal_no_question_has_one_from_the_second_update_on():
     assert max(of_study("one-step-4e-4", 101, "groups_without_signal").values()) == 1
 
 
+def test_at_a_low_temperature_the_entropy_is_a_quarter_and_few_questions_have_a_right_answer():
+    after_tool, pass_at_k = f"{ROLLOUT}/entropy/after_tool", f"{ROLLOUT}/pass_at_k"
+    assert mean("cold", after_tool) / mean("healthy", after_tool) == pytest.approx(0.25, abs=0.05)
+    assert (of_case("cold", pass_at_k)[1], max(list(of_case("cold", pass_at_k).values())[-6:])) == (0.5, 0.125)
+    assert 5 < mean("cold", f"{LEARNER}/groups_without_signal") < 6
+    assert mean("healthy", pass_at_k) > 0.95
+
+
+def test_an_eight_bit_cache_makes_the_gap_27_times_as_large():
+    name = f"{LEARNER}/engine_logprob_gap"
+    assert mean("fp8", name) / mean("bfloat16", name) == pytest.approx(27, abs=0.5)
+    assert mean("healthy", name) < 1e-6
+    assert sorted(of_case("fp8", name), key=of_case("fp8", name).get)[-2:] == [23, 22]
+    assert min(of_case("fp8", f"{ROLLOUT}/format_valid"), key=of_case("fp8", f"{ROLLOUT}/format_valid").get) == 23
+    assert mean("fp8", f"{ROLLOUT}/accuracy", first=13) > mean("fp8", f"{ROLLOUT}/accuracy") > 0.4
+
+
+def test_where_one_call_in_nine_fails_the_accuracy_stays_where_it_was():
+    shares = timeout_share("timeouts")
+    assert np.mean(list(shares.values())) == pytest.approx(1 / 9, abs=0.02)
+    assert set(timeout_share("healthy").values()) == {0.0}
+    assert mean("timeouts", f"{ROLLOUT}/accuracy", first=13) < 0.2 < mean("healthy", f"{ROLLOUT}/accuracy", first=13)
+
+
 @pytest.mark.parametrize("name", PICTURES)
 def test_pictures_are_drawn_from_the_rows_that_are_kept(name, tmp_path):
     panels = PICTURES[name]()
