@@ -24,7 +24,7 @@ def instructions(name: str) -> list[str]:
 
 
 def apt_packages(text: str) -> set[str]:
-    (names,) = re.findall(r"apt-get install -y -qq --no-install-recommends ([^;&\n]+)", text)
+    (names,) = re.findall(r"apt-get install -y -qq --no-install-recommends ([^;&>\n]+)", text)
     return set(names.split())
 
 

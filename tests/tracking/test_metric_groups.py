@@ -6,7 +6,7 @@ import pytest
 
 from rllib_arpo.tracking.metric_groups import GROUPS, OTHER, metric_name
 
-DESIGN = Path(__file__).resolve().parents[2] / "docs" / "design.md"
+WATCHING = Path(__file__).resolve().parents[2] / "docs" / "watching.md"
 
 
 @pytest.mark.parametrize(
@@ -37,5 +37,5 @@ def test_all_metrics_have_names_if_asked():
 
 
 def test_the_groups_are_documented():
-    documented = DESIGN.read_text()
+    documented = WATCHING.read_text()
     assert [group for group in (*GROUPS, OTHER) if f"`{group}`" not in documented] == []
