@@ -26,7 +26,7 @@ from rllib_arpo import ARPOConfig
 from tests.docs.pages import PAGES, README, REPOSITORY, Snippet, name_of, snippets
 from tests.helpers.models import tiny_model
 
-#: Other readers of snippets: tests/docs/test_shell_snippets.py; Sphinx; none reads pictures made of letters and folders.
+#: Other readers of snippets: tests/docs/test_shell_snippets.py and Sphinx. Text is pictures and folders.
 ELSEWHERE = {"sh", "text", "{include} ../CONTRIBUTING.md", "{include} ../release/benchmarks/README.md", "{toctree}",
              "{eval-rst}"}  # fmt: skip
 MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"

@@ -11,7 +11,7 @@ pytest.importorskip("sphinx")
 
 
 def test_the_site_builds_without_a_warning(tmp_path):
-    """Of a dead link, a docstring that is not reStructuredText, a page in no table of contents, Sphinx warns."""
+    """Sphinx warns of a dead link, of a docstring that is not reStructuredText, of a page in no table of contents."""
     makefile = (REPOSITORY / "Makefile").read_text()
     (command,) = [line.strip() for line in makefile.splitlines() if "-b html docs" in line]
     options = command.removeprefix("$(BIN)/python ").replace("docs/_build/html", str(tmp_path)).split()
