@@ -1,8 +1,10 @@
 """The tables of studies in the project's documents."""
 
+import pyarrow.parquet as pq
 import pytest
 
-from release.evidence.documents import DOCUMENTS, filled, table
+from release.evidence import gradient_variance
+from release.evidence.documents import DOCUMENTS, RESULTS, filled, table
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
@@ -18,6 +20,16 @@ def test_documents_have_no_table_of_arms_that_is_not_made(document):
     tables = [number for number, line in enumerate(lines) if line.startswith("| arm |")]
     assert tables
     assert [lines[number] for number in tables if not lines[number - 1].startswith("<!-- table: ")] == []
+
+
+def test_the_table_of_gradients_is_the_one_that_the_command_prints():
+    """After a change of rows or table: python -m release.evidence.gradient_variance --table FILE"""
+    (evidence,) = (path for path in DOCUMENTS if path.name == "evidence.md")
+    section = evidence.read_text().partition("### The variance of the gradient\n")[2].partition("\n###")[0]
+    shown = [line for line in section.splitlines() if line.startswith("| ")][1:]
+    printed = gradient_variance.table(pq.read_table(RESULTS / "variance/trails-small.parquet").to_pylist(), "grpo")
+    assert len(shown) == 8
+    assert set(shown) <= set(printed.splitlines())
 
 
 def test_a_table_is_filled_in_whatever_stood_there():
