@@ -78,7 +78,8 @@ def rllib_arpo(words: Sequence[str]) -> None:
 
 def make(words: Sequence[str]) -> None:
     """`make -n` prints the commands; the script that it would start gets its arguments as well."""
-    env = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL")}
+    of_outer_make = ("MAKEFLAGS", "MAKELEVEL", "ARGS")
+    env = {name: value for name, value in os.environ.items() if name not in of_outer_make}
     printed = subprocess.run(["make", "-n", *words], cwd=REPOSITORY, env=env, capture_output=True, text=True)
     assert printed.returncode == 0, printed.stderr
     for line in printed.stdout.splitlines():
