@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,10 @@ import ray
 
 if TYPE_CHECKING:
     from ray.rllib.utils.actor_manager import FaultTolerantActorManager
+
+
+#: Seconds that the process of an env runner gets to end by itself.
+END_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +31,26 @@ class Failure:
     traceback: str = ""
 
 
-def restart_env_runner(manager: FaultTolerantActorManager, runner: int) -> None:
-    """Makes Ray restart a hung or broken env runner with its engine; until then it counts as unhealthy."""
-    ray.kill(manager.actors()[runner], no_restart=False)
+def restart_env_runner(manager: FaultTolerantActorManager, runner: int, timeout_s: float = END_TIMEOUT_S) -> None:
+    """Ends a hung or broken env runner, which Ray then restarts with its engine; until then it counts as unhealthy.
+
+    Returns when the process has ended. A process that `ray.kill` is about to end still answers pings; if RLlib took it
+    back into service, it would get questions for its broken engine.
+
+    Args:
+        timeout_s: how long the process may take to end by itself, and again after `ray.kill`.
+    """
+    actor = manager.actors()[runner]
     manager.set_actor_state(runner, healthy=False)
+    # The call fails when the process ends, for either reason.
+    call = actor.apply.remote(_end_process)
+    if not ray.wait([call], timeout=timeout_s)[0]:
+        ray.kill(actor, no_restart=False)
+        ray.wait([call], timeout=timeout_s)
+
+
+def _end_process(_env_runner: object) -> None:
+    os._exit(1)
 
 
 def end_env_runner(manager: FaultTolerantActorManager, runner: int) -> None:
