@@ -21,8 +21,8 @@ from rllib_arpo.tracking import console
 RAYS_HANDLER = "ray_print_logs"
 #: As `terminal.WARNING_FORMAT` begins.
 WARNING = re.compile(r"(WARNING|ERROR|CRITICAL) rllib_arpo: ")
-#: Seconds in which the last lines of a run come.
-PATIENCE_S = 5.0
+#: Seconds in which the last lines of a run come; on a busy machine Ray takes many.
+PATIENCE_S = 30.0
 #: The row of the live view until the first rollout.
 START = "start"
 
@@ -46,21 +46,24 @@ class WorkerLines:
     def __init__(self, terminal: RunTerminal):
         self._terminal = terminal
         self._iteration = 0
+        #: Whether lines that come now are too late.
+        self._ended = False
         #: Those in the live view -> whether they are closed.
         self._bars: dict[str, bool] = {}
         self._came = threading.Condition()
 
     def take(self, rays: Callable[[dict[str, Any]], None], data: dict[str, Any]) -> None:
         """Takes some lines of one worker; gives Ray those that are not for the terminal."""
-        is_open = open_terminal() is self._terminal
+        is_open = open_terminal() is self._terminal and not self._ended
         others = [line for line in data.get("lines", ()) if not (is_open and self._show(line))]
         if others:
             rays({**data, "lines": others})
 
     def wait_for(self, result: Mapping[str, Any]) -> None:
-        """Waits for the line of the last iteration; shows it from its result if Ray has lost it."""
+        """Waits for the line of the last iteration; if Ray has lost it, shows it from the result, and no later line."""
         with self._came:
             came = self._came.wait_for(lambda: self._iteration >= result.get(TRAINING_ITERATION, 0), PATIENCE_S)
+            self._ended = not came
         if not came:
             self._terminal.say(console.training_line(result))
 

@@ -40,13 +40,16 @@ def test_what_is_for_the_terminal_and_what_ray_prints(tmp_path, capfd):
     assert rays == [{**data, "lines": given} for given in (NOISE, [bar("rollout 1", 3)], [ITERATION])]
 
 
-def test_a_line_that_ray_has_lost_is_shown_from_the_result(tmp_path, capfd, monkeypatch):
+def test_a_line_that_ray_has_lost_is_shown_once_from_the_result(tmp_path, capfd, monkeypatch):
     monkeypatch.setattr(worker_lines, "PATIENCE_S", 0.01)
     with RunTerminal(tmp_path / "run.log", live=False) as terminal:
         lines = WorkerLines(terminal)
         lines.take(pytest.fail, {"lines": [ITERATION]})
         lines.wait_for({"training_iteration": 8})
-    assert capfd.readouterr().out.splitlines() == [ITERATION, training_line({"training_iteration": 8})]
+        late, rays = training_line({"training_iteration": 8}), []
+        lines.take(rays.append, {"lines": [late]})
+    assert rays == [{"lines": [late]}]
+    assert capfd.readouterr().out.splitlines() == [ITERATION, late]
 
 
 def rows_after(shown: list[str], tmp_path) -> set[str]:

@@ -61,6 +61,16 @@ look at dtype, temperature and the weight sync.
 """
 
 
+#: Begins of variables of the user that change the text.
+SETTINGS = ("MLFLOW_", "RAY_", "RLLIB_ARPO_")
+
+
+@pytest.fixture(autouse=True)
+def no_settings(monkeypatch):
+    for name in [name for name in os.environ if name.startswith(SETTINGS)]:
+        monkeypatch.delenv(name)
+
+
 def masked(text: str, **names: str) -> str:
     """`text` without what differs from run to run; `names`: word -> what it stands for."""
     for word, meant in names.items():
@@ -99,9 +109,9 @@ def test_the_text_of_make_train_where_there_is_no_terminal(tmp_path, tiny_smollm
     )  # fmt: skip
     names = {"MACHINE": machine_in_words(), "MODEL": tiny_smollm2, "BIN": str(Path(sys.executable).parent)}
     text = masked(done.stdout, HOME=str(tmp_path / "home"), HERE=str(tmp_path), **names)
-    assert text == FIRST_SCREEN + ITERATION + END
-    assert FIRST_SCREEN.count("\n") <= 15
     (log,) = (tmp_path / "here" / "outputs").glob("trails-*.log")
+    assert text == FIRST_SCREEN + ITERATION + END, log.read_text()
+    assert FIRST_SCREEN.count("\n") <= 15
     assert set(done.stdout.splitlines()) < set(log.read_text().splitlines())
     assert "Started a local Ray instance" in log.read_text()
 
