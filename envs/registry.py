@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -61,26 +60,17 @@ def find_task(name: str) -> type[Task]:
         ValueError: there is no such task."""
     from ray.tune.registry import ENV_CREATOR, _global_registry
 
-    from rllib_arpo.envs.support.validation import check_known
+    from rllib_arpo.envs.support.validation import check_known, import_named
     from rllib_arpo.envs.tasks import TASKS
 
     known = TASKS | _OWN_TASKS
     if ":" in name:
-        return _import_task(name)
+        return _checked_task(import_named(name, "task"), f"env_config['task']: {name!r}")
     # Tasks that another process of the cluster registered, usually the driver.
     if name not in known and _global_registry.contains(ENV_CREATOR, _tune_name(name)):
         return _global_registry.get(ENV_CREATOR, _tune_name(name))()
     check_known([name], known, "task")
     return known[name]
-
-
-def _import_task(name: str) -> type[Task]:
-    module_name, _, attribute = name.partition(":")
-    try:
-        found = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"env_config['task']: {name!r} cannot be imported ({error}).") from error
-    return _checked_task(found, f"env_config['task']: {name!r}")
 
 
 def _checked_task(task_class: Any, what: str) -> type[Task]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import inspect
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -15,7 +14,7 @@ from rllib_arpo.envs.rewards.hierarchical import FinishedPath, accuracy, hierarc
 from rllib_arpo.envs.rewards.judge import Judge
 from rllib_arpo.envs.rewards.mathematics.accuracy import solved_math_accuracy
 from rllib_arpo.envs.rewards.qa import bounded_f1, exact_match
-from rllib_arpo.envs.support.validation import check_known
+from rllib_arpo.envs.support.validation import check_known, import_named
 
 #: Rewards a finished path; may be a coroutine function, and may raise `BrokenToolError` to have the path masked.
 Reward = Callable[[FinishedPath], "float | Awaitable[float]"]
@@ -126,11 +125,7 @@ def find_reward(name: str) -> Reward:
     if ":" not in name:
         check_known([name], REWARDS, "reward")
         return REWARDS[name]
-    module_name, _, attribute = name.partition(":")
-    try:
-        found = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"env_config['reward']: {name!r} cannot be imported ({error}).") from error
+    found = import_named(name, "reward")
     if not callable(found):
         raise ValueError(f"env_config['reward']: {name!r} is not a function.")
     return found

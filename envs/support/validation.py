@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 from collections.abc import Iterable
+from typing import Any
 
 
 def check_known(names: Iterable[str], known: Iterable[str], what: str) -> None:
@@ -19,3 +21,19 @@ def check_known(names: Iterable[str], known: Iterable[str], what: str) -> None:
         near = difflib.get_close_matches(str(name), known, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known) or 'none'}."
         raise ValueError(f"Unknown {what} {name!r}: {hint}")
+
+
+def import_named(name: str, key: str) -> Any:
+    """What "module:attribute" names.
+
+    Args:
+        key: of `env_config` that has the name.
+
+    Raises:
+        ValueError: it cannot be imported.
+    """
+    module_name, _, attribute = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"env_config[{key!r}]: {name!r} cannot be imported ({error}).") from error

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 
 from rllib_arpo.envs.support.markup import RESERVED_NAMES
-from rllib_arpo.envs.support.validation import check_known
+from rllib_arpo.envs.support.validation import check_known, import_named
 from rllib_arpo.envs.tools.browse import BrowseTool
 from rllib_arpo.envs.tools.mcp import McpTools
 from rllib_arpo.envs.tools.python import PythonTool
@@ -29,11 +28,7 @@ def find_tool(name: str) -> type[Tool] | type[ToolSet]:
     if ":" not in name:
         check_known([name], TOOLS, "tool")
         return TOOLS[name]
-    module_name, _, attribute = name.partition(":")
-    try:
-        found = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"env_config['tools']: {name!r} cannot be imported ({error}).") from error
+    found = import_named(name, "tools")
     if not (isinstance(found, type) and issubclass(found, (Tool, ToolSet)) and dataclasses.is_dataclass(found)):
         raise ValueError(f"env_config['tools']: {name!r} is not a dataclass that subclasses Tool or ToolSet.")
     if getattr(found, "name", None) in {None, *RESERVED_NAMES, *TOOLS}:

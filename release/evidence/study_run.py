@@ -117,10 +117,10 @@ def text_of(model: str) -> Callable[[np.ndarray], str]:
 
 def find(result: Mapping[str, Any], path: Sequence[str]) -> float | None:
     """The number at `path`; RLlib reports NaN for what an earlier iteration had and this one has not."""
-    value: Any = result
-    for key in path:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return None if value is None or not math.isfinite(value) else float(value)
+    from rllib_arpo.tracking.console import number_at
+
+    value = number_at(result, path)
+    return None if value is None or math.isinf(value) else value
 
 
 def provenance(study: Study, arm: Arm, arguments: Sequence[str]) -> dict[str, Any]:

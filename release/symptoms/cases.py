@@ -79,11 +79,14 @@ def run(name: str, iterations: int) -> list[dict[str, Any]]:
     here = machine()
     own = {"case": name, "commit": commit() or "none", "machine": f"{here['cpu']}, {here['cores']} cores"}
     rows = []
-    for iteration in range(1, iterations + 1):
-        values = metrics(algorithm.train())
-        rows += [own | {"iteration": iteration, "metric": metric, "value": value} for metric, value in values.items()]
-        print(name, iteration, {metric: round(value, 4) for metric, value in values.items()}, flush=True)
-    algorithm.stop()
+    try:
+        for iteration in range(1, iterations + 1):
+            values = metrics(algorithm.train())
+            row = own | {"iteration": iteration}
+            rows += [row | {"metric": metric, "value": value} for metric, value in values.items()]
+            print(name, iteration, {metric: round(value, 4) for metric, value in values.items()}, flush=True)
+    finally:
+        algorithm.stop()
     return rows
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from release.evidence.documents import RESULTS
 from release.evidence.study_rows import read_table
@@ -35,14 +37,23 @@ class Panel:
 
 
 def of_case(case: str, metric: str) -> Curve:
-    return {row["iteration"]: row["value"] for row in read_rows() if (row["case"], row["metric"]) == (case, metric)}
+    return {row["iteration"]: row["value"] for row in _of_cases() if (row["case"], row["metric"]) == (case, metric)}
 
 
 def of_study(arm: str, seed: int, column: str) -> Curve:
     """Of a training run of the study of learning rates."""
-    rows = read_table(RESULTS / "trails-sweep-small.parquet")
-    own = [row for row in rows if (row["arm"], row["seed"]) == (arm, seed) and row["iteration"] > 0]
+    own = [row for row in _of_sweep() if (row["arm"], row["seed"]) == (arm, seed) and row["iteration"] > 0]
     return {row["iteration"]: row[column] for row in own if row[column] is not None}
+
+
+@cache
+def _of_cases() -> list[dict[str, Any]]:
+    return read_rows()
+
+
+@cache
+def _of_sweep() -> list[dict[str, Any]]:
+    return read_table(RESULTS / "trails-sweep-small.parquet")
 
 
 def no_signal() -> list[Panel]:

@@ -71,12 +71,12 @@ def _check(args: argparse.Namespace) -> None:
 
 def _draw_plots(place: str, output: Path) -> int:
     # They import matplotlib.
-    from rllib_arpo.plots.gallery import PAGE, draw_all, plot_files, write_plots
+    from rllib_arpo.plots.gallery import PAGE, draw_all, plot_files, write_files
     from rllib_arpo.plots.run_data import read_run, trial_folder_of
 
     folder = trial_folder_of(place)
     drawn = draw_all(read_run(folder))
-    write_plots(output, plot_files(folder.name, drawn))
+    write_files(output, plot_files(folder.name, drawn))
     for one in drawn:
         if one.missing:
             print(f"{one.plot.title}: {one.missing}")

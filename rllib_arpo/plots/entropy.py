@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 
 from rllib_arpo.evaluation.entropy.curves import START, Curve, entropy_curve
 from rllib_arpo.evaluation.entropy.figure import draw_curves
-from rllib_arpo.plots.run_data import NUM_POSITIONS, MissingDataError, RunData
-from rllib_arpo.plots.stages import from_the_prompt, stages
+from rllib_arpo.plots.run_data import NUM_POSITIONS, RunData
+from rllib_arpo.plots.stages import of_stages
 from rllib_arpo.plots.style import panels
 
 
@@ -22,11 +22,7 @@ def curves_by_stage(run: RunData) -> dict[str, dict[str, Curve]]:
     Raises:
         MissingDataError: the record is missing, or has no entropy.
     """
-    found = {stage.label: _curves(from_the_prompt(stage.rows)) for stage in stages(run)}
-    found = {label: curves for label, curves in found.items() if curves}
-    if not found:
-        raise MissingDataError("No recorded turn has an entropy.")
-    return found
+    return of_stages(run, _curves, "No recorded turn has an entropy.")
 
 
 def draw_entropy(run: RunData) -> Figure:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,10 +94,12 @@ def plot_files(title: str, drawn: Sequence[Drawn]) -> dict[str, bytes]:
     return files | {PAGE: plots_page(title, drawn).encode()}
 
 
-def write_plots(folder: Path, files: dict[str, bytes]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
+def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Writes files into a folder; a name may have folders of its own."""
     for name, content in files.items():
-        (folder / name).write_bytes(content)
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
 
 
 def _draw(plot: Plot, run: RunData) -> Drawn:

@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 from matplotlib.figure import Figure
 
 from rllib_arpo.evaluation.entropy.curves import Z_95
-from rllib_arpo.plots.run_data import MissingDataError, RunData
-from rllib_arpo.plots.stages import from_the_prompt, stages
+from rllib_arpo.plots.run_data import RunData
+from rllib_arpo.plots.stages import of_stages
 from rllib_arpo.plots.style import count_axis, counted, legend, panels
 
 
@@ -38,11 +38,7 @@ def rises_by_stage(run: RunData) -> dict[str, dict[str, Rise]]:
     Raises:
         MissingDataError: the record is missing, or has no dH.
     """
-    found = {stage.label: _rises(from_the_prompt(stage.rows)) for stage in stages(run)}
-    found = {label: rises for label, rises in found.items() if rises}
-    if not found:
-        raise MissingDataError("No recorded tool response was followed by a turn, so that nothing could rise.")
-    return found
+    return of_stages(run, _rises, "No recorded tool response was followed by a turn, so that nothing could rise.")
 
 
 def draw_rises(run: RunData) -> Figure:

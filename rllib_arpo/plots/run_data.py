@@ -104,16 +104,8 @@ def read_results(path: Path) -> list[dict[str, Any]]:
     Raises:
         ValueError: a row is not JSON; rows are counted from 1.
     """
-    if not path.is_file():
-        return []
-    whole, _, _unfinished = path.read_text(encoding="utf-8").rpartition("\n")
-    by_iteration = {}
-    for number, line in enumerate(whole.splitlines(), 1):
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{path}, row {number}: is not JSON ({error.msg}).") from None
-        by_iteration[row[TRAINING_ITERATION]] = row
+    rows = (_result(path, number, line) for number, line in enumerate(_whole_lines(path), 1))
+    by_iteration = {row[TRAINING_ITERATION]: row for row in rows}
     return [by_iteration[iteration] for iteration in sorted(by_iteration)]
 
 
@@ -123,13 +115,26 @@ def has_iteration(folder: Path, results: Path, iteration: int) -> bool:
     Args:
         folder, results: as in `read_run`.
     """
-    rows = read_results(results)
-    if not rows or rows[-1][TRAINING_ITERATION] < iteration:
+    lines = _whole_lines(results)
+    last = _result(results, len(lines), lines[-1]) if lines else {TRAINING_ITERATION: 0}
+    if last[TRAINING_ITERATION] < iteration:
         return False
-    is_recorded = rows[-1].get("config", {}).get("record_share") is not None and folder.is_dir()
-    if EVALUATION_RESULTS not in rows[-1] or not is_recorded:
+    is_recorded = last.get("config", {}).get("record_share") is not None and folder.is_dir()
+    if EVALUATION_RESULTS not in last or not is_recorded:
         return True
-    return (folder / RECORD_FOLDER / f"{EVALUATION}-{rows[-1][TRAINING_ITERATION]:05d}.parquet").is_file()
+    return (folder / RECORD_FOLDER / f"{EVALUATION}-{last[TRAINING_ITERATION]:05d}.parquet").is_file()
+
+
+def _whole_lines(path: Path) -> list[str]:
+    """The lines of a file without one that is still being written; none if there is no file."""
+    return path.read_text(encoding="utf-8").rpartition("\n")[0].splitlines() if path.is_file() else []
+
+
+def _result(path: Path, number: int, line: str) -> dict[str, Any]:
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}, row {number}: is not JSON ({error.msg}).") from None
 
 
 def _first_and_last_evaluation(files: Sequence[RecordFile]) -> list[RecordFile]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from rllib_arpo.plots.run_data import EVALUATION, TRAINING, MissingDataError, RunData
 from rllib_arpo.show.words import name_of_stage
+
+Measured = TypeVar("Measured")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,18 @@ def stages(run: RunData) -> list[Stage]:
     return found
 
 
+def of_stages(run: RunData, measure: Callable[[pa.Table], Measured], missing: str) -> dict[str, Measured]:
+    """Stage -> what is measured of its turns of trajectories from the prompt, without the stages that have nothing.
+
+    Raises:
+        MissingDataError: there is no record, or no stage has anything: `missing` says what.
+    """
+    found = {stage.label: measured for stage in stages(run) if (measured := measure(_from_the_prompt(stage.rows)))}
+    if not found:
+        raise MissingDataError(missing)
+    return found
+
+
 def halves(run: RunData) -> list[Stage]:
     """The recorded training questions of the first and of the second half of the iterations; of one iteration, all.
 
@@ -57,7 +73,7 @@ def halves(run: RunData) -> list[Stage]:
     return [Stage(_iterations(*part), rows) for part in parts if (rows := _of_iterations(trained, *part)).num_rows]
 
 
-def from_the_prompt(rows: pa.Table) -> pa.Table:
+def _from_the_prompt(rows: pa.Table) -> pa.Table:
     """The turns of trajectories from the prompt: forks start where the entropy is high, and would bias a mean."""
     return rows.filter(pc.and_(pc.is_null(rows["parent"]), pc.is_valid(rows["turn"])))
 

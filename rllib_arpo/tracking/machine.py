@@ -17,11 +17,10 @@ def machine() -> dict[str, Any]:
     """CPU model, usable cores, RAM in GiB, GPUs."""
     import torch
 
-    ram = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "cpu": _cpu_model(),
-        "cores": len(os.sched_getaffinity(0)),
-        "ram_gib": round(ram / 2**30, 1),
+        "cores": _num_cores(),
+        "ram_gib": round(_ram_gib(), 1),
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
         "system": platform.platform(),
     }
@@ -31,10 +30,9 @@ def machine_in_words() -> str:
     """One line. It touches no GPU, whose memory belongs to Ray's workers."""
     import torch
 
-    ram = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     gpus = torch.cuda.device_count()
     counted = f"{gpus} GPU{'s' if gpus > 1 else ''}" if gpus else "no GPU"
-    return f"{len(os.sched_getaffinity(0))} cores, {ram / 2**30:.0f} GiB, {counted} ({_cpu_model()})"
+    return f"{_num_cores()} cores, {_ram_gib():.0f} GiB, {counted} ({_cpu_model()})"
 
 
 def versions() -> dict[str, str]:
@@ -63,6 +61,14 @@ def git_says(folder: Path, *arguments: str) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _num_cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _ram_gib() -> float:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
 
 
 def _cpu_model() -> str:

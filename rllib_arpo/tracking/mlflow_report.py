@@ -94,12 +94,11 @@ class LogReport:
         if self.iteration < self.report.newest and not self.with_trees:
             return  # A later one waits behind it.
         try:
+            from rllib_arpo.plots.gallery import write_files
+
             files = self.report.files(self.iteration, self.with_trees)
             with tempfile.TemporaryDirectory() as folder:
-                for name, content in files.items():
-                    path = Path(folder, name)
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    path.write_bytes(content)
+                write_files(Path(folder), files)
                 store.client.log_artifacts(store.run_id(self.trial_id), folder)
         except Exception as error:
             self.report.warn(error)
