@@ -17,6 +17,7 @@ from rllib_arpo.policy.export import export_model
 from rllib_arpo.recipes.best_checkpoint import BEST, KeepBestCheckpoint, find, read_score
 from rllib_arpo.recipes.run import EVALUATION_ACCURACY, ray_of_run
 from rllib_arpo.recipes.run_screen import SaysFailures, say_what_runs
+from rllib_arpo.recipes.run_state import KeepState, mend_state
 from rllib_arpo.terminal import say
 from rllib_arpo.tracking import worker_lines
 
@@ -97,6 +98,7 @@ def _new(config: ARPOConfig, args: argparse.Namespace, output: Path, experiment_
     from rllib_arpo.tracking.mlflow_callback import ARPOMLflowCallback
 
     metric = EVALUATION_ACCURACY if args.eval_data else MEAN_REWARD
+    mlflow = ARPOMLflowCallback(experiment_name=experiment_name)
     tuner = tune.Tuner(
         config.algo_class,
         param_space=config,
@@ -105,7 +107,7 @@ def _new(config: ARPOConfig, args: argparse.Namespace, output: Path, experiment_
             storage_path=str(output.parent),
             stop={MEAN_REWARD: args.stop_reward, TRAINING_ITERATION: args.stop_iters},
             verbose=args.verbose,
-            callbacks=[ARPOMLflowCallback(experiment_name=experiment_name), KeepBestCheckpoint(metric), SaysFailures()],
+            callbacks=[mlflow, KeepBestCheckpoint(metric), KeepState(), SaysFailures()],
             failure_config=tune.FailureConfig(max_failures=args.max_failures),
             checkpoint_config=tune.CheckpointConfig(
                 num_to_keep=LAST_CHECKPOINTS, checkpoint_frequency=args.checkpoint_freq, checkpoint_at_end=True
@@ -117,7 +119,12 @@ def _new(config: ARPOConfig, args: argparse.Namespace, output: Path, experiment_
 
 
 def _restored(config: ARPOConfig, output: Path) -> tune.Tuner:
-    """Tune takes its own record of the configuration, or `config` where the run was killed before it made one."""
+    """Tune takes its own record of the configuration, or `config` where the run was killed before it made one.
+
+    Raises:
+        ValueError: the run was killed at its very beginning, while Tune wrote its first record.
+    """
+    mend_state(output)
     return tune.Tuner.restore(str(output), config.algo_class, resume_errored=True, param_space=config)
 
 

@@ -59,7 +59,7 @@ class FakeGroup:
     clock: list[float]
     healthy: set[int] = field(default_factory=set)
     asked: list[tuple] = field(default_factory=list)
-    killed: list[int] = field(default_factory=list)
+    restarted: list[int] = field(default_factory=list)
     ended: set[int] = field(default_factory=set)
     questions: dict[int, list] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
@@ -157,9 +157,15 @@ def make_group(monkeypatch):
     def make(replies, max_weight_lag=0, num_evaluation_envs=2) -> tuple[FakeGroup, QuestionDispatcher]:
         group = FakeGroup(replies, clock)
 
-        def kill(actor, no_restart):
-            (group.ended.add if no_restart else group.killed.append)(actor.runner)
+        def restart(manager, runner):
+            group.restarted.append(runner)
+            manager.set_actor_state(runner, healthy=False)
 
+        def kill(actor, no_restart):
+            assert no_restart
+            group.ended.add(actor.runner)
+
+        monkeypatch.setattr(dispatch, "restart_env_runner", restart)
         monkeypatch.setattr(faults.ray, "kill", kill)
         config = SimpleNamespace(
             num_envs_per_env_runner=2,
@@ -266,20 +272,20 @@ def test_only_the_questions_of_a_dead_env_runner_are_asked_again(make_group, err
     group, dispatcher = make_group({1: [], 2: [error]})
     assert sample(dispatcher, range(4)) == [0, 1, 2, 3]
     assert group.asked == [(1, [0, 2]), (2, [1, 3]), (1, [1]), (2, [3])]
-    assert group.killed == []
+    assert group.restarted == []
 
 
 def test_an_env_runner_that_does_not_answer_is_restarted(make_group):
     group, dispatcher = make_group({1: [], 2: [HANGS]})
     assert sample(dispatcher, range(2)) == [0, 1]
-    assert group.killed == [2]
+    assert group.restarted == [2]
 
 
 def test_an_env_runner_without_a_finished_question_is_restarted(make_group):
     """200 seconds a round; the limit is the deadline of 10 seconds and the slack of 300."""
     group, dispatcher = make_group({1: [SILENT, SILENT]})
     assert sample(dispatcher, range(2)) == [0, 1]
-    assert group.killed == [1]
+    assert group.restarted == [1]
 
 
 def test_questions_that_an_env_runner_no_longer_has_are_asked_again(make_group):
@@ -310,7 +316,7 @@ def test_questions_of_an_env_runner_that_died_unnoticed_are_asked_again(make_gro
 def test_an_env_runner_with_a_broken_engine_is_restarted(make_group):
     group, dispatcher = make_group({1: [Failure("RuntimeError: engine died", retry=True)], 2: []})
     assert sample(dispatcher, range(2)) == [0, 1]
-    assert group.killed == [1]
+    assert group.restarted == [1]
 
 
 def test_bad_data_is_raised_at_once(make_group):

@@ -77,9 +77,9 @@ def check_model(run: Path, kind: str) -> None:
 
 
 def wait_for_checkpoint(run: Path, process: subprocess.Popen) -> None:
-    """Waits until Tune's saved state knows a checkpoint."""
+    """Waits until the copy of Tune's saved state knows a checkpoint."""
     deadline = time.monotonic() + PATIENCE_S
-    while not any(FIRST_CHECKPOINT in path.read_text() for path in run.glob("experiment_state-*.json")):
+    while not any(FIRST_CHECKPOINT in path.read_text() for path in run.glob("state/experiment_state-*.json")):
         assert process.poll() is None, "The recipe has ended before it was killed."
         assert time.monotonic() < deadline, f"The recipe has no checkpoint after {PATIENCE_S} s."
         time.sleep(0.1)
@@ -87,13 +87,16 @@ def wait_for_checkpoint(run: Path, process: subprocess.Popen) -> None:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    ("recipe", "architecture", "data", "more"),
+    ("recipe", "architecture", "data", "more", "is_damaged"),
     [
-        ("reasoning_arpo", "qwen2", "train.parquet", ["--python-backend", "unsafe"]),
-        ("deepsearch_qwen3_8b_arpo", "qwen3", "hard.parquet", ["--eval-data", "hard.parquet"]),
+        ("reasoning_arpo", "qwen2", "train.parquet", ["--python-backend", "unsafe"], False),
+        ("deepsearch_qwen3_8b_arpo", "qwen3", "hard.parquet", ["--eval-data", "hard.parquet"], True),
     ],
+    ids=["", "while Tune wrote its state"],
 )
-def test_a_killed_run_goes_on_at_its_checkpoint(folder, monkeypatch, ray_cluster, recipe, architecture, data, more):
+def test_a_killed_run_goes_on_at_its_checkpoint(
+    folder, monkeypatch, ray_cluster, recipe, architecture, data, more, is_damaged
+):
     argv = arguments(folder, architecture, data, "--stop-iters", "6", *more)
     run = folder / f"run-{architecture}"
     with (folder / "log").open("w") as log:
@@ -110,6 +113,10 @@ def test_a_killed_run_goes_on_at_its_checkpoint(folder, monkeypatch, ray_cluster
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     killed = iterations(run)
+    if is_damaged:
+        for path in (*run.glob("*.json"), *run.glob("*.pkl")):
+            if path.name != "arguments.json":
+                os.truncate(path, path.stat().st_size // 2)
     start_here(monkeypatch, recipe, [*argv, "--resume"])
     written = iterations(run)
     assert written[: len(killed)] == killed
