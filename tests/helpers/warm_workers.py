@@ -1,12 +1,12 @@
 """Ray workers that are forked from processes which have imported what they need already.
 
 Ray starts a worker as two new interpreters, whose imports take 4 seconds of a core, and the tests start more than a
-hundred workers. After `start()` Ray runs this file where it would run its own `setup_worker.py`: the file sends the
-worker's arguments, environment and standard streams to a warm process, which has imported torch and the like. For each
-Ray and job that process forks another one, which imports Ray and RLlib and forks the workers. They run Ray's own
-`default_worker.py`, as every worker does. Workers with a runtime environment of their own, and all workers if the warm
-process is gone, start as they always do. Forked workers have one seed of hashes, so that sets have the same order in
-all of them.
+hundred workers; an engine's imports take 6 more. After `start()` Ray runs this file where it would run its own
+`setup_worker.py`: the file sends the worker's arguments, environment and standard streams to a warm process, which has
+imported torch, vLLM and the like. For each Ray and job that process forks another one, which imports Ray and RLlib and
+forks the workers. They run Ray's own `default_worker.py`, as every worker does. Workers with a runtime environment of
+their own, and all workers if the warm process is gone, start as they always do. Forked workers have one seed of hashes,
+so that sets have the same order in all of them.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ from typing import Any
 SOCKET = "WARM_WORKERS_SOCKET"
 #: What a worker of RLlib imports beside Ray.
 MODULES = ("torch", "pandas", "pyarrow.dataset", "transformers", "gymnasium", "tree", "pydantic", "jsonschema", "rich")
+#: What an engine imports. Some of it imports Ray if it can, which a warm process must not have yet.
+OF_ENGINE = ("vllm.v1.engine.llm_engine", "vllm.v1.worker.cpu_worker", "vllm.model_executor.models.llama")
 OF_RAY = (
     "ray._private.workers.default_worker", "rllib_arpo.rollout.env_runner", "rllib_arpo.learner.arpo_torch_learner",
 )  # fmt: skip
@@ -40,6 +42,8 @@ OF_RAY = (
 OF_SETUP = ("--language=", "--serialized-runtime-env-context=")
 MAX_BYTES = 1 << 20
 RECEIVED = b"1"
+#: Variables that imports have set; a worker's own come before them.
+SET_BY_IMPORTS: dict[str, str] = {}
 #: Seconds after which a process that forks workers looks whether its Ray is still there.
 LOOK_S = 5.0
 #: As many random ids as a worker's main thread may draw, and as many threads as may draw some.
@@ -49,8 +53,6 @@ NUM_IDS, NUM_THREADS = 10_000, 256
 @functools.cache
 def start() -> subprocess.Popen:
     """Workers of each Ray that this process starts from now on are forked; the warm process ends with this one."""
-    from ray._private import ray_constants
-
     os.environ[SOCKET] = f"warm-workers-{secrets.token_hex(8)}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(f"\0{os.environ[SOCKET]}")
@@ -61,10 +63,19 @@ def start() -> subprocess.Popen:
             [sys.executable, "-P", __file__, "--serve", str(listener.fileno())],
             stdin=subprocess.PIPE,
             pass_fds=[listener.fileno()],
+            # OpenMP has no threads then, which a fork would lose.
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
             start_new_session=True,
         )
-    ray_constants.SETUP_WORKER_FILENAME = __file__
+    use()
     return process
+
+
+def use() -> None:
+    """Workers of each Ray that this process starts from now on are forked by the warm process that `SOCKET` names."""
+    from ray._private import ray_constants
+
+    ray_constants.SETUP_WORKER_FILENAME = __file__
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +119,7 @@ class Worker:
         """Takes the worker's environment and folder."""
         os.chdir(self.folder)
         os.environ.clear()
-        os.environ.update(self.environment)
+        os.environ.update(SET_BY_IMPORTS | self.environment)
 
     @property
     def ray_and_job(self) -> tuple[str, str]:
@@ -120,6 +131,7 @@ def serve(listener: socket.socket) -> Worker | None:
     """Passes each worker on to a process with its Ray and job; returns the worker in the fork that is to become it."""
     for module in MODULES:
         importlib.import_module(module)
+    import_engine()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # Nobody waits for the forks.
     forking: dict[tuple[str, str], socket.socket] = {}
     while listener in select.select([sys.stdin, listener], [], [])[0]:
@@ -142,6 +154,21 @@ def serve(listener: socket.socket) -> Worker | None:
                 forking.pop(worker.ray_and_job).close()
             worker.close()
     return None
+
+
+def import_engine() -> None:
+    """Imports what an engine imports, as if there were no Ray."""
+    sys.modules["ray"] = None  # type: ignore[assignment]
+    before = dict(os.environ)
+    try:
+        for module in OF_ENGINE:
+            importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != "vllm":
+            raise
+    finally:
+        del sys.modules["ray"]
+    SET_BY_IMPORTS.update({name: value for name, value in os.environ.items() if before.get(name) != value})
 
 
 def fork_workers(requests: socket.socket, first: Worker) -> Worker | None:

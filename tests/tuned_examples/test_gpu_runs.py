@@ -16,6 +16,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from rllib_arpo.commands import run_command
+from tests.helpers import script
 from tests.helpers.models import tiny_model
 from tests.helpers.parquet import parquet, row
 
@@ -101,7 +102,7 @@ def test_a_killed_run_goes_on_at_its_checkpoint(
     run = folder / f"run-{architecture}"
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(
-            [sys.executable, str(RECIPES / f"{recipe}.py"), *argv],
+            script.command(RECIPES / f"{recipe}.py", *argv),
             stdout=log,
             stderr=subprocess.STDOUT,
             env={**os.environ, "TUNE_GLOBAL_CHECKPOINT_S": "0", "PYTHONPATH": str(RECIPES.parent)},

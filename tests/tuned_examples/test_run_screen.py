@@ -15,6 +15,7 @@ from rllib_arpo.recipes import gpu_recipe_parser, run_gpu_recipe, run_terminal
 from rllib_arpo.tracking.machine import machine_in_words
 from rllib_arpo.trails import models
 from rllib_arpo.trails.models import SmallModel, cold_started_smollm2
+from tests.helpers import script
 from tests.helpers.clusters import own_ray
 from tests.helpers.configs import small_config
 from tests.helpers.screens import on_a_terminal, screen_of
@@ -96,7 +97,7 @@ def tiny_smollm2(tmp_path, monkeypatch) -> str:
 def test_the_text_of_make_train_where_there_is_no_terminal(tmp_path, tiny_smollm2):
     (tmp_path / "here").mkdir()
     done = subprocess.run(
-        [sys.executable, str(RECIPES / "trails_smollm2_135m_arpo.py"), "--stop-iters", "1"],
+        script.command(RECIPES / "trails_smollm2_135m_arpo.py", "--stop-iters", "1"),
         cwd=tmp_path / "here",
         env={
             **os.environ, "HOME": str(tmp_path / "home"), "RLLIB_ARPO_CACHE": str(tmp_path / "cache"),
