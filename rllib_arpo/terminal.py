@@ -115,7 +115,8 @@ class RunTerminal:
         from rich.text import Text
 
         with self._lock, suppress(OSError):
-            os.write(STDOUT, f"{text}\n".encode())
+            with suppress(OSError):  # The log's disk is full.
+                os.write(STDOUT, f"{text}\n".encode())
             if self._closed:  # A line of a worker that comes after the end.
                 return
             if self._progress is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import re
@@ -85,6 +86,19 @@ def test_a_terminal_that_has_gone_ends_no_run(tmp_path):
         os.dup2(kept, 1)
         os.close(kept)
     assert (tmp_path / "run.log").read_text() == "one\n"
+
+
+def test_a_full_disk_of_the_log_takes_no_line_from_the_terminal(tmp_path, capfd, monkeypatch):
+    with RunTerminal(tmp_path / "run.log", live=False):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", raises_enospc)
+            say("one")
+        say("two")
+    assert capfd.readouterr().out == "one\ntwo\n"
+
+
+def raises_enospc(*_arguments):
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_the_live_view_is_below_the_lines_and_leaves_nothing_behind(tmp_path, monkeypatch):

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 LOGS = Path("outputs")
 #: The line of a traceback that names the error.
 ERROR = re.compile(r"[\w.]+(Error|Exception|Interrupt)\b")
+#: Begins a failure in the file of them.
+FAILURE = "Failure # "
 COLUMNS = (
     about("columns", "reward, acc(uracy), tools: a trajectory's mean; dH: how much the entropy rises after a tool's"),
     about("", "response; forks: of a question; roll(out), upd(ate) and sync of the weights: seconds"),
@@ -109,7 +111,9 @@ class SaysFailures(tune.Callback):
     """Says that a run has failed and goes on; the traceback, which Tune prints, is in the log."""
 
     def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        lines = Path(trial.error_file).read_text().strip().splitlines() or ["no message"]
+        # Tune writes all failures of a trial into one file.
+        last = Path(trial.error_file).read_text().rpartition(FAILURE)[2]
+        lines = last.strip().splitlines() or ["no message"]
         # An actor that has died adds advice behind its error.
         error = next((line for line in reversed(lines) if ERROR.match(line)), lines[-1])
         say(f"The run failed ({error}); it goes on at its last checkpoint.")

@@ -1,7 +1,7 @@
 """Whole copies of the files from which Tune resumes a run.
 
 Tune writes these files over and over in place. If a kill leaves a part of one, Tune logs the error and begins the run
-anew (`TuneController.__init__`).
+anew (`TuneController.__init__`); to a part of the results it appends the next ones.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from ray.tune.experiment import Trial
 
 #: Of each kind Tune reads the last one by name; each session of a run writes its own.
 KINDS = ("tuner.pkl", "experiment_state-*.json", "basic-variant-state-*.json", "callback-states-*.pkl")
+#: The results of the trials, a line an iteration; Tune appends to what lies here when a run resumes.
+RESULTS = "*/result.json"
 #: The folder of the copies, in that of the run.
 COPIES = "state"
 
@@ -33,15 +35,16 @@ class KeepState(Callback):
 
     def keep(self, run: Path) -> None:
         """Copies what is new, and whole, in the folder of a run."""
-        for kind in KINDS:
+        for kind in (*KINDS, RESULTS):
             for path in run.glob(kind):
                 written = path.stat().st_mtime_ns
                 if self._written.get(path) == written:
                     continue
-                content = path.read_bytes()
-                if is_whole(path, content):
-                    (run / COPIES).mkdir(exist_ok=True)
-                    _replace(run / COPIES / path.name, content)
+                content, copy = path.read_bytes(), _copy_of(run, path)
+                # Results only get longer, and a part of a file is shorter.
+                is_good = len(content) >= _size(copy) if kind == RESULTS else is_whole(path, content)
+                if is_good:
+                    _replace(copy, content)
                     self._written[path] = written
 
 
@@ -52,18 +55,23 @@ def mend_state(run: Path) -> None:
         ValueError: of a kind nothing is left.
     """
     for kind in KINDS:
-        damaged = None
+        without_copy = []
         for path in sorted(run.glob(kind), reverse=True):
-            if is_whole(path, path.read_bytes()):
-                break
-            damaged, copy = path, run / COPIES / path.name
-            if copy.is_file():
-                _replace(path, copy.read_bytes())
-                break
-            path.unlink()
+            if not is_whole(path, path.read_bytes()):
+                if not _copy_of(run, path).is_file():
+                    without_copy.append(path)
+                    continue
+                _replace(path, _copy_of(run, path).read_bytes())
+            for newer in without_copy:
+                newer.unlink()
+            break
         else:
-            if damaged is not None:
-                raise ValueError(f"{damaged}: the run was killed while Tune wrote this file first; begin a new run.")
+            if without_copy:
+                raise ValueError(f"{without_copy[0]}: a kill has left a part of this file; begin a new run.")
+    for path in run.glob(RESULTS):
+        copy = _copy_of(run, path)
+        content = max(path.read_bytes(), copy.read_bytes() if copy.is_file() else b"", key=len)
+        _replace(path, content[: content.rfind(b"\n") + 1])
 
 
 def is_whole(path: Path, content: bytes) -> bool:
@@ -76,8 +84,17 @@ def is_whole(path: Path, content: bytes) -> bool:
     return True
 
 
+def _copy_of(run: Path, path: Path) -> Path:
+    return run / COPIES / path.relative_to(run)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else 0
+
+
 def _replace(path: Path, content: bytes) -> None:
     """Writes a file in one step."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f"{path.name}.new")
     new.write_bytes(content)
     new.replace(path)

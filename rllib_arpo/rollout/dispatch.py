@@ -76,7 +76,7 @@ class QuestionDispatcher:
         self._calls: dict[ray.ObjectRef, int] = {}
         """Unanswered calls -> env runner; each env runner has at most one."""
         self._heard: dict[int, float] = {}
-        """Env runner -> when it last finished a question, or got its first ones."""
+        """Env runner -> when it last finished a question, or got its first ones, or `collect` began."""
         self._called: dict[int, float] = {}
         """Env runner -> when it was called last."""
         self._done: dict[QuestionRef, SampledQuestion] = {}
@@ -112,6 +112,8 @@ class QuestionDispatcher:
             DataError: bad data; not retried.
             RuntimeError: no env runner is left, or the engine of the local one failed; the message has the last cause.
         """
+        # The driver has heard nobody while it did something else.
+        self._heard.update(dict.fromkeys(self._in_flight, time.monotonic()))
         # Questions to be sampled during the update must be handed out before it.
         while any(ref not in self._done and ref not in self._given_up for ref in refs) or (
             self._overlaps and self._waiting

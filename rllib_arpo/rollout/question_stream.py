@@ -99,7 +99,8 @@ class QuestionStream:
             self._num_requeued += len(too_old)
             self._dispatcher.ask(too_old)
             fresh = {s.ref: s for s in self._dispatcher.collect(too_old, conditions)}
-            sampled = [fresh.get(s.ref, s) for s in sampled]
+            # One that is given up now has no sample that is new enough.
+            sampled = [fresh.get(s.ref, s) for s in sampled if s.ref in fresh or s.ref not in too_old]
         self.next_number += num_questions
         return sampled
 

@@ -54,17 +54,21 @@ class RecordFolders:
         self._seen: dict[Path, int] = {}
 
     def add(self, trial: Trial) -> None:
-        """Begins to look into the folder of a trial; what is no trial of Tune, and has no folder, has no record."""
+        """Begins to look into the folder of a trial. Another caller than Tune may give one without a folder."""
         path = getattr(trial, "path", None)
         if path is not None:
             self._folders[trial.trial_id] = Path(path) / RECORD_FOLDER
 
-    def new_records(self, trial_id: str | None = None) -> list[Record]:
-        """What is to be logged of the files since the last call, of all trials if none is named."""
-        if not self._limit:
-            return []
+    def new_records(self, trial_id: str | None = None) -> Iterator[Record]:
+        """What is to be logged of the files since the last call, of all trials if none is named.
+
+        Raises:
+            OSError: of a trial's folder; the trials before it have given theirs.
+        """
         folders = self._folders if trial_id is None else {trial_id: self._folders.get(trial_id)}
-        return [record for trial, folder in folders.items() if folder is not None for record in self._of(trial, folder)]
+        for trial, folder in folders.items():
+            if self._limit and folder is not None:
+                yield from self._of(trial, folder)
 
     def _of(self, trial_id: str, folder: Path) -> Iterator[Record]:
         written = {path: path.stat().st_mtime_ns for path in folder.glob("*.parquet")}

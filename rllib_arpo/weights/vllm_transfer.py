@@ -10,7 +10,7 @@ import ray
 from ray.rllib.core import DEFAULT_MODULE_ID
 
 from rllib_arpo.weights.snapshot import WeightSyncError
-from rllib_arpo.weights.weight_sync import LOAD_TIMEOUT_S, WeightSync
+from rllib_arpo.weights.weight_sync import LOAD_TIMEOUT_S, WeightSync, restart_failed
 
 if TYPE_CHECKING:
     import torch
@@ -42,9 +42,8 @@ class _VLLMTransfer(WeightSync):
         answers = manager.foreach_actor(
             "begin_transfer", kwargs={"shapes": shapes}, remote_actor_ids=runners, timeout_seconds=LOAD_TIMEOUT_S
         )
-        if errors := [answer.get() for answer in answers if answer.ok and answer.get() is not None]:
-            raise WeightSyncError(" ".join(error.message for error in errors))
-        actors = [manager.actors()[answer.actor_id] for answer in answers if answer.ok]
+        restart_failed(manager, runners, answers)
+        actors = [manager.actors()[runner] for runner in runners if manager.is_actor_healthy(runner)]
         if not actors:
             raise WeightSyncError(f"weight_sync={self.backend!r}: no env runner is left to take the weights.")
         transfer = partial(_transfer, backend=self.backend, casts=self.casts, actors=actors)

@@ -78,7 +78,7 @@ class WeightSync(ABC):
             answers = manager.foreach_actor(
                 "load_weights", kwargs={"snapshot": snapshot}, remote_actor_ids=behind, timeout_seconds=LOAD_TIMEOUT_S
             )
-            _restart_failed(manager, behind, answers)
+            restart_failed(manager, behind, answers)
         return version
 
     @abstractmethod
@@ -114,7 +114,7 @@ def _version(learner: ARPOTorchLearner) -> int:
     return learner.weight_version
 
 
-def _restart_failed(manager: FaultTolerantActorManager, runners: list[int], answers: RemoteCallResults) -> None:
+def restart_failed(manager: FaultTolerantActorManager, runners: list[int], answers: RemoteCallResults) -> None:
     """Restarts those whose engine died or hangs: unlike one that refuses the weights, it may take them when it is new.
 
     Raises:
@@ -123,7 +123,7 @@ def _restart_failed(manager: FaultTolerantActorManager, runners: list[int], answ
     errors = {answer.actor_id: answer.get() for answer in answers if answer.ok}
     if refused := [error.message for error in errors.values() if error is not None and not error.retry]:
         raise WeightSyncError(" ".join(refused))
-    for runner in runners:
+    for runner in filter(manager.is_actor_healthy, runners):  # Ray restarts those that died.
         silent = Failure(f"Env runner {runner} did not answer while it loaded weights.", retry=True)
         error = errors.get(runner, silent)
         if error is not None:

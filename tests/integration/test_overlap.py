@@ -103,28 +103,44 @@ def test_a_resumed_run_asks_again_what_was_under_way(overlapped, tmp_path):
     assert all(max(versions(q)) < restored for q in batches[0])
 
 
+class FakeDispatcher:
+    """Answers with samples of these oldest weights, in turn; a question that has none left is given up."""
+
+    def __init__(self, oldest: dict[int, list[int]]):
+        self.asked, self.oldest = [], oldest
+        self.missing = {}
+
+    def ask(self, refs):
+        self.asked.append([ref.number for ref in refs])
+
+    def collect(self, refs, conditions):
+        assert conditions.weight_version == 5
+        self.missing |= {ref: "it failed" for ref in refs if not self.oldest[ref.number]}
+        with_sample = [ref for ref in refs if self.oldest[ref.number]]
+        stats = [SimpleNamespace(oldest_weights=self.oldest[ref.number].pop(0)) for ref in with_sample]
+        return [SampledQuestion(ref, None, s) for ref, s in zip(with_sample, stats, strict=True)]
+
+    def take_missing(self):
+        missing, self.missing = self.missing, {}
+        return missing
+
+
+SETTINGS = StreamSettings(questions_per_batch=2, max_weight_lag=1, max_resample_rounds=0)
+
+
 def test_questions_over_the_bound_are_asked_again():
     """A question whose tokens are two updates old, with a bound of one, is asked again and counted."""
-
-    class Dispatcher:
-        def __init__(self):
-            self.asked, self.oldest = [], {0: [4], 1: [2, 5]}
-
-        def ask(self, refs):
-            self.asked.append([ref.number for ref in refs])
-
-        def collect(self, refs, conditions):
-            assert conditions.weight_version == 5
-            stats = [SimpleNamespace(oldest_weights=self.oldest[ref.number].pop(0)) for ref in refs]
-            return [SampledQuestion(ref, None, s) for ref, s in zip(refs, stats, strict=True)]
-
-        def take_missing(self):
-            return {}
-
-    dispatcher = Dispatcher()
-    settings = StreamSettings(questions_per_batch=2, max_weight_lag=1, max_resample_rounds=0)
-    batch = QuestionStream(dispatcher, settings).next_batch(SamplingConditions(weight_version=5))
+    dispatcher = FakeDispatcher({0: [4], 1: [2, 5]})
+    batch = QuestionStream(dispatcher, SETTINGS).next_batch(SamplingConditions(weight_version=5))
     assert [(q.number, q.stats.oldest_weights) for q in batch.questions] == [(0, 4), (1, 5)]
     assert dispatcher.asked == [[0, 1, 2, 3], [1]]
     assert [weight_lag(q, 5) for q in batch.questions] == [1, 0]
     assert batch.num_requeued == 1
+
+
+def test_a_question_over_the_bound_that_is_given_up_when_it_is_asked_again_is_left_out():
+    dispatcher = FakeDispatcher({0: [4], 1: [2]})
+    batch = QuestionStream(dispatcher, SETTINGS).next_batch(SamplingConditions(weight_version=5))
+    assert [q.number for q in batch.questions] == [0]
+    assert dispatcher.asked == [[0, 1, 2, 3], [1]]
+    assert (batch.num_requeued, batch.num_given_up) == (1, 1)

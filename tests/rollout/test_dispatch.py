@@ -288,6 +288,16 @@ def test_an_env_runner_without_a_finished_question_is_restarted(make_group):
     assert group.restarted == [1]
 
 
+def test_while_the_driver_does_something_else_no_env_runner_is_silent(make_group):
+    """The second one is called, and has not ended its questions when the driver turns to a long update."""
+    group, dispatcher = make_group({1: [], 2: [0, 0]}, max_weight_lag=1)
+    dispatcher.ask(question_refs(range(4)))
+    assert collect(dispatcher, [0]) == [0]
+    group.clock[0] += 2000.0
+    assert collect(dispatcher, [1, 2, 3]) == [1, 2, 3]
+    assert group.restarted == []
+
+
 def test_questions_that_an_env_runner_no_longer_has_are_asked_again(make_group):
     group, dispatcher = make_group({1: [FORGETS]})
     assert sample(dispatcher, range(2)) == [0, 1]

@@ -205,9 +205,30 @@ def test_without_traces_a_record_is_not_read(local_database, tmp_path):
     (tmp_path / "trees" / "iteration-00001.parquet").write_text("not a table")
     folders = RecordFolders(0)
     folders.add(FakeTrial("t1", path=str(tmp_path)))
-    assert folders.new_records() == []
+    assert list(folders.new_records()) == []
     with pytest.raises(ValueError, match=r"^traces=-1: must be at least 0\.$"):
         ARPOMLflowCallback(traces=-1)
+
+
+def test_a_trial_whose_folder_cannot_be_read_costs_the_others_nothing(tmp_path, monkeypatch):
+    folders = RecordFolders(8)
+    for name in ("a", "b"):
+        (tmp_path / name / "trees").mkdir(parents=True)
+        (tmp_path / name / "trees" / "iteration-00001.parquet").touch()
+        folders.add(FakeTrial(name, path=str(tmp_path / name)))
+    stat, found = Path.stat, []
+
+    def of_b_fails(path, **options):
+        if path.parent == tmp_path / "b" / "trees":
+            raise PermissionError(path)
+        return stat(path, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "stat", of_b_fails)
+        with pytest.raises(PermissionError):
+            found.extend(folders.new_records())
+    found.extend(folders.new_records())
+    assert [record.trial_id for record in found] == ["a", "b"]
 
 
 def test_a_server_without_traces_gets_the_metrics_behind_them(server, local_database, model_folder, tmp_path, caplog):

@@ -7,11 +7,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from rllib_arpo.models import _find_gguf
 from rllib_arpo.recipes import gpu_recipe_parser, run_gpu_recipe, run_terminal
+from rllib_arpo.recipes.run_screen import SaysFailures
 from rllib_arpo.trails import models
 from rllib_arpo.trails.models import SmallModel, cold_started_smollm2
 from tests.helpers import script
@@ -141,3 +143,17 @@ def test_the_live_view_of_a_run_and_what_is_left_on_the_terminal(tmp_path, model
     assert WARNING in screen
     assert screen.replace(WARNING, "") == LEFT
     assert re.search(r"rollout \(\d+ tok/s, \d+ forks, 0 tools in flight\) .* 2/2 questions", pty.text)
+
+
+def test_the_last_failure_of_a_run_is_said(tmp_path, capsys):
+    """As Tune writes them; an actor that dies leaves no name of an error."""
+    errors = tmp_path / "error.txt"
+    errors.write_text(
+        "Failure # 1 (occurred at 2026-01-31_10-00-00)\nTraceback:\nNonFiniteLossError: the loss is nan\n"
+        "Failure # 2 (occurred at 2026-01-31_10-05-00)\nThe actor died unexpectedly before finishing this task.\n"
+    )
+    SaysFailures().on_trial_recover(1, [], SimpleNamespace(error_file=str(errors)))
+    line = (
+        "The run failed (The actor died unexpectedly before finishing this task.); it goes on at its last checkpoint.\n"
+    )
+    assert capsys.readouterr().out == line

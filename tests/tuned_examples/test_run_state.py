@@ -17,6 +17,7 @@ OF_FIRST = {
     "basic-variant-state-1.json": PICKLE,
     "callback-states-1.pkl": PICKLE,
 }
+RESULTS = b'{"row": 1}\n{"row": 2}\n{"row": 3}\n'
 OF_SECOND = {name.replace("-1", "-2"): content for name, content in OF_FIRST.items()}
 
 
@@ -62,13 +63,28 @@ def test_without_a_copy_the_session_before_counts(tmp_path):
 
 def test_a_run_whose_first_record_is_damaged_is_refused(tmp_path):
     write(tmp_path, OF_FIRST | {"experiment_state-1.json": b"{"})
-    with pytest.raises(
-        ValueError, match=r"experiment_state-1\.json: the run was killed while Tune wrote this file first"
-    ):
-        mend_state(tmp_path)
+    for _ in range(2):
+        with pytest.raises(
+            ValueError, match=r"experiment_state-1\.json: a kill has left a part of this file; begin a new"
+        ):
+            mend_state(tmp_path)
 
 
 def test_a_run_that_was_killed_before_tune_wrote_anything_is_left_as_it_is(tmp_path):
     write(tmp_path, {"tuner.pkl": PICKLE})
     mend_state(tmp_path)
     assert state_of(tmp_path) == {"tuner.pkl": PICKLE}
+
+
+@pytest.mark.parametrize("size", range(len(RESULTS)))
+def test_no_whole_row_of_the_results_is_lost(tmp_path, size):
+    trial = tmp_path / "trial"
+    trial.mkdir()
+    keeper = KeepState()
+    write(trial, {"result.json": RESULTS[:11]})
+    keeper.keep(tmp_path)
+    write(trial, {"result.json": RESULTS[:size]})
+    keeper.keep(tmp_path)
+    mend_state(tmp_path)
+    rows = (trial / "result.json").read_bytes()
+    assert rows == max(RESULTS[:11], RESULTS[: RESULTS.rfind(b"\n", 0, size) + 1], key=len)
