@@ -145,10 +145,11 @@ def add_documents(index, documents: Iterable[Document], heap_bytes: int) -> int:
             number += 1
         writer.commit()
     except BaseException:
-        # Its threads would go on to write files.
         writer.rollback()
         raise
-    writer.wait_merging_threads()
+    finally:
+        # They would go on to write files.
+        writer.wait_merging_threads()
     return number
 
 
