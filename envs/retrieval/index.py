@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import tempfile
 import threading
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +24,8 @@ VERSION = 1
 HEAP_BYTES = 64 << 20
 #: How much more a word of the title counts, since texts also name the titles of other passages.
 TITLE_BOOST = 2.0
+#: An opened index looks at its folder once more, in a thread of tantivy's, and makes a lock there for a moment.
+REMOVALS = 50
 
 _FIELDS = ("title", "text")
 _TOKENIZER = "words"
@@ -84,18 +90,33 @@ def open_folder(folder: str | Path) -> SearchIndex:
     import tantivy
 
     read_info(folder)
-    files = Path(folder, TANTIVY_FOLDER).resolve().iterdir()
-    # Tantivy locks a file beside the index to open it, which a read-only folder does not allow. The files are mapped
-    # into memory when the index is open, and the links to them are needed no more.
-    with tempfile.TemporaryDirectory(prefix="search-index-") as links:
-        for file in files:
-            Path(links, file.name).symlink_to(file)
+    with _links_to(Path(folder, TANTIVY_FOLDER).resolve().iterdir()) as links:
         try:
             index = tantivy.Index.open(links)
             index.register_tokenizer(_TOKENIZER, analyzer())
             return SearchIndex(index)
         except (ValueError, OSError) as error:
             raise DataError(f"{folder}: the index is broken ({error}); build it anew.") from error
+
+
+@contextmanager
+def _links_to(files: Iterable[Path]) -> Iterator[str]:
+    """A temporary folder with links to these files.
+
+    Tantivy locks a file beside the index to open it, which a read-only folder does not allow. The files are mapped into
+    memory when the index is open, and the links to them are needed no more.
+    """
+    links = tempfile.mkdtemp(prefix="search-index-")
+    try:
+        for file in files:
+            Path(links, file.name).symlink_to(file)
+        yield links
+    finally:
+        for _ in range(REMOVALS):
+            shutil.rmtree(links, ignore_errors=True)
+            if not os.path.exists(links):
+                break
+            time.sleep(0.1)
 
 
 def read_info(folder: str | Path) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -272,6 +273,24 @@ def test_many_processes_open_an_index_at_once(folder):
     for reader in readers:
         reader.join()
     assert found == [[(2, "Linz: On the Danube."), (0, "Vienna: Capital of Austria, on the Danube.")]] * 8
+
+
+def test_a_lock_that_appears_while_the_links_are_removed_does_not_stay(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    removals, rmtree = [], shutil.rmtree
+
+    def with_a_late_lock(path, **options):
+        rmtree(path, **options)
+        removals.append(path)
+        if len(removals) == 1:
+            Path(path).mkdir()
+            Path(path, ".tantivy-meta.lock").touch()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", with_a_late_lock)
+        assert open_folder(folder).search("rome", 1) == [(1, "Rome: Capital of Italy.")]
+    assert len(removals) == 2
+    assert not any(path.name.startswith("search-index-") for path in tmp_path.iterdir())
 
 
 def search_read_only(folder: str) -> None:

@@ -297,7 +297,7 @@ RENDERED: Sequence[PageCase] = [
         page("<script>document.write('<p>' + 'x'.repeat(5e6))</script>"),
         "{url}: the rendered page is larger than 1048576 characters.",
         ERROR,
-        options={"render_wait_s": 20.0},
+        options={"render_wait_s": 60.0},
     ),
 ]
 RENDERED_OPTIONS = {"render": True, "render_wait_s": 4.0}
