@@ -107,15 +107,14 @@ def test_the_text_of_make_train_where_there_is_no_terminal(tmp_path, tiny_smollm
             **os.environ, "HOME": str(tmp_path / "home"), "RLLIB_ARPO_CACHE": str(tmp_path / "cache"),
             "PYTHONPATH": str(RECIPES.parent),
         },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        capture_output=True,  # Interpreters that end may write to standard error, after the terminal is closed.
         text=True,
         timeout=800,
     )  # fmt: skip
     names = {"MODEL": tiny_smollm2, "BIN": str(Path(sys.executable).parent)}
     text = masked(done.stdout, HOME=str(tmp_path / "home"), HERE=str(tmp_path), **names)
     (log,) = (tmp_path / "here" / "outputs").glob("trails-*.log")
-    assert text == FIRST_SCREEN + ITERATION + END, log.read_text()
+    assert text == FIRST_SCREEN + ITERATION + END, f"{done.stderr}\n{log.read_text()}"
     assert FIRST_SCREEN.count("\n") <= 15
     assert set(done.stdout.splitlines()) < set(log.read_text().splitlines())
     assert "Started a local Ray instance" in log.read_text()
@@ -130,6 +129,7 @@ def ray_with_output():
 
 def test_the_live_view_of_a_run_and_what_is_left_on_the_terminal(tmp_path, model_folder, monkeypatch, ray_with_output):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))  # Other folders have their whole names.
     for name, value in (("TERM", "xterm"), ("RLLIB_ARPO_PROGRESS", "bar"), ("RAY_AIR_NEW_OUTPUT", "0")):
         monkeypatch.setenv(name, value)
     parser = gpu_recipe_parser(num_learners=0, num_env_runners=0, stop_iters=1)
