@@ -1,6 +1,7 @@
 # `make train` and `make test` do everything on a fresh machine: both first install into .venv what is not there yet.
 #   make train ARGS="--stop-iters 5"       arguments of the training script (--help lists them)
-#   make test ARGS="tests/core -x"         arguments of pytest
+#   make test                              lint and the fast tier of the tests; make test-slow: the other one
+#   make test ARGS="tests/core -x"         arguments of pytest, instead of the tier
 #   make docs                              the documentation, as a site; make docs-links: are its links to others alive?
 #   make PYTHON=python3.12 train           another interpreter (3.11 or newer)
 #   make DEVICE=cpu train                  the packages for this device (cpu or gpu), whatever the machine has
@@ -29,17 +30,16 @@ HAS_DEBIAN_PACKAGES := $(HAS_LIBNUMA) && command -v bwrap >/dev/null && command 
 # pip would otherwise print that there is a newer one.
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: train test lint format docs docs-links install locks clean
+.PHONY: train test test-slow lint format docs docs-links install locks clean
 
 train: $(INSTALLED)
 	$(BIN)/python tuned_examples/trails_smollm2_135m_arpo.py --entropy-figure outputs/entropy $(ARGS)
 
+test: TIER := not slow
+test-slow: TIER := slow
 test: lint
-ifdef ARGS
-	$(BIN)/python -m pytest $(ARGS)
-else
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
-endif
+test test-slow: $(INSTALLED)
+	$(BIN)/python -m pytest $(if $(ARGS),$(ARGS),-m "$(TIER)" -n 3 --dist loadfile --no-loadscope-reorder)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

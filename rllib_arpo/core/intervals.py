@@ -1,0 +1,100 @@
+"""Intervals of means over questions or seeds, by Student's t: pure functions of arrays.
+
+A question counts by the mean of its samples. The samples were drawn with different seeds, so the interval covers both
+the choice of questions and the seeds. The interval of a mean of five to some hundred values covers as well as the
+bootstrap's, which is narrower than it by 2 % at 8 values and equal at 500.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import t
+
+LEVEL = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A mean with its interval of level `LEVEL`.
+
+    Attributes:
+        value: the mean; None without a question.
+        low, high: None with fewer than two questions. Equal to `value` if all questions have the same value, which does
+            not mean that there is no error.
+        num_questions: the number of questions in the mean.
+        seed_std: standard deviation of the mean between seeds (sample 0 of every question, sample 1, ...), ddof = 1;
+            None with one sample, or for a metric that is not a mean over samples (pass@k, k > 1).
+    """
+
+    value: float | None
+    low: float | None
+    high: float | None
+    num_questions: int
+    seed_std: float | None = None
+
+
+def estimate_all(metrics: Mapping[str, np.ndarray]) -> dict[str, Estimate]:
+    """The mean over questions of every metric.
+
+    Args:
+        metrics: name -> [Q] one value a question, or [Q, S] one a sample. Q may differ between metrics.
+    """
+    return {name: average_over_tasks([values]) for name, values in metrics.items()}
+
+
+def paired_differences(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) -> dict[str, Estimate]:
+    """The mean of `second - first` of every metric that both have.
+
+    Args:
+        first, second: name -> [Q] or [Q, S], with the same questions in the same order; S may differ.
+
+    Raises:
+        ValueError: a metric has different numbers of questions.
+    """
+    shared = [name for name in first if name in second]
+    for name in shared:
+        if len(first[name]) != len(second[name]):
+            raise ValueError(f"{name}: {len(first[name])} and {len(second[name])} questions cannot be paired.")
+    return estimate_all({name: by_question(second[name]) - by_question(first[name]) for name in shared})
+
+
+def average_over_tasks(tasks: Sequence[np.ndarray]) -> Estimate:
+    """The unweighted mean of the means of several tasks (or of one).
+
+    With v = s^2 / n of each task, the degrees of freedom are those of Welch and Satterthwaite,
+    (sum v)^2 / sum(v^2 / (n - 1)): of one task n - 1.
+
+    Args:
+        tasks: [Q] or [Q, S] for each task; Q may differ.
+    """
+    columns = [by_question(values) for values in tasks]
+    sizes = np.array([len(column) for column in columns])
+    total = int(sizes.sum())
+    if not len(columns) or sizes.min() == 0:
+        return Estimate(None, None, None, total)
+    value, seed_std = float(np.mean([column.mean() for column in columns])), _seed_std(tasks)
+    if sizes.min() == 1:
+        return Estimate(value, None, None, total, seed_std)
+    variances = np.array([column.var(ddof=1) for column in columns]) / sizes
+    if np.sqrt(variances.sum()) <= 1e-12 * max(np.abs(column).max() for column in columns):
+        return Estimate(value, value, value, total, seed_std)
+    freedom = variances.sum() ** 2 / (variances**2 / (sizes - 1)).sum()
+    half = float(t.ppf((1 + LEVEL) / 2, freedom) * np.sqrt(variances.sum()) / len(columns))
+    return Estimate(value, value - half, value + half, total, seed_std)
+
+
+def by_question(values: np.ndarray) -> np.ndarray:
+    """[Q], the mean over the samples of each question; of [Q] or [Q, S]."""
+    values = np.asarray(values, dtype=np.float64)
+    return values if values.ndim == 1 else values.mean(axis=1)
+
+
+def _seed_std(tasks: Sequence[np.ndarray]) -> float | None:
+    """Between the samples' means over tasks; None unless all tasks have as many samples, two at least."""
+    samples = {values.shape[1] if values.ndim > 1 else 1 for values in map(np.asarray, tasks)}
+    if len(samples) > 1 or samples == {1}:
+        return None
+    return float(np.mean([np.asarray(values).mean(axis=0) for values in tasks], axis=0).std(ddof=1))

@@ -1,0 +1,59 @@
+"""Intervals against scipy's, and against the truth."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import ttest_1samp, ttest_ind
+
+from rllib_arpo.core.intervals import Estimate, average_over_tasks, estimate_all, paired_differences
+
+RNG = np.random.default_rng(0)
+
+
+def test_the_interval_of_one_task_is_that_of_the_t_test():
+    values = RNG.normal(1.0, 2.0, (7, 3))
+    expected = ttest_1samp(values.mean(axis=1), 0).confidence_interval(0.95)
+    found = estimate_all({"reward": values})["reward"]
+    assert (found.low, found.high) == (pytest.approx(expected.low), pytest.approx(expected.high))
+    assert (found.value, found.num_questions) == (pytest.approx(values.mean()), 7)
+    assert found.seed_std == pytest.approx(values.mean(axis=0).std(ddof=1))
+
+
+def test_the_interval_of_an_average_is_that_of_welch():
+    """The mean of two tasks is half of the difference between one and the negated other."""
+    first, second = RNG.normal(1.0, 2.0, 6), RNG.normal(3.0, 0.5, 15)
+    expected = ttest_ind(first, -second, equal_var=False).confidence_interval(0.95)
+    found = average_over_tasks([first, second])
+    assert (found.low, found.high) == (pytest.approx(expected.low / 2), pytest.approx(expected.high / 2))
+    assert found.value == pytest.approx((first.mean() + second.mean()) / 2)
+
+
+def test_differences_are_paired_by_question():
+    first, second = {"a": np.array([0.0, 10.0]), "b": np.zeros(2)}, {"a": np.array([1.0, 11.0]), "c": np.zeros(2)}
+    assert paired_differences(first, second) == {"a": Estimate(1.0, 1.0, 1.0, 2)}
+    with pytest.raises(ValueError, match="a: 2 and 1 questions cannot be paired"):
+        paired_differences(first, {"a": np.zeros(1)})
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (np.zeros((0, 2)), Estimate(None, None, None, 0)),
+        (np.array([0.5]), Estimate(0.5, None, None, 1)),
+        # Samples of a question stay together: nothing varies between questions.
+        (np.array([[0.0, 1.0], [1.0, 0.0]]), Estimate(0.5, 0.5, 0.5, 2, 0.0)),
+    ],
+)
+def test_few_or_equal_questions(values, expected):
+    assert estimate_all({"": values})[""] == expected
+
+
+def test_intervals_of_zeros_and_ones_hold_the_truth_as_often_as_they_say():
+    """60 questions with 4 samples: chances differ between questions, outcomes between seeds."""
+    rng, held = np.random.default_rng(0), 0
+    for _ in range(400):
+        chances = rng.beta(0.5, 1.5, 60)
+        found = average_over_tasks([rng.random((60, 4)) < chances[:, None]])
+        held += found.low <= 0.25 <= found.high
+    assert 0.92 <= held / 400 <= 0.98
