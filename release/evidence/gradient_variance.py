@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,6 +30,7 @@ from release.evidence.gradient_estimates import Sample, estimates, interval, ske
 from release.evidence.study_file import Arm, Study, read_study, study_of
 from release.evidence.study_rows import fork_rate
 from release.evidence.study_run import find, make_algorithm, provenance
+from rllib_arpo.files import replace_file
 
 REFERENCE, REFERENCE_FACTOR = "reference", 4
 #: The questions of the reference come in an order of their own.
@@ -93,9 +93,8 @@ class State:
         self.total = gradient.copy() if self.total is None else self.total + gradient
         own = {"batch": len(self.rows), "squared_norm_of_sum": float(self.total @ self.total)}
         self.rows.append({**row, **own})
-        scratch = self.path.with_suffix(".unfinished.npz")
-        np.savez(scratch, rows=json.dumps(self.rows), total=self.total)
-        os.replace(scratch, self.path)
+        with replace_file(self.path) as scratch, scratch.open("wb") as file:
+            np.savez(file, rows=json.dumps(self.rows), total=self.total)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +189,8 @@ def measure_all(measurement: Measurement, arms: Sequence[Arm], num_batches: int,
         states = [State.read(path) for path in sorted(measurement.folder.glob("*.npz"))]
         rows = pa.Table.from_pylist([row for state in states for row in state.rows])
         sketches = rows.column("sketch").cast(pa.list_(pa.float32()))
-        pq.write_table(rows.set_column(rows.schema.get_field_index("sketch"), "sketch", sketches), output)
+        with replace_file(output) as scratch:
+            pq.write_table(rows.set_column(rows.schema.get_field_index("sketch"), "sketch", sketches), scratch)
 
 
 def samples_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Sample]:

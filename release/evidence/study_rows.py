@@ -17,6 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rllib_arpo.files import replace_file
+
 Row = Mapping[str, Any]
 
 #: Column -> path below "env_runners" of a training result.
@@ -97,7 +99,8 @@ def read_table(path: Path) -> list[dict[str, Any]]:
 
 def write_table(rows: Sequence[Row], path: Path) -> None:
     whole = [{name: row.get(name) for name in COLUMNS} for row in in_order(rows)]
-    pq.write_table(pa.Table.from_pylist(whole, pa.schema(list(COLUMNS.items()))), path)
+    with replace_file(path) as scratch:
+        pq.write_table(pa.Table.from_pylist(whole, pa.schema(list(COLUMNS.items()))), scratch)
 
 
 def in_order(rows: Iterable[Row]) -> list[Any]:

@@ -109,10 +109,10 @@ def text_of(model: str) -> Callable[[np.ndarray], str]:
 
 def find(result: Mapping[str, Any], path: Sequence[str]) -> float | None:
     """The number at `path`; RLlib reports NaN for what an earlier iteration had and this one has not."""
-    found: Any = result
-    for name in path:
-        found = found.get(name) if isinstance(found, Mapping) else None
-    return None if found is None or isinstance(found, Mapping) or not math.isfinite(found) else float(found)
+    from rllib_arpo.core.results import number_at
+
+    value = number_at(result, *path)
+    return None if value is None or math.isinf(value) else value
 
 
 def provenance(study: Study, arm: Arm, arguments: Sequence[str]) -> dict[str, Any]:
