@@ -11,7 +11,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from rllib_arpo import models
+from tuned_examples import smollm2 as models
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 #: What the two locks have in different versions: packages of vLLM's CUDA build need an older one.

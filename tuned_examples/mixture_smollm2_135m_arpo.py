@@ -4,7 +4,7 @@ Everything is real but the size: the questions of `train_10k.parquet`, sandboxed
 `search_cache.json` and, for other queries, from an index of that file's pages. Needs two CPU cores.
 
     rllib-arpo index --output pages.index search_cache.json
-    python tuned_examples/mixture_smollm2_135m_arpo.py --data train_10k.parquet --cache search_cache.json \\
+    python -m tuned_examples.mixture_smollm2_135m_arpo --data train_10k.parquet --cache search_cache.json \\
         --index pages.index
 
 Both files are in the data of github.com/RUC-NLPIR/ARPO. Stops after 3 iterations: it shows that all parts work
@@ -17,9 +17,10 @@ import argparse
 from ray.rllib.examples.utils import add_rllib_example_script_args
 
 from rllib_arpo import ARPOConfig
-from rllib_arpo.models import fast_dtype, smollm2_135m_instruct
+from rllib_arpo.policy.dtypes import fast_dtype
 from rllib_arpo.recipes import run_recipe, run_terminal
 from rllib_arpo.tracking.console import ConsoleCallback
+from tuned_examples.smollm2 import smollm2_135m_instruct
 
 parser = add_rllib_example_script_args(default_reward=1.0, default_iters=3)
 parser.set_defaults(algo="ARPO", num_env_runners=1, verbose=0)

@@ -18,7 +18,7 @@ from release.benchmarks.end_to_end.task_file import SIZES, make_config, make_mod
 from release.gpu_parts.algorithm import ray_running
 from release.gpu_parts.report import Report
 from release.gpu_parts.sizes import Sizes
-from rllib_arpo.models import PACKAGE
+from tuned_examples.smollm2 import PACKAGE
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from release.benchmarks.common.models import byte_tokenizer
 from release.gpu_parts.sizes import Shape
-from rllib_arpo.models import cached_folder
+from tuned_examples.smollm2 import cached_folder
 
 #: Standard deviation of the matrices, and of the embedding, which is the head as well: its logits then differ by some
 #: nats, as those of trained models do. With 0.02 all words would be equally likely, and no probe would see an error.

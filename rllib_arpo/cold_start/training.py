@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rllib_arpo.cold_start.transcripts import collate, load_examples
-from rllib_arpo.models import fast_dtype
+from rllib_arpo.policy.dtypes import fast_dtype
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, TrainingArguments

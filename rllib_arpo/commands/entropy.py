@@ -1,6 +1,6 @@
 """Shows where a model is unsure: entropies by token position, dH after tool responses, what each rule would fork.
 
-    rllib-arpo entropy --model smollm2-135m --tasks gsm8k --data gsm8k=test.jsonl --limit 50 --output DIR
+    rllib-arpo entropy --model FOLDER --tasks gsm8k --data gsm8k=test.jsonl --limit 50 --output DIR
 
 Samples with the sampler and the tools of training, without forks, and keeps the entropy of every generated token. Into
 DIR go a figure for each task (`entropy-TASK.png`), `entropy.parquet` (a row for every turn, so that the figure can be
@@ -36,7 +36,7 @@ from rllib_arpo.evaluation.entropy.summary import EntropySettings, TaskEntropy, 
 from rllib_arpo.evaluation.entropy.table import write_table
 from rllib_arpo.evaluation.entropy.turns import Sample, samples_of
 from rllib_arpo.evaluation.errors import CommandError, command_errors
-from rllib_arpo.evaluation.models import remove_exported, resolve_models
+from rllib_arpo.evaluation.model_folders import remove_exported, resolve_models
 from rllib_arpo.evaluation.plan import Arm, EvaluationSettings, check_tasks, make_arms
 from rllib_arpo.evaluation.runner import running_engine, sample, showing_progress
 from rllib_arpo.tracking.machine import commit, machine, versions

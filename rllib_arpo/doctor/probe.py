@@ -15,7 +15,6 @@ from rllib_arpo.doctor.machine import Disk, Gpu, Machine, ModelFolder, Package, 
 from rllib_arpo.doctor.packages import PACKAGES, PROJECT
 from rllib_arpo.envs.sandbox import bubblewrap
 from rllib_arpo.envs.web.render import check_browser
-from rllib_arpo.models import cache_folder
 
 #: Where the metadata of rllib-arpo is not installed.
 _REQUIRES_PYTHON = ">=3.11"
@@ -31,7 +30,7 @@ def probe() -> Machine:
     from ray.train.constants import DEFAULT_STORAGE_PATH
 
     project = _package(PROJECT)
-    cache, hub = cache_folder(), Path(HF_HUB_CACHE).expanduser()
+    cache = Path(os.environ.get("RLLIB_ARPO_CACHE") or Path.home() / ".cache" / "rllib_arpo").expanduser()
     return Machine(
         python=platform.python_version(),
         project=project,
@@ -48,7 +47,7 @@ def probe() -> Machine:
         has_libnuma=_loads("libnuma.so.1"),
         disks=(_disk("disk here", Path.cwd()), _disk("disk of results", Path(DEFAULT_STORAGE_PATH))),
         cache=_model_folder(cache, _cache_names),
-        hub=_model_folder(hub, _hub_names),
+        hub=_model_folder(Path(HF_HUB_CACHE).expanduser(), _hub_names),
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rllib_arpo.evaluation.bootstrap import Estimate, average_over_tasks, by_question, estimate_all
-from rllib_arpo.evaluation.models import short_labels
+from rllib_arpo.evaluation.model_folders import short_labels
 
 
 @dataclass(frozen=True, slots=True)

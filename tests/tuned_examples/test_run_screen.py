@@ -11,15 +11,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from rllib_arpo.models import _find_gguf
 from rllib_arpo.recipes import gpu_recipe_parser, run_gpu_recipe, run_terminal
 from rllib_arpo.recipes.run_screen import SaysFailures
-from rllib_arpo.trails import models
-from rllib_arpo.trails.models import SmallModel, cold_started_smollm2
 from tests.helpers import script
 from tests.helpers.clusters import own_ray
 from tests.helpers.configs import small_config
 from tests.helpers.screens import on_a_terminal, screen_of
+from tuned_examples import trails_models as models
+from tuned_examples.smollm2 import _find_gguf
+from tuned_examples.trails_models import SmallModel, cold_started_smollm2
 
 RECIPES = Path(__file__).parents[2] / "tuned_examples"
 TINY = SmallModel(hidden_size=64, num_layers=1, num_heads=2, num_backward_heads=0)

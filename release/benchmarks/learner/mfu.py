@@ -12,7 +12,7 @@ from release.benchmarks.common.bench import SMOLLM2, Bench, median, num_cores, r
 from release.benchmarks.learner.flops import model_flops
 from release.benchmarks.learner.sides import MAX_TOKENS_PER_PASS, LearnerSide, build_learner, synchronized
 from release.benchmarks.learner.tree_speedup import rollouts_for, seconds_of
-from rllib_arpo.models import fast_dtype
+from rllib_arpo.policy.dtypes import fast_dtype
 
 RATIO = 2.5
 

@@ -16,7 +16,8 @@ from rllib_arpo import ARPOConfig
 from rllib_arpo.envs.forkable_env import INFO_STEP
 from rllib_arpo.envs.registry import with_task
 from rllib_arpo.envs.tool_env import ToolEnv
-from rllib_arpo.models import fast_dtype, smollm2_135m_instruct
+from rllib_arpo.policy.dtypes import fast_dtype
+from tuned_examples.smollm2 import smollm2_135m_instruct
 
 KEY = "lag1_speedup"
 ENV = "SlowToolMath-v0"

@@ -9,8 +9,15 @@ from rllib_arpo.envs.tasks import trail_demonstrations, trails
 from rllib_arpo.envs.tasks.trail_demonstrations import PERFECT, transcripts
 from rllib_arpo.envs.tasks.trail_forms import FORMS, LATE
 from rllib_arpo.terminal import RunTerminal
-from rllib_arpo.trails import models
-from rllib_arpo.trails.models import ColdStart, SmallModel, cold_started_smollm2, look_back, make_tokenizer, small_model
+from tuned_examples import trails_models as models
+from tuned_examples.trails_models import (
+    ColdStart,
+    SmallModel,
+    cold_started_smollm2,
+    look_back,
+    make_tokenizer,
+    small_model,
+)
 
 TINY = SmallModel(
     hidden_size=32,
