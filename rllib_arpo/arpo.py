@@ -37,6 +37,7 @@ from rllib_arpo.rollout.messages import Purpose, SamplingConditions, question_re
 from rllib_arpo.rollout.metrics import nested, rollout_metrics
 from rllib_arpo.rollout.question_stream import QuestionStream, StreamSettings, weight_lag
 from rllib_arpo.rollout.seeds import trial_seed
+from rllib_arpo.tracking.console import MESSAGES, Messages
 from rllib_arpo.tracking.failed_questions import save_failed_questions
 from rllib_arpo.tracking.iteration_log import IterationLog
 from rllib_arpo.tracking.trial_folder import trial_folder
@@ -90,6 +91,9 @@ class ARPO(Algorithm):
         self._entropy_history = EntropyHistory(config.entropy_baseline_questions or config.questions_per_batch)
         self._num_updates = 0
         self._recorder = TreeRecorder(config, partial(trial_folder, self))
+        #: The next result takes them along.
+        self.messages = Messages()
+        logger.addHandler(self.messages)
         super().setup(config)
         try:
             self._user_connectors = user_connectors(config, *self.env_runner_group.get_spaces()[DEFAULT_MODULE_ID])
@@ -135,6 +139,13 @@ class ARPO(Algorithm):
     def _make_dispatcher(self, group: EnvRunnerGroup, config: ARPOConfig) -> QuestionDispatcher:
         restore = partial(self._restore_while_sampling, group, config)
         return QuestionDispatcher(group, config, self.evaluation_config, restore)
+
+    @override(Algorithm)
+    def step(self) -> dict[str, Any]:
+        result = super().step()
+        if messages := self.messages.take():
+            result[MESSAGES] = messages
+        return result
 
     @override(Algorithm)
     def training_step(self) -> None:
@@ -332,6 +343,7 @@ class ARPO(Algorithm):
     def cleanup(self) -> None:
         super().cleanup()
         self._recorder.close()
+        logger.removeHandler(self.messages)
 
     def save_model(self, folder: str | Path, dtype: str | None = None) -> None:
         """Writes the model as trained so far for Hugging Face's `from_pretrained`, a LoRA merged into its base.

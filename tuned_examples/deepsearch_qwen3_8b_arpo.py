@@ -28,7 +28,7 @@ import argparse
 from pathlib import Path
 
 from rllib_arpo import ARPOConfig
-from rllib_arpo.recipes import add_deep_search_args, authors_config, gpu_recipe_parser, run_gpu_recipe, run_terminal
+from rllib_arpo.recipes import add_deep_search_args, authors_config, gpu_recipe_parser, run_recipe, run_terminal
 from rllib_arpo.recipes.authors import DEEP_SEARCH_ITERATIONS
 from rllib_arpo.recipes.command_line import chat_model
 
@@ -55,4 +55,4 @@ if __name__ == "__main__":
     args = parser.parse_args()
     experiment = f"deepsearch-{Path(args.model).name}"
     with run_terminal(args, experiment):
-        run_gpu_recipe(make_config(args), args, experiment)
+        run_recipe(make_config(args), args, experiment, save_model=True)

@@ -42,7 +42,7 @@ import argparse
 from pathlib import Path
 
 from rllib_arpo import ARPOConfig
-from rllib_arpo.recipes import authors_config, gpu_recipe_parser, run_gpu_recipe, run_terminal
+from rllib_arpo.recipes import authors_config, gpu_recipe_parser, run_recipe, run_terminal
 from rllib_arpo.recipes.authors import REASONING_ITERATIONS
 
 parser = gpu_recipe_parser(num_learners=4, num_env_runners=4, stop_iters=REASONING_ITERATIONS)
@@ -56,4 +56,4 @@ if __name__ == "__main__":
     args = parser.parse_args()
     experiment = f"reasoning-{Path(args.model).name}"
     with run_terminal(args, experiment):
-        run_gpu_recipe(make_config(args), args, experiment)
+        run_recipe(make_config(args), args, experiment, save_model=True)

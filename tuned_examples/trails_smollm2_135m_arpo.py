@@ -15,18 +15,19 @@ before, 0.719, 0.766 and 0.844 after 4 iterations, 0.953, 1.000 and 0.984 after 
 the entropies.
 """
 
-from ray.rllib.examples.utils import add_rllib_example_script_args
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # A script finds its neighbours as well.
 
 from rllib_arpo import ARPOConfig
 from rllib_arpo.policy.dtypes import fast_dtype
-from rllib_arpo.recipes import add_arm_args, arm_config, draw_entropy, run_recipe, run_terminal
-from rllib_arpo.tracking.console import ConsoleCallback
+from rllib_arpo.recipes import add_arm_args, arm_config, draw_entropy, recipe_parser, run_recipe, run_terminal
 from rllib_arpo.tracking.transcripts import EvaluationTranscripts
 from tuned_examples.decisive_steps import DecisiveSteps
 from tuned_examples.trails_models import cold_started_smollm2
 
-parser = add_arm_args(add_rllib_example_script_args(default_reward=0.95, default_iters=8))
-parser.set_defaults(algo="ARPO", num_env_runners=1, verbose=0)
+parser = add_arm_args(recipe_parser(stop_reward=0.95, stop_iters=8))
 parser.add_argument(
     "--entropy-figure", metavar="FOLDER", help="first draw where the cold-started model is unsure; takes a minute"
 )
@@ -69,7 +70,7 @@ def make_config(model: str, args) -> ARPOConfig:
             evaluation_duration=64,
             evaluation_config={"env_config": {"split": "test"}, "num_envs_per_env_runner": 32},
         )
-        .callbacks([ConsoleCallback, DecisiveSteps, EvaluationTranscripts])
+        .callbacks([DecisiveSteps, EvaluationTranscripts])
         .debugging(seed=args.seed)
     )
 
@@ -80,4 +81,4 @@ if __name__ == "__main__":
         config = make_config(make_model(args), args)
         if args.entropy_figure:
             draw_entropy(config, "trails", args.entropy_figure)
-        run_recipe(config, args, experiment_name="trails")
+        run_recipe(config, args, "trails")

@@ -39,7 +39,7 @@ class Goal:
 
 
 SMOLLM2 = Goal("full", reward=0.95, accuracy=0.9, num_iterations=16)
-#: As in release/release_tests.yaml.
+#: As in tests/tuned_examples/test_nightly.py.
 SMALL = Goal("quick", reward=None, accuracy=0.7, num_iterations=24)
 TINY = Goal("tiny", reward=None, accuracy=None, num_iterations=2)
 

@@ -1,9 +1,13 @@
-"""The command line of recipes for GPUs."""
+"""The command lines of the recipes."""
 
 from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
+from typing import Any
+
+from ray.rllib.examples.utils import add_rllib_example_script_args
 
 from rllib_arpo.envs.sandbox.backends import BACKENDS
 from rllib_arpo.recipes.arms import add_arm_args
@@ -13,21 +17,84 @@ STOP_REWARD = 0.6
 #: The authors save, and evaluate, every five iterations.
 CHECKPOINT_FREQUENCY = 5
 QUESTIONS_PER_BATCH = 128
+#: Options of RLlib's examples that would do nothing here: of other algorithms, of several trials, of its older API.
+UNUSED = (
+    "--env", "--framework", "--num-agents", "--evaluation-duration-unit", "--evaluation-parallel-to-training",
+    "--num-samples", "--max-concurrent-trials", "--tune-max-report-freq", "--wandb-key", "--wandb-project",
+    "--wandb-run-name", "--stop-timesteps", "--num-aggregator-actors-per-learner", "--num-gpus", "--old-api-stack",
+    "--enable-new-api-stack", "--local-mode",
+)  # fmt: skip
 #: `--python-backend`: the local back-end without its sandbox.
 UNSAFE = "unsafe"
 
 
-def gpu_recipe_parser(num_learners: int, num_env_runners: int, stop_iters: int) -> argparse.ArgumentParser:
-    """The arguments of a recipe on parquet data, those of RLlib's examples among them that mean something here.
+def recipe_parser(
+    stop_reward: float, stop_iters: int, algorithms: Sequence[str] = ALGORITHMS, **defaults: Any
+) -> argparse.ArgumentParser:
+    """RLlib's options of its examples, less those that would do nothing here, and those of a run that can be resumed.
 
     Args:
-        num_learners, num_env_runners: defaults; each learner and each env runner gets one GPU.
+        stop_reward, stop_iters: defaults.
+        algorithms: those that the recipe knows; the first is the default.
+        defaults: further defaults, of RLlib's options; without one, the recipe's configuration says what holds.
+    """
+    parser = argparse.ArgumentParser(allow_abbrev=False, conflict_handler="resolve")
+    add_rllib_example_script_args(parser, default_reward=stop_reward, default_iters=stop_iters)
+    for option in UNUSED:
+        parser.add_argument(option, action=_Refused, nargs="*", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    parser.add_argument("--algo", choices=algorithms, default=algorithms[0], help="those after the first: baselines")
+    parser.add_argument(
+        "--output", type=os.path.abspath, help="folder of the run; default: a new one in ~/ray_results, by algorithm"
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="go on with the run in --output, at its newest whole checkpoint"
+    )
+    parser.add_argument(
+        "--max-failures", type=int, default=0, help="how often a run that fails goes on at its last checkpoint"
+    )
+    for option in ("--evaluation-interval", "--evaluation-duration", "--evaluation-num-env-runners"):
+        parser.add_argument(option, type=int, help="default: the recipe's")
+    parser.add_argument("--verbose", type=int, default=0, help="Tune's own tables: 1 or 2")
+    parser.set_defaults(**defaults)
+    return parser
+
+
+class _Refused(argparse.Action):
+    """Ends the program for an option that would do nothing."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        parser.error(f"argument {option_string}: does nothing here")
+
+
+def gpu_recipe_parser(num_learners: int, num_env_runners: int, stop_iters: int) -> argparse.ArgumentParser:
+    """The arguments of a recipe on parquet data; each learner and each env runner gets one GPU.
+
+    Args:
+        num_learners, num_env_runners: defaults.
         stop_iters: the default of --stop-iters.
     """
-    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser = recipe_parser(
+        STOP_REWARD, stop_iters, num_learners=num_learners, num_env_runners=num_env_runners,
+        num_envs_per_env_runner=32, num_gpus_per_learner=1.0, max_failures=3, checkpoint_freq=CHECKPOINT_FREQUENCY,
+    )  # fmt: skip
+    parser.add_argument("--no-tune", action=_Refused, nargs=0, default=False, help=argparse.SUPPRESS)
+    parser.add_argument("--checkpoint-freq", type=_positive, default=CHECKPOINT_FREQUENCY,
+                        help="iterations between checkpoints")  # fmt: skip
     _add_questions(parser)
-    _add_run(parser, stop_iters)
-    _add_sizes(parser, num_learners, num_env_runners)
+    parser.add_argument(
+        "--num-gpus-per-env-runner",
+        type=float,
+        default=1.0,
+        help="a fraction shares the GPU; of several, the engine takes each a part of the model",
+    )
+    parser.add_argument("--questions-per-batch", type=int, default=QUESTIONS_PER_BATCH, help="questions an iteration")
+    parser.add_argument("--max-response-tokens", type=int, help="of a trajectory; default: the recipe's")
     return add_arm_args(parser)
 
 
@@ -79,45 +146,6 @@ def _add_questions(parser: argparse.ArgumentParser) -> None:
         "with --python-url), at E2B (e2b; E2B_API_KEY has the key), or with all rights of this user (unsafe)",
     )
     parser.add_argument("--python-url", help="the server of --python-backend sandbox_fusion")
-
-
-def _add_run(parser: argparse.ArgumentParser, stop_iters: int) -> None:
-    parser.add_argument("--algo", choices=ALGORITHMS, default=ALGORITHMS[0], help="the others are baselines")
-    parser.add_argument(
-        "--output",
-        type=os.path.abspath,
-        help="folder of the run; default: one in outputs/, by recipe, model and --algo",
-    )
-    parser.add_argument("--resume", action="store_true", help="go on with the run in --output, at its last checkpoint")
-    parser.add_argument(
-        "--max-failures", type=int, default=3, help="how often a run that fails goes on at its last checkpoint"
-    )
-    parser.add_argument(
-        "--checkpoint-freq", type=_positive, default=CHECKPOINT_FREQUENCY, help="iterations between checkpoints"
-    )
-    parser.add_argument("--stop-iters", type=int, default=stop_iters, help="iterations of the run")
-    parser.add_argument("--stop-reward", type=float, default=STOP_REWARD, help="mean reward that ends the run")
-    parser.add_argument("--as-test", action="store_true", help="fail unless --stop-reward is reached")
-    parser.add_argument(
-        "--as-release-test", action="store_true", help="write whether it is into the file $TEST_OUTPUT_JSON"
-    )
-    parser.add_argument("--verbose", type=int, default=0, help="Tune's own tables: 1 or 2")
-
-
-def _add_sizes(parser: argparse.ArgumentParser, num_learners: int, num_env_runners: int) -> None:
-    parser.add_argument("--num-cpus", type=int, default=0, help="of Ray; 0: all of this machine")
-    parser.add_argument("--num-learners", type=int, default=num_learners, help="0: one, in the algorithm's process")
-    parser.add_argument("--num-gpus-per-learner", type=float, default=1.0, help="a fraction shares it with engines")
-    parser.add_argument("--num-env-runners", type=int, default=num_env_runners, help="each has an engine")
-    parser.add_argument(
-        "--num-gpus-per-env-runner",
-        type=float,
-        default=1.0,
-        help="a fraction shares the GPU; of several, the engine takes each a part of the model",
-    )
-    parser.add_argument("--num-envs-per-env-runner", type=int, default=32, help="questions that it asks at a time")
-    parser.add_argument("--questions-per-batch", type=int, default=QUESTIONS_PER_BATCH, help="questions an iteration")
-    parser.add_argument("--max-response-tokens", type=int, help="of a trajectory; default: the recipe's")
 
 
 def _model_path(name: str) -> str:

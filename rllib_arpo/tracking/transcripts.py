@@ -11,10 +11,13 @@ from ray.rllib.callbacks.callbacks import RLlibCallback
 from rllib_arpo.engine.engine import ALL
 from rllib_arpo.rollout.episodes import episode_to_tree, path_token_ids
 from rllib_arpo.terminal import say
+from rllib_arpo.tracking.console import evaluation_line
 from rllib_arpo.tracking.trial_folder import trial_folder
 
 if TYPE_CHECKING:
-    from ray.tune import ResultGrid
+    from collections.abc import Sequence
+
+    from ray.tune.experiment import Trial
 
     from rllib_arpo.arpo import ARPO
     from rllib_arpo.rollout.questions import SampledQuestion
@@ -33,7 +36,7 @@ class EvaluationTranscripts(RLlibCallback):
 
     def on_algorithm_init(self, *, algorithm: ARPO, **_kwargs: Any) -> None:
         if not _num_evaluations(trial_folder(algorithm) / EVALUATIONS_FILE):
-            algorithm.evaluate()
+            algorithm.messages.add(evaluation_line(algorithm.evaluate()))
 
     def on_evaluate_end(self, *, algorithm: ARPO, **_kwargs: Any) -> None:
         from transformers import AutoTokenizer
@@ -90,7 +93,7 @@ def entropies(sampled: SampledQuestion) -> list[list[float]]:
     return [turn.entropies.tolist() for turn in episode_to_tree(sampled.episode).trajectories[0].turns]
 
 
-def say_before_and_after(results: ResultGrid) -> None:
+def say_before_and_after(results: Sequence[Trial]) -> None:
     """Says the accuracy of the first and the last evaluation of a Tune run, and one question's two transcripts.
 
     It shows the first question that the model failed before and solves now, or the first question if there is none.

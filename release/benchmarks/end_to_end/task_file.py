@@ -103,7 +103,7 @@ def make_request(size: Size, side: str, model: str, seed: int, trl: TRLSetting, 
 
 def make_config(request: Mapping[str, Any]) -> ARPOConfig:
     """The recipe's configuration of our side (of GRPO for TRL's), without its callbacks, evaluated on demand."""
-    from rllib_arpo.recipes.run import use_gpus
+    from rllib_arpo.recipes.gpus import use_gpus
 
     recipe = importlib.import_module(f"tuned_examples.{request['recipe']}")
     algorithm = ALGORITHMS.get(request["side"], "GRPO")
@@ -115,8 +115,7 @@ def make_config(request: Mapping[str, Any]) -> ARPOConfig:
     config.debugging(progress_bar="off", log_level="ERROR")
     if request["gpu"]:
         config.language_model(dtype="bfloat16")
-        use_gpus(config, args, num_gpus=1)
-        config.learners(num_gpus_per_learner=args.num_gpus_per_learner)
+        use_gpus(config, num_gpus=1)
     return config
 
 
