@@ -16,7 +16,6 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from rllib_arpo.commands import run_command
-from tests.helpers import script
 from tests.helpers.models import tiny_model
 from tests.helpers.parquet import parquet, row
 
@@ -64,10 +63,9 @@ def test_a_killed_run_goes_on_at_its_checkpoint(folder, monkeypatch, ray_cluster
     argv, run = [*paths, *SMALL, "--output", "run", "--stop-iters", "4"], folder / "run"
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(
-            script.command(RECIPES / f"{RECIPE}.py", *argv),
+            [sys.executable, str(RECIPES / f"{RECIPE}.py"), *argv],
             stdout=log,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "PYTHONPATH": str(RECIPES.parent)},
             start_new_session=True,
         )
         try:
@@ -75,7 +73,7 @@ def test_a_killed_run_goes_on_at_its_checkpoint(folder, monkeypatch, ray_cluster
         finally:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    # The second time in this process: its imports are here, and its Ray has warm workers.
+    # The second time in this process: its imports are here, and its Ray runs.
     monkeypatch.setattr(sys, "argv", [RECIPE, *argv, "--resume"])
     monkeypatch.setenv("RAY_AIR_NEW_OUTPUT", "0")  # As the recipe does, but for this test alone.
     runpy.run_path(str(RECIPES / f"{RECIPE}.py"), run_name="__main__")

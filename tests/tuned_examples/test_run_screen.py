@@ -12,7 +12,6 @@ from types import SimpleNamespace
 import pytest
 
 from rllib_arpo.recipes.run_screen import SaysFailures
-from tests.helpers import script
 from tuned_examples import trails_models as models
 from tuned_examples.smollm2 import _find_gguf
 from tuned_examples.trails_models import SmallModel, cold_started_smollm2
@@ -76,7 +75,7 @@ def tiny_smollm2(tmp_path, monkeypatch) -> str:
 def test_the_text_of_make_train_where_there_is_no_terminal(tmp_path, tiny_smollm2):
     (tmp_path / "here").mkdir()
     done = subprocess.run(
-        script.command(RECIPES / "trails_smollm2_135m_arpo.py", "--stop-iters", "1"),
+        [sys.executable, "-m", "tuned_examples.trails_smollm2_135m_arpo", "--stop-iters", "1"],
         cwd=tmp_path / "here",
         env={
             **os.environ, "HOME": str(tmp_path / "home"), "RLLIB_ARPO_CACHE": str(tmp_path / "cache"),
