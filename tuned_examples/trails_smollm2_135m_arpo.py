@@ -22,9 +22,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # A script finds i
 
 from rllib_arpo import ARPOConfig
 from rllib_arpo.policy.dtypes import fast_dtype
-from rllib_arpo.recipes import add_arm_args, arm_config, draw_entropy, recipe_parser, run_recipe, run_terminal
+from rllib_arpo.recipes import add_arm_args, arm_config, recipe_parser, run_recipe, run_terminal
 from rllib_arpo.tracking.transcripts import EvaluationTranscripts
 from tuned_examples.decisive_steps import DecisiveSteps
+from tuned_examples.entropy_figure import draw_entropy
 from tuned_examples.trails_models import cold_started_smollm2
 
 parser = add_arm_args(recipe_parser(stop_reward=0.95, stop_iters=8))

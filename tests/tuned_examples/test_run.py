@@ -15,12 +15,13 @@ from safetensors.numpy import load_file
 
 from rllib_arpo.policy.export import MODULE
 from rllib_arpo.policy.module_checkpoint import HUGGINGFACE
-from rllib_arpo.recipes import gpu_recipe_parser, recipe_parser, run_recipe
+from rllib_arpo.recipes import recipe_parser, run_recipe
 from rllib_arpo.recipes.checkpoints import read_score
 from rllib_arpo.tracking.trial_folder import trial_folder
 from tests.helpers.configs import small_config
 from tests.helpers.faulty_env import FaultyEnv
 from tests.helpers.scripted_env import ANSWER
+from tuned_examples.authors_command_line import gpu_recipe_parser
 
 pytestmark = pytest.mark.slow
 

@@ -11,8 +11,8 @@ import pytest
 
 from rllib_arpo.commands import entropy
 from rllib_arpo.core.branching import BranchingParams
-from rllib_arpo.recipes import entropy_figure
 from rllib_arpo.terminal import RunTerminal
+from tuned_examples import entropy_figure
 
 ALGORITHMS = ("ARPO", "GRPO", "DAPO", "ReinforcePlusPlus", "AEPO", "TreeGRPO")
 RECIPES = ("trails_small_arpo", "trails_smollm2_135m_arpo")
