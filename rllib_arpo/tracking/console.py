@@ -33,7 +33,7 @@ MISSING = "-"
 class ConsoleCallback(tune.Callback):
     """Prints the lines of a run in the driver: `tune.run("ARPO", config=config, callbacks=[ConsoleCallback()])`."""
 
-    def on_trial_result(self, *, result: dict, **_info: Any) -> None:
+    def on_trial_result(self, *, result: dict[str, Any], **_info: Any) -> None:
         say_result(result)
 
 

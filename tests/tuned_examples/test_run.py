@@ -23,7 +23,7 @@ from tests.helpers.faulty_env import FaultyEnv
 from tests.helpers.scripted_env import ANSWER
 from tuned_examples.authors_command_line import gpu_recipe_parser
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 #: Iteration -> the mean reward that the run reports.
 REWARDS = {1: 0.1, 2: 0.5, 3: 0.2, 4: 0.3}
