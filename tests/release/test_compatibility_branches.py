@@ -2,7 +2,6 @@
 
 import importlib.util
 from abc import ABC, abstractmethod
-from dataclasses import replace
 from functools import cached_property
 from types import ModuleType
 
@@ -11,13 +10,9 @@ import torch
 from packaging.version import Version
 
 from release.compatibility import facts
-from rllib_arpo.doctor.machine import Package
-from rllib_arpo.doctor.packages import package_checks
-from rllib_arpo.doctor.report import Mark
 from rllib_arpo.engine import vllm_versions
 from rllib_arpo.engine.vllm_versions import FIRST_WITH_TRANSFER, check_vllm_version
 from rllib_arpo.policy.attention import varlen
-from tests.commands.test_doctor import FINE, RAY
 from tests.helpers.configs import small_config
 from tests.validation.sentences import message
 
@@ -127,17 +122,3 @@ def test_grouped_heads_with_the_varlen_attention_of_each_torch(monkeypatch, vers
     assert seen.pop("key")[0, :, 0].tolist() == ([0, 0, 1, 1] if heads == 4 else [0, 1])
     lengths = {"cu_seq_q": "queries", "cu_seq_k": "keys", "max_q": 3, "max_k": 5}
     assert seen == {**lengths, "scale": 0.5, "window_size": (-1, 0), **grouping}
-
-
-@pytest.mark.parametrize("version", VLLMS)
-def test_the_doctor_knows_which_torch_a_vllm_needs(version):
-    vllm = Package("vllm", version, tuple(name + wanted for name, wanted in VLLMS[version].items()))
-    wanted = VLLMS[version]["torch"].removeprefix("==")
-    others = {other["torch"].removeprefix("==") for other in VLLMS.values()} - {wanted}
-    assert others
-    for torch_version in (wanted, *others):
-        packages = (RAY, Package("torch", f"{torch_version}+cu130"), Package("transformers", "5.17.1"), vllm)
-        checks = package_checks(replace(FINE, packages=packages))
-        failing = [f"{check.name}: {check.found}" for check in checks if check.mark is not Mark.OK]
-        expected = [f"torch: {torch_version}+cu130, and vllm {version} needs =={wanted}"]
-        assert failing == ([] if torch_version == wanted else expected)
