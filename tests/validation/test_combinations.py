@@ -55,6 +55,11 @@ from tests.validation.sentences import message
             {"branching": "random", "random_fork_probability": 0.5, "budget_allocation": "ranked"},
             "budget_allocation='ranked': branching='random' must ignore the entropy.",
         ),
+        (
+            {"max_tokens_per_pass": 500},
+            "max_tokens_per_pass=500: must be at least max_context_tokens=1024, so that one trajectory fits into a "
+            "pass.",
+        ),
         ({"max_response_tokens": 2000}, "max_response_tokens=2000: must not exceed max_context_tokens=1024."),
         (
             {"kl_in_reward": True, "kl_coeff": 0.1},
