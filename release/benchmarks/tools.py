@@ -170,8 +170,9 @@ def mathematics(bench: Bench) -> dict[str, Any]:
     """The math reward: the latency of comparisons of `PAIRS` that need algebra (a process of its own), and the wrong
     verdicts on `PAIRS` and on the gold answers of GSM8K and MATH500 against themselves, plain and respelled."""
     rows = [line.split("\t") for line in PAIRS.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
-    rows = rows[: bench.pick(full=None, quick=None, tiny=10)]
-    golds = [*_golds("gsm8k"), *_golds("math500")][: bench.pick(full=None, quick=None, tiny=10)]
+    step = bench.pick(full=1, quick=1, tiny=40)
+    rows = rows[::step]
+    golds = [*_golds("gsm8k"), *_golds("math500")][:: step**2]
     selves = [(gold, spelled) for gold in golds for spelled in (gold, f" ${gold}$. ", f"x = {gold}")]
     # A name before an answer that has one, before a list or a text, makes it another answer.
     selves = [(gold, spelled) for gold, spelled in selves if spelled[0] != "x" or gold.lstrip("-").isdigit()]
