@@ -18,18 +18,20 @@ TARGET_S = 1.0
 GPUS = {"in_process_reload": (1, 0.5), "ipc": (1, 0.5), "nccl": (2, 1)}
 
 
-def skip_unless_it_runs(transport: str) -> None:
-    installed, needed = vllm_version(), GPUS[transport][0] if torch.cuda.is_available() else 0
+@pytest.fixture(params=GPUS)
+def transport(request) -> str:
+    """The name of a transport that runs on this machine."""
+    transport = request.param
+    installed, needed = vllm_version(), GPUS[transport][0]
     if transfer_backend(transport) and installed < FIRST_WITH_TRANSFER:
         pytest.skip(f"{transport!r} needs vLLM {FIRST_WITH_TRANSFER} or newer, and {installed} is installed")
-    if transfer_backend(transport) and torch.cuda.device_count() < max(1, needed):
-        pytest.skip(f"{transport!r} needs {GPUS[transport][0]} CUDA devices; there are {torch.cuda.device_count()}")
+    if transfer_backend(transport) and torch.cuda.device_count() < needed:
+        pytest.skip(f"{transport!r} needs {needed} CUDA devices; there are {torch.cuda.device_count()}")
+    return transport
 
 
-@pytest.mark.parametrize("transport", GPUS)
 def test_seconds_of_a_push(transport, own_ray, sizes, work, figures):
     """Learner and engine in a process each, on a GPU they share or on two; on a CPU both are in this process."""
-    skip_unless_it_runs(transport)
     on_gpu = torch.cuda.is_available()
     remote, share = int(on_gpu), GPUS[transport][1] * on_gpu
     config = sizes.config(random_qwen2(sizes.small, work)).language_model(weight_sync=transport)
@@ -55,9 +57,8 @@ def count_as_new(learner, **_kwargs: object) -> None:
     learner._weight_version += 1
 
 
-@pytest.mark.parametrize("transport", ["ipc", "nccl"])
-def test_engines_compute_with_the_learners_weights_after_every_update(own_ray, model_folder, transport):
-    skip_unless_it_runs(transport)
+@pytest.mark.parametrize("transport", ["ipc", "nccl"], indirect=True)
+def test_engines_compute_with_the_learners_weights_after_every_update(transport, own_ray, model_folder):
     share = GPUS[transport][1]
     config = small_config(model_folder, engine="vllm", gpu_memory_utilization=0.3, kv_cache_memory_bytes=256 << 20)
     config.language_model(weight_sync=transport)

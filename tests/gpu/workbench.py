@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from release.benchmarks.common.models import byte_tokenizer
-from release.benchmarks.learner.mfu import matmul_peaks
+from release.benchmarks.common.endless_models import byte_tokenizer
+from release.benchmarks.learner.flops import matmul_peaks
 from rllib_arpo import ARPOConfig
 from rllib_arpo.models import cached_folder
 from tests.helpers.configs import small_config
