@@ -64,7 +64,7 @@ class PythonTool(Tool):
     interpreters: int | None = None
     unsafe: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for key in ("time_limit_s", "memory_mb", "disk_mb"):
             if not getattr(self, key) > 0:
                 raise ValueError(f"The python tool's {key} must be more than 0, not {getattr(self, key)}.")
@@ -72,11 +72,11 @@ class PythonTool(Tool):
             raise ValueError(f"The python tool's interpreters must be at least 1 or None, not {self.interpreters}.")
         self._backend().check()
 
-    @property
+    @property  # type: ignore[override]
     def stateless(self) -> bool:
         return not self.session
 
-    @property
+    @property  # type: ignore[override]
     def timeout_s(self) -> float:
         """Seconds beyond the limits that the back-end itself enforces."""
         return 2 * self.time_limit_s + _SLACK_S
@@ -120,12 +120,13 @@ class PythonTool(Tool):
 
     def _backend(self) -> Backend:
         check_known([self.backend], BACKENDS, "back-end of the python tool")
-        known = {f.name for f in dataclasses.fields(BACKENDS[self.backend])}
-        if self.backend == "local":
-            check_known(self.backend_options, (), "option of the back-end 'local'")
-            return BACKENDS["local"](preload=tuple(self.preload), interpreters=self.interpreters, unsafe=self.unsafe)
+        backend: Any = BACKENDS[self.backend]
+        own = self.backend == "local"
+        known = () if own else {f.name for f in dataclasses.fields(backend)}
         check_known(self.backend_options, known, f"option of the back-end {self.backend!r}")
-        return BACKENDS[self.backend](**self.backend_options)
+        local = {"preload": tuple(self.preload), "interpreters": self.interpreters, "unsafe": self.unsafe}
+        made: Backend = backend(**(local if own else self.backend_options))
+        return made
 
 
 def program(argument: str) -> str:

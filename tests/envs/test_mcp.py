@@ -149,6 +149,7 @@ def test_a_call_that_takes_too_long_is_given_up_and_the_server_goes_on(stdio):
     assert call(stdio["pid"], "{}") == before
 
 
+@pytest.mark.slow
 def test_a_hung_server_is_replaced(monkeypatch):
     monkeypatch.setattr("rllib_arpo.envs.tools.mcp_session.ALIVE_TIMEOUT_S", 0.5)
     tools, quick = expand({"shop": MORTAL}, timeout_s=60.0), expand({"shop": MORTAL}, timeout_s=0.5)
@@ -285,6 +286,7 @@ def test_a_result_that_does_not_fit_its_schema_is_an_error_and_a_bug_is_none(ses
     assert type(raised.value) is error
 
 
+@pytest.mark.slow
 def test_a_server_that_dies_is_started_again_once_a_call(tmp_path):
     tools = expand({"shop": MORTAL}, timeout_s=60.0)
     before = call(tools["pid"], "{}").text
@@ -304,6 +306,7 @@ def test_over_http(http_url):
     assert call(tools["fail"], "no such order") == ToolResult("Error executing tool fail: no such order", ERROR)
 
 
+@pytest.mark.slow
 def test_an_http_server_that_is_gone_is_a_broken_tool_until_it_is_back():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -136,6 +136,7 @@ def test_how_often_the_imperfect_demonstrator_is_right():
     assert [round(counts[i] / 30_000, 2) for i in range(3)] == [0.57, 0.07, 0.36]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_three_in_ten_of_the_imperfect_trails_end_right(form):
     rng, demonstrator = np.random.default_rng(0), imperfect(form)

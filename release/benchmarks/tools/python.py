@@ -29,7 +29,7 @@ from pathlib import Path
 import numpy as np
 
 from rllib_arpo.envs.sandbox import bubblewrap
-from rllib_arpo.envs.sandbox.local import LocalBackend
+from rllib_arpo.envs.sandbox.backends import LocalBackend
 from tests.envs.sandbox import campaign
 from tests.helpers.processes import descendants
 

@@ -55,6 +55,7 @@ def run(command: list[str], env: dict[str, str]) -> subprocess.CompletedProcess:
     return subprocess.run(command, cwd=REPOSITORY, env=env, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("user", ["own", "ordinary"])
 @pytest.mark.parametrize("name", ATTACKS)

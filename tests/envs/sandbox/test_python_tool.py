@@ -6,7 +6,7 @@ import time
 import pytest
 
 from rllib_arpo.core.tree import ToolStatus
-from rllib_arpo.envs.sandbox.local import LocalBackend
+from rllib_arpo.envs.sandbox.backends import LocalBackend
 from rllib_arpo.envs.tools.python import PythonTool, program
 from rllib_arpo.envs.tools.tool import ToolResult, run_tool
 

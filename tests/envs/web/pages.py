@@ -15,6 +15,7 @@ from typing import Any
 from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.tools.browse import BrowseTool
 from rllib_arpo.envs.tools.tool import ToolResult, run_tool
+from rllib_arpo.envs.web.reader import MAX_TEXT_CHARS
 from tests.helpers.web_server import reply, serving
 
 HOST = "127.0.0.1"
@@ -169,9 +170,6 @@ PAGES: Sequence[PageCase] = [
     PageCase("redirect_to_missing", redirect("/missing"), "{host}/missing: the server answered 404 Not Found.", ERROR),
     # Compression.
     PageCase("gzip", page(_LONELY_GZIP, Content_Encoding="gzip"), **_ARTICLE_CASE),
-    PageCase(
-        "gzip_members", page(gzip.compress(b"<p>one ") + gzip.compress(b"two"), Content_Encoding="gzip"), "one two"
-    ),
     PageCase("gzip_garbage_after", page(gzip.compress(b"<p>one") + b"\0\0", Content_Encoding="gzip"), "one"),
     PageCase("deflate", page(_zlib("<p>squeezed", 15), Content_Encoding="deflate"), "squeezed"),
     PageCase("raw_deflate", page(_zlib("<p>squeezed", -15), Content_Encoding="deflate"), "squeezed"),
@@ -190,9 +188,7 @@ PAGES: Sequence[PageCase] = [
     PageCase(
         "zstd", page(b"x", Content_Encoding="zstd"), "The page is encoded as 'zstd', which was not asked for.", ERROR
     ),
-    PageCase(
-        "gzip_cut_off", page(_LONELY_GZIP[:-20], Content_Encoding="gzip"), "The compressed page is cut off.", ERROR
-    ),
+    PageCase("gzip_cut_off", page(gzip.compress(b"<p>one")[:-8], Content_Encoding="gzip"), "one"),
     PageCase(
         "no_gzip",
         page(ARTICLE, Content_Encoding="gzip"),
@@ -201,7 +197,7 @@ PAGES: Sequence[PageCase] = [
     ),
     # Streams.
     PageCase("large", page(b"x" * (MAX_PAGE_BYTES + 1)), _TOO_LARGE, ERROR),
-    PageCase("as_large_as_allowed", page(b"x" * MAX_PAGE_BYTES, "text/plain"), "x" * MAX_PAGE_BYTES),
+    PageCase("as_large_as_allowed", page(b"x" * MAX_PAGE_BYTES, "text/plain"), "x" * MAX_TEXT_CHARS),
     PageCase("claims_to_be_huge", stream(lambda: iter([b"x"]), head="Content-Length: 99999999999"), _TOO_LARGE, ERROR),
     PageCase("endless", stream(lambda: itertools.repeat(b"<p>x" * 4096)), _TOO_LARGE, ERROR),
     PageCase("drip", stream(lambda: itertools.repeat(b"x"), 0.2), "Time limit of 3 s exceeded.", TIMEOUT),
