@@ -9,6 +9,7 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rllib_arpo.envs.errors import ToolError, TransientToolError
 from rllib_arpo.envs.sandbox import remote

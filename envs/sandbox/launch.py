@@ -129,7 +129,7 @@ def _start_fenced(config: dict[str, Any], queue: socket.socket, files: contextli
     told, tell = os.pipe()
     _closing(files, told)
     command = [
-        *(bubblewrap.find_bwrap(), *options, "--info-fd", str(tell), *bubblewrap.view_options(packages), "--"),
+        *(str(bubblewrap.find_bwrap()), *options, "--info-fd", str(tell), *bubblewrap.view_options(packages), "--"),
         *(bubblewrap.interpreter(), "-S", "-s", "-P", "-B"),
     ]
     try:

@@ -73,8 +73,8 @@ class DatasetTask(Task):
     def spec(self) -> DatasetSpec:
         return SPECS[self.task]
 
-    @property  # type: ignore[override]
-    def tools(self) -> tuple[str, ...]:
+    @property
+    def tools(self) -> tuple[str, ...]:  # type: ignore[override]
         return self.spec.tools
 
     @property

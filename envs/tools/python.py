@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,7 +15,8 @@ from rllib_arpo.envs.sandbox.fork_server import CallStatus, WorkerReply
 from rllib_arpo.envs.support.validation import check_known
 from rllib_arpo.envs.tools.tool import Tool, ToolResult
 
-_FENCE = re.compile(r"```(?:python|py)?\s*\n(.*?)\n?\s*```", re.DOTALL)
+#: The first lines of a Markdown fence.
+_FENCES = frozenset({"```", "```python", "```py"})
 _LOST = "The session was lost: an earlier call of it could not be repeated. The next call starts anew."
 #: Seconds of waiting for a place, for a restart and for a lost connection, which do not count towards the call's limit.
 _SLACK_S = 300.0
@@ -131,8 +131,10 @@ class PythonTool(Tool):
 
 def program(argument: str) -> str:
     """The code in a call's argument, without a Markdown fence around it and without common indentation."""
-    fenced = _FENCE.fullmatch(argument.strip())
-    return textwrap.dedent(fenced[1] if fenced else argument).strip()
+    head, _, rest = argument.strip().partition("\n")
+    if head.rstrip() in _FENCES and rest.endswith("```"):
+        argument = rest.removesuffix("```")
+    return textwrap.dedent(argument).strip()
 
 
 def _lines(*parts: str) -> str:

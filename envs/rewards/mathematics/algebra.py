@@ -112,7 +112,7 @@ def _constraints(relation: Any) -> list[tuple[str, sympy.Basic]]:
     return result
 
 
-def _proportional(one, other, kind: str) -> bool:
+def _proportional(one: Any, other: Any, kind: str) -> bool:
     """Whether one is a constant times the other; for inequalities the constant must be positive."""
     factor = sympy.simplify(one / other)
     if not factor.is_number or not factor.is_finite or factor == 0:

@@ -63,6 +63,8 @@ def test_attack_fails(user, name):
     assert campaign(user)["outcomes"][name] == []
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("user", ["own", "ordinary"])
 def test_attacks_leave_nothing_behind(user):
     result = campaign(user)
