@@ -7,7 +7,7 @@ import functools
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -43,12 +43,12 @@ class McpTool(Tool):
     max_result_tokens: int
     max_concurrency: int | None
 
-    @property  # type: ignore[override]
-    def parameters(self) -> Mapping[str, Mapping[str, Any]]:
+    @property
+    def parameters(self) -> Mapping[str, Mapping[str, Any]]:  # type: ignore[override]
         return self.input_schema.get("properties", {})
 
-    @property  # type: ignore[override]
-    def required(self) -> Sequence[str]:
+    @property
+    def required(self) -> Sequence[str]:  # type: ignore[override]
         return self.input_schema.get("required", ())
 
     def schema(self) -> dict[str, Any]:
@@ -172,7 +172,8 @@ class McpTools(ToolSet):
         import jsonschema
 
         try:
-            jsonschema.Draft202012Validator.check_schema(tool.input_schema)
+            validator: Any = jsonschema.Draft202012Validator
+            validator.check_schema(tool.input_schema)
         except jsonschema.SchemaError as error:
             raise ValueError(
                 f"The MCP server {server_name!r}: the schema of its tool {tool.name!r} is wrong ({error.message})."
@@ -198,7 +199,7 @@ def shown(result: Any) -> str:
 
 
 #: Type of a content block -> its text.
-_BLOCKS = {
+_BLOCKS: dict[str, Callable[[Any], str]] = {
     "text": lambda block: block.text,
     "image": lambda block: f"[an image: {block.mime_type}]",
     "audio": lambda block: f"[a sound: {block.mime_type}]",

@@ -72,12 +72,12 @@ class PythonTool(Tool):
             raise ValueError(f"The python tool's interpreters must be at least 1 or None, not {self.interpreters}.")
         self._backend().check()
 
-    @property  # type: ignore[override]
-    def stateless(self) -> bool:
+    @property
+    def stateless(self) -> bool:  # type: ignore[override]
         return not self.session
 
-    @property  # type: ignore[override]
-    def timeout_s(self) -> float:
+    @property
+    def timeout_s(self) -> float:  # type: ignore[override]
         """Seconds beyond the limits that the back-end itself enforces."""
         return 2 * self.time_limit_s + _SLACK_S
 

@@ -21,6 +21,7 @@ import lxml.html, protego, trafilatura
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import reader
 sys.path.pop(0)
+reader.warm_up()
 """
 
 

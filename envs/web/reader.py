@@ -26,9 +26,17 @@ _BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs
 _READ_AS = {"ascii": "cp1252", "iso8859-1": "cp1252", "gb2312": "gb18030", "gbk": "gb18030", "utf-16": "utf-16-le"}
 
 
+def warm_up() -> None:
+    """Does in advance the slow work of the first page."""
+    logging.disable()
+    page = base64.b64encode(b"<title>a</title><article><p>b <a href='c'>d</a></p></article>").decode()
+    for links in (False, True):
+        read_page(page, "text/html", "http://a.org/", True, links)
+    may_fetch("User-agent: *\nDisallow: /b*", "http://a.org/", "a")
+
+
 def answer(request: str) -> None:
     """Prints the result of one of `TASKS` as a line of JSON; `request` is [task, arguments] as JSON."""
-    logging.disable()
     task, arguments = json.loads(request)
     print(json.dumps(TASKS[task](**arguments), ensure_ascii=False))
 

@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -50,15 +49,6 @@ def call(tool: Tool, argument: str) -> ToolResult:
 @pytest.fixture(scope="module")
 def stdio() -> dict[str, Tool]:
     return expand({"shop": STDIO})
-
-
-@pytest.fixture
-def http_url() -> Iterator[str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    with running(port):
-        yield f"http://127.0.0.1:{port}/mcp"
 
 
 class running:
@@ -299,13 +289,6 @@ def test_a_server_that_dies_is_started_again_once_a_call(tmp_path):
     assert call(tools["price"], "brass lamp") == ToolResult("12")
 
 
-def test_over_http(http_url):
-    tools = expand({"shop": {"url": http_url}})
-    assert call(tools["price"], "brass lamp") == ToolResult("12")
-    assert call(tools["multiply"], '{"a": 7, "b": "x"}').status == ERROR
-    assert call(tools["fail"], "no such order") == ToolResult("Error executing tool fail: no such order", ERROR)
-
-
 @pytest.mark.slow
 def test_an_http_server_that_is_gone_is_a_broken_tool_until_it_is_back():
     with socket.socket() as probe:
@@ -314,6 +297,8 @@ def test_an_http_server_that_is_gone_is_a_broken_tool_until_it_is_back():
     with running(port):
         tools = expand({"shop": {"url": f"http://127.0.0.1:{port}/mcp"}})
         assert call(tools["price"], "brass lamp") == ToolResult("12")
+        assert call(tools["multiply"], '{"a": 7, "b": "x"}').status == ERROR
+        assert call(tools["fail"], "no such order") == ToolResult("Error executing tool fail: no such order", ERROR)
     with pytest.raises(BrokenToolError, match="cannot be used"):
         call(tools["price"], "brass lamp")
     with running(port):
@@ -370,13 +355,11 @@ def test_the_configuration_of_a_server_is_checked():
         McpTools()
 
 
-@pytest.mark.parametrize("transport", ["stdio", "http"])
-def test_a_model_calls_an_mcp_tool_in_a_rollout(transport, request, tmp_path):
+def test_a_model_calls_an_mcp_tool_in_a_rollout(tmp_path):
     """The scripted model calls two tools of the server, one in each of two turns, and answers with the product."""
-    server = STDIO if transport == "stdio" else {"url": request.getfixturevalue("http_url")}
     tokenizer = byte_tokenizer()
     tokenizer.save_pretrained(tmp_path)
-    tools = {"mcp": {"servers": {"shop": server}}}
+    tools = {"mcp": {"servers": {"shop": STDIO}}}
     env_config = {"model_name_or_path": str(tmp_path), "task": "arithmetic", "tools": tools}
     env = ToolEnv(env_config)
     turns = [
