@@ -53,7 +53,7 @@ def test_a_busy_server_is_asked_again_and_a_missing_page_is_not():
         web_server.reply(handler, "<p>at last", answers[handler.path].pop(0))
 
     with web_server.serving("127.0.0.1", route) as server:
-        tool, host = pages.tool_for(max_attempts=3, timeout_s=30.0), f"http://127.0.0.1:{server.port}"
+        tool, host = pages.tool_for(max_attempts=3), f"http://127.0.0.1:{server.port}"
         busy, missing = (asyncio.run(run_tool(tool, f"{host}{path}", None)) for path in ("/busy", "/missing"))
     assert busy == ToolResult(f"URL: {host}/busy\n\nat last")
     assert missing.status == ToolStatus.ERROR
@@ -74,16 +74,16 @@ def test_a_page_that_is_slow_to_read_is_given_up_and_the_next_is_read(monkeypatc
     readable.readers().start()
     slow = pages.PageCase("slow", pages.page(body, content_type), "The page takes too long to read.", ToolStatus.ERROR)
     begin = time.perf_counter()
-    assert pages.open_pages([slow], timeout_s=30.0).wrong == {}
+    assert pages.open_pages([slow]).wrong == {}
     assert time.perf_counter() - begin < 20
     next_one = pages.PageCase("next", pages.page("<title>a  b</title><p>hello"), "hello", title="a b")
-    assert pages.open_pages([next_one], timeout_s=30.0).wrong == {}
+    assert pages.open_pages([next_one]).wrong == {}
 
 
 def test_a_reader_that_dies_is_an_error(monkeypatch):
     monkeypatch.setattr(readable, "MEMORY_MB", 16)
     case = pages.PageCase("large", pages.page("<p>x" * 100_000), "", ToolStatus.ERROR)
-    assert pages.open_pages([case], timeout_s=30.0).results["large"].text.startswith("The page cannot be read (")
+    assert pages.open_pages([case]).results["large"].text.startswith("The page cannot be read (")
 
 
 @pytest.mark.parametrize(
