@@ -145,7 +145,7 @@ class ARPO(Algorithm):
     def step(self) -> dict[str, Any]:
         result = super().step()
         if messages := self.messages.take():
-            result[MESSAGES] = messages
+            result[MESSAGES] = {str(i): line for i, line in enumerate(messages)}
         return result
 
     @override(Algorithm)

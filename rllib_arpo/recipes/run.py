@@ -15,7 +15,6 @@ from typing import Any
 import ray
 from ray import tune
 from ray.rllib.utils import force_list
-from ray.tune.experiment import Trial
 from ray.tune.result import DONE, TRAINING_ITERATION
 
 from rllib_arpo.arpo_config import ARPOConfig
@@ -78,15 +77,14 @@ def run_recipe(
         if args.no_tune:
             _train_here(config, stop)
             return output
-        trial = _train(config, args, output, experiment_name, stop, save_model)
-    result = trial.last_result or {}
-    _check_end(trial, result, args)
+        results = _train(config, args, output, experiment_name, stop, save_model)
+    _check_end(results[0], args)
     if EvaluationTranscripts in force_list(config.callbacks_class):
-        say_before_and_after([trial])
+        say_before_and_after(results)
     if save_model:
-        _save_model(trial, output)
+        _save_model(results[0], output)
     if is_test:
-        _report_test(result, args, test_metric or MEAN_REWARD)
+        _report_test(results[0].metrics or {}, args, test_metric or MEAN_REWARD)
     return output
 
 
@@ -126,8 +124,8 @@ def _train(
     experiment_name: str,
     stop: Mapping[str, float],
     save_model: bool,
-) -> Trial:
-    """Tune's trial at its end; a resumed run goes on in the folder of the trial before, at its newest checkpoint."""
+) -> tune.ResultGrid:
+    """Tune's results, of one trial; a resumed run goes on in the folder of the trial before, at its newest checkpoint."""
     from rllib_arpo.tracking.mlflow_callback import ARPOMLflowCallback
 
     os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")  # Tune's newer output has a table even if it is to say nothing.
@@ -156,8 +154,7 @@ def _train(
             checkpoint_at_end=args.checkpoint_at_end or save_model,
         ),
     )
-    (trial,) = analysis.trials
-    return trial
+    return tune.ResultGrid(analysis)
 
 
 def _train_here(config: ARPOConfig, stop: Mapping[str, float]) -> None:
@@ -196,17 +193,17 @@ def _arguments(args: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in vars(args).items() if name not in _FREE}
 
 
-def _check_end(trial: Trial, result: Mapping[str, Any], args: argparse.Namespace) -> None:
+def _check_end(result: tune.Result, args: argparse.Namespace) -> None:
     goes_on = "the same command with --resume goes on" if args.checkpoint_freq else "there is no checkpoint"
-    if (error := trial.get_error()) is not None:
-        raise RuntimeError(f"The run failed (--max-failures {args.max_failures}); {goes_on}.") from error
-    if not result.get(DONE):
+    if result.error is not None:
+        raise RuntimeError(f"The run failed (--max-failures {args.max_failures}); {goes_on}.") from result.error
+    if not (result.metrics or {}).get(DONE):
         raise RuntimeError(f"The run was interrupted; {goes_on}.")
 
 
-def _save_model(trial: Trial, output: Path) -> None:
+def _save_model(result: tune.Result, output: Path) -> None:
     """Exports the model of the best checkpoint, or of the last one if none has a score."""
-    best, last = read_score(output), trial.checkpoint.path
+    best, last = read_score(output), result.checkpoint.path
     export_model(output / BEST if best else last, output / MODEL)
     of_best = best and f"iteration {best['iteration']} (the best {best['metric']}, {best['value']:.3f})"
     say(f"The model of {of_best or 'the last checkpoint'} is in {output / MODEL}.")

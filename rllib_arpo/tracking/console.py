@@ -21,7 +21,7 @@ from ray.rllib.utils.metrics import (
 from rllib_arpo.core.results import number_at
 from rllib_arpo.terminal import WARNING_FORMAT, open_terminal, say, say_once
 
-#: Key of a result: lines that were to be told since the result before.
+#: Key of a result: what was to be told since the result before, by number. Tune's loggers take no lists of words.
 MESSAGES = "messages"
 #: How many of them a result has at most; the last ones.
 MAX_MESSAGES = 50
@@ -39,7 +39,7 @@ class ConsoleCallback(tune.Callback):
 
 def say_result(result: Mapping[str, Any]) -> None:
     """Says what an iteration's result tells: warnings, each once in a run, its evaluation, and its line."""
-    for message in result.get(MESSAGES, ()):
+    for message in result.get(MESSAGES, {}).values():
         say_once(message)
     if EVALUATION_RESULTS in result:
         say(evaluation_line(result[EVALUATION_RESULTS]))

@@ -15,9 +15,7 @@ from rllib_arpo.tracking.console import evaluation_line
 from rllib_arpo.tracking.trial_folder import trial_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ray.tune.experiment import Trial
+    from ray.tune import ResultGrid
 
     from rllib_arpo.arpo import ARPO
     from rllib_arpo.rollout.questions import SampledQuestion
@@ -93,7 +91,7 @@ def entropies(sampled: SampledQuestion) -> list[list[float]]:
     return [turn.entropies.tolist() for turn in episode_to_tree(sampled.episode).trajectories[0].turns]
 
 
-def say_before_and_after(results: Sequence[Trial]) -> None:
+def say_before_and_after(results: ResultGrid) -> None:
     """Says the accuracy of the first and the last evaluation of a Tune run, and one question's two transcripts.
 
     It shows the first question that the model failed before and solves now, or the first question if there is none.

@@ -43,7 +43,7 @@ def test_the_line_of_an_evaluation():
 
 
 def test_the_callback_says_messages_the_evaluation_and_the_iteration(capsys):
-    result = RESULT | {"messages": ["WARNING rllib_arpo: hot"], "evaluation": {}}
+    result = RESULT | {"messages": {"0": "WARNING rllib_arpo: hot"}, "evaluation": {}}
     ConsoleCallback().on_trial_result(iteration=0, trials=[], trial=None, result=result)
     assert capsys.readouterr().out.splitlines() == [
         "WARNING rllib_arpo: hot", evaluation_line({}), training_line(RESULT),

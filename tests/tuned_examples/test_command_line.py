@@ -149,10 +149,10 @@ def test_a_run_is_resumed_if_there_is_one_and_with_its_own_arguments(monkeypatch
 
 def test_an_interrupted_run_is_not_a_finished_one():
     """Tune returns as usual after Ctrl-C."""
-    trial = SimpleNamespace(get_error=lambda: None)
+    result = SimpleNamespace(error=None, metrics={"done": False, "training_iteration": 3})
     _, args = reasoning()
     with pytest.raises(RuntimeError, match=r"^The run was interrupted; the same command with --resume goes on\.$"):
-        run._check_end(trial, {"done": False, "training_iteration": 3}, args)
+        run._check_end(result, args)
 
 
 @pytest.mark.parametrize(("reward", "passed"), [(0.6, True), (0.59, False), (float("nan"), False)])
