@@ -5,19 +5,21 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from release.benchmarks.common.bench import TINY_LLAMA, Bench, BenchmarkError, alternate, median, rounded, timed
+from release.benchmarks.common.bench import TINY_LLAMA, Bench, alternate, median, rounded, timed
 from release.benchmarks.rollout.workload import Workload, WorkloadEnv, rollout_settings
 from rllib_arpo import ARPOConfig
 from rllib_arpo.engine.engine import EngineConfig, EngineEvent, GenerationRequest
 from rllib_arpo.engine.scripted_engine import ScriptedEngine, ScriptedReply
 from rllib_arpo.learner.training_data import RewardStatistics
+from rllib_arpo.mlflow.store import open_store
+from rllib_arpo.mlflow.traces import log_traces
 from rllib_arpo.record.recorder import TreeRecorder
 from rllib_arpo.record.tables import training_table
 from rllib_arpo.rollout.episodes import tree_to_episode
@@ -26,9 +28,6 @@ from rllib_arpo.rollout.metrics import question_stats
 from rllib_arpo.rollout.questions import QuestionLoop
 from rllib_arpo.show.page import question_page
 from rllib_arpo.show.records import questions, record_files
-from rllib_arpo.tracking.mlflow_records import MlflowStore, OpenStore, StartRun
-from rllib_arpo.tracking.mlflow_writer import StoreWriter
-from rllib_arpo.tracking.recorded_questions import LogTraces
 from tests.helpers.big_tree import LEAVES, TOKENS, VISIBLE, big_tree
 
 OVERHEAD, TRACED_OVERHEAD, PAGE = "record_overhead", "trace_overhead", "tree_page_s"
@@ -107,29 +106,25 @@ class _Tracer:
     """MLflow's thread of a Tune callback, with a local store."""
 
     def __init__(self, folder: Path):
-        self._errors: list[Exception] = []
-        self._store = MlflowStore(f"sqlite:///{folder / 'mlflow.db'}", "benchmark")
-        self._writer = StoreWriter(self._store, 1.0, self._errors.append)
-        self._writer.submit(OpenStore(1.0))
-        self._num_runs = 0
+        self._store = open_store(f"sqlite:///{folder / 'mlflow.db'}", "benchmark")
+        self._thread = ThreadPoolExecutor(1)
+        self._pending: list[Future[None]] = []
 
     def log(self, file: Path, num_questions: int) -> None:
         """Logs all questions of a file, as those of a run of its own."""
-        self._num_runs += 1
-        run = str(self._num_runs)
-        self._writer.submit(StartRun(run, run, {}, 0))
-        self._writer.submit(LogTraces(run, file, num_questions))
+        self._pending.append(self._thread.submit(self._log, file, num_questions))
 
     def wait(self) -> None:
-        if not self._writer.flush(TRACES_TIMEOUT_S, while_failing=True) or self._errors:
-            raise BenchmarkError(f"The traces were not written: {self._errors}")
+        """Raises the error of a trace that was not written."""
+        for pending in self._pending:
+            pending.result(TRACES_TIMEOUT_S)
+        self._pending.clear()
 
     def seconds(self, file: Path, num_questions: int) -> dict[str, float]:
         """What a trace takes while nothing else runs in this process, and how many spans it has."""
         self.wait()
-        StartRun("alone", "alone", {}, 0).apply(self._store)
         cpu = time.process_time()
-        wall_s, _ = timed(LogTraces("alone", file, num_questions).apply, self._store)
+        wall_s, _ = timed(self._log, file, num_questions)
         cpu_s = time.process_time() - cpu
         [trace] = self._store.client.search_traces(locations=[self._store.experiment], max_results=1)
         return {
@@ -139,7 +134,10 @@ class _Tracer:
         }
 
     def close(self) -> None:
-        self._writer.stop()
+        self._thread.shutdown()
+
+    def _log(self, file: Path, num_questions: int) -> None:
+        log_traces(self._store, self._store.run_of(str(file), file.name, {}), file, num_questions)
 
 
 def _recorded(config: ARPOConfig, sampled: Sequence[SampledQuestion], folder: Path) -> Path:
