@@ -11,16 +11,14 @@ import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from ray.tune.result import EXPR_ERROR_FILE
 
 from rllib_arpo.core.branching import ENTROPY_RULES
-from rllib_arpo.engine.vllm_versions import VLLM_BUILDS
 from rllib_arpo.files import replace_file
-from rllib_arpo.tracking.machine import git_says
+from rllib_arpo.tracking.machine import git_says, versions
 
 #: The file in the trial's folder.
 RUN_FILE = "run.json"
@@ -28,14 +26,6 @@ RUN_FILE = "run.json"
 RUNNING, FINISHED, FAILED = "RUNNING", "FINISHED", "FAILED"
 #: The tag that MLflow shows as the description of a run.
 NOTE_TAG = "mlflow.note.content"
-#: Distributions whose versions are tagged; the first one installed of each tuple counts. Nothing is imported.
-VERSIONED_PACKAGES = {
-    "rllib_arpo": ("rllib-arpo",),
-    "ray": ("ray",),
-    "torch": ("torch",),
-    "transformers": ("transformers",),
-    "vllm": VLLM_BUILDS,
-}
 #: What a description reads of a trial's configuration.
 KEYS = (
     "attribution", "baseline", "branch_base_probability", "branch_entropy_weight", "branch_threshold", "branching",
@@ -90,8 +80,9 @@ def read_facts(folder: Path) -> RunFacts:
 
 def run_tags() -> dict[str, str]:
     """The data needed to repeat a run: versions, script, user, machine, and the git commit of the current checkout."""
+    installed = {name.replace("-", "_").removesuffix("_cpu"): version for name, version in versions().items()}
     tags = {
-        "python_version": platform.python_version(),
+        **{f"{name}_version": version for name, version in installed.items()},
         "hostname": platform.node(),
         "mlflow.source.type": "LOCAL",
         "mlflow.source.name": sys.argv[0],
@@ -99,8 +90,6 @@ def run_tags() -> dict[str, str]:
     user = _user()
     if user is not None:
         tags["mlflow.user"] = user
-    versions = {name: _installed_version(names) for name, names in VERSIONED_PACKAGES.items()}
-    tags |= {f"{name}_version": version for name, version in versions.items() if version is not None}
     commit = git_says(Path.cwd(), "rev-parse", "HEAD")
     if commit is not None:
         tags["mlflow.source.git.commit"] = commit
@@ -203,15 +192,6 @@ def _settings(env_config: Mapping[str, Any]) -> list[str]:
 
 def _name(env: Any) -> str:
     return env if isinstance(env, str) else getattr(env, "__name__", str(env))
-
-
-def _installed_version(distributions: tuple[str, ...]) -> str | None:
-    for distribution in distributions:
-        try:
-            return metadata.version(distribution)
-        except metadata.PackageNotFoundError:
-            continue
-    return None
 
 
 def _user() -> str | None:
