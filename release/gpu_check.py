@@ -2,17 +2,17 @@
 
     python release/gpu_check.py --json gpu.json                       # all parts, one after the other
     python release/gpu_check.py --json gpu.json --only update rollout
-    python release/gpu_check.py --list
 
 A part is a file of tests in a process of its own, which ends within nine minutes. It is then in the JSON file, and the
 same command goes on with the parts that have not passed. Models, logs and junit XML are in the folder
-gpu.json.work. `--tiny` runs tiny models, also on a CPU: that tests the check and judges no speed. The exit status is 1
-if a part failed. The targets of speed are those for one H200.
+gpu.json.work. `--tiny` runs tiny models, also on a CPU, and judges no speed. The exit status is 1 if a part failed. The
+targets of speed are those for one H200.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -35,8 +35,7 @@ LIMIT_S, GRACE_S = 470.0, 30.0
 def run_part(name: str, work: Path, *, tiny: bool) -> dict[str, Any]:
     report, log, begin = work / f"{name}.xml", work / f"{name}.log", time.monotonic()
     report.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-o", "timeout=0", "-m", "gpu"]
-    command += ["--junitxml", str(report), f"tests/gpu/test_{name}.py"]
+    command = [sys.executable, "-m", "pytest", "-otimeout=0", f"--junitxml={report}", f"tests/gpu/test_{name}.py"]
     path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     environment |= {"GPU_CHECK": "tiny" if tiny else "full", "GPU_CHECK_WORK": str(work)}
@@ -58,13 +57,10 @@ def _end(process: subprocess.Popen) -> None:
     if process.poll() is None:
         process.send_signal(signal.SIGINT)
     for number in (signal.SIGTERM, signal.SIGKILL):
-        deadline = time.monotonic() + GRACE_S
-        while process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.1)
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE_S)
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
-        except ProcessLookupError:
-            return
 
 
 def read_part(report: Path, reason: str, log: Path) -> dict[str, Any]:
@@ -90,8 +86,7 @@ def show(name: str, part: dict[str, Any]) -> None:
     for test, entry in part["tests"].items():
         print(f"  {test}: {entry['status']} {entry['reason']}")
         for figure, row in entry["figures"].items():
-            value = f"{row['value']:.5g}" if isinstance(row["value"], float) else row["value"]
-            print(f"    {figure:58s} {value} {row['unit']} {row['target']}")
+            print(f"    {figure:58s} {row['value']} {row['unit']} {row['target']}")
 
 
 def main() -> int:
@@ -108,7 +103,7 @@ def main() -> int:
     results = json.loads(file.read_text()) if file.exists() else {"size": size, "parts": {}}
     if results["size"] != size:
         parser.error(f"{file} has results of a {results['size']} run: name another file for a {size} one")
-    work, parts = file.with_name(f"{file.name}.work"), results["parts"]
+    parts, work = results["parts"], file.with_name(f"{file.name}.work")
     work.mkdir(parents=True, exist_ok=True)
     for name in args.only:
         if name not in parts or parts[name]["status"] != "passed":

@@ -29,9 +29,10 @@ LAYERS = (
     ("arpo_config",),
     ("arpo",),
     ("baselines",),
-    ("recipes",),
     ("evaluation", "doctor"),
     ("plots",),
+    ("mlflow",),
+    ("recipes",),
     ("commands",),
     ("__main__",),
 )

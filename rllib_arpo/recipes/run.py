@@ -126,7 +126,7 @@ def _train(
     save_model: bool,
 ) -> tune.ResultGrid:
     """Tune's results of one trial; a resumed run goes on in the folder of the one before, at its newest checkpoint."""
-    from rllib_arpo.tracking.mlflow_callback import ARPOMLflowCallback
+    from rllib_arpo.mlflow.callback import ARPOMLflowCallback
 
     os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")  # Tune's newer output has a table even if it is to say nothing.
     newest = take_newest(output) if args.resume else None

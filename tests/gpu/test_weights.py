@@ -23,7 +23,7 @@ def transport(request) -> str:
     """The name of a transport that runs on this machine."""
     transport = request.param
     installed, needed = vllm_version(), GPUS[transport][0]
-    if transfer_backend(transport) and installed < FIRST_WITH_TRANSFER:
+    if transfer_backend(transport) and installed and installed < FIRST_WITH_TRANSFER:
         pytest.skip(f"{transport!r} needs vLLM {FIRST_WITH_TRANSFER} or newer, and {installed} is installed")
     if transfer_backend(transport) and torch.cuda.device_count() < needed:
         pytest.skip(f"{transport!r} needs {needed} CUDA devices; there are {torch.cuda.device_count()}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pytest
@@ -16,10 +16,10 @@ from rllib_arpo.core.tree import (
     Trajectory,
     TurnTimes,
 )
+from rllib_arpo.mlflow.question_trace import QuestionTrace, trace_scores, trace_tags
 from rllib_arpo.record.rows import QuestionFacts, question_rows
 from rllib_arpo.record.schema import SCHEMA
 from rllib_arpo.show.records import Question, questions_of
-from rllib_arpo.tracking.trace_spans import TraceSpan, trace_scores, trace_spans, trace_tags
 from tests.record.trees import SEARCH, TOKENIZER, TREE, ids, turn
 
 SETTINGS = {
@@ -71,6 +71,40 @@ def recorded(tree: QuestionTree, tokenizer=TOKENIZER) -> Question:
     return question
 
 
+@dataclass(frozen=True)
+class TraceSpan:
+    """What a span says, with names instead of MLflow's ids."""
+
+    name: str
+    parent: str | None
+    kind: str
+    begin_s: float
+    end_s: float
+    inputs: object = None
+    outputs: object = None
+    attributes: dict = field(default_factory=dict)
+    error: str = ""
+
+
+def trace_spans(question: Question) -> list[TraceSpan]:
+    spans = list(QuestionTrace(question, "run", "file", 10**12).spans())
+    names, start = {span.span_id: span.name for span in spans}, spans[0].start_time_ns
+    return [
+        TraceSpan(
+            span.name,
+            names.get(span.parent_id),
+            span.span_type,
+            (span.start_time_ns - start) / 1e9,
+            (span.end_time_ns - start) / 1e9,
+            span.inputs,
+            span.outputs,
+            {key: value for key, value in span.attributes.items() if not key.startswith("mlflow.")},
+            span.status.description,
+        )
+        for span in spans
+    ]
+
+
 DECISION = {
     "dH": 0.25,
     "P": 0.55,
@@ -82,9 +116,8 @@ DECISION = {
 }
 OF_TURN = {"tokens": 1, "entropies": [1.0], "weight_versions": [3]}
 OF_QUESTION = TraceSpan(
-    "",
-    None,
     "lamps",
+    None,
     "CHAIN",
     0.0,
     3.5,
@@ -95,9 +128,8 @@ OF_QUESTION = TraceSpan(
 )
 OF_ROOT = [
     TraceSpan(
-        "0",
-        "",
         "trajectory 0",
+        "lamps",
         "AGENT",
         0.0,
         3.0,
@@ -111,11 +143,10 @@ OF_ROOT = [
             "topped_up": False,
         },
     ),
-    TraceSpan("0/0", "0", "turn 1", "LLM", 0.0, 1.5, outputs="a", attributes=OF_TURN | {"entropies": [0.5]}),
+    TraceSpan("turn 1", "trajectory 0", "LLM", 0.0, 1.5, outputs="a", attributes=OF_TURN | {"entropies": [0.5]}),
     TraceSpan(
-        "0/0/tool",
-        "0/0",
         "search",
+        "turn 1",
         "TOOL",
         1.0,
         1.5,
@@ -124,9 +155,8 @@ OF_ROOT = [
         attributes={"seconds": 0.5, "tokens": 2},
     ),
     TraceSpan(
-        "0/1",
-        "0",
         "turn 2",
+        "trajectory 0",
         "LLM",
         1.5,
         2.25,
@@ -134,9 +164,8 @@ OF_ROOT = [
         attributes=OF_TURN | {"after_tool": "search"} | DECISION,
     ),
     TraceSpan(
-        "0/1/tool",
-        "0/1",
         "python",
+        "turn 2",
         "TOOL",
         2.0,
         2.25,
@@ -145,13 +174,12 @@ OF_ROOT = [
         attributes={"seconds": 0.25, "tokens": 2},
         error="error",
     ),
-    TraceSpan("0/2", "0", "turn 3", "LLM", 2.25, 3.0, outputs="c", attributes=OF_TURN | {"after_tool": "python"}),
+    TraceSpan("turn 3", "trajectory 0", "LLM", 2.25, 3.0, outputs="c", attributes=OF_TURN | {"after_tool": "python"}),
 ]
 OF_FORK = [
     TraceSpan(
-        "0.0",
-        "0",
         "fork 0.0 after turn 1",
+        "trajectory 0",
         "AGENT",
         1.75,
         2.5,
@@ -168,9 +196,8 @@ OF_FORK = [
         error="engine_failure",
     ),
     TraceSpan(
-        "0.0/0",
-        "0.0",
         "turn 2",
+        "fork 0.0 after turn 1",
         "LLM",
         1.75,
         2.5,
@@ -208,9 +235,11 @@ def test_scores_are_of_what_counts():
 
 
 def test_trajectories_without_a_turn_and_models_without_a_tokenizer():
-    spans = {span.key: span for span in trace_spans(recorded(TREE, tokenizer=None))}
-    assert (spans["2"].name, spans["2"].outputs, spans["2"].begin_s, spans["2"].end_s) == ("top-up 2", None, 0.0, 0.0)
-    assert (spans[""].inputs, spans["1/0"].outputs) == (None, ids("B").tolist())
+    root, *below = trace_spans(recorded(TREE, tokenizer=None))
+    spans = {(span.parent, span.name): span for span in below}
+    top_up = spans[root.name, "top-up 2"]
+    assert (top_up.outputs, top_up.begin_s, top_up.end_s) == (None, 0.0, 0.0)
+    assert (root.inputs, spans["trajectory 1", "turn 1"].outputs) == (None, ids("B").tolist())
 
 
 def test_times_that_were_not_measured_are_those_of_the_question_s_begin():
@@ -225,4 +254,4 @@ def test_a_tool_s_span_says_how_it_failed(status):
     call = replace(SEARCH, status=status)
     turns = (replace(FORKED.trajectories[0].turns[0], tool_call=call), *FORKED.trajectories[0].turns[1:])
     spans = trace_spans(recorded(replace(FORKED, trajectories=(replace(FORKED.trajectories[0], turns=turns),))))
-    assert next(span for span in spans if span.key == "0/0/tool").error == str(status)
+    assert next(span for span in spans if span.name == "search").error == str(status)

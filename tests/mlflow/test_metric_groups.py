@@ -1,10 +1,10 @@
-"""The names of metrics; those of a whole result: tests/integration/test_mlflow_run.py."""
+"""The names of metrics; those of a whole result: test_whole_run.py."""
 
 from pathlib import Path
 
 import pytest
 
-from rllib_arpo.tracking.metric_groups import GROUPS, OTHER, metric_name
+from rllib_arpo.mlflow.metric_groups import GROUPS, OTHER, metric_name
 
 WATCHING = Path(__file__).resolve().parents[2] / "docs" / "watching.md"
 

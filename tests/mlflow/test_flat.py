@@ -1,12 +1,8 @@
 import math
-import platform
-import subprocess
-from importlib import metadata
 
-import numpy as np
 import pytest
 
-from rllib_arpo.tracking.mlflow_values import flat_metrics, flat_params, mlflow_key, run_tags
+from rllib_arpo.mlflow.flat import flat_metrics, flat_params, mlflow_key
 
 
 @pytest.mark.parametrize(
@@ -42,12 +38,11 @@ def test_params_are_the_leaves_as_short_strings():
 
 def test_metrics_are_the_numeric_leaves_without_the_config():
     result = {
-        "env_runners": {"accuracy": np.float32(0.5), "entropy": {"delta": np.array(-0.25)}, "forks": np.int64(3)},
-        "learners": {"default_policy": {"kl": np.array([2.0]), "histogram": np.zeros(4)}},
+        "env_runners": {"accuracy": 0.5, "entropy": {"delta": -0.25}, "forks": 3},
+        "learners": {"default_policy": {"kl": [2.0], "histogram": [0.0, 0.0]}},
         "config": {"lr": 1e-6},
         "pid": 77,
         "done": True,
-        "flag": np.bool_(True),
         "date": "today",
         "none": None,
         "training_iteration": 4,
@@ -67,27 +62,3 @@ def test_a_metric_that_is_not_a_number_is_kept():
 
 def test_two_names_that_become_one_key_are_both_kept():
     assert flat_metrics({"a:b": 1, "a_b": 2, "a(b": 3}) == {"a_b": 1.0, "a_b_eb2980a5": 2.0, "a_b_ab8099ee": 3.0}
-
-
-def test_tags_name_versions_and_no_commit_outside_a_checkout(monkeypatch):
-    tags = run_tags()
-    assert tags["python_version"] == platform.python_version()
-    assert tags["ray_version"] == metadata.version("ray")
-    assert tags["torch_version"] == metadata.version("torch")
-    assert tags["transformers_version"] == metadata.version("transformers")
-    assert "mlflow.source.git.commit" not in tags
-
-
-def test_tags_name_the_commit_of_a_checkout(workspace):
-    def git(*arguments):
-        identity = ("-c", "user.name=a", "-c", "user.email=a@b")
-        return subprocess.run(["git", *identity, *arguments], check=True, capture_output=True, text=True).stdout
-
-    git("init")
-    (workspace / "file").write_text("1")
-    git("add", "file")
-    git("commit", "-m", "first")
-    tags = run_tags()
-    assert (tags["mlflow.source.git.commit"], tags["git_dirty"]) == (git("rev-parse", "HEAD").strip(), "false")
-    (workspace / "file").write_text("2")
-    assert run_tags()["git_dirty"] == "true"

@@ -1,16 +1,29 @@
-"""What a run is, in a few lines of Markdown: MLflow shows them at the top of the run."""
+"""What the driver knows of a trial, as `run.json` in the trial's folder: its description, its tags, its status."""
 
 from __future__ import annotations
 
+import dataclasses
+import getpass
+import json
+import platform
 import re
 import shlex
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rllib_arpo.core.branching import ENTROPY_RULES
+from ray.tune.result import EXPR_ERROR_FILE
 
+from rllib_arpo.core.branching import ENTROPY_RULES
+from rllib_arpo.files import replace_file
+from rllib_arpo.tracking.machine import git_says, versions
+
+#: The file in the trial's folder.
+RUN_FILE = "run.json"
+#: MLflow's statuses of a run.
+RUNNING, FINISHED, FAILED = "RUNNING", "FINISHED", "FAILED"
 #: The tag that MLflow shows as the description of a run.
 NOTE_TAG = "mlflow.note.content"
 #: What a description reads of a trial's configuration.
@@ -21,6 +34,67 @@ KEYS = (
 )  # fmt: skip
 #: Options whose values are not shown.
 SECRET = re.compile(r"--?([\w-]*-)?(key|token|password|secret)")
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """Attributes:
+    id: names the folder; the MLflow run has it as a tag.
+    name: of the run.
+    tags: with the description; given to a new run.
+    status: of the trial.
+    experiment: MLflow's; None: the store's default one.
+    all_metrics, report, traces, checkpoint: what is logged, as `ARPOMLflowCallback` has it.
+    """
+
+    id: str
+    name: str
+    tags: Mapping[str, str] = field(default_factory=dict)
+    status: str = RUNNING
+    experiment: str | None = None
+    all_metrics: bool = False
+    report: bool = True
+    traces: int = 8
+    checkpoint: bool = False
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status != RUNNING
+
+
+def write_facts(folder: Path, facts: RunFacts) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    with replace_file(folder / RUN_FILE) as partial:
+        partial.write_text(json.dumps(dataclasses.asdict(facts), indent=1), encoding="utf-8")
+
+
+def read_facts(folder: Path) -> RunFacts:
+    """The facts of a trial's folder. Where a trial ran without the callback, they are made of the folder's name."""
+    path = folder / RUN_FILE
+    if path.is_file():
+        return RunFacts(**json.loads(path.read_text(encoding="utf-8")))
+    name = folder.resolve()
+    status = FAILED if (folder / EXPR_ERROR_FILE).is_file() else FINISHED
+    return RunFacts(f"{name.parent.name}/{name.name}", name.name, {"trial_name": name.name}, status)
+
+
+def run_tags() -> dict[str, str]:
+    """The data needed to repeat a run: versions, script, user, machine, and the git commit of the current checkout."""
+    installed = {name.replace("-", "_").removesuffix("_cpu"): version for name, version in versions().items()}
+    tags = {
+        **{f"{name}_version": version for name, version in installed.items()},
+        "hostname": platform.node(),
+        "mlflow.source.type": "LOCAL",
+        "mlflow.source.name": sys.argv[0],
+    }
+    user = _user()
+    if user is not None:
+        tags["mlflow.user"] = user
+    commit = git_says(Path.cwd(), "rev-parse", "HEAD")
+    if commit is not None:
+        tags["mlflow.source.git.commit"] = commit
+        tags["git_dirty"] = str(bool(git_says(Path.cwd(), "status", "--porcelain", "--untracked-files=no"))).lower()
+    return tags
 
 
 def description(
@@ -118,3 +192,11 @@ def _settings(env_config: Mapping[str, Any]) -> list[str]:
 
 def _name(env: Any) -> str:
     return env if isinstance(env, str) else getattr(env, "__name__", str(env))
+
+
+def _user() -> str | None:
+    """The login name; None in a container whose user id has no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return None

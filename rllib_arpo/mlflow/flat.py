@@ -2,39 +2,18 @@
 
 from __future__ import annotations
 
-import getpass
 import hashlib
 import numbers
-import platform
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping
-from importlib import metadata
-from pathlib import Path
 from typing import Any
-
-import numpy as np
-
-from rllib_arpo.engine.vllm_versions import VLLM_BUILDS
-from rllib_arpo.tracking.machine import git_says
 
 #: MLflow's limits (mlflow/utils/validation.py).
 MAX_KEY_LENGTH = 250
 MAX_PARAM_LENGTH = 6000
-MAX_PARAMS_PER_BATCH = 100
-MAX_METRICS_PER_BATCH = 1000
 
 #: Top-level result keys that are not measurements: Tune repeats the config in each result; a pid is only a name.
 NOT_METRICS = frozenset({"config", "pid"})
-
-#: Distributions whose versions are tagged; the first one installed of each tuple counts. Nothing is imported.
-VERSIONED_PACKAGES = {
-    "rllib_arpo": ("rllib-arpo",),
-    "ray": ("ray",),
-    "torch": ("torch",),
-    "transformers": ("transformers",),
-    "vllm": VLLM_BUILDS,
-}
 
 
 def mlflow_key(name: str) -> str:
@@ -57,32 +36,14 @@ def flat_params(config: Mapping[str, Any]) -> dict[str, str]:
 def flat_metrics(result: Mapping[str, Any], name_of: Callable[[str], str | None] = str) -> dict[str, float]:
     """The numeric leaves of a result, keyed by their path ("env_runners/entropy/delta"); booleans are left out.
 
+    A list of one number counts as the number: Tune writes arrays as lists.
+
     Args:
         name_of: gives each path its name; None leaves it out.
     """
     measured = {key: value for key, value in result.items() if key not in NOT_METRICS}
     numeric = ((name_of(path), _as_float(value)) for path, value in _leaves(measured))
     return _with_keys((name, value) for name, value in numeric if name is not None and value is not None)
-
-
-def run_tags() -> dict[str, str]:
-    """The data needed to repeat a run: versions, script, user, machine, and the git commit of the current checkout."""
-    tags = {
-        "python_version": platform.python_version(),
-        "hostname": platform.node(),
-        "mlflow.source.type": "LOCAL",
-        "mlflow.source.name": sys.argv[0],
-    }
-    user = _user()
-    if user is not None:
-        tags["mlflow.user"] = user
-    versions = {name: _installed_version(names) for name, names in VERSIONED_PACKAGES.items()}
-    tags |= {f"{name}_version": version for name, version in versions.items() if version is not None}
-    commit = git_says(Path.cwd(), "rev-parse", "HEAD")
-    if commit is not None:
-        tags["mlflow.source.git.commit"] = commit
-        tags["git_dirty"] = str(bool(git_says(Path.cwd(), "status", "--porcelain", "--untracked-files=no"))).lower()
-    return tags
 
 
 def _leaves(tree: Mapping[Any, Any], path: str = "") -> Iterator[tuple[str, Any]]:
@@ -104,29 +65,12 @@ def _with_keys(items: Iterator[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _as_float(value: Any) -> float | None:
-    if isinstance(value, bool | np.bool_):
+    if isinstance(value, bool):
         return None
-    if isinstance(value, np.ndarray) and value.size == 1:
-        return _as_float(value.reshape(())[()])
+    if isinstance(value, list) and len(value) == 1:
+        return _as_float(value[0])
     return float(value) if isinstance(value, numbers.Real) else None
 
 
 def _short_hash(name: str) -> str:
     return hashlib.sha1(name.encode()).hexdigest()[:8]
-
-
-def _installed_version(distributions: tuple[str, ...]) -> str | None:
-    for distribution in distributions:
-        try:
-            return metadata.version(distribution)
-        except metadata.PackageNotFoundError:
-            continue
-    return None
-
-
-def _user() -> str | None:
-    """The login name; None in a container whose user id has no name."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return None

@@ -1,9 +1,13 @@
 """What a run is, literally."""
 
+import platform
+import subprocess
+from importlib import metadata
+
 import pytest
 
 from rllib_arpo.arpo_config import ARPOConfig
-from rllib_arpo.tracking.run_description import command_line, description
+from rllib_arpo.mlflow.run_facts import command_line, description, run_tags
 
 
 def config(**rollout) -> dict:
@@ -74,3 +78,27 @@ def test_the_command_line_shows_no_secret(monkeypatch):
     monkeypatch.setattr("sys.orig_argv", ["python", "train.py", *arguments])
     shown = "--wandb-key '***' '--api-token=***' --max-tokens 32 --password '***' last"
     assert command_line() == f"python train.py {shown}"
+
+
+def test_tags_name_versions_and_no_commit_outside_a_checkout(monkeypatch):
+    tags = run_tags()
+    assert tags["python_version"] == platform.python_version()
+    assert tags["ray_version"] == metadata.version("ray")
+    assert tags["torch_version"] == metadata.version("torch")
+    assert tags["transformers_version"] == metadata.version("transformers")
+    assert "mlflow.source.git.commit" not in tags
+
+
+def test_tags_name_the_commit_of_a_checkout(workspace):
+    def git(*arguments):
+        identity = ("-c", "user.name=a", "-c", "user.email=a@b")
+        return subprocess.run(["git", *identity, *arguments], check=True, capture_output=True, text=True).stdout
+
+    git("init")
+    (workspace / "file").write_text("1")
+    git("add", "file")
+    git("commit", "-m", "first")
+    tags = run_tags()
+    assert (tags["mlflow.source.git.commit"], tags["git_dirty"]) == (git("rev-parse", "HEAD").strip(), "false")
+    (workspace / "file").write_text("2")
+    assert run_tags()["git_dirty"] == "true"

@@ -8,10 +8,9 @@ from mlflow.tracking import MlflowClient
 from ray import tune
 
 from rllib_arpo.commands import main
-from rllib_arpo.tracking import mlflow_report
-from rllib_arpo.tracking.metric_groups import OTHER, metric_name
-from rllib_arpo.tracking.mlflow_callback import ARPOMLflowCallback
-from rllib_arpo.tracking.mlflow_values import flat_metrics
+from rllib_arpo.mlflow.callback import ARPOMLflowCallback
+from rllib_arpo.mlflow.flat import flat_metrics
+from rllib_arpo.mlflow.metric_groups import OTHER, metric_name
 from tests.helpers.configs import small_config
 from tests.helpers.faulty_env import FaultyEnv
 
@@ -59,10 +58,8 @@ PLOTS = [
 
 
 @pytest.fixture
-def trained(ray_cluster, model_folder, local_database, workspace, monkeypatch) -> tuple[MlflowClient, Path]:
+def trained(ray_cluster, model_folder, local_database, workspace) -> tuple[MlflowClient, Path]:
     """The store, and the folder of a trial of two iterations with an evaluation each."""
-    # Other tests may keep the processors busy, and the record's thread waiting.
-    monkeypatch.setattr(mlflow_report, "PATIENCE_S", 120.0)
     tune.register_env("Faulty-v0", FaultyEnv)
     replies = [[7, 1], [8, 9, 1], [9, 1], [7, 2], [8, 8, 2]]
     config = small_config(model_folder, vocab_size=256, seed=5, replies=replies)

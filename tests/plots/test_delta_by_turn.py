@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rllib_arpo.plots.rises import draw_rises, rises_by_stage
+from rllib_arpo.plots.delta_by_turn import draw_rises, rises_by_stage
 from rllib_arpo.plots.run_data import MissingDataError
 from tests.plots.runs import node, row, run_data
 
