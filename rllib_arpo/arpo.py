@@ -25,7 +25,6 @@ from ray.rllib.utils.metrics import (
     TIMERS,
 )
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
-from ray.tune.result import TIME_TOTAL_S
 
 from rllib_arpo import validation
 from rllib_arpo.arpo_config import ARPOConfig
@@ -38,7 +37,7 @@ from rllib_arpo.rollout.messages import Purpose, SamplingConditions, question_re
 from rllib_arpo.rollout.metrics import nested, rollout_metrics
 from rllib_arpo.rollout.question_stream import QuestionStream, StreamSettings, weight_lag
 from rllib_arpo.rollout.seeds import trial_seed
-from rllib_arpo.tracking.console import MESSAGES, Messages
+from rllib_arpo.tracking.console import Messages, TakesMessages
 from rllib_arpo.tracking.failed_questions import save_failed_questions
 from rllib_arpo.tracking.iteration_log import IterationLog
 from rllib_arpo.tracking.trial_folder import trial_folder
@@ -68,7 +67,7 @@ NUM_UPDATES = "num_updates"
 ENTROPY_HISTORY = "entropies_per_token"
 
 
-class ARPO(Algorithm):
+class ARPO(TakesMessages, Algorithm):
     """Samples a tree of trajectories per question, updates the policy with it, pushes the new weights."""
 
     @classmethod
@@ -92,7 +91,6 @@ class ARPO(Algorithm):
         self._entropy_history = EntropyHistory(config.entropy_baseline_questions or config.questions_per_batch)
         self._num_updates = 0
         self._recorder = TreeRecorder(config, partial(trial_folder, self))
-        #: The next result takes them along.
         self.messages = Messages()
         logger.addHandler(self.messages)
         super().setup(config)
@@ -140,13 +138,6 @@ class ARPO(Algorithm):
     def _make_dispatcher(self, group: EnvRunnerGroup, config: ARPOConfig) -> QuestionDispatcher:
         restore = partial(self._restore_while_sampling, group, config)
         return QuestionDispatcher(group, config, self.evaluation_config, restore)
-
-    @override(Algorithm)
-    def step(self) -> dict[str, Any]:
-        result = super().step()
-        if messages := self.messages.take():
-            result[MESSAGES] = {str(i): line for i, line in enumerate(messages)}
-        return result
 
     @override(Algorithm)
     def training_step(self) -> None:
@@ -371,7 +362,6 @@ class ARPO(Algorithm):
             NEXT_QUESTION: self._stream.next_number,
             ENTROPY_HISTORY: self._entropy_history.get_state(),
             NUM_UPDATES: self._num_updates,
-            TIME_TOTAL_S: self._time_total,
         }
 
     @override(Algorithm)
@@ -386,8 +376,6 @@ class ARPO(Algorithm):
         super().set_state(state)
         self._entropy_history.set_state(state.get(ENTROPY_HISTORY, ()))
         self._num_updates = state.get(NUM_UPDATES, self._num_updates)
-        # Tune does not know it where a trial begins with a checkpoint (`tune.run(restore=...)`).
-        self._time_total = state.get(TIME_TOTAL_S, self._time_total)
         self._drop_questions(state.get(NEXT_QUESTION))
         if COMPONENT_LEARNER_GROUP in state:
             self._push_restored_weights()

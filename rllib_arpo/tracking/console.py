@@ -74,6 +74,18 @@ class Messages(logging.Handler):
         return taken
 
 
+class TakesMessages:
+    """The part of an algorithm that puts its messages into its results."""
+
+    messages: Messages
+
+    def step(self) -> dict[str, Any]:
+        result: dict[str, Any] = super().step()  # type: ignore[misc]
+        if messages := self.messages.take():
+            result[MESSAGES] = {str(i): line for i, line in enumerate(messages)}
+        return result
+
+
 def training_line(result: Mapping[str, Any]) -> str:
     """E.g. "iter   12  reward  0.412  acc 0.38  tools 1.9  dH +0.031  forks  6.2  roll 12.3 upd 8.1 sync 0.3 s".
 
