@@ -13,8 +13,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from rllib_arpo.record.read import Question
 from rllib_arpo.show.pages import last_questions, write_pages
-from rllib_arpo.show.records import Question
 
 SCHEMES = ("light", "dark")
 WIDTH, HEIGHT = 1640, 2150

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -11,6 +10,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from rllib_arpo.record.files import replacing
 
 logger = logging.getLogger("rllib_arpo")
 
@@ -64,15 +65,11 @@ class RecordWriter:
 
     def _write(self, name: str, num_questions: int, make_table: Callable[[], pa.Table]) -> None:
         table, path = make_table(), self._folder / name
-        partial = path.with_name(f"{name}.partial")
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            pq.write_table(table, partial, compression="zstd")
-            partial.replace(path)
+            write_table(table, path)
         except OSError as error:
             self._lose(path, num_questions, error)
-            with contextlib.suppress(OSError):
-                partial.unlink(missing_ok=True)
         else:
             self._failing = False
 
@@ -81,3 +78,9 @@ class RecordWriter:
         if not self._failing:
             logger.warning("%s cannot be written (%s): training goes on without the record.", path, error)
         self._failing = True
+
+
+def write_table(table: pa.Table, path: Path) -> None:
+    """Writes a file of the record, whole or not at all."""
+    with replacing(path) as partial:
+        pq.write_table(table, partial, compression="zstd")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rllib_arpo.show.records import Question, Trajectory
+from rllib_arpo.record.read import Question, Trajectory
 
 #: Pixels: the prompt's box, the box of a turn, the gap behind it with the tool's mark, the ending, a line.
 PROMPT_WIDTH, TURN_WIDTH, GAP, END_WIDTH, LINE = 84, 120, 52, 250, 58

@@ -9,10 +9,10 @@ from typing import Any
 
 import jinja2
 
+from rllib_arpo.record.read import Question, Row, Trajectory
 from rllib_arpo.show import layout, shades, words
 from rllib_arpo.show.layout import neighbours, time_line, tree_layout
 from rllib_arpo.show.outline import outline
-from rllib_arpo.show.records import Question, Row, Trajectory
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
+from rllib_arpo.record.read import Question, questions, record_files
 from rllib_arpo.record.recorder import RECORD_FOLDER
 from rllib_arpo.show.page import Entry, index_page, question_page
-from rllib_arpo.show.records import Question, questions, record_files
 
 INDEX = "index.html"
 #: Longest part of a question's name in a file's name.

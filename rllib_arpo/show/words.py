@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rllib_arpo.core.branching import ENTROPY_RULES
-from rllib_arpo.show.records import Question, Row, Trajectory
+from rllib_arpo.record.read import Question, Row, Trajectory
 
 _TIMES = {0: "not forked", 1: "forked once", 2: "forked twice"}
 

@@ -16,7 +16,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 from ray import tune
 
-from rllib_arpo.show.records import Question, questions, record_files
+from rllib_arpo.record.read import Question, questions, record_files
 from rllib_arpo.tracking.mlflow_callback import ARPOMLflowCallback
 from rllib_arpo.tracking.trace_spans import trajectory_name
 from tests.helpers.scripted_env import ANSWER, TOOL

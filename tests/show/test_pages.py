@@ -107,8 +107,8 @@ def test_mistakes(record, tmp_path, capsys, arguments, sentence):
     ("metadata", "columns", "sentence"),
     [
         ({}, SCHEMA.names, "not a record of trees: its metadata lacks rllib_arpo.record.version."),
-        ({VERSION_KEY: b"2"}, SCHEMA.names, "a record of version 2; this command reads version 1."),
-        ({VERSION_KEY: b"1"}, SCHEMA.names[1:], "lacks the column 'purpose'."),
+        ({VERSION_KEY: b"1"}, SCHEMA.names, "a record of version 1; this command reads version 2."),
+        ({VERSION_KEY: b"2"}, SCHEMA.names[1:], "lacks the column 'purpose'."),
     ],
 )
 def test_other_files_are_refused(tmp_path, capsys, metadata, columns, sentence):

@@ -16,9 +16,9 @@ from rllib_arpo.core.tree import (
     Trajectory,
     TurnTimes,
 )
+from rllib_arpo.record.read import Question, questions_of
 from rllib_arpo.record.rows import QuestionFacts, question_rows
 from rllib_arpo.record.schema import SCHEMA
-from rllib_arpo.show.records import Question, questions_of
 from rllib_arpo.tracking.trace_spans import TraceSpan, trace_scores, trace_spans, trace_tags
 from tests.record.trees import SEARCH, TOKENIZER, TREE, ids, turn
 

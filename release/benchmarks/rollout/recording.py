@@ -18,14 +18,15 @@ from rllib_arpo import ARPOConfig
 from rllib_arpo.engine.engine import EngineConfig, EngineEvent, GenerationRequest
 from rllib_arpo.engine.scripted_engine import ScriptedEngine, ScriptedReply
 from rllib_arpo.learner.training_data import RewardStatistics
+from rllib_arpo.record.read import questions, record_files
 from rllib_arpo.record.recorder import TreeRecorder
+from rllib_arpo.record.settings import RecordSettings
 from rllib_arpo.record.tables import training_table
 from rllib_arpo.rollout.episodes import tree_to_episode
 from rllib_arpo.rollout.messages import QuestionRef, SampledQuestion, question_refs
 from rllib_arpo.rollout.metrics import question_stats
 from rllib_arpo.rollout.questions import QuestionLoop
 from rllib_arpo.show.page import question_page
-from rllib_arpo.show.records import questions, record_files
 from rllib_arpo.tracking.mlflow_records import MlflowStore, OpenStore, StartRun
 from rllib_arpo.tracking.mlflow_writer import StoreWriter
 from rllib_arpo.tracking.recorded_questions import LogTraces
@@ -65,7 +66,7 @@ def recording(bench: Bench) -> dict[str, Any]:
     def run(side: str, repeat: int) -> float:
         if side == TRACED:
             traced = _recorded(config, last, bench.scratch / f"traced{repeat}")
-        recorder = TreeRecorder(config, lambda: bench.scratch / f"record{repeat}")
+        recorder = TreeRecorder(RecordSettings.from_config(config), lambda: bench.scratch / f"record{repeat}")
         begin = time.perf_counter()
         if side != NOTHING:
             recorder.training(repeat + 2, last, [question.episode for question in last], STATISTICS)
@@ -144,7 +145,7 @@ class _Tracer:
 
 def _recorded(config: ARPOConfig, sampled: Sequence[SampledQuestion], folder: Path) -> Path:
     """A file of the record with all these questions."""
-    recorder = TreeRecorder(config, lambda: folder)
+    recorder = TreeRecorder(RecordSettings.from_config(config), lambda: folder)
     recorder.training(1, sampled, [question.episode for question in sampled], STATISTICS)
     recorder.close()
     (file,) = record_files(folder)
@@ -189,7 +190,9 @@ def _rollout(work: Workload) -> list[SampledQuestion]:
 def _cpu_s(config: ARPOConfig, sampled: Sequence[SampledQuestion]) -> tuple[float, int]:
     """CPU seconds in which the writer makes the table of these questions, and their generated tokens."""
     begin = time.thread_time()
-    training_table(1, [(question, question.episode) for question in sampled], config, STATISTICS)
+    training_table(
+        1, [(question, question.episode) for question in sampled], RecordSettings.from_config(config), STATISTICS
+    )
     return time.thread_time() - begin, sum(question.stats.num_generated_tokens for question in sampled)
 
 
