@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -11,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rllib_arpo.record.files import replacing
+from rllib_arpo.files import replace_file
 
 logger = logging.getLogger("rllib_arpo")
 
@@ -81,6 +82,8 @@ class RecordWriter:
 
 
 def write_table(table: pa.Table, path: Path) -> None:
-    """Writes a file of the record, whole or not at all."""
-    with replacing(path) as partial:
+    """Writes a file of the record, whole or not at all; it is on the disk when this returns."""
+    with replace_file(path) as partial:
         pq.write_table(table, partial, compression="zstd")
+        with partial.open("rb") as written:
+            os.fsync(written.fileno())
