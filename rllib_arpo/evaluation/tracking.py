@@ -9,13 +9,14 @@ from typing import Any
 
 from ray.air.constants import TRAINING_ITERATION
 
-from rllib_arpo.evaluation.store import ResultStore
+from rllib_arpo.evaluation.results import ResultFolder
+from rllib_arpo.files import replace_file
 from rllib_arpo.tracking.mlflow_callback import ARPOMLflowCallback
 from rllib_arpo.tracking.mlflow_values import flat_metrics
 
 EXPERIMENT = "evaluation"
-#: The note in the store that names the existing MLflow runs, so that a repeated command continues them.
-_NOTE = "mlflow"
+#: The file in the folder that names the existing MLflow runs, so that a repeated command continues them.
+_NOTE = "mlflow.json"
 #: The numeric fields of an estimate; their metric names are "gsm8k/pass_at_1", "gsm8k/pass_at_1/low", ...
 _PARTS = {"value": "", "low": "/low", "high": "/high", "seed_std": "/seed_std"}
 
@@ -58,11 +59,11 @@ class EvaluationRuns:
         ValueError: the local store cannot be opened.
     """
 
-    def __init__(self, store: ResultStore):
-        self._store = store
+    def __init__(self, results: ResultFolder):
+        self._note = results.folder / _NOTE
         self._callback = _Callback(experiment_name=EXPERIMENT, report=False)
-        if (known := store.note(_NOTE)) is not None:
-            self._callback.set_state(known)
+        if self._note.is_file():
+            self._callback.set_state(json.loads(self._note.read_text()))
         self._callback.setup()
 
     def log(self, summary: Mapping[str, Any]) -> None:
@@ -76,7 +77,8 @@ class EvaluationRuns:
 
     def close(self) -> None:
         self._callback.close()
-        self._store.set_note(_NOTE, self._callback.get_state())
+        with replace_file(self._note) as new:
+            new.write_text(json.dumps(self._callback.get_state()))
 
 
 def _params(summary: Mapping[str, Any], arms: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

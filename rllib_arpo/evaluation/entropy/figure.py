@@ -66,8 +66,8 @@ def _draw_deltas(axes: Axes, found: TaskEntropy, settings: EntropySettings) -> N
     if not len(found.deltas):
         axes.set_title("No tool response was followed by a turn")
         return
-    tools = sorted({str(node.turn.tool) for node in found.nodes})
-    groups = [found.deltas[[str(node.turn.tool) == tool for node in found.nodes]] for tool in tools]
+    tools = sorted({node.tool for node in found.nodes})
+    groups = [found.deltas[[node.tool == tool for node in found.nodes]] for tool in tools]
     axes.hist(groups, bins=BINS, stacked=True, label=[f"after {tool}" for tool in tools])
     axes.axvline(0.0, color="black", linewidth=0.8)
     axes.legend(frameon=False, fontsize="small")
