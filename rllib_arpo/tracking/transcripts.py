@@ -44,8 +44,11 @@ def say_before_and_after(results: ResultGrid) -> None:
     """
     trial = Path(results[0].path)
     files = evaluation_files(trial)
-    if len(files) < 2:
-        say(f"\nNo two evaluations to compare: {trial / RECORD_FOLDER} has {len(files)}.")
+    if not files:
+        say("\nThe run kept no record of its evaluations (record_share=None), so that there is nothing to compare.")
+        return
+    if len(files) == 1:
+        say(f"\nThe run ended before its first evaluation in training; the one before it is in {files[0].path}")
         return
     before, after = ({q.row["question_id"]: q for q in questions(file)} for file in (files[0], files[-1]))
     both = [name for name in before if name in after]

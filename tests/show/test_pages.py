@@ -70,6 +70,12 @@ def test_the_limit_keeps_the_last_pages(record, tmp_path):
     ]
 
 
+def test_the_index_lists_trained_trees_before_evaluations(record, tmp_path):
+    show(tmp_path, record)
+    links = re.findall(r'href="(\w+)-(\d+)-lamps', (tmp_path / "index.html").read_text())
+    assert links == [("training", "00001"), ("evaluation", "00000"), ("evaluation", "00003")]
+
+
 def test_before_and_after_are_side_by_side(record, tmp_path):
     (name,) = show(tmp_path, "--compare", record / "trees" / "evaluation-00000.parquet", record, "--question", "lamps")
     assert name == "compared-lamps.html"
