@@ -81,7 +81,7 @@ def method_table(scores: Sequence[Scores], metrics: Mapping[str, str]) -> Method
     for s in scores:
         by_label.setdefault(f"{labels[s.model] if s.method is None else s.method} {s.style}", []).append(s)
     first = _complete_values(next(iter(by_label.values()), []), metrics)
-    rows = []
+    rows: list[MethodRow] = []
     for label, own in by_label.items():
         complete = _complete_values(own, metrics)
         models = tuple(f"{model} ({source})" for model, source in _models(own))

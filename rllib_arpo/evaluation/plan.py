@@ -69,7 +69,7 @@ class EvaluationSettings:
     entropies: bool = False
     entropy_estimator: str = "exact"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for key in ("samples", "limit", "max_context_tokens", "max_response_tokens", "max_turn_tokens"):
             value = getattr(self, key)
             if value is not None and value < 1:

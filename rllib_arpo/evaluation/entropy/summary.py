@@ -174,7 +174,7 @@ def as_json(found: TaskEntropy) -> dict[str, Any]:
     }
 
 
-def _plain_curve(curve: Curve) -> dict[str, list]:
+def _plain_curve(curve: Curve) -> dict[str, list[Any]]:
     half_width = [None if np.isnan(value) else value for value in curve.half_width.tolist()]
     counts = {"questions": curve.num_questions.tolist(), "turns": curve.num_turns.tolist()}
     return {"mean": curve.mean.tolist(), "half_width": half_width, **counts}
