@@ -82,6 +82,7 @@ GROUPS = {
 }
 
 
+@pytest.mark.slow
 def test_the_samples_call_the_tool(slow):
     """Else the other tests would compare nothing."""
     assert len({(row["number"], row["agent_id"]) for row in slow}) == NUM_QUESTIONS * NUM_SAMPLES
@@ -90,11 +91,13 @@ def test_the_samples_call_the_tool(slow):
     assert all(row["token_ids"] for row in slow)
 
 
+@pytest.mark.slow
 def test_every_entropy_is_that_of_a_forward_pass(slow):
     for row in slow:
         np.testing.assert_allclose(row["entropies"], row["slow"], atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", GROUPS)
 def test_the_curves_are_those_of_the_slow_loop(made, slow, group):
     (task,) = json.loads((made[1] / SUMMARY).read_text())["tasks"]
@@ -108,6 +111,7 @@ def test_the_curves_are_those_of_the_slow_loop(made, slow, group):
     assert curve["turns"] == [sum(len(row["slow"]) > i for row in rows) for i in range(len(expected))]
 
 
+@pytest.mark.slow
 def test_the_rises_and_the_rules_are_those_of_the_slow_loop(made, slow):
     summary = json.loads((made[1] / SUMMARY).read_text())
     (task,), settings = summary["tasks"], summary["settings"]
@@ -139,6 +143,7 @@ def test_the_rises_and_the_rules_are_those_of_the_slow_loop(made, slow):
         assert rules["probability", "initial", name] == pytest.approx(mean_over_questions(chances), abs=1e-4)
 
 
+@pytest.mark.slow
 def test_what_is_written(made, capsys):
     model, folder = made
     name = f"entropy-{TASK.replace(':', '.')}.png"

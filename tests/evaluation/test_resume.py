@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from rllib_arpo.commands import run_command
 from rllib_arpo.evaluation import runner
 from rllib_arpo.evaluation.summary import SUMMARY
@@ -28,6 +30,7 @@ def num_answered(folder: Path) -> int:
     return len(list(folder.glob("*/trees/question-*.parquet")))
 
 
+@pytest.mark.slow
 def test_a_killed_evaluation_resumes_without_repeating_or_losing_a_question(arguments, tmp_path, monkeypatch):
     killed = tmp_path / "killed"
     command = arguments("--samples", "2", "--no-mlflow", "--questions-in-flight", "3", env_config=CONFIG)

@@ -60,6 +60,7 @@ def vllm_folder(model_folder, tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_vllm_samples_with_a_seed_of_its_own_for_every_sample(vllm_folder):
     rows = samples(vllm_folder)
     assert [sample.agent_id for sample in rows] == ["0", "1"] * 3

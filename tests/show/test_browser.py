@@ -15,6 +15,8 @@ from tests.show.conftest import write_record
 #: tests share theirs with others.
 PATIENCE_S = 20.0
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def open_page(browser):
