@@ -72,7 +72,7 @@ def test_the_limit_keeps_the_last_pages(record, tmp_path):
 
 def test_the_index_lists_trained_trees_before_evaluations(record, tmp_path):
     show(tmp_path, record)
-    links = re.findall(r'href="(\w+)-(\d+)-lamps', (tmp_path / "index.html").read_text())
+    links = re.findall(r'href="(\w+)-(\d+)-lamps\.html"', (tmp_path / "index.html").read_text())
     assert links == [("training", "00001"), ("evaluation", "00000"), ("evaluation", "00003")]
 
 
