@@ -34,7 +34,7 @@ from rllib_arpo.envs.retrieval.index import open_folder
 from rllib_arpo.envs.rewards import math_accuracy
 from rllib_arpo.envs.rewards.mathematics import forms
 from rllib_arpo.envs.sandbox import bubblewrap
-from rllib_arpo.envs.sandbox.local import LocalBackend
+from rllib_arpo.envs.sandbox.backends import LocalBackend
 from rllib_arpo.envs.support.cache import read_texts
 from rllib_arpo.envs.tools.search import MAX_QUERY_CHARS, SearchTool
 from rllib_arpo.envs.tools.tool import run_tool
