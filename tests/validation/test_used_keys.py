@@ -13,6 +13,7 @@ from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.learner.torch import torch_learner
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.env.env_runner_group import EnvRunnerGroup
 from ray.rllib.utils import actor_manager, framework
 from ray.rllib.utils.actor_manager import FaultAwareApply
@@ -28,7 +29,6 @@ from rllib_arpo.rollout.env_runner import ARPOEnvRunner
 from rllib_arpo.rollout.episodes import tree_to_episode
 from rllib_arpo.rollout.make_env import make_env
 from rllib_arpo.rollout.messages import Purpose
-from rllib_arpo.rollout.settings import RolloutSettings
 from tests.helpers.configs import small_config
 from tests.helpers.trees import make_trajectory, make_tree, make_turn
 from tests.learner.builders import SPACES
@@ -123,9 +123,17 @@ def test_num_epochs_and_the_order_of_each():
     assert len(set(shuffled)) > 1
 
 
-def test_seed(model_folder):
-    config = small_config(model_folder).debugging(seed=7)
-    assert RolloutSettings.from_config(config, explore=True).seed == 7
+def test_a_drawn_seed_is_that_of_all_parts_and_survives_a_checkpoint(plain, run, tmp_path):
+    algorithm = plain.algorithm
+    seed, runner = algorithm.config.seed, algorithm.env_runner_group.local_env_runner
+    assert isinstance(seed, int) and plain.given.seed is None
+    others = (runner, algorithm.learner_group)
+    assert [part.config.seed for part in others] == [seed, seed]
+    assert (algorithm.evaluation_config.seed, plain.result["config"]["seed"]) == (seed, seed)
+    assert run.algorithm.config.seed == 0  # It was given.
+    restored = ARPO.from_checkpoint(algorithm.save_to_path(str(tmp_path / "checkpoint")))
+    assert restored.config.seed == seed
+    restored.stop()
 
 
 def learner(model_folder: str, **training) -> ARPOTorchLearner:
@@ -262,6 +270,14 @@ class OwnLearner(ARPOTorchLearner):
     """A learner of a user's own."""
 
 
+class OwnModule(LLMRLModule):
+    """A module of a user's own, which reads a key of its own."""
+
+    def setup(self):
+        super().setup()
+        self.depth = self.model_config["depth"]
+
+
 class OwnCallback(RLlibCallback):
     """Counts its instances' iterations."""
 
@@ -298,6 +314,7 @@ def run(ray_cluster, model_folder, tmp_path_factory):
     config = small_config(model_folder, config=ARPOConfig(algo_class=OwnARPO))
     config.env_runners(env_runner_cls=OwnEnvRunner, num_envs_per_env_runner=3)
     config.learners(learner_connector=lambda *_spaces: OwnPiece()).training(learner_class=OwnLearner)
+    config.rl_module(rl_module_spec=RLModuleSpec(module_class=OwnModule), model_config={"depth": 3})
     config.callbacks(OwnCallback, **{f"on_{name}": count(name) for name in CALLED})
     config.evaluation(evaluation_interval=1, evaluation_duration=2)
     config.debugging(log_level="CRITICAL", log_sys_usage=False)
@@ -326,10 +343,10 @@ def test_every_function_is_called_back(run):
 
 @pytest.fixture(scope="module")
 def plain(ray_cluster, model_folder):
-    """One iteration with other values of what `run` sets for reports: (result, level of RLlib's log)."""
-    config = small_config(model_folder).evaluation(evaluation_interval=None).debugging(log_sys_usage=True)
-    algorithm = config.build_algo()
-    yield SimpleNamespace(result=algorithm.train(), log_level=logging.getLogger("ray.rllib").level)
+    """One iteration without a seed, with other values of what `run` sets for reports."""
+    config = small_config(model_folder).evaluation(evaluation_interval=None).debugging(log_sys_usage=True, seed=None)
+    algorithm, log_level = config.build_algo(), logging.getLogger("ray.rllib").level
+    yield SimpleNamespace(algorithm=algorithm, result=algorithm.train(), log_level=log_level, given=config)
     algorithm.stop()
 
 
@@ -337,6 +354,8 @@ def test_classes_of_ones_own(run):
     runner = run.algorithm.env_runner_group.local_env_runner
     assert (type(run.algorithm), type(runner)) == (OwnARPO, OwnEnvRunner)
     assert type(run.algorithm.learner_group._learner) is OwnLearner
+    module = run.algorithm.get_module()
+    assert (type(module), module.depth, module.model_config["dtype"]) == (OwnModule, 3, "float32")
     assert run.result["of_own_callback"]
     assert OwnPiece.batches == 1
 
