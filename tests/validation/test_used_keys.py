@@ -15,7 +15,7 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.learner.torch import torch_learner
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.env.env_runner_group import EnvRunnerGroup
-from ray.rllib.utils import actor_manager, framework
+from ray.rllib.utils import framework
 from ray.rllib.utils.actor_manager import FaultAwareApply
 from ray.rllib.utils.metrics.stats import MeanStats
 
@@ -69,8 +69,7 @@ class Moved(Exception):
     """The module was about to be moved to this device, which this machine lacks."""
 
 
-@pytest.mark.parametrize("index", [0, 1])
-def test_the_learner_moves_its_module_to_local_gpu_idx(model_folder, monkeypatch, index):
+def test_the_learner_moves_its_module_to_local_gpu_idx(model_folder, monkeypatch):
     two_gpus = SimpleNamespace(cuda=SimpleNamespace(device_count=lambda: 2), device=partial(torch.device, "cuda"))
 
     def get_device(config, num_gpus):
@@ -84,10 +83,10 @@ def test_the_learner_moves_its_module_to_local_gpu_idx(model_folder, monkeypatch
 
     monkeypatch.setattr(torch_learner, "get_device", get_device)
     monkeypatch.setattr(LLMRLModule, "to", to)
-    config = small_config(model_folder).learners(num_gpus_per_learner=1, local_gpu_idx=index)
+    config = small_config(model_folder).learners(num_gpus_per_learner=1, local_gpu_idx=1)
     with pytest.raises(Moved) as moved:
         config.build_learner(spaces=SPACES)
-    assert moved.value.args == (torch.device("cuda", index),)
+    assert moved.value.args == (torch.device("cuda", 1),)
 
 
 def test_env_and_env_config(model_folder):
@@ -196,53 +195,10 @@ def test_log_gradients(model_folder, log_gradients):
     )
 
 
-@pytest.fixture
-def group(ray_cluster, model_folder, monkeypatch):
-    """`group(**keys)` -> RLlib's group of env runners, without any that runs."""
-
-    def build(**keys) -> EnvRunnerGroup:
-        monkeypatch.setattr(
-            EnvRunnerGroup, "add_workers", lambda self, count, validate: setattr(self, "made", (count, validate))
-        )
-        config = small_config(model_folder).env_runners(num_env_runners=2).update_from_dict(keys)
-        return EnvRunnerGroup(config=config, local_env_runner=False)
-
-    return build
-
-
-@pytest.mark.parametrize(
-    ("keys", "expected"),
-    [
-        ({}, 1000),
-        ({"max_num_env_runner_restarts": 7}, 7),
-        ({"restart_failed_env_runners": False}, 0),
-    ],
-)
-def test_how_often_ray_restarts_an_env_runner(group, keys, expected):
-    assert group(**keys)._remote_args["max_restarts"] == expected
-
-
-@pytest.mark.parametrize("validate", [True, False])
-def test_validate_env_runners_after_construction(group, validate):
-    assert group(validate_env_runners_after_construction=validate).made == (2, validate)
-
-
-def test_env_runner_health_probe_timeout_s(group):
-    asked = []
-    env_runners = group(env_runner_health_probe_timeout_s=3.0)
-    env_runners._worker_manager.probe_unhealthy_actors = lambda **kwargs: asked.append(kwargs)
-    env_runners.probe_unhealthy_env_runners()
-    assert asked == [{"timeout_seconds": 3.0, "mark_healthy": True}]
-
-
-def test_delay_between_env_runner_restarts_s(monkeypatch):
-    slept = []
-    monkeypatch.setattr(actor_manager.time, "sleep", slept.append)
-    runner = FaultAwareApply()
-    runner.config = ARPOConfig().fault_tolerance(delay_between_env_runner_restarts_s=9.0)
-    with pytest.raises(SystemExit):
-        runner.apply(lambda _runner: 1 / 0)
-    assert slept == [9.0]
+def test_rllib_restarts_and_probes_the_env_runners(run):
+    """By its own keys: `max_num_env_runner_restarts`, `env_runner_health_probe_timeout_s` and their neighbours."""
+    assert type(run.algorithm.env_runner_group) is EnvRunnerGroup
+    assert issubclass(ARPOEnvRunner, FaultAwareApply) and ARPOEnvRunner.apply is FaultAwareApply.apply
 
 
 def test_env_runner_restore_timeout_s(monkeypatch):
