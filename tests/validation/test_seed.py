@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from ray import tune
 
+from rllib_arpo import ARPO
 from rllib_arpo.rollout.seeds import trial_seed
 from tests.helpers.configs import small_config
 
@@ -22,10 +23,40 @@ def test_outside_of_tune_chance_decides():
     assert len({trial_seed(None) for _ in range(8)}) == 8
 
 
+@pytest.fixture
+def unseeded(ray_cluster, model_folder):
+    return small_config(model_folder).debugging(seed=None)
+
+
+def test_a_drawn_seed_is_that_of_all_parts_and_survives_a_checkpoint(unseeded, tmp_path):
+    algorithm = unseeded.build_algo()
+    seed = algorithm.config.seed
+    runner = algorithm.env_runner_group.local_env_runner
+    try:
+        assert isinstance(seed, int)
+        assert (runner.config.seed, algorithm.evaluation_config.seed, algorithm.learner_group.config.seed) == (
+            seed,
+        ) * 3
+        assert algorithm.train()["config"]["seed"] == seed
+        path = algorithm.save_to_path(str(tmp_path / "checkpoint"))
+    finally:
+        algorithm.stop()
+    assert unseeded.seed is None
+    restored = ARPO.from_checkpoint(path)
+    assert restored.config.seed == seed
+    restored.stop()
+
+
+def test_a_given_seed_stays(ray_cluster, model_folder):
+    algorithm = small_config(model_folder).debugging(seed=0).build_algo()
+    assert algorithm.config.seed == 0
+    algorithm.stop()
+
+
 @pytest.mark.slow
-def test_trials_of_one_experiment_differ_and_keep_their_seeds(ray_cluster, model_folder, tmp_path):
+def test_trials_of_one_experiment_differ_and_keep_their_seeds(unseeded, tmp_path):
     """The first trial fails once, in iteration 2, and goes on from its checkpoint with its seed."""
-    config, marker = small_config(model_folder).debugging(seed=None), tmp_path / "failed"
+    marker = tmp_path / "failed"
 
     def fail_once(*, algorithm, **_kwargs):
         if algorithm.iteration == 1 and not marker.exists():
@@ -34,7 +65,7 @@ def test_trials_of_one_experiment_differ_and_keep_their_seeds(ray_cluster, model
 
     results = tune.Tuner(
         "ARPO",
-        param_space=config.callbacks(on_train_result=fail_once).training(lr=tune.grid_search([1e-3, 1e-4])),
+        param_space=unseeded.callbacks(on_train_result=fail_once).training(lr=tune.grid_search([1e-3, 1e-4])),
         run_config=tune.RunConfig(
             name="two",
             storage_path=str(tmp_path),

@@ -13,9 +13,8 @@ from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.learner.torch import torch_learner
-from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.env.env_runner_group import EnvRunnerGroup
-from ray.rllib.utils import framework
+from ray.rllib.utils import actor_manager, framework
 from ray.rllib.utils.actor_manager import FaultAwareApply
 from ray.rllib.utils.metrics.stats import MeanStats
 
@@ -29,6 +28,7 @@ from rllib_arpo.rollout.env_runner import ARPOEnvRunner
 from rllib_arpo.rollout.episodes import tree_to_episode
 from rllib_arpo.rollout.make_env import make_env
 from rllib_arpo.rollout.messages import Purpose
+from rllib_arpo.rollout.settings import RolloutSettings
 from tests.helpers.configs import small_config
 from tests.helpers.trees import make_trajectory, make_tree, make_turn
 from tests.learner.builders import SPACES
@@ -69,7 +69,8 @@ class Moved(Exception):
     """The module was about to be moved to this device, which this machine lacks."""
 
 
-def test_the_learner_moves_its_module_to_local_gpu_idx(model_folder, monkeypatch):
+@pytest.mark.parametrize("index", [0, 1])
+def test_the_learner_moves_its_module_to_local_gpu_idx(model_folder, monkeypatch, index):
     two_gpus = SimpleNamespace(cuda=SimpleNamespace(device_count=lambda: 2), device=partial(torch.device, "cuda"))
 
     def get_device(config, num_gpus):
@@ -83,10 +84,10 @@ def test_the_learner_moves_its_module_to_local_gpu_idx(model_folder, monkeypatch
 
     monkeypatch.setattr(torch_learner, "get_device", get_device)
     monkeypatch.setattr(LLMRLModule, "to", to)
-    config = small_config(model_folder).learners(num_gpus_per_learner=1, local_gpu_idx=1)
+    config = small_config(model_folder).learners(num_gpus_per_learner=1, local_gpu_idx=index)
     with pytest.raises(Moved) as moved:
         config.build_learner(spaces=SPACES)
-    assert moved.value.args == (torch.device("cuda", 1),)
+    assert moved.value.args == (torch.device("cuda", index),)
 
 
 def test_env_and_env_config(model_folder):
@@ -122,17 +123,9 @@ def test_num_epochs_and_the_order_of_each():
     assert len(set(shuffled)) > 1
 
 
-def test_a_drawn_seed_is_that_of_all_parts_and_survives_a_checkpoint(plain, run, tmp_path):
-    algorithm = plain.algorithm
-    seed, runner = algorithm.config.seed, algorithm.env_runner_group.local_env_runner
-    assert isinstance(seed, int) and plain.given.seed is None
-    others = (runner, algorithm.learner_group)
-    assert [part.config.seed for part in others] == [seed, seed]
-    assert (algorithm.evaluation_config.seed, plain.result["config"]["seed"]) == (seed, seed)
-    assert run.algorithm.config.seed == 0  # It was given.
-    restored = ARPO.from_checkpoint(algorithm.save_to_path(str(tmp_path / "checkpoint")))
-    assert restored.config.seed == seed
-    restored.stop()
+def test_seed(model_folder):
+    config = small_config(model_folder).debugging(seed=7)
+    assert RolloutSettings.from_config(config, explore=True).seed == 7
 
 
 def learner(model_folder: str, **training) -> ARPOTorchLearner:
@@ -195,10 +188,53 @@ def test_log_gradients(model_folder, log_gradients):
     )
 
 
-def test_rllib_restarts_and_probes_the_env_runners(run):
-    """By its own keys: `max_num_env_runner_restarts`, `env_runner_health_probe_timeout_s` and their neighbours."""
-    assert type(run.algorithm.env_runner_group) is EnvRunnerGroup
-    assert issubclass(ARPOEnvRunner, FaultAwareApply) and ARPOEnvRunner.apply is FaultAwareApply.apply
+@pytest.fixture
+def group(ray_cluster, model_folder, monkeypatch):
+    """`group(**keys)` -> RLlib's group of env runners, without any that runs."""
+
+    def build(**keys) -> EnvRunnerGroup:
+        monkeypatch.setattr(
+            EnvRunnerGroup, "add_workers", lambda self, count, validate: setattr(self, "made", (count, validate))
+        )
+        config = small_config(model_folder).env_runners(num_env_runners=2).update_from_dict(keys)
+        return EnvRunnerGroup(config=config, local_env_runner=False)
+
+    return build
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({}, 1000),
+        ({"max_num_env_runner_restarts": 7}, 7),
+        ({"restart_failed_env_runners": False}, 0),
+    ],
+)
+def test_how_often_ray_restarts_an_env_runner(group, keys, expected):
+    assert group(**keys)._remote_args["max_restarts"] == expected
+
+
+@pytest.mark.parametrize("validate", [True, False])
+def test_validate_env_runners_after_construction(group, validate):
+    assert group(validate_env_runners_after_construction=validate).made == (2, validate)
+
+
+def test_env_runner_health_probe_timeout_s(group):
+    asked = []
+    env_runners = group(env_runner_health_probe_timeout_s=3.0)
+    env_runners._worker_manager.probe_unhealthy_actors = lambda **kwargs: asked.append(kwargs)
+    env_runners.probe_unhealthy_env_runners()
+    assert asked == [{"timeout_seconds": 3.0, "mark_healthy": True}]
+
+
+def test_delay_between_env_runner_restarts_s(monkeypatch):
+    slept = []
+    monkeypatch.setattr(actor_manager.time, "sleep", slept.append)
+    runner = FaultAwareApply()
+    runner.config = ARPOConfig().fault_tolerance(delay_between_env_runner_restarts_s=9.0)
+    with pytest.raises(SystemExit):
+        runner.apply(lambda _runner: 1 / 0)
+    assert slept == [9.0]
 
 
 def test_env_runner_restore_timeout_s(monkeypatch):
@@ -224,14 +260,6 @@ class OwnEnvRunner(ARPOEnvRunner):
 
 class OwnLearner(ARPOTorchLearner):
     """A learner of a user's own."""
-
-
-class OwnModule(LLMRLModule):
-    """A module of a user's own, which reads a key of its own."""
-
-    def setup(self):
-        super().setup()
-        self.depth = self.model_config["depth"]
 
 
 class OwnCallback(RLlibCallback):
@@ -270,7 +298,6 @@ def run(ray_cluster, model_folder, tmp_path_factory):
     config = small_config(model_folder, config=ARPOConfig(algo_class=OwnARPO))
     config.env_runners(env_runner_cls=OwnEnvRunner, num_envs_per_env_runner=3)
     config.learners(learner_connector=lambda *_spaces: OwnPiece()).training(learner_class=OwnLearner)
-    config.rl_module(rl_module_spec=RLModuleSpec(module_class=OwnModule), model_config={"depth": 3})
     config.callbacks(OwnCallback, **{f"on_{name}": count(name) for name in CALLED})
     config.evaluation(evaluation_interval=1, evaluation_duration=2)
     config.debugging(log_level="CRITICAL", log_sys_usage=False)
@@ -299,10 +326,10 @@ def test_every_function_is_called_back(run):
 
 @pytest.fixture(scope="module")
 def plain(ray_cluster, model_folder):
-    """One iteration without a seed, with other values of what `run` sets for reports."""
-    config = small_config(model_folder).evaluation(evaluation_interval=None).debugging(log_sys_usage=True, seed=None)
-    algorithm, log_level = config.build_algo(), logging.getLogger("ray.rllib").level
-    yield SimpleNamespace(algorithm=algorithm, result=algorithm.train(), log_level=log_level, given=config)
+    """One iteration with other values of what `run` sets for reports: (result, level of RLlib's log)."""
+    config = small_config(model_folder).evaluation(evaluation_interval=None).debugging(log_sys_usage=True)
+    algorithm = config.build_algo()
+    yield SimpleNamespace(result=algorithm.train(), log_level=logging.getLogger("ray.rllib").level)
     algorithm.stop()
 
 
@@ -310,8 +337,6 @@ def test_classes_of_ones_own(run):
     runner = run.algorithm.env_runner_group.local_env_runner
     assert (type(run.algorithm), type(runner)) == (OwnARPO, OwnEnvRunner)
     assert type(run.algorithm.learner_group._learner) is OwnLearner
-    module = run.algorithm.get_module()
-    assert (type(module), module.depth, module.model_config["dtype"]) == (OwnModule, 3, "float32")
     assert run.result["of_own_callback"]
     assert OwnPiece.batches == 1
 

@@ -1,4 +1,4 @@
-"""Modules, model configurations and callback classes of users that ARPO refuses."""
+"""Modules, model configurations and callback classes of users: those that work, and those that nobody would read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,27 @@ from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from ray.rllib.core.rl_module.rl_module import RLModule, RLModuleSpec
 
+from rllib_arpo.policy.llm_rl_module import LLMRLModule
 from tests.helpers.configs import small_config
+
+
+class Deep(LLMRLModule):
+    """Reads a key of its own."""
+
+    def setup(self):
+        super().setup()
+        self.depth = self.model_config["depth"]
+
+
+def test_a_module_of_the_users_own(ray_cluster, model_folder):
+    config = small_config(model_folder).rl_module(
+        rl_module_spec=RLModuleSpec(module_class=Deep), model_config={"depth": 3}
+    )
+    algorithm = config.build_algo()
+    module = algorithm.get_module()
+    assert (type(module), module.depth, module.model_config["dtype"]) == (Deep, 3, "float32")
+    algorithm.train()
+    algorithm.stop()
 
 
 @pytest.mark.parametrize(
