@@ -1,3 +1,0 @@
-"""Until tests/gpu has the new name."""
-
-from release.benchmarks.common.endless_models import byte_tokenizer as byte_tokenizer
