@@ -34,7 +34,7 @@ evaluation accuracy # format # reward # # questions
 ITERATION = "iter # reward # acc # tools # dH - forks # roll # upd # sync # s\n"
 END = """
 The run ended before its first evaluation in training; the one before it is in \
-HOME/ray_results/ARPO_#/trial/evaluations.jsonl
+HOME/ray_results/ARPO_#/trial/trees/evaluation-#.parquet
 """
 
 #: Not by its values: the memory of a virtual machine may change meanwhile.
