@@ -13,10 +13,11 @@ from rllib_arpo import validation
 from rllib_arpo.options.option import Option, documented_by
 from rllib_arpo.options.tables import ADAPTIVE_ROLLOUT, DEBUGGING, LANGUAGE_MODEL, OPTIONS, TRAINING
 from rllib_arpo.rollout.env_runner import ARPOEnvRunner
-from rllib_arpo.tracking.console import ConsoleCallback
 
 if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm import Algorithm
+    from ray.rllib.connectors.learner import LearnerConnectorPipeline
+    from ray.rllib.core.learner.learner_group import LearnerGroup
 
 
 class ARPOConfig(AlgorithmConfig):
@@ -57,7 +58,6 @@ class ARPOConfig(AlgorithmConfig):
         # Remote env runners own the engines; a local one beside them would start one more. RLlib makes a local one if
         # there are no remote ones.
         self.create_local_env_runner = False
-        self.callbacks_class = ConsoleCallback
         self.num_envs_per_env_runner = 16
         self.delay_between_env_runner_restarts_s = 5.0
         self.episodes_to_numpy = False
@@ -209,14 +209,18 @@ class ARPOConfig(AlgorithmConfig):
         return ARPOTorchLearner
 
     @override(AlgorithmConfig)
-    def build_learner_group(self, *, env=None, spaces=None, rl_module_spec=None, placement_group=None):
+    def build_learner_group(
+        self, *, env: Any = None, spaces: Any = None, rl_module_spec: Any = None, placement_group: Any = None
+    ) -> LearnerGroup:
         from rllib_arpo.learner.learner_group import ARPOLearnerGroup
 
         spec = rl_module_spec or self.get_multi_rl_module_spec(env=env, spaces=spaces)
         return ARPOLearnerGroup(config=self.copy(), module_spec=spec, placement_group=placement_group)
 
     @override(AlgorithmConfig)
-    def build_learner_connector(self, input_observation_space, input_action_space, device=None):
+    def build_learner_connector(
+        self, input_observation_space: Any, input_action_space: Any, device: Any = None
+    ) -> LearnerConnectorPipeline:
         from rllib_arpo.connectors import build_learner_pipeline
 
         return build_learner_pipeline(self, input_observation_space, input_action_space)
@@ -242,6 +246,6 @@ class ARPOConfig(AlgorithmConfig):
         if not self._validate_config:
             return
         # This comes first: RLlib's own checks would advise users to set keys that ARPO refuses.
-        validation.check_inherited(self)
+        validation.check_rllib_keys(self)
         super().validate()
         validation.validate(self)

@@ -13,7 +13,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 #: From the ground up. A room is a package, or a module, of `rllib_arpo`; those of one line do not import each other.
 LAYERS = (
     ("core", "files", "terminal"),
-    ("envs", "models", "faults"),
+    ("envs", "faults"),
     ("policy",),
     ("cold_start",),
     ("engine",),
@@ -29,9 +29,10 @@ LAYERS = (
     ("arpo_config",),
     ("arpo",),
     ("baselines",),
-    ("recipes", "trails"),
     ("evaluation", "doctor"),
     ("plots",),
+    ("mlflow",),
+    ("recipes",),
     ("commands",),
     ("__main__",),
 )

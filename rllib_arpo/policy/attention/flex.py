@@ -44,7 +44,8 @@ class FlexTree:
 def _flex_attention(device_type: str):
     from torch.nn.attention.flex_attention import flex_attention
 
-    # Without compilation it holds all scores; a CPU supports only that form.
+    # Without compilation it holds all scores; a CPU supports only that form, without a backward pass: tests/gpu checks
+    # the gradients.
     return flex_attention if device_type == "cpu" else torch.compile(flex_attention, dynamic=True)
 
 

@@ -1,0 +1,78 @@
+"""The benchmarks' models: SmolLM2-135M without an end-of-sequence token, and small random Llamas.
+
+A model that never ends by itself gives both sides of a ratio the same token counts.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+#: Every model here has the token ids from 0 to below this.
+NUM_BYTE_TOKENS = 256
+_EOS_KEYS = ("eos_token", "eos_token_id")
+
+
+def endless_smollm2(folder: Path) -> str:
+    """Makes `folder` a view of SmolLM2-135M-Instruct in which no token ends a sequence; returns it."""
+    from tuned_examples.smollm2 import smollm2_135m_instruct
+
+    folder.mkdir(parents=True)
+    for file in Path(smollm2_135m_instruct()).iterdir():
+        if file.name in ("config.json", "generation_config.json", "tokenizer_config.json"):
+            settings = {k: v for k, v in json.loads(file.read_text()).items() if k not in _EOS_KEYS}
+            (folder / file.name).write_text(json.dumps(settings))
+        else:
+            (folder / file.name).symlink_to(file)
+    return str(folder)
+
+
+def endless_llama(
+    folder: Path,
+    *,
+    hidden_size: int,
+    num_layers: int,
+    vocab_size: int,
+    intermediate_size: int | None = None,
+    num_key_value_heads: int = 1,
+) -> str:
+    """Saves a random fp32 Llama (heads of 64, or 32 if it is narrower) with a byte tokenizer; returns its folder.
+
+    Without an `intermediate_size` its MLPs are twice as wide as its hidden states.
+    """
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    head_dim = min(64, hidden_size // 2)
+    config = LlamaConfig(
+        vocab_size=vocab_size,
+        hidden_size=hidden_size,
+        intermediate_size=intermediate_size or 2 * hidden_size,
+        num_hidden_layers=num_layers,
+        num_attention_heads=hidden_size // head_dim,
+        num_key_value_heads=num_key_value_heads,
+        head_dim=head_dim,
+        max_position_embeddings=4096,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = LlamaForCausalLM(config)
+    folder.mkdir(parents=True)
+    model.save_pretrained(folder)
+    byte_tokenizer().save_pretrained(folder)
+    return str(folder)
+
+
+def byte_tokenizer():
+    """One token per byte; ids from 256 on decode to nothing."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)

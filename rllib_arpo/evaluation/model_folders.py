@@ -1,0 +1,122 @@
+"""What `--model` may name: a Hugging Face model, or a checkpoint of ARPO."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rllib_arpo.envs.support.data_files import fingerprint
+from rllib_arpo.evaluation.errors import CommandError, command_errors
+from rllib_arpo.policy.checkpoint_names import causal_lm_config
+from rllib_arpo.policy.export import MODULE, export_model
+
+logger = logging.getLogger("rllib_arpo")
+
+
+#: Files that determine a model's behaviour.
+_MODEL_FILES = ("*.safetensors", "*.bin", "*.gguf", "config.json", "tokenizer*", "chat_template*", "adapter_*.json")
+_EXPORTED = "exported-"
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model to evaluate.
+
+    Attributes:
+        name: its name in the results: an absolute path, or a short name.
+        label: short, different for every model of a command.
+        path: the folder or id that the engine loads.
+        fingerprint: of its files; for a model from the hub: its commit there.
+    """
+
+    name: str
+    label: str
+    path: str
+    fingerprint: str | None
+
+
+def resolve_models(names: Sequence[str], folder: Path, dtype: str) -> list[Model]:
+    """Finds the models; checkpoints are exported into `folder` (`remove_exported` takes them away again).
+
+    Args:
+        names: as the user wrote them; duplicates count once.
+        dtype: of the exported weights.
+
+    Raises:
+        CommandError: there is no such model.
+    """
+    names = list(dict.fromkeys(_canonical(name) for name in names))
+    labels = short_labels(names)
+    return [_resolve(name, labels[name], folder, dtype) for name in names]
+
+
+def split_methods(texts: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """(models, name of a model -> its method) of texts like "MODEL" or "METHOD=MODEL"; a folder that exists is a model.
+
+    Raises:
+        ValueError: a model has two methods.
+    """
+    models, methods = [], {}
+    for text in texts:
+        method, found, model = text.partition("=")
+        if found and method and model and not Path(text).expanduser().is_dir():
+            name = _canonical(model)
+            if methods.setdefault(name, method) != method:
+                raise ValueError(f"--model {text}: {model} has the method {methods[name]!r} already.")
+            text = model
+        models.append(text)
+    return models, methods
+
+
+def remove_exported(folder: Path) -> None:
+    """Deletes the models that were exported into `folder`, also by a process that was killed."""
+    for exported in folder.glob(f"{_EXPORTED}*"):
+        shutil.rmtree(exported)
+
+
+def short_labels(names: Sequence[str]) -> dict[str, str]:
+    """name -> the fewest last components of its path that distinguish it from the others."""
+    labels = {}
+    for name in names:
+        parts = [part for part in name.split("/") if part]
+        candidates = ["/".join(parts[-n:]) for n in range(1, len(parts) + 1)]
+        others = [other.rstrip("/") for other in names if other != name]
+        labels[name] = next(
+            (c for c in candidates if not any(other == c or other.endswith(f"/{c}") for other in others)), name
+        )
+    return labels
+
+
+def _canonical(name: str) -> str:
+    path = Path(name).expanduser()
+    return str(path.resolve()) if path.is_dir() else name
+
+
+def _resolve(name: str, label: str, folder: Path, dtype: str) -> Model:
+    module = Path(name) / MODULE
+    if module.is_dir():
+        mark = fingerprint(file for part in module.iterdir() for file in _model_files(part))
+        return Model(name, label, _export(name, folder / f"{_EXPORTED}{mark}", dtype), mark)
+    if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
+        raise CommandError(f"{name} is neither a Hugging Face model (it has no config.json) nor a checkpoint of ARPO.")
+    with command_errors():
+        config = causal_lm_config(name)
+    if Path(name).is_dir():
+        return Model(name, label, name, fingerprint(_model_files(Path(name))))
+    return Model(name, label, name, getattr(config, "_commit_hash", None))
+
+
+def _export(checkpoint: str, target: Path, dtype: str) -> str:
+    if not target.is_dir():
+        logger.info("Exporting the model of %s.", checkpoint)
+        partial = target.with_name(f"{target.name}.partial")
+        export_model(checkpoint, partial, dtype)
+        partial.rename(target)
+    return str(target)
+
+
+def _model_files(folder: Path) -> list[Path]:
+    return [file for pattern in _MODEL_FILES for file in folder.glob(pattern) if file.is_file()]

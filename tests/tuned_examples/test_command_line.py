@@ -1,0 +1,172 @@
+"""The command lines of the recipes: tools, helping models, sizes, and what is refused."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from rllib_arpo.recipes import recipe_parser, run
+from rllib_arpo.recipes.run import run_recipe, use_arguments
+from tests.helpers.configs import small_config
+
+REQUIRED = ["--model", "m", "--data", "/d.parquet", "--index", "/i"]
+JUDGE = ["--judge-url", "http://127.0.0.1:9/v1", "--judge-model", "large"]
+READER = ["--reader-url", "http://127.0.0.1:8/v1", "--reader-model", "small", "--reader-cache", "/pages.sqlite"]
+
+
+def env_config(name: str, *argv: str) -> dict:
+    recipe = importlib.import_module(f"tuned_examples.{name}")
+    return recipe.make_config(recipe.parser.parse_args([*REQUIRED, *argv])).env_config
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        ([], {}),
+        (["--python-backend", "local"], {}),
+        (["--python-backend", "unsafe"], {"unsafe": True}),
+        (["--python-backend", "e2b"], {"backend": "e2b"}),
+        (
+            ["--python-backend", "sandbox_fusion", "--python-url", "http://10.0.0.5:8080"],
+            {"backend": "sandbox_fusion", "backend_options": {"url": "http://10.0.0.5:8080"}},
+        ),
+    ],
+)
+@pytest.mark.parametrize("name", ["reasoning_arpo", "deepsearch_qwen3_8b_arpo"])
+def test_the_python_tool_has_the_back_end_of_the_command_line(name, argv, expected):
+    assert env_config(name, *argv)["tools"]["python"] == expected
+
+
+def test_deep_search_has_a_judge_and_a_reader_of_pages():
+    plain = env_config("deepsearch_qwen3_8b_arpo")
+    assert plain["tools"]["browse"] == {}
+    assert "judge" not in plain
+    helped = env_config("deepsearch_qwen3_8b_arpo", *JUDGE, *READER)
+    assert helped == {
+        **plain,
+        "qa_metric": "judge",
+        "judge": {"base_url": "http://127.0.0.1:9/v1", "model": "large"},
+        "tools": {
+            **plain["tools"],
+            "browse": {
+                "summary_model": {
+                    "base_url": "http://127.0.0.1:8/v1",
+                    "model": "small",
+                    "cache_path": "/pages.sqlite",
+                }
+            },
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--judge-model", "large"], "--judge-model: needs --judge-url and --judge-model."),
+        (["--reader-cache", "/c"], "--reader-cache: needs --reader-url and --reader-model."),
+        (["--python-url", "http://h"], "--python-url http://h: belongs to --python-backend sandbox_fusion."),
+        (
+            ["--num-gpus-per-env-runner", "1.5"],
+            "--num-gpus-per-env-runner 1.5: must be a whole number, or less than 1.",
+        ),
+        (
+            ["--num-env-runners", "0"],
+            "--num-env-runners 0: the engine would be in the learner's process; to share its GPU say "
+            "--num-env-runners 1 and fractions of --num-gpus-per-learner and --num-gpus-per-env-runner.",
+        ),
+    ],
+)
+def test_options_that_do_not_fit_are_named(argv, message):
+    with pytest.raises(ValueError) as raised:
+        env_config("deepsearch_qwen3_8b_arpo", *argv)
+    assert str(raised.value) == message
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (
+            ["--algo", "PPO"],
+            "error: argument --algo: invalid choice: 'PPO' (choose from 'ARPO', 'GRPO', 'DAPO', 'ReinforcePlusPlus', "
+            "'AEPO', 'TreeGRPO')",
+        ),
+        (["--no-tune"], "error: argument --no-tune: does nothing here"),
+        (["--num-samples", "2"], "error: argument --num-samples: does nothing here"),
+        (["--stop-timesteps", "9"], "error: argument --stop-timesteps: does nothing here"),
+        (["--old-api-stack"], "error: argument --old-api-stack: does nothing here"),
+        (["--checkpoint-freq", "0"], "error: argument --checkpoint-freq: 0: must be at least 1"),
+        (["--judge-model", "large"], "error: unrecognized arguments: --judge-model large"),
+    ],
+)
+def test_options_of_rllib_that_mean_nothing_here_are_refused(argv, message, capsys):
+    recipe = importlib.import_module("tuned_examples.reasoning_arpo")
+    with pytest.raises(SystemExit):
+        recipe.parser.parse_args([*REQUIRED, *argv])
+    assert capsys.readouterr().err.strip().endswith(message)
+
+
+def test_rllibs_options_are_used_and_those_that_are_left_out_are_the_recipes():
+    config = small_config("m").evaluation(evaluation_interval=4)
+    parser = recipe_parser(stop_reward=1.0, stop_iters=2)
+    use_arguments(config, parser.parse_args([]), num_gpus=0)
+    names = ("num_env_runners", "num_envs_per_env_runner", "evaluation_interval", "evaluation_duration")
+    assert [getattr(config, name) for name in names] == [0, 2, 4, 3]
+    argv = ["--num-env-runners", "1", "--num-envs-per-env-runner", "3", "--evaluation-interval", "5", "--num-learners",
+            "2", "--evaluation-duration", "6", "--num-gpus-per-learner", "0.5"]  # fmt: skip
+    use_arguments(config, parser.parse_args(argv), num_gpus=0)
+    assert [getattr(config, name) for name in names] == [1, 3, 5, 6]
+    assert (config.num_learners, config.num_gpus_per_learner) == (2, 0.5)
+
+
+def reasoning(*argv: str):
+    """(configuration, arguments) of the recipe."""
+    recipe = importlib.import_module("tuned_examples.reasoning_arpo")
+    args = recipe.parser.parse_args([*REQUIRED, *argv])
+    return recipe.make_config(args), args
+
+
+def test_a_run_is_resumed_if_there_is_one_and_with_its_own_arguments(monkeypatch, tmp_path):
+    monkeypatch.setattr(run, "_train", lambda *_: pytest.fail("It has started."))
+    folder = tmp_path / "run"
+
+    def refusal(*argv: str) -> str:
+        with pytest.raises(ValueError) as raised:
+            run_recipe(*reasoning(*argv), "recipe")
+        return str(raised.value).replace(str(tmp_path), "DIR")
+
+    output = ["--output", str(folder)]
+    assert refusal("--resume") == "--resume: say by --output which run goes on."
+    assert refusal("--resume", *output) == "--resume: there is no run in DIR/run."
+    folder.mkdir()
+    begun = run._arguments(reasoning(*output, "--seed", "3")[1])
+    (folder / run.ARGUMENTS_FILE).write_text(json.dumps(begun))
+    assert refusal(*output) == ("--output DIR/run: there is a run already; go on with it by --resume, or name another.")
+    assert refusal(*output, "--resume") == "--seed 0: the run in DIR/run was begun with 3."
+
+
+def test_an_interrupted_run_is_not_a_finished_one():
+    """Tune returns as usual after Ctrl-C."""
+    result = SimpleNamespace(error=None, metrics={"done": False, "training_iteration": 3})
+    _, args = reasoning()
+    with pytest.raises(RuntimeError, match=r"^The run was interrupted; the same command with --resume goes on\.$"):
+        run._check_end(result, args)
+
+
+@pytest.mark.parametrize(("reward", "passed"), [(0.6, True), (0.59, False), (float("nan"), False)])
+def test_a_release_test_writes_whether_the_reward_was_reached(reward, passed, monkeypatch, tmp_path):
+    monkeypatch.setenv("TEST_OUTPUT_JSON", str(tmp_path / "figures.json"))
+    result = {"env_runners": {"episode_return_mean": reward}, "time_total_s": 5.0}
+    run._report_test(result, reasoning("--as-release-test")[1], run.MEAN_REWARD)
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    expected = {"passed": [passed], "not_passed": [not passed], "target_value": 0.6, "time_taken": 5.0}
+    assert {key: figures[key] for key in expected} == expected
+    _, args = reasoning("--as-test")
+    if passed:
+        run._report_test(result, args, run.MEAN_REWARD)
+    else:
+        message = r"^--as-test: env_runners/episode_return_mean is .*, and should be 0\.6"
+        with pytest.raises(RuntimeError, match=message):
+            run._report_test(result, args, run.MEAN_REWARD)

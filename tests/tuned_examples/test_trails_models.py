@@ -1,0 +1,192 @@
+"""Models of the trails task: a tokenizer of whole syllables, a head that looks back, a model that is made once."""
+
+from dataclasses import replace
+
+import pytest
+
+from rllib_arpo.envs.protocols.tags import TagProtocol
+from rllib_arpo.envs.tasks import trail_demonstrations, trails
+from rllib_arpo.envs.tasks.trail_demonstrations import PERFECT, transcripts
+from rllib_arpo.envs.tasks.trail_forms import FORMS, LATE
+from rllib_arpo.terminal import RunTerminal
+from tuned_examples import trails_models as models
+from tuned_examples.trails_models import (
+    ColdStart,
+    SmallModel,
+    cold_started_smollm2,
+    look_back,
+    make_tokenizer,
+    small_model,
+)
+
+TINY = SmallModel(
+    hidden_size=32,
+    num_layers=1,
+    num_heads=2,
+    num_backward_heads=1,
+    stages=(
+        ColdStart("exercises", count=4, epochs=1, batch_size=4, lr=1e-3),
+        ColdStart("imperfect", count=4, epochs=1, batch_size=2, lr=1e-3),
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def told() -> list:
+    """What the terminal is told while the model is made."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory, told) -> str:
+    folder = tmp_path_factory.mktemp("cache")
+    with RunTerminal(folder / "run.log") as terminal:
+        terminal.say = told.append
+        terminal.show = lambda *row: told.append(row)
+        return small_model(TINY, folder)
+
+
+def test_the_cold_starts_are_told(tiny, told):
+    assert told == [
+        "model     cold start on 4 texts (exercises), once",
+        ("cold start", 1, 1, "steps"),
+        "model     cold start on 4 texts (imperfect), once",
+        ("cold start", 1, 2, "steps"),
+        ("cold start", 2, 2, "steps"),
+    ]
+
+
+def test_tags_words_digits_and_syllables_are_a_token_each():
+    tokenizer = make_tokenizer()
+    text = "<search> gold Momupo </search>\n<result> Momupo: number 97 </result>\n"
+    tokens = [tokenizer.decode([token]) for token in tokenizer.encode(text, add_special_tokens=False)]
+    assert tokens == [
+        "<search>", " gold", " Mo", "mu", "po", "</search>", "<result>", " Mo", "mu", "po", ":", " number", " ", "9",
+        "7", "</result>", "\n",
+    ]  # fmt: skip
+
+
+def test_every_demonstrated_name_is_three_tokens():
+    tokenizer = make_tokenizer()
+    for row in transcripts(20, demonstrator=PERFECT):
+        name = row["messages"][1]["content"].split()[-1].removesuffix(".")
+        assert len(tokenizer.encode(f" {name}", add_special_tokens=False)) == 3
+
+
+def test_the_tokenizer_is_the_same_when_it_is_read_again(tiny):
+    from transformers import AutoTokenizer
+
+    read, made = AutoTokenizer.from_pretrained(tiny), make_tokenizer()
+    for row in transcripts(5, demonstrator=PERFECT):
+        for message in row["messages"]:
+            assert read.encode(message["content"]) == made.encode(message["content"])
+        assert read.apply_chat_template(row["messages"], tokenize=False) == made.apply_chat_template(
+            row["messages"], tokenize=False
+        )
+
+
+def test_a_head_that_looks_back_attends_to_the_token_before():
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=50, hidden_size=64, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2,
+        attention_bias=True, initializer_range=0.02, rope_parameters={"rope_type": "default", "rope_theta": 100.0},
+        attn_implementation="eager",
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(config)
+    look_back(model, head=1)
+    attention = model(torch.randint(0, 50, (1, 40)), output_attentions=True).attentions[0][0]
+    assert attention[1].diagonal(-1).mean() > 0.9
+    assert attention[0].diagonal(-1).mean() < 0.2
+
+
+def test_the_small_model_is_made_once_and_loads(tiny, tmp_path, monkeypatch):
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(tiny)
+    assert model.config.vocab_size == len(make_tokenizer())
+    monkeypatch.setattr(models, "cached_folder", lambda name, _make, _cache: name)
+    name = small_model(TINY, tmp_path)
+    assert tiny.endswith(name)
+    assert small_model(replace(TINY, num_layers=2), tmp_path) != name
+
+
+def rendered_otherwise(protocol, result):
+    return f"\n<result>{result}</result>\n"
+
+
+def shown_otherwise(title, text):
+    return f"{title} - {text}"
+
+
+#: What the model reads: (module or class, attribute) -> another value.
+READ = [
+    [((models, "PADDING"), "<|pad|>")],
+    [((models, "ROLES"), (*models.ROLES, "<|tool|>"))],
+    [((models, "TAGS"), models.TAGS[:4])],
+    [((models, "CHAT_TEMPLATE"), models.CHAT_TEMPLATE.replace("}}<|end|>", "}} <|end|>"))],
+    [((models, "END"), "<|stop|>"), ((models, "CHAT_TEMPLATE"), models.CHAT_TEMPLATE.replace("<|end|>", "<|stop|>"))],
+    [((TagProtocol, "render"), rendered_otherwise)],
+    [((trail_demonstrations, "show"), shown_otherwise)],
+    [((trails, "SYSTEM"), "Search.")],
+    [((models, "VERSION"), models.VERSION + 1)],
+]
+
+
+def name_of(model: SmallModel, monkeypatch) -> str:
+    with monkeypatch.context() as patch:
+        patch.setattr(models, "cached_folder", lambda name, _make, _cache: name)
+        return small_model(model)
+
+
+@pytest.mark.parametrize("changes", READ, ids=lambda changes: changes[0][0][1])
+def test_a_model_that_would_read_something_else_has_another_name(changes, monkeypatch):
+    usual = name_of(TINY, monkeypatch)
+    for (place, name), value in changes:
+        monkeypatch.setattr(place, name, value)
+    assert name_of(TINY, monkeypatch) != usual
+
+
+def test_the_name_follows_the_settings_and_not_the_wording_of_the_code(monkeypatch):
+    usual = name_of(TINY, monkeypatch)
+    slower = replace(TINY, stages=(TINY.stages[0], replace(TINY.stages[1], lr=1e-4)))
+    assert len({usual, name_of(slower, monkeypatch), name_of(replace(TINY, rope_theta=1e4), monkeypatch)}) == 3
+    show = trail_demonstrations.show
+    monkeypatch.setattr(trail_demonstrations, "show", lambda title, text: show(title, text))
+    assert name_of(TINY, monkeypatch) == usual
+
+
+def test_every_form_has_a_model_of_its_own_and_that_of_the_main_form_keeps_its_name(monkeypatch):
+    monkeypatch.setattr(models, "cached_folder", lambda name, _make, _cache: name)
+    names = [small_model(TINY, form=form) for form in ("main", "late", "plain")]
+    assert [name.rpartition("-")[0] for name in names] == ["trails-small", "trails-small-late", "trails-small-plain"]
+    assert len({name.rpartition("-")[2] for name in names}) == 3
+    assert small_model(TINY) == names[0]
+    monkeypatch.setitem(FORMS, "late", replace(LATE, num_pages=9))
+    assert small_model(TINY, form="late") != names[1]
+
+
+def test_a_model_is_tuned_on_the_transcripts_of_its_form(tmp_path, monkeypatch):
+    read = []
+    monkeypatch.setattr(ColdStart, "__call__", lambda stage, _model, _output, form: read.append((stage.rows, form)))
+    monkeypatch.setattr(models, "cached_folder", lambda _name, make, _cache: make(tmp_path))
+    small_model(TINY, form="late")
+    assert read == [("exercises", LATE), ("imperfect", LATE)]
+
+
+def test_the_name_of_the_tuned_smollm2_follows_what_it_reads(model_folder, monkeypatch):
+    monkeypatch.setattr(models, "smollm2_135m_instruct", lambda _cache: model_folder)
+    monkeypatch.setattr(models, "cached_folder", lambda name, _make, _cache: name)
+    usual = cold_started_smollm2()
+    assert usual.startswith("trails-llama-") and usual == cold_started_smollm2()
+    monkeypatch.setattr(TagProtocol, "render", rendered_otherwise)
+    assert cold_started_smollm2() != usual
+
+
+def test_the_usual_small_model_has_the_stated_size():
+    import torch
+
+    with torch.device("meta"):
+        assert SmallModel().random_model(make_tokenizer()).num_parameters() == 1_306_560

@@ -1,0 +1,161 @@
+"""The settings of ARPO's authors, for models up to 8B.
+
+They are those of the scripts in github.com/RUC-NLPIR/ARPO (a95cd08). All differences:
+
+The tree
+  - The entropy is over the whole vocabulary and of the tokens after the tool's response; theirs is over the ten
+    likeliest tokens, of the segment that ends in the tool's call.
+  - Every root has a baseline of its own; theirs is kept by place in the batch and never cleared.
+  - A fork keeps its root's baseline; in their code it takes its own first segment.
+  - Nodes are decided as they come; theirs in lock step, a turn of all questions after the other.
+The reward
+  - A tool counts for the bonus only if it ran; theirs if its closing tag is in the text.
+  - Reasoning compares mathematics exactly; theirs by F1 over words.
+  - F1 counts only for answers of which more than half of the words are right.
+The tools
+  - A search's ten results are cut at 2,500 tokens in all; each of theirs at 1,000 characters. They ask Bing.
+  - A program has 5 seconds and 512 tokens of output, in a sandbox; theirs 120 seconds, any length and no sandbox.
+  - Deep search can open pages (`browse`); in their training it cannot, only in their evaluation.
+The update
+  - The engine's numerics are corrected for, token by token (`importance_cap`); theirs computes the log-probs of the
+    old policy with the learner.
+  - The mean over tokens is that of a minibatch; theirs of each pass and GPU, and then over these.
+  - A prompt may be longer than theirs, which end the run; its response is then shorter.
+The run
+  - Learners and engines have four GPUs each; theirs take turns on all eight.
+  - Five epochs of deep search are 40 updates of 128 questions, two of reasoning 156, as theirs, which leave out the end
+    of each epoch; here the next epoch's questions complete a batch.
+  - It also ends when the mean reward reaches `--stop-reward`.
+  - The two last checkpoints and the best are kept; theirs are all.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import Any
+
+from rllib_arpo.arpo_config import ARPOConfig
+from rllib_arpo.recipes import arm_config
+from rllib_arpo.recipes.gpus import ENGINE_MEMORY, SHARED_ENGINE_MEMORY
+from tuned_examples.authors_command_line import UNSAFE
+
+#: Two epochs of train_10k.parquet, 128 of 10,000 questions an iteration, without the last batch of an epoch.
+REASONING_ITERATIONS = 2 * (10_000 // 128)
+#: Five epochs of hard_search_1k.parquet, which has 1,071 questions, likewise.
+DEEP_SEARCH_ITERATIONS = 5 * (1_071 // 128)
+#: N = 8, M = 16, and how many questions there are to an optimizer step.
+NUM_INITIAL_ROLLOUTS, NUM_ROLLOUTS = 8, 16
+QUESTIONS_PER_MINIBATCH = 16
+SETTINGS: Mapping[str, Any] = {
+    "branching": "probability",
+    "branch_base_probability": 0.5,
+    "branch_entropy_weight": 0.2,
+    "branch_width": 1,
+    "entropy_window": 20,
+    "entropy_normalization": "sum_log_vocab",
+    "temperature": 1.0,
+    "lr": 1e-6,
+    "loss_aggregation": "token_mean",
+    "clip_low": 0.2,
+    "clip_high": 0.2,
+    "dual_clip": 3.0,
+    "kl_coeff": 0.0,
+    "adam_betas": (0.9, 0.999),
+    "weight_decay": 0.01,
+}
+#: Of `--branching threshold`, which the authors do not use: the paper's rule.
+BRANCH_THRESHOLD = 0.5
+#: Ten results of 1,000 characters.
+SEARCH = {"top_k": 10, "max_result_tokens": 2500}
+#: Held-out questions of an evaluation, at most: both of the authors' files for deep search.
+MAX_EVALUATED = 203
+
+
+def authors_config(
+    args: argparse.Namespace,
+    *,
+    task: str,
+    max_prompt_tokens: int,
+    max_response_tokens: int,
+    max_tool_calls: int,
+    more_tools: Mapping[str, Mapping[str, Any]] | None = None,
+) -> ARPOConfig:
+    """The authors' settings with `--algo ARPO`; other algorithms keep those in which they differ from it.
+
+    Args:
+        args: of a `gpu_recipe_parser`.
+        task: how the data set is read and answers are compared ("arpo_mix", "arpo_deepsearch").
+        max_prompt_tokens, max_response_tokens, max_tool_calls: per trajectory; they differ between the authors' tasks.
+        more_tools: beside `search` and `python`.
+
+    Raises:
+        ValueError: options of the command line do not fit to each other; the message names them.
+    """
+    max_response_tokens = args.max_response_tokens or max_response_tokens
+    tools = {"search": {**SEARCH, **_search_options(args)}, "python": _python_options(args), **(more_tools or {})}
+    config = arm_config(
+        args,
+        num_rollouts=NUM_ROLLOUTS,
+        num_initial_rollouts=NUM_INITIAL_ROLLOUTS,
+        branch_threshold=BRANCH_THRESHOLD,
+        max_response_tokens=max_response_tokens,
+        questions_per_batch=args.questions_per_batch,
+        questions_per_minibatch=QUESTIONS_PER_MINIBATCH,
+        settings=SETTINGS,
+    )
+    config.environment(
+        "ToolEnv-v0", env_config={"task": task, "path": args.data, "tools": tools, "protocol": "tags_with_thought"}
+    )
+    config.language_model(model_name_or_path=args.model, max_context_tokens=max_prompt_tokens + max_response_tokens)
+    config.adaptive_rollout(max_tool_calls=max_tool_calls)
+    _place(config, args)
+    if args.eval_data:
+        config.evaluation(
+            evaluation_interval=args.checkpoint_freq,
+            evaluation_duration=MAX_EVALUATED,
+            evaluation_config={"env_config": {"path": args.eval_data, "split": "test"}},
+        )
+    return config.debugging(seed=args.seed)
+
+
+def _place(config: ARPOConfig, args: argparse.Namespace) -> None:
+    """Sets the learners and the env runners, and what an engine may take of its GPUs."""
+    gpus = args.num_gpus_per_env_runner if args.num_env_runners else 0.0
+    if not args.num_env_runners and args.num_gpus_per_learner:
+        raise ValueError(
+            "--num-env-runners 0: the engine would be in the learner's process; to share its GPU say "
+            "--num-env-runners 1 and fractions of --num-gpus-per-learner and --num-gpus-per-env-runner."
+        )
+    if gpus > 1 and gpus != int(gpus):
+        raise ValueError(f"--num-gpus-per-env-runner {gpus:g}: must be a whole number, or less than 1.")
+    shared = 0 < gpus < 1 and 0 < args.num_gpus_per_learner < 1
+    of_its_part = SHARED_ENGINE_MEMORY if shared else ENGINE_MEMORY
+    engine: dict[str, Any] = {"gpu_memory_utilization": of_its_part * min(1.0, gpus)} if gpus else {}
+    if gpus > 1:
+        engine["tensor_parallel_size"] = int(gpus)
+    # Level 1 keeps the weights in the CPU's memory during an update, for which the learner has all of the GPU.
+    config.language_model(engine_kwargs=engine, sleep_level=1 if shared else 0)
+    config.training(sharding="fsdp2" if args.num_learners > 1 else "none")
+    config.env_runners(
+        num_env_runners=args.num_env_runners,
+        num_gpus_per_env_runner=gpus,
+        num_envs_per_env_runner=args.num_envs_per_env_runner,
+    )
+    config.learners(num_learners=args.num_learners, num_gpus_per_learner=args.num_gpus_per_learner)
+
+
+def _search_options(args: argparse.Namespace) -> dict[str, str]:
+    """The options of the search tool that the command line sets."""
+    options = {"backend": args.search_backend, "index": args.index, "base_url": args.search_url, "cache": args.cache}
+    return {key: value for key, value in options.items() if value is not None}
+
+
+def _python_options(args: argparse.Namespace) -> dict[str, Any]:
+    """The options of the python tool that the command line sets."""
+    if args.python_url is not None and args.python_backend != "sandbox_fusion":
+        raise ValueError(f"--python-url {args.python_url}: belongs to --python-backend sandbox_fusion.")
+    if args.python_backend == UNSAFE:
+        return {"unsafe": True}
+    options = {} if args.python_backend == "local" else {"backend": args.python_backend}
+    return options if args.python_url is None else {**options, "backend_options": {"url": args.python_url}}
