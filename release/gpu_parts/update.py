@@ -18,7 +18,7 @@ from release.gpu_parts.machine import bf16_peaks
 from release.gpu_parts.models import random_qwen2
 from release.gpu_parts.report import Report
 from release.gpu_parts.sizes import Sizes
-from rllib_arpo.learner.training_data import QuestionBatch
+from rllib_arpo.learner.training_data import PlanSettings, QuestionBatch
 from rllib_arpo.rollout.episodes import tree_to_episode
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def _time_updates(
         ideal_s: model FLOPs over the machine's peak.
     """
     device = learner.module[DEFAULT_MODULE_ID].causal_lm.device
-    batch = QuestionBatch.from_config([tree_to_episode(tree) for tree in questions], learner.config)
+    batch = QuestionBatch.plan([tree_to_episode(tree) for tree in questions], PlanSettings.from_config(learner.config))
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
     update = synchronized(lambda: learner.update(batch), device)

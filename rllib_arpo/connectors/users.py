@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 
 from rllib_arpo.rollout.episodes import INFO_PARENT
 
-if TYPE_CHECKING:
-    from rllib_arpo.arpo_config import ARPOConfig
 
-
-def user_connectors(config: ARPOConfig, input_observation_space: Any, input_action_space: Any) -> list[ConnectorV2]:
+def user_connectors(
+    make: Callable[[Any, Any], Any] | None, input_observation_space: Any, input_action_space: Any
+) -> list[ConnectorV2]:
     """Makes the user's pieces in the way RLlib makes them.
+
+    Args:
+        make: what the user gave as `learner_connector`.
 
     Raises:
         ValueError: the function returned anything but a `ConnectorV2` or a list of them.
     """
-    if config._learner_connector is None:
+    if make is None:
         return []
-    made = config._learner_connector(input_observation_space, input_action_space)
+    made = make(input_observation_space, input_action_space)
     pieces = list(made) if isinstance(made, (list, tuple)) else [made]
     if not all(isinstance(piece, ConnectorV2) for piece in pieces):
         raise ValueError(f"learner_connector must return a ConnectorV2 or a list of them, not {made!r}.")

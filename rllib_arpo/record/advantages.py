@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 
-from rllib_arpo.connectors import advantage_connectors
+from rllib_arpo.connectors import PipelineSettings, advantage_connectors
 from rllib_arpo.core.advantages import hard_attribution, leaf_ranges, soft_attribution
 from rllib_arpo.core.columns import LAYOUTS, LEAF_ADVANTAGES, LEAF_WEIGHTS, REWARD_STATISTICS
 from rllib_arpo.record.rows import TreeAdvantages
@@ -23,7 +23,7 @@ def tree_advantages(episodes: Sequence[MultiAgentEpisode], config: ARPOConfig, s
         statistics: of the rewards of the whole batch (`QuestionBatch.statistics`).
     """
     columns: dict[str, Any] = {}
-    for piece in advantage_connectors(config):
+    for piece in advantage_connectors(PipelineSettings.from_config(config)):
         columns = piece(
             rl_module=None, batch=columns, episodes=list(episodes), shared_data={REWARD_STATISTICS: statistics}
         )
