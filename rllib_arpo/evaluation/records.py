@@ -12,7 +12,7 @@ from rllib_arpo.envs.question import QA, Question
 from rllib_arpo.envs.rewards import exact_match, token_f1
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.rollout.episodes import episode_to_tree
-from rllib_arpo.rollout.questions import SampledQuestion
+from rllib_arpo.rollout.messages import SampledQuestion
 from rllib_arpo.rollout.seeds import request_seed
 from rllib_arpo.rollout.settings import RolloutSettings
 

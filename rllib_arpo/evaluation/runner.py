@@ -19,7 +19,7 @@ from rllib_arpo.evaluation.plan import Arm, EvaluationSettings
 from rllib_arpo.evaluation.records import QuestionRecord, question_record
 from rllib_arpo.rollout.messages import FailedQuestion, Purpose, SampledQuestion, question_refs
 from rllib_arpo.rollout.progress import PROGRESS_VARIABLE, RolloutProgress
-from rllib_arpo.rollout.questions import QuestionLoop
+from rllib_arpo.rollout.question_loop import QuestionLoop
 from rllib_arpo.rollout.settings import RolloutSettings
 
 

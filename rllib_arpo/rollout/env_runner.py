@@ -39,7 +39,7 @@ from rllib_arpo.rollout.messages import (
 )
 from rllib_arpo.rollout.metrics import rollout_metrics
 from rllib_arpo.rollout.progress import RolloutProgress
-from rllib_arpo.rollout.questions import QuestionLoop
+from rllib_arpo.rollout.question_loop import QuestionLoop
 from rllib_arpo.rollout.settings import RolloutSettings
 from rllib_arpo.weights import transfer_backend
 from rllib_arpo.weights.snapshot import WeightSnapshot, WeightSyncError, load_and_verify

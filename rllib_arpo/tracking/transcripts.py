@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ray.tune import ResultGrid
 
     from rllib_arpo.arpo import ARPO
-    from rllib_arpo.rollout.questions import SampledQuestion
+    from rllib_arpo.rollout.messages import SampledQuestion
 
 #: File in the trial's folder; one line per evaluated question.
 EVALUATIONS_FILE = "evaluations.jsonl"

@@ -23,7 +23,7 @@ from rllib_arpo.record.tables import training_table
 from rllib_arpo.rollout.episodes import tree_to_episode
 from rllib_arpo.rollout.messages import QuestionRef, SampledQuestion, question_refs
 from rllib_arpo.rollout.metrics import question_stats
-from rllib_arpo.rollout.questions import QuestionLoop
+from rllib_arpo.rollout.question_loop import QuestionLoop
 from rllib_arpo.show.page import question_page
 from rllib_arpo.show.records import questions, record_files
 from rllib_arpo.tracking.mlflow_records import MlflowStore, OpenStore, StartRun

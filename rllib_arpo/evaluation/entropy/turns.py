@@ -11,7 +11,7 @@ from rllib_arpo.core.tree import QuestionTree
 from rllib_arpo.envs.protocols.prompts import turn_text
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.rollout.episodes import episode_to_tree
-from rllib_arpo.rollout.questions import SampledQuestion
+from rllib_arpo.rollout.messages import SampledQuestion
 
 
 @dataclass(frozen=True, slots=True)
