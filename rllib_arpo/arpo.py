@@ -28,11 +28,11 @@ from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 from rllib_arpo import validation
 from rllib_arpo.arpo_config import ARPOConfig
 from rllib_arpo.connectors.users import apply_user_connectors, user_connectors
+from rllib_arpo.core.entropy_history import EntropyHistory
 from rllib_arpo.core.settings import settings_from
 from rllib_arpo.learner.gradients import NonFiniteLossError
 from rllib_arpo.record.recorder import TreeRecorder
 from rllib_arpo.rollout.dispatch import ANSWER_TIMEOUT_S, DispatchSettings, QuestionDispatcher
-from rllib_arpo.rollout.entropy_history import EntropyHistory
 from rllib_arpo.rollout.messages import Purpose, SamplingConditions, question_refs
 from rllib_arpo.rollout.metrics import nested, rollout_metrics
 from rllib_arpo.rollout.question_stream import QuestionStream, StreamSettings, weight_lag

@@ -1,4 +1,4 @@
-"""The learner connector pipeline, from episodes to packed trees. Each piece adds one thing."""
+"""The learner connector pipeline, from episodes to packed trees. Each step adds one thing."""
 
 from __future__ import annotations
 
@@ -10,18 +10,22 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.connectors.learner import LearnerConnectorPipeline
 
-from rllib_arpo.connectors.attribution import Attribution
-from rllib_arpo.connectors.depth_first_packing import DepthFirstPacking
-from rllib_arpo.connectors.episodes_to_trees import EpisodesToTrees
-from rllib_arpo.connectors.group_advantage import BatchAdvantage, GroupAdvantage, TreeAdvantage
-from rllib_arpo.connectors.leaf_weights import LeafWeights
-from rllib_arpo.connectors.overlong_penalty import OverlongPenalty
+from rllib_arpo.connectors.steps import (
+    Attribution,
+    BatchAdvantage,
+    DepthFirstPacking,
+    EpisodesToTrees,
+    GroupAdvantage,
+    LeafWeights,
+    OverlongPenalty,
+    TreeAdvantage,
+)
 from rllib_arpo.core.settings import settings_from
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineSettings:
-    """The settings of the pieces; the attributes have the names of `ARPOConfig`'s, except `with_entropies`.
+    """The settings of the steps; the attributes have the names of `ARPOConfig`'s, except `with_entropies`.
 
     `with_entropies`: whether advantages depend on the entropies of the tokens.
     """
@@ -40,7 +44,7 @@ class PipelineSettings:
         return settings_from(cls, config, with_entropies=config.entropy_advantage_coeff > 0)
 
 
-#: `baseline` -> the piece that computes the advantages.
+#: `baseline` -> the step that computes the advantages.
 BASELINES: dict[str, Callable[[PipelineSettings], ConnectorV2]] = {
     "group": lambda settings: GroupAdvantage(normalize_std=settings.normalize_std),
     "batch": lambda settings: BatchAdvantage(),
@@ -49,19 +53,19 @@ BASELINES: dict[str, Callable[[PipelineSettings], ConnectorV2]] = {
 
 
 def reward_connectors(settings: PipelineSettings) -> list[ConnectorV2]:
-    """The pieces that end with the final rewards. The driver runs them too, for the statistics of the whole batch."""
-    pieces: list[ConnectorV2] = [EpisodesToTrees()]
+    """The steps that end with the final rewards. The driver runs them too, for the statistics of the whole batch."""
+    steps: list[ConnectorV2] = [EpisodesToTrees()]
     if settings.overlong_buffer_tokens is not None:
-        pieces.append(
+        steps.append(
             OverlongPenalty(
                 max_response_tokens=settings.max_response_tokens, overlong_buffer_tokens=settings.overlong_buffer_tokens
             )
         )
-    return pieces
+    return steps
 
 
 def advantage_connectors(settings: PipelineSettings) -> list[ConnectorV2]:
-    """The pieces that end with the advantages and the weights of the leaves. The record of trees runs them too."""
+    """The steps that end with the advantages and the weights of the leaves. The record of trees runs them too."""
     return [
         *reward_connectors(settings),
         BASELINES[settings.baseline](settings),
@@ -76,15 +80,15 @@ def advantage_connectors(settings: PipelineSettings) -> list[ConnectorV2]:
 def build_learner_pipeline(
     settings: PipelineSettings, input_observation_space: Any = None, input_action_space: Any = None
 ) -> LearnerConnectorPipeline:
-    """From episodes to PACKED_TREES; it has none of RLlib's default pieces, which pad and batch single steps.
+    """From episodes to PACKED_TREES; it has none of RLlib's default connectors, which pad and batch single steps.
 
-    It has none of the user's pieces either: the driver runs those before it plans the update (`users.py`).
+    It has none of the user's connectors either: the driver runs those before it plans the update (`users.py`).
     """
-    pieces = [
+    steps = [
         *advantage_connectors(settings),
         Attribution(attribution=settings.attribution),
         DepthFirstPacking(with_entropies=settings.with_entropies),
     ]
     return LearnerConnectorPipeline(
-        input_observation_space=input_observation_space, input_action_space=input_action_space, connectors=pieces
+        input_observation_space=input_observation_space, input_action_space=input_action_space, connectors=steps
     )

@@ -49,11 +49,10 @@ from rllib_arpo.core.loss import (
     policy_ratio,
     tree_policy_objective,
 )
-from rllib_arpo.learner.entropy_advantage import multiply_by_entropy
 from rllib_arpo.learner.gradients import NonFiniteLossError, gather_names
-from rllib_arpo.learner.kl_in_reward import subtract_kl_to_go
 from rllib_arpo.learner.metrics import Total, Totals, add_questions, summarize
 from rllib_arpo.learner.optimizer_offload import states_on_device
+from rllib_arpo.learner.pass_advantages import multiply_by_entropy, subtract_kl_to_go
 from rllib_arpo.learner.passes import (
     Piece,
     cut_into_pieces,

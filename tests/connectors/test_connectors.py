@@ -8,12 +8,16 @@ from ray.rllib.connectors.learner import LearnerConnectorPipeline
 
 from rllib_arpo import ARPOConfig
 from rllib_arpo.connectors import PipelineSettings, build_learner_pipeline
-from rllib_arpo.connectors.attribution import Attribution
-from rllib_arpo.connectors.depth_first_packing import DepthFirstPacking
-from rllib_arpo.connectors.episodes_to_trees import EpisodesToTrees
-from rllib_arpo.connectors.group_advantage import BatchAdvantage, GroupAdvantage, TreeAdvantage
-from rllib_arpo.connectors.leaf_weights import LeafWeights
-from rllib_arpo.connectors.overlong_penalty import OverlongPenalty
+from rllib_arpo.connectors.steps import (
+    Attribution,
+    BatchAdvantage,
+    DepthFirstPacking,
+    EpisodesToTrees,
+    GroupAdvantage,
+    LeafWeights,
+    OverlongPenalty,
+    TreeAdvantage,
+)
 from rllib_arpo.core.advantages import NodeAttribution
 from rllib_arpo.core.columns import (
     LAYOUTS,

@@ -5,8 +5,8 @@ import pytest
 import ray
 
 from rllib_arpo.weights import WEIGHT_SYNCS, make_weight_sync, transfer_backend
-from rllib_arpo.weights.in_process_reload import InProcessReload
 from rllib_arpo.weights.snapshot import WeightSyncError
+from rllib_arpo.weights.weight_sync import InProcessReload
 from tests.helpers.configs import small_config
 from tests.helpers.weights import learner_weights, set_learner_weights
 

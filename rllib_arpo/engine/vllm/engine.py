@@ -39,9 +39,8 @@ from rllib_arpo.engine.vllm.arguments import (
     token_prompt,
     usage_context,
 )
-from rllib_arpo.engine.vllm.globals import readable_globals
+from rllib_arpo.engine.vllm.process_state import cpu_threads, readable_globals
 from rllib_arpo.engine.vllm.sampled_log_probs import skip_ranks
-from rllib_arpo.engine.vllm.threads import cpu_threads
 from rllib_arpo.policy.checkpoint_names import as_tensors, causal_lm_config, check_shapes, expected_shapes
 
 _KEYS = itertools.count()
