@@ -6,7 +6,6 @@ What there is of an arm is one file, which is written anew after every batch.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 
 from release.evidence.gradient_estimates import CountSketch
 from release.evidence.study_run import find, make_algorithm
+from rllib_arpo.files import replace_file
 
 SKETCH_SIZE = 1024
 #: Batches that are not counted: running baselines have no history before them.
@@ -75,9 +75,8 @@ class State:
         self.total = gradient.copy() if self.total is None else self.total + gradient
         own = {"batch": len(self.rows), "squared_norm_of_sum": float(self.total @ self.total)}
         self.rows.append({**row, **own})
-        scratch = self.path.with_suffix(".unfinished.npz")
-        np.savez(scratch, rows=json.dumps(self.rows), total=self.total)
-        os.replace(scratch, self.path)
+        with replace_file(self.path) as scratch, scratch.open("wb") as file:
+            np.savez(file, rows=json.dumps(self.rows), total=self.total)
 
     @property
     def mean(self) -> np.ndarray:

@@ -15,7 +15,6 @@ An update of several minibatches counts with the mean of their gradients. Gradie
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,6 +30,7 @@ from release.evidence.gradient_estimates import Interval, Sample, estimates, int
 from release.evidence.study_file import Arm, Study, read_study, study_of
 from release.evidence.study_rows import fork_rate
 from release.evidence.study_run import provenance
+from rllib_arpo.files import replace_file
 
 REFERENCE, REFERENCE_FACTOR = "reference", 4
 #: The questions of the reference come in an order of their own.
@@ -80,9 +80,8 @@ def write_rows(states: Sequence[State], path: Path) -> None:
     table = pa.Table.from_pylist([row for state in states for row in state.rows])
     place = table.schema.get_field_index("sketch")
     sketches = table.column("sketch").cast(pa.list_(pa.float32()))
-    scratch = path.with_suffix(".unfinished")
-    pq.write_table(table.set_column(place, "sketch", sketches), scratch)
-    os.replace(scratch, path)
+    with replace_file(path) as scratch:
+        pq.write_table(table.set_column(place, "sketch", sketches), scratch)
 
 
 def samples_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Sample]:

@@ -17,6 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rllib_arpo.files import replace_file
+
 Row = Mapping[str, Any]
 
 #: Column -> path below "env_runners" of a training result.
@@ -114,9 +116,8 @@ def write_table(rows: Sequence[Row], path: Path) -> None:
     """The file is there as a whole or not at all."""
     schema = pa.schema(list(COLUMNS.items()))
     table = pa.Table.from_pylist([{name: row.get(name) for name in COLUMNS} for row in in_order(rows)], schema)
-    scratch = path.with_suffix(".unfinished")
-    pq.write_table(table, scratch)
-    os.replace(scratch, path)
+    with replace_file(path) as scratch:
+        pq.write_table(table, scratch)
 
 
 def in_order(rows: Iterable[Row]) -> list[Any]:

@@ -39,6 +39,7 @@ from rllib_arpo.evaluation.errors import CommandError, command_errors
 from rllib_arpo.evaluation.models import remove_exported, resolve_models
 from rllib_arpo.evaluation.plan import Arm, EvaluationSettings, check_tasks, make_arms
 from rllib_arpo.evaluation.runner import running_engine, sample, showing_progress
+from rllib_arpo.files import replace_file
 from rllib_arpo.tracking.machine import commit, machine, versions
 
 TABLE, SUMMARY = "entropy.parquet", "entropy.json"
@@ -169,6 +170,5 @@ def _write_summary(
         },
         "tasks": [as_json(task) for task in found],
     }
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_text(json.dumps(summary, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    partial.replace(path)
+    with replace_file(path) as partial:
+        partial.write_text(json.dumps(summary, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

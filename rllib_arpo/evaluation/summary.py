@@ -15,6 +15,7 @@ from rllib_arpo.evaluation.bootstrap import LEVEL, NUM_RESAMPLES
 from rllib_arpo.evaluation.metrics import ArmMetrics, differences
 from rllib_arpo.evaluation.plan import TOOLS, Arm, EvaluationSettings
 from rllib_arpo.evaluation.report import TaskReport
+from rllib_arpo.files import replace_file
 from rllib_arpo.tracking.machine import commit, machine, versions
 
 SUMMARY = "summary.json"
@@ -89,9 +90,8 @@ def write_summary(
         ],
         "methods": methods,
     }
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_text(json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
-    partial.replace(path)
+    with replace_file(path) as partial:
+        partial.write_text(json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
     return summary
 
 

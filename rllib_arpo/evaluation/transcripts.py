@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from rllib_arpo.evaluation.plan import Arm
 from rllib_arpo.evaluation.store import ResultStore
+from rllib_arpo.files import replace_file
 
 _TURN = pa.struct(
     [
@@ -63,13 +64,12 @@ _BATCH = 1000
 
 def write_transcripts(path: Path, store: ResultStore, arms: Sequence[Arm]) -> int:
     """Writes the samples of these arms and returns their number. The file is replaced in one step."""
-    partial, written = path.with_name(f"{path.name}.partial"), 0
-    with pq.ParquetWriter(partial, SCHEMA) as writer:
+    written = 0
+    with replace_file(path) as partial, pq.ParquetWriter(partial, SCHEMA) as writer:
         for arm in arms:
             for batch in _batches(_samples(arm, store)):
                 writer.write_table(pa.Table.from_pylist(batch, schema=SCHEMA))
                 written += len(batch)
-    partial.replace(path)
     return written
 
 

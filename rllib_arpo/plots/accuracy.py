@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 from ray.air.constants import TRAINING_ITERATION
 from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, EPISODE_RETURN_MEAN, EVALUATION_RESULTS
 
+from rllib_arpo.core.results import number_at
 from rllib_arpo.plots.run_data import EVALUATION, TRAINING, MissingDataError, RunData
 from rllib_arpo.plots.style import COLORS, count_axis, legend, panels
-from rllib_arpo.tracking.console import number_at
 from rllib_arpo.tracking.iteration_log import TOOL_CALLS_LIFETIME
 
 LABELS = {TRAINING: "training, as sampled", EVALUATION: "evaluation, held out"}
@@ -80,10 +80,10 @@ def _points(run: RunData, below: tuple[str, ...]) -> list[Point]:
     points = []
     for result in run.results:
         accuracy, reward = (
-            number_at(result, (*below, ENV_RUNNER_RESULTS, name)) for name in ("accuracy", EPISODE_RETURN_MEAN)
+            number_at(result, *below, ENV_RUNNER_RESULTS, name) for name in ("accuracy", EPISODE_RETURN_MEAN)
         )
         if accuracy is not None or reward is not None:
-            calls = number_at(result, (ENV_RUNNER_RESULTS, TOOL_CALLS_LIFETIME))
+            calls = number_at(result, ENV_RUNNER_RESULTS, TOOL_CALLS_LIFETIME)
             points.append(Point(result[TRAINING_ITERATION], calls, accuracy, reward))
     return points
 

@@ -8,9 +8,9 @@ from matplotlib.figure import Figure
 from ray.air.constants import TRAINING_ITERATION
 from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS
 
+from rllib_arpo.core.results import number_at
 from rllib_arpo.plots.run_data import MissingDataError, RunData
 from rllib_arpo.plots.style import COLORS, count_axis, legend, panels
-from rllib_arpo.tracking.console import number_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ def fork_history(run: RunData) -> list[IterationForks]:
     names = ("forks_per_question", "fork_depth_mean", "fork_depth_p10", "fork_depth_p90")
     found = []
     for result in run.results:
-        count, *depths = (number_at(result, (ENV_RUNNER_RESULTS, name)) for name in names)
+        count, *depths = (number_at(result, ENV_RUNNER_RESULTS, name) for name in names)
         if count is not None:
             found.append(IterationForks(result[TRAINING_ITERATION], count, *(depths if count else (None,) * 3)))
     if not any(forks.per_question for forks in found):

@@ -15,10 +15,10 @@ from ray.air.constants import TRAINING_ITERATION
 from ray.rllib.utils.metrics import EVALUATION_RESULTS
 from ray.tune.result import EXPR_RESULT_FILE
 
+from rllib_arpo.core.results import number_at
 from rllib_arpo.record.recorder import RECORD_FOLDER
 from rllib_arpo.record.schema import SCHEMA
 from rllib_arpo.show.records import RecordFile, record_files
-from rllib_arpo.tracking.console import number_at
 
 #: Columns of the record that plots read; of a turn's entropies the first `NUM_POSITIONS`.
 COLUMNS = (
@@ -47,7 +47,7 @@ class RunData:
 
     def series(self, *path: str) -> tuple[list[int], list[float]]:
         """The iterations that have a number at this path of their result, and the numbers."""
-        found = [(result[TRAINING_ITERATION], number_at(result, path)) for result in self.results]
+        found = [(result[TRAINING_ITERATION], number_at(result, *path)) for result in self.results]
         return [i for i, value in found if value is not None], [value for _, value in found if value is not None]
 
     def rows(self, purpose: str) -> pa.Table:

@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 from ray.air.constants import TIME_THIS_ITER_S, TRAINING_ITERATION
 from ray.rllib.utils.metrics import TIMERS
 
+from rllib_arpo.core.results import number_at
 from rllib_arpo.plots.run_data import MissingDataError, RunData
 from rllib_arpo.plots.style import COLORS, count_axis, panels
-from rllib_arpo.tracking.console import number_at
 
 #: Timers of an iteration -> their names in the plot.
 PARTS = {"rollout": "rollout", "update": "update", "sync": "weights to the engines"}
@@ -38,11 +38,11 @@ def seconds_of(run: RunData) -> Seconds:
     Raises:
         MissingDataError: no result has the seconds of its iteration.
     """
-    timed = [result for result in run.results if number_at(result, (TIME_THIS_ITER_S,)) is not None]
+    timed = [result for result in run.results if number_at(result, TIME_THIS_ITER_S) is not None]
     if not timed:
         raise MissingDataError("No result of the run has the seconds of its iteration.")
     parts = {
-        name: np.array([number_at(result, (TIMERS, timer)) or 0.0 for result in timed])
+        name: np.array([number_at(result, TIMERS, timer) or 0.0 for result in timed])
         for timer, name in PARTS.items()
     }  # fmt: skip
     whole = np.array([result[TIME_THIS_ITER_S] for result in timed])

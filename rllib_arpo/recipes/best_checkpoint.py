@@ -14,7 +14,8 @@ from ray.air.constants import TRAINING_ITERATION
 from ray.tune import Callback
 from ray.tune.experiment import Trial
 
-from rllib_arpo.tracking.console import number_at
+from rllib_arpo.core.results import number_at
+from rllib_arpo.files import replace_file
 
 #: A link in the experiment's folder to the folder of the best checkpoint.
 BEST = "best_checkpoint"
@@ -36,7 +37,7 @@ class KeepBestCheckpoint(Callback):
         self.metric = metric
 
     def on_trial_save(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        value = find(trial.last_result, self.metric)
+        value = number_at(trial.last_result, self.metric)
         checkpoint = Path(trial.checkpoint.path)
         experiment = checkpoint.parents[1]
         known = read_score(experiment)
@@ -44,11 +45,6 @@ class KeepBestCheckpoint(Callback):
             return
         score = {"iteration": trial.last_result[TRAINING_ITERATION], "metric": self.metric, "value": value}
         _keep(checkpoint, experiment, score)
-
-
-def find(result: Mapping[str, Any], metric: str) -> float | None:
-    """The value of "a/b" in a nested result; None if there is none, or it is NaN."""
-    return number_at(result, metric.split("/"))
 
 
 def read_score(experiment: Path) -> dict[str, Any] | None:
@@ -63,10 +59,8 @@ def _keep(checkpoint: Path, experiment: Path, score: Mapping[str, Any]) -> None:
     folder = Path(tempfile.mkdtemp(prefix=f"{BEST}_{score['iteration']:06d}_", dir=experiment))
     shutil.copytree(checkpoint, folder, copy_function=_link, dirs_exist_ok=True)
     (folder / SCORE).write_text(json.dumps(score))
-    new = experiment / f"{BEST}.new"
-    new.unlink(missing_ok=True)
-    new.symlink_to(folder.name)
-    new.replace(experiment / BEST)
+    with replace_file(experiment / BEST) as link:
+        link.symlink_to(folder.name)
     for other in experiment.glob(f"{BEST}_*"):
         if other != folder:
             shutil.rmtree(other)

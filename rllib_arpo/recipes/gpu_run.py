@@ -13,8 +13,9 @@ from ray import tune
 from ray.tune.result import DONE, TRAINING_ITERATION
 
 from rllib_arpo.arpo_config import ARPOConfig
+from rllib_arpo.core.results import number_at
 from rllib_arpo.policy.export import export_model
-from rllib_arpo.recipes.best_checkpoint import BEST, KeepBestCheckpoint, find, read_score
+from rllib_arpo.recipes.best_checkpoint import BEST, KeepBestCheckpoint, read_score
 from rllib_arpo.recipes.run import EVALUATION_ACCURACY, ray_of_run
 from rllib_arpo.recipes.run_screen import SaysFailures, say_what_runs
 from rllib_arpo.recipes.run_state import KeepState, mend_state
@@ -146,7 +147,7 @@ def _report_test(result: Result, args: argparse.Namespace) -> None:
     """
     if not (args.as_test or args.as_release_test):
         return
-    found = find(result.metrics, MEAN_REWARD)
+    found = number_at(result.metrics, MEAN_REWARD)
     reached = math.nan if found is None else found
     passed = reached >= args.stop_reward
     say(f"{MEAN_REWARD}: {reached}, of {args.stop_reward:g}: {'reached' if passed else 'not reached'}.")

@@ -15,6 +15,8 @@ from typing import Any
 from ray.tune import Callback
 from ray.tune.experiment import Trial
 
+from rllib_arpo.files import replace_file
+
 #: Of each kind Tune reads the last one by name; each session of a run writes its own.
 KINDS = ("tuner.pkl", "experiment_state-*.json", "basic-variant-state-*.json", "callback-states-*.pkl")
 #: The results of the trials, a line an iteration; Tune appends to what lies here when a run resumes.
@@ -93,8 +95,6 @@ def _size(path: Path) -> int:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Writes a file in one step."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f"{path.name}.new")
-    new.write_bytes(content)
-    new.replace(path)
+    with replace_file(path) as new:
+        new.write_bytes(content)

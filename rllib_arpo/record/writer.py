@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -11,6 +10,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from rllib_arpo.files import replace_file
 
 logger = logging.getLogger("rllib_arpo")
 
@@ -64,15 +65,12 @@ class RecordWriter:
 
     def _write(self, name: str, num_questions: int, make_table: Callable[[], pa.Table]) -> None:
         table, path = make_table(), self._folder / name
-        partial = path.with_name(f"{name}.partial")
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            pq.write_table(table, partial, compression="zstd")
-            partial.replace(path)
+            with replace_file(path) as partial:
+                pq.write_table(table, partial, compression="zstd")
         except OSError as error:
             self._lose(path, num_questions, error)
-            with contextlib.suppress(OSError):
-                partial.unlink(missing_ok=True)
         else:
             self._failing = False
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
-import math
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from ray.air.constants import TRAINING_ITERATION
 from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, EPISODE_RETURN_MEAN, NUM_EPISODES, TIMERS
 
+from rllib_arpo.core.results import number_at
 from rllib_arpo.terminal import WARNING_FORMAT
 
 logger = logging.getLogger("rllib_arpo")
@@ -64,10 +64,10 @@ def training_line(result: Mapping[str, Any]) -> str:
     tool response (normalised), forks per question, and the seconds of rollout, update and weight sync. Missing values,
     and values that are not numbers, appear as "-".
     """
-    seconds = " ".join(f"{label} {_seconds(number_at(result, (TIMERS, key)))}" for key, label in TIMER_LABELS.items())
+    seconds = " ".join(f"{label} {_seconds(number_at(result, TIMERS, key))}" for key, label in TIMER_LABELS.items())
     return "  ".join(
         [
-            f"iter {_format(number_at(result, (TRAINING_ITERATION,)), '4.0f')}",
+            f"iter {_format(number_at(result, TRAINING_ITERATION), '4.0f')}",
             f"reward {_rollout(result, EPISODE_RETURN_MEAN, '6.3f')}",
             f"acc {_rollout(result, 'accuracy', '4.2f')}",
             f"tools {_rollout(result, 'tool_calls_per_trajectory', '3.1f')}",
@@ -92,15 +92,7 @@ def evaluation_line(metrics: Mapping[str, Any]) -> str:
 
 
 def _rollout(result: Mapping[str, Any], path: str, spec: str) -> str:
-    return _format(number_at(result, (ENV_RUNNER_RESULTS, *path.split("/"))), spec)
-
-
-def number_at(result: Mapping[str, Any], path: Sequence[str]) -> float | None:
-    """The number at `path` in a nested result; None if there is none, or it is NaN."""
-    value: Any = result
-    for key in path:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return None if value is None or math.isnan(value) else float(value)
+    return _format(number_at(result, ENV_RUNNER_RESULTS, path), spec)
 
 
 def _format(value: float | None, spec: str) -> str:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from rllib_arpo.recipes import best_checkpoint
-from rllib_arpo.recipes.best_checkpoint import BEST, KeepBestCheckpoint, find, read_score
+from rllib_arpo.recipes.best_checkpoint import BEST, KeepBestCheckpoint, read_score
 
 METRIC = "evaluation/env_runners/accuracy"
 
@@ -77,10 +77,3 @@ def test_a_kill_while_files_are_linked_leaves_the_former_best(tmp_path, monkeypa
     assert (tmp_path / BEST / "weights" / "model").read_text() == "1"
     save(tmp_path, 3, 0.3)
     assert kept(tmp_path) == "3"
-
-
-@pytest.mark.parametrize(
-    ("result", "value"), [({"a": {"b": 1}}, 1.0), ({"a": 1.0}, None), ({}, None), ({"a": {"b": float("nan")}}, None)]
-)
-def test_find(result, value):
-    assert find(result, "a/b") == value

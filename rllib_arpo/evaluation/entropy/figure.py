@@ -12,6 +12,7 @@ from matplotlib.ticker import MaxNLocator
 
 from rllib_arpo.evaluation.entropy.curves import AFTER_TOOLS, START, Curve
 from rllib_arpo.evaluation.entropy.summary import EntropySettings, TaskEntropy
+from rllib_arpo.files import replace_file
 
 SIZE_INCHES, DPI = (11.0, 7.0), 100
 #: Bins of the histogram of dH.
@@ -32,9 +33,8 @@ def write_figure(path: Path, found: TaskEntropy, settings: EntropySettings, titl
         axes.set_ylim(0, top)
     _draw_deltas(histogram, found, settings)
     _draw_rules(rules, found)
-    partial = path.with_name(f"{path.name}.partial")
-    figure.savefig(partial, format="png")
-    partial.replace(path)
+    with replace_file(path) as partial:
+        figure.savefig(partial, format="png")
 
 
 def _chosen(curves: Mapping[str, Curve], kind: str) -> dict[str, Curve]:

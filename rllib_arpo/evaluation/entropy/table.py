@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from rllib_arpo.core.entropy import ENTROPY_NORMALIZATIONS
 from rllib_arpo.evaluation.entropy.nodes import INITIAL, deltas
 from rllib_arpo.evaluation.entropy.summary import TaskEntropy
+from rllib_arpo.files import replace_file
 
 DELTA = "delta_"
 #: A row for every turn. The columns are those of `SampledTurn` and the task's name; then, of turns that follow a tool
@@ -42,12 +43,11 @@ SCHEMA = pa.schema(
 
 def write_table(path: Path, found: Sequence[TaskEntropy]) -> int:
     """Writes the turns of these tasks and returns their number. The file is replaced in one step."""
-    partial, written = path.with_name(f"{path.name}.partial"), 0
-    with pq.ParquetWriter(partial, SCHEMA) as writer:
+    written = 0
+    with replace_file(path) as partial, pq.ParquetWriter(partial, SCHEMA) as writer:
         for task in found:
             writer.write_table(pa.Table.from_pylist(list(_rows(task)), schema=SCHEMA))
             written += len(task.turns)
-    partial.replace(path)
     return written
 
 

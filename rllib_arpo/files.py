@@ -1,0 +1,24 @@
+"""Replaces a file in one step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+
+@contextmanager
+def replace_file(path: Path) -> Iterator[Path]:
+    """Gives the path of a new file, which replaces `path` when the block ends; after an error, `path` stays as it is.
+
+    A reader sees the old file or the whole new one, also after a kill.
+    """
+    partial = path.with_name(f"{path.name}.partial")
+    partial.unlink(missing_ok=True)
+    try:
+        yield partial
+        partial.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise
