@@ -201,7 +201,7 @@ class ARPOTorchLearner(TorchLearner):
         return pieces
 
     @torch.no_grad()
-    def _log_probs(self, module, pieces: list[Piece]) -> list[Tensor]:
+    def _log_probs(self, module: LLMRLModule | BaseModel, pieces: list[Piece]) -> list[Tensor]:
         """Log-probs [K] of each piece's loss tokens under `module`, on the CPU."""
         result: list[Tensor] = []
         for group in self._passes(pieces):

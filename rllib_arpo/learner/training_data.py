@@ -117,8 +117,8 @@ class QuestionBatch(TrainingData):
         )
 
     def shard(
-        self, num_shards: int, len_lookback_buffer: int | None = None, **kwargs
-    ) -> list[tuple[QuestionBatch, dict]]:
+        self, num_shards: int, len_lookback_buffer: int | None = None, **kwargs: Any
+    ) -> list[tuple[QuestionBatch, dict[str, Any]]]:
         """Distributes whole questions over `num_shards` learners; RLlib's interface.
 
         Every shard has all the minibatches, with its own questions of them. A question stays on one learner for the

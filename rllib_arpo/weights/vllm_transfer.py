@@ -34,6 +34,7 @@ class _VLLMTransfer(WeightSync):
         casts: whether the learner casts its weights to the engine's type before they travel.
     """
 
+    backend: ClassVar[str]
     casts: ClassVar[bool]
 
     def _publish(self, manager: FaultTolerantActorManager, runners: list[int]) -> WeightSnapshot:

@@ -56,7 +56,6 @@ def test_the_command_runs_a_part_and_does_not_run_it_again(tmp_path, capsys):
         "path_gather: forward and backward of 256 tokens": "measured",
         "varlen": "not run: tree_attention='varlen' needs half precision on CUDA from compute capability 8.0 on, not "
         "torch.float32 on cpu.",
-        "flex": "not run: tree_attention='flex' needs CUDA: FlexAttention has no backward pass on cpu.",
     }
     assert part["rows"][0]["value"] < 1e-5
     assert part["rows"][0]["target"] == "<= 0.0001"

@@ -102,7 +102,7 @@ def test_what_is_no_option_is_rllibs():
         ({"keep_clipped_gradient": 1}, "keep_clipped_gradient=1: must be one of True, False."),
         (
             {"tree_attention": "dense"},
-            "tree_attention='dense': must be one of 'auto', 'path_gather', 'varlen', 'flex'.",
+            "tree_attention='dense': must be one of 'auto', 'path_gather', 'varlen'.",
         ),
         (
             {"guards": {"gradnorm": 1.0}},

@@ -105,7 +105,7 @@ class VLLMEngine:
         """The events of steps that `score` made; the next `step` returns them."""
         self._expected: dict[str, tuple[int, ...]] | None = None
         others_process_group = torch.distributed.is_initialized()
-        self._llm: LLMEngine | None = self._build(engine_args(config))
+        self._llm: Any = self._build(engine_args(config))
         # With worker processes this process has no process group.
         self._owns_process_group = torch.distributed.is_initialized() and not others_process_group
         _LIVE_ENGINES.add(self)
