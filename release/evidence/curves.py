@@ -1,7 +1,7 @@
 """A study's learning curves: accuracy against updates and against executed tool calls, one line an arm.
 
-Lines are means over seeds. Bands are 95 % bootstrap intervals of the mean over seeds, as in the tables; an arm with
-fewer than `MIN_SEEDS` seeds has none. Rows without an accuracy are of iterations without an evaluation, and are left
+Lines are means over seeds. Bands are 95 % intervals of the mean over seeds, as in the tables; an arm with fewer than
+`MIN_SEEDS` seeds has none. Rows without an accuracy are of iterations without an evaluation, and are left
 out.
 """
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from release.evidence.study_table import MIN_SEEDS
-from rllib_arpo.evaluation.bootstrap import estimate_all
+from rllib_arpo.core.intervals import estimate_all
 
 NUM_POINTS = 101
 AXES = {"iteration": "updates", "tool_calls": "executed tool calls"}

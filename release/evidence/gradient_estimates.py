@@ -12,32 +12,16 @@ from dataclasses import dataclass
 import numpy as np
 
 NUM_RESAMPLES, LEVEL = 10_000, 0.95
-#: value, lower and upper end; the ends are NaN where there is no interval.
-Interval = tuple[float, float, float]
 
 
-@dataclass(frozen=True, slots=True)
-class CountSketch:
-    """A fixed random projection from d numbers to k, whose inner products are unbiased estimates of the original ones.
+def sketch(vector: np.ndarray, size: int, seed: int = 0) -> np.ndarray:
+    """[d] -> [size], a random projection fixed by the seed, whose inner products estimate the original ones unbiased.
 
-    Attributes:
-        buckets: [d] int, in [0, k).
-        signs: [d], -1 or 1.
+    It adds up the numbers of each bucket with random signs (a count sketch).
     """
-
-    buckets: np.ndarray
-    signs: np.ndarray
-    size: int
-
-    @classmethod
-    def make(cls, dimension: int, size: int, seed: int = 0) -> CountSketch:
-        rng = np.random.default_rng(seed)
-        signs = rng.integers(2, size=dimension, dtype=np.int8) * 2 - 1
-        return cls(rng.integers(size, size=dimension), signs, size)
-
-    def __call__(self, vector: np.ndarray) -> np.ndarray:
-        """[d] -> [k]."""
-        return np.bincount(self.buckets, weights=vector * self.signs, minlength=self.size)
+    rng = np.random.default_rng(seed)
+    signs = rng.integers(2, size=len(vector), dtype=np.int8) * 2 - 1
+    return np.bincount(rng.integers(size, size=len(vector)), weights=vector * signs, minlength=size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,52 +56,23 @@ class Sample:
         return float(self.squared_norms.mean()) - self.signal
 
 
-@dataclass(frozen=True, slots=True)
-class Estimates:
-    """Figures of one arm, each with its bootstrap distribution.
-
-    All are arrays of [1 + resamples], of the sample itself first: calls a batch; variance, |mean|^2; the inner product
-    with the reference's mean.
-    """
-
-    calls: np.ndarray
-    variance: np.ndarray
-    signal: np.ndarray
-    reference_dot: np.ndarray
-
-    @property
-    def variance_times_calls(self) -> np.ndarray:
-        """The variance of the estimate that one call buys: batches of any size compare."""
-        return self.variance * self.calls
-
-    @property
-    def signal_to_noise(self) -> np.ndarray:
-        """|mean|^2 / tr(Cov) of one batch."""
-        return self.signal / self.variance
-
-    @property
-    def calls_to_signal(self) -> np.ndarray:
-        """Calls of a batch whose signal is as large as its noise; infinite where no signal is seen."""
-        return np.where(self.signal > 0, self.variance_times_calls / np.maximum(self.signal, 1e-300), np.inf)
-
-    def cosine(self, reference_signal: float) -> np.ndarray:
-        """Of the mean gradient and the reference's mean; NaN where no signal is seen.
-
-        Args:
-            reference_signal: |mean|^2 of the reference, whose batches are none of the arm's.
-        """
-        if reference_signal <= 0:
-            return np.full_like(self.signal, np.nan)
-        norms = np.sqrt(np.where(self.signal > 0, self.signal, np.nan) * reference_signal)
-        return self.reference_dot / norms
-
-
-def estimates(sample: Sample, seed: int = 0, num_resamples: int = NUM_RESAMPLES) -> Estimates:
-    """The figures of a sample, and of samples of n batches that are drawn from it.
+def estimates(
+    sample: Sample, reference_signal: float = float("nan"), seed: int = 0, num_resamples: int = NUM_RESAMPLES
+) -> dict[str, np.ndarray]:
+    """Figures of a sample, and of samples of n batches that are drawn from it.
 
     A batch that was drawn twice makes no pair with itself, so that the resampled signals have the right mean. Their
     inner products are those of the sketches, moved to where the exact signal is. Arms with as many batches are drawn
     alike: their ratios are paired, batch by batch.
+
+    Args:
+        reference_signal: of the reference, whose batches are none of the arm's.
+
+    Returns:
+        Arrays of [1 + resamples], of the sample itself first:
+        "calls" of a batch; "variance"; "signal"; "signal_to_noise" of one batch; "calls_to_signal", the calls of a
+        batch whose signal is as large as its noise, infinite where no signal is seen; "cosine" of the mean gradient and
+        the reference's, NaN where no signal is seen.
 
     Raises:
         ValueError: there are fewer than two batches.
@@ -133,16 +88,21 @@ def estimates(sample: Sample, seed: int = 0, num_resamples: int = NUM_RESAMPLES)
     # A sample of one batch alone, drawn n times, has no pair.
     signal = np.einsum("ri,ij,rj->r", counts, products, counts, optimize=True) / np.where(pairs > 0, pairs, np.nan)
     signal += sample.signal - signal[0]
-    return Estimates(
-        calls=counts @ sample.calls / n,
-        variance=counts @ sample.squared_norms / n - signal,
-        signal=signal,
-        reference_dot=counts @ sample.reference_dots / n,
-    )
+    calls, variance = counts @ sample.calls / n, counts @ sample.squared_norms / n - signal
+    seen = np.where(signal > 0, signal, np.nan)
+    norms = np.sqrt(seen * (reference_signal if reference_signal > 0 else np.nan))
+    return {
+        "calls": calls,
+        "variance": variance,
+        "signal": signal,
+        "signal_to_noise": signal / variance,
+        "calls_to_signal": np.where(signal > 0, variance * calls / np.maximum(signal, 1e-300), np.inf),
+        "cosine": counts @ sample.reference_dots / n / norms,
+    }
 
 
-def interval(values: np.ndarray) -> Interval:
-    """Of [1 + resamples], the sample itself first: its value, and percentiles of the others."""
+def interval(values: np.ndarray) -> tuple[float, float, float]:
+    """Of [1 + resamples], the sample itself first: its value, and percentiles of the others (NaN: there is none)."""
     resampled = values[1:][~np.isnan(values[1:])]
     if not len(resampled):
         return float(values[0]), float("nan"), float("nan")

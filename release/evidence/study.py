@@ -1,98 +1,199 @@
 """Runs a study: arms over seeds, a few runs at a time; then its tables and its learning curves.
 
-    python -m release.evidence.study release/evidence/studies/trails_small.yaml --output DIR --seeds 0 1 2 --jobs 2
-    python -m release.evidence.study release/evidence/studies/trails_small.yaml --output DIR \\
-        --collect release/evidence/results/trails-small.parquet
+    python -m release.evidence.study release/evidence/studies/trails_small.yaml --output DIR --arms grpo threshold
     python -m release.evidence.study --table release/evidence/results/trails-small.parquet
 
 The same command goes on where it was stopped: finished runs are kept if they have the settings that the study's file
-gives them now, a run that was cut off is begun again. `--rows FILE` takes finished runs from rows that were collected
-before, in DIR or elsewhere. DIR gets the rows of each run and its log, `tables.md` and
-`curves.png`. `--collect` and `--table` run nothing. The exit status is 1 if a run failed.
+gives them now, a run that was cut off is begun again. DIR gets the rows of each run and its log, `rows.parquet` with
+those of all finished runs, `tables.md` and `curves.png`. `--table` runs nothing. The exit status is 1 if a run failed.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
+import os
+import shlex
 import signal
+import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from release.evidence import curves
 from release.evidence.study_figures import finished_runs
-from release.evidence.study_file import Study, read_study, study_of
-from release.evidence.study_rows import Row, read_output, read_table, unpack, write_table
-from release.evidence.study_run import package_version
-from release.evidence.study_schedule import Schedule, jobs_of, make_model, process_of
+from release.evidence.study_file import Arm, Study, read_study, study_of
+from release.evidence.study_rows import Row, is_finished, read_output, read_run, read_table, run_path, write_table
+from release.evidence.study_run import REPOSITORY, arguments_of, package_version
 from release.evidence.study_table import all_tables
 
+POLL_S = 0.5
 
-def collect(output: Path, table: Path) -> str:
-    """Writes the rows of all finished runs of a folder to one file; returns what was done, in a sentence.
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One run, whose rows are in the folder `output`."""
+
+    study: Study
+    arm: Arm
+    seed: int
+    output: Path
+
+    def __str__(self) -> str:
+        return f"{self.arm.name}, seed {self.seed}"
+
+    @property
+    def path(self) -> Path:
+        return run_path(self.output, self.arm.name, self.seed)
+
+    @property
+    def log(self) -> Path:
+        return self.path.with_suffix(".log")
+
+    @property
+    def is_finished(self) -> bool:
+        return is_finished(read_run(self.path), self.arm.iterations)
+
+    @property
+    def can_start(self) -> bool:
+        """Whether the run is finished whose fork rate this one has."""
+        name = self.arm.fork_rate_of
+        return name is None or Job(self.study, self.study.arms[name], self.seed, self.output).is_finished
+
+    def check(self) -> None:
+        """Raises ValueError if the rows have other settings, another version or another fork rate than they would."""
+        rows = read_run(self.path)
+        wanted = {"settings_hash": self.study.settings_hash(self.arm), "package_version": package_version()}
+        if rows and self.can_start:
+            wanted["arguments"] = shlex.join(arguments_of(self.study, self.arm, self.seed, self.output))
+        for column, value in wanted.items():
+            if rows and rows[0][column] != value:
+                raise ValueError(
+                    f"{self.path}: is of a run with {column}={rows[0][column]!r} and not {value!r}; "
+                    f"take another --output."
+                )
+
+
+def jobs_of(study: Study, arms: Sequence[str] | None, seeds: Sequence[int] | None, output: Path) -> list[Job]:
+    """Runs seed by seed, so that what there is after a while can be paired.
+
+    Args:
+        arms: None: all.
+        seeds: None: each arm's own.
+    """
+    found = [
+        Job(study, arm, seed, output) for arm in study.arms_named(arms) for seed in (seeds if seeds else arm.seeds)
+    ]
+    return sorted(found, key=lambda job: job.seed)
+
+
+def run_missing(jobs: Sequence[Job], at_a_time: int, start: Callable[[Job], subprocess.Popen]) -> list[Job]:
+    """Runs those of `jobs` that are missing, in their order; one that needs another's fork rate waits for it.
+
+    The first one runs alone, because it makes the model that all start from.
+
+    Returns:
+        the runs that failed, and those that waited for one that failed.
 
     Raises:
-        ValueError: no run is finished.
+        ValueError: the folder has rows of other settings; nothing was started.
     """
-    runs, unfinished = finished_runs(read_output(output))
-    if not runs:
-        raise ValueError(f"{output}: has no finished run.")
-    write_table([row for run in runs for row in run.rows], table)
-    return f"{table}: {len(runs)} runs; left out, not finished: {'; '.join(unfinished) or 'none'}."
+    for job in jobs:
+        job.check()
+    pending, running, failed = [job for job in jobs if not job.is_finished], {}, []
+    first, begin, total = True, time.monotonic(), len(pending)
+    try:
+        while pending or running:
+            free = (1 if first else at_a_time) - len(running)
+            for job in [job for job in pending if job.can_start][:free]:
+                pending.remove(job)
+                running[job.path] = (job, start(job))
+            if not running:
+                print(f"not run, since the run whose fork rate they have is missing: {'; '.join(map(str, pending))}")
+                return [*failed, *pending]
+            time.sleep(POLL_S)
+            for job, process in [*running.values()]:
+                if process.poll() is None:
+                    continue
+                first = False
+                del running[job.path]
+                failed += [job] if process.returncode else []
+                told = f"failed, see {job.log}" if process.returncode else "done"
+                done, minutes = total - len(pending) - len(running), (time.monotonic() - begin) / 60
+                print(f"{job}: {told}; {done} of {total} runs after {minutes:.0f} min", flush=True)
+    finally:
+        for _, process in running.values():
+            process.terminate()
+    return failed
 
 
-def show(study: Study, rows: Sequence[Row], args: argparse.Namespace, folder: Path | None) -> None:
-    """Prints the tables of the arms that are asked for; into `folder` go they and the curves."""
-    chosen = [row for row in rows if args.arms is None or row["arm"] in args.arms]
-    baseline = args.baseline or study.baseline
-    tables = all_tables(chosen, baseline, study.accuracies_to_reach, study.calls)
-    print(tables)
-    finished, _ = finished_runs(chosen)
-    if folder is not None and finished:
-        (folder / "tables.md").write_text(tables)
-        curves.draw([row for run in finished for row in run.rows], folder / "curves.png")
+def process_of(lock: IO[str], at_a_time: int) -> Callable[[Job], subprocess.Popen]:
+    """Starts a run as a process of its own, whose output is the run's log; such processes share the cores.
 
-
-def check_names(study: Study, args: argparse.Namespace) -> None:
-    """Raises ValueError where an arm of the command line is none of the study's."""
-    study.arms_named([*(args.arms or ()), *([args.baseline] if args.baseline else ())])
-
-
-def study_of_rows(rows: Sequence[Row], table: Path) -> Study:
-    """The study that rows name.
+    Args:
+        lock: each run holds it until it ends.
 
     Raises:
-        ValueError: there is no file of it.
+        ValueError: runs of another call of the study, which may have been killed itself, write into the folder.
     """
-    path = study_of(rows[0]["study"])
-    if not path.is_file():
-        raise ValueError(f"{table}: is of the study {rows[0]['study']!r}, which has no file {path}; name its file.")
-    return read_study(path)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        folder = Path(lock.name).parent
+        raise ValueError(
+            f"{folder}: runs of an earlier call still write into it; wait for them, or end them."
+        ) from None
+    threads = max(1, len(os.sched_getaffinity(0)) // at_a_time)
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
+
+    def start(job: Job) -> subprocess.Popen:
+        command = [sys.executable, "-m", "release.evidence.study_run", str(job.study.path.resolve())]
+        command += ["--arm", job.arm.name, "--seed", str(job.seed), "--output", str(job.output.resolve())]
+        with job.log.open("w") as log:
+            return subprocess.Popen(
+                command,
+                cwd=REPOSITORY,
+                env=environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                pass_fds=[lock.fileno()],
+            )
+
+    return start
 
 
 def run(study: Study, args: argparse.Namespace) -> int:
-    """Runs what is missing, and shows what there is; the number of runs that failed.
-
-    Raises:
-        ValueError: an arm is unknown, or the folder has rows of other settings.
-    """
-    check_names(study, args)
-    arms = study.arms_named(args.arms)
+    """Runs what is missing, and shows what there is; the number of runs that failed."""
+    jobs = jobs_of(study, args.arms, args.seeds, args.output)
     args.output.mkdir(parents=True, exist_ok=True)
-    if args.rows is not None:
-        settings = {arm.name: study.settings_hash(arm) for arm in study.arms.values()}
-        taken = unpack(args.rows, args.output, settings, package_version())
-        print(f"{args.rows}: {taken} finished runs taken from it", flush=True)
-    at_a_time = args.jobs or study.jobs
-    schedule = Schedule(study, args.output, process_of(study, args.output, at_a_time), make_model(study, args.output))
-    failed = schedule.run(jobs_of(arms, args.seeds), at_a_time)
-    show(study, read_output(args.output), args, args.output)
+    with (args.output / "lock").open("w") as lock:
+        failed = run_missing(jobs, args.jobs or study.jobs, process_of(lock, args.jobs or study.jobs))
+    rows = read_output(args.output)
+    if finished := finished_runs(rows)[0]:
+        write_table([row for one in finished for row in one.rows], args.output / "rows.parquet")
+    show(study, rows, args)
     if failed:
         print(f"failed: {'; '.join(map(str, failed))}")
     return len(failed)
 
 
-def make_parser() -> argparse.ArgumentParser:
+def show(study: Study, rows: Sequence[Row], args: argparse.Namespace) -> None:
+    """Prints the tables of the arms that are asked for; into `args.output`, if it is given, go they and the curves."""
+    study.arms_named([*(args.arms or ()), *([args.baseline] if args.baseline else ())])
+    chosen = [row for row in rows if args.arms is None or row["arm"] in args.arms]
+    tables = all_tables(chosen, args.baseline or study.baseline, study.accuracies_to_reach, study.calls)
+    print(tables)
+    finished, _ = finished_runs(chosen)
+    if args.output is not None and finished:
+        args.output.mkdir(parents=True, exist_ok=True)
+        (args.output / "tables.md").write_text(tables)
+        curves.draw([row for one in finished for row in one.rows], args.output / "curves.png")
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("study", type=Path, nargs="?", help="a file of release/evidence/studies")
     parser.add_argument("--output", type=Path, help="folder of the runs")
@@ -100,30 +201,18 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--baseline", metavar="ARM", help="compare with this arm; default: the study's baseline")
     parser.add_argument("--seeds", nargs="+", type=int, help="default: those of the study")
     parser.add_argument("--jobs", type=int, help="runs at a time; default: the study's")
-    parser.add_argument("--rows", type=Path, help="a .parquet file whose finished runs are not run again")
-    parser.add_argument("--collect", type=Path, metavar="ROWS", help="write the rows of --output to one .parquet file")
-    parser.add_argument("--table", type=Path, metavar="ROWS", help="the tables of a .parquet file")
-    return parser
-
-
-def main() -> int:
-    parser = make_parser()
+    parser.add_argument("--table", type=Path, metavar="ROWS", help="the tables of a .parquet file; runs nothing")
     args = parser.parse_args()
     if args.table is None and (args.study is None or args.output is None):
         parser.error("a study and --output are needed, or --table.")
     # The runs that were started end with the study.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
-        if args.table is not None:
-            rows = read_table(args.table)
-            study = read_study(args.study) if args.study else study_of_rows(rows, args.table)
-            check_names(study, args)
-            show(study, rows, args, args.output)
-            return 0
-        if args.collect is not None:
-            print(collect(args.output, args.collect))
-            return 0
-        return 1 if run(read_study(args.study), args) else 0
+        if args.table is None:
+            return 1 if run(read_study(args.study), args) else 0
+        rows = read_table(args.table)
+        show(read_study(args.study or study_of(rows[0]["study"])), rows, args)
+        return 0
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from release.evidence.study_rows import LEARNER_METRICS, ROLLOUT_METRICS, Row
-from rllib_arpo.evaluation.bootstrap import tail
+from rllib_arpo.core.intervals import estimate_all
 
 NUM_POINTS = 101
-NUM_RESAMPLES = 10_000
 CALLS, UPDATES = "tool_calls", "iteration"
 #: Totals of a run, by the names that tables give them.
 COSTS = {
@@ -102,13 +101,13 @@ def figures(runs: Sequence[Run], calls: int) -> dict[str, dict[int, dict[str, fl
     last_update = min(run.rows[-1][UPDATES] for run in runs)
     found: dict[str, dict[int, dict[str, float]]] = {}
     for run in runs:
-        last = run.rows[-1]
+        last, lasts = run.rows[-1], run.calls >= calls
         found.setdefault(run.arm, {})[run.seed] = {
             "accuracy before": run.evaluated[0]["accuracy"],
             "accuracy at the end": run.evaluated[-1]["accuracy"],
             "mean over updates": mean_accuracy(run, UPDATES, last_update),
-            "mean over calls": mean_accuracy(run, CALLS, calls) if run.calls >= calls else np.nan,
-            "accuracy at equal calls": accuracy_at(run, CALLS, calls) if run.calls >= calls else np.nan,
+            "mean over calls": mean_accuracy(run, CALLS, calls) if lasts else np.nan,
+            "accuracy at equal calls": accuracy_at(run, CALLS, calls) if lasts else np.nan,
             "calls": run.calls,
             **{shown: _or_nan(last[name]) for shown, name in COSTS.items()},
             **{name: _mean(row[name] for row in run.rows) for name in MEANS},
@@ -136,8 +135,8 @@ class Reach:
             baseline, that never had the accuracy. Infinite where every run had it.
         restricted_mean: the mean of min(calls, horizon), over the arm's runs.
         pairs: the number of seeds that the baseline has too.
-        ratio: of the restricted means to the baseline's over those seeds; with its 95 % bootstrap interval
-            over these seeds, drawn in pairs. None without two such seeds. Censored runs bring it nearer to 1.
+        ratio: of the restricted means to the baseline's over those seeds (`ratio_of_means`). None without two such
+            seeds. Censored runs bring it nearer to 1.
     """
 
     reached: int
@@ -175,11 +174,14 @@ def _restricted(calls: float | None, horizon: float) -> float:
     return horizon if calls is None else min(calls, horizon)
 
 
-def ratio_of_means(values: np.ndarray, others: np.ndarray, seed: int = 0) -> tuple[float, float, float] | None:
-    """mean(values) / mean(others), both [n], with the bootstrap interval over pairs; None with fewer than two pairs."""
+def ratio_of_means(values: np.ndarray, others: np.ndarray) -> tuple[float, float, float] | None:
+    """mean(values) / mean(others), both [n], with its 95 % interval; None with fewer than two pairs.
+
+    The interval is Student's t interval of the ratio's logarithm, to first order in the values: of the mean of
+    values / mean(values) - others / mean(others), pair by pair.
+    """
     if len(values) < 2:
         return None
-    drawn = np.random.default_rng(seed).integers(len(values), size=(NUM_RESAMPLES, len(values)))
-    ratios = values[drawn].mean(1) / others[drawn].mean(1)
-    low, high = np.quantile(ratios, (tail(len(values)), 1 - tail(len(values))))
-    return float(values.mean() / others.mean()), float(low), float(high)
+    ratio = float(values.mean() / others.mean())
+    spread = estimate_all({"": values / values.mean() - others / others.mean()})[""]
+    return ratio, ratio * float(np.exp(spread.low)), ratio * float(np.exp(spread.high))

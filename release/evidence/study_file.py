@@ -5,7 +5,7 @@
     iterations: 24
     evaluate_every: 3
     seeds: [0, 1, 2]
-    jobs: 2                                     # runs at a time; default 1
+    jobs: 2                                     # runs at a time
     baseline: grpo                              # the arm that the others are compared with
     accuracies_to_reach: [0.7, 0.8]
     calls: 9000                                 # up to which runs are compared at equal calls
@@ -33,11 +33,11 @@ from typing import Any
 import yaml
 
 FOLDER = Path(__file__).resolve().parent / "studies"
-KEYS = frozenset(
-    {"recipe", "arguments", "iterations", "evaluate_every", "seeds", "baseline", "accuracies_to_reach", "calls", "arms"}
-)
-OPTIONAL_KEYS = frozenset({"jobs"})
-ARM_KEYS = frozenset({"arguments", "iterations", "evaluate_every", "seeds", "fork_rate_of"})
+KEYS = {
+    "recipe", "arguments", "iterations", "evaluate_every", "seeds", "jobs", "baseline", "accuracies_to_reach",
+    "calls", "arms",
+}  # fmt: skip
+ARM_KEYS = {"arguments", "iterations", "evaluate_every", "seeds", "fork_rate_of"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,8 @@ class Study:
     baseline: str
     accuracies_to_reach: tuple[float, ...]
     calls: int
+    jobs: int
     arms: Mapping[str, Arm]
-    jobs: int = 1
 
     @property
     def name(self) -> str:
@@ -130,8 +130,7 @@ def read_study(path: Path) -> Study:
         ValueError: a key is missing, unknown, or does not fit to another one.
     """
     said = yaml.safe_load(path.read_text())
-    _check_keys(f"{path}", said, KEYS, KEYS | OPTIONAL_KEYS)
-    arms = {name: _arm(path, name, of_arm, said) for name, of_arm in said["arms"].items()}
+    _check_keys(f"{path}", said, KEYS, KEYS)
     study = Study(
         path=path,
         recipe=said["recipe"],
@@ -139,17 +138,20 @@ def read_study(path: Path) -> Study:
         baseline=said["baseline"],
         accuracies_to_reach=tuple(said["accuracies_to_reach"]),
         calls=said["calls"],
-        arms=arms,
-        jobs=said.get("jobs", 1),
+        jobs=said["jobs"],
+        arms={name: _arm(path, name, of_arm, said) for name, of_arm in said["arms"].items()},
     )
-    _check(study)
+    if study.baseline not in study.arms:
+        raise ValueError(f"{path}: the baseline {study.baseline!r} is not an arm.")
+    for arm in study.arms.values():
+        _check_arm(study, arm)
     return study
 
 
 def _arm(path: Path, name: str, said: str | Mapping[str, Any], study: Mapping[str, Any]) -> Arm:
     """An arm that is a string alone is its arguments."""
     of_arm = {"arguments": said} if isinstance(said, str) else said
-    _check_keys(f"{path}, arm {name}", of_arm, frozenset({"arguments"}), ARM_KEYS)
+    _check_keys(f"{path}, arm {name}", of_arm, {"arguments"}, ARM_KEYS)
     return Arm(
         name=name,
         arguments=tuple(shlex.split(of_arm["arguments"])),
@@ -160,26 +162,22 @@ def _arm(path: Path, name: str, said: str | Mapping[str, Any], study: Mapping[st
     )
 
 
-def _check_keys(where: str, said: Mapping[str, Any], needed: frozenset[str], known: frozenset[str]) -> None:
-    if missing := sorted(needed - said.keys()):
-        raise ValueError(f"{where}: the key {missing[0]!r} is missing.")
-    if unknown := sorted(said.keys() - known):
-        raise ValueError(f"{where}: the key {unknown[0]!r} is unknown.")
+def _check_keys(where: str, said: Mapping[str, Any], needed: set[str], known: set[str]) -> None:
+    for problem, keys in (("missing", needed - said.keys()), ("unknown", said.keys() - known)):
+        if keys:
+            raise ValueError(f"{where}: the key {min(keys)!r} is {problem}.")
 
 
-def _check(study: Study) -> None:
-    if study.baseline not in study.arms:
-        raise ValueError(f"{study.path}: the baseline {study.baseline!r} is not an arm.")
-    for arm in study.arms.values():
-        where = f"{study.path}, arm {arm.name}"
-        if arm.iterations % arm.evaluate_every:
-            raise ValueError(
-                f"{where}: iterations={arm.iterations} cannot be divided by evaluate_every={arm.evaluate_every}."
-            )
-        if arm.fork_rate_of is None:
-            continue
-        other = study.arms.get(arm.fork_rate_of)
-        if other is None or other.fork_rate_of is not None:
-            raise ValueError(f"{where}: fork_rate_of={arm.fork_rate_of!r} is not an arm with a fork rule of its own.")
-        if missing := sorted(set(arm.seeds) - set(other.seeds)):
-            raise ValueError(f"{where}: {other.name} is not run with seed {missing[0]}, so that there is no fork rate.")
+def _check_arm(study: Study, arm: Arm) -> None:
+    where = f"{study.path}, arm {arm.name}"
+    if arm.iterations % arm.evaluate_every:
+        raise ValueError(
+            f"{where}: iterations={arm.iterations} cannot be divided by evaluate_every={arm.evaluate_every}."
+        )
+    if arm.fork_rate_of is None:
+        return
+    other = study.arms.get(arm.fork_rate_of)
+    if other is None or other.fork_rate_of is not None:
+        raise ValueError(f"{where}: fork_rate_of={arm.fork_rate_of!r} is not an arm with a fork rule of its own.")
+    if missing := sorted(set(arm.seeds) - set(other.seeds)):
+        raise ValueError(f"{where}: {other.name} is not run with seed {missing[0]}, so that there is no fork rate.")

@@ -22,29 +22,24 @@ from rllib_arpo.files import replace_file
 Row = Mapping[str, Any]
 
 #: Column -> path below "env_runners" of a training result.
-ROLLOUT_METRICS = {
+ROLLOUT_METRICS: dict[str, tuple[str, ...]] = {
     "sampled_accuracy": ("accuracy",),
     "pass_at_k": ("pass_at_k",),
     "initial_entropy": ("entropy", "initial"),
     "after_tool_entropy": ("entropy", "after_tool"),
-    "delta": ("entropy", "delta"),
-    "delta_p10": ("entropy", "delta_p10"),
-    "delta_p50": ("entropy", "delta_p50"),
-    "delta_p90": ("entropy", "delta_p90"),
-    "fork_rate": ("fork_rate",),
-    "forks_per_question": ("forks_per_question",),
-    "fork_depth_mean": ("fork_depth_mean",),
-    "fork_depth_p10": ("fork_depth_p10",),
-    "fork_depth_p90": ("fork_depth_p90",),
-    "initial_rollouts_per_question": ("initial_rollouts_per_question",),
-    "topped_up_per_question": ("topped_up_per_question",),
-    "resample_rounds": ("resample_rounds",),
-    "questions_dropped": ("questions_dropped",),
+    **{name: ("entropy", name) for name in ("delta", "delta_p10", "delta_p50", "delta_p90")},
+    **{
+        name: (name,)
+        for name in (
+            "fork_rate", "forks_per_question", "fork_depth_mean", "fork_depth_p10", "fork_depth_p90",
+            "initial_rollouts_per_question", "topped_up_per_question", "resample_rounds", "questions_dropped",
+        )
+    },
     "decisive_auc": ("decisive", "auc"),
     "decisive_rise_share": ("decisive", "rise_share"),
     "other_rise_share": ("other", "rise_share"),
     "decisive_fork_share": ("decisive", "fork_share"),
-}
+}  # fmt: skip
 #: Column -> path below "learners/default_policy".
 LEARNER_METRICS = {
     "mixed_sign_share": ("mixed_sign_share",),
@@ -52,25 +47,15 @@ LEARNER_METRICS = {
     "grad_norm": ("grad_norm",),
     "policy_entropy": ("entropy",),
 }
-TEXTS = (
-    "arguments", "settings_hash", "fork_rate_of", "package_version", "commit", "tree", "machine",
-)  # fmt: skip
 #: All columns with their types. Rows of earlier studies lack some.
 COLUMNS: dict[str, pa.DataType] = {
-    "study": pa.string(),
-    "arm": pa.string(),
-    "seed": pa.int64(),
-    "iteration": pa.int64(),
-    "last_iteration": pa.int64(),
-    "tool_calls": pa.int64(),
-    "generated_tokens": pa.int64(),
-    "computed_tokens": pa.int64(),
-    "seconds": pa.float64(),
-    "cpu_seconds": pa.float64(),
-    "accuracy": pa.float64(),
-    "distinct_answers": pa.float64(),
+    **dict.fromkeys(("study", "arm"), pa.string()),
+    **dict.fromkeys(("seed", "iteration", "last_iteration"), pa.int64()),
+    **dict.fromkeys(("tool_calls", "generated_tokens", "computed_tokens"), pa.int64()),
+    **dict.fromkeys(("seconds", "cpu_seconds", "accuracy", "distinct_answers"), pa.float64()),
     **dict.fromkeys((*ROLLOUT_METRICS, *LEARNER_METRICS), pa.float64()),
-    **dict.fromkeys(TEXTS, pa.string()),
+    **dict.fromkeys(("arguments", "settings_hash", "fork_rate_of", "package_version"), pa.string()),
+    **dict.fromkeys(("commit", "tree", "machine"), pa.string()),
 }
 
 
@@ -113,41 +98,13 @@ def read_table(path: Path) -> list[dict[str, Any]]:
 
 
 def write_table(rows: Sequence[Row], path: Path) -> None:
-    """The file is there as a whole or not at all."""
-    schema = pa.schema(list(COLUMNS.items()))
-    table = pa.Table.from_pylist([{name: row.get(name) for name in COLUMNS} for row in in_order(rows)], schema)
+    whole = [{name: row.get(name) for name in COLUMNS} for row in in_order(rows)]
     with replace_file(path) as scratch:
-        pq.write_table(table, scratch)
+        pq.write_table(pa.Table.from_pylist(whole, pa.schema(list(COLUMNS.items()))), scratch)
 
 
 def in_order(rows: Iterable[Row]) -> list[Any]:
     return sorted(rows, key=lambda row: (row["arm"], row["seed"], row["iteration"]))
-
-
-def unpack(table: Path, output: Path, settings: Mapping[str, str], version: str) -> int:
-    """Writes the finished runs of a collected table into a folder, as if they had run there; returns how many.
-
-    Args:
-        settings: hash of the settings that each arm has now. Runs of others, of another version of the package, or that
-            the folder has finished, are left out, and so are those whose fork rate is of a run that is left out.
-    """
-    runs: dict[tuple[str, int], list[Row]] = {}
-    for row in read_table(table):
-        if row["settings_hash"] == settings.get(row["arm"]) and row["package_version"] == version:
-            runs.setdefault((row["arm"], row["seed"]), []).append(row)
-    here = {run for run in runs if is_finished(read_run(run_path(output, *run)), runs[run][0]["last_iteration"])}
-    new = {run: rows for run, rows in runs.items() if run not in here}
-    new = {
-        (arm, seed): rows
-        for (arm, seed), rows in new.items()
-        if rows[0]["fork_rate_of"] is None or (rows[0]["fork_rate_of"], seed) in new
-    }
-    for run, rows in new.items():
-        path = run_path(output, *run)
-        path.unlink(missing_ok=True)
-        for row in rows:
-            append_row(path, row)
-    return len(new)
 
 
 def is_finished(rows: Sequence[Row], iterations: int) -> bool:

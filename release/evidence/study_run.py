@@ -1,8 +1,6 @@
 """One run of a study: one arm, one seed, in a process of its own. Each iteration is a row, written at once.
 
 python -m release.evidence.study_run release/evidence/studies/trails_small.yaml --arm grpo --seed 0 --output DIR
-
-Without a seed it only makes the model that the runs start from.
 """
 
 from __future__ import annotations
@@ -19,24 +17,24 @@ from typing import Any
 import numpy as np
 
 from release.evidence.study_file import Arm, Study, read_study
-from release.evidence.study_rows import LEARNER_METRICS, ROLLOUT_METRICS, append_row, run_path
+from release.evidence.study_rows import LEARNER_METRICS, ROLLOUT_METRICS, append_row, fork_rate, read_run, run_path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
-def run(study: Study, arm: Arm, seed: int, output: Path, fork_rate: float | None = None) -> None:
+def run(study: Study, arm: Arm, seed: int, output: Path) -> None:
     """Trains, evaluates before the first and after every `arm.evaluate_every`-th iteration, and writes the rows.
 
     Rows that a killed run of this arm and seed has left are deleted first.
     """
-    arguments = study.all_arguments(arm, fork_rate)
+    arguments = arguments_of(study, arm, seed, output)
     algorithm = make_algorithm(study.recipe, [*arguments, "--seed", str(seed)])
     decode = text_of(algorithm.config.model_name_or_path)
     path = run_path(output, arm.name, seed)
     path.unlink(missing_ok=True)
     own = {"study": study.name, "arm": arm.name, "seed": seed, "last_iteration": arm.iterations}
     own |= provenance(study, arm, arguments)
-    totals: dict[str, float | None] = {"tool_calls": 0, "generated_tokens": 0, "computed_tokens": 0}
+    totals: dict[str, Any] = {"tool_calls": 0, "generated_tokens": 0, "computed_tokens": 0}
     totals |= {"seconds": 0.0, "cpu_seconds": 0.0}
     for iteration in range(arm.iterations + 1):
         figures = _train(algorithm, totals, decode) if iteration else {}
@@ -46,31 +44,25 @@ def run(study: Study, arm: Arm, seed: int, output: Path, fork_rate: float | None
     algorithm.stop()
 
 
-def make_model(study: Study, arm: Arm) -> str:
-    """Makes the model that the arm's runs start from, unless it is there; returns its folder."""
-    recipe = importlib.import_module(study.recipe)
-    return recipe.make_model(recipe.parser.parse_args(study.all_arguments(arm)))
+def arguments_of(study: Study, arm: Arm, seed: int, output: Path) -> list[str]:
+    """Of the recipe, with the fork rate of the run in `output` whose rate this one has."""
+    source = arm.fork_rate_of
+    rate = None if source is None else fork_rate(read_run(run_path(output, source, seed)))
+    return study.all_arguments(arm, rate)
 
 
 def make_algorithm(recipe_name: str, arguments: Sequence[str]) -> Any:
-    """The recipe's algorithm; evaluations are asked for, and their transcripts are not kept.
+    """The recipe's algorithm, which is evaluated when it is asked for that.
 
     Args:
         recipe_name: a module with `parser`, `make_model(args)` and `make_config(model, args)`.
     """
-    from ray.rllib.utils import force_list
-
-    from rllib_arpo.tracking.transcripts import EvaluationTranscripts
-
     recipe = importlib.import_module(recipe_name)
     args = recipe.parser.parse_args(list(arguments))
-    config = recipe.make_config(recipe.make_model(args), args)
-    callbacks = force_list(config.callbacks_class)
-    config.callbacks([callback for callback in callbacks if callback is not EvaluationTranscripts])
-    return config.evaluation(evaluation_interval=None).build_algo()
+    return recipe.make_config(recipe.make_model(args), args).evaluation(evaluation_interval=None).build_algo()
 
 
-def _train(algorithm: Any, totals: dict[str, float | None], decode: Callable[[np.ndarray], str]) -> dict[str, Any]:
+def _train(algorithm: Any, totals: dict[str, Any], decode: Callable[[np.ndarray], str]) -> dict[str, Any]:
     """One iteration: adds to the totals, and returns the figures of the iteration alone."""
     begin, cpu_begin = time.perf_counter(), time.process_time()
     result = algorithm.train()
@@ -149,18 +141,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("study", type=Path)
     parser.add_argument("--arm", required=True)
-    parser.add_argument("--seed", type=int)
-    parser.add_argument("--output", type=Path)
-    parser.add_argument("--fork-rate", type=float, help="of an arm with the key fork_rate_of")
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--output", type=Path, required=True)
     args = parser.parse_args()
     study = read_study(args.study)
-    if args.seed is None:
-        print(make_model(study, study.arms[args.arm]))
-        return
-    if args.output is None:
-        parser.error("--output is needed with --seed.")
     args.output.mkdir(parents=True, exist_ok=True)
-    run(study, study.arms[args.arm], args.seed, args.output, args.fork_rate)
+    run(study, study.arms[args.arm], args.seed, args.output)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """The tables of a study, in Markdown, made of its raw rows alone.
 
 `a ± s (d [low, high])`: mean and standard deviation over seeds; the difference to the baseline over the seeds that both
-have, paired, with its 95 % bootstrap interval over these seeds, if there are at least five. All runs of a study start
-from one model and are evaluated on the same questions: intervals are over what a seed changes, the order of training
-questions and what is sampled.
+have, paired, with its 95 % interval over these seeds (Student's t), if there are at least five. All runs of a study
+start from one model and are evaluated on the same questions: intervals are over what a seed changes, the order of
+training questions and what is sampled.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from release.evidence import study_figures
-from release.evidence.study_figures import Run, at_calls_of, figures, finished_runs, ratio_of_means, reach
+from release.evidence.study_figures import Run, at_calls_of, figures, finished_runs, reach
 from release.evidence.study_rows import Row
-from rllib_arpo.evaluation.bootstrap import estimate_all, paired_differences
+from rllib_arpo.core.intervals import estimate_all, paired_differences
 
 Figures = Mapping[str, Mapping[int, Mapping[str, float]]]
 
@@ -30,8 +30,6 @@ ENTROPIES = {
     "initial_entropy": 3, "after_tool_entropy": 3, "delta": 3, "delta_p10": 3, "delta_p50": 3, "delta_p90": 3,
     "policy_entropy": 3,
 }  # fmt: skip
-#: How far the children per question of an arm may be from those of the arm whose fork rate it has.
-MATCH = 0.05
 #: Fewer values have no interval: it would be their range, or wider.
 MIN_SEEDS = 5
 
@@ -70,7 +68,6 @@ def all_tables(rows: Sequence[Row], baseline: str, accuracies: Sequence[float], 
         means_table(found, arms, ENTROPIES),
         "### Costs of a run",
         means_table(found, arms, COSTS),
-        *_match_parts(by_arm, found),
         _origin(runs, unfinished),
     ]
     return "\n\n".join(parts) + "\n"
@@ -94,7 +91,10 @@ def reach_table(by_arm: Mapping[str, Mapping[int, Run]], baseline: str, accuracy
     for arm, runs in by_arm.items():
         found = reach(runs, by_arm.get(baseline, {}), accuracy)
         median = "never" if found.median is None else f"{found.median:,.0f}"
-        ratio = "" if found.ratio is None or arm == baseline else _ratio(found.ratio, found.pairs, 2)
+        ratio = ""
+        if found.ratio is not None and arm != baseline:
+            value, *ends = found.ratio
+            ratio = _interval(value, *(ends if found.pairs >= MIN_SEEDS else (None, None)), 2)
         cells = [arm, f"{found.reached} of {found.runs}", f"{found.runs - found.reached}", median]
         horizon = f"{found.horizon:,.0f}" if np.isfinite(found.horizon) else ""
         lines.append([*cells, horizon, f"{found.restricted_mean:,.0f}", ratio])
@@ -125,7 +125,7 @@ def differences_table(found: Figures, arms: Sequence[str], baseline: str, name: 
 
 
 def means_table(found: Figures, arms: Sequence[str], decimals: Mapping[str, int]) -> str:
-    """Means over seeds of the means over iterations, with their 95 % bootstrap intervals over seeds."""
+    """Means over seeds of the means over iterations, with their 95 % intervals over seeds."""
     lines = []
     for arm in arms:
         cells = []
@@ -136,31 +136,6 @@ def means_table(found: Figures, arms: Sequence[str], decimals: Mapping[str, int]
             cells.append("" if not len(values) else _interval(estimate.value, *bounds, places))
         lines.append([arm, *cells])
     return _markdown(["arm", *decimals], lines)
-
-
-def match_table(by_arm: Mapping[str, Mapping[int, Run]], found: Figures) -> str:
-    """Children per question of arms that have the fork rate of another, against that other's with the same seed."""
-    lines = []
-    for arm, runs in by_arm.items():
-        source = next(iter(runs.values())).rows[0]["fork_rate_of"]
-        shared = sorted(runs.keys() & found.get(source, {}).keys())
-        if source is None or not shared:
-            continue
-        own, other = (np.array([found[a][s]["forks_per_question"] for s in shared]) for a in (arm, source))
-        worst = float(np.abs(own / other - 1).max())
-        ratio = ratio_of_means(own, other)
-        shown = f"{own.mean() / other.mean():.3f}" if ratio is None else _ratio(ratio, len(shared), 3)
-        verdict = "yes" if worst <= MATCH else "no"
-        lines.append([arm, source, f"{own.mean():.2f}", f"{other.mean():.2f}", shown, f"{100 * worst:.1f} %", verdict])
-    header = [
-        "arm",
-        "has the fork rate of",
-        "children per question",
-        "of that arm",
-        "ratio",
-        "largest difference of a seed",
-    ]
-    return _markdown([*header, f"within {100 * MATCH:.0f} %"], lines) if lines else ""
 
 
 def _difference_parts(found: Figures, arms: Sequence[str], baseline: str) -> list[str]:
@@ -175,11 +150,6 @@ def _difference_parts(found: Figures, arms: Sequence[str], baseline: str) -> lis
             differences_table(found, arms, baseline, name),
         )
     ]
-
-
-def _match_parts(by_arm: Mapping[str, Mapping[int, Run]], found: Figures) -> list[str]:
-    table = match_table(by_arm, found)
-    return ["### Arms that have another arm's fork rate", table] if table else []
 
 
 def _origin(runs: Sequence[Run], unfinished: Sequence[str]) -> str:
@@ -224,11 +194,6 @@ def _paired(base: np.ndarray, own: np.ndarray) -> str:
     if len(own) < MIN_SEEDS:
         return _signed(estimate.value)
     return f"{_signed(estimate.value)} [{_signed(estimate.low)}, {_signed(estimate.high)}]"
-
-
-def _ratio(found: tuple[float, float, float], num_seeds: int, places: int) -> str:
-    value, low, high = found
-    return _interval(value, *((low, high) if num_seeds >= MIN_SEEDS else (None, None)), places)
 
 
 def _interval(value: float, low: float | None, high: float | None, places: int) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 #: `kv_cache_memory_bytes` of an engine on the CPU, unless `engine_kwargs` sets it.
 CPU_KV_CACHE_BYTES = 1 << 30
-#: `gpu_memory_utilization` of an engine on GPUs, unless `engine_kwargs` sets it: the default of vLLM 0.26 to 0.33.
+#: `gpu_memory_utilization` of an engine on GPUs, unless `engine_kwargs` sets it: the default of vLLM.
 GPU_MEMORY_UTILIZATION = 0.92
 #: Arguments of vLLM that follow from the configuration.
 FROM_CONFIGURATION = frozenset(
@@ -43,7 +43,7 @@ _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
         "reads entropies",
     ),
     "speculative_config": ((None,), "entropies are measured for one token at a time"),
-    # vLLM 0.30 and newer.
+    # vLLM 0.32 and newer.
     "watermark_config": ((None,), "training samples from the model's own distribution, without a watermark"),
 }
 

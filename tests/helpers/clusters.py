@@ -10,7 +10,6 @@ from typing import Any
 import ray
 
 import rllib_arpo
-from tests.helpers import warm_workers
 
 NUM_CPUS = 2
 #: Seconds within which the actors of a module that has ended must be gone.
@@ -42,7 +41,6 @@ def own_ray(**settings: Any) -> Iterator[None]:
 def _start(**settings: Any) -> None:
     if ray.is_initialized():
         ray.shutdown()
-    warm_workers.start()
     ray.init(include_dashboard=False, **settings)
 
 

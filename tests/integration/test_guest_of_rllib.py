@@ -43,6 +43,7 @@ def test_weights_that_the_user_sets_reach_the_engine(scripted, then):
     algorithm.stop()
 
 
+@pytest.mark.slow
 def test_the_learners_state_does_not_pass_through_the_driver(scripted, tmp_path, monkeypatch):
     """Neither when a checkpoint is written nor when it is read."""
     passed = []
@@ -83,7 +84,7 @@ def test_a_learner_group_that_is_restored_from_a_path_reaches_the_engine(scripte
     algorithm.stop()
 
 
-@pytest.mark.parametrize("num_learners", [0, 1])
+@pytest.mark.parametrize("num_learners", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_get_module_gives_what_is_trained(scripted, num_learners):
     algorithm = scripted.learners(num_learners=num_learners).build_algo()
     algorithm.train()
@@ -144,7 +145,7 @@ class BadQuestions(ScriptedEnv):
         return super().reset(seed=seed, options=options)
 
 
-@pytest.mark.parametrize("num_env_runners", [0, 1])
+@pytest.mark.parametrize("num_env_runners", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_question_that_cannot_be_asked_is_left_out_and_counted(scripted, num_env_runners):
     algorithm = (
         scripted.environment(BadQuestions, env_config={"rewards": {"0": 1.0}})
@@ -217,6 +218,7 @@ class WorkerIndices(RLlibCallback):
         metrics_logger.log_value(f"environment_{place}", 1, reduce="sum")
 
 
+@pytest.mark.slow
 def test_the_environments_of_a_remote_env_runner_are_told_with_its_index(scripted):
     algorithm = scripted.env_runners(num_env_runners=1).callbacks(WorkerIndices).build_algo()
     rollout = algorithm.train()["env_runners"]
@@ -234,6 +236,7 @@ class Recreated(RLlibCallback):
         Recreated.indices.append((list(env_runner_indices), is_evaluation))
 
 
+@pytest.mark.slow
 def test_an_env_runner_that_comes_back_is_told(scripted, tmp_path):
     Recreated.indices.clear()
     scripted.environment(env_config={"die_at": 1, "marker": str(tmp_path / "died"), "rewards": {"0": 1.0}})
@@ -270,6 +273,7 @@ def test_a_configuration_object_in_the_same_actor(scripted):
     algorithm.stop()
 
 
+@pytest.mark.slow
 def test_another_configuration_may_evaluate_without_env_runners_of_its_own(scripted):
     own = scripted.copy(copy_frozen=False).evaluation(evaluation_num_env_runners=1)
     algorithm = own.build_algo()

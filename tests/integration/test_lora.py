@@ -35,6 +35,7 @@ def move(learner) -> None:
     learner._weight_version += 1
 
 
+@pytest.mark.slow
 def test_engine_learner_checkpoint_and_exported_models_agree(ray_cluster, model_folder, tmp_path):
     from peft import PeftModel
     from transformers import AutoTokenizer, GenerationConfig

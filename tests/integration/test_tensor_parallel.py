@@ -30,6 +30,7 @@ def cluster_with_gpus():
         yield
 
 
+@pytest.mark.slow
 def test_an_env_runner_gets_its_gpus_and_its_engine_both_workers(cluster_with_gpus, model_folder):
     config = small_config(model_folder, engine="vllm", tensor_parallel_size=2, kv_cache_memory_bytes=16 << 20)
     config.env_runners(num_env_runners=1, num_gpus_per_env_runner=2, env_runner_cls=EnvRunnerWithoutCuda)

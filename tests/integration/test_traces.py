@@ -97,6 +97,7 @@ def name(row: Mapping[str, Any]) -> tuple[str, str, str]:
     return row["purpose"], str(row["iteration"]), row["question_id"]
 
 
+@pytest.mark.slow
 def test_chromium_shows_every_question_and_a_fork_s_dh_and_p(mlflow_server, run, page):
     client, run_id, recorded = run
     experiment = client.get_run(run_id).info.experiment_id

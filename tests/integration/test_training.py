@@ -9,6 +9,8 @@ from rllib_arpo.rollout.episodes import episode_to_tree
 from tests.helpers.configs import small_config
 from tests.helpers.weights import engine_log_probs, learner_log_probs, learner_weights, set_learner_weights
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def trained(ray_cluster, model_folder):

@@ -15,6 +15,7 @@ arguments: --lr 1e-3
 iterations: 4
 evaluate_every: 2
 seeds: [0, 1]
+jobs: 2
 baseline: grpo
 accuracies_to_reach: [0.5]
 calls: 20

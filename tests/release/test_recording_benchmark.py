@@ -1,18 +1,13 @@
-"""The benchmark of the record and its traces, and the pictures of its page."""
+"""The benchmark of the record and its traces."""
 
 from __future__ import annotations
-
-import shutil
 
 import pyarrow.parquet as pq
 import pytest
 from mlflow.tracking import MlflowClient
 
-from release import tree_screenshots
 from release.benchmarks.common.bench import Bench
 from release.benchmarks.rollout import recording
-from tests.record.trees import TREE
-from tests.show.conftest import write_record
 
 
 def test_record_and_traces_are_measured_in_turn_with_rollouts_without_them(tmp_path):
@@ -32,14 +27,3 @@ def test_record_and_traces_are_measured_in_turn_with_rollouts_without_them(tmp_p
     experiment = store.get_experiment_by_name("benchmark").experiment_id
     # Of the warm-up, of the repeat, and of the measurement alone.
     assert len(store.search_traces(locations=[experiment], include_spans=False)) == 2 * 3
-
-
-def test_the_pictures_are_those_of_the_question_with_the_most_forks(model_folder, tmp_path):
-    pytest.importorskip("playwright")
-    if shutil.which("chromium") is None:
-        pytest.skip("Chromium is not installed: pages are not opened.")
-    write_record(tmp_path, model_folder, [TREE])
-    tree_screenshots.main([str(tmp_path), "--output", str(tmp_path)])
-    pictures = [(tmp_path / f"tree-{scheme}.png").read_bytes() for scheme in ("light", "dark")]
-    assert all(picture.startswith(b"\x89PNG") and len(picture) > 10_000 for picture in pictures)
-    assert pictures[0] != pictures[1]

@@ -130,9 +130,9 @@ def test_the_weight_transfer_of_an_older_vllm_is_refused(model_folder, monkeypat
         {**changes, "num_gpus_per_learner": 1, "num_gpus_per_env_runner": 1}
     )
     assert vllm_version() >= Version("0.32")
-    monkeypatch.setattr("rllib_arpo.engine.vllm_versions.version", lambda build: {"vllm": "0.27.1"}[build])
+    monkeypatch.setattr("rllib_arpo.engine.vllm_versions.version", lambda build: {"vllm": "0.26.0"}[build])
     assert message(config) == (
-        "weight_sync='nccl': needs vLLM 0.32 or newer, and 0.27.1 is installed; use 'in_process_reload'."
+        "weight_sync='nccl': needs vLLM 0.32 or newer, and 0.26.0 is installed; use 'in_process_reload'."
     )
 
 

@@ -1,4 +1,4 @@
-"""The vLLM engine (vLLM 0.26 to 0.33; the CPU build and the CUDA build alike): the only folder that imports vLLM.
+"""The vLLM engine (vLLM 0.32, 0.33 or 0.26; the CPU build and the CUDA build alike): the only folder that imports vLLM.
 
 `engine` runs requests, `arguments` translates them and the configuration for vLLM, `entropy_processor` measures
 entropies (`entropy_processor_v2`: inside vLLM's newer model runner).

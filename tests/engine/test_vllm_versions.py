@@ -1,0 +1,93 @@
+"""Which versions of vLLM and torch are accepted, and what is done differently for some of them."""
+
+from __future__ import annotations
+
+import importlib.util
+import tomllib
+from abc import ABC, abstractmethod
+from functools import cached_property
+from pathlib import Path
+
+import pytest
+import torch
+from packaging.requirements import Requirement
+
+from rllib_arpo.engine import vllm_versions
+from rllib_arpo.policy.attention import varlen
+
+PROJECT = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text())["project"]
+ACCEPTED = ("0.26.0", "0.32.0", "0.33.0", "0.33.1.dev7+gabc")
+REFUSED = ("0.25.1", "0.27.1", "0.31.0", "0.34.0", "1.32.0")
+
+
+@pytest.mark.parametrize("version", [*ACCEPTED, *REFUSED])
+def test_a_version_is_accepted_or_refused_in_one_sentence(monkeypatch, version):
+    """The extra `gpu` names the same versions."""
+    requirements = map(Requirement, PROJECT["optional-dependencies"]["gpu"])
+    (extra,) = (requirement.specifier for requirement in requirements if requirement.name == "vllm")
+    assert extra.contains(version, prereleases=True) == (version in ACCEPTED)
+    monkeypatch.setattr(vllm_versions, "version", lambda build: {"vllm": version}[build])
+    if version in ACCEPTED:
+        vllm_versions.check_vllm_version()
+        return
+    expected = f"engine='vllm': needs vLLM 0.32 or 0.33, or with torch 2.11 vLLM 0.26, and {version} is installed."
+    # A process with another vLLM than the driver refuses it when it imports the engine.
+    for check in (vllm_versions.check_vllm_version, lambda: load_again("rllib_arpo.engine.vllm")):
+        with pytest.raises(ValueError) as error:
+            check()
+        assert str(error.value) == expected
+
+
+class Source33(ABC):
+    """`WeightSource` of vLLM 0.33, as far as a subclass meets it."""
+
+    def __init_subclass__(cls):
+        assert isinstance(cls.__dict__["metadata"], cached_property)
+
+    @property
+    @abstractmethod
+    def metadata(self): ...
+
+    def iter_full(self):
+        raise NotImplementedError
+
+
+def test_a_source_of_weights_is_what_each_vllm_reads(monkeypatch):
+    from rllib_arpo.engine.vllm import weight_transfer as here
+
+    metadata, pairs = [here.ParamMeta("w", torch.float32, (2, 3))], [("w", torch.ones(2, 3))]
+    older = here.WeightStream(metadata, iter(pairs))
+    assert (older.metadata(), [name for name, _ in older]) == (metadata, ["w"])
+    monkeypatch.setattr("vllm.distributed.weight_transfer.WeightSource", Source33)
+    newer = load_again(here.__name__).WeightStream(metadata, iter(pairs))
+    assert (newer.metadata, [name for name, _ in newer.iter_full()]) == (metadata, ["w"])
+
+
+def load_again(name: str):
+    """A second copy of a module, which other modules do not see."""
+    spec = importlib.util.find_spec(name)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def of_torch_211(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, scale=None, window_size=(-1, -1)):
+    return locals()
+
+
+def of_torch_213(
+    query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, scale=None, window_size=(-1, -1), enable_gqa=False
+):
+    return locals()
+
+
+@pytest.mark.parametrize(("attention", "heads"), [(of_torch_211, 4), (of_torch_213, 2)])
+def test_torch_211_gets_a_head_of_keys_for_each_of_queries(monkeypatch, attention, heads):
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", attention)
+    query, key = torch.zeros(3, 4, 8), torch.arange(2.0)[None, :, None].expand(3, 2, 8)
+    seen = varlen._varlen_attn(query, key, key, "queries", "keys", 3, 5, 0.5)
+    assert (seen.pop("query"), seen.pop("value").shape[1]) == (query, heads)
+    assert seen.pop("key")[0, :, 0].tolist() == ([0, 0, 1, 1] if heads == 4 else [0, 1])
+    assert seen.pop("enable_gqa", True)
+    lengths = {"cu_seq_q": "queries", "cu_seq_k": "keys", "max_q": 3, "max_k": 5}
+    assert seen == {**lengths, "scale": 0.5, "window_size": (-1, 0)}
