@@ -14,6 +14,8 @@ from tests.helpers.models import tiny_model
 from tests.helpers.scripted_env import ANSWER, TOOL, ScriptedEnv
 from tests.rollout.conftest import settings
 
+pytestmark = pytest.mark.slow
+
 QUESTIONS, TURNS = 4, 3
 
 

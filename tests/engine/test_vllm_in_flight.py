@@ -15,24 +15,18 @@ PROMPT = [10 + i % 40 for i in range(70)]
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory) -> tuple[str, str]:
-    """Two tied models that differ in nothing but their weights."""
+    """Two tied models that differ from the engine's own in nothing but their weights."""
     base = tmp_path_factory.mktemp("in_flight")
-    return tuple(tiny_model(base / name, seed=seed) for name, seed in (("old", 1), ("new", 2)))
-
-
-@pytest.fixture(scope="module")
-def shared_engine(folders):
-    engine = start_engine(folders[0])
-    yield engine
-    engine.close()
+    return tuple(tiny_model(base / name, vocab_size=300, seed=seed) for name, seed in (("old", 1), ("new", 2)))
 
 
 @pytest.fixture
-def engine(shared_engine, folders):
-    """The engine as it was made: with the old weights, their version, an empty cache and no requests."""
-    assert not shared_engine.has_unfinished()
-    shared_engine.update_weights(weights_of(folders[0]).items(), version=-1)
-    return shared_engine
+def engine(llama_engine, llama_folder, folders):
+    """With the old weights, an empty cache and no requests; gets its own weights back."""
+    assert not llama_engine.has_unfinished()
+    llama_engine.update_weights(weights_of(folders[0]).items(), version=-1)
+    yield llama_engine
+    llama_engine.update_weights(weights_of(llama_folder).items(), version=-1)
 
 
 def steps(engine, num_steps: int) -> list:
@@ -173,6 +167,7 @@ def test_a_score_beside_running_requests_loses_nothing(engine, folders):
     assert not engine.has_unfinished()
 
 
+@pytest.mark.slow
 def test_a_score_passes_the_queue(folders):
     """One request runs, one waits for its place: the score does not wait for the second."""
     engine = start_engine(folders[0], max_num_seqs=1)
