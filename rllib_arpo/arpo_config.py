@@ -17,6 +17,8 @@ from rllib_arpo.tracking.console import ConsoleCallback
 
 if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm import Algorithm
+    from ray.rllib.connectors.learner import LearnerConnectorPipeline
+    from ray.rllib.core.learner.learner_group import LearnerGroup
 
 
 class ARPOConfig(AlgorithmConfig):
@@ -209,14 +211,18 @@ class ARPOConfig(AlgorithmConfig):
         return ARPOTorchLearner
 
     @override(AlgorithmConfig)
-    def build_learner_group(self, *, env=None, spaces=None, rl_module_spec=None, placement_group=None):
+    def build_learner_group(
+        self, *, env: Any = None, spaces: Any = None, rl_module_spec: Any = None, placement_group: Any = None
+    ) -> LearnerGroup:
         from rllib_arpo.learner.learner_group import ARPOLearnerGroup
 
         spec = rl_module_spec or self.get_multi_rl_module_spec(env=env, spaces=spaces)
         return ARPOLearnerGroup(config=self.copy(), module_spec=spec, placement_group=placement_group)
 
     @override(AlgorithmConfig)
-    def build_learner_connector(self, input_observation_space, input_action_space, device=None):
+    def build_learner_connector(
+        self, input_observation_space: Any, input_action_space: Any, device: Any = None
+    ) -> LearnerConnectorPipeline:
         from rllib_arpo.connectors import PipelineSettings, build_learner_pipeline
 
         return build_learner_pipeline(PipelineSettings.from_config(self), input_observation_space, input_action_space)
@@ -242,6 +248,6 @@ class ARPOConfig(AlgorithmConfig):
         if not self._validate_config:
             return
         # This comes first: RLlib's own checks would advise users to set keys that ARPO refuses.
-        validation.check_inherited(self)
+        validation.check_rllib_keys(self)
         super().validate()
         validation.validate(self)

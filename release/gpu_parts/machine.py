@@ -10,16 +10,15 @@ import torch
 from release.benchmarks.learner.mfu import matmul_peaks
 from release.gpu_parts.report import Report
 from release.gpu_parts.sizes import Sizes
-from rllib_arpo.doctor.checks import machine_checks
-from rllib_arpo.doctor.probe import probe
-from rllib_arpo.doctor.report import Mark
+from rllib_arpo.doctor.check_lines import Mark
+from rllib_arpo.doctor.machine_checks import machine_checks, memory_of_this_machine
 
 #: Packages with kernels, beside those that the doctor names.
 KERNEL_PACKAGES = ("triton", "flashinfer-python", "nvidia-nccl-cu13")
 
 
 def run(sizes: Sizes, report: Report, work: Path) -> None:
-    for check in machine_checks(probe()):
+    for check in machine_checks(memory_of_this_machine()):
         text = f"{check.found}. {check.advice}" if check.advice else check.found
         if check.mark is Mark.MISSING:
             report.fail(check.name, text)

@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run_command(name: str, argv: Sequence[str]) -> int:
     """Runs the command `name` with its own arguments. A `CommandError` is one sentence, and the status `WRONG`."""
     module = importlib.import_module(COMMANDS[name].module)
-    parser = argparse.ArgumentParser(prog=f"{PROGRAM} {name}", description=module.__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog=f"{PROGRAM} {name}", description=(module.__doc__ or "").partition("\n")[0])
     parser.add_argument("--traceback", action="store_true", help="of an error, also show where it came from")
     module.add_arguments(parser)
     args = parser.parse_args(argv)

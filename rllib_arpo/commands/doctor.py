@@ -17,11 +17,9 @@ import sys
 from collections.abc import Sequence
 
 from rllib_arpo.doctor.budget_report import budget_checks, budget_text, gpu_memory
-from rllib_arpo.doctor.checks import machine_checks
-from rllib_arpo.doctor.machine import Machine
-from rllib_arpo.doctor.probe import probe
+from rllib_arpo.doctor.check_lines import Check, exit_status, report
+from rllib_arpo.doctor.machine_checks import Memory, machine_checks, memory_of_this_machine
 from rllib_arpo.doctor.recipe import load_recipe, parse_arguments, read_run
-from rllib_arpo.doctor.report import Check, exit_status, report
 from rllib_arpo.evaluation.errors import CommandError, command_errors
 
 
@@ -49,18 +47,18 @@ def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
     """
     if args.gpu_memory_gb is not None and not args.recipe:
         raise CommandError(f"--gpu-memory-gb {args.gpu_memory_gb:g}: give the recipe whose run needs such GPUs.")
-    machine = probe()
-    checks = machine_checks(machine)
+    memory = memory_of_this_machine()
+    checks = machine_checks(memory)
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     print(report(checks, width))
     if args.recipe:
-        text, of_run = _budget(args.recipe, machine, args.gpu_memory_gb)
+        text, of_run = _budget(args.recipe, memory, args.gpu_memory_gb)
         print(f"\n{text}\n\n{report(of_run, width)}")
         checks += of_run
     return exit_status(checks)
 
 
-def _budget(command: Sequence[str], machine: Machine, gpu_memory_gb: float | None) -> tuple[str, list[Check]]:
+def _budget(command: Sequence[str], memory: Memory, gpu_memory_gb: float | None) -> tuple[str, list[Check]]:
     """The budget's text and its checks, of a recipe's file and arguments."""
     with command_errors():
         recipe = load_recipe(command[0])
@@ -68,5 +66,5 @@ def _budget(command: Sequence[str], machine: Machine, gpu_memory_gb: float | Non
         if args.gpu_memory_gb is not None and not args.gpu_memory_gb > 0:
             raise CommandError(f"--gpu-memory-gb {args.gpu_memory_gb:g}: must be positive.")
         run = read_run(recipe.make_config(args))
-    memory = gpu_memory(machine, args.gpu_memory_gb)
-    return budget_text(run, memory), budget_checks(run, machine, args.gpu_memory_gb)
+    text = budget_text(run, gpu_memory(memory, args.gpu_memory_gb))
+    return text, budget_checks(run, memory, args.gpu_memory_gb)

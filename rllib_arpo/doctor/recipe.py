@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rllib_arpo.doctor.memory_budget import EngineShape, LearnerShape, ModelShape
 from rllib_arpo.engine.vllm_kwargs import CPU_KV_CACHE_BYTES, GPU_MEMORY_UTILIZATION
@@ -95,7 +95,7 @@ def read_run(config: ARPOConfig) -> Run:
     )
 
 
-def model_shape(model_name_or_path: str, lora: dict | None = None) -> ModelShape:
+def model_shape(model_name_or_path: str, lora: dict[str, Any] | None = None) -> ModelShape:
     """The sizes of a model, counted on torch's "meta" device."""
     model = causal_lm_without_weights(model_name_or_path)
     config = model.config
@@ -103,7 +103,11 @@ def model_shape(model_name_or_path: str, lora: dict | None = None) -> ModelShape
     layers = [sum(weight.numel() for weight in layer.parameters()) for layer in model.get_decoder().layers]
     parameters = sum(weight.numel() for weight in model.parameters())
     vocab_size = model.get_output_embeddings().out_features
-    heads = config.num_attention_heads
+    heads, adapter = config.num_attention_heads, 0
+    if lora is not None:
+        from rllib_arpo.policy.lora import Adapter
+
+        adapter = sum(weight.numel() for weight in Adapter(model, lora).tensors().values())
     return ModelShape(
         parameters=parameters,
         layer_parameters=max(layers),
@@ -113,14 +117,8 @@ def model_shape(model_name_or_path: str, lora: dict | None = None) -> ModelShape
         vocab_size=vocab_size,
         kv_heads=getattr(config, "num_key_value_heads", None) or heads,
         head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
-        adapter_parameters=_adapter_parameters(model, lora) if lora is not None else 0,
+        adapter_parameters=adapter,
     )
-
-
-def _adapter_parameters(model, lora: dict) -> int:
-    from rllib_arpo.policy.lora import Adapter
-
-    return sum(weight.numel() for weight in Adapter(model, lora).tensors().values())
 
 
 def _learner_shape(config: ARPOConfig) -> LearnerShape:

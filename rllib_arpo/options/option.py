@@ -41,7 +41,7 @@ def documented_by(options: Mapping[str, Option]) -> Callable[[Method], Method]:
 
     def decorate(method: Method) -> Method:
         entries = [_entry(name, option) for name, option in options.items()]
-        method.__doc__ = "\n".join([inspect.cleandoc(method.__doc__), "", "Args:", *entries])
+        method.__doc__ = "\n".join([inspect.cleandoc(method.__doc__ or ""), "", "Args:", *entries])
         return method
 
     return decorate

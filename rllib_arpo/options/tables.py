@@ -31,8 +31,9 @@ from rllib_arpo.weights import WEIGHT_SYNCS
 
 
 def _are_betas(value: object) -> bool:
-    is_pair = isinstance(value, tuple | list) and len(value) == 2
-    return is_pair and all(isinstance(beta, int | float) and 0 <= beta < 1 for beta in value)
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        return False
+    return all(isinstance(beta, int | float) and 0 <= beta < 1 for beta in value)
 
 
 LANGUAGE_MODEL = {

@@ -2,51 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.tune.registry import ENV_CREATOR, _global_registry
 
 from rllib_arpo.envs.registry import ENVIRONMENTS, register_envs, validate_env_config
 from rllib_arpo.rollout.make_env import ENV_CONFIG_KEYS, complete_env_config
-from rllib_arpo.validation.callbacks import check_callbacks
-from rllib_arpo.validation.combinations import (
-    check_advantages,
-    check_evaluation,
-    check_gpus_of_learners,
-    check_offload,
-    check_overlap,
-    check_sharding,
-    check_tree,
-    check_update,
-)
+from rllib_arpo.validation.combinations import check_combinations
 from rllib_arpo.validation.engine import check_engine, check_model
-from rllib_arpo.validation.keys import check_inherited, check_keys
+from rllib_arpo.validation.keys import check_keys
 from rllib_arpo.validation.lora import check_lora
+from rllib_arpo.validation.own_classes import check_callbacks, check_rl_module
 from rllib_arpo.validation.resources import actor_bundles, check_cluster_resources
-from rllib_arpo.validation.rl_module import check_rl_module
+from rllib_arpo.validation.rllib_keys import check_rllib_keys
 
-if TYPE_CHECKING:
-    from rllib_arpo.arpo_config import ARPOConfig
-
-__all__ = ["check_cluster_resources", "check_inherited", "validate"]
+__all__ = ["check_cluster_resources", "check_rllib_keys", "validate"]
 
 
-def validate(config: ARPOConfig) -> None:
-    """Checks `config`, whose inherited keys `check_inherited` has checked before.
+def validate(config: AlgorithmConfig) -> None:
+    """Checks `config`, whose keys of RLlib `check_rllib_keys` has checked before.
 
     Raises:
         ValueError: one sentence naming the key.
     """
     check_keys(config)
-    check_tree(config)
-    check_overlap(config)
-    check_update(config)
-    check_advantages(config)
-    check_gpus_of_learners(config)
-    check_sharding(config)
-    check_offload(config)
+    check_combinations(config)
     check_engine(config)
-    check_evaluation(config)
     check_model(config.model_name_or_path, config.max_context_tokens)
     check_lora(config)
     check_rl_module(config)
@@ -56,7 +36,7 @@ def validate(config: ARPOConfig) -> None:
         check_cluster_resources(actor_bundles(config))
 
 
-def _check_env(config: ARPOConfig) -> None:
+def _check_env(config: AlgorithmConfig) -> None:
     if config.env is None:
         raise ValueError("env is required: call .environment('ToolMath-v0', env_config={...}).")
     for key in ENV_CONFIG_KEYS:

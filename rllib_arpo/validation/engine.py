@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING
+
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 from rllib_arpo.engine.vllm_kwargs import check_vllm_kwargs
 from rllib_arpo.engine.vllm_versions import FIRST_WITH_TRANSFER, check_vllm_version, vllm_version
 from rllib_arpo.policy.checkpoint_names import causal_lm_config
 from rllib_arpo.weights import transfer_backend
 
-if TYPE_CHECKING:
-    from rllib_arpo.arpo_config import ARPOConfig
 
-
-def check_engine(config: ARPOConfig) -> None:
+def check_engine(config: AlgorithmConfig) -> None:
     """Training samples from the whole distribution: log-probs of a truncated one are not the policy's."""
     for key in ("top_p", "top_k", "min_p"):
         if key in config.engine_kwargs:
@@ -27,7 +25,7 @@ def check_engine(config: ARPOConfig) -> None:
         raise ValueError(f"sleep_level={config.sleep_level}: with max_weight_lag the engines go on during the update.")
 
 
-def _check_weight_transfer(config: ARPOConfig) -> None:
+def _check_weight_transfer(config: AlgorithmConfig) -> None:
     """vLLM's weight transfer goes from GPU to GPU, between processes, into idle engines."""
     name, learner, env_runner = config.weight_sync, config.num_gpus_per_learner, config.num_gpus_per_env_runner
     if config.engine != "vllm":
@@ -55,7 +53,7 @@ def _check_weight_transfer(config: ARPOConfig) -> None:
         )
 
 
-def _check_vllm(config: ARPOConfig) -> None:
+def _check_vllm(config: AlgorithmConfig) -> None:
     if config.dtype == "float64":
         raise ValueError("dtype='float64': vLLM computes in bfloat16, float16 or float32.")
     check_vllm_version()

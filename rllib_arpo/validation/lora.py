@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 from rllib_arpo.options.rules import POSITIVE, at_least
 from rllib_arpo.policy.checkpoint_names import causal_lm_without_weights
 from rllib_arpo.validation.keys import did_you_mean
 from rllib_arpo.weights import transfer_backend
-
-if TYPE_CHECKING:
-    from rllib_arpo.arpo_config import ARPOConfig
 
 #: Keywords of `peft.LoraConfig` that can be set; any other must have its default.
 KEYS = {
@@ -30,7 +29,7 @@ REASONS = {
 }
 
 
-def check_lora(config: ARPOConfig) -> None:
+def check_lora(config: AlgorithmConfig) -> None:
     """Checks the dict, and checks on a model without weights that the adapter fits.
 
     Raises:

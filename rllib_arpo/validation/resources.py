@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import ray
 from ray._private.state import state
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.tune.execution.cluster_info import _is_ray_cluster
 
-if TYPE_CHECKING:
-    from rllib_arpo.arpo_config import ARPOConfig
 
-
-def actor_bundles(config: ARPOConfig) -> list[dict[str, float]]:
+def actor_bundles(config: AlgorithmConfig) -> list[dict[str, float]]:
     """The resources of the actors that `config` starts; the calling process itself is not counted."""
     from ray.rllib.algorithms.utils import _get_env_runner_bundles, _get_learner_bundles
 

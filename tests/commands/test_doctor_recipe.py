@@ -10,14 +10,16 @@ import torch
 
 from rllib_arpo.commands import run_command
 from rllib_arpo.doctor.budget_report import budget_checks, budget_text
+from rllib_arpo.doctor.check_lines import report
+from rllib_arpo.doctor.machine_checks import Memory
 from rllib_arpo.doctor.memory_budget import ModelShape
 from rllib_arpo.doctor.recipe import load_recipe, model_shape, parse_arguments, read_run
-from rllib_arpo.doctor.report import report
-from tests.commands.test_doctor import CPU, FINE
 from tests.helpers.models import tiny_model
 
 RECIPES = Path(__file__).parents[2] / "tuned_examples"
 RECIPE = str(RECIPES / "reasoning_arpo.py")
+CPU = Memory(gpus=(), host=512 * 10**9, object_store=150 * 10**9)
+GPUS = replace(CPU, gpus=(84_987_740_160,) * 2)
 
 #: By hand, of the tiny Llama: q and o 64 x 64, k and v 64 x 32, three of 64 x 128 and two norms are 36,992 in a layer;
 #: 259 x 64 of the embedding and the last norm are 16,640.
@@ -48,7 +50,7 @@ The CPU's memory, if all is on one machine, first and later
 ok       GPUs      the run takes 8, here assumed to have 20.0 MB each
 ok       4 GPUs    1 learner: 11.5 MB of 20.0 MB
 ok       4 GPUs    1 engine: 18.0 MB of 20.0 MB
-ok       KV cache  69,604 tokens, 12 longest trajectories
+ok       KV cache  69,604 tokens, 12 trajectories of the greatest length
 """
 
 
@@ -64,7 +66,7 @@ def compared(run, machine, given_gb=None) -> list[str]:
 
 @pytest.mark.parametrize("before", [True, False])
 def test_the_budget_of_a_recipe(model_folder, capsys, monkeypatch, before):
-    monkeypatch.setattr("rllib_arpo.commands.doctor.probe", lambda: CPU)
+    monkeypatch.setattr("rllib_arpo.commands.doctor.memory_of_this_machine", lambda: CPU)
     own = ["--gpu-memory-gb", "0.02"]
     command = [RECIPE, "--model", model_folder, "--data", "d.parquet"]
     assert run_command("doctor", [*own, *command] if before else [*command, *own]) == 0
@@ -72,7 +74,7 @@ def test_the_budget_of_a_recipe(model_folder, capsys, monkeypatch, before):
 
 
 def test_a_run_without_its_gpus_ends_with_status_1(model_folder, capsys, monkeypatch):
-    monkeypatch.setattr("rllib_arpo.commands.doctor.probe", lambda: CPU)
+    monkeypatch.setattr("rllib_arpo.commands.doctor.memory_of_this_machine", lambda: CPU)
     assert run_command("doctor", [RECIPE, "--model", model_folder, "--data", "d.parquet"]) == 1
     text = capsys.readouterr().out
     assert "     0.2 MB  weights: 90,624 parameters x 2 bytes\n             0.9 of the GPU's memory in all;" in text
@@ -84,11 +86,11 @@ def test_a_run_without_its_gpus_ends_with_status_1(model_folder, capsys, monkeyp
 
 def test_gpus_of_this_machine_are_compared(model_folder):
     run = run_of(model_folder, "--num-learners", "0", "--num-env-runners", "1")
-    assert compared(run, FINE) == [
-        "ok       GPUs          the run takes 2 of 2",
+    assert compared(run, GPUS) == [
+        "ok       GPUs          the run takes 2, and this machine has 2",
         "ok       1 GPU         1 learner: 12.1 MB of 85.0 GB",
         "ok       1 GPU         1 engine: 76.5 GB of 85.0 GB",
-        "ok       KV cache      298,784,316 tokens, 53,051 longest trajectories",
+        "ok       KV cache      298,784,316 tokens, 53,051 trajectories of the greatest length",
         "ok       CPU's memory  0.4 MB of 512.0 GB",
         "ok       object store  0.2 MB of weights, 150.0 GB of room",
     ]
@@ -103,30 +105,32 @@ def test_runs_that_do_not_fit_or_are_tight(model_folder):
         f"{usual} 11.0 MB each",
         "missing  1 GPU     1 learner and 1 engine: 16.5 MB of 11.0 MB. "
         "Take more learners with sharding='fsdp2', a smaller max_tokens_per_pass, or larger GPUs.",
-        "ok       KV cache  16,479 tokens, 2 longest trajectories",
+        "ok       KV cache  16,479 tokens, 2 trajectories of the greatest length",
     ]
     assert compared(run, CPU, 0.015)[1] == (
         "missing  1 GPU     1 learner and 1 engine: 18.1 MB of 15.0 MB. "
-        "Give the engine less (gpu_memory_utilization), set sleep_level, or take separate GPUs."
+        "Give the engine less (gpu_memory_utilization or kv_cache_memory_bytes), set sleep_level, or take separate "
+        "GPUs."
     )
     assert compared(run, CPU, 0.0225)[1] == (
         "warning  1 GPU     1 learner and 1 engine: 21.1 MB of 22.5 MB. Little is left for what is not counted. "
         "Take more learners with sharding='fsdp2', a smaller max_tokens_per_pass, or larger GPUs."
     )
     assert compared(run, CPU, 0.003)[2] == (
-        "missing  KV cache  3,979 tokens, 0 longest trajectories. "
-        "Give the engine more (gpu_memory_utilization), a tensor_parallel_size, or a smaller max_context_tokens."
+        "missing  KV cache  3,979 tokens, 0 trajectories of the greatest length. "
+        "Give the engine more (gpu_memory_utilization or kv_cache_memory_bytes), a larger tensor_parallel_size, or a "
+        "smaller max_context_tokens."
     )
 
 
 def test_a_run_on_the_cpu_is_compared_with_its_memory(model_folder):
     on_cpu = ["--num-learners", "0", "--num-gpus-per-learner", "0", "--num-gpus-per-env-runner", "0"]
     run = run_of(model_folder, *on_cpu, "--num-env-runners", "1")
-    assert compared(run, replace(CPU, memory=10**9, object_store=10**5)) == [
-        "ok       KV cache      4,194,304 tokens, 744 longest trajectories",
-        "missing  CPU's memory  1.1 GB of 1.0 GB. Take a machine with more memory.",
+    assert compared(run, replace(CPU, host=10**9, object_store=10**5)) == [
+        "ok       KV cache      4,194,304 tokens, 744 trajectories of the greatest length",
+        "missing  CPU's memory  1.1 GB of 1.0 GB. Take fewer learners, or a machine with more memory.",
         "warning  object store  0.2 MB of weights, 0.1 MB of room. "
-        "Ray will write weights to the disk: take more memory.",
+        "Ray will write weights to the disk: take more memory, or weight_sync='nccl'.",
     ]
 
 
@@ -134,30 +138,6 @@ def test_a_given_size_of_gpus_does_not_hide_the_memory_of_the_cpu(model_folder):
     on_cpu = ["--num-learners", "0", "--num-gpus-per-learner", "0", "--num-gpus-per-env-runner", "0"]
     run = run_of(model_folder, *on_cpu, "--num-env-runners", "1")
     assert compared(run, CPU, 80.0) == compared(run, CPU)
-
-
-def test_advice_fits_the_run(model_folder):
-    shared = ["--num-learners", "0", "--num-gpus-per-learner", "0.5", "--num-env-runners", "1"]
-    run = run_of(model_folder, *shared, "--num-gpus-per-env-runner", "0.5")
-    asleep = replace(run, engine=replace(run.engine, sleep_level=2, utilization=0.95))
-    assert compared(asleep, CPU, 0.0135)[1] == (
-        "missing  1 GPU     1 learner and 1 engine: 13.9 MB of 13.5 MB. "
-        "Give the engine less (gpu_memory_utilization) or take separate GPUs."
-    )
-    fixed = replace(asleep, engine=replace(asleep.engine, kv_cache=1000, parallel=2))
-    assert compared(fixed, CPU, 0.0135)[-1] == (
-        "missing  KV cache  3 tokens, 0 longest trajectories. Give the engine more (kv_cache_memory_bytes), "
-        "a larger tensor_parallel_size, or a smaller max_context_tokens."
-    )
-    separate = run_of(model_folder)
-    assert compared(separate, CPU, 0.01)[1] == (
-        "missing  4 GPUs    1 learner: 11.5 MB of 10.0 MB. "
-        "Take more learners, a smaller max_tokens_per_pass, or larger GPUs."
-    )
-    assert compared(separate, replace(FINE, object_store=10**5))[-1] == (
-        "warning  object store  0.2 MB of weights, 0.1 MB of room. "
-        "Ray will write weights to the disk: take more memory, or weight_sync='nccl' between separate GPUs."
-    )
 
 
 def test_the_shape_of_a_model(model_folder, tmp_path):
@@ -214,7 +194,7 @@ def test_layers_get_their_inputs_in_fp32(model_folder):
     ],
 )
 def test_a_mistake_is_one_sentence(command, message, capsys, monkeypatch):
-    monkeypatch.setattr("rllib_arpo.commands.doctor.probe", lambda: FINE)
+    monkeypatch.setattr("rllib_arpo.commands.doctor.memory_of_this_machine", lambda: GPUS)
     assert run_command("doctor", command) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and error.endswith(f"{message}\n") and error.count("\n") == 1
@@ -222,7 +202,7 @@ def test_a_mistake_is_one_sentence(command, message, capsys, monkeypatch):
 
 @pytest.mark.parametrize("path", sorted(RECIPES.glob("*.py")), ids=lambda path: path.stem)
 def test_every_tuned_example_is_read_or_refused(path, model_folder, capsys, monkeypatch):
-    monkeypatch.setattr("rllib_arpo.commands.doctor.probe", lambda: FINE)
+    monkeypatch.setattr("rllib_arpo.commands.doctor.memory_of_this_machine", lambda: GPUS)
     status = run_command("doctor", ["--gpu-memory-gb", "80", str(path), "--model", model_folder, "--data", "d.parquet"])
     output = capsys.readouterr()
     if path.name in ("reasoning_arpo.py", "deepsearch_qwen3_8b_arpo.py"):
@@ -233,7 +213,7 @@ def test_every_tuned_example_is_read_or_refused(path, model_folder, capsys, monk
 
 
 def test_a_missing_argument_is_named(capsys, monkeypatch):
-    monkeypatch.setattr("rllib_arpo.commands.doctor.probe", lambda: FINE)
+    monkeypatch.setattr("rllib_arpo.commands.doctor.memory_of_this_machine", lambda: GPUS)
     with pytest.raises(SystemExit) as ended:
         run_command("doctor", [RECIPE, "--model", "m"])
     assert ended.value.code == 2

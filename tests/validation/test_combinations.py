@@ -55,13 +55,40 @@ from tests.validation.sentences import message
             {"branching": "random", "random_fork_probability": 0.5, "budget_allocation": "ranked"},
             "budget_allocation='ranked': branching='random' must ignore the entropy.",
         ),
+        (
+            {"max_tokens_per_pass": 500},
+            "max_tokens_per_pass=500: must be at least max_context_tokens=1024, so that one trajectory fits into a "
+            "pass.",
+        ),
         ({"max_response_tokens": 2000}, "max_response_tokens=2000: must not exceed max_context_tokens=1024."),
         (
             {"kl_in_reward": True, "kl_coeff": 0.1},
             "kl_in_reward=True: needs branching='never', since a reward-to-go differs between siblings.",
         ),
         ({"kl_in_reward": True, "branching": "never"}, "kl_in_reward=True: needs a kl_coeff > 0."),
+        (
+            {"consecutive_fork_penalty": 0.1, "budget_allocation": "ranked_over_tree"},
+            "consecutive_fork_penalty=0.1: with budget_allocation='ranked_over_tree' a node may be decided before "
+            "those above it.",
+        ),
+        (
+            {"random_fork_probability": 0.0, "branching": "always"},
+            "random_fork_probability=0.0: belongs to branching='random', not to 'always'.",
+        ),
     ],
 )
 def test_one_sentence_names_the_key(model_folder, changes, expected):
     assert message(small_config(model_folder).update_from_dict(changes)) == expected
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"consecutive_fork_penalty": 0.1, "budget_allocation": "ranked"},
+        {"random_fork_probability": 0.3, "branching": "random", "budget_allocation": "random_over_tree"},
+        # "never" switches all of it off, for baselines.
+        {"random_fork_probability": 0.3, "branching": "never"},
+    ],
+)
+def test_what_belongs_together_is_valid(model_folder, changes):
+    small_config(model_folder).update_from_dict(changes).validate()

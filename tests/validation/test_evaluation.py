@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rllib_arpo import ARPOConfig
-from rllib_arpo.options.tables import TRAINING
-from rllib_arpo.validation.inherited import INHERITED, KEYWORDS
-from rllib_arpo.validation.verdicts import Used
+from rllib_arpo.validation.rllib_keys import UNREAD_IN_EVALUATION, keyword
 from tests.helpers.configs import small_config
 from tests.validation.sentences import message
 
@@ -90,26 +88,22 @@ def test_evaluation_may_sample(model_folder, explore):
     small_config(model_folder).evaluation(evaluation_config={"explore": explore}).validate()
 
 
-#: Keys that only training, or the driver, reads.
-UNREAD = {key for key, verdict in INHERITED.items() if isinstance(verdict, Used) and not verdict.in_evaluation}
-UNREAD |= TRAINING.keys() | {"max_weight_lag", "entropy_baseline_quantile", "entropy_baseline_questions"}
+def test_a_key_that_evaluation_does_not_read_is_refused(model_folder):
+    assert {"lr", "num_learners", "num_epochs", "kl_coeff", "log_sys_usage", "max_weight_lag"} <= UNREAD_IN_EVALUATION
+    for key in UNREAD_IN_EVALUATION:
+        config = small_config(model_folder)
+        config.evaluation_config = {key: "another"}
+        assert message(config) == (
+            f"evaluation_config: {keyword(key)}='another': evaluation does not read it; set it outside of "
+            f"evaluation_config."
+        )
 
 
-@pytest.mark.parametrize("key", sorted(UNREAD))
-def test_a_key_that_evaluation_does_not_read_is_refused(model_folder, key):
+def test_a_key_that_evaluation_does_not_read_may_be_repeated(model_folder):
     config = small_config(model_folder)
-    config.evaluation_config = {key: "another"}
-    assert message(config) == (
-        f"evaluation_config: {KEYWORDS.get(key, key)}='another': evaluation does not read it; set it outside of "
-        f"evaluation_config."
-    )
-    config.evaluation_config = {key: getattr(config, key)}
-    if key != "evaluation_config":  # It would contain itself.
-        config.validate()
-
-
-def test_settings_of_the_update_and_of_the_driver_are_not_read():
-    assert {"lr", "num_learners", "num_epochs", "kl_coeff", "log_sys_usage", "evaluation_duration"} <= UNREAD
+    # An `evaluation_config` in itself would have no end.
+    config.evaluation_config = {key: getattr(config, key) for key in UNREAD_IN_EVALUATION - {"evaluation_config"}}
+    config.validate()
 
 
 @pytest.mark.parametrize(

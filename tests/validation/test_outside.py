@@ -64,7 +64,7 @@ def test_truncated_parquet(model_folder, tmp_path):
     assert "cut.parquet" in message(questions_from(model_folder, str(path)))
 
 
-def test_row_without_answer_ends_the_run_with_file_and_row(model_folder, tmp_path):
+def test_row_without_answer_ends_the_run_with_file_and_row(ray_cluster, model_folder, tmp_path):
     path = parquet(tmp_path / "holes.parquet", [row(), row(answer=""), row(), row()])
     config = questions_from(model_folder, path).training(questions_per_batch=4)
     algorithm = config.build_algo()

@@ -53,6 +53,7 @@ def test_a_given_seed_stays(ray_cluster, model_folder):
     algorithm.stop()
 
 
+@pytest.mark.slow
 def test_trials_of_one_experiment_differ_and_keep_their_seeds(unseeded, tmp_path):
     """The first trial fails once, in iteration 2, and goes on from its checkpoint with its seed."""
     marker = tmp_path / "failed"

@@ -29,13 +29,9 @@ from rllib_arpo.rollout.episodes import tree_to_episode
 from rllib_arpo.rollout.make_env import make_env
 from rllib_arpo.rollout.messages import Purpose
 from rllib_arpo.rollout.settings import RolloutSettings
-from rllib_arpo.validation.inherited import INHERITED
-from rllib_arpo.validation.verdicts import Used
 from tests.helpers.configs import small_config
 from tests.helpers.trees import make_trajectory, make_tree, make_turn
-from tests.integration import test_guest_of_rllib
 from tests.learner.builders import SPACES
-from tests.validation import test_rl_module
 
 #: key -> another value, what else is set, and the bundles that Tune then asks for (Ray leaves out what is 0).
 MAIN, RUNNER, LEARNER = {"CPU": 1.0}, {"CPU": 0.5}, {"CPU": 0.5}
@@ -52,30 +48,6 @@ PLACEMENT = {
     "num_gpus_per_learner": (1, {"num_learners": 1}, [MAIN, {"CPU": 0.5, "GPU": 1.0}]),
     "custom_resources_per_learner": ({"fast": 1}, {"num_learners": 1}, [MAIN, {"CPU": 0.5, "fast": 1.0}]),
 }
-#: What the other tests of this file show.
-SHOWN_BELOW = {
-    "placement_strategy", "local_gpu_idx", "env", "env_config", "evaluation_config", "_validate_config", "num_epochs",
-    "shuffle_batch_per_epoch", "seed", "lr", "_torch_lr_scheduler_classes", "grad_clip", "grad_clip_by",
-    "log_gradients", "restart_failed_env_runners", "max_num_env_runner_restarts",
-    "validate_env_runners_after_construction", "env_runner_health_probe_timeout_s", "env_runner_restore_timeout_s",
-    "delay_between_env_runner_restarts_s", "algo_class", "env_runner_cls", "num_envs_per_env_runner",
-    "_learner_class", "_learner_connector", "callbacks_class", "evaluation_interval", "evaluation_duration",
-    "stats_cls_lookup", "log_level", "log_sys_usage", "callbacks_on_algorithm_init",
-    "callbacks_on_checkpoint_loaded", "callbacks_on_environment_created",
-    "callbacks_on_episode_end", "callbacks_on_evaluate_start", "callbacks_on_evaluate_end", "callbacks_on_sample_end",
-    "callbacks_on_train_result",
-}  # fmt: skip
-#: key -> the test in another file that shows its effect.
-SHOWN_ELSEWHERE = {
-    "_model_config": test_rl_module.test_a_module_of_the_users_own,
-    "_rl_module_spec": test_rl_module.test_a_module_of_the_users_own,
-    "callbacks_on_env_runners_recreated": test_guest_of_rllib.test_an_env_runner_that_comes_back_is_told,
-}
-
-
-def test_every_used_key_has_a_test():
-    used = {key for key, verdict in INHERITED.items() if isinstance(verdict, Used)}
-    assert set(PLACEMENT) | SHOWN_BELOW | set(SHOWN_ELSEWHERE) == used
 
 
 @pytest.mark.parametrize("key", PLACEMENT)
@@ -127,11 +99,6 @@ def test_env_and_env_config(model_folder):
     ]
     prompts = [make_env(config).reset()[0]["0"] for config in configs]
     assert len(set(map(tuple, prompts))) == 3
-
-
-def test_evaluation_config(model_folder):
-    config = small_config(model_folder).evaluation(evaluation_config={"temperature": 0.5})
-    assert (config.get_evaluation_config_object().temperature, config.temperature) == (0.5, 1.0)
 
 
 def test_who_switches_validation_off_gets_none():

@@ -52,5 +52,11 @@ def _line(check: Check, name_width: int, width: int | None) -> str:
     if width is None:
         return head + text
     # Narrow terminals break lines themselves.
-    options = {"width": max(width, len(head) + 40), "break_long_words": False, "break_on_hyphens": False}
-    return textwrap.fill(text, initial_indent=head, subsequent_indent=" " * len(head), **options)
+    return textwrap.fill(
+        text,
+        max(width, len(head) + 40),
+        initial_indent=head,
+        subsequent_indent=" " * len(head),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
