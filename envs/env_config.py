@@ -54,7 +54,7 @@ class ToolEnvConfig:
     judge: Mapping[str, Any] | None = None
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_known([self.protocol], PROTOCOLS, "protocol")
         self.make_scorer()
         for key in ("max_context_tokens", "max_response_tokens", "max_turn_tokens"):
@@ -109,11 +109,11 @@ def read_env_config(env_config: Mapping[str, Any]) -> tuple[ToolEnvConfig, Task,
     for key in ("task", "model_name_or_path"):
         if env_config.get(key) is None:
             raise ValueError(f"env_config has no {key!r}.")
-    task_class = find_task(str(env_config["task"]))
+    task_class: Any = find_task(str(env_config["task"]))
     task_keys = {f.name for f in dataclasses.fields(task_class)}
     check_known(env_config, own | task_keys, "env_config key")
     config = ToolEnvConfig(**{key: value for key, value in env_config.items() if key in own})
-    task = task_class(**{key: value for key, value in env_config.items() if key in task_keys})
+    task: Task = task_class(**{key: value for key, value in env_config.items() if key in task_keys})
     tools = _make_tools(config, task)
     check_known(config.max_calls_per_tool, tools, "tool in env_config['max_calls_per_tool']")
     return config, task, tools
@@ -123,7 +123,7 @@ def _make_tools(config: ToolEnvConfig, task: Task) -> dict[str, Tool]:
     chosen = task.tools if config.tools is None else config.tools
     tools: dict[str, Tool] = {}
     for name in chosen:
-        tool_class = find_tool(str(name))
+        tool_class: Any = find_tool(str(name))
         options = {**task.tool_defaults().get(name, {}), **(chosen[name] if isinstance(chosen, Mapping) else {})}
         check_known(options, {f.name for f in dataclasses.fields(tool_class)}, f"option of the tool {name!r}")
         for tool_name, tool in tool_class(**options).expand().items():

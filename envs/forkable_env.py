@@ -59,10 +59,13 @@ class ForkableMultiAgentEnv(MultiAgentEnv):
     stop: tuple[str, ...] = ()
     num_questions: int | None = None
     tool_names: tuple[str, ...] = ()
+    agents: list[str]
     _just_ended: frozenset[str] = frozenset()
 
     @abstractmethod
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, np.ndarray], dict[str, dict[str, Any]]]:
         """Starts one question with agents "0" .. "N-1".
 
         Args:
@@ -120,7 +123,7 @@ class ForkableMultiAgentEnv(MultiAgentEnv):
         """
         return None
 
-    def step(self, actions: dict[str, np.ndarray]):
+    def step(self, actions: dict[str, np.ndarray]) -> tuple[dict[str, Any], ...]:
         """The synchronous step of plain RLlib: `step_agent` for every agent in `actions`, at once.
 
         An agent that ends stays in `agents` until the next step, since RLlib expects the returned agents there.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rllib_arpo.envs.tasks import Task
+    from rllib_arpo.envs.tool_env import ToolEnv
 
 #: Environment name -> task; None: `env_config["task"]` names it.
 ENVIRONMENTS: dict[str, str | None] = {
@@ -91,7 +92,7 @@ def _give(task_class: type[Task]) -> type[Task]:
     return task_class
 
 
-def make_tool_env(name: str, env_config: Mapping[str, Any]):
+def make_tool_env(name: str, env_config: Mapping[str, Any]) -> ToolEnv:
     """The environment called `name`, one of `ENVIRONMENTS`. `env_config` may be RLlib's `EnvContext`."""
     from rllib_arpo.envs.tool_env import ToolEnv
 

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Self
 
 import gymnasium as gym
@@ -24,13 +25,56 @@ from rllib_arpo.envs.forkable_env import (
     StepInfo,
     StepResult,
 )
-from rllib_arpo.envs.path_state import PathState
 from rllib_arpo.envs.protocols.prompts import Chat, turn_text
 from rllib_arpo.envs.protocols.protocol import Answer, CallRequest, Nothing, Protocol
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards import FinishedPath, Score
 from rllib_arpo.envs.tasks.task import TEST
 from rllib_arpo.envs.tools.tool import Tool, ToolResult, cut, run_tool
+
+
+@dataclass(frozen=True, slots=True)
+class PathState:
+    """The state of one agent; replaced at every call. Tools change only the contents of `tool_states` in place.
+
+    Attributes:
+        turns: the generated text of every turn.
+        segments: the token ids after the prompt, in order: generated tokens, tool response, generated tokens, ...
+        num_response_tokens: the length of all segments.
+        calls: the tool of every executed call, in order, whatever its outcome.
+        executed: names of the tools that ran with status OK.
+        tool_states: tool name -> its state on this path, for tools that have a state; no other path shares it.
+    """
+
+    turns: tuple[str, ...] = ()
+    segments: tuple[np.ndarray, ...] = ()
+    num_response_tokens: int = 0
+    calls: tuple[str, ...] = ()
+    executed: frozenset[str] = frozenset()
+    tool_states: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def num_tool_calls(self) -> int:
+        return len(self.calls)
+
+    def with_generated(self, text: str, token_ids: np.ndarray) -> PathState:
+        """The path with one more turn of the model."""
+        return dataclasses.replace(self.with_segment(token_ids), turns=(*self.turns, text))
+
+    def with_call(self, name: str, succeeded: bool, response: np.ndarray) -> PathState:
+        """The path with an executed call and its response."""
+        return dataclasses.replace(
+            self.with_segment(response),
+            calls=(*self.calls, name),
+            executed=self.executed | {name} if succeeded else self.executed,
+        )
+
+    def with_segment(self, token_ids: np.ndarray) -> PathState:
+        """The path with further tokens, without an executed call."""
+        segments = (*self.segments, token_ids)
+        return dataclasses.replace(
+            self, segments=segments, num_response_tokens=self.num_response_tokens + len(token_ids)
+        )
 
 
 class ToolEnv(ForkableMultiAgentEnv):
@@ -105,7 +149,9 @@ class ToolEnv(ForkableMultiAgentEnv):
     def get_action_space(self, agent_id: str) -> gym.Space:
         return self.action_space
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, np.ndarray], dict[str, dict[str, Any]]]:
         super(ForkableMultiAgentEnv, self).reset(seed=seed, options=options)
         options = options or {}
         number = options.get(OPTION_QUESTION)
@@ -114,7 +160,7 @@ class ToolEnv(ForkableMultiAgentEnv):
         question = self.task.question(int(number), tuple(self.tools))
         self._start(question, build_prompt(self.chat, self.protocol, question, self.config.max_context_tokens))
         observations = {str(i): self.add_agent(str(i)) for i in range(options.get(OPTION_NUM_ROOTS, 1))}
-        info = {"question_id": self.question.question_id}
+        info = {"question_id": question.question_id}
         return observations, {agent: dict(info) for agent in observations}
 
     def add_agent(self, agent_id: str) -> np.ndarray:
@@ -187,7 +233,8 @@ class ToolEnv(ForkableMultiAgentEnv):
     ) -> StepResult:
         """Scores the path and ends the agent."""
         format_valid = answer is not None and self.protocol.format_error(state.turns) is None
-        text = answer.text if format_valid else None
+        text = answer.text if answer is not None and format_valid else None
+        assert self.question is not None
         path = FinishedPath(self.question, state.turns, format_valid, text, state.executed, state.num_tool_calls)
         score = Score(0.0, 0.0)
         try:

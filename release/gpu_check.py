@@ -1,95 +1,117 @@
-"""Checks this package on a GPU: correctness, speed against its targets, and the main job; a table and a JSON file.
+"""Checks this package on a GPU: runs the tests of tests/gpu, keeps their figures in a file, and prints them.
 
     python release/gpu_check.py --json gpu.json                       # all parts, one after the other
     python release/gpu_check.py --json gpu.json --only update rollout
-    python release/gpu_check.py --json gpu.json --again update        # once more, and all that are missing
-    python release/gpu_check.py --list
-    python release/gpu_check.py --table gpu.json
 
-Each part is a process of its own that is ended within nine minutes. Its figures are in the file when it ends, and the
-same command goes on with the parts that are not in there. Models, logs and the figures of the part that runs are in the
-folder gpu.json.work. What this machine cannot run says why. `--tiny` runs tiny models, also on a CPU: that tests the
-check and judges no speed. The exit status is 1 if a part failed. The targets of speed are those for one H200.
+A part is a file of tests in a process of its own, which ends within nine minutes. It is then in the JSON file, and the
+same command goes on with the parts that have not passed. Models, logs and junit XML are in the folder
+gpu.json.work. `--tiny` runs tiny models, also on a CPU, and judges no speed. The exit status is 1 if a part failed. The
+targets of speed are those for one H200.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
 import os
-import shlex
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-if __package__ in (None, ""):
-    sys.path[0] = str(REPOSITORY)
-
-from release.gpu_parts.parts import LIMIT_S, NAMES, PARTS  # noqa: E402
-from release.gpu_parts.report import Outcome  # noqa: E402
-from release.gpu_parts.results import Results, part_entry, table  # noqa: E402
-from release.processes import run_within  # noqa: E402
-
-
-def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--json", type=Path, metavar="FILE", help="run the check; its results, which it continues")
-    what.add_argument("--list", action="store_true", help="name the parts")
-    what.add_argument("--table", type=Path, metavar="FILE", help="print the table of results, run nothing")
-    parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES, metavar="PART", help="only these parts")
-    parser.add_argument("--again", nargs="+", choices=NAMES, default=(), metavar="PART", help="also if they are done")
-    parser.add_argument("--tiny", action="store_true", help="tiny models, also on a CPU: tests the check")
-    return parser
+PARTS = (
+    "machine", "attention", "update", "learner", "distributed", "probes", "rollout", "weights", "training", "engine",
+    "main_job", "against_trl",
+)  # fmt: skip
+#: Seconds after which a part is asked to end, and those that it has for that, twice.
+LIMIT_S, GRACE_S = 470.0, 30.0
 
 
 def run_part(name: str, work: Path, *, tiny: bool) -> dict[str, Any]:
-    """Runs a part in its process; returns its entry."""
-    rows, log = work / f"{name}.rows", work / f"{name}.log"
-    rows.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "release.gpu_parts.process", name, "--rows", str(rows), "--work", str(work)]
-    begin = time.monotonic()
-    status = run_within([*command, *["--tiny"] * tiny], LIMIT_S, log, _environment())
-    return part_entry(rows, log, status, time.monotonic() - begin, LIMIT_S)
-
-
-def _environment() -> dict[str, str]:
+    report, log, begin = work / f"{name}.xml", work / f"{name}.log", time.monotonic()
+    report.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "pytest", "-otimeout=0", f"--junitxml={report}", f"tests/gpu/test_{name}.py"]
     path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
-    return {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    environment = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    environment |= {"GPU_CHECK": "tiny" if tiny else "full", "GPU_CHECK_WORK": str(work)}
+    options = {"cwd": REPOSITORY, "env": environment, "stderr": subprocess.STDOUT, "start_new_session": True}
+    with log.open("w") as output:
+        process = subprocess.Popen(command, stdout=output, **options)
+        try:
+            status = process.wait(LIMIT_S)
+            reason = "" if status in (0, 1) else f"pytest ended with status {status}"
+        except subprocess.TimeoutExpired:
+            reason = f"took longer than {LIMIT_S:g} s"
+        finally:
+            _end(process)
+    return read_part(report, reason, log) | {"seconds": round(time.monotonic() - begin, 1)}
 
 
-def run(args: argparse.Namespace, command: str) -> Results:
-    """Runs the parts that are asked for and not done."""
-    path = args.json.resolve()
-    results = Results.of_run(path, "tiny" if args.tiny else "full", command)
-    work = path.with_name(f"{path.name}.work")
-    work.mkdir(parents=True, exist_ok=True)
-    for part in PARTS:
-        if part.name in args.again or (part.name in args.only and part.name not in results.parts):
-            print(f"{part.name}: {part.about} ...", flush=True)
-            results.put(part.name, run_part(part.name, work, tiny=args.tiny))
-            entry = results.parts[part.name]
-            said = ", ".join(filter(None, [entry["outcome"], entry["reason"], f"{entry['seconds']:.0f} s"]))
-            print(f"{part.name}: {said}", flush=True)
-    return results
+def _end(process: subprocess.Popen) -> None:
+    """Ends what a part has left: pytest writes its report when it is interrupted, then all of its session go."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE_S)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    args = make_parser().parse_args(arguments)
+def read_part(report: Path, reason: str, log: Path) -> dict[str, Any]:
+    """A part's `status`, the `reason` if it did not end well, its `tests` with their figures, and where it ran."""
+    tests: dict[str, dict[str, Any]] = {}
+    tree = ElementTree.parse(report) if report.exists() else ElementTree.ElementTree(ElementTree.Element("none"))
+    for case in tree.iter("testcase"):
+        test = tests.setdefault(case.get("name", ""), {"status": "passed", "reason": "", "figures": {}})
+        test["figures"] |= {p.get("name"): json.loads(p.get("value", "")) for p in case.iter("property")}
+        for child in case:
+            if child.tag in ("failure", "error", "skipped"):
+                test["status"] = "skipped" if child.tag == "skipped" else "failed"
+                test["reason"] = child.get("message", "").partition("\n")[0]
+    found = {test["status"] for test in tests.values()}
+    status = "failed" if reason or not tests or "failed" in found else "passed" if "passed" in found else "skipped"
+    where = {p.get("name"): p.get("value") for p in tree.iterfind("testsuite/properties/property")}
+    last = log.read_text(errors="replace").splitlines()[-25:] if status == "failed" else []
+    return {"status": status, "reason": reason, **where, "tests": tests, "output": last}
+
+
+def show(name: str, part: dict[str, Any]) -> None:
+    print(f"{name}: {part['status']}, {part['seconds']:.0f} s {part['reason']}", flush=True)
+    for test, entry in part["tests"].items():
+        print(f"  {test}: {entry['status']} {entry['reason']}")
+        for figure, row in entry["figures"].items():
+            print(f"    {figure:58s} {row['value']} {row['unit']} {row['target']}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, metavar="FILE", default="gpu.json", help="the results; it continues them")
+    parser.add_argument("--list", action="store_true", help="name the parts, run nothing")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help="only these parts")
+    parser.add_argument("--tiny", action="store_true", help="tiny models, also on a CPU: tests the check")
+    args = parser.parse_args()
     if args.list:
-        print("\n".join(f"{part.name:13s} {part.about}" for part in PARTS))
+        print("\n".join(PARTS))
         return 0
-    try:
-        command = shlex.join(["python", "release/gpu_check.py", *(sys.argv[1:] if arguments is None else arguments)])
-        results = Results.read(args.table) if args.table else run(args, command)
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    print(table({name: results.parts[name] for name in NAMES if name in results.parts}))
-    return int(any(part["outcome"] == Outcome.FAILED for part in results.parts.values()))
+    size, file = "tiny" if args.tiny else "full", args.json.resolve()
+    results = json.loads(file.read_text()) if file.exists() else {"size": size, "parts": {}}
+    if results["size"] != size:
+        parser.error(f"{file} has results of a {results['size']} run: name another file for a {size} one")
+    parts, work = results["parts"], file.with_name(f"{file.name}.work")
+    work.mkdir(parents=True, exist_ok=True)
+    for name in args.only:
+        if name not in parts or parts[name]["status"] != "passed":
+            parts[name] = run_part(name, work, tiny=args.tiny)
+            (work / "results").write_text(json.dumps(results, indent=2) + "\n")
+            (work / "results").replace(file)
+        show(name, parts[name])
+    return int(any(part["status"] == "failed" for part in parts.values()))
 
 
 if __name__ == "__main__":

@@ -29,9 +29,10 @@ LAYERS = (
     ("arpo_config",),
     ("arpo",),
     ("baselines",),
-    ("recipes", "trails"),
-    ("evaluation", "doctor"),
+    ("evaluation", "doctor", "trails"),
     ("plots",),
+    ("mlflow",),
+    ("recipes",),
     ("commands",),
     ("__main__",),
 )

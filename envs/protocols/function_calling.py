@@ -34,8 +34,7 @@ from rllib_arpo.envs.protocols.protocol import (
     only_punctuation,
 )
 from rllib_arpo.envs.question import Shot
-from rllib_arpo.envs.support.markup import CALL, RESPONSE, THINK, TOOLS
-from rllib_arpo.envs.tools.tool import Tool
+from rllib_arpo.envs.tools.tool import CALL, RESPONSE, THINK, TOOLS, Tool
 
 #: Placeholders for the texts of a user, an assistant and a tool while a template is rendered.
 _USER, _ASSISTANT, _RESULT = "\ue000user\ue001", "\ue000assistant\ue001", "\ue000result\ue001"

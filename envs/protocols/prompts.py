@@ -22,7 +22,7 @@ Message = Mapping[str, Any]
 
 
 @functools.lru_cache(maxsize=4)
-def load_tokenizer(model_name_or_path: str):
+def load_tokenizer(model_name_or_path: str) -> Any:
     """The model's tokenizer, loaded once per process.
 
     Raises:
@@ -58,7 +58,9 @@ class Chat:
     def has_template(self) -> bool:
         return getattr(self.tokenizer, "chat_template", None) is not None
 
-    def render(self, messages: Sequence[Message], tools: Sequence[Mapping] = (), generation_prompt: bool = True) -> str:
+    def render(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = (), generation_prompt: bool = True
+    ) -> str:
         """The text of a conversation, by default up to the point where the model begins.
 
         Args:
@@ -91,26 +93,26 @@ class Chat:
         text = text.replace(CUT, "")
         template = str(self.tokenizer.chat_template) if self.has_template else ""
         added = self.tokenizer.added_tokens_decoder.values()
-        names = {str(token) for token in added if token.special or str(token) in template}
-        names = sorted((name for name in names if len(name) > 1 and not name.isspace()), key=len, reverse=True)
+        found = {str(token) for token in added if token.special or str(token) in template}
+        names = sorted((name for name in found if len(name) > 1 and not name.isspace()), key=len, reverse=True)
         if not any(name in text for name in names):
             return text
         return re.sub(rf"(?=(?:{'|'.join(map(re.escape, names))}))(.)", rf"\1{CUT}", text, flags=re.DOTALL)
 
 
-def encode(tokenizer, text: str) -> np.ndarray:
+def encode(tokenizer: Any, text: str) -> np.ndarray:
     """The token ids of `text`, [n] int32, without special tokens added; `CUT` separates tokens and is left out."""
     ids = [i for part in text.split(CUT) for i in tokenizer.encode(part, add_special_tokens=False)]
     return np.asarray(ids, dtype=np.int32)
 
 
-def special_texts(tokenizer) -> frozenset[str]:
+def special_texts(tokenizer: Any) -> frozenset[str]:
     """The texts of the tokenizer's special tokens."""
     added = tokenizer.added_tokens_decoder.values()
     return frozenset(tokenizer.all_special_tokens).union(str(token) for token in added if token.special)
 
 
-def turn_text(tokenizer, token_ids: np.ndarray, keep: Sequence[str] = ()) -> str:
+def turn_text(tokenizer: Any, token_ids: np.ndarray, keep: Sequence[str] = ()) -> str:
     """The text of one turn's tokens without the special tokens at its end (end of turn, padding).
 
     Special tokens elsewhere stay visible: they are part of the model's text, and a protocol's tags may be special

@@ -16,7 +16,7 @@ import numpy as np
 
 from rllib_arpo.envs.protocols.prompts import CUT, Chat, Message
 from rllib_arpo.envs.question import Question, Shot
-from rllib_arpo.envs.support.latex import closing_brace
+from rllib_arpo.envs.support.texts import closing_brace
 from rllib_arpo.envs.tools.tool import Tool
 
 

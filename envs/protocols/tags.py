@@ -32,8 +32,7 @@ from rllib_arpo.envs.protocols.protocol import (
     only_punctuation,
 )
 from rllib_arpo.envs.question import Shot
-from rllib_arpo.envs.support.markup import ANSWER, RESULT, THINK
-from rllib_arpo.envs.tools.tool import Tool
+from rllib_arpo.envs.tools.tool import ANSWER, RESULT, THINK, Tool
 
 #: Tags that count as malformed calls if their tools are missing.
 STANDARD_TOOLS = ("python", "search")

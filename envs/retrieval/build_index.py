@@ -6,13 +6,11 @@ or a line), .json (a list of such rows, or a cache of search results: every dist
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
-import os
-import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.retrieval.documents import (
@@ -36,30 +34,35 @@ def build_folder(
 ) -> int:
     """Indexes the passages of `files` and returns their number.
 
-    The index is built in the folder `output`.partial, which is renamed at the end: however a build is interrupted,
-    `output` is a whole index or does not exist. The next build removes the leftovers of an interrupted one.
+    The index is built in a folder of its own beside `output`, which is renamed at the end: however a build is
+    interrupted, `output` is a whole index or does not exist. (A build that is killed leaves its folder, OUTPUT.*.)
 
     Args:
         overwrite: replace an existing index; this happens only at the end, so that it can be used until then.
 
     Raises:
         DataError: a file or a row does not fit (the message names both), there is no passage, `output` exists (and is
-            not an index, or `overwrite` is not set), or another process is building it.
+            not an index, or `overwrite` is not set).
     """
     output = Path(output)
     paths = [Path(file) for file in files]
     for path in paths:
         reader_of(path)
     _check_output(output, overwrite)
-    with _building_site(output) as partial:
-        (partial / TANTIVY_FOLDER).mkdir()
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f"{output.name}.", dir=output.parent) as folder:
+        # The temporary folder itself is closed to other users.
+        partial = Path(folder, output.name)
+        (partial / TANTIVY_FOLDER).mkdir(parents=True)
         documents = _all_documents(paths, options or ReadOptions(), show_progress)
         number = add_documents(new_index(partial / TANTIVY_FOLDER), documents, HEAP_BYTES)
         if number == 0:
             raise DataError(f"{', '.join(map(str, paths)) or 'No file'}: there is no passage to index.")
         _finish(partial, {"version": VERSION, "num_passages": number, "files": [str(path) for path in paths]})
         _check_output(output, overwrite)
-        _put_in_place(partial, output)
+        if output.exists():
+            output.rename(Path(folder, "old"))
+        partial.rename(output)
     return number
 
 
@@ -70,42 +73,6 @@ def _check_output(output: Path, overwrite: bool) -> None:
         raise DataError(f"{output}: exists and is not a search index; choose another folder.")
     if not overwrite:
         raise DataError(f"{output}: exists; say --overwrite to replace this index.")
-
-
-@contextlib.contextmanager
-def _building_site(output: Path) -> Iterator[Path]:
-    """An empty folder beside `output` that is locked against other processes, and gone after a failure."""
-    partial = output.with_name(output.name + ".partial")
-    partial.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(partial, os.O_RDONLY)
-    try:
-        _lock(descriptor, partial, output)
-        for left in partial.iterdir():
-            shutil.rmtree(left) if left.is_dir() else left.unlink()
-        try:
-            yield partial
-        except BaseException:
-            # Once the folder has its final name, another process may have a folder of the old name.
-            if _is_there(descriptor, partial):
-                shutil.rmtree(partial, ignore_errors=True)
-            raise
-    finally:
-        os.close(descriptor)
-
-
-def _lock(descriptor: int, partial: Path, output: Path) -> None:
-    """Locks the folder; raises if another process has it, or has just given it its final name."""
-    with contextlib.suppress(BlockingIOError):
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if _is_there(descriptor, partial):
-            return
-    raise DataError(f"{output}: another process builds this index now.")
-
-
-def _is_there(descriptor: int, partial: Path) -> bool:
-    with contextlib.suppress(FileNotFoundError):
-        return os.path.samestat(os.fstat(descriptor), partial.stat())
-    return False
 
 
 def _all_documents(paths: Sequence[Path], options: ReadOptions, show_progress: bool) -> Iterator[Document]:
@@ -119,7 +86,7 @@ def _all_documents(paths: Sequence[Path], options: ReadOptions, show_progress: b
             yield from read_documents(path, options, bar.update)
 
 
-def _finish(partial: Path, info: dict) -> None:
+def _finish(partial: Path, info: dict[str, Any]) -> None:
     """Gives tantivy's files the usual read permissions of this process's files, and writes INFO_FILE."""
     info_file = partial / INFO_FILE
     info_file.write_text(json.dumps(info, indent=2) + "\n", encoding="utf-8")
@@ -128,23 +95,3 @@ def _finish(partial: Path, info: dict) -> None:
             file.unlink()
         else:
             file.chmod(info_file.stat().st_mode)
-    for path in (info_file, partial / TANTIVY_FOLDER, partial):
-        _sync(path)
-
-
-def _put_in_place(partial: Path, output: Path) -> None:
-    old = output.with_name(output.name + ".old")
-    shutil.rmtree(old, ignore_errors=True)
-    if output.exists():
-        output.rename(old)
-    partial.rename(output)
-    _sync(output.parent)
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

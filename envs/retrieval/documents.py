@@ -40,7 +40,7 @@ class ReadOptions:
     title_column: str = TITLE_COLUMN
     text_unit: str = "paragraph"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_known([self.text_unit], TEXT_UNITS, "unit of text")
 
     @property
@@ -48,7 +48,9 @@ class ReadOptions:
         return TEXT_COLUMNS if self.text_column is None else (self.text_column,)
 
 
-def read_documents(path: str | Path, options: ReadOptions | None = None, progress: Progress | None = None):
+def read_documents(
+    path: str | Path, options: ReadOptions | None = None, progress: Progress | None = None
+) -> Iterator[Document]:
     """The documents of a file, one at a time: an iterator of `Document`.
 
     Raises:
@@ -86,7 +88,7 @@ def as_document(record: Any, where: str, options: ReadOptions | None = None) -> 
     return {"title": title, "text": text}
 
 
-def reader_of(path: Path):
+def reader_of(path: Path) -> Callable[[Path, ReadOptions, Progress], Iterator[tuple[str, Any]]]:
     """The function of `READERS` that reads the file.
 
     Raises:

@@ -67,7 +67,7 @@ class SearchIndex:
         scored.sort(key=lambda hit: (-hit[0], hit[1].get_first("row")))
         return [(d.get_first("row"), show(d.get_first("title"), d.get_first("text"))) for _, d in scored]
 
-    def _term(self, field: str, word: str):
+    def _term(self, field: str, word: str) -> Any:
         import tantivy
 
         term = tantivy.Query.term_query(self._schema, field, word, index_option="freq")
@@ -140,7 +140,7 @@ def index_marks(folder: str | Path) -> list[Path]:
     return [Path(folder, INFO_FILE), Path(folder, TANTIVY_FOLDER, "meta.json")]
 
 
-def new_index(folder: Path | None):
+def new_index(folder: Path | None) -> Any:
     """An empty tantivy index in a folder, or in memory."""
     import tantivy
 
@@ -153,7 +153,7 @@ def new_index(folder: Path | None):
     return index
 
 
-def add_documents(index, documents: Iterable[Document], heap_bytes: int) -> int:
+def add_documents(index: Any, documents: Iterable[Document], heap_bytes: int) -> int:
     """Writes the documents and returns their number. One thread: their order is that of the index."""
     import tantivy
 
@@ -174,7 +174,7 @@ def add_documents(index, documents: Iterable[Document], heap_bytes: int) -> int:
     return number
 
 
-def analyzer():
+def analyzer() -> Any:
     """The analyser that turns texts and queries into words: lower-case English stems."""
     import tantivy
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.support.cache import ResultCache, read_texts
-from rllib_arpo.envs.support.fingerprint import fingerprint
+from rllib_arpo.envs.support.data_files import fingerprint
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class KnownResults:
 
     path: str
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not Path(self.path).is_file():
             raise DataError(f"{self.path}: no such file (the cache of the search tool).")
 
@@ -55,7 +55,7 @@ class KnownResults:
             return _json_file(self.path, Path(self.path).stat().st_mtime_ns)
         return _sqlite_file(self.path)
 
-    def __getstate__(self):
+    def __getstate__(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
@@ -73,7 +73,7 @@ class GrowingResults(KnownResults):
 
     settings: Mapping[str, Any]
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         path = Path(self.path)
         if _is_json(self.path):
             raise ValueError(

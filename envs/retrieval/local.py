@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from rllib_arpo.envs.retrieval.documents import Document, as_document, read_documents, reader_of
 from rllib_arpo.envs.retrieval.index import INFO_FILE, SearchIndex, build_in_memory, index_marks, open_folder, read_info
 from rllib_arpo.envs.retrieval.rerank import Reranker, shared_reranker
 from rllib_arpo.envs.retrieval.source import SearchSource
-from rllib_arpo.envs.support.fingerprint import fingerprint
+from rllib_arpo.envs.support.data_files import fingerprint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +49,7 @@ class LocalSource(LocalOptions, SearchSource):
         DataError: a document has no text, or there is no such file or no finished index.
     """
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if bool(self.documents) == bool(self.index):
             raise ValueError(
                 "The search tool needs `documents` (a list of dicts, or a file) or `index` (a folder), and not both;"
@@ -63,7 +64,7 @@ class LocalSource(LocalOptions, SearchSource):
         elif isinstance(self.documents, str):
             reader_of(Path(self.documents))
         else:
-            for row, document in enumerate(self.documents):
+            for row, document in enumerate(self.documents or ()):
                 as_document(document, f"documents[{row}]")
 
     def open(self) -> SearchIndex:
@@ -74,7 +75,7 @@ class LocalSource(LocalOptions, SearchSource):
             if isinstance(self.documents, str):
                 stat = Path(self.documents).stat()
                 return _index_of_file(self.documents, stat.st_mtime_ns, stat.st_size)
-            return _index_of_documents(tuple((d.get("title") or "", d["text"]) for d in self.documents))
+            return _index_of_documents(tuple((d.get("title") or "", d["text"]) for d in self.documents or ()))
 
     def prepare(self) -> None:
         _ = self._opened
@@ -105,7 +106,7 @@ class LocalSource(LocalOptions, SearchSource):
             return None
         return shared_reranker(self.rerank_model, self.rerank_device, *self.rerank_prefixes)
 
-    def __getstate__(self):
+    def __getstate__(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 #: Passages that go through the encoder at once, and the tokens of a text that count.
 BATCH_SIZE = 32
@@ -27,7 +28,7 @@ class Reranker:
         self._name, self._device = model, device
         self._prefixes = query_prefix, passage_prefix
         self._lock = threading.Lock()
-        self._loaded = None
+        self._loaded: Any = None
 
     def load(self) -> None:
         """Loads the encoder now."""
@@ -48,7 +49,7 @@ class Reranker:
             embedded = self._embed(texts)
         return (embedded[1:] @ embedded[0]).tolist()
 
-    def _embed(self, texts: Sequence[str]):
+    def _embed(self, texts: Sequence[str]) -> Any:
         """Embeddings of length 1, [number of texts, hidden size] fp32."""
         import torch
 
@@ -72,7 +73,7 @@ class Reranker:
             pieces.append(torch.nn.functional.normalize(mean, dim=-1))
         return torch.cat(pieces).cpu()
 
-    def _tokenizer_and_model(self):
+    def _tokenizer_and_model(self) -> Any:
         if self._loaded is None:
             from transformers import AutoModel, AutoTokenizer
 

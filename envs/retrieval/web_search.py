@@ -9,7 +9,7 @@ import asyncio
 import os
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -19,7 +19,8 @@ from rllib_arpo.envs.retrieval.source import SearchSource
 from rllib_arpo.envs.support.per_loop import PerLoop
 from rllib_arpo.envs.support.texts import valid_unicode
 
-_REFUSED = frozenset({401, 403})
+#: 432 and 433: a plan of Tavily is used up.
+_REFUSED = frozenset({401, 403, 432, 433})
 _MAX_DETAIL_CHARS = 200
 _SECRET = re.compile(r"(api|access|subscription).?(key|token)|^(key|token|secret|authorization)$", re.IGNORECASE)
 _OWN_PARAMETERS = frozenset({"q", "query", "format", "count", "num", "max_results", "timeout"})
@@ -59,7 +60,7 @@ class WebEngine(WebOptions, SearchSource):
     key_variable: ClassVar[str | None] = None
     max_query_chars: ClassVar[int] = 2000
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.url is None:
             raise ValueError(f"The search back-end {self.title} needs `base_url`, the address of its server.")
         if not self.url.startswith(("http://", "https://")):
@@ -100,7 +101,7 @@ class WebEngine(WebOptions, SearchSource):
             raise ToolError(self._no_key())
         try:
             async with asyncio.timeout(self.request_timeout_s):
-                reply = await self.ask(query, top_k)
+                reply = await self._ask(query, top_k)
         except TimeoutError as error:
             raise TransientToolError(f"{self.title} did not answer within {self.request_timeout_s:g} s.") from error
         try:
@@ -110,12 +111,28 @@ class WebEngine(WebOptions, SearchSource):
         return [_one_line(page) for page in pages if page][:top_k]
 
     @abstractmethod
-    async def ask(self, query: str, top_k: int) -> Any:
-        """The engine's reply, parsed from JSON."""
+    def request(self, query: str, top_k: int) -> dict[str, Any]:
+        """Arguments of `httpx.AsyncClient.request`; the reply is JSON."""
 
     @abstractmethod
     def pages(self, reply: Any) -> Iterator[str]:
         """The pages in a reply; AttributeError, KeyError or TypeError if it does not have the documented form."""
+
+    async def _ask(self, query: str, top_k: int) -> Any:
+        import httpx
+
+        try:
+            response = await _CLIENTS.get().request(**self.request(query, top_k))
+        except httpx.TransportError as error:
+            raise TransientToolError(f"{self.title} cannot be reached ({type(error).__name__}).") from error
+        except httpx.DecodingError as error:
+            raise ToolError(f"{self.title} sent a reply that is not understood.") from error
+        if response.status_code != 200:
+            raise self.refusal(response.status_code, response.text)
+        try:
+            return response.json()
+        except ValueError as error:
+            raise ToolError(f"{self.title} sent a reply that is not JSON.") from error
 
     def refusal(self, status: int, detail: str) -> ToolError:
         """The error for a status that does not mean success."""
@@ -130,32 +147,7 @@ class WebEngine(WebOptions, SearchSource):
         return f"{self.title} refused the key in {self.key_variable} (status {status})."
 
 
-class HttpEngine(WebEngine):
-    """An engine without a client of its own: one request, one JSON object."""
-
-    @abstractmethod
-    def request(self, query: str, top_k: int) -> dict[str, Any]:
-        """Arguments of `httpx.AsyncClient.request`."""
-
-    async def ask(self, query: str, top_k: int) -> Any:
-        import httpx
-
-        client = _client("http", lambda: httpx.AsyncClient(timeout=None))
-        try:
-            response = await client.request(**self.request(query, top_k))
-        except httpx.TransportError as error:
-            raise TransientToolError(f"{self.title} cannot be reached ({type(error).__name__}).") from error
-        except httpx.DecodingError as error:
-            raise ToolError(f"{self.title} sent a reply that is not understood.") from error
-        if response.status_code != 200:
-            raise self.refusal(response.status_code, response.text)
-        try:
-            return response.json()
-        except ValueError as error:
-            raise ToolError(f"{self.title} sent a reply that is not JSON.") from error
-
-
-class SearxNG(HttpEngine):
+class SearxNG(WebEngine):
     """Your own SearxNG server; `search.formats` of its settings.yml must contain `json`."""
 
     title = "SearxNG"
@@ -178,7 +170,7 @@ class SearxNG(HttpEngine):
         return f"SearxNG refused the request (status {status}): is json among search.formats of its settings.yml?"
 
 
-class Brave(HttpEngine):
+class Brave(WebEngine):
     """The Brave Search API."""
 
     title = "Brave"
@@ -201,7 +193,7 @@ class Brave(HttpEngine):
             yield show(_text(result, "title"), _text(result, "description"))
 
 
-class Serper(HttpEngine):
+class Serper(WebEngine):
     """Google's results by serper.dev; the answer box, if there is one, is the first page."""
 
     title = "Serper"
@@ -225,42 +217,22 @@ class Serper(HttpEngine):
 
 
 class Tavily(WebEngine):
-    """Tavily, by its own client (`tavily-python`)."""
+    """Tavily's Search API."""
 
     title = "Tavily"
     default_url = "https://api.tavily.com"
     key_variable = "TAVILY_API_KEY"
     max_query_chars = 400
 
-    async def ask(self, query: str, top_k: int) -> Any:
-        import httpx
-        from tavily import AsyncTavilyClient, errors
-
-        url, key = self.url, self.key
-        client = _client((url, key), lambda: AsyncTavilyClient(api_key=key, api_base_url=url))
-        try:
-            return await client.search(
-                query, max_results=min(top_k, 20), timeout=self.request_timeout_s, **self.backend_options
-            )
-        except errors.UsageLimitExceededError as error:
-            raise self.refusal(429, str(error)) from error
-        except errors.InvalidAPIKeyError as error:
-            raise self.refusal(401, str(error)) from error
-        except errors.ForbiddenError as error:
-            raise self.refusal(403, str(error)) from error
-        except errors.BadRequestError as error:
-            raise self.refusal(400, str(error)) from error
-        except httpx.HTTPStatusError as error:
-            raise self.refusal(error.response.status_code, error.response.text) from error
-        except (errors.TimeoutError, httpx.TransportError) as error:
-            raise TransientToolError(f"Tavily cannot be reached ({type(error).__name__}).") from error
-        except (ValueError, AttributeError, TypeError) as error:
-            # The client assumes that the reply is a JSON object.
-            raise ToolError("Tavily sent a reply that is not understood.") from error
+    def request(self, query: str, top_k: int) -> dict[str, Any]:
+        return {
+            "method": "POST",
+            "url": f"{self.url}/search",
+            "json": {**self.backend_options, "query": query, "max_results": min(top_k, 20)},
+            "headers": {"Authorization": f"Bearer {self.key}"},
+        }
 
     def pages(self, reply: Any) -> Iterator[str]:
-        if "query" not in reply:
-            raise KeyError("query")  # The client puts an empty "results" into any object.
         for result in reply["results"]:
             yield show(_text(result, "title"), _text(result, "content"))
 
@@ -283,12 +255,11 @@ def _one_line(text: str) -> str:
     return valid_unicode(" ".join(text.split()))
 
 
-def _client(name: Hashable, make: Callable[[], Any]) -> Any:
-    """The client `name` of the running event loop, since its connections belong to one."""
-    clients = _CLIENTS.get()
-    if name not in clients:
-        clients[name] = make()
-    return clients[name]
+def _client() -> Any:
+    import httpx
+
+    return httpx.AsyncClient(timeout=None)
 
 
-_CLIENTS: PerLoop[dict[Hashable, Any]] = PerLoop(dict)
+#: Clients keep connections, and so belong to one event loop.
+_CLIENTS: PerLoop[Any] = PerLoop(_client)

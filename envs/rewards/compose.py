@@ -74,6 +74,7 @@ class Scorer:
             ValueError: a reward is not a finite number.
         """
         if path.format_valid:
+            assert path.answer is not None
             compare = self.comparisons[path.question.ability]
             path = dataclasses.replace(path, accuracy=await compare(path.answer, path.question))
         total = 0.0

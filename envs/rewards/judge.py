@@ -117,10 +117,10 @@ class Judge:
 
 
 #: Client -> its last check.
-_LAST_CHECKS: PerLoop[dict[ChatClient, asyncio.Task]] = PerLoop(dict)
+_LAST_CHECKS: PerLoop[dict[ChatClient, asyncio.Task[Any]]] = PerLoop(dict)
 
 
-def _failed(check: asyncio.Task) -> bool:
+def _failed(check: asyncio.Task[Any]) -> bool:
     return check.done() and (check.cancelled() or check.exception() is not None)
 
 

@@ -38,11 +38,11 @@ def token_f1(answer: str, gold: str, min_precision: float = 0.0) -> float:
     ours, theirs = normalize_text(answer), normalize_text(gold)
     if ours != theirs and (ours in _CLOSED_ANSWERS or theirs in _CLOSED_ANSWERS):
         return 0.0
-    ours, theirs = ours.split(), theirs.split()
-    common = sum((collections.Counter(ours) & collections.Counter(theirs)).values())
-    if common <= min_precision * len(ours):
+    our_words, their_words = ours.split(), theirs.split()
+    common = (collections.Counter(our_words) & collections.Counter(their_words)).total()
+    if common <= min_precision * len(our_words):
         return 0.0
-    return 2 * common / (len(ours) + len(theirs))
+    return 2 * common / (len(our_words) + len(their_words))
 
 
 def normalize_text(text: str) -> str:

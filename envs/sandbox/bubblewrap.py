@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -80,7 +80,7 @@ def find_bwrap() -> str | None:
 
 
 @contextmanager
-def namespace_options():
+def namespace_options() -> Iterator[tuple[list[str], tuple[int, ...]]]:
     """Bubblewrap's options for namespaces, and the open files that they name.
 
     An ordinary user gets a user namespace from bubblewrap. For root this function makes one with a second user in it,
@@ -105,6 +105,7 @@ def _user_namespace() -> int:
     command = [sys.executable, "-S", "-c", program]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as helper:
         try:
+            assert helper.stdout is not None
             if helper.stdout.readline().strip() != "0":
                 raise OSError("no user namespace")
             for kind in ("uid_map", "gid_map"):

@@ -9,11 +9,12 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rllib_arpo.envs.errors import ToolError, TransientToolError
 from rllib_arpo.envs.sandbox import remote
 from rllib_arpo.envs.sandbox.backend import Backend, Limits
-from rllib_arpo.envs.sandbox.fork_server import CallStatus, WorkerReply
+from rllib_arpo.envs.sandbox.fork_server import MAX_OUTPUT_BYTES, CallStatus, WorkerReply
 
 _KEY = "E2B_API_KEY"
 _GRACE_S = 30.0
@@ -69,7 +70,7 @@ class E2BBackend(Backend):
         except (TypeError, ValueError) as error:
             raise TransientToolError("E2B: the program's last line is missing or not understood.") from error
 
-    async def _execute(self, program: str, time_s: float):
+    async def _execute(self, program: str, time_s: float) -> Any:
         import e2b
         import httpx
         from e2b_code_interpreter import AsyncSandbox
@@ -82,7 +83,7 @@ class E2BBackend(Backend):
             **{key: value for key, value in places.items() if value is not None},
         )
         try:
-            launch = _LAUNCH.format(program=program, time_s=time_s, max_bytes=remote.MAX_OUTPUT_BYTES + 1)
+            launch = _LAUNCH.format(program=program, time_s=time_s, max_bytes=MAX_OUTPUT_BYTES + 1)
             return await sandbox.run_code(launch, timeout=time_s + _GRACE_S)
         finally:
             # Otherwise it ends by itself at its time-out.

@@ -95,6 +95,7 @@ class ForkServer:
             if not self.alive:
                 await asyncio.get_running_loop().run_in_executor(None, self.start)
             running = self._running
+            assert running is not None
             try:
                 reply = await self._call(running, payload, limit_s)
             except TimeoutError:

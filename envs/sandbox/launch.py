@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
+from typing import Any
 
 from rllib_arpo.envs.errors import BrokenToolError
 from rllib_arpo.envs.sandbox import bubblewrap
@@ -33,7 +34,7 @@ class RunningServer:
         queue: brings the server its calls, each an open connection.
     """
 
-    def __init__(self, process: subprocess.Popen, queue: socket.socket, folder: str | None):
+    def __init__(self, process: subprocess.Popen[bytes], queue: socket.socket, folder: str | None):
         self.process = process
         self.queue = queue
         self._folder = folder
@@ -59,9 +60,11 @@ class RunningServer:
         Raises:
             BrokenToolError: calls cannot be made; the server has then ended.
         """
+        output = self.process.stdout
+        assert output is not None
         told = select.poll()  # `select.select` cannot wait for files with large numbers
-        told.register(self.process.stdout, select.POLLIN)
-        line = self.process.stdout.readline().decode() if told.poll(1000 * START_TIMEOUT_S) else ""
+        told.register(output, select.POLLIN)
+        line = output.readline().decode() if told.poll(1000 * START_TIMEOUT_S) else ""
         if line == "ready\n":
             return
         self.kill()
@@ -79,7 +82,8 @@ class RunningServer:
                 self._init = None
             self.process.kill()
             self.process.wait()
-            self.process.stdout.close()
+            if self.process.stdout is not None:
+                self.process.stdout.close()
             if self._folder is not None:
                 shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -116,7 +120,7 @@ def _start(setup: str, fenced: bool, interpreters: int) -> RunningServer:
         return server
 
 
-def _start_fenced(config: dict, queue: socket.socket, files: contextlib.ExitStack) -> RunningServer:
+def _start_fenced(config: dict[str, Any], queue: socket.socket, files: contextlib.ExitStack) -> RunningServer:
     root = os.geteuid() == 0
     packages = bubblewrap.site_packages()
     config |= {"site_packages": list(packages.values()), "folder": bubblewrap.CALL_FOLDER}
@@ -125,7 +129,7 @@ def _start_fenced(config: dict, queue: socket.socket, files: contextlib.ExitStac
     told, tell = os.pipe()
     _closing(files, told)
     command = [
-        *(bubblewrap.find_bwrap(), *options, "--info-fd", str(tell), *bubblewrap.view_options(packages), "--"),
+        *(str(bubblewrap.find_bwrap()), *options, "--info-fd", str(tell), *bubblewrap.view_options(packages), "--"),
         *(bubblewrap.interpreter(), "-S", "-s", "-P", "-B"),
     ]
     try:
@@ -140,14 +144,19 @@ def _start_fenced(config: dict, queue: socket.socket, files: contextlib.ExitStac
     return server
 
 
-def _start_plain(config: dict, queue: socket.socket, files: contextlib.ExitStack) -> RunningServer:
+def _start_plain(config: dict[str, Any], queue: socket.socket, files: contextlib.ExitStack) -> RunningServer:
     folder = tempfile.mkdtemp(prefix="python-")
     config |= {"site_packages": [], "folder": folder, "unprivileged_id": None}
     return _popen([sys.executable, "-s", "-P"], str(Path(__file__).parent), config, queue, folder, ())
 
 
 def _popen(
-    command: list[str], server_folder: str, config: dict, queue: socket.socket, folder: str | None, fds: tuple[int, ...]
+    command: list[str],
+    server_folder: str,
+    config: dict[str, Any],
+    queue: socket.socket,
+    folder: str | None,
+    fds: tuple[int, ...],
 ) -> RunningServer:
     process = subprocess.Popen(
         [*command, "-c", _BOOT.format(folder=server_folder), json.dumps(config)],

@@ -42,7 +42,7 @@ class ChatClient:
     max_attempts: int = 3
     cache_path: str | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not self.base_url.startswith(("http://", "https://")):
             raise ValueError(f"base_url must begin with http:// or https://, which {self.base_url!r} does not.")
         for name in ("max_tokens", "timeout_s", "max_attempts"):

@@ -1,15 +1,19 @@
-"""Data files: if one cannot be opened or decoded, a `DataError` names the place."""
+"""Data files: their contents (a `DataError` names the place of a fault), and hashes that show whether they changed."""
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.support.texts import first_line
+
+#: The hash of longer files covers only their beginning and their end.
+_WHOLE_FILE_BYTES, _PART_BYTES = 64 << 20, 1 << 20
 
 
 @contextmanager
@@ -72,7 +76,8 @@ def table_rows(table: Any, place: str) -> list[dict[str, Any]]:
         DataError: a text is not UTF-8; the message begins with `place`.
     """
     try:
-        return table.to_pylist()
+        rows: list[dict[str, Any]] = table.to_pylist()
+        return rows
     except UnicodeDecodeError as error:
         raise DataError(f"{place}: not UTF-8 ({error}).") from error
 
@@ -87,3 +92,19 @@ def check_unicode(*texts: str) -> None:
         "".join(texts).encode()
     except UnicodeEncodeError as error:
         raise ValueError(f"not valid Unicode ({error})") from error
+
+
+def fingerprint(files: Iterable[Path]) -> str:
+    """A hash of names, sizes and contents; of files over 64 MiB the first and the last MiB are read."""
+    digest = hashlib.sha256()
+    for file in sorted(set(files)):
+        size = file.stat().st_size
+        digest.update(f"{file.name} {size}\n".encode())
+        with file.open("rb") as stream:
+            if size <= _WHOLE_FILE_BYTES:
+                digest.update(stream.read())
+            else:
+                digest.update(stream.read(_PART_BYTES))
+                stream.seek(size - _PART_BYTES)
+                digest.update(stream.read())
+    return digest.hexdigest()[:16]

@@ -1,10 +1,11 @@
-"""Values that belong to one event loop: locks, semaphores, and clients that keep connections."""
+"""What belongs to one event loop: locks, semaphores, clients that keep connections, and work that callers share."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Generic, TypeVar
+import functools
+from collections.abc import Callable, Coroutine, Hashable
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -33,3 +34,24 @@ class PerLoop(Generic[T]):
                 self._values.pop(closed, None)
             self._values[loop] = self._make()
         return self._values[loop]
+
+
+async def shared_flight(key: Hashable, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """The result of `make()`, which runs once for all callers in this event loop that ask for `key` meanwhile.
+
+    Cancelling one caller does not stop it for the others. If it raises, all callers get the error.
+    """
+    flights = _FLIGHTS.get()
+    if key not in flights:
+        flights[key] = asyncio.create_task(make())
+        flights[key].add_done_callback(functools.partial(_landed, flights, key))
+    return await asyncio.shield(flights[key])
+
+
+def _landed(flights: dict[Hashable, asyncio.Task[Any]], key: Hashable, flight: asyncio.Task[Any]) -> None:
+    del flights[key]
+    if not flight.cancelled():
+        flight.exception()  # Marks the exception as retrieved, even if no caller waits for it any more.
+
+
+_FLIGHTS: PerLoop[dict[Hashable, asyncio.Task[Any]]] = PerLoop(dict)

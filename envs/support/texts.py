@@ -1,4 +1,4 @@
-"""Small repairs of texts from other sources."""
+"""Small functions of texts."""
 
 from __future__ import annotations
 
@@ -11,3 +11,17 @@ def valid_unicode(text: str) -> str:
 def first_line(error: BaseException) -> str:
     """The first line of an exception's message that is not blank, without its full stop; its type if there is none."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
+
+
+def closing_brace(text: str, begin: int) -> int | None:
+    """The index of the `}` that ends the group whose content begins at `begin`; None if it is not closed.
+
+    `\\{` and `\\}` are characters, not braces.
+    """
+    depth = 1
+    for end in range(begin, len(text)):
+        escaped = text[end - 1] == "\\" and text[end - 2] != "\\"
+        depth += 0 if escaped else {"{": 1, "}": -1}.get(text[end], 0)
+        if depth == 0:
+            return end
+    return None

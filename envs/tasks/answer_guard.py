@@ -9,6 +9,7 @@ The module stands alone: the scoring process gets its source, and calls `guard` 
 
 import ast
 import sys
+from typing import Any
 
 from sympy.parsing import sympy_parser
 
@@ -54,11 +55,11 @@ def guard() -> None:
     """Installs `eval_value` and a checked `eval_expr` of the parser, for the whole process."""
     plain = sympy_parser.eval_expr
 
-    def eval_formula(code, local_dict, global_dict):
+    def eval_formula(code: str, local_dict: dict[str, Any], global_dict: dict[str, Any]) -> Any:
         checked(code, (*_VALUES, ast.Name, ast.Call), _NAMES | local_dict.keys())
         return plain(code, local_dict, global_dict)
 
     sympy_parser.eval_expr = eval_formula
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "reasoning_gym":
-            module.eval = eval_value
+            vars(module)["eval"] = eval_value

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from rllib_arpo.envs.support.latex import closing_brace
+from rllib_arpo.envs.support.texts import closing_brace
 
 ANSWER_SEPARATOR = "<|answer_split|>"
 

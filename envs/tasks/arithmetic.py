@@ -31,7 +31,7 @@ class ArithmeticTask(Task):
     seed: int = 0
     num_test_questions: int = 64
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_split(self.split)
 
     @property

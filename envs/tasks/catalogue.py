@@ -49,7 +49,7 @@ class CatalogueTask(Task):
     split: str = "train"
     seed: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_split(self.split)
 
     @property
@@ -67,7 +67,8 @@ class CatalogueTask(Task):
             quantity = MIN_QUANTITY + row // len(names)
         item = names[row % len(names)]
         name = f"catalogue/{self.split}/{quantity} {item}"
-        system, shots = (), ()
+        system: tuple[tuple[str, str], ...] = ()
+        shots: tuple[Shot, ...] = ()
         if set(self.tools) <= set(tools):
             system, shots = (("system", SYSTEM),), tuple(_shot(*shot) for shot in SHOTS)
         messages = (*system, ("user", _text(quantity, item)))

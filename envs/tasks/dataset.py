@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,21 +23,9 @@ from rllib_arpo.envs.tasks.task import TEST, TRAIN, Task, check_split, epoch_and
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
-    """The rows of one block of a source that are asked: numbers within the block, in order."""
-
-    source: RowSource
-    index: int
-    rows: Sequence[int]
-
-
 @dataclass(frozen=True, kw_only=True)
 class DatasetTask(Task):
-    """The questions of a data set, read block by block, on demand.
-
-    Training order: the blocks in an order that is drawn per epoch, and in each block its rows in an order that is drawn
-    per epoch. The task finds any question number without reading the preceding rows.
+    """The questions of a data set; training asks its rows in an order that is drawn per epoch.
 
     `split` selects the order, and on the hub the split. With a `path` both splits ask the same rows, unless
     `train_fraction` divides them.
@@ -67,7 +55,7 @@ class DatasetTask(Task):
     few_shot: int = 0
     keep_system_prompt: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_split(self.split)
         if self.path and (self.hub_id or self.hub_config or self.hub_split):
             raise ValueError("env_config['path'] and env_config['hub_...'] exclude each other.")
@@ -86,17 +74,17 @@ class DatasetTask(Task):
         return SPECS[self.task]
 
     @property
-    def tools(self) -> tuple[str, ...]:
+    def tools(self) -> tuple[str, ...]:  # type: ignore[override]
         return self.spec.tools
 
     @property
     def num_questions(self) -> int:
-        return sum(len(block.rows) for block in self._blocks)
+        return len(self._chosen)
 
     def question(self, number: int, tools: Sequence[str] = ()) -> Question:
-        block, row_in_block = self.locate(number)
-        row_number, row = block.source.row(block.index, row_in_block, self.spec.columns)
-        place = f"{block.source.name}, row {row_number}"
+        source, index = self._locate(number)
+        row_number, row = source.row(index, self.spec.columns)
+        place = f"{source.name}, row {row_number}"
         try:
             row = self.spec.decode(row)
             messages, answers, ability = read_row(self.spec, row)
@@ -107,25 +95,22 @@ class DatasetTask(Task):
         if not self.keep_system_prompt:
             messages = [message for message in messages if message[0] != "system"]
         shots = SHOTS.get(ability, ())[: self.few_shot]
-        question_id = f"{self._stem(block.source)}/{row_number}{f' ({own_id})' if own_id is not None else ''}"
+        question_id = f"{self._stem(source)}/{row_number}{f' ({own_id})' if own_id is not None else ''}"
         return Question(question_id, tuple(messages), answers, ability, place, shots)
 
     def inputs(self) -> Mapping[str, str]:
         return {source.name: source.mark() for source in self._sources}
 
-    def locate(self, number: int) -> tuple[Block, int]:
-        """The block of question `number`, and the row in it."""
-        blocks = self._blocks
+    def _locate(self, number: int) -> tuple[RowSource, int]:
+        """The source of question `number`, and the row in it."""
         epoch, position = epoch_and_position(number, self.num_questions)
-        shuffled = self.split != TEST
-        order = permutation(self.seed, epoch, len(blocks)) if shuffled else np.arange(len(blocks))
-        ends = np.cumsum([len(blocks[i].rows) for i in order])
-        place = int(np.searchsorted(ends, position, side="right"))
-        block = blocks[order[place]]
-        index = position - int(ends[place]) + len(block.rows)
-        if shuffled:
-            index = int(permutation(self.seed, epoch, len(block.rows), stream=1 + int(order[place]))[index])
-        return block, int(block.rows[index])
+        if self.split != TEST:
+            position = int(permutation(self.seed, epoch, self.num_questions, stream=1)[position])
+        row = int(self._chosen[position])
+        ends = np.cumsum([source.size for source in self._sources])
+        place = int(np.searchsorted(ends, row, side="right"))
+        source = self._sources[place]
+        return source, row - int(ends[place]) + source.size
 
     @functools.cached_property
     def _sources(self) -> tuple[RowSource, ...]:
@@ -145,28 +130,10 @@ class DatasetTask(Task):
         return (_checked(open_hub(hub_id, config, split), self.spec),)
 
     @functools.cached_property
-    def _blocks(self) -> tuple[Block, ...]:
-        """The blocks that have rows to ask."""
-        places = [(source, index, size) for source in self._sources for index, size in enumerate(source.sizes) if size]
-        chosen = self._chosen(sum(size for _, _, size in places))
-        if chosen is None:
-            return tuple(Block(source, index, range(size)) for source, index, size in places)
-        begins = np.cumsum([0, *(size for _, _, size in places)])
-        cuts = np.searchsorted(chosen, begins)
-        blocks = [
-            Block(source, index, chosen[cuts[i] : cuts[i + 1]] - begins[i])
-            for i, (source, index, _) in enumerate(places)
-        ]
-        return tuple(block for block in blocks if len(block.rows))
-
-    def _chosen(self, num_rows: int) -> np.ndarray | None:
-        """The rows that are asked, [n] int64, ascending, counted through all sources; None: all."""
+    def _chosen(self) -> np.ndarray:
+        """The rows that are asked, [n] int64, ascending, counted through all sources."""
         skip = tuple(self.spec.skip.items())
-        chosen = np.concatenate([np.zeros(0, bool), *(_askable(source, skip) for source in self._sources)])
-        every = chosen.all() and self.subset is None and self.train_fraction is None and self.limit is None
-        if every:
-            return None
-        chosen = np.flatnonzero(chosen)
+        chosen = np.flatnonzero(np.concatenate([np.zeros(0, bool), *(_askable(one, skip) for one in self._sources)]))
         if self.subset is not None:
             wanted = [np.arange(begin, min(end, len(chosen))) for begin, end in _ranges(self.subset)]
             chosen = chosen[np.unique(np.concatenate(wanted))]
@@ -203,7 +170,7 @@ def read_row(spec: DatasetSpec, row: Mapping[str, Any]) -> tuple[list[tuple[str,
     return messages, answers, ability
 
 
-def _read(reader, column: str, value: Any) -> Any:
+def _read(reader: Callable[[Any], Any], column: str, value: Any) -> Any:
     try:
         return reader(value)
     except ValueError as error:
@@ -220,8 +187,8 @@ def _present(columns: Sequence[str] | Mapping[str, Any], row: Mapping[str, Any])
 def _checked(source: RowSource, spec: DatasetSpec) -> RowSource:
     """The source, if it has the columns that are needed."""
     needed = [spec.question, tuple(spec.answers), *([("ability",)] if spec.ability is None else [])]
-    for names in needed if source.columns is not None else ():
-        if not set(names) & set(source.columns):
+    for names in needed:
+        if source.columns is not None and not set(names) & set(source.columns):
             raise DataError(
                 f"{source.name}: no column {' or '.join(map(repr, names))} (there are: {', '.join(source.columns)})."
             )
@@ -235,8 +202,8 @@ def _askable(source: RowSource, skip: tuple[tuple[str, str], ...]) -> np.ndarray
     Args:
         skip: the items of `DatasetSpec.skip`.
     """
-    num_rows, reasons = sum(source.sizes), dict(skip)
-    columns = tuple(name for name in reasons if source.columns is None or name in source.columns)
+    num_rows, reasons = source.size, dict(skip)
+    columns = source.known(tuple(reasons))
     if not columns:
         return np.ones(num_rows, bool)
     rows = (row for _, row in all_rows(source, columns))
@@ -244,7 +211,7 @@ def _askable(source: RowSource, skip: tuple[tuple[str, str], ...]) -> np.ndarray
     for name, count in zip(columns, has.sum(0), strict=True):
         if count:
             logger.warning("%s: %d of %d rows are skipped: they have %s.", source.name, count, num_rows, reasons[name])
-    return ~has.any(1)
+    return np.logical_not(has.any(1))
 
 
 def _ranges(subset: Sequence[Any] | None) -> list[tuple[int, int]]:

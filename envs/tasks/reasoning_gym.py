@@ -71,7 +71,7 @@ class ReasoningGymTask(Task):
     seed: int = 0
     partial_credit: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_split(self.split)
         for key in ("size", "test_size"):
             if getattr(self, key) < 1:
@@ -124,7 +124,7 @@ class ReasoningGymTask(Task):
         return score if self.partial_credit else float(score == 1.0)
 
     @functools.cached_property
-    def _generator(self):
+    def _generator(self) -> Any:
         import reasoning_gym
 
         # The generators take neighbouring seeds for neighbouring questions, so splits and seeds must be far apart.

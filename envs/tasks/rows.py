@@ -1,156 +1,111 @@
-"""Rows of data files and of Hugging Face data sets, read block by block, on demand.
-
-A block is the unit of decoding: a row group of a parquet file, some thousand lines of JSON lines, a whole JSON file, a
-whole (memory-mapped) data set. A process keeps a few blocks.
-"""
+"""Rows of data files and of Hugging Face data sets."""
 
 from __future__ import annotations
 
 import codecs
 import dataclasses
 import functools
-import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rllib_arpo.envs.errors import DataError
-from rllib_arpo.envs.support.data_files import opened, opened_parquet, parse_json, read_json, table_rows
-from rllib_arpo.envs.support.fingerprint import fingerprint
+from rllib_arpo.envs.support.data_files import fingerprint, opened, opened_parquet, parse_json, read_json, table_rows
 from rllib_arpo.envs.support.texts import first_line
-
-#: Blocks that a process keeps decoded.
-CACHED_BLOCKS = 4
-#: Rows of a block of JSON lines.
-LINES_PER_BLOCK = 10_000
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class RowSource(ABC):
-    """Rows in blocks. Equal sources have the same rows.
+    """Rows in their order. Equal sources have the same rows.
 
     Attributes:
         name: the file's path, or the data set's name; error messages begin with it.
         version: of the content.
-        sizes: number of rows of every block.
+        size: number of rows.
         columns: the columns of all rows; None if every row has keys of its own.
     """
 
     name: str
     version: Any
-    sizes: tuple[int, ...] = dataclasses.field(compare=False)
+    size: int = dataclasses.field(compare=False)
     columns: tuple[str, ...] | None = dataclasses.field(compare=False)
-
-    @abstractmethod
-    def load(self, block: int, columns: tuple[str, ...]) -> Any:
-        """The block, decoded as far as this makes sense for all of its rows at once."""
-
-    @abstractmethod
-    def pick(self, loaded: Any, block: int, index: int) -> tuple[int, Row]:
-        """(number in the file or data set, row) of row `index` of a loaded block."""
 
     def mark(self) -> str:
         """A mark of the content, the same in every process."""
         return fingerprint([Path(self.name)])
 
-    def begin(self, block: int) -> int:
-        """The number of the block's first row."""
-        return sum(self.sizes[:block])
-
-    def row(self, block: int, index: int, columns: tuple[str, ...]) -> tuple[int, Row]:
+    @abstractmethod
+    def row(self, index: int, columns: tuple[str, ...]) -> tuple[int, Row]:
         """(number in the file or data set, row).
 
         Args:
             columns: all columns that the caller needs; missing ones are left out.
 
         Raises:
-            DataError: the block or the row is not readable.
+            DataError: the row is not readable.
         """
-        if self.columns is not None:
-            columns = tuple(name for name in columns if name in self.columns)
-        return self.pick(load_block(self, block, columns), block, index)
 
-
-@functools.lru_cache(maxsize=CACHED_BLOCKS)
-def load_block(source: RowSource, block: int, columns: tuple[str, ...]) -> Any:
-    """`source.load`; shared by all tasks of the process."""
-    return source.load(block, columns)
+    def known(self, columns: tuple[str, ...]) -> tuple[str, ...]:
+        """Those of `columns` that this source has."""
+        return tuple(name for name in columns if self.columns is None or name in self.columns)
 
 
 @dataclass(frozen=True)
 class ParquetRows(RowSource):
-    """A parquet file; blocks are its row groups."""
+    """A parquet file."""
 
-    def load(self, block: int, columns: tuple[str, ...]):
-        import pyarrow
-        import pyarrow.parquet
-
-        try:
-            with pyarrow.parquet.ParquetFile(self.name) as file:
-                return file.read_row_group(block, columns=list(columns))
-        except (pyarrow.ArrowException, OSError) as error:
-            raise DataError(
-                f"{self.name}, row {self.begin(block)}: row group {block} is not readable ({first_line(error)})."
-            ) from error
-
-    def pick(self, loaded, block: int, index: int) -> tuple[int, Row]:
-        number = self.begin(block) + index
-        return number, table_rows(loaded.slice(index, 1), f"{self.name}, row {number}")[0]
+    def row(self, index: int, columns: tuple[str, ...]) -> tuple[int, Row]:
+        table = _table_of(self, self.known(columns))
+        return index, table_rows(table.slice(index, 1), f"{self.name}, row {index}")[0]
 
 
-@dataclass(frozen=True)
-class JsonLinesRows(RowSource):
-    """A file with one JSON object a line; blank lines are skipped. A row's number is that of its line, from 0.
-
-    Attributes:
-        starts: (position in bytes, line number) where each block starts.
-    """
-
-    starts: tuple[tuple[int, int], ...] = dataclasses.field(default=(), compare=False)
-
-    def load(self, block: int, columns: tuple[str, ...]) -> list[tuple[int, bytes]]:
-        position, number = self.starts[block]
-        with opened(self.name) as file:
-            file.seek(position)
-            lines = ((number + i, line) for i, line in enumerate(file) if line.strip())
-            return list(itertools.islice(lines, self.sizes[block]))
-
-    def pick(self, loaded: list[tuple[int, bytes]], block: int, index: int) -> tuple[int, Row]:
-        number, line = loaded[index]
-        place = f"{self.name}, row {number}"
-        return number, _checked_object(parse_json(line, place), place)
+@functools.lru_cache(maxsize=8)
+def _table_of(source: ParquetRows, columns: tuple[str, ...]) -> Any:
+    """These columns of a file; shared by all tasks of the process."""
+    with opened_parquet(source.name) as file:
+        return file.read(columns=list(columns))
 
 
 @dataclass(frozen=True)
 class JsonRows(RowSource):
-    """A file with one JSON list of objects; a single block."""
+    """A file with one JSON list of objects, or with one object a line; blank lines are skipped.
 
-    def load(self, block: int, columns: tuple[str, ...]) -> list:
-        return _read_list(self.name)
+    Attributes:
+        entries: (number, value), or (number of the line from 0, line) of a file of lines.
+    """
 
-    def pick(self, loaded: list, block: int, index: int) -> tuple[int, Row]:
-        return index, _checked_object(loaded[index], f"{self.name}, row {index}")
+    entries: list[tuple[int, Any]] = dataclasses.field(default_factory=list, compare=False)
+
+    def row(self, index: int, columns: tuple[str, ...]) -> tuple[int, Row]:
+        number, value = self.entries[index]
+        place = f"{self.name}, row {number}"
+        row = parse_json(value, place) if isinstance(value, bytes) else value
+        if not isinstance(row, dict):
+            raise DataError(f"{place}: not a JSON object.")
+        return number, row
 
 
 @dataclass(frozen=True)
 class HubRows(RowSource):
-    """A data set of the `datasets` library, memory-mapped; a single block."""
+    """A data set of the `datasets` library, memory-mapped."""
 
     dataset: Any = dataclasses.field(default=None, compare=False)
 
     def mark(self) -> str:
         return str(self.version)
 
-    def load(self, block: int, columns: tuple[str, ...]):
-        # Columns that are not needed are not decoded (images, ...).
-        return self.dataset.select_columns(list(columns))
+    def row(self, index: int, columns: tuple[str, ...]) -> tuple[int, Row]:
+        return index, _columns_of(self, self.known(columns))[index]
 
-    def pick(self, loaded, block: int, index: int) -> tuple[int, Row]:
-        return index, loaded[index]
+
+@functools.lru_cache(maxsize=8)
+def _columns_of(source: HubRows, columns: tuple[str, ...]) -> Any:
+    # Columns that are not needed are not decoded (images, ...).
+    return source.dataset.select_columns(list(columns))
 
 
 def open_file(path: str) -> RowSource:
@@ -168,30 +123,20 @@ def open_file(path: str) -> RowSource:
     return _open(path, (stat.st_mtime_ns, stat.st_size))
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=16)
 def _open(path: str, version: tuple[int, int]) -> RowSource:
     return _OPEN[Path(path).suffix](path, version)
 
 
 def _open_parquet(path: str, version: Any) -> RowSource:
     with opened_parquet(path) as file:
-        sizes = tuple(file.metadata.row_group(i).num_rows for i in range(file.num_row_groups))
-        return ParquetRows(path, version, sizes, tuple(file.schema_arrow.names))
+        return ParquetRows(path, version, file.metadata.num_rows, tuple(file.schema_arrow.names))
 
 
 def _open_json_lines(path: str, version: Any) -> RowSource:
-    starts: list[tuple[int, int]] = []
-    sizes: list[int] = []
-    position = 0
     with opened(path) as file:
-        for number, line in enumerate(file):
-            if line.strip():
-                if not sizes or sizes[-1] == LINES_PER_BLOCK:
-                    starts.append((position, number))
-                    sizes.append(0)
-                sizes[-1] += 1
-            position += len(line)
-    return JsonLinesRows(path, version, tuple(sizes), None, tuple(starts))
+        entries = [(number, line) for number, line in enumerate(file) if line.strip()]
+    return JsonRows(path, version, len(entries), None, entries)
 
 
 def _open_json(path: str, version: Any) -> RowSource:
@@ -200,14 +145,21 @@ def _open_json(path: str, version: Any) -> RowSource:
         first = next((line for line in file if line.strip()), b"")
     if first.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"{") and _is_json(first):
         return _open_json_lines(path, version)
-    return JsonRows(path, version, (len(_read_list(path)),), None)
+    content = read_json(path)
+    if not isinstance(content, list):
+        raise DataError(f"{path}: a .json file holds a list of objects, or one object a line.")
+    return JsonRows(path, version, len(content), None, list(enumerate(content)))
 
 
-_OPEN: dict[str, Callable[[str, Any], RowSource]] = {
-    ".parquet": _open_parquet,
-    ".json": _open_json,
-    ".jsonl": _open_json_lines,
-}
+def _is_json(line: bytes) -> bool:
+    try:
+        parse_json(line, "")
+    except DataError:
+        return False
+    return True
+
+
+_OPEN = {".parquet": _open_parquet, ".json": _open_json, ".jsonl": _open_json_lines}
 
 
 @functools.lru_cache(maxsize=16)
@@ -232,32 +184,9 @@ def open_hub(hub_id: str, config: str | None, split: str) -> RowSource:
     except (datasets.exceptions.DatasetsError, OSError, ValueError, KeyError) as error:
         reason = first_line(error)
         raise DataError(f"{name}: cannot be loaded ({reason}). env_config['path'] names a local file.") from error
-    return HubRows(name, dataset._fingerprint, (len(dataset),), tuple(dataset.column_names), dataset)
+    return HubRows(name, dataset._fingerprint, len(dataset), tuple(dataset.column_names), dataset)
 
 
 def all_rows(source: RowSource, columns: tuple[str, ...]) -> Iterator[tuple[int, Row]]:
     """(number in the file or data set, row) of every row, with these columns of it."""
-    for block, size in enumerate(source.sizes):
-        for index in range(size):
-            yield source.row(block, index, columns)
-
-
-def _read_list(path: str) -> list:
-    content = read_json(path)
-    if not isinstance(content, list):
-        raise DataError(f"{path}: a .json file holds a list of objects, or one object a line.")
-    return content
-
-
-def _is_json(line: bytes) -> bool:
-    try:
-        parse_json(line, "")
-    except DataError:
-        return False
-    return True
-
-
-def _checked_object(value: Any, place: str) -> Row:
-    if not isinstance(value, dict):
-        raise DataError(f"{place}: not a JSON object.")
-    return value
+    return (source.row(index, columns) for index in range(source.size))

@@ -102,12 +102,25 @@ class DatasetSpec:
 
 
 _CALCULATE, _LOOK_UP = ("python",), ("search", "python")
-_ALIASES = {"golden_answers": texts, "answer": texts}
 _BOXED = {"answer": texts, "solution": last_boxed}
+_ALIASES = {"golden_answers": texts, "answer": texts}
+_WIKI_SPLITS = {TRAIN: "train", TEST: "dev"}
 
 
-def _flash_rag(config: str, splits: Mapping[str, str]) -> Hub:
-    return Hub("RUC-NLPIR/FlashRAG_datasets", config, splits)
+def _math(hub: Hub, answers: Mapping[str, AnswerReader] = _BOXED, row_id: str | None = None) -> DatasetSpec:
+    return DatasetSpec(answers=answers, ability=MATH, row_id=row_id, tools=_CALCULATE, hub=hub)
+
+
+def _qa(hub: Hub | None, answers: Mapping[str, AnswerReader], row_id: str | None = "id", **others: Any) -> DatasetSpec:
+    return DatasetSpec(answers=answers, ability=QA, row_id=row_id, tools=_LOOK_UP, hub=hub, **others)
+
+
+def _flash_rag(config: str, splits: Mapping[str, str], **others: Any) -> DatasetSpec:
+    return _qa(Hub("RUC-NLPIR/FlashRAG_datasets", config, splits), _ALIASES, **others)
+
+
+def _test_only(hub_id: str, split: str = "test", config: str | None = None) -> Hub:
+    return Hub(hub_id, config, {TEST: split})
 
 
 def _arpo(hub_id: str | None, ability: str | None = None) -> DatasetSpec:
@@ -124,93 +137,37 @@ def _arpo(hub_id: str | None, ability: str | None = None) -> DatasetSpec:
 
 #: Name of the task -> data set.
 SPECS: dict[str, DatasetSpec] = {
-    "gsm8k": DatasetSpec(
-        answers={"answer": after_hashes}, ability=MATH, tools=_CALCULATE, hub=Hub("openai/gsm8k", "main")
-    ),
-    "math": DatasetSpec(
-        answers=_BOXED, ability=MATH, tools=_CALCULATE, hub=Hub("DigitalLearningGmbH/MATH-lighteval", "default")
-    ),
-    "math500": DatasetSpec(
-        answers=_BOXED,
-        ability=MATH,
-        row_id="unique_id",
-        tools=_CALCULATE,
-        hub=Hub("HuggingFaceH4/MATH-500", splits={TEST: "test"}),
-    ),
-    "aime24": DatasetSpec(
-        answers=_BOXED,
-        ability=MATH,
-        row_id="id",
-        tools=_CALCULATE,
-        hub=Hub("HuggingFaceH4/aime_2024", splits={TEST: "train"}),
-    ),
-    "aime25": DatasetSpec(
-        answers=_BOXED, ability=MATH, row_id="id", tools=_CALCULATE, hub=Hub("math-ai/aime25", splits={TEST: "test"})
-    ),
-    "hotpotqa": DatasetSpec(
-        answers=_ALIASES,
-        ability=QA,
-        row_id="id",
-        tools=_LOOK_UP,
-        hub=Hub("hotpotqa/hotpot_qa", "distractor", {TRAIN: "train", TEST: "validation"}),
-    ),
-    "2wiki": DatasetSpec(
-        answers=_ALIASES,
-        ability=QA,
-        row_id="id",
-        tools=_LOOK_UP,
-        hub=_flash_rag("2wikimultihopqa", {TRAIN: "train", TEST: "dev"}),
-    ),
-    "musique": DatasetSpec(
-        answers=_ALIASES,
-        aliases=("answer_aliases",),
-        ability=QA,
-        row_id="id",
-        tools=_LOOK_UP,
-        hub=_flash_rag("musique", {TRAIN: "train", TEST: "dev"}),
-    ),
-    "bamboogle": DatasetSpec(
-        answers=_ALIASES, ability=QA, row_id="id", tools=_LOOK_UP, hub=_flash_rag("bamboogle", {TEST: "test"})
-    ),
-    "simpleqa": DatasetSpec(
-        answers={"answer": texts}, ability=QA, tools=_LOOK_UP, hub=Hub("basicv8vc/SimpleQA", splits={TEST: "test"})
-    ),
-    "webwalker": DatasetSpec(
+    "gsm8k": _math(Hub("openai/gsm8k", "main"), {"answer": after_hashes}),
+    "math": _math(Hub("DigitalLearningGmbH/MATH-lighteval", "default")),
+    "math500": _math(_test_only("HuggingFaceH4/MATH-500"), row_id="unique_id"),
+    "aime24": _math(_test_only("HuggingFaceH4/aime_2024", "train"), row_id="id"),
+    "aime25": _math(_test_only("math-ai/aime25"), row_id="id"),
+    "hotpotqa": _qa(Hub("hotpotqa/hotpot_qa", "distractor", {TRAIN: "train", TEST: "validation"}), _ALIASES),
+    "2wiki": _flash_rag("2wikimultihopqa", _WIKI_SPLITS),
+    "musique": _flash_rag("musique", _WIKI_SPLITS, aliases=("answer_aliases",)),
+    "bamboogle": _flash_rag("bamboogle", {TEST: "test"}),
+    "simpleqa": _qa(_test_only("basicv8vc/SimpleQA"), {"answer": texts}, row_id=None),
+    "webwalker": _qa(
+        _test_only("callanwu/WebWalkerQA", "main"),
+        {"answer": texts, "Answer": texts},
+        row_id=None,
         question=("question", "Question"),
-        answers={"answer": texts, "Answer": texts},
-        ability=QA,
-        tools=_LOOK_UP,
-        hub=Hub("callanwu/WebWalkerQA", splits={TEST: "main"}),
     ),
-    "gaia": DatasetSpec(
-        question=("Question",),
-        answers={"answer": texts, "Final answer": texts},
-        ability=QA,
+    "gaia": _qa(
+        _test_only("gaia-benchmark/GAIA", "validation", "2023_all"),
+        {"answer": texts, "Final answer": texts},
         row_id="task_id",
-        tools=_LOOK_UP,
-        hub=Hub("gaia-benchmark/GAIA", "2023_all", {TEST: "validation"}),
+        question=("Question",),
         skip={"file_name": "an attached file"},
     ),
-    "hle": DatasetSpec(
-        answers={"answer": texts},
-        ability=QA,
-        row_id="id",
-        tools=_LOOK_UP,
-        hub=Hub("cais/hle", splits={TEST: "test"}),
-        skip={"image": "an image"},
-    ),
-    "xbench": DatasetSpec(
+    "hle": _qa(_test_only("cais/hle"), {"answer": texts}, skip={"image": "an image"}),
+    "xbench": _qa(
+        _test_only("xbench/DeepSearch", "train"),
+        {"answer": texts},
         question=("question", "prompt"),
-        answers={"answer": texts},
-        ability=QA,
-        row_id="id",
-        tools=_LOOK_UP,
-        hub=Hub("xbench/DeepSearch", splits={TEST: "train"}),
         decode=decrypted,
     ),
-    "qa": DatasetSpec(
-        answers={"answer": texts, "answers": texts}, aliases=("answers",), ability=QA, row_id="id", tools=_LOOK_UP
-    ),
+    "qa": _qa(None, {"answer": texts, "answers": texts}, aliases=("answers",)),
     "arpo_mix": _arpo("dongguanting/ARPO-RL-Reasoning-10K"),
     "arpo_deepsearch": _arpo("dongguanting/ARPO-RL-DeepSearch-1K", QA),
     "parquet": _arpo(None),

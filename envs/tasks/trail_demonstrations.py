@@ -29,7 +29,7 @@ class Demonstrator:
     right: float
     first: float
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if min(self.right, self.first) < 0 or self.right + self.first > 1:
             raise ValueError(f"right = {self.right} and first = {self.first} must be probabilities with a sum up to 1.")
 

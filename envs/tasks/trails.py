@@ -76,6 +76,7 @@ class Trail:
     @property
     def answer(self) -> int:
         *_, (_name, last) = self.walk(lambda page, _decision: page.right)
+        assert last.number is not None
         return last.number
 
 
@@ -104,7 +105,7 @@ class TrailsTask(Task):
     seed: int = 0
     form: str = MAIN.name
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_split(self.split)
         check_known([self.form], FORMS, "form of trails")
 

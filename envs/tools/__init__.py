@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 
-from rllib_arpo.envs.support.markup import RESERVED_NAMES
 from rllib_arpo.envs.support.validation import check_known, import_named
 from rllib_arpo.envs.tools.browse import BrowseTool
 from rllib_arpo.envs.tools.mcp import McpTools
 from rllib_arpo.envs.tools.python import PythonTool
 from rllib_arpo.envs.tools.search import SearchTool
-from rllib_arpo.envs.tools.tool import Tool, ToolSet
+from rllib_arpo.envs.tools.tool import RESERVED_NAMES, Tool, ToolSet
+
+__all__ = ["TOOLS", "Tool", "ToolSet", "find_tool"]
 
 #: Name -> class of a tool, or of a set of tools: a dataclass whose fields are its configuration.
 TOOLS: dict[str, type[Tool] | type[ToolSet]] = {

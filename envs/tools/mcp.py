@@ -7,16 +7,15 @@ import functools
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.errors import BrokenToolError, ToolError
-from rllib_arpo.envs.support.markup import RESERVED_NAMES
 from rllib_arpo.envs.support.validation import check_known
 from rllib_arpo.envs.tools.mcp_session import McpServer, McpSession, session_of
-from rllib_arpo.envs.tools.tool import Tool, ToolResult, ToolSet
+from rllib_arpo.envs.tools.tool import RESERVED_NAMES, Tool, ToolResult, ToolSet
 
 #: Names that can stand between "<" and ">" as a tag.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
@@ -34,8 +33,8 @@ class McpTool(Tool):
         input_schema: JSON schema of the arguments, as the server has it.
     """
 
-    name: str
-    description: str
+    name: str  # type: ignore[misc]
+    description: str  # type: ignore[misc]
     session: McpSession = field(repr=False)
     server_name: str
     input_schema: Mapping[str, Any] = field(repr=False)
@@ -45,11 +44,11 @@ class McpTool(Tool):
     max_concurrency: int | None
 
     @property
-    def parameters(self) -> Mapping[str, Mapping[str, Any]]:
+    def parameters(self) -> Mapping[str, Mapping[str, Any]]:  # type: ignore[override]
         return self.input_schema.get("properties", {})
 
     @property
-    def required(self) -> Sequence[str]:
+    def required(self) -> Sequence[str]:  # type: ignore[override]
         return self.input_schema.get("required", ())
 
     def schema(self) -> dict[str, Any]:
@@ -94,7 +93,7 @@ class McpTool(Tool):
             raise ToolError(f"{self.name}: wrong arguments:{where} {error.message}.")
 
     @functools.cached_property
-    def _validator(self):
+    def _validator(self) -> Any:
         import jsonschema
         import referencing
 
@@ -131,7 +130,7 @@ class McpTools(ToolSet):
     max_concurrency: int | None = None
     start_timeout_s: float = 30.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not self.servers:
             raise ValueError("The mcp tools need `servers`: name -> {'command': ..., 'args': [...]} or {'url': ...}.")
         for name, fields in self.servers.items():
@@ -173,7 +172,8 @@ class McpTools(ToolSet):
         import jsonschema
 
         try:
-            jsonschema.Draft202012Validator.check_schema(tool.input_schema)
+            validator: Any = jsonschema.Draft202012Validator
+            validator.check_schema(tool.input_schema)
         except jsonschema.SchemaError as error:
             raise ValueError(
                 f"The MCP server {server_name!r}: the schema of its tool {tool.name!r} is wrong ({error.message})."
@@ -199,7 +199,7 @@ def shown(result: Any) -> str:
 
 
 #: Type of a content block -> its text.
-_BLOCKS = {
+_BLOCKS: dict[str, Callable[[Any], str]] = {
     "text": lambda block: block.text,
     "image": lambda block: f"[an image: {block.mime_type}]",
     "audio": lambda block: f"[a sound: {block.mime_type}]",
@@ -219,5 +219,5 @@ def _as_list(value: Any) -> Sequence[Any]:
     return [value] if isinstance(value, str) else value
 
 
-def _listed(names) -> str:
+def _listed(names: Iterable[str]) -> str:
     return ", ".join(repr(name) for name in names) or "no parameter"

@@ -10,7 +10,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
@@ -57,7 +57,7 @@ class McpServer:
     header_variables: Mapping[str, str] = field(default_factory=dict)
     tools: Sequence[str] | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if (self.command is None) == (self.url is None):
             raise ValueError("an MCP server needs either a command or a url")
         if self.url is not None and not self.url.startswith(("http://", "https://")):
@@ -81,7 +81,7 @@ class McpSession:
         self._thread, self._server, self._start_timeout_s = thread, server, start_timeout_s
         self._lock = asyncio.Lock()
         self._client: Any = None
-        self._owner: asyncio.Task | None = None
+        self._owner: asyncio.Task[Any] | None = None
         self._doubtful = False
         #: The calls in flight, and those of them that were in flight when the doubt arose.
         self._in_flight: set[object] = set()
@@ -177,7 +177,7 @@ class McpSession:
             await self.close()
             raise
 
-    async def _own(self, ready: asyncio.Future) -> None:
+    async def _own(self, ready: asyncio.Future[Any]) -> None:
         """Holds the client open until it is cancelled: it must be closed by the task that opened it."""
         try:
             async with _client_of(self._server) as client:
@@ -209,7 +209,7 @@ class McpSession:
 
 
 @contextlib.asynccontextmanager
-async def _client_of(server: McpServer):
+async def _client_of(server: McpServer) -> AsyncIterator[Any]:
     import httpx2
     from mcp import Client, StdioServerParameters
     from mcp.client.stdio import stdio_client
@@ -225,7 +225,7 @@ async def _client_of(server: McpServer):
             headers = {header: os.environ[name] for header, name in server.header_variables.items()}
             timeout = httpx2.Timeout(30.0, read=None)
             http = await stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=timeout))
-            transport = streamable_http_client(server.url, http_client=http)
+            transport = streamable_http_client(str(server.url), http_client=http)
         yield await stack.enter_async_context(Client(transport))
 
 
@@ -241,6 +241,7 @@ async def _asked(request: Any) -> Any:
         ToolError: it answers with an error.
     """
     import anyio
+    import httpx2
     from mcp import MCPError
     from mcp.types import CONNECTION_CLOSED
     from pydantic import ValidationError
@@ -256,7 +257,7 @@ async def _asked(request: Any) -> Any:
         if type(error) is RuntimeError and not _UNFIT.search(str(error)):
             raise
         raise ToolError(f"The MCP server's answer cannot be used: {first_line(error)}") from error
-    except (OSError, anyio.ClosedResourceError, anyio.BrokenResourceError, *_http_errors()) as error:
+    except (OSError, anyio.ClosedResourceError, anyio.BrokenResourceError, httpx2.HTTPError) as error:
         raise SessionLost(str(error) or type(error).__name__) from error
 
 
@@ -269,12 +270,6 @@ async def _is_alive(client: Any) -> bool:
     except ToolError:
         pass
     return True
-
-
-def _http_errors() -> tuple[type[Exception], ...]:
-    import httpx2
-
-    return (httpx2.HTTPError,)
 
 
 def _cause(error: BaseException) -> str:

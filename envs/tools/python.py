@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,7 +15,8 @@ from rllib_arpo.envs.sandbox.fork_server import CallStatus, WorkerReply
 from rllib_arpo.envs.support.validation import check_known
 from rllib_arpo.envs.tools.tool import Tool, ToolResult
 
-_FENCE = re.compile(r"```(?:python|py)?\s*\n(.*?)\n?\s*```", re.DOTALL)
+#: The first lines of a Markdown fence.
+_FENCES = frozenset({"```", "```python", "```py"})
 _LOST = "The session was lost: an earlier call of it could not be repeated. The next call starts anew."
 #: Seconds of waiting for a place, for a restart and for a lost connection, which do not count towards the call's limit.
 _SLACK_S = 300.0
@@ -64,7 +64,7 @@ class PythonTool(Tool):
     interpreters: int | None = None
     unsafe: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for key in ("time_limit_s", "memory_mb", "disk_mb"):
             if not getattr(self, key) > 0:
                 raise ValueError(f"The python tool's {key} must be more than 0, not {getattr(self, key)}.")
@@ -73,11 +73,11 @@ class PythonTool(Tool):
         self._backend().check()
 
     @property
-    def stateless(self) -> bool:
+    def stateless(self) -> bool:  # type: ignore[override]
         return not self.session
 
     @property
-    def timeout_s(self) -> float:
+    def timeout_s(self) -> float:  # type: ignore[override]
         """Seconds beyond the limits that the back-end itself enforces."""
         return 2 * self.time_limit_s + _SLACK_S
 
@@ -120,18 +120,21 @@ class PythonTool(Tool):
 
     def _backend(self) -> Backend:
         check_known([self.backend], BACKENDS, "back-end of the python tool")
-        known = {f.name for f in dataclasses.fields(BACKENDS[self.backend])}
-        if self.backend == "local":
-            check_known(self.backend_options, (), "option of the back-end 'local'")
-            return BACKENDS["local"](preload=tuple(self.preload), interpreters=self.interpreters, unsafe=self.unsafe)
+        backend: Any = BACKENDS[self.backend]
+        own = self.backend == "local"
+        known = () if own else {f.name for f in dataclasses.fields(backend)}
         check_known(self.backend_options, known, f"option of the back-end {self.backend!r}")
-        return BACKENDS[self.backend](**self.backend_options)
+        local = {"preload": tuple(self.preload), "interpreters": self.interpreters, "unsafe": self.unsafe}
+        made: Backend = backend(**(local if own else self.backend_options))
+        return made
 
 
 def program(argument: str) -> str:
     """The code in a call's argument, without a Markdown fence around it and without common indentation."""
-    fenced = _FENCE.fullmatch(argument.strip())
-    return textwrap.dedent(fenced[1] if fenced else argument).strip()
+    head, _, rest = argument.strip().partition("\n")
+    if head.rstrip() in _FENCES and rest.endswith("```"):
+        argument = rest.removesuffix("```")
+    return textwrap.dedent(argument).strip()
 
 
 def _lines(*parts: str) -> str:

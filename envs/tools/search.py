@@ -11,11 +11,10 @@ from typing import Any, ClassVar
 
 from rllib_arpo.envs.errors import ToolError
 from rllib_arpo.envs.retrieval.known import GrowingResults, KnownResults
-from rllib_arpo.envs.retrieval.local import LocalOptions
+from rllib_arpo.envs.retrieval.local import LocalOptions, LocalSource
 from rllib_arpo.envs.retrieval.source import SearchSource
-from rllib_arpo.envs.retrieval.sources import LOCAL, make_source, on_the_web
-from rllib_arpo.envs.retrieval.web_search import WebOptions
-from rllib_arpo.envs.support.flights import shared_flight
+from rllib_arpo.envs.retrieval.web_search import ENGINES, WebOptions
+from rllib_arpo.envs.support.per_loop import shared_flight
 from rllib_arpo.envs.support.validation import check_known
 from rllib_arpo.envs.tools.tool import Tool, ToolResult
 
@@ -23,7 +22,13 @@ NOTHING_FOUND = "Nothing found."
 #: Longer queries are refused.
 MAX_QUERY_CHARS = 2000
 #: The possible orders of the found passages.
-ORDERS: dict[str, Callable[[list], list]] = {"best_first": list, "best_last": lambda found: found[::-1]}
+ORDERS: dict[str, Callable[[list[str]], list[str]]] = {"best_first": list, "best_last": lambda found: found[::-1]}
+
+LOCAL, OFFLINE, WEB = "local", "offline", "web"
+#: Option that is unset by default -> the kind of back-end to which it belongs.
+_OWNERS = {
+    "documents": LOCAL, "index": LOCAL, "rerank_model": LOCAL, "base_url": WEB, "backend_options": WEB,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +66,7 @@ class SearchTool(Tool, LocalOptions, WebOptions):
     max_concurrency: int | None = None
     max_attempts: int = 3
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_known([self.order], ORDERS, "order of search results")
         if self.top_k < 1:
             raise ValueError(f"top_k of the search tool must be at least 1, not {self.top_k}.")
@@ -78,7 +83,7 @@ class SearchTool(Tool, LocalOptions, WebOptions):
     async def __call__(self, argument: str, state: Any) -> ToolResult:
         query = argument.strip()
         _check_query(query)
-        if not on_the_web(self.backend):
+        if self.backend not in ENGINES:
             return ToolResult(await self._answer(query))
         same = (self.base_url, json.dumps(self._settings()), self.cache, query)
         return ToolResult(await shared_flight(same, lambda: self._answer(query)))
@@ -96,13 +101,13 @@ class SearchTool(Tool, LocalOptions, WebOptions):
 
     @functools.cached_property
     def _source(self) -> SearchSource:
-        return make_source(self.backend, {option.name: getattr(self, option.name) for option in fields(self)})
+        return _make_source(self.backend, {option.name: getattr(self, option.name) for option in fields(self)})
 
     @functools.cached_property
     def _known(self) -> KnownResults | None:
         if self.cache is None:
             return None
-        return GrowingResults(self.cache, self._settings()) if on_the_web(self.backend) else KnownResults(self.cache)
+        return GrowingResults(self.cache, self._settings()) if self.backend in ENGINES else KnownResults(self.cache)
 
     def _settings(self) -> dict[str, Any]:
         """The settings on which a web back-end's results depend, beside the query."""
@@ -122,3 +127,40 @@ def _check_query(query: str) -> None:
         query.encode()
     except UnicodeEncodeError as error:
         raise ToolError("The query is not valid Unicode text.") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfflineSource(SearchSource):
+    """A source that knows only the cache."""
+
+    async def search(self, query: str, top_k: int) -> list[str]:
+        raise ToolError("The search cache has no result for this query.")
+
+
+def _make_source(backend: str, options: Mapping[str, Any]) -> SearchSource:
+    """The source of a back-end.
+
+    Args:
+        backend: "local", "offline" or a name in `ENGINES`.
+        options: those of the search tool, from which the source takes its own.
+
+    Raises:
+        ValueError: there is no such back-end, an option is for another kind of back-end, or one has a wrong value.
+        DataError: the documents or the index do not exist.
+    """
+    check_known([backend], [LOCAL, OFFLINE, *ENGINES], "search back-end")
+    kind = WEB if backend in ENGINES else backend
+    for option, owner in _OWNERS.items():
+        if options[option] and owner != kind:
+            raise ValueError(f"{option!r} is an option of {owner} search back-ends, and the back-end is {backend!r}.")
+    if kind == WEB:
+        return ENGINES[backend](**_own(options, WebOptions))
+    if kind == LOCAL:
+        return LocalSource(**_own(options, LocalOptions))
+    if options["cache"] is None:
+        raise ValueError("The search back-end 'offline' needs a `cache`.")
+    return OfflineSource()
+
+
+def _own(options: Mapping[str, Any], kind: type) -> dict[str, Any]:
+    return {option.name: options[option.name] for option in fields(kind)}

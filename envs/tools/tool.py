@@ -7,7 +7,7 @@ import copy
 import dataclasses
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -17,6 +17,14 @@ from rllib_arpo.envs.errors import ToolError, TransientToolError
 from rllib_arpo.envs.support.per_loop import PerLoop
 from rllib_arpo.envs.support.texts import valid_unicode
 
+#: The names of the tags that protocols read and write, apart from those of tools.
+THINK = "think"
+#: Tags of the tag protocol: a tool's answer, and the model's.
+RESULT, ANSWER = "result", "answer"
+#: Tags of native function calling: a call, a tool's answer, and the list of the tools.
+CALL, RESPONSE, TOOLS = "tool_call", "tool_response", "tools"
+#: No tool can have one of these names.
+RESERVED_NAMES = frozenset({THINK, RESULT, ANSWER, CALL, RESPONSE, TOOLS})
 #: Seconds before the first repetition of a failed call, and the longest wait (doubled every time, drawn at random).
 RETRY_WAIT_S, MAX_RETRY_WAIT_S = 0.5, 10.0
 #: Longer texts than this many characters a token are cut before they are tokenised.
@@ -157,7 +165,7 @@ async def _with_attempts(tool: Tool, argument: str, state: Any) -> ToolResult:
     return await attempts(tool, argument, state)
 
 
-def _place(tool: Tool) -> AbstractAsyncContextManager:
+def _place(tool: Tool) -> AbstractAsyncContextManager[Any]:
     """Holds one of the tool's `max_concurrency` places while a call runs."""
     if tool.max_concurrency is None:
         return nullcontext()
@@ -168,7 +176,7 @@ def _place(tool: Tool) -> AbstractAsyncContextManager:
 _PLACES: PerLoop[dict[tuple[str, int], asyncio.Semaphore]] = PerLoop(dict)
 
 
-def cut(tokenizer, text: str, max_tokens: int) -> str:
+def cut(tokenizer: Any, text: str, max_tokens: int) -> str:
     """`text`, without its middle if it is longer than `max_tokens` tokens (not counting the note about this)."""
     max_chars = _MAX_CHARS_PER_TOKEN * max_tokens
     head, tail = text, ""
@@ -183,5 +191,5 @@ def cut(tokenizer, text: str, max_tokens: int) -> str:
     return f"{first}\n[{len(text) - len(first) - len(last)} characters left out]\n{last}"
 
 
-def _listed(names) -> str:
+def _listed(names: Iterable[str]) -> str:
     return ", ".join(repr(name) for name in names) or "nothing"

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Any
 
 import httpx
 
@@ -58,7 +59,7 @@ _places = threading.BoundedSemaphore(_MAX_LOOK_UPS)
 async def system_resolve(host: str, port: int) -> list[str]:
     """The addresses that the operating system knows for `host`, in its order of preference."""
     # Not in the event loop's own threads: names with silent servers would block them for everything else.
-    found: concurrent.futures.Future = concurrent.futures.Future()
+    found: concurrent.futures.Future[Any] = concurrent.futures.Future()
     found.set_running_or_notify_cancel()
     try:
         async with asyncio.timeout(LOOK_UP_TIMEOUT_S):
@@ -71,7 +72,7 @@ async def system_resolve(host: str, port: int) -> list[str]:
     return list(dict.fromkeys(str(entry[4][0]) for entry in entries))
 
 
-def _look_up(host: str, port: int, found: concurrent.futures.Future) -> None:
+def _look_up(host: str, port: int, found: concurrent.futures.Future[Any]) -> None:
     """Asks the operating system, in a thread that has one of `_places`."""
     try:
         found.set_result(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
@@ -96,7 +97,7 @@ class AddressRule:
     ports: Sequence[int] | None = None
     resolve: Resolve = system_resolve
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if isinstance(self.allow_private, str):
             raise ValueError(f"allow_private must be True, False or a list of hosts, not {self.allow_private!r}.")
         if self.allow_private is not True:
@@ -154,8 +155,10 @@ class AddressRule:
     @cached_property
     def _allowed(self) -> tuple[set[str], list[IPv4Network | IPv6Network]]:
         """The host names and the networks of `allow_private`."""
-        hosts, networks = set(), []
-        for entry in self.allow_private or ():
+        hosts: set[str] = set()
+        networks: list[IPv4Network | IPv6Network] = []
+        allowed = () if isinstance(self.allow_private, bool) else self.allow_private
+        for entry in allowed:
             try:
                 networks.append(ip_network(entry, strict=False))
             except ValueError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import ssl
+import zlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
@@ -11,10 +12,11 @@ import httpx
 
 from rllib_arpo.envs.errors import ToolError, TransientToolError, is_transient
 from rllib_arpo.envs.web.addresses import AddressRule
-from rllib_arpo.envs.web.decoding import ACCEPTED_ENCODINGS, Decoder, too_large
 
 #: Seconds to connect, and between two pieces of a response. The whole fetch is bounded by the tool's `timeout_s`.
 CONNECT_TIMEOUT_S, READ_TIMEOUT_S = 10.0, 20.0
+#: The only encoding that is asked for and accepted: of the usual ones, only zlib's can stop in the middle of a block.
+_ENCODING, _GZIP = "gzip", 16 + zlib.MAX_WBITS
 #: The largest number of addresses of one host that are tried.
 _MAX_ADDRESSES = 3
 
@@ -52,7 +54,7 @@ class Fetcher:
     def __init__(self, rule: AddressRule, user_agent: str, max_bytes: int, max_redirects: int):
         self._max_bytes, self._max_redirects = max_bytes, max_redirects
         self.user_agent = user_agent
-        headers = {"User-Agent": user_agent, "Accept": "*/*", "Accept-Encoding": ACCEPTED_ENCODINGS}
+        headers = {"User-Agent": user_agent, "Accept": "*/*", "Accept-Encoding": _ENCODING}
         timeout = httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
         self._client = httpx.AsyncClient(
             transport=GuardedTransport(rule), headers=headers, timeout=timeout, trust_env=False, follow_redirects=False
@@ -61,7 +63,7 @@ class Fetcher:
     async def __aenter__(self) -> Fetcher:
         return self
 
-    async def __aexit__(self, *exc_info) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         await self._client.aclose()
 
     async def fetch(
@@ -84,6 +86,8 @@ class Fetcher:
             return await self._follow(request, before_request)
         except (httpx.InvalidURL, httpx.UnsupportedProtocol, UnicodeError) as error:
             raise ToolError(f"{url} is not a URL that can be opened: {error}.") from error
+        except zlib.error as error:
+            raise ToolError(f"The compressed page is broken ({error}).") from error
         except httpx.TimeoutException as error:
             raise TransientToolError(f"{url}: the server did not answer in time.") from error
         except httpx.TransportError as error:
@@ -104,18 +108,29 @@ class Fetcher:
 
     async def _read(self, response: httpx.Response) -> Fetched:
         """The response with its body, which may have `max_bytes` on the wire and as many decompressed."""
+        encoding = response.headers.get("content-encoding", "").strip().lower()
+        if encoding not in ("", "identity", _ENCODING):
+            raise ToolError(f"The page is encoded as {encoding!r}, which was not asked for.")
         if int(response.headers.get("content-length", 0)) > self._max_bytes:
-            raise too_large(self._max_bytes)
-        decoder = Decoder(response.headers.get("content-encoding", ""), self._max_bytes)
+            raise self._too_large()
+        inflate = zlib.decompressobj(_GZIP) if encoding == _ENCODING else None
+        body = bytearray()
         async for chunk in response.aiter_raw():
-            decoder.feed(chunk)
+            body += chunk if inflate is None else inflate.decompress(chunk, self._max_bytes + 1 - len(body))
+            if max(len(body), response.num_bytes_downloaded) > self._max_bytes:
+                raise self._too_large()
+        if inflate is not None and not inflate.eof and response.num_bytes_downloaded:
+            raise ToolError("The compressed page is cut off.")
         return Fetched(
             str(response.url),
             response.status_code,
             response.reason_phrase,
             tuple((key.lower(), value) for key, value in response.headers.multi_items()),
-            decoder.finish(),
+            bytes(body),
         )
+
+    def _too_large(self) -> ToolError:
+        return ToolError(f"The page is larger than {self._max_bytes} bytes.")
 
 
 class GuardedTransport(httpx.AsyncBaseTransport):
@@ -148,7 +163,7 @@ class GuardedTransport(httpx.AsyncBaseTransport):
                 return await self._inner.handle_async_request(direct)
             except (httpx.ConnectError, httpx.ConnectTimeout) as failed:
                 error = failed
-        raise error
+        raise error or httpx.ConnectError("no address")
 
     async def aclose(self) -> None:
         await self._inner.aclose()

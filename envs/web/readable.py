@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 from rllib_arpo.envs.errors import ToolError
-from rllib_arpo.envs.support.texts import valid_unicode
-from rllib_arpo.envs.web.decoding import text_of
+from rllib_arpo.envs.sandbox.fork_server import CallStatus, ForkServer, shared_server
 from rllib_arpo.envs.web.fetch import Fetched
-from rllib_arpo.envs.web.readers import ask_reader
+
+#: Seconds and megabytes that one page may take; most take milliseconds.
+TIME_LIMIT_S, MEMORY_MB = 10.0, 4096
+#: Runs once in the process from which those of the pages are forked; they find `reader.py` as the module `reader`.
+_SETUP = f"""
+import sys
+import lxml.html, protego, trafilatura
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import reader
+sys.path.pop(0)
+reader.warm_up()
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +68,7 @@ _TEXT_TYPES = frozenset({"application/json", "application/xml", "application/jav
 
 
 async def page_of(fetched: Fetched, links: bool = False) -> Page:
-    """The page's title and readable text.
+    """The page's title and readable text: of HTML the main text, or all its text if no main text is found.
 
     Args:
         links: keep the links' addresses (as Markdown).
@@ -63,13 +76,38 @@ async def page_of(fetched: Fetched, links: bool = False) -> Page:
     Raises:
         ToolError: the page is neither HTML nor text, or takes too long to read.
     """
-    html = is_html(fetched)
-    text = valid_unicode(text_of(fetched.content, fetched.header("content-type")))
-    if "\0" in text:
+    content = base64.b64encode(fetched.content).decode()
+    found = await ask_reader(
+        "read_page",
+        content=content,
+        content_type=fetched.header("content-type"),
+        url=fetched.url,
+        html=is_html(fetched),
+        links=links,
+    )
+    if found is None:
         raise ToolError(f"{fetched.url}: the page is not text, whatever its type says.")
-    return await page_of_html(text, fetched.url, links) if html else Page(fetched.url, "", text.strip())
+    return Page(fetched.url, **found)
 
 
-async def page_of_html(html: str, url: str, links: bool = False) -> Page:
-    """The title and the main text of an HTML document; all its text if no main text is found."""
-    return Page(url, **await ask_reader("read_page", html=valid_unicode(html), url=url, links=links))
+async def ask_reader(task: str, **arguments: Any) -> Any:
+    """The result of one of `reader.TASKS`, run in a process of its own.
+
+    Raises:
+        ToolError: the task took too long, or killed its process.
+        BrokenToolError: no process can be started.
+    """
+    code = f"import reader; reader.answer({json.dumps([task, arguments])!r})"
+    reply = await readers().run(code, TIME_LIMIT_S, MEMORY_MB)
+    if reply.status == CallStatus.TIMEOUT:
+        raise ToolError("The page takes too long to read.")
+    # A library may have written lines before the last one.
+    output = reply.output.strip().rpartition("\n")[2]
+    if reply.status != CallStatus.OK:
+        raise ToolError(f"The page cannot be read ({output or reply.status}).")
+    return json.loads(output)
+
+
+def readers() -> ForkServer:
+    """The server of this process that reads pages."""
+    return shared_server(_SETUP)

@@ -68,8 +68,8 @@ class RenderSettings:
     sandbox: bool | None = None
 
 
-async def render(document: Fetched, settings: RenderSettings) -> tuple[str, str]:
-    """Opens `document`, which is fetched already, in the browser and lets its scripts run: (URL in the end, HTML).
+async def render(document: Fetched, settings: RenderSettings) -> Fetched:
+    """Opens `document`, which is fetched already, in the browser and lets its scripts run: the page that they make.
 
     Raises:
         ToolError: the page cannot be rendered, or its HTML is too large.
@@ -114,7 +114,9 @@ def _playwrights_folder() -> Path:
     """Where `playwright install` puts browsers."""
     chosen = os.environ.get("PLAYWRIGHT_BROWSERS_PATH", "")
     if chosen == "0":
-        return Path(importlib.util.find_spec("playwright").origin).parent / "driver" / "package" / ".local-browsers"
+        return (
+            Path(importlib.import_module("playwright").__file__ or "").parent / "driver" / "package" / ".local-browsers"
+        )
     return Path(chosen) if chosen else Path.home() / ".cache" / "ms-playwright"
 
 
@@ -172,7 +174,7 @@ def _browser_of(thread: LoopThread, sandbox: bool | None) -> _Browser:
     return _BROWSERS[key]
 
 
-async def _render(thread: LoopThread, document: Fetched, settings: RenderSettings) -> tuple[str, str]:
+async def _render(thread: LoopThread, document: Fetched, settings: RenderSettings) -> Fetched:
     from playwright.async_api import Error
 
     browser = await _browser_of(thread, settings.sandbox).get()
@@ -191,7 +193,7 @@ async def _render(thread: LoopThread, document: Fetched, settings: RenderSetting
             raise ToolError(f"{document.url}: the page cannot be rendered ({first_line(error)}).") from error
 
 
-async def _open(context: Any, document: Fetched, answers: _Answers, settings: RenderSettings) -> tuple[str, str]:
+async def _open(context: Any, document: Fetched, answers: _Answers, settings: RenderSettings) -> Fetched:
     from playwright.async_api import TimeoutError as PlaywrightTimeout
 
     page = await context.new_page()
@@ -207,7 +209,8 @@ async def _open(context: Any, document: Fetched, answers: _Answers, settings: Re
             html = await _html(context, page, settings.max_bytes)
     except TimeoutError as error:
         raise ToolError(f"{document.url}: the page's scripts do not end.") from error
-    return page.url, html
+    headers = (("content-type", "text/html; charset=utf-8"),)
+    return Fetched(page.url, document.status, document.reason, headers, html.encode("utf-8", errors="replace"))
 
 
 async def _html(context: Any, page: Any, max_chars: int) -> str:

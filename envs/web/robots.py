@@ -8,12 +8,13 @@ from collections.abc import Awaitable, Callable
 import httpx
 
 from rllib_arpo.envs.errors import ToolError
-from rllib_arpo.envs.web.decoding import text_of
 from rllib_arpo.envs.web.fetch import Fetcher
-from rllib_arpo.envs.web.readers import ask_reader
+from rllib_arpo.envs.web.readable import ask_reader
 
 #: Seconds for which a site's rules are kept, and how many sites' rules.
 KEEP_S, MAX_SITES = 3600.0, 4096
+#: Bytes of a robots.txt that count; RFC 9309 demands 500 KiB.
+MAX_BYTES = 500 << 10
 _ALLOW_ALL, _REFUSE_ALL = "User-agent: *\nAllow: /\n", "User-agent: *\nDisallow: /\n"
 
 #: Address of a robots.txt -> (when its text is too old, its text).
@@ -49,5 +50,5 @@ async def _robots_txt(url: str, fetcher: Fetcher) -> str:
     """The file; a site without one allows everything, and a site whose server fails allows nothing."""
     fetched = await fetcher.fetch(url)
     if 200 <= fetched.status < 300:
-        return text_of(fetched.content, fetched.header("content-type"))
+        return fetched.content[:MAX_BYTES].decode("utf-8", errors="replace")
     return _ALLOW_ALL if 400 <= fetched.status < 500 and fetched.status != 429 else _REFUSE_ALL

@@ -32,6 +32,7 @@ COMMANDS: dict[str, Command] = {
         "rllib_arpo.commands.entropy", "where a model is unsure after tool responses, and what each rule would fork"
     ),
     "show": Command("rllib_arpo.commands.show", "draw the recorded trees of a run, or its curves, as HTML pages"),
+    "log-run": Command("rllib_arpo.commands.log_run", "log the folder of a run or of an evaluation to MLflow"),
     "cold-start": Command("rllib_arpo.commands.cold_start", "fine-tune a model on tool-use transcripts"),
     "export": Command("rllib_arpo.commands.export", "make a Hugging Face model of a checkpoint"),
     "index": Command("rllib_arpo.commands.index", "build a search index of files"),

@@ -21,6 +21,7 @@ import dataclasses
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rllib_arpo.commands import INTERRUPTED
@@ -103,13 +104,13 @@ def evaluate(args: argparse.Namespace, argv: Sequence[str] | None = None) -> dic
         store.set_note(METHODS, (store.note(METHODS) or {}) | methods)
         earlier = earlier_results(store, args.rows_of, arms)
         with command_errors():
-            runs = _mlflow_runs(store) if args.mlflow else None
+            if args.mlflow:
+                _check_mlflow()
         for model in models:
             _answer([arm for arm in arms if arm.model == model], store, settings, args)
         summary = _report(arms, store, settings, earlier, argv, begin)
-        if runs is not None:
-            runs.log(summary)
-            runs.close()
+        if args.mlflow:
+            _log_to_mlflow(store.folder)
         remove_exported(store.folder)
     return summary
 
@@ -172,7 +173,25 @@ def _methods(
     return method_table([*own, *earlier.scores], metric_names(arms))
 
 
-def _mlflow_runs(store: ResultStore):
-    from rllib_arpo.evaluation.tracking import EvaluationRuns
+def _check_mlflow() -> None:
+    """Before the engine starts. A server may be down until the evaluation has ended.
 
-    return EvaluationRuns(store)
+    Raises:
+        ValueError: the local store cannot be opened.
+    """
+    from rllib_arpo.mlflow.evaluation_log import EXPERIMENT
+    from rllib_arpo.mlflow.store import is_local, open_store, store_uri
+
+    if is_local(store_uri()):
+        open_store(experiment=EXPERIMENT)
+
+
+def _log_to_mlflow(folder: Path) -> None:
+    from rllib_arpo.mlflow.evaluation_log import EXPERIMENT, log_evaluation
+    from rllib_arpo.mlflow.store import one_line, open_store, store_uri
+
+    try:
+        log_evaluation(folder, open_store(experiment=EXPERIMENT))
+    except Exception as error:  # The stores behind MLflow raise errors of a dozen libraries.
+        command = f"`rllib-arpo log-run {folder} --store {store_uri()}`"
+        print(f"MLflow lacks a part of the evaluation ({one_line(error)}): log it with {command}.", file=sys.stderr)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rllib_arpo.envs.support.fingerprint import fingerprint
+from rllib_arpo.envs.support.data_files import fingerprint
 from rllib_arpo.evaluation.errors import CommandError, command_errors
 from rllib_arpo.models import smollm2_135m_instruct
 from rllib_arpo.policy.checkpoint_names import causal_lm_config

@@ -31,7 +31,7 @@ def draw_entropy(run: RunData) -> Figure:
     for panel, (label, curves) in zip(axes, by_stage.items(), strict=True):
         draw_curves(panel, curves, run.settings["entropy_window"], label)
     highest = max(panel.get_ylim()[1] for panel in axes)
-    longest = max(line.get_xdata().max() for panel in axes for line in panel.lines)
+    longest = max(float(np.max(np.asarray(line.get_xdata()))) for panel in axes for line in panel.lines)
     for panel in axes:
         panel.set(xlim=(0.5, longest + 0.5), ylim=(0.0, highest))
         panel.label_outer()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 from matplotlib.figure import Figure
 from ray.air.constants import TRAINING_ITERATION
 from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS
@@ -19,14 +20,12 @@ class IterationForks:
 
     Attributes:
         per_question: forked trajectories.
-        mean, low, high: the mean of the turns above a fork, and their quantiles 0.1 and 0.9; None without a fork.
+        turns: the mean of the turns above a fork, and their quantiles 0.1 and 0.9; None without a fork.
     """
 
     iteration: int
     per_question: float
-    mean: float | None
-    low: float | None
-    high: float | None
+    turns: tuple[float, float, float] | None
 
 
 def fork_history(run: RunData) -> list[IterationForks]:
@@ -36,9 +35,10 @@ def fork_history(run: RunData) -> list[IterationForks]:
     names = ("forks_per_question", "fork_depth_mean", "fork_depth_p10", "fork_depth_p90")
     found = []
     for result in run.results:
-        count, *depths = (number_at(result, ENV_RUNNER_RESULTS, name) for name in names)
+        count, mean, low, high = (number_at(result, ENV_RUNNER_RESULTS, name) for name in names)
         if count is not None:
-            found.append(IterationForks(result[TRAINING_ITERATION], count, *(depths if count else (None,) * 3)))
+            turns = None if not count or mean is None or low is None or high is None else (mean, low, high)
+            found.append(IterationForks(result[TRAINING_ITERATION], count, turns))
     if not any(forks.per_question for forks in found):
         raise MissingDataError("No iteration has a fork.")
     return found
@@ -50,11 +50,9 @@ def draw_fork_history(run: RunData) -> Figure:
     color = COLORS["training"]
     count.plot([f.iteration for f in history], [f.per_question for f in history], marker=".", color=color)
     count.set(ylabel="forks per question", ylim=(0, None))
-    forked = [f for f in history if f.mean is not None]
-    iterations = [f.iteration for f in forked]
-    depth.plot(iterations, [f.mean for f in forked], marker=".", color=color, label="mean")
-    quantiles = [f.low for f in forked], [f.high for f in forked]
-    depth.fill_between(iterations, *quantiles, color=color, alpha=0.18, linewidth=0, label="80 % of the forks")
+    iterations, mean, low, high = np.array([(f.iteration, *f.turns) for f in history if f.turns is not None]).T
+    depth.plot(iterations, mean, marker=".", color=color, label="mean")
+    depth.fill_between(iterations, low, high, color=color, alpha=0.18, linewidth=0, label="80 % of the forks")
     depth.set(ylabel="turns before the fork", ylim=(0, None))
     legend(depth)
     for panel in (count, depth):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from matplotlib.figure import Figure
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.utils.metrics import LEARNER_RESULTS
@@ -15,33 +13,22 @@ from rllib_arpo.plots.style import count_axis, legend, panels
 GAP = "engine_logprob_gap"
 
 
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """The gap of each iteration in nats a token, and the limit of its guard; None: the guard is off."""
+def draw_gap(run: RunData) -> Figure:
+    """Draws the gap in nats a token, and the limit of its guard if it is on.
 
-    iterations: list[int]
-    gap: list[float]
-    limit: float | None
-
-
-def gap_of(run: RunData) -> Gap:
-    """Raises:
-    MissingDataError: no result has the gap.
+    Raises:
+        MissingDataError: no result has the gap.
     """
     iterations, gap = run.series(LEARNER_RESULTS, DEFAULT_MODULE_ID, GAP)
     if not gap:
         raise MissingDataError(f"No result of the run has the metric {GAP}.")
     guards = run.results[-1].get("config", {}).get("guards") or {}
-    return Gap(iterations, gap, (GUARD_LIMITS | guards)[GAP])
-
-
-def draw_gap(run: RunData) -> Figure:
-    found = gap_of(run)
+    limit = (GUARD_LIMITS | guards)[GAP]
     figure, (panel,) = panels(1)
-    panel.plot(found.iterations, found.gap, marker=".", label="mean of |learner − engine|")
-    if found.limit is not None:
-        panel.axhline(found.limit, color="tab:red", linestyle="--", linewidth=1.2, label="limit of the guard")
-    if min(found.gap) > 0:
+    panel.plot(iterations, gap, marker=".", label="mean of |learner − engine|")
+    if limit is not None:
+        panel.axhline(limit, color="tab:red", linestyle="--", linewidth=1.2, label="limit of the guard")
+    if min(gap) > 0:
         panel.set_yscale("log")
     panel.set_ylabel("log-probs of sampled tokens (nats)")
     count_axis(panel, "iteration")

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from ray.air.constants import TRAINING_ITERATION
-from ray.rllib.utils.metrics import EVALUATION_RESULTS
 from ray.tune.result import EXPR_RESULT_FILE
 
 from rllib_arpo.core.results import number_at
@@ -107,22 +106,6 @@ def read_results(path: Path) -> list[dict[str, Any]]:
     rows = (_result(path, number, line) for number, line in enumerate(_whole_lines(path), 1))
     by_iteration = {row[TRAINING_ITERATION]: row for row in rows}
     return [by_iteration[iteration] for iteration in sorted(by_iteration)]
-
-
-def has_iteration(folder: Path, results: Path, iteration: int) -> bool:
-    """Whether the results of a running trial have this iteration, and its record the evaluation after it (if any).
-
-    Args:
-        folder, results: as in `read_run`.
-    """
-    lines = _whole_lines(results)
-    last = _result(results, len(lines), lines[-1]) if lines else {TRAINING_ITERATION: 0}
-    if last[TRAINING_ITERATION] < iteration:
-        return False
-    is_recorded = last.get("config", {}).get("record_share") is not None and folder.is_dir()
-    if EVALUATION_RESULTS not in last or not is_recorded:
-        return True
-    return (folder / RECORD_FOLDER / f"{EVALUATION}-{last[TRAINING_ITERATION]:05d}.parquet").is_file()
 
 
 def _whole_lines(path: Path) -> list[str]:

@@ -16,11 +16,11 @@ WIDTH, HEIGHT = 4.6, 3.4
 COLORS = {"training": "tab:blue", "evaluation": "tab:orange"}
 
 
-def panels(count: int, **shared: bool) -> tuple[Figure, Sequence[Axes]]:
-    """A figure with panels side by side; a single one is wider. `shared`: "sharex", "sharey"."""
+def panels(count: int, sharex: bool = False, sharey: bool = False) -> tuple[Figure, Sequence[Axes]]:
+    """A figure with panels side by side; a single one is wider."""
     width = WIDTH * count if count > 1 else 1.5 * WIDTH
     figure = Figure(figsize=(width, HEIGHT), dpi=DPI, layout="constrained")
-    axes = figure.subplots(1, count, squeeze=False, **shared)[0]
+    axes = figure.subplots(1, count, squeeze=False, sharex=sharex, sharey=sharey)[0]
     for panel in axes:
         panel.grid(alpha=0.3)
         panel.set_axisbelow(True)

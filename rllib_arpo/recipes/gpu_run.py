@@ -96,7 +96,7 @@ def _arguments(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _new(config: ARPOConfig, args: argparse.Namespace, output: Path, experiment_name: str) -> tune.Tuner:
-    from rllib_arpo.tracking.mlflow_callback import ARPOMLflowCallback
+    from rllib_arpo.mlflow.callback import ARPOMLflowCallback
 
     metric = EVALUATION_ACCURACY if args.eval_data else MEAN_REWARD
     mlflow = ARPOMLflowCallback(experiment_name=experiment_name)

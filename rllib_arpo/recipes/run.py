@@ -38,7 +38,7 @@ def run_recipe(
         test_metric: with --as-test and --as-release-test, what has to reach --stop-reward in the last iteration; the
             run goes on to --stop-iters. Default: the mean return while sampling, which also ends the run.
     """
-    from rllib_arpo.tracking.mlflow_callback import ARPOMLflowCallback
+    from rllib_arpo.mlflow.callback import ARPOMLflowCallback
 
     say_what_runs(config, args, experiment_name)
     criteria: dict[str, Any] = {}

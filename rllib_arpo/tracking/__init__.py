@@ -1,4 +1,1 @@
-"""How a run reports to its user: MLflow (`mlflow_callback.py`), the console (`console.py`) and the progress bar.
-
-`ARPOMLflowCallback` is imported from its own module: importing this package must not import mlflow.
-"""
+"""How a run reports to its user: the console (`console.py`), the metrics of an iteration, and files in its folder."""

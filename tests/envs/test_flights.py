@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from rllib_arpo.envs.support.flights import shared_flight
+from rllib_arpo.envs.support.per_loop import shared_flight
 
 
 class Answers:

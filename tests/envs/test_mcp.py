@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -50,15 +49,6 @@ def call(tool: Tool, argument: str) -> ToolResult:
 @pytest.fixture(scope="module")
 def stdio() -> dict[str, Tool]:
     return expand({"shop": STDIO})
-
-
-@pytest.fixture
-def http_url() -> Iterator[str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    with running(port):
-        yield f"http://127.0.0.1:{port}/mcp"
 
 
 class running:
@@ -149,6 +139,7 @@ def test_a_call_that_takes_too_long_is_given_up_and_the_server_goes_on(stdio):
     assert call(stdio["pid"], "{}") == before
 
 
+@pytest.mark.slow
 def test_a_hung_server_is_replaced(monkeypatch):
     monkeypatch.setattr("rllib_arpo.envs.tools.mcp_session.ALIVE_TIMEOUT_S", 0.5)
     tools, quick = expand({"shop": MORTAL}, timeout_s=60.0), expand({"shop": MORTAL}, timeout_s=0.5)
@@ -285,6 +276,7 @@ def test_a_result_that_does_not_fit_its_schema_is_an_error_and_a_bug_is_none(ses
     assert type(raised.value) is error
 
 
+@pytest.mark.slow
 def test_a_server_that_dies_is_started_again_once_a_call(tmp_path):
     tools = expand({"shop": MORTAL}, timeout_s=60.0)
     before = call(tools["pid"], "{}").text
@@ -297,13 +289,7 @@ def test_a_server_that_dies_is_started_again_once_a_call(tmp_path):
     assert call(tools["price"], "brass lamp") == ToolResult("12")
 
 
-def test_over_http(http_url):
-    tools = expand({"shop": {"url": http_url}})
-    assert call(tools["price"], "brass lamp") == ToolResult("12")
-    assert call(tools["multiply"], '{"a": 7, "b": "x"}').status == ERROR
-    assert call(tools["fail"], "no such order") == ToolResult("Error executing tool fail: no such order", ERROR)
-
-
+@pytest.mark.slow
 def test_an_http_server_that_is_gone_is_a_broken_tool_until_it_is_back():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -311,6 +297,8 @@ def test_an_http_server_that_is_gone_is_a_broken_tool_until_it_is_back():
     with running(port):
         tools = expand({"shop": {"url": f"http://127.0.0.1:{port}/mcp"}})
         assert call(tools["price"], "brass lamp") == ToolResult("12")
+        assert call(tools["multiply"], '{"a": 7, "b": "x"}').status == ERROR
+        assert call(tools["fail"], "no such order") == ToolResult("Error executing tool fail: no such order", ERROR)
     with pytest.raises(BrokenToolError, match="cannot be used"):
         call(tools["price"], "brass lamp")
     with running(port):
@@ -367,13 +355,11 @@ def test_the_configuration_of_a_server_is_checked():
         McpTools()
 
 
-@pytest.mark.parametrize("transport", ["stdio", "http"])
-def test_a_model_calls_an_mcp_tool_in_a_rollout(transport, request, tmp_path):
+def test_a_model_calls_an_mcp_tool_in_a_rollout(tmp_path):
     """The scripted model calls two tools of the server, one in each of two turns, and answers with the product."""
-    server = STDIO if transport == "stdio" else {"url": request.getfixturevalue("http_url")}
     tokenizer = byte_tokenizer()
     tokenizer.save_pretrained(tmp_path)
-    tools = {"mcp": {"servers": {"shop": server}}}
+    tools = {"mcp": {"servers": {"shop": STDIO}}}
     env_config = {"model_name_or_path": str(tmp_path), "task": "arithmetic", "tools": tools}
     env = ToolEnv(env_config)
     turns = [

@@ -1,4 +1,3 @@
-import itertools
 from pathlib import Path
 
 import pyarrow
@@ -8,10 +7,7 @@ import pytest
 from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.registry import validate_env_config
 from rllib_arpo.envs.tasks.dataset import DatasetTask
-from rllib_arpo.envs.tasks.rows import load_block
 from rllib_arpo.envs.tasks.task import permutation
-
-SIZES = (4, 4, 2)
 
 
 def make_row(i: int, **changes) -> dict:
@@ -51,37 +47,14 @@ def test_a_question(file):
     assert kept.messages[0] == ("system", "Their instruction.")
 
 
-def test_every_epoch_asks_every_row_once_group_by_group(file):
+def test_every_epoch_asks_every_row_once_in_an_order_of_its_own(file):
     task = parquet_task(path=file, seed=1)
     epochs = [rows_asked(task, range(e * 10, e * 10 + 10)) for e in range(3)]
-    for epoch in epochs:
-        assert sorted(epoch) == list(range(10))
-        groups = [row // 4 for row in epoch]
-        assert sum(a != b for a, b in itertools.pairwise(groups)) == 2
-    assert epochs[0] != epochs[1] != epochs[2]
+    assert epochs == [list(permutation(1, epoch, 10, stream=1)) for epoch in range(3)]
+    assert [sorted(epoch) for epoch in epochs] == [list(range(10))] * 3
+    assert epochs[0] != epochs[1] != epochs[2] != rows_asked(parquet_task(path=file, seed=2), range(20, 30))
+    assert rows_asked(task, range(13, 20)) == epochs[1][3:]
     assert rows_asked(parquet_task(path=file, split="test"), range(20)) == [*range(10), *range(10)]
-
-
-def test_the_order_depends_on_the_seed_alone(file):
-    order = rows_asked(parquet_task(path=file, seed=1), range(30))
-    assert rows_asked(parquet_task(path=file, seed=1), range(30)) == order
-    assert rows_asked(parquet_task(path=file, seed=2), range(30)) != order
-
-
-def test_random_access_agrees_with_the_order_written_out(file):
-    order = []
-    for epoch in range(3):
-        for group in permutation(7, epoch, 3):
-            begin = sum(SIZES[:group])
-            order += [begin + int(row) for row in permutation(7, epoch, SIZES[group], stream=1 + int(group))]
-    assert rows_asked(parquet_task(path=file, seed=7), range(30)) == order
-
-
-def test_sharding_and_resuming_are_choices_of_numbers(file):
-    order = rows_asked(parquet_task(path=file), range(20))
-    shards = [rows_asked(parquet_task(path=file), range(first, 20, 2)) for first in (0, 1)]
-    assert [row for pair in zip(*shards, strict=True) for row in pair] == order
-    assert rows_asked(parquet_task(path=file), range(13, 20)) == order[13:]
 
 
 def test_several_files_are_one(file, tmp_path):
@@ -90,20 +63,6 @@ def test_several_files_are_one(file, tmp_path):
     ids = {task.question(n).question_id for n in range(13)}
     assert task.num_questions == 13
     assert ids == {f"questions/{i}" for i in range(10)} | {f"more/{i}" for i in range(3)}
-
-
-def test_only_the_groups_that_are_asked_for_are_read(file, monkeypatch):
-    load_block.cache_clear()
-    read = []
-    original = pyarrow.parquet.ParquetFile.read_row_group
-    monkeypatch.setattr(
-        pyarrow.parquet.ParquetFile,
-        "read_row_group",
-        lambda self, i, **kwargs: (read.append((i, kwargs["columns"])), original(self, i, **kwargs))[1],
-    )
-    task = parquet_task(path=file, split="test")
-    rows_asked(task, (9, 8, 4, 9))
-    assert read == [(2, ["prompt", "ability", "reward_model"]), (1, ["prompt", "ability", "reward_model"])]
 
 
 def test_several_right_answers(tmp_path):
@@ -163,17 +122,15 @@ def test_bad_files_are_refused_before_anything_starts(file, tmp_path, tokenizer_
         validate(None, tokenizer_folder)
 
 
-def test_a_damaged_row_group_is_named(tmp_path):
+def test_a_damaged_file_is_named(tmp_path):
     path = write(tmp_path / "damaged.parquet", [make_row(i, data_source="x" * 50) for i in range(8)])
     column = pyarrow.parquet.ParquetFile(path).metadata.row_group(1).column(1)
     content = bytearray(Path(path).read_bytes())
     begin = column.dictionary_page_offset or column.data_page_offset
     content[begin : begin + column.total_compressed_size] = b"\xff" * column.total_compressed_size
     Path(path).write_bytes(content)
-    task = parquet_task(path=path, split="test")
-    task.question(3)
-    with pytest.raises(DataError, match=r"damaged.parquet, row 4: row group 1 is not readable"):
-        task.question(5)
+    with pytest.raises(DataError, match=r"damaged.parquet: not a readable parquet file"):
+        parquet_task(path=path, split="test").question(5)
 
 
 def test_a_prompt_longer_than_the_context_names_file_and_row(tmp_path, tokenizer_folder):

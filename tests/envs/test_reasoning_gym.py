@@ -45,6 +45,7 @@ def test_the_generators_scorer_decides(dataset):
     assert asyncio.run(task.accuracy("no", question)) == 0.0
 
 
+@pytest.mark.slow
 def test_every_generators_own_answer_gets_the_librarys_score():
     """What keeps programs out of the scorers takes no honest answer for one."""
     import reasoning_gym as library

@@ -41,7 +41,6 @@ def test_runs_have_settings_and_metrics(arguments, uri):
 def test_a_store_that_cannot_be_opened_is_told_before_the_engine_starts(arguments, uri, monkeypatch, capsys, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'file' / 'runs.db'}")
-    monkeypatch.setattr("rllib_arpo.tracking.mlflow_callback.LOCAL_PATIENCE_S", 1.0)
     monkeypatch.setattr("rllib_arpo.evaluation.runner.make_engine", lambda *_args: pytest.fail("an engine was started"))
     assert run_command("evaluate", arguments()) == 2
     assert "MLflow cannot open the local store" in capsys.readouterr().err

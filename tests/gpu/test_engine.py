@@ -1,4 +1,4 @@
-"""The vLLM engine on a CUDA device, with both model runners, in fp32 and in bf16 with CUDA graphs.
+"""The vLLM engine on a CUDA device, with both model runners, in fp32 and in bf16 with CUDA graphs; sleep; two devices.
 
 Against Hugging Face in fp32 on the CPU. Tolerances: in fp32 vLLM's Triton attention multiplies in TF32; in bf16 this
 model was off by 0.03 (log-probs) and 0.02 (entropies) on average on a CPU. The probe itself is to be exact to 1e-4
@@ -11,11 +11,12 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
-from rllib_arpo.engine.engine import Finished, GenerationRequest
+from rllib_arpo.engine.engine import NO_WEIGHTS, Finished, GenerationRequest
 from rllib_arpo.engine.entropy_windows import take_entropies
 from tests.engine.conftest import reference, run, run_one
-from tests.gpu.conftest import start_engine
+from tests.gpu.conftest import RUNNERS, start_engine
 from tests.helpers.weights import weights_of
 
 PROMPT = [10 + i % 40 for i in range(70)]
@@ -134,3 +135,38 @@ def test_new_weights_between_requests_and_between_two_tokens(engine, llama_folde
         before, after = (reference(f, PROMPT, finished.token_ids, 1.0)[i] for f in (other_folder, llama_folder))
         errors.append(np.abs(values - np.where(np.arange(16) < 8, before[:16], after[:16])).mean())
     assert all(error < limit for error, limit in zip(errors, MEAN_ERRORS[engine._config.dtype], strict=True))
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_an_engine_sleeps_and_goes_on(runner, llama_folder, other_folder):
+    engine = start_engine(llama_folder, runner, can_sleep=True, kv_cache_memory_bytes=1 << 30)
+    before = run_one(engine, PROMPT, max_tokens=8, temperature=0.0, entropy_window=4)
+    for level in (1, 2):
+        free = torch.cuda.mem_get_info()[0]
+        engine.sleep(level)
+        assert torch.cuda.mem_get_info()[0] - free > 0.9 * (1 << 30)
+        with pytest.raises(RuntimeError, match="The engine sleeps"):
+            run_one(engine, PROMPT)
+        engine.wake_up()
+        if level == 2:
+            assert engine.weight_version == NO_WEIGHTS
+            engine.update_weights(weights_of(llama_folder).items(), version=3)
+        after = run_one(engine, PROMPT, max_tokens=8, temperature=0.0, entropy_window=4)
+        assert after.token_ids.tolist() == before.token_ids.tolist()
+        assert after.num_cached_tokens == 0
+        np.testing.assert_allclose(after.log_probs, before.log_probs, atol=1e-4)
+        np.testing.assert_allclose(after.entropies, before.entropies, atol=1e-4)
+    engine.close()
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_an_engine_on_two_devices_computes_the_same(runner, llama_folder, other_folder):
+    engine = start_engine(llama_folder, runner, tensor_parallel_size=2, enforce_eager=True)
+    for version, folder in ((0, llama_folder), (1, other_folder)):
+        engine.update_weights(weights_of(folder).items(), version)
+        finished = run_one(engine, PROMPT, max_tokens=20, temperature=0.7, seed=1, entropy_window=8)
+        log_probs, entropies = reference(folder, PROMPT, finished.token_ids, 0.7)
+        assert np.abs(finished.log_probs - log_probs).mean() < 2e-3
+        assert np.abs(finished.entropies - entropies[:8]).mean() < 2e-3
+    engine.close()

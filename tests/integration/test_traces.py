@@ -16,9 +16,9 @@ import pytest
 from mlflow.tracking import MlflowClient
 from ray import tune
 
+from rllib_arpo.mlflow.callback import ARPOMLflowCallback
+from rllib_arpo.mlflow.question_trace import trajectory_name
 from rllib_arpo.show.records import Question, questions, record_files
-from rllib_arpo.tracking.mlflow_callback import ARPOMLflowCallback
-from rllib_arpo.tracking.trace_spans import trajectory_name
 from tests.helpers.scripted_env import ANSWER, TOOL
 
 #: Seconds that MLflow's server may need to start, and its page to show what it has.

@@ -22,9 +22,9 @@ RUN = run_data(results=[forked(1, 4.0, 3.5, 1.0, 6.0), forked(2, 0.0, NAN, NAN, 
 
 def test_the_history():
     assert fork_history(RUN) == [
-        IterationForks(1, 4.0, 3.5, 1.0, 6.0),
-        IterationForks(2, 0.0, None, None, None),
-        IterationForks(3, 1.0, 2.0, 2.0, 2.0),
+        IterationForks(1, 4.0, (3.5, 1.0, 6.0)),
+        IterationForks(2, 0.0, None),
+        IterationForks(3, 1.0, (2.0, 2.0, 2.0)),
     ]
 
 

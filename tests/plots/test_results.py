@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rllib_arpo.plots.gap import Gap, draw_gap, gap_of
+from rllib_arpo.plots.gap import draw_gap
 from rllib_arpo.plots.run_data import MissingDataError
 from rllib_arpo.plots.seconds import draw_seconds, seconds_of
 from tests.plots.runs import run_data
@@ -21,13 +21,14 @@ def with_gap(iteration: int, gap: float, **guards) -> dict:
 
 def test_the_gap():
     run = run_data(results=[with_gap(1, 0.01), with_gap(2, float("nan")), with_gap(3, 0.001)])
-    assert gap_of(run) == Gap([1, 3], [0.01, 0.001], 0.1)
-    assert gap_of(run_data(results=[with_gap(1, 0.01, engine_logprob_gap=0.5)])).limit == 0.5
-    assert gap_of(run_data(results=[with_gap(1, 0.01, engine_logprob_gap=None)])).limit is None
     (panel,) = draw_gap(run).axes
     gap, limit = panel.lines
     assert gap.get_xydata().tolist() == [[1, 0.01], [3, 0.001]]
     assert set(limit.get_ydata()) == {0.1}
+    (panel_of_own_guard,) = draw_gap(run_data(results=[with_gap(1, 0.01, engine_logprob_gap=0.5)])).axes
+    assert set(panel_of_own_guard.lines[1].get_ydata()) == {0.5}
+    (panel_without,) = draw_gap(run_data(results=[with_gap(1, 0.01, engine_logprob_gap=None)])).axes
+    assert len(panel_without.lines) == 1
     assert (panel.get_yscale(), panel.get_ylabel()) == ("log", "log-probs of sampled tokens (nats)")
 
 

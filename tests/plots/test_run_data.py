@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rllib_arpo.plots.run_data import has_iteration, read_results, read_run, trial_folder_of
+from rllib_arpo.plots.run_data import read_results, read_run, trial_folder_of
 
 
 def write_results(folder: Path, *rows: dict, unfinished: str = "") -> Path:
@@ -47,23 +47,6 @@ def test_results_are_in_order_and_the_last_of_each_iteration_counts(tmp_path):
     path = write_results(tmp_path, *rows, unfinished='{"training_iter')
     assert read_results(path) == [{"training_iteration": 1}, {"training_iteration": 2, "of": "kept"}]
     assert read_results(tmp_path / "missing.json") == []
-
-
-def test_when_an_iteration_is_there(record, tmp_path):
-    """The record has evaluations after 0 and 3 updates."""
-    recorded, evaluated = {"config": {"record_share": 0.05}}, {"evaluation": {}}
-    first = {"training_iteration": 1} | recorded
-    assert not has_iteration(record, tmp_path / "result.json", 1)
-    path = write_results(tmp_path, first)
-    assert has_iteration(record, path, 1) and not has_iteration(record, path, 2)
-    path = write_results(tmp_path, first, {"training_iteration": 3} | recorded | evaluated)
-    assert has_iteration(record, path, 3)
-    path = write_results(tmp_path, {"training_iteration": 4} | recorded | evaluated)
-    assert not has_iteration(record, path, 4)
-    # Without a record, or on another machine's disk, nobody writes that file here.
-    assert has_iteration(tmp_path / "elsewhere", path, 4)
-    path = write_results(tmp_path, {"training_iteration": 4, "config": {"record_share": None}} | evaluated)
-    assert has_iteration(record, path, 4)
 
 
 def test_the_folder_of_the_only_trial(record, tmp_path):

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_locks import make_locks
-
 REPOSITORY = Path(__file__).resolve().parents[2]
 TEXT = (REPOSITORY / "release" / "Dockerfile").read_text()
 MAKEFILE = (REPOSITORY / "Makefile").read_text()
@@ -30,7 +28,8 @@ def apt_packages(text: str) -> set[str]:
 
 def test_a_device_has_the_python_of_its_lock():
     assert instructions("ARG") == ["DEVICE=cpu", "DEVICE"]
-    images = [f"python:{lock.python}-slim-bookworm AS python-{lock.device}" for lock in make_locks.LOCKS]
+    pythons = re.findall(r"^LOCK_PYTHON_(\w+) := (\S+)$", MAKEFILE, re.MULTILINE)
+    images = [f"python:{python}-slim-bookworm AS python-{device}" for device, python in pythons]
     assert instructions("FROM") == [*images, "python-${DEVICE}"]
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from release.benchmarks.end_to_end import dialect
-from release.benchmarks.end_to_end.figures import TARGETS, figures, ratio_of_means
-from release.benchmarks.end_to_end.task_file import SIZES, TRLSetting, make_request
+from release.benchmarks.end_to_end.figures import TARGETS, figures
+from release.benchmarks.end_to_end.task_file import SIZES, make_request
 from rllib_arpo.envs.protocols.prompts import Chat
 from rllib_arpo.envs.protocols.protocol import CallRequest
 from rllib_arpo.envs.protocols.tags import TagProtocol
@@ -28,7 +28,7 @@ RESULT = {"role": "tool", "name": "search", "content": "Korami: see Toluna"}
 #: Of an iteration, an evaluation and a run, on both sides.
 ITERATION = {"seconds", "sampling_s", "update_s", "sync_s", "generated_tokens", "tool_calls", "reward", "accuracy"}
 EVALUATION = {"iteration", "trained_s", "accuracy", "seconds"}
-RUN = {"start_s", "iterations", "evaluations", "versions", "threads", "setting", "memory_gib", "load_after"}
+RUN = {"start_s", "iterations", "evaluations", "versions", "threads", "setting", "load_after"}
 
 
 def run(tmp_path: Path, *arguments: str) -> tuple[dict, Path]:
@@ -52,6 +52,7 @@ def check_side(file: Path) -> None:
     assert all(row.keys() == EVALUATION for row in side["evaluations"])
 
 
+@pytest.mark.slow
 def test_a_tiny_run_without_trl_writes_every_key(tmp_path):
     """GRPO's side is another name of an algorithm (test_both_sides_get_the_recipes_settings_and_questions)."""
     written, runs = run(tmp_path, "--trl-python", str(tmp_path / "python"), "--only", "trl", "arpo")
@@ -63,19 +64,13 @@ def test_a_tiny_run_without_trl_writes_every_key(tmp_path):
     assert all(written[f"{key}_detail"] == reason for key in missing)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not TRL_PYTHON.exists(), reason="TRL's environment .venv-trl is missing")
 def test_a_tiny_run_of_trl_writes_every_key(tmp_path):
     written, runs = run(tmp_path, "--only", "trl")
     check_side(runs / "trl-0.json")
     assert written["iterations_per_hour_trl_detail"]["versions"]["trl"] == "1.16.0"
     assert written["speedup_grpo_detail"] == {"skipped": "there is no run of grpo"}
-
-
-def test_a_turn_ends_behind_a_tag_whoever_samples():
-    stop = ["</search>", "</answer>"]
-    assert dialect.generation_kwargs(32, with_vllm=False) == {"max_new_tokens": 32, "stop_strings": stop}
-    of_vllm = {"max_tokens": 32, "stop": stop, "include_stop_str_in_output": True}
-    assert dialect.generation_kwargs(32, with_vllm=True) == of_vllm
 
 
 @pytest.mark.parametrize("tokenizer", [byte_tokenizer, make_tokenizer], ids=["ChatML", "trails"])
@@ -136,7 +131,7 @@ def test_the_reward_of_a_conversation(completion, expected):
 
 def test_both_sides_get_the_recipes_settings_and_questions():
     size = replace(SIZES["full"], num_iterations=2, num_held_out=3)
-    request = make_request(size, "trl", "model", 1, TRLSetting("bfloat16", False, 8))
+    request = make_request(size, "trl", "model", 1, {"weights": "bfloat16"})
     assert request["settings"] == {
         "questions_per_batch": 6, "num_rollouts": 8, "max_tool_calls": 7, "max_turn_tokens": 32,
         "max_response_tokens": 400, "temperature": 1.0, "lr": 4e-5, "grad_clip": 1.0, "adam_betas": (0.9, 0.95),
@@ -160,21 +155,16 @@ def test_the_search_of_trl_is_that_of_the_task():
     assert shown[1] == shown[3] == "Nothing found."
 
 
-def test_the_ratio_is_that_of_the_means():
-    assert ratio_of_means([6.0, 6.0], [2.0, 2.0]) == (3.0, 3.0, 3.0)
-    value, low, high = ratio_of_means([2.0, 10.0], [1.0, 2.0])
-    assert (value, low, high) == (4.0, 2.0, 5.0)
-
-
 def test_the_first_iteration_does_not_count():
     def side(*seconds: float) -> list[dict]:
         rows = [dict.fromkeys(ITERATION, second) for second in seconds]
-        run = {"start_s": 1.0, "memory_gib": 1.0, "evaluations": [], "versions": {}, "threads": 2, "setting": {}}
+        run = {"start_s": 1.0, "evaluations": [], "versions": {}, "threads": 2, "setting": {}}
         return [{**run, "iterations": rows}]
 
     results = figures({"trl": side(100.0, 8.0, 10.0), "grpo": side(1.0, 2.0, 4.0)})
     assert results["iterations_per_hour_trl"] == 400.0
     assert results["speedup_grpo"] == 3.0
-    assert results["speedup_grpo_detail"]["interval"] == [2.5, 4.0]
+    low, high = results["speedup_grpo_detail"]["interval"]
+    assert 0 < low < 3.0 < high
     assert results["speedup_arpo"] is None
     assert results.keys() == {*TARGETS, *(f"{key}_detail" for key in TARGETS)}

@@ -1,33 +1,36 @@
-"""The benchmarks run end to end on a tiny model; one that fails has no number, is named, and fails the command."""
+"""The benchmarks of the rollout on a tiny model; one that fails has no number, is named, and fails the command."""
 
 import json
 import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
+from release.benchmarks.common.bench import Bench, alternate, ratio
 from release.benchmarks.common.runner import Benchmark
 from release.benchmarks.rollout import __main__ as command
-from release.benchmarks.rollout import forks
+from release.benchmarks.rollout import recording
 from release.benchmarks.rollout.workload import Workload
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.slow
 def test_a_benchmark_writes_its_numbers_with_their_details(tmp_path):
     results = tmp_path / "results.json"
     argv = [sys.executable, "-m", "release.benchmarks.rollout", "--json", str(results), "--tiny"]
-    argv += ["--only", "fork_cost_ratio,lag1_speedup"]
-    done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, timeout=200)
+    argv += ["--only", "fork_cost_ratio,lockstep_ratio_longtail,weight_sync_ratio"]
+    done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     written = json.loads(results.read_text())
     assert written["fork_cost_ratio"] == 0.128
     assert written["fork_cost_ratio_detail"]["tokens_computed_for_16_forks"] == 128
     assert written["fork_cost_ratio_detail"]["tokens_computed_from_scratch"] == 1000
     assert written["fork_cached_fraction"] == 0.96
-    assert written["lag1_speedup"] is None
-    assert written["lag1_speedup_detail"] == {"skipped": "only a run without --quick measures this"}
+    assert written["lockstep_ratio_longtail_detail"]["equal_tokens"] == [1.0]
+    assert written["weight_sync_ratio"] > 0
     assert {"cpu", "cores", "ram_gib"} <= written["machine"].keys()
     assert {"python", "torch", "ray"} <= written["versions"].keys()
     assert "fork_cost_ratio                           0.128  <= 0.6" in done.stdout
@@ -37,29 +40,55 @@ def test_a_failing_benchmark_is_named_and_has_no_number(monkeypatch, tmp_path, c
     def fail(bench):
         raise RuntimeError("no such luck")
 
-    class Good:
-        keys = ("entropy_max_error",)
-        full_only = False
+    def measure(bench):
+        return {"entropy_max_error": 1e-6, "entropy_max_error_detail": {"sides": []}}
 
-        def run(self, bench):
-            return {"entropy_max_error": 1e-6, "entropy_max_error_detail": {"sides": []}}
-
-    monkeypatch.setattr(forks, "forks", fail)
-    failing = Benchmark("rollout.forks:forks", ("fork_cost_ratio",))
-    monkeypatch.setattr(command, "BENCHMARKS", (failing, Good()))
-    status = command.main(["--json", str(tmp_path / "results.json"), "--tiny"])
-    written = json.loads((tmp_path / "results.json").read_text())
-    assert status == 1
-    assert written["fork_cost_ratio"] is None
+    benchmarks = (
+        Benchmark(fail, {"fork_cost_ratio": "<= 0.6"}),
+        Benchmark(measure, {"entropy_max_error": "<= 1e-4"}),
+        Benchmark(measure, {"slow": "reported"}, full_only=True),
+    )
+    monkeypatch.setattr(command, "BENCHMARKS", benchmarks)
+    file = tmp_path / "results.json"
+    assert command.main(["--json", str(file), "--tiny"]) == 1
+    written = json.loads(file.read_text())
+    assert (written["fork_cost_ratio"], written["entropy_max_error"], written["slow"]) == (None, 1e-6, None)
     assert written["fork_cost_ratio_detail"] == {"failed": "RuntimeError: no such luck"}
-    assert written["entropy_max_error"] == 1e-6
+    assert written["slow_detail"] == {"skipped": "only a run without --quick measures this"}
     assert "FAILED: fork_cost_ratio" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        command.main(["--json", str(file), "--only", "fork_cost"])
+    assert "--only: unknown fork_cost; known are entropy_max_error, " in capsys.readouterr().err
 
 
-def test_a_result_without_its_detail_is_a_failure(monkeypatch, tmp_path):
-    monkeypatch.setattr(forks, "forks", lambda bench: {"fork_cost_ratio": 0.1})
-    monkeypatch.setattr(command, "BENCHMARKS", (Benchmark("rollout.forks:forks", ("fork_cost_ratio",)),))
-    assert command.main(["--json", str(tmp_path / "results.json"), "--tiny"]) == 1
+def test_sides_are_measured_in_turn_and_paired():
+    turns = []
+
+    def side(name: str, seconds: float):
+        return lambda repeat: turns.append((name, repeat)) or seconds * (repeat + 2)
+
+    measured = alternate({"ours": side("ours", 1.0), "theirs": side("theirs", 3.0)}, 2)
+    assert turns == [("theirs", -1), ("ours", -1), ("ours", 0), ("theirs", 0), ("theirs", 1), ("ours", 1)]
+    assert measured == {"ours": [2.0, 3.0], "theirs": [6.0, 9.0]}
+    found = ratio("speedup", "theirs", "ours", measured, model="tiny")
+    assert found["speedup"] == 3.0
+    assert found["speedup_detail"] == {
+        "sides": ["theirs", "ours"],
+        "ours": {"min": 2.0, "median": 2.5, "max": 3.0, "values": [2.0, 3.0]},
+        "theirs": {"min": 6.0, "median": 7.5, "max": 9.0, "values": [6.0, 9.0]},
+        "ratios": {"min": 3.0, "median": 3.0, "max": 3.0, "values": [3.0, 3.0]},
+        "model": "tiny",
+    }
+
+
+def test_the_record_is_measured_in_turn_with_rollouts_without_it(tmp_path):
+    results = recording.recording(Bench(tmp_path, "tiny"))
+    detail = results["record_overhead_detail"]
+    # Two questions of two trajectories, with four turns of four tokens.
+    assert detail["tokens_per_rollout"] == 64
+    assert results["record_overhead"] == pytest.approx(0.05 * detail["overhead_of_all"]["median"], abs=1e-5)
+    (file,) = (tmp_path / "record0" / "trees").iterdir()
+    assert pq.read_metadata(file).num_rows == 16
 
 
 def test_lockstep_and_ours_have_the_same_latencies_prompts_and_lengths():
@@ -71,9 +100,3 @@ def test_lockstep_and_ours_have_the_same_latencies_prompts_and_lengths():
     assert len(workload.prompt(2)) == 64
     assert workload.prompt(2) != workload.prompt(3)
     assert workload.num_generated_tokens == 4 * 16 * 4 * 8
-
-
-def test_unknown_figures_are_refused(tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        command.main(["--json", str(tmp_path / "results.json"), "--only", "fork_cost"])
-    assert "--only: unknown fork_cost; known are critical_path_ratio, " in capsys.readouterr().err

@@ -20,7 +20,7 @@ from rllib_arpo.core.tree import StopReason, ToolStatus
 from rllib_arpo.engine.engine import EngineConfig, GenerationRequest
 from rllib_arpo.engine.scripted_engine import RandomPolicy, ScriptedEngine, ScriptedReply
 from rllib_arpo.envs.forkable_env import INFO_STEP, StepInfo
-from rllib_arpo.envs.sandbox.local import LocalBackend
+from rllib_arpo.envs.sandbox.backends import LocalBackend
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.tools import TOOLS
 from rllib_arpo.envs.tools.tool import Tool, ToolResult

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import sympy
 from latex2sympy2_extended import NormalizationConfig, latex2sympy, normalize_latex
@@ -47,7 +48,7 @@ def parse(latex: str) -> sympy.Basic:
     return parsed.subs(units) if units else parsed
 
 
-def _difference_is_zero(gold, answer) -> bool:
+def _difference_is_zero(gold: Any, answer: Any) -> bool:
     if isinstance(gold, sympy.MatrixBase) != isinstance(answer, sympy.MatrixBase):
         return False
     if isinstance(gold, sympy.MatrixBase):
@@ -55,7 +56,7 @@ def _difference_is_zero(gold, answer) -> bool:
     return sympy.simplify(gold - answer) == 0
 
 
-def _differ(gold, answer) -> bool:
+def _differ(gold: Any, answer: Any) -> bool:
     """Whether numbers show that two expressions differ."""
     if isinstance(gold, sympy.MatrixBase):
         return any(_differ(g, a) for g, a in zip(gold, answer, strict=True))
@@ -72,11 +73,11 @@ def _differ(gold, answer) -> bool:
     return False
 
 
-def _is_relation(one) -> bool:
+def _is_relation(one: Any) -> bool:
     return isinstance(one, (Relational, And))
 
 
-def _same_relation(gold, answer) -> bool:
+def _same_relation(gold: Any, answer: Any) -> bool:
     if not (_is_relation(gold) and _is_relation(answer)):
         theirs, ours = _as_set(gold), _as_set(answer)
         return theirs is not None and ours is not None and bool(verify(theirs, ours, timeout_seconds=None))
@@ -91,7 +92,7 @@ def _same_relation(gold, answer) -> bool:
     return True
 
 
-def _as_set(one) -> sympy.Set | None:
+def _as_set(one: Any) -> sympy.Set | None:
     """The numbers that a set holds, or for which a condition on one variable is true."""
     if isinstance(one, sympy.Set):
         return one
@@ -101,7 +102,7 @@ def _as_set(one) -> sympy.Set | None:
     return sympy.Intersection(*(sympy.Rel(p.lhs, p.rhs, p.rel_op).as_set() for p in parts))
 
 
-def _constraints(relation) -> list[tuple[str, sympy.Basic]]:
+def _constraints(relation: Any) -> list[tuple[str, sympy.Basic]]:
     """The relation's parts as (kind, left - right), with every inequality turned to "less"."""
     result = []
     for part in getattr(relation, "_unsorted_args", [relation]):
@@ -111,7 +112,7 @@ def _constraints(relation) -> list[tuple[str, sympy.Basic]]:
     return result
 
 
-def _proportional(one, other, kind: str) -> bool:
+def _proportional(one: Any, other: Any, kind: str) -> bool:
     """Whether one is a constant times the other; for inequalities the constant must be positive."""
     factor = sympy.simplify(one / other)
     if not factor.is_number or not factor.is_finite or factor == 0:

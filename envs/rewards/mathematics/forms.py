@@ -17,7 +17,7 @@ Conventions, where mathematics leaves a choice:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from .text import clean, closes_at_end, read_quantity, split
@@ -128,7 +128,7 @@ def _equal_quantities(gold: str, answer: str, compare: Compare) -> bool:
         return compare(theirs.text, ours.text)
     if theirs.percent != ours.percent:
         percent, plain = (theirs, ours) if theirs.percent else (ours, theirs)
-        return plain.number in (percent.number, percent.number / 100)
+        return percent.number is not None and plain.number in (percent.number, percent.number / 100)
     return theirs.number == ours.number
 
 
@@ -181,7 +181,7 @@ def _covers(items: Sequence[str], others: Sequence[str], compare: Compare) -> bo
     return all(any(_equal(one, other, compare) for other in others) for one in items)
 
 
-def _with_signs(items) -> tuple[str, ...]:
+def _with_signs(items: Iterable[str]) -> tuple[str, ...]:
     """The items, with two for each that has a "\\pm" in it."""
     result = []
     for item in items:

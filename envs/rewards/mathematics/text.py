@@ -56,7 +56,7 @@ _SPELLINGS = [
     (r"\\varnothing(?![a-zA-Z])", r"\\emptyset"),
     (r"\s+", " "),
 ]
-_SPELLINGS = [(re.compile(pattern), replacement) for pattern, replacement in _SPELLINGS]
+_COMPILED_SPELLINGS = [(re.compile(pattern), replacement) for pattern, replacement in _SPELLINGS]
 
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}((,\d{3})+|( \d{3})+)(\.\d+)?", re.ASCII)
 _DECIMAL = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)", re.ASCII)
@@ -116,7 +116,7 @@ def clean(text: str) -> str | None:
 def spelled(text: str) -> str:
     """`text` with one spelling for each of the signs and commands that have several."""
     text = "".join(_UNICODE.get(c, c) for c in text.translate(_NARROW))
-    for pattern, replacement in _SPELLINGS:
+    for pattern, replacement in _COMPILED_SPELLINGS:
         text = pattern.sub(replacement, text)
     return text
 

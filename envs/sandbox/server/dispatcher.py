@@ -22,7 +22,7 @@ def dispatch(queue, places, fence):
     """
     queue.setblocking(False)
     poll = select.poll()
-    pidfds = {}
+    pidfds: dict[int, int] = {}
     while True:
         # While every place is taken, other dispatchers get the calls.
         poll.register(queue, select.POLLIN if len(pidfds) < places else 0)

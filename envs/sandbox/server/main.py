@@ -134,7 +134,7 @@ def keep_dispatchers(config, queue, fence):
     poll = select.poll()
     poll.register(queue, 0)  # tells when its other end closes
     poll.register(config["owner"], select.POLLIN)
-    running = {}
+    running: dict[int, tuple[int, float]] = {}
     ready = False
     while True:
         while len(running) < config["interpreters"]:

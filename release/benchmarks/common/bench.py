@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from release.benchmarks.common.models import endless_llama, endless_smollm2
+from release.benchmarks.common.endless_models import endless_llama, endless_smollm2
 
 SMOLLM2 = "SmolLM2-135M-Instruct, fp32"
 SMALL_LLAMA = "random Llama (hidden 384, 6 layers, V = 8192), fp32"
@@ -135,6 +135,24 @@ def median(values: Sequence[float]) -> float:
 
 def rounded(values: Sequence[float], digits: int = 4) -> list[float]:
     return [round(float(value), digits) for value in values]
+
+
+def spread(values: Sequence[float]) -> dict[str, Any]:
+    """For a benchmark's detail: what was measured, with its smallest, median and largest value."""
+    low, middle, high = rounded((min(values), median(values), max(values)))
+    return {"min": low, "median": middle, "max": high, "values": rounded(values)}
+
+
+def ratio(key: str, over: str, under: str, measured: Mapping[str, Sequence[float]], **about: Any) -> dict[str, Any]:
+    """The figure `key` with its detail: the median of the pairs' ratios, of the side `over` to the side `under`.
+
+    Args:
+        measured: side -> one value a repeat.
+        about: more of the detail.
+    """
+    ratios = [a / b for a, b in zip(measured[over], measured[under], strict=True)]
+    sides = {name: spread(values) for name, values in measured.items()}
+    return {key: median(ratios), f"{key}_detail": {"sides": [over, under], **sides, "ratios": spread(ratios), **about}}
 
 
 def alternate(

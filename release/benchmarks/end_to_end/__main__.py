@@ -16,18 +16,21 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from release.benchmarks.common.machine import command, commit, load, machine, versions
-from release.benchmarks.common.runner import print_table, write
+from release.benchmarks.common.bench import BenchmarkError, num_cores
+from release.benchmarks.common.runner import about, load, missing, print_table, write
 from release.benchmarks.end_to_end.figures import TARGETS, figures, print_sides
-from release.benchmarks.end_to_end.processes import REPOSITORY, run_side
-from release.benchmarks.end_to_end.task_file import SIDES, SIZES, TRL, TRLSetting, make_model, make_request
+from release.benchmarks.end_to_end.task_file import SIDES, SIZES, TRL, make_model, make_request
+
+REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 def parse_args(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -60,38 +63,55 @@ def run_all(args: argparse.Namespace, folder: Path) -> dict[str, list[dict[str, 
     if args.iterations:
         size = replace(size, num_iterations=args.iterations)
     sides = [side for side in SIDES if side in args.only and (side != TRL or args.trl_python.exists())]
-    setting = TRLSetting(args.trl_weights, args.trl_autocast, args.trl_rows, args.trl_vllm)
+    of_trl = {"weights": args.trl_weights, "autocast": args.trl_autocast, "rows_per_pass": args.trl_rows}
     model, results = make_model(args.size, folder), {}
     for turn, seed in enumerate(args.seeds):
         for side in sides if turn % 2 == 0 else reversed(sides):
             file = folder / f"{side}-{seed}.json"
             if not file.exists():
                 print(f"--- {side}, seed {seed}, load {load()}", flush=True)
-                request = make_request(size, side, model, seed, setting, args.gpu)
+                request = make_request(size, side, model, seed, of_trl | {"vllm": args.trl_vllm}, args.gpu)
                 write(file, run_side(request, args.trl_python, folder) | {"load_after": load()})
             results.setdefault(side, []).append(json.loads(file.read_text()))
     return results
 
 
+def run_side(request: Mapping[str, Any], trl_python: Path, folder: Path) -> dict[str, Any]:
+    """The result of a side, which runs in a process of its own.
+
+    Args:
+        trl_python: of the environment with TRL.
+        folder: for the request, the result and the process's output.
+
+    Raises:
+        BenchmarkError: the process failed.
+    """
+    side = request["side"]
+    module, python = ("trl_side", str(trl_python)) if side == TRL else ("our_side", sys.executable)
+    asked, result, log = (folder / f"{side}-{request['seed']}{end}" for end in (".request", ".result", ".log"))
+    asked.write_text(json.dumps(request))
+    path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
+    threads = {"OMP_NUM_THREADS": str(num_cores()), "TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": path}
+    environment = os.environ | threads | {"HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
+    command = [python, "-m", f"release.benchmarks.end_to_end.{module}", str(asked), str(result)]
+    with log.open("w") as output:
+        done = subprocess.run(command, cwd=REPOSITORY, env=environment, stdout=output, stderr=subprocess.STDOUT)
+    if done.returncode:
+        raise BenchmarkError(f"{side}'s process ended with status {done.returncode}; {log} says why.")
+    return json.loads(result.read_text())
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     args = parse_args(arguments)
-    about = {
-        "size": args.size,
-        "command": command("end_to_end", arguments),
-        "commit": commit(),
-        "machine": machine(),
-        "versions": versions(),
-        "load": load(),
-    }
+    told = about("end_to_end", args.size, arguments)
     with tempfile.TemporaryDirectory(prefix="benchmark-") as scratch:
         folder = args.runs or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
-        runs = run_all(args, folder)
-    results = figures(runs)
+        results = figures(run_all(args, folder))
     if not args.trl_python.exists():
-        reason = {"skipped": f"TRL's environment is missing: there is no {args.trl_python}"}
-        results |= {f"{key}_detail": reason for key in TARGETS if results[key] is None}
-    write(args.json, about | results)
+        unknown = [key for key in TARGETS if results[key] is None]
+        results |= missing(unknown, skipped=f"TRL's environment is missing: there is no {args.trl_python}")
+    write(args.json, told | results)
     print_sides(results)
     print_table(results, TARGETS)
     return 0

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from release.benchmarks.common.machine import versions
 from release.benchmarks.end_to_end.task_file import make_config
+from rllib_arpo.tracking.machine import versions
 
 
 def run(request: Mapping[str, Any]) -> dict[str, Any]:

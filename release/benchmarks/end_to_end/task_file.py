@@ -49,23 +49,6 @@ SIZES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class TRLSetting:
-    """How TRL computes.
-
-    Attributes:
-        weights: the type of the weights, which are sampled with and trained.
-        autocast: whether forward passes are in bfloat16 by autocast.
-        rows_per_pass: trajectories per forward and backward pass.
-        vllm: whether it samples with vLLM, on the same GPU; otherwise with transformers.
-    """
-
-    weights: str
-    autocast: bool
-    rows_per_pass: int
-    vllm: bool = False
-
-
 def make_model(size: str, scratch: Path) -> str:
     """The folder of a size's cold-started model; but for the tiny one it is made once and kept in the cache folder."""
     from rllib_arpo.trails.models import ColdStart, SmallModel, cold_started_smollm2, small_model
@@ -79,18 +62,22 @@ def make_model(size: str, scratch: Path) -> str:
     return small_model(tiny, scratch)
 
 
-def make_request(size: Size, side: str, model: str, seed: int, trl: TRLSetting, gpu: bool = False) -> dict[str, Any]:
+def make_request(
+    size: Size, side: str, model: str, seed: int, trl: Mapping[str, Any], gpu: bool = False
+) -> dict[str, Any]:
     """What a side's process reads.
 
     Args:
         model: folder.
         seed: of the order of the questions and of the sampling.
+        trl: how TRL computes: the type of its "weights", which are sampled with and trained; whether forward passes are
+            in bfloat16 by "autocast"; trajectories a pass ("rows_per_pass"); whether it samples with "vllm".
     """
     from rllib_arpo.envs.tasks.trails import TrailsTask
 
     request = {
         **asdict(size), "side": side, "model": model, "seed": seed, "gpu": gpu, "num_threads": num_cores(),
-        "trl": asdict(trl), "search_command": [sys.executable, "-m", "release.benchmarks.end_to_end.search_process"],
+        "trl": dict(trl), "search_command": [sys.executable, "-m", "release.benchmarks.end_to_end.search_process"],
     }  # fmt: skip
     config, train, test = make_config(request), TrailsTask(seed=seed), TrailsTask(split="test")
     num_questions = size.num_iterations * config.questions_per_batch

@@ -1,11 +1,14 @@
-"""The number of floating point operations of a forward and backward pass."""
+"""The number of floating point operations of a forward and backward pass, and how many a machine makes a second."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 
+from release.benchmarks.common.bench import timed
+from release.benchmarks.learner.sides import synchronized
 from rllib_arpo.core.packing import PackedTree
 
 
@@ -29,3 +32,15 @@ def model_flops(model: torch.nn.Module, packed: Sequence[PackedTree]) -> float:
     config = model.config
     attention = 12 * config.num_hidden_layers * config.num_attention_heads * config.head_dim * pairs
     return 6.0 * (body * num_tokens + head.weight.numel() * num_loss_tokens) + attention
+
+
+def matmul_peaks(dtype: torch.dtype, sizes: Sequence[int], repeats: int = 3, device: str = "cpu") -> dict[int, float]:
+    """n -> FLOPs per second of an [n, n] by [n, n] product: the best of some repeats after a first one."""
+    peaks = {}
+    for size in sizes:
+        left, right = torch.randn(2, size, size, device=device).to(dtype)
+        product = torch.empty(size, size, dtype=dtype, device=device)
+        multiply = synchronized(partial(torch.mm, left, right, out=product), product.device)
+        seconds = [timed(multiply)[0] for _ in range(repeats + 1)]
+        peaks[size] = 2.0 * size**3 / min(seconds[1:])
+    return peaks

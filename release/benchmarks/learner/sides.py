@@ -85,17 +85,9 @@ class PaddedSide:
         model: from `load_padded_model`.
         rollouts: the trajectories.
         max_positions: of a micro-batch.
-        prompt_logits: False computes no logits of the positions within the prompt, which all rows share.
     """
 
-    def __init__(
-        self,
-        model: torch.nn.Module,
-        rollouts: Rollouts,
-        max_positions: int,
-        *,
-        prompt_logits: bool = True,
-    ) -> None:
+    def __init__(self, model: torch.nn.Module, rollouts: Rollouts, max_positions: int) -> None:
         config = make_config()
         self.model, self._denominator = model, rollouts.scalars[DENOMINATOR]
         self._clip = (1 - config.clip_low, 1 + config.clip_high)
@@ -103,20 +95,17 @@ class PaddedSide:
         num_rows, length = self._columns["token_ids"].shape
         rows = max(1, max_positions // length)
         self._micro_batches = [slice(start, start + rows) for start in range(0, num_rows, rows)]
-        first = 0 if prompt_logits else int((self._columns["labels"] != -100).any(dim=0).int().argmax())
-        self._kept = slice(first, length)
 
     def __call__(self) -> None:
         for rows in self._micro_batches:
             self._loss({name: column[rows] for name, column in self._columns.items()}).backward()
 
     def _loss(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        labels = batch["labels"][:, self._kept]
+        labels = batch["labels"]
         logits = self.model(
             input_ids=batch["token_ids"],
             attention_mask=batch["attention_mask"],
             position_ids=batch["position_ids"],
-            logits_to_keep=labels.shape[1],
             use_cache=False,
         ).logits
         log_probs = -F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view_as(labels)
@@ -147,14 +136,10 @@ def _padded_columns(paths: Sequence[Path]) -> dict[str, torch.Tensor]:
     }
 
 
-def zero_gradients(model: torch.nn.Module) -> None:
-    model.zero_grad(set_to_none=True)
-
-
 def take_gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     """The gradients by parameter name; the model has none afterwards."""
     gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
-    zero_gradients(model)
+    model.zero_grad(set_to_none=True)
     return gradients
 
 
@@ -169,18 +154,12 @@ class Sides:
     def __init__(self, folder: str, max_tokens: int = MAX_TOKENS_PER_PASS) -> None:
         self._folder, self._max_tokens = folder, max_tokens
 
-    def ours(self, rollouts: Rollouts) -> LearnerSide:
-        return LearnerSide(self._learner, rollouts.trees, rollouts.scalars, self._max_tokens)
-
-    def packed(self, rollouts: Rollouts) -> LearnerSide:
-        chains = [path.packed for path in rollouts.paths]
-        return LearnerSide(self._learner, chains, rollouts.scalars, self._max_tokens)
-
-    def padded(self, rollouts: Rollouts) -> PaddedSide:
-        return PaddedSide(self._padded_model, rollouts, self._max_tokens)
-
-    def padded_without_prompt_logits(self, rollouts: Rollouts) -> PaddedSide:
-        return PaddedSide(self._padded_model, rollouts, self._max_tokens, prompt_logits=False)
+    def make(self, name: str, rollouts: Rollouts) -> LearnerSide | PaddedSide:
+        """Args: name: "ours", "packed" or "padded"."""
+        if name == "padded":
+            return PaddedSide(self._padded_model, rollouts, self._max_tokens)
+        packed = rollouts.trees if name == "ours" else [path.packed for path in rollouts.paths]
+        return LearnerSide(self._learner, packed, rollouts.scalars, self._max_tokens)
 
     @cached_property
     def _learner(self) -> ARPOTorchLearner:
@@ -192,12 +171,3 @@ class Sides:
         from transformers import AutoModelForCausalLM
 
         return AutoModelForCausalLM.from_pretrained(self._folder, dtype=torch.float32, attn_implementation="sdpa")
-
-
-#: name -> `(sides, rollouts) -> side`.
-SIDES: dict[str, Callable[[Sides, Rollouts], LearnerSide | PaddedSide]] = {
-    "ours": Sides.ours,
-    "packed": Sides.packed,
-    "padded": Sides.padded,
-    "padded_without_prompt_logits": Sides.padded_without_prompt_logits,
-}

@@ -7,25 +7,12 @@ from typing import Any
 
 import torch
 
-from release.benchmarks.common.bench import SMOLLM2, SMOLLM2_FIFTH, Bench, alternate, median, num_cores, rounded, timed
-from release.benchmarks.learner.flops import model_flops
+from release.benchmarks.common.bench import SMOLLM2, SMOLLM2_FIFTH, Bench, alternate, num_cores, ratio, timed
 from release.benchmarks.learner.rollouts import Rollouts, make_rollouts
-from release.benchmarks.learner.sides import (
-    MAX_TOKENS_PER_PASS,
-    SIDES,
-    LearnerSide,
-    PaddedSide,
-    Sides,
-    synchronized,
-    take_gradients,
-    zero_gradients,
-)
+from release.benchmarks.learner.sides import LearnerSide, PaddedSide, Sides, synchronized, take_gradients
 from release.benchmarks.learner.tree_workload import make_question
 
-GRADIENTS = "grad_rel_error"
-#: Unique tokens of the rollouts with which each side is warmed up.
-WARM_UP_TOKENS = 128
-#: In which all sides but those of `mfu_bf16` compute, so that their gradients can be compared.
+#: In which all sides compute, so that their gradients can be compared.
 DTYPE = "float32"
 
 
@@ -34,103 +21,55 @@ def model_for(bench: Bench) -> str:
     return bench.pick(full=SMOLLM2, quick=SMOLLM2_FIFTH, tiny=SMOLLM2_FIFTH)
 
 
-def rollouts_for(bench: Bench, ratio: float, *, full: int = 2048, quick: int = 2048, tiny: int = 128) -> Rollouts:
-    return make_rollouts([make_question(ratio, bench.pick(full=full, quick=quick, tiny=tiny))])
+def rollouts_for(bench: Bench, sharing: float, *, full: int = 2048, quick: int = 2048, tiny: int = 128) -> Rollouts:
+    return make_rollouts([make_question(sharing, bench.pick(full=full, quick=quick, tiny=tiny))])
 
 
-def seconds_of(side: LearnerSide | PaddedSide) -> float:
+def workload(bench: Bench, rollouts: Rollouts) -> dict[str, Any]:
+    """For a benchmark's detail."""
+    return {**rollouts.sizes(), "model": bench.model_name(model_for(bench)), "dtype": DTYPE, "cores": num_cores()}
+
+
+def seconds_of(side: LearnerSide | PaddedSide, _repeat: int = 0) -> float:
     """Of one forward and backward, from no gradients to all gradients."""
-    zero_gradients(side.model)
+    side.model.zero_grad(set_to_none=True)
     seconds, _ = timed(synchronized(side, side.model.device))
-    zero_gradients(side.model)
+    side.model.zero_grad(set_to_none=True)
     return seconds
 
 
-def side_names(bench: Bench, *names: str) -> list[str]:
-    """`names`, and in the full run beside "padded" the padded side that needs no logits of the prompt."""
-    return [*names, "padded_without_prompt_logits"] if bench.size == "full" and "padded" in names else list(names)
-
-
-def speedup(bench: Bench, ratio: float) -> dict[str, Any]:
+def speedup(bench: Bench, sharing: float) -> dict[str, Any]:
     """`speedup_packed_R` and `speedup_padded_R`: seconds without sharing / our seconds, the median of the pairs."""
-    name = model_for(bench)
     # The short runs are repeated more often: at ratio 1 it is about some percent. Padding costs the most time.
-    num_pairs = bench.pick(full=7, quick=7, tiny=2) if ratio == 1 else bench.pick(full=5, quick=5, tiny=1)
+    num_pairs = bench.pick(full=7, quick=7, tiny=2) if sharing == 1 else bench.pick(full=5, quick=5, tiny=1)
     repeats = {"packed": num_pairs, "padded": bench.pick(full=3, quick=2, tiny=1)}
-    sides, rollouts = Sides(bench.model(name)), rollouts_for(bench, ratio)
-    ours = SIDES["ours"](sides, rollouts)
-    shared = {
-        **rollouts.sizes(),
-        "model": bench.model_name(name),
-        "dtype": DTYPE,
-        "tokens_per_pass": MAX_TOKENS_PER_PASS,
-        "cores": num_cores(),
-        "threads": torch.get_num_threads(),
-    }
-    results: dict[str, Any] = {}
-    for side in ("packed", "padded"):
-        others = {name: SIDES[name](sides, rollouts) for name in side_names(bench, side)}
+    sides, rollouts = Sides(bench.model(model_for(bench))), rollouts_for(bench, sharing)
+    ours, results = sides.make("ours", rollouts), {}
+    for name in ("packed", "padded"):
         # The turn that does not count has the whole workload: in a process's first passes each new page of memory is a
         # fault, which slows our one pass by a fifth and the several passes of the other sides by less.
-        seconds = alternate(
-            {name: partial(_repeat, one) for name, one in {"ours": ours, **others}.items()}, repeats[side]
-        )
-        ratios = {name: [b / a for a, b in zip(seconds["ours"], seconds[name], strict=True)] for name in others}
-        key = f"speedup_{side}_{ratio:.1f}"
-        results[key] = median(ratios[side])
-        results[f"{key}_detail"] = {
-            "sides": ["ours_s", f"{side}_s"],
-            **{f"{name}_s": rounded(values) for name, values in seconds.items()},
-            **{f"{name}_ratios": rounded(values) for name, values in ratios.items()},
-            "repeats": repeats[side],
-            "our_unique_tokens_per_s": round(rollouts.num_unique / median(seconds["ours"]), 1),
-            **shared,
-        }
-    results[f"speedup_packed_{ratio:.1f}_detail"] |= {
-        "fraction_of_ideal": round(results[f"speedup_packed_{ratio:.1f}"] * rollouts.num_unique / rollouts.num_flat, 4),
-        "model_flop_ratio": round(_flop_ratio(ours.model, rollouts), 4),
-    }
+        one = {"ours_s": partial(seconds_of, ours), f"{name}_s": partial(seconds_of, sides.make(name, rollouts))}
+        seconds = alternate(one, repeats[name])
+        results |= ratio(f"speedup_{name}_{sharing:.1f}", f"{name}_s", "ours_s", seconds, **workload(bench, rollouts))
     return results
-
-
-def _flop_ratio(model: torch.nn.Module, rollouts: Rollouts) -> float:
-    """Without sharing / ours: what a side that computes at the same speed can gain."""
-    return model_flops(model, [path.packed for path in rollouts.paths]) / model_flops(model, rollouts.trees)
-
-
-def _repeat(side: LearnerSide | PaddedSide, repeat: int) -> float:
-    return seconds_of(side)
 
 
 def gradients(bench: Bench) -> dict[str, Any]:
     """`grad_rel_error`: the norm of the difference between our gradient and the padded one, over the norm of it."""
-    name = model_for(bench)
-    sides, rollouts = Sides(bench.model(name)), rollouts_for(bench, 2.5, full=1024, quick=512)
+    sides, rollouts = Sides(bench.model(model_for(bench))), rollouts_for(bench, 2.5, full=1024, quick=512)
     found = {}
-    for side in ("ours", "packed", "padded"):
-        runnable = SIDES[side](sides, rollouts)
-        zero_gradients(runnable.model)
-        runnable()
-        found[side] = take_gradients(runnable.model)
-    ours, padded = found["ours"], found["padded"]
-    worst, error = max(
-        ((name, relative_error({name: ours[name]}, {name: padded[name]})) for name in padded), key=lambda pair: pair[1]
-    )
+    for name in ("ours", "packed", "padded"):
+        side = sides.make(name, rollouts)
+        side.model.zero_grad(set_to_none=True)
+        side()
+        found[name] = take_gradients(side.model)
     detail = {
-        "sides": ["our_norm", "padded_norm"],
-        "our_norm": _norm(ours),
-        "packed_norm": _norm(found["packed"]),
-        "padded_norm": _norm(padded),
-        "ours_to_packed": relative_error(ours, found["packed"]),
-        "packed_to_padded": relative_error(found["packed"], padded),
-        "worst_parameter": worst,
-        "worst_parameter_error": error,
-        **rollouts.sizes(),
-        "model": bench.model_name(name),
-        "dtype": DTYPE,
-        "repeats": 1,
+        "sides": ["ours_norm", "padded_norm"],
+        **{f"{name}_norm": _norm(gradient) for name, gradient in found.items()},
+        "ours_to_packed": relative_error(found["ours"], found["packed"]),
+        **workload(bench, rollouts),
     }
-    return {GRADIENTS: relative_error(ours, padded), f"{GRADIENTS}_detail": detail}
+    return {"grad_rel_error": relative_error(found["ours"], found["padded"]), "grad_rel_error_detail": detail}
 
 
 def relative_error(actual: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from release.benchmarks.common.bench import BenchmarkError
-from release.benchmarks.common.models import NUM_BYTE_TOKENS
+from release.benchmarks.common.endless_models import NUM_BYTE_TOKENS
 from rllib_arpo.core.tree import QuestionTree, StopReason, ToolCall, ToolStatus, Trajectory, Turn
 
 #: Number of turns of each root; a tool answers after each turn but a trajectory's last.

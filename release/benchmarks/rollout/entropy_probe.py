@@ -11,7 +11,7 @@ from release.benchmarks.common.bench import SMOLLM2, Bench, EngineHandle, altern
 from release.benchmarks.rollout.workload import Workload
 from rllib_arpo.engine.engine import Finished, GenerationRequest
 
-OVERHEAD, OVERHEAD_ALL, MAX_ERROR = "entropy_overhead", "entropy_overhead_all", "entropy_max_error"
+OVERHEAD, OVERHEAD_ALL = "entropy_overhead", "entropy_overhead_all"
 ENTROPY_WINDOW = 16
 TURN_TOKENS = 256
 #: The number of them that are timed.
@@ -43,25 +43,24 @@ def overhead(bench: Bench) -> dict[str, Any]:
     times = {name: values[..., 0] for name, values in measured.items()}
     # The last step of a run also takes the entropies over.
     within, beyond, last = slice(0, ENTROPY_WINDOW), slice(ENTROPY_WINDOW, -1), slice(-1, None)
-    extra = {
-        "within_the_window": _extra(times["with_window"], times["without"], within),
-        "beyond_the_window": _extra(times["with_window"], times["without"], beyond),
-        "of_all": _extra(times["all"], times["without"], slice(0, -1)),
+    extra_s = {
+        "step_within_the_window": _extra(times["with_window"], times["without"], within),
+        "step_beyond_the_window": _extra(times["with_window"], times["without"], beyond),
+        "step_of_all": _extra(times["all"], times["without"], slice(0, -1)),
+        "last_step_of_all": _extra(times["all"], times["without"], last),
     }
-    extra_at_the_end = _extra(times["all"], times["without"], last)
-    step_s = float(np.median(times["without"]))
+    beyond_the_window = TURN_TOKENS - ENTROPY_WINDOW
     lost_s = {
-        OVERHEAD: ENTROPY_WINDOW * extra["within_the_window"]
-        + (TURN_TOKENS - ENTROPY_WINDOW) * extra["beyond_the_window"],
-        OVERHEAD_ALL: TURN_TOKENS * extra["of_all"] + extra_at_the_end,
+        OVERHEAD: ENTROPY_WINDOW * extra_s["step_within_the_window"]
+        + beyond_the_window * extra_s["step_beyond_the_window"],
+        OVERHEAD_ALL: TURN_TOKENS * extra_s["step_of_all"] + extra_s["last_step_of_all"],
     }
     detail = {
         "sides": [f"{name}_step_ms" for name in SIDES],
         **{f"{name}_step_ms": round(1000 * float(np.median(values)), 3) for name, values in times.items()},
         # These times exclude the work of other processes.
         **{f"{name}_step_cpu_ms": round(1000 * float(np.median(v[..., 1])), 3) for name, v in measured.items()},
-        **{f"extra_ms_per_step_{name}": round(1000 * seconds, 3) for name, seconds in extra.items()},
-        "extra_ms_of_the_last_step_of_all": round(1000 * extra_at_the_end, 3),
+        **{f"extra_ms_{name}": round(1000 * seconds, 3) for name, seconds in extra_s.items()},
         "entropy_window": ENTROPY_WINDOW,
         "generated_tokens": TURN_TOKENS,
         "timed_tokens": TIMED_TOKENS,
@@ -69,7 +68,8 @@ def overhead(bench: Bench) -> dict[str, Any]:
         "model": bench.model_name(SMOLLM2),
         "repeats": repeats,
     }
-    results = {name: lost / (TURN_TOKENS * step_s + lost) for name, lost in lost_s.items()}
+    without_s = TURN_TOKENS * float(np.median(times["without"]))
+    results = {name: lost / (without_s + lost) for name, lost in lost_s.items()}
     return results | {f"{name}_detail": detail for name in lost_s}
 
 
@@ -113,7 +113,7 @@ def max_error(bench: Bench) -> dict[str, Any]:
         "model": bench.model_name(SMOLLM2),
         "seeds": [work.seed],
     }
-    return {MAX_ERROR: max(errors.values()), f"{MAX_ERROR}_detail": detail}
+    return {"entropy_max_error": max(errors.values()), "entropy_max_error_detail": detail}
 
 
 def _generate(handle: EngineHandle, prompts: list[list[int]], max_tokens: int, temperature: float) -> list[Finished]:

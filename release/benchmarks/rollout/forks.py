@@ -40,39 +40,28 @@ def forks(bench: Bench) -> dict[str, Any]:
     """The worst cached fraction of any fork, and (prompt tokens computed for 16 forks) / (for one from scratch)."""
     handle = bench.engine(SMOLLM2)
     nodes = {length: _fork(handle, length, seed) for seed, length in enumerate((*PREFIXES, *UNLUCKY_PREFIXES))}
-    block_size = handle.llm.vllm_config.cache_config.block_size
-    regular = [nodes[length] for length in PREFIXES]
+    cached = [nodes[length]["cached_fraction"] for length in PREFIXES]
+    costs = {
+        length: round(node["computed_for_forks"] / node["computed_from_scratch"], 4) for length, node in nodes.items()
+    }
     common = {
+        "cached_fraction_by_prefix": {length: node["cached_fraction"] for length, node in nodes.items()},
+        "cost_by_prefix": costs,
         "model": bench.model_name(SMOLLM2),
         "forks_per_node": NUM_FORKS,
-        "block_size": block_size,
-        "seeds": list(range(len(nodes))),
-    }
-    cached = {
-        "sides": ["cached_tokens_per_fork", "prefix_tokens"],
-        "prefix_tokens": [node["prefix_tokens"] for node in regular],
-        "cached_tokens_per_fork": [node["fewest_cached_tokens"] for node in regular],
-        "cached_fraction": [node["cached_fraction"] for node in regular],
-        "unlucky_prefixes": {length: nodes[length]["cached_fraction"] for length in UNLUCKY_PREFIXES},
+        "block_size": handle.llm.vllm_config.cache_config.block_size,
         "remark": "whole blocks are cached: at and just below a block's end, prefixes under 609 tokens are under 0.95",
     }
     cost = {
-        "sides": ["tokens_computed_for_16_forks", "tokens_computed_from_scratch"],
         "tokens_computed_for_16_forks": nodes[COST_PREFIX]["computed_for_forks"],
         "tokens_computed_from_scratch": nodes[COST_PREFIX]["computed_from_scratch"],
-        "prefix_tokens": COST_PREFIX,
-        "other_prefixes": {length: _cost(nodes[length]) for length in nodes if length != COST_PREFIX},
     }
     return {
-        CACHED: min(cached["cached_fraction"]),
-        f"{CACHED}_detail": cached | common,
-        COST: _cost(nodes[COST_PREFIX]),
-        f"{COST}_detail": cost | common,
+        CACHED: min(cached),
+        f"{CACHED}_detail": {"sides": ["cached_fraction_by_prefix"], **common},
+        COST: costs[COST_PREFIX],
+        f"{COST}_detail": {"sides": list(cost), **cost, **common},
     }
-
-
-def _cost(node: dict[str, Any]) -> float:
-    return round(node["computed_for_forks"] / node["computed_from_scratch"], 4)
 
 
 def _fork(handle: EngineHandle, prefix_tokens: int, seed: int) -> dict[str, Any]:
@@ -94,8 +83,6 @@ def _fork(handle: EngineHandle, prefix_tokens: int, seed: int) -> dict[str, Any]
     handle.drop_prefix_cache()
     from_scratch, cached_from_scratch = asyncio.run(_prefill(handle, prefix))
     return {
-        "prefix_tokens": prefix_tokens,
-        "fewest_cached_tokens": min(cached for _, cached in children),
         "cached_fraction": round(min(cached for _, cached in children) / prefix_tokens, 4),
         "computed_for_forks": sum(length - cached for length, cached in children),
         "computed_from_scratch": from_scratch - cached_from_scratch,

@@ -8,18 +8,24 @@ import itertools
 import time
 from typing import Any
 
-from release.benchmarks.common.bench import SMALL_LLAMA, SMOLLM2, Bench, BenchmarkError, EngineHandle, median, rounded
+from release.benchmarks.common.bench import (
+    SMALL_LLAMA,
+    SMOLLM2,
+    Bench,
+    BenchmarkError,
+    EngineHandle,
+    ratio,
+    rounded,
+    timed,
+)
 from release.benchmarks.rollout.workload import STOP, Workload, WorkloadEnv, check_lengths, our_rollout
 from rllib_arpo.envs.forkable_env import OPTION_NUM_ROOTS, OPTION_QUESTION
 from rllib_arpo.rollout.seeds import request_seed
 
-LONGTAIL, LONGTAIL_NO_LOGPROBS, INSTANT = (
-    "lockstep_ratio_longtail",
-    "lockstep_ratio_longtail_nologprobs",
-    "lockstep_ratio_instant",
-)
-#: The lock-step side's log-probs per token: what the ARPO authors ask of vLLM.
-LOGPROBS = 10
+#: The lock-step sides, and the log-probs that each asks for per token; ten are what the ARPO authors ask of vLLM.
+LOGPROBS = {"lockstep_s": 10, "lockstep_nologprobs_s": None}
+#: Figure -> side.
+KEYS = {"lockstep_ratio_longtail": "lockstep_s", "lockstep_ratio_longtail_nologprobs": "lockstep_nologprobs_s"}
 #: Less than this share of equal tokens means that the two sides did not do the same work.
 MIN_EQUAL_TOKENS = 0.9
 
@@ -104,98 +110,43 @@ def segment_decode_s(handle: EngineHandle, workload: Workload) -> float:
     return sum(lockstep_rollout(handle, workload, None)[1]) / workload.num_turns
 
 
-def entropy_window(workload: Workload) -> int:
-    """The default k, or half of a turn that is shorter than two windows."""
-    return min(16, max(1, workload.turn_tokens // 2))
-
-
-def _measure(handle: EngineHandle, workload: Workload, sides: dict[str, int | None], first_ours: bool):
-    """Wall seconds of "ours" and of each lock-step side, and the smallest fraction of tokens equal to ours."""
-    seconds, tokens = {}, {}
-    order = ["ours", *sides] if first_ours else [*sides, "ours"]
-    for name in order:
-        handle.drop_prefix_cache()  # The tokens are the same, and must be computed by each side.
-        start = time.perf_counter()
-        if name == "ours":
-            window = entropy_window(workload)
-            tokens[name] = our_rollout(handle, workload, entropy_window=window, deterministic=True)
-        else:
-            tokens[name] = lockstep_rollout(handle, workload, sides[name])[0]
-        seconds[name] = time.perf_counter() - start
-    equal = min(equal_tokens(tokens["ours"], tokens[name]) for name in sides)
-    if equal < MIN_EQUAL_TOKENS:
-        raise BenchmarkError(f"Only {equal:.1%} of the tokens are the same on both sides.")
-    return seconds, equal
-
-
-def _compare(handle: EngineHandle, workloads: list[Workload], sides: dict[str, tuple[str, int | None]]) -> dict:
-    """Key -> the median of lock-step seconds / our seconds over the workloads, with its detail."""
-    our_rollout(handle, dataclasses.replace(workloads[0], median_latency_s=0.0), entropy_window=1, deterministic=True)
-    runs = [
-        _measure(handle, workload, {key: logprobs for key, (_, logprobs) in sides.items()}, first_ours=i % 2 == 0)
-        for i, workload in enumerate(workloads)
-    ]
-    num_trajectories = workloads[0].num_questions * workloads[0].num_trajectories
-    results: dict[str, Any] = {}
-    for key, (description, _) in sides.items():
-        ours, theirs = [s["ours"] for s, _ in runs], [s[key] for s, _ in runs]
-        ratios = [b / a for a, b in zip(ours, theirs, strict=True)]
-        results[key] = median(ratios)
-        results[f"{key}_detail"] = {
-            "lockstep_side": description,
-            "ours_trajectories_per_s": rounded([num_trajectories / s for s in ours]),
-            "lockstep_trajectories_per_s": rounded([num_trajectories / s for s in theirs]),
-            "ratios": rounded(ratios),
-            "sides": ["ours_trajectories_per_s", "lockstep_trajectories_per_s"],
-            "ours_s": rounded(ours),
-            "lockstep_s": rounded(theirs),
-            "equal_tokens": rounded([equal for _, equal in runs]),
-            "seeds": [workload.seed for workload in workloads],
-            "entropy_window": entropy_window(workloads[0]),
-            **{
-                name: getattr(workloads[0], name)
-                for name in ("num_questions", "num_trajectories", "num_turns", "turn_tokens", "prompt_tokens")
-            },
-            "tool_tokens": workloads[0].tool_tokens,
-            "median_latency_s": round(workloads[0].median_latency_s, 4),
-        }
-    return results
-
-
 def longtail(bench: Bench) -> dict[str, Any]:
     """Tools with lognormal latencies, median = a segment's decode time; ours against lock-step with and without
-    log-probs."""
+    log-probs: the median over seeds of trajectories/s, ours / lock-step."""
     name = bench.pick(full=SMOLLM2, quick=SMALL_LLAMA, tiny=SMALL_LLAMA)
     handle = bench.engine(name)
     workload = Workload(turn_tokens=bench.pick(full=16, quick=5, tiny=4))
-    median_s = segment_decode_s(handle, workload)
-    workloads = [
-        dataclasses.replace(workload, seed=s, median_latency_s=median_s)
-        for s in range(bench.pick(full=5, quick=5, tiny=1))
-    ]
-    sides = {
-        LONGTAIL: (f"logprobs={LOGPROBS} on every token", LOGPROBS),
-        LONGTAIL_NO_LOGPROBS: ("no log-probs", None),
-    }
-    results = _compare(handle, workloads, sides)
-    for key in sides:
-        results[f"{key}_detail"] |= {"model": bench.model_name(name), "segment_decode_s": round(median_s, 4)}
-    return results
-
-
-def instant(bench: Bench) -> dict[str, Any]:
-    """Tools that answer at once."""
-    name = bench.pick(full=SMOLLM2, quick=SMALL_LLAMA, tiny=SMALL_LLAMA)
-    handle = bench.engine(name)
-    workload = Workload(turn_tokens=bench.pick(full=32, quick=12, tiny=4))
-    segment_decode_s(handle, workload)  # warms up
-    workloads = [dataclasses.replace(workload, seed=seed) for seed in range(bench.pick(full=5, quick=5, tiny=1))]
-    both = {INSTANT: (f"logprobs={LOGPROBS} on every token", LOGPROBS), "nologprobs": ("no log-probs", None)}
-    results = _compare(handle, workloads, both)
-    without = results.pop("nologprobs_detail")
-    results[f"{INSTANT}_detail"] |= {
+    workload = dataclasses.replace(workload, median_latency_s=segment_decode_s(handle, workload))
+    our_rollout(handle, dataclasses.replace(workload, median_latency_s=0.0), entropy_window=1, deterministic=True)
+    seeds = range(bench.pick(full=5, quick=5, tiny=1))
+    runs = [_measure(handle, dataclasses.replace(workload, seed=seed)) for seed in seeds]
+    seconds = {side: [taken[side] for taken, _ in runs] for side in runs[0][0]}
+    about = {
+        "seeds": list(seeds),
+        "equal_tokens": rounded([equal for _, equal in runs]),
+        **{key: value for key, value in dataclasses.asdict(workload).items() if key != "seed"},
         "model": bench.model_name(name),
-        "ratio_without_lockstep_logprobs": round(results.pop("nologprobs"), 4),
-        "without_lockstep_logprobs": {k: without[k] for k in ("ratios", "lockstep_s")},
     }
+    results = {}
+    for key, side in KEYS.items():
+        results |= ratio(key, side, "ours_s", {name: seconds[name] for name in ("ours_s", side)}, **about)
     return results
+
+
+def _measure(handle: EngineHandle, workload: Workload) -> tuple[dict[str, float], float]:
+    """Wall seconds of "ours_s" and of each lock-step side, and the smallest fraction of tokens equal to ours."""
+    seconds, tokens = {}, {}
+    order = ["ours_s", *LOGPROBS] if workload.seed % 2 == 0 else [*LOGPROBS, "ours_s"]
+    for name in order:
+        handle.drop_prefix_cache()  # The tokens are the same, and must be computed by each side.
+        if name == "ours_s":
+            window = min(16, max(1, workload.turn_tokens // 2))
+            seconds[name], tokens[name] = timed(
+                our_rollout, handle, workload, entropy_window=window, deterministic=True
+            )
+        else:
+            seconds[name], (tokens[name], _) = timed(lockstep_rollout, handle, workload, LOGPROBS[name])
+    equal = min(equal_tokens(tokens["ours_s"], tokens[name]) for name in LOGPROBS)
+    if equal < MIN_EQUAL_TOKENS:
+        raise BenchmarkError(f"Only {equal:.1%} of the tokens are the same on both sides.")
+    return seconds, equal

@@ -5,22 +5,12 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any
 
-from release.benchmarks.common.bench import (
-    SMOLLM2,
-    Bench,
-    BenchmarkError,
-    alternate,
-    best,
-    median,
-    rounded,
-    timed,
-)
+from release.benchmarks.common.bench import SMOLLM2, Bench, BenchmarkError, alternate, best, ratio, timed
 from release.benchmarks.rollout.workload import STOP, Workload, our_rollout
 
 if TYPE_CHECKING:
     from rllib_arpo.engine import EngineConfig
 
-KEY = "raw_vllm_ratio"
 ENTROPY_WINDOW = 16
 #: Arguments of our engine that bare vLLM does without.
 OURS_ALONE = {"logits_processors", "logprobs_mode", "scheduling_policy"}
@@ -50,13 +40,11 @@ class BareVLLM:
 
         self._llm = LLM(**bare_arguments(config))
 
-    def generate(self, workload: Workload, detokenize: bool) -> int:
+    def generate(self, workload: Workload) -> int:
         """Generates the workload's first turns; returns the number of tokens."""
         from vllm import SamplingParams
 
-        params = SamplingParams(
-            max_tokens=workload.turn_tokens, temperature=1.0, ignore_eos=True, detokenize=detokenize
-        )
+        params = SamplingParams(max_tokens=workload.turn_tokens, temperature=1.0, ignore_eos=True)
         prompts = [
             {"prompt_token_ids": workload.prompt(question)}
             for question in range(workload.num_questions)
@@ -82,54 +70,35 @@ def raw_vllm(bench: Bench) -> dict[str, Any]:
     handle = bench.engine(SMOLLM2)
     bare = handle.call(BareVLLM, handle.config)
 
-    def workload(turn_tokens: int = tokens) -> Workload:
+    def workload(turn_tokens: int) -> Workload:
         return Workload(turn_tokens, num_questions=questions, num_turns=1, seed=next(seeds))
 
-    def ours(work: Workload, stop: tuple[str, ...]) -> float:
-        seconds, _ = timed(our_rollout, handle, work, entropy_window=ENTROPY_WINDOW, deterministic=False, stop=stop)
+    def ours(work: Workload) -> float:
+        seconds, _ = timed(our_rollout, handle, work, entropy_window=ENTROPY_WINDOW, deterministic=False)
         return work.num_generated_tokens / seconds
 
-    def theirs(work: Workload, detokenize: bool) -> float:
-        seconds, arrived = timed(handle.call, bare.generate, work, detokenize)
+    def theirs(work: Workload) -> float:
+        seconds, arrived = timed(handle.call, bare.generate, work)
         if arrived != work.num_generated_tokens:
             raise BenchmarkError(f"Bare vLLM generated {arrived} tokens instead of {work.num_generated_tokens}.")
         return arrived / seconds
 
-    sides = {"ours": lambda _: ours(workload(), STOP), "bare": lambda _: theirs(workload(), detokenize=True)}
-    if bench.size == "full":
-        sides |= {
-            "ours_without_stop_strings": lambda _: ours(workload(), ()),
-            "bare_without_text": lambda _: theirs(workload(), detokenize=False),
-        }
     try:
-        ours(workload(4), STOP)
-        theirs(workload(4), detokenize=True)
+        ours(workload(4))
+        theirs(workload(4))
+        sides = {
+            "ours_tokens_per_s": lambda _: ours(workload(tokens)),
+            "bare_tokens_per_s": lambda _: theirs(workload(tokens)),
+        }
         speeds = alternate(sides, repeats, warm_up=False)
     finally:
         handle.call(bare.close)
-    of_best = best(speeds["ours"]) / best(speeds["bare"])
-    return {KEY: of_best, f"{KEY}_detail": _detail(bench, speeds, workload())}
-
-
-def _ratio(speeds: dict[str, list[float]], one: str, other: str) -> float:
-    return median([a / b for a, b in zip(speeds[one], speeds[other], strict=True)])
-
-
-def _detail(bench: Bench, speeds: dict[str, list[float]], work: Workload) -> dict[str, Any]:
-    return {
-        "sides": ["ours_tokens_per_s", "bare_tokens_per_s"],
-        **{f"{name}_tokens_per_s": rounded(values, 1) for name, values in speeds.items()},
-        "median_ratio": round(_ratio(speeds, "ours", "bare"), 4),
-        **{
-            f"{one}_to_{other}": round(_ratio(speeds, one, other), 4)
-            for one, other in (("ours_without_stop_strings", "bare"), ("ours", "bare_without_text"))
-            if one in speeds and other in speeds
-        },
+    about = {
         "model": bench.model_name(SMOLLM2),
         "bare_side": "LLM.generate, SamplingParams(max_tokens, temperature=1, ignore_eos=True), our engine arguments",
         "our_side": f"log-probs, entropy_window={ENTROPY_WINDOW}, stop={list(STOP)}",
-        "sequences": work.num_questions * work.num_trajectories,
-        "prompt_tokens": work.prompt_tokens,
-        "generated_tokens": work.turn_tokens,
-        "repeats": len(speeds["ours"]),
+        "sequences": questions * workload(tokens).num_trajectories,
+        "generated_tokens": tokens,
     }
+    results = ratio("raw_vllm_ratio", "ours_tokens_per_s", "bare_tokens_per_s", speeds, **about)
+    return results | {"raw_vllm_ratio": best(speeds["ours_tokens_per_s"]) / best(speeds["bare_tokens_per_s"])}

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import ray
 
-from release.benchmarks.common.bench import SMOLLM2, Bench, EngineHandle, alternate, median, num_cores, rounded, timed
+from release.benchmarks.common.bench import SMOLLM2, Bench, EngineHandle, alternate, num_cores, ratio, timed
 from rllib_arpo.policy.llm_rl_module import LLMRLModule
 from rllib_arpo.weights.snapshot import WeightSnapshot, load_and_verify, probe_tokens
-
-KEY = "weight_sync_ratio"
 
 
 def weight_sync(bench: Bench) -> dict[str, Any]:
     """Seconds from the learner's module to a verified engine / seconds of the copy and of the repacking in that sync.
 
-    The key's figure is the sync through Ray's object store, as between processes; `in_process_ratios` are those where
-    learner and engine share a process. A sync is all of it: probe of the learner, store, check of the names, loading,
-    repacking, dropping the cache, probe of the engine.
+    The weights go through Ray's object store, as between processes. A sync is all of it: probe of the learner, store,
+    check of the names, loading, repacking, dropping the cache, probe of the engine.
     """
     repeats = bench.pick(full=9, quick=5, tiny=2)
     ray.init(num_cpus=num_cores(), include_dashboard=False, log_to_driver=False)
@@ -30,28 +27,21 @@ def weight_sync(bench: Bench) -> dict[str, Any]:
         handle = bench.engine(SMOLLM2)
         settings = {"model_name_or_path": handle.folder, "dtype": "float32", "temperature": 1.0}
         module = LLMRLModule(model_config=settings)
-        weights = _distinct(module.weight_views())
-        syncs = {"sync_s": lambda version: _through_store(handle, module, version)}
-        syncs["in_process_s"] = lambda version: _in_process(handle, module, version)
-        repacking: dict[str, list[float]] = {name: [] for name in syncs}
-        sides = {name: _with_repacking(sync, repacking[name]) for name, sync in syncs.items()}
-        sides["copy_s"] = lambda _: timed(_copy, weights)[0]
-        seconds = alternate(sides, repeats)
+        # Tied weights once.
+        weights = list({id(array): array for array in module.weight_views().values()}.values())
+        repacking: list[float] = []
+
+        def sync(version: int) -> float:
+            with _timed_repacking(repacking):
+                return timed(_through_store, handle, module, version)[0]
+
+        seconds = alternate({"sync_s": sync, "copy_s": lambda _: timed(_copy, weights)[0]}, repeats)
     finally:
         ray.shutdown()
-    ratios = {name: _ratios(seconds[name], seconds["copy_s"], repacking[name][-repeats:]) for name in syncs}
-    detail = {
-        "sides": ["sync_s", "copy_s", "repacking_s"],
-        **{name: rounded(values) for name, values in seconds.items()},
-        "repacking_s": rounded(repacking["sync_s"][-repeats:]),
-        "ratios": rounded(ratios["sync_s"]),
-        "in_process_ratios": rounded(ratios["in_process_s"]),
-        "in_process_ratio": round(median(ratios["in_process_s"]), 4),
-        "bytes": sum(array.nbytes for array in weights),
-        "model": bench.model_name(SMOLLM2),
-        "repeats": repeats,
-    }
-    return {KEY: median(ratios["sync_s"]), f"{KEY}_detail": detail}
+    plain = [copied + repacked for copied, repacked in zip(seconds["copy_s"], repacking[-repeats:], strict=True)]
+    measured = {"sync_s": seconds["sync_s"], "copy_and_repacking_s": plain}
+    about = {"bytes": sum(array.nbytes for array in weights), "model": bench.model_name(SMOLLM2)}
+    return ratio("weight_sync_ratio", "sync_s", "copy_and_repacking_s", measured, **about)
 
 
 def _snapshot(module: LLMRLModule, version: int) -> WeightSnapshot:
@@ -60,41 +50,15 @@ def _snapshot(module: LLMRLModule, version: int) -> WeightSnapshot:
     return WeightSnapshot(version + 10, module.weight_views(), probe, module.score(probe))
 
 
-def _through_store(handle: EngineHandle, module: LLMRLModule, version: int) -> float:
-    def sync() -> None:
-        snapshot = ray.get(ray.put(_snapshot(module, version)))
-        handle.call(load_and_verify, handle.engine, snapshot, "float32")
-
-    return timed(sync)[0]
-
-
-def _in_process(handle: EngineHandle, module: LLMRLModule, version: int) -> float:
-    return timed(lambda: handle.call(load_and_verify, handle.engine, _snapshot(module, version), "float32"))[0]
-
-
-def _distinct(weights: dict[str, np.ndarray]) -> list[np.ndarray]:
-    """Tied weights once."""
-    return list({id(array): array for array in weights.values()}.values())
+def _through_store(handle: EngineHandle, module: LLMRLModule, version: int) -> None:
+    snapshot = ray.get(ray.put(_snapshot(module, version)))
+    handle.call(load_and_verify, handle.engine, snapshot, "float32")
 
 
 def _copy(arrays: list[np.ndarray]) -> None:
     """Into fresh memory, all of it held at the end, as a second set of weights is."""
     copies = [np.copy(array) for array in arrays]
     del copies
-
-
-def _ratios(sync: list[float], copy: list[float], repacking: list[float]) -> list[float]:
-    return [ours / (copied + repacked) for ours, copied, repacked in zip(sync, copy, repacking, strict=True)]
-
-
-def _with_repacking(sync: Callable[[int], float], seconds: list[float]) -> Callable[[int], float]:
-    """`sync`, which also appends what vLLM's own repacking took within it."""
-
-    def measured(version: int) -> float:
-        with _timed_repacking(seconds):
-            return sync(version)
-
-    return measured
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 
 from release.benchmarks.common.bench import MAX_CONTEXT_TOKENS, BenchmarkError, EngineHandle
-from release.benchmarks.common.models import NUM_BYTE_TOKENS
+from release.benchmarks.common.endless_models import NUM_BYTE_TOKENS
 from rllib_arpo import ARPOConfig
 from rllib_arpo.core.tree import StopReason, ToolCall, ToolStatus, fork_path
 from rllib_arpo.envs.forkable_env import (

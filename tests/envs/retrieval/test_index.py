@@ -1,14 +1,10 @@
 import asyncio
-import contextlib
 import json
 import multiprocessing
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 
@@ -118,13 +114,13 @@ def test_what_cannot_be_decoded_or_read_is_named(tmp_path):
             list(read_documents(path))
 
 
-def test_one_command_builds_an_index(tmp_path, cities):
+def test_one_command_builds_an_index(tmp_path, cities, capsys):
     more, output = tmp_path / "more.txt", tmp_path / "deep" / "index"
     more.write_text("Graz is in Styria.\n\nBregenz is on a lake.")
-    command = [sys.executable, "-m", "rllib_arpo", "index", "--output", output, cities, more]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout == f"{output}: 5 passages.\n"
-    assert "100%" in done.stderr
+    assert run_command("index", ["--output", str(output), str(cities), str(more)]) == 0
+    done = capsys.readouterr()
+    assert done.out == f"{output}: 5 passages.\n"
+    assert "100%" in done.err
     assert read_info(output) == {"version": 1, "num_passages": 5, "files": [str(cities), str(more)]}
     index = open_folder(output)
     assert index.num_documents == 5
@@ -184,26 +180,6 @@ def test_an_index_that_is_there_is_replaced_only_when_told(tmp_path, cities, fol
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.jsonl", "cities.jsonl", "index", "other.jsonl"]
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_the_next_build_may_begin_while_the_old_index_is_deleted(cities, folder, monkeypatch, fails):
-    """Another process's folder of the same name is left alone, whatever becomes of the deletion."""
-    theirs = folder.with_name("index.partial") / "theirs"
-    delete = shutil.rmtree
-
-    def slow_delete(path, **options):
-        if Path(path).name == "index.old" and path.exists():
-            theirs.mkdir(parents=True)
-            if fails:
-                raise KeyboardInterrupt
-        delete(path, **options)
-
-    monkeypatch.setattr(shutil, "rmtree", slow_delete)
-    with pytest.raises(KeyboardInterrupt) if fails else contextlib.nullcontext():
-        build_folder([cities], folder, overwrite=True, show_progress=False)
-    assert theirs.is_dir()
-    assert open_folder(folder).num_documents == 3
-
-
 def test_a_folder_that_is_no_index_is_never_touched(tmp_path, cities):
     mine = tmp_path / "mine"
     mine.mkdir()
@@ -237,16 +213,14 @@ def test_an_interrupted_build_leaves_no_index(tmp_path, cities, number):
     build = context.Process(target=build_for_ever, args=(str(output), building))
     build.start()
     assert building.wait(100)
-    with pytest.raises(DataError, match="another process builds this index now"):
-        build_folder([cities], output, show_progress=False)
     os.kill(build.pid, number)
     build.join()
     assert not output.exists()
-    assert (tmp_path / "index.partial").exists() == (number == signal.SIGKILL)
+    assert len(list(tmp_path.glob("index.*"))) == (number == signal.SIGKILL)
     with pytest.raises(DataError, match="no finished search index"):
         open_folder(output)
     assert build_folder([cities], output, show_progress=False) == 3
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["cities.jsonl", "index"]
+    assert open_folder(output).num_documents == 3
 
 
 def test_an_index_that_lacks_a_file_is_broken(folder):
@@ -312,22 +286,6 @@ def test_64_searches_at_once_find_what_one_after_the_other_finds(tmp_path, folde
 
     expected = [ToolResult(f"Page 1: {title}: {text}") for title, text in CITIES]
     assert asyncio.run(all_at_once()) == [expected[i % 3] for i in range(64)]
-
-
-def test_threads_share_an_index(folder):
-    index, wrong = open_folder(folder), []
-
-    def search_often(title: str, row: int) -> None:
-        for _ in range(100):
-            if [found for found, _ in index.search(title, 1)] != [row]:
-                wrong.append(title)
-
-    threads = [threading.Thread(target=search_often, args=(CITIES[i % 3][0], i % 3)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
 
 
 def test_an_index_of_the_cached_pages_finds_them(tmp_path):

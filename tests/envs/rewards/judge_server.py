@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler
 
-
-class Server(ThreadingHTTPServer):
-    #: Connections that wait to be taken: of many environments at once.
-    request_queue_size = 64
+from tests.helpers import web_server
 
 
 class JudgeServer:
@@ -25,43 +22,21 @@ class JudgeServer:
 
     def __init__(self, reply: Callable[[str], str | int]):
         self.requests: list[list[dict[str, str]]] = []
-        outer = self
+        self._reply, self._stack = reply, ExitStack()
+        server = self._stack.enter_context(web_server.serving("127.0.0.1", self._answer))
+        self.base_url = f"http://127.0.0.1:{server.port}/v1"
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self):
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                outer.requests.append(body["messages"])
-                found = reply(body["messages"][-1]["content"])
-                message = {"role": "assistant", "content": found}
-                content = {
-                    "id": "1",
-                    "object": "chat.completion",
-                    "created": 0,
-                    "model": body["model"],
-                    "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
-                }
-                payload = json.dumps(content).encode()
-                self.send_response(found if isinstance(found, int) else 200)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(payload)))
-                self.end_headers()
-                self.wfile.write(payload)
-
-            def log_message(self, *args):
-                pass
-
-        self._server = Server(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
-        self._thread.start()
-
-    @property
-    def base_url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}/v1"
+    def _answer(self, handler: BaseHTTPRequestHandler) -> None:
+        body = json.loads(handler.rfile.read(int(handler.headers["Content-Length"])))
+        self.requests.append(body["messages"])
+        found = self._reply(body["messages"][-1]["content"])
+        choice = {"index": 0, "message": {"role": "assistant", "content": found}, "finish_reason": "stop"}
+        content = {"id": "1", "object": "chat.completion", "created": 0, "model": body["model"], "choices": [choice]}
+        status = found if isinstance(found, int) else 200
+        web_server.reply(handler, json.dumps(content), status, {"Content-Type": "application/json"})
 
     def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self._stack.close()
 
 
 def fields(message: str) -> dict[str, object]:

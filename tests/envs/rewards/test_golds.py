@@ -65,6 +65,7 @@ def formulas() -> list[str]:
     return sorted(gold for gold in single if not re.search(r"[,=]|\\text|\\pm|\\cup|\\begin", gold))
 
 
+@pytest.mark.slow
 def test_algebra_adds_up():
     found = formulas()
     assert len(found) == 48
@@ -74,6 +75,7 @@ def test_algebra_adds_up():
     assert [pair for pair, verdict in zip(pairs, verdicts(pairs), strict=True) if verdict != 0.0] == []
 
 
+@pytest.mark.slow
 def test_different_gold_answers_are_different():
     answers = sorted(set(golds("math500")))
     numbers = [gold for gold in answers if read_quantity(clean(gold)).number is not None]

@@ -99,6 +99,7 @@ def test_quantities(text, number, unit, percent):
     assert (quantity.number and float(quantity.number), quantity.unit, quantity.percent) == (number, unit, percent)
 
 
+@pytest.mark.slow
 def test_hostile_answers_are_wrong_and_leave_no_process_behind(monkeypatch):
     hostile = hostile_answers()
     assert len(set(hostile)) > 100

@@ -55,6 +55,7 @@ def run(command: list[str], env: dict[str, str]) -> subprocess.CompletedProcess:
     return subprocess.run(command, cwd=REPOSITORY, env=env, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("user", ["own", "ordinary"])
 @pytest.mark.parametrize("name", ATTACKS)
@@ -62,6 +63,8 @@ def test_attack_fails(user, name):
     assert campaign(user)["outcomes"][name] == []
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("user", ["own", "ordinary"])
 def test_attacks_leave_nothing_behind(user):
     result = campaign(user)

@@ -78,6 +78,7 @@ print(server.alive, asyncio.run(server.run("7 * 12", 60.0)).output, end="")
 """
 
 
+@pytest.mark.slow
 def test_a_forked_process_leaves_its_parents_server_alone():
     done = subprocess.run([sys.executable, "-c", FORKING], capture_output=True, text=True, timeout=120)
     assert done.stdout == "True 84\n"
@@ -238,6 +239,7 @@ asyncio.run(calls())
 """
 
 
+@pytest.mark.slow
 @BOTH
 def test_the_server_ends_with_its_owner_however_that_dies(fenced):
     # A call that runs keeps nothing alive, and the owner has no time to clean up.

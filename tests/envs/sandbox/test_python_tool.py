@@ -6,7 +6,7 @@ import time
 import pytest
 
 from rllib_arpo.core.tree import ToolStatus
-from rllib_arpo.envs.sandbox.local import LocalBackend
+from rllib_arpo.envs.sandbox.backends import LocalBackend
 from rllib_arpo.envs.tools.python import PythonTool, program
 from rllib_arpo.envs.tools.tool import ToolResult, run_tool
 
@@ -218,3 +218,10 @@ def test_a_native_call_passes_the_code():
 def test_program_takes_off_fence_and_indentation():
     assert program("```python\nprint(1)\n```") == "print(1)"
     assert program("\n    x = 1\n    print(x)\n") == "x = 1\nprint(x)"
+
+
+def test_a_fence_of_newlines_costs_nothing():
+    """It runs in the event loop, where no time limit holds."""
+    text, begin = "```python" + "\n" * 100_000 + "x", time.perf_counter()
+    assert program(text) == text
+    assert time.perf_counter() - begin < 5

@@ -15,12 +15,13 @@ from typing import Any
 from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.tools.browse import BrowseTool
 from rllib_arpo.envs.tools.tool import ToolResult, run_tool
+from rllib_arpo.envs.web.reader import MAX_TEXT_CHARS
 from tests.helpers.web_server import reply, serving
 
 HOST = "127.0.0.1"
 MAX_PAGE_BYTES = 1 << 20
-#: Seconds of a call; a page that never ends is given up after them.
-TIMEOUT_S, RENDER_TIMEOUT_S = 3.0, 40.0
+#: Seconds of a call, on a busy machine; a page that never ends is given up after the second number.
+PATIENT_S, TIMEOUT_S = 60.0, 3.0
 OK, ERROR, TIMEOUT = ToolStatus.OK, ToolStatus.ERROR, ToolStatus.TIMEOUT
 
 _PARAGRAPHS = (
@@ -106,11 +107,6 @@ def _endless_gzip() -> Iterator[bytes]:
     return (deflate.compress(zeros) for _ in itertools.count())
 
 
-def _zlib(body: str, wbits: int) -> bytes:
-    deflate = zlib.compressobj(wbits=wbits)
-    return deflate.compress(body.encode()) + deflate.flush()
-
-
 def _cookie(handler: BaseHTTPRequestHandler) -> None:
     if handler.headers.get("Cookie") == "seen=1":
         reply(handler, "<p>welcome back</p>")
@@ -169,12 +165,7 @@ PAGES: Sequence[PageCase] = [
     PageCase("redirect_to_missing", redirect("/missing"), "{host}/missing: the server answered 404 Not Found.", ERROR),
     # Compression.
     PageCase("gzip", page(_LONELY_GZIP, Content_Encoding="gzip"), **_ARTICLE_CASE),
-    PageCase(
-        "gzip_members", page(gzip.compress(b"<p>one ") + gzip.compress(b"two"), Content_Encoding="gzip"), "one two"
-    ),
     PageCase("gzip_garbage_after", page(gzip.compress(b"<p>one") + b"\0\0", Content_Encoding="gzip"), "one"),
-    PageCase("deflate", page(_zlib("<p>squeezed", 15), Content_Encoding="deflate"), "squeezed"),
-    PageCase("raw_deflate", page(_zlib("<p>squeezed", -15), Content_Encoding="deflate"), "squeezed"),
     PageCase("gzip_bomb", page(_BOMB, Content_Encoding="gzip"), _TOO_LARGE, ERROR),
     PageCase("gzip_bomb_as_text", page(_BOMB, "text/plain", Content_Encoding="gzip"), _TOO_LARGE, ERROR),
     PageCase("endless_gzip", stream(_endless_gzip, head="Content-Encoding: gzip"), _TOO_LARGE, ERROR),
@@ -201,7 +192,7 @@ PAGES: Sequence[PageCase] = [
     ),
     # Streams.
     PageCase("large", page(b"x" * (MAX_PAGE_BYTES + 1)), _TOO_LARGE, ERROR),
-    PageCase("as_large_as_allowed", page(b"x" * MAX_PAGE_BYTES, "text/plain"), "x" * MAX_PAGE_BYTES),
+    PageCase("as_large_as_allowed", page(b"x" * MAX_PAGE_BYTES, "text/plain"), "x" * MAX_TEXT_CHARS),
     PageCase("claims_to_be_huge", stream(lambda: iter([b"x"]), head="Content-Length: 99999999999"), _TOO_LARGE, ERROR),
     PageCase("endless", stream(lambda: itertools.repeat(b"<p>x" * 4096)), _TOO_LARGE, ERROR),
     PageCase("drip", stream(lambda: itertools.repeat(b"x"), 0.2), "Time limit of 3 s exceeded.", TIMEOUT),
@@ -327,8 +318,7 @@ def open_pages(cases: Sequence[PageCase], num_concurrent: int = 8, **options: An
 
 
 def tool_for(**options: Any) -> BrowseTool:
-    timeout_s = RENDER_TIMEOUT_S if options.get("render") else TIMEOUT_S
-    defaults = {"max_page_bytes": MAX_PAGE_BYTES, "timeout_s": timeout_s, "max_attempts": 1, "ports": None}
+    defaults = {"max_page_bytes": MAX_PAGE_BYTES, "timeout_s": PATIENT_S, "max_attempts": 1, "ports": None}
     return BrowseTool(**{**defaults, "allow_private": [HOST], **options})
 
 
@@ -338,7 +328,8 @@ async def _open_all(cases, host, options, num_concurrent, seconds) -> dict[str, 
     async def run(case: PageCase) -> ToolResult:
         async with places:
             begin = time.perf_counter()
-            result = await run_tool(tool_for(**{**options, **case.options}), host + case.asked, None)
+            limit = {"timeout_s": TIMEOUT_S} if case.status == TIMEOUT else {}
+            result = await run_tool(tool_for(**{**limit, **options, **case.options}), host + case.asked, None)
             seconds[case.name] = time.perf_counter() - begin
             return result
 

@@ -167,6 +167,7 @@ def test_no_proxy_of_the_environment_is_used(monkeypatch):
         assert call(BrowseTool(**LOCAL), f"http://127.0.0.1:{server.port}/").text.endswith("direct")
 
 
+@pytest.mark.slow
 def test_a_browser_that_dies_is_started_again(chromium):
     from rllib_arpo.envs.support.loop_thread import loop_thread
     from rllib_arpo.envs.web.render import _browser_of

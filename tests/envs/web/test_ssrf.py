@@ -27,6 +27,7 @@ def test_no_url_and_no_redirect_reaches_the_protected_server():
     assert {result.status for result in outcome.results.values()} == {ToolStatus.ERROR}
 
 
+@pytest.mark.slow
 def test_no_rendered_page_reaches_the_protected_server(chromium):
     attempts = [a for a in ssrf.ATTEMPTS if a.page is not None]
     assert len(attempts) >= 30
@@ -34,6 +35,7 @@ def test_no_rendered_page_reaches_the_protected_server(chromium):
     assert {result.status for result in outcome.results.values()} == {ToolStatus.OK}
 
 
+@pytest.mark.slow
 def test_the_browser_has_no_network_of_its_own(chromium):
     """If no one answers its requests, Chromium reaches neither loopback nor names."""
     from playwright.async_api import Error

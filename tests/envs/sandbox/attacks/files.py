@@ -69,19 +69,8 @@ import os
 found = [
     path
     for path in (
-        "/home",
-        "/var",
-        "/opt",
-        "/srv",
-        "/run",
-        "/proc",
-        "/sys",
-        "/boot",
-        "/mnt",
-        "/bin",
-        "/usr/bin",
-        "/usr/share",
-        "/root/.ssh",
+        "/home", "/var", "/opt", "/srv", "/run", "/proc", "/sys", "/boot", "/mnt", "/bin",
+        "/usr/bin", "/usr/share", "/root/.ssh",
     )
     if os.path.lexists(path)
 ]
@@ -91,55 +80,26 @@ print("BREACH", found) if found else print("blocked", os.listdir("/etc"))
         control=True,
     ),
     Attack(
-        name="writes_to_the_root",
+        name="writes_to_what_it_sees",
         kind="file system",
         code="""
-open("/x", "w")
-print("BREACH")
-""",
-        blocked=r"error: .*(PermissionError|OSError: \[Errno 30\]).*",
-    ),
-    Attack(
-        name="writes_to_the_standard_library",
-        kind="file system",
-        code="""
-import os
-
-open(os.path.dirname(os.__file__) + "/sandbox_attack.py", "w")
-print("BREACH")
-""",
-        blocked=r"error: .*(PermissionError|OSError: \[Errno 30\]).*",
-    ),
-    Attack(
-        name="writes_to_installed_packages",
-        kind="file system",
-        code="""
+import os, sys
 import numpy
 
-open(numpy.__file__, "a")
-print("BREACH")
+for path, mode in (
+    ("/x", "w"),
+    (os.path.dirname(os.__file__) + "/sandbox_attack.py", "w"),
+    (numpy.__file__, "a"),
+    ("/sandbox/server/execute.py", "a"),
+    (sys.executable, "r+b"),
+):
+    try:
+        open(path, mode)
+        print("BREACH", path)
+    except OSError as error:
+        print(error.errno, end=" ")
 """,
-        blocked=r"error: .*(PermissionError|OSError: \[Errno 30\]).*",
-    ),
-    Attack(
-        name="writes_to_the_server",
-        kind="file system",
-        code="""
-open("/sandbox/server/execute.py", "a")
-print("BREACH")
-""",
-        blocked=r"error: .*(PermissionError|OSError: \[Errno 30\]).*",
-    ),
-    Attack(
-        name="writes_to_the_interpreter",
-        kind="file system",
-        code="""
-import sys
-
-open(sys.executable, "r+b")
-print("BREACH")
-""",
-        blocked=r"error: .*(PermissionError|OSError: \[Errno (26|30)\]|FileNotFoundError).*",
+        blocked=r"ok: ((1|13|30) ){4}(2|13|26|30)",
     ),
     Attack(
         name="changes_modes_and_owners",
@@ -171,15 +131,8 @@ print("blocked")
 import os, stat
 
 for path in (
-    "/dev/mem",
-    "/dev/kmsg",
-    "/dev/sda",
-    "/dev/vda",
-    "/dev/tty",
-    "/dev/pts",
-    "/dev/fuse",
-    "/dev/kvm",
-    "/dev/net/tun",
+    "/dev/mem", "/dev/kmsg", "/dev/sda", "/dev/vda", "/dev/tty", "/dev/pts", "/dev/fuse",
+    "/dev/kvm", "/dev/net/tun",
 ):
     if os.path.exists(path):
         print("BREACH", path)

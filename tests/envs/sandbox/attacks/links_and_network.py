@@ -100,12 +100,7 @@ print(open("/tmp/" + "../" * 30 + "@secret_file@".lstrip("/")).read() and "BREAC
 import os
 
 for path in (
-    "/proc/self/root",
-    "/proc/1/root",
-    "/proc/self/cwd",
-    "/dev/fd",
-    "/dev/stdin",
-    "/proc/self/exe",
+    "/proc/self/root", "/proc/1/root", "/proc/self/cwd", "/dev/fd", "/dev/stdin", "/proc/self/exe",
 ):
     if os.path.lexists(path):
         print("BREACH", path)

@@ -1,0 +1,113 @@
+"""The code of the processes that read pages (for `readable`): each page in a process that can be ended.
+
+A page may keep its parser or the decoder of its character set busy for minutes. The module stands alone, since
+importing this package would be slow.
+"""
+
+from __future__ import annotations
+
+import base64
+import codecs
+import contextlib
+import json
+import logging
+import re
+from typing import Any
+
+#: Length from which documents get the quick extraction; the careful one takes several times as long.
+MAX_CAREFUL_CHARS = 1_000_000
+#: Longer texts are cut: no tool shows as much, and the output of a process is limited.
+MAX_TEXT_CHARS, MAX_TITLE_CHARS = 200_000, 1000
+#: Number of bytes at a page's beginning in which the page may state its character set.
+_META_BYTES = 4096
+_META_CHARSET = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]{2,40})", re.IGNORECASE)
+_BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
+#: Character sets that browsers use if a page names an older one (the WHATWG's encoding standard).
+_READ_AS = {"ascii": "cp1252", "iso8859-1": "cp1252", "gb2312": "gb18030", "gbk": "gb18030", "utf-16": "utf-16-le"}
+
+
+def warm_up() -> None:
+    """Does in advance the slow work of the first page."""
+    logging.disable()
+    page = base64.b64encode(b"<title>a</title><article><p>b <a href='c'>d</a></p></article>").decode()
+    for links in (False, True):
+        read_page(page, "text/html", "http://a.org/", True, links)
+    may_fetch("User-agent: *\nDisallow: /b*", "http://a.org/", "a")
+
+
+def answer(request: str) -> None:
+    """Prints the result of one of `TASKS` as a line of JSON; `request` is [task, arguments] as JSON."""
+    task, arguments = json.loads(request)
+    print(json.dumps(TASKS[task](**arguments), ensure_ascii=False))
+
+
+def read_page(content: str, content_type: str, url: str, html: bool, links: bool) -> dict[str, str] | None:
+    """{"title", "text"} of a page: of HTML its main text, or all its text if no main text is found.
+
+    Args:
+        content: the page's bytes in base64.
+        html: whether it is HTML rather than plain text.
+        links: write links as Markdown, with their absolute addresses.
+
+    Returns:
+        None if the page is not text, whatever its type says.
+    """
+    # An unpaired half of a surrogate pair becomes the replacement character.
+    raw = text_of(base64.b64decode(content), content_type)
+    text = raw.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if "\0" in text:
+        return None
+    title, text = _read_html(text, url, links) if html else ("", text)
+    return {"title": title[:MAX_TITLE_CHARS], "text": text.strip()[:MAX_TEXT_CHARS]}
+
+
+def text_of(content: bytes, content_type: str) -> str:
+    """A page's text, by its byte order mark, the server's header or its own statement, or as UTF-8 or Windows-1252."""
+    for mark, charset in _BOMS:
+        if content.startswith(mark):
+            return content[len(mark) :].decode(charset, errors="replace")
+    stated = re.search(r"charset\s*=\s*[\"']?([\w.:-]+)", content_type, re.IGNORECASE)
+    meta = _META_CHARSET.search(content[:_META_BYTES])
+    for name in (stated and stated[1], meta and meta[1].decode("ascii")):
+        with contextlib.suppress(LookupError, UnicodeError):
+            charset = codecs.lookup(name or "").name
+            return content.decode(_READ_AS.get(charset, charset), errors="replace")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        return content.decode("cp1252", errors="replace")
+
+
+def _read_html(html: str, url: str, links: bool) -> tuple[str, str]:
+    """(title, text)."""
+    import lxml.etree
+    import lxml.html
+    import trafilatura
+
+    try:
+        parser = lxml.html.HTMLParser(encoding="utf-8")
+        tree = lxml.html.document_fromstring(html.encode("utf-8", errors="replace"), parser=parser)
+    except lxml.etree.ParserError:
+        return "", ""  # The document has no element.
+    title = " ".join((tree.findtext(".//title") or "").split())
+    # The page is readable despite a wrong <base> or link.
+    with contextlib.suppress(ValueError):
+        tree.make_links_absolute(url, handle_failures="ignore")
+    text = None
+    if len(html) <= MAX_CAREFUL_CHARS:
+        kind = "markdown" if links else "txt"
+        text = trafilatura.extract(
+            tree, url=url, output_format=kind, include_links=links, include_comments=False, favor_recall=True
+        )
+    return title, text or trafilatura.html2txt(tree)
+
+
+def may_fetch(robots_txt: str, url: str, user_agent: str) -> bool:
+    """Whether the rules of a robots.txt allow fetching `url`."""
+    from protego import Protego
+
+    allowed: bool = Protego.parse(robots_txt).can_fetch(url, user_agent)
+    return allowed
+
+
+TASKS: dict[str, Any] = {"read_page": read_page, "may_fetch": may_fetch}

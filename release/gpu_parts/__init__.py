@@ -1,1 +1,0 @@
-"""The parts of `release/gpu_check.py`: `parts` lists them, `process` runs one, `report` takes its figures."""

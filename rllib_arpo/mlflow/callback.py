@@ -1,0 +1,266 @@
+"""The Tune callback that logs ARPO runs to MLflow without ever holding up training."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import uuid
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pyarrow.fs import LocalFileSystem
+from ray.tune.experiment import Trial
+from ray.tune.logger import LoggerCallback
+
+from rllib_arpo.mlflow.run_facts import (
+    FAILED,
+    FINISHED,
+    NOTE_TAG,
+    RUN_FILE,
+    RunFacts,
+    command_line,
+    description,
+    read_facts,
+    run_tags,
+    write_facts,
+)
+from rllib_arpo.mlflow.run_log import RunLog
+from rllib_arpo.mlflow.store import Store, is_local, one_line, open_store, store_uri
+from rllib_arpo.tracking.machine import commit
+
+logger = logging.getLogger(__name__)
+
+#: Seconds that the end of a run waits for a store that has just failed.
+MAX_DELAY_S = 15.0
+#: Seconds after which a failed call is repeated once, since an idle connection that the server has closed fails once.
+SECOND_TRY_S = 0.5
+
+#: The folder of a trial, and the one in which Tune keeps its results while it runs.
+Folders = tuple[Path, Path]
+
+
+class ARPOMLflowCallback(LoggerCallback):
+    """Logs params, metrics, tags, plots, trees and, if asked, the last checkpoint of every trial, as one MLflow run.
+
+    A thread makes the run agree with the trial's folder after every result (`run_log`), so the training loop does not
+    wait for the store. A store that fails is asked again after the next result and at the end. What it does not take
+    until then is not lost, since the folder has everything: `rllib-arpo log-run FOLDER --store URI` logs it later.
+    Steps are training iterations. A resumed trial goes on in the same run.
+
+    The URI is `tracking_uri`, or the environment variable MLFLOW_TRACKING_URI, or that of a sqlite file.
+
+    Args:
+        tracking_uri: an MLflow tracking URI.
+        local_folder: where `mlflow.db` and the artifacts (`mlruns`) lie if there is no URI; default: the current one.
+        experiment_name: default: MLFLOW_EXPERIMENT_NAME, MLFLOW_EXPERIMENT_ID (of the user's store), "ARPO".
+        tags: of every run.
+        tracking_token: for the server.
+        save_artifact: log the trial's last checkpoint, if it lies on a local disk, as the artifact "checkpoint".
+        artifact_timeout_s: how long the end of the run may wait for a store that is taking the rest.
+        all_metrics: also log RLlib's own timers and throughputs (`metric_groups.LEFT_OUT`).
+        report: draw the run's plots after every evaluation and at its end, and its trees at its end, and log them as
+            the artifacts "plots" and "trees".
+        traces: of each file of the trial's record (docs/record.md), that is, of an iteration's recorded questions and
+            of an evaluation, this many questions are logged as traces, the same ones of each evaluation; those of
+            evaluations also as the table "evaluations.json". 0: none. Without a record there are none.
+
+    Raises (in `setup`, before any trial starts):
+        ValueError: the local store cannot be opened.
+    """
+
+    def __init__(
+        self,
+        tracking_uri: str | None = None,
+        *,
+        local_folder: str | Path | None = None,
+        experiment_name: str | None = None,
+        tags: dict[str, str] | None = None,
+        tracking_token: str | None = None,
+        save_artifact: bool = False,
+        artifact_timeout_s: float = 600.0,
+        all_metrics: bool = False,
+        report: bool = True,
+        traces: int = 8,
+    ):
+        if traces < 0:
+            raise ValueError(f"traces={traces}: must be at least 0.")
+        self.tracking_uri = tracking_uri
+        self.local_folder = local_folder
+        self.experiment_name = experiment_name
+        self.tags = tags or {}
+        self.tracking_token = tracking_token
+        self.save_artifact = save_artifact
+        self.artifact_timeout_s = artifact_timeout_s
+        self.all_metrics = all_metrics
+        self.report = report
+        self.traces = traces
+        self._ids: dict[str, str] = {}
+        self._thread: LogThread | None = None
+
+    def setup(self, *args: Any, **kwargs: Any) -> None:
+        """Opens a local store; a server is asked later, in the thread."""
+        if self.tracking_token:
+            os.environ["MLFLOW_TRACKING_TOKEN"] = self.tracking_token
+        uri = store_uri(self.tracking_uri, self.local_folder)
+        if is_local(uri):
+            self._open()
+        self._all_tags = run_tags() | self.tags
+        self._commit = commit()
+        self._started: dict[str, Folders] = {}
+        self._changed: set[str] = set()
+        self._thread = LogThread(self._open, uri)
+        atexit.register(self.close)
+
+    def log_trial_start(self, trial: Trial) -> None:
+        folder, results = _folders(trial)
+        self._started[trial.trial_id] = folder, results
+        self._changed.add(trial.trial_id)
+        known = read_facts(folder).id if (folder / RUN_FILE).is_file() else self._ids.get(trial.trial_id)
+        self._ids[trial.trial_id] = known or uuid.uuid4().hex
+        write_facts(folder, self._facts(trial))
+
+    def log_trial_result(self, iteration: int, trial: Trial, result: dict[str, Any]) -> None:
+        self._changed.add(trial.trial_id)
+
+    def log_trial_end(self, trial: Trial, failed: bool = False) -> None:
+        if trial.trial_id not in self._started:  # it failed before it started
+            self.log_trial_start(trial)
+        folder, _ = self._started[trial.trial_id]
+        write_facts(folder, replace(read_facts(folder), status=FAILED if failed else FINISHED))
+        self._changed.add(trial.trial_id)
+        if self.save_artifact and trial.checkpoint is None:
+            logger.warning("Trial %s has no checkpoint to save: set `checkpoint_at_end=True` in Tune.", trial)
+
+    def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
+        """Wakes the thread, now that Tune has written the results of which the callback was told."""
+        if self._thread is not None and self._changed:
+            self._thread.log([self._started[name] for name in self._changed])
+            self._changed.clear()
+
+    def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Logs what is still missing, as far as the store takes it in time."""
+        if self._thread is not None:
+            self._thread.close(self._started.values(), self.artifact_timeout_s)
+            self._thread = None
+            atexit.unregister(self.close)
+
+    def get_state(self) -> dict[str, Any]:
+        """What names the folders of the trials: a resumed trial on a remote storage begins with an empty folder."""
+        return {"ids": self._ids}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self._ids = state["ids"]
+
+    def _open(self) -> Store:
+        return open_store(self.tracking_uri, self.experiment_name, self.local_folder)
+
+    def _facts(self, trial: Trial) -> RunFacts:
+        note = description(trial.trainable_name, trial.config, command_line(), self._commit, trial.path)
+        tags = ({NOTE_TAG: note} if note else {}) | self._all_tags | {"trial_name": str(trial)}
+        return RunFacts(
+            id=self._ids[trial.trial_id],
+            name=str(trial),
+            tags=tags,
+            experiment=self.experiment_name,
+            all_metrics=self.all_metrics,
+            report=self.report,
+            traces=self.traces,
+            checkpoint=self.save_artifact,
+        )
+
+
+class LogThread:
+    """Makes MLflow runs agree with their folders, in a thread of its own.
+
+    Args:
+        open_store: called in the thread until it succeeds.
+        uri: for the warning, which tells once that the store fails.
+    """
+
+    def __init__(self, open_store: Callable[[], Store], uri: str):
+        self._open_store = open_store
+        self._uri = uri
+        self._store: Store | None = None
+        self._logs: dict[Folders, RunLog] = {}
+        self._due: set[Folders] = set()
+        self._changed = threading.Condition()
+        self._ending = threading.Event()
+        self._failing = self._has_warned = False
+        # A daemon: a request that hangs must not keep the process from ending.
+        self._thread = threading.Thread(target=self._work, name="mlflow", daemon=True)
+        self._thread.start()
+
+    def log(self, runs: Collection[Folders]) -> None:
+        """Logs these runs as soon as the thread is free."""
+        with self._changed:
+            self._due |= set(runs)
+            self._changed.notify_all()
+
+    def close(self, runs: Collection[Folders], timeout_s: float) -> None:
+        """Logs these runs a last time. A store that is failing has `MAX_DELAY_S`, another one `timeout_s` seconds."""
+        with self._changed:
+            self._due |= set(runs)
+            self._ending.set()
+            self._changed.notify_all()
+        timeout_s = MAX_DELAY_S if self._failing else timeout_s
+        self._thread.join(timeout_s)
+        if self._thread.is_alive() and runs:
+            self._warn(next(iter(runs))[0], TimeoutError(f"not done in {timeout_s:.0f} s"))
+
+    def _work(self) -> None:
+        failed: set[Folders] = set()
+        is_last = False
+        while not is_last:
+            with self._changed:
+                self._changed.wait_for(lambda: self._due or self._ending.is_set())
+                is_last = self._ending.is_set()
+                due, self._due = self._due | failed, set()
+            failed = {run for run in sorted(due) if not self._log(run)}
+
+    def _log(self, run: Folders) -> bool:
+        """Whether the store has all of a run."""
+        error = self._try(run)
+        if error is not None and not self._failing and not self._ending.wait(SECOND_TRY_S):
+            error = self._try(run)
+        self._failing = error is not None
+        if error is not None:
+            self._warn(run[0], error)
+        return error is None
+
+    def _try(self, run: Folders) -> Exception | None:
+        # The stores behind MLflow raise errors of requests, urllib3, SQLAlchemy, boto3 and the file system; here each
+        # of them means "not logged yet".
+        try:
+            if self._store is None:
+                self._store = self._open_store()
+            if run not in self._logs:
+                self._logs[run] = RunLog(run[0], self._store, run[1])
+            self._logs[run].log()
+        except Exception as error:
+            return error
+        return None
+
+    def _warn(self, folder: Path, error: Exception) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "MLflow at %s lacks a part of the run (%s); unless a later attempt succeeds, log it with "
+                "`rllib-arpo log-run %s --store %s`.",
+                self._uri,
+                one_line(error),
+                folder,
+                self._uri,
+            )
+
+
+def _folders(trial: Trial) -> Folders:
+    is_on_disk = isinstance(trial.storage.storage_filesystem, LocalFileSystem)
+    results = Path(trial.local_path)
+    return Path(trial.path) if is_on_disk else results, results

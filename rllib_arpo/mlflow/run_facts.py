@@ -1,0 +1,202 @@
+"""What the driver knows of a trial, as `run.json` in the trial's folder: its description, its tags, its status."""
+
+from __future__ import annotations
+
+import dataclasses
+import getpass
+import json
+import platform
+import re
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ray.tune.result import EXPR_ERROR_FILE
+
+from rllib_arpo.core.branching import ENTROPY_RULES
+from rllib_arpo.files import replace_file
+from rllib_arpo.tracking.machine import git_says, versions
+
+#: The file in the trial's folder.
+RUN_FILE = "run.json"
+#: MLflow's statuses of a run.
+RUNNING, FINISHED, FAILED = "RUNNING", "FINISHED", "FAILED"
+#: The tag that MLflow shows as the description of a run.
+NOTE_TAG = "mlflow.note.content"
+#: What a description reads of a trial's configuration.
+KEYS = (
+    "attribution", "baseline", "branch_base_probability", "branch_entropy_weight", "branch_threshold", "branching",
+    "budget_allocation", "entropy_baseline", "env", "evaluation_duration", "lr", "model_name_or_path", "num_epochs",
+    "num_initial_rollouts", "num_rollouts", "questions_per_batch", "questions_per_minibatch", "random_fork_probability",
+)  # fmt: skip
+#: Options whose values are not shown.
+SECRET = re.compile(r"--?([\w-]*-)?(key|token|password|secret)")
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """Attributes:
+    id: names the folder; the MLflow run has it as a tag.
+    name: of the run.
+    tags: with the description; given to a new run.
+    status: of the trial.
+    experiment: MLflow's; None: the store's default one.
+    all_metrics, report, traces, checkpoint: what is logged, as `ARPOMLflowCallback` has it.
+    """
+
+    id: str
+    name: str
+    tags: Mapping[str, str] = field(default_factory=dict)
+    status: str = RUNNING
+    experiment: str | None = None
+    all_metrics: bool = False
+    report: bool = True
+    traces: int = 8
+    checkpoint: bool = False
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status != RUNNING
+
+
+def write_facts(folder: Path, facts: RunFacts) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    with replace_file(folder / RUN_FILE) as partial:
+        partial.write_text(json.dumps(dataclasses.asdict(facts), indent=1), encoding="utf-8")
+
+
+def read_facts(folder: Path) -> RunFacts:
+    """The facts of a trial's folder. Where a trial ran without the callback, they are made of the folder's name."""
+    path = folder / RUN_FILE
+    if path.is_file():
+        return RunFacts(**json.loads(path.read_text(encoding="utf-8")))
+    name = folder.resolve()
+    status = FAILED if (folder / EXPR_ERROR_FILE).is_file() else FINISHED
+    return RunFacts(f"{name.parent.name}/{name.name}", name.name, {"trial_name": name.name}, status)
+
+
+def run_tags() -> dict[str, str]:
+    """The data needed to repeat a run: versions, script, user, machine, and the git commit of the current checkout."""
+    installed = {name.replace("-", "_").removesuffix("_cpu"): version for name, version in versions().items()}
+    tags = {
+        **{f"{name}_version": version for name, version in installed.items()},
+        "hostname": platform.node(),
+        "mlflow.source.type": "LOCAL",
+        "mlflow.source.name": sys.argv[0],
+    }
+    user = _user()
+    if user is not None:
+        tags["mlflow.user"] = user
+    commit = git_says(Path.cwd(), "rev-parse", "HEAD")
+    if commit is not None:
+        tags["mlflow.source.git.commit"] = commit
+        tags["git_dirty"] = str(bool(git_says(Path.cwd(), "status", "--porcelain", "--untracked-files=no"))).lower()
+    return tags
+
+
+def description(
+    algorithm: str, config: Mapping[str, Any], command: str, commit: str | None = None, folder: str | None = None
+) -> str | None:
+    """The description of a training run.
+
+    Args:
+        algorithm: its name ("ARPO", "GRPO").
+        config: of the trial.
+        command: the command line.
+        commit: of this package; None: it is not in a checkout.
+        folder: of the trial's results; None: not known.
+
+    Returns:
+        None if this is not a run of ARPO, or its configuration has only what differs from the defaults.
+    """
+    if any(key not in config for key in KEYS) or config["model_name_or_path"] is None:
+        return None
+    lines = {
+        "model": f"`{config['model_name_or_path']}`" + (", a LoRA" if config.get("lora") else ""),
+        "task": _task(config),
+        "evaluation": _evaluation(config),
+        "rollout": _rollout(config),
+        "forks": _forks(config),
+        "update": _update(config),
+        "command": f"`{command}`",
+        "commit": commit and f"`{commit}`",
+        "results": folder and f"`{folder}`",
+        "look": folder and f"`rllib-arpo show {shlex.quote(folder)}` draws its trees, with `--plots` its curves",
+    }
+    title = f"**{algorithm}** trains `{Path(config['model_name_or_path']).name}` on `{_name(config['env'])}`."
+    return "\n".join([title, "", *(f"- {name}: {text}" for name, text in lines.items() if text)])
+
+
+def command_line() -> str:
+    """The command of this process, with the interpreter's name instead of its path, and without keys and passwords."""
+    program, *arguments = sys.orig_argv or sys.argv
+    shown, is_secret = [Path(program).name], False
+    for argument in arguments:
+        option, equals, _ = argument.partition("=")
+        if SECRET.fullmatch(option) and equals:
+            argument = f"{option}=***"
+        shown.append("***" if is_secret else argument)
+        is_secret = not equals and SECRET.fullmatch(option) is not None
+    return shlex.join(shown)
+
+
+def _task(config: Mapping[str, Any]) -> str:
+    return ", ".join([f"`{_name(config['env'])}`", *_settings(config.get("env_config") or {})])
+
+
+def _evaluation(config: Mapping[str, Any]) -> str | None:
+    if not config.get("evaluation_interval"):
+        return None
+    own = (config.get("evaluation_config") or {}).get("env_config") or {}
+    every = f"{config['evaluation_duration']} questions, every {config['evaluation_interval']} iterations"
+    return ", ".join([every, *_settings(own)])
+
+
+def _rollout(config: Mapping[str, Any]) -> str:
+    first = config["num_initial_rollouts"] if config["branching"] != "never" else config["num_rollouts"]
+    n = "N of each question its own" if config.get("pre_monitoring_sensitivity") is not None else f"N = {first}"
+    return f"{config['questions_per_batch']} questions an iteration, M = {config['num_rollouts']}, {n}"
+
+
+def _forks(config: Mapping[str, Any]) -> str:
+    rule = config["branching"]
+    if rule == "never":
+        return "none"
+    if rule == "random":
+        return f"random, with probability {config['random_fork_probability']}"
+    order = f"in the order `{config['budget_allocation']}`"
+    if rule not in ENTROPY_RULES:
+        return f"by the rule `{rule}`, {order}"
+    chance = f"P = {config['branch_base_probability']} + {config['branch_entropy_weight']} dH"
+    where = f"where {chance} > {config['branch_threshold']}" if rule == "threshold" else f"with probability {chance}"
+    return f"{where}, dH from the {config['entropy_baseline']} baseline, {order}"
+
+
+def _update(config: Mapping[str, Any]) -> str:
+    epochs = "1 epoch" if config["num_epochs"] == 1 else f"{config['num_epochs']} epochs"
+    steps = f"{config['questions_per_minibatch']} questions a step, {epochs}"
+    return f"lr {config['lr']}, {steps}, {config['baseline']} advantage, {config['attribution']} attribution"
+
+
+def _settings(env_config: Mapping[str, Any]) -> list[str]:
+    """The settings of an environment; of those that hold several values, only their names."""
+    return [
+        f"{key}: {', '.join(map(str, value)) or 'none'}" if isinstance(value, Mapping) else f"{key} {value}"
+        for key, value in env_config.items()
+        if isinstance(value, Mapping | str | int | float)
+    ]
+
+
+def _name(env: Any) -> str:
+    return env if isinstance(env, str) else getattr(env, "__name__", str(env))
+
+
+def _user() -> str | None:
+    """The login name; None in a container whose user id has no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return None

@@ -1,0 +1,131 @@
+"""Opens an MLflow store, which is a sqlite file, a folder or a server, and finds the runs of folders in it."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import urlparse
+
+from mlflow.entities import Metric, Param, Run
+from mlflow.tracking import MlflowClient
+
+#: The tag by which the run of a folder is found again.
+FOLDER_TAG = "rllib_arpo.folder"
+#: MLflow's own defaults (7 retries, 120 s each) keep one request for minutes.
+HTTP_LIMITS = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "5"}
+#: MLflow's limits of a batch (mlflow/utils/validation.py).
+MAX_PARAMS_PER_BATCH, MAX_METRICS_PER_BATCH = 100, 1000
+
+DEFAULT_EXPERIMENT = "ARPO"
+_SQLITE = "sqlite:///"
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """An open MLflow store; `experiment` is the id of the experiment that gets the runs."""
+
+    uri: str
+    client: MlflowClient
+    experiment: str
+
+    def run_of(self, folder_id: str, name: str, tags: Mapping[str, str]) -> Run:
+        """The run of a folder; a new one, with these tags, if there is none."""
+        known = self.client.search_runs([self.experiment], f"tags.`{FOLDER_TAG}` = '{folder_id}'", max_results=1)
+        if known:
+            return known[0]
+        return self.client.create_run(self.experiment, tags={**tags, FOLDER_TAG: folder_id}, run_name=name)
+
+    def log_params(self, run: Run, params: Mapping[str, str]) -> None:
+        """Logs the params that the run does not have yet, since MLflow never lets a param change."""
+        missing = (Param(key, value) for key, value in params.items() if key not in run.data.params)
+        for batch in _batches(missing, MAX_PARAMS_PER_BATCH):
+            self.client.log_batch(run.info.run_id, params=batch, synchronous=True)
+
+    def log_metrics(self, run: Run, metrics: Iterable[Metric]) -> None:
+        for batch in _batches(metrics, MAX_METRICS_PER_BATCH):
+            self.client.log_batch(run.info.run_id, metrics=batch, synchronous=True)
+
+
+def store_uri(uri: str | None = None, local_folder: str | Path | None = None) -> str:
+    """`uri`, or the environment variable MLFLOW_TRACKING_URI, or that of `mlflow.db` in a folder (default: here)."""
+    return uri or os.environ.get("MLFLOW_TRACKING_URI") or f"{_SQLITE}{_folder(local_folder) / 'mlflow.db'}"
+
+
+def is_local(uri: str) -> bool:
+    return urlparse(uri).scheme in ("", "file", "sqlite")
+
+
+def open_store(
+    uri: str | None = None,
+    experiment: str | None = None,
+    local_folder: str | Path | None = None,
+) -> Store:
+    """Opens the store and finds or creates the experiment.
+
+    Args:
+        uri: default: `store_uri()`; the artifacts of the default file are in `mlruns` beside it.
+        experiment: default: MLFLOW_EXPERIMENT_NAME, MLFLOW_EXPERIMENT_ID (but not in the default file), "ARPO".
+
+    Raises:
+        ValueError: a local store cannot be opened, or the experiment is deleted there.
+        Exception: a server does not answer, or refuses.
+    """
+    for name, value in HTTP_LIMITS.items():
+        os.environ.setdefault(name, value)
+    chosen = store_uri(uri, local_folder)
+    is_default = not (uri or os.environ.get("MLFLOW_TRACKING_URI"))
+    artifacts = (_folder(local_folder) / "mlruns").as_uri() if is_default else None
+    try:
+        if chosen.startswith(_SQLITE):
+            _check_sqlite(Path(chosen.removeprefix(_SQLITE)))
+        client = MlflowClient(tracking_uri=chosen)
+        return Store(chosen, client, _experiment(client, experiment, artifacts))
+    except Exception as error:
+        if is_local(chosen):
+            raise ValueError(f"MLflow cannot open the local store {chosen}: {one_line(error)}") from error
+        raise
+
+
+def one_line(error: BaseException) -> str:
+    """The innermost cause: "ConnectionRefusedError: ..." says more than the five errors that wrap it."""
+    while (cause := error.__cause__ or (None if error.__suppress_context__ else error.__context__)) is not None:
+        error = cause
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
+
+
+def _check_sqlite(path: Path) -> None:
+    """MLflow itself waits for minutes for a file that it cannot read, or whose folder is missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA schema_version")
+
+
+def _experiment(client: MlflowClient, name: str | None, artifacts: str | None) -> str:
+    """The id of the experiment. `artifacts`: where a new one keeps its artifacts; None leaves that to MLflow."""
+    name = name or os.environ.get("MLFLOW_EXPERIMENT_NAME")
+    own_id = os.environ.get("MLFLOW_EXPERIMENT_ID")
+    if name is None and own_id and artifacts is None:
+        return client.get_experiment(own_id).experiment_id
+    found = client.get_experiment_by_name(name or DEFAULT_EXPERIMENT)
+    if found is None:
+        return client.create_experiment(name or DEFAULT_EXPERIMENT, artifact_location=artifacts)
+    if found.lifecycle_stage != "active":
+        raise ValueError(f"experiment {found.name!r} is deleted there: restore it or name another one")
+    return found.experiment_id
+
+
+def _folder(local_folder: str | Path | None) -> Path:
+    return Path(local_folder or ".").resolve()
+
+
+def _batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    iterator = iter(items)
+    while batch := list(islice(iterator, size)):
+        yield batch

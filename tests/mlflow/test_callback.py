@@ -1,0 +1,257 @@
+"""The callback and a store that is healthy, dead, mute or stopped in mid-run: nothing waits, and nothing is lost."""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import os
+import pickle
+import socket
+import time
+from pathlib import Path
+
+import pytest
+import ray
+from mlflow.tracking import MlflowClient
+from ray import tune
+from ray.tune import CheckpointConfig
+
+from rllib_arpo.commands import main
+from rllib_arpo.mlflow.callback import ARPOMLflowCallback
+from tests.mlflow.conftest import FakeTrial, history, read_runs, result
+
+ITERATIONS = 6
+#: What MLflow must have of a whole run.
+WHOLE_RUN = {
+    "status": "FINISHED",
+    "params": {"lr": "1e-06", "env_config/seed": "3"},
+    "accuracy": [(1, 0.5), (2, 1.0), (3, 1.5), (4, 2.0), (5, 2.5), (6, 3.0)],
+}
+
+
+def read_whole_run(uri: str, experiment: str) -> dict:
+    (run,) = read_runs(uri, experiment).values()
+    return {"status": run.info.status, "params": run.data.params, "accuracy": history(uri, run)}
+
+
+class TimedRun:
+    """Drives the callback as Tune does, and adds up the seconds that its hooks take."""
+
+    def __init__(self, callback: ARPOMLflowCallback, trial: FakeTrial):
+        self.callback, self.trial, self.seconds = callback, trial, 0.0
+        self._timed(callback.setup)
+        self._timed(callback.log_trial_start, trial)
+
+    def iterations(self, first: int, last: int) -> None:
+        for i in range(first, last + 1):
+            self._timed(self.callback.log_trial_result, i, self.trial, result(i))
+            self.trial.write(result(i))
+            self._timed(self.callback.on_step_end, i, [self.trial])
+
+    def end(self) -> None:
+        self._timed(self.callback.log_trial_end, self.trial)
+        self._timed(self.callback.on_step_end, ITERATIONS, [self.trial])
+        self._timed(self.callback.on_experiment_end, [self.trial])
+
+    def _timed(self, hook, *arguments) -> None:
+        started = time.monotonic()
+        hook(*arguments)
+        self.seconds += time.monotonic() - started
+
+
+def messages(caplog) -> list[str]:
+    """Everything that reaches the user, from whichever library."""
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def wait_until(condition, seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def wait_for_iteration(uri: str, experiment: str, iteration: int) -> None:
+    def steps() -> list[int]:
+        return [step for run in read_runs(uri, experiment).values() for step, _ in history(uri, run)]
+
+    wait_until(lambda: MlflowClient(uri).get_experiment_by_name(experiment) is not None and iteration in steps())
+
+
+@pytest.fixture
+def dead_uri() -> str:
+    """A port of this machine at which nobody listens."""
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{closed.getsockname()[1]}"
+
+
+@pytest.fixture
+def mute_uri() -> str:
+    """A port that accepts connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        yield f"http://127.0.0.1:{mute.getsockname()[1]}"
+
+
+def test_concurrent_trials_have_runs_of_their_own_in_the_default_store(local_database, workspace):
+    callback = ARPOMLflowCallback(experiment_name="two", report=False, tags={"purpose": "test"})
+    callback.setup()
+    first, second = (FakeTrial(name, str(workspace / name), config={"lr": name}) for name in ("t1", "t2"))
+    for trial, iteration in ((first, 1), (second, 7)):
+        callback.log_trial_start(trial)
+        trial.write(result(iteration))
+    callback.on_step_end(1, [first, second])
+    callback.log_trial_end(second, failed=True)
+    callback.log_trial_end(first)
+    callback.on_experiment_end([first, second])
+    runs = read_runs(local_database, "two")
+    assert {name: (run.info.status, run.data.params, run.data.metrics["1 progress/accuracy"])
+            for name, run in runs.items()} == {
+        "ARPO_env_t1": ("FINISHED", {"lr": "t1"}, 0.5),
+        "ARPO_env_t2": ("FAILED", {"lr": "t2"}, 3.5),
+    }  # fmt: skip
+    tags = runs["ARPO_env_t1"].data.tags
+    assert (tags["purpose"], tags["ray_version"]) == ("test", ray.__version__)
+
+
+def test_a_resumed_trial_goes_on_in_the_same_run_of_the_server_of_the_environment(server, trial, monkeypatch, caplog):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", server.uri)
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "from the environment")
+    before = TimedRun(ARPOMLflowCallback(), trial)
+    before.iterations(1, 2)
+    before.callback.close()
+    after = TimedRun(ARPOMLflowCallback(), trial)
+    after.iterations(3, ITERATIONS)
+    after.end()
+    assert read_whole_run(server.uri, "from the environment") == WHOLE_RUN
+    assert messages(caplog) == []
+
+
+def test_a_trial_whose_folder_is_empty_again_is_known_by_the_state_of_the_callback(local_database, trial):
+    before = ARPOMLflowCallback()
+    before.setup()
+    before.log_trial_start(trial)
+    before.close()
+    (Path(trial.path) / "run.json").unlink()
+    after = ARPOMLflowCallback()
+    after.set_state(pickle.loads(pickle.dumps(before.get_state())))
+    after.setup()
+    after.log_trial_start(trial)
+    after.close()
+    assert len(MlflowClient(local_database).search_runs(["1"])) == 1
+
+
+@pytest.mark.parametrize("kind", ["dead_uri", "mute_uri"])
+def test_a_server_that_is_not_there(kind, request, trial, caplog, local_database, capsys, monkeypatch):
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "2")  # A user's own limit stays.
+    uri = request.getfixturevalue(kind)
+    run = TimedRun(ARPOMLflowCallback(uri, experiment_name="missed"), trial)
+    run.iterations(1, ITERATIONS)
+    assert run.seconds < 2
+    run.end()
+    assert run.seconds < 15
+    assert (os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"], os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"]) == ("2", "0")
+    (message,) = messages(caplog)
+    assert message.startswith(f"MLflow at {uri} lacks a part of the run (")
+    assert message.endswith(
+        f"); unless a later attempt succeeds, log it with `rllib-arpo log-run {trial.path} --store {uri}`."
+    )
+    # Tune copies the results to the trial's folder.
+    for name in ("params.json", "result.json"):
+        (Path(trial.path) / name).write_bytes((Path(trial.local_path) / name).read_bytes())
+    assert main(["log-run", trial.path, "--store", local_database]) == 0
+    assert read_whole_run(local_database, "missed") == WHOLE_RUN
+
+
+def test_a_server_that_comes_back_gets_what_it_missed(server, trial, caplog):
+    run = TimedRun(ARPOMLflowCallback(server.uri, experiment_name="back"), trial)
+    run.iterations(1, 2)
+    wait_for_iteration(server.uri, "back", 2)
+    server.stop()
+    run.iterations(3, 4)
+    wait_until(lambda: messages(caplog))
+    server.start_again()
+    run.iterations(5, ITERATIONS)
+    run.end()
+    assert read_whole_run(server.uri, "back") == WHOLE_RUN
+    assert len(messages(caplog)) == 1
+
+
+def test_a_server_that_stops_answering_in_mid_run(server, trial, caplog, monkeypatch):
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+    run = TimedRun(ARPOMLflowCallback(server.uri, experiment_name="hanging"), trial)
+    run.iterations(1, 2)
+    wait_for_iteration(server.uri, "hanging", 2)
+    server.hang()
+    run.iterations(3, ITERATIONS)
+    run.end()
+    assert run.seconds < 15
+    assert len(messages(caplog)) == 1
+
+
+def test_where_the_store_is(workspace, empty_database, monkeypatch):
+    def chosen(**arguments) -> str:
+        return ARPOMLflowCallback(**arguments)._open().uri
+
+    (workspace / "folder").mkdir()
+    for name in ("mlflow.db", "env.db", "argument.db", "folder/mlflow.db"):
+        (workspace / name).write_bytes(empty_database.read_bytes())
+    assert chosen() == f"sqlite:///{workspace}/mlflow.db"
+    assert chosen(local_folder="folder") == f"sqlite:///{workspace}/folder/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///env.db")
+    assert chosen() == "sqlite:///env.db"
+    assert chosen(tracking_uri="sqlite:///argument.db") == "sqlite:///argument.db"
+
+
+def test_what_is_wrong_before_the_run_is_one_clear_error(workspace):
+    (workspace / "text.db").write_text("this is no database, and long enough to be read as the header of one" * 10)
+    expected = "MLflow cannot open the local store sqlite:///text.db: DatabaseError: file is not a database"
+    with pytest.raises(ValueError, match=expected):
+        ARPOMLflowCallback("sqlite:///text.db").setup()
+    with pytest.raises(ValueError, match=r"^traces=-1: must be at least 0\.$"):
+        ARPOMLflowCallback(traces=-1)
+
+
+def test_the_callback_can_be_copied_before_the_run():
+    callback = ARPOMLflowCallback(experiment_name="copied")
+    assert copy.deepcopy(callback).experiment_name == "copied"
+    assert pickle.loads(ray.cloudpickle.dumps(callback)).experiment_name == "copied"
+
+
+class Counter(tune.Trainable):
+    """Reports its iteration times `factor`."""
+
+    def setup(self, config):
+        self.factor = config["factor"]
+
+    def step(self):
+        return {"env_runners": {"accuracy": self.factor * (self.iteration + 1)}}
+
+    def save_checkpoint(self, checkpoint_dir):
+        (Path(checkpoint_dir) / "state.json").write_text(json.dumps({"factor": self.factor}))
+
+    def load_checkpoint(self, checkpoint):
+        pass
+
+
+@pytest.mark.slow
+def test_two_trials_of_tune(ray_cluster, local_database, workspace):
+    tune.run(
+        Counter,
+        config={"factor": tune.grid_search([1, 10])},
+        stop={"training_iteration": 3},
+        callbacks=[ARPOMLflowCallback(experiment_name="tune", save_artifact=True)],
+        checkpoint_config=CheckpointConfig(checkpoint_at_end=True),
+        storage_path=str(workspace / "results"),
+        verbose=0,
+    )
+    runs = {run.data.params["factor"]: run for run in read_runs(local_database, "tune").values()}
+    assert {factor: history(local_database, run) for factor, run in runs.items()} == {
+        "1": [(1, 1.0), (2, 2.0), (3, 3.0)],
+        "10": [(1, 10.0), (2, 20.0), (3, 30.0)],
+    }
+    assert {run.info.status for run in runs.values()} == {"FINISHED"}
+    client = MlflowClient(tracking_uri=local_database)
+    fetched = client.download_artifacts(runs["10"].info.run_id, "checkpoint/state.json")
+    assert json.loads(Path(fetched).read_text()) == {"factor": 10}

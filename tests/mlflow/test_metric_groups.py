@@ -1,0 +1,41 @@
+"""The names of metrics; those of a whole result: test_whole_run.py."""
+
+from pathlib import Path
+
+import pytest
+
+from rllib_arpo.mlflow.metric_groups import GROUPS, OTHER, metric_name
+
+WATCHING = Path(__file__).resolve().parents[2] / "docs" / "watching.md"
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("env_runners/accuracy", "1 progress/accuracy"),
+        ("evaluation/env_runners/accuracy", "1 progress/evaluation accuracy"),
+        ("env_runners/episode_return_max", "2 rollout/episode_return_max"),
+        ("env_runners/stop/token_limit", "2 rollout/stop token_limit"),
+        ("env_runners/entropy/delta_p10", "3 entropy and forks/entropy delta_p10"),
+        ("env_runners/fork_rate", "3 entropy and forks/fork_rate"),
+        ("env_runners/tools/web search/latency_p50", "4 tools/web search latency_p50"),
+        ("learners/default_policy/kl", "5 learner/kl"),
+        ("timers/rollout", "6 seconds/rollout"),
+        ("evaluation/env_runners/tools/search/calls", "7 evaluation/tools search calls"),
+        ("env_runners/my/metric", "8 other/env_runners/my/metric"),
+        ("timers/training_step", None),
+        ("learners/default_policy/num_module_steps_trained_lifetime_throughput/throughput_since_last_reduce", None),
+    ],
+)
+def test_the_name_of_a_path(path, name):
+    assert metric_name(path) == name
+
+
+def test_all_metrics_have_names_if_asked():
+    assert metric_name("timers/training_step", all_metrics=True) == "8 other/timers/training_step"
+    assert metric_name("env_runners/accuracy", all_metrics=True) == "1 progress/accuracy"
+
+
+def test_the_groups_are_documented():
+    documented = WATCHING.read_text()
+    assert [group for group in (*GROUPS, OTHER) if f"`{group}`" not in documented] == []

@@ -1,0 +1,104 @@
+"""What a run is, literally."""
+
+import platform
+import subprocess
+from importlib import metadata
+
+import pytest
+
+from rllib_arpo.arpo_config import ARPOConfig
+from rllib_arpo.mlflow.run_facts import command_line, description, run_tags
+
+
+def config(**rollout) -> dict:
+    made = ARPOConfig().environment("ToolEnv-v0", env_config={"task": "gsm8k", "tools": {"python": {}, "search": {}}})
+    made.language_model(model_name_or_path="models/small").training(lr=1e-5, questions_per_batch=8)
+    made.adaptive_rollout(num_rollouts=16, num_initial_rollouts=8, **rollout)
+    made.evaluation(evaluation_interval=3, evaluation_duration=128, evaluation_config={"env_config": {"split": "test"}})
+    return made.to_dict()
+
+
+def test_a_run_of_arpo():
+    folder = "/home/me/ray results/ARPO_1"
+    text = description("ARPO", config(), "python train.py --seed 0", "2187257-dirty", folder)
+    assert text.splitlines() == [
+        "**ARPO** trains `small` on `ToolEnv-v0`.",
+        "",
+        "- model: `models/small`",
+        "- task: `ToolEnv-v0`, task gsm8k, tools: python, search",
+        "- evaluation: 128 questions, every 3 iterations, split test",
+        "- rollout: 8 questions an iteration, M = 16, N = 8",
+        "- forks: where P = 0.5 + 0.2 dH > 0.5, dH from the initial baseline, in the order `first_come`",
+        "- update: lr 1e-05, 16 questions a step, 1 epoch, group advantage, soft attribution",
+        "- command: `python train.py --seed 0`",
+        "- commit: `2187257-dirty`",
+        f"- results: `{folder}`",
+        f"- look: `rllib-arpo show '{folder}'` draws its trees, with `--plots` its curves",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rollout", "forks", "initial"),
+    [
+        ({"branching": "never"}, "none", "N = 16"),
+        ({"branching": "random", "random_fork_probability": 0.3}, "random, with probability 0.3", "N = 8"),
+        ({"branching": "always"}, "by the rule `always`, in the order `first_come`", "N = 8"),
+        (
+            {"branching": "probability", "entropy_baseline": "running"},
+            "with probability P = 0.5 + 0.2 dH, dH from the running baseline, in the order `first_come`",
+            "N = 8",
+        ),
+        ({"branching": "never", "pre_monitoring_sensitivity": 1.0}, "none", "N of each question its own"),
+    ],
+)
+def test_what_forks(rollout, forks, initial):
+    lines = description("ARPO", config(**rollout), "python train.py").splitlines()
+    assert f"- forks: {forks}" in lines
+    assert f"- rollout: 8 questions an iteration, M = 16, {initial}" in lines
+    # Nothing is known of a checkout and of a folder.
+    assert lines[-1] == "- command: `python train.py`"
+
+
+def test_another_trainable_has_no_description():
+    assert description("Counter", {"factor": 1}, "python train.py") is None
+
+
+def test_a_configuration_without_the_defaults_has_no_description():
+    assert description("ARPO", {"model_name_or_path": "models/small", "branching": "random"}, "python train.py") is None
+    assert description("ARPO", config() | {"model_name_or_path": None}, "python train.py") is None
+
+
+def test_the_command_line_can_be_repeated(monkeypatch):
+    monkeypatch.setattr("sys.orig_argv", ["/venv/bin/python3", "-m", "pytest", "a b"])
+    assert command_line() == "python3 -m pytest 'a b'"
+
+
+def test_the_command_line_shows_no_secret(monkeypatch):
+    arguments = ["--wandb-key", "1a2b", "--api-token=3c", "--max-tokens", "32", "--password", "4d", "last"]
+    monkeypatch.setattr("sys.orig_argv", ["python", "train.py", *arguments])
+    shown = "--wandb-key '***' '--api-token=***' --max-tokens 32 --password '***' last"
+    assert command_line() == f"python train.py {shown}"
+
+
+def test_tags_name_versions_and_no_commit_outside_a_checkout(monkeypatch):
+    tags = run_tags()
+    assert tags["python_version"] == platform.python_version()
+    assert tags["ray_version"] == metadata.version("ray")
+    assert tags["torch_version"] == metadata.version("torch")
+    assert tags["transformers_version"] == metadata.version("transformers")
+    assert "mlflow.source.git.commit" not in tags
+
+
+def test_tags_name_the_commit_of_a_checkout(workspace):
+    def git(*arguments):
+        identity = ("-c", "user.name=a", "-c", "user.email=a@b")
+        return subprocess.run(["git", *identity, *arguments], check=True, capture_output=True, text=True).stdout
+
+    git("init")
+    (workspace / "file").write_text("1")
+    git("add", "file")
+    git("commit", "-m", "first")
+    tags = run_tags()
+    assert (tags["mlflow.source.git.commit"], tags["git_dirty"]) == (git("rev-parse", "HEAD").strip(), "false")
+    (workspace / "file").write_text("2")
+    assert run_tags()["git_dirty"] == "true"

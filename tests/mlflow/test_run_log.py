@@ -1,0 +1,158 @@
+"""An MLflow run agrees with the folder of its trial, and a second call changes nothing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from mlflow.tracking import MlflowClient
+
+from rllib_arpo.commands import main
+from rllib_arpo.mlflow import run_log
+from rllib_arpo.mlflow.run_facts import FAILED, FINISHED, RunFacts, write_facts
+from rllib_arpo.mlflow.run_log import RunLog, log_run
+from rllib_arpo.mlflow.store import open_store
+from tests.mlflow.conftest import artifacts, history, read_runs, result
+
+FACTS = RunFacts("id1", "a run", {"purpose": "test"})
+
+
+@pytest.fixture
+def folder(workspace) -> Path:
+    """Of a trial that has ended after two results, with a checkpoint."""
+    folder = workspace / "trial"
+    write_facts(folder, replace(FACTS, status=FINISHED, checkpoint=True))
+    (folder / "params.json").write_text(json.dumps({"lr": 1e-6, "env_config": {"seed": 3}}))
+    add(folder, result(1), result(2, evaluation={"env_runners": {"accuracy": 1.0}}))
+    for name, content in (("checkpoint_000000", "old"), ("checkpoint_000001", "1.5")):
+        (folder / name).mkdir()
+        (folder / name / "weights").write_text(content)
+    return folder
+
+
+def add(folder: Path, *results: dict, end: str = "\n") -> None:
+    with (folder / "result.json").open("a") as file:
+        file.write("".join(json.dumps(row) + "\n" for row in results).rstrip("\n") + end)
+
+
+def test_a_whole_folder(folder, local_database):
+    store = open_store()
+    log_run(folder, store)
+    run = read_runs(local_database)["a run"]
+    assert run.info.status == "FINISHED"
+    assert run.data.params == {"lr": "1e-06", "env_config/seed": "3"}
+    assert run.data.tags["purpose"] == "test"
+    names = ["1 progress/accuracy", "1 progress/evaluation accuracy", "5 learner/kl"]
+    assert sorted(run.data.metrics) == names
+    assert history(local_database, run) == [(1, 0.5), (2, 1.0)]
+    assert history(local_database, run, "5 learner/kl") == [(1, -1.0), (2, -2.0)]
+    assert artifacts(local_database, run) == ["checkpoint", "plots"]
+    assert artifacts(local_database, run, "plots") == ["plots/accuracy.png", "plots/plots.html"]
+    fetched = store.client.download_artifacts(run.info.run_id, "checkpoint/weights")
+    assert Path(fetched).read_text() == "1.5"
+
+
+def test_a_second_call_changes_nothing(folder, local_database, monkeypatch):
+    log_run(folder, open_store())
+    before = read_runs(local_database)
+    monkeypatch.setattr(run_log, "draw_all", lambda _run: pytest.fail("the plots were drawn again"))
+    monkeypatch.setattr(MlflowClient, "log_batch", lambda *_args, **_more: pytest.fail("something was logged again"))
+    log_run(folder, open_store())
+    after = read_runs(local_database)
+    assert {name: run.to_dictionary() for name, run in after.items()} == {
+        name: run.to_dictionary() for name, run in before.items()
+    }
+
+
+def test_only_new_results_are_read_and_one_that_is_being_written_waits(folder, local_database):
+    write_facts(folder, FACTS)
+    log = RunLog(folder, open_store())
+    log.log()
+    content = (folder / "result.json").read_text()
+    (folder / "result.json").write_text("x" * (len(content) - 1) + "\n")  # It would not be JSON.
+    add(folder, result(3), end="")
+    log.log()
+    run = read_runs(local_database)["a run"]
+    assert history(local_database, run) == [(1, 0.5), (2, 1.0)]
+    add(folder, result(4))  # The end of the line of result 3, which is not JSON either: the error names it.
+    with pytest.raises(ValueError, match=rf"^{folder}/result.json, after byte {len(content)}: the row is not JSON"):
+        log.log()
+    (folder / "result.json").write_text(content)
+    add(folder, result(3))
+    log.log()
+    assert history(local_database, run) == [(1, 0.5), (2, 1.0), (3, 1.5)]
+
+
+def test_a_trial_that_begins_anew_has_its_results_logged_again(folder, local_database):
+    write_facts(folder, FACTS)
+    log_run(folder, open_store())
+    (folder / "result.json").write_text(json.dumps(result(1) | {"env_runners": {"accuracy": 0.25}}) + "\n")
+    log_run(folder, open_store())
+    assert history(local_database, read_runs(local_database)["a run"]) == [(1, 0.25), (1, 0.5), (2, 1.0)]
+
+
+def test_while_a_trial_runs_plots_are_drawn_after_evaluations(folder, local_database, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(run_log, "draw_all", lambda run: drawn.append(len(run.results)) or [])
+    write_facts(folder, FACTS)
+    log = RunLog(folder, open_store())
+    log.log()
+    add(folder, result(3))
+    log.log()
+    assert drawn == [2]
+    add(folder, result(4, evaluation={"env_runners": {"accuracy": 1.0}}))
+    log.log()
+    write_facts(folder, replace(FACTS, status=FAILED))
+    log.log()
+    log.log()
+    assert drawn == [2, 4, 4]
+    assert read_runs(local_database)["a run"].info.status == "FAILED"
+
+
+def test_without_a_report_nothing_is_drawn(folder, local_database):
+    write_facts(folder, replace(FACTS, status=FINISHED, report=False))
+    log_run(folder, open_store())
+    assert artifacts(local_database, read_runs(local_database)["a run"]) == []
+
+
+def test_what_cannot_be_drawn_costs_nothing_else(folder, local_database, monkeypatch):
+    monkeypatch.setattr(run_log, "draw_all", lambda _run: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        log_run(folder, open_store())
+    run = read_runs(local_database)["a run"]
+    assert (run.info.status, run.data.metrics["1 progress/accuracy"]) == ("FINISHED", 1.0)
+    assert artifacts(local_database, run) == ["checkpoint"]
+
+
+def test_more_params_and_metrics_than_mlflow_takes_at_once(workspace, local_database):
+    folder = workspace / "trial"
+    write_facts(folder, FACTS)
+    (folder / "params.json").write_text(json.dumps({f"p{i}": i for i in range(250)}))
+    add(folder, {"training_iteration": 1, "m": {str(i): i for i in range(1200)}})
+    log_run(folder, open_store())
+    run = read_runs(local_database)["a run"]
+    assert run.data.params == {f"p{i}": str(i) for i in range(250)}
+    assert run.data.metrics == {f"8 other/m/{i}": float(i) for i in range(1200)}
+
+
+def test_the_command_logs_the_trials_of_an_experiment(folder, workspace, local_database, capsys):
+    """One of them ran without the callback."""
+    (workspace / "other").mkdir()
+    add(workspace / "other", result(1))
+    assert main(["log-run", str(workspace), "--store", local_database]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"{workspace}/other is in MLflow: {local_database}",
+        f"{folder} is in MLflow: {local_database}",
+    ]
+    runs = read_runs(local_database)
+    assert {name: (run.info.status, run.data.metrics["1 progress/accuracy"]) for name, run in runs.items()} == {
+        "a run": ("FINISHED", 1.0),
+        "other": ("FINISHED", 0.5),
+    }
+    assert main(["log-run", str(folder / "checkpoint_000001")]) == 2
+    sentence = "not the folder of a run: it has no result.json, no trees, no summary.json."
+    assert capsys.readouterr().err == f"error: {folder}/checkpoint_000001: {sentence}\n"
+    assert main(["log-run", str(folder), "--store", "http://127.0.0.1:9"]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {folder}: not all of it is in MLflow (ConnectionRefusedError")
