@@ -32,12 +32,12 @@ from rllib_arpo.core.entropy_history import EntropyHistory
 from rllib_arpo.core.settings import settings_from
 from rllib_arpo.learner.gradients import NonFiniteLossError
 from rllib_arpo.record.recorder import TreeRecorder
+from rllib_arpo.record.settings import RecordSettings
 from rllib_arpo.rollout.dispatch import ANSWER_TIMEOUT_S, DispatchSettings, QuestionDispatcher
 from rllib_arpo.rollout.messages import Purpose, SamplingConditions, question_refs
 from rllib_arpo.rollout.metrics import nested, rollout_metrics
 from rllib_arpo.rollout.question_stream import QuestionStream, StreamSettings, weight_lag
 from rllib_arpo.rollout.seeds import trial_seed
-from rllib_arpo.tracking.failed_questions import save_failed_questions
 from rllib_arpo.tracking.iteration_log import IterationLog
 from rllib_arpo.tracking.trial_folder import trial_folder
 from rllib_arpo.weights import make_weight_sync
@@ -89,7 +89,7 @@ class ARPO(Algorithm):
         self.last_sampled: list[SampledQuestion] = []
         self._entropy_history = EntropyHistory(config.entropy_baseline_questions or config.questions_per_batch)
         self._num_updates = 0
-        self._recorder = TreeRecorder(config, partial(trial_folder, self))
+        self._recorder = TreeRecorder(RecordSettings.from_config(config), partial(trial_folder, self))
         super().setup(config)
         try:
             spaces = self.env_runner_group.get_spaces()[DEFAULT_MODULE_ID]
@@ -187,7 +187,9 @@ class ARPO(Algorithm):
         try:
             results = self.learner_group.update(training_data=data, timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: turns})
         except NonFiniteLossError as error:
-            path = save_failed_questions(trial_folder(self), episodes, error.question_ids)
+            path = self._recorder.failed(
+                self._num_updates + 1, self.last_sampled, episodes, data.statistics, error.question_ids
+            )
             error.add_note(f"The questions are in {path}.")
             raise
         self._num_updates += 1

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 from rllib_arpo.cold_start import ColdStartSettings, is_first_process, train
 from rllib_arpo.envs.errors import DataError
@@ -21,7 +22,7 @@ from rllib_arpo.evaluation.errors import command_errors
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     defaults = {field.name: field.default for field in dataclasses.fields(ColdStartSettings)}
 
-    def add(name: str, kind: type = str, **kwargs: object) -> None:
+    def add(name: str, kind: type = str, **kwargs: Any) -> None:
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, default=defaults[name], **kwargs)
 
     parser.add_argument("--model", required=True, help="Hugging Face id or folder of a causal LM with a chat template")

@@ -3,9 +3,9 @@
     rllib-arpo entropy --model smollm2-135m --tasks gsm8k --data gsm8k=test.jsonl --limit 50 --output DIR
 
 Samples with the sampler and the tools of training, without forks, and keeps the entropy of every generated token. Into
-DIR go a figure for each task (`entropy-TASK.png`), `entropy.parquet` (a row for every turn, so that the figure can be
-drawn anew; `evaluation/entropy/table.py` has the columns) and `entropy.json` (curves, rises and rules with their
-intervals, and what was run where).
+DIR go a figure for each task (`entropy-TASK.png`), the record of the questions (docs/record.md) as `rllib-arpo
+evaluate --entropies` writes it, and `entropy.json` (curves, rises and rules with their intervals, and what was run
+where). The same command draws the figure anew without asking; results of other settings are replaced.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 from rllib_arpo.arpo_config import ARPOConfig
 from rllib_arpo.core.branching import BranchingParams
-from rllib_arpo.core.entropy import ENTROPY_ESTIMATORS, ENTROPY_NORMALIZATIONS
+from rllib_arpo.core.entropy import ENTROPY_NORMALIZATIONS
 from rllib_arpo.evaluation.arguments import (
     MODEL_HELP,
     add_sampling_arguments,
@@ -33,16 +33,15 @@ from rllib_arpo.evaluation.arguments import (
 )
 from rllib_arpo.evaluation.entropy.report import print_report
 from rllib_arpo.evaluation.entropy.summary import EntropySettings, TaskEntropy, as_json, task_entropy
-from rllib_arpo.evaluation.entropy.table import write_table
-from rllib_arpo.evaluation.entropy.turns import Sample, samples_of
 from rllib_arpo.evaluation.errors import CommandError, command_errors
 from rllib_arpo.evaluation.models import remove_exported, resolve_models
 from rllib_arpo.evaluation.plan import Arm, EvaluationSettings, check_tasks, make_arms
-from rllib_arpo.evaluation.runner import running_engine, sample, showing_progress
+from rllib_arpo.evaluation.results import ResultFolder, StoredArm
+from rllib_arpo.evaluation.runner import VOCAB_SIZE, answer
 from rllib_arpo.files import replace_file
 from rllib_arpo.tracking.machine import commit, machine, versions
 
-TABLE, SUMMARY = "entropy.parquet", "entropy.json"
+SUMMARY = "entropy.json"
 #: Option -> the key of `BranchingParams` that it sets; defaults are ARPO's.
 BRANCHING_OPTIONS = ("branch_width", "branch_base_probability", "branch_entropy_weight", "branch_threshold")
 
@@ -50,10 +49,13 @@ BRANCHING_OPTIONS = ("branch_width", "branch_base_probability", "branch_entropy_
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     defaults, add = ARPOConfig(), parser.add_argument
     add("--model", required=True, help=MODEL_HELP)
-    add("--output", default="entropy", help="folder of the figure, the table and the summary; replaces old ones")
+    add(
+        "--output",
+        default="entropy",
+        help="folder of the figure, the record and the summary; replaces those of other settings",
+    )
     add("--window", type=positive, default=defaults.entropy_window, help="k, the tokens of which dH is made")
     add("--positions", type=positive, default=64, help="tokens of a turn that the curves show")
-    add("--entropy-estimator", choices=ENTROPY_ESTIMATORS, default=defaults.entropy_estimator, help="as in ARPOConfig")
     add("--entropy-normalization", choices=ENTROPY_NORMALIZATIONS, default=defaults.entropy_normalization,
         help="the units of dH in figure and tables")  # fmt: skip
     for name in BRANCHING_OPTIONS:
@@ -74,16 +76,21 @@ def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
         settings, own = read_settings(args), read_env_configs(args)
         tasks, entropy_settings = chosen_tasks(args), _entropy_settings(args)
         check_tasks(tasks, own, settings)
-    folder = _make_folder(args.output)
-    (model,) = resolve_models([args.model], folder, settings.dtype)
-    arms = make_arms([model], [], tasks, own, settings)
-    found = _sample_all(arms, settings, entropy_settings, args)
-    remove_exported(folder)
-    num_turns = write_table(folder / TABLE, found)
-    figures = _write_figures(folder, found, arms, entropy_settings, settings)
-    _write_summary(folder / SUMMARY, found, arms, settings, args, argv, time.perf_counter() - begin)
+        results = ResultFolder(args.output, replaces=True)
+    with results:
+        results.claim(dataclasses.asdict(settings))
+        (model,) = resolve_models([args.model], results.folder, settings.dtype)
+        arms = make_arms([model], [], tasks, own, settings)
+        places = [(arm, results.arm(arm)) for arm in arms]
+        in_flight = questions_in_flight(args, settings)
+        answer(places, settings, in_flight=in_flight, num_threads=args.num_threads, progress=args.progress)
+        remove_exported(results.folder)
+        found = [_task_entropy(place, entropy_settings) for _, place in places]
+        figures = _write_figures(results.folder, found, arms, entropy_settings, settings)
+        seconds = time.perf_counter() - begin
+        _write_summary(results.folder / SUMMARY, found, arms, settings, args, argv, seconds)
     print_report(found, entropy_settings)
-    print(f"{num_turns} turns, the summary and {', '.join(figures)} are in {folder}.")
+    print(f"The record, the summary and {', '.join(figures)} are in {results.folder}.")
     return 0
 
 
@@ -94,30 +101,11 @@ def _entropy_settings(args: argparse.Namespace) -> EntropySettings:
     return EntropySettings(args.window, args.positions, args.entropy_normalization, params)
 
 
-def _make_folder(output: str) -> Path:
-    folder = Path(output)
-    with command_errors((OSError,)):
-        folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-def _sample_all(
-    arms: Sequence[Arm], settings: EvaluationSettings, entropy_settings: EntropySettings, args: argparse.Namespace
-) -> list[TaskEntropy]:
-    found = []
-    with running_engine(arms, settings, args.num_threads) as (engine, thread):
-        for arm in arms:
-            rollout = dataclasses.replace(arm.rollout_settings(settings), entropy_estimator=args.entropy_estimator)
-            samples: list[Sample] = []
-            in_flight = questions_in_flight(args, settings)
-            with showing_progress(arm, len(arm.numbers), args.progress) as on_progress:
-                options = {"in_flight": in_flight, "on_progress": on_progress}
-                for sampled in sample(arm, arm.numbers, engine, thread, rollout, **options):
-                    samples += samples_of(sampled, arm.first_env)
-            if not any(sample.turns for sample in samples):
-                raise CommandError(f"The task {arm.task!r}: no turn was sampled; all trajectories failed.")
-            found.append(task_entropy(arm.task, samples, engine.vocab_size, entropy_settings))
-    return found
+def _task_entropy(place: StoredArm, settings: EntropySettings) -> TaskEntropy:
+    questions = list(place.questions())
+    if not any(True for question in questions for _ in question.turns()):
+        raise CommandError(f"The task {place.task!r}: no turn was sampled; all trajectories failed.")
+    return task_entropy(place.task, questions, questions[0].settings[VOCAB_SIZE], settings)
 
 
 def _write_figures(
@@ -152,7 +140,7 @@ def _write_summary(
     seconds: float,
 ) -> None:
     model = arms[0].model
-    own = {name: getattr(args, name) for name in ("window", "positions", "entropy_estimator", "entropy_normalization")}
+    own = {name: getattr(args, name) for name in ("window", "positions", "entropy_normalization")}
     summary: dict[str, Any] = {
         "command": shlex.join(["rllib-arpo", "entropy", *argv]),
         "commit": commit(),

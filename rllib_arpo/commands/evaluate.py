@@ -2,10 +2,10 @@
 
     rllib-arpo evaluate --model smollm2-135m --tasks gsm8k --data gsm8k=test.jsonl --samples 5 --limit 50
 
-Prints a table with a bootstrap interval for every metric, and writes into the folder --output: `transcripts.parquet`
-(every turn of every sample), `summary.json` and `results.sqlite`, which stores each question as soon as it has ended:
-if the command is killed, the same command continues where it stopped, and asks again the questions that a broken tool
-(a judge or a server that could not be reached, ...) or the engine ended. `--compare CHECKPOINT` adds the paired
+Prints a table with an interval for every metric, and writes `summary.json` and a record into the folder --output: the
+record (docs/record.md) gets a file for each question as soon as it has ended. If the command is killed, the same
+command continues where it stopped, and asks again the questions that a broken tool (a judge or a server that could not
+be reached, ...) or the engine ended. `rllib-arpo show` draws the questions. `--compare CHECKPOINT` adds the paired
 difference to the first model, `--baselines direct,tools` the first model without tools and with tools.
 
 `--suite math,knowledge` asks the tasks of the paper's suites. With several tasks the command ends with a table of
@@ -34,22 +34,27 @@ from rllib_arpo.evaluation.arguments import (
     read_env_configs,
     read_settings,
 )
-from rllib_arpo.evaluation.earlier_results import METHODS, EarlierResults, earlier_results
+from rllib_arpo.evaluation.earlier_results import earlier_results
 from rllib_arpo.evaluation.errors import command_errors
-from rllib_arpo.evaluation.method_report import as_json, metric_names, print_method_table
-from rllib_arpo.evaluation.method_table import MethodTable, Scores, method_table
+from rllib_arpo.evaluation.method_table import (
+    MethodTable,
+    Scores,
+    as_json,
+    method_table,
+    metric_names,
+    print_method_table,
+)
 from rllib_arpo.evaluation.metrics import ArmMetrics, arm_metrics
 from rllib_arpo.evaluation.models import remove_exported, resolve_models, split_methods
 from rllib_arpo.evaluation.plan import STYLES, TOOLS, Arm, EvaluationSettings, check_tasks, make_arms
 from rllib_arpo.evaluation.report import print_report
-from rllib_arpo.evaluation.runner import ask, running_engine, showing_progress
-from rllib_arpo.evaluation.store import ResultStore, SettingsError
+from rllib_arpo.evaluation.results import ResultFolder, SettingsError, StoredArm
+from rllib_arpo.evaluation.runner import answer
 from rllib_arpo.evaluation.suites import score_of
 from rllib_arpo.evaluation.summary import SUMMARY, task_reports, write_summary
-from rllib_arpo.evaluation.transcripts import write_transcripts
-from rllib_arpo.tracking.machine import commit
 
-TRANSCRIPTS = "transcripts.parquet"
+#: The arms of a command, each with its place in the folder of results.
+Places = Sequence[tuple[Arm, StoredArm]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--output", default="evaluation", help="folder of the results; continues the evaluation that it holds")
     add("--rows-of", action="append", default=[], metavar="DIR",
         help="adds the results of another --output folder to the methods' table; repeatable")  # fmt: skip
-    add("--entropies", action="store_true", help="keep the entropy of every generated token in the transcripts")
+    add("--entropies", action="store_true", help="keep the entropy of every generated token in the record")
     add("--no-mlflow", dest="mlflow", action="store_false", help="log no MLflow run")
     add_sampling_arguments(parser)
 
@@ -92,71 +97,60 @@ def evaluate(args: argparse.Namespace, argv: Sequence[str] | None = None) -> dic
         tasks, baselines = chosen_tasks(args), names_in(args.baselines)
         check_tasks(tasks, own, settings)
         names, methods = split_methods([*args.model, *args.compare])
-        store = ResultStore(args.output)
-    with store:
+        results = ResultFolder(args.output)
+    with results:
         with command_errors((SettingsError,)):
-            store.claim(dataclasses.asdict(settings))
-        models = resolve_models(names, store.folder, settings.dtype)
+            results.claim(dataclasses.asdict(settings))
+        models = resolve_models(names, results.folder, settings.dtype)
         arms = make_arms(models, baselines, tasks, own, settings)
         with command_errors((SettingsError,)):
-            for arm in arms:
-                store.claim(arm.settings(), arm.name)
-        store.set_note(METHODS, (store.note(METHODS) or {}) | methods)
-        earlier = earlier_results(store, args.rows_of, arms)
+            places = [(arm, results.arm(arm)) for arm in arms]
+        results.methods(methods)
+        earlier = earlier_results(results, args.rows_of, arms)
         with command_errors():
             if args.mlflow:
                 _check_mlflow()
         for model in models:
-            _answer([arm for arm in arms if arm.model == model], store, settings, args)
-        summary = _report(arms, store, settings, earlier, argv, begin)
+            _answer([each for each in places if each[0].model == model], settings, args)
+        summary = _report(places, results, settings, earlier, argv, begin)
         if args.mlflow:
-            _log_to_mlflow(store.folder)
-        remove_exported(store.folder)
+            _log_to_mlflow(results.folder)
+        remove_exported(results.folder)
     return summary
 
 
-def _answer(arms: Sequence[Arm], store: ResultStore, settings: EvaluationSettings, args: argparse.Namespace) -> None:
-    """Asks the questions that the arms of one model have not answered yet."""
-    missing = {arm.name: sorted(set(arm.numbers) - store.numbers(arm.name)) for arm in arms}
-    open_arms = [arm for arm in arms if missing[arm.name]]
-    if not open_arms:
-        return
+def _answer(places: Places, settings: EvaluationSettings, args: argparse.Namespace) -> None:
     in_flight = questions_in_flight(args, settings)
-    code = commit()
-    with running_engine(open_arms, settings, args.num_threads) as (engine, thread):
-        for arm in open_arms:
-            numbers = missing[arm.name]
-            print(f"{arm.task}, {arm.label}: {len(numbers)} of {len(arm.numbers)} questions to ask.", flush=True)
-            with showing_progress(arm, len(numbers), args.progress) as on_progress:
-                answered = ask(arm, numbers, engine, thread, settings, in_flight=in_flight, on_progress=on_progress)
-                for record in answered:
-                    store.add(arm.name, record, code)
+    answer(places, settings, in_flight=in_flight, num_threads=args.num_threads, progress=args.progress)
 
 
 def _report(
-    arms: Sequence[Arm],
-    store: ResultStore,
+    places: Places,
+    results: ResultFolder,
     settings: EvaluationSettings,
-    earlier: EarlierResults,
+    earlier: tuple[list[Scores], list[str]],
     argv: Sequence[str] | None,
     begin: float,
 ) -> dict[str, Any]:
-    metrics = {arm.name: arm_metrics(store.records(arm.name)) for arm in arms}
-    reports, table = task_reports(arms, metrics, settings), _methods(arms, metrics, store, earlier)
-    num_samples = write_transcripts(store.folder / TRANSCRIPTS, store, arms)
-    seconds, methods = time.perf_counter() - begin, as_json(table, earlier.notes)
-    summary = write_summary(store.folder / SUMMARY, arms, metrics, reports, settings, argv, seconds, methods)
+    arms, (scores, notes) = [arm for arm, _ in places], earlier
+    metrics = {arm.name: arm_metrics(place.questions()) for arm, place in places}
+    reports, table = task_reports(arms, metrics, settings), _methods(arms, metrics, results, scores)
+    seconds, methods = time.perf_counter() - begin, as_json(table, notes)
+    summary = write_summary(results.folder / SUMMARY, arms, metrics, reports, settings, argv, seconds, methods)
     print_report(reports)
-    if len(table.metrics) > 1 or earlier.scores or store.note(METHODS):
-        print_method_table(table, earlier.notes)
-    print(f"{num_samples} transcripts and the summary are in {store.folder}; this command took {seconds:.0f} s.")
+    if len(table.metrics) > 1 or scores or results.methods():
+        print_method_table(table, notes)
+    print(
+        f"The record and the summary are in {results.folder}; `rllib-arpo show {results.folder}` draws the questions."
+        f" This command took {seconds:.0f} s."
+    )
     return summary
 
 
 def _methods(
-    arms: Sequence[Arm], metrics: Mapping[str, ArmMetrics], store: ResultStore, earlier: EarlierResults
+    arms: Sequence[Arm], metrics: Mapping[str, ArmMetrics], results: ResultFolder, earlier: Sequence[Scores]
 ) -> MethodTable:
-    methods, folder = store.note(METHODS), str(store.folder)
+    methods, folder = results.methods(), str(results.folder)
     # The first model with tools is the reference, as in the tables of the tasks.
     ordered = sorted(arms, key=lambda arm: arm.style != TOOLS or arm.model != arms[0].model)
     own = [
@@ -170,7 +164,7 @@ def _methods(
         )
         for arm in ordered
     ]
-    return method_table([*own, *earlier.scores], metric_names(arms))
+    return method_table([*own, *earlier], metric_names(arms))
 
 
 def _check_mlflow() -> None:

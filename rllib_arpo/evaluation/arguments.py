@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rllib_arpo.core.entropy import ENTROPY_ESTIMATORS
 from rllib_arpo.evaluation.plan import EvaluationSettings
 from rllib_arpo.evaluation.suites import SUITES, suite_tasks, with_data_files
 from rllib_arpo.models import fast_dtype
@@ -47,6 +48,7 @@ def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
         help="further calls of a tool are refused; N must be below --max-tool-calls")  # fmt: skip
     add("--question-deadline", dest="question_deadline_s", type=float, default=defaults.question_deadline_s,
         help="seconds after which a question's unfinished samples are cut off")  # fmt: skip
+    add("--entropy-estimator", choices=ENTROPY_ESTIMATORS, default=defaults.entropy_estimator, help="as in ARPOConfig")
     add("--engine", default=defaults.engine, help="vllm, or scripted (a toy for tests)")
     add("--engine-kwargs", default="{}", help="for vLLM: its EngineArgs, as JSON or a file")
     add("--dtype", choices=("float32", "bfloat16", "float16"), help="default: what this machine computes fast")

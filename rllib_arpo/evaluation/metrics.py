@@ -1,4 +1,4 @@
-"""From records to metrics: every metric of an arm with its interval, and the differences between two arms."""
+"""From the record to metrics: every metric of an arm with its interval, and the differences between two arms."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rllib_arpo.core.pass_at_k import pass_at_k
-from rllib_arpo.evaluation.bootstrap import Estimate, estimate_all, paired_differences
-from rllib_arpo.evaluation.records import QuestionRecord, SampleRecord
+from rllib_arpo.core.intervals import Estimate, estimate_all, paired_differences
+from rllib_arpo.core.pass_at_k import is_correct, pass_at_k
+from rllib_arpo.core.tree import TRUNCATED_STOP_REASONS, ToolStatus
+from rllib_arpo.record.read import Question, Trajectory
 
 PASS = "pass_at_"
 #: Metric -> its value for one sample; None: the metric does not apply to that question.
-SAMPLE_METRICS: dict[str, Callable[[SampleRecord], float | None]] = {
-    f"{PASS}1": lambda s: float(s.correct),
-    "exact_match": lambda s: s.exact_match,
-    "f1": lambda s: s.f1,
-    "reward": lambda s: s.reward,
-    "format_valid": lambda s: float(s.format_valid),
-    "tool_calls": lambda s: float(s.tool_calls),
-    "tool_calls_failed": lambda s: float(s.tool_calls_failed),
-    "response_tokens": lambda s: float(s.response_tokens),
-    "truncated": lambda s: float(s.truncated),
-    "masked": lambda s: float(s.masked),
+SAMPLE_METRICS: dict[str, Callable[[Trajectory], float | None]] = {
+    f"{PASS}1": lambda s: float(is_correct(s.row["accuracy"])),
+    "exact_match": lambda s: s.row["exact_match"],
+    "f1": lambda s: s.row["f1"],
+    "reward": lambda s: s.row["reward"],
+    "format_valid": lambda s: float(s.row["format_valid"]),
+    "tool_calls": lambda s: float(sum(turn["tool"] is not None for turn in s.turns)),
+    "tool_calls_failed": lambda s: float(sum(turn["tool_status"] not in (None, ToolStatus.OK) for turn in s.turns)),
+    "response_tokens": lambda s: float(sum(len(turn["token_ids"]) for turn in s.turns)),
+    "truncated": lambda s: float(s.row["stop_reason"] in TRUNCATED_STOP_REASONS),
+    "masked": lambda s: float(not s.row["counts"]),
 }
 
 
@@ -32,12 +33,13 @@ class ArmMetrics:
     """The metrics of one arm.
 
     Attributes:
-        question_ids: [Q].
+        question_ids, texts: [Q], the names and the texts of the questions.
         values: metric -> [Q] or [Q, S]; a metric leaves out the questions that lack it.
         commits: the commits that evaluated the questions.
     """
 
     question_ids: tuple[str, ...]
+    texts: tuple[str, ...]
     values: dict[str, np.ndarray]
     commits: tuple[str | None, ...]
 
@@ -46,17 +48,19 @@ class ArmMetrics:
         return estimate_all(self.values)
 
 
-def arm_metrics(records: Iterable[tuple[QuestionRecord, str | None]]) -> ArmMetrics:
-    """Turns records (with their commits) into arrays; drops the transcripts."""
-    ids, commits = [], []
+def arm_metrics(questions: Iterable[Question]) -> ArmMetrics:
+    """Turns the questions of an arm into arrays; drops the transcripts."""
+    ids, texts, commits = [], [], []
     columns: dict[str, list[list[float | None]]] = {name: [] for name in SAMPLE_METRICS}
-    for record, commit in records:
-        ids.append(record.question_id)
-        commits.append(commit)
+    for question in questions:
+        ids.append(question.row["question_id"])
+        texts.append(question.trajectories[0].row["question"])
+        commits.append(question.trajectories[0].row["commit"])
         for name, metric in SAMPLE_METRICS.items():
-            columns[name].append([metric(sample) for sample in record.samples])
+            columns[name].append([metric(sample) for sample in question.trajectories])
     values = {name: np.array([row for row in column if None not in row], float) for name, column in columns.items()}
-    return ArmMetrics(tuple(ids), values | _passes(values[f"{PASS}1"]), tuple(dict.fromkeys(commits)))
+    values |= _passes(values[f"{PASS}1"])
+    return ArmMetrics(tuple(ids), tuple(texts), values, tuple(dict.fromkeys(commits)))
 
 
 def differences(first: ArmMetrics, second: ArmMetrics) -> dict[str, Estimate]:

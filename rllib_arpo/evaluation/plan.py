@@ -45,6 +45,7 @@ class EvaluationSettings:
         few_shot: worked examples in the prompt of the tasks that have some; None: the task's default.
         question_deadline_s: seconds after which a question's unfinished trajectories are cut off.
         entropies: whether the entropies of all generated tokens are kept.
+        entropy_estimator: of these, a key of `core.entropy.ENTROPY_ESTIMATORS`.
     """
 
     samples: int = 1
@@ -66,8 +67,9 @@ class EvaluationSettings:
     few_shot: int | None = None
     question_deadline_s: float = 1800.0
     entropies: bool = False
+    entropy_estimator: str = "exact"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for key in ("samples", "limit", "max_context_tokens", "max_response_tokens", "max_turn_tokens"):
             value = getattr(self, key)
             if value is not None and value < 1:
@@ -137,7 +139,7 @@ class Arm:
 
     @property
     def name(self) -> str:
-        """Names the arm in the store."""
+        """Names the arm in messages."""
         return f"{self.model.name} {self.style} {self.task}"
 
     @property
@@ -146,7 +148,7 @@ class Arm:
         return f"{self.model.label} {self.style}"
 
     def question_texts(self) -> list[str]:
-        """The questions, as `QuestionRecord.question` has them."""
+        """The questions, as the record's column "question" has them."""
         task, tools = self.first_env.task, tuple(self.first_env.tools)
         return [task.question(number, tools).messages[-1][1] for number in self.numbers]
 
@@ -166,7 +168,7 @@ class Arm:
             num_initial_rollouts=settings.samples,
             branching=BranchingParams(branching="never"),
             entropy_window=0,
-            entropy_estimator="exact",
+            entropy_estimator=settings.entropy_estimator,
             entropy_normalization="sum_log_vocab",
             temperature=settings.temperature,
             max_context_tokens=limits.max_context_tokens,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rllib_arpo.evaluation.bootstrap import LEVEL, NUM_RESAMPLES, Estimate, Kind
+from rllib_arpo.core.intervals import LEVEL, Estimate
 from rllib_arpo.evaluation.metrics import PASS
 
 if TYPE_CHECKING:
@@ -74,16 +74,16 @@ def legend(reports: Sequence[TaskReport]) -> list[str]:
     """The legend, for the kinds of numbers that occur."""
     shown = [e for report in reports for column in report.columns.values() for e in column.values()]
     lines = [
-        f"[low, high]: {LEVEL:.0%} bootstrap interval ({NUM_RESAMPLES} resamples of the questions, each with all its "
-        "samples, so over questions and seeds)."
+        f"[low, high]: {LEVEL:.0%} interval of Student's t over questions, each by the mean of its samples (so over"
+        " questions and seeds)."
     ]
-    if equal := [e.num_questions for e in shown if e.kind is Kind.ALL_EQUAL]:
+    if equal := [e.num_questions for e in shown if e.low is not None and e.low == e.high]:
         lines.append(
-            f"{ALL_EQUAL}: all questions have this value, so that the bootstrap says nothing about its error"
+            f"{ALL_EQUAL}: all questions have this value, so that the interval says nothing about its error"
             f" (none of {min(equal)} questions is compatible with a share of up to {largest_share(min(equal)):.3f})."
         )
-    if any(e.kind is Kind.ONE_QUESTION for e in shown):
-        lines.append("No interval: one question cannot be resampled.")
+    if any(e.num_questions == 1 for e in shown):
+        lines.append("No interval: it takes two questions.")
     if any(e.seed_std for e in shown):
         lines.append("sd: standard deviation between seeds (the first sample of every question, the second, ...).")
     if any(report.differences for report in reports):
@@ -140,9 +140,11 @@ def cell(estimate: Estimate | None, decimals: int, separator: str = " ") -> str:
         return "-"
     spread = f"{separator}sd {estimate.seed_std:.{decimals}f}" if estimate.seed_std else ""
     value = f"{estimate.value:.{decimals}f}"
-    if estimate.kind is Kind.BOOTSTRAP:
-        return f"{value}{separator}\\[{estimate.low:.{decimals}f}, {estimate.high:.{decimals}f}]{spread}"
-    return value + f" {ALL_EQUAL}" * (estimate.kind is Kind.ALL_EQUAL) + spread
+    if estimate.low is None or estimate.high is None:
+        return value + spread
+    if estimate.low == estimate.high:
+        return f"{value} {ALL_EQUAL}{spread}"
+    return f"{value}{separator}\\[{estimate.low:.{decimals}f}, {estimate.high:.{decimals}f}]{spread}"
 
 
 def difference_cell(estimate: Estimate | None, decimals: int, separator: str = " ") -> str:
@@ -150,7 +152,9 @@ def difference_cell(estimate: Estimate | None, decimals: int, separator: str = "
     if estimate is None or estimate.value is None:
         return "-"
     value = f"{estimate.value:+.{decimals}f}"
-    if estimate.kind is not Kind.BOOTSTRAP:
-        return value + f" {ALL_EQUAL}" * (estimate.kind is Kind.ALL_EQUAL)
+    if estimate.low is None or estimate.high is None:
+        return value
+    if estimate.low == estimate.high:
+        return f"{value} {ALL_EQUAL}"
     mark = "" if estimate.low <= 0 <= estimate.high else f" {SIGNIFICANT}"
     return f"{value}{separator}\\[{estimate.low:+.{decimals}f}, {estimate.high:+.{decimals}f}]{mark}"

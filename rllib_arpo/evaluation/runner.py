@@ -10,17 +10,24 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from rllib_arpo.engine import make_engine
 from rllib_arpo.engine.engine import Engine, EngineConfig
 from rllib_arpo.engine.engine_thread import EngineThread
+from rllib_arpo.evaluation.answers import answered_rows
 from rllib_arpo.evaluation.errors import command_errors
 from rllib_arpo.evaluation.plan import Arm, EvaluationSettings
-from rllib_arpo.evaluation.records import QuestionRecord, question_record
+from rllib_arpo.evaluation.results import StoredArm
+from rllib_arpo.record.settings import stated
 from rllib_arpo.rollout.messages import FailedQuestion, Purpose, SampledQuestion, question_refs
 from rllib_arpo.rollout.progress import PROGRESS_VARIABLE, RolloutProgress
 from rllib_arpo.rollout.question_loop import QuestionLoop
 from rllib_arpo.rollout.settings import RolloutSettings
+from rllib_arpo.tracking.machine import commit
+
+#: Key of a record's settings: the number of tokens that the model knows, V.
+VOCAB_SIZE = "vocab_size"
 
 
 @contextmanager
@@ -50,7 +57,7 @@ def running_engine(
         thread.shutdown()
 
 
-def sample(
+def ask(
     arm: Arm,
     numbers: Sequence[int],
     engine: Engine,
@@ -80,20 +87,35 @@ def sample(
                 yield ended
 
 
-def ask(
-    arm: Arm,
-    numbers: Sequence[int],
-    engine: Engine,
-    thread: EngineThread,
+def answer(
+    arms: Sequence[tuple[Arm, StoredArm]],
     settings: EvaluationSettings,
     *,
     in_flight: int,
-    on_progress: Callable[..., None],
-) -> Iterator[QuestionRecord]:
-    """Like `sample`, with the settings of the evaluation; yields the record of each question."""
-    rollout = arm.rollout_settings(settings)
-    for sampled in sample(arm, numbers, engine, thread, rollout, in_flight=in_flight, on_progress=on_progress):
-        yield question_record(sampled, arm.first_env, rollout)
+    num_threads: int | None,
+    progress: str | None,
+) -> None:
+    """Asks the questions that these arms of one model have not answered yet, and stores them.
+
+    Args:
+        arms: each with its place in the folder of results.
+        in_flight: the number of questions in progress at a time.
+        progress: how to show it, as in `showing_progress`.
+    """
+    missing = [(arm, place, sorted(set(arm.numbers) - place.numbers())) for arm, place in arms]
+    waiting = [each for each in missing if each[2]]
+    if not waiting:
+        return
+    code = commit()
+    with running_engine([arm for arm, _, _ in waiting], settings, num_threads) as (engine, thread):
+        for arm, place, numbers in waiting:
+            print(f"{arm.task}, {arm.label}: {len(numbers)} of {len(arm.numbers)} questions to ask.", flush=True)
+            rollout = arm.rollout_settings(settings)
+            states = stated(arm.model.name, rollout) | {VOCAB_SIZE: engine.vocab_size}
+            with showing_progress(arm, len(numbers), progress) as on_progress:
+                options: dict[str, Any] = {"in_flight": in_flight, "on_progress": on_progress}
+                for sampled in ask(arm, numbers, engine, thread, rollout, **options):
+                    place.add(sampled.number, answered_rows(sampled, arm, rollout, code), states)
 
 
 @contextmanager

@@ -72,6 +72,6 @@ def _data_file(root: Path, task: str) -> Path:
             f" {task}/test.jsonl; --data {task}=PATH names another."
         )
     if len(found) > 1:
-        names = ", ".join(str(path.relative_to(root)) for path in found)
-        raise ValueError(f"--data-root {root} has {len(found)} files of the task {task!r}: {names}.")
+        several = ", ".join(str(path.relative_to(root)) for path in found)
+        raise ValueError(f"--data-root {root} has {len(found)} files of the task {task!r}: {several}.")
     return found[0]

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rllib_arpo.evaluation.bootstrap import LEVEL, NUM_RESAMPLES
+from rllib_arpo.core.intervals import LEVEL
 from rllib_arpo.evaluation.metrics import ArmMetrics, differences
 from rllib_arpo.evaluation.plan import TOOLS, Arm, EvaluationSettings
 from rllib_arpo.evaluation.report import TaskReport
@@ -76,12 +76,7 @@ def write_summary(
         "machine": machine(),
         "versions": versions(),
         "settings": dataclasses.asdict(settings),
-        "interval": {
-            "method": "percentile bootstrap",
-            "level": LEVEL,
-            "resamples": NUM_RESAMPLES,
-            "resampled": "questions, each with all its samples",
-        },
+        "interval": {"method": "Student's t over questions, each by the mean of its samples", "level": LEVEL},
         "arms": [_arm(arm, metrics[arm.name], report) for report in reports for arm in arms if arm.task == report.task],
         "differences": [
             {"task": report.task, "arm": label, "minus": report.reference, "metrics": _plain(estimates)}
@@ -111,5 +106,5 @@ def _arm(arm: Arm, metrics: ArmMetrics, report: TaskReport) -> dict[str, Any]:
 
 
 def _plain(estimates: Mapping[str, Any]) -> dict[str, Any]:
-    """Estimates as JSON: {"value", "low", "high", "kind", ...}."""
+    """Estimates as JSON: {"value", "low", "high", ...}."""
     return {name: dataclasses.asdict(estimate) for name, estimate in estimates.items()}

@@ -17,9 +17,9 @@ from mlflow.entities import AssessmentSource, Feedback, Span, TraceInfo, TraceLo
 from mlflow.tracing.constant import SpanAttributeKey, TraceMetadataKey, TraceTagKey
 
 from rllib_arpo.core.tree import OUTAGE_STOP_REASONS, ToolStatus
+from rllib_arpo.record.read import Question, Row, Trajectory
 from rllib_arpo.record.schema import ADVANTAGES
 from rllib_arpo.show import words
-from rllib_arpo.show.records import Question, Row, Trajectory
 
 #: Metadata of a trace: the file of the record from which it was made, and when that file was written (ns).
 FILE, WRITTEN = "record_file", "record_written"

@@ -15,8 +15,8 @@ from mlflow.utils.mlflow_tags import MLFLOW_LOGGED_ARTIFACTS
 
 from rllib_arpo.mlflow.question_trace import FILE, WRITTEN, QuestionTrace, trajectory_name
 from rllib_arpo.mlflow.store import Store
+from rllib_arpo.record.read import Question, numbered_questions, record_files
 from rllib_arpo.record.recorder import rank
-from rllib_arpo.show.records import Question, numbered_questions, record_files
 
 #: The artifact with the table of evaluated questions, and its columns.
 EVALUATIONS_ARTIFACT = "evaluations.json"

@@ -15,9 +15,9 @@ from ray.air.constants import TRAINING_ITERATION
 from ray.tune.result import EXPR_RESULT_FILE
 
 from rllib_arpo.core.results import number_at
+from rllib_arpo.record.read import RecordFile, record_files
 from rllib_arpo.record.recorder import RECORD_FOLDER
 from rllib_arpo.record.schema import SCHEMA
-from rllib_arpo.show.records import RecordFile, record_files
 
 #: Columns of the record that plots read; of a turn's entropies the first `NUM_POSITIONS`.
 COLUMNS = (

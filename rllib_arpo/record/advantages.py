@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 
-from rllib_arpo.connectors import PipelineSettings, advantage_connectors
 from rllib_arpo.core.advantages import hard_attribution, leaf_ranges, soft_attribution
 from rllib_arpo.core.columns import LAYOUTS, LEAF_ADVANTAGES, LEAF_WEIGHTS, REWARD_STATISTICS
 from rllib_arpo.record.rows import TreeAdvantages
 
-if TYPE_CHECKING:
-    from rllib_arpo.arpo_config import ARPOConfig
 
-
-def tree_advantages(episodes: Sequence[MultiAgentEpisode], config: ARPOConfig, statistics: Any) -> list[TreeAdvantages]:
+def tree_advantages(
+    connectors: Sequence[ConnectorV2], episodes: Sequence[MultiAgentEpisode], statistics: Any
+) -> list[TreeAdvantages]:
     """The advantages of these questions, which may be a part of the batch.
 
     Args:
+        connectors: those of the learner that end with the advantages (`advantage_connectors`).
         statistics: of the rewards of the whole batch (`QuestionBatch.statistics`).
     """
     columns: dict[str, Any] = {}
-    for piece in advantage_connectors(PipelineSettings.from_config(config)):
+    for piece in connectors:
         columns = piece(
             rl_module=None, batch=columns, episodes=list(episodes), shared_data={REWARD_STATISTICS: statistics}
         )

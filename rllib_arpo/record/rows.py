@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from rllib_arpo.core.advantages import NodeAttribution
 from rllib_arpo.core.tree import NO_TOOL, ForkDecision, QuestionTree, ToolCall, Trajectory, TreeLayout, Turn, TurnTimes
-from rllib_arpo.record.schema import ADVANTAGES, CALL, NODE, TURN
+from rllib_arpo.record.schema import ADVANTAGES, ANSWER, CALL, NODE, TURN
 from rllib_arpo.record.tokens import plain_text, token_text
 
 Row = dict[str, Any]
@@ -43,13 +43,18 @@ class TreeAdvantages:
 
 
 def question_rows(
-    tree: QuestionTree, facts: QuestionFacts, tokenizer: Any, advantages: TreeAdvantages | None = None
+    tree: QuestionTree,
+    facts: QuestionFacts,
+    tokenizer: Any,
+    advantages: TreeAdvantages | None = None,
+    answers: Mapping[str, Row] | None = None,
 ) -> list[Row]:
     """The rows of a question, trajectory by trajectory; one without a turn of its own has one row.
 
     Args:
         tokenizer: decodes; nothing is tokenized. None: the model has none.
         advantages: None if the question was not trained.
+        answers: agent id -> the columns `schema.ANSWER`, of the questions of a benchmark.
     """
     of_question = {
         "purpose": facts.purpose,
@@ -64,15 +69,17 @@ def question_rows(
     by_leaf, by_turn = _by_place(advantages)
     rows = []
     for i, trajectory in enumerate(tree.trajectories):
-        shared = of_question | _trajectory(trajectory) | {"advantage": by_leaf.get(i)}
+        answer = _NO_ANSWER if answers is None else answers[trajectory.agent_id]
+        shared = of_question | _trajectory(trajectory) | {"advantage": by_leaf.get(i)} | answer
         own = [turn | by_turn.get((i, turn["turn"]), _ABOVE_NO_LEAF) for turn in _turns(tree, trajectory, tokenizer)]
         rows += [shared | turn for turn in own or [_NO_TURN]]
     if advantages is None:
         rows = [row | _NO_ADVANTAGES for row in rows]
-    return rows
+    return [row | {"prompt_ids": None if i else tree.prompt} for i, row in enumerate(rows)]
 
 
 _NO_ADVANTAGES: Row = {column.name: None for column in ADVANTAGES}
+_NO_ANSWER: Row = {column.name: None for column in ANSWER}
 _NO_TURN: Row = {column.name: None for column in (*TURN, *CALL, *NODE, *ADVANTAGES)}
 #: Of a trained question: only masked trajectories pass the turn.
 _ABOVE_NO_LEAF: Row = {
@@ -124,12 +131,14 @@ def _turns(tree: QuestionTree, trajectory: Trajectory, tokenizer: Any) -> Iterat
             "text": text,
             "token_ids": turn.token_ids,
             "token_ends": ends,
+            "log_probs": turn.log_probs,
             "entropies": turn.entropies,
             "weight_versions": turn.weight_versions,
             **_times(turn.times),
             **_call(turn.tool_call),
             "tool_output": plain_text(tokenizer, turn.observation) if len(turn.observation) else None,
             "tool_output_tokens": len(turn.observation),
+            "tool_output_ids": turn.observation if len(turn.observation) else None,
             "after_tool": _tool_of(before),
             **_decision(turn.decision),
         }

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 #: Of the columns and of their meaning; it grows when a column changes or goes.
-VERSION = 1
+VERSION = 2
 #: Keys of a file's metadata: the version, and the settings of the run as JSON (`tables.settings`).
 VERSION_KEY, SETTINGS_KEY = b"rllib_arpo.record.version", b"rllib_arpo.record.settings"
 
@@ -33,17 +33,21 @@ def _maybe(name: str, kind: pa.DataType, doc: str) -> Column:
 
 
 _TEXT, _INT, _FLOAT, _BOOL = pa.string(), pa.int32(), pa.float64(), pa.bool_()
-_INTS, _FLOATS = pa.list_(pa.int32()), pa.list_(pa.float32())
+_INTS, _FLOATS, _TEXTS = pa.list_(pa.int32()), pa.list_(pa.float32()), pa.list_(pa.string())
+#: Values of the column "purpose": of training, of an evaluation of the run, of the update that ended a run, and of the
+#: commands `evaluate` and `entropy`.
+TRAINING, EVALUATION, FAILED, BENCHMARK = "training", "evaluation", "failed", "benchmark"
 
 QUESTION = (
-    _always("purpose", _TEXT, '"training" or "evaluation"'),
-    _always("iteration", _INT, "the update for which it was sampled, from 1; of an evaluation: the updates before it"),
+    _always("purpose", _TEXT, '"training", "evaluation", "failed" (it ended the run) or "benchmark" (of a command)'),
+    _always("iteration", _INT, "the update for which it was sampled, from 1; of other purposes: the updates before it"),
     _always("number", pa.int64(), "of the question in the order of its task"),
     _always("question_id", _TEXT, "as the environment names it"),
     _always("question_seconds", _FLOAT, "from its first request to its last ending"),
     _always("trained", _BOOL, "whether the update got it; false in an evaluation"),
     _maybe("prompt", _TEXT, "what the model read first; null, as all that is decoded: the model has no tokenizer"),
     _always("prompt_tokens", _INT, "of the prompt"),
+    _maybe("prompt_ids", _INTS, "the prompt's tokens; null but for the question's first row"),
 )
 TRAJECTORY = (
     _always("agent_id", _TEXT, '"0", "1", ... begin at the prompt; the first fork of "0" is "0.0"'),
@@ -63,6 +67,7 @@ TURN = (
     _maybe("text", _TEXT, "what the model wrote, decoded, special tokens included"),
     _maybe("token_ids", _INTS, "as sampled"),
     _maybe("token_ends", _INTS, "where each token ends in `text`, in characters; null: the tokenizer cannot say"),
+    _maybe("log_probs", _FLOATS, "of each token under the policy that sampled it, at the sampling temperature"),
     _maybe("entropies", _FLOATS, 'nats, of the first k tokens, or of all with `record_entropies="all"`'),
     _maybe("weight_versions", _INTS, "of the weights that sampled each token"),
     _maybe("started_s", _FLOAT, "seconds from the begin of the question to the request; null: not measured"),
@@ -76,6 +81,7 @@ CALL = (
     _maybe("tool_seconds", _FLOAT, "wall time of the call"),
     _maybe("tool_output", _TEXT, "what the model read next, decoded; null: nothing"),
     _maybe("tool_output_tokens", _INT, "of it"),
+    _maybe("tool_output_ids", _INTS, "its tokens; null: nothing"),
 )
 NODE = (
     _maybe("after_tool", _TEXT, 'the tool whose response precedes the turn ("": not named); null: the prompt does'),
@@ -93,6 +99,19 @@ ADVANTAGES = (
     _maybe("soft_negative", _FLOAT, "A_neg of soft attribution, the sum of w min(A, 0)"),
     _maybe("hard_advantage", _FLOAT, "what hard attribution gives the turn: the mean of their advantages; null: none"),
 )
+ANSWER = (
+    _maybe("task", _TEXT, "the name of the task; null, as all below: not of `rllib-arpo evaluate` or `entropy`"),
+    _maybe("model", _TEXT, "as it was named; a folder with its absolute path"),
+    _maybe("style", _TEXT, '"tools" or "direct"'),
+    _maybe("commit", _TEXT, "of the code that asked the question; null: not known"),
+    _maybe("question", _TEXT, "the question alone, without instructions and examples"),
+    _maybe("answers", _TEXTS, "those that are right"),
+    _maybe("ability", _TEXT, 'the kind of the question, such as "math" or "qa"'),
+    _maybe("sampling_seed", pa.int64(), "of the trajectory's first turn; null: decoded greedily"),
+    _maybe("answer", _TEXT, "the trajectory's answer; null: it gave none"),
+    _maybe("exact_match", _FLOAT, 'of "qa": equality of normalised texts with a right answer; of others: accuracy 1'),
+    _maybe("f1", _FLOAT, 'the best token F1 over the right answers; null but for "qa"'),
+)
 #: The columns in their order, below the headings of the documentation.
 GROUPS = {
     "The question": QUESTION,
@@ -101,6 +120,7 @@ GROUPS = {
     "The tool that it called": CALL,
     "The node before the turn": NODE,
     "The advantages of its tokens": ADVANTAGES,
+    "The answer to a benchmark": ANSWER,
 }
 SCHEMA = pa.schema(
     [pa.field(column.name, column.type, column.nullable) for columns in GROUPS.values() for column in columns]

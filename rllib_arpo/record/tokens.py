@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 
-def token_text(tokenizer: Any, token_ids: Sequence[int]) -> tuple[str | None, list[int] | None]:
+
+def token_text(tokenizer: Any, token_ids: Sequence[int] | np.ndarray) -> tuple[str | None, list[int] | None]:
     """The text of sampled tokens, special tokens included, and where each token ends in it.
 
     A token that holds only a part of a character ends where the token before it does; the token that completes the
@@ -37,7 +39,7 @@ def token_text(tokenizer: Any, token_ids: Sequence[int]) -> tuple[str | None, li
     return text, ends
 
 
-def plain_text(tokenizer: Any, token_ids: Sequence[int]) -> str | None:
+def plain_text(tokenizer: Any, token_ids: Sequence[int] | np.ndarray) -> str | None:
     """The text of tokens, special tokens included; None without a tokenizer."""
     if tokenizer is None:
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -67,8 +68,7 @@ class RecordWriter:
         table, path = make_table(), self._folder / name
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            with replace_file(path) as partial:
-                pq.write_table(table, partial, compression="zstd")
+            write_table(table, path)
         except OSError as error:
             self._lose(path, num_questions, error)
         else:
@@ -79,3 +79,11 @@ class RecordWriter:
         if not self._failing:
             logger.warning("%s cannot be written (%s): training goes on without the record.", path, error)
         self._failing = True
+
+
+def write_table(table: pa.Table, path: Path) -> None:
+    """Writes a file of the record, whole or not at all; it is on the disk when this returns."""
+    with replace_file(path) as partial:
+        pq.write_table(table, partial, compression="zstd")
+        with partial.open("rb") as written:
+            os.fsync(written.fileno())

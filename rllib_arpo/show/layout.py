@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from rllib_arpo.show.records import Question, Trajectory
+from rllib_arpo.record.read import Question, Trajectory
 
 #: Pixels: the prompt's box, the box of a turn, the gap behind it with the tool's mark, the ending, a line.
 PROMPT_WIDTH, TURN_WIDTH, GAP, END_WIDTH, LINE = 84, 120, 52, 250, 58
@@ -134,7 +134,7 @@ def time_line(question: Question, layout: TreeDrawing) -> TimeLine | None:
     return TimeLine(bars, ticks)
 
 
-def _spans(trajectory: Trajectory):
+def _spans(trajectory: Trajectory) -> Iterator[tuple[float, float, int, str | None]]:
     """(begin, end, turn, tool) of what a trajectory did."""
     for turn in trajectory.turns:
         if turn["started_s"] is not None:

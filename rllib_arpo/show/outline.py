@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rllib_arpo.record.read import Question, Row, Trajectory
 from rllib_arpo.show import words
-from rllib_arpo.show.records import Question, Row, Trajectory
 
 
 def outline(question: Question) -> str:

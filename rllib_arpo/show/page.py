@@ -9,10 +9,15 @@ from typing import Any
 
 import jinja2
 
+from rllib_arpo.record.read import Question, Row, Trajectory
 from rllib_arpo.show import layout, shades, words
 from rllib_arpo.show.layout import neighbours, time_line, tree_layout
 from rllib_arpo.show.outline import outline
-from rllib_arpo.show.records import Question, Row, Trajectory
+
+#: The columns of the index.
+INDEX_COLUMNS = (
+    "question", "from", "mean reward", "best", "leaves", "forks", "mean dH", "seconds", "tools", "stop reasons"
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +89,8 @@ def index_page(title: str, entries: Sequence[Entry]) -> str:
         .render(
             title=title,
             entries=entries,
+            columns=INDEX_COLUMNS,
+            purposes=sorted({entry.question.row["purpose"] for entry in entries}, reverse=True),
             stop_reasons=sorted({reason for entry in entries for reason in entry.question.stop_reasons()}),
             tools=sorted({tool for entry in entries for tool in entry.question.tools()}),
             **_shared(),

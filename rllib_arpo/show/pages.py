@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
+from rllib_arpo.record.read import Question, RecordFile, questions, record_files
 from rllib_arpo.record.recorder import RECORD_FOLDER
+from rllib_arpo.record.schema import EVALUATION
 from rllib_arpo.show.page import Entry, index_page, question_page
-from rllib_arpo.show.records import Question, questions, record_files
 
 INDEX = "index.html"
 #: Longest part of a question's name in a file's name.
@@ -17,16 +18,22 @@ MAX_NAME_LENGTH = 60
 
 
 def last_questions(place: str, question_id: str | None, limit: int) -> list[list[Question]]:
-    """The last `limit` questions of a record, in its order, each alone in a list.
+    """The last `limit` questions of a record, each alone in a list: trained ones with forks first, evaluations last.
+
+    If there are more, at least half of them are not of evaluations, as far as the record has so many.
 
     Raises:
         ValueError: there is no such record, or no such question in it.
     """
-    latest_first = (question for question in _backwards(place, question_id))
-    found = list(islice(latest_first, limit))
+    files = record_files(place)
+    evaluations = [file for file in files if file.path.name.startswith(EVALUATION)]
+    evaluated = list(islice(_backwards(evaluations, question_id), limit))
+    others = list(islice(_backwards([file for file in files if file not in evaluations], question_id), limit))
+    found = others[: max(limit - len(evaluated), -(-limit // 2))]
+    found = [*reversed(found), *reversed(evaluated[: limit - len(found)])]
     if not found:
         raise ValueError(_nothing(place, question_id))
-    return [[question] for question in reversed(found)]
+    return [[q] for q in sorted(found, key=lambda q: (q.row["purpose"] == EVALUATION, q.num_forks() == 0))]
 
 
 def pairs(before: str, after: str, question_id: str | None, limit: int) -> list[list[Question]]:
@@ -35,9 +42,9 @@ def pairs(before: str, after: str, question_id: str | None, limit: int) -> list[
     Raises:
         ValueError: a record is missing, or the two have no such question in common.
     """
-    first = {_name(question): question for question in _backwards(before, question_id)}
+    first = {_name(question): question for question in _backwards(record_files(before), question_id)}
     last: dict[str, Question] = {}
-    for question in _backwards(after, question_id):
+    for question in _backwards(record_files(after), question_id):
         last.setdefault(_name(question), question)
     common = [[question, last[name]] for name, question in first.items() if name in last]
     if not common:
@@ -92,8 +99,8 @@ def tree_files(folder: Path, limit: int) -> dict[str, bytes]:
     }
 
 
-def _backwards(place: str, question_id: str | None) -> Iterator[Question]:
-    for file in reversed(record_files(place)):
+def _backwards(files: Sequence[RecordFile], question_id: str | None) -> Iterator[Question]:
+    for file in reversed(files):
         yield from reversed(list(questions(file, question_id)))
 
 
@@ -104,7 +111,7 @@ def _name(question: Question) -> str:
 def _nothing(place: str, question_id: str | None) -> str:
     if question_id is None:
         return f"{place}: the record has no question."
-    known = next((_name(question) for question in _backwards(place, None)), None)
+    known = next((_name(question) for question in _backwards(record_files(place), None)), None)
     return f"{place}: the record has no question {question_id!r}; its last one is {known!r}."
 
 

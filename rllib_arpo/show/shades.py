@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from rllib_arpo.show.records import Row
+from rllib_arpo.record.read import Row
 
 #: Nats: a token has shade i if i of these are not above its entropy. They are the same on every page.
 EDGES = (0.05, 0.2, 0.5, 0.9, 1.4, 2.0, 3.0)

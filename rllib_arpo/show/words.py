@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from rllib_arpo.core.branching import ENTROPY_RULES
-from rllib_arpo.show.records import Question, Row, Trajectory
+from rllib_arpo.record.read import Question, Row, Trajectory
+from rllib_arpo.record.schema import BENCHMARK, FAILED, TRAINING
 
 _TIMES = {0: "not forked", 1: "forked once", 2: "forked twice"}
 
@@ -26,8 +27,12 @@ def name_of(question: Question) -> str:
 
 
 def name_of_stage(purpose: str, iteration: int) -> str:
-    if purpose == "training":
+    if purpose == TRAINING:
         return f"training, iteration {iteration}"
+    if purpose == FAILED:
+        return f"the end of the run, iteration {iteration}"
+    if purpose == BENCHMARK:
+        return "benchmark"
     return "evaluation before training" if iteration == 0 else f"evaluation after {iteration} updates"
 
 

@@ -7,16 +7,16 @@ import math
 from collections import defaultdict
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import torch
 
 from rllib_arpo import commands
-from rllib_arpo.commands.entropy import SUMMARY, TABLE
+from rllib_arpo.commands.entropy import SUMMARY
 from rllib_arpo.core.entropy import ENTROPY_NORMALIZATIONS
 from rllib_arpo.evaluation import runner
-from rllib_arpo.evaluation.entropy.table import SCHEMA
-from tests.evaluation.conftest import scripted_command
+from rllib_arpo.evaluation.results import LOCK, SETTINGS
+from rllib_arpo.record.read import questions, record_files
+from tests.evaluation.conftest import recorded, scripted_command
 from tests.helpers.calling_model import calling_model
 
 TASK = "tests.helpers.own_task:BriefSquaresTask"
@@ -45,17 +45,20 @@ def slow(made) -> list[dict]:
 
     model_folder, folder = made
     model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
-    rows, prefixes = pq.read_table(folder / TABLE).to_pylist(), defaultdict(list)
-    for row in rows:
-        prefix = prefixes[row["number"], row["sample"]]
-        prefix += row["read_ids"]
-        row["slow"] = []
-        for token in row["token_ids"]:
-            with torch.no_grad():
-                logits = model(torch.tensor([prefix])).logits[0, -1].double() / TEMPERATURE
-            p = torch.softmax(logits, dim=-1).tolist()
-            row["slow"].append(-sum(q * math.log(q) for q in p if q > 0))
-            prefix.append(token)
+    rows = []
+    for question in recorded(folder):
+        for sample in question.trajectories:
+            prefix = list(question.row["prompt_ids"])
+            for turn in sample.turns:
+                slow = []
+                for token in turn["token_ids"]:
+                    with torch.no_grad():
+                        logits = model(torch.tensor([prefix])).logits[0, -1].double() / TEMPERATURE
+                    p = torch.softmax(logits, dim=-1).tolist()
+                    slow.append(-sum(q * math.log(q) for q in p if q > 0))
+                    prefix.append(token)
+                prefix += turn["tool_output_ids"] or []
+                rows.append({**turn, "slow": slow})
     return rows
 
 
@@ -68,30 +71,33 @@ def mean_over_questions(values: list[tuple[int, float]]) -> float:
 
 
 def after_tools(row: dict) -> bool:
-    return row["round"] > 0
+    return row["depth"] > 0
 
 
 GROUPS = {
-    "start": lambda row: row["round"] == 0,
+    "start": lambda row: row["depth"] == 0,
     "after tools": after_tools,
     "tool python": after_tools,
-    "round 1": lambda row: row["round"] == 1,
+    "round 1": lambda row: row["depth"] == 1,
 }
 
 
+@pytest.mark.slow
 def test_the_samples_call_the_tool(slow):
     """Else the other tests would compare nothing."""
-    assert len({(row["number"], row["sample"]) for row in slow}) == NUM_QUESTIONS * NUM_SAMPLES
+    assert len({(row["number"], row["agent_id"]) for row in slow}) == NUM_QUESTIONS * NUM_SAMPLES
     assert sum(map(after_tools, slow)) >= 6
-    assert {row["tool"] for row in slow} == {None, "python"}
-    assert all(row["read_ids"] and row["token_ids"] for row in slow)
+    assert {row["after_tool"] for row in slow} == {None, "python"}
+    assert all(row["token_ids"] for row in slow)
 
 
+@pytest.mark.slow
 def test_every_entropy_is_that_of_a_forward_pass(slow):
     for row in slow:
         np.testing.assert_allclose(row["entropies"], row["slow"], atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", GROUPS)
 def test_the_curves_are_those_of_the_slow_loop(made, slow, group):
     (task,) = json.loads((made[1] / SUMMARY).read_text())["tasks"]
@@ -105,16 +111,16 @@ def test_the_curves_are_those_of_the_slow_loop(made, slow, group):
     assert curve["turns"] == [sum(len(row["slow"]) > i for row in rows) for i in range(len(expected))]
 
 
+@pytest.mark.slow
 def test_the_rises_and_the_rules_are_those_of_the_slow_loop(made, slow):
     summary = json.loads((made[1] / SUMMARY).read_text())
     (task,), settings = summary["tasks"], summary["settings"]
-    initial = {(row["number"], row["sample"]): row["slow"][:WINDOW] for row in slow if row["round"] == 0}
+    initial = {(row["number"], row["agent_id"]): row["slow"][:WINDOW] for row in slow if row["depth"] == 0}
     rises = []
     for row in filter(after_tools, slow):
-        before = initial[row["number"], row["sample"]]
+        before = initial[row["number"], row["agent_id"]]
         pairs = list(zip(row["slow"][:WINDOW], before, strict=False))
         rises.append((row["number"], sum(a - b for a, b in pairs) / len(pairs)))
-        assert row["rise"] == pytest.approx(rises[-1][1], abs=1e-4)
     assert len(rises) == task["nodes"]
     found = task["rises"]["after tools"]
     assert found["rise_nats_per_token"]["value"] == pytest.approx(mean_over_questions(rises), abs=1e-4)
@@ -130,20 +136,19 @@ def test_the_rises_and_the_rules_are_those_of_the_slow_loop(made, slow):
         # P = alpha + beta dH, with dH by the slow entropies.
         chances = []
         for row in nodes:
-            before = initial[row["number"], row["sample"]]
+            before = initial[row["number"], row["agent_id"]]
             n = min(WINDOW, len(row["slow"]), len(before))
             delta = normalize(np.array(row["slow"][:n]) - np.array(before[:n]), summary["vocab_size"])
-            assert row[f"delta_{name}"] == pytest.approx(delta, abs=1e-4)
             chances.append((row["number"], min(max(alpha + beta * delta, 0.0), 1.0)))
         assert rules["probability", "initial", name] == pytest.approx(mean_over_questions(chances), abs=1e-4)
 
 
+@pytest.mark.slow
 def test_what_is_written(made, capsys):
     model, folder = made
     name = f"entropy-{TASK.replace(':', '.')}.png"
-    assert sorted(path.name for path in folder.iterdir()) == sorted([name, SUMMARY, TABLE])
+    assert {path.name for path in folder.iterdir() if path.is_file()} == {name, SUMMARY, SETTINGS, LOCK}
     assert (folder / name).read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
-    assert pq.read_schema(folder / TABLE).equals(SCHEMA)
     summary = json.loads((folder / SUMMARY).read_text())
     assert summary["command"].startswith("rllib-arpo entropy --model ")
     assert summary["model"] == model
@@ -161,12 +166,23 @@ def test_two_tasks_with_the_scripted_engine(model_folder, tmp_path, capsys):
     assert commands.main(entropy_command(model_folder, tmp_path / "out", **options)) == 0
     printed = capsys.readouterr().out
     assert "arithmetic: 5 questions, 10 samples" in printed and "catalogue: 5 questions, 10 samples" in printed
-    files = ["entropy-arithmetic.png", "entropy-catalogue.png", SUMMARY, TABLE]
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == files
-    rows = pq.read_table(tmp_path / "out" / TABLE).to_pylist()
-    assert [row["task"] for row in rows] == sorted(row["task"] for row in rows)
+    assert {path.name for path in (tmp_path / "out").glob("*.png")} == {
+        "entropy-arithmetic.png",
+        "entropy-catalogue.png",
+    }
+    rows = [turn for file in record_files(tmp_path / "out") for found in questions(file) for turn in found.turns()]
     assert all(len(row["entropies"]) == len(row["token_ids"]) for row in rows)
-    assert {row["rise"] is None for row in rows if row["round"] == 0} == {True}
+
+
+def test_the_same_command_asks_nothing_again_and_another_one_replaces_the_results(model_folder, tmp_path, monkeypatch):
+    command = entropy_command(model_folder, tmp_path / "out", limit="2")
+    assert commands.main(command) == 0
+    make_engine = runner.make_engine
+    monkeypatch.setattr(runner, "make_engine", lambda *_args: pytest.fail("an engine was started"))
+    assert commands.main(command) == 0
+    monkeypatch.setattr(runner, "make_engine", make_engine)
+    assert commands.main([*command, "--samples", "2"]) == 0
+    assert {len(question.trajectories) for question in recorded(tmp_path / "out")} == {2}
 
 
 def test_a_model_that_calls_no_tool(model_folder, tmp_path, capsys):
@@ -196,4 +212,4 @@ def test_what_is_wrong_is_said_before_an_engine_starts(model_folder, tmp_path, m
 def test_an_output_that_is_a_file_is_refused(model_folder, tmp_path, capsys):
     (tmp_path / "out").write_text("")
     assert commands.main(entropy_command(model_folder, tmp_path / "out")) == 2
-    assert "File exists" in capsys.readouterr().err
+    assert "not a folder that can be written (File exists)" in capsys.readouterr().err

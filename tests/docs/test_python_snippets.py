@@ -176,11 +176,12 @@ def test_sql_snippets_are_answered_by_a_record(record):
 def record(desk, model_folder) -> None:
     """The record of an evaluation after 12 updates, in the current folder."""
     from rllib_arpo.record.recorder import TreeRecorder
+    from rllib_arpo.record.settings import RecordSettings
     from rllib_arpo.rollout.episodes import tree_to_episode
     from rllib_arpo.rollout.messages import QuestionRef
     from tests.record.trees import TREE
 
     config = ARPOConfig().language_model(model_name_or_path=model_folder).debugging(seed=5)
-    recorder = TreeRecorder(config, lambda: desk)
+    recorder = TreeRecorder(RecordSettings.from_config(config), lambda: desk)
     recorder.evaluation(12, [SimpleNamespace(ref=QuestionRef(0), number=0, episode=tree_to_episode(TREE), seconds=1.0)])
     recorder.close()

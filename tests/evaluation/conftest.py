@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from rllib_arpo.envs.tasks import ArithmeticTask
+from rllib_arpo.evaluation.results import ResultFolder
+from rllib_arpo.record.read import Question, Trajectory
 from tests.helpers.models import byte_tokenizer
 
 #: The right answer to the first question.
@@ -31,6 +34,17 @@ def scripted_command(model, output, **options) -> list[str]:
         "progress": "off",
     } | options
     return [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", value)]
+
+
+def recorded(folder: Path, style: str = "tools") -> list[Question]:
+    """The questions of the only arm with this style."""
+    with ResultFolder(folder) as results:
+        (arm,) = [arm for arm in results.arms() if arm.style == style]
+        return list(arm.questions())
+
+
+def samples(folder: Path, style: str = "tools") -> list[Trajectory]:
+    return [sample for question in recorded(folder, style) for sample in question.trajectories]
 
 
 @pytest.fixture

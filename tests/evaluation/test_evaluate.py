@@ -7,7 +7,6 @@ import json
 import shutil
 from argparse import Namespace
 
-import pyarrow.parquet as pq
 import pytest
 
 from rllib_arpo.commands import evaluate, run_command
@@ -18,9 +17,8 @@ from rllib_arpo.envs.tasks import ArithmeticTask
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.tools.python import PythonTool
 from rllib_arpo.evaluation import models, plan, runner
-from rllib_arpo.evaluation.transcripts import SCHEMA
 from rllib_arpo.policy.export import MODULE
-from tests.evaluation.conftest import ANSWER, CALL, scripted_command
+from tests.evaluation.conftest import ANSWER, CALL, recorded, samples, scripted_command
 from tests.helpers.models import byte_tokenizer
 from tests.helpers.parquet import parquet
 from tests.helpers.parquet import row as parquet_row
@@ -108,7 +106,7 @@ def test_what_an_engine_refuses_is_one_sentence(arguments, capsys):
 
 @pytest.mark.parametrize(
     ("owner", "name"),
-    [(evaluate, "ask"), (ToolEnv, "reset"), (models, "fingerprint"), (plan.Arm, "settings")],
+    [(runner, "ask"), (ToolEnv, "reset"), (models, "fingerprint"), (plan.Arm, "settings")],
 )
 def test_a_bug_keeps_its_traceback(arguments, monkeypatch, owner, name):
     def fail(*_args, **_kwargs):
@@ -146,7 +144,7 @@ def test_an_interruption_says_how_to_go_on(arguments, monkeypatch, capsys):
     def ask(*_args, **_kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(evaluate, "ask", ask)
+    monkeypatch.setattr(runner, "ask", ask)
     assert run_command("evaluate", [*arguments(), "--no-mlflow"]) == 130
     assert "the same command continues" in capsys.readouterr().err
 
@@ -179,57 +177,50 @@ def finished(model_folder, tmp_path_factory):
     return Namespace(command=command, folder=folder, summary=json.loads((folder / "summary.json").read_text()))
 
 
-def test_transcripts_have_every_turn(finished):
-    table = pq.read_table(finished.folder / evaluate.TRANSCRIPTS)
-    assert table.schema.equals(SCHEMA)
-    rows = table.to_pylist()
-    asked = [(style, number, sample) for style in ("direct", "tools") for number in range(10) for sample in range(2)]
-    assert [(row["style"], row["number"], row["sample"]) for row in rows] == asked
-    assert len({row["seed"] for row in rows if row["style"] == "tools"}) == 20
-    first = rows[0]
-    assert (first["question_id"], first["ability"]) == (FIRST.question_id, "math")
+def test_the_record_has_every_turn_and_every_answer(finished):
+    for style in ("direct", "tools"):
+        found = recorded(finished.folder, style)
+        assert [(q.row["number"], [s.agent_id for s in q.trajectories]) for q in found] == [
+            (number, ["0", "1"]) for number in range(10)
+        ]
+    rows = samples(finished.folder)
+    assert len({sample.row["sampling_seed"] for sample in rows}) == 20
+    prompt, first = found[0].row, rows[0].row
+    assert (prompt["question_id"], prompt["purpose"], first["ability"]) == (FIRST.question_id, "benchmark", "math")
     assert (first["question"], first["answers"]) == (FIRST.messages[-1][1], list(FIRST.answers))
-    assert first["prompt"].endswith(f"{first['question']}<|im_end|>\n<|im_start|>assistant\n")
-    assert first["prompt_tokens"] == len(byte_tokenizer().encode(first["prompt"]))
-    called = [row for row in rows if row["tool_calls"]]
-    assert {turn["tool_status"] for row in called for turn in row["turns"][:-1]} == {"ok", "error"}
-    computed = next(turn for row in called for turn in row["turns"] if turn["tool_status"] == "ok")
-    assert (computed["text"], computed["tool"], computed["num_tokens"]) == (CALL, "python", len(CALL))
-    assert "5" in computed["response"]
-    assert all(row["turns"][-1]["tool"] is None for row in called if row["stop_reason"] == "answer")
-    answered = [row for row in rows if row["stop_reason"] == "answer"]
-    assert {row["answer"] for row in answered} == {ANSWER}
-    assert {(row["number"], row["reward"]) for row in answered if row["correct"]} == {(0, 1.0)}
-    assert all(row["turns"][-1]["text"] == f"<answer> \\boxed{{{ANSWER}}} </answer>" for row in answered)
-    for row in rows:
-        assert row["tool_calls"] == sum(turn["tool"] is not None for turn in row["turns"])
-        assert row["tool_calls_failed"] == sum(turn["tool_status"] == "error" for turn in row["turns"])
-        assert row["response_tokens"] == sum(turn["num_tokens"] for turn in row["turns"])
-        assert row["correct"] == (row["accuracy"] == row["exact_match"] == 1.0)
-        assert row["truncated"] == (row["stop_reason"] in ("token_limit", "tool_call_limit"))
+    assert (first["task"], first["style"]) == ("arithmetic", "tools")
+    assert prompt["prompt"].endswith(f"{first['question']}<|im_end|>\n<|im_start|>assistant\n")
+    called = [sample for sample in rows if sample.turns[0]["tool"]]
+    assert {turn["tool_status"] for sample in called for turn in sample.turns[:-1]} == {"ok", "error"}
+    computed = next(turn for sample in called for turn in sample.turns if turn["tool_status"] == "ok")
+    assert (computed["text"], computed["tool"], len(computed["token_ids"])) == (CALL, "python", len(CALL))
+    assert "5" in computed["tool_output"]
+    answered = [sample for sample in rows if sample.row["stop_reason"] == "answer"]
+    assert {sample.row["answer"] for sample in answered} == {ANSWER}
+    assert all(sample.turns[-1]["text"] == f"<answer> \\boxed{{{ANSWER}}} </answer>" for sample in answered)
+    assert all(sample.row["exact_match"] == sample.row["accuracy"] for sample in rows)
 
 
 def test_entropies_are_kept_on_demand(arguments, finished, tmp_path):
     assert run_command("evaluate", [*arguments("--samples", "2", "--limit", "3"), "--no-mlflow", "--entropies"]) == 0
-    turns = [
-        turn for row in pq.read_table(tmp_path / "out" / evaluate.TRANSCRIPTS).to_pylist() for turn in row["turns"]
-    ]
-    assert all(len(turn["entropies"]) == turn["num_tokens"] and min(turn["entropies"]) > 0 for turn in turns)
-    without = pq.read_table(finished.folder / evaluate.TRANSCRIPTS).to_pylist()
-    assert {turn["entropies"] for row in without for turn in row["turns"]} == {None}
+    turns = [turn for sample in samples(tmp_path / "out") for turn in sample.turns]
+    assert all(len(turn["entropies"]) == len(turn["token_ids"]) and min(turn["entropies"]) > 0 for turn in turns)
+    assert {str(turn["entropies"]) for sample in samples(finished.folder) for turn in sample.turns} == {"[]"}
 
 
 def test_without_tools_a_call_is_bad_format(finished):
-    rows = [
-        row for row in pq.read_table(finished.folder / evaluate.TRANSCRIPTS).to_pylist() if row["style"] == "direct"
-    ]
-    assert {row["tool_calls"] for row in rows} == {0}
-    assert {row["stop_reason"] for row in rows} <= {"answer", "malformed_call", "no_answer"}
+    rows = samples(finished.folder, "direct")
+    assert {turn["tool"] for sample in rows for turn in sample.turns} == {None}
+    assert {sample.row["stop_reason"] for sample in rows} <= {"answer", "malformed_call", "no_answer"}
+
+
+def test_the_questions_are_drawn_by_show(finished, tmp_path):
+    assert run_command("show", [str(finished.folder), "--limit", "3", "--output", str(tmp_path / "pages")]) == 0
+    assert len(list((tmp_path / "pages").glob("benchmark-*.html"))) == 3
 
 
 def test_the_summary_says_what_was_run_and_every_figure(finished):
     summary = finished.summary
-    rows = pq.read_table(finished.folder / evaluate.TRANSCRIPTS).to_pylist()
     assert summary["command"].startswith("rllib-arpo evaluate --model ")
     assert {"commit", "machine", "versions", "time", "seconds", "settings"} <= summary.keys()
     assert summary["settings"]["samples"] == 2
@@ -238,7 +229,8 @@ def test_the_summary_says_what_was_run_and_every_figure(finished):
         ("tools", "arithmetic", 10, 2),
     ]
     tools = summary["arms"][1]["metrics"]
-    assert tools["tool_calls"]["value"] == sum(row["tool_calls"] for row in rows if row["style"] == "tools") / 20
+    calls = [turn for sample in samples(finished.folder) for turn in sample.turns if turn["tool"]]
+    assert tools["tool_calls"]["value"] == len(calls) / 20
     assert tools["tool_calls"]["low"] <= tools["tool_calls"]["value"] <= tools["tool_calls"]["high"]
     assert tools.keys() >= {
         "pass_at_1",
@@ -253,19 +245,19 @@ def test_the_summary_says_what_was_run_and_every_figure(finished):
     assert (difference["arm"].split()[-1], difference["minus"].split()[-1]) == ("direct", "tools")
     direct = summary["arms"][0]["metrics"]
     assert difference["metrics"]["tool_calls"]["value"] == pytest.approx(0 - tools["tool_calls"]["value"])
-    assert direct["tool_calls"]["kind"] == "all_equal"
+    assert (direct["tool_calls"]["low"], direct["tool_calls"]["high"]) == (0.0, 0.0)
 
 
 def test_another_task_joins_the_folder_and_nothing_is_asked_again(finished, monkeypatch, tmp_path):
     folder = shutil.copytree(finished.folder, tmp_path / "copy")
     asked = []
-    ask = evaluate.ask
+    ask = runner.ask
 
     def recorded_ask(arm, numbers, *args, **kwargs):
         asked.append((arm.task, arm.style, len(numbers)))
         return ask(arm, numbers, *args, **kwargs)
 
-    monkeypatch.setattr(evaluate, "ask", recorded_ask)
+    monkeypatch.setattr(runner, "ask", recorded_ask)
     assert run_command("evaluate", [*finished.command, "--output", str(folder), "--tasks", "arithmetic,catalogue"]) == 0
     assert asked == [("catalogue", "direct", 10), ("catalogue", "tools", 10)]
     summary = json.loads((folder / "summary.json").read_text())
@@ -281,8 +273,8 @@ def test_a_checkpoint_beside_its_base(arguments, model_folder, tmp_path, capsys)
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert [row["label"] for row in summary["arms"]] == ["llama tools", "checkpoint_000001 tools"]
     (difference,) = summary["differences"]
-    kinds = {name: (e["kind"], e["value"]) for name, e in difference["metrics"].items() if name != "f1"}
-    assert set(kinds.values()) == {("all_equal", 0.0)}
+    ends = {(e["value"], e["low"], e["high"]) for name, e in difference["metrics"].items() if name != "f1"}
+    assert ends == {(0.0, 0.0, 0.0)}
     assert not list((tmp_path / "out").glob("exported-*"))
     # The run goes on and writes other weights to the same place: these are not the folder's any more.
     config = checkpoint / MODULE / "huggingface" / "config.json"
@@ -294,11 +286,11 @@ def test_a_checkpoint_beside_its_base(arguments, model_folder, tmp_path, capsys)
 def test_greedy_decoding_of_one_question(arguments, tmp_path, capsys):
     command = arguments("--samples", "1", "--temperature", "0", "--limit", "1", "--no-mlflow")
     assert run_command("evaluate", command) == 0
-    (row,) = pq.read_table(tmp_path / "out" / evaluate.TRANSCRIPTS).to_pylist()
-    assert (row["sample"], row["seed"]) == (0, None)
+    (sample,) = samples(tmp_path / "out")
+    assert (sample.agent_id, sample.row["sampling_seed"]) == ("0", None)
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
-    assert summary["arms"][0]["metrics"]["pass_at_1"]["kind"] == "one_question"
-    assert "one question cannot be resampled" in capsys.readouterr().out
+    assert summary["arms"][0]["metrics"]["pass_at_1"]["low"] is None
+    assert "No interval: it takes two questions." in capsys.readouterr().out
 
 
 def test_knowledge_has_f1_and_exact_match_over_aliases(arguments, tmp_path):
@@ -316,12 +308,12 @@ def test_knowledge_has_f1_and_exact_match_over_aliases(arguments, tmp_path):
         data=f"parquet={data}",
     )
     assert run_command("evaluate", [*command, "--no-mlflow"]) == 0
-    found = pq.read_table(tmp_path / "out" / evaluate.TRANSCRIPTS).to_pylist()
-    assert [(r["exact_match"], r["f1"], r["correct"]) for r in found] == [
-        (1.0, 1.0, True),
-        (0.0, 0.5, False),
-        (0.0, 0.0, False),
-        (0.0, None, False),
+    found = [sample.row for sample in samples(tmp_path / "out")]
+    assert [(row["exact_match"], row["f1"], row["accuracy"]) for row in found] == [
+        (1.0, 1.0, 1.0),
+        (0.0, 0.5, 0.0),
+        (0.0, 0.0, 0.0),
+        (0.0, None, 0.0),
     ]
     metrics = json.loads((tmp_path / "out" / "summary.json").read_text())["arms"][0]["metrics"]
     assert (metrics["f1"]["value"], metrics["f1"]["num_questions"]) == (0.5, 3)

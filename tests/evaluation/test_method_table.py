@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from rllib_arpo.evaluation.bootstrap import Kind, average_over_tasks, estimate_all
-from rllib_arpo.evaluation.method_report import as_json, print_method_table
-from rllib_arpo.evaluation.method_table import Scores, method_table
+from rllib_arpo.core.intervals import average_over_tasks, estimate_all
+from rllib_arpo.evaluation.method_table import Scores, as_json, method_table, print_method_table
 
 METRICS = {"gsm8k": "pass@1", "hotpotqa": "F1"}
 #: One sample a question.
@@ -49,7 +48,7 @@ def test_models_of_a_method_are_its_seeds():
     assert (row.label, row.models) == ("ARPO tools", ("x/1 (out)", "x/2 (out)"))
     assert [cell.value for cell in row.cells.values()] == [0.5, 0.5]
     assert [cell.seed_std for cell in row.cells.values()] == [pytest.approx(0.5 / 2**0.5)] * 2
-    assert (row.average.value, row.average.seed_std, row.average.kind) == (0.5, 0.0, Kind.ALL_EQUAL)
+    assert (row.average.value, row.average.seed_std, row.average.low) == (0.5, 0.0, 0.5)
 
 
 def test_the_same_model_of_two_folders_is_two_seeds():
@@ -67,8 +66,8 @@ def test_the_difference_of_the_averages_is_paired():
     )
     first, second = table.rows
     assert first.difference is None
-    assert (second.difference.value, second.difference.kind) == (0.125, Kind.ALL_EQUAL)
-    assert second.average.kind is Kind.BOOTSTRAP
+    assert (second.difference.value, second.difference.low, second.difference.high) == (0.125, 0.125, 0.125)
+    assert second.average.low < second.average.high
 
 
 def test_a_row_that_lacks_a_task_of_one_of_its_models_has_no_average():
@@ -111,21 +110,20 @@ def test_the_table_on_the_console():
 EXPECTED = """
 3 methods, 2 tasks
 
-                            gsm8k        webwalker                         average minus
-                           pass@1           pass@1          average       base [x] tools
+                             gsm8k         webwalker                       average minus
+                            pass@1            pass@1          average     base [x] tools
  ────────────────────────────────────────────────────────────────────────────────────────
-  base [x] tools            0.750            0.250            0.500                    -
-                   [0.000, 1.000]   [0.000, 0.500]   [0.083, 0.750]
-  ARPO tools              1.000 =            0.812            0.906               +0.406
-  (2 models)                        [0.625, 1.000]   [0.812, 1.000]   [+0.062, +0.875] *
-                                          sd 0.088         sd 0.044
-  old tools                 0.750                -                -                    -
-                   [0.000, 1.000]
+  base [x] tools             0.750             0.250            0.500                  -
+                   [-0.046, 1.546]   [-0.371, 0.871]   [0.118, 0.882]
+  ARPO tools               1.000 =             0.812            0.906             +0.406
+  (2 models)                          [0.347, 1.278]   [0.673, 1.139]   [-0.057, +0.869]
+                                            sd 0.088         sd 0.044
+  old tools                  0.750                 -                -                  -
+                   [-0.046, 1.546]
 
-average: the unweighted mean of the tasks' scores; its interval resamples questions within each task.
+average: the unweighted mean of the tasks' scores; =: all questions have this value.
 (n models): their mean; sd is the standard deviation between them, which no interval covers.
 pass@1 of webwalker: the answer has the words of a right one; no judge is set.
-=: all questions have this value, so that there is no interval.
 *: the interval of the difference, question by question, does not contain 0.
 The rows of DIR have temperature=1.0, not 0.6.
 """
@@ -141,4 +139,4 @@ def test_the_table_as_json():
     (row,) = found["rows"]
     assert (row["label"], row["models"], row["minus_first"]) == ("base tools", ["base (out)"], None)
     assert {task: estimate["value"] for task, estimate in row["scores"].items()} == {"gsm8k": 0.75, "hotpotqa": 0.25}
-    assert (row["average"]["value"], row["average"]["kind"], found["notes"]) == (0.5, "bootstrap", ["A note."])
+    assert (row["average"]["value"], found["notes"]) == (0.5, ["A note."])

@@ -7,26 +7,23 @@ import io
 import pytest
 from rich.console import Console
 
-from rllib_arpo.evaluation.bootstrap import Kind
 from rllib_arpo.evaluation.metrics import arm_metrics, differences
 from rllib_arpo.evaluation.report import TaskReport, largest_share, print_report
-from tests.evaluation.samples import question, sample, wrong
+from tests.evaluation.samples import question, sample, turn, wrong
 
 FIRST = [
-    question(0, sample(0, tool_calls=2, tool_calls_failed=1), wrong(1), wrong(2)),
-    question(1, wrong(0, truncated=True, response_tokens=30), wrong(1), wrong(2, format_valid=False, reward=-1.0)),
+    question(0, sample(turns=[turn(2, "ok"), turn(3, "error"), turn(4)]), wrong(1), wrong(2)),
+    question(
+        1, wrong(stop_reason="token_limit", turns=[turn(30)]), wrong(1), wrong(2, format_valid=False, reward=-1.0)
+    ),
     question(2, sample(0), sample(1), sample(2)),
 ]
 
 
-def of(records, commit="abc"):
-    return arm_metrics([(record, commit) for record in records])
-
-
 def test_metrics_by_hand():
-    found = of(FIRST)
+    found = arm_metrics(FIRST)
     assert found.question_ids == ("q0", "q1", "q2")
-    assert found.commits == ("abc",)
+    assert (found.commits, found.texts) == (("abc",), ("What is 2 + 2?",) * 3)
     values = {
         name: round(estimate.value, 6) for name, estimate in found.estimates().items() if estimate.value is not None
     }
@@ -44,23 +41,22 @@ def test_metrics_by_hand():
         "truncated": pytest.approx(1 / 9),
         "masked": 0.0,
     }
-    assert found.estimates()["f1"].kind is Kind.NO_QUESTION
-    assert found.estimates()["masked"].kind is Kind.ALL_EQUAL
+    assert found.estimates()["f1"].value is None
 
 
 def test_f1_is_over_the_questions_that_have_one():
-    found = of([question(0, wrong(f1=0.5)), question(1, sample()), question(2, wrong(f1=0.0))]).estimates()
+    found = arm_metrics([question(0, wrong(f1=0.5)), question(1, sample()), question(2, wrong(f1=0.0))]).estimates()
     assert (found["f1"].value, found["f1"].num_questions) == (0.25, 2)
     assert found["pass_at_1"].num_questions == 3
 
 
 def test_differences_are_second_minus_first_on_the_same_questions():
     better = [question(number, sample(0), sample(1), sample(2)) for number in range(3)]
-    found = differences(of(FIRST), of(better))
+    found = differences(arm_metrics(FIRST), arm_metrics(better))
     assert found["pass_at_1"].value == pytest.approx(5 / 9)
     assert found["response_tokens"].value == pytest.approx(9 - 102 / 9)
     with pytest.raises(ValueError, match="different questions"):
-        differences(of(FIRST), of(better[:2]))
+        differences(arm_metrics(FIRST), arm_metrics(better[:2]))
 
 
 def shown(report: TaskReport) -> str:
@@ -70,7 +66,8 @@ def shown(report: TaskReport) -> str:
 
 
 def test_the_table_without_a_terminal():
-    first, second = of(FIRST), of([question(number, sample(0), sample(1), sample(2)) for number in range(3)])
+    better = [question(number, sample(0), sample(1), sample(2)) for number in range(3)]
+    first, second = arm_metrics(FIRST), arm_metrics(better)
     text = shown(
         TaskReport(
             task="gsm8k",
@@ -87,7 +84,7 @@ def test_the_table_without_a_terminal():
     assert header.split("  ") and header.startswith("base [x] tools")
     assert "trained tools minus base [x] tools" in header
     row = next(line for line in lines if line.startswith("pass@3"))
-    assert row.split() == ["pass@3", "0.667", "[0.000,", "1.000]", "1.000", "=", "+0.333", "[+0.000,", "+1.000]"]
+    assert row.split() == ["pass@3", "0.667", "[-0.768,", "2.101]", "1.000", "=", "+0.333", "[-1.101,", "+1.768]"]
     assert "F1" not in text
     assert "pass@2" not in text
     assert "none of 3 questions is compatible with a share of up to 0.632" in text
@@ -96,11 +93,11 @@ def test_the_table_without_a_terminal():
 
 
 def test_one_question_is_shown_without_an_interval_and_unfinished_samples_with_a_warning():
-    row = of([question(0, wrong(masked=True, stop_reason="broken_tool"))]).estimates()
+    row = arm_metrics([question(0, wrong(counts=False, stop_reason="broken_tool"))]).estimates()
     text = shown(TaskReport("gsm8k", 1, 1, {"base tools": row}, {}, "base tools"))
     line = next(line for line in text.splitlines() if "pass@1" in line)
     assert line.split() == ["pass@1", "0.000"]
-    assert "No interval: one question cannot be resampled." in text
+    assert "No interval: it takes two questions." in text
     assert "Warning: some trajectories were not finished" in text
     assert "paired difference" not in text
 

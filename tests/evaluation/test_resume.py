@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
+from pathlib import Path
 
-import pyarrow.parquet as pq
+import pytest
 
-from rllib_arpo.commands import evaluate, run_command
-from rllib_arpo.evaluation.store import DATABASE, ResultStore
+from rllib_arpo.commands import run_command
+from rllib_arpo.evaluation import runner
+from rllib_arpo.evaluation.summary import SUMMARY
+from rllib_arpo.record.read import Question
 from tests.envs.rewards.judge_server import JudgeServer, honest
+from tests.evaluation.conftest import recorded, samples
 from tests.helpers.models import byte_tokenizer
 from tests.helpers.parquet import parquet
 from tests.helpers.parquet import row as parquet_row
@@ -22,19 +25,12 @@ NUM_QUESTIONS = 150
 CONFIG = json.dumps({"arithmetic": {"num_test_questions": NUM_QUESTIONS}})
 
 
-def num_answered(folder) -> int:
-    """Questions in the store of another process."""
-    if not (folder / DATABASE).exists():
-        return 0
-    connection = sqlite3.connect(f"file:{folder / DATABASE}?mode=ro", uri=True, timeout=30)
-    try:
-        return connection.execute("SELECT COUNT(*) FROM questions").fetchone()[0]
-    except sqlite3.OperationalError:  # Its tables are not made yet.
-        return 0
-    finally:
-        connection.close()
+def num_answered(folder: Path) -> int:
+    """Questions in the folder of another process."""
+    return len(list(folder.glob("*/trees/question-*.parquet")))
 
 
+@pytest.mark.slow
 def test_a_killed_evaluation_resumes_without_repeating_or_losing_a_question(arguments, tmp_path, monkeypatch):
     killed = tmp_path / "killed"
     command = arguments("--samples", "2", "--no-mlflow", "--questions-in-flight", "3", env_config=CONFIG)
@@ -50,38 +46,36 @@ def test_a_killed_evaluation_resumes_without_repeating_or_losing_a_question(argu
     process.send_signal(signal.SIGKILL)
     errors = process.communicate()[1]
     assert process.returncode == -signal.SIGKILL, errors
-    with ResultStore(killed) as store:
-        (arm,) = [name for (name,) in store._connection.execute("SELECT DISTINCT arm FROM questions")]
-        before = {record.number: record for record, _commit in store.records(arm)}
+    before = {question.row["number"]: question for question in recorded(killed)}
     assert 10 <= len(before) < NUM_QUESTIONS
-    assert not (killed / evaluate.TRANSCRIPTS).exists()
+    assert not (killed / SUMMARY).exists()
 
     asked = []
-    ask = evaluate.ask
+    ask = runner.ask
 
     def recorded_ask(arm, numbers, *args, **kwargs):
         asked.extend(numbers)
         return ask(arm, numbers, *args, **kwargs)
 
-    monkeypatch.setattr(evaluate, "ask", recorded_ask)
+    monkeypatch.setattr(runner, "ask", recorded_ask)
     assert run_command("evaluate", with_output) == 0
     assert asked == sorted(set(range(NUM_QUESTIONS)) - before.keys())
-    with ResultStore(killed) as store:
-        after = {record.number: record for record, _commit in store.records(arm)}
+    after = {question.row["number"]: question for question in recorded(killed)}
     assert {number: after[number] for number in before} == before
 
     assert run_command("evaluate", [*command, "--output", str(tmp_path / "whole")]) == 0
-    # Everything except the times.
-    left_out = ["seconds", "turns"]
-    resumed, whole = (pq.read_table(tmp_path / name / evaluate.TRANSCRIPTS) for name in ("killed", "whole"))
-    assert resumed.num_rows == 2 * NUM_QUESTIONS
-    assert resumed.drop_columns(left_out).equals(whole.drop_columns(left_out))
-    texts = [[(turn["text"], turn["response"]) for turn in turns] for turns in resumed["turns"].to_pylist()]
-    assert texts == [[(turn["text"], turn["response"]) for turn in turns] for turns in whole["turns"].to_pylist()]
+    assert len(after) == NUM_QUESTIONS
+    assert list(map(sampled, after.values())) == list(map(sampled, recorded(tmp_path / "whole")))
     # A third time there is nothing to ask.
     asked.clear()
     assert run_command("evaluate", with_output) == 0
     assert asked == []
+
+
+def sampled(question: Question) -> list:
+    """All of a question but the times."""
+    turns = [[(turn["token_ids"], turn["tool_output"]) for turn in one.turns] for one in question.trajectories]
+    return [question.row["prompt_ids"], [one.row for one in question.trajectories], turns]
 
 
 def test_questions_that_a_broken_judge_ended_are_asked_again(arguments, tmp_path, capsys):
@@ -99,8 +93,7 @@ def test_questions_that_a_broken_judge_ended_are_asked_again(arguments, tmp_path
     )
 
     def endings() -> list[tuple[str, bool]]:
-        found = pq.read_table(tmp_path / "out" / evaluate.TRANSCRIPTS).to_pylist()
-        return [(sample["stop_reason"], sample["correct"]) for sample in found]
+        return [(sample.row["stop_reason"], sample.row["accuracy"] == 1) for sample in samples(tmp_path / "out")]
 
     assert run_command("evaluate", command) == 0
     assert endings() == [("broken_tool", False)] * 3

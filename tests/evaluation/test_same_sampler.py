@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 
-import pyarrow.parquet as pq
 import pytest
 
 import rllib_arpo
-from rllib_arpo.commands import evaluate, run_command
+from rllib_arpo.commands import run_command
+from rllib_arpo.core.tree import QuestionTree
 from rllib_arpo.rollout.env_runner import ARPOEnvRunner
 from rllib_arpo.rollout.episodes import episode_to_tree
 from rllib_arpo.rollout.messages import Purpose, question_refs
-from tests.evaluation.conftest import REPLIES, scripted_command
+from tests.evaluation.conftest import REPLIES, recorded, samples, scripted_command
 from tests.helpers.configs import small_config
 from tests.helpers.models import byte_tokenizer
 
@@ -34,29 +34,20 @@ def test_the_samples_are_those_of_an_env_runner(model_folder, tmp_path):
     options = {"samples": "3", "limit": "5", "max_response_tokens": "300", "max_turn_tokens": "100"}
     command = scripted_command(model_folder, tmp_path, **options, max_tool_calls="2", max_context_tokens="1024")
     assert run_command("evaluate", [*command, "--no-mlflow"]) == 0
-    rows = pq.read_table(tmp_path / evaluate.TRANSCRIPTS).to_pylist()
-    expected = [
-        {
-            "question_id": tree.question_id,
-            "sample": int(leaf.agent_id),
-            "reward": leaf.reward,
-            "accuracy": leaf.accuracy,
-            "format_valid": leaf.format_valid,
-            "stop_reason": str(leaf.stop_reason),
-            "texts": [tokenizer.decode(turn.token_ids) for turn in leaf.turns],
-            "responses": [tokenizer.decode(turn.observation) or None for turn in leaf.turns],
-        }
-        for question in sampled
-        for tree in [episode_to_tree(question.episode)]
+    found = [answers(question.tree()) for question in recorded(tmp_path)]
+    assert found == [answers(episode_to_tree(question.episode)) for question in sampled]
+    assert len({str(answer) for question in found for answer in question}) > 3
+
+
+def answers(tree: QuestionTree) -> list[tuple]:
+    """Every sample with its tokens and those that it read, and its scores."""
+    return [
+        (
+            tree.question_id, leaf.agent_id, leaf.reward, leaf.accuracy, leaf.format_valid, leaf.stop_reason,
+            [(turn.token_ids.tolist(), turn.observation.tolist()) for turn in leaf.turns],
+        )
         for leaf in tree.trajectories
-    ]
-    found = [
-        {name: row[name] for name in expected[0] if name in row}
-        | {"texts": [turn["text"] for turn in row["turns"]], "responses": [turn["response"] for turn in row["turns"]]}
-        for row in rows
-    ]
-    assert found == expected
-    assert len({str(row["texts"]) for row in found}) > 3
+    ]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -69,10 +60,12 @@ def vllm_folder(model_folder, tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_vllm_samples_with_a_seed_of_its_own_for_every_sample(vllm_folder):
-    rows = pq.read_table(vllm_folder / evaluate.TRANSCRIPTS).to_pylist()
-    assert [(row["number"], row["sample"]) for row in rows] == [(n, s) for n in range(3) for s in range(2)]
-    assert len({row["seed"] for row in rows}) == len({row["turns"][0]["text"] for row in rows}) == 6
-    assert all(1 <= row["response_tokens"] <= 24 for row in rows)
+    rows = samples(vllm_folder)
+    assert [sample.agent_id for sample in rows] == ["0", "1"] * 3
+    assert len({sample.row["sampling_seed"] for sample in rows}) == 6
+    assert len({sample.turns[0]["text"] for sample in rows}) == 6
+    assert all(1 <= sum(len(turn["token_ids"]) for turn in sample.turns) <= 24 for sample in rows)
     summary = json.loads((vllm_folder / "summary.json").read_text())
     assert summary["arms"][0]["metrics"]["pass_at_1"]["num_questions"] == 3

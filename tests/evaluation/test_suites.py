@@ -6,7 +6,6 @@ import argparse
 import json
 import re
 
-import pyarrow.parquet as pq
 import pytest
 
 from rllib_arpo.commands import evaluate, run_command
@@ -14,6 +13,7 @@ from rllib_arpo.core.reshaping import Reshaping
 from rllib_arpo.envs.tasks import TASKS
 from rllib_arpo.evaluation import runner
 from rllib_arpo.evaluation.arguments import chosen_tasks, read_env_configs
+from rllib_arpo.evaluation.results import ResultFolder
 from rllib_arpo.evaluation.suites import SUITES, score_of, suite_tasks
 from tests.evaluation.conftest import CALL
 from tests.helpers.models import byte_tokenizer
@@ -102,16 +102,20 @@ def test_limits_per_tool_hold_for_the_tasks_that_have_the_tool(arguments, tmp_pa
         max_response_tokens="400",
     )
     assert run_command("evaluate", command) == 0
-    rows = pq.read_table(tmp_path / "out" / evaluate.TRANSCRIPTS).to_pylist()
-    assert [(row["style"], row["task"], row["tool_calls"], row["stop_reason"]) for row in rows] == [
+    with ResultFolder(tmp_path / "out") as results:
+        rows = [sample for arm in results.arms() for question in arm.questions() for sample in question.trajectories]
+    calls = [sum(turn["tool"] is not None for turn in sample.turns) for sample in rows]
+    assert [(s.row["style"], s.row["task"], n, s.row["stop_reason"]) for s, n in zip(rows, calls, strict=True)] == [
         ("direct", "arithmetic", 0, "malformed_call"),
         ("direct", "catalogue", 0, "malformed_call"),
         ("tools", "arithmetic", 2, "token_limit"),
         ("tools", "catalogue", 2, "token_limit"),
     ]
-    third = rows[2]["turns"][2]
+    third = rows[2].turns[2]
     assert (third["text"], third["tool"], third["tool_status"]) == (CALL, None, None)
-    assert re.fullmatch(r"\s*<result> The limit of 2 calls of python is reached\. .* </result>\s*", third["response"])
+    assert re.fullmatch(
+        r"\s*<result> The limit of 2 calls of python is reached\. .* </result>\s*", third["tool_output"]
+    )
     arms = json.loads((tmp_path / "out" / "summary.json").read_text())["arms"]
     limits = {(arm["style"], arm["task"]): arm["env_config"].get("max_calls_per_tool") for arm in arms}
     assert limits == {

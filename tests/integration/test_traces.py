@@ -18,7 +18,7 @@ from ray import tune
 
 from rllib_arpo.mlflow.callback import ARPOMLflowCallback
 from rllib_arpo.mlflow.question_trace import trajectory_name
-from rllib_arpo.show.records import Question, questions, record_files
+from rllib_arpo.record.read import Question, questions, record_files
 from tests.helpers.scripted_env import ANSWER, TOOL
 
 #: Seconds that MLflow's server may need to start, and its page to show what it has.

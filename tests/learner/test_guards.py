@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import logging
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +10,7 @@ from ray.rllib.core.columns import Columns
 
 from rllib_arpo.learner.gradients import NonFiniteLossError
 from rllib_arpo.learner.guards import alarms
+from rllib_arpo.record.read import questions, record_files
 from tests.helpers.configs import small_config
 
 HEALTHY = {"engine_logprob_gap": 0.03, "ratio_mean": 1.01, "entropy": 0.4, "grad_norm": 2.0}
@@ -72,11 +71,12 @@ def test_questions_that_break_the_loss_are_kept(algorithm):
         algorithm.training_step()
     [note] = raised.value.__notes__
     path = note.removeprefix("The questions are in ").removesuffix(".")
-    trees = [json.loads(line) for line in Path(path).read_text().splitlines()]
+    (file,) = record_files(path)
+    found = list(questions(file))
     # Both questions are in one pass.
-    assert [tree["question_id"] for tree in trees] == raised.value.question_ids
-    assert [len(tree["trajectories"]) for tree in trees] == [4, 4]
-    log_probs = [tree["trajectories"][0]["turns"][0]["log_probs"] for tree in trees]
+    assert [question.row["question_id"] for question in found] == raised.value.question_ids
+    assert [len(question.trajectories) for question in found] == [4, 4]
+    log_probs = [question.trajectories[0].turns[0]["log_probs"] for question in found]
     assert [bool(np.isnan(values).all()) for values in log_probs] == [True, False]
 
 

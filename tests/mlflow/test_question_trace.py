@@ -17,9 +17,9 @@ from rllib_arpo.core.tree import (
     TurnTimes,
 )
 from rllib_arpo.mlflow.question_trace import QuestionTrace, trace_scores, trace_tags
+from rllib_arpo.record.read import Question, questions_of
 from rllib_arpo.record.rows import QuestionFacts, question_rows
 from rllib_arpo.record.schema import SCHEMA
-from rllib_arpo.show.records import Question, questions_of
 from tests.record.trees import SEARCH, TOKENIZER, TREE, ids, turn
 
 SETTINGS = {

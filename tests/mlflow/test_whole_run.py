@@ -80,6 +80,7 @@ def trained(ray_cluster, model_folder, local_database, workspace) -> tuple[Mlflo
     return MlflowClient(tracking_uri=local_database), Path(results[0].path)
 
 
+@pytest.mark.slow
 def test_a_whole_run(trained, workspace, capsys):
     client, folder = trained
     (run,) = client.search_runs(["1"])

@@ -8,11 +8,15 @@ import pytest
 
 from rllib_arpo.core.advantages import NodeAttribution
 from rllib_arpo.core.tree import depth_first_layout
+from rllib_arpo.record.read import questions_of
 from rllib_arpo.record.rows import QuestionFacts, TreeAdvantages, question_rows
-from rllib_arpo.record.schema import SCHEMA
+from rllib_arpo.record.schema import ANSWER, SCHEMA
 from rllib_arpo.record.tokens import token_text
+from rllib_arpo.rollout.episodes import episode_to_tree, tree_to_episode
 from tests.helpers.models import TOKENIZER_SIZE
+from tests.helpers.trees import random_tree
 from tests.record.trees import TOKENIZER, TREE, ids
+from tests.rollout.test_episodes import assert_same
 
 FACTS = QuestionFacts("training", iteration=7, number=41, seconds=2.5)
 OF_QUESTION = {
@@ -24,6 +28,7 @@ OF_QUESTION = {
     "trained": True,
     "prompt": "Q?",
     "prompt_tokens": 2,
+    **{column.name: None for column in ANSWER},
 }
 FIRST = {
     "agent_id": "0",
@@ -40,7 +45,7 @@ FIRST = {
 NO_NODE = {"level": None, "delta": None, "probability": None, "eligible": None, "budget": None, "children": None}
 NO_CALL = {
     "tool": None, "tool_input": None, "tool_status": None, "tool_seconds": None,
-    "tool_output": None, "tool_output_tokens": 0,
+    "tool_output": None, "tool_output_tokens": 0, "tool_output_ids": None, "prompt_ids": None,
 }  # fmt: skip
 
 
@@ -66,6 +71,7 @@ def test_the_rows_of_a_small_tree():
         "token_ids": ids("<s>é").tolist(),
         # The two bytes of "é" are two tokens.
         "token_ends": [1, 2, 3, 3, 4],
+        "log_probs": [-1.0] * 5,
         "entropies": [0.5, 1.0],
         "weight_versions": [3, 3, 3, 3, 3],
         "started_s": 0.0,
@@ -77,6 +83,8 @@ def test_the_rows_of_a_small_tree():
         "tool_seconds": 0.5,
         "tool_output": "12",
         "tool_output_tokens": 2,
+        "tool_output_ids": ids("12").tolist(),
+        "prompt_ids": ids("Q?").tolist(),
         "after_tool": None,
         **NO_NODE,
         "leaves": 1,
@@ -93,6 +101,7 @@ def test_the_rows_of_a_small_tree():
         "text": "A",
         "token_ids": ids("A").tolist(),
         "token_ends": [1],
+        "log_probs": [-1.0],
         "entropies": [2.0],
         "weight_versions": [3],
         "started_s": 1.5,
@@ -142,6 +151,13 @@ def test_what_was_not_trained_has_no_advantages():
     names = ("advantage", "leaves", "weight", "soft_positive", "soft_negative", "hard_advantage")
     assert {row[name] for row in rows for name in names} == {None}
     assert {row["trained"] for row in rows} == {False}
+
+
+@pytest.mark.parametrize("seed", [None, *range(8)])
+def test_the_rows_give_the_tree_back(seed):
+    tree = TREE if seed is None else random_tree(np.random.default_rng(seed), max_forks=6, masked_probability=0.2)
+    (question,) = questions_of(written(question_rows(tree, FACTS, TOKENIZER)), {})
+    assert_same(question.tree(), episode_to_tree(tree_to_episode(tree)))
 
 
 def test_without_a_tokenizer_there_are_tokens_and_no_text():

@@ -8,7 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
@@ -18,7 +17,8 @@ from rllib_arpo.core.columns import LAYOUTS, LEAF_ADVANTAGES, NODE_ATTRIBUTIONS,
 from rllib_arpo.learner.training_data import PlanSettings, QuestionBatch
 from rllib_arpo.record import schema
 from rllib_arpo.record.recorder import TreeRecorder, is_chosen
-from rllib_arpo.record.tables import settings, training_table
+from rllib_arpo.record.settings import RecordSettings
+from rllib_arpo.record.tables import training_table
 from rllib_arpo.rollout.episodes import tree_to_episode
 from rllib_arpo.rollout.messages import QuestionRef
 from tests.helpers.trees import random_tree
@@ -60,7 +60,7 @@ def test_the_advantages_are_those_of_the_update(model_folder, changes, attributi
     chosen = [(question, question.episode) for question in questions[3:9]]
     rows = {
         (row["question_id"], row["agent_id"], row["turn"]): row
-        for row in training_table(1, chosen, made, statistics).to_pylist()
+        for row in training_table(1, chosen, RecordSettings.from_config(made), statistics).to_pylist()
     }
     columns = build_learner_pipeline(PipelineSettings.from_config(made))(
         rl_module=None, batch={}, episodes=episodes, shared_data={REWARD_STATISTICS: statistics}
@@ -85,21 +85,21 @@ def test_the_advantages_are_those_of_the_update(model_folder, changes, attributi
 
 def test_a_file_states_its_version_and_the_settings(model_folder):
     made = config(model_folder, branching="probability", temperature=0.7)
-    metadata = training_table(1, [(sampled(TREE), None)], made, None).schema.metadata
-    assert metadata[schema.VERSION_KEY] == b"1"
+    metadata = training_table(1, [(sampled(TREE), None)], RecordSettings.from_config(made), None).schema.metadata
+    assert metadata[schema.VERSION_KEY] == b"2"
     stated = json.loads(metadata[schema.SETTINGS_KEY])
-    assert stated == settings(made)
+    assert stated == RecordSettings.from_config(made).training
     names = ("model_name_or_path", "branching", "temperature", "num_rollouts", "branch_threshold", "baseline", "seed")
     assert [stated[name] for name in names] == [model_folder, "probability", 0.7, 16, 0.5, "group", 5]
 
 
 def test_greedy_evaluation_states_how_it_was_sampled(model_folder):
-    stated = settings(config(model_folder).get_evaluation_config_object())
+    stated = RecordSettings.from_config(config(model_folder)).evaluation
     assert [stated[name] for name in ("branching", "num_rollouts", "temperature")] == ["never", 1, 0.0]
 
 
 def record(folder: Path, made: ARPOConfig, iterations: int = 2) -> None:
-    recorder = TreeRecorder(made, lambda: folder)
+    recorder = TreeRecorder(RecordSettings.from_config(made), lambda: folder)
     for iteration in range(1, iterations + 1):
         question = sampled(TREE, iteration)
         episodes = [question.episode]
@@ -119,16 +119,6 @@ def test_duckdb_answers_the_mean_of_dh_by_tool_and_turn_in_one_query(model_folde
     assert query.split("FROM")[0] in DOCUMENTATION.read_text()
 
 
-def test_pandas_and_pyarrow_read_a_file(model_folder, tmp_path):
-    record(tmp_path, config(model_folder), iterations=1)
-    path = tmp_path / "trees" / "iteration-00001.parquet"
-    frame = pd.read_parquet(path)
-    assert frame.loc[frame.agent_id == "0", "depth"].tolist() == [0, 1]
-    assert frame.loc[frame.depth == 1, "delta"].dropna().tolist() == [0.25]
-    assert frame.entropies[0].tolist() == [0.5, 1.0]
-    assert pq.read_table(path).schema.remove_metadata() == schema.SCHEMA
-
-
 def test_a_share_of_the_questions_is_chosen_by_their_names():
     names = [f"train/{i}" for i in range(2000)]
     chosen = {share: {name for name in names if is_chosen(name, share)} for share in (0.0, 0.1, 0.5, 1.0)}
@@ -143,7 +133,7 @@ def test_a_question_that_the_update_does_not_get_is_recorded_without_advantages(
     questions = [sampled(replace(TREE, question_id=name), i) for i, name in enumerate(("a", "b", "c"))]
     shaped = replace(TREE, question_id="b", trajectories=(replace(TREE.trajectories[0], reward=5.0),))
     episodes = [questions[2].episode, tree_to_episode(shaped)]
-    recorder = TreeRecorder(made, lambda: tmp_path)
+    recorder = TreeRecorder(RecordSettings.from_config(made), lambda: tmp_path)
     recorder.training(1, questions, episodes, QuestionBatch.plan(episodes, PlanSettings.from_config(made)).statistics)
     recorder.close()
     rows = pq.read_table(tmp_path / "trees" / "iteration-00001.parquet").to_pylist()
@@ -163,7 +153,22 @@ def test_a_question_that_the_update_does_not_get_is_recorded_without_advantages(
 def test_without_a_share_nothing_is_written(model_folder, tmp_path):
     made = config(model_folder, record_share=None)
     record(tmp_path, made)
-    recorder = TreeRecorder(made, lambda: tmp_path)
+    recorder = TreeRecorder(RecordSettings.from_config(made), lambda: tmp_path)
     recorder.evaluation(0, [sampled(TREE)])
     recorder.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_question_that_ended_the_run_is_written_at_once_whatever_the_share(model_folder, tmp_path):
+    made = config(model_folder, record_share=None)
+    questions = [sampled(replace(TREE, question_id=name), i) for i, name in enumerate(("a", "b"))]
+    episodes = [question.episode for question in questions]
+    statistics = QuestionBatch.plan(episodes, PlanSettings.from_config(made)).statistics
+    recorder = TreeRecorder(RecordSettings.from_config(made), lambda: tmp_path)
+    path = recorder.failed(3, questions, episodes, statistics, ["b"])
+    assert path == tmp_path / "trees" / "failed-00003.parquet"
+    rows = pq.read_table(path).to_pylist()
+    assert {(row["purpose"], row["iteration"], row["number"], row["question_id"]) for row in rows} == {
+        ("failed", 3, 1, "b")
+    }
+    assert rows[0]["advantage"] > 0

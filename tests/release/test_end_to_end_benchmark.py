@@ -35,7 +35,7 @@ def run(tmp_path: Path, *arguments: str) -> tuple[dict, Path]:
     """What a tiny run writes, and the folder of its sides' results."""
     results, runs = tmp_path / "results.json", tmp_path / "runs"
     argv = ["-m", "release.benchmarks.end_to_end", "--json", str(results), "--runs", str(runs), "--tiny", *arguments]
-    done = subprocess.run([sys.executable, *argv], cwd=REPOSITORY, capture_output=True, text=True, timeout=280)
+    done = subprocess.run([sys.executable, *argv], cwd=REPOSITORY, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr + "".join(log.read_text()[-2000:] for log in runs.glob("*.log"))
     return json.loads(results.read_text()), runs
 

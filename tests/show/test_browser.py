@@ -15,6 +15,8 @@ from tests.show.conftest import write_record
 #: tests share theirs with others.
 PATIENCE_S = 20.0
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def open_page(browser):
@@ -132,6 +134,16 @@ def test_the_index_filters(open_page, pages):
     assert page.evaluate(shown) == "1 of 6 questions"
     page.fill("input[name=most]", "-1")
     assert page.evaluate(shown) == "0 of 6 questions"
+
+
+def test_the_columns_of_the_index_sort_it(open_page, pages):
+    page = open_page(pages / "index.html")
+    column = "[...document.querySelectorAll('tbody tr')].map((row) => row.cells[1].textContent.split(' ')[0])"
+    assert page.evaluate(column) == ["training"] * 2 + ["evaluation"] * 4
+    page.click("th:nth-child(2) button")
+    assert page.evaluate(column) == ["evaluation"] * 4 + ["training"] * 2
+    page.click("th:nth-child(2) button")
+    assert page.evaluate(column) == ["training"] * 2 + ["evaluation"] * 4
 
 
 def test_a_large_question_opens_quickly(open_page, model_folder, tmp_path):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from rllib_arpo.record.read import Question, Trajectory
 from rllib_arpo.show.layout import neighbours, time_line, tree_layout
-from rllib_arpo.show.records import Question, Trajectory
 from rllib_arpo.show.shades import StripPart, TextPart, strip, text_parts
 
 

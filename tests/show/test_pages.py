@@ -70,6 +70,12 @@ def test_the_limit_keeps_the_last_pages(record, tmp_path):
     ]
 
 
+def test_the_index_lists_trained_trees_before_evaluations(record, tmp_path):
+    show(tmp_path, record)
+    links = re.findall(r'href="(\w+)-(\d+)-lamps\.html"', (tmp_path / "index.html").read_text())
+    assert links == [("training", "00001"), ("evaluation", "00000"), ("evaluation", "00003")]
+
+
 def test_before_and_after_are_side_by_side(record, tmp_path):
     (name,) = show(tmp_path, "--compare", record / "trees" / "evaluation-00000.parquet", record, "--question", "lamps")
     assert name == "compared-lamps.html"
@@ -107,8 +113,8 @@ def test_mistakes(record, tmp_path, capsys, arguments, sentence):
     ("metadata", "columns", "sentence"),
     [
         ({}, SCHEMA.names, "not a record of trees: its metadata lacks rllib_arpo.record.version."),
-        ({VERSION_KEY: b"2"}, SCHEMA.names, "a record of version 2; this command reads version 1."),
-        ({VERSION_KEY: b"1"}, SCHEMA.names[1:], "lacks the column 'purpose'."),
+        ({VERSION_KEY: b"1"}, SCHEMA.names, "a record of version 1; this command reads version 2."),
+        ({VERSION_KEY: b"2"}, SCHEMA.names[1:], "lacks the column 'purpose'."),
     ],
 )
 def test_other_files_are_refused(tmp_path, capsys, metadata, columns, sentence):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from rllib_arpo.record.read import Question, Trajectory
 from rllib_arpo.show import words
-from rllib_arpo.show.records import Question, Trajectory
 
 SETTINGS = {
     "num_rollouts": 16,

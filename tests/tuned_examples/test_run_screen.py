@@ -39,7 +39,7 @@ evaluation accuracy # format # reward # # questions
 ITERATION = "iter # reward # acc # tools # dH - forks # roll # upd # sync # s\n"
 END = """
 The run ended before its first evaluation in training; the one before it is in \
-HOME/ray_results/ARPO_#/ARPO_Trails-v#_ID/evaluations.jsonl
+HOME/ray_results/ARPO_#/ARPO_Trails-v#_ID/trees/evaluation-#.parquet
 """
 #: Of a run of a GPU recipe.
 LEFT = """\

@@ -17,6 +17,7 @@ from rllib_arpo.engine.engine import EngineConfig, EngineEvent, GenerationReques
 from rllib_arpo.engine.scripted_engine import ScriptedEngine, ScriptedReply
 from rllib_arpo.learner.training_data import RewardStatistics
 from rllib_arpo.record.recorder import TreeRecorder
+from rllib_arpo.record.settings import RecordSettings
 from rllib_arpo.rollout.messages import SampledQuestion, question_refs
 from rllib_arpo.rollout.question_loop import QuestionLoop
 
@@ -49,7 +50,7 @@ def recording(bench: Bench) -> dict[str, Any]:
     last = _rollout(work)  # What the first run records.
 
     def run(records: bool, repeat: int) -> float:
-        recorder = TreeRecorder(config, lambda: bench.scratch / f"record{repeat}")
+        recorder = TreeRecorder(RecordSettings.from_config(config), lambda: bench.scratch / f"record{repeat}")
         begin = time.perf_counter()
         if records:
             recorder.training(repeat + 2, last, [question.episode for question in last], RewardStatistics(0.0, 1.0))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rllib_arpo.evaluation.entropy.turns import SampledTurn
+from rllib_arpo.record.read import Row
 
 #: Half the width of a 95 % interval in standard errors of a normal distribution.
 Z_95 = 1.959964
@@ -34,7 +34,7 @@ class Curve:
     num_turns: np.ndarray
 
 
-def entropy_curve(turns: Sequence[tuple[int, np.ndarray]], num_positions: int) -> Curve:
+def entropy_curve(turns: Sequence[tuple[int, Sequence[float]]], num_positions: int) -> Curve:
     """The curve of turns (question, entropies [n] in nats) over their first `num_positions` tokens.
 
     `mean_p = 1/|Q_p| sum_q m_qp`, where m_qp is the mean of H_p over the turns of question q that have more than p
@@ -60,18 +60,21 @@ def entropy_curve(turns: Sequence[tuple[int, np.ndarray]], num_positions: int) -
     return Curve(mean, half_width, num_questions, counts.sum(axis=0))
 
 
-def entropy_curves(turns: Iterable[SampledTurn], num_positions: int) -> dict[str, Curve]:
+def entropy_curves(turns: Iterable[Row], num_positions: int) -> dict[str, Curve]:
     """Group -> its curve: `START`, `AFTER_TOOLS`, "tool NAME", "round 1", "round 2", ...; only groups with turns."""
     groups = groups_of(turns)
-    pairs = {name: [(turn.number, turn.entropies) for turn in group] for name, group in groups.items()}
+    pairs = {name: [(turn["number"], turn["entropies"]) for turn in group] for name, group in groups.items()}
     return {name: entropy_curve(group, num_positions) for name, group in pairs.items()}
 
 
-def groups_of(turns: Iterable[SampledTurn]) -> Mapping[str, list[SampledTurn]]:
+def groups_of(turns: Iterable[Row]) -> Mapping[str, list[Row]]:
     """Group -> its turns, in the order `START`, `AFTER_TOOLS`, tools, rounds."""
     turns = list(turns)
-    later = [turn for turn in turns if turn.round]
-    groups = {START: [turn for turn in turns if not turn.round], AFTER_TOOLS: later}
-    groups |= {f"tool {tool}": [t for t in later if t.tool == tool] for tool in sorted({str(t.tool) for t in later})}
-    groups |= {f"round {n}": [t for t in later if t.round == n] for n in sorted({t.round for t in later})}
+    later = [turn for turn in turns if turn["depth"]]
+    groups = {START: [turn for turn in turns if not turn["depth"]], AFTER_TOOLS: later}
+    groups |= {
+        f"tool {tool}": [t for t in later if t["after_tool"] == tool]
+        for tool in sorted({t["after_tool"] for t in later})
+    }
+    groups |= {f"round {n}": [t for t in later if t["depth"] == n] for n in sorted({t["depth"] for t in later})}
     return {name: group for name, group in groups.items() if group}

@@ -66,8 +66,8 @@ def _draw_deltas(axes: Axes, found: TaskEntropy, settings: EntropySettings) -> N
     if not len(found.deltas):
         axes.set_title("No tool response was followed by a turn")
         return
-    tools = sorted({str(node.turn.tool) for node in found.nodes})
-    groups = [found.deltas[[str(node.turn.tool) == tool for node in found.nodes]] for tool in tools]
+    tools = sorted({node.tool for node in found.nodes})
+    groups = [found.deltas[[node.tool == tool for node in found.nodes]] for tool in tools]
     axes.hist(groups, bins=BINS, stacked=True, label=[f"after {tool}" for tool in tools])
     axes.axvline(0.0, color="black", linewidth=0.8)
     axes.legend(frameon=False, fontsize="small")
@@ -77,15 +77,16 @@ def _draw_deltas(axes: Axes, found: TaskEntropy, settings: EntropySettings) -> N
 
 def _draw_rules(axes: Axes, found: TaskEntropy) -> None:
     axes.set(xlabel="expected children per node, without a budget", title="What each rule would fork")
-    rules = [rule for rule in found.forks if found.children[rule].value is not None]
-    values = [found.children[rule].value for rule in rules]
-    axes.barh([rule.name.replace(", ", "\n", 1) for rule in rules], values, color="0.6", xerr=_errors(found, rules))
+    children = {rule: found.children[rule] for rule in found.forks}
+    known = {rule: (e.value, e.low, e.high) for rule, e in children.items() if e.value is not None}
+    names, values = [rule.name.replace(", ", "\n", 1) for rule in known], [value for value, _, _ in known.values()]
+    axes.barh(names, values, color="0.6", xerr=_errors(list(known.values())))
     axes.invert_yaxis()
     axes.tick_params(axis="y", labelsize="small")
 
 
-def _errors(found: TaskEntropy, rules: Sequence) -> np.ndarray:
-    """[2, rules]: how far the intervals reach below and above; 0 if there is no interval."""
-    estimates = [found.children[rule] for rule in rules]
-    ends = [(e.value if e.low is None else e.low, e.value if e.high is None else e.high) for e in estimates]
-    return np.array([[e.value - low, high - e.value] for e, (low, high) in zip(estimates, ends, strict=True)]).T
+def _errors(estimates: Sequence[tuple[float, float | None, float | None]]) -> np.ndarray:
+    """[2, rules]: how far the intervals (value, low, high) reach below and above; 0 if there is no interval."""
+    below = [0.0 if low is None else value - low for value, low, _ in estimates]
+    above = [0.0 if high is None else high - value for value, _, high in estimates]
+    return np.array([below, above])

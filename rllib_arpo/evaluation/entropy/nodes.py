@@ -9,7 +9,7 @@ import numpy as np
 
 from rllib_arpo.core.entropy import entropy_delta, running_delta
 from rllib_arpo.core.entropy_history import entropy_reference
-from rllib_arpo.evaluation.entropy.turns import SampledTurn
+from rllib_arpo.record.read import Row
 
 #: The baselines of dH: the trajectory's own first tokens (the paper), or the mean after responses of the same tool.
 INITIAL, RUNNING = "initial", "running"
@@ -25,9 +25,14 @@ class Node:
         initial: [min(k, m)] nats, of the first k tokens of its trajectory (H_initial).
     """
 
-    turn: SampledTurn
+    turn: Row
     after: np.ndarray
     initial: np.ndarray
+
+    @property
+    def tool(self) -> str:
+        name: str = self.turn["after_tool"]
+        return name
 
     @property
     def rise(self) -> float:
@@ -36,7 +41,7 @@ class Node:
         return float((self.after[:n].astype(float) - self.initial[:n]).mean())
 
 
-def nodes_of(turns: Iterable[SampledTurn], window: int) -> list[Node]:
+def nodes_of(turns: Iterable[Row], window: int) -> list[Node]:
     """The nodes of all trajectories, for windows of k = `window` tokens.
 
     Args:
@@ -44,11 +49,11 @@ def nodes_of(turns: Iterable[SampledTurn], window: int) -> list[Node]:
     """
     nodes, initial = [], {}
     for turn in turns:
-        own = turn.number, turn.sample
-        if turn.round == 0:
-            initial[own] = turn.entropies[:window]
+        sample, first = (turn["number"], turn["agent_id"]), np.asarray(turn["entropies"][:window], np.float32)
+        if turn["depth"] == 0:
+            initial[sample] = first
         else:
-            nodes.append(Node(turn, turn.entropies[:window], initial[own]))
+            nodes.append(Node(turn, first, initial[sample]))
     return nodes
 
 
@@ -61,8 +66,6 @@ def deltas(nodes: Sequence[Node], baseline: str, normalization: str, vocab_size:
     """
     if baseline == INITIAL:
         return np.array([entropy_delta(node.after, node.initial, vocab_size, normalization) for node in nodes])
-    levels = [{str(node.turn.tool): [float(node.after.mean())]} for node in nodes if len(node.after)]
+    levels = [{node.tool: [float(node.after.mean())]} for node in nodes if len(node.after)]
     means = entropy_reference(levels).by_tool
-    return np.array(
-        [running_delta(node.after, means.get(str(node.turn.tool), 0.0), vocab_size, normalization) for node in nodes]
-    )
+    return np.array([running_delta(node.after, means.get(node.tool, 0.0), vocab_size, normalization) for node in nodes])

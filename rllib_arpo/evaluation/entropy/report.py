@@ -7,16 +7,14 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from rllib_arpo.evaluation.bootstrap import LEVEL, Estimate, Kind
+from rllib_arpo.core.intervals import LEVEL, Estimate
 from rllib_arpo.evaluation.entropy.summary import EntropySettings, TaskEntropy
-from rllib_arpo.evaluation.report import WIDTH
+from rllib_arpo.evaluation.report import plain_console
 
 
 def print_report(found: Sequence[TaskEntropy], settings: EntropySettings, console: Console | None = None) -> None:
     """Prints the tables of all tasks; without a terminal, as plain text."""
-    console = console or Console()
-    if not console.is_terminal:
-        console = Console(file=console.file, width=WIDTH, color_system=None)
+    console = plain_console(console or Console())
     for task in found:
         console.print(f"{task.task}: {task.num_questions} questions, {task.num_samples} samples", highlight=False)
         unfinished = f"{task.num_masked} samples were not finished (deadline, broken tool, error, engine)."
@@ -27,7 +25,7 @@ def print_report(found: Sequence[TaskEntropy], settings: EntropySettings, consol
         console.print(_rises(task, settings))
         console.print(_rules(task))
     console.print(
-        f"Means are over questions, each by the mean of its nodes; [low, high]: {LEVEL:.0%} bootstrap interval over "
+        f"Means are over questions, each by the mean of its nodes; [low, high]: {LEVEL:.0%} interval over "
         "questions. Rules: the budget of a question is not counted.",
         highlight=False,
         markup=False,
@@ -60,6 +58,6 @@ def _table(*columns: str) -> Table:
 
 def _cell(estimate: Estimate, form: str) -> str:
     value = f"{estimate.value:{form}}"
-    if estimate.kind is not Kind.BOOTSTRAP:
+    if estimate.low is None or estimate.low == estimate.high:
         return value
     return f"{value} \\[{estimate.low:{form}}, {estimate.high:{form}}]"

@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 
 from rllib_arpo.core.branching import BranchingParams
-from rllib_arpo.core.tree import MASKED_STOP_REASONS
-from rllib_arpo.evaluation.bootstrap import Estimate, estimate_all
+from rllib_arpo.core.intervals import Estimate, estimate_all
 from rllib_arpo.evaluation.entropy.curves import START, Curve, entropy_curves, groups_of
 from rllib_arpo.evaluation.entropy.forks import ForkRule, Forks, expected_forks, fork_rules
 from rllib_arpo.evaluation.entropy.nodes import INITIAL, Node, deltas, nodes_of
-from rllib_arpo.evaluation.entropy.turns import Sample, SampledTurn
+from rllib_arpo.record.read import Question, Row
 
 #: The quantiles of dH over nodes.
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
@@ -62,16 +61,16 @@ class TaskEntropy:
     """The results of the command for one task.
 
     Attributes:
-        samples: all of them, including those without a turn; turns of unfinished ones count.
-        turns: of all samples, by question, sample and round.
+        questions: with all samples, including those without a turn.
+        turns: of all samples, also of unfinished ones, by question, sample and round.
         nodes: [N]; `deltas` [N] are their dH from the initial baseline.
         forks: rule -> its forks at each node; `children` and `forked` are their means over questions.
         vocab_size: V.
     """
 
     task: str
-    samples: Sequence[Sample]
-    turns: Sequence[SampledTurn]
+    questions: Sequence[Question]
+    turns: Sequence[Row]
     nodes: Sequence[Node]
     deltas: np.ndarray
     curves: Mapping[str, Curve]
@@ -83,22 +82,21 @@ class TaskEntropy:
 
     @property
     def num_questions(self) -> int:
-        return len({sample.number for sample in self.samples})
+        return len(self.questions)
 
     @property
     def num_samples(self) -> int:
-        return len(self.samples)
+        return sum(len(question.trajectories) for question in self.questions)
 
     @property
     def num_masked(self) -> int:
         """Samples that a deadline, a broken tool, an error or the engine ended."""
-        return sum(sample.stop_reason in MASKED_STOP_REASONS for sample in self.samples)
+        return sum(not sample.row["counts"] for question in self.questions for sample in question.trajectories)
 
 
-def task_entropy(task: str, samples: Sequence[Sample], vocab_size: int, settings: EntropySettings) -> TaskEntropy:
-    """Computes the results of a task from its samples."""
-    turns = [turn for sample in samples for turn in sample.turns]
-    turns.sort(key=lambda turn: (turn.number, turn.sample, turn.round))
+def task_entropy(task: str, questions: Sequence[Question], vocab_size: int, settings: EntropySettings) -> TaskEntropy:
+    """Computes the results of a task from its record."""
+    turns = [turn for question in questions for turn in question.turns()]
     nodes = nodes_of(turns, settings.window)
     rises = deltas(nodes, INITIAL, settings.normalization, vocab_size)
     forks = {
@@ -106,7 +104,7 @@ def task_entropy(task: str, samples: Sequence[Sample], vocab_size: int, settings
     }
     return TaskEntropy(
         task=task,
-        samples=samples,
+        questions=questions,
         turns=turns,
         nodes=nodes,
         deltas=rises,
@@ -144,18 +142,18 @@ def _group_rise(nodes: Sequence[Node], rises: np.ndarray) -> GroupRise:
 
 
 def _estimates(nodes: Sequence[Node], values: Mapping[Any, np.ndarray]) -> dict[Any, Estimate]:
-    """The mean over questions, each by the mean of its nodes, with its bootstrap interval over questions.
+    """The mean over questions, each by the mean of its nodes, with its interval over questions.
 
     Args:
         values: name -> [N].
     """
-    questions = np.array([node.turn.number for node in nodes])
+    questions = np.array([node.turn["number"] for node in nodes])
     numbers = np.unique(questions)
     return estimate_all({name: np.array([v[questions == n].mean() for n in numbers]) for name, v in values.items()})
 
 
 def as_json(found: TaskEntropy) -> dict[str, Any]:
-    """The figures of a `TaskEntropy`, without its samples, turns and nodes."""
+    """The figures of a `TaskEntropy`, without its questions, turns and nodes."""
     return {
         "task": found.task,
         "questions": found.num_questions,
@@ -176,7 +174,7 @@ def as_json(found: TaskEntropy) -> dict[str, Any]:
     }
 
 
-def _plain_curve(curve: Curve) -> dict[str, list]:
+def _plain_curve(curve: Curve) -> dict[str, list[Any]]:
     half_width = [None if np.isnan(value) else value for value in curve.half_width.tolist()]
     counts = {"questions": curve.num_questions.tolist(), "turns": curve.num_turns.tolist()}
     return {"mean": curve.mean.tolist(), "half_width": half_width, **counts}

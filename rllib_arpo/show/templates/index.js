@@ -16,5 +16,16 @@ function filter() {
   document.getElementById("shown").textContent = `${shown} of ${rows.length} questions`;
 }
 filters.addEventListener("input", filter);
+// A click on a column's name sorts by it, a second one the other way round; "–" counts as the smallest number.
+document.querySelectorAll("th").forEach((head, column) => head.querySelector("button").addEventListener("click", () => {
+  const down = head.ariaSort === "ascending";
+  const text = (row) => row.cells[column].textContent.replace("−", "-");
+  const number = (row) => (text(row) === "–" ? -Infinity : Number(text(row)));
+  const numeric = rows.every((row) => !Number.isNaN(number(row)));
+  rows.sort((a, b) => (numeric ? number(a) - number(b) || 0 : text(a).localeCompare(text(b))) * (down ? -1 : 1));
+  document.querySelectorAll("th").forEach((other) => { other.ariaSort = null; });
+  head.ariaSort = down ? "descending" : "ascending";
+  document.querySelector("tbody").append(...rows);
+}));
 filters.addEventListener("submit", (event) => event.preventDefault());
 filter();

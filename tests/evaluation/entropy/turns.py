@@ -1,38 +1,32 @@
-"""Turns and samples by hand."""
+"""Turns and questions of a record by hand."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
-import numpy as np
-
-from rllib_arpo.evaluation.entropy.turns import Sample, SampledTurn
-
-
-def turn(
-    number: int, sample: int, round: int, entropies: Sequence[float], tool: str | None = None, **changes
-) -> SampledTurn:
-    """A turn with these entropies; after the first round, by default behind the python tool."""
-    fields = {
-        "number": number,
-        "question_id": f"q{number}",
-        "sample": sample,
-        "round": round,
-        "tool": tool or ("python" if round else None),
-        "read_ids": np.array([1, 2], np.int32),
-        "token_ids": np.zeros(len(entropies), np.int32),
-        "entropies": np.array(entropies, np.float32),
-        "text": "",
-        "reward": 0.0,
-        "accuracy": 0.0,
-        "stop_reason": "answer",
-    }
-    return SampledTurn(**fields | changes)
+from rllib_arpo.record.read import Question, Row, Trajectory
 
 
-def samples(turns: Iterable[SampledTurn]) -> list[Sample]:
-    """The samples that have these turns; each ended as its first turn says."""
-    found: dict[tuple[int, int], list[SampledTurn]] = {}
-    for own in turns:
-        found.setdefault((own.number, own.sample), []).append(own)
-    return [Sample(number, i, own[0].stop_reason, tuple(own)) for (number, i), own in found.items()]
+def turn(number: int, sample: int, depth: int, entropies: Sequence[float], tool: str | None = None) -> Row:
+    """A turn with these entropies; after the first one, by default behind the python tool."""
+    after = tool or ("python" if depth else None)
+    return {
+        "number": number, "agent_id": str(sample), "depth": depth, "after_tool": after, "entropies": list(entropies),
+    }  # fmt: skip
+
+
+def questions(turns: Iterable[Row], unfinished: Iterable[tuple[int, int]] = ()) -> list[Question]:
+    """The questions that have these turns; of the samples (question, sample) in `unfinished` none counts."""
+    cut = set(unfinished)
+    own: dict[tuple[int, int], list[Row]] = {sample: [] for sample in cut}
+    for row in turns:
+        own.setdefault((row["number"], int(row["agent_id"])), []).append(row)
+    numbers = sorted({number for number, _ in own})
+    return [Question({}, tuple(_trajectory(sample, own, cut) for sample in sorted(own) if sample[0] == n), {})
+            for n in numbers]  # fmt: skip
+
+
+def _trajectory(sample: tuple[int, int], own: dict[tuple[int, int], list[Row]], cut: set[tuple[int, int]]) -> Any:
+    rows = sorted(own[sample], key=lambda row: row["depth"])
+    return Trajectory({"agent_id": str(sample[1]), "counts": sample not in cut}, tuple(rows))

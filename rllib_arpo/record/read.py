@@ -8,11 +8,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rllib_arpo.core.tree import fork_path
-from rllib_arpo.record.schema import QUESTION, SCHEMA, SETTINGS_KEY, TRAJECTORY, TURN, VERSION, VERSION_KEY
+from rllib_arpo.core import tree as core
+from rllib_arpo.core.tree import QuestionTree, fork_path
+from rllib_arpo.record.schema import (
+    ANSWER,
+    EVALUATION,
+    QUESTION,
+    SCHEMA,
+    SETTINGS_KEY,
+    TRAJECTORY,
+    TURN,
+    VERSION,
+    VERSION_KEY,
+)
 
 Row = Mapping[str, Any]
 
@@ -27,7 +39,7 @@ class RecordFile:
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """A trajectory: the columns `schema.TRAJECTORY` of its rows, and its own turns (rows; none: it has no turn)."""
+    """A trajectory: the columns `schema.TRAJECTORY` and `schema.ANSWER` of its rows, and its own turns as rows."""
 
     row: Row
     turns: tuple[Row, ...]
@@ -78,6 +90,14 @@ class Question:
     def num_forks(self) -> int:
         return sum(trajectory.row["parent"] is not None for trajectory in self.trajectories)
 
+    def tree(self) -> QuestionTree:
+        """The tree as it was sampled."""
+        return QuestionTree(
+            question_id=self.row["question_id"],
+            prompt=np.array(self.row["prompt_ids"], np.int32),
+            trajectories=tuple(_sampled(trajectory) for trajectory in self.trajectories),
+        )
+
     def fork_budget(self) -> int:
         """Forks that the question may have: M - N."""
         roots = sum(t.row["parent"] is None and not t.row["topped_up"] for t in self.trajectories)
@@ -102,7 +122,7 @@ def record_files(place: str | Path) -> list[RecordFile]:
 def _place(path: Path) -> tuple[Path, str, bool]:
     """The folder, the iteration as its file's name ends with it, and whether it is an evaluation."""
     name, _, iteration = path.stem.rpartition("-")
-    return path.parent, iteration, name == "evaluation"
+    return path.parent, iteration, name == EVALUATION
 
 
 def _settings(path: Path) -> dict[str, Any]:
@@ -151,9 +171,42 @@ def _question(rows: Sequence[Row], settings: Mapping[str, Any]) -> Question:
         by_agent.setdefault(row["agent_id"], []).append(row)
     trajectories = (
         Trajectory(
-            {column.name: own[0][column.name] for column in TRAJECTORY},
+            {column.name: own[0][column.name] for column in (*TRAJECTORY, *ANSWER)},
             tuple(row for row in own if row[TURN[0].name] is not None),
         )
         for _, own in sorted(by_agent.items(), key=lambda item: fork_path(item[0]))
     )
     return Question({column.name: rows[0][column.name] for column in QUESTION}, tuple(trajectories), settings)
+
+
+def _sampled(trajectory: Trajectory) -> core.Trajectory:
+    row = trajectory.row
+    same = ("agent_id", "reward", "accuracy", "format_valid", "parent", "topped_up")
+    return core.Trajectory(
+        **{name: row[name] for name in same},
+        turns=tuple(_sampled_turn(turn) for turn in trajectory.turns),
+        stop_reason=core.StopReason(row["stop_reason"]),
+        num_inherited_turns=row["inherited_turns"],
+    )
+
+
+def _sampled_turn(row: Row) -> core.Turn:
+    call = decision = times = None
+    if row["tool"] is not None:
+        status = core.ToolStatus(row["tool_status"])
+        call = core.ToolCall(row["tool"], status, row["tool_seconds"], row["tool_input"])
+    if row["level"] is not None:
+        names = ("level", "delta", "probability", "eligible", "children", "budget")
+        decision = core.ForkDecision(**{name: row[name] for name in names})
+    if row["started_s"] is not None:
+        times = core.TurnTimes(row["started_s"], row["generated_s"], row["answered_s"])
+    return core.Turn(
+        token_ids=np.array(row["token_ids"], np.int32),
+        log_probs=np.array(row["log_probs"], np.float32),
+        entropies=np.array(row["entropies"], np.float32),
+        observation=np.array(row["tool_output_ids"] or (), np.int32),
+        weight_versions=np.array(row["weight_versions"], np.int32),
+        tool_call=call,
+        decision=decision,
+        times=times,
+    )

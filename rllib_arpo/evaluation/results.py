@@ -1,0 +1,208 @@
+"""The folder of an evaluation: settings, and of each arm a record with a file for every finished question.
+
+    DIR/settings.json                          what all arms share
+    DIR/01-MODEL-STYLE-TASK/settings.json      the arm and its settings
+    DIR/01-MODEL-STYLE-TASK/trees/question-00000012.parquet
+
+A file of a question appears whole and on the disk, so a process that is killed at any moment loses no finished one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset as ds
+
+from rllib_arpo.core.tree import OUTAGE_STOP_REASONS
+from rllib_arpo.evaluation.plan import Arm
+from rllib_arpo.files import replace_file
+from rllib_arpo.record.read import Question, questions, record_files
+from rllib_arpo.record.recorder import RECORD_FOLDER
+from rllib_arpo.record.rows import Row
+from rllib_arpo.record.tables import record_table
+from rllib_arpo.record.writer import write_table
+
+SETTINGS, LOCK = "settings.json", "lock"
+#: Where earlier versions of this package kept results.
+OLD_RESULTS = "results.sqlite"
+
+
+class SettingsError(ValueError):
+    """The folder holds results of other settings."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredArm:
+    """What a folder has of a model on a task with a prompting style.
+
+    Attributes:
+        settings: on which the results depend, beside those that all arms share (`Arm.settings`).
+    """
+
+    folder: Path
+    model: str
+    style: str
+    task: str
+    settings: Mapping[str, Any]
+
+    def add(self, number: int, rows: Sequence[Row], stated: Mapping[str, Any]) -> None:
+        """Writes a question; it is on the disk when this returns. Replaces one of the same number.
+
+        Args:
+            stated: settings with which it was sampled.
+        """
+        trees = self.folder / RECORD_FOLDER
+        trees.mkdir(exist_ok=True)
+        write_table(record_table(rows, stated), trees / f"question-{number:08d}.parquet")
+
+    def numbers(self) -> set[int]:
+        """The questions that need not be asked again: all but those with a sample that an outage ended."""
+        files = sorted((self.folder / RECORD_FOLDER).glob("*.parquet"))
+        if not files:
+            return set()
+        found = ds.dataset(files).to_table(columns=["number", "stop_reason"]).to_pydict()
+        outages = {n for n, reason in zip(*found.values(), strict=True) if reason in OUTAGE_STOP_REASONS}
+        return set(found["number"]) - outages
+
+    def questions(self) -> Iterator[Question]:
+        """All questions, in the order of their numbers."""
+        if self.has_questions():
+            for file in record_files(self.folder / RECORD_FOLDER):
+                yield from questions(file)
+
+    def has_questions(self) -> bool:
+        return any((self.folder / RECORD_FOLDER).glob("*.parquet"))
+
+
+class ResultFolder:
+    """The arms of a folder. Only one process at a time may use it. Use as a context manager.
+
+    Args:
+        replaces: results of other settings are deleted instead of refused.
+
+    Raises:
+        ValueError: the folder cannot be written, another process evaluates into it, or it has results of an earlier
+            version of this package.
+    """
+
+    def __init__(self, folder: str | Path, replaces: bool = False):
+        self.folder, self._replaces = Path(folder), replaces
+        if (self.folder / OLD_RESULTS).exists():
+            raise ValueError(
+                f"{self.folder}: has {OLD_RESULTS}, the results of an earlier version, which cannot be read any more:"
+                " name another --output."
+            )
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._lock = (self.folder / LOCK).open("w")
+        except OSError as error:
+            raise ValueError(f"--output {self.folder}: not a folder that can be written ({error.strerror}).") from error
+        try:
+            # The kernel releases the lock when the process dies, however it dies.
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock.close()
+            raise ValueError(f"{self.folder}: another evaluation is writing here.") from None
+
+    def shared(self) -> dict[str, Any]:
+        """The settings that all arms share; empty before the first evaluation."""
+        return _read(self.folder / SETTINGS).get("settings", {})
+
+    def claim(self, settings: Mapping[str, Any]) -> None:
+        """Stores the settings that all arms share; replaces those under which no question was answered.
+
+        Raises:
+            SettingsError: there are results with others; the message names the first key that differs.
+        """
+        known, path = _read(self.folder / SETTINGS), self.folder / SETTINGS
+        if any(arm.has_questions() for arm in self.arms()) and self._differs(known["settings"], settings, ""):
+            for arm in self.arms():
+                shutil.rmtree(arm.folder)
+        _write(path, known | {"settings": settings})
+
+    def arm(self, arm: Arm) -> StoredArm:
+        """The place of an arm, with its settings.
+
+        Raises:
+            SettingsError: as `claim`.
+        """
+        names, settings = {"model": arm.model.name, "style": arm.style, "task": arm.task}, _plain(arm.settings())
+        every = self.arms()
+        stored = next((one for one in every if (one.model, one.style, one.task) == tuple(names.values())), None)
+        if stored is None:
+            last = max((int(one.folder.name.partition("-")[0]) for one in every), default=0)
+            slug = re.sub(r"[^\w.]+", "-", f"{arm.label} {arm.task}")
+            folder = self.folder / f"{last + 1:02d}-{slug[-80:].lstrip('-')}"
+        else:
+            folder = stored.folder
+            if stored.has_questions() and self._differs(stored.settings, settings, f" of {arm.name}"):
+                shutil.rmtree(folder)
+        folder.mkdir(exist_ok=True)
+        _write(folder / SETTINGS, names | {"settings": settings})
+        return StoredArm(folder, **names, settings=settings)
+
+    def arms(self) -> list[StoredArm]:
+        """The arms that the folder has, the oldest first."""
+        return [StoredArm(path.parent, **_read(path)) for path in sorted(self.folder.glob(f"*/{SETTINGS}"))]
+
+    def methods(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
+        """Name of a model -> its method; adds `more`."""
+        known = _read(self.folder / SETTINGS)
+        found = known.get("methods", {}) | dict(more or {})
+        if more:
+            _write(self.folder / SETTINGS, known | {"methods": found})
+        return found
+
+    def close(self) -> None:
+        """Can be called twice."""
+        self._lock.close()
+
+    def __enter__(self) -> ResultFolder:
+        return self
+
+    def __exit__(self, *_exc_info: object) -> None:
+        self.close()
+
+    def _differs(self, known: Mapping[str, Any], given: Mapping[str, Any], of_arm: str) -> bool:
+        """Whether results have other settings, and are to be replaced."""
+        difference = first_difference(known, _plain(given))
+        if difference is not None and not self._replaces:
+            key, old, new = difference
+            raise SettingsError(
+                f"{self.folder} has results{of_arm} with {key}={old}, not {new}: keep the setting, or name another "
+                "--output."
+            )
+        return difference is not None
+
+
+def first_difference(old: Any, new: Any, path: str = "") -> tuple[str, str, str] | None:
+    """(key, old value, new value) of the first difference between two settings; keys below a dict as "a/b"."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in sorted(old.keys() | new.keys()):
+            below = f"{path}/{key}" if path else key
+            if found := first_difference(old.get(key), new.get(key), below):
+                return found
+        return None
+    return None if old == new else (path, json.dumps(old), json.dumps(new))
+
+
+def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """As JSON gives it back: a tuple is a list."""
+    plain: dict[str, Any] = json.loads(json.dumps(settings))
+    return plain
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+def _write(path: Path, value: Mapping[str, Any]) -> None:
+    with replace_file(path) as new:
+        new.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

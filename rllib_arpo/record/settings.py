@@ -1,0 +1,71 @@
+"""The settings of a record: what is recorded of a run, and what its files state of the run."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
+
+from rllib_arpo.connectors import PipelineSettings, advantage_connectors
+from rllib_arpo.record.advantages import tree_advantages
+from rllib_arpo.record.rows import TreeAdvantages
+from rllib_arpo.rollout.settings import RolloutSettings
+
+if TYPE_CHECKING:
+    from rllib_arpo.arpo_config import ARPOConfig
+
+#: Settings of the update that a record states, beside those of the rollout; the attributes of `ARPOConfig`.
+UPDATE_SETTINGS = (
+    "baseline",
+    "normalize_std",
+    "attribution",
+    "leaf_weighting",
+    "loss_aggregation",
+    "overlong_buffer_tokens",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordSettings:
+    """What the record of a run depends on.
+
+    Attributes:
+        model: whose tokenizer decodes.
+        share: of the training questions that are recorded (`record_share`); None: nothing is recorded.
+        training, evaluation: the settings that the files of each purpose state.
+        advantages: (episodes, statistics of the rewards of the whole batch) -> the advantages of each.
+    """
+
+    model: str
+    share: float | None
+    training: dict[str, Any]
+    evaluation: dict[str, Any]
+    advantages: Callable[[Sequence[MultiAgentEpisode], Any], list[TreeAdvantages]]
+
+    @classmethod
+    def from_config(cls, config: ARPOConfig) -> RecordSettings:
+        held_out = config if config.in_evaluation else config.get_evaluation_config_object()
+        return cls(
+            model=config.model_name_or_path,
+            share=config.record_share,
+            training=_stated(config),
+            evaluation=_stated(held_out),
+            advantages=partial(tree_advantages, advantage_connectors(PipelineSettings.from_config(config))),
+        )
+
+
+def _stated(config: ARPOConfig) -> dict[str, Any]:
+    rollout = RolloutSettings.from_config(config, explore=config.explore)
+    return stated(config.model_name_or_path, rollout) | {name: getattr(config, name) for name in UPDATE_SETTINGS}
+
+
+def stated(model: str, rollout: RolloutSettings) -> dict[str, Any]:
+    """The settings that a record states of the model, and of the rollout as it was sampled."""
+    settings = dataclasses.asdict(rollout)
+    del settings["entropy_reference"]
+    branching = settings.pop("branching")
+    return {"model_name_or_path": model, **settings, **branching}
