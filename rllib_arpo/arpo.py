@@ -38,6 +38,7 @@ from rllib_arpo.rollout.messages import Purpose, SamplingConditions, question_re
 from rllib_arpo.rollout.metrics import nested, rollout_metrics
 from rllib_arpo.rollout.question_stream import QuestionStream, StreamSettings, weight_lag
 from rllib_arpo.rollout.seeds import trial_seed
+from rllib_arpo.tracking.console import Messages, TakesMessages
 from rllib_arpo.tracking.iteration_log import IterationLog
 from rllib_arpo.tracking.trial_folder import trial_folder
 from rllib_arpo.weights import make_weight_sync
@@ -66,7 +67,7 @@ NUM_UPDATES = "num_updates"
 ENTROPY_HISTORY = "entropies_per_token"
 
 
-class ARPO(Algorithm):
+class ARPO(TakesMessages, Algorithm):
     """Samples a tree of trajectories per question, updates the policy with it, pushes the new weights."""
 
     @classmethod
@@ -90,6 +91,8 @@ class ARPO(Algorithm):
         self._entropy_history = EntropyHistory(config.entropy_baseline_questions or config.questions_per_batch)
         self._num_updates = 0
         self._recorder = TreeRecorder(RecordSettings.from_config(config), partial(trial_folder, self))
+        self.messages = Messages()
+        logger.addHandler(self.messages)
         super().setup(config)
         try:
             spaces = self.env_runner_group.get_spaces()[DEFAULT_MODULE_ID]
@@ -334,6 +337,7 @@ class ARPO(Algorithm):
     def cleanup(self) -> None:
         super().cleanup()
         self._recorder.close()
+        logger.removeHandler(self.messages)
 
     def save_model(self, folder: str | Path, dtype: str | None = None) -> None:
         """Writes the model as trained so far for Hugging Face's `from_pretrained`, a LoRA merged into its base.

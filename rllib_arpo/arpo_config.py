@@ -13,7 +13,6 @@ from rllib_arpo import validation
 from rllib_arpo.options.option import Option, documented_by
 from rllib_arpo.options.tables import ADAPTIVE_ROLLOUT, DEBUGGING, LANGUAGE_MODEL, OPTIONS, TRAINING
 from rllib_arpo.rollout.env_runner import ARPOEnvRunner
-from rllib_arpo.tracking.console import ConsoleCallback
 
 if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm import Algorithm
@@ -59,7 +58,6 @@ class ARPOConfig(AlgorithmConfig):
         # Remote env runners own the engines; a local one beside them would start one more. RLlib makes a local one if
         # there are no remote ones.
         self.create_local_env_runner = False
-        self.callbacks_class = ConsoleCallback
         self.num_envs_per_env_runner = 16
         self.delay_between_env_runner_restarts_s = 5.0
         self.episodes_to_numpy = False

@@ -1,6 +1,6 @@
-"""The terminal of a run: the package's own lines, and a live view below them; all other output is in a log file.
+"""The terminal of a run: the package's own lines; all other output is in a log file.
 
-The recipes open a `RunTerminal`. Where none is open, `say` prints, and `activity` shows nothing.
+The recipes open a `RunTerminal`. Where none is open, `say` prints, and `activity` says nothing.
 """
 
 from __future__ import annotations
@@ -9,22 +9,20 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from tqdm import tqdm
 
 logger = logging.getLogger("rllib_arpo")
 
 #: How the package's warnings look.
 WARNING_FORMAT = "%(levelname)s rllib_arpo: %(message)s"
 STDOUT, STDERR = 1, 2
-#: How often a second the live view is drawn.
-FRAMES_PER_SECOND = 2
 
 _open: RunTerminal | None = None
 
@@ -37,6 +35,14 @@ def say(text: str) -> None:
         _open.say(text)
 
 
+def say_once(text: str) -> None:
+    """Shows lines once in a run; the log has every occurrence."""
+    if _open is None:
+        print(text)
+    else:
+        _open.warn(text)
+
+
 def about(label: str, text: str) -> str:
     """A line of a run's first screen."""
     return f"{label:<9} {text}"
@@ -44,17 +50,16 @@ def about(label: str, text: str) -> str:
 
 @contextmanager
 def activity(line: str, label: str, unit: str = "") -> Iterator[Callable[[int, int], None]]:
-    """Says what begins, and shows below the lines that it goes on; call the result with what is done, and the total."""
+    """Says what begins, and shows a bar below the lines; call the result with what is done, and the total."""
     terminal = _open
     if terminal is None:
         yield lambda _done, _total: None
         return
     terminal.say(line)
-    terminal.show(line, label)
     try:
-        yield lambda done, total: terminal.show(line, label, done, total, unit)
+        yield lambda done, total: terminal.show(label, done, total, unit)
     finally:
-        terminal.hide(line)
+        terminal.hide()
 
 
 def open_terminal() -> RunTerminal | None:
@@ -69,26 +74,19 @@ class RunTerminal:
 
     Args:
         log: a file; it is continued if it exists.
-        live: show activities below the lines, if standard output is a terminal.
     """
 
-    def __init__(self, log: Path, *, live: bool):
+    def __init__(self, log: Path):
         self.log = log
-        self.live = live
-        #: The live view; None while there is nothing to show.
-        self._progress: Progress | None = None
-        self._rows: dict[Hashable, TaskID] = {}
+        #: Of an activity, if standard output is a terminal.
+        self._bar: tqdm[None] | None = None
         self._warned: set[str] = set()
         self._lock = threading.RLock()
 
     def __enter__(self) -> RunTerminal:
         global _open
-        from rich.console import Console
-
         encoding = sys.stdout.encoding or "utf-8"
         self._screen = os.fdopen(os.dup(STDOUT), "w", encoding=encoding, errors="replace")
-        self._console = Console(file=self._screen)
-        self.live = self.live and self._console.is_interactive
         self._kept = _redirect(self.log)
         self._closed = False
         self._handler = _WarningsHandler(self)
@@ -102,7 +100,7 @@ class RunTerminal:
         global _open
         _open = None
         logger.removeHandler(self._handler)
-        self.hide_all()
+        self.hide()
         with self._lock, suppress(OSError):
             self._closed = True
             self._screen.close()
@@ -112,17 +110,16 @@ class RunTerminal:
 
     def say(self, text: str) -> None:
         """Shows lines. A terminal that has gone ends no run."""
-        from rich.text import Text
-
         with self._lock, suppress(OSError):
             with suppress(OSError):  # The log's disk is full.
                 os.write(STDOUT, f"{text}\n".encode())
-            if self._closed:  # A line of a worker that comes after the end.
+            if self._closed:  # A line of a thread that comes after the end.
                 return
-            if self._progress is None:
-                print(text, file=self._screen, flush=True)
-            else:
-                self._console.print(Text(text), soft_wrap=True)
+            if self._bar is not None:
+                self._bar.clear()
+            print(text, file=self._screen, flush=True)
+            if self._bar is not None:
+                self._bar.refresh()
 
     def warn(self, text: str) -> None:
         """Shows a warning once; the log has every occurrence."""
@@ -135,48 +132,24 @@ class RunTerminal:
         with suppress(OSError):
             os.write(STDOUT, f"{text}\n".encode())
 
-    def show(self, key: Hashable, label: str, done: int = 0, total: int | None = None, unit: str = "") -> None:
-        """Shows a row in the live view, or changes the one of this key; `total` None: the end is not known."""
+    def show(self, label: str, done: int, total: int, unit: str) -> None:
+        """Shows the bar below the lines, or moves it."""
+        from tqdm import tqdm
+
         with self._lock, suppress(OSError):
-            if not self.live or self._closed:
+            if self._closed or not self._screen.isatty():
                 return
-            if self._progress is None:
-                self._progress = self._new_view()
-                self._progress.start()
-            row = {"completed": done, "total": total, "count": "" if total is None else f"{done}/{total} {unit}"}
-            if key in self._rows:
-                self._progress.update(self._rows[key], description=label, refresh=True, **row)
-            else:
-                self._rows[key] = self._progress.add_task(label, **row)
+            if self._bar is None:
+                self._bar = tqdm(desc=label, total=total, unit=f" {unit}", leave=False, file=self._screen)
+            self._bar.n = done
+            self._bar.refresh()
 
-    def hide(self, key: Hashable) -> None:
-        """Removes a row, if there is one."""
+    def hide(self) -> None:
+        """Removes the bar, if there is one."""
         with self._lock, suppress(OSError):
-            if self._progress is None or key not in self._rows:
-                return
-            self._progress.remove_task(self._rows.pop(key))
-            if not self._rows:
-                self._progress.stop()
-                self._progress = None
-
-    def hide_all(self) -> None:
-        with self._lock:
-            for key in list(self._rows):
-                self.hide(key)
-
-    def _new_view(self) -> Progress:
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-        columns = (TextColumn("{task.description}", markup=False), BarColumn(20), TextColumn("{task.fields[count]}"))
-        return Progress(
-            *columns,
-            TimeElapsedColumn(),
-            console=self._console,
-            transient=True,
-            refresh_per_second=FRAMES_PER_SECOND,
-            redirect_stdout=False,
-            redirect_stderr=False,
-        )
+            if self._bar is not None:
+                self._bar.close()
+                self._bar = None
 
 
 class _WarningsHandler(logging.Handler):

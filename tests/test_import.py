@@ -35,18 +35,6 @@ print(json.dumps([known, heavy]))
     assert json.loads(run_python(code)) == [[True] * 6, []]
 
 
-def test_commands_import_the_models_of_the_trails_only_when_one_is_named():
-    code = """
-import sys, unittest.mock
-import rllib_arpo.commands.entropy, rllib_arpo.commands.evaluate
-from rllib_arpo.evaluation.models import EMBEDDED
-before = [name for name in sys.modules if name.startswith("rllib_arpo.trails")]
-with unittest.mock.patch("rllib_arpo.trails.models.small_model", lambda: "made"):
-    print(before, EMBEDDED["trails-small"]())
-"""
-    assert run_python(code) == "[] made"
-
-
 def test_the_import_costs_at_most_a_fifth_more_than_rllib_and_torch():
     """Both in one process, and in CPU seconds: a busy machine slows both alike. The best of three runs counts."""
     code = """

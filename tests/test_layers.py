@@ -13,7 +13,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 #: From the ground up. A room is a package, or a module, of `rllib_arpo`; those of one line do not import each other.
 LAYERS = (
     ("core", "files", "terminal"),
-    ("envs", "models", "faults"),
+    ("envs", "faults"),
     ("policy",),
     ("cold_start",),
     ("engine",),
@@ -29,7 +29,7 @@ LAYERS = (
     ("arpo_config",),
     ("arpo",),
     ("baselines",),
-    ("evaluation", "doctor", "trails"),
+    ("evaluation", "doctor"),
     ("plots",),
     ("mlflow",),
     ("recipes",),

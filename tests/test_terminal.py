@@ -1,4 +1,4 @@
-"""The terminal of a run has the package's lines and the live view; everything is in the log."""
+"""The terminal of a run has the package's lines; everything is in the log."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from rllib_arpo.terminal import RunTerminal, activity, open_terminal, say
+from rllib_arpo.terminal import RunTerminal, activity, open_terminal, say, say_once
 from tests.helpers.screens import on_a_terminal, screen_of
 
 
@@ -24,7 +24,7 @@ def make_noise() -> None:
 
 def test_only_our_lines_reach_the_terminal_and_all_are_in_the_log(tmp_path, capfd, monkeypatch):
     monkeypatch.setattr(sys, "stdout", os.fdopen(1, "w", closefd=False))  # As outside of pytest.
-    with RunTerminal(tmp_path / "logs" / "run.log", live=True):
+    with RunTerminal(tmp_path / "logs" / "run.log"):
         say("one")
         make_noise()
         with activity("begins", "label", "steps") as tell:
@@ -38,28 +38,29 @@ def test_only_our_lines_reach_the_terminal_and_all_are_in_the_log(tmp_path, capf
 def test_a_warning_of_the_package_is_shown_once(tmp_path, capfd):
     logger = logging.getLogger("rllib_arpo.tracking")
     handlers = list(logger.parent.handlers)
-    with RunTerminal(tmp_path / "run.log", live=False):
+    with RunTerminal(tmp_path / "run.log"):
         for name in ("a", "a", "b"):
             logger.warning("no %s", name)
         logging.getLogger("elsewhere").warning("noise")
-    warnings = [f"WARNING rllib_arpo: no {name}" for name in "aab"]
-    assert capfd.readouterr().out.splitlines() == warnings[1:]
+        say_once(f"WARNING {logger.parent.name}: no b")
+    warnings = [f"WARNING rllib_arpo: no {name}" for name in "aabb"]
+    assert capfd.readouterr().out.splitlines() == warnings[1:3]
     assert (tmp_path / "run.log").read_text().splitlines() == warnings
     assert logger.parent.handlers == handlers
 
 
 def test_a_line_after_the_end_is_nobodys_error(tmp_path, capfd):
-    with RunTerminal(tmp_path / "run.log", live=False) as terminal:
+    with RunTerminal(tmp_path / "run.log") as terminal:
         pass
     terminal.say("late")
     terminal.warn("late")
-    terminal.show("key", "label")
-    terminal.hide_all()
+    terminal.show("label", 1, 2, "steps")
+    terminal.hide()
     assert capfd.readouterr() == ("late\nlate\n", "")
 
 
 def test_an_error_names_the_log(tmp_path, capfd):
-    with pytest.raises(ValueError) as raised, RunTerminal(tmp_path / "run.log", live=True):
+    with pytest.raises(ValueError) as raised, RunTerminal(tmp_path / "run.log"):
         raise ValueError("wrong")
     assert str(raised.value) == "wrong"
     assert raised.value.__notes__ == [f"The log of the run is {tmp_path / 'run.log'}."]
@@ -79,7 +80,7 @@ def test_a_terminal_that_has_gone_ends_no_run(tmp_path):
     os.dup2(writer, 1)
     os.close(writer)
     try:
-        with RunTerminal(tmp_path / "run.log", live=False):
+        with RunTerminal(tmp_path / "run.log"):
             os.close(reader)
             say("one")
     finally:
@@ -89,7 +90,7 @@ def test_a_terminal_that_has_gone_ends_no_run(tmp_path):
 
 
 def test_a_full_disk_of_the_log_takes_no_line_from_the_terminal(tmp_path, capfd, monkeypatch):
-    with RunTerminal(tmp_path / "run.log", live=False):
+    with RunTerminal(tmp_path / "run.log"):
         with monkeypatch.context() as patch:
             patch.setattr(os, "write", raises_enospc)
             say("one")
@@ -101,21 +102,11 @@ def raises_enospc(*_arguments):
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_the_live_view_is_below_the_lines_and_leaves_nothing_behind(tmp_path, monkeypatch):
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "100")
-    with on_a_terminal() as pty, RunTerminal(tmp_path / "run.log", live=True) as terminal:
-        terminal.show("a", "rollout 1", 1, 4, "questions")
-        terminal.show("b", "rollout 2", 0, 4, "questions")
+def test_the_bar_of_an_activity_is_below_the_lines_and_leaves_nothing_behind(tmp_path):
+    with on_a_terminal() as pty, RunTerminal(tmp_path / "run.log"), activity("begins", "cold start", "steps") as tell:
+        tell(1, 4)
         say("a line")
-        terminal.show("a", "rollout 1", 3, 4, "questions")
-        terminal.hide("b")
-        terminal.hide_all()
-        with activity("begins", "figure"):
-            say("another line")
-    assert screen_of(pty.text) == ["a line", "begins", "another line", ""]
-    pictures = [screen_of(pty.text[: match.start()]) for match in re.finditer("\r", pty.text)]
-    shown = [[re.sub(" +[━╸╺]+ +", " | ", line) for line in picture] for picture in pictures]
-    assert ["rollout 1 | 1/4 questions 0:00:00", "rollout 2 | 0/4 questions 0:00:00"] in shown
-    assert ["a line", "rollout 1 | 3/4 questions 0:00:00", "rollout 2 | 0/4 questions 0:00:00"] in shown
-    assert any(picture[:2] == ["a line", "begins"] and picture[-1].startswith("figure | ") for picture in shown)
+        tell(3, 4)
+    assert screen_of(pty.text) == ["begins", "a line", ""]
+    bars = re.findall(r"cold start: +(\d+)%", pty.text)
+    assert (bars[0], bars[-1]) == ("0", "75")

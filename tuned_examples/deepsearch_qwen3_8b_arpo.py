@@ -15,7 +15,7 @@ language model reads them, and says what helps with the question, otherwise thei
 `--judge-model` a language model grades answers, which otherwise earn F1 over words, as the authors' do.
 
 `--algo`, `--python-backend`, checkpoints, `--resume` and the model at the end are as in `reasoning_arpo.py`;
-`rllib_arpo/recipes/authors.py` lists what differs from the authors' runs.
+`authors.py` lists what differs from the authors' runs.
 
 Hardware: 8 GPUs of 80 GB, four learners and four engines. Training holds 16 bytes a parameter (fp32 weights, gradients
 and two Adam moments): 131 GB, of which FSDP2 gives each learner a quarter.
@@ -25,12 +25,15 @@ Not measured: needs 8 GPUs.
 """
 
 import argparse
+import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # A script finds its neighbours as well.
+
 from rllib_arpo import ARPOConfig
-from rllib_arpo.recipes import add_deep_search_args, authors_config, gpu_recipe_parser, run_gpu_recipe, run_terminal
-from rllib_arpo.recipes.authors import DEEP_SEARCH_ITERATIONS
-from rllib_arpo.recipes.command_line import chat_model
+from rllib_arpo.recipes import run_recipe, run_terminal
+from tuned_examples.authors import DEEP_SEARCH_ITERATIONS, authors_config
+from tuned_examples.authors_command_line import add_deep_search_args, chat_model, gpu_recipe_parser
 
 parser = add_deep_search_args(gpu_recipe_parser(num_learners=4, num_env_runners=4, stop_iters=DEEP_SEARCH_ITERATIONS))
 
@@ -55,4 +58,4 @@ if __name__ == "__main__":
     args = parser.parse_args()
     experiment = f"deepsearch-{Path(args.model).name}"
     with run_terminal(args, experiment):
-        run_gpu_recipe(make_config(args), args, experiment)
+        run_recipe(make_config(args), args, experiment, save_model=True)

@@ -4,7 +4,7 @@ Everything is real but the size: the questions of `train_10k.parquet`, sandboxed
 `search_cache.json` and, for other queries, from an index of that file's pages. Needs two CPU cores.
 
     rllib-arpo index --output pages.index search_cache.json
-    python tuned_examples/mixture_smollm2_135m_arpo.py --data train_10k.parquet --cache search_cache.json \\
+    python -m tuned_examples.mixture_smollm2_135m_arpo --data train_10k.parquet --cache search_cache.json \\
         --index pages.index
 
 Both files are in the data of github.com/RUC-NLPIR/ARPO. Stops after 3 iterations: it shows that all parts work
@@ -13,16 +13,17 @@ work beside it, 3.7 minutes): 21 searches and 15 Python programs in 3 iterations
 """
 
 import argparse
+import sys
+from pathlib import Path
 
-from ray.rllib.examples.utils import add_rllib_example_script_args
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # A script finds its neighbours as well.
 
 from rllib_arpo import ARPOConfig
-from rllib_arpo.models import fast_dtype, smollm2_135m_instruct
-from rllib_arpo.recipes import run_recipe, run_terminal
-from rllib_arpo.tracking.console import ConsoleCallback
+from rllib_arpo.policy.dtypes import fast_dtype
+from rllib_arpo.recipes import recipe_parser, run_recipe, run_terminal
+from tuned_examples.smollm2 import smollm2_135m_instruct
 
-parser = add_rllib_example_script_args(default_reward=1.0, default_iters=3)
-parser.set_defaults(algo="ARPO", num_env_runners=1, verbose=0)
+parser = recipe_parser(stop_reward=1.0, stop_iters=3, algorithms=["ARPO"])
 parser.add_argument("--data", required=True, help="questions: a .parquet file like the authors' train_10k.parquet")
 parser.add_argument("--cache", required=True, help="known searches: a .json file {query: result}, or a .sqlite cache")
 parser.add_argument("--index", required=True, help="folder that rllib-arpo index made")
@@ -66,7 +67,6 @@ def make_config(model: str, args: argparse.Namespace) -> ARPOConfig:
             learner_num_threads=2,
         )
         .env_runners(num_env_runners=1, num_envs_per_env_runner=6)
-        .callbacks([ConsoleCallback])
         .debugging(seed=0)
     )
 
@@ -74,4 +74,4 @@ def make_config(model: str, args: argparse.Namespace) -> ARPOConfig:
 if __name__ == "__main__":
     args = parser.parse_args()
     with run_terminal(args, "mixture"):
-        run_recipe(make_config(smollm2_135m_instruct(), args), args, experiment_name="mixture")
+        run_recipe(make_config(smollm2_135m_instruct(), args), args, "mixture")

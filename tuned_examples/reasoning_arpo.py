@@ -14,7 +14,7 @@ trained. All have the same settings. They differ in the GPUs and in the memory t
         --index wiki.index --output qwen3b-arpo
 
 `--algo` with GRPO, DAPO, ReinforcePlusPlus, AEPO or TreeGRPO runs a baseline with the same settings but its own.
-`--help` lists all options; `rllib_arpo/recipes/authors.py` lists what differs from the authors' runs.
+`--help` lists all options; `authors.py` lists what differs from the authors' runs.
 
 The cold start of the 3B model needs one GPU of 80 GB. Those of 7B and 8B need several GPUs (`accelerate launch
 --num_processes 8 -m rllib_arpo cold-start --fsdp ...`) or a LoRA (`--lora-rank 64`).
@@ -39,11 +39,15 @@ Not measured: needs 8 GPUs.
 """
 
 import argparse
+import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # A script finds its neighbours as well.
+
 from rllib_arpo import ARPOConfig
-from rllib_arpo.recipes import authors_config, gpu_recipe_parser, run_gpu_recipe, run_terminal
-from rllib_arpo.recipes.authors import REASONING_ITERATIONS
+from rllib_arpo.recipes import run_recipe, run_terminal
+from tuned_examples.authors import REASONING_ITERATIONS, authors_config
+from tuned_examples.authors_command_line import gpu_recipe_parser
 
 parser = gpu_recipe_parser(num_learners=4, num_env_runners=4, stop_iters=REASONING_ITERATIONS)
 
@@ -56,4 +60,4 @@ if __name__ == "__main__":
     args = parser.parse_args()
     experiment = f"reasoning-{Path(args.model).name}"
     with run_terminal(args, experiment):
-        run_gpu_recipe(make_config(args), args, experiment)
+        run_recipe(make_config(args), args, experiment, save_model=True)

@@ -2,26 +2,27 @@
 
 The small twin of `trails_smollm2_135m_arpo.py`, for studies with many seeds: release/evidence/study.py.
 
-python tuned_examples/trails_small_arpo.py --seed 0
-python tuned_examples/trails_small_arpo.py --algo GRPO
-python tuned_examples/trails_small_arpo.py --form late
-python tuned_examples/trails_small_arpo.py --branching random --random-fork-probability 0.3
+python -m tuned_examples.trails_small_arpo --seed 0
+python -m tuned_examples.trails_small_arpo --algo GRPO
+python -m tuned_examples.trails_small_arpo --form late
+python -m tuned_examples.trails_small_arpo --branching random --random-fork-probability 0.3
 
 Results, of this and of all fork rules and baselines over seeds: docs/evidence.md.
 """
 
-from ray.rllib.examples.utils import add_rllib_example_script_args
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # A script finds its neighbours as well.
 
 from rllib_arpo import ARPOConfig
 from rllib_arpo.envs.tasks.trail_forms import FORMS, MAIN
-from rllib_arpo.recipes import EVALUATION_ACCURACY, add_arm_args, arm_config, run_recipe, run_terminal
-from rllib_arpo.tracking.console import ConsoleCallback
+from rllib_arpo.recipes import EVALUATION_ACCURACY, add_arm_args, arm_config, recipe_parser, run_recipe, run_terminal
 from rllib_arpo.tracking.transcripts import EvaluationTranscripts
-from rllib_arpo.trails.decisive_steps import DecisiveSteps
-from rllib_arpo.trails.models import small_model
+from tuned_examples.decisive_steps import DecisiveSteps
+from tuned_examples.trails_models import small_model
 
-parser = add_arm_args(add_rllib_example_script_args(default_reward=1.0, default_iters=24))
-parser.set_defaults(algo="ARPO", num_env_runners=0, verbose=0)
+parser = add_arm_args(recipe_parser(stop_reward=1.0, stop_iters=24))
 parser.add_argument("--form", choices=FORMS, default=MAIN.name, help="of the trails: where they ask for decisions")
 parser.add_argument("--lr", type=float, default=4e-4, help="the learning rate")
 parser.add_argument("--num-threads", type=int, default=1, help="of the engine and of the learner")
@@ -67,7 +68,7 @@ def make_config(model: str, args) -> ARPOConfig:
             evaluation_duration=128,
             evaluation_config={"env_config": {"split": "test"}, "num_envs_per_env_runner": 64},
         )
-        .callbacks([ConsoleCallback, DecisiveSteps, EvaluationTranscripts])
+        .callbacks([DecisiveSteps, EvaluationTranscripts])
         .debugging(seed=args.seed)
     )
 

@@ -5,8 +5,8 @@ in half of the cases (once, into the cache folder). The model is then sure of ea
 entropy rises, and there ARPO forks and learns which hit to follow. No name of the evaluation occurs in training or in
 the transcripts.
 
-    python tuned_examples/trails_smollm2_135m_arpo.py --seed 0
-    python tuned_examples/trails_smollm2_135m_arpo.py --algo GRPO
+    python -m tuned_examples.trails_smollm2_135m_arpo --seed 0
+    python -m tuned_examples.trails_smollm2_135m_arpo --algo GRPO
 
 Stops at a mean reward of 0.95 per trajectory or after 8 iterations. tau is a little above alpha, so that rises of less
 than 0.27 nats over the window, which are noise, fork nothing.
@@ -15,18 +15,20 @@ before, 0.719, 0.766 and 0.844 after 4 iterations, 0.953, 1.000 and 0.984 after 
 the entropies.
 """
 
-from ray.rllib.examples.utils import add_rllib_example_script_args
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # A script finds its neighbours as well.
 
 from rllib_arpo import ARPOConfig
-from rllib_arpo.models import fast_dtype
-from rllib_arpo.recipes import add_arm_args, arm_config, draw_entropy, run_recipe, run_terminal
-from rllib_arpo.tracking.console import ConsoleCallback
+from rllib_arpo.policy.dtypes import fast_dtype
+from rllib_arpo.recipes import add_arm_args, arm_config, recipe_parser, run_recipe, run_terminal
 from rllib_arpo.tracking.transcripts import EvaluationTranscripts
-from rllib_arpo.trails.decisive_steps import DecisiveSteps
-from rllib_arpo.trails.models import cold_started_smollm2
+from tuned_examples.decisive_steps import DecisiveSteps
+from tuned_examples.entropy_figure import draw_entropy
+from tuned_examples.trails_models import cold_started_smollm2
 
-parser = add_arm_args(add_rllib_example_script_args(default_reward=0.95, default_iters=8))
-parser.set_defaults(algo="ARPO", num_env_runners=1, verbose=0)
+parser = add_arm_args(recipe_parser(stop_reward=0.95, stop_iters=8))
 parser.add_argument(
     "--entropy-figure", metavar="FOLDER", help="first draw where the cold-started model is unsure; takes a minute"
 )
@@ -69,7 +71,7 @@ def make_config(model: str, args) -> ARPOConfig:
             evaluation_duration=64,
             evaluation_config={"env_config": {"split": "test"}, "num_envs_per_env_runner": 32},
         )
-        .callbacks([ConsoleCallback, DecisiveSteps, EvaluationTranscripts])
+        .callbacks([DecisiveSteps, EvaluationTranscripts])
         .debugging(seed=args.seed)
     )
 
@@ -80,4 +82,4 @@ if __name__ == "__main__":
         config = make_config(make_model(args), args)
         if args.entropy_figure:
             draw_entropy(config, "trails", args.entropy_figure)
-        run_recipe(config, args, experiment_name="trails")
+        run_recipe(config, args, "trails")

@@ -17,15 +17,16 @@ tokens), so that `batch_size` is best 1. Each process first loads the whole mode
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rllib_arpo.cold_start.transcripts import collate, load_examples
-from rllib_arpo.models import fast_dtype
+from rllib_arpo.policy.dtypes import fast_dtype
 
 if TYPE_CHECKING:
+    import numpy as np
     from transformers import PreTrainedModel, TrainingArguments
 
     from rllib_arpo.policy.lora import Adapter
@@ -143,7 +144,8 @@ def _dtype(settings: ColdStartSettings) -> str:
 
 
 def _lora(settings: ColdStartSettings) -> dict[str, Any]:
-    return {"r": settings.lora_rank, "lora_alpha": 2 * settings.lora_rank, "target_modules": "all-linear"}
+    rank = settings.lora_rank or 0
+    return {"r": rank, "lora_alpha": 2 * rank, "target_modules": "all-linear"}
 
 
 def _load(settings: ColdStartSettings) -> tuple[PreTrainedModel, Adapter | None]:
@@ -199,9 +201,11 @@ def _save(settings: ColdStartSettings, model: PreTrainedModel, adapter: Adapter 
     # Tied weights are one array.
     distinct = {id(tensor): tensor for tensor in trained.values()}
     arrays = {key: whole_array(tensor) for key, tensor in distinct.items()}
-    weights = {name: arrays[id(tensor)] for name, tensor in trained.items()}
+    found = {name: arrays[id(tensor)] for name, tensor in trained.items()}
     if not is_first_process():
         return
+    # The first process has all of them.
+    weights: Mapping[str, np.ndarray] = {name: array for name, array in found.items() if array is not None}
     if adapter is not None:
         weights = MergedWeights(settings.model, _lora(settings), "float32")(weights)
     whole = causal_lm_without_weights(settings.model)

@@ -13,10 +13,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.tasks.rows import all_rows, open_file
+
+if TYPE_CHECKING:
+    import torch
 
 #: The label of a token without a loss (PyTorch's `ignore_index`).
 IGNORED = -100
@@ -63,7 +66,7 @@ def _checked_messages(row: Any, place: str) -> list[dict[str, str]]:
     return [{"role": message["role"], "content": message["content"]} for message in messages]
 
 
-def split_transcript(tokenizer, messages: list[dict[str, str]]) -> list[Segment]:
+def split_transcript(tokenizer: Any, messages: list[dict[str, str]]) -> list[Segment]:
     """Cuts a transcript into the text that the model writes and the text that it reads.
 
     Chat templates may change an assistant's text (Qwen3's drops everything before the last `</think>`), while in a
@@ -98,7 +101,7 @@ def split_transcript(tokenizer, messages: list[dict[str, str]]) -> list[Segment]
     return [segment for segment in segments if segment.text]
 
 
-def tokenize_transcript(tokenizer, messages: list[dict[str, str]]) -> dict[str, list[int]]:
+def tokenize_transcript(tokenizer: Any, messages: list[dict[str, str]]) -> dict[str, list[int]]:
     """`input_ids` and `labels`, both [t]; labels are `IGNORED` on every token that the model did not write.
 
     Segments are tokenized one by one, as a rollout does: no token straddles the end of a tool call, where a tokenizer
@@ -119,7 +122,7 @@ def collate(examples: list[dict[str, list[int]]], pad_token_id: int) -> dict[str
 
     longest = max(len(example["input_ids"]) for example in examples)
 
-    def pad(rows: list[list[int]], value: int):
+    def pad(rows: list[list[int]], value: int) -> torch.Tensor:
         return torch.tensor([row + [value] * (longest - len(row)) for row in rows])
 
     return {
@@ -129,7 +132,7 @@ def collate(examples: list[dict[str, list[int]]], pad_token_id: int) -> dict[str
     }
 
 
-def load_examples(tokenizer, path: str | Path, max_length: int) -> list[dict[str, list[int]]]:
+def load_examples(tokenizer: Any, path: str | Path, max_length: int) -> list[dict[str, list[int]]]:
     """The tokenized transcripts of a file; drops those of more than `max_length` tokens and prints their number.
 
     A transcript is never cut: its end is the answer, which the model is to learn.

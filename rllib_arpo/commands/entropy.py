@@ -1,6 +1,6 @@
 """Shows where a model is unsure: entropies by token position, dH after tool responses, what each rule would fork.
 
-    rllib-arpo entropy --model smollm2-135m --tasks gsm8k --data gsm8k=test.jsonl --limit 50 --output DIR
+    rllib-arpo entropy --model FOLDER --tasks gsm8k --data gsm8k=test.jsonl --limit 50 --output DIR
 
 Samples with the sampler and the tools of training, without forks, and keeps the entropy of every generated token. Into
 DIR go a figure for each task (`entropy-TASK.png`), the record of the questions (docs/record.md) as `rllib-arpo
@@ -34,7 +34,7 @@ from rllib_arpo.evaluation.arguments import (
 from rllib_arpo.evaluation.entropy.report import print_report
 from rllib_arpo.evaluation.entropy.summary import EntropySettings, TaskEntropy, as_json, task_entropy
 from rllib_arpo.evaluation.errors import CommandError, command_errors
-from rllib_arpo.evaluation.models import remove_exported, resolve_models
+from rllib_arpo.evaluation.model_folders import remove_exported, resolve_models
 from rllib_arpo.evaluation.plan import Arm, EvaluationSettings, check_tasks, make_arms
 from rllib_arpo.evaluation.results import ResultFolder, StoredArm
 from rllib_arpo.evaluation.runner import VOCAB_SIZE, answer

@@ -1,6 +1,6 @@
 """Evaluates models that call tools, with the sampler and the tools of training.
 
-    rllib-arpo evaluate --model smollm2-135m --tasks gsm8k --data gsm8k=test.jsonl --samples 5 --limit 50
+    rllib-arpo evaluate --model FOLDER --tasks gsm8k --data gsm8k=test.jsonl --samples 5 --limit 50
 
 Prints a table with an interval for every metric, and writes `summary.json` and a record into the folder --output: the
 record (docs/record.md) gets a file for each question as soon as it has ended. If the command is killed, the same
@@ -45,7 +45,7 @@ from rllib_arpo.evaluation.method_table import (
     print_method_table,
 )
 from rllib_arpo.evaluation.metrics import ArmMetrics, arm_metrics
-from rllib_arpo.evaluation.models import remove_exported, resolve_models, split_methods
+from rllib_arpo.evaluation.model_folders import remove_exported, resolve_models, split_methods
 from rllib_arpo.evaluation.plan import STYLES, TOOLS, Arm, EvaluationSettings, check_tasks, make_arms
 from rllib_arpo.evaluation.report import print_report
 from rllib_arpo.evaluation.results import ResultFolder, SettingsError, StoredArm

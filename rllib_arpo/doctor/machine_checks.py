@@ -22,7 +22,6 @@ from rllib_arpo.doctor.check_lines import Check, Mark, size
 from rllib_arpo.engine.vllm_versions import VLLM_BUILDS
 from rllib_arpo.envs.sandbox import bubblewrap
 from rllib_arpo.envs.web.render import check_browser
-from rllib_arpo.models import cache_folder
 
 PROJECT = "rllib-arpo"
 #: The extras of rllib-arpo that install an engine.
@@ -61,6 +60,7 @@ def machine_checks(memory: Memory) -> list[Check]:
     from huggingface_hub.constants import HF_HUB_CACHE
     from ray.train.constants import DEFAULT_STORAGE_PATH
 
+    cache = Path(os.environ.get("RLLIB_ARPO_CACHE") or Path.home() / ".cache" / "rllib_arpo").expanduser()
     return [
         _python(),
         *(_package(name) for name in ("ray", "torch", "transformers")),
@@ -72,7 +72,7 @@ def machine_checks(memory: Memory) -> list[Check]:
         _libnuma(),
         _folder("disk here", Path.cwd(), ""),
         _folder("disk of results", Path(DEFAULT_STORAGE_PATH), ""),
-        _folder("models", cache_folder(), "set RLLIB_ARPO_CACHE to another folder"),
+        _folder("models", cache, "set RLLIB_ARPO_CACHE to another folder"),
         _folder("model hub", Path(HF_HUB_CACHE).expanduser(), "set HF_HOME to another folder"),
     ]
 

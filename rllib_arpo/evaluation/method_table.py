@@ -13,7 +13,7 @@ from rllib_arpo.core.intervals import Estimate, average_over_tasks, by_question,
 from rllib_arpo.envs.question import QA
 from rllib_arpo.envs.tasks.specs import SPECS
 from rllib_arpo.evaluation.metrics import PASS
-from rllib_arpo.evaluation.models import short_labels
+from rllib_arpo.evaluation.model_folders import short_labels
 from rllib_arpo.evaluation.plan import TOOLS, Arm
 from rllib_arpo.evaluation.report import ALL_EQUAL, SIGNIFICANT, cell, difference_cell, metric_label, plain_console
 from rllib_arpo.evaluation.suites import score_of

@@ -18,7 +18,7 @@ from rllib_arpo.envs.support.validation import check_known
 from rllib_arpo.envs.tasks.task import TEST
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.evaluation.errors import CommandError, command_errors
-from rllib_arpo.evaluation.models import Model
+from rllib_arpo.evaluation.model_folders import Model
 from rllib_arpo.rollout.settings import RolloutSettings
 
 TOOLS, DIRECT = "tools", "direct"

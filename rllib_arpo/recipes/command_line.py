@@ -1,131 +1,63 @@
-"""The command line of recipes for GPUs."""
+"""The options that all recipes have."""
 
 from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
+from typing import Any
 
-from rllib_arpo.envs.sandbox.backends import BACKENDS
-from rllib_arpo.recipes.arms import add_arm_args
+from ray.rllib.examples.utils import add_rllib_example_script_args
 
 ALGORITHMS = ("ARPO", "GRPO", "DAPO", "ReinforcePlusPlus", "AEPO", "TreeGRPO")
-STOP_REWARD = 0.6
-#: The authors save, and evaluate, every five iterations.
-CHECKPOINT_FREQUENCY = 5
-QUESTIONS_PER_BATCH = 128
-#: `--python-backend`: the local back-end without its sandbox.
-UNSAFE = "unsafe"
+#: Options of RLlib's examples that would do nothing here: of other algorithms, of several trials, of its older API.
+UNUSED = (
+    "--env", "--framework", "--num-agents", "--evaluation-duration-unit", "--evaluation-parallel-to-training",
+    "--num-samples", "--max-concurrent-trials", "--tune-max-report-freq", "--wandb-key", "--wandb-project",
+    "--wandb-run-name", "--stop-timesteps", "--num-aggregator-actors-per-learner", "--num-gpus", "--old-api-stack",
+    "--enable-new-api-stack", "--local-mode",
+)  # fmt: skip
 
 
-def gpu_recipe_parser(num_learners: int, num_env_runners: int, stop_iters: int) -> argparse.ArgumentParser:
-    """The arguments of a recipe on parquet data, those of RLlib's examples among them that mean something here.
+def recipe_parser(
+    stop_reward: float, stop_iters: int, algorithms: Sequence[str] = ALGORITHMS, **defaults: Any
+) -> argparse.ArgumentParser:
+    """RLlib's options of its examples, less those that would do nothing here, and those of a run that can be resumed.
 
     Args:
-        num_learners, num_env_runners: defaults; each learner and each env runner gets one GPU.
-        stop_iters: the default of --stop-iters.
+        stop_reward, stop_iters: defaults.
+        algorithms: those that the recipe knows; the first is the default.
+        defaults: further defaults, of RLlib's options; without one, the recipe's configuration says what holds.
     """
-    parser = argparse.ArgumentParser(allow_abbrev=False)
-    _add_questions(parser)
-    _add_run(parser, stop_iters)
-    _add_sizes(parser, num_learners, num_env_runners)
-    return add_arm_args(parser)
-
-
-def add_deep_search_args(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Adds the language models that help: one that judges answers, and one that reads pages."""
-    for who, does in (("judge", "grades answers, instead of F1"), ("reader", "reads the pages that `browse` opens")):
-        group = parser.add_argument_group(who, f"a language model behind an OpenAI-compatible endpoint that {does}")
-        group.add_argument(f"--{who}-url", help="of the endpoint, up to and with /v1; OPENAI_API_KEY has its key")
-        group.add_argument(f"--{who}-model", help="its name there")
-        group.add_argument(f"--{who}-cache", type=os.path.abspath, help="a sqlite file that keeps its replies")
+    parser = argparse.ArgumentParser(allow_abbrev=False, conflict_handler="resolve")
+    add_rllib_example_script_args(parser, default_reward=stop_reward, default_iters=stop_iters)
+    for option in UNUSED:
+        parser.add_argument(option, action=Refused, nargs="*", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    parser.add_argument("--algo", choices=algorithms, default=algorithms[0], help="those after the first: baselines")
+    parser.add_argument(
+        "--output", type=os.path.abspath, help="folder of the run; default: a new one in ~/ray_results, by algorithm"
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="go on with the run in --output, at its newest whole checkpoint"
+    )
+    parser.add_argument(
+        "--max-failures", type=int, default=0, help="how often a run that fails goes on at its last checkpoint"
+    )
+    for option in ("--evaluation-interval", "--evaluation-duration", "--evaluation-num-env-runners"):
+        parser.add_argument(option, type=int, help="default: the recipe's")
+    parser.add_argument("--verbose", type=int, default=0, help="Tune's own tables: 1 or 2")
+    parser.set_defaults(**defaults)
     return parser
 
 
-def chat_model(args: argparse.Namespace, who: str) -> dict[str, str] | None:
-    """The language model that `add_deep_search_args` calls `who`: fields of a `ChatClient`; None: none was named.
+class Refused(argparse.Action):
+    """Ends the program for an option that would do nothing."""
 
-    Raises:
-        ValueError: it has no address or no name.
-    """
-    url, model, cache = (getattr(args, f"{who}_{name}") for name in ("url", "model", "cache"))
-    if not (url and model):
-        if given := [f"--{who}-{name}" for name in ("url", "model", "cache") if getattr(args, f"{who}_{name}")]:
-            raise ValueError(f"{given[0]}: needs --{who}-url and --{who}-model.")
-        return None
-    return {"base_url": url, "model": model, **({"cache_path": cache} if cache else {})}
-
-
-def _add_questions(parser: argparse.ArgumentParser) -> None:
-    # Paths are made absolute, since Tune runs a trial in a directory of its own.
-    path = os.path.abspath
-    parser.add_argument(
-        "--model", type=_model_path, required=True, help="folder of the cold-started model (rllib-arpo cold-start)"
-    )
-    parser.add_argument("--data", type=path, required=True, help="questions: a .parquet file in the authors' layout")
-    parser.add_argument(
-        "--eval-data", type=path, nargs="+", help="held-out questions in the same layout, asked at every checkpoint"
-    )
-    parser.add_argument("--index", type=path, help="what `search` searches: a folder of rllib-arpo index")
-    parser.add_argument("--search-backend", default="local", help="or the web: searxng, brave, serper or tavily")
-    parser.add_argument("--search-url", help="server of the web back-end, where it has no public one (searxng)")
-    parser.add_argument(
-        "--cache", type=path, help="known searches: a .json file {query: result}, or a .sqlite file that grows"
-    )
-    parser.add_argument(
-        "--python-backend",
-        choices=(*BACKENDS, UNSAFE),
-        default="local",
-        help="where programs run: in bubblewrap, which needs user namespaces (local), on a server (sandbox_fusion, "
-        "with --python-url), at E2B (e2b; E2B_API_KEY has the key), or with all rights of this user (unsafe)",
-    )
-    parser.add_argument("--python-url", help="the server of --python-backend sandbox_fusion")
-
-
-def _add_run(parser: argparse.ArgumentParser, stop_iters: int) -> None:
-    parser.add_argument("--algo", choices=ALGORITHMS, default=ALGORITHMS[0], help="the others are baselines")
-    parser.add_argument(
-        "--output",
-        type=os.path.abspath,
-        help="folder of the run; default: one in outputs/, by recipe, model and --algo",
-    )
-    parser.add_argument("--resume", action="store_true", help="go on with the run in --output, at its last checkpoint")
-    parser.add_argument(
-        "--max-failures", type=int, default=3, help="how often a run that fails goes on at its last checkpoint"
-    )
-    parser.add_argument(
-        "--checkpoint-freq", type=_positive, default=CHECKPOINT_FREQUENCY, help="iterations between checkpoints"
-    )
-    parser.add_argument("--stop-iters", type=int, default=stop_iters, help="iterations of the run")
-    parser.add_argument("--stop-reward", type=float, default=STOP_REWARD, help="mean reward that ends the run")
-    parser.add_argument("--as-test", action="store_true", help="fail unless --stop-reward is reached")
-    parser.add_argument(
-        "--as-release-test", action="store_true", help="write whether it is into the file $TEST_OUTPUT_JSON"
-    )
-    parser.add_argument("--verbose", type=int, default=0, help="Tune's own tables: 1 or 2")
-
-
-def _add_sizes(parser: argparse.ArgumentParser, num_learners: int, num_env_runners: int) -> None:
-    parser.add_argument("--num-cpus", type=int, default=0, help="of Ray; 0: all of this machine")
-    parser.add_argument("--num-learners", type=int, default=num_learners, help="0: one, in the algorithm's process")
-    parser.add_argument("--num-gpus-per-learner", type=float, default=1.0, help="a fraction shares it with engines")
-    parser.add_argument("--num-env-runners", type=int, default=num_env_runners, help="each has an engine")
-    parser.add_argument(
-        "--num-gpus-per-env-runner",
-        type=float,
-        default=1.0,
-        help="a fraction shares the GPU; of several, the engine takes each a part of the model",
-    )
-    parser.add_argument("--num-envs-per-env-runner", type=int, default=32, help="questions that it asks at a time")
-    parser.add_argument("--questions-per-batch", type=int, default=QUESTIONS_PER_BATCH, help="questions an iteration")
-    parser.add_argument("--max-response-tokens", type=int, help="of a trajectory; default: the recipe's")
-
-
-def _model_path(name: str) -> str:
-    """A folder's absolute path; other names are ids of the Hugging Face hub."""
-    return os.path.abspath(name) if os.path.isdir(name) else name
-
-
-def _positive(text: str) -> int:
-    if int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text}: must be at least 1")
-    return int(text)
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        parser.error(f"argument {option_string}: does nothing here")

@@ -1,8 +1,12 @@
-"""Who gets which part of which GPU. Pure arithmetic."""
+"""Divides GPUs among learners and engines."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rllib_arpo.arpo_config import ARPOConfig
 
 #: The engine's part of the GPUs that Ray gives to its env runner; the rest is for activations.
 ENGINE_MEMORY = 0.9
@@ -54,3 +58,20 @@ def gpu_shares(num_gpus: float, num_learners: int, num_env_runners: int) -> GpuS
         return GpuShares(learner=1.0, env_runner=0.0, engine_memory=SHARED_ENGINE_MEMORY / 2, sleep_level=1)
     part = 0.5 / num_env_runners
     return GpuShares(learner=0.5, env_runner=part, engine_memory=SHARED_ENGINE_MEMORY * part, sleep_level=1)
+
+
+def use_gpus(config: ARPOConfig, num_gpus: float) -> None:
+    """Divides the cluster's GPUs among the learner and the engines of a recipe that also runs without a GPU.
+
+    Where there is nothing to divide, each learner gets a GPU if there are enough.
+    """
+    shares = gpu_shares(num_gpus, config.num_learners, config.num_env_runners)
+    if shares is None:
+        config.learners(num_gpus_per_learner=int(num_gpus >= max(config.num_learners, 1)))
+        return
+    config.learners(num_gpus_per_learner=shares.learner)
+    config.env_runners(num_gpus_per_env_runner=shares.env_runner)
+    config.language_model(
+        engine_kwargs={**config.engine_kwargs, "gpu_memory_utilization": shares.engine_memory},
+        sleep_level=shares.sleep_level,
+    )

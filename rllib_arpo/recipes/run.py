@@ -1,67 +1,91 @@
-"""Runs a CPU recipe with RLlib's example runner; where there is a GPU, engine and learner use it."""
+"""Runs a recipe with Ray Tune: checkpoints, further tries after failures, `--resume`, and the model at the end."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+import json
+import math
+import os
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import ray
-from ray.rllib.examples.utils import run_rllib_example_script_experiment
+from ray import tune
 from ray.rllib.utils import force_list
 from ray.tune.result import DONE, TRAINING_ITERATION
 
 from rllib_arpo.arpo_config import ARPOConfig
-from rllib_arpo.recipes.gpus import gpu_shares
-from rllib_arpo.recipes.run_screen import SaysWhereResultsAre, say_what_runs
+from rllib_arpo.core.results import number_at
+from rllib_arpo.policy.export import export_model
+from rllib_arpo.recipes.checkpoints import BEST, TRIAL, KeepCheckpoints, read_score, take_newest
+from rllib_arpo.recipes.gpus import use_gpus
+from rllib_arpo.recipes.run_screen import SaysFailures, say_what_runs
 from rllib_arpo.terminal import say
-from rllib_arpo.tracking import worker_lines
+from rllib_arpo.tracking.console import ConsoleCallback, say_result
 from rllib_arpo.tracking.transcripts import EvaluationTranscripts, say_before_and_after
 
-if TYPE_CHECKING:
-    from ray.tune import ResultGrid
-
-#: The share of right answers in an evaluation.
-EVALUATION_ACCURACY = "evaluation/env_runners/accuracy"
+#: The share of right answers in an evaluation, and the mean reward of a trajectory while sampling.
+EVALUATION_ACCURACY, MEAN_REWARD = "evaluation/env_runners/accuracy", "env_runners/episode_return_mean"
+#: Where runs lie without --output, as Tune's own do.
+RESULTS = Path("~/ray_results")
+#: How many of the last checkpoints are kept: one may be torn when a machine dies.
+LAST_CHECKPOINTS = 2
+#: In the folder of a run: the arguments of its command line, and the model that it saves at its end.
+ARGUMENTS_FILE, MODEL = "arguments.json", "model"
+#: Arguments that may change when a run is resumed.
+_FREE = frozenset({"output", "resume", "num_cpus", "as_test", "as_release_test", "verbose", "gpu_memory_gb"})
 
 
 def run_recipe(
-    config: ARPOConfig, args: argparse.Namespace, experiment_name: str, test_metric: str | None = None
-) -> ResultGrid:
-    """Runs `config` through RLlib's example runner, logged to MLflow.
+    config: ARPOConfig,
+    args: argparse.Namespace,
+    experiment_name: str,
+    *,
+    test_metric: str | None = None,
+    save_model: bool = False,
+) -> Path:
+    """Trains with Ray Tune, logged to MLflow; returns the run's folder.
 
-    It first says what runs. At the end it shows the first and the last evaluation, if the callback
-    `EvaluationTranscripts` kept them.
+    The folder has Tune's results in `trial`; where checkpoints are asked for, also the last two, and the best one: by
+    the accuracy of evaluations, or by the mean reward while sampling. At the end it says the first and the last
+    evaluation, if the callback `EvaluationTranscripts` is there.
 
     Args:
+        args: of a `recipe_parser`.
+        experiment_name: in MLflow.
         test_metric: with --as-test and --as-release-test, what has to reach --stop-reward in the last iteration; the
-            run goes on to --stop-iters. Default: the mean return while sampling, which also ends the run.
-    """
-    from rllib_arpo.mlflow.callback import ARPOMLflowCallback
+            run goes on to --stop-iters. Default: the mean reward while sampling, which also ends the run.
+        save_model: export the model of the best checkpoint into the run's folder.
 
-    say_what_runs(config, args, experiment_name)
-    criteria: dict[str, Any] = {}
-    if test_metric is not None and (args.as_test or args.as_release_test):
-        criteria["stop"] = {TRAINING_ITERATION: args.stop_iters}
-        criteria["success_metric"] = {test_metric: args.stop_reward}
-    callbacks = [ARPOMLflowCallback(experiment_name=experiment_name), SaysWhereResultsAre()]
+    Raises:
+        ValueError: the configuration is wrong, or the folder does not fit to --resume.
+        RuntimeError: the run failed too often, was interrupted, or missed its reward (--as-test).
+    """
+    is_test = args.as_test or args.as_release_test
+    output = Path(args.output or RESULTS.expanduser() / f"{args.algo}_{time.strftime('%Y-%m-%d_%H-%M-%S')}")
+    _check_output(output, args)
+    say_what_runs(config, args, experiment_name, None if args.no_tune else output)
+    stop = {TRAINING_ITERATION: args.stop_iters}
+    if test_metric is None or not is_test:
+        stop[MEAN_REWARD] = args.stop_reward
     with ray_of_run(args.num_cpus):
-        lines = worker_lines.listen()
-        use_gpus(config, args, ray.cluster_resources().get("GPU", 0))
-        results = run_rllib_example_script_experiment(
-            config, args, tune_callbacks=callbacks, keep_ray_up=True, **criteria
-        )
-        if lines is not None:
-            for result in results:
-                lines.wait_for(result.metrics or {})
-    if args.no_tune:
-        return results
-    if not all((result.metrics or {}).get(DONE) for result in results):
-        say("The run was interrupted.")
-    elif EvaluationTranscripts in force_list(config.callbacks_class):
+        use_arguments(config, args, ray.cluster_resources().get("GPU", 0))
+        config.copy(copy_frozen=False).validate()  # Tune would try a wrong one again and again.
+        if args.no_tune:
+            _train_here(config, stop)
+            return output
+        results = _train(config, args, output, experiment_name, stop, save_model)
+    _check_end(results[0], args)
+    if EvaluationTranscripts in force_list(config.callbacks_class):
         say_before_and_after(results)
-    return results
+    if save_model:
+        _save_model(results[0], output)
+    if is_test:
+        _report_test(results[0].metrics or {}, args, test_metric or MEAN_REWARD)
+    return output
 
 
 @contextmanager
@@ -77,22 +101,130 @@ def ray_of_run(num_cpus: int | None) -> Iterator[None]:
             ray.shutdown()
 
 
-def use_gpus(config: ARPOConfig, args: argparse.Namespace, num_gpus: float) -> None:
-    """Divides the cluster's GPUs among the learner and the engines of a recipe that also runs without a GPU.
+def use_arguments(config: ARPOConfig, args: argparse.Namespace, num_gpus: float) -> None:
+    """Sets what RLlib's own options say, as its example runner does; what they leave open stays the recipe's."""
 
-    RLlib's runner would give one to the learner and none to the engines. It takes the number of --num-gpus-per-learner,
-    which is therefore set; a number that the user has given stays, and then nothing is divided.
-    """
-    if args.num_gpus_per_learner is not None:
-        return
-    learners = config.num_learners if args.num_learners is None else args.num_learners
-    env_runners = config.num_env_runners if args.num_env_runners is None else args.num_env_runners
-    shares = gpu_shares(num_gpus, learners, env_runners)
-    if shares is None:
-        return
-    args.num_gpus_per_learner = shares.learner
-    config.env_runners(num_gpus_per_env_runner=shares.env_runner)
-    config.language_model(
-        engine_kwargs={**config.engine_kwargs, "gpu_memory_utilization": shares.engine_memory},
-        sleep_level=shares.sleep_level,
+    def given(*names: str) -> dict[str, Any]:
+        return {name: value for name in names if (value := getattr(args, name)) is not None}
+
+    config.env_runners(**given("num_env_runners", "num_envs_per_env_runner"))
+    config.learners(**given("num_learners", "num_cpus_per_learner"))
+    config.evaluation(**given("evaluation_interval", "evaluation_duration", "evaluation_num_env_runners"))
+    config.debugging(**given("log_level"))
+    if args.num_gpus_per_learner is None:
+        use_gpus(config, num_gpus)
+    else:
+        config.learners(num_gpus_per_learner=args.num_gpus_per_learner)
+
+
+def _train(
+    config: ARPOConfig,
+    args: argparse.Namespace,
+    output: Path,
+    experiment_name: str,
+    stop: Mapping[str, float],
+    save_model: bool,
+) -> tune.ResultGrid:
+    """Tune's results of one trial; a resumed run goes on in the folder of the one before, at its newest checkpoint."""
+    from rllib_arpo.mlflow.callback import ARPOMLflowCallback
+
+    os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")  # Tune's newer output has a table even if it is to say nothing.
+    newest = take_newest(output) if args.resume else None
+    if newest is not None:
+        say(f"The run goes on at {newest.name}.")
+    output.mkdir(parents=True, exist_ok=True)
+    (output / ARGUMENTS_FILE).write_text(json.dumps(_arguments(args), indent=1))
+    mlflow = ARPOMLflowCallback(experiment_name=experiment_name)
+    metric = EVALUATION_ACCURACY if config.evaluation_interval else MEAN_REWARD
+    analysis = tune.run(
+        config.algo_class,
+        config=config,
+        name=output.name,
+        storage_path=str(output.absolute().parent),
+        trial_dirname_creator=lambda _trial: TRIAL,
+        restore=None if newest is None else str(newest.absolute()),
+        stop=dict(stop),
+        verbose=args.verbose,
+        callbacks=[ConsoleCallback(), mlflow, KeepCheckpoints(metric), SaysFailures()],
+        max_failures=args.max_failures,
+        raise_on_failed_trial=False,
+        checkpoint_config=tune.CheckpointConfig(
+            num_to_keep=LAST_CHECKPOINTS,
+            checkpoint_frequency=args.checkpoint_freq,
+            checkpoint_at_end=args.checkpoint_at_end or save_model,
+        ),
     )
+    return tune.ResultGrid(analysis)
+
+
+def _train_here(config: ARPOConfig, stop: Mapping[str, float]) -> None:
+    """--no-tune: calls `algo.train()` in this process."""
+    algo = config.build_algo()
+    try:
+        result: Mapping[str, Any] = {}
+        while not any((number_at(result, key) or -math.inf) >= value for key, value in stop.items()):
+            result = algo.train()
+            say_result(result)
+    finally:
+        algo.stop()
+
+
+def _check_output(output: Path, args: argparse.Namespace) -> None:
+    """A run is begun in a folder without one, and resumed with the arguments that it was begun with."""
+    begun = (output / ARGUMENTS_FILE).is_file()
+    if args.no_tune and (name := next((name for name in ("resume", "output", "as_test") if getattr(args, name)), None)):
+        raise ValueError(f"--{name.replace('_', '-')}: needs Tune, and --no-tune leaves it out.")
+    if args.resume and not args.output:
+        raise ValueError("--resume: say by --output which run goes on.")
+    if args.resume and not begun:
+        raise ValueError(f"--resume: there is no run in {output}.")
+    if not args.resume and begun:
+        raise ValueError(f"--output {output}: there is a run already; go on with it by --resume, or name another.")
+    if not args.resume:
+        return
+    before = json.loads((output / ARGUMENTS_FILE).read_text())
+    for name, value in _arguments(args).items():
+        if value != before.get(name):
+            option = name.replace("_", "-")
+            raise ValueError(f"--{option} {value}: the run in {output} was begun with {before.get(name)}.")
+
+
+def _arguments(args: argparse.Namespace) -> dict[str, Any]:
+    return {name: value for name, value in vars(args).items() if name not in _FREE}
+
+
+def _check_end(result: tune.Result, args: argparse.Namespace) -> None:
+    goes_on = "the same command with --resume goes on" if args.checkpoint_freq else "there is no checkpoint"
+    if result.error is not None:
+        raise RuntimeError(f"The run failed (--max-failures {args.max_failures}); {goes_on}.") from result.error
+    if not (result.metrics or {}).get(DONE):
+        raise RuntimeError(f"The run was interrupted; {goes_on}.")
+
+
+def _save_model(result: tune.Result, output: Path) -> None:
+    """Exports the model of the best checkpoint, or of the last one if none has a score."""
+    best, last = read_score(output), result.checkpoint.path
+    export_model(output / BEST if best else last, output / MODEL)
+    of_best = best and f"iteration {best['iteration']} (the best {best['metric']}, {best['value']:.3f})"
+    say(f"The model of {of_best or 'the last checkpoint'} is in {output / MODEL}.")
+    say(f"That of the last checkpoint: rllib-arpo export {last} FOLDER")
+
+
+def _report_test(result: Mapping[str, Any], args: argparse.Namespace, metric: str) -> None:
+    """What RLlib's example runner does with --as-test and --as-release-test, whose form of the file it keeps.
+
+    Raises:
+        RuntimeError: with --as-test alone, the metric of the last iteration is less than --stop-reward.
+    """
+    found = number_at(result, metric)
+    reached = math.nan if found is None else found
+    passed = reached >= args.stop_reward
+    say(f"{metric}: {reached}, of {args.stop_reward:g}: {'reached' if passed else 'not reached'}.")
+    if args.as_release_test:
+        figures = {
+            "passed": [passed], "not_passed": [not passed], "success_metric": metric, "best_value": reached,
+            "target_value": args.stop_reward, "time_taken": result["time_total_s"],
+        }  # fmt: skip
+        Path(os.environ["TEST_OUTPUT_JSON"]).write_text(json.dumps(figures))
+    elif not passed:
+        raise RuntimeError(f"--as-test: {metric} is {reached}, and should be {args.stop_reward:g}.")

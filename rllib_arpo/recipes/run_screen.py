@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ray import tune
 
-from rllib_arpo.rollout.progress import PROGRESS_VARIABLE, progress_mode
+from rllib_arpo.rollout.progress import PROGRESS_VARIABLE
 from rllib_arpo.terminal import RunTerminal, about, say
 from rllib_arpo.tracking.machine import machine_in_words
 
@@ -37,28 +37,26 @@ COLUMNS = (
 
 @contextmanager
 def run_terminal(args: argparse.Namespace, experiment: str) -> Iterator[None]:
-    """Leaves the terminal to the run's own lines, and sends all other output to a log file.
+    """Leaves the terminal to the run's own lines, and sends all other output to a log file; not with --verbose.
 
-    Leaves everything as it is for --verbose, for the options of RLlib that print (--as-test, --as-release-test and
-    --no-tune), and for several trials, whose lines would not tell whose they are.
+    The log also gets a line of progress within an iteration now and then.
 
     Args:
         args: of a recipe.
         experiment: begins the log's name.
     """
-    prints = any(getattr(args, name, False) for name in ("verbose", "as_test", "as_release_test", "no_tune"))
-    if prints or (getattr(args, "num_samples", None) or 1) > 1:
+    if args.verbose:
         yield
         return
     log = LOGS / f"{experiment}-{time.strftime('%Y-%m-%d_%H-%M-%S')}.log"
-    mode = progress_mode()
-    with _variable(PROGRESS_VARIABLE, mode), RunTerminal(log, live=mode == "bar"):
+    with RunTerminal(log):
+        os.environ.setdefault(PROGRESS_VARIABLE, "lines")
         say(f'{args.algo}, experiment "{experiment}". Output of other packages: {log} (--verbose 1: here)')
         yield
 
 
-def say_what_runs(config: ARPOConfig, args: argparse.Namespace, experiment: str, folder: Path | None = None) -> None:
-    """Says what a recipe runs, before it starts; `folder`: of the results, if it is known already."""
+def say_what_runs(config: ARPOConfig, args: argparse.Namespace, experiment: str, folder: Path | None) -> None:
+    """Says what a recipe runs, before it starts; `folder`: of the results, if there are any."""
     lines = [
         about("trains", f"on {config.env}, seed {config.seed}: {length_in_words(config, args)}"),
         about("trees", trees_in_words(config)),
@@ -68,7 +66,7 @@ def say_what_runs(config: ARPOConfig, args: argparse.Namespace, experiment: str,
         *COLUMNS,
     ]
     if folder is not None:
-        lines.append(_results(folder))
+        lines.append(about("results", _short(folder)))
     say("\n".join(lines))
 
 
@@ -95,18 +93,6 @@ def mlflow_in_words(experiment: str) -> str:
     return f'{os.environ.get("MLFLOW_TRACKING_URI") or local}, experiment "{experiment}"'
 
 
-class SaysWhereResultsAre(tune.Callback):
-    """Says Tune's folder of the experiment, while the first trial starts."""
-
-    def __init__(self) -> None:
-        self._said = False
-
-    def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
-        if trials and not self._said:
-            self._said = True
-            say(_results(Path(trials[0].storage.experiment_fs_path)))
-
-
 class SaysFailures(tune.Callback):
     """Says that a run has failed and goes on; the traceback, which Tune prints, is in the log."""
 
@@ -119,26 +105,9 @@ class SaysFailures(tune.Callback):
         say(f"The run failed ({error}); it goes on at its last checkpoint.")
 
 
-def _results(folder: Path) -> str:
-    return about("results", _short(folder))
-
-
 def _short(path: str | Path) -> str:
     """A path below the current folder, or below the user's own ("~"), in fewer letters."""
     for folder, name in ((Path.cwd(), ""), (Path.home(), "~/")):
         if Path(path).is_relative_to(folder):
             return f"{name}{Path(path).relative_to(folder)}"
     return str(path)
-
-
-@contextmanager
-def _variable(name: str, value: str) -> Iterator[None]:
-    """Sets a variable of the environment meanwhile."""
-    before = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        os.environ.pop(name)
-        if before is not None:
-            os.environ[name] = before

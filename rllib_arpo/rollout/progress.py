@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 import time
 from collections.abc import Callable
@@ -12,8 +11,6 @@ from typing import Protocol
 import ray
 from ray.experimental import tqdm_ray
 
-#: The beginning of a line of `LineDisplay`.
-LINE = re.compile(r"\w[^:]*: \d+/\d+ questions, ")
 #: Asks for a mode in this process and in the Ray workers that inherit its environment.
 PROGRESS_VARIABLE = "RLLIB_ARPO_PROGRESS"
 BAR_INTERVAL_S = 0.5

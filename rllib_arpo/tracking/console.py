@@ -3,58 +3,87 @@
 from __future__ import annotations
 
 import logging
-import re
 import sys
+from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+from ray import tune
 from ray.air.constants import TRAINING_ITERATION
-from ray.rllib.callbacks.callbacks import RLlibCallback
-from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, EPISODE_RETURN_MEAN, NUM_EPISODES, TIMERS
+from ray.rllib.utils.metrics import (
+    ENV_RUNNER_RESULTS,
+    EPISODE_RETURN_MEAN,
+    EVALUATION_RESULTS,
+    NUM_EPISODES,
+    TIMERS,
+)
 
 from rllib_arpo.core.results import number_at
-from rllib_arpo.terminal import WARNING_FORMAT
+from rllib_arpo.terminal import WARNING_FORMAT, open_terminal, say, say_once
 
-logger = logging.getLogger("rllib_arpo")
-
-#: The beginnings of `training_line` and `evaluation_line`.
-LINE = re.compile(r"iter +(?P<iteration>\d+)  reward |evaluation  accuracy ")
+#: Key of a result: what was to be told since the result before, by number. Tune's loggers take no lists of words.
+MESSAGES = "messages"
+#: How many of them a result has at most; the last ones.
+MAX_MESSAGES = 50
 #: Keys below "timers" of the parts of an iteration, in seconds -> their labels on the line.
 TIMER_LABELS = {"rollout": "roll", "update": "upd", "sync": "sync"}
 MISSING = "-"
 
 
-class ConsoleCallback(RLlibCallback):
-    """Prints the lines where the Algorithm lives: the driver, or a Tune trial, whose output Ray forwards.
+class ConsoleCallback(tune.Callback):
+    """Prints the lines of a run in the driver: `tune.run("ARPO", config=config, callbacks=[ConsoleCallback()])`."""
 
-    There and in the env runners it also prints the package's warnings.
+    def on_trial_result(self, *, result: dict[str, Any], **_info: Any) -> None:
+        say_result(result)
+
+
+def say_result(result: Mapping[str, Any]) -> None:
+    """Says what an iteration's result tells: warnings, each once in a run, its evaluation, and its line."""
+    for message in result.get(MESSAGES, {}).values():
+        say_once(message)
+    if EVALUATION_RESULTS in result:
+        say(evaluation_line(result[EVALUATION_RESULTS]))
+    say(training_line(result))
+
+
+class Messages(logging.Handler):
+    """Keeps the package's warnings of this process until the next result takes them along.
+
+    Prints them to standard error as well, unless the user has set up logging or the terminal of a run shows them.
     """
 
     def __init__(self) -> None:
-        super().__init__()
-        print_warnings()
-
-    def on_train_result(self, *, result: dict, **kwargs: Any) -> None:
-        print(training_line(result), flush=True)
-
-    def on_evaluate_end(self, *, evaluation_metrics: dict, **kwargs: Any) -> None:
-        print(evaluation_line(evaluation_metrics), flush=True)
-
-
-def print_warnings() -> None:
-    """Prints what the package logs, as long as the user has not set up logging."""
-    if not logger.handlers:
-        logger.addHandler(_WarningsPrinter())
-
-
-class _WarningsPrinter(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__()
+        super().__init__(logging.WARNING)
         self.setFormatter(logging.Formatter(WARNING_FORMAT))
-        self.addFilter(lambda _record: not logging.root.handlers)
+        self._lines: deque[str] = deque(maxlen=MAX_MESSAGES)
 
     def emit(self, record: logging.LogRecord) -> None:
-        print(self.format(record), file=sys.stderr, flush=True)
+        line = self.format(record)
+        self.add(line)
+        if not logging.root.handlers and open_terminal() is None:
+            print(line, file=sys.stderr, flush=True)
+
+    def add(self, line: str) -> None:
+        self._lines.append(line)
+
+    def take(self) -> list[str]:
+        """The lines since the last call."""
+        taken = list(self._lines)
+        for _ in taken:
+            self._lines.popleft()
+        return taken
+
+
+class TakesMessages:
+    """The part of an algorithm that puts its messages into its results."""
+
+    messages: Messages
+
+    def step(self) -> dict[str, Any]:
+        result: dict[str, Any] = super().step()  # type: ignore[misc]
+        if messages := self.messages.take():
+            result[MESSAGES] = {str(i): line for i, line in enumerate(messages)}
+        return result
 
 
 def training_line(result: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ from rllib_arpo.record.read import Question, RecordFile, questions, record_files
 from rllib_arpo.record.recorder import RECORD_FOLDER
 from rllib_arpo.record.schema import EVALUATION
 from rllib_arpo.terminal import say
+from rllib_arpo.tracking.console import evaluation_line
 from rllib_arpo.tracking.trial_folder import trial_folder
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ class EvaluationTranscripts(RLlibCallback):
 
     def on_algorithm_init(self, *, algorithm: ARPO, **_kwargs: Any) -> None:
         if not any((trial_folder(algorithm) / RECORD_FOLDER).glob(f"{EVALUATION}-*.parquet")):
-            algorithm.evaluate()
+            algorithm.messages.add(evaluation_line(algorithm.evaluate()))
 
 
 def evaluation_files(trial: Path) -> list[RecordFile]:

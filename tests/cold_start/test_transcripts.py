@@ -78,7 +78,7 @@ def test_exactly_the_given_tokens_have_no_label():
 def test_no_token_straddles_the_end_of_a_tool_call():
     from transformers import AutoTokenizer
 
-    from rllib_arpo.models import smollm2_135m_instruct
+    from tuned_examples.smollm2 import smollm2_135m_instruct
 
     tokenizer = AutoTokenizer.from_pretrained(smollm2_135m_instruct())
     example = cold_start.tokenize_transcript(tokenizer, TRANSCRIPT)

@@ -200,7 +200,7 @@ def test_a_mistake_is_one_sentence(command, message, capsys, monkeypatch):
     assert error.startswith("error: ") and error.endswith(f"{message}\n") and error.count("\n") == 1
 
 
-@pytest.mark.parametrize("path", sorted(RECIPES.glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(RECIPES.glob("*_arpo.py")), ids=lambda path: path.stem)
 def test_every_tuned_example_is_read_or_refused(path, model_folder, capsys, monkeypatch):
     monkeypatch.setattr("rllib_arpo.commands.doctor.memory_of_this_machine", lambda: GPUS)
     status = run_command("doctor", ["--gpu-memory-gb", "80", str(path), "--model", model_folder, "--data", "d.parquet"])

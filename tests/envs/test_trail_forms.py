@@ -11,7 +11,7 @@ from rllib_arpo import cold_start
 from rllib_arpo.envs.tasks.trail_demonstrations import PERFECT, _demonstrated, transcripts
 from rllib_arpo.envs.tasks.trail_forms import FORMS, LATE, MAIN, PLAIN
 from rllib_arpo.envs.tasks.trails import TrailsTask, make_trail, shows_a_choice, trail_names
-from rllib_arpo.trails.models import make_tokenizer
+from tuned_examples.trails_models import make_tokenizer
 
 RIGHT = lambda page, _decision: page.right  # noqa: E731
 

@@ -16,7 +16,8 @@ from rllib_arpo.envs.errors import BrokenToolError
 from rllib_arpo.envs.tasks import ArithmeticTask
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.tools.python import PythonTool
-from rllib_arpo.evaluation import models, plan, runner
+from rllib_arpo.evaluation import model_folders as models
+from rllib_arpo.evaluation import plan, runner
 from rllib_arpo.policy.export import MODULE
 from tests.evaluation.conftest import ANSWER, CALL, recorded, samples, scripted_command
 from tests.helpers.models import byte_tokenizer

@@ -19,10 +19,10 @@ from release.benchmarks.end_to_end.our_side import evaluate, iterate
 from release.benchmarks.end_to_end.task_file import SIZES, make_config, make_model
 from rllib_arpo.commands import run_command
 from rllib_arpo.envs.sandbox import bubblewrap
-from rllib_arpo.models import PACKAGE
 from tests.gpu.workbench import Figures
 from tests.helpers.models import tiny_model
 from tests.helpers.parquet import parquet, row
+from tuned_examples.smollm2 import PACKAGE
 
 
 @dataclass(frozen=True, slots=True)

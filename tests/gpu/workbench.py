@@ -13,8 +13,8 @@ import torch
 from release.benchmarks.common.endless_models import byte_tokenizer
 from release.benchmarks.learner.flops import matmul_peaks
 from rllib_arpo import ARPOConfig
-from rllib_arpo.models import cached_folder
 from tests.helpers.configs import small_config
+from tuned_examples.smollm2 import cached_folder
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPE = "bfloat16"

@@ -8,9 +8,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-PART = re.compile(r"\x1b\[\??[\d;]*[A-Za-z]|\r|\n|[^\x1b\r\n]+")
-ERASE_LINE = "\x1b[2K"
-
 
 class Pty:
     """Collects what is written to it."""
@@ -53,22 +50,15 @@ def on_a_terminal() -> Iterator[Pty]:
 
 
 def screen_of(text: str) -> list[str]:
-    """The lines that a terminal shows after this text; knows only the control sequences that rich writes."""
-    lines, row, column = [""], 0, 0
-    for part in PART.findall(text):
+    """The lines that a terminal shows after this text, as tqdm and print write it."""
+    lines, column = [""], 0
+    for part in re.findall(r"\r|\n|[^\r\n]+", text):
         if part == "\n":
-            row += 1
-            lines += [""] * (row + 1 - len(lines))
+            lines.append("")
+            column = 0
         elif part == "\r":
             column = 0
-        elif part == ERASE_LINE:
-            lines[row] = ""
-        elif part.startswith("\x1b["):
-            if part[-1] == "A":
-                row -= int(part[2:-1] or 1)
-            elif part[-1] not in "mhl":
-                raise ValueError(f"unknown control sequence {part!r}")
         else:
-            lines[row] = lines[row][:column].ljust(column) + part + lines[row][column + len(part) :]
+            lines[-1] = lines[-1][:column].ljust(column) + part + lines[-1][column + len(part) :]
             column += len(part)
     return [line.rstrip() for line in lines]

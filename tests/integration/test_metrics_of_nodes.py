@@ -8,7 +8,7 @@ from transformers import AutoTokenizer
 
 from rllib_arpo.envs.tasks.trails import shows_a_choice
 from rllib_arpo.rollout.episodes import episode_to_tree
-from rllib_arpo.trails.decisive_steps import DecisiveSteps
+from tuned_examples.decisive_steps import DecisiveSteps
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from rllib_arpo.envs.protocols.prompts import Chat
 from rllib_arpo.envs.protocols.protocol import CallRequest
 from rllib_arpo.envs.protocols.tags import TagProtocol
 from rllib_arpo.envs.tasks.trails import TrailsTask
-from rllib_arpo.trails.models import make_tokenizer
 from tests.helpers.models import byte_tokenizer
+from tuned_examples.trails_models import make_tokenizer
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TRL_PYTHON = REPOSITORY / ".venv-trl/bin/python"

@@ -1,6 +1,6 @@
 import logging
 
-from rllib_arpo.tracking.console import ConsoleCallback, evaluation_line, training_line
+from rllib_arpo.tracking.console import ConsoleCallback, Messages, evaluation_line, training_line
 
 RESULT = {
     "training_iteration": 12,
@@ -42,19 +42,21 @@ def test_the_line_of_an_evaluation():
     assert evaluation_line({}) == "evaluation  accuracy     -  format     -  reward      -  - questions"
 
 
-def test_the_callback_prints_through_rllibs_hooks(capsys):
-    callback = ConsoleCallback()
-    callback.on_evaluate_end(algorithm=None, metrics_logger=None, evaluation_metrics={})
-    callback.on_train_result(algorithm=None, metrics_logger=None, result=RESULT)
-    assert capsys.readouterr().out == evaluation_line({}) + "\n" + training_line(RESULT) + "\n"
+def test_the_callback_says_messages_the_evaluation_and_the_iteration(capsys):
+    result = RESULT | {"messages": {"0": "WARNING rllib_arpo: hot"}, "evaluation": {}}
+    ConsoleCallback().on_trial_result(iteration=0, trials=[], trial=None, result=result)
+    assert capsys.readouterr().out.splitlines() == [
+        "WARNING rllib_arpo: hot", evaluation_line({}), training_line(RESULT),
+    ]  # fmt: skip
 
 
-def test_the_callback_prints_warnings_unless_the_user_has_set_up_logging(capsys, monkeypatch):
-    logger = logging.getLogger("rllib_arpo")
-    monkeypatch.setattr(logger, "handlers", [])
-    for _env_runner in range(2):
-        ConsoleCallback()
+def test_warnings_wait_for_the_next_result_and_are_printed_unless_the_user_has_set_up_logging(capsys, monkeypatch):
+    logger, messages = logging.getLogger("rllib_arpo"), Messages()
+    monkeypatch.setattr(logger, "handlers", [messages])
     logger.warning("the user's")
     monkeypatch.setattr(logging.root, "handlers", [])
+    logger.info("not told")
     logger.warning("ours")
     assert capsys.readouterr() == ("", "WARNING rllib_arpo: ours\n")
+    assert messages.take() == ["WARNING rllib_arpo: the user's", "WARNING rllib_arpo: ours"]
+    assert messages.take() == []

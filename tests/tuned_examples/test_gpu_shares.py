@@ -7,7 +7,7 @@ import importlib
 import pytest
 
 from rllib_arpo.recipes.gpus import GpuShares, gpu_shares
-from rllib_arpo.recipes.run import use_gpus
+from rllib_arpo.recipes.run import use_arguments
 
 OWN = GpuShares(learner=1.0, env_runner=1.0, engine_memory=0.9, sleep_level=0)
 
@@ -47,8 +47,8 @@ def placed(name: str, model: str, num_gpus: float, *argv: str) -> tuple:
     recipe = importlib.import_module(f"tuned_examples.{name}")
     args = recipe.parser.parse_args(list(argv))
     config = recipe.make_config(model, args)
-    use_gpus(config, args, num_gpus)
-    return args.num_gpus_per_learner, config.num_gpus_per_env_runner, config.engine_kwargs, config.sleep_level
+    use_arguments(config, args, num_gpus)
+    return config.num_gpus_per_learner, config.num_gpus_per_env_runner, config.engine_kwargs, config.sleep_level
 
 
 def test_make_train_uses_one_gpu_for_engine_and_learner(model_folder):
@@ -58,7 +58,7 @@ def test_make_train_uses_one_gpu_for_engine_and_learner(model_folder):
 
 
 def test_without_a_gpu_and_with_a_number_of_the_user_nothing_changes(model_folder):
-    assert placed("trails_smollm2_135m_arpo", model_folder, 0) == (None, 0, {}, 0)
+    assert placed("trails_smollm2_135m_arpo", model_folder, 0) == (0, 0, {}, 0)
     given = ["--num-gpus-per-learner", "1"]
     assert placed("trails_smollm2_135m_arpo", model_folder, 1, *given) == (1.0, 0, {}, 0)
 
@@ -67,5 +67,5 @@ def test_a_shared_gpu_is_valid(model_folder, unknown_cluster):
     recipe = importlib.import_module("tuned_examples.trails_smollm2_135m_arpo")
     args = recipe.parser.parse_args([])
     config = recipe.make_config(model_folder, args)
-    use_gpus(config, args, 1)
-    config.learners(num_gpus_per_learner=args.num_gpus_per_learner).validate()
+    use_arguments(config, args, 1)
+    config.validate()

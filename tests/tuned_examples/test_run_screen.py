@@ -1,4 +1,4 @@
-"""What a person sees of a run: the whole text of a recipe, and the live view on a terminal."""
+"""What a person sees of a run: the whole text of a recipe."""
 
 from __future__ import annotations
 
@@ -11,15 +11,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from rllib_arpo.models import _find_gguf
-from rllib_arpo.recipes import gpu_recipe_parser, run_gpu_recipe, run_terminal
 from rllib_arpo.recipes.run_screen import SaysFailures
-from rllib_arpo.trails import models
-from rllib_arpo.trails.models import SmallModel, cold_started_smollm2
-from tests.helpers import script
-from tests.helpers.clusters import own_ray
-from tests.helpers.configs import small_config
-from tests.helpers.screens import on_a_terminal, screen_of
+from tuned_examples import trails_models as models
+from tuned_examples.smollm2 import _find_gguf
+from tuned_examples.trails_models import SmallModel, cold_started_smollm2
 
 RECIPES = Path(__file__).parents[2] / "tuned_examples"
 TINY = SmallModel(hidden_size=64, num_layers=1, num_heads=2, num_backward_heads=0)
@@ -39,29 +34,8 @@ evaluation accuracy # format # reward # # questions
 ITERATION = "iter # reward # acc # tools # dH - forks # roll # upd # sync # s\n"
 END = """
 The run ended before its first evaluation in training; the one before it is in \
-HOME/ray_results/ARPO_#/ARPO_Trails-v#_ID/trees/evaluation-#.parquet
+HOME/ray_results/ARPO_#/trial/trees/evaluation-#.parquet
 """
-#: Of a run of a GPU recipe.
-LEFT = """\
-ARPO, experiment "tiny". Output of other packages: outputs/tiny-#.log (--verbose #: here)
-trains on ToolMath-v#, seed #: # iteration of # questions, fewer if the mean reward is #
-trees M = # trajectories a question, N = # of them from the prompt, forks: threshold
-policy MODEL, TYPE
-machine MACHINE
-MLflow BIN/mlflow ui --backend-store-uri sqlite:///mlflow.db, experiment "tiny"
-columns reward, acc(uracy), tools: a trajectory's mean; dH: how much the entropy rises after a tool's
- response; forks: of a question; roll(out), upd(ate) and sync of the weights: seconds
-results run
-iter # reward # acc # tools # dH - forks # roll # upd # sync # s
-The model of iteration # (the best env_runners/episode_return_mean, #) is in HERE/run/model.
-That of the last checkpoint: rllib-arpo export HERE/run/ARPO_ToolMath-v#_ID/checkpoint_# FOLDER
-"""
-#: The scripted engine is not the learner's model.
-WARNING = """\
-WARNING rllib_arpo: engine_logprob_gap is # (limit #): engine and learner disagree about the sampled tokens: \
-look at dtype, temperature and the weight sync.
-"""
-
 
 #: Not by its values: the memory of a virtual machine may change meanwhile.
 MACHINE = re.compile(r"\d+ cores, \d+ GiB, (no GPU|\d+ GPUs?) \(.+\)")
@@ -80,7 +54,6 @@ def masked(text: str, **names: str) -> str:
     for word, meant in names.items():
         text = text.replace(meant, word)
     text = MACHINE.sub("MACHINE", text)
-    text = re.sub(r"_[0-9a-f]{5}_\d{5}_0_[\d_-]+", "_ID", text)
     text = re.sub(r"(?<= )[-+](?=\d)", "", re.sub("bfloat16|float32", "TYPE", text))
     return re.sub(" +", " ", re.sub(r"\d[\d._-]*\d|\d", "#", text))
 
@@ -97,11 +70,12 @@ def tiny_smollm2(tmp_path, monkeypatch) -> str:
     return name
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_text_of_make_train_where_there_is_no_terminal(tmp_path, tiny_smollm2):
     (tmp_path / "here").mkdir()
     done = subprocess.run(
-        script.command(RECIPES / "trails_smollm2_135m_arpo.py", "--stop-iters", "1"),
+        [sys.executable, "-m", "tuned_examples.trails_smollm2_135m_arpo", "--stop-iters", "1"],
         cwd=tmp_path / "here",
         env={
             **os.environ, "HOME": str(tmp_path / "home"), "RLLIB_ARPO_CACHE": str(tmp_path / "cache"),
@@ -118,31 +92,6 @@ def test_the_text_of_make_train_where_there_is_no_terminal(tmp_path, tiny_smollm
     assert FIRST_SCREEN.count("\n") <= 15
     assert set(done.stdout.splitlines()) < set(log.read_text().splitlines())
     assert "Started a local Ray instance" in log.read_text()
-
-
-@pytest.fixture
-def ray_with_output():
-    """Ray that hands to the driver what its workers write."""
-    with own_ray(num_cpus=2):
-        yield
-
-
-def test_the_live_view_of_a_run_and_what_is_left_on_the_terminal(tmp_path, model_folder, monkeypatch, ray_with_output):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))  # Other folders have their whole names.
-    for name, value in (("TERM", "xterm"), ("RLLIB_ARPO_PROGRESS", "bar"), ("RAY_AIR_NEW_OUTPUT", "0")):
-        monkeypatch.setenv(name, value)
-    parser = gpu_recipe_parser(num_learners=0, num_env_runners=0, stop_iters=1)
-    args = parser.parse_args(["--model", "m", "--data", "d", "--output", "run"])
-    config = small_config(model_folder).debugging(progress_bar="bar")
-    with on_a_terminal() as pty, run_terminal(args, "tiny"):
-        run_gpu_recipe(config, args, "tiny")
-    names = {"MODEL": model_folder, "BIN": str(Path(sys.executable).parent)}
-    screen = masked("\n".join(screen_of(pty.text)), HERE=str(tmp_path), **names)
-    # Standard output and standard error of a worker come in any order.
-    assert WARNING in screen
-    assert screen.replace(WARNING, "") == LEFT
-    assert re.search(r"rollout \(\d+ tok/s, \d+ forks, 0 tools in flight\) .* 2/2 questions", pty.text)
 
 
 def test_the_last_failure_of_a_run_is_said(tmp_path, capsys):

@@ -11,8 +11,8 @@ import pytest
 
 from rllib_arpo.commands import entropy
 from rllib_arpo.core.branching import BranchingParams
-from rllib_arpo.recipes import entropy_figure
 from rllib_arpo.terminal import RunTerminal
+from tuned_examples import entropy_figure
 
 ALGORITHMS = ("ARPO", "GRPO", "DAPO", "ReinforcePlusPlus", "AEPO", "TreeGRPO")
 RECIPES = ("trails_small_arpo", "trails_smollm2_135m_arpo")
@@ -138,7 +138,7 @@ def test_the_figure_is_drawn_with_the_settings_of_the_run(model_folder, monkeypa
 
 def test_a_figure_that_cannot_be_drawn_says_why_on_the_terminal(model_folder, tmp_path, capfd):
     config = make_config("trails_smollm2_135m_arpo", model_folder)
-    with pytest.raises(RuntimeError) as raised, RunTerminal(tmp_path / "run.log", live=False):
+    with pytest.raises(RuntimeError) as raised, RunTerminal(tmp_path / "run.log"):
         entropy_figure.draw_entropy(config, "trails", "/dev/null/figures")
     assert str(raised.value) == (
         "The entropy figure could not be drawn.\nerror: [Errno 20] Not a directory: '/dev/null/figures'"

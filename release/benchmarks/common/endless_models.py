@@ -15,7 +15,7 @@ _EOS_KEYS = ("eos_token", "eos_token_id")
 
 def endless_smollm2(folder: Path) -> str:
     """Makes `folder` a view of SmolLM2-135M-Instruct in which no token ends a sequence; returns it."""
-    from rllib_arpo.models import smollm2_135m_instruct
+    from tuned_examples.smollm2 import smollm2_135m_instruct
 
     folder.mkdir(parents=True)
     for file in Path(smollm2_135m_instruct()).iterdir():

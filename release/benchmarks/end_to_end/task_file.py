@@ -51,7 +51,7 @@ SIZES = {
 
 def make_model(size: str, scratch: Path) -> str:
     """The folder of a size's cold-started model; but for the tiny one it is made once and kept in the cache folder."""
-    from rllib_arpo.trails.models import ColdStart, SmallModel, cold_started_smollm2, small_model
+    from tuned_examples.trails_models import ColdStart, SmallModel, cold_started_smollm2, small_model
 
     if size == "full":
         return cold_started_smollm2()
@@ -90,7 +90,7 @@ def make_request(
 
 def make_config(request: Mapping[str, Any]) -> ARPOConfig:
     """The recipe's configuration of our side (of GRPO for TRL's), without its callbacks, evaluated on demand."""
-    from rllib_arpo.recipes.run import use_gpus
+    from rllib_arpo.recipes.gpus import use_gpus
 
     recipe = importlib.import_module(f"tuned_examples.{request['recipe']}")
     algorithm = ALGORITHMS.get(request["side"], "GRPO")
@@ -102,8 +102,7 @@ def make_config(request: Mapping[str, Any]) -> ARPOConfig:
     config.debugging(progress_bar="off", log_level="ERROR")
     if request["gpu"]:
         config.language_model(dtype="bfloat16")
-        use_gpus(config, args, num_gpus=1)
-        config.learners(num_gpus_per_learner=args.num_gpus_per_learner)
+        use_gpus(config, num_gpus=1)
     return config
 
 

@@ -1,4 +1,4 @@
-"""The command line of the recipes for GPUs: tools, helping models, and what is refused."""
+"""The command lines of the recipes: tools, helping models, sizes, and what is refused."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from rllib_arpo.recipes import gpu_run
-from rllib_arpo.recipes.gpu_run import run_gpu_recipe
+from rllib_arpo.recipes import recipe_parser, run
+from rllib_arpo.recipes.run import run_recipe, use_arguments
+from tests.helpers.configs import small_config
 
 REQUIRED = ["--model", "m", "--data", "/d.parquet", "--index", "/i"]
 JUDGE = ["--judge-url", "http://127.0.0.1:9/v1", "--judge-model", "large"]
@@ -92,10 +93,10 @@ def test_options_that_do_not_fit_are_named(argv, message):
             "error: argument --algo: invalid choice: 'PPO' (choose from 'ARPO', 'GRPO', 'DAPO', 'ReinforcePlusPlus', "
             "'AEPO', 'TreeGRPO')",
         ),
-        (["--no-tune"], "error: unrecognized arguments: --no-tune"),
-        (["--num-samples", "2"], "error: unrecognized arguments: --num-samples 2"),
-        (["--stop-timesteps", "9"], "error: unrecognized arguments: --stop-timesteps 9"),
-        (["--evaluation-interval", "3"], "error: unrecognized arguments: --evaluation-interval 3"),
+        (["--no-tune"], "error: argument --no-tune: does nothing here"),
+        (["--num-samples", "2"], "error: argument --num-samples: does nothing here"),
+        (["--stop-timesteps", "9"], "error: argument --stop-timesteps: does nothing here"),
+        (["--old-api-stack"], "error: argument --old-api-stack: does nothing here"),
         (["--checkpoint-freq", "0"], "error: argument --checkpoint-freq: 0: must be at least 1"),
         (["--judge-model", "large"], "error: unrecognized arguments: --judge-model large"),
     ],
@@ -107,54 +108,65 @@ def test_options_of_rllib_that_mean_nothing_here_are_refused(argv, message, caps
     assert capsys.readouterr().err.strip().endswith(message)
 
 
-def refusal(monkeypatch, *argv: str, begun: list[str] | None = None, tmp_path) -> str:
-    """What is said instead of starting; `begun`: further arguments of the run that is in the folder already."""
+def test_rllibs_options_are_used_and_those_that_are_left_out_are_the_recipes():
+    config = small_config("m").evaluation(evaluation_interval=4)
+    parser = recipe_parser(stop_reward=1.0, stop_iters=2)
+    use_arguments(config, parser.parse_args([]), num_gpus=0)
+    names = ("num_env_runners", "num_envs_per_env_runner", "evaluation_interval", "evaluation_duration")
+    assert [getattr(config, name) for name in names] == [0, 2, 4, 3]
+    argv = ["--num-env-runners", "1", "--num-envs-per-env-runner", "3", "--evaluation-interval", "5", "--num-learners",
+            "2", "--evaluation-duration", "6", "--num-gpus-per-learner", "0.5"]  # fmt: skip
+    use_arguments(config, parser.parse_args(argv), num_gpus=0)
+    assert [getattr(config, name) for name in names] == [1, 3, 5, 6]
+    assert (config.num_learners, config.num_gpus_per_learner) == (2, 0.5)
+
+
+def reasoning(*argv: str):
+    """(configuration, arguments) of the recipe."""
     recipe = importlib.import_module("tuned_examples.reasoning_arpo")
-    output = ["--output", str(tmp_path / "run")]
-    if begun is not None:
-        (tmp_path / "run").mkdir()
-        arguments = gpu_run._arguments(recipe.parser.parse_args([*REQUIRED, *output, *begun]))
-        (tmp_path / "run" / gpu_run.ARGUMENTS_FILE).write_text(json.dumps(arguments))
-    monkeypatch.setattr(gpu_run, "_train", lambda *_: pytest.fail("It has started."))
-    args = recipe.parser.parse_args([*REQUIRED, *output, *argv])
-    with pytest.raises(ValueError) as raised:
-        run_gpu_recipe(recipe.make_config(args), args, "recipe")
-    return str(raised.value).replace(str(tmp_path), "DIR")
+    args = recipe.parser.parse_args([*REQUIRED, *argv])
+    return recipe.make_config(args), args
 
 
 def test_a_run_is_resumed_if_there_is_one_and_with_its_own_arguments(monkeypatch, tmp_path):
-    assert refusal(monkeypatch, "--resume", tmp_path=tmp_path) == "--resume: there is no run in DIR/run."
-    assert refusal(monkeypatch, tmp_path=tmp_path, begun=["--seed", "3"]) == (
-        "--output DIR/run: there is a run already; go on with it by --resume, or name another."
-    )
-    assert refusal(monkeypatch, "--resume", tmp_path=tmp_path) == "--seed 0: the run in DIR/run was begun with 3."
+    monkeypatch.setattr(run, "_train", lambda *_: pytest.fail("It has started."))
+    folder = tmp_path / "run"
+
+    def refusal(*argv: str) -> str:
+        with pytest.raises(ValueError) as raised:
+            run_recipe(*reasoning(*argv), "recipe")
+        return str(raised.value).replace(str(tmp_path), "DIR")
+
+    output = ["--output", str(folder)]
+    assert refusal("--resume") == "--resume: say by --output which run goes on."
+    assert refusal("--resume", *output) == "--resume: there is no run in DIR/run."
+    folder.mkdir()
+    begun = run._arguments(reasoning(*output, "--seed", "3")[1])
+    (folder / run.ARGUMENTS_FILE).write_text(json.dumps(begun))
+    assert refusal(*output) == ("--output DIR/run: there is a run already; go on with it by --resume, or name another.")
+    assert refusal(*output, "--resume") == "--seed 0: the run in DIR/run was begun with 3."
 
 
-def test_an_interrupted_run_saves_no_model(monkeypatch, tmp_path):
+def test_an_interrupted_run_is_not_a_finished_one():
     """Tune returns as usual after Ctrl-C."""
-    recipe = importlib.import_module("tuned_examples.reasoning_arpo")
-    args = recipe.parser.parse_args([*REQUIRED, "--output", str(tmp_path)])
-    interrupted = SimpleNamespace(error=None, metrics={"done": False, "training_iteration": 3})
-    monkeypatch.setattr(gpu_run, "_train", lambda *_: interrupted)
+    result = SimpleNamespace(error=None, metrics={"done": False, "training_iteration": 3})
+    _, args = reasoning()
     with pytest.raises(RuntimeError, match=r"^The run was interrupted; the same command with --resume goes on\.$"):
-        run_gpu_recipe(recipe.make_config(args), args, "recipe")
+        run._check_end(result, args)
 
 
 @pytest.mark.parametrize(("reward", "passed"), [(0.6, True), (0.59, False), (float("nan"), False)])
 def test_a_release_test_writes_whether_the_reward_was_reached(reward, passed, monkeypatch, tmp_path):
     monkeypatch.setenv("TEST_OUTPUT_JSON", str(tmp_path / "figures.json"))
-    recipe = importlib.import_module("tuned_examples.reasoning_arpo")
-    args = recipe.parser.parse_args([*REQUIRED, "--as-release-test"])
-    result = SimpleNamespace(metrics={"env_runners": {"episode_return_mean": reward}, "time_total_s": 5.0})
-    gpu_run._report_test(result, args)
+    result = {"env_runners": {"episode_return_mean": reward}, "time_total_s": 5.0}
+    run._report_test(result, reasoning("--as-release-test")[1], run.MEAN_REWARD)
     figures = json.loads((tmp_path / "figures.json").read_text())
     expected = {"passed": [passed], "not_passed": [not passed], "target_value": 0.6, "time_taken": 5.0}
     assert {key: figures[key] for key in expected} == expected
-    args = recipe.parser.parse_args([*REQUIRED, "--as-test"])
+    _, args = reasoning("--as-test")
     if passed:
-        gpu_run._report_test(result, args)
+        run._report_test(result, args, run.MEAN_REWARD)
     else:
-        with pytest.raises(
-            RuntimeError, match=r"^--as-test: env_runners/episode_return_mean is .*, and should be 0\.6"
-        ):
-            gpu_run._report_test(result, args)
+        message = r"^--as-test: env_runners/episode_return_mean is .*, and should be 0\.6"
+        with pytest.raises(RuntimeError, match=message):
+            run._report_test(result, args, run.MEAN_REWARD)

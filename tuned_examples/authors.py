@@ -36,9 +36,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from rllib_arpo.arpo_config import ARPOConfig
-from rllib_arpo.recipes.arms import arm_config
-from rllib_arpo.recipes.command_line import UNSAFE
+from rllib_arpo.recipes import arm_config
 from rllib_arpo.recipes.gpus import ENGINE_MEMORY, SHARED_ENGINE_MEMORY
+from tuned_examples.authors_command_line import UNSAFE
 
 #: Two epochs of train_10k.parquet, 128 of 10,000 questions an iteration, without the last batch of an epoch.
 REASONING_ITERATIONS = 2 * (10_000 // 128)

@@ -1,5 +1,8 @@
 """Cold-started models of the task "trails": a tiny one, made on the spot, and SmolLM2-135M. Each is made once.
 
+    python -m tuned_examples.trails_models small        # prints the folder of the model; makes it in some minutes
+    python -m tuned_examples.trails_models smollm2
+
 ARPO starts from a model that keeps the format and calls tools, but does not know how to use their answers. Therefore
 these models are tuned last on transcripts of an imperfect demonstrator: they are then sure of every step but the
 decisive ones.
@@ -7,6 +10,7 @@ decisive ones.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import re
@@ -20,8 +24,8 @@ from rllib_arpo import cold_start
 from rllib_arpo.cold_start import ColdStartSettings
 from rllib_arpo.envs.tasks.trail_demonstrations import PERFECT, ROWS, transcripts
 from rllib_arpo.envs.tasks.trail_forms import FORMS, MAIN, SYLLABLES, TrailForm
-from rllib_arpo.models import cached_folder, smollm2_135m_instruct
 from rllib_arpo.terminal import about, activity
+from tuned_examples.smollm2 import cached_folder, smollm2_135m_instruct
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
@@ -235,3 +239,9 @@ def _mark(
         for row in ROWS[stage.rows](min(stage.count, MARKED_ROWS), stage.seed, form):
             text.append(json.dumps(cold_start.tokenize_transcript(tokenizer, row["messages"])))
     return hashlib.sha256("\n".join(text).encode()).hexdigest()[:12]
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model", choices=("small", "smollm2"))
+    print(small_model() if parser.parse_args().model == "small" else cold_started_smollm2())

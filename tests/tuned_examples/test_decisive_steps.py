@@ -10,9 +10,9 @@ import pytest
 
 from rllib_arpo.core.tree import ForkDecision
 from rllib_arpo.rollout.metrics import NodeStats, question_stats
-from rllib_arpo.trails import decisive_steps
-from rllib_arpo.trails.decisive_steps import DecisiveSteps, decisiveness
 from tests.helpers.trees import make_trajectory, make_tree, make_turn
+from tuned_examples import decisive_steps
+from tuned_examples.decisive_steps import DecisiveSteps, decisiveness
 
 TEXTS = {1: "A: see B", 2: "B: red C, blue D", 3: "C: see E"}
 DECISIVE, OTHER = 2, 3

@@ -9,8 +9,15 @@ from rllib_arpo.envs.tasks import trail_demonstrations, trails
 from rllib_arpo.envs.tasks.trail_demonstrations import PERFECT, transcripts
 from rllib_arpo.envs.tasks.trail_forms import FORMS, LATE
 from rllib_arpo.terminal import RunTerminal
-from rllib_arpo.trails import models
-from rllib_arpo.trails.models import ColdStart, SmallModel, cold_started_smollm2, look_back, make_tokenizer, small_model
+from tuned_examples import trails_models as models
+from tuned_examples.trails_models import (
+    ColdStart,
+    SmallModel,
+    cold_started_smollm2,
+    look_back,
+    make_tokenizer,
+    small_model,
+)
 
 TINY = SmallModel(
     hidden_size=32,
@@ -33,19 +40,17 @@ def told() -> list:
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory, told) -> str:
     folder = tmp_path_factory.mktemp("cache")
-    with RunTerminal(folder / "run.log", live=False) as terminal:
+    with RunTerminal(folder / "run.log") as terminal:
         terminal.say = told.append
-        terminal.show = lambda _key, *row: told.append(row)
+        terminal.show = lambda *row: told.append(row)
         return small_model(TINY, folder)
 
 
 def test_the_cold_starts_are_told(tiny, told):
     assert told == [
         "model     cold start on 4 texts (exercises), once",
-        ("cold start",),
         ("cold start", 1, 1, "steps"),
         "model     cold start on 4 texts (imperfect), once",
-        ("cold start",),
         ("cold start", 1, 2, "steps"),
         ("cold start", 2, 2, "steps"),
     ]

@@ -1,41 +1,21 @@
-"""What `--model` may name: a Hugging Face model, the embedded SmolLM2-135M, or a checkpoint of ARPO."""
+"""What `--model` may name: a Hugging Face model, or a checkpoint of ARPO."""
 
 from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rllib_arpo.envs.support.data_files import fingerprint
 from rllib_arpo.evaluation.errors import CommandError, command_errors
-from rllib_arpo.models import smollm2_135m_instruct
 from rllib_arpo.policy.checkpoint_names import causal_lm_config
 from rllib_arpo.policy.export import MODULE, export_model
 
 logger = logging.getLogger("rllib_arpo")
 
 
-def _trails_small() -> str:
-    from rllib_arpo.trails.models import small_model
-
-    return small_model()
-
-
-def _trails_smollm2() -> str:
-    from rllib_arpo.trails.models import cold_started_smollm2
-
-    return cold_started_smollm2()
-
-
-#: Names (in lower case) of models that come with a package, or that the command makes and keeps in the cache folder.
-EMBEDDED: dict[str, Callable[[], str]] = {
-    "smollm2-135m": smollm2_135m_instruct,
-    "smollm2-135m-instruct": smollm2_135m_instruct,
-    "trails-small": _trails_small,
-    "trails-smollm2-135m": _trails_smollm2,
-}
 #: Files that determine a model's behaviour.
 _MODEL_FILES = ("*.safetensors", "*.bin", "*.gguf", "config.json", "tokenizer*", "chat_template*", "adapter_*.json")
 _EXPORTED = "exported-"
@@ -111,16 +91,11 @@ def short_labels(names: Sequence[str]) -> dict[str, str]:
 
 
 def _canonical(name: str) -> str:
-    if name.lower() in EMBEDDED:
-        return name.lower()
     path = Path(name).expanduser()
     return str(path.resolve()) if path.is_dir() else name
 
 
 def _resolve(name: str, label: str, folder: Path, dtype: str) -> Model:
-    if name in EMBEDDED:
-        path = EMBEDDED[name]()
-        return Model(name, label, path, fingerprint(_model_files(Path(path))))
     module = Path(name) / MODULE
     if module.is_dir():
         mark = fingerprint(file for part in module.iterdir() for file in _model_files(part))

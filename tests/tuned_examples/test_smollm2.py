@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from rllib_arpo import models
+from tuned_examples import smollm2 as models
 
 
 @pytest.fixture(scope="module")

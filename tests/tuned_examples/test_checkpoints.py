@@ -1,0 +1,137 @@
+"""The best checkpoint stays when Tune deletes it; a run goes on at the newest whole one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from rllib_arpo.recipes import checkpoints
+from rllib_arpo.recipes.checkpoints import BEST, KeepCheckpoints, mark_whole, read_score, take_newest
+
+METRIC = "evaluation/env_runners/accuracy"
+
+
+def save(experiment: Path, iteration: int, value: float | None) -> Path:
+    """What Tune does, with two checkpoints to keep: it writes one, deletes one, and tells the callback."""
+    trial = experiment / "trial"
+    folder = trial / f"checkpoint_{iteration:06d}"
+    (folder / "weights").mkdir(parents=True, exist_ok=True)
+    (folder / "weights" / "model").write_text(str(iteration))
+    shutil.rmtree(trial / f"checkpoint_{iteration - 2:06d}", ignore_errors=True)
+    result = {"training_iteration": iteration, "evaluation": {"env_runners": {"accuracy": value}}}
+    if value is None:
+        del result["evaluation"]
+    told = SimpleNamespace(last_result=result, checkpoint=SimpleNamespace(path=str(folder)))
+    KeepCheckpoints(METRIC).on_trial_save(iteration, [told], told)
+    return folder
+
+
+def kept(experiment: Path) -> str:
+    assert [path.name for path in experiment.glob(f"{BEST}*") if path.is_dir() and not path.is_symlink()] == [
+        (experiment / BEST).resolve().name
+    ]
+    return (experiment / BEST / "weights" / "model").read_text()
+
+
+def test_the_largest_value_wins_and_of_equal_ones_the_last(tmp_path):
+    seen = []
+    for iteration, value in enumerate([None, 0.2, 0.5, float("nan"), 0.3, 0.5, 0.1, None]):
+        save(tmp_path, iteration, value)
+        seen.append(kept(tmp_path) if (tmp_path / BEST).exists() else None)
+    assert seen == [None, "1", "2", "2", "2", "5", "5", "5"]
+    assert read_score(tmp_path) == {"iteration": 5, "metric": METRIC, "value": 0.5}
+    assert sorted(path.name for path in (tmp_path / "trial").iterdir()) == ["checkpoint_000006", "checkpoint_000007"]
+
+
+def test_files_are_linked_where_the_disk_can(tmp_path, monkeypatch):
+    folder = save(tmp_path, 1, 0.1)
+    assert os.path.samefile(folder / "weights" / "model", tmp_path / BEST / "weights" / "model")
+
+    def refused(source, target):
+        raise OSError("cross-device link")
+
+    monkeypatch.setattr(checkpoints.os, "link", refused)
+    folder = save(tmp_path, 2, 0.2)
+    assert not os.path.samefile(folder / "weights" / "model", tmp_path / BEST / "weights" / "model")
+    assert kept(tmp_path) == "2"
+
+
+def test_a_kill_while_files_are_linked_leaves_the_former_best(tmp_path, monkeypatch):
+    save(tmp_path, 1, 0.1)
+
+    def killed(source, target, **kwargs):
+        Path(target, "weights").mkdir()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints.shutil, "copytree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            save(tmp_path, 2, 0.2)
+        with pytest.raises(KeyboardInterrupt):
+            save(tmp_path, 1, 0.1)  # A resumed run has the same iteration again.
+    assert read_score(tmp_path)["iteration"] == 1
+    assert (tmp_path / BEST / "weights" / "model").read_text() == "1"
+    save(tmp_path, 3, 0.3)
+    assert kept(tmp_path) == "3"
+
+
+def written(run: Path, name: str, iteration: int, is_whole: bool = True) -> Path:
+    folder = run / name
+    (folder / "weights").mkdir(parents=True)
+    (folder / "weights" / "model").write_text(f"weights of {iteration}")
+    (folder / "empty").touch()
+    mark_whole(folder, iteration)
+    if not is_whole:
+        os.truncate(folder / "weights" / "model", 3)
+    return folder
+
+
+def results(run: Path, iterations: range, rest: str = "") -> None:
+    (run / "trial").mkdir(exist_ok=True)
+    text = "".join(json.dumps({"training_iteration": i}) + "\n" for i in iterations)
+    (run / "trial" / "result.json").write_text(text + rest)
+
+
+def left(run: Path) -> tuple[list[str], list[int]]:
+    """(the checkpoints, the iterations of the results) in the folder of a run."""
+    folders = [path for path in (*run.glob("*"), *run.glob("trial/*")) if path.is_dir() and path.name != "trial"]
+    rows = (run / "trial" / "result.json").read_text().splitlines()
+    return sorted(str(path.relative_to(run)) for path in folders), [json.loads(r)["training_iteration"] for r in rows]
+
+
+def test_a_run_goes_on_at_its_newest_checkpoint_and_without_later_results(tmp_path):
+    written(tmp_path, "trial/checkpoint_000003", 8)
+    written(tmp_path, "trial/checkpoint_000004", 10)
+    results(tmp_path, range(1, 13), rest='{"training_iter')
+    assert take_newest(tmp_path) == tmp_path / "resumed_at_000010"
+    assert left(tmp_path) == (["resumed_at_000010"], [*range(1, 11)])
+    assert take_newest(tmp_path) == tmp_path / "resumed_at_000010"  # It was killed again, at once.
+    written(tmp_path, "trial/checkpoint_000000", 12)
+    results(tmp_path, range(1, 13))
+    assert take_newest(tmp_path) == tmp_path / "resumed_at_000012"
+    assert left(tmp_path) == (["resumed_at_000012"], [*range(1, 13)])
+
+
+@pytest.mark.parametrize("torn", ["truncated", "a file is missing", "without a mark"])
+def test_a_torn_checkpoint_gives_way_to_the_one_before(tmp_path, torn):
+    written(tmp_path, "trial/checkpoint_000003", 8)
+    newest = written(tmp_path, "trial/checkpoint_000004", 10, is_whole=torn != "truncated")
+    if torn == "a file is missing":
+        (newest / "empty").unlink()
+    if torn == "without a mark":
+        (newest / "whole.json").unlink()
+    results(tmp_path, range(1, 11))
+    assert take_newest(tmp_path) == tmp_path / "resumed_at_000008"
+    assert left(tmp_path) == (["resumed_at_000008"], [*range(1, 9)])
+
+
+def test_without_a_whole_checkpoint_a_run_begins_anew(tmp_path):
+    written(tmp_path, "trial/checkpoint_000000", 1, is_whole=False)
+    results(tmp_path, range(1, 2))
+    assert take_newest(tmp_path) is None
+    assert not (tmp_path / "trial").exists()
