@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import logging
 import time
 from collections.abc import Sequence
@@ -29,11 +28,12 @@ from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 from rllib_arpo import validation
 from rllib_arpo.arpo_config import ARPOConfig
 from rllib_arpo.connectors.users import apply_user_connectors, user_connectors
+from rllib_arpo.core.entropy_history import EntropyHistory
+from rllib_arpo.core.settings import settings_from
 from rllib_arpo.learner.gradients import NonFiniteLossError
 from rllib_arpo.record.recorder import TreeRecorder
 from rllib_arpo.record.settings import RecordSettings
-from rllib_arpo.rollout.dispatch import ANSWER_TIMEOUT_S, QuestionDispatcher
-from rllib_arpo.rollout.entropy_history import EntropyHistory
+from rllib_arpo.rollout.dispatch import ANSWER_TIMEOUT_S, DispatchSettings, QuestionDispatcher
 from rllib_arpo.rollout.messages import Purpose, SamplingConditions, question_refs
 from rllib_arpo.rollout.metrics import nested, rollout_metrics
 from rllib_arpo.rollout.question_stream import QuestionStream, StreamSettings, weight_lag
@@ -95,7 +95,8 @@ class ARPO(TakesMessages, Algorithm):
         logger.addHandler(self.messages)
         super().setup(config)
         try:
-            self._user_connectors = user_connectors(config, *self.env_runner_group.get_spaces()[DEFAULT_MODULE_ID])
+            spaces = self.env_runner_group.get_spaces()[DEFAULT_MODULE_ID]
+            self._user_connectors = user_connectors(config._learner_connector, *spaces)
             self._push_weights()
         except Exception:
             # Tune does not clean up after a failed setup: the engines' threads and processes would live on.
@@ -122,8 +123,7 @@ class ARPO(TakesMessages, Algorithm):
 
     @cached_property
     def _stream(self) -> QuestionStream:
-        settings = StreamSettings(*(getattr(self.config, f.name) for f in dataclasses.fields(StreamSettings)))
-        return QuestionStream(self._dispatcher, settings)
+        return QuestionStream(self._dispatcher, settings_from(StreamSettings, self.config))
 
     @cached_property
     def _evaluation_dispatcher(self) -> QuestionDispatcher:
@@ -137,7 +137,7 @@ class ARPO(TakesMessages, Algorithm):
 
     def _make_dispatcher(self, group: EnvRunnerGroup, config: ARPOConfig) -> QuestionDispatcher:
         restore = partial(self._restore_while_sampling, group, config)
-        return QuestionDispatcher(group, config, self.evaluation_config, restore)
+        return QuestionDispatcher(group, DispatchSettings.from_configs(config, self.evaluation_config), restore)
 
     @override(Algorithm)
     def training_step(self) -> None:
@@ -181,11 +181,11 @@ class ARPO(TakesMessages, Algorithm):
         return SamplingConditions(self._weight_version, reference)
 
     def _update(self, batch: Sequence[SampledQuestion]) -> None:
-        from rllib_arpo.learner.training_data import QuestionBatch
+        from rllib_arpo.learner.training_data import PlanSettings, QuestionBatch
 
         turns = self.metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME), default=0)
         episodes = apply_user_connectors(self._user_connectors, [s.episode for s in batch], self.metrics)
-        data = QuestionBatch.from_config(episodes, self.config, seed=self._num_updates)
+        data = QuestionBatch.plan(episodes, PlanSettings.from_config(self.config), seed=self._num_updates)
         self._recorder.training(self._num_updates + 1, self.last_sampled, episodes, data.statistics)
         try:
             results = self.learner_group.update(training_data=data, timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: turns})

@@ -2,50 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 
 from rllib_arpo.rollout.episodes import INFO_PARENT
 
-if TYPE_CHECKING:
-    from rllib_arpo.arpo_config import ARPOConfig
 
+def user_connectors(
+    make: Callable[[Any, Any], Any] | None, input_observation_space: Any, input_action_space: Any
+) -> list[ConnectorV2]:
+    """Makes the user's connectors in the way RLlib makes them.
 
-def user_connectors(config: ARPOConfig, input_observation_space: Any, input_action_space: Any) -> list[ConnectorV2]:
-    """Makes the user's pieces in the way RLlib makes them.
+    Args:
+        make: what the user gave as `learner_connector`.
 
     Raises:
         ValueError: the function returned anything but a `ConnectorV2` or a list of them.
     """
-    if config._learner_connector is None:
+    if make is None:
         return []
-    made = config._learner_connector(input_observation_space, input_action_space)
-    pieces = list(made) if isinstance(made, (list, tuple)) else [made]
-    if not all(isinstance(piece, ConnectorV2) for piece in pieces):
+    made = make(input_observation_space, input_action_space)
+    connectors = list(made) if isinstance(made, (list, tuple)) else [made]
+    if not all(isinstance(connector, ConnectorV2) for connector in connectors):
         raise ValueError(f"learner_connector must return a ConnectorV2 or a list of them, not {made!r}.")
-    return pieces
+    return connectors
 
 
 def apply_user_connectors(
-    pieces: Sequence[ConnectorV2], episodes: Sequence[MultiAgentEpisode], metrics: Any = None
+    connectors: Sequence[ConnectorV2], episodes: Sequence[MultiAgentEpisode], metrics: Any = None
 ) -> list[MultiAgentEpisode]:
-    """Runs the user's pieces on a batch's episodes, on the driver, before the update is planned.
+    """Runs the user's connectors on a batch's episodes, on the driver, before the update is planned.
 
-    The pieces may drop, reorder or change episodes, drop trajectories without forks, and shape rewards: minibatches,
+    They may drop, reorder or change episodes, drop trajectories without forks, and shape rewards: minibatches,
     denominators and reward statistics are computed from what is left.
 
     Raises:
-        ValueError: no episode is left, a piece dropped a trajectory from which others descend, or a piece wrote into
+        ValueError: no episode is left, one dropped a trajectory from which others descend, or one wrote into
             the batch, which ARPO builds from the episodes alone.
     """
     left = list(episodes)
     batch: dict[str, Any] = {}
-    for piece in pieces:
-        batch = piece(rl_module=None, batch=batch, episodes=left, shared_data={}, metrics=metrics)
-        name = type(piece).__name__
+    for connector in connectors:
+        batch = connector(rl_module=None, batch=batch, episodes=left, shared_data={}, metrics=metrics)
+        name = type(connector).__name__
         if batch:
             raise ValueError(
                 f"learner_connector: {name} writes {sorted(map(str, batch))} into the batch; ARPO reads episodes only."
@@ -57,11 +59,11 @@ def apply_user_connectors(
     return left
 
 
-def _check_parents(episode: MultiAgentEpisode, piece: str) -> None:
+def _check_parents(episode: MultiAgentEpisode, connector: str) -> None:
     for agent_id, agent_episode in episode.agent_episodes.items():
         parent = agent_episode.infos[0][INFO_PARENT]
         if parent is not None and parent not in episode.agent_episodes:
             raise ValueError(
-                f"learner_connector: {piece} dropped trajectory {parent!r} of question {episode.id_!r}, from which "
+                f"learner_connector: {connector} dropped trajectory {parent!r} of question {episode.id_!r}, from which "
                 f"{agent_id!r} descends."
             )

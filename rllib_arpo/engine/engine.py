@@ -120,7 +120,7 @@ class EngineConfig:
     max_context_tokens: int = 4096
     num_threads: int | None = None
     seed: int = 0
-    engine_kwargs: dict = field(default_factory=dict)
+    engine_kwargs: dict[str, Any] = field(default_factory=dict)
     can_sleep: bool = False
     weight_transfer: str | None = None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,7 +31,7 @@ class EntropyStore:
     those that it may generate. NaN marks an entropy that was not measured.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._values = torch.zeros(0, 0)
         self._num_slots = 0
         self._free: list[int] = []
@@ -129,13 +130,13 @@ def measure(store: EntropyStore, rows: Iterable[tuple[int, EntropyWindow, int]],
             store.put(where[1], where[2], ENTROPY_ESTIMATORS[estimator](log_probs))
 
 
-def _on_device(values: Sequence, device: torch.device) -> torch.Tensor:
+def _on_device(values: Sequence[Any], device: torch.device) -> torch.Tensor:
     """Copies from pinned memory; a copy from pageable memory would wait for the device."""
     return torch.tensor(values, pin_memory=device.type == "cuda").to(device, non_blocking=True)
 
 
 def take_entropies(
-    _worker, ended: Sequence[tuple[int, int]], running: Sequence[tuple[int, int]] = ()
+    _worker: Any, ended: Sequence[tuple[int, int]], running: Sequence[tuple[int, int]] = ()
 ) -> list[np.ndarray]:
     """The first n entropies, [n] float32 nats, of the windows (key, n): those of `ended`, then those of `running`.
 
@@ -146,7 +147,7 @@ def take_entropies(
     """
     # A request that ends before it joins the batch has no window, and n = 0.
     closed = [(_WINDOWS.pop(key, None), n) for key, n in ended]
-    wanted = closed + [(_WINDOWS[key], n) for key, n in running]
+    wanted: list[tuple[Any, int]] = closed + [(_WINDOWS[key], n) for key, n in running]
     parts = [window.store.get(window.slot, n) for window, n in wanted if n]
     # One copy from the device for all of them.
     flat = torch.cat(parts).cpu().numpy() if parts else NO_ENTROPIES

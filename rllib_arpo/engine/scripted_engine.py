@@ -6,6 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -109,7 +110,7 @@ class ScriptedEngine:
         self._script = self._policy.reply if script is None else _as_function(script)
         self._times_asked: Counter[tuple[int, ...]] = Counter()
         self._running: dict[str, _Running] = {}
-        self._cache: dict = {}
+        self._cache: dict[int, Any] = {}
 
     def submit(self, request: GenerationRequest) -> None:
         if self.asleep:
@@ -186,7 +187,7 @@ class ScriptedEngine:
         if failed or arrived >= last:
             del self._running[request.request_id]
             reason = "error" if failed else "length" if last < len(reply.token_ids) else reply.finish_reason
-            yield self._finish(running, reply.fail_after if failed else last, reason)
+            yield self._finish(running, last if not failed else reply.fail_after or 0, reason)
 
     def _finish(self, running: _Running, n: int, reason: str) -> Finished:
         request = running.request
@@ -221,7 +222,7 @@ def _as_function(script: Script) -> Callable[[GenerationRequest, int], ScriptedR
     return lambda request, _times: _next(replies, request)
 
 
-def _by_prefix(script: Mapping, request: GenerationRequest, times: int) -> ScriptedReply:
+def _by_prefix(script: Mapping[tuple[int, ...], Any], request: GenerationRequest, times: int) -> ScriptedReply:
     replies = script.get(tuple(request.prompt_token_ids), ())
     if isinstance(replies, ScriptedReply):
         return replies
@@ -264,7 +265,7 @@ class RandomPolicy:
     def reply(self, request: GenerationRequest, times_asked: int) -> ScriptedReply:
         draw = times_asked if request.seed is None else request.seed
         chooser = self._generator(request.prompt_token_ids, draw)
-        script = None if self.replies is None else self.replies[chooser.integers(len(self.replies))]
+        script = None if self.replies is None else self.replies[int(chooser.integers(len(self.replies)))]
         prefix, token_ids, entropies, log_probs = list(request.prompt_token_ids), [], [], []
         for position in range(request.max_tokens if script is None else min(len(script), request.max_tokens)):
             # At temperature 0 the log-probs are those at temperature 1.

@@ -22,7 +22,7 @@ from rllib_arpo.evaluation.results import StoredArm
 from rllib_arpo.record.settings import stated
 from rllib_arpo.rollout.messages import FailedQuestion, Purpose, SampledQuestion, question_refs
 from rllib_arpo.rollout.progress import PROGRESS_VARIABLE, RolloutProgress
-from rllib_arpo.rollout.questions import QuestionLoop
+from rllib_arpo.rollout.question_loop import QuestionLoop
 from rllib_arpo.rollout.settings import RolloutSettings
 from rllib_arpo.tracking.machine import commit
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.learner.learner import Learner
 from ray.rllib.core.learner.torch.torch_learner import TorchLearner
@@ -48,11 +49,10 @@ from rllib_arpo.core.loss import (
     policy_ratio,
     tree_policy_objective,
 )
-from rllib_arpo.learner.entropy_advantage import multiply_by_entropy
 from rllib_arpo.learner.gradients import NonFiniteLossError, gather_names
-from rllib_arpo.learner.kl_in_reward import subtract_kl_to_go
 from rllib_arpo.learner.metrics import Total, Totals, add_questions, summarize
 from rllib_arpo.learner.optimizer_offload import states_on_device
+from rllib_arpo.learner.pass_advantages import multiply_by_entropy, subtract_kl_to_go
 from rllib_arpo.learner.passes import (
     Piece,
     cut_into_pieces,
@@ -70,11 +70,10 @@ from rllib_arpo.weights.snapshot import WeightSnapshot, probe_tokens
 if TYPE_CHECKING:
     from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
 
-    from rllib_arpo.arpo_config import ARPOConfig
     from rllib_arpo.policy.llm_rl_module import LLMRLModule
 
 
-def _clipping(config: ARPOConfig) -> tuple[float, float, float | None, bool]:
+def _clipping(config: AlgorithmConfig) -> tuple[float, float, float | None, bool]:
     """The last arguments of `tree_policy_objective` and `clipped_mass`."""
     return config.clip_low, config.clip_high, config.dual_clip, config.keep_clipped_gradient
 
@@ -123,7 +122,7 @@ class ARPOTorchLearner(TorchLearner):
         """Does nothing: `_place` has prepared the module for several learners."""
 
     @override(TorchLearner)
-    def configure_optimizers_for_module(self, module_id: str, config: ARPOConfig = None) -> None:
+    def configure_optimizers_for_module(self, module_id: str, config: AlgorithmConfig = None) -> None:
         parameters = [p for p in self.get_parameters(self._module[module_id]) if p.requires_grad]
         # On a GPU one kernel for all parameters; by default a loop over them where they are DTensors (FSDP2).
         fused = True if self._device.type == "cuda" else None
@@ -202,7 +201,7 @@ class ARPOTorchLearner(TorchLearner):
         return pieces
 
     @torch.no_grad()
-    def _log_probs(self, module, pieces: list[Piece]) -> list[Tensor]:
+    def _log_probs(self, module: LLMRLModule | BaseModel, pieces: list[Piece]) -> list[Tensor]:
         """Log-probs [K] of each piece's loss tokens under `module`, on the CPU."""
         result: list[Tensor] = []
         for group in self._passes(pieces):
@@ -274,7 +273,7 @@ class ARPOTorchLearner(TorchLearner):
 
     @override(Learner)
     def compute_loss_for_module(
-        self, *, module_id: str, config: ARPOConfig, batch: dict[str, Any], fwd_out: dict[str, Tensor]
+        self, *, module_id: str, config: AlgorithmConfig, batch: dict[str, Any], fwd_out: dict[str, Tensor]
     ) -> Tensor:
         """Minus the objective J of one pass (docs/design.md), its share of the minibatch's.
 

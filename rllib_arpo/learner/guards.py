@@ -64,10 +64,9 @@ def alarms(metrics: Mapping[str, float], limits: Mapping[str, float | None]) -> 
         limits: by metric, None for off; the defaults stand where one is missing.
     """
     limits = GUARD_LIMITS | dict(limits)
-    return {
-        guard.metric: f"{guard.metric} is {metrics[guard.metric]:.4g} (limit {limits[guard.metric]:g}): {guard.advice}."
-        for guard in GUARDS
-        if limits[guard.metric] is not None
-        and guard.metric in metrics
-        and guard.is_crossed(metrics[guard.metric], limits[guard.metric])
-    }
+    found = {}
+    for guard in GUARDS:
+        value, limit = metrics.get(guard.metric), limits[guard.metric]
+        if value is not None and limit is not None and guard.is_crossed(value, limit):
+            found[guard.metric] = f"{guard.metric} is {value:.4g} (limit {limit:g}): {guard.advice}."
+    return found

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core.learner.training_data import TrainingData
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 
-from rllib_arpo.connectors import reward_connectors
+from rllib_arpo.connectors import PipelineSettings, reward_connectors
 from rllib_arpo.core.advantages import loss_denominator
 from rllib_arpo.core.columns import LAYOUTS, LEAF_REWARDS, TREES
 from rllib_arpo.core.entropy_advantage import EntropyStatistics, entropy_statistics, unique_entropies
+from rllib_arpo.core.settings import settings_from
 from rllib_arpo.core.token_counts import unique_tokens
-
-if TYPE_CHECKING:
-    from rllib_arpo.arpo_config import ARPOConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +46,23 @@ class Minibatch:
     entropies: EntropyStatistics | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class PlanSettings:
+    """The settings of the plan of an update; the attributes have the names of `ARPOConfig`'s, except `pipeline`."""
+
+    pipeline: PipelineSettings
+    questions_per_minibatch: int
+    num_epochs: int = 1
+    shuffle_batch_per_epoch: bool = False
+
+    @classmethod
+    def from_config(cls, config: AlgorithmConfig) -> PlanSettings:
+        return settings_from(cls, config, pipeline=PipelineSettings.from_config(config))
+
+
 @dataclass
 class QuestionBatch(TrainingData):
-    """Whole questions, one episode each, with the plan of the update; made by `from_config`.
+    """Whole questions, one episode each, with the plan of the update; made by `plan`.
 
     Attributes:
         minibatches: the optimizer steps, epoch after epoch. Every question is in exactly one minibatch per epoch; the
@@ -63,12 +76,11 @@ class QuestionBatch(TrainingData):
     num_tokens: tuple[int, ...] = ()
 
     @classmethod
-    def from_config(cls, episodes: Sequence[MultiAgentEpisode], config: ARPOConfig, seed: int = 0) -> QuestionBatch:
+    def plan(cls, episodes: Sequence[MultiAgentEpisode], settings: PlanSettings, seed: int = 0) -> QuestionBatch:
         """Plans the update on `episodes`.
 
         Args:
             episodes: Q episodes, one per question.
-            config: the options of the plan, of the loss aggregation, of the entropy-aware advantage and of the rewards.
             seed: of the order of the questions, if `shuffle_batch_per_epoch` is set; one per update.
 
         Raises:
@@ -76,17 +88,19 @@ class QuestionBatch(TrainingData):
         """
         if not episodes:
             raise ValueError("there is no question to train on")
+        pipeline = settings.pipeline
         columns: dict[str, Any] = {}
-        for piece in reward_connectors(config):
+        for piece in reward_connectors(pipeline):
             columns = piece(rl_module=None, batch=columns, episodes=list(episodes))
         questions = list(zip(columns[TREES], columns[LAYOUTS], strict=True))
         denominators = [
-            loss_denominator(tree, layout, config.loss_aggregation, config.leaf_weighting) for tree, layout in questions
+            loss_denominator(tree, layout, pipeline.loss_aggregation, pipeline.leaf_weighting)
+            for tree, layout in questions
         ]
         entropies = None
-        if config.entropy_advantage_coeff > 0:
+        if pipeline.with_entropies:
             entropies = [unique_entropies(tree, layout) for tree, layout in questions]
-        orders = _epoch_orders(len(episodes), config.num_epochs, seed if config.shuffle_batch_per_epoch else None)
+        orders = _epoch_orders(len(episodes), settings.num_epochs, seed if settings.shuffle_batch_per_epoch else None)
         return cls(
             episodes=list(episodes),
             minibatches=tuple(
@@ -96,15 +110,15 @@ class QuestionBatch(TrainingData):
                     entropies=None if entropies is None else entropy_statistics([entropies[q] for q in chunk]),
                 )
                 for order in orders
-                for chunk in _chunks(order, config.questions_per_minibatch)
+                for chunk in _chunks(order, settings.questions_per_minibatch)
             ),
             statistics=_reward_statistics(np.concatenate(columns[LEAF_REWARDS])),
             num_tokens=tuple(unique_tokens(tree, layout) for tree, layout in questions),
         )
 
     def shard(
-        self, num_shards: int, len_lookback_buffer: int | None = None, **kwargs
-    ) -> list[tuple[QuestionBatch, dict]]:
+        self, num_shards: int, len_lookback_buffer: int | None = None, **kwargs: Any
+    ) -> list[tuple[QuestionBatch, dict[str, Any]]]:
         """Distributes whole questions over `num_shards` learners; RLlib's interface.
 
         Every shard has all the minibatches, with its own questions of them. A question stays on one learner for the

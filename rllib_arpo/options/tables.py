@@ -221,7 +221,7 @@ TRAINING = {
     ),
     "tree_attention": Option(
         "auto",
-        'the learner\'s kernel: "path_gather", "varlen", "flex" or "auto" (docs/rllib.md, "Attention on trees").',
+        'the learner\'s kernel: "path_gather", "varlen" or "auto" (docs/rllib.md, "Attention on trees").',
         one_of("auto", *TREE_KERNELS),
     ),
     "baseline": Option(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from rllib_arpo.policy.attention.tree import plan_tree, register_tree_attention
+from rllib_arpo.policy.attention.tree import TreePlan, plan_tree, register_tree_attention
 from rllib_arpo.policy.checkpoint_names import causal_lm_config
 
 if TYPE_CHECKING:
@@ -137,7 +137,9 @@ def check_tree_forward(model: PreTrainedModel) -> None:
         model.train(was_training)
 
 
-def tree_hidden_states(model: PreTrainedModel, token_ids, position_ids, plan) -> torch.Tensor:
+def tree_hidden_states(
+    model: PreTrainedModel, token_ids: torch.Tensor, position_ids: torch.Tensor, plan: TreePlan
+) -> torch.Tensor:
     """[1, T] packed tokens and their depths -> [T, D] hidden states after the last norm."""
     decoder = model.get_decoder()
     outputs = decoder(input_ids=token_ids, position_ids=position_ids, tree=plan, use_cache=False)

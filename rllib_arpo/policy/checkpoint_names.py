@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _NAMED_AT_MOST = 5
 
 
-def causal_lm_config(model_name_or_path: str):
+def causal_lm_config(model_name_or_path: str) -> Any:
     """The `transformers` configuration of a causal LM.
 
     Raises:

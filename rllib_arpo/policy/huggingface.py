@@ -36,7 +36,7 @@ def write_model(
     write_tokenizer(folder, model_name_or_path)
 
 
-def write_generation_config(folder: str | Path, model_name_or_path: str) -> None:
+def write_generation_config(folder: str | Path, model_name_or_path: str | Path) -> None:
     """Puts the generation configuration of `model_name_or_path` beside a model, if it has one.
 
     Copies it unchanged, since `save_pretrained` refuses contradictions that many published models have.
@@ -51,7 +51,7 @@ def write_generation_config(folder: str | Path, model_name_or_path: str) -> None
         config.to_json_file(Path(folder) / "generation_config.json")
 
 
-def write_tokenizer(folder: str | Path, model_name_or_path: str) -> None:
+def write_tokenizer(folder: str | Path, model_name_or_path: str | Path) -> None:
     """Puts the tokenizer of `model_name_or_path` beside a model; an environment of token ids needs none."""
     from transformers import AutoTokenizer
 

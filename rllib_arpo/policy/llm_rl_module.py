@@ -55,7 +55,7 @@ class LLMRLModule(TorchRLModule):
 
     @override(TorchRLModule)
     def setup(self) -> None:
-        self.causal_lm = None
+        self.causal_lm: Any = None
         if self.inference_only:
             return
         settings = self.model_config
@@ -109,7 +109,7 @@ class LLMRLModule(TorchRLModule):
         It is not part of any state: a restart makes it again from the same checkpoint.
         """
         if self._adapter is not None:
-            return BaseModel(self)
+            return BaseModel(self, self._adapter)
         _, arguments = self.get_ctor_args_and_kwargs()
         return type(self)(**arguments).requires_grad_(False)
 
@@ -147,7 +147,7 @@ class LLMRLModule(TorchRLModule):
         weights = self._trained()
         distinct = {id(weight): weight for weight in weights.values()}
         views = {key: whole_array(weight, dtype) for key, weight in distinct.items()}
-        return {name: views[id(weight)] for name, weight in weights.items() if views[id(weight)] is not None}
+        return {name: view for name, weight in weights.items() if (view := views[id(weight)]) is not None}
 
     @override(TorchRLModule)
     def get_state(
@@ -188,11 +188,11 @@ class LLMRLModule(TorchRLModule):
         if path is not None:
             path, filesystem = resolve(path, filesystem)
         # Given an empty state, RLlib would ask for the whole one.
-        path = super().save_to_path(path, state={_NO_WEIGHTS: True}, filesystem=filesystem, use_msgpack=use_msgpack)
+        saved = super().save_to_path(path, state={_NO_WEIGHTS: True}, filesystem=filesystem, use_msgpack=use_msgpack)
         if weights:
             name = self.model_config["model_name_or_path"]
-            save_weights(*resolve(path, filesystem), weights, name, self._adapter)
-        return path
+            save_weights(*resolve(saved, filesystem), weights, name, self._adapter)
+        return saved
 
     @override(TorchRLModule)
     def restore_from_path(
@@ -229,11 +229,11 @@ class LLMRLModule(TorchRLModule):
 class BaseModel:
     """An `LLMRLModule` without its LoRA adapter: the reference of the KL, with no second copy of the weights."""
 
-    def __init__(self, module: LLMRLModule):
-        self._module = module
+    def __init__(self, module: LLMRLModule, adapter: Adapter):
+        self._module, self._adapter = module, adapter
 
     @torch.no_grad()
     def forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, torch.Tensor]:
         """As `LLMRLModule.forward_train`, frozen."""
-        with self._module._adapter.disabled():
+        with self._adapter.disabled():
             return self._module.forward_train(batch, **kwargs)

@@ -10,6 +10,8 @@ two, only the normaliser and the entropy of each token are kept.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 #: Device type -> tokens per chunk. A GPU wants larger products than the cache of a CPU holds.
@@ -59,7 +61,17 @@ def chunked_log_probs(
 
 class _ChunkedLogProbs(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, hidden, targets, weight, bias, inverse_temperature, chunk_size, with_entropy, dtype):
+    def forward(
+        ctx: Any,
+        hidden: torch.Tensor,
+        targets: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        inverse_temperature: float,
+        chunk_size: int,
+        with_entropy: bool,
+        dtype: torch.dtype,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         ctx.set_materialize_grads(False)
         ctx.settings = (inverse_temperature, chunk_size, dtype)
         sum_dtype = torch.promote_types(hidden.dtype, torch.float32)
@@ -72,7 +84,7 @@ class _ChunkedLogProbs(torch.autograd.Function):
             normaliser[rows] = logits.logsumexp(dim=-1)
             logits.sub_(normaliser[rows, None])
             log_probs[rows] = logits.gather(1, targets[rows, None]).squeeze(1)
-            if with_entropy:
+            if entropy is not None:
                 entropy[rows] = logits.exp().mul_(logits).sum(dim=-1).neg_()
             del logits  # Before those of the next chunk are made.
         ctx.save_for_backward(hidden, targets, weight, bias, normaliser, entropy)
@@ -80,7 +92,9 @@ class _ChunkedLogProbs(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx, grad_log_probs, grad_entropy):
+    def backward(
+        ctx: Any, grad_log_probs: torch.Tensor | None, grad_entropy: torch.Tensor | None
+    ) -> tuple[torch.Tensor | None, ...]:
         if grad_log_probs is None and grad_entropy is None:
             return (None,) * 8
         hidden, targets, weight, bias, normaliser, entropy = ctx.saved_tensors
@@ -118,11 +132,18 @@ def _chunks(length: int, chunk_size: int) -> list[slice]:
     return [slice(start, min(start + chunk_size, length)) for start in range(0, length, chunk_size)]
 
 
-def _cast(weight, bias, dtype):
+def _cast(
+    weight: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     return weight.to(dtype), None if bias is None else bias.to(dtype)
 
 
-def _logits(hidden, head, inverse_temperature, sum_dtype):
+def _logits(
+    hidden: torch.Tensor,
+    head: tuple[torch.Tensor, torch.Tensor | None],
+    inverse_temperature: float,
+    sum_dtype: torch.dtype,
+) -> torch.Tensor:
     """[k, D] -> [k, V] logits at the sampling temperature, a fresh array in `sum_dtype`, laid out as [V, k].
 
     W h^T is faster than h W^T: on CPU by a third for k = 128, since the large matrix is not repacked for the product.
@@ -133,7 +154,7 @@ def _logits(hidden, head, inverse_temperature, sum_dtype):
         return logits.t().to(sum_dtype).mul_(inverse_temperature)
 
 
-def _add_outer(total, left, right):
+def _add_outer(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
     """total += left^T right, without a temporary if the dtypes agree."""
     if left.dtype == total.dtype:
         total.addmm_(left.t(), right)

@@ -25,11 +25,10 @@ HUGGINGFACE, ADAPTER = "huggingface", "adapter"
 
 def resolve(path: str | Path, filesystem: pyarrow.fs.FileSystem | None) -> tuple[str, pyarrow.fs.FileSystem]:
     """A path within a file system; if `filesystem` is None, the scheme of the path names it, as in RLlib."""
-    path = str(path)
     if filesystem is not None:
-        return path, filesystem
-    filesystem, path = pyarrow.fs.FileSystem.from_uri(path)
-    return path, filesystem
+        return str(path), filesystem
+    found, path_within = pyarrow.fs.FileSystem.from_uri(str(path))
+    return path_within, found
 
 
 def save_weights(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 
-from rllib_arpo.connectors import advantage_connectors
+from rllib_arpo.connectors import PipelineSettings, advantage_connectors
 from rllib_arpo.record.advantages import tree_advantages
 from rllib_arpo.record.rows import TreeAdvantages
 from rllib_arpo.rollout.settings import RolloutSettings
@@ -54,7 +54,7 @@ class RecordSettings:
             share=config.record_share,
             training=_stated(config),
             evaluation=_stated(held_out),
-            advantages=partial(tree_advantages, advantage_connectors(config)),
+            advantages=partial(tree_advantages, advantage_connectors(PipelineSettings.from_config(config))),
         )
 
 

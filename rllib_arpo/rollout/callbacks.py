@@ -13,18 +13,19 @@ from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 from rllib_arpo.rollout.messages import Purpose, SampledQuestion
 
 if TYPE_CHECKING:
+    from ray.rllib.env.env_runner import EnvRunner
+
     from rllib_arpo.envs.forkable_env import ForkableMultiAgentEnv
-    from rllib_arpo.rollout.env_runner import ARPOEnvRunner
 
 
 class RunnerCallbacks:
     """Calls the user's callbacks. Questions end in the rollout thread, so a lock guards the logged metrics."""
 
-    def __init__(self, runner: ARPOEnvRunner):
+    def __init__(self, runner: EnvRunner, own_purpose: Purpose):
         self._runner = runner
         self._lock = threading.RLock()
         # Metrics of an evaluation on a training runner must stay apart from the training metrics.
-        self._loggers = {purpose: MetricsLogger() for purpose in Purpose} | {runner.own_purpose: runner.metrics}
+        self._loggers = {purpose: MetricsLogger() for purpose in Purpose} | {own_purpose: runner.metrics}
 
     def environment_created(self, env: ForkableMultiAgentEnv, context: EnvContext, purpose: Purpose) -> None:
         self._call("on_environment_created", purpose, env=env, env_context=context)

@@ -5,30 +5,24 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import ray
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.env.env_runner_group import EnvRunnerGroup
 
 from rllib_arpo.envs.errors import DataError
 from rllib_arpo.faults import Failure, end_env_runner, restart_env_runner
-from rllib_arpo.rollout.messages import FailedQuestion, Purpose, QuestionRef, Reply, SampledQuestion, SamplingConditions
-
-if TYPE_CHECKING:
-    from rllib_arpo.arpo_config import ARPOConfig
+from rllib_arpo.rollout.messages import Purpose, QuestionRef, Reply, SampledQuestion, SamplingConditions
+from rllib_arpo.rollout.question_queue import MAX_LOSSES_ALONE, AskedQuestion, QuestionQueue
 
 logger = logging.getLogger("rllib_arpo")
 
 #: Failures without a finished question after which an env runner is given up; if none is left, the run ends.
 MAX_FAILURES_IN_A_ROW = 3
-#: Times that a question may raise before it is given up.
-MAX_RAISES = 3
-#: A question that was in flight during this many failures of env runners may be the cause: it is asked alone.
-MAX_LOSSES = 2
-#: A suspect is given up when this many env runners above suspicion have failed with it: one may be a coincidence.
-MAX_LOSSES_ALONE = 2
 #: Seconds beyond a question's deadline after which an env runner without a finished question counts as hung.
 HANG_SLACK_S = 300.0
 #: An env runner answers the driver at once when a question has ended, and otherwise after this many seconds: the
@@ -42,6 +36,63 @@ ANSWER_TIMEOUT_S = 120.0
 LOCAL = 0
 
 
+@dataclass(frozen=True, slots=True)
+class DispatchSettings:
+    """The settings of one group of env runners.
+
+    Attributes:
+        num_envs: the environments that an env runner has for each purpose: it gets as many questions at a time.
+        question_deadline_s: the longest deadline of any question.
+        restore_timeout_s: how long to wait for an env runner while none is healthy.
+        overlaps: whether the env runners sample on while the learner updates.
+    """
+
+    num_envs: Mapping[Purpose, int]
+    question_deadline_s: float
+    restore_timeout_s: float
+    overlaps: bool = False
+
+    @classmethod
+    def from_configs(cls, config: AlgorithmConfig, evaluation_config: AlgorithmConfig | None) -> DispatchSettings:
+        """Args: `config` of this group's env runners; `evaluation_config` of evaluation questions, if there are any."""
+        configs = {Purpose.TRAINING: config, Purpose.EVALUATION: evaluation_config or config}
+        return cls(
+            num_envs={purpose: c.num_envs_per_env_runner for purpose, c in configs.items()},
+            question_deadline_s=max(c.question_deadline_s for c in configs.values()),
+            restore_timeout_s=config.env_runner_restore_timeout_s,
+            overlaps=config.max_weight_lag > 0 and not config.in_evaluation,
+        )
+
+
+@dataclass(slots=True, eq=False)
+class _Runner:
+    """The dispatcher's view of an env runner; it outlives the env runner's restarts.
+
+    Attributes:
+        in_flight: the questions that it has.
+        call: the call that it has not answered; it has at most one.
+        called_at: when that call was made.
+        heard_at: when it last finished a question, or got its first ones, or `collect` began.
+        num_failures: failures since it last finished a question.
+        num_finished: questions that it has finished since it last failed.
+    """
+
+    in_flight: dict[QuestionRef, AskedQuestion] = field(default_factory=dict)
+    call: ray.ObjectRef | None = None
+    called_at: float = 0.0
+    heard_at: float = 0.0
+    num_failures: int = 0
+    num_finished: int = 0
+
+    @property
+    def suspect(self) -> AskedQuestion | None:
+        """The suspect in flight, which is then the only question."""
+        return next((question for question in self.in_flight.values() if question.is_suspect), None)
+
+    def load(self, purpose: Purpose) -> int:
+        return sum(ref.purpose == purpose for ref in self.in_flight)
+
+
 class QuestionDispatcher:
     """Distributes questions over the healthy env runners of a group; asks again those that a failed one loses.
 
@@ -50,55 +101,23 @@ class QuestionDispatcher:
     continue with the questions that they have.
     """
 
-    def __init__(
-        self,
-        group: EnvRunnerGroup,
-        config: ARPOConfig,
-        evaluation_config: ARPOConfig | None,
-        restore: Callable[[], object],
-    ):
+    def __init__(self, group: EnvRunnerGroup, settings: DispatchSettings, restore: Callable[[], object]):
         """
         Args:
             group: the training or the evaluation env runners.
-            config: the configuration of this group's env runners.
-            evaluation_config: of evaluation questions; None: there are none.
             restore: brings restarted env runners back, with the right weights; called after each failure.
         """
         self._group = group
-        self._config = config
-        self._overlaps = config.max_weight_lag > 0 and not config.in_evaluation
-        """Whether the env runners sample on while the learner updates."""
+        self._settings = settings
         self._restore = restore
-        self._configs = {Purpose.TRAINING: config, Purpose.EVALUATION: evaluation_config or config}
-        self._patience_s = max(c.question_deadline_s for c in self._configs.values()) + HANG_SLACK_S
-        self._waiting: deque[QuestionRef] = deque()
-        self._in_flight: dict[int, list[QuestionRef]] = {}
-        self._calls: dict[ray.ObjectRef, int] = {}
-        """Unanswered calls -> env runner; each env runner has at most one."""
-        self._heard: dict[int, float] = {}
-        """Env runner -> when it last finished a question, or got its first ones, or `collect` began."""
-        self._called: dict[int, float] = {}
-        """Env runner -> when it was called last."""
-        self._done: dict[QuestionRef, SampledQuestion] = {}
-        self._metrics: dict[Purpose, list[dict[str, Any]]] = {purpose: [] for purpose in Purpose}
-        self._failures: Counter[int] = Counter()
-        """Env runner -> failures since it last finished a question."""
-        self._finished: Counter[int] = Counter()
-        """Env runner -> questions that it has finished since it last failed."""
-        self._raises: Counter[QuestionRef] = Counter()
-        self._losses: Counter[QuestionRef] = Counter()
-        self._losses_alone: Counter[QuestionRef] = Counter()
-        """Question -> how often it raised, how often an env runner failed with it in flight, and with it alone."""
-        self._suspects: deque[QuestionRef] = deque()
-        self._given_up: dict[QuestionRef, str] = {}
+        self._runners: defaultdict[int, _Runner] = defaultdict(_Runner)
+        self._queue = QuestionQueue()
         self._missing: dict[QuestionRef, str] = {}
-        """Questions that were given up, and those of them that `collect` was asked for -> the cause."""
+        self._metrics: dict[Purpose, list[dict[str, Any]]] = {purpose: [] for purpose in Purpose}
 
     def ask(self, refs: Sequence[QuestionRef]) -> None:
         """Queues questions; those for evaluation go before all that are waiting."""
-        first = [ref for ref in refs if ref.purpose == Purpose.EVALUATION]
-        last = [ref for ref in refs if ref.purpose == Purpose.TRAINING]
-        self._waiting = deque([*first, *self._waiting, *last])
+        self._queue.ask(refs)
 
     def collect(self, refs: Sequence[QuestionRef], conditions: SamplingConditions) -> list[SampledQuestion]:
         """Waits for these questions, which were asked before, and returns them in their order.
@@ -112,15 +131,15 @@ class QuestionDispatcher:
             DataError: bad data; not retried.
             RuntimeError: no env runner is left, or the engine of the local one failed; the message has the last cause.
         """
-        # The driver has heard nobody while it did something else.
-        self._heard.update(dict.fromkeys(self._in_flight, time.monotonic()))
+        for runner in self._runners.values():
+            # The driver has heard nobody while it did something else.
+            runner.heard_at = time.monotonic()
         # Questions to be sampled during the update must be handed out before it.
-        while any(ref not in self._done and ref not in self._given_up for ref in refs) or (
-            self._overlaps and self._waiting
-        ):
+        while not self._queue.have_ended(refs) or (self._settings.overlaps and self._queue.waiting):
             self._exchange(conditions)
-        self._missing |= {ref: self._given_up.pop(ref) for ref in refs if ref in self._given_up}
-        return [self._done.pop(ref) for ref in refs if ref in self._done]
+        questions = self._queue.pop(refs)
+        self._missing |= {q.ref: q.cause for q in questions if q.cause is not None}
+        return [q.result for q in questions if q.result is not None]
 
     def take_missing(self) -> dict[QuestionRef, str]:
         """Questions that `collect` left out, since they were given up -> the cause."""
@@ -138,11 +157,11 @@ class QuestionDispatcher:
         self._group.foreach_env_runner(
             lambda runner: runner.drop_questions(), local_env_runner=self._is_local(), timeout_seconds=ANSWER_TIMEOUT_S
         )
-        for container in (
-            self._waiting, self._suspects, self._in_flight, self._calls, self._done, self._raises, self._losses,
-            self._losses_alone, self._given_up, self._missing,
-        ):  # fmt: skip
-            container.clear()
+        for runner in self._runners.values():
+            runner.in_flight.clear()
+            runner.call = None
+        self._queue.clear()
+        self._missing.clear()
 
     def _exchange(self, conditions: SamplingConditions) -> None:
         """Hands new questions to the env runners that can be called, and takes in the answers of all."""
@@ -150,54 +169,41 @@ class QuestionDispatcher:
         causes = [cause for answer in answers if (cause := self._receive(*answer))]
         for cause in causes:
             logger.warning("An env runner failed (%s); its questions are sampled again.", cause.splitlines()[0])
-        if causes or not (answers or self._calls):
+        if causes or not (answers or any(runner.call is not None for runner in self._runners.values())):
             self._wait_for_env_runners(causes[-1] if causes else "no env runner is healthy")
 
     def _share_out(self) -> dict[int, list[QuestionRef]]:
         """Env runner -> its new questions, for env runners that can be called now and have any question."""
-        runners = [LOCAL] if self._is_local() else self._group.healthy_env_runner_ids()
-        for runner in self._in_flight.keys() - set(runners):
-            self._forget(runner)
-        called = set(self._calls.values())
-        shares: dict[int, list[QuestionRef]] = {runner: [] for runner in runners if runner not in called}
+        healthy = [LOCAL] if self._is_local() else self._group.healthy_env_runner_ids()
+        for number in self._runners.keys() - set(healthy):
+            self._forget(self._runners[number])
+        runners = {number: self._runners[number] for number in healthy}
+        shares: dict[int, list[QuestionRef]] = {n: [] for n, runner in runners.items() if runner.call is None}
         # A suspect goes to an idle env runner with the fewest failures.
-        fewest_failures = min((self._failures[runner] for runner in runners), default=0)
-        for runner in sorted(shares, key=lambda runner: -self._finished[runner]):
-            is_free = not self._in_flight.get(runner) and self._failures[runner] == fewest_failures
-            if self._suspects and is_free:
-                self._hand_out(self._suspects.popleft(), runner, shares)
-        runners = [runner for runner in runners if not self._has_suspect(runner)]
-        while self._waiting and runners:
-            purpose = self._waiting[0].purpose
-            load = {runner: self._num_in_flight(runner, purpose) for runner in runners}
-            runner = min(runners, key=lambda r: (load[r], r in called))
+        fewest_failures = min((runner.num_failures for runner in runners.values()), default=0)
+        for number in sorted(shares, key=lambda number: -runners[number].num_finished):
+            runner = runners[number]
+            if self._queue.suspects and not runner.in_flight and runner.num_failures == fewest_failures:
+                shares[number].append(_hand_out(self._queue.suspects.popleft(), runner))
+        runners = {number: runner for number, runner in runners.items() if runner.suspect is None}
+        while self._queue.waiting and runners:
+            purpose = self._queue.waiting[0].ref.purpose
             # Wait for the env runner with the fewest questions; otherwise the one that happens to be free would get all
             # of them.
-            if runner in called or load[runner] >= self._room(purpose):
+            number = min(runners, key=lambda n: (runners[n].load(purpose), n not in shares))
+            if number not in shares or runners[number].load(purpose) >= self._room(purpose):
                 break
-            self._hand_out(self._waiting.popleft(), runner, shares)
-        return {runner: share for runner, share in shares.items() if self._in_flight.get(runner)}
-
-    def _hand_out(self, ref: QuestionRef, runner: int, shares: dict[int, list[QuestionRef]]) -> None:
-        if not self._in_flight.setdefault(runner, []):
-            self._heard[runner] = time.monotonic()
-        self._in_flight[runner].append(ref)
-        shares[runner].append(ref)
-
-    def _has_suspect(self, runner: int) -> bool:
-        return any(self._losses[ref] >= MAX_LOSSES for ref in self._in_flight.get(runner, ()))
-
-    def _num_in_flight(self, runner: int, purpose: Purpose) -> int:
-        return sum(ref.purpose == purpose for ref in self._in_flight.get(runner, ()))
+            shares[number].append(_hand_out(self._queue.waiting.popleft(), runners[number]))
+        return {number: share for number, share in shares.items() if self._runners[number].in_flight}
 
     def _room(self, purpose: Purpose) -> float:
-        """How many questions of a purpose an env runner gets at a time: as many as it has environments for them.
+        """The number of questions of a purpose that an env runner gets at a time: one for each of its environments.
 
         During an update the driver hands out no questions, so an env runner that samples meanwhile gets all in advance.
         """
-        if self._overlaps and purpose == Purpose.TRAINING:
+        if self._settings.overlaps and purpose == Purpose.TRAINING:
             return math.inf
-        return self._configs[purpose].num_envs_per_env_runner
+        return self._settings.num_envs[purpose]
 
     def _answers(self, shares: dict[int, list[QuestionRef]], conditions: SamplingConditions) -> list[tuple[int, Any]]:
         """Calls these env runners and waits until at least one called env runner has answered.
@@ -205,113 +211,90 @@ class QuestionDispatcher:
         Returns:
             (env runner, Reply, Failure or exception) of those that have answered.
         """
-        timeout_s = POLL_DURING_UPDATE_S if self._overlaps else POLL_S
+        timeout_s = POLL_DURING_UPDATE_S if self._settings.overlaps else POLL_S
         if self._is_local():
             exchange = self._group.local_env_runner.exchange
-            return [(runner, exchange(refs, conditions, timeout_s)) for runner, refs in shares.items()]
+            return [(number, exchange(refs, conditions, timeout_s)) for number, refs in shares.items()]
         actors = self._group._worker_manager.actors()
-        for runner, refs in shares.items():
-            self._calls[actors[runner].exchange.remote(refs, conditions, timeout_s)] = runner
-            self._called[runner] = time.monotonic()
-        if not self._calls:
+        for number, refs in shares.items():
+            self._runners[number].call = actors[number].exchange.remote(refs, conditions, timeout_s)
+            self._runners[number].called_at = time.monotonic()
+        calls = {runner.call: number for number, runner in self._runners.items() if runner.call is not None}
+        if not calls:
             return []
-        calls = list(self._calls)
-        ray.wait(calls, timeout=ANSWER_TIMEOUT_S)
-        ready, _ = ray.wait(calls, num_returns=len(calls), timeout=0)
-        answers = [(self._calls.pop(call), _outcome(call)) for call in ready]
+        ray.wait([*calls], timeout=ANSWER_TIMEOUT_S)
+        ready, _ = ray.wait([*calls], num_returns=len(calls), timeout=0)
+        answers = [(calls.pop(call), _outcome(call)) for call in ready]
         limit = time.monotonic() - ANSWER_TIMEOUT_S
-        silent = [call for call, runner in self._calls.items() if self._called[runner] < limit]
-        return answers + [(self._calls.pop(call), TimeoutError("it does not answer")) for call in silent]
+        silent = [number for number in calls.values() if self._runners[number].called_at < limit]
+        answers += [(number, TimeoutError("it does not answer")) for number in silent]
+        for number, _ in answers:
+            self._runners[number].call = None
+        return answers
 
-    def _receive(self, runner: int, outcome: Reply | Failure | Exception) -> str | None:
+    def _receive(self, number: int, outcome: Reply | Failure | Exception) -> str | None:
         """Takes an env runner's answer; returns what failed, if anything did."""
         if isinstance(outcome, Failure):
             if not outcome.retry or self._is_local():
                 kind = RuntimeError if outcome.retry else DataError
                 raise kind(outcome.message) from RuntimeError(outcome.traceback)
-            return self._lose(runner, f"{outcome.message}\n{outcome.traceback}", restart=True)
+            return self._lose(number, f"{outcome.message}\n{outcome.traceback}", restart=True)
         if isinstance(outcome, Exception):
             # Ray restarts an actor whose process has died by itself.
             gone = isinstance(outcome, ray.exceptions.RayActorError)
-            return self._lose(runner, f"{'it died: ' if gone else ''}{outcome}", restart=not gone)
+            return self._lose(number, f"{'it died: ' if gone else ''}{outcome}", restart=not gone)
         for purpose, metrics in outcome.metrics.items():
             self._metrics[purpose].append(metrics)
-        in_flight = self._in_flight[runner]
-        for question in outcome.questions:
-            if question.ref in in_flight:
-                in_flight.remove(question.ref)
-                self._done[question.ref] = question
-                self._finished[runner] += 1
-                self._clear(question.ref)
+        runner = self._runners[number]
+        for sampled in outcome.questions:
+            if question := runner.in_flight.pop(sampled.ref, None):
+                question.result = sampled
+                runner.num_finished += 1
         for failed in outcome.failed:
-            if failed.ref in in_flight:
-                in_flight.remove(failed.ref)
+            if question := runner.in_flight.pop(failed.ref, None):
                 logger.warning("%s failed.\n%s", failed.ref, failed.failure.traceback)
-                self._ask_again_if_it_raised_rarely(failed)
+                self._queue.put_back_raised(question, failed.failure.message)
         if outcome.questions or outcome.failed:
-            self._failures.pop(runner, None)
-            self._heard[runner] = time.monotonic()
-        if lost := [ref for ref in in_flight if ref not in outcome.in_flight]:
-            self._in_flight[runner] = in_flight = [ref for ref in in_flight if ref in outcome.in_flight]
-            self._put_back(lost)
-        if in_flight and (silence := time.monotonic() - self._heard[runner]) > self._patience_s:
-            return self._lose(runner, f"no question has ended for {silence:.0f} s", restart=True)
+            runner.num_failures = 0
+            runner.heard_at = time.monotonic()
+        forgotten = [ref for ref in runner.in_flight if ref not in outcome.in_flight]
+        self._queue.put_back([runner.in_flight.pop(ref) for ref in forgotten])
+        silence = time.monotonic() - runner.heard_at
+        if runner.in_flight and silence > self._settings.question_deadline_s + HANG_SLACK_S:
+            return self._lose(number, f"no question has ended for {silence:.0f} s", restart=True)
         return None
 
-    def _ask_again_if_it_raised_rarely(self, failed: FailedQuestion) -> None:
-        self._raises[failed.ref] += 1
-        if self._raises[failed.ref] < MAX_RAISES:
-            queue = self._suspects if self._losses[failed.ref] >= MAX_LOSSES else self._waiting
-            queue.appendleft(failed.ref)
-        else:
-            self._give_up(failed.ref, failed.failure.message)
+    def _forget(self, runner: _Runner) -> None:
+        """Takes back the questions of an env runner that is out of service."""
+        self._queue.put_back([*runner.in_flight.values()])
+        runner.in_flight.clear()
+        runner.call = None
 
-    def _give_up(self, ref: QuestionRef, cause: str) -> None:
-        logger.error("The %s is given up: %s", ref, cause)
-        self._given_up[ref] = cause
-        self._clear(ref)
-
-    def _clear(self, ref: QuestionRef) -> None:
-        """A question has come to its end; what was held against it is forgotten."""
-        del self._raises[ref], self._losses[ref], self._losses_alone[ref]
-
-    def _forget(self, runner: int) -> None:
-        """Removes an env runner that is out of service; its questions go to others."""
-        self._put_back(self._in_flight.pop(runner, []))
-        self._calls = {call: other for call, other in self._calls.items() if other != runner}
-
-    def _put_back(self, refs: Sequence[QuestionRef]) -> None:
-        """Queues lost questions before all others; those that were lost repeatedly will be asked alone."""
-        self._losses.update(refs)
-        self._waiting.extendleft(reversed([ref for ref in refs if self._losses[ref] < MAX_LOSSES]))
-        self._suspects.extend(ref for ref in refs if self._losses[ref] >= MAX_LOSSES)
-
-    def _lose(self, runner: int, cause: str, *, restart: bool) -> str:
+    def _lose(self, number: int, cause: str, *, restart: bool) -> str:
         """Puts an env runner's questions back, in front; `restart` makes Ray restart it with its engine.
 
         Ends an env runner for good if it has failed too often.
         """
         if self._is_local():
             raise RuntimeError(f"The local env runner: {cause}.")
-        manager = self._group._worker_manager
-        if self._has_suspect(runner) and not self._failures[runner]:
-            (suspect,) = self._in_flight[runner]
-            self._losses_alone[suspect] += 1
-            if self._losses_alone[suspect] == MAX_LOSSES_ALONE:
-                del self._in_flight[runner]
-                self._give_up(suspect, cause)
+        manager, runner = self._group._worker_manager, self._runners[number]
+        if (suspect := runner.suspect) and not runner.num_failures:
+            suspect.num_lost_alone += 1
+            if suspect.num_lost_alone == MAX_LOSSES_ALONE:
+                runner.in_flight.clear()
+                suspect.give_up(cause)
         else:
-            self._failures[runner] += 1
-        del self._finished[runner]
+            runner.num_failures += 1
+        runner.num_finished = 0
         self._forget(runner)
-        if self._failures[runner] >= MAX_FAILURES_IN_A_ROW:
-            logger.error("Env runner %d is given up: it failed %d times in a row.", runner, MAX_FAILURES_IN_A_ROW)
-            end_env_runner(manager, runner)
+        if runner.num_failures >= MAX_FAILURES_IN_A_ROW:
+            logger.error("Env runner %d is given up: it failed %d times in a row.", number, MAX_FAILURES_IN_A_ROW)
+            end_env_runner(manager, number)
         elif restart:
-            restart_env_runner(manager, runner)
+            restart_env_runner(manager, number)
         else:
-            manager.set_actor_state(runner, healthy=False)
-        return f"env runner {runner}: {cause}"
+            manager.set_actor_state(number, healthy=False)
+        return f"env runner {number}: {cause}"
 
     def _wait_for_env_runners(self, cause: str) -> None:
         """Restores the env runners that can be restored now; waits only while no env runner is healthy.
@@ -319,14 +302,15 @@ class QuestionDispatcher:
         Raises:
             RuntimeError: no env runner comes back.
         """
-        limit = time.monotonic() + self._config.env_runner_restore_timeout_s
+        limit = time.monotonic() + self._settings.restore_timeout_s
         self._restore()
         while not self._group.healthy_env_runner_ids():
-            runners = self._group._worker_manager.actors()
-            all_failed = all(self._failures[runner] >= MAX_FAILURES_IN_A_ROW for runner in runners)
+            runners = [self._runners[number] for number in self._group._worker_manager.actors()]
+            all_failed = all(runner.num_failures >= MAX_FAILURES_IN_A_ROW for runner in runners)
             if all_failed or time.monotonic() > limit:
-                self._failures.clear()
-                missing = len(self._waiting) + len(self._suspects) + sum(map(len, self._in_flight.values()))
+                for runner in runners:
+                    runner.num_failures = 0
+                missing = self._queue.num_missing()
                 why = f"failed {MAX_FAILURES_IN_A_ROW} times in a row" if all_failed else "does not come back"
                 raise RuntimeError(f"Every env runner {why}; {missing} questions are missing. Last cause: {cause}")
             time.sleep(1.0)
@@ -334,6 +318,13 @@ class QuestionDispatcher:
 
     def _is_local(self) -> bool:
         return self._group.num_remote_env_runners() == 0
+
+
+def _hand_out(question: AskedQuestion, runner: _Runner) -> QuestionRef:
+    if not runner.in_flight:
+        runner.heard_at = time.monotonic()
+    runner.in_flight[question.ref] = question
+    return question.ref
 
 
 def _outcome(call: ray.ObjectRef) -> Reply | Failure | Exception:

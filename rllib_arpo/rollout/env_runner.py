@@ -12,6 +12,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.env import INPUT_ENV_SINGLE_SPACES, INPUT_ENV_SPACES
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
@@ -38,13 +39,12 @@ from rllib_arpo.rollout.messages import (
 )
 from rllib_arpo.rollout.metrics import rollout_metrics
 from rllib_arpo.rollout.progress import RolloutProgress
-from rllib_arpo.rollout.questions import QuestionLoop
+from rllib_arpo.rollout.question_loop import QuestionLoop
 from rllib_arpo.rollout.settings import RolloutSettings
 from rllib_arpo.weights import transfer_backend
 from rllib_arpo.weights.snapshot import WeightSnapshot, WeightSyncError, load_and_verify
 
 if TYPE_CHECKING:
-    from rllib_arpo.arpo_config import ARPOConfig
     from rllib_arpo.policy.lora import MergedWeights
 
 
@@ -63,7 +63,7 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
     """
 
     @override(MultiAgentEnvRunner)
-    def __init__(self, config: ARPOConfig, **kwargs: Any):
+    def __init__(self, config: AlgorithmConfig, **kwargs: Any):
         self._engine_thread = EngineThread()
         # Only for RLlib's own `sample()`: each env runner takes every n-th question.
         first, stride = max(kwargs.get("worker_index") or 0, 1) - 1, max(config.num_env_runners, 1)
@@ -77,7 +77,7 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
     @override(MultiAgentEnvRunner)
     def make_env(self) -> None:
         """Makes the pool of training environments (an evaluation runner uses its own configuration)."""
-        self._user_callbacks = RunnerCallbacks(self)
+        self._user_callbacks = RunnerCallbacks(self, self.own_purpose)
         envs = self._envs[self.own_purpose] = self._make_envs(self.own_purpose)
         self.env, self.num_envs = envs[0], len(envs)
 
@@ -243,7 +243,7 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
     def own_purpose(self) -> Purpose:
         return Purpose.EVALUATION if self.config.in_evaluation else Purpose.TRAINING
 
-    def _config_of(self, purpose: Purpose) -> ARPOConfig:
+    def _config_of(self, purpose: Purpose) -> AlgorithmConfig:
         """A runner of an evaluation group has only the evaluation configuration."""
         if purpose == Purpose.EVALUATION and not self.config.in_evaluation:
             return self.config.get_evaluation_config_object()

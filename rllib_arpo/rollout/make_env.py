@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.env.env_context import EnvContext
 from ray.tune.registry import ENV_CREATOR, _global_registry
 
 from rllib_arpo.envs.forkable_env import ForkableMultiAgentEnv
-
-if TYPE_CHECKING:
-    from rllib_arpo.arpo_config import ARPOConfig
 
 #: Config attributes that every environment gets in its `env_config`, beside the user's own keys.
 ENV_CONFIG_KEYS = (
@@ -22,13 +20,13 @@ ENV_CONFIG_KEYS = (
 )
 
 
-def complete_env_config(config: ARPOConfig) -> dict[str, Any]:
+def complete_env_config(config: AlgorithmConfig) -> dict[str, Any]:
     """The user's `env_config`, completed by `ENV_CONFIG_KEYS` and the seed; the user's values take precedence."""
     shared = {key: getattr(config, key) for key in ENV_CONFIG_KEYS}
     return {**shared, "seed": config.seed or 0, **config.env_config}
 
 
-def env_context(config: ARPOConfig, worker_index: int = 0, vector_index: int = 0) -> EnvContext:
+def env_context(config: AlgorithmConfig, worker_index: int = 0, vector_index: int = 0) -> EnvContext:
     """The configuration of an environment; `vector_index` is its place in the env runner's pool."""
     return EnvContext(
         complete_env_config(config),
@@ -38,7 +36,7 @@ def env_context(config: ARPOConfig, worker_index: int = 0, vector_index: int = 0
     )
 
 
-def make_env(config: ARPOConfig, worker_index: int = 0) -> ForkableMultiAgentEnv:
+def make_env(config: AlgorithmConfig, worker_index: int = 0) -> ForkableMultiAgentEnv:
     """Builds the environment that `config` names."""
     context = env_context(config, worker_index)
     if isinstance(config.env, str):

@@ -11,7 +11,7 @@ from rllib_arpo.rollout.messages import QuestionRef, SampledQuestion, SamplingCo
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
-    """The settings that the stream reads; the attributes have the names of `ARPOConfig`."""
+    """The settings that the stream reads; the attributes have the names of `ARPOConfig`'s."""
 
     questions_per_batch: int
     max_weight_lag: int

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 from rllib_arpo.core.branching import BranchingParams
 from rllib_arpo.core.entropy_history import NO_HISTORY, EntropyReference
 from rllib_arpo.core.reshaping import NO_RESHAPING, Reshaping
+from rllib_arpo.core.settings import settings_from
 from rllib_arpo.engine.engine import WINDOWS
-
-if TYPE_CHECKING:
-    from rllib_arpo.arpo_config import ARPOConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,29 +50,21 @@ class RolloutSettings:
 
     @classmethod
     def from_config(
-        cls, config: ARPOConfig, *, explore: bool, entropy_reference: EntropyReference = NO_HISTORY
+        cls, config: AlgorithmConfig, *, explore: bool, entropy_reference: EntropyReference = NO_HISTORY
     ) -> RolloutSettings:
         """The settings for training (`explore=True`) or for greedy decoding (`explore=False`: one leaf, no forks)."""
         branching = config.branching if explore else "never"
         num_rollouts = config.num_rollouts if explore else 1
-        return cls(
-            **_values(
-                cls,
-                config,
-                num_rollouts=num_rollouts,
-                # Without forks, top-ups would start after the first N have ended; start all trajectories at once
-                # instead.
-                num_initial_rollouts=num_rollouts if branching == "never" else config.num_initial_rollouts,
-                branching=BranchingParams(**_values(BranchingParams, config, branching=branching)),
-                temperature=config.temperature if explore else 0.0,
-                seed=config.seed or 0,
-                pre_monitoring_sensitivity=config.pre_monitoring_sensitivity if branching != "never" else None,
-                entropy_reference=entropy_reference,
-                reshaping=NO_RESHAPING,
-            )
+        return settings_from(
+            cls,
+            config,
+            num_rollouts=num_rollouts,
+            # Without forks, top-ups would start after the first N have ended; start all trajectories at once instead.
+            num_initial_rollouts=num_rollouts if branching == "never" else config.num_initial_rollouts,
+            branching=settings_from(BranchingParams, config, branching=branching),
+            temperature=config.temperature if explore else 0.0,
+            seed=config.seed or 0,
+            pre_monitoring_sensitivity=config.pre_monitoring_sensitivity if branching != "never" else None,
+            entropy_reference=entropy_reference,
+            reshaping=NO_RESHAPING,
         )
-
-
-def _values(kind: type, config: ARPOConfig, **computed: Any) -> dict[str, Any]:
-    """A value for every field of `kind`: the computed one, otherwise the attribute of the same name."""
-    return {f.name: computed[f.name] if f.name in computed else getattr(config, f.name) for f in fields(kind)}

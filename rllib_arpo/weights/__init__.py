@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rllib_arpo.weights.in_process_reload import InProcessReload
 from rllib_arpo.weights.vllm_transfer import IPCTransfer, NCCLTransfer
-from rllib_arpo.weights.weight_sync import WeightSync
+from rllib_arpo.weights.weight_sync import InProcessReload, WeightSync
 
 if TYPE_CHECKING:
     from rllib_arpo.learner.learner_group import ARPOLearnerGroup

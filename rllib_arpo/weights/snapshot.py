@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from rllib_arpo.engine.engine import UNKNOWN_WEIGHTS
 
 if TYPE_CHECKING:
-    from rllib_arpo.engine.engine import Engine
+    from rllib_arpo.engine.engine import Engine, TransferEngine
 
 #: Length of the probe, in tokens.
 PROBE_TOKENS = 8
@@ -63,7 +63,7 @@ def load_and_verify(engine: Engine, snapshot: WeightSnapshot, dtype: str) -> Non
         WeightSyncError: the log-probs differ; the engine's version is `UNKNOWN_WEIGHTS`.
     """
     if snapshot.weights is None:
-        engine.end_transfer(snapshot.version)
+        cast("TransferEngine", engine).end_transfer(snapshot.version)
     else:
         engine.update_weights(snapshot.weights.items(), snapshot.version)
     if not engine.has_model:

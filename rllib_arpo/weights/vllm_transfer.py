@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from ray.rllib.utils.actor_manager import FaultTolerantActorManager
     from torch import Tensor
 
-    from rllib_arpo.arpo_config import ARPOConfig
     from rllib_arpo.learner.arpo_torch_learner import ARPOTorchLearner
     from rllib_arpo.weights.snapshot import WeightSnapshot
 
@@ -35,6 +34,7 @@ class _VLLMTransfer(WeightSync):
         casts: whether the learner casts its weights to the engine's type before they travel.
     """
 
+    backend: ClassVar[str]
     casts: ClassVar[bool]
 
     def _publish(self, manager: FaultTolerantActorManager, runners: list[int]) -> WeightSnapshot:
@@ -92,7 +92,8 @@ def _transfer(
     shares_model = any(isinstance(weight, DTensor) for weight in weights.values())
     failure = None
     if not shares_model or dist.get_rank() == 0:
-        failure = _send(backend, weights, pairs, learner.config, actors, dtype)
+        sizes = [learner.config.engine_kwargs.get("tensor_parallel_size", 1)] * len(actors)
+        failure = _send(backend, weights, pairs, sizes, actors, dtype)
     # Also what a failed transfer has left: the other learners do not know of it yet.
     for _ in pairs:
         pass
@@ -107,11 +108,11 @@ def _send(
     backend: str,
     weights: dict[str, Tensor],
     pairs: Iterator[tuple[str, Tensor]],
-    config: ARPOConfig,
+    sizes: list[int],
     actors: Sequence[ActorHandle],
     dtype: torch.dtype | None,
 ) -> str | None:
-    """Sends the pairs to the engines of the env runners; returns what went wrong."""
+    """Sends the pairs to the engines of the env runners, each of which has `sizes` GPUs; returns what went wrong."""
 
     def call(method: str, arguments: Sequence[dict[str, Any]]) -> None:
         errors = ray.get(
@@ -120,7 +121,6 @@ def _send(
         if found := [error for error in errors if error is not None]:
             raise RuntimeError(" ".join(error.message for error in found))
 
-    sizes = [config.engine_kwargs.get("tensor_parallel_size", 1)] * len(actors)
     try:
         from rllib_arpo.engine.vllm.weight_transfer import send_weights
 

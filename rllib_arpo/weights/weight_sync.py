@@ -1,4 +1,4 @@
-"""What all ways of bringing weights to engines share: who is behind gets a `WeightSnapshot`, and is awaited."""
+"""Sends a snapshot to every engine with outdated weights and waits for it."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ T = TypeVar("T")
 
 logger = logging.getLogger("rllib_arpo")
 
-#: Seconds after which an env runner that loads weights is taken for hung.
+#: Seconds after which an env runner that loads weights counts as hung.
 LOAD_TIMEOUT_S = 600.0
-#: Seconds after which an env runner that does not tell its version counts as dead.
+#: Seconds after which an env runner that does not answer with its version counts as dead.
 ANSWER_TIMEOUT_S = 120.0
 
 
@@ -49,8 +49,8 @@ class WeightSync(ABC):
     def push(self, group: EnvRunnerGroup, runners: list[int] | None = None) -> int:
         """Brings the learner's current weights to the engines and waits until each computes with them.
 
-        Requests that are running go on with the new weights. An env runner that dies meanwhile is left out: it will
-        be restarted without weights, and be brought up by another call.
+        Requests that are running go on with the new weights. An env runner that dies meanwhile is left out: Ray
+        restarts it without weights, and another call brings them.
 
         Args:
             group: the training or the evaluation env runners.
@@ -83,10 +83,10 @@ class WeightSync(ABC):
 
     @abstractmethod
     def _publish(self, manager: FaultTolerantActorManager, runners: list[int]) -> ray.ObjectRef | WeightSnapshot:
-        """What the remote env runners with these ids are to load; how it gets to them is what transports differ in."""
+        """The snapshot that the remote env runners with these ids shall load; every transport makes its own."""
 
     def _snapshot(self) -> WeightSnapshot:
-        """What an env runner in the driver's process is to load: the arrays, which no transport has to bring there.
+        """The snapshot for an env runner in the driver's process: the arrays, which no transport has to bring there.
 
         With a learner in the same process nothing is copied but by the engine.
         """
@@ -99,6 +99,16 @@ class WeightSync(ABC):
             return self._learner_group.on_first(function, timeout_s)
         except TimeoutError as error:
             raise WeightSyncError(str(error)) from error
+
+
+class InProcessReload(WeightSync):
+    """Sends the weights as arrays through Ray's object store; works with every engine and device.
+
+    A remote learner puts its weights into the object store itself, and only the reference passes through the driver.
+    """
+
+    def _publish(self, manager: FaultTolerantActorManager, runners: list[int]) -> ray.ObjectRef:
+        return self._on_first_learner(put_snapshot)
 
 
 def put_snapshot(learner: ARPOTorchLearner) -> ray.ObjectRef:
@@ -115,7 +125,7 @@ def _version(learner: ARPOTorchLearner) -> int:
 
 
 def restart_failed(manager: FaultTolerantActorManager, runners: list[int], answers: RemoteCallResults) -> None:
-    """Restarts those whose engine died or hangs: unlike one that refuses the weights, it may take them when it is new.
+    """Restarts the env runners whose engine died or hangs: a new engine may take the weights.
 
     Raises:
         WeightSyncError: weights were refused.

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from ray.rllib.connectors.learner import LearnerConnectorPipeline
 
-from rllib_arpo.connectors import build_learner_pipeline
-from rllib_arpo.connectors.attribution import Attribution
-from rllib_arpo.connectors.depth_first_packing import DepthFirstPacking
-from rllib_arpo.connectors.episodes_to_trees import EpisodesToTrees
-from rllib_arpo.connectors.group_advantage import BatchAdvantage, GroupAdvantage, TreeAdvantage
-from rllib_arpo.connectors.leaf_weights import LeafWeights
-from rllib_arpo.connectors.overlong_penalty import OverlongPenalty
+from rllib_arpo import ARPOConfig
+from rllib_arpo.connectors import PipelineSettings, build_learner_pipeline
+from rllib_arpo.connectors.steps import (
+    Attribution,
+    BatchAdvantage,
+    DepthFirstPacking,
+    EpisodesToTrees,
+    GroupAdvantage,
+    LeafWeights,
+    OverlongPenalty,
+    TreeAdvantage,
+)
 from rllib_arpo.core.advantages import NodeAttribution
 from rllib_arpo.core.columns import (
     LAYOUTS,
@@ -178,10 +181,9 @@ def pipeline(**overrides) -> LearnerConnectorPipeline:
         "loss_aggregation": "token_mean",
         "leaf_weighting": "uniform",
         "attribution": "soft",
-        "entropy_advantage_coeff": 0.0,
-        "_learner_connector": None,
+        "with_entropies": False,
     }
-    return build_learner_pipeline(SimpleNamespace(**values | overrides))
+    return build_learner_pipeline(PipelineSettings(**values | overrides))
 
 
 def test_the_pipeline_of_arpo():
@@ -202,7 +204,9 @@ def test_the_pipelines_of_dapo_and_reinforce_plus_plus():
 
 def test_the_pipelines_of_tree_grpo_and_aepo():
     assert type(pipeline(baseline="tree").connectors[1]) is TreeAdvantage
-    assert [pipeline(entropy_advantage_coeff=a).connectors[-1].with_entropies for a in (0.0, 0.2)] == [False, True]
+    assert [pipeline(with_entropies=it).connectors[-1].with_entropies for it in (False, True)] == [False, True]
+    aepo = ARPOConfig().training(entropy_advantage_coeff=0.2)
+    assert [PipelineSettings.from_config(c).with_entropies for c in (ARPOConfig(), aepo)] == [False, True]
 
 
 def test_the_pipeline_from_episodes_to_packed_trees(question):

@@ -7,7 +7,7 @@ from ray.rllib.connectors.connector_v2 import ConnectorV2
 
 from rllib_arpo import ARPOConfig
 from rllib_arpo.connectors.users import apply_user_connectors, user_connectors
-from rllib_arpo.learner.training_data import QuestionBatch
+from rllib_arpo.learner.training_data import PlanSettings, QuestionBatch
 from rllib_arpo.rollout.episodes import tree_to_episode
 from tests.helpers.trees import make_trajectory, make_tree, make_turn
 
@@ -35,7 +35,7 @@ class Piece(ConnectorV2):
 
 def plan(function, episodes) -> QuestionBatch:
     config = ARPOConfig().training(questions_per_batch=2, questions_per_minibatch=2)
-    return QuestionBatch.from_config(apply_user_connectors([Piece(function)], episodes), config)
+    return QuestionBatch.plan(apply_user_connectors([Piece(function)], episodes), PlanSettings.from_config(config))
 
 
 def test_a_dropped_question_leaves_the_plan_of_the_others():
@@ -89,11 +89,11 @@ def test_what_does_not_fit_is_refused():
 def test_the_pieces_are_made_as_rllib_makes_them(as_list):
     piece = Piece(lambda _: None)
     config = ARPOConfig().learners(learner_connector=lambda *spaces: [piece] if as_list else piece)
-    assert user_connectors(config, None, None) == [piece]
+    assert user_connectors(config._learner_connector, None, None) == [piece]
 
 
 @pytest.mark.parametrize("made", [None, ["a name"]])
 def test_a_learner_connector_that_makes_something_else_is_refused(made):
     config = ARPOConfig().learners(learner_connector=lambda *spaces: made)
     with pytest.raises(ValueError, match="learner_connector must return a ConnectorV2 or a list of them, not "):
-        user_connectors(config, None, None)
+        user_connectors(config._learner_connector, None, None)

@@ -148,6 +148,7 @@ def measure_bias() -> dict[str, tuple[float, float]]:
     return {name: tuple(np.sqrt(np.mean(np.square(pairs), axis=0))) for name, pairs in errors.items()}
 
 
+@pytest.mark.slow
 def test_the_bias_of_the_default_is_what_the_documentation_says():
     bias = measure_bias()
     for name, (error, angle) in bias.items():

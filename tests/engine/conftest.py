@@ -1,4 +1,4 @@
-"""Tiny models and engines; each engine is started once per test module."""
+"""Tiny models, and one engine for all tests that need no other settings."""
 
 import functools
 
@@ -26,11 +26,19 @@ def start_engine(folder: str, **engine_kwargs):
     return make_engine("vllm", config)
 
 
-@pytest.fixture(scope="module")
-def engine(llama_folder):
+@pytest.fixture(scope="package")
+def llama_engine(llama_folder):
+    """Not for the whole session: it has a process group, and tests of learners make their own."""
     engine = start_engine(llama_folder)
     yield engine
     engine.close()
+
+
+@pytest.fixture
+def engine(llama_engine):
+    """An engine without requests and with the weights that it was made with, of version -1."""
+    assert not llama_engine.has_unfinished()
+    return llama_engine
 
 
 def run(engine, *requests: GenerationRequest) -> dict[str, Finished]:

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from rllib_arpo.engine import entropy_windows
-from rllib_arpo.engine.engine import Finished, GenerationRequest
-from tests.engine.conftest import reference, reference_top_k_entropies, run, start_engine
-from tests.helpers.models import tiny_model
+from rllib_arpo.engine.engine import GenerationRequest
+from tests.engine.conftest import reference, reference_top_k_entropies, run
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 
@@ -90,20 +89,6 @@ def test_a_cancelled_request_leaves_no_window(engine):
     engine.cancel("before the window is full")
     engine.cancel("after it")
     assert (engine.has_unfinished(), entropy_windows._WINDOWS) == (False, {})
-
-
-def test_requests_that_are_preempted_keep_their_entropies(tmp_path):
-    """A cache too small for its requests: some are computed anew from their prompt and tokens."""
-    folder = tiny_model(tmp_path, "qwen2", seed=4)
-    small = start_engine(folder, kv_cache_memory_bytes=20 * 32 * 512)
-    requests = [everything(str(i), [i] * 40, 120, entropy_window=30, seed=i) for i in range(6)]
-    finished: dict[str, Finished] = run(small, *requests)
-    small.close()
-    for request in requests:
-        result = finished[request.request_id]
-        expected = reference(folder, request.prompt_token_ids, result.token_ids, 1.0)[1]
-        np.testing.assert_allclose(result.entropies, expected, atol=1e-4)
-    assert entropy_windows._WINDOWS == {}
 
 
 def test_an_unknown_kind_is_refused(engine):

@@ -9,10 +9,12 @@ import pytest
 
 from rllib_arpo.engine import EngineConfig, make_engine
 from rllib_arpo.rollout.messages import question_refs
-from rllib_arpo.rollout.questions import QuestionLoop
+from rllib_arpo.rollout.question_loop import QuestionLoop
 from tests.helpers.models import tiny_model
 from tests.helpers.scripted_env import ANSWER, TOOL, ScriptedEnv
 from tests.rollout.conftest import settings
+
+pytestmark = pytest.mark.slow
 
 QUESTIONS, TURNS = 4, 3
 

@@ -3,7 +3,7 @@ import sys
 
 PROGRAM = """
 import flask
-from rllib_arpo.engine.vllm.globals import readable_globals
+from rllib_arpo.engine.vllm.process_state import readable_globals
 
 watched = flask.request, flask.current_app, flask.session, flask.g
 with readable_globals():

@@ -10,6 +10,8 @@ from tests.engine.conftest import reference, run, run_one, start_engine
 from tests.helpers.models import tiny_model
 from tests.helpers.weights import weights_of
 
+pytestmark = pytest.mark.slow
+
 PROMPT = [10 + i % 40 for i in range(70)]
 
 

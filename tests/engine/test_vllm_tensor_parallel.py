@@ -1,36 +1,81 @@
-"""An engine whose model lies in two worker processes: the same numbers as in one process."""
+"""An env runner whose engine lies in two worker processes: its GPUs come from Ray, its numbers are one process's.
+
+All tests use one start of the algorithm; the last one kills a worker.
+"""
+
+from __future__ import annotations
 
 import os
 import signal
 import time
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
+import ray
+from ray.rllib.env import multi_agent_env_runner
 
 from rllib_arpo.engine.engine import GenerationRequest
-from tests.engine.conftest import reference, run, run_one, start_engine
+from rllib_arpo.rollout.env_runner import ARPOEnvRunner
+from tests.engine.conftest import ENGINE_KWARGS, reference, run, run_one
+from tests.helpers.clusters import own_ray
+from tests.helpers.configs import small_config
 from tests.helpers.models import tiny_model
-from tests.helpers.weights import weights_of
+from tests.helpers.weights import engine_log_probs, learner_log_probs, weights_of
+
+pytestmark = pytest.mark.slow
 
 PROMPT = [10 + i % 40 for i in range(70)]
 
 
+class EnvRunnerWithoutCuda(ARPOEnvRunner):
+    """RLlib looks for a CUDA device wherever an env runner has GPUs; this one's engine runs on the CPU."""
+
+    def __init__(self, config, **kwargs):
+        multi_agent_env_runner.get_device = lambda *_args: "cpu"
+        super().__init__(config, **kwargs)
+
+
 @pytest.fixture(scope="module")
-def parallel(llama_folder):
-    engine = start_engine(llama_folder, tensor_parallel_size=2)
-    yield engine
-    engine.close()
+def algorithm(llama_folder):
+    """Ray has two GPUs in its books, which nothing here touches."""
+    with own_ray(num_cpus=2, num_gpus=2, log_to_driver=False):
+        config = small_config(llama_folder, engine="vllm", tensor_parallel_size=2, **ENGINE_KWARGS)
+        config.language_model(engine_num_threads=1)
+        config.env_runners(num_env_runners=1, num_gpus_per_env_runner=2, env_runner_cls=EnvRunnerWithoutCuda)
+        algorithm = config.build_algo()
+        yield algorithm
+        algorithm.stop()
 
 
-def test_generation_is_the_single_process_engines(parallel, engine):
-    """Six requests of one prompt and six of others, in two waves, with windows that are shorter and longer."""
+@pytest.fixture(scope="module")
+def parallel(algorithm) -> Callable[..., Any]:
+    """Calls a function with the engine, in the thread that owns it."""
+
+    def call(function, *args):
+        (result,) = algorithm.env_runner_group.foreach_env_runner(
+            lambda runner: runner._engine_thread.call(function, runner.engine, *args), local_env_runner=False
+        )
+        return result
+
+    return call
+
+
+def two_waves(engine) -> dict:
+    """Six requests of one prompt and six of others, with windows that are shorter and longer."""
+    engine._llm.reset_prefix_cache()
     requests = [
         GenerationRequest(str(i), [*PROMPT[: 70 - 5 * (i % 6)], i], 4 + i, (1.0, 0.7, 0.0)[i % 3], (), i % 7, seed=i)
         for i in range(12)
     ]
-    waves = [{**run(e, *requests[:6]), **run(e, *requests[6:])} for e in (parallel, engine)]
-    for name, single in waves[1].items():
-        double = waves[0][name]
+    return run(engine, *requests[:6]) | run(engine, *requests[6:])
+
+
+def test_generation_is_the_single_process_engines(parallel, engine):
+    doubles = parallel(two_waves)
+    for name, single in two_waves(engine).items():
+        double = doubles[name]
         assert double.token_ids.tolist() == single.token_ids.tolist()
         np.testing.assert_allclose(double.log_probs, single.log_probs, atol=1e-4)
         np.testing.assert_allclose(double.entropies, single.entropies, atol=1e-4)
@@ -38,53 +83,86 @@ def test_generation_is_the_single_process_engines(parallel, engine):
         assert (double.finish_reason, double.num_cached_tokens) == (single.finish_reason, single.num_cached_tokens)
 
 
-def test_a_fork_of_a_running_request_reuses_its_blocks(parallel):
+def fork_while_the_parent_runs(engine) -> tuple[list, dict]:
     prompt = [50 + i % 90 for i in range(70)]
-    parallel.submit(GenerationRequest("parent", prompt, max_tokens=20, seed=1, entropy_window=2))
-    steps = [parallel.step() for _ in range(2)]
+    engine.submit(GenerationRequest("parent", prompt, max_tokens=20, seed=1, entropy_window=2))
+    steps = [engine.step() for _ in range(2)]
+    engine.submit(GenerationRequest("fork", [*prompt, 1, 2, 3], max_tokens=2, seed=2))
+    engine.submit(GenerationRequest("dropped", prompt, max_tokens=20, seed=2, entropy_window=5))
+    engine.step()
+    engine.cancel("dropped")
+    return steps, run(engine)
+
+
+def test_a_fork_of_a_running_request_reuses_its_blocks(parallel):
+    steps, finished = parallel(fork_while_the_parent_runs)
     assert [[type(event).__name__ for event in events] for events in steps] == [[], ["EntropyReady"]]
-    parallel.submit(GenerationRequest("fork", [*prompt, 1, 2, 3], max_tokens=2, seed=2))
-    parallel.submit(GenerationRequest("dropped", prompt, max_tokens=20, seed=2, entropy_window=5))
-    parallel.step()
-    parallel.cancel("dropped")
-    finished = run(parallel)
     assert finished.keys() == {"parent", "fork"}
     assert finished["fork"].num_cached_tokens == 64
 
 
 def test_score_and_its_temperature(parallel, llama_folder):
-    expected = reference(llama_folder, PROMPT[:1], PROMPT[1:], 0.7)[0]
-    np.testing.assert_allclose(parallel.score(PROMPT, 0.7), expected, atol=1e-4)
-    expected = reference(llama_folder, PROMPT[:1], PROMPT[1:], 1.0)[0]
-    np.testing.assert_allclose(parallel.score(PROMPT), expected, atol=1e-4)
+    for temperature in (0.7, 1.0):
+        expected = reference(llama_folder, PROMPT[:1], PROMPT[1:], temperature)[0]
+        computed = parallel(lambda engine, temperature: engine.score(PROMPT, temperature), temperature)
+        np.testing.assert_allclose(computed, expected, atol=1e-4)
+
+
+def generate_with(engine, weights: dict[str, np.ndarray], version: int):
+    engine.update_weights(weights.items(), version)
+    return run_one(engine, PROMPT, max_tokens=6, seed=3, entropy_window=6)
 
 
 def test_new_weights_reach_every_worker(parallel, llama_folder, tmp_path):
+    """At the end the engine has the learner's weights again, of version 0."""
     other = tiny_model(tmp_path, vocab_size=300, seed=9)
-    for version, folder in ((1, other), (2, llama_folder)):
-        parallel.update_weights(weights_of(folder).items(), version)
-        finished = run_one(parallel, PROMPT, max_tokens=6, seed=3, entropy_window=6)
+    for version, folder in ((1, other), (0, llama_folder)):
+        finished = parallel(generate_with, weights_of(folder), version)
         log_probs, entropies = reference(folder, PROMPT, finished.token_ids, 1.0)
         np.testing.assert_allclose(finished.log_probs, log_probs, atol=1e-4)
         np.testing.assert_allclose(finished.entropies, entropies, atol=1e-4)
         assert (finished.weight_versions.tolist(), finished.num_cached_tokens) == ([version] * 6, 0)
 
 
-def test_a_dead_worker_is_an_error_and_the_others_end_with_the_engine(parallel, engine):
-    """The last test of this engine."""
-    workers = [worker.proc for worker in parallel._llm.model_executor.workers]
-    parallel.submit(GenerationRequest("a", PROMPT, max_tokens=400, seed=1, entropy_window=5))
-    parallel.step()
+def test_an_env_runner_gets_its_gpus_and_its_engine_both_workers(algorithm):
+    assert ray.available_resources().get("GPU", 0) == 0
+    (seen,) = algorithm.env_runner_group.foreach_env_runner(
+        lambda runner: (
+            sorted(map(int, ray.get_gpu_ids())),
+            os.environ["CUDA_VISIBLE_DEVICES"],
+            [worker.proc.is_alive() for worker in runner.engine._llm.model_executor.workers],
+        ),
+        local_env_runner=False,
+    )
+    assert seen == ([0, 1], "0,1", [True, True])
+    result = algorithm.train()
+    assert result["learners"]["default_policy"]["engine_logprob_gap"] < 1e-4
+    (log_probs,) = engine_log_probs(algorithm)
+    np.testing.assert_allclose(log_probs, learner_log_probs(algorithm), atol=1e-4)
+
+
+def kill_a_worker(engine) -> tuple[bool, float, list[bool]]:
+    """Returns whether the engine raised, the seconds until it did, and which workers live after `close`."""
+    workers = [worker.proc for worker in engine._llm.model_executor.workers]
+    engine.submit(GenerationRequest("a", PROMPT, max_tokens=400, seed=1, entropy_window=5))
+    engine.step()
     os.kill(workers[1].pid, signal.SIGKILL)
-    start = time.monotonic()
-    with pytest.raises(RuntimeError):
-        while parallel.has_unfinished():
-            parallel.step()
-    assert time.monotonic() - start < 30
-    parallel.close()
-    parallel.close()
+    start, error = time.monotonic(), None
+    try:
+        while engine.has_unfinished():
+            engine.step()
+    except RuntimeError as caught:
+        error = caught
+    seconds = time.monotonic() - start
+    engine.close()
+    engine.close()
     for worker in workers:
         worker.join(30)
-        assert not worker.is_alive()
-    # An engine in this process goes on.
-    assert len(run_one(engine, PROMPT, max_tokens=3, seed=1).token_ids) == 3
+    return error is not None, seconds, [worker.is_alive() for worker in workers]
+
+
+def test_a_dead_worker_is_an_error_and_the_others_end_with_the_engine(parallel):
+    """The last test of this engine."""
+    raised, seconds, alive = parallel(kill_a_worker)
+    assert (raised, alive) == (True, [False, False])
+    assert seconds < 30

@@ -96,12 +96,13 @@ def test_engines_hear_what_is_sent(monkeypatch, dtype, announced):
     assert sent == [*(weight_transfer.ParamMeta(*one) for one in expected), *expected]
 
 
-@pytest.fixture
-def folders(tmp_path):
-    return [tiny_model(tmp_path / str(seed), seed=seed) for seed in (1, 2)]
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    base = tmp_path_factory.mktemp("models")
+    return [tiny_model(base / str(seed), seed=seed) for seed in (1, 2)]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def engine(folders):
     config = EngineConfig(
         folders[0],
@@ -116,6 +117,18 @@ def engine(folders):
     engine.close()
 
 
+@pytest.mark.slow
+def test_what_an_engine_refuses(engine, folders):
+    with pytest.raises(ValueError, match=r"These are not the weights of the engine's model; missing: lm_head\.weight"):
+        engine.begin_transfer({})
+    assert engine.weight_version == -1
+    engine.submit(GenerationRequest("a", PROMPT, max_tokens=2))
+    with pytest.raises(RuntimeError, match="cannot be transferred while 1 requests are running"):
+        engine.begin_transfer({})
+    engine.cancel("a")
+
+
+@pytest.mark.slow
 def test_a_transfer_into_an_engine(engine, folders):
     """Twice: a connection lasts for one transfer."""
     run_one(engine, PROMPT)
@@ -144,15 +157,6 @@ def test_a_transfer_into_an_engine(engine, folders):
         assert run_one(engine, PROMPT).num_cached_tokens == 0
 
 
-def test_what_an_engine_refuses(engine, folders):
-    with pytest.raises(ValueError, match=r"These are not the weights of the engine's model; missing: lm_head\.weight"):
-        engine.begin_transfer({})
-    assert engine.weight_version == -1
-    engine.submit(GenerationRequest("a", PROMPT, max_tokens=2))
-    with pytest.raises(RuntimeError, match="cannot be transferred while 1 requests are running"):
-        engine.begin_transfer({})
-
-
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_learner_with_the_whole_model_sends_it_alone(model_folder, monkeypatch, fails):
     model = AutoModelForCausalLM.from_pretrained(model_folder)
@@ -172,6 +176,7 @@ def test_a_learner_with_the_whole_model_sends_it_alone(model_folder, monkeypatch
     assert sent == [("nccl", [2, 2], torch.bfloat16), dict.fromkeys(model.state_dict(), torch.bfloat16)]
 
 
+@pytest.mark.slow
 def test_the_whole_way_through_ray(model_folder):
     """Remote learners and a remote env runner with a vLLM engine: an update, then a transfer that fails.
 

@@ -15,6 +15,7 @@ from tests.helpers.weights import weights_of
 PROMPT = [10 + i % 40 for i in range(70)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("architecture", "tied"), [("llama", True), ("llama", False), ("qwen2", True)])
 def test_new_weights_are_the_learners_weights(tmp_path, architecture, tied):
     old = tiny_model(tmp_path / "old", architecture, tie_word_embeddings=tied, seed=1)
@@ -46,6 +47,7 @@ def test_new_weights_are_the_learners_weights(tmp_path, architecture, tied):
     engine.close()
 
 
+@pytest.mark.slow
 def test_weights_that_the_learner_casts_are_those_that_the_engine_would_cast(tmp_path):
     old, new = (tiny_model(tmp_path / str(seed), "qwen2", seed=seed) for seed in (1, 2))
     module = LLMRLModule(model_config={"model_name_or_path": new, "dtype": "bfloat16", "temperature": 0.7})
@@ -116,6 +118,7 @@ def engine_with_old_weights(tmp_path_factory):
         engine.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tied", "lost"),
     [

@@ -13,7 +13,7 @@ from torch import Tensor
 from rllib_arpo.arpo_config import ARPOConfig
 from rllib_arpo.core.tree import QuestionTree
 from rllib_arpo.learner.arpo_torch_learner import ARPOTorchLearner
-from rllib_arpo.learner.training_data import QuestionBatch
+from rllib_arpo.learner.training_data import PlanSettings, QuestionBatch
 from rllib_arpo.policy.sharded_state import whole_array
 from rllib_arpo.rollout.episodes import tree_to_episode
 
@@ -27,7 +27,7 @@ def make_config(model: str, dtype: str = "float64", **training) -> ARPOConfig:
 
 
 def make_batch(config: ARPOConfig, trees: Sequence[QuestionTree]) -> QuestionBatch:
-    return QuestionBatch.from_config([tree_to_episode(tree) for tree in trees], config)
+    return QuestionBatch.plan([tree_to_episode(tree) for tree in trees], PlanSettings.from_config(config))
 
 
 def build_learner(config: ARPOConfig) -> ARPOTorchLearner:

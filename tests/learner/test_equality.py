@@ -124,6 +124,7 @@ def per_trajectory(models: Models, trees: list[QuestionTree], config) -> tuple[f
     return float(loss.detach()), {name: p.grad for name, p in model.named_parameters()}
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(
     architecture=st.sampled_from(ARCHITECTURES),

@@ -39,6 +39,8 @@ from tests.learner.builders import (
     whole_parameters,
 )
 
+pytestmark = pytest.mark.slow
+
 #: Metrics that must be those of the whole batch, however it was split.
 GLOBAL_METRICS = (
     "policy_loss",

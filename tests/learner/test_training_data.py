@@ -11,23 +11,26 @@ from hypothesis import strategies as st
 
 from rllib_arpo.core.entropy_advantage import EntropyStatistics
 from rllib_arpo.core.tree import QuestionTree, StopReason
-from rllib_arpo.learner.training_data import Minibatch, QuestionBatch, RewardStatistics
+from rllib_arpo.learner.training_data import Minibatch, PlanSettings, QuestionBatch, RewardStatistics
 from rllib_arpo.rollout.episodes import tree_to_episode
 from tests.helpers.trees import make_trajectory, make_tree, make_turn
 
 
-def config(**overrides) -> SimpleNamespace:
+def plan_settings(**overrides) -> PlanSettings:
     values = {
         "num_epochs": 1,
         "questions_per_minibatch": 2,
         "shuffle_batch_per_epoch": False,
+        "baseline": "group",
+        "normalize_std": True,
+        "attribution": "soft",
         "loss_aggregation": "token_mean",
         "leaf_weighting": "uniform",
         "entropy_advantage_coeff": 0.0,
         "overlong_buffer_tokens": None,
         "max_response_tokens": 100,
     }
-    return SimpleNamespace(**values | overrides)
+    return PlanSettings.from_config(SimpleNamespace(**values | overrides))
 
 
 def question(name: str, lengths: list[int], rewards: list[float] | None = None) -> QuestionTree:
@@ -41,7 +44,7 @@ def question(name: str, lengths: list[int], rewards: list[float] | None = None) 
 
 
 def batch(trees: list[QuestionTree], seed: int = 0, **overrides) -> QuestionBatch:
-    return QuestionBatch.from_config([tree_to_episode(tree) for tree in trees], config(**overrides), seed=seed)
+    return QuestionBatch.plan([tree_to_episode(tree) for tree in trees], plan_settings(**overrides), seed=seed)
 
 
 def test_the_last_minibatch_is_smaller_and_not_dropped():

@@ -6,7 +6,6 @@ import torch
 import torch.nn.functional as F
 
 from rllib_arpo.core.columns import END
-from rllib_arpo.policy.attention import flex as flex_attention
 from rllib_arpo.policy.attention import path_gather as planning
 from rllib_arpo.policy.attention import varlen as varlen_attention
 from rllib_arpo.policy.attention.tree import attention_dtype, choose_kernel, plan_tree, tree_attention_forward
@@ -106,31 +105,6 @@ def test_flash_attention_that_is_aligned_to_the_first_key_is_refused(monkeypatch
         varlen_attention.check_alignment.__wrapped__(torch.device("cpu"), torch.bfloat16)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_flex_equals_dense_attention(random_pass, monkeypatch, seed):
-    """Forward only: FlexAttention has no backward pass on a CPU. Tiles of 8 tokens, so that there are some to skip."""
-    monkeypatch.setattr(flex_attention, "TILE", 8)
-    end = random_pass(seed, num_trees=4)[END]
-    plan = flex_attention.FlexTree.plan(end.numpy(), torch.float64, torch.device("cpu"))
-    tensors = [tensor.detach() for tensor in random_tensors(len(end))]
-    output = plan.attend(*tensors, 0.3)
-    torch.testing.assert_close(output, dense_attention(*tensors, end, 0.3), rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_flex_tiles(random_pass, monkeypatch, seed):
-    monkeypatch.setattr(flex_attention, "TILE", 4)
-    ends = random_pass(seed, num_trees=3)[END].numpy()
-    t = np.arange(len(ends))
-    allowed = (t[None, :] <= t[:, None]) & (t[:, None] < ends[None, :])
-    full, partial = flex_attention.tiles(ends)
-    for i, j in np.ndindex(full.shape):
-        tile = allowed[4 * i : 4 * i + 4, 4 * j : 4 * j + 4]
-        # A tile on the diagonal may be called partial though all its pairs attend: it is then masked in vain.
-        assert full[i, j] == (tile.all() and i != j)
-        assert partial[i, j] == (tile.any() and not full[i, j])
-
-
 @pytest.mark.parametrize(
     ("name", "dtype", "device", "chosen"),
     [
@@ -138,7 +112,6 @@ def test_flex_tiles(random_pass, monkeypatch, seed):
         ("auto", torch.float32, "cuda", "path_gather"),
         ("auto", torch.float32, "cpu", "path_gather"),
         ("path_gather", torch.bfloat16, "cuda", "path_gather"),
-        ("flex", torch.float32, "cuda", "flex"),
     ],
 )
 def test_the_kernel_of_a_device(name, dtype, device, chosen, monkeypatch):
@@ -153,10 +126,9 @@ def test_flash_attention_needs_a_newer_gpu(monkeypatch):
         choose_kernel("varlen", torch.bfloat16, "cuda")
 
 
-@pytest.mark.parametrize("name", ["varlen", "flex"])
-def test_a_kernel_that_needs_cuda_is_refused_elsewhere(name):
-    with pytest.raises(ValueError, match=f"^tree_attention='{name}' needs .*CUDA"):
-        plan_tree(torch.tensor([2, 2]), kernel=name)
+def test_a_kernel_that_needs_cuda_is_refused_elsewhere():
+    with pytest.raises(ValueError, match=r"^tree_attention='varlen' needs .*CUDA"):
+        plan_tree(torch.tensor([2, 2]), kernel="varlen")
 
 
 def test_blocks_of_a_small_tree(monkeypatch):

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from rllib_arpo import ARPOConfig
-from rllib_arpo.connectors import build_learner_pipeline
+from rllib_arpo.connectors import PipelineSettings, build_learner_pipeline
 from rllib_arpo.core.columns import LAYOUTS, LEAF_ADVANTAGES, NODE_ATTRIBUTIONS, REWARD_STATISTICS, TREES
-from rllib_arpo.learner.training_data import QuestionBatch
+from rllib_arpo.learner.training_data import PlanSettings, QuestionBatch
 from rllib_arpo.record import schema
 from rllib_arpo.record.recorder import TreeRecorder, is_chosen
 from rllib_arpo.record.settings import RecordSettings
@@ -55,14 +55,14 @@ def test_the_advantages_are_those_of_the_update(model_folder, changes, attributi
     trees = [replace(random_tree(rng, max_forks=6, masked_probability=0.2), question_id=str(i)) for i in range(12)]
     questions = [sampled(tree, i) for i, tree in enumerate(trees)]
     episodes = [question.episode for question in questions]
-    statistics = QuestionBatch.from_config(episodes, made).statistics
+    statistics = QuestionBatch.plan(episodes, PlanSettings.from_config(made)).statistics
     # A part of the batch has the advantages that it has in the whole batch.
     chosen = [(question, question.episode) for question in questions[3:9]]
     rows = {
         (row["question_id"], row["agent_id"], row["turn"]): row
         for row in training_table(1, chosen, RecordSettings.from_config(made), statistics).to_pylist()
     }
-    columns = build_learner_pipeline(made)(
+    columns = build_learner_pipeline(PipelineSettings.from_config(made))(
         rl_module=None, batch={}, episodes=episodes, shared_data={REWARD_STATISTICS: statistics}
     )
     compared = 0
@@ -103,7 +103,7 @@ def record(folder: Path, made: ARPOConfig, iterations: int = 2) -> None:
     for iteration in range(1, iterations + 1):
         question = sampled(TREE, iteration)
         episodes = [question.episode]
-        statistics = QuestionBatch.from_config(episodes, made).statistics
+        statistics = QuestionBatch.plan(episodes, PlanSettings.from_config(made)).statistics
         recorder.training(iteration, [question], episodes, statistics)
     recorder.close()
 
@@ -134,7 +134,7 @@ def test_a_question_that_the_update_does_not_get_is_recorded_without_advantages(
     shaped = replace(TREE, question_id="b", trajectories=(replace(TREE.trajectories[0], reward=5.0),))
     episodes = [questions[2].episode, tree_to_episode(shaped)]
     recorder = TreeRecorder(RecordSettings.from_config(made), lambda: tmp_path)
-    recorder.training(1, questions, episodes, QuestionBatch.from_config(episodes, made).statistics)
+    recorder.training(1, questions, episodes, QuestionBatch.plan(episodes, PlanSettings.from_config(made)).statistics)
     recorder.close()
     rows = pq.read_table(tmp_path / "trees" / "iteration-00001.parquet").to_pylist()
     assert {
@@ -163,7 +163,7 @@ def test_a_question_that_ended_the_run_is_written_at_once_whatever_the_share(mod
     made = config(model_folder, record_share=None)
     questions = [sampled(replace(TREE, question_id=name), i) for i, name in enumerate(("a", "b"))]
     episodes = [question.episode for question in questions]
-    statistics = QuestionBatch.from_config(episodes, made).statistics
+    statistics = QuestionBatch.plan(episodes, PlanSettings.from_config(made)).statistics
     recorder = TreeRecorder(RecordSettings.from_config(made), lambda: tmp_path)
     path = recorder.failed(3, questions, episodes, statistics, ["b"])
     assert path == tmp_path / "trees" / "failed-00003.parquet"

@@ -14,7 +14,7 @@ from rllib_arpo.engine.engine import EngineConfig
 from rllib_arpo.engine.scripted_engine import RandomPolicy, ScriptedEngine
 from rllib_arpo.rollout.engine_loop import EngineLoop
 from rllib_arpo.rollout.messages import QuestionRef, SampledQuestion, question_refs
-from rllib_arpo.rollout.questions import QuestionLoop
+from rllib_arpo.rollout.question_loop import QuestionLoop
 from rllib_arpo.rollout.settings import RolloutSettings
 from rllib_arpo.rollout.tree_sampler import TreeSampler
 from tests.helpers.scripted_env import ANSWER, TOOL, ScriptedEnv

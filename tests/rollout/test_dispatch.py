@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
 from rllib_arpo import faults
 from rllib_arpo.core.entropy_history import EntropyReference
 from rllib_arpo.faults import Failure
 from rllib_arpo.rollout import dispatch
-from rllib_arpo.rollout.dispatch import QuestionDispatcher
+from rllib_arpo.rollout.dispatch import DispatchSettings, QuestionDispatcher
 from rllib_arpo.rollout.messages import Purpose, QuestionRef, SamplingConditions, question_refs
 from tests.rollout.fake_group import (
     DIED_BEFORE,
@@ -55,15 +53,13 @@ def make_group(monkeypatch):
 
         monkeypatch.setattr(dispatch, "restart_env_runner", restart)
         monkeypatch.setattr(faults.ray, "kill", kill)
-        config = SimpleNamespace(
-            num_envs_per_env_runner=2,
-            env_runner_restore_timeout_s=5.0,
-            max_weight_lag=max_weight_lag,
-            in_evaluation=False,
+        settings = DispatchSettings(
+            num_envs={Purpose.TRAINING: 2, Purpose.EVALUATION: num_evaluation_envs},
             question_deadline_s=10.0,
+            restore_timeout_s=5.0,
+            overlaps=max_weight_lag > 0,
         )
-        evaluation = SimpleNamespace(num_envs_per_env_runner=num_evaluation_envs, question_deadline_s=5.0)
-        return group, QuestionDispatcher(group, config, evaluation, restore=group.restore)
+        return group, QuestionDispatcher(group, settings, restore=group.restore)
 
     return make
 

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from rllib_arpo.core.entropy_history import NO_HISTORY
-from rllib_arpo.rollout.entropy_history import EntropyHistory
+from rllib_arpo.core.entropy_history import NO_HISTORY, EntropyHistory
 
 
 def history() -> EntropyHistory:

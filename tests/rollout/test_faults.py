@@ -26,7 +26,7 @@ from rllib_arpo.envs.tools import TOOLS
 from rllib_arpo.envs.tools.tool import Tool, ToolResult
 from rllib_arpo.rollout.engine_loop import EngineLoop
 from rllib_arpo.rollout.messages import FailedQuestion, QuestionRef, question_refs
-from rllib_arpo.rollout.questions import QuestionLoop, SampledQuestion
+from rllib_arpo.rollout.question_loop import QuestionLoop, SampledQuestion
 from tests.helpers.models import byte_tokenizer
 from tests.helpers.scripted_env import ANSWER, PROMPT, TOOL, ScriptedEnv
 from tests.rollout.conftest import VOCAB_SIZE, settings

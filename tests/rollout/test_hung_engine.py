@@ -13,7 +13,7 @@ from rllib_arpo.engine.scripted_engine import RandomPolicy, ScriptedEngine
 from rllib_arpo.rollout import engine_loop, env_runner
 from rllib_arpo.rollout.engine_loop import EngineFailureError
 from rllib_arpo.rollout.messages import question_refs
-from rllib_arpo.rollout.questions import QuestionLoop
+from rllib_arpo.rollout.question_loop import QuestionLoop
 from tests.helpers.configs import small_config
 from tests.helpers.scripted_env import ANSWER, ScriptedEnv
 from tests.rollout.conftest import VOCAB_SIZE, settings

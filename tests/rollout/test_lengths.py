@@ -7,6 +7,7 @@ get short ones.
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 BUDGET = {"num_rollouts": 4, "num_initial_rollouts": 2}
 
@@ -22,6 +23,7 @@ def deviation(sample: np.ndarray, other: np.ndarray) -> float:
     return float(abs(sample.mean() - other.mean()) / error)
 
 
+@pytest.mark.slow
 def test_lengths_do_not_depend_on_how_many_questions_run_at_a_time(sample_questions):
     numbers = list(range(64))
     slow_if_long = {"delay_per_token": 0.005}

@@ -83,6 +83,7 @@ ANY_LENGTH, LARGE_RISES = make_problem(2, num_turns=3, can_stop=True), make_prob
 RANDOM = {"branching": "random", "random_fork_probability": 0.3, "branch_width": 2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("problem", "rule", "plainly", "keywords"),
     [

@@ -20,10 +20,10 @@ from ray.rllib.utils.metrics.stats import MeanStats
 
 from rllib_arpo import ARPO, ARPOConfig
 from rllib_arpo.learner.arpo_torch_learner import ARPOTorchLearner
-from rllib_arpo.learner.training_data import QuestionBatch
+from rllib_arpo.learner.training_data import PlanSettings, QuestionBatch
 from rllib_arpo.policy.llm_rl_module import LLMRLModule
 from rllib_arpo.rollout import dispatch
-from rllib_arpo.rollout.dispatch import QuestionDispatcher
+from rllib_arpo.rollout.dispatch import DispatchSettings, QuestionDispatcher
 from rllib_arpo.rollout.env_runner import ARPOEnvRunner
 from rllib_arpo.rollout.episodes import tree_to_episode
 from rllib_arpo.rollout.make_env import make_env
@@ -115,7 +115,8 @@ def three_questions() -> list:
 def test_num_epochs_and_the_order_of_each():
     def plan(**training) -> list[tuple[int, ...]]:
         config = ARPOConfig().training(questions_per_minibatch=3, **training)
-        return [m.questions for m in QuestionBatch.from_config(three_questions(), config, seed=1).minibatches]
+        batch = QuestionBatch.plan(three_questions(), PlanSettings.from_config(config), seed=1)
+        return [minibatch.questions for minibatch in batch.minibatches]
 
     assert plan(num_epochs=3) == [(0, 1, 2)] * 3
     shuffled = plan(num_epochs=3, shuffle_batch_per_epoch=True)
@@ -135,7 +136,7 @@ def learner(model_folder: str, **training) -> ARPOTorchLearner:
 
 def learning_rates(built: ARPOTorchLearner, timesteps: list[int]) -> list[float]:
     """After each of some updates on three questions."""
-    data = QuestionBatch.from_config(three_questions(), built.config)
+    data = QuestionBatch.plan(three_questions(), PlanSettings.from_config(built.config))
     rates = []
     for step in timesteps:
         metrics = built.update(data, timesteps={"num_env_steps_sampled_lifetime": step})
@@ -245,8 +246,9 @@ def test_env_runner_restore_timeout_s(monkeypatch):
     config = ARPOConfig().fault_tolerance(env_runner_restore_timeout_s=5.0)
     manager = SimpleNamespace(actors=lambda: {1: None})
     nobody = SimpleNamespace(healthy_env_runner_ids=list, _worker_manager=manager)
+    dispatcher = QuestionDispatcher(nobody, DispatchSettings.from_configs(config, None), lambda: None)
     with pytest.raises(RuntimeError, match="does not come back; 0 questions are missing"):
-        QuestionDispatcher(nobody, config, None, lambda: None)._wait_for_env_runners("it died")
+        dispatcher._wait_for_env_runners("it died")
     assert clock == [6.0]
 
 

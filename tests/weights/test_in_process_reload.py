@@ -5,8 +5,8 @@ import pytest
 import ray
 
 from rllib_arpo.weights import WEIGHT_SYNCS, make_weight_sync, transfer_backend
-from rllib_arpo.weights.in_process_reload import InProcessReload
 from rllib_arpo.weights.snapshot import WeightSyncError
+from rllib_arpo.weights.weight_sync import InProcessReload
 from tests.helpers.configs import small_config
 from tests.helpers.weights import learner_weights, set_learner_weights
 
@@ -29,7 +29,10 @@ def test_names():
     ]
 
 
-@pytest.mark.parametrize(("num_env_runners", "num_learners"), [(0, 0), (0, 1), (1, 0), (2, 1)])
+@pytest.mark.parametrize(
+    ("num_env_runners", "num_learners"),
+    [(0, 0), *(pytest.param(*numbers, marks=pytest.mark.slow) for numbers in ((0, 1), (1, 0), (2, 1)))],
+)
 def test_every_engine_gets_the_learners_weights(ray_cluster, model_folder, monkeypatch, num_env_runners, num_learners):
     config = small_config(model_folder).env_runners(num_env_runners=num_env_runners, num_cpus_per_env_runner=0.25)
     algorithm = config.learners(num_learners=num_learners).build_algo()
@@ -75,7 +78,7 @@ def test_weights_are_sent_once(ray_cluster, model_folder):
         algorithm.stop()
 
 
-@pytest.mark.parametrize("num_env_runners", [0, 1])
+@pytest.mark.parametrize("num_env_runners", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_an_engine_that_does_not_take_them_ends_the_run_with_the_cause(ray_cluster, model_folder, num_env_runners):
     config = small_config(model_folder, weight_names=["w"]).env_runners(num_env_runners=num_env_runners)
     message = rf"^Env runner {num_env_runners} did not get the weights of version 0: Unknown or missing weights: "

@@ -19,7 +19,7 @@ from rllib_arpo.learner.training_data import RewardStatistics
 from rllib_arpo.record.recorder import TreeRecorder
 from rllib_arpo.record.settings import RecordSettings
 from rllib_arpo.rollout.messages import SampledQuestion, question_refs
-from rllib_arpo.rollout.questions import QuestionLoop
+from rllib_arpo.rollout.question_loop import QuestionLoop
 
 #: Seconds of an engine step, for all sequences together; the engine holds no lock of Python meanwhile.
 STEP_S = 0.02

@@ -21,7 +21,7 @@ from rllib_arpo.envs.forkable_env import (
     StepInfo,
 )
 from rllib_arpo.rollout.messages import question_refs
-from rllib_arpo.rollout.questions import QuestionLoop
+from rllib_arpo.rollout.question_loop import QuestionLoop
 from rllib_arpo.rollout.settings import RolloutSettings
 
 #: The stop strings of the package's own environment with both tools. The engine must look for them, although none

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+from typing import Any
 
 from vllm import EngineArgs, SamplingParams
 from vllm.config import VllmConfig
@@ -45,7 +46,7 @@ def engine_args(config: EngineConfig) -> EngineArgs:
         ours["weight_transfer_config"] = {"backend": config.weight_transfer}
     assert ours.keys() <= FROM_CONFIGURATION
     _check_engine_kwargs(config.engine_kwargs)
-    defaults = {"enable_prefix_caching": True, "disable_log_stats": True, "use_tqdm_on_load": False}
+    defaults: dict[str, Any] = {"enable_prefix_caching": True, "disable_log_stats": True, "use_tqdm_on_load": False}
     if current_platform.is_cpu():
         defaults |= {
             "enforce_eager": True,
@@ -83,7 +84,7 @@ def choose_entropy_processor(config: VllmConfig) -> None:
         config.model_config.logits_processors = [ENTROPY_PROCESSOR_V2]
 
 
-def _check_engine_kwargs(engine_kwargs: dict) -> None:
+def _check_engine_kwargs(engine_kwargs: dict[str, Any]) -> None:
     check_vllm_kwargs(engine_kwargs)
     known = [field.name for field in dataclasses.fields(EngineArgs)]
     for name in engine_kwargs:
@@ -122,7 +123,7 @@ def check_request(request: GenerationRequest, max_context_tokens: int, vocab_siz
             )
 
 
-def token_prompt(token_ids: list[int]) -> dict:
+def token_prompt(token_ids: list[int]) -> dict[str, Any]:
     return {"type": "token", "prompt_token_ids": list(token_ids)}
 
 

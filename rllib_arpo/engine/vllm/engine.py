@@ -39,9 +39,8 @@ from rllib_arpo.engine.vllm.arguments import (
     token_prompt,
     usage_context,
 )
-from rllib_arpo.engine.vllm.globals import readable_globals
+from rllib_arpo.engine.vllm.process_state import cpu_threads, readable_globals
 from rllib_arpo.engine.vllm.sampled_log_probs import skip_ranks
-from rllib_arpo.engine.vllm.threads import cpu_threads
 from rllib_arpo.policy.checkpoint_names import as_tensors, causal_lm_config, check_shapes, expected_shapes
 
 _KEYS = itertools.count()
@@ -106,7 +105,7 @@ class VLLMEngine:
         """The events of steps that `score` made; the next `step` returns them."""
         self._expected: dict[str, tuple[int, ...]] | None = None
         others_process_group = torch.distributed.is_initialized()
-        self._llm: LLMEngine | None = self._build(engine_args(config))
+        self._llm: Any = self._build(engine_args(config))
         # With worker processes this process has no process group.
         self._owns_process_group = torch.distributed.is_initialized() and not others_process_group
         _LIVE_ENGINES.add(self)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from vllm import SamplingParams
+from vllm.config import VllmConfig
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, process_dict_updates
 
 from rllib_arpo.engine.entropy_windows import EntropyStore, EntropyWindow, measure, open_window
@@ -15,7 +16,7 @@ _GREEDY_BELOW = 1e-5
 class EntropyProcessor(LogitsProcessor):
     """Measures the entropies of the requests that ask for it in `extra_args`; leaves the logits as they are."""
 
-    def __init__(self, vllm_config, device: torch.device, is_pin_memory: bool):
+    def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool):
         self._rows: dict[int, tuple[EntropyWindow, list[int]]] = {}
         """Batch row -> window, and vLLM's own list of the request's tokens, which grows."""
         self._store = EntropyStore()

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import torch
 from vllm import SamplingParams
+from vllm.config import VllmConfig
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext, LogitsProcessor, LogitsProcRequestState
 
 from rllib_arpo.engine.entropy_windows import EntropyStore, EntropyWindow, measure
@@ -24,7 +25,7 @@ class EntropyProcessorV2(LogitsProcessor):
     `engine_kwargs`) a request has one row, in the order of `idx_mapping_np`, and its length is exact.
     """
 
-    def __init__(self, vllm_config, req_states: LogitsProcRequestState):
+    def __init__(self, vllm_config: VllmConfig, req_states: LogitsProcRequestState):
         self._prompt_len = req_states.prompt_len
         self._prefill_len = req_states.prefill_len
         self._windows: dict[int, EntropyWindow] = {}

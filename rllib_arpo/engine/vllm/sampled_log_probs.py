@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from vllm.v1.outputs import LogprobsTensors
 from vllm.v1.sample.sampler import Sampler
 
 
-def skip_ranks(worker) -> None:
+def skip_ranks(worker: Any) -> None:
     """Runs in vLLM's worker: makes it return log-probs without the rank of the token, which nothing reads.
 
     vLLM counts, for every sampled token, how many tokens of the vocabulary are likelier; on a CPU that takes as long as

@@ -7,8 +7,9 @@ causal.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -102,7 +103,14 @@ class _PathGatherAttention(torch.autograd.Function):
     """Saves query, key, value, output and log-sum-exp: gathered copies would grow with the number of branches."""
 
     @staticmethod
-    def forward(ctx, query, key, value, blocks, scaling):
+    def forward(
+        ctx: Any,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        blocks: Sequence[Block],
+        scaling: float | None,
+    ) -> torch.Tensor:
         _, num_heads, num_tokens, _ = query.shape
         # Laid out as [1, T, H, D], the layout that the output projection reads and saves.
         output = query.new_empty(1, num_tokens, num_heads, value.shape[-1]).transpose(1, 2)
@@ -119,7 +127,7 @@ class _PathGatherAttention(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx, grad_output):
+    def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         query, key, value, output, *log_sum_exps = ctx.saved_tensors
         # Many branches add to the gradient of a shared key, so the sum is at least fp32.
         sum_dtype = torch.promote_types(key.dtype, torch.float32)
@@ -150,7 +158,9 @@ def _scatter_add(total: torch.Tensor, part: torch.Tensor, block: Block) -> None:
         offset += stop - start
 
 
-def _attend(query, key, value, mask, scaling):
+def _attend(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scaling: float | None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Grouped-query attention of [1, H, n, D] to [1, H_kv, m, D]; plainly causal (n = m) if `mask` is None.
 
     Returns:
@@ -164,19 +174,27 @@ def _attend(query, key, value, mask, scaling):
     return _sdpa(query, key, value, mask, scaling), query.new_empty(0)
 
 
-def _attend_backward(grad_output, inputs, result, mask, scaling):
+def _attend_backward(
+    grad_output: torch.Tensor,
+    inputs: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    result: tuple[torch.Tensor, torch.Tensor],
+    mask: torch.Tensor | None,
+    scaling: float | None,
+) -> tuple[torch.Tensor, ...]:
     """Gradients with respect to `inputs`: query, key and value. `result` is the return value of `_attend`."""
     if grad_output.device.type == "cpu":
         return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
             grad_output, *inputs, *result, 0.0, mask is None, attn_mask=mask, scale=scaling
         )
-    inputs = tuple(tensor.detach().requires_grad_() for tensor in inputs)
+    query, key, value = (tensor.detach().requires_grad_() for tensor in inputs)
     with torch.enable_grad():
-        output = _sdpa(*inputs, mask, scaling)
-    return torch.autograd.grad(output, inputs, grad_output)
+        output = _sdpa(query, key, value, mask, scaling)
+    return torch.autograd.grad(output, (query, key, value), grad_output)
 
 
-def _sdpa(query, key, value, mask, scaling):
+def _sdpa(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scaling: float | None
+) -> torch.Tensor:
     grouped = query.shape[1] != key.shape[1]
     if grouped and mask is not None:
         # On CUDA, grouped heads together with a mask leave only the unfused kernel.

@@ -12,7 +12,6 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from rllib_arpo.policy.attention.flex import FlexTree
 from rllib_arpo.policy.attention.path_gather import PathGather
 from rllib_arpo.policy.attention.varlen import VarlenTree
 
@@ -26,9 +25,13 @@ _IGNORED_KWARGS = frozenset({"position_ids", "use_cache", "cache_position", "pas
 class TreePlan(Protocol):
     """The attention of one pass of T tokens, planned by one kernel."""
 
-    num_tokens: int
-    dtype: torch.dtype
-    """The dtype in which attention is computed."""
+    @property
+    def num_tokens(self) -> int:
+        """T."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype in which attention is computed."""
 
     @classmethod
     def plan(cls, ends: np.ndarray, dtype: torch.dtype, device: torch.device) -> TreePlan:
@@ -44,7 +47,7 @@ class TreePlan(Protocol):
 
 
 #: Value of `tree_attention` -> its kernel.
-TREE_KERNELS: dict[str, type[TreePlan]] = {"path_gather": PathGather, "varlen": VarlenTree, "flex": FlexTree}
+TREE_KERNELS: dict[str, type[TreePlan]] = {"path_gather": PathGather, "varlen": VarlenTree}
 
 
 def choose_kernel(name: str, dtype: torch.dtype, device_type: str) -> str:
@@ -62,8 +65,6 @@ def choose_kernel(name: str, dtype: torch.dtype, device_type: str) -> str:
             f"tree_attention='varlen' needs half precision on CUDA from compute capability 8.0 on, "
             f"not {dtype} on {device_type}."
         )
-    if name == "flex" and device_type != "cuda":
-        raise ValueError(f"tree_attention='flex' needs CUDA: FlexAttention has no backward pass on {device_type}.")
     return name
 
 
@@ -133,7 +134,7 @@ def tree_attention_forward(
     if query.shape[0] != 1 or query.shape[2] != tree.num_tokens:
         raise ValueError(f"the tree has {tree.num_tokens} tokens, but the queries have the shape {list(query.shape)}.")
     inputs = [tensor.to(tree.dtype) for tensor in (query, key, value)]
-    output = tree.attend(*inputs, scaling)
+    output = tree.attend(inputs[0], inputs[1], inputs[2], scaling)
     return output.transpose(1, 2).to(value.dtype), None
 
 

@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -90,19 +91,26 @@ class _VarlenTreeAttention(torch.autograd.Function):
     """Saves query, key and value only: the gathered keys and values grow with the number of branches."""
 
     @staticmethod
-    def forward(ctx, query, key, value, plan, scaling):
+    def forward(
+        ctx: Any,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        plan: VarlenTree,
+        scaling: float | None,
+    ) -> torch.Tensor:
         ctx.save_for_backward(query, key, value)
         ctx.plan, ctx.scaling = plan, scaling
         return _attend(query, key[plan.key_index], value[plan.key_index], plan, scaling)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx, grad_output):
+    def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         query, key, value = ctx.saved_tensors
         index = ctx.plan.key_index
         inputs = [tensor.detach().requires_grad_() for tensor in (query, key[index], value[index])]
         with torch.enable_grad():
-            output = _attend(*inputs, ctx.plan, ctx.scaling)
+            output = _attend(inputs[0], inputs[1], inputs[2], ctx.plan, ctx.scaling)
         grad_query, grad_keys, grad_values = torch.autograd.grad(output, inputs, grad_output)
         return grad_query, _sum_copies(key, index, grad_keys), _sum_copies(value, index, grad_values), None, None
 
@@ -113,17 +121,28 @@ def _sum_copies(tensor: torch.Tensor, index: torch.Tensor, gradient: torch.Tenso
     return total.index_add_(0, index, gradient.to(total.dtype)).to(tensor.dtype)
 
 
-def _attend(query, key, value, plan, scaling):
+def _attend(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, plan: VarlenTree, scaling: float | None
+) -> torch.Tensor:
     lengths = (plan.query_offsets, plan.key_offsets, plan.max_queries, plan.max_keys)
     return _varlen_attn(query, key, value, *lengths, scaling)
 
 
 @cache
-def _takes_groups(function: Callable) -> bool:
+def _takes_groups(function: Callable[..., Any]) -> bool:
     return "enable_gqa" in inspect.signature(function).parameters
 
 
-def _varlen_attn(query, key, value, query_offsets, key_offsets, max_queries, max_keys, scaling):
+def _varlen_attn(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    query_offsets: torch.Tensor,
+    key_offsets: torch.Tensor,
+    max_queries: int,
+    max_keys: int,
+    scaling: float | None,
+) -> torch.Tensor:
     from torch.nn.attention.varlen import varlen_attn
 
     offsets = (query_offsets, key_offsets, max_queries, max_keys)

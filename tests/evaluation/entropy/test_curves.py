@@ -7,12 +7,12 @@ import pytest
 
 from rllib_arpo.core.branching import BranchingParams
 from rllib_arpo.core.entropy import ENTROPY_NORMALIZATIONS, running_delta
+from rllib_arpo.core.entropy_history import EntropyHistory
 from rllib_arpo.evaluation.entropy.curves import Z_95, entropy_curve, entropy_curves
 from rllib_arpo.evaluation.entropy.forks import ForkRule, expected_forks, fork_rules
 from rllib_arpo.evaluation.entropy.nodes import INITIAL, RUNNING, deltas, nodes_of
 from rllib_arpo.evaluation.entropy.report import print_report
 from rllib_arpo.evaluation.entropy.summary import EntropySettings, as_json, task_entropy
-from rllib_arpo.rollout.entropy_history import EntropyHistory
 from tests.evaluation.entropy.turns import questions, turn
 
 V = 100

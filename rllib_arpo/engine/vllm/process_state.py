@@ -1,12 +1,28 @@
-"""How many CPU threads an engine gets."""
+"""Keeps vLLM's hands off the process that it shares: other libraries' globals, and the number of CPU threads."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+
+
+@contextmanager
+def readable_globals() -> Iterator[None]:
+    """Within this context Flask's globals (`request`, `current_app`, ...) have values, if Flask is loaded.
+
+    vLLM's CPU build looks at every global of every module, and Flask's raise outside of a request. MLflow's server
+    loads Flask, and so may other code that shares a process with an engine.
+    """
+    flask = sys.modules.get("flask")
+    if flask is None:
+        yield
+        return
+    with flask.Flask(__name__).test_request_context():
+        yield
 
 
 @contextmanager
