@@ -79,11 +79,10 @@ class TakesMessages:
 
     messages: Messages
 
-    def step(self) -> dict[str, Any]:
-        result: dict[str, Any] = super().step()  # type: ignore[misc]
+    def log_result(self, result: dict[str, Any]) -> None:
+        super().log_result(result)  # type: ignore[misc]  # It calls `on_train_result`, which may warn.
         if messages := self.messages.take():
             result[MESSAGES] = {str(i): line for i, line in enumerate(messages)}
-        return result
 
 
 def training_line(result: Mapping[str, Any]) -> str:
