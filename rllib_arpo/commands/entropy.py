@@ -3,7 +3,7 @@
     rllib-arpo entropy --model FOLDER --tasks gsm8k --data gsm8k=test.jsonl --limit 50 --output DIR
 
 Samples with the sampler and the tools of training, without forks, and keeps the entropy of every generated token. Into
-DIR go a figure for each task (`entropy-TASK.png`), the record of the questions (docs/record.md) as `rllib-arpo
+DIR go a figure for each task (`entropy-TASK.png`), the record of the questions (docs/watch.md) as `rllib-arpo
 evaluate --entropies` writes it, and `entropy.json` (curves, rises and rules with their intervals, and what was run
 where). The same command draws the figure anew without asking; results of other settings are replaced.
 """

@@ -3,7 +3,7 @@
     rllib-arpo evaluate --model FOLDER --tasks gsm8k --data gsm8k=test.jsonl --samples 5 --limit 50
 
 Prints a table with an interval for every metric, and writes `summary.json` and a record into the folder --output: the
-record (docs/record.md) gets a file for each question as soon as it has ended. If the command is killed, the same
+record (docs/watch.md) gets a file for each question as soon as it has ended. If the command is killed, the same
 command continues where it stopped, and asks again the questions that a broken tool (a judge or a server that could not
 be reached, ...) or the engine ended. `rllib-arpo show` draws the questions. `--compare CHECKPOINT` adds the paired
 difference to the first model, `--baselines direct,tools` the first model without tools and with tools.

@@ -72,7 +72,7 @@ def add_questions(totals: Totals, columns: dict[str, Any]) -> None:
 
 
 def summarize(sums: dict[Total, float], gradient_norms: Sequence[float], has_reference: bool) -> dict[str, float]:
-    """The metrics of one update (docs/metrics.md). A mean over no token or no step is left out.
+    """The metrics of one update (docs/watch.md). A mean over no token or no step is left out.
 
     `policy_loss`, `total_loss` (with KL and entropy bonus) and `grad_norm` (before clipping) are means over optimizer
     steps; `entropy`, `ratio_mean`, `kl` (k3, to the reference model) and `engine_logprob_gap` are means over unique

@@ -64,7 +64,7 @@ class ARPOMLflowCallback(LoggerCallback):
         all_metrics: also log RLlib's own timers and throughputs (`metric_groups.LEFT_OUT`).
         report: draw the run's plots after every evaluation and at its end, and its trees at its end, and log them as
             the artifacts "plots" and "trees".
-        traces: of each file of the trial's record (docs/record.md), that is, of an iteration's recorded questions and
+        traces: of each file of the trial's record (docs/watch.md), that is, of an iteration's recorded questions and
             of an evaluation, this many questions are logged as traces, the same ones of each evaluation; those of
             evaluations also as the table "evaluations.json". 0: none. Without a record there are none.
 

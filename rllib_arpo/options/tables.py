@@ -274,7 +274,7 @@ DEBUGGING = {
     ),
     "record_share": Option(
         0.05,
-        "the share of the training questions whose trees are recorded in the trial's folder (docs/record.md), beside "
+        "the share of the training questions whose trees are recorded in the trial's folder (docs/watch.md), beside "
         "those of all evaluation questions; None: no record.",
         optional(PROBABILITY),
     ),

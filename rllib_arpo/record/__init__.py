@@ -1,1 +1,1 @@
-"""The record of a run: every turn of the questions' trees as a row of parquet files (docs/record.md)."""
+"""The record of a run: every turn of the questions' trees as a row of parquet files (docs/watch.md)."""

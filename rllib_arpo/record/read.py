@@ -60,7 +60,7 @@ class Question:
     Attributes:
         row: the columns `schema.QUESTION`.
         trajectories: in the order of the record: parents precede their forks.
-        settings: of the run (docs/record.md).
+        settings: of the run (docs/watch.md).
     """
 
     row: Row

@@ -1,4 +1,4 @@
-"""The columns of the record, one row a turn, and the version of their meaning (docs/record.md has the same tables)."""
+"""The columns of the record, one row a turn, and the version of their meaning (docs/watch.md says what is recorded)."""
 
 from __future__ import annotations
 
@@ -125,17 +125,3 @@ GROUPS = {
 SCHEMA = pa.schema(
     [pa.field(column.name, column.type, column.nullable) for columns in GROUPS.values() for column in columns]
 )
-
-
-def documentation() -> str:
-    """The tables of docs/record.md."""
-    lines = []
-    for heading, columns in GROUPS.items():
-        lines += [f"### {heading}", "| column | type | is |", "|---|---|---|"]
-        lines += [f"| `{column.name}` | {_short(column.type)} | {column.doc} |" for column in columns]
-        lines.append("")
-    return "\n".join(lines)
-
-
-def _short(kind: pa.DataType) -> str:
-    return f"list of {kind.value_type}" if pa.types.is_list(kind) else str(kind)

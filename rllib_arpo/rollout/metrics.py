@@ -1,4 +1,4 @@
-"""Rollout metrics: exact means over the questions of one iteration, under the names of docs/metrics.md.
+"""Rollout metrics: exact means over the questions of one iteration, under the names of docs/watch.md.
 
 The env runner that sampled a question reduces it to a `QuestionStats`; `rollout_metrics` sums these up. No metric is
 named after an agent, since fork ids would make the names unbounded.

@@ -57,12 +57,6 @@ def test_no_page_repeats_a_sentence_of_another():
     assert {sentence: pages for sentence, pages in pages_of.items() if len(pages) > 1} == {}
 
 
-def test_a_slug_is_that_of_github():
-    assert slug("Where things go") == "where-things-go"
-    assert slug("The authors' settings in our names") == "the-authors-settings-in-our-names"
-    assert slug("RLlib's `lr`, once more") == "rllibs-lr-once-more"
-
-
 def test_the_site_has_every_page():
     """Each page is in the index's table, and in one of its tables of contents."""
     index = REPOSITORY / "docs" / "index.md"

@@ -143,22 +143,3 @@ def test_shell_snippets_are_commands_that_are_there(snippet: Snippet, monkeypatc
     assert found
     for program, *rest in found:
         PROGRAMS[Path(program).name](rest)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "python tuned_examples/trails_small_arpo.py --sed 0",
-        "rllib-arpo show --otput pages",
-        "rllib-arpo shew",
-        'make train ARGS="--stop-iter four"',
-        "make tain",
-        "python -m release.evidence.study --tabel x",
-        "accelerate launch -m rllib_arpo cold-start --fdsp",
-        "pip install rllib-arpo[loras]",
-    ],
-)
-def test_a_command_with_a_slip_fails(line):
-    ((program, *rest),) = commands(line)
-    with pytest.raises((SystemExit, AssertionError, KeyError)):
-        PROGRAMS[program](rest)

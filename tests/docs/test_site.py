@@ -10,6 +10,7 @@ from tests.docs.pages import REPOSITORY
 pytest.importorskip("sphinx")
 
 
+@pytest.mark.slow
 def test_the_site_builds_without_a_warning(tmp_path):
     """Sphinx warns of a dead link, of a docstring that is not reStructuredText, of a page in no table of contents."""
     makefile = (REPOSITORY / "Makefile").read_text()

@@ -6,7 +6,7 @@ import pytest
 
 from rllib_arpo.mlflow.metric_groups import GROUPS, OTHER, metric_name
 
-WATCHING = Path(__file__).resolve().parents[2] / "docs" / "watching.md"
+WATCHING = Path(__file__).resolve().parents[2] / "docs" / "watch.md"
 
 
 @pytest.mark.parametrize(

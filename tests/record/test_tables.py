@@ -24,7 +24,6 @@ from rllib_arpo.rollout.messages import QuestionRef
 from tests.helpers.trees import random_tree
 from tests.record.trees import TREE
 
-DOCUMENTATION = Path(__file__).parents[2] / "docs" / "record.md"
 BASELINES = [
     {"baseline": "group", "overlong_buffer_tokens": 3, "max_response_tokens": 5},
     {"baseline": "tree", "leaf_weighting": "branch"},
@@ -41,10 +40,6 @@ def config(model: str = "none", **changes) -> ARPOConfig:
 
 def sampled(tree, number: int = 0) -> SimpleNamespace:
     return SimpleNamespace(ref=QuestionRef(number), number=number, episode=tree_to_episode(tree), seconds=1.0)
-
-
-def test_the_documentation_has_every_column():
-    assert schema.documentation() in DOCUMENTATION.read_text()
 
 
 @pytest.mark.parametrize("attribution", ["soft", "hard"])
@@ -116,7 +111,6 @@ def test_duckdb_answers_the_mean_of_dh_by_tool_and_turn_in_one_query(model_folde
         "WHERE delta IS NOT NULL GROUP BY ALL ORDER BY ALL"
     )
     assert duckdb.sql(query).fetchall() == [("search", 1, 0.25, 2)]
-    assert query.split("FROM")[0] in DOCUMENTATION.read_text()
 
 
 def test_a_share_of_the_questions_is_chosen_by_their_names():

@@ -57,7 +57,7 @@ def engine_args(config: EngineConfig) -> EngineArgs:
             "max_num_batched_tokens": max(8192, config.max_context_tokens),
         }
     else:
-        # By default vLLM's engine runs a step ahead on GPUs (docs/processes.md says why this one must not).
+        # By default vLLM's engine runs a step ahead on GPUs (docs/rllib.md says why this one must not).
         defaults |= {"async_scheduling": False, "gpu_memory_utilization": GPU_MEMORY_UTILIZATION}
     if config.can_sleep:
         if not current_platform.is_sleep_mode_available():
