@@ -1,50 +1,286 @@
-"""ARPO under Ray Tune, by name, with nothing but `import rllib_arpo` before."""
+"""One experiment under Ray Tune: two trials by name, their seeds, evaluations, MLflow runs, plots and traces."""
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
 import pytest
 from mlflow.tracking import MlflowClient
 from ray import tune
 from ray.air.integrations.mlflow import MLflowLoggerCallback
 
+from rllib_arpo.commands import main
+from rllib_arpo.mlflow.callback import ARPOMLflowCallback
+from rllib_arpo.mlflow.flat import flat_metrics
+from rllib_arpo.mlflow.metric_groups import OTHER, metric_name
+from rllib_arpo.mlflow.question_trace import trajectory_name
+from rllib_arpo.record.read import questions, record_files
+from rllib_arpo.rollout.seeds import trial_seed
+from rllib_arpo.tracking.transcripts import EvaluationTranscripts, evaluation_files, say_before_and_after
 from tests.helpers.configs import small_config
+from tests.helpers.faulty_env import FaultyEnv
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+#: Seconds that MLflow's server may need to start, and its page to show what it has.
+PATIENCE_S = 60.0
+RATES = [1e-3, 1e-4]
+
+#: Group -> what a run of this environment and configuration has in it; the evaluation repeats the rollout's.
+METRICS = {
+    "1 progress": [
+        "accuracy", "alarms", "evaluation accuracy", "evaluation format_valid", "evaluation pass_at_k",
+        "evaluation reward", "format_valid", "pass_at_k", "reward", "tool calls so far",
+    ],
+    "2 rollout": [
+        "episode_len_max", "episode_len_mean", "episode_len_min", "episode_return_max", "episode_return_min",
+        "generated_tokens", "generated_tokens_lifetime", "num_env_steps_sampled", "num_env_steps_sampled_lifetime",
+        "num_episodes", "num_episodes_lifetime", "questions_dropped", "questions_given_up", "questions_requeued",
+        "resample_rounds", "response_tokens_mean", "stop answer", "stop broken_tool", "stop deadline",
+        "stop engine_failure", "stop error", "stop malformed_call", "stop no_answer", "stop time_limit",
+        "stop token_limit", "stop tool_call_limit", "tokens_per_second", "weight_lag_max",
+    ],
+    "3 entropy and forks": [
+        "entropy after_tool", "entropy delta", "entropy delta_p10", "entropy delta_p50", "entropy delta_p90",
+        "entropy initial", "entropy rise_share", "fork_depth_mean", "fork_depth_p10", "fork_depth_p90",
+        "fork_events_per_question", "fork_rate", "forks_per_question", "initial_rollouts_per_question",
+        "prefix_tokens_reused", "topped_up_per_question",
+    ],
+    "4 tools": [
+        "tool calls", "tool entropy_delta", "tool entropy_delta_p10", "tool entropy_delta_p50",
+        "tool entropy_delta_p90", "tool entropy_rise_share", "tool errors", "tool latency_p50", "tool latency_p99",
+        "tool timeouts", "tool_calls_executed", "tool_calls_per_trajectory",
+    ],
+    "5 learner": [
+        "clip_fraction", "engine_logprob_gap", "entropy", "grad_norm", "groups_without_signal", "learning_rate",
+        "mixed_sign_share", "num_questions_trained", "policy_loss", "ratio_mean", "tokens_computed", "tokens_flat",
+        "tokens_unique", "total_loss",
+    ],
+    "6 seconds": ["iteration", "rollout", "sync", "total", "update"],
+}  # fmt: skip
+OTHERS = [
+    "fault_tolerance/num_env_runners_dropped_lifetime",
+    "fault_tolerance/num_healthy_workers",
+    "fault_tolerance/num_remote_worker_restarts",
+]
+PLOTS = [
+    "accuracy.png", "accuracy_by_tool_calls.png", "engine_learner_gap.png", "entropy.png", "entropy_rise.png",
+    "forks.png", "forks_by_iteration.png", "plots.html", "seconds.png",
+]  # fmt: skip
 
 
-def test_tuner_with_rays_mlflow_callback(ray_cluster, model_folder, tmp_path):
-    store = f"sqlite:///{tmp_path}/mlflow.db"
-    config = small_config(model_folder).training(lr=tune.grid_search([1e-4]))
-    results = tune.Tuner(
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("tune")
+
+
+@pytest.fixture(scope="module")
+def results(ray_cluster, model_folder, workspace) -> tune.ResultGrid:
+    """Two trials, one after the other; the first fails once in its second iteration and goes on from its checkpoint."""
+    tune.register_env("Faulty-v0", FaultyEnv)
+    marker = workspace / "failed"
+
+    def fail_once(*, algorithm, **_kwargs):
+        if algorithm.iteration == 1 and not marker.exists():
+            marker.touch()
+            raise RuntimeError("once")
+
+    config = small_config(model_folder, vocab_size=256, seed=5, replies=[[7, 1], [8, 9, 1], [9, 1], [7, 2], [8, 8, 2]])
+    config.environment("Faulty-v0", env_config={"rewards": {"0": 1.0}}).debugging(record_share=1.0, seed=None)
+    config.adaptive_rollout(num_rollouts=8, num_initial_rollouts=4, record_entropies="all")
+    config.evaluation(evaluation_interval=1, evaluation_config={"env_config": {}})
+    config.callbacks(EvaluationTranscripts, on_train_result=fail_once)
+    found = tune.Tuner(
         "ARPO",
-        param_space=config,
+        param_space=config.training(lr=tune.grid_search(RATES)),
         run_config=tune.RunConfig(
-            storage_path=str(tmp_path),
-            stop={"training_iteration": 1},
+            name="two",
+            storage_path=str(workspace),
+            stop={"training_iteration": 2},
             verbose=0,
-            callbacks=[MLflowLoggerCallback(tracking_uri=store, experiment_name="tuner")],
+            failure_config=tune.FailureConfig(max_failures=1),
+            checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=1),
+            callbacks=[
+                MLflowLoggerCallback(tracking_uri=f"sqlite:///{workspace}/rays.db", experiment_name="two"),
+                ARPOMLflowCallback(f"sqlite:///{workspace}/ours.db", experiment_name="two"),
+            ],
         ),
+        tune_config=tune.TuneConfig(max_concurrent_trials=1, reuse_actors=True),
     ).fit()
-    assert not results.errors
-    client = MlflowClient(store)
-    [run] = client.search_runs([client.get_experiment_by_name("tuner").experiment_id])
-    assert run.data.params["lr"] == "0.0001"
-    assert run.data.metrics["env_runners/num_episodes"] == 2
+    assert marker.exists()
+    assert not found.errors
+    return found
 
 
-def test_tune_run_by_name_with_one_actor_for_all_trials(ray_cluster, model_folder, tmp_path):
-    """Tune hands the second trial's configuration to the actor of the first."""
-    results = tune.run(
-        "ARPO",
-        config=small_config(model_folder).training(lr=tune.grid_search([1e-3, 1e-4])),
-        stop={"training_iteration": 1},
-        storage_path=str(tmp_path),
-        max_concurrent_trials=1,
-        reuse_actors=True,
-        verbose=0,
-    )
-    assert [trial.status for trial in results.trials] == ["TERMINATED", "TERMINATED"]
-    last = [trial.last_result for trial in results.trials]
-    assert [result["config"]["lr"] for result in last] == [1e-3, 1e-4]
+def logged_runs(uri: str) -> list:
+    """The experiment's MLflow runs, those of `RATES` in their order."""
+    client = MlflowClient(uri)
+    runs = client.search_runs([client.get_experiment_by_name("two").experiment_id])
+    return sorted(runs, key=lambda run: -float(run.data.params["lr"]))
+
+
+def test_a_trial_takes_over_the_actor_of_the_one_before_it_with_its_own_configuration(results):
+    last = [result.metrics for result in results]
+    assert [result["config"]["lr"] for result in last] == RATES
     rates = [result["learners"]["default_policy"]["default_optimizer_learning_rate"] for result in last]
-    assert rates == pytest.approx([1e-3, 1e-4])
-    assert [result["env_runners"]["num_episodes_lifetime"] for result in last] == [2, 2]
+    assert rates == pytest.approx(RATES)
+    assert [result["env_runners"]["num_episodes_lifetime"] for result in last] == [4, 4]
     assert len({result["pid"] for result in last}) == 1
+
+
+def test_trials_of_one_experiment_differ_and_keep_their_seeds(results):
+    seeds = [list(result.metrics_dataframe["config/seed"]) for result in results]
+    assert seeds == [[trial_seed(f"two/{Path(result.path).name}")] * 2 for result in results]
+    assert seeds[0] != seeds[1]
+
+
+def test_rays_mlflow_callback_logs_the_trials(results, workspace):
+    runs = logged_runs(f"sqlite:///{workspace}/rays.db")
+    assert [run.data.params["lr"] for run in runs] == ["0.001", "0.0001"]
+    assert [run.data.metrics["env_runners/num_episodes"] for run in runs] == [2, 2]
+
+
+def test_evaluations_are_recorded_before_the_first_iteration_and_after_each(results, capsys):
+    files = evaluation_files(Path(results[0].path))
+    assert [file.path.name for file in files] == [f"evaluation-{i:05d}.parquet" for i in range(3)]
+    turns = [turn for file in files for question in questions(file) for turn in question.turns()]
+    assert all(len(turn["entropies"]) == len(turn["token_ids"]) <= 24 for turn in turns)
+    say_before_and_after(results)
+    assert "Greedy accuracy on 3 held-out questions: " in capsys.readouterr().out
+
+
+def test_an_mlflow_run_is_whole(results, workspace, capsys):
+    uri, folder = f"sqlite:///{workspace}/ours.db", Path(results[1].path)
+    client, run = MlflowClient(uri), logged_runs(uri)[1]
+    check_metrics(run.data.metrics, folder)
+    note = run.data.tags["mlflow.note.content"].splitlines()
+    assert note[0] == "**ARPO** trains `llama` on `Faulty-v0`."
+    assert f"- results: `{folder}`" in note
+
+    def listed(place: str) -> list[str]:
+        return [Path(info.path).name for info in client.list_artifacts(run.info.run_id, place)]
+
+    assert listed("plots") == PLOTS
+    assert listed("trees") == ["before_and_after", "last_iteration"]
+    before_and_after = ["compared-q0.html", "compared-q1.html", "compared-q2.html", "index.html"]
+    assert listed("trees/before_and_after") == before_and_after
+    assert listed("trees/last_iteration") == ["index.html", "training-00002-q2.html", "training-00002-q3.html"]
+    page = Path(client.download_artifacts(run.info.run_id, "trees/before_and_after/compared-q1.html")).read_text()
+    assert page.index("Evaluation before training") < page.index("Evaluation after 2 updates")
+
+    # The command draws the same of the folder.
+    assert main(["show", str(folder), "--plots", "--output", str(workspace / "plots")]) == 0
+    assert sorted(path.name for path in (workspace / "plots").iterdir()) == PLOTS
+    assert capsys.readouterr().out == f"{workspace}/plots/plots.html and 8 PNG files: open it in a browser.\n"
+
+
+def check_metrics(metrics: dict[str, float], folder: Path) -> None:
+    """The groups are complete, and hold the numbers of Tune's last result."""
+    names: dict[str, list[str]] = {}
+    for name in sorted(metrics):
+        group, _, rest = name.partition("/")
+        names.setdefault(group, []).append(rest)
+    evaluation = names.pop("7 evaluation")
+    assert names == METRICS | {OTHER: OTHERS}
+    rollouts = [name for group in list(METRICS)[1:4] for name in METRICS[group]]
+    assert set(evaluation) <= {"tools " + name for name in METRICS["4 tools"]} | set(rollouts)
+    assert len(evaluation) == 39
+    last = json.loads((folder / "result.json").read_text().splitlines()[-1])
+    assert metrics["1 progress/evaluation accuracy"] == last["evaluation"]["env_runners"]["accuracy"]
+    assert metrics["3 entropy and forks/entropy delta"] == last["env_runners"]["entropy"]["delta"]
+    # RLlib's own timers, throughputs and bookkeeping. Whether a short iteration has "perf" is a matter of time.
+    paths = [path for path in flat_metrics(last) if not path.startswith("perf/")]
+    left_out = [path for path in paths if metric_name(path) is None]
+    assert (len(left_out), len(paths)) == (38, 38 + len(metrics))
+
+
+@pytest.fixture(scope="module")
+def mlflow_server(tmp_path_factory) -> Iterator[str]:
+    """The URI of `mlflow server`, which may still be starting."""
+    folder = tmp_path_factory.mktemp("server")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [
+        *(sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"),
+        *("--backend-store-uri", f"sqlite:///{folder / 'mlflow.db'}"),
+        *("--artifacts-destination", str(folder / "artifacts")),
+    ]
+    without = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env=without | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    yield f"http://127.0.0.1:{port}"
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def wait_for(uri: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            httpx.get(f"{uri}/health").raise_for_status()
+            return
+        except httpx.TransportError:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+
+@pytest.fixture
+def page(browser):
+    # MLflow's drawers need the room.
+    context = browser.new_context(viewport={"width": 2560, "height": 1440})
+    context.set_default_timeout(1000 * PATIENCE_S)
+    yield context.new_page()
+    context.close()
+
+
+def name(row: Mapping[str, Any]) -> tuple[str, str, str]:
+    return row["purpose"], str(row["iteration"]), row["question_id"]
+
+
+def test_chromium_shows_every_question_and_a_fork_s_dh_and_p(mlflow_server, results, page):
+    """Of a run that `rllib-arpo log-run` brings to another store."""
+    wait_for(mlflow_server)
+    folder = results[1].path
+    assert main(["log-run", folder, "--store", mlflow_server, "--experiment", "traces"]) == 0
+    client = MlflowClient(tracking_uri=mlflow_server)
+    experiment = client.get_experiment_by_name("traces").experiment_id
+    [logged] = client.search_runs([experiment])
+    recorded = [question for file in record_files(folder) for question in questions(file)]
+    traces = client.search_traces(locations=[experiment], run_id=logged.info.run_id, include_spans=False)
+    ids = {name(trace.info.tags): trace.info.trace_id for trace in traces}
+    assert len(traces) == len(recorded) == 2 * 2 + 3 * 3
+    assert sorted(ids) == sorted(name(question.row) for question in recorded)
+
+    page.goto(f"{mlflow_server}/#/experiments/{experiment}/traces")
+    for question in recorded:
+        row = page.locator(f"a[href*='{ids[name(question.row)]}']", has_text=f"{question.row['question_id']}: ")
+        row.first.wait_for()
+
+    forked = next(question for question in recorded if question.num_forks())
+    fork = next(trajectory for trajectory in forked.trajectories if trajectory.row["parent"] is not None)
+    parent = forked.trajectory(fork.row["parent"])
+    decided = next(turn for turn in parent.turns if turn["depth"] == fork.row["inherited_turns"])
+    page.goto(f"{mlflow_server}/#/experiments/{experiment}/traces?traceId={ids[name(forked.row)]}")
+    page.get_by_text(trajectory_name(fork), exact=True).first.click()
+    page.get_by_role("tab", name="Attributes").click()
+    for symbol, value in (("dH", decided["delta"]), ("P", decided["probability"])):
+        page.get_by_text(symbol, exact=True).first.wait_for()
+        page.get_by_text(str(value), exact=True).first.wait_for()

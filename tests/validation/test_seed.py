@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from ray import tune
 
 from rllib_arpo import ARPO
 from rllib_arpo.rollout.seeds import trial_seed
@@ -51,34 +48,3 @@ def test_a_given_seed_stays(ray_cluster, model_folder):
     algorithm = small_config(model_folder).debugging(seed=0).build_algo()
     assert algorithm.config.seed == 0
     algorithm.stop()
-
-
-@pytest.mark.slow
-def test_trials_of_one_experiment_differ_and_keep_their_seeds(unseeded, tmp_path):
-    """The first trial fails once, in iteration 2, and goes on from its checkpoint with its seed."""
-    marker = tmp_path / "failed"
-
-    def fail_once(*, algorithm, **_kwargs):
-        if algorithm.iteration == 1 and not marker.exists():
-            marker.touch()
-            raise RuntimeError("once")
-
-    results = tune.Tuner(
-        "ARPO",
-        param_space=unseeded.callbacks(on_train_result=fail_once).training(lr=tune.grid_search([1e-3, 1e-4])),
-        run_config=tune.RunConfig(
-            name="two",
-            storage_path=str(tmp_path),
-            stop={"training_iteration": 2},
-            verbose=0,
-            failure_config=tune.FailureConfig(max_failures=1),
-            checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=1),
-        ),
-        tune_config=tune.TuneConfig(max_concurrent_trials=1),
-    ).fit()
-    assert not results.errors
-    assert marker.exists()
-    folders = [Path(result.path).name for result in results]
-    seeds = [list(result.metrics_dataframe["config/seed"]) for result in results]
-    assert seeds == [[trial_seed(f"two/{folder}")] * 2 for folder in folders]
-    assert seeds[0] != seeds[1]
