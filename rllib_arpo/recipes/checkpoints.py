@@ -49,6 +49,7 @@ class KeepCheckpoints(Callback):
     def on_trial_save(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         checkpoint = Path(trial.checkpoint.path)
         iteration = trial.last_result[TRAINING_ITERATION]
+        _save_results(trial, checkpoint.parent)
         mark_whole(checkpoint, iteration)
         value = number_at(trial.last_result, self.metric)
         run = checkpoint.parents[1]
@@ -101,6 +102,14 @@ def read_score(run: Path) -> dict[str, Any] | None:
     """{"iteration", "metric", "value"} of the best checkpoint; None if there is none yet."""
     path = run / BEST / SCORE
     return json.loads(path.read_text()) if path.is_file() else None
+
+
+def _save_results(trial: Trial, folder: Path) -> None:
+    """Copies the results so far into the trial's folder; Tune does so now and then, and a kill would lose the last."""
+    results = Path(trial.local_path or folder, EXPR_RESULT_FILE)
+    if results.is_file():
+        with replace_file(folder / EXPR_RESULT_FILE) as file:
+            shutil.copyfile(results, file)
 
 
 def _cut_results(path: Path, iteration: int) -> None:

@@ -26,7 +26,7 @@ def save(experiment: Path, iteration: int, value: float | None) -> Path:
     result = {"training_iteration": iteration, "evaluation": {"env_runners": {"accuracy": value}}}
     if value is None:
         del result["evaluation"]
-    told = SimpleNamespace(last_result=result, checkpoint=SimpleNamespace(path=str(folder)))
+    told = SimpleNamespace(last_result=result, checkpoint=SimpleNamespace(path=str(folder)), local_path=None)
     KeepCheckpoints(METRIC).on_trial_save(iteration, [told], told)
     return folder
 
@@ -78,6 +78,18 @@ def test_a_kill_while_files_are_linked_leaves_the_former_best(tmp_path, monkeypa
     assert (tmp_path / BEST / "weights" / "model").read_text() == "1"
     save(tmp_path, 3, 0.3)
     assert kept(tmp_path) == "3"
+
+
+def test_the_results_so_far_are_saved_with_a_checkpoint(tmp_path):
+    (tmp_path / "staging").mkdir()
+    (tmp_path / "staging" / "result.json").write_text('{"training_iteration": 1}\n')
+    (tmp_path / "trial" / "checkpoint_000000").mkdir(parents=True)
+    checkpoint = SimpleNamespace(path=str(tmp_path / "trial" / "checkpoint_000000"))
+    told = SimpleNamespace(
+        last_result={"training_iteration": 1}, checkpoint=checkpoint, local_path=str(tmp_path / "staging")
+    )
+    KeepCheckpoints(METRIC).on_trial_save(1, [told], told)
+    assert (tmp_path / "trial" / "result.json").read_text() == '{"training_iteration": 1}\n'
 
 
 def written(run: Path, name: str, iteration: int, is_whole: bool = True) -> Path:
