@@ -26,6 +26,7 @@ def run_python(code: str) -> str:
 def test_without_vllm_the_algorithms_are_known_to_tune_and_nothing_heavy_is_loaded():
     code = f"""{WITHOUT_VLLM}
 import json
+import pytest
 from rllib_arpo import AEPO, ARPO, DAPO, GRPO, ReinforcePlusPlus, TreeGRPO
 from ray.tune.registry import get_trainable_cls
 known = [get_trainable_cls(cls.__name__) is cls for cls in (ARPO, GRPO, DAPO, ReinforcePlusPlus, AEPO, TreeGRPO)]
@@ -35,6 +36,7 @@ print(json.dumps([known, heavy]))
     assert json.loads(run_python(code)) == [[True] * 6, []]
 
 
+@pytest.mark.slow
 def test_the_import_costs_at_most_a_fifth_more_than_rllib_and_torch():
     """Both in one process, and in CPU seconds: a busy machine slows both alike. The best of three runs counts."""
     code = """

@@ -96,6 +96,7 @@ def processes(ray_cluster) -> list:
     return [Process.remote(rank, port) for rank in range(2)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "tolerance"),
     [

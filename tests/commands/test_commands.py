@@ -83,6 +83,7 @@ def test_help_imports_no_command_and_nothing_heavy():
     assert "entropy" in done.stdout
 
 
+@pytest.mark.slow
 def test_python_m_is_the_same_program(tmp_path):
     command = [sys.executable, "-m", "rllib_arpo", "entropy", "--model", "none", "--tasks", "arithmetik"]
     done = subprocess.run([*command, "--output", str(tmp_path)], capture_output=True, text=True, timeout=200)

@@ -3,6 +3,7 @@ import sys
 
 PROGRAM = """
 import flask
+import pytest
 from rllib_arpo.engine.vllm.process_state import readable_globals
 
 watched = flask.request, flask.current_app, flask.session, flask.g
@@ -15,6 +16,7 @@ except RuntimeError:
 """
 
 
+@pytest.mark.slow
 def test_flasks_globals_can_be_read_while_an_engine_is_built():
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=200)
     assert done.stdout.splitlines()[-1:] == ["as before"], done.stderr

@@ -62,6 +62,7 @@ def test_a_wrong_name_is_one_sentence(model_folder, task, message):
         ToolEnv({"model_name_or_path": model_folder, "task": task})
 
 
+@pytest.mark.slow
 def test_a_worker_process_knows_what_the_driver_registered(ray_cluster, model_folder):
     """The class is made here, so that no worker can import it; the worker imports the package anew."""
     import ray
@@ -86,6 +87,7 @@ def test_a_worker_process_knows_what_the_driver_registered(ray_cluster, model_fo
         find_task("tenth")
 
 
+@pytest.mark.slow
 def test_env_runners_ask_a_registered_task(ray_cluster, model_folder):
     register_task("squares", SquaresTask)
     config = small_config(model_folder, vocab_size=259, end_probability=0.3)

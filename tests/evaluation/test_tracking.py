@@ -17,6 +17,7 @@ def uri(tmp_path, monkeypatch) -> str:
     return f"sqlite:///{tmp_path / 'runs.db'}"
 
 
+@pytest.mark.slow
 def test_runs_have_settings_and_metrics(arguments, uri):
     command = arguments("--samples", "2", "--limit", "4", "--baselines", "direct")
     assert run_command("evaluate", command) == 0

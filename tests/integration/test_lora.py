@@ -70,6 +70,7 @@ def test_engine_learner_checkpoint_and_exported_models_agree(ray_cluster, model_
         assert GenerationConfig.from_pretrained(tmp_path / folder) == GenerationConfig.from_pretrained(model_folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("lora", "kind"), [(LORA, "adapter"), (None, "huggingface")])
 def test_a_resumed_run_takes_the_same_step(scripted, tmp_path, lora, kind):
     algorithm = scripted.language_model(lora=lora).training(kl_coeff=0.1).build_algo()

@@ -143,6 +143,7 @@ def test_both_sides_get_the_recipes_settings_and_questions():
     assert len(request["held_out"]) == 3
 
 
+@pytest.mark.slow
 def test_the_search_of_trl_is_that_of_the_task():
     start = TrailsTask().question(0).messages[1][1].removesuffix(".").split()[-1]
     lines = [json.dumps([split, query]) for split in ("train", "test") for query in (f"see {start}", "Nobody")]

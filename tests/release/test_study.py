@@ -167,6 +167,7 @@ def test_a_row_has_all_columns_and_no_other(tmp_path):
     assert read_table(table) == [rows[0] | {"delta": None}, row]
 
 
+@pytest.mark.slow
 def test_the_table_of_rows_alone(tmp_path):
     """In a process of its own, as docs/evidence.md has it; an arm that is unknown is a sentence."""
     rows = FOLDER.parent / "results" / "trails-small.parquet"

@@ -13,6 +13,7 @@ def smollm2():
     return models.smollm2_135m_instruct()
 
 
+@pytest.mark.slow
 def test_the_weights_are_those_of_the_gguf_file_in_bfloat16(smollm2):
     import torch
     from gguf import GGUFReader, dequantize
@@ -34,6 +35,7 @@ def test_the_weights_are_those_of_the_gguf_file_in_bfloat16(smollm2):
             assert torch.equal(saved.get_tensor(name), expected), name
 
 
+@pytest.mark.slow
 def test_the_converted_model_answers_a_simple_question(smollm2):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

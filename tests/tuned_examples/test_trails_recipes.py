@@ -136,6 +136,7 @@ def test_the_figure_is_drawn_with_the_settings_of_the_run(model_folder, monkeypa
     assert [getattr(args, name) for name in names] == [model_folder, "trails", "figures", 32, 7, 400, 512]
 
 
+@pytest.mark.slow
 def test_a_figure_that_cannot_be_drawn_says_why_on_the_terminal(model_folder, tmp_path, capfd):
     config = make_config("trails_smollm2_135m_arpo", model_folder)
     with pytest.raises(RuntimeError) as raised, RunTerminal(tmp_path / "run.log"):

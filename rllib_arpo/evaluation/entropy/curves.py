@@ -34,7 +34,7 @@ class Curve:
     num_turns: np.ndarray
 
 
-def entropy_curve(turns: Sequence[tuple[int, Sequence[float]]], num_positions: int) -> Curve:
+def entropy_curve(turns: Sequence[tuple[int, Sequence[float] | np.ndarray]], num_positions: int) -> Curve:
     """The curve of turns (question, entropies [n] in nats) over their first `num_positions` tokens.
 
     `mean_p = 1/|Q_p| sum_q m_qp`, where m_qp is the mean of H_p over the turns of question q that have more than p
