@@ -7,6 +7,8 @@ import sys
 WITHOUT_VLLM = """
 import sys
 
+import pytest
+
 class NoVLLM:
     def find_spec(self, name, path=None, target=None):
         if name.split(".")[0] == "vllm":

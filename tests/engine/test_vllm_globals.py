@@ -6,6 +6,8 @@ import flask
 import pytest
 from rllib_arpo.engine.vllm.process_state import readable_globals
 
+import pytest
+
 watched = flask.request, flask.current_app, flask.session, flask.g
 with readable_globals():
     assert all(hasattr(value, "__dict__") for value in watched)
