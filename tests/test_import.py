@@ -4,10 +4,10 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 WITHOUT_VLLM = """
 import sys
-
-import pytest
 
 class NoVLLM:
     def find_spec(self, name, path=None, target=None):
@@ -28,7 +28,6 @@ def run_python(code: str) -> str:
 def test_without_vllm_the_algorithms_are_known_to_tune_and_nothing_heavy_is_loaded():
     code = f"""{WITHOUT_VLLM}
 import json
-import pytest
 from rllib_arpo import AEPO, ARPO, DAPO, GRPO, ReinforcePlusPlus, TreeGRPO
 from ray.tune.registry import get_trainable_cls
 known = [get_trainable_cls(cls.__name__) is cls for cls in (ARPO, GRPO, DAPO, ReinforcePlusPlus, AEPO, TreeGRPO)]

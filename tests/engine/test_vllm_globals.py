@@ -1,12 +1,11 @@
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import flask
-import pytest
 from rllib_arpo.engine.vllm.process_state import readable_globals
-
-import pytest
 
 watched = flask.request, flask.current_app, flask.session, flask.g
 with readable_globals():
