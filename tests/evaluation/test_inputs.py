@@ -7,8 +7,9 @@ import sqlite3
 
 import pytest
 
-from rllib_arpo.commands import evaluate, run_command
+from rllib_arpo.commands import run_command
 from rllib_arpo.envs.retrieval.build_index import build_folder
+from rllib_arpo.evaluation import runner
 from tests.envs.retrieval.fake_engines import Reply, serve
 from tests.envs.rewards.judge_server import JudgeServer, honest
 from tests.helpers.models import byte_tokenizer
@@ -41,7 +42,7 @@ def command(arguments, tmp_path):
 @pytest.fixture
 def asked(monkeypatch):
     """The numbers that were asked; the first command that asks is interrupted after two questions."""
-    numbers, ask = [], evaluate.ask
+    numbers, ask = [], runner.ask
 
     def interrupted_ask(*args, **kwargs):
         answered = ask(*args, **kwargs)
@@ -50,7 +51,7 @@ def asked(monkeypatch):
             numbers.append(record.number)
             yield record
         answered.close()
-        monkeypatch.setattr(evaluate, "ask", recorded_ask)
+        monkeypatch.setattr(runner, "ask", recorded_ask)
         raise KeyboardInterrupt
 
     def recorded_ask(*args, **kwargs):
@@ -58,7 +59,7 @@ def asked(monkeypatch):
             numbers.append(record.number)
             yield record
 
-    monkeypatch.setattr(evaluate, "ask", interrupted_ask)
+    monkeypatch.setattr(runner, "ask", interrupted_ask)
     return numbers
 
 

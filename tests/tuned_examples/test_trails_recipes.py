@@ -142,7 +142,8 @@ def test_a_figure_that_cannot_be_drawn_says_why_on_the_terminal(model_folder, tm
     with pytest.raises(RuntimeError) as raised, RunTerminal(tmp_path / "run.log"):
         entropy_figure.draw_entropy(config, "trails", "/dev/null/figures")
     assert str(raised.value) == (
-        "The entropy figure could not be drawn.\nerror: [Errno 20] Not a directory: '/dev/null/figures'"
+        "The entropy figure could not be drawn.\n"
+        "error: --output /dev/null/figures: not a folder that can be written (Not a directory)."
     )
     figure = Path("/dev/null/figures/entropy-trails.png")
     assert capfd.readouterr().out == f"entropy   drawing where the model is unsure: {figure}, a minute\n"
