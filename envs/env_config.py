@@ -11,7 +11,7 @@ from rllib_arpo.envs.protocols import PROTOCOLS
 from rllib_arpo.envs.protocols.prompts import Chat, load_tokenizer
 from rllib_arpo.envs.protocols.protocol import Protocol
 from rllib_arpo.envs.question import Comparison
-from rllib_arpo.envs.registry import find_task
+from rllib_arpo.envs.registry import find_task, task_keys
 from rllib_arpo.envs.rewards import Scorer, make_scorer
 from rllib_arpo.envs.support.validation import check_known
 from rllib_arpo.envs.tasks import Task
@@ -109,11 +109,12 @@ def read_env_config(env_config: Mapping[str, Any]) -> tuple[ToolEnvConfig, Task,
     for key in ("task", "model_name_or_path"):
         if env_config.get(key) is None:
             raise ValueError(f"env_config has no {key!r}.")
-    task_class: Any = find_task(str(env_config["task"]))
-    task_keys = {f.name for f in dataclasses.fields(task_class)}
-    check_known(env_config, own | task_keys, "env_config key")
+    name = str(env_config["task"])
+    task_class: Any = find_task(name)
+    of_task = task_keys(name)
+    check_known(env_config, own | of_task, "env_config key")
     config = ToolEnvConfig(**{key: value for key, value in env_config.items() if key in own})
-    task: Task = task_class(**{key: value for key, value in env_config.items() if key in task_keys})
+    task: Task = task_class(**{key: value for key, value in env_config.items() if key in of_task})
     tools = _make_tools(config, task)
     check_known(config.max_calls_per_tool, tools, "tool in env_config['max_calls_per_tool']")
     return config, task, tools

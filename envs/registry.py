@@ -74,6 +74,12 @@ def find_task(name: str) -> type[Task]:
     return known[name]
 
 
+def task_keys(name: str) -> set[str]:
+    """The keys of `env_config` that the task of that name has; raises as `find_task` does."""
+    task_class: Any = find_task(name)
+    return {field.name for field in dataclasses.fields(task_class)}
+
+
 def _checked_task(task_class: Any, what: str) -> type[Task]:
     from rllib_arpo.envs.tasks import Task
 

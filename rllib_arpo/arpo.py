@@ -77,7 +77,7 @@ class ARPO(TakesMessages, Algorithm):
 
     @classmethod
     @override(Algorithm)
-    def default_resource_request(cls, config: AlgorithmConfig | dict) -> PlacementGroupFactory:
+    def default_resource_request(cls, config: AlgorithmConfig | dict[str, Any]) -> PlacementGroupFactory:
         factory = super().default_resource_request(config)
         validation.check_cluster_resources(factory.bundles)
         return factory

@@ -50,7 +50,8 @@ def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
             return _draw_plots(args.record, Path(args.output or PLOTS))
         limit = args.limit or LIMIT
         if args.compare is not None:
-            title, shown = " and ".join(args.compare), pairs(*args.compare, args.question, limit)
+            before, after = args.compare
+            title, shown = f"{before} and {after}", pairs(before, after, args.question, limit)
         else:
             title, shown = args.record, last_questions(args.record, args.question, limit)
         paths = write_pages(Path(args.output or PAGES), title, shown)

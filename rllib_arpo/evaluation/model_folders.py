@@ -59,7 +59,8 @@ def split_methods(texts: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     Raises:
         ValueError: a model has two methods.
     """
-    models, methods = [], {}
+    models: list[str] = []
+    methods: dict[str, str] = {}
     for text in texts:
         method, found, model = text.partition("=")
         if found and method and model and not Path(text).expanduser().is_dir():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +12,7 @@ from rllib_arpo.engine.engine import ALL, WINDOWS
 from rllib_arpo.envs.env_config import read_env_config
 from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.forkable_env import OPTION_QUESTION
-from rllib_arpo.envs.registry import find_task
+from rllib_arpo.envs.registry import find_task, task_keys
 from rllib_arpo.envs.support.validation import check_known
 from rllib_arpo.envs.tasks.task import TEST
 from rllib_arpo.envs.tool_env import ToolEnv
@@ -107,9 +106,10 @@ class EvaluationSettings:
             own: the user's keys for this task; they override all keys but the style's.
         """
         keys = ("max_context_tokens", "max_response_tokens", "max_turn_tokens", "max_tool_calls", "protocol")
-        task_keys = {f.name for f in dataclasses.fields(find_task(task))}
         shared = {key: getattr(self, key) for key in keys}
-        shared |= {key: value for key, value in (("split", TEST), ("few_shot", self.few_shot)) if key in task_keys}
+        shared |= {
+            key: value for key, value in (("split", TEST), ("few_shot", self.few_shot)) if key in task_keys(task)
+        }
         given = {key: value for key, value in shared.items() if value is not None}
         complete = {**given, **own, **STYLES[style], "task": task}
         if style == DIRECT:

@@ -77,7 +77,8 @@ def ask(
         on_progress: as in `QuestionLoop`.
     """
     env = arm.first_env
-    envs = [env, *(env.another() for _ in range(min(in_flight, len(numbers)) - 1))]
+    others = (env.another() for _ in range(min(in_flight, len(numbers)) - 1))
+    envs = [env, *(other for other in others if other is not None)]
     with QuestionLoop(engine, thread, on_progress) as loop:
         loop.submit(question_refs(numbers, Purpose.EVALUATION), envs, rollout)
         while loop.in_flight:

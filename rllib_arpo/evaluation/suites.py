@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rllib_arpo.envs.registry import find_task
+from rllib_arpo.envs.registry import task_keys
 from rllib_arpo.envs.support.validation import check_known
 from rllib_arpo.evaluation.metrics import PASS
 
@@ -54,7 +53,7 @@ def with_data_files(
     complete = {task: dict(keys) for task, keys in configs.items()}
     for task in tasks:
         keys = complete.setdefault(task, {})
-        reads_file = "path" in {field.name for field in dataclasses.fields(find_task(task))}
+        reads_file = "path" in task_keys(task)
         if reads_file and not any(keys.get(key) for key in ("path", "hub_id")):
             keys["path"] = str(_data_file(root, task))
     return complete

@@ -11,7 +11,7 @@ import jinja2
 
 from rllib_arpo.record.read import Question, Row, Trajectory
 from rllib_arpo.show import layout, shades, words
-from rllib_arpo.show.layout import neighbours, time_line, tree_layout
+from rllib_arpo.show.layout import TimeLine, TreeDrawing, neighbours, time_line, tree_layout
 from rllib_arpo.show.outline import outline
 
 #: The columns of the index.
@@ -26,9 +26,9 @@ class Panel:
 
     prefix: str
     question: Question
-    layout: layout.TreeDrawing
+    layout: TreeDrawing
     lines: Sequence[Trajectory]
-    time_line: layout.TimeLine | None
+    time_line: TimeLine | None
     keys: Mapping[tuple[str, int], Mapping[str, tuple[str, int]]]
     outline: str
 

@@ -10,6 +10,8 @@ from rllib_arpo.weights.weight_sync import InProcessReload, WeightSync
 if TYPE_CHECKING:
     from rllib_arpo.learner.learner_group import ARPOLearnerGroup
 
+__all__ = ["WEIGHT_SYNCS", "WeightSync", "make_weight_sync", "transfer_backend"]
+
 #: By the name that `weight_sync` takes; "auto" is the one that works with every engine and device.
 WEIGHT_SYNCS: dict[str, type[WeightSync]] = {
     "auto": InProcessReload,
