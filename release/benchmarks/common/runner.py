@@ -96,7 +96,8 @@ def _sides(detail: Mapping[str, Any]) -> str:
         if reason in detail:
             return f"{reason}: {detail[reason]}"
     shown = {name: detail[name] for name in detail["sides"]}
-    return ", ".join(f"{name} {side['median'] if isinstance(side, dict) else side}" for name, side in shown.items())
+    medians = {name: side.get("median", side) if isinstance(side, dict) else side for name, side in shown.items()}
+    return ", ".join(f"{name} {side}" for name, side in medians.items())
 
 
 def main(
