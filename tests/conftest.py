@@ -20,12 +20,17 @@ import pytest  # noqa: E402
 
 from tests.helpers.models import tiny_model  # noqa: E402
 
+#: Seconds for a slow test: its processes may share two cores with those of two others.
+SLOW_TIMEOUT_S = 900
 #: Folders whose files take longest. Where processes share the files, they begin with those that share one Ray, lest it
 #: is started again and again, and go on with these.
 SLOW_FOLDERS = ("integration", "engine", "learner", "release")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT_S))
     with_ray = {item.path for item in items if "ray_cluster" in item.fixturenames}
     items.sort(key=lambda item: (item.path not in with_ray, item.path.parent.name not in SLOW_FOLDERS))
 
