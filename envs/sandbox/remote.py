@@ -9,7 +9,7 @@ from pathlib import Path
 from rllib_arpo.envs.sandbox.fork_server import MAX_OUTPUT_BYTES, CallStatus, WorkerReply
 
 #: Exit codes: of a program that failed, and of a session that could not be repeated.
-_ERROR, _REPLAY_FAILED = 1, 113
+_REPLAY_FAILED = 113
 _EXECUTE = Path(__file__).with_name("server") / "execute.py"
 _TAIL = """
 import json

@@ -2,7 +2,7 @@
 
     python -m release.evidence.broken_recipe --broken swapped --as-release-test --stop-reward 0.7
 
-`tests/tuned_examples/test_nightly.py` expects these runs to fail; `studies/trails_broken_small.yaml` has their curves.
+`tests/tuned_examples/test_nightly.py` expects these runs to fail.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from rllib_arpo.doctor.check_lines import Check, Mark, exit_status, report
 from rllib_arpo.doctor.machine_checks import Memory, machine_checks
 from rllib_arpo.envs.sandbox.bubblewrap import SandboxError
 
-TORCH, TORCH_CPU = "2.13.0+cu130", "2.13.0+cpu"
+TORCH = "2.13.0+cu130"
 GPU = ("NVIDIA A100-SXM4-80GB", 84_400_000_000, 84_987_740_160)
 REQUIRED = {
     "rllib-arpo": (

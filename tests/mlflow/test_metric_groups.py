@@ -1,4 +1,4 @@
-"""The names of metrics; those of a whole result: test_whole_run.py."""
+"""The names of metrics; those of a whole result: tests/integration/test_tune.py."""
 
 from pathlib import Path
 

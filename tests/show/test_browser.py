@@ -138,7 +138,7 @@ def test_the_index_filters(open_page, pages):
 
 def test_the_columns_of_the_index_sort_it(open_page, pages):
     page = open_page(pages / "index.html")
-    column = "[...document.querySelectorAll('tbody tr')].map((row) => row.cells[1].textContent.split(' ')[0])"
+    column = "[...document.querySelectorAll('tbody tr')].map((row) => row.cells[1].textContent.split(/[ ,]/)[0])"
     assert page.evaluate(column) == ["training"] * 2 + ["evaluation"] * 4
     page.click("th:nth-child(2) button")
     assert page.evaluate(column) == ["evaluation"] * 4 + ["training"] * 2

@@ -28,7 +28,6 @@ Compare = Callable[[str, str], bool]
 ONE, LIST, SET, TUPLE = "one", "list", "set", "()"
 _BRACKETS = ("()", "[]", "(]", "[)")
 _SEPARATOR = re.compile(r"[,;]|\\text\{ ?,? ?(?:and|or) ?\}|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])")
-_RELATION = re.compile(r"=|<|>|\\(?:le|ge|ne)(?![A-Za-z])")
 _EQUALS = re.compile(r"=|\\in(?![A-Za-z])")
 _INEQUALITY = re.compile(r"<|>|\\(?:le|ge|ne)(?![A-Za-z])")
 _SET_OPERATION = re.compile(r"\\(?:cup|cap|setminus|mathbb|emptyset|varnothing)(?![A-Za-z])")

@@ -12,7 +12,6 @@ from tests.envs.rewards.judge_server import JudgeServer
 
 #: What an honest trajectory earns whose answer is wrong.
 HONEST_WRONG = 0.0
-THINKS = "<think> The item costs much. </think> "
 
 
 @pytest.fixture

@@ -31,8 +31,7 @@ def test_no_url_and_no_redirect_reaches_the_protected_server():
 def test_no_rendered_page_reaches_the_protected_server(chromium):
     attempts = [a for a in ssrf.ATTEMPTS if a.page is not None]
     assert len(attempts) >= 30
-    outcome = check(ssrf.in_one_page(attempts))
-    assert {result.status for result in outcome.results.values()} == {ToolStatus.OK}
+    assert ssrf.refused_in_words(check(ssrf.in_one_page(attempts)))
 
 
 @pytest.mark.slow
