@@ -59,7 +59,7 @@ def written(rows: list[dict]) -> list[dict]:
     return pa.Table.from_pylist(rows, schema=SCHEMA).to_pylist()
 
 
-def test_the_rows_of_a_small_tree():
+def test_the_rows_of_a_small_tree_begin_with_a_turn_that_calls_a_tool():
     rows = written(question_rows(TREE, FACTS, TOKENIZER, advantages()))
     assert [(row["agent_id"], row["turn"]) for row in rows] == [("0", 0), ("0", 1), ("1", 0), ("2", None), ("0.0", 0)]
     assert rows[0] == {
@@ -93,7 +93,10 @@ def test_the_rows_of_a_small_tree():
         "soft_negative": 0.0,
         "hard_advantage": 0.5,
     }
-    assert rows[1] == {
+
+
+def test_the_row_of_a_turn_after_a_response_has_the_node_before_it():
+    assert written(question_rows(TREE, FACTS, TOKENIZER, advantages()))[1] == {
         **OF_QUESTION,
         **FIRST,
         "turn": 1,
