@@ -81,7 +81,8 @@ class RunLog:
         if not path.is_file():
             return
         begin = self._logged.get("bytes", 0)
-        read = {"bytes": begin if begin <= path.stat().st_size else 0}  # Else the trial began anew.
+        # Otherwise the trial began anew, or went on at a checkpoint and made its last results again.
+        read = {"bytes": begin if _ends_a_row(path, begin) else 0}
         self._store.log_metrics(run, _metrics(path, read, facts.all_metrics))
         if read["bytes"] != begin:
             self._remember(run, read)
@@ -159,6 +160,13 @@ class RunLog:
     def _remember(self, run: Run, logged: Mapping[str, Any]) -> None:
         self._logged |= logged
         self._store.client.set_tag(run.info.run_id, LOGGED_TAG, json.dumps(self._logged))
+
+
+def _ends_a_row(path: Path, size: int) -> bool:
+    """Whether a row of the file ends after `size` bytes."""
+    with path.open("rb") as file:
+        file.seek(max(0, size - 1))
+        return size == 0 or file.read(1) == b"\n"
 
 
 def _metrics(path: Path, read: dict[str, int], all_metrics: bool) -> Iterator[Metric]:

@@ -162,7 +162,7 @@ def _train_here(config: ARPOConfig, stop: Mapping[str, float]) -> None:
     algo = config.build_algo()
     try:
         result: Mapping[str, Any] = {}
-        while not any((number_at(result, key) or -math.inf) >= value for key, value in stop.items()):
+        while not any((found := number_at(result, key)) is not None and found >= stop[key] for key in stop):
             result = algo.train()
             say_result(result)
     finally:

@@ -93,6 +93,18 @@ def test_a_trial_that_begins_anew_has_its_results_logged_again(folder, local_dat
     assert history(local_database, read_runs(local_database)["a run"]) == [(1, 0.25), (1, 0.5), (2, 1.0)]
 
 
+def test_a_trial_that_goes_on_at_a_checkpoint_has_the_results_after_it_logged_again(folder, local_database):
+    """Its file of results was cut after the first row, and is longer than before when the run is logged next."""
+    log_run(folder, open_store())
+    path = folder / "result.json"
+    path.write_text(path.read_text().splitlines(keepends=True)[0])
+    add(folder, {**result(2), "note": "longer than the row that it replaces" * 5}, result(3))
+    log_run(folder, open_store())
+    run = read_runs(local_database)["a run"]
+    assert {step for step, _ in history(local_database, run)} == {1, 2, 3}
+    assert run.data.metrics["1 progress/accuracy"] == 1.5
+
+
 def test_while_a_trial_runs_plots_are_drawn_after_evaluations(folder, local_database, monkeypatch):
     drawn = []
     monkeypatch.setattr(run_log, "draw_all", lambda run: drawn.append(len(run.results)) or [])
