@@ -141,6 +141,7 @@ class ARPOConfig(AlgorithmConfig):
         gradient_checkpointing: bool | None = NotProvided,
         tree_attention: str = NotProvided,
         baseline: str = NotProvided,
+        returns: str = NotProvided,
         normalize_std: bool = NotProvided,
         overlong_buffer_tokens: int | None = NotProvided,
         max_resample_rounds: int = NotProvided,

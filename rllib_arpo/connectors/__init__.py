@@ -18,6 +18,7 @@ from rllib_arpo.connectors.steps import (
     GroupAdvantage,
     LeafWeights,
     OverlongPenalty,
+    RewardsToGo,
     TreeAdvantage,
 )
 from rllib_arpo.core.settings import settings_from
@@ -31,6 +32,7 @@ class PipelineSettings:
     """
 
     baseline: str
+    returns: str
     normalize_std: bool
     attribution: str
     loss_aggregation: str
@@ -66,9 +68,13 @@ def reward_connectors(settings: PipelineSettings) -> list[ConnectorV2]:
 
 def advantage_connectors(settings: PipelineSettings) -> list[ConnectorV2]:
     """The steps that end with the advantages and the weights of the leaves. The record of trees runs them too."""
+    to_go = RewardsToGo(
+        normalize_std=settings.normalize_std and settings.baseline != "batch", leaf_weighting=settings.leaf_weighting
+    )
     return [
         *reward_connectors(settings),
         BASELINES[settings.baseline](settings),
+        *([to_go] if settings.returns == "to_go" else []),
         LeafWeights(
             loss_aggregation=settings.loss_aggregation,
             leaf_weighting=settings.leaf_weighting,

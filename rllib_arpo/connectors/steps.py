@@ -14,13 +14,16 @@ from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 
 from rllib_arpo.core.advantages import (
     ATTRIBUTIONS,
+    LEAF_WEIGHTINGS,
     batch_advantages,
-    batch_reward_scale,
     group_advantages,
+    group_reward_scale,
     leaf_ranges,
     leaf_roots,
     leaf_weights,
     overlong_penalty,
+    reward_scale,
+    to_go_offsets,
     tree_advantages,
 )
 from rllib_arpo.core.columns import (
@@ -29,6 +32,7 @@ from rllib_arpo.core.columns import (
     LEAF_REWARDS,
     LEAF_WEIGHTS,
     NODE_ATTRIBUTIONS,
+    NODE_OFFSETS,
     PACKED_TREES,
     REWARD_SCALE,
     REWARD_STATISTICS,
@@ -78,8 +82,8 @@ class EpisodesToTrees(ConnectorV2):
 
 
 def leaf_rewards(tree: QuestionTree, layout: TreeLayout) -> np.ndarray:
-    """The rewards of the leaves that count, [L] float64, in `TreeLayout.leaves` order."""
-    return np.array([tree.trajectories[leaf].reward for leaf in layout.leaves], dtype=np.float64)
+    """The returns of the leaves that count, [L] float64, in `TreeLayout.leaves` order."""
+    return tree.returns()[list(layout.leaves)]
 
 
 class OverlongPenalty(Step):
@@ -146,7 +150,29 @@ class BatchAdvantage(Step):
         batch[LEAF_ADVANTAGES] = [
             batch_advantages(rewards, statistics.mean, statistics.std) for rewards in batch[LEAF_REWARDS]
         ]
-        batch[REWARD_SCALE] = batch_reward_scale(statistics.std)
+        batch[REWARD_SCALE] = reward_scale(statistics.std)
+        return batch
+
+
+class RewardsToGo(Step):
+    """Adds NODE_OFFSETS, [N] float64 per question, so that only the rewards paid after a token judge it.
+
+    Attributes:
+        normalize_std: whether each question's rewards are divided by their own deviation; otherwise REWARD_SCALE holds.
+    """
+
+    normalize_std: bool
+    leaf_weighting: str
+
+    def __call__(self, *, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        columns = zip(batch[TREES], batch[LAYOUTS], batch[LEAF_REWARDS], strict=True)
+        factors = LEAF_WEIGHTINGS[self.leaf_weighting]
+        batch[NODE_OFFSETS] = [
+            to_go_offsets(
+                tree, layout, factors(layout), batch[REWARD_SCALE] * group_reward_scale(rewards, self.normalize_std)
+            )
+            for tree, layout, rewards in columns
+        ]
         return batch
 
 
@@ -172,9 +198,12 @@ class Attribution(Step):
 
     def __call__(self, *, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         attribute = ATTRIBUTIONS[self.attribution]
-        columns = zip(batch[LEAF_ADVANTAGES], batch[LEAF_WEIGHTS], batch[LAYOUTS], strict=True)
+        layouts = batch[LAYOUTS]
+        offsets = batch.get(NODE_OFFSETS, [None] * len(layouts))
+        columns = zip(batch[LEAF_ADVANTAGES], batch[LEAF_WEIGHTS], layouts, offsets, strict=True)
         batch[NODE_ATTRIBUTIONS] = [
-            attribute(advantages, weights, *leaf_ranges(layout)) for advantages, weights, layout in columns
+            attribute(advantages, weights, *leaf_ranges(layout), offsets)
+            for advantages, weights, layout, offsets in columns
         ]
         return batch
 

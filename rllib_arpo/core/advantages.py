@@ -66,16 +66,31 @@ def batch_advantages(rewards: np.ndarray, batch_mean: float, batch_std: float) -
 
     Mean and standard deviation are taken over all trajectories of the batch that count.
     """
-    return (np.asarray(rewards, dtype=np.float64) - batch_mean) / batch_reward_scale(batch_std)
+    return (np.asarray(rewards, dtype=np.float64) - batch_mean) / reward_scale(batch_std)
 
 
-def batch_reward_scale(batch_std: float) -> float:
-    """What `batch_advantages` divides by: `batch std + 1e-6`.
+def reward_scale(std: float) -> float:
+    """What rewards with this standard deviation are divided by: `std + 1e-6`.
 
-    It is 1 if all rewards of the batch are equal (up to rounding): their advantages are then 0 in any case, and a KL
-    penalty, which is divided by the same number, must not become a million times as large.
+    It is 1 if all rewards are equal (up to rounding): their advantages are then 0 in any case, and what else is divided
+    by the same number (a KL penalty, earlier rewards) must not become a million times as large.
     """
-    return batch_std + STD_EPSILON if batch_std > STD_EPSILON else 1.0
+    return std + STD_EPSILON if std > STD_EPSILON else 1.0
+
+
+def group_reward_scale(rewards: np.ndarray, normalize_std: bool = True) -> float:
+    """The number by which `group_advantages` divides the rewards [L] of one question."""
+    return reward_scale(float(np.std(rewards, ddof=1))) if normalize_std and len(rewards) > 1 else 1.0
+
+
+def earlier_rewards(tree: QuestionTree, layout: TreeLayout) -> np.ndarray:
+    """`P_n`, the rewards that were paid on the path above each node, [N] float64: nothing in node n changed them."""
+    earlier = np.zeros(len(layout.nodes))
+    for n, node in enumerate(layout.nodes):
+        if node.parent >= 0:
+            above = layout.nodes[node.parent]
+            earlier[n] = earlier[node.parent] + tree.trajectories[above.trajectory].turns[above.turn].reward
+    return earlier
 
 
 def overlong_penalty(num_generated: int, max_response_tokens: int, overlong_buffer_tokens: int) -> float:
@@ -207,38 +222,53 @@ def _range_sums(values: np.ndarray, begin: np.ndarray, end: np.ndarray) -> np.nd
 
 
 def soft_attribution(
-    advantages: np.ndarray, weights: np.ndarray, leaf_begin: np.ndarray, leaf_end: np.ndarray
+    advantages: np.ndarray,
+    weights: np.ndarray,
+    leaf_begin: np.ndarray,
+    leaf_end: np.ndarray,
+    offsets: np.ndarray | None = None,
 ) -> NodeAttribution:
     """Every leaf drives its whole path: `a_pos = sum w max(A, 0)`, `a_neg = sum w min(A, 0)` over the leaves below.
 
     Args:
         advantages, weights: [L].
         leaf_begin, leaf_end: [N], the half-open range of the leaves below each node.
+        offsets: [N], what is taken from the advantages at each node (`to_go_offsets`); None: nothing.
 
     Returns:
         [N] each, with `weight = sum w`.
     """
-    return NodeAttribution(
-        a_pos=_range_sums(weights * np.maximum(advantages, 0.0), leaf_begin, leaf_end),
-        a_neg=_range_sums(weights * np.minimum(advantages, 0.0), leaf_begin, leaf_end),
-        weight=_range_sums(weights, leaf_begin, leaf_end),
-    )
+    weight = _range_sums(weights, leaf_begin, leaf_end)
+    if offsets is None:
+        a_pos = _range_sums(weights * np.maximum(advantages, 0.0), leaf_begin, leaf_end)
+        a_neg = _range_sums(weights * np.minimum(advantages, 0.0), leaf_begin, leaf_end)
+        return NodeAttribution(a_pos, a_neg, weight)
+    leaves = np.arange(len(advantages))
+    below = (leaf_begin[:, None] <= leaves) & (leaves < leaf_end[:, None])
+    weighted = np.where(below, weights * (advantages - offsets[:, None]), 0.0)
+    return NodeAttribution(np.maximum(weighted, 0.0).sum(1), np.minimum(weighted, 0.0).sum(1), weight)
 
 
 def hard_attribution(
-    advantages: np.ndarray, weights: np.ndarray, leaf_begin: np.ndarray, leaf_end: np.ndarray
+    advantages: np.ndarray,
+    weights: np.ndarray,
+    leaf_begin: np.ndarray,
+    leaf_end: np.ndarray,
+    offsets: np.ndarray | None = None,
 ) -> NodeAttribution:
     """A shared token gets the unweighted mean advantage of its leaves: `a_pos = W max(mean A, 0)`, `a_neg` alike.
 
     Arguments and result as in `soft_attribution`; the paper's hard estimation, counted once per leaf.
     """
     mean = _range_sums(advantages, leaf_begin, leaf_end) / (leaf_end - leaf_begin)
+    if offsets is not None:
+        mean = mean - offsets
     weight = _range_sums(weights, leaf_begin, leaf_end)
     return NodeAttribution(weight * np.maximum(mean, 0.0), weight * np.minimum(mean, 0.0), weight)
 
 
-#: name -> `(advantages[L], weights[L], leaf_begin[N], leaf_end[N]) -> NodeAttribution`.
-ATTRIBUTIONS: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], NodeAttribution]] = {
+#: name -> `(advantages[L], weights[L], leaf_begin[N], leaf_end[N], offsets[N] or None) -> NodeAttribution`.
+ATTRIBUTIONS: dict[str, Callable[..., NodeAttribution]] = {
     "soft": soft_attribution,
     "hard": hard_attribution,
 }
@@ -249,6 +279,30 @@ def leaf_ranges(layout: TreeLayout) -> tuple[np.ndarray, np.ndarray]:
     begin = np.array([node.leaf_begin for node in layout.nodes], dtype=np.int64)
     end = np.array([node.leaf_end for node in layout.nodes], dtype=np.int64)
     return begin, end
+
+
+def to_go_offsets(tree: QuestionTree, layout: TreeLayout, factors: np.ndarray, scale: float) -> np.ndarray:
+    """What is taken from a leaf's advantage at node n so that only later rewards judge it, [N] float64.
+
+    `c_n = (P_n - mean P) / scale`, with the earlier rewards `P_n`, and their mean over the leaves with a turn at the
+    depth of n. `A_l - c_n` is the leaf's reward-to-go against that of the others: the policy gradient theorem lets
+    `P_n` go, and the mean keeps the baseline in `A_l` that of the rewards to come. If only the last turns are paid, c
+    is 0.
+
+    Args:
+        factors: [L], how much each leaf counts in the mean (`LEAF_WEIGHTINGS`); with "branch" the expected gradient is
+            as unbiased as without an offset.
+        scale: the number by which the rewards were divided to get `A_l`.
+    """
+    earlier = earlier_rewards(tree, layout)
+    if not len(earlier):
+        return earlier
+    weight = _range_sums(factors, *leaf_ranges(layout))
+    depth = np.zeros(len(layout.nodes), dtype=np.int64)
+    for n, node in enumerate(layout.nodes):
+        depth[n] = depth[node.parent] + 1 if node.parent >= 0 else 0
+    means = np.bincount(depth, weight * earlier) / np.bincount(depth, weight)
+    return (earlier - means[depth]) / scale
 
 
 def kl_reward_to_go(kl: np.ndarray, parent: np.ndarray, end: np.ndarray, loss_mask: np.ndarray) -> np.ndarray:

@@ -8,6 +8,7 @@ turns are merged if the same trajectory generated them, never because their toke
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -117,6 +118,7 @@ class Turn:
         decision: about the tool response BEFORE this turn; None for a trajectory's first own turn, which has none or
             was forked there.
         times: None if nobody measured them.
+        reward: what the environment paid for the turn.
     """
 
     token_ids: np.ndarray
@@ -127,6 +129,7 @@ class Turn:
     tool_call: ToolCall | None = None
     decision: ForkDecision | None = None
     times: TurnTimes | None = None
+    reward: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +140,6 @@ class Trajectory:
         agent_id: "0", "1", ... for roots; the first fork of "0" is "0.0".
         turns: the turns that this trajectory generated itself.
         stop_reason: why it ended.
-        reward: the sum of its rewards.
         accuracy: acc of the reward, in [0, 1].
         format_valid: whether the whole path keeps to the format.
         parent: the agent it was forked from; None for a root.
@@ -149,7 +151,6 @@ class Trajectory:
     agent_id: str
     turns: tuple[Turn, ...]
     stop_reason: StopReason
-    reward: float = 0.0
     accuracy: float = 0.0
     format_valid: bool = False
     parent: str | None = None
@@ -188,6 +189,10 @@ class QuestionTree:
             pieces.append(trajectory.turns[: max(length - trajectory.num_inherited_turns, 0)])
             length = min(length, trajectory.num_inherited_turns)
         return [turn for piece in reversed(pieces) for turn in piece]
+
+    def returns(self) -> np.ndarray:
+        """The sum of the rewards along the path of each trajectory, inherited turns included, in order; float64."""
+        return np.array([math.fsum(turn.reward for turn in self.path(t.agent_id)) for t in self.trajectories])
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,8 +149,8 @@ ADAPTIVE_ROLLOUT = {
     ),
     "deadline_reward": Option(
         None,
-        "the reward of trajectories that the deadline cuts off. None masks them: they enter neither the group mean nor "
-        "the loss. With a number, those with a whole turn of their own count with this reward.",
+        "what trajectories get that the deadline cuts off. None masks them: they enter neither the group mean nor the "
+        "loss. With a number, those with a whole turn of their own count, and their last turn is paid this reward.",
         optional(FINITE),
     ),
     "max_weight_lag": Option(
@@ -229,6 +229,12 @@ TRAINING = {
         'what a reward is compared with: "group": the question\'s others (GRPO, ARPO), "tree": these, plus those of '
         'its own root and forks (Tree-GRPO), or "batch": all of the batch (REINFORCE++).',
         name_in(BASELINES),
+    ),
+    "returns": Option(
+        "total",
+        'what judges a token: "total", all rewards of its trajectory (the paper), or "to_go", those paid from its turn '
+        "on; both are the same where only the last turn is paid.",
+        one_of("total", "to_go"),
     ),
     "normalize_std": Option(
         True,

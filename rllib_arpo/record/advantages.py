@@ -9,7 +9,7 @@ from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 
 from rllib_arpo.core.advantages import hard_attribution, leaf_ranges, soft_attribution
-from rllib_arpo.core.columns import LAYOUTS, LEAF_ADVANTAGES, LEAF_WEIGHTS, REWARD_STATISTICS
+from rllib_arpo.core.columns import LAYOUTS, LEAF_ADVANTAGES, LEAF_WEIGHTS, NODE_OFFSETS, REWARD_STATISTICS
 from rllib_arpo.record.rows import TreeAdvantages
 
 
@@ -31,10 +31,14 @@ def tree_advantages(
         TreeAdvantages(
             layout,
             advantages,
-            soft_attribution(advantages, weights, *leaf_ranges(layout)),
-            hard_attribution(advantages, weights, *leaf_ranges(layout)),
+            soft_attribution(advantages, weights, *leaf_ranges(layout), offsets),
+            hard_attribution(advantages, weights, *leaf_ranges(layout), offsets),
         )
-        for layout, advantages, weights in zip(
-            columns[LAYOUTS], columns[LEAF_ADVANTAGES], columns[LEAF_WEIGHTS], strict=True
+        for layout, advantages, weights, offsets in zip(
+            columns[LAYOUTS],
+            columns[LEAF_ADVANTAGES],
+            columns[LEAF_WEIGHTS],
+            columns.get(NODE_OFFSETS, [None] * len(episodes)),
+            strict=True,
         )
     ]

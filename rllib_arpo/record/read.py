@@ -181,7 +181,7 @@ def _question(rows: Sequence[Row], settings: Mapping[str, Any]) -> Question:
 
 def _sampled(trajectory: Trajectory) -> core.Trajectory:
     row = trajectory.row
-    same = ("agent_id", "reward", "accuracy", "format_valid", "parent", "topped_up")
+    same = ("agent_id", "accuracy", "format_valid", "parent", "topped_up")
     return core.Trajectory(
         **{name: row[name] for name in same},
         turns=tuple(_sampled_turn(turn) for turn in trajectory.turns),
@@ -209,4 +209,5 @@ def _sampled_turn(row: Row) -> core.Turn:
         tool_call=call,
         decision=decision,
         times=times,
+        reward=row["turn_reward"],
     )

@@ -68,9 +68,9 @@ def question_rows(
     }
     by_leaf, by_turn = _by_place(advantages)
     rows = []
-    for i, trajectory in enumerate(tree.trajectories):
+    for i, (trajectory, reward) in enumerate(zip(tree.trajectories, tree.returns().tolist(), strict=True)):
         answer = _NO_ANSWER if answers is None else answers[trajectory.agent_id]
-        shared = of_question | _trajectory(trajectory) | {"advantage": by_leaf.get(i)} | answer
+        shared = of_question | _trajectory(trajectory, reward) | {"advantage": by_leaf.get(i)} | answer
         own = [turn | by_turn.get((i, turn["turn"]), _ABOVE_NO_LEAF) for turn in _turns(tree, trajectory, tokenizer)]
         rows += [shared | turn for turn in own or [_NO_TURN]]
     if advantages is None:
@@ -106,7 +106,7 @@ def _by_place(advantages: TreeAdvantages | None) -> tuple[dict[int, float], dict
     return {leaf: float(a) for leaf, a in zip(layout.leaves, advantages.leaves, strict=True)}, by_turn
 
 
-def _trajectory(trajectory: Trajectory) -> Row:
+def _trajectory(trajectory: Trajectory, reward: float) -> Row:
     return {
         "agent_id": trajectory.agent_id,
         "parent": trajectory.parent,
@@ -114,7 +114,7 @@ def _trajectory(trajectory: Trajectory) -> Row:
         "topped_up": trajectory.topped_up,
         "stop_reason": str(trajectory.stop_reason),
         "counts": trajectory.counts,
-        "reward": trajectory.reward,
+        "reward": reward,
         "accuracy": trajectory.accuracy,
         "format_valid": trajectory.format_valid,
     }
@@ -134,6 +134,7 @@ def _turns(tree: QuestionTree, trajectory: Trajectory, tokenizer: Any) -> Iterat
             "log_probs": turn.log_probs,
             "entropies": turn.entropies,
             "weight_versions": turn.weight_versions,
+            "turn_reward": turn.reward,
             **_times(turn.times),
             **_call(turn.tool_call),
             "tool_output": plain_text(tokenizer, turn.observation) if len(turn.observation) else None,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 #: Of the columns and of their meaning; it grows when a column changes or goes.
-VERSION = 2
+VERSION = 3
 #: Keys of a file's metadata: the version, and the settings of the run as JSON (`tables.settings`).
 VERSION_KEY, SETTINGS_KEY = b"rllib_arpo.record.version", b"rllib_arpo.record.settings"
 
@@ -56,7 +56,7 @@ TRAJECTORY = (
     _always("topped_up", _BOOL, "whether it filled up the budget that forks had left"),
     _always("stop_reason", _TEXT, "why it ended"),
     _always("counts", _BOOL, "whether it is in the group mean and in the loss; otherwise it is masked"),
-    _always("reward", _FLOAT, "without the overlong penalty"),
+    _always("reward", _FLOAT, "the sum of the rewards along its path, without the overlong penalty"),
     _always("accuracy", _FLOAT, "in [0, 1]"),
     _always("format_valid", _BOOL, "whether its whole path keeps to the format"),
     _maybe("advantage", _FLOAT, "A, with the overlong penalty; null unless the trajectory was trained and counts"),
@@ -70,6 +70,7 @@ TURN = (
     _maybe("log_probs", _FLOATS, "of each token under the policy that sampled it, at the sampling temperature"),
     _maybe("entropies", _FLOATS, 'nats, of the first k tokens, or of all with `record_entropies="all"`'),
     _maybe("weight_versions", _INTS, "of the weights that sampled each token"),
+    _maybe("turn_reward", _FLOAT, "what the environment paid for the turn"),
     _maybe("started_s", _FLOAT, "seconds from the begin of the question to the request; null: not measured"),
     _maybe("generated_s", _FLOAT, "to the last token; null: not measured"),
     _maybe("answered_s", _FLOAT, "to the environment's answer; null: not measured, or the turn was cut off before"),

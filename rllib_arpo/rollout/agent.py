@@ -25,7 +25,6 @@ class Agent:
     decisions: dict[int, ForkDecision] = field(default_factory=dict)
     """Number of turns on the path above a node -> the decision at the node."""
     num_children: int = 0
-    reward: float = 0.0
     stop: StepInfo | None = None
 
     @property
@@ -57,7 +56,6 @@ class Agent:
                 for i, turn in enumerate(self.turns)
             ),
             stop_reason=stop.stop_reason,
-            reward=self.reward,
             accuracy=stop.accuracy,
             format_valid=stop.format_valid,
             parent=self.parent.agent_id if self.parent else None,

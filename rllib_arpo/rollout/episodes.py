@@ -25,8 +25,6 @@ INFO_STOP = "stop"
 INFO_DECISION = "decision"
 #: Key of a turn: its `TurnTimes`.
 INFO_TIMES = "times"
-#: The reward of a trajectory that ended before it had a turn of its own, and so has no env step.
-INFO_REWARD = "reward"
 
 #: Keys of `extra_model_outputs` beside RLlib's own `Columns.ACTION_LOGP`.
 ENTROPIES = "entropies"
@@ -66,10 +64,9 @@ def _add_step(episode: MultiAgentEpisode, tree: QuestionTree, step: int, *, is_l
 
 def _add_turn(data: dict[str, dict[str, Any]], trajectory: Trajectory, own: int) -> None:
     turn, agent = trajectory.turns[own], trajectory.agent_id
-    ends_here = own == len(trajectory.turns) - 1
     data["observations"][agent] = turn.observation
     data["actions"][agent] = turn.token_ids
-    data["rewards"][agent] = trajectory.reward if ends_here else 0.0
+    data["rewards"][agent] = turn.reward
     data["infos"][agent] = {
         INFO_STEP: StepInfo(tool_call=turn.tool_call),
         INFO_DECISION: turn.decision,
@@ -88,7 +85,6 @@ def _first_info(trajectory: Trajectory) -> dict[str, Any]:
         INFO_PARENT: trajectory.parent,
         INFO_NUM_INHERITED_TURNS: trajectory.num_inherited_turns,
         INFO_TOPPED_UP: trajectory.topped_up,
-        INFO_REWARD: 0.0 if trajectory.turns else trajectory.reward,
         INFO_STOP: StepInfo(
             stop_reason=trajectory.stop_reason, accuracy=trajectory.accuracy, format_valid=trajectory.format_valid
         ),
@@ -126,7 +122,6 @@ def _trajectory(agent_id: str, episode: SingleAgentEpisode) -> Trajectory:
         agent_id=agent_id,
         turns=tuple(_turn(episode, i) for i in range(len(episode))),
         stop_reason=stop.stop_reason,
-        reward=first_info[INFO_REWARD] + float(sum(episode.rewards[i] for i in range(len(episode)))),
         accuracy=stop.accuracy,
         format_valid=stop.format_valid,
         parent=first_info[INFO_PARENT],
@@ -146,4 +141,5 @@ def _turn(episode: SingleAgentEpisode, i: int) -> Turn:
         tool_call=info[INFO_STEP].tool_call,
         decision=info[INFO_DECISION],
         times=info[INFO_TIMES],
+        reward=float(episode.rewards[i]),
     )

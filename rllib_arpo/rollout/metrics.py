@@ -113,7 +113,7 @@ def question_stats(
     paths = [tree.path(leaf.agent_id) for leaf in leaves]
     turns = [turn for leaf in leaves for turn in leaf.turns]
     return QuestionStats(
-        rewards=tuple(leaf.reward for leaf in leaves),
+        rewards=tuple(tree.returns().tolist()),
         accuracies=tuple(leaf.accuracy for leaf in leaves),
         formats_valid=tuple(leaf.format_valid for leaf in leaves),
         stop_reasons=tuple(leaf.stop_reason for leaf in leaves),

@@ -55,7 +55,11 @@ class SampledTree:
 
 
 def _turn(
-    finished: Finished, times: TurnTimes, observation: np.ndarray | None = None, tool_call: ToolCall | None = None
+    finished: Finished,
+    times: TurnTimes,
+    observation: np.ndarray | None = None,
+    tool_call: ToolCall | None = None,
+    reward: float = 0.0,
 ) -> Turn:
     return Turn(
         token_ids=finished.token_ids,
@@ -65,6 +69,7 @@ def _turn(
         weight_versions=finished.weight_versions,
         tool_call=tool_call,
         times=times,
+        reward=reward,
     )
 
 
@@ -122,7 +127,7 @@ class TreeSampler:
         return SampledTree(tree, self._prefix_tokens_reused, tuple(self._errors))
 
     def _stop_unfinished(self) -> None:
-        """[6] at the deadline masks unfinished trajectories, or lets them count with the reward set for this case.
+        """[6] at the deadline masks unfinished trajectories, or pays their last turn the reward set for this case.
 
         A trajectory without a turn of its own is always masked: the reward would fall on its ancestors' tokens.
         """
@@ -133,7 +138,8 @@ class TreeSampler:
             if reward is None or not agent.turns:
                 agent.stop = StepInfo(stop_reason=StopReason.DEADLINE)
             else:
-                agent.stop, agent.reward = StepInfo(stop_reason=StopReason.TIME_LIMIT), reward
+                agent.stop = StepInfo(stop_reason=StopReason.TIME_LIMIT)
+                agent.turns[-1] = replace(agent.turns[-1], reward=agent.turns[-1].reward + reward)
 
     def _root(self, agent_id: str, observation: np.ndarray, *, topped_up: bool = False) -> Agent:
         if not np.array_equal(observation, self._prompt):
@@ -214,9 +220,9 @@ class TreeSampler:
                 f"and stop_reason={step.stop_reason}: an agent has a stop reason exactly when it ends."
             )
         observation = np.asarray(observation, np.int32)
-        agent.turns.append(_turn(finished, replace(times, answered=self._seconds()), observation, step.tool_call))
+        times = replace(times, answered=self._seconds())
+        agent.turns.append(_turn(finished, times, observation, step.tool_call, float(reward)))
         agent.context += [*finished.token_ids.tolist(), *observation.tolist()]
-        agent.reward += float(reward)
         self._on_progress(tokens=len(finished.token_ids))
         if ended:
             agent.stop = step

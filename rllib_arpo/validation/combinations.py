@@ -121,6 +121,8 @@ def _of_advantages(config: AlgorithmConfig) -> Iterator[str]:
     """Advantages must have their inputs, and must differ from the plainer ones."""
     if config.baseline == "tree" and config.branching == "never":
         yield "baseline='tree': with branching='never' a tree has one leaf; use 'group', which is the same."
+    if config.baseline == "tree" and config.returns == "to_go":
+        yield "returns='to_go': not with baseline='tree', which divides by two deviations; use 'group' or 'batch'."
     if config.entropy_advantage_coeff and config.record_entropies != "all":
         coefficient = f"entropy_advantage_coeff={config.entropy_advantage_coeff}"
         yield f"{coefficient}: needs record_entropies='all', the entropy of every token."

@@ -16,6 +16,7 @@ from rllib_arpo.connectors.steps import (
     GroupAdvantage,
     LeafWeights,
     OverlongPenalty,
+    RewardsToGo,
     TreeAdvantage,
 )
 from rllib_arpo.core.advantages import NodeAttribution
@@ -33,6 +34,7 @@ from rllib_arpo.core.columns import (
 from rllib_arpo.core.tree import TreeLayout, TreeNode, depth_first_layout
 from rllib_arpo.learner.training_data import RewardStatistics
 from rllib_arpo.rollout.episodes import tree_to_episode
+from tests.helpers.trees import make_trajectory, make_tree, make_turn, paid
 
 #: Nodes: the turns of "0", the turn of "0.0", the turn of "1". Leaves: "0", "0.0", "1".
 LAYOUT = TreeLayout(
@@ -177,6 +179,7 @@ def pipeline(**overrides) -> LearnerConnectorPipeline:
         "overlong_buffer_tokens": None,
         "max_response_tokens": 8,
         "baseline": "group",
+        "returns": "total",
         "normalize_std": True,
         "loss_aggregation": "token_mean",
         "leaf_weighting": "uniform",
@@ -200,6 +203,7 @@ def test_the_pipelines_of_dapo_and_reinforce_plus_plus():
     dapo = pipeline(overlong_buffer_tokens=4)
     assert [type(piece) for piece in dapo.connectors][:3] == [EpisodesToTrees, OverlongPenalty, GroupAdvantage]
     assert type(pipeline(baseline="batch").connectors[1]) is BatchAdvantage
+    assert type(pipeline(baseline="batch", returns="to_go").connectors[2]) is RewardsToGo
 
 
 def test_the_pipelines_of_tree_grpo_and_aepo():
@@ -216,6 +220,18 @@ def test_the_pipeline_from_episodes_to_packed_trees(question):
     np.testing.assert_allclose(packed.a_pos, [0, 0, good, good, 0, good, 0, 0, 0, good], atol=1e-6)
     np.testing.assert_allclose(packed.a_neg, [0, 0, bad, bad, 0, 0, bad, bad, bad, 0], atol=1e-6)
     np.testing.assert_array_equal(packed.weight, [0, 0, 2, 2, 0, 1, 1, 1, 1, 1])
+
+
+def test_rewards_to_go():
+    """Of two roots with the same return, one is paid at its first turn and the other at its second."""
+    early = make_trajectory("0", [*paid([make_turn([2], [3])], 1.0), make_turn([4])])
+    late = make_trajectory("1", [make_turn([5], [3]), make_turn([6])], reward=1.0)
+    episode = tree_to_episode(make_tree([1], [early, late]))
+    [packed] = pipeline(returns="to_go")(rl_module=None, episodes=[episode])[PACKED_TREES]
+    # At the first turns both have all before them; at the second one has earned 1 and the other will.
+    np.testing.assert_allclose(packed.a_pos + packed.a_neg, [0, 0, 0, -0.5, 0, 0, 0.5], atol=1e-9)
+    [total] = pipeline()(rl_module=None, episodes=[episode])[PACKED_TREES]
+    assert not np.any(total.a_pos) and not np.any(total.a_neg)
 
 
 def test_a_pipeline_without_episodes():

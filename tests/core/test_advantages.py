@@ -14,7 +14,6 @@ from rllib_arpo.core.advantages import (
     LEAF_WEIGHTINGS,
     LOSS_AGGREGATIONS,
     batch_advantages,
-    batch_reward_scale,
     group_advantages,
     hard_attribution,
     kl_reward_to_go,
@@ -23,12 +22,14 @@ from rllib_arpo.core.advantages import (
     leaf_weights,
     loss_denominator,
     overlong_penalty,
+    reward_scale,
     soft_attribution,
+    to_go_offsets,
     tree_advantages,
 )
 from rllib_arpo.core.packing import concatenate, pack_tree
 from rllib_arpo.core.tree import QuestionTree, StopReason, depth_first_layout
-from tests.helpers.trees import make_trajectory, make_tree, make_turn, trees
+from tests.helpers.trees import make_trajectory, make_tree, make_turn, paid, trees
 
 
 def _forked_tree() -> QuestionTree:
@@ -107,8 +108,8 @@ def test_batch_advantages_by_hand():
 
 
 def test_a_batch_of_equal_rewards_is_not_scaled():
-    assert batch_reward_scale(0.25) == 0.25 + 1e-6
-    assert (batch_reward_scale(0.0), batch_reward_scale(1e-17)) == (1.0, 1.0)
+    assert reward_scale(0.25) == 0.25 + 1e-6
+    assert (reward_scale(0.0), reward_scale(1e-17)) == (1.0, 1.0)
     assert batch_advantages(np.array([-1.0, -1.0]), -1.0, 0.0).tolist() == [0.0, 0.0]
 
 
@@ -257,6 +258,54 @@ def test_attribution_equals_the_explicit_sum_over_leaves(tree: QuestionTree, see
         expected = [positive, negative, total, total * max(mean, 0.0), total * min(mean, 0.0), total]
         actual = [soft.a_pos[i], soft.a_neg[i], soft.weight[i], hard.a_pos[i], hard.a_neg[i], hard.weight[i]]
         np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_offsets_to_go_by_hand():
+    # "0" and its fork share a turn that pays 0.5; the first turn of "1" pays 0.2.
+    tree = make_tree(
+        [1],
+        [
+            make_trajectory("0", [*paid([make_turn([2], [3])], 0.5), make_turn([4])], reward=1.0),
+            make_trajectory("1", [*paid([make_turn([5], [3])], 0.2), make_turn([6])]),
+            make_trajectory("0.0", [make_turn([7])], reward=-1.0, num_inherited_turns=1),
+            make_trajectory("2", [make_turn([8])], reward=1.0),
+        ],
+    )
+    layout = depth_first_layout(tree)
+    assert tree.returns().tolist() == [1.5, 0.2, -0.5, 1.0]
+    offsets = to_go_offsets(tree, layout, np.ones(4), scale=2.0)
+    # In the order 0, its end, 0.0, 1, its end, 2; the mean at the second turns is 0.4.
+    np.testing.assert_allclose(offsets, [0.0, 0.05, 0.05, 0.0, -0.1, 0.0], atol=1e-15)
+    # "0" alone, "0.0" and "1" count 1, 1 and 2: the mean is 0.35.
+    branch = to_go_offsets(tree, layout, np.array([1.0, 1.0, 2.0, 2.0]), scale=1.0)
+    np.testing.assert_allclose(branch, [0.0, 0.15, 0.15, 0.0, -0.15, 0.0], atol=1e-15)
+
+
+@settings(max_examples=100, deadline=None)
+@given(trees(max_forks=6, masked_probability=0.1, paid_turn_probability=0.6))
+def test_attribution_to_go_equals_the_explicit_sum_of_later_rewards(tree: QuestionTree):
+    layout = depth_first_layout(tree)
+    ids = [tree.trajectories[i].agent_id for i in layout.leaves]
+    paths = [tree.path(agent_id) for agent_id in ids]
+    returns = np.array([sum(turn.reward for turn in path) for path in paths])
+    if not len(ids):
+        return
+    mean, weights = returns.mean(), np.arange(1.0, len(ids) + 1)
+    offsets = to_go_offsets(tree, layout, np.ones(len(ids)), scale=2.0)
+    soft = soft_attribution((returns - mean) / 2.0, weights, *leaf_ranges(layout), offsets)
+    hard = hard_attribution((returns - mean) / 2.0, weights, *leaf_ranges(layout), offsets)
+    for i, node in enumerate(layout.nodes):
+        turn = tree.trajectories[node.trajectory].turns[node.turn]
+        depth = next(d for path in paths for d, other in enumerate(path) if other is turn)
+        peers = [sum(t.reward for t in path[:depth]) for path in paths if len(path) > depth]
+        below = [leaf for leaf, path in enumerate(paths) if any(other is turn for other in path)]
+        to_go = {leaf: sum(t.reward for t in paths[leaf][depth:]) for leaf in below}
+        judged = {leaf: (to_go[leaf] - (mean - np.mean(peers))) / 2.0 for leaf in below}
+        positive = sum(weights[leaf] * max(a, 0.0) for leaf, a in judged.items())
+        negative = sum(weights[leaf] * min(a, 0.0) for leaf, a in judged.items())
+        together = sum(weights[leaf] for leaf in below) * np.mean([*judged.values()])
+        np.testing.assert_allclose([soft.a_pos[i], soft.a_neg[i]], [positive, negative], atol=1e-12)
+        np.testing.assert_allclose(hard.a_pos[i] + hard.a_neg[i], together, atol=1e-12)
 
 
 def test_attribution_of_a_group_without_leaves_is_empty():

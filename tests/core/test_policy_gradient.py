@@ -77,6 +77,25 @@ def test_case_b_node_decisions_and_branch_weights_give_the_exact_gradient(proble
     assert relative_error(uniform, exact) > 0.005
 
 
+@pytest.mark.parametrize(
+    ("problem", "settings", "weighting"),
+    [
+        (make_problem(0, num_turns=3, pays_turns=True), rollout_settings(**ALWAYS, num_initial_rollouts=1), "uniform"),
+        (make_problem(1, vocab_size=3, can_stop=True, pays_turns=True), rollout_settings(**RANDOM), "branch"),
+        (make_problem(2, turn_tokens=2, pays_turns=True), rollout_settings(**THRESHOLD), "branch"),
+    ],
+    ids=["equal forks", "random", "threshold"],
+)
+def test_where_turns_are_paid_total_and_to_go_give_the_exact_gradient(problem, settings, weighting):
+    exact = exact_gradient(problem)
+    only_the_end = exact_gradient(replace(problem, pays_turns=False))
+    estimators = [Estimator(weighting), Estimator(weighting, to_go=True)]
+    total, to_go = expected_gradients(problem, tree_distribution(problem, settings), estimators)
+    assert relative_error(only_the_end, exact) > 0.1
+    assert relative_error(total, exact) < 1e-12
+    assert relative_error(to_go, exact) < 1e-12
+
+
 def biased_estimators() -> list[tuple[RolloutSettings, bool, dict[str, Estimator]]]:
     """(how trees are sampled, whether they are topped up, the estimators of their gradient by name).
 

@@ -48,8 +48,8 @@ class Distribution:
 def up_to_the_order_of_roots(tree: QuestionTree) -> tuple:
     """Equal for two trees if one is the other with its roots permuted."""
     subtrees: dict[str, list[tuple]] = {}
-    for t in tree.trajectories:
+    for t, reward in zip(tree.trajectories, tree.returns().tolist(), strict=True):
         root, _, rest = t.agent_id.partition(".")
         own_tokens = tuple(turn.token_ids.tobytes() for turn in t.turns)
-        subtrees.setdefault(root, []).append((rest, t.num_inherited_turns, own_tokens, t.reward))
+        subtrees.setdefault(root, []).append((rest, t.num_inherited_turns, own_tokens, reward))
     return tuple(sorted(tuple(sorted(subtree)) for subtree in subtrees.values()))

@@ -43,9 +43,9 @@ class TabularEnv(ForkableMultiAgentEnv):
         context += token_ids.tolist()
         history = history_of(context, self._problem)
         if self._problem.finished(history):
-            return _NOTHING, self._problem.rewards[history], True, False, _ANSWERED
+            return _NOTHING, self._problem.paid(history), True, False, _ANSWERED
         context += self._response.tolist()
-        return self._response, 0.0, False, False, _CALLED
+        return self._response, self._problem.paid(history), False, False, _CALLED
 
     def fork_agent(self, parent, child):
         return self._start(child, self._contexts[parent])

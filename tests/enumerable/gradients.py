@@ -8,7 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from rllib_arpo.core.advantages import ATTRIBUTIONS, leaf_ranges, leaf_weights, loss_denominator
+from rllib_arpo.core.advantages import (
+    ATTRIBUTIONS,
+    LEAF_WEIGHTINGS,
+    leaf_ranges,
+    leaf_weights,
+    loss_denominator,
+    to_go_offsets,
+)
 from rllib_arpo.core.entropy_advantage import entropy_factor, entropy_statistics, turn_entropies, unique_entropies
 from rllib_arpo.core.tree import QuestionTree, TreeLayout, Turn, depth_first_layout
 from tests.enumerable.distribution import Distribution
@@ -29,6 +36,7 @@ class Estimator:
     leaf_weighting: str
     advantages: Callable[[np.ndarray, QuestionTree, TreeLayout], np.ndarray] = _rewards
     entropy_advantage_coeff: float = 0.0
+    to_go: bool = False
 
 
 def expected_gradients(
@@ -47,10 +55,12 @@ def estimated_gradient(
     problem: TabularProblem, tree: QuestionTree, layout: TreeLayout, estimator: Estimator
 ) -> np.ndarray:
     """The learner's gradient [R, V] of one tree at ratio 1; every leaf weighs the same."""
-    rewards = np.array([tree.trajectories[i].reward for i in layout.leaves])
+    rewards = tree.returns()[list(layout.leaves)]
     advantages = estimator.advantages(rewards, tree, layout)
     weights = leaf_weights(tree, layout, "constant", estimator.leaf_weighting, max_response_tokens=1)
-    nodes = ATTRIBUTIONS["soft"](advantages, weights, *leaf_ranges(layout))
+    factors = LEAF_WEIGHTINGS[estimator.leaf_weighting](layout)
+    offsets = to_go_offsets(tree, layout, factors, scale=1.0) if estimator.to_go else None
+    nodes = ATTRIBUTIONS["soft"](advantages, weights, *leaf_ranges(layout), offsets)
     per_node = (nodes.a_pos + nodes.a_neg) / loss_denominator(tree, layout, "constant", estimator.leaf_weighting)
 
     factors_of = _entropy_factors(tree, layout, estimator.entropy_advantage_coeff)

@@ -46,7 +46,7 @@ def sample_sequentially(
         while not problem.finished(history):
             before = history
             history, tokens, entropies = _sample_turn(problem, history, choices)
-            turns.append(Turn(tokens, _NOTHING, _NOTHING, _NOTHING, _NOTHING))
+            turns.append(Turn(tokens, _NOTHING, _NOTHING, _NOTHING, _NOTHING, reward=problem.paid(history)))
             if initial is None:
                 initial = entropies
             elif len(turns) > 1 and may_fork:
@@ -61,7 +61,6 @@ def sample_sequentially(
                 agent_id,
                 tuple(turns),
                 StopReason.ANSWER,
-                problem.rewards[history],
                 parent=parent,
                 num_inherited_turns=inherited,
             )

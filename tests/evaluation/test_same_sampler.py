@@ -43,10 +43,10 @@ def answers(tree: QuestionTree) -> list[tuple]:
     """Every sample with its tokens and those that it read, and its scores."""
     return [
         (
-            tree.question_id, leaf.agent_id, leaf.reward, leaf.accuracy, leaf.format_valid, leaf.stop_reason,
+            tree.question_id, leaf.agent_id, leaf.accuracy, leaf.format_valid, leaf.stop_reason, reward,
             [(turn.token_ids.tolist(), turn.observation.tolist()) for turn in leaf.turns],
         )
-        for leaf in tree.trajectories
+        for leaf, reward in zip(tree.trajectories, tree.returns().tolist(), strict=True)
     ]  # fmt: skip
 
 

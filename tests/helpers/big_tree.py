@@ -14,6 +14,7 @@ from rllib_arpo.core.tree import (
     Turn,
     TurnTimes,
 )
+from tests.helpers.trees import paid
 
 NUM_ROOTS, ROOT_TURNS, ROOT_TOKENS, FORK_TURNS, FORK_TOKENS = 8, 4, 400, 2, 450
 LEAVES, TOKENS = 2 * NUM_ROOTS, NUM_ROOTS * (ROOT_TURNS * ROOT_TOKENS + FORK_TURNS * FORK_TOKENS)
@@ -49,11 +50,11 @@ def big_tree(seed: int = 0, vocab_size: int = VISIBLE) -> QuestionTree:
         ]
         turns = [turn(ROOT_TOKENS, 1.6 * i, i == ROOT_TURNS - 1, d) for i, d in enumerate(decisions)]
         trajectories.append(
-            Trajectory(str(root), tuple(turns), StopReason.ANSWER, float(root % 2), float(root % 2), True)
+            Trajectory(str(root), paid(turns, float(root % 2)), StopReason.ANSWER, float(root % 2), True)
         )
     for root in range(NUM_ROOTS):
         turns = [turn(FORK_TOKENS, 3.3 + 1.6 * i, i == FORK_TURNS - 1) for i in range(FORK_TURNS)]
         trajectories.append(
-            Trajectory(f"{root}.0", tuple(turns), StopReason.NO_ANSWER, -1.0, parent=str(root), num_inherited_turns=2)
+            Trajectory(f"{root}.0", paid(turns, -1.0), StopReason.NO_ANSWER, parent=str(root), num_inherited_turns=2)
         )
     return QuestionTree("big", rng.integers(vocab_size, size=600, dtype=np.int32), tuple(trajectories))

@@ -23,7 +23,8 @@ TOOL, ANSWER, MALFORMED = 1, 2, 3
 class ScriptedEnv(ForkableMultiAgentEnv):
     """Turns ending with TOOL get the response [50, number of the turn]; ANSWER ends with `rewards[agent_id]`.
 
-    env_config: `rewards` (agent id -> reward, default 0), `delays` ((agent id, turn) -> seconds a tool takes).
+    env_config: `rewards` (agent id -> reward, default 0), `call_reward` (of each turn that calls, default 0),
+    `delays` ((agent id, turn) -> seconds a tool takes).
     """
 
     stop = ("stop",)
@@ -33,6 +34,7 @@ class ScriptedEnv(ForkableMultiAgentEnv):
         env_config = dict(env_config or {})
         self.rewards = env_config.get("rewards", {})
         self.delays = env_config.get("delays", {})
+        self.call_reward = env_config.get("call_reward", 0.0)
         self.num_questions = env_config.get("num_questions")
         self.observation_space = self.action_space = gym.spaces.Text(max_length=1000)
         self.possible_agents = ["0"]
@@ -57,7 +59,7 @@ class ScriptedEnv(ForkableMultiAgentEnv):
             observation = np.array([50, turn], np.int32)
             self.paths[agent_id].append([*context, 50, turn])
             call = ToolCall("tool", ToolStatus.OK, 0.0)
-            return observation, 0.0, False, False, {INFO_STEP: StepInfo(tool_call=call)}
+            return observation, self.call_reward, False, False, {INFO_STEP: StepInfo(tool_call=call)}
         reason = {ANSWER: StopReason.ANSWER, MALFORMED: StopReason.MALFORMED_CALL}.get(last, StopReason.TOKEN_LIMIT)
         reward = self.rewards.get(agent_id, 0.0) if reason is StopReason.ANSWER else -1.0
         info = StepInfo(stop_reason=reason, accuracy=float(reward > 0), format_valid=reward >= 0)

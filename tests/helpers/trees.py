@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from hypothesis import strategies as st
@@ -37,6 +37,11 @@ def make_turn(
     )
 
 
+def paid(turns: Sequence[Turn], reward: float) -> tuple[Turn, ...]:
+    """These turns; the environment pays `reward` for the last of them."""
+    return (*turns[:-1], replace(turns[-1], reward=reward)) if turns else ()
+
+
 def make_trajectory(
     agent_id: str,
     turns: Sequence[Turn],
@@ -44,10 +49,10 @@ def make_trajectory(
     num_inherited_turns: int = 0,
     stop_reason: StopReason = StopReason.ANSWER,
 ) -> Trajectory:
-    """A trajectory by hand; its parent follows from its id ("0.1" was forked from "0")."""
+    """A trajectory by hand, paid at its end; its parent follows from its id ("0.1" was forked from "0")."""
     parent = agent_id.rpartition(".")[0] or None
     return Trajectory(
-        agent_id, tuple(turns), stop_reason, reward, parent=parent, num_inherited_turns=num_inherited_turns
+        agent_id, paid(turns, reward), stop_reason, parent=parent, num_inherited_turns=num_inherited_turns
     )
 
 
@@ -73,6 +78,7 @@ class RandomTrees:
         zero_turn_probability: of a fork that ends before it generates anything.
         masked_probability: of a stop reason that takes the trajectory out of the mean and the loss.
         trailing_observation_probability: of a tool response after a trajectory's last turn.
+        paid_turn_probability: of a reward for a turn that is not the last.
     """
 
     vocab_size: int = 50
@@ -87,6 +93,7 @@ class RandomTrees:
     zero_turn_probability: float = 0.1
     masked_probability: float = 0.0
     trailing_observation_probability: float = 0.2
+    paid_turn_probability: float = 0.0
 
     def tree(self, rng: np.random.Generator) -> QuestionTree:
         num_roots = rng.integers(1, self.max_roots + 1)
@@ -121,9 +128,10 @@ class RandomTrees:
         reward = float(rng.choice([-1.0, 0.0, 0.5, 1.0, 1.1]))
         return Trajectory(
             agent_id=agent_id,
-            turns=tuple(self._turn(rng, observed=i + 1 < num_turns or last_observed) for i in range(num_turns)),
+            turns=paid(
+                [self._turn(rng, observed=i + 1 < num_turns or last_observed) for i in range(num_turns)], reward
+            ),
             stop_reason=StopReason(rng.choice(_MASKED_STOP_REASONS if masked else _COUNTING_STOP_REASONS)),
-            reward=reward,
             accuracy=max(0.0, min(1.0, reward)),
             format_valid=reward >= 0.0,
             parent=parent,
@@ -133,6 +141,7 @@ class RandomTrees:
     def _turn(self, rng: np.random.Generator, observed: bool) -> Turn:
         token_ids = self._tokens(rng, self.max_turn_tokens)
         n = len(token_ids)
+        is_paid = self.paid_turn_probability and rng.random() < self.paid_turn_probability
         return Turn(
             token_ids=token_ids,
             log_probs=-rng.exponential(size=n).astype(np.float32),
@@ -140,6 +149,7 @@ class RandomTrees:
             observation=self._tokens(rng, self.max_observation_tokens) if observed else np.zeros(0, dtype=np.int32),
             weight_versions=rng.integers(3, size=n, dtype=np.int32),
             tool_call=ToolCall("python", ToolStatus.OK, 0.0) if observed else None,
+            reward=float(rng.choice([0.25, -0.5])) if is_paid else 0.0,
         )
 
     def _tokens(self, rng: np.random.Generator, at_most: int) -> np.ndarray:

@@ -38,7 +38,7 @@ def test_every_question_has_a_whole_tree(trained):
 
 def test_episode_return_mean_is_the_mean_over_trajectories(trained):
     algorithm, result = trained
-    rewards = [t.reward for s in algorithm.batches[-1] for t in episode_to_tree(s.episode).trajectories]
+    rewards = [r for s in algorithm.batches[-1] for r in episode_to_tree(s.episode).returns().tolist()]
     assert len(rewards) == 8
     assert result["env_runners"]["episode_return_mean"] == pytest.approx(sum(rewards) / 8)
 

@@ -71,16 +71,18 @@ def score(model, tree: QuestionTree, agent_id: str, temperature: float = 1.0) ->
     return Scores(log_probs[torch.arange(len(generated)), tokens[generated]], entropies, turns)
 
 
-def counted(tree: QuestionTree) -> list[Trajectory]:
-    return [t for t in tree.trajectories if t.counts]
+def counted(tree: QuestionTree) -> dict[str, float]:
+    """agent id -> the return, of the trajectories that count."""
+    returns = zip(tree.trajectories, tree.returns().tolist(), strict=True)
+    return {t.agent_id: reward for t, reward in returns if t.counts}
 
 
-def advantages(group: Sequence[Trajectory], normalize_std: bool = True) -> dict[str, float]:
+def advantages(group: dict[str, float], normalize_std: bool = True) -> dict[str, float]:
     """agent id -> A, GRPO's, or Dr. GRPO's without the division."""
-    rewards = np.array([t.reward for t in group])
+    rewards = np.array([*group.values()])
     std = rewards.std(ddof=1) if len(rewards) > 1 else 0.0
     scale = std + 1e-6 if normalize_std else 1.0
-    return {t.agent_id: (t.reward - rewards.mean()) / scale if std > 0 else 0.0 for t in group}
+    return {leaf: (reward - rewards.mean()) / scale if std > 0 else 0.0 for leaf, reward in group.items()}
 
 
 def tree_advantages(tree: QuestionTree) -> dict[str, float]:
@@ -88,19 +90,19 @@ def tree_advantages(tree: QuestionTree) -> dict[str, float]:
     between = advantages(counted(tree))
     result = {}
     for leaf in between:
-        relatives = [t for t in counted(tree) if t.agent_id.split(".")[0] == leaf.split(".")[0]]
+        relatives = {other: r for other, r in counted(tree).items() if other.split(".")[0] == leaf.split(".")[0]}
         result[leaf] = between[leaf] + advantages(relatives)[leaf]
     return result
 
 
 def batch_std(batch: Sequence[QuestionTree]) -> float:
-    return float(np.std([t.reward for tree in batch for t in counted(tree)], ddof=1))
+    return float(np.std([r for tree in batch for r in counted(tree).values()], ddof=1))
 
 
 def batch_advantages(tree: QuestionTree, batch: Sequence[QuestionTree]) -> dict[str, float]:
     """agent id -> A, REINFORCE++'s."""
-    mean = np.mean([t.reward for other in batch for t in counted(other)])
-    return {t.agent_id: (t.reward - mean) / (batch_std(batch) + 1e-6) for t in counted(tree)}
+    mean = np.mean([r for other in batch for r in counted(other).values()])
+    return {leaf: (r - mean) / (batch_std(batch) + 1e-6) for leaf, r in counted(tree).items()}
 
 
 def token_advantages(by_leaf: dict[str, float], attribution: str, scores: dict[str, Scores]) -> dict[str, Tensor]:
@@ -119,7 +121,7 @@ def token_advantages(by_leaf: dict[str, float], attribution: str, scores: dict[s
 
 def entropy_factors(trees: Sequence[QuestionTree], coeff: float) -> dict[int, Tensor]:
     """AEPO's factor of each token of each turn that a counted trajectory passes, by the turn's `id`."""
-    turns = {id(turn): turn for tree in trees for t in counted(tree) for turn in tree.path(t.agent_id)}
+    turns = {id(turn): turn for tree in trees for name in counted(tree) for turn in tree.path(name)}
     each = {key: torch.tensor(turn.entropies, dtype=torch.float64) for key, turn in turns.items()}
     everything = torch.cat([*each.values(), torch.zeros(0)])
     if len(everything) < 2:
@@ -142,14 +144,12 @@ def loss(
         old, reference: (question id, agent id) -> log-probs [K]; without `old` the ratio is 1, with its gradient.
         batch: all questions of the update, where the baseline is REINFORCE++'s; without it GRPO's is meant.
     """
-    leaves = [(tree, t) for tree in trees for t in counted(tree)]
-    lengths = {
-        (tree.question_id, t.agent_id): sum(len(turn.token_ids) for turn in tree.path(t.agent_id)) for tree, t in leaves
-    }
+    leaves = [(tree, name) for tree in trees for name in counted(tree)]
+    lengths = {(tree.question_id, name): sum(len(turn.token_ids) for turn in tree.path(name)) for tree, name in leaves}
     factors = entropy_factors(trees, config.entropy_advantage_coeff) if config.entropy_advantage_coeff else {}
     total = 0.0
     for tree in trees:
-        scores = {t.agent_id: score(model, tree, t.agent_id, config.temperature) for t in counted(tree)}
+        scores = {name: score(model, tree, name, config.temperature) for name in counted(tree)}
         if batch is not None:
             by_leaf = batch_advantages(tree, batch)
         elif config.baseline == "tree":

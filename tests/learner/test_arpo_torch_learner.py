@@ -68,12 +68,12 @@ def grpo_reference(model, groups, weight_of, *, minibatch, epochs, lr, eps, max_
 
 def as_group(tree: QuestionTree) -> list[tuple[list[int], list[bool], float]]:
     group = []
-    for trajectory in tree.trajectories:
+    for trajectory, reward in zip(tree.trajectories, tree.returns().tolist(), strict=True):
         tokens, mask = tree.prompt.tolist(), [False] * len(tree.prompt)
         for turn in trajectory.turns:
             tokens += [*turn.token_ids.tolist(), *turn.observation.tolist()]
             mask += [True] * len(turn.token_ids) + [False] * len(turn.observation)
-        group.append((tokens, mask, trajectory.reward))
+        group.append((tokens, mask, reward))
     return group
 
 

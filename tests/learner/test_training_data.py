@@ -22,6 +22,7 @@ def plan_settings(**overrides) -> PlanSettings:
         "questions_per_minibatch": 2,
         "shuffle_batch_per_epoch": False,
         "baseline": "group",
+        "returns": "total",
         "normalize_std": True,
         "attribution": "soft",
         "loss_aggregation": "token_mean",

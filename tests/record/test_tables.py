@@ -21,7 +21,7 @@ from rllib_arpo.record.settings import RecordSettings
 from rllib_arpo.record.tables import training_table
 from rllib_arpo.rollout.episodes import tree_to_episode
 from rllib_arpo.rollout.messages import QuestionRef
-from tests.helpers.trees import random_tree
+from tests.helpers.trees import paid, random_tree
 from tests.record.trees import TREE
 
 BASELINES = [
@@ -81,7 +81,7 @@ def test_the_advantages_are_those_of_the_update(model_folder, changes, attributi
 def test_a_file_states_its_version_and_the_settings(model_folder):
     made = config(model_folder, branching="probability", temperature=0.7)
     metadata = training_table(1, [(sampled(TREE), None)], RecordSettings.from_config(made), None).schema.metadata
-    assert metadata[schema.VERSION_KEY] == b"2"
+    assert metadata[schema.VERSION_KEY] == b"3"
     stated = json.loads(metadata[schema.SETTINGS_KEY])
     assert stated == RecordSettings.from_config(made).training
     names = ("model_name_or_path", "branching", "temperature", "num_rollouts", "branch_threshold", "baseline", "seed")
@@ -125,7 +125,12 @@ def test_a_question_that_the_update_does_not_get_is_recorded_without_advantages(
     """A connector of the user drops the first question, and replaces the episode of the second."""
     made = config(model_folder)
     questions = [sampled(replace(TREE, question_id=name), i) for i, name in enumerate(("a", "b", "c"))]
-    shaped = replace(TREE, question_id="b", trajectories=(replace(TREE.trajectories[0], reward=5.0),))
+    better = replace(TREE.trajectories[0], turns=paid(TREE.trajectories[0].turns, 4.75))
+    shaped = replace(
+        TREE,
+        question_id="b",
+        trajectories=(better,),
+    )
     episodes = [questions[2].episode, tree_to_episode(shaped)]
     recorder = TreeRecorder(RecordSettings.from_config(made), lambda: tmp_path)
     recorder.training(1, questions, episodes, QuestionBatch.plan(episodes, PlanSettings.from_config(made)).statistics)
@@ -136,11 +141,11 @@ def test_a_question_that_the_update_does_not_get_is_recorded_without_advantages(
     } == {
         ("a", False, "0", 1.0),
         ("a", False, "1", -1.0),
-        ("a", False, "0.0", 0.0),
+        ("a", False, "0.0", 0.25),
         ("b", True, "0", 5.0),
         ("c", True, "0", 1.0),
         ("c", True, "1", -1.0),
-        ("c", True, "0.0", 0.0),
+        ("c", True, "0.0", 0.25),
     }
 
 

@@ -44,24 +44,23 @@ TREE = QuestionTree(
         Trajectory(
             "0",
             (
-                turn("<s>é", "12", (0.5, 1.0), tool_call=SEARCH, times=TurnTimes(0.0, 1.0, 1.5)),
+                turn("<s>é", "12", (0.5, 1.0), tool_call=SEARCH, times=TurnTimes(0.0, 1.0, 1.5), reward=0.25),
                 turn(
                     "A",
                     entropies=(2.0,),
                     decision=ForkDecision(1.25, 0.25, 0.55, eligible=True, children=1, budget=2),
                     times=TurnTimes(1.5, 2.0, 2.0),
+                    reward=0.75,
                 ),
             ),
             StopReason.ANSWER,
-            reward=1.0,
             accuracy=1.0,
             format_valid=True,
         ),
         Trajectory(
             "1",
-            (turn("B", times=TurnTimes(0.0, 0.25, 0.25)),),
+            (turn("B", times=TurnTimes(0.0, 0.25, 0.25), reward=-1.0),),
             StopReason.NO_ANSWER,
-            reward=-1.0,
         ),
         Trajectory("2", (), StopReason.ENGINE_FAILURE, topped_up=True),
         Trajectory(

@@ -20,7 +20,8 @@ def question():
 
 
 def rewards(episode) -> dict[str, float]:
-    return {t.agent_id: t.reward for t in episode_to_tree(episode).trajectories}
+    tree = episode_to_tree(episode)
+    return dict(zip(tree.by_id(), tree.returns().tolist(), strict=True))
 
 
 def test_forks_and_their_parents_trade_rewards():

@@ -10,7 +10,7 @@ from rllib_arpo.rollout.episodes import episode_to_tree, path_token_ids, tree_to
 from tests.helpers.trees import random_tree
 
 
-def turn(tokens, observation=(), tool=False) -> Turn:
+def turn(tokens, observation=(), tool=False, reward=0.0) -> Turn:
     n = len(tokens)
     return Turn(
         np.array(tokens, np.int32),
@@ -20,6 +20,7 @@ def turn(tokens, observation=(), tool=False) -> Turn:
         np.arange(3, 3 + n, dtype=np.int32),
         tool_call=ToolCall("python", ToolStatus.OK, 0.5, "print(1)") if tool else None,
         times=TurnTimes(0.5, 1.0, 2.5),
+        reward=reward,
     )
 
 
@@ -27,10 +28,10 @@ FORKED = QuestionTree(
     "q",
     np.array([1, 2], np.int32),
     (
-        Trajectory("0", (turn([3], [4], tool=True), turn([5])), StopReason.ANSWER, 1.1, 1.0, True),
-        Trajectory("1", (turn([6, 7]),), StopReason.MALFORMED_CALL, -1.0),
-        Trajectory("0.0", (turn([8, 9]),), StopReason.ANSWER, 0.0, 0.0, True, parent="0", num_inherited_turns=1),
-        Trajectory("2", (), StopReason.TIME_LIMIT, -0.5, topped_up=True),
+        Trajectory("0", (turn([3], [4], tool=True, reward=0.5), turn([5], reward=1.0)), StopReason.ANSWER, 1.0, True),
+        Trajectory("1", (turn([6, 7], reward=-1.0),), StopReason.MALFORMED_CALL),
+        Trajectory("0.0", (turn([8, 9], reward=1.0),), StopReason.ANSWER, 0.0, True, parent="0", num_inherited_turns=1),
+        Trajectory("2", (), StopReason.TIME_LIMIT, topped_up=True),
     ),
 )
 
@@ -41,22 +42,31 @@ def assert_same(a: QuestionTree, b: QuestionTree) -> None:
     assert mine.keys() == other.keys()
     for agent, trajectory in mine.items():
         copy = other[agent]
-        for name in ("stop_reason", "reward", "accuracy", "format_valid", "parent", "num_inherited_turns", "topped_up"):
+        for name in ("stop_reason", "accuracy", "format_valid", "parent", "num_inherited_turns", "topped_up"):
             assert getattr(copy, name) == getattr(trajectory, name), (agent, name)
         assert len(copy.turns) == len(trajectory.turns)
         for one, two in zip(trajectory.turns, copy.turns, strict=True):
             for name in ("token_ids", "log_probs", "entropies", "observation", "weight_versions"):
                 assert getattr(one, name).tolist() == getattr(two, name).tolist(), (agent, name)
-            assert (one.tool_call, one.decision, one.times) == (two.tool_call, two.decision, two.times)
+            assert (one.tool_call, one.decision, one.times, one.reward) == (
+                two.tool_call,
+                two.decision,
+                two.times,
+                two.reward,
+            )
 
 
 def test_round_trip():
     assert_same(FORKED, episode_to_tree(tree_to_episode(FORKED)))
 
 
+def test_a_root_and_its_fork_are_paid_alike_for_the_turn_that_they_share():
+    assert episode_to_tree(tree_to_episode(FORKED)).returns().tolist() == [1.5, 1.5, -1.0, 0.0]
+
+
 @pytest.mark.parametrize("seed", range(25))
 def test_round_trip_of_random_trees(seed):
-    tree = random_tree(np.random.default_rng(seed), vocab_size=50)
+    tree = random_tree(np.random.default_rng(seed), vocab_size=50, paid_turn_probability=0.5)
     assert_same(tree, episode_to_tree(tree_to_episode(tree)))
 
 

@@ -14,9 +14,11 @@ from rllib_arpo.rollout.metrics import nested, question_stats, rollout_metrics
 WINDOW = 2
 
 
-def turn(num_tokens: int, tool: ToolCall | None = None, entropies=(), decision: ForkDecision | None = None) -> Turn:
+def turn(num_tokens: int, tool: ToolCall | None = None, entropies=(), decision=None, reward=0.0) -> Turn:
     tokens, nothing = np.zeros(num_tokens, np.int32), np.zeros(0, np.int32)
-    return Turn(tokens, tokens.astype(np.float32), np.float32(entropies), nothing, tokens, tool, decision)
+    return Turn(
+        tokens, tokens.astype(np.float32), np.float32(entropies), nothing, tokens, tool, decision, reward=reward
+    )
 
 
 SEARCH = ToolCall("search", ToolStatus.OK, 0.1)
@@ -28,9 +30,11 @@ FORKED = QuestionTree(
     (
         Trajectory(
             "0",
-            (turn(3, SEARCH, [0.5, 1.5, 9.0]), turn(4, None, [2.0, 3.0, 9.0], ForkDecision(0.6, 0.25, 0.55, True, 1))),
+            (
+                turn(3, SEARCH, [0.5, 1.5, 9.0]),
+                turn(4, None, [2.0, 3.0, 9.0], ForkDecision(0.6, 0.25, 0.55, True, 1), 1.1),
+            ),
             StopReason.ANSWER,
-            1.1,
             1.0,
             True,
         ),
@@ -39,12 +43,11 @@ FORKED = QuestionTree(
             (turn(2, PYTHON, [7.0]), turn(6, None, [4.0], ForkDecision(0.9, -0.5, 0.4, True, 0))),
             StopReason.ANSWER,
             0.0,
-            0.0,
             True,
             "0",
             1,
         ),
-        Trajectory("1", (turn(1),), StopReason.MALFORMED_CALL, -1.0, topped_up=True),
+        Trajectory("1", (turn(1, reward=-1.0),), StopReason.MALFORMED_CALL, topped_up=True),
     ),
 )
 MASKED = QuestionTree(
@@ -56,10 +59,9 @@ MASKED = QuestionTree(
             (
                 turn(1, SEARCH, [3.0]),
                 turn(1, SEARCH, [1.0], ForkDecision(0.2, -0.75)),
-                turn(2, None, [0.5], ForkDecision(0.1, -0.25)),
+                turn(2, None, [0.5], ForkDecision(0.1, -0.25), -1.0),
             ),
             StopReason.NO_ANSWER,
-            -1.0,
         ),
         Trajectory("1", (), StopReason.DEADLINE),
     ),

@@ -52,7 +52,7 @@ def test_one_root_and_one_fork_by_hand():
         root, *forks = tree.trajectories
         first, second = (int(turn.token_ids[0]) for turn in root.turns)
         trees[first, second, *(int(fork.turns[0].token_ids[0]) for fork in forks)] = probability
-        assert root.reward == problem.rewards[first, second]
+        assert tree.returns()[0] == problem.rewards[first, second]
         assert [(f.agent_id, f.parent, f.num_inherited_turns) for f in forks] in ([], [("0.0", "0", 1)])
     p = {history: problem.probabilities[row] for history, row in problem.rows.items()}
     expected = {(a, b): 0.7 * p[()][a] * p[a,][b] for a in (0, 1) for b in (0, 1)}

@@ -38,7 +38,7 @@ def test_rise_after_a_tool_forks_once_and_the_parent_goes_on(sample_tree):
         "0": (None, 0, [(10, TOOL), (20, ANSWER)], "answer"),
         "0.0": ("0", 1, [(21, ANSWER)], "answer"),
     }
-    assert [t.reward for t in sampled.tree.trajectories] == [1.0, 0.5]
+    assert sampled.tree.returns().tolist() == [1.0, 0.5]
     assert sampled.env.forks == [("0", "0.0")]
     rise = (HIGH - LOW) / np.log(256)
     assert sampled.decisions == {
@@ -210,6 +210,16 @@ def test_deadline_ends_only_who_has_not_ended(sample_tree):
     assert [t.turns[0].times.answered is None for t in sampled.tree.trajectories] == [False, True]
 
 
+def test_a_root_and_its_fork_are_paid_alike_for_the_turn_that_they_share(sample_tree):
+    script = {
+        PROMPT: tool(10),
+        (*PROMPT, 10, TOOL, 50, 0): [answer(20, HIGH), answer(21, LOW)],
+    }
+    sampled = sample_tree(script, {"call_reward": 0.5, "rewards": {"0": 1.0, "0.0": 1.0}})
+    assert sampled.tree.returns().tolist() == [1.5, 1.5]
+    assert [turn.reward for t in sampled.tree.trajectories for turn in t.turns] == [0.5, 1.0, 1.0]
+
+
 def test_progress_has_the_tools_in_flight_also_of_those_that_a_deadline_ends(sample_tree):
     script = {PROMPT: [tool(10)], (*PROMPT, 10, TOOL, 50, 0): tool(20)}
     env_config = {"delays": {("0", 1): 60.0}}
@@ -228,7 +238,8 @@ def test_with_a_deadline_reward_the_unfinished_count(sample_tree):
         deadline_reward=-0.5,
     )
     assert [str(t.stop_reason) for t in sampled.tree.trajectories] == ["answer", "time_limit"]
-    assert [(t.counts, t.reward) for t in sampled.tree.trajectories] == [(True, 0.0), (True, -0.5)]
+    assert [t.counts for t in sampled.tree.trajectories] == [True, True]
+    assert sampled.tree.returns().tolist() == [0.0, -0.5]
 
 
 def test_a_fork_without_a_turn_of_its_own_is_masked_whatever_the_deadline_costs(sample_tree):
@@ -252,7 +263,8 @@ def test_a_fork_without_a_turn_of_its_own_is_masked_whatever_the_deadline_costs(
         "1": (None, 0, [(11, ANSWER)], "answer"),
         "0.0": ("0", 1, [], "deadline"),
     }
-    assert [(t.counts, t.reward) for t in sampled.tree.trajectories] == [(True, -1.0), (True, 1.0), (False, 0.0)]
+    assert [t.counts for t in sampled.tree.trajectories] == [True, True, False]
+    assert sampled.tree.returns().tolist() == [-1.0, 1.0, 0.0]
     assert sampled.tree.trajectories[0].turns[1].observation.tolist() == []
 
 

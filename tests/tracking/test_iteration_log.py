@@ -13,6 +13,7 @@ from rllib_arpo.rollout.episodes import tree_to_episode
 from rllib_arpo.rollout.messages import QuestionRef, SampledQuestion, TrajectoryError
 from rllib_arpo.rollout.metrics import question_stats, rollout_metrics
 from rllib_arpo.tracking.iteration_log import IterationLog
+from tests.helpers.trees import paid
 
 SEARCH = ToolCall("search", ToolStatus.OK, 0.25)
 PYTHON = ToolCall("python", ToolStatus.ERROR, 1.5)
@@ -25,7 +26,7 @@ def sampled(*calls: ToolCall | None, errors: tuple[TrajectoryError, ...] = ()) -
         Turn(tokens, np.float32([-1, -1]), np.float32([]), tokens if call else nothing, 0 * tokens, call)
         for call in calls
     )
-    tree = QuestionTree("q", tokens, (Trajectory("0", turns, StopReason.ANSWER, 0.5),))
+    tree = QuestionTree("q", tokens, (Trajectory("0", paid(turns, 0.5), StopReason.ANSWER),))
     stats = question_stats(tree, 0, tools_offered=("search", "python"))
     return SampledQuestion(QuestionRef(7), tree_to_episode(tree), stats, errors=errors)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -96,11 +96,11 @@ def _totals(shapes: list[_Shape]) -> tuple[float, float]:
 
 
 def _trajectory(rng: np.random.Generator, shape: _Shape, reward: float) -> Trajectory:
+    turns = [_turn(rng, int(generated), int(observed)) for generated, observed in shape.lengths]
     return Trajectory(
         agent_id=shape.agent_id,
-        turns=tuple(_turn(rng, int(generated), int(observed)) for generated, observed in shape.lengths),
+        turns=(*turns[:-1], replace(turns[-1], reward=reward)),
         stop_reason=StopReason.ANSWER,
-        reward=reward,
         parent=shape.parent,
         num_inherited_turns=shape.num_inherited_turns,
     )
