@@ -193,9 +193,9 @@ def loss(
 @torch.no_grad()
 def all_log_probs(model, trees: Sequence[QuestionTree], temperature: float) -> dict[tuple[str, str], Tensor]:
     return {
-        (tree.question_id, t.agent_id): score(model, tree, t.agent_id, temperature).log_probs
+        (tree.question_id, name): score(model, tree, name, temperature).log_probs
         for tree in trees
-        for t in counted(tree)
+        for name in counted(tree)
     }
 
 
