@@ -9,7 +9,7 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 from release.benchmarks.common.bench import alternate, median, rounded, timed
 from release.benchmarks.learner.flops import model_flops
 from release.benchmarks.learner.rollouts import make_rollouts
-from release.benchmarks.learner.sides import LearnerSide, build_learner, synchronized
+from release.benchmarks.learner.sides import LearnerSide, build_learner
 from release.benchmarks.learner.tree_speedup import seconds_of
 from release.benchmarks.learner.tree_workload import make_question
 from rllib_arpo.core.tree import QuestionTree
@@ -48,9 +48,8 @@ def test_whole_updates(checkpointing, learner, peak, sizes, figures):
     batch = QuestionBatch.plan([tree_to_episode(tree) for tree in questions], PlanSettings.from_config(learner.config))
     if DEVICE == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    update = synchronized(lambda: learner.update(batch), model.device)
     try:
-        seconds = [timed(update)[0] for _ in range(sizes.repeats + 1)][1:]
+        seconds = [timed(learner.update, batch)[0] for _ in range(sizes.repeats + 1)][1:]
     finally:
         model.gradient_checkpointing_disable()
     rollouts = make_rollouts(questions)
