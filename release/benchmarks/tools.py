@@ -128,10 +128,8 @@ def _ms(seconds: Sequence[float], percent: float) -> float:
 
 
 def _with_details(figures: dict[str, float], detail: dict[str, float]) -> dict[str, Any]:
-    """The figures, each with the detail; the table shows it once."""
-    detail = {name: round(value, 4) for name, value in detail.items()}
-    details = {f"{key}_detail": {"sides": [] if i else list(detail), **detail} for i, key in enumerate(figures)}
-    return figures | details
+    """The figures, each with the detail."""
+    return figures | {f"{key}_detail": {name: round(value, 4) for name, value in detail.items()} for key in figures}
 
 
 PYTHON = {"python_warm_p50_ms": "< 40", "python_warm_p99_ms": "reported", "python_p99_over_p50_64": "< 10"}

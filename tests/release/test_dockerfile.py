@@ -3,7 +3,6 @@
 import re
 import shlex
 import subprocess
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -47,17 +46,6 @@ def test_make_knows_the_target_and_takes_the_lock_of_the_device(device):
     )
     assert done.returncode == 0, done.stderr
     assert f"pip install --quiet --no-deps -r requirements/{device}.lock" in done.stdout
-
-
-def test_the_default_command_is_one_of_the_project_in_its_environment():
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-    (command,) = instructions("CMD")
-    assert command == '["rllib-arpo", "doctor"]'
-    assert "rllib-arpo" in project["scripts"]
-    (folder,) = instructions("WORKDIR")
-    assert instructions("ENV") == [f"PATH={folder}/.venv/bin:$PATH"]
-    assert instructions("COPY") == ["--chown=arpo:arpo . ."]
-    assert instructions("USER") == ["arpo"]
 
 
 def test_the_context_leaves_out_what_git_ignores_and_nothing_else():

@@ -68,7 +68,7 @@ def test_a_cut_run_goes_on_with_the_parts_that_have_not_passed(tmp_path, monkeyp
 
 
 #: Beside these, "rollout" starts a second vLLM, and "weights", "main_job" and "against_trl" start what others start.
-TINY_PARTS = ("machine", "attention", "update", "distributed", "probes", "training")
+TINY_PARTS = ("attention", "update", "distributed", "probes", "training")
 
 
 @pytest.mark.slow

@@ -38,7 +38,7 @@ def test_a_failing_benchmark_is_named_and_has_no_number(monkeypatch, tmp_path, c
         raise RuntimeError("no such luck")
 
     def measure(bench):
-        return {"entropy_overhead": 0.01, "entropy_overhead_detail": {"sides": []}}
+        return {"entropy_overhead": 0.01, "entropy_overhead_detail": {}}
 
     benchmarks = (
         Benchmark(fail, {"fork_cost_ratio": "<= 0.6"}),
@@ -68,7 +68,6 @@ def test_sides_are_measured_in_turn_and_paired():
     found = ratio("speedup", "theirs", "ours", measured, model="tiny")
     assert found["speedup"] == 3.0
     assert found["speedup_detail"] == {
-        "sides": ["theirs", "ours"],
         "ours": {"min": 2.0, "median": 2.5, "max": 3.0, "values": [2.0, 3.0]},
         "theirs": {"min": 6.0, "median": 7.5, "max": 9.0, "values": [6.0, 9.0]},
         "ratios": {"min": 3.0, "median": 3.0, "max": 3.0, "values": [3.0, 3.0]},

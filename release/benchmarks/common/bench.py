@@ -121,11 +121,6 @@ def timed(function: Callable, *args: Any, **kwargs: Any) -> tuple[float, Any]:
     return time.perf_counter() - start, result
 
 
-def best(values: Sequence[float]) -> float:
-    """The largest of some speeds: other work on the machine only ever slows a repeat down (see `timeit`)."""
-    return max(values)
-
-
 def median(values: Sequence[float]) -> float:
     return float(np.median(values))
 
@@ -149,7 +144,7 @@ def ratio(key: str, over: str, under: str, measured: Mapping[str, Sequence[float
     """
     ratios = [a / b for a, b in zip(measured[over], measured[under], strict=True)]
     sides = {name: spread(values) for name, values in measured.items()}
-    return {key: median(ratios), f"{key}_detail": {"sides": [over, under], **sides, "ratios": spread(ratios), **about}}
+    return {key: median(ratios), f"{key}_detail": {**sides, "ratios": spread(ratios), **about}}
 
 
 def alternate(

@@ -74,20 +74,12 @@ def write(path: Path, results: Mapping[str, Any]) -> None:
 
 
 def print_table(results: Mapping[str, Any], targets: Mapping[str, str]) -> None:
-    print(f"\n{'figure':36s} {'value':>10s}  {'target':10s} both sides, medians")
-    for key in targets:
-        value = "-" if results[key] is None else f"{results[key]:.4g}"
-        print(f"{key:36s} {value:>10s}  {targets[key]:10s} {_sides(results[f'{key}_detail'])}")
-
-
-def _sides(detail: Mapping[str, Any]) -> str:
-    """The entries that a benchmark names as its sides, or why there are none."""
-    for reason in ("failed", "skipped"):
-        if reason in detail:
-            return f"{reason}: {detail[reason]}"
-    shown = {name: detail[name] for name in detail["sides"]}
-    medians = {name: side.get("median", side) if isinstance(side, dict) else side for name, side in shown.items()}
-    return ", ".join(f"{name} {side}" for name, side in medians.items())
+    """A line a figure, with the reason where it is missing."""
+    print(f"\n{'figure':36s} {'value':>10s}  target")
+    for key, target in targets.items():
+        value, detail = results[key], results[f"{key}_detail"]
+        shown = "-" if value is None else f"{value:.4g}"
+        print(f"{key:36s} {shown:>10s}  {target:10s} {detail.get('failed') or detail.get('skipped') or ''}".rstrip())
 
 
 def make_parser(description: str) -> argparse.ArgumentParser:

@@ -49,8 +49,8 @@ def figures(runs: Runs, reasons: Mapping[str, str]) -> dict[str, Any]:
                 continue
             theirs, ours = (_column(runs[one], column) for one in (TRL, side))
             value, low, high = ratio_of_means(np.array(theirs), np.array(ours)) or (theirs[0] / ours[0], None, None)
-            sides = {f"{TRL}_s": spread(theirs), f"{side}_s": spread(ours)}
-            results |= {key: value, f"{key}_detail": {"sides": list(sides), **sides, "interval": [low, high]}}
+            detail = {f"{TRL}_s": spread(theirs), f"{side}_s": spread(ours), "interval": [low, high]}
+            results |= {key: value, f"{key}_detail": detail}
     return results
 
 
@@ -58,7 +58,6 @@ def _speed(key: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Iterations per hour, and in the detail all else that is known of the side."""
     columns = {name: _column(runs, name) for name in runs[0]["iterations"][0]}
     detail = {
-        "sides": ["seconds"],
         **{name: spread(values) for name, values in columns.items()},
         **{f"{name}_mean": float(np.mean(values)) for name, values in columns.items()},
         "warm_up_s": [run["iterations"][0]["seconds"] for run in runs],

@@ -58,8 +58,7 @@ def memory(bench: Bench, sharing: float) -> dict[str, Any]:
         f"{side}_bytes": in_fresh_process(side_peak, side, folder, rollouts, sharing) for side in ("ours", "padded")
     }
     key = f"memory_padded_{sharing:.1f}"
-    detail = {"sides": list(peaks), **peaks, **workload(bench, rollouts)}
-    return {key: peaks["ours_bytes"] / peaks["padded_bytes"], f"{key}_detail": detail}
+    return {key: peaks["ours_bytes"] / peaks["padded_bytes"], f"{key}_detail": peaks | workload(bench, rollouts)}
 
 
 def side_peak(name: str, folder: str, rollouts: Rollouts, sharing: float) -> int:

@@ -64,7 +64,6 @@ def gradients(bench: Bench) -> dict[str, Any]:
         side()
         found[name] = take_gradients(side.model)
     detail = {
-        "sides": ["ours_norm", "padded_norm"],
         **{f"{name}_norm": _norm(gradient) for name, gradient in found.items()},
         "ours_to_packed": relative_error(found["ours"], found["packed"]),
         **workload(bench, rollouts),

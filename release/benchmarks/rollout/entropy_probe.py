@@ -53,7 +53,6 @@ def overhead(bench: Bench) -> dict[str, Any]:
         OVERHEAD_ALL: TURN_TOKENS * extra_s["step_of_all"] + extra_s["last_step_of_all"],
     }
     detail = {
-        "sides": [f"{name}_step_ms" for name in SIDES],
         **{f"{name}_step_ms": round(1000 * float(np.median(values)), 3) for name, values in times.items()},
         **{f"extra_ms_{name}": round(1000 * seconds, 3) for name, seconds in extra_s.items()},
         "entropy_window": ENTROPY_WINDOW,

@@ -49,9 +49,9 @@ def forks(bench: Bench) -> dict[str, Any]:
     }
     return {
         CACHED: min(cached[length] for length in PREFIXES),
-        f"{CACHED}_detail": {"sides": ["cached_by_prefix"], "cached_by_prefix": cached, **common},
+        f"{CACHED}_detail": {"cached_by_prefix": cached, **common},
         COST: costs[COST_PREFIX],
-        f"{COST}_detail": {"sides": list(cost), **cost, "cost_by_prefix": costs, **common},
+        f"{COST}_detail": {**cost, "cost_by_prefix": costs, **common},
     }
 
 
