@@ -175,6 +175,14 @@ class ToolEnv(ForkableMultiAgentEnv):
         return np.concatenate([self._prompt, *path.segments])
 
     async def step_agent(self, agent_id: str, token_ids: np.ndarray) -> StepResult:
+        if agent_id in self._ended:
+            raise ValueError(f"Agent {agent_id!r} has ended.")
+        result = await self._turn(agent_id, token_ids)
+        if result[2] or result[3]:
+            self._ended.add(agent_id)
+        return result
+
+    async def _turn(self, agent_id: str, token_ids: np.ndarray) -> StepResult:
         token_ids = np.asarray(token_ids, dtype=np.int32)
         text = turn_text(self.tokenizer, token_ids, keep=self.protocol.end_tags)
         state = self._paths[agent_id].with_generated(text, token_ids)
@@ -250,6 +258,7 @@ class ToolEnv(ForkableMultiAgentEnv):
         """Forgets the last question and its agents."""
         self.question, self._prompt = question, prompt
         self._paths: dict[str, PathState] = {}
+        self._ended: set[str] = set()
         self.agents, self._just_ended = [], frozenset()
 
     def _start_agent(self, agent_id: str, path: PathState) -> None:

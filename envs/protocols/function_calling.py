@@ -13,7 +13,6 @@ with a tool message, and takes the text after the assistant's message. So it is 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,6 +33,7 @@ from rllib_arpo.envs.protocols.protocol import (
     only_punctuation,
 )
 from rllib_arpo.envs.question import Shot
+from rllib_arpo.envs.support.model_json import read_json
 from rllib_arpo.envs.tools.tool import CALL, RESPONSE, THINK, TOOLS, Tool
 
 #: Placeholders for the texts of a user, an assistant and a tool while a template is rendered.
@@ -205,10 +205,8 @@ def _read_call(text: str, rest: str) -> Parsed:
     if not only_punctuation(rest):
         return Malformed(f"text after </{CALL}>")
     try:
-        call = json.loads(text)
-        # JSON can spell half a character, which no tool could take.
-        json.dumps(call, ensure_ascii=False).encode()
-    except (ValueError, RecursionError):
+        call = read_json(text)
+    except ValueError:
         return Malformed(f"<{CALL}> does not hold JSON")
     if not isinstance(call, dict) or set(call) != {"name", "arguments"}:
         return Malformed(f'<{CALL}> does not hold an object with "name" and "arguments"')

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from rllib_arpo.envs.errors import ToolError
 from rllib_arpo.envs.support.cache import ResultCache
 from rllib_arpo.envs.support.chat_client import ChatClient, read_chat_client
+from rllib_arpo.envs.support.model_json import read_json
 from rllib_arpo.envs.tools.tool import Tool, ToolResult
 from rllib_arpo.envs.web.addresses import AddressRule, system_resolve
 from rllib_arpo.envs.web.fetch import Fetcher
@@ -106,9 +107,6 @@ class BrowseTool(Tool):
 
     def text_argument(self, arguments: Mapping[str, Any]) -> str:
         super().text_argument(arguments)
-        wrong = next((name for name, value in arguments.items() if not isinstance(value, str)), None)
-        if wrong is not None:
-            raise ToolError(f"{self.name}: {wrong!r} must be a string.")
         return "\n".join((arguments["url"].strip(), arguments.get("query", "")))
 
     async def __call__(self, argument: str, state: Any) -> ToolResult:
@@ -122,8 +120,8 @@ class BrowseTool(Tool):
         """The URL and the question of a call."""
         if argument.startswith("{"):
             try:
-                arguments = json.loads(argument)
-            except (ValueError, RecursionError) as error:
+                arguments = read_json(argument)
+            except ValueError as error:
                 raise ToolError(f"{self.name}: the argument is neither a URL nor JSON.") from error
             argument = self.text_argument(arguments)
         url, *question = argument.split(maxsplit=1) or [""]

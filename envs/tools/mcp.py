@@ -7,12 +7,13 @@ import functools
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.errors import BrokenToolError, ToolError
+from rllib_arpo.envs.support.model_json import read_json
 from rllib_arpo.envs.support.validation import check_known
 from rllib_arpo.envs.tools.mcp_session import McpServer, McpSession, session_of
 from rllib_arpo.envs.tools.tool import RESERVED_NAMES, Tool, ToolResult, ToolSet
@@ -69,8 +70,8 @@ class McpTool(Tool):
             ToolError: it is not JSON, or does not fit the tool's schema.
         """
         try:
-            arguments = json.loads(argument)
-        except (ValueError, RecursionError):
+            arguments = read_json(argument)
+        except ValueError:
             arguments = None
         if not isinstance(arguments, dict) or (self._only_text and set(arguments) != {self._only_text}):
             if self._only_text is None:
@@ -87,18 +88,17 @@ class McpTool(Tool):
             unknown = next((name for name in arguments if name not in known), None)
             if unknown is not None:
                 raise ToolError(f"{self.name} has no parameter {unknown!r}: it takes {_listed(known)}.")
-        error = best_match(self._validator.iter_errors(arguments))
+        try:
+            error = best_match(self._validator.iter_errors(arguments))
+        except RecursionError as recursion:
+            raise ToolError(f"{self.name}: the schema of its arguments has no end for these.") from recursion
         if error is not None:
             where = "".join(f" {part!r}" for part in error.absolute_path)
             raise ToolError(f"{self.name}: wrong arguments:{where} {error.message}.")
 
     @functools.cached_property
     def _validator(self) -> Any:
-        import jsonschema
-        import referencing
-
-        # The empty registry: references to other places are not fetched.
-        return jsonschema.Draft202012Validator(self.input_schema, registry=referencing.Registry())
+        return schema_validator(self.input_schema)
 
     @functools.cached_property
     def _only_text(self) -> str | None:
@@ -169,14 +169,11 @@ class McpTools(ToolSet):
         return [self._tool(session, server_name, tool) for tool in offered]
 
     def _tool(self, session: McpSession, server_name: str, tool: Any) -> McpTool:
-        import jsonschema
-
         try:
-            validator: Any = jsonschema.Draft202012Validator
-            validator.check_schema(tool.input_schema)
-        except jsonschema.SchemaError as error:
+            schema_validator(tool.input_schema)
+        except ValueError as error:
             raise ValueError(
-                f"The MCP server {server_name!r}: the schema of its tool {tool.name!r} is wrong ({error.message})."
+                f"The MCP server {server_name!r}: the schema of its tool {tool.name!r} is wrong ({error})."
             ) from error
         return McpTool(
             name=tool.name,
@@ -188,6 +185,68 @@ class McpTools(ToolSet):
             max_result_tokens=self.max_result_tokens,
             max_concurrency=self.max_concurrency,
         )
+
+
+#: Keywords that only the server checks: their cost is not linear in the length of the arguments.
+_LEFT_TO_THE_SERVER = ("pattern", "patternProperties", "uniqueItems")
+
+
+def schema_validator(schema: Mapping[str, Any]) -> Any:
+    """A `jsonschema` validator of calls' arguments, without `_LEFT_TO_THE_SERVER`.
+
+    Raises:
+        ValueError: the schema is wrong, or refers to something that it does not have, or to itself without an end.
+    """
+    import jsonschema
+    import referencing
+
+    base: Any = jsonschema.Draft202012Validator
+    unchecked = dict.fromkeys(_LEFT_TO_THE_SERVER, lambda *_: ())
+    if "patternProperties" in schema:
+        unchecked["additionalProperties"] = unchecked["patternProperties"]
+    try:
+        base.check_schema(schema)
+        # The empty registry: references to other places are not fetched.
+        validator = jsonschema.validators.extend(base, unchecked)(schema, registry=referencing.Registry())
+        resolver = referencing.Registry().resolver_with_root(referencing.jsonschema.DRAFT202012.create_resource(schema))
+        for reference in _references(schema):
+            _check_chain(resolver, reference)
+        validator.is_valid({})
+    except jsonschema.SchemaError as error:
+        raise ValueError(error.message) from error
+    except referencing.exceptions.Unresolvable as error:
+        raise ValueError(f"it refers to {error.ref!r}, which it does not have") from error
+    except RecursionError as error:
+        raise ValueError("it refers to itself without an end") from error
+    return validator
+
+
+def _check_chain(resolver: Any, reference: str) -> None:
+    """Follows a reference through those to which it leads.
+
+    Raises:
+        RecursionError: it leads back to itself.
+    """
+    seen: set[str] = set()
+    while reference not in seen:
+        seen.add(reference)
+        target = resolver.lookup(reference).contents
+        if not isinstance(target, Mapping) or not isinstance(target.get("$ref"), str):
+            return
+        reference = target["$ref"]
+    raise RecursionError
+
+
+def _references(schema: Any) -> Iterator[str]:
+    waiting = [schema]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, Mapping):
+            waiting += item.values()
+            if isinstance(item.get("$ref"), str):
+                yield item["$ref"]
+        elif isinstance(item, list):
+            waiting += item
 
 
 def shown(result: Any) -> str:

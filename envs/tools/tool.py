@@ -7,7 +7,7 @@ import copy
 import dataclasses
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -95,20 +95,25 @@ class Tool(ABC):
         return {"type": "object", "properties": dict(self.parameters), "required": list(required)}
 
     def text_argument(self, arguments: Mapping[str, Any]) -> str:
-        """The argument of `__call__` for a native function call: the only parameter's text, or all parameters as JSON.
+        """The argument of `__call__` for a native function call: all parameters as JSON, or the only one's value.
+
+        A value that is not a text is written as JSON, as the model writes it between tags ("3", "[1, 2]").
 
         Raises:
-            ToolError: a parameter is missing or unknown, or the only one is not a string.
+            ToolError: a parameter is missing or unknown, or does not have the type that `parameters` states.
         """
         if not set(self.schema()["required"]) <= set(arguments) <= set(self.parameters):
             raise ToolError(f"{self.name} takes {_listed(self.parameters)}, not {_listed(arguments)}.")
+        for name, value in arguments.items():
+            kinds = self.parameters[name].get("type", [])
+            kinds = [kinds] if isinstance(kinds, str) else kinds
+            if kinds and not any(_IS_OF_TYPE[kind](value) for kind in kinds):
+                raise ToolError(f"{self.name}: {name!r} must be of type {' or '.join(kinds)}.")
         if len(self.parameters) != 1:
             return json.dumps(dict(arguments), ensure_ascii=False)
         (name,) = self.parameters
         value = arguments.get(name, "")
-        if not isinstance(value, str):
-            raise ToolError(f"{self.name}: {name!r} must be a string.")
-        return value
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
     @abstractmethod
     async def __call__(self, argument: str, state: Any) -> ToolResult:
@@ -118,6 +123,22 @@ class Tool(ABC):
             ToolError: the argument is at fault; `TransientToolError` if a repetition may help.
             BrokenToolError: the tool cannot be used any more.
         """
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+#: Type in a JSON schema -> whether a value is of it.
+_IS_OF_TYPE: Mapping[str, Callable[[Any], bool]] = {
+    "string": lambda value: isinstance(value, str),
+    "integer": lambda value: _is_number(value) and value == int(value),
+    "number": _is_number,
+    "boolean": lambda value: isinstance(value, bool),
+    "array": lambda value: isinstance(value, list),
+    "object": lambda value: isinstance(value, dict),
+    "null": lambda value: value is None,
+}
 
 
 class ToolSet(ABC):

@@ -45,6 +45,7 @@ _NAT64 = IPv6Network("64:ff9b::/96")
 _HOST = re.compile(r"[\w.-]+")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _MAX_URL_CHARS = 4096
+_PORTS = range(1, 1 << 16)
 
 
 #: Seconds that the operating system may take to look a name up.
@@ -113,15 +114,17 @@ class AddressRule:
             raise ToolError(f"The URL is longer than {_MAX_URL_CHARS} characters.")
         try:
             parsed = httpx.URL(url)
+            # httpx decodes the host only now, and does not accept every one that it has parsed.
+            host = parsed.host
         except (httpx.InvalidURL, ValueError) as error:
             raise ToolError(f"{url!r} is not a URL: {error}.") from error
         if parsed.scheme not in _DEFAULT_PORTS:
             raise ToolError(f"{url}: only addresses that begin with http:// or https:// can be opened.")
-        if not parsed.host:
+        if not host:
             raise ToolError(f"{url}: the URL names no host.")
         if parsed.userinfo:
             raise ToolError(f"{parsed.host}: a URL with a user name or a password is not opened.")
-        if self.ports is not None and port_of(parsed) not in self.ports:
+        if port_of(parsed) not in (_PORTS if self.ports is None else self.ports):
             raise ToolError(f"{url}: port {port_of(parsed)} is not allowed.")
         return parsed
 
@@ -190,4 +193,4 @@ def is_own(address: Address) -> bool:
 
 
 def port_of(url: httpx.URL) -> int:
-    return url.port or _DEFAULT_PORTS[url.scheme]
+    return _DEFAULT_PORTS[url.scheme] if url.port is None else url.port

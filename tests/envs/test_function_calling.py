@@ -241,7 +241,7 @@ def test_how_calls_fail(make_env):
     assert (reward, info.stop_reason, info.tool_call.status) == (0.0, None, ToolStatus.ERROR)
     assert "\nlook_up takes 'thing', not 'thing', 'colour'.\n" in env.tokenizer.decode(response)
     _, response, _, info = step(env, '<tool_call>\n{"name": "look_up", "arguments": {"thing": 7}}\n</tool_call>')
-    assert "'thing' must be a string" in env.tokenizer.decode(response)
+    assert "'thing' must be of type string" in env.tokenizer.decode(response)
     assert step(env, call("lamp"))[3].stop_reason == StopReason.TOOL_CALL_LIMIT
     env.reset()
     _, response, reward, info = step(env, '<tool_call>\n{"name": "python", "arguments": {"code": "1"}}\n</tool_call>')

@@ -335,3 +335,11 @@ def test_a_subclass_is_made_anew(make_tool_env):
     env = make_tool_env()
     env.__class__ = CountingEnv
     assert env.another() is None
+
+
+def test_a_turn_after_the_end_is_refused(make_tool_env, turn):
+    env = make_tool_env()
+    env.reset()
+    assert turn(env, "0", "<answer> \\boxed{1} </answer>")[3]
+    with pytest.raises(ValueError, match=r"^Agent '0' has ended\.$"):
+        turn(env, "0", "<answer> \\boxed{2} </answer>")

@@ -1,0 +1,145 @@
+"""What the model wrote never masks it: half a character, deep JSON, impossible addresses and schemas are its errors."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from rllib_arpo.core.tree import ToolStatus
+from rllib_arpo.envs.errors import ToolError
+from rllib_arpo.envs.support.model_json import MAX_DEPTH, read_json
+from rllib_arpo.envs.tools.browse import BrowseTool
+from rllib_arpo.envs.tools.mcp import McpTool, schema_validator
+from rllib_arpo.envs.tools.tool import Tool, ToolResult, run_tool
+
+
+class Session:
+    """Stands in for an `McpSession`; `calls` are the arguments that reach the server."""
+
+    def __init__(self):
+        self.calls: list[dict] = []
+
+    async def call(self, tool, arguments):
+        self.calls.append(arguments)
+        return type("Result", (), {"content": [], "structured_content": None, "is_error": False})()
+
+
+def mcp_tool(session: Session, **properties) -> McpTool:
+    return McpTool(
+        name="price", description="", session=session, server_name="price", timeout_s=5.0, max_result_tokens=100,
+        max_concurrency=None, input_schema={"type": "object", "properties": properties},
+    )  # fmt: skip
+
+
+DEEP = '{"item": ' + "[" * 256 + "]" * 256 + "}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"a": "\\ud83d"}', '{"\\udc00": 1}', DEEP, "[" * 10**5, '{"a": NaN}', '{"a": 1e999}', '{"a": -Infinity}', "{"],
+)
+def test_what_is_not_sound_json_is_refused(text):
+    with pytest.raises(ValueError):
+        read_json(text)
+
+
+def test_sound_json_is_read():
+    deepest = "[" * MAX_DEPTH + "]" * MAX_DEPTH
+    assert json.dumps(read_json(deepest)) == deepest
+    assert read_json('{"a": "\\ud83d\\ude00", "b": [1, 2.5, null, true]}') == {"a": "😀", "b": [1, 2.5, None, True]}
+
+
+@pytest.mark.parametrize("argument", ['{"item": "\\ud83d"}', DEEP, '{"item": NaN}', "{", "[" * 10**5])
+def test_no_bad_argument_reaches_an_mcp_server(argument):
+    session = Session()
+    result = asyncio.run(run_tool(mcp_tool(session, item={"type": "object"}), argument, None))
+    assert (result.status, session.calls) == (ToolStatus.ERROR, [])
+
+
+def test_half_a_character_in_a_bare_text_is_the_models_error_and_not_a_lost_session():
+    """A tool with one text parameter takes the bare text: what is not JSON is the text itself."""
+    session = Session()
+    result = asyncio.run(run_tool(mcp_tool(session, item={"type": "string"}), '{"item": "\\ud83d"}', None))
+    assert (result.status, session.calls) == (ToolStatus.OK, [{"item": '{"item": "\\ud83d"}'}])
+
+
+@pytest.mark.parametrize(
+    ("schema", "sentence"),
+    [
+        ({"type": "object", "properties": {"a": {"$ref": "#/$defs/b"}}}, "refers to '/\\$defs/b', which it does not"),
+        ({"properties": {"a": {"$ref": "https://example.com/schema"}}}, "refers to 'https://example.com/schema'"),
+        ({"$ref": "#"}, "refers to itself without an end"),
+        ({"properties": {"a": {"$ref": "#/properties/a"}}}, "refers to itself without an end"),
+        ({"type": "nothing"}, "'nothing' is not valid"),
+    ],
+)
+def test_a_schema_that_cannot_be_used_is_refused(schema, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        schema_validator(schema)
+
+
+def test_a_schema_of_a_tree_is_used():
+    tree = {"type": "object", "properties": {"left": {"$ref": "#"}, "value": {"type": "integer"}}}
+    assert schema_validator(tree).is_valid({"left": {"left": {"value": 1}}})
+    assert not schema_validator(tree).is_valid({"left": {"left": {"value": "x"}}})
+
+
+def test_a_servers_pattern_does_not_run_here():
+    catastrophe = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(a+)+$"}}}
+    assert schema_validator(catastrophe).is_valid({"a": "a" * 40 + "!"})
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://xn--/",
+        "http://xn--a-ecp.ru/",
+        "http://a:99999/",
+        "http://a:0/",
+        "http://[::1",
+        "http://%00/",
+        "http://\u00ad/",
+    ],
+)
+def test_an_impossible_address_is_the_models_error(url):
+    tool = BrowseTool(ports=None)
+    assert asyncio.run(run_tool(tool, url, None)).status is ToolStatus.ERROR
+
+
+class Typed(Tool):
+    name = "add"
+    timeout_s = 1.0
+    max_result_tokens = 10
+
+    def __init__(self, **parameters):
+        self.parameters = parameters
+
+    async def __call__(self, argument, state):
+        return ToolResult(argument)
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "text"),
+    [
+        ({"type": "integer"}, 3, "3"),
+        ({"type": "number"}, 0.5, "0.5"),
+        ({"type": "boolean"}, True, "true"),
+        ({"type": "array"}, [1, "é"], '[1, "é"]'),
+        ({"type": ["string", "null"]}, None, "null"),
+        ({"type": "string"}, "3", "3"),
+        ({}, {"a": 1}, '{"a": 1}'),
+    ],
+)
+def test_the_only_parameter_of_a_tool_has_any_type(schema, value, text):
+    assert Typed(by=schema).text_argument({"by": value}) == text
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [("integer", "3"), ("integer", 0.5), ("integer", True), ("string", 3), ("array", {}), ("null", 0)],
+)
+def test_a_value_of_another_type_is_the_models_error(kind, value):
+    with pytest.raises(ToolError, match=rf"^add: 'by' must be of type {kind}\.$"):
+        Typed(by={"type": kind}, more={}).text_argument({"by": value, "more": 1})
