@@ -40,6 +40,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "env_runners/initial_rollouts_per_question": "initial_rollouts_per_question",
         "env_runners/topped_up_per_question": "topped_up_per_question",
         "env_runners/prefix_tokens_reused": "prefix_tokens_reused",
+        "env_runners/forks_refused": "forks_refused",
         "env_runners/decisive/*": "decisive steps *",
         "env_runners/other/*": "other steps *",
     },

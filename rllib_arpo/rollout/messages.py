@@ -55,7 +55,7 @@ class SamplingConditions:
 
 @dataclass(frozen=True, slots=True)
 class TrajectoryError:
-    """An error of an environment or a tool that ended one trajectory.
+    """An error of an environment or a tool that ended one trajectory, or refused to fork it.
 
     Attributes:
         tool: the tool that ran, if the environment names it (`error.add_note`, `TOOL_NOTE`), otherwise "".
@@ -96,7 +96,7 @@ class SampledQuestion:
 
     Attributes:
         seconds: wall time from its first request to its last ending.
-        errors: the errors that ended its trajectories with `StopReason.ERROR`.
+        errors: those that ended a trajectory with `StopReason.ERROR`, or refused a fork.
     """
 
     ref: QuestionRef

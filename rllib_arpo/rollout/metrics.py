@@ -65,6 +65,7 @@ class QuestionStats:
         initial_entropies: nats, the mean over the window at the start of each root.
         nodes: the tool responses that were examined.
         prefix_tokens_reused: tokens of the forks' prefixes that came from the engine's prefix cache.
+        forks_refused: forks that the environment refused by an error.
         tools_offered: the tools that could have been called.
     """
 
@@ -85,6 +86,7 @@ class QuestionStats:
     nodes: tuple[NodeStats, ...]
     prefix_tokens_reused: int = 0
     tools_offered: tuple[str, ...] = ()
+    forks_refused: int = 0
 
     @property
     def has_signal(self) -> bool:
@@ -106,7 +108,11 @@ class QuestionStats:
 
 
 def question_stats(
-    tree: QuestionTree, entropy_window: int, prefix_tokens_reused: int = 0, tools_offered: tuple[str, ...] = ()
+    tree: QuestionTree,
+    entropy_window: int,
+    prefix_tokens_reused: int = 0,
+    tools_offered: tuple[str, ...] = (),
+    forks_refused: int = 0,
 ) -> QuestionStats:
     """Args: `entropy_window`: k, the number of a turn's first entropies at which decisions looked."""
     leaves = tree.trajectories
@@ -134,6 +140,7 @@ def question_stats(
         nodes=tuple(node for leaf in leaves for node in _nodes(leaf, entropy_window)),
         prefix_tokens_reused=prefix_tokens_reused,
         tools_offered=tools_offered,
+        forks_refused=forks_refused,
     )
 
 
@@ -176,6 +183,7 @@ def rollout_metrics(questions: Sequence[QuestionStats], seconds: float) -> dict[
         "initial_rollouts_per_question": sum(q.num_initial_rollouts for q in questions) / num_questions,
         "topped_up_per_question": sum(q.num_topped_up for q in questions) / num_questions,
         "prefix_tokens_reused": sum(q.prefix_tokens_reused for q in questions),
+        "forks_refused": sum(q.forks_refused for q in questions),
         "tool_calls_executed": sum(len(q.tool_calls) for q in questions),
         "tool_calls_per_trajectory": _mean([n for q in questions for n in q.path_tool_calls]),
         "generated_tokens": num_generated_tokens,

@@ -151,7 +151,13 @@ class QuestionLoop:
         begin = time.perf_counter()
         try:
             sampled = await sampler.sample()
-            stats = question_stats(sampled.tree, settings.entropy_window, sampled.prefix_tokens_reused, env.tool_names)
+            stats = question_stats(
+                sampled.tree,
+                settings.entropy_window,
+                sampled.prefix_tokens_reused,
+                env.tool_names,
+                sampled.forks_refused,
+            )
             seconds = time.perf_counter() - begin
             ended = SampledQuestion(ref, tree_to_episode(sampled.tree), stats, seconds, sampled.errors)
             self._on_ended(ended, env, index)

@@ -46,12 +46,14 @@ class SampledTree:
 
     Attributes:
         prefix_tokens_reused: how many tokens of the forks' prefixes came from the engine's prefix cache.
-        errors: the environment's errors, each of which ended one trajectory (`StopReason.ERROR`).
+        errors: the environment's errors, each of which ended one trajectory (`StopReason.ERROR`) or refused one fork.
+        forks_refused: how many of them refused a fork; the first is the last, since the question forks no more.
     """
 
     tree: QuestionTree
     prefix_tokens_reused: int
     errors: tuple[TrajectoryError, ...] = ()
+    forks_refused: int = 0
 
 
 def _turn(
@@ -104,6 +106,7 @@ class TreeSampler:
         self._fork_budget = settings.num_rollouts - self._num_roots
         self._schedule = make_schedule(settings.budget_allocation, self._rng, deterministic=settings.deterministic)
         self._agents: dict[str, Agent] = {}
+        self._may_fork = True
         self._prefix_tokens_reused = 0
         self._errors: list[TrajectoryError] = []
 
@@ -124,7 +127,7 @@ class TreeSampler:
         trajectories = tuple(agent.finished() for agent in self._agents.values())
         question_id = infos.get("0", {}).get("question_id", self._question)
         tree = QuestionTree(str(question_id), self._prompt, trajectories)
-        return SampledTree(tree, self._prefix_tokens_reused, tuple(self._errors))
+        return SampledTree(tree, self._prefix_tokens_reused, tuple(self._errors), int(not self._may_fork))
 
     def _stop_unfinished(self) -> None:
         """[6] at the deadline masks unfinished trajectories, or pays their last turn the reward set for this case.
@@ -305,17 +308,20 @@ class TreeSampler:
         agent.decisions[num_path_turns] = ForkDecision(self._level(entropies), delta)
         if agent.topped_up:
             return
-        if self._fork_budget:
-            self._schedule.add(self._candidate(agent, num_path_turns, delta))
+        if self._fork_budget and self._may_fork:
+            candidate = self._candidate(agent, num_path_turns, delta)
+            if candidate is not None:
+                self._schedule.add(candidate)
         self._schedule.passed(agent.agent_id, num_path_turns)
         self._decide_due()
 
-    def _candidate(self, agent: Agent, num_path_turns: int, delta: float) -> ForkCandidate:
+    def _candidate(self, agent: Agent, num_path_turns: int, delta: float) -> ForkCandidate | None:
         if not self._schedule.defers:
             return ForkCandidate(agent.agent_id, num_path_turns, delta, agent.context, agent.agent_id)
         # The agent and its tool state go on, so a placeholder that never acts keeps the state at the node.
         place = f"{agent.agent_id}@{num_path_turns}"
-        self._env.fork_agent(agent.agent_id, place)
+        if self._forked(agent.agent_id, place) is None:
+            return None
         return ForkCandidate(agent.agent_id, num_path_turns, delta, list(agent.context), place)
 
     def _decide_due(self) -> None:
@@ -325,26 +331,42 @@ class TreeSampler:
 
     def _decide(self, candidate: ForkCandidate) -> None:
         """[3] creates as many children of a node as the rule wants and the budget allows."""
-        if not self._fork_budget:
+        if not (self._fork_budget and self._may_fork):
             return
         agent, params = self._agents[candidate.agent_id], self._settings.branching
         node = NodeEvidence(candidate.delta, agent.consecutive_forks(candidate.num_turns))
-        children = num_forks(node, self._fork_budget, params, self._rng)
+        wanted = num_forks(node, self._fork_budget, params, self._rng)
+        budget = self._fork_budget
+        children = sum(self._fork(candidate) for _ in range(wanted))
         agent.decisions[candidate.num_turns] = replace(
             agent.decisions[candidate.num_turns],
             probability=branch_probability(node, params) if params.branching in ENTROPY_RULES else None,
             eligible=True,
             children=children,
-            budget=self._fork_budget,
+            budget=budget,
         )
-        for _ in range(children):
-            self._fork(candidate)
         self._on_progress(forks=children)
 
-    def _fork(self, candidate: ForkCandidate) -> None:
+    def _forked(self, source: str, child_id: str) -> list[int] | None:
+        """The prefix of a new fork; None if the environment raises: then the question forks no more."""
+        if not self._may_fork:
+            return None
+        try:
+            return [int(token) for token in self._env.fork_agent(source, child_id)]
+        except DataError:
+            raise
+        except Exception as error:
+            self._may_fork = False
+            self._errors.append(TrajectoryError.of(error, child_id))
+            return None
+
+    def _fork(self, candidate: ForkCandidate) -> bool:
+        """Whether the environment has made a child; otherwise a top-up takes its place."""
         parent = self._agents[candidate.agent_id]
         child_id = f"{parent.agent_id}.{parent.num_children}"
-        prefix = [int(token) for token in self._env.fork_agent(candidate.source, child_id)]
+        prefix = self._forked(candidate.source, child_id)
+        if prefix is None:
+            return False
         if prefix != candidate.prefix:
             raise ValueError(
                 f"{self._name()} forked agent {child_id} with {len(prefix)} tokens that are not the "
@@ -362,3 +384,4 @@ class TreeSampler:
         )
         self._add(child)
         self._group.create_task(self._run(child))
+        return True

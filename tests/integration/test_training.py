@@ -48,7 +48,7 @@ def test_metrics_have_the_documented_names(trained):
     rollout, learner = result["env_runners"], result["learners"]["default_policy"]
     assert {
         "episode_return_mean", "accuracy", "format_valid", "response_tokens_mean", "entropy", "forks_per_question",
-        "fork_events_per_question", "topped_up_per_question", "prefix_tokens_reused",
+        "fork_events_per_question", "topped_up_per_question", "prefix_tokens_reused", "forks_refused",
         "tool_calls_executed", "tool_calls_per_trajectory", "stop", "tokens_per_second", "generated_tokens",
         "tool_calls_executed_lifetime", "generated_tokens_lifetime", "initial_rollouts_per_question",
     } <= rollout.keys()  # fmt: skip

@@ -25,7 +25,7 @@ from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.tools import TOOLS
 from rllib_arpo.envs.tools.tool import Tool, ToolResult
 from rllib_arpo.rollout.engine_loop import EngineLoop
-from rllib_arpo.rollout.messages import FailedQuestion, QuestionRef, question_refs
+from rllib_arpo.rollout.messages import QuestionRef, question_refs
 from rllib_arpo.rollout.question_loop import QuestionLoop, SampledQuestion
 from tests.helpers.models import byte_tokenizer
 from tests.helpers.scripted_env import ANSWER, PROMPT, TOOL, ScriptedEnv
@@ -265,8 +265,8 @@ class Unforkable(ScriptedEnv):
         return super().fork_agent(parent, child)
 
 
-def test_an_environment_that_cannot_fork_costs_its_own_question_only():
-    """Question 1 fails at its first node, in mid-step of an engine that also generates the others."""
+def test_where_the_environment_cannot_fork_a_top_up_takes_the_place():
+    """Question 1 cannot be forked at its first node, in mid-step of an engine that also generates the others."""
 
     def script(request, _times):
         if len(request.prompt_token_ids) < 5:
@@ -274,13 +274,16 @@ def test_an_environment_that_cannot_fork_costs_its_own_question_only():
         return ScriptedReply([*[20] * 30, ANSWER], entropies=3.0)
 
     engine = ScriptedEngine(EngineConfig("none", engine_kwargs={"script": script, "vocab_size": VOCAB_SIZE}))
-    ended: dict[int, SampledQuestion | FailedQuestion] = {}
+    ended: dict[int, SampledQuestion] = {}
     with ThreadPoolExecutor(1) as thread, QuestionLoop(engine, thread) as loop:
         loop.submit(question_refs(range(3)), [Unforkable() for _ in range(3)], settings())
         while loop.in_flight:
             ended |= {question.ref.number: question for question in loop.take()}
-    assert isinstance(ended[1], FailedQuestion)
-    assert (ended[1].failure.message, ended[1].failure.retry) == ("OSError: no copy of the tool's state", True)
+    assert (ended[1].stats.num_topped_up, ended[1].stats.num_forks, ended[1].stats.forks_refused) == (1, 0, 1)
+    assert ended[1].stats.stop_reasons == (StopReason.ANSWER,) * 2
+    assert [(error.agent_id, error.kind, error.text) for error in ended[1].errors] == [
+        ("0.0", "OSError", "no copy of the tool's state")
+    ]
     for number in (0, 2):
         assert ended[number].stats.stop_reasons == (StopReason.ANSWER,) * 2
         assert ended[number].stats.num_forks == 1
