@@ -84,12 +84,6 @@ def test_a_conversion_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_environment_variable_names_the_cache_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("RLLIB_ARPO_CACHE", str(tmp_path))
-    monkeypatch.setattr(models, "_convert", lambda gguf, folder: None)
-    assert models.smollm2_135m_instruct() == str(tmp_path / "SmolLM2-135M-Instruct-0.1.2")
-
-
 def test_a_missing_package_is_one_clear_sentence(tmp_path, monkeypatch):
     def not_found(name):
         raise importlib.metadata.PackageNotFoundError(name)

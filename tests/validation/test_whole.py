@@ -1,31 +1,20 @@
-"""Whole configurations: valid ones, required keys, and round trips."""
+"""Whole configurations: valid ones, required keys, and what is checked beyond keys: models, data, the cluster."""
 
 from __future__ import annotations
 
-import pytest
-import ray
+import json
 
-from rllib_arpo import (
-    AEPOConfig,
-    ARPOConfig,
-    DAPOConfig,
-    GRPOConfig,
-    ReinforcePlusPlusConfig,
-    TreeGRPOConfig,
-)
+import pytest
+from ray import tune
+
+from rllib_arpo import ARPO, ARPOConfig
 from tests.helpers.configs import small_config
+from tests.helpers.parquet import parquet, row
 from tests.validation.sentences import message
 
 
 def test_the_small_configuration_is_valid(model_folder):
     small_config(model_folder).validate()
-
-
-@pytest.mark.parametrize("config_class", [GRPOConfig, DAPOConfig, ReinforcePlusPlusConfig, AEPOConfig, TreeGRPOConfig])
-def test_the_baselines_are_valid(model_folder, config_class):
-    config = small_config(model_folder, config=config_class()).training(questions_per_minibatch=1)
-    config.overlong_buffer_tokens = config.overlong_buffer_tokens and 20
-    config.validate()
 
 
 def test_none_where_it_means_off(model_folder):
@@ -38,22 +27,6 @@ def test_none_where_it_means_off(model_folder):
 def test_unknown_key_of_the_environment(model_folder):
     config = small_config(model_folder).environment(env_config={"max_tool_cals": 3})
     assert "max_tool_cals" in message(config)
-
-
-def test_round_trip_as_dict(model_folder):
-    config = small_config(model_folder)
-    copy = ARPOConfig().update_from_dict(config.to_dict())
-    copy.validate()
-    assert {k: v for k, v in vars(copy).items() if k == "num_rollouts"} == {"num_rollouts": 4}
-    assert copy.to_dict()["engine_kwargs"] == config.engine_kwargs
-
-
-def test_validation_does_not_start_ray(model_folder):
-    """Validation starts nothing."""
-    if ray.is_initialized():
-        ray.shutdown()
-    small_config(model_folder).validate()
-    assert not ray.is_initialized()
 
 
 @pytest.mark.parametrize(
@@ -78,3 +51,81 @@ def test_validation_does_not_start_ray(model_folder):
 )
 def test_one_sentence_names_the_key(model_folder, changes, expected):
     assert message(small_config(model_folder).update_from_dict(changes)) == expected
+
+
+def test_context_beyond_the_models(model_folder):
+    config = small_config(model_folder).language_model(max_context_tokens=4096)
+    assert message(config) == f"max_context_tokens=4096: the model {model_folder!r} reads at most 2048 tokens."
+
+
+def test_prompt_longer_than_the_context(model_folder):
+    config = small_config(model_folder).language_model(max_context_tokens=150)
+    assert "max_context_tokens" in message(config)
+
+
+@pytest.mark.parametrize(
+    ("model_config", "architecture"),
+    [
+        ({"model_type": "vit"}, "not stated"),
+        ({"model_type": "bert", "architectures": ["BertForMaskedLM"]}, "BertForMaskedLM"),
+    ],
+)
+def test_not_a_causal_language_model(tmp_path, model_config, architecture):
+    (tmp_path / "config.json").write_text(json.dumps(model_config))
+    assert message(small_config(str(tmp_path))) == (
+        f"model_name_or_path={str(tmp_path)!r} is not a causal language model: its architecture is {architecture}."
+    )
+
+
+def test_a_folder_that_holds_no_model(tmp_path):
+    expected = f"model_name_or_path={str(tmp_path)!r} is neither a folder with a Hugging Face model nor the id of one"
+    assert message(small_config(str(tmp_path))).startswith(expected)
+
+
+def questions_from(model: str, path: str) -> ARPOConfig:
+    return small_config(model).environment("ParquetQuestions-v0", env_config={"path": path, "tools": ["python"]})
+
+
+def test_missing_parquet(model_folder, tmp_path):
+    assert str(tmp_path / "no.parquet") in message(questions_from(model_folder, str(tmp_path / "no.parquet")))
+
+
+def test_row_without_answer_ends_the_run_with_file_and_row(ray_cluster, model_folder, tmp_path):
+    path = parquet(tmp_path / "holes.parquet", [row(), row(answer=""), row(), row()])
+    config = questions_from(model_folder, path).training(questions_per_batch=4)
+    algorithm = config.build_algo()
+    try:
+        with pytest.raises(ValueError, match=r"holes\.parquet.*row 1"):
+            algorithm.train()
+    finally:
+        algorithm.stop()
+
+
+def test_more_cpus_than_the_cluster_has(model_folder, ray_cluster):
+    config = small_config(model_folder).env_runners(num_env_runners=4, num_cpus_per_env_runner=1)
+    expected = (
+        "The run asks for 4 CPUs in total and the cluster has 2: lower num_cpus_per_* (fractions are fine) or the "
+        "number of actors."
+    )
+    assert message(config) == expected
+
+
+def test_tune_counts_the_main_process_too(model_folder, ray_cluster):
+    config = small_config(model_folder).env_runners(num_env_runners=2, num_cpus_per_env_runner=1)
+    config.validate()
+    with pytest.raises(ValueError, match="3 CPUs in total"):
+        ARPO.default_resource_request(config)
+
+
+def test_unknown_key_in_tunes_param_space(model_folder, ray_cluster, tmp_path):
+    param_space = small_config(model_folder).to_dict() | {"num_rollout": 8}
+    with pytest.raises(Exception, match="'num_rollout' is not a key of ARPOConfig"):
+        tune.Tuner(
+            "ARPO",
+            param_space=param_space,
+            run_config=tune.RunConfig(
+                storage_path=str(tmp_path),
+                stop={"training_iteration": 1},
+                failure_config=tune.FailureConfig(fail_fast="raise"),
+            ),
+        ).fit()
