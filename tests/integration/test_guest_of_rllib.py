@@ -199,22 +199,6 @@ def test_every_environment_is_told_with_its_place(built, scripted):
     assert Places.made == [(0, 0, None), (0, 1, None), (0, 0, "test"), (0, 1, "test")]
 
 
-class WorkerIndices(RLlibCallback):
-    """Reports which env runner made the environments: it may have a process of its own."""
-
-    def on_environment_created(self, *, env_context, metrics_logger, **kwargs):
-        place = f"{env_context.worker_index}_{env_context.vector_index}"
-        metrics_logger.log_value(f"environment_{place}", 1, reduce="sum")
-
-
-@pytest.mark.slow
-def test_the_environments_of_a_remote_env_runner_are_told_with_its_index(built, scripted):
-    algorithm = built(scripted.env_runners(num_env_runners=1).callbacks(WorkerIndices))
-    rollout = algorithm.train()["env_runners"]
-    made = {name: number for name, number in rollout.items() if name.startswith("environment_")}
-    assert made == {"environment_1_0": 1, "environment_1_1": 1}
-
-
 class Recreated(RLlibCallback):
     """Keeps which env runners came back."""
 

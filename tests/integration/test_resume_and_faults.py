@@ -116,19 +116,6 @@ def test_restoring_another_checkpoint_of_the_same_age_reaches_the_engine(scripte
     other.stop()
 
 
-@pytest.mark.parametrize("config_class", [GRPOConfig, DAPOConfig, ReinforcePlusPlusConfig])
-def test_baselines_train_without_forks(built, scripted, model_folder, config_class):
-    config = small_config(
-        model_folder, config=config_class(), vocab_size=256, end_token_id=ANSWER, end_probability=0.3
-    ).environment("Faulty-v0", env_config={"rewards": {"0": 1.0}})
-    config.overlong_buffer_tokens = config.overlong_buffer_tokens and 20
-    algorithm = built(config)
-    before = learner_weights(algorithm)
-    result = algorithm.train()
-    assert result["env_runners"]["forks_per_question"] == 0
-    assert any(not np.array_equal(before[name], value) for name, value in learner_weights(algorithm).items())
-
-
 def call_then_answer(request: GenerationRequest, times_asked: int) -> ScriptedReply:
     """A tool call, then one answer or another, of which the policy is less sure than of the call."""
     if 50 not in request.prompt_token_ids:  # The tool's response begins with it.
@@ -136,17 +123,18 @@ def call_then_answer(request: GenerationRequest, times_asked: int) -> ScriptedRe
     return ScriptedReply([8 + times_asked, ANSWER], entropies=[2.0, 0.3])
 
 
-@pytest.mark.parametrize("config_class", [AEPOConfig, TreeGRPOConfig])
-def test_successors_train_with_forks(built, scripted, model_folder, config_class):
-    config = (
-        small_config(model_folder, config=config_class(), vocab_size=256, script=call_then_answer)
-        .environment("Faulty-v0", env_config={"rewards": {"0": 1.0}})
-        .training(questions_per_minibatch=1)
-    )
+@pytest.mark.parametrize(
+    ("config_class", "forks"),
+    [(GRPOConfig, 0), (DAPOConfig, 0), (ReinforcePlusPlusConfig, 0), (AEPOConfig, 2), (TreeGRPOConfig, 2)],
+)
+def test_other_algorithms_train(built, scripted, model_folder, config_class, forks):
+    config = small_config(model_folder, config=config_class(), vocab_size=256, script=call_then_answer)
+    config.environment("Faulty-v0", env_config={"rewards": {"0": 1.0}}).training(questions_per_minibatch=1)
+    config.overlong_buffer_tokens = config.overlong_buffer_tokens and 20
     algorithm = built(config)
     before = learner_weights(algorithm)
     result = algorithm.train()
-    assert result["env_runners"]["forks_per_question"] == 2
+    assert result["env_runners"]["forks_per_question"] == forks
     assert any(not np.array_equal(before[name], value) for name, value in learner_weights(algorithm).items())
 
 

@@ -8,7 +8,6 @@ from rllib_arpo.envs.protocols.tags import TagProtocol
 from rllib_arpo.envs.tasks import trail_demonstrations, trails
 from rllib_arpo.envs.tasks.trail_demonstrations import PERFECT, transcripts
 from rllib_arpo.envs.tasks.trail_forms import FORMS, LATE
-from rllib_arpo.terminal import RunTerminal
 from tuned_examples import trails_models as models
 from tuned_examples.trails_models import (
     ColdStart,
@@ -32,28 +31,8 @@ TINY = SmallModel(
 
 
 @pytest.fixture(scope="module")
-def told() -> list:
-    """What the terminal is told while the model is made."""
-    return []
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory, told) -> str:
-    folder = tmp_path_factory.mktemp("cache")
-    with RunTerminal(folder / "run.log") as terminal:
-        terminal.say = told.append
-        terminal.show = lambda *row: told.append(row)
-        return small_model(TINY, folder)
-
-
-def test_the_cold_starts_are_told(tiny, told):
-    assert told == [
-        "model     cold start on 4 texts (exercises), once",
-        ("cold start", 1, 1, "steps"),
-        "model     cold start on 4 texts (imperfect), once",
-        ("cold start", 1, 2, "steps"),
-        ("cold start", 2, 2, "steps"),
-    ]
+def tiny(tmp_path_factory) -> str:
+    return small_model(TINY, tmp_path_factory.mktemp("cache"))
 
 
 def test_tags_words_digits_and_syllables_are_a_token_each():
