@@ -8,10 +8,12 @@ from types import SimpleNamespace
 import pytest
 from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.connectors.connector_v2 import ConnectorV2
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.utils.metrics.stats import MeanStats
 
 from rllib_arpo import ARPO, ARPOConfig
 from rllib_arpo.learner.arpo_torch_learner import ARPOTorchLearner
+from rllib_arpo.policy.llm_rl_module import LLMRLModule
 from rllib_arpo.rollout import dispatch
 from rllib_arpo.rollout.dispatch import DispatchSettings, QuestionDispatcher
 from rllib_arpo.rollout.env_runner import ARPOEnvRunner
@@ -82,6 +84,14 @@ class OwnLearner(ARPOTorchLearner):
     """A learner of a user's own."""
 
 
+class OwnModule(LLMRLModule):
+    """Reads a key of its own."""
+
+    def setup(self):
+        super().setup()
+        self.depth = self.model_config["depth"]
+
+
 class OwnCallback(RLlibCallback):
     """Counts its instances' iterations."""
 
@@ -118,6 +128,7 @@ def run(ray_cluster, model_folder, tmp_path_factory):
     config = small_config(model_folder, config=ARPOConfig(algo_class=OwnARPO))
     config.env_runners(env_runner_cls=OwnEnvRunner, num_envs_per_env_runner=3)
     config.learners(learner_connector=lambda *_spaces: OwnPiece()).training(learner_class=OwnLearner)
+    config.rl_module(rl_module_spec=RLModuleSpec(module_class=OwnModule), model_config={"depth": 3})
     config.callbacks(OwnCallback, **{f"on_{name}": count(name) for name in CALLED})
     config.evaluation(evaluation_interval=1, evaluation_duration=2)
     config.debugging(log_level="CRITICAL", log_sys_usage=False)
@@ -145,27 +156,18 @@ def test_every_function_is_called_back(run):
 
 
 def test_classes_of_ones_own(run):
-    runner = run.algorithm.env_runner_group.local_env_runner
+    runner, module = run.algorithm.env_runner_group.local_env_runner, run.algorithm.get_module()
     assert (type(run.algorithm), type(runner)) == (OwnARPO, OwnEnvRunner)
     assert type(run.algorithm.learner_group._learner) is OwnLearner
+    assert (type(module), module.depth, module.model_config["dtype"]) == (OwnModule, 3, "float32")
+    assert run.algorithm.metrics.stats_cls_lookup["mean"] is OwnMean
     assert run.result["of_own_callback"]
     assert OwnPiece.batches == 1
 
 
-def test_num_envs_per_env_runner(run):
-    runner = run.algorithm.env_runner_group.local_env_runner
-    assert len(runner._envs[Purpose.TRAINING]) == 3
-
-
-def test_evaluation_duration(run):
+def test_numbers_and_logging(run):
+    """RLlib's own defaults are to log warnings and the system's usage."""
+    assert len(run.algorithm.env_runner_group.local_env_runner._envs[Purpose.TRAINING]) == 3
     assert run.result["evaluation"]["env_runners"]["num_episodes"] == 2
-
-
-def test_stats_cls_lookup(run):
-    assert run.algorithm.metrics.stats_cls_lookup["mean"] is OwnMean
-
-
-def test_logging(run):
-    """RLlib's own defaults are "WARN", and to log the system's usage."""
     assert run.log_level == logging.CRITICAL
     assert "perf" not in run.result

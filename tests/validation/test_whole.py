@@ -9,6 +9,9 @@ import ray
 from ray import tune
 from ray.core.generated import autoscaler_pb2
 from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_put
+from ray.rllib.callbacks.callbacks import RLlibCallback
+from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
+from ray.rllib.core.rl_module.rl_module import RLModule, RLModuleSpec
 
 from rllib_arpo import ARPO, ARPOConfig
 from rllib_arpo.validation import check_cluster_resources
@@ -55,6 +58,36 @@ def test_unknown_key_of_the_environment(model_folder):
 )
 def test_one_sentence_names_the_key(model_folder, changes, expected):
     assert message(small_config(model_folder).update_from_dict(changes)) == expected
+
+
+@pytest.mark.parametrize(
+    ("keywords", "expected"),
+    [
+        ({"model_config": {"depth": 2}}, "model_config['depth']: LLMRLModule does not read it; name a subclass in "),
+        ({"model_config": {"dtype": "float16"}}, "model_config['dtype']: engine and learner share this key; use "),
+        ({"model_config": 3}, "model_config=3: must be a dict."),
+        ({"rl_module_spec": RLModuleSpec(module_class=RLModule)}, "rl_module_spec: RLModule does not subclass LLMRL"),
+        ({"rl_module_spec": MultiRLModuleSpec(rl_module_specs={})}, "rl_module_spec=MultiRLModuleSpec("),
+    ],
+)
+def test_a_module_that_does_not_fit(model_folder, keywords, expected):
+    with pytest.raises(ValueError) as raised:
+        small_config(model_folder).rl_module(**keywords).validate()
+    assert str(raised.value).startswith(expected)
+
+
+class Waiting(RLlibCallback):
+    """Waits for what never comes."""
+
+    def on_episode_step(self, **kwargs):
+        """Never called."""
+
+
+def test_a_callback_class_that_waits_in_vain(model_folder):
+    config = small_config(model_folder).callbacks([RLlibCallback, Waiting])
+    message = "callbacks_class: Waiting.on_episode_step is never called, since an episode is made when its question has"
+    with pytest.raises(ValueError, match=f"^{message}"):
+        config.validate()
 
 
 def test_context_beyond_the_models(model_folder):
