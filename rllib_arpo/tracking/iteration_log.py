@@ -1,4 +1,4 @@
-"""What an iteration reports: RLlib's metrics of rollout and learner, and warnings, each once."""
+"""The report of an iteration: RLlib's metrics of rollout and learner, and warnings, each once."""
 
 from __future__ import annotations
 

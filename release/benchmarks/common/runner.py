@@ -1,4 +1,4 @@
-"""What the benchmark commands share: the command line, the run of each benchmark, the JSON file and the table.
+"""Shared by the benchmark commands: the command line, the run of each benchmark, the JSON file and the table.
 
 The file is written after every benchmark. The exit status is 1 if one failed; a failed one has no number, and its
 detail says why.

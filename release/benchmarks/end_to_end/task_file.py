@@ -1,4 +1,4 @@
-"""What both sides are asked to do, as a file: the tuned example's settings and its questions."""
+"""The work of both sides, as a file: the tuned example's settings and its questions."""
 
 from __future__ import annotations
 
