@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import numbers
+
 
 class ToolError(Exception):
     """The call failed; the message becomes the observation, with `ToolStatus.ERROR`."""
@@ -17,6 +20,25 @@ class BrokenToolError(Exception):
 
 class DataError(ValueError):
     """Data is missing or wrong; the message names the file and the row (counted from 0), if there are any."""
+
+
+class ContractError(DataError):
+    """Code of the user, a reward or an environment, returned what its contract excludes; the run ends, as for data."""
+
+
+def finite(value: object, what: str) -> float:
+    """`value` as a float.
+
+    Args:
+        value: a `numbers.Real`, which numpy's scalars are.
+        what: the beginning of the error's sentence: "The reward 'mine'".
+
+    Raises:
+        ContractError: it is not a finite number.
+    """
+    if not isinstance(value, numbers.Real) or not math.isfinite(value):
+        raise ContractError(f"{what} must be a finite number, not {value!r}.")
+    return float(value)
 
 
 def is_transient(status: int) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
 
 from rllib_arpo.core.tree import StopReason, ToolCall
+from rllib_arpo.envs.errors import ContractError
 
 #: Key of `reset`'s options: the number of the question to ask (an int >= 0; every number names one question).
 OPTION_QUESTION = "question"
@@ -37,6 +38,21 @@ class StepInfo:
     stop_reason: StopReason | None = None
     accuracy: float = 0.0
     format_valid: bool = False
+
+
+def checked_ids(observation: Any, vocab_size: int, whose: str) -> np.ndarray:
+    """An observation as the tokens that the model reads next, [m] int32.
+
+    Raises:
+        ContractError: they are not tokens of the model.
+    """
+    ids = np.asarray(observation)
+    if ids.ndim != 1 or (len(ids) and not (ids.dtype.kind in "iu" and 0 <= ids.min() <= ids.max() < vocab_size)):
+        raise ContractError(
+            f"{whose} an observation must be a list of token ids from 0 to {vocab_size - 1}, not {ids.dtype} of shape"
+            f" {ids.shape}."
+        )
+    return ids.astype(np.int32)
 
 
 StepResult = tuple[np.ndarray, float, bool, bool, dict[str, Any]]

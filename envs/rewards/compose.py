@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rllib_arpo.envs.errors import finite
 from rllib_arpo.envs.question import MATH, QA, Comparison, Question
 from rllib_arpo.envs.rewards.hierarchical import FinishedPath, accuracy, hierarchical, tool_calls, valid_format
 from rllib_arpo.envs.rewards.judge import Judge
@@ -71,7 +71,7 @@ class Scorer:
 
         Raises:
             BrokenToolError: an answer cannot be compared now, which is not the policy's fault.
-            ValueError: a reward is not a finite number.
+            ContractError: a reward is not a finite number.
         """
         if path.format_valid:
             assert path.answer is not None
@@ -81,9 +81,7 @@ class Scorer:
         for name, weight, reward in self.terms:
             value = reward(path)
             value = await value if inspect.isawaitable(value) else value
-            if not isinstance(value, (int, float)) or not math.isfinite(value):
-                raise ValueError(f"The reward {name!r} must return a finite number, not {value!r}.")
-            total += weight * value
+            total += weight * finite(value, f"The reward {name!r}")
         return Score(total, path.accuracy)
 
 
@@ -111,9 +109,8 @@ def make_scorer(
     if not weights:
         raise ValueError("env_config['reward'] names no reward.")
     for name, weight in weights.items():
-        if not isinstance(weight, (int, float)) or not math.isfinite(weight):
-            raise ValueError(f"env_config['reward'][{name!r}] must be a finite weight, not {weight!r}.")
-    terms = tuple((name, float(weight), find_reward(name)) for name, weight in weights.items())
+        weights[name] = finite(weight, f"env_config['reward'][{name!r}]")
+    terms = tuple((name, weight, find_reward(name)) for name, weight in weights.items())
     standard = {MATH: solved_math_accuracy, QA: QA_METRICS[qa_metric](judge or {})}
     return Scorer({**standard, **(comparisons or {})}, terms)
 

@@ -23,7 +23,7 @@ from rllib_arpo.core.branching import (
 from rllib_arpo.core.entropy import entropy_delta, entropy_level, running_delta
 from rllib_arpo.core.tree import NO_TOOL, ForkDecision, QuestionTree, StopReason, ToolCall, Turn, TurnTimes
 from rllib_arpo.engine.engine import Finished, GenerationRequest
-from rllib_arpo.envs.errors import DataError
+from rllib_arpo.envs.errors import DataError, finite
 from rllib_arpo.envs.forkable_env import (
     INFO_STEP,
     OPTION_NUM_ROOTS,
@@ -31,6 +31,7 @@ from rllib_arpo.envs.forkable_env import (
     ForkableMultiAgentEnv,
     StepInfo,
     StepResult,
+    checked_ids,
 )
 from rllib_arpo.rollout.agent import Agent, plain_step_info
 from rllib_arpo.rollout.engine_loop import EngineLoop
@@ -116,7 +117,7 @@ class TreeSampler:
         observations, infos = self._env.reset(
             options={OPTION_QUESTION: self._question, OPTION_NUM_ROOTS: self._num_roots}
         )
-        self._prompt = np.asarray(observations["0"], np.int32)
+        self._prompt = checked_ids(observations["0"], self._vocab_size, self._name())
         roots = [self._add(self._root(agent, observation)) for agent, observation in observations.items()]
         try:
             async with asyncio.timeout(self._settings.question_deadline_s):
@@ -222,9 +223,10 @@ class TreeSampler:
                 f"{self._name()} stepped agent {agent.agent_id} with terminated={terminated}, truncated={truncated} "
                 f"and stop_reason={step.stop_reason}: an agent has a stop reason exactly when it ends."
             )
-        observation = np.asarray(observation, np.int32)
+        reward = finite(reward, f"{self._name()} agent {agent.agent_id}: the reward")
+        observation = checked_ids(observation, self._vocab_size, self._name())
         times = replace(times, answered=self._seconds())
-        agent.turns.append(_turn(finished, times, observation, step.tool_call, float(reward)))
+        agent.turns.append(_turn(finished, times, observation, step.tool_call, reward))
         agent.context += [*finished.token_ids.tolist(), *observation.tolist()]
         self._on_progress(tokens=len(finished.token_ids))
         if ended:

@@ -110,8 +110,8 @@ def test_a_reward_that_is_no_number_is_named():
     [
         ({"reward": "hierarchic"}, "Unknown reward 'hierarchic': did you mean 'hierarchical'?"),
         ({"reward": {}}, "env_config['reward'] names no reward."),
-        ({"reward": {"accuracy": "much"}}, "env_config['reward']['accuracy'] must be a finite weight, not 'much'."),
-        ({"reward": {"accuracy": float("inf")}}, "env_config['reward']['accuracy'] must be a finite weight, not inf."),
+        ({"reward": {"accuracy": "much"}}, "env_config['reward']['accuracy'] must be a finite number, not 'much'."),
+        ({"reward": {"accuracy": float("inf")}}, "env_config['reward']['accuracy'] must be a finite number, not inf."),
         ({"reward": "there.is.no:such"}, "env_config['reward']: 'there.is.no:such' cannot be imported"),
         ({"reward": f"{__name__}:no_such"}, "cannot be imported (module"),
         ({"reward": f"{__name__}:OWN"}, ":OWN' is not a function."),
