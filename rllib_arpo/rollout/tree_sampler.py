@@ -117,7 +117,7 @@ class TreeSampler:
         observations, infos = self._env.reset(
             options={OPTION_QUESTION: self._question, OPTION_NUM_ROOTS: self._num_roots}
         )
-        self._prompt = checked_ids(observations["0"], self._vocab_size, self._name())
+        self._prompt = checked_ids(observations["0"], self._name())
         roots = [self._add(self._root(agent, observation)) for agent, observation in observations.items()]
         try:
             async with asyncio.timeout(self._settings.question_deadline_s):
@@ -224,7 +224,7 @@ class TreeSampler:
                 f"and stop_reason={step.stop_reason}: an agent has a stop reason exactly when it ends."
             )
         reward = finite(reward, f"{self._name()} agent {agent.agent_id}: the reward")
-        observation = checked_ids(observation, self._vocab_size, self._name())
+        observation = checked_ids(observation, self._name())
         times = replace(times, answered=self._seconds())
         agent.turns.append(_turn(finished, times, observation, step.tool_call, reward))
         agent.context += [*finished.token_ids.tolist(), *observation.tolist()]

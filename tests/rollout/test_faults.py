@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import time
 from collections import Counter
@@ -19,6 +20,7 @@ import pytest
 from rllib_arpo.core.tree import StopReason, ToolStatus
 from rllib_arpo.engine.engine import EngineConfig, GenerationRequest
 from rllib_arpo.engine.scripted_engine import RandomPolicy, ScriptedEngine, ScriptedReply
+from rllib_arpo.envs.errors import ContractError, finite
 from rllib_arpo.envs.forkable_env import INFO_STEP, StepInfo
 from rllib_arpo.envs.sandbox.backends import LocalBackend
 from rllib_arpo.envs.tool_env import ToolEnv
@@ -310,3 +312,41 @@ def test_an_error_at_the_entropies_fails_its_own_request_only(window):
     assert (type(bad), str(bad)) == (OSError, "no fork")
     assert good.token_ids.tolist() == [8, 8, 8, ANSWER]
     assert engine.cancelled == (["0"] if window == 2 else [])
+
+
+class Careless(ScriptedEnv):
+    """What it returns is broken in one place."""
+
+    def __init__(self, reward=0.0, observation=(50, 0)):
+        super().__init__({})
+        self._reward, self._observation = reward, observation
+
+    async def step_agent(self, agent_id, token_ids):
+        _, _, terminated, truncated, info = await super().step_agent(agent_id, token_ids)
+        return self._observation, self._reward, terminated, truncated, info
+
+
+@pytest.mark.parametrize(
+    ("returned", "sentence"),
+    [
+        ({"reward": float("nan")}, "Careless, question 0, agent 0: the reward must be a finite number, not nan."),
+        ({"reward": None}, "Careless, question 0, agent 0: the reward must be a finite number, not None."),
+        ({"observation": [[1, 2]]}, "Careless, question 0, an observation must be a list of token ids, not int64"),
+        ({"observation": [0.5]}, "Careless, question 0, an observation must be a list of token ids, not float64"),
+        ({"observation": [-1]}, "Careless, question 0, an observation must be a list of token ids, not int64"),
+    ],
+)
+def test_what_an_environment_must_not_return_ends_the_run_with_its_name(returned, sentence):
+    engine = ScriptedEngine(
+        EngineConfig("none", engine_kwargs={"script": [ScriptedReply([ANSWER])], "vocab_size": 256})
+    )
+    with ThreadPoolExecutor(1) as thread, QuestionLoop(engine, thread) as loop:
+        loop.submit(question_refs([0]), [Careless(**returned)], settings())
+        with pytest.raises(ContractError, match=f"^{re.escape(sentence)}"):
+            while loop.in_flight:
+                loop.take()
+
+
+@pytest.mark.parametrize("reward", [np.float32(0.5), np.int64(1), True, 1])
+def test_any_real_number_is_a_reward(reward):
+    assert finite(reward, "It") == float(reward)

@@ -99,7 +99,7 @@ def test_a_reward_is_a_name_a_function_or_a_weighted_sum():
 
 
 def test_a_reward_that_is_no_number_is_named():
-    with pytest.raises(ValueError, match=r"test_compose:nothing' must return a finite number, not nan"):
+    with pytest.raises(ValueError, match=r"test_compose:nothing' must be a finite number, not nan"):
         score(path(), reward=f"{__name__}:nothing")
     with pytest.raises(BrokenToolError, match="away"):
         score(path(), reward=f"{__name__}:broken")
