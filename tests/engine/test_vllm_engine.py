@@ -1,6 +1,5 @@
 """The vLLM engine on a tiny random model, against Hugging Face's forward pass."""
 
-import dataclasses
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -12,7 +11,6 @@ from rllib_arpo.engine.engine import Finished, GenerationRequest
 from tests.engine.conftest import (
     reference,
     reference_logits,
-    reference_top_k_entropies,
     run,
     run_one,
     start_engine,
@@ -68,34 +66,6 @@ def test_greedy_requests_report_temperature_one(engine, llama_folder):
     np.testing.assert_allclose(finished.log_probs, log_probs, atol=1e-4)
     np.testing.assert_allclose(finished.entropies, entropies, atol=1e-4)
     assert np.array_equal(run_one(engine, PROMPT, max_tokens=6, temperature=0.0).token_ids, finished.token_ids)
-
-
-def test_a_mixed_batch_keeps_its_requests_apart(engine, llama_folder):
-    """Requests come and go, so that vLLM moves the others from row to row of its batch."""
-    requests = [
-        GenerationRequest(str(i), [i + 1, *PROMPT[: i + 1]], 3 + 5 * (i % 3), (0.5, 1.0, 0.0)[i % 3], (), i % 5, seed=i)
-        for i in range(8)
-    ]
-    finished = run(engine, *requests[:5])
-    finished |= run(engine, *requests[5:])
-    for request in requests:
-        result = finished[request.request_id]
-        temperature = request.temperature or 1.0
-        log_probs, entropies = reference(llama_folder, request.prompt_token_ids, result.token_ids, temperature)
-        np.testing.assert_allclose(result.log_probs, log_probs, atol=1e-4)
-        np.testing.assert_allclose(result.entropies, entropies[: request.entropy_window], atol=1e-4)
-
-
-def test_top_k_entropies_beside_exact_ones(engine, llama_folder):
-    exact = GenerationRequest("exact", PROMPT, 9, 0.7, (), 6, seed=1)
-    top_k = dataclasses.replace(exact, request_id="top_k", entropy_estimator="top_k")
-    finished = run(engine, exact, top_k)
-    tokens = finished["exact"].token_ids
-    assert finished["top_k"].token_ids.tolist() == tokens.tolist()
-    expected = reference_top_k_entropies(llama_folder, PROMPT, tokens, 0.7)[:6]
-    np.testing.assert_allclose(finished["top_k"].entropies, expected, atol=1e-4)
-    expected = reference(llama_folder, PROMPT, tokens, 0.7)[1][:6]
-    np.testing.assert_allclose(finished["exact"].entropies, expected, atol=1e-4)
 
 
 def test_entropies_come_in_the_step_of_the_last_token_of_the_window(engine):
@@ -269,24 +239,6 @@ def test_an_engine_lives_in_a_worker_thread_beside_another_engine(engine, tmp_pa
         np.testing.assert_allclose(result.entropies, entropies[: request.max_entropies], atol=1e-4)
     assert entropy_windows._WINDOWS == {}
     assert len(run_one(engine, PROMPT, max_tokens=3, seed=1).token_ids) == 3
-
-
-def test_finished_is_what_the_protocol_says(engine):
-    finished = run_one(engine, PROMPT, max_tokens=2, seed=1)
-    assert dataclasses.asdict(finished) | {
-        "token_ids": 0,
-        "log_probs": 0,
-        "weight_versions": finished.weight_versions.tolist(),
-        "entropies": finished.entropies.tolist(),
-    } == {
-        "request_id": "one",
-        "token_ids": 0,
-        "log_probs": 0,
-        "entropies": [],
-        "weight_versions": [-1, -1],
-        "finish_reason": "length",
-        "num_cached_tokens": 0,
-    }
 
 
 def test_what_cannot_sleep_says_so(engine, llama_folder):

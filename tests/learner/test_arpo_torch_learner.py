@@ -35,70 +35,6 @@ def flat_questions() -> list[QuestionTree]:
     return [plain.random_question(seed, f"q{seed}", max_forks=0, max_roots=4) for seed in range(5)]
 
 
-def grpo_reference(model, groups, weight_of, *, minibatch, epochs, lr, eps, max_norm):
-    """GRPO from the papers alone. A group: [(tokens, mask of the generated ones, reward)]."""
-
-    def log_probs(tokens, mask):
-        logits = model(torch.tensor([tokens])).logits[0, :-1]
-        chosen = logits.log_softmax(-1).gather(1, torch.tensor(tokens)[1:, None])[:, 0]
-        return chosen[torch.tensor(mask)[1:]]
-
-    with torch.no_grad():
-        old = [[log_probs(tokens, mask) for tokens, mask, _ in group] for group in groups]
-    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.95), weight_decay=0.0)
-    for _ in range(epochs):
-        for start in range(0, len(groups), minibatch):
-            chunk = range(start, min(start + minibatch, len(groups)))
-            lengths = [sum(mask) for g in chunk for _, mask, _ in groups[g]]
-            objective = 0.0
-            for g in chunk:
-                rewards = np.array([reward for _, _, reward in groups[g]])
-                spread = rewards.std(ddof=1) + 1e-6 if len(rewards) > 1 else 1.0
-                for i, (tokens, mask, reward) in enumerate(groups[g]):
-                    advantage = (reward - rewards.mean()) / spread
-                    ratio = (log_probs(tokens, mask) - old[g][i]).exp()
-                    clipped = ratio.clamp(1 - eps, 1 + eps)
-                    terms = torch.minimum(ratio * advantage, clipped * advantage)
-                    objective = objective + weight_of(sum(mask), lengths) * terms.sum()
-            optimizer.zero_grad()
-            (-objective).backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-            optimizer.step()
-
-
-def as_group(tree: QuestionTree) -> list[tuple[list[int], list[bool], float]]:
-    group = []
-    for trajectory in tree.trajectories:
-        tokens, mask = tree.prompt.tolist(), [False] * len(tree.prompt)
-        for turn in trajectory.turns:
-            tokens += [*turn.token_ids.tolist(), *turn.observation.tolist()]
-            mask += [True] * len(turn.token_ids) + [False] * len(turn.observation)
-        group.append((tokens, mask, trajectory.reward))
-    return group
-
-
-@pytest.mark.parametrize(
-    ("loss_aggregation", "weight_of"),
-    [
-        ("token_mean", lambda length, lengths: 1 / sum(lengths)),
-        ("sequence_mean", lambda length, lengths: 1 / (len(lengths) * max(length, 1))),
-        ("constant", lambda length, lengths: 1 / (len(lengths) * 20)),
-    ],
-)
-def test_without_forks_the_update_is_grpo(model, flat_questions, loss_aggregation, weight_of):
-    config = make_config(model, num_epochs=2, loss_aggregation=loss_aggregation, importance_cap=None)
-    config.adaptive_rollout(branching="never", max_response_tokens=20)
-    learner = build_learner(config)
-    result = metrics(learner.update(make_batch(config, flat_questions)))
-
-    expected = plain.load(model)
-    groups = [as_group(tree) for tree in flat_questions]
-    grpo_reference(expected, groups, weight_of, minibatch=2, epochs=2, lr=1e-2, eps=0.2, max_norm=1.0)
-
-    assert 0 < result["clip_fraction"] < 1
-    assert_close(parameters(learner), dict(expected.named_parameters()), rtol=1e-9)
-
-
 OPTIONS = {
     "soft": {},
     "hard": {"attribution": "hard"},
@@ -279,13 +215,6 @@ def test_the_reference_stays_the_initial_model(model, questions):
     with torch.no_grad():
         for name, p in plain.load(model).named_parameters():
             torch.testing.assert_close(dict(learner._reference.causal_lm.named_parameters())[name], p)
-
-
-def test_weights_seq_no_goes_up_by_one_per_update(model, questions):
-    config = make_config(model, num_epochs=2)
-    learner = build_learner(config)
-    sequence = [metrics(learner.update(make_batch(config, questions)))[WEIGHTS_SEQ_NO] for _ in range(3)]
-    assert sequence == [1, 2, 3]
 
 
 def test_an_update_waits_for_the_device_once_a_pass(model, questions, monkeypatch):

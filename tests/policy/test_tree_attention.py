@@ -147,15 +147,6 @@ def test_blocks_of_a_small_tree(monkeypatch):
     assert blocks[3].mask.tolist() == [[0.0] * 6 + [-np.inf], [0.0] * 7]
 
 
-def test_small_chains_share_a_block():
-    end = torch.tensor([9, 9, 9, 8, 8, 6, 8, 8, 9])
-    (block,) = plan_tree(end).blocks
-    assert block.keys == ((0, 9),)
-    tokens = np.arange(9)
-    expected = (tokens[None, :] <= tokens[:, None]) & (tokens[:, None] < end.numpy()[None, :])
-    np.testing.assert_array_equal(block.mask.numpy(), np.where(expected, 0.0, -np.inf))
-
-
 def test_a_long_chain_below_a_prompt_is_cut_but_a_prompt_is_not():
     end = torch.tensor([2000] * 1000 + [1600] * 600 + [2000] * 400)
     assert [(b.start, b.stop, b.keys, b.mask is None) for b in plan_tree(end).blocks] == [
@@ -166,15 +157,6 @@ def test_a_long_chain_below_a_prompt_is_cut_but_a_prompt_is_not():
         (1600, 1856, ((0, 1000), (1600, 1856)), False),
         (1856, 2000, ((0, 1000), (1600, 2000)), False),
     ]
-
-
-def test_a_token_sees_nothing_of_other_branches():
-    """Exactly zero gradient from a branch to its sibling, and none from descendants to ancestors' outputs."""
-    end = torch.tensor([6, 6, 4, 4, 6, 6])
-    query, key, value = random_tensors(6)
-    output, _ = tree_attention_forward(torch.nn.Identity(), query, key, value, None, tree=plan_tree(end))
-    (grad,) = torch.autograd.grad(output[0, 4].sum(), value)
-    assert [bool(row.abs().sum() > 0) for row in grad[0].transpose(0, 1)] == [True, True, False, False, True, False]
 
 
 @pytest.mark.parametrize("end", [[3, 2, 3, 5], [2, 4, 4, 4], [1, 1, 3], [3, 5, 3]])

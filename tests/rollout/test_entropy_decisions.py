@@ -34,24 +34,6 @@ def test_the_running_baseline_is_that_of_the_same_tool_in_earlier_questions(samp
     assert sample_tree(dict(script), entropy_reference=reference).decisions[("0", 1)].children == 0
 
 
-@pytest.mark.parametrize(
-    ("normalization", "delta"),
-    # Two tokens of 0.6 nats over 0.5 nats a token: a rise, though history has windows of any length.
-    [("sum_log_vocab", 0.2 / LN_V), ("mean_log_vocab", 0.1 / LN_V), ("vocab", 0.2 / 256)],
-)
-def test_the_running_baseline_counts_each_token_of_the_nodes_own_window(sample_tree, normalization, delta):
-    script = {PROMPT: [tool(10, 3.0), answer(11)], NODE: [answer(20, 0.6), answer(21)]}
-    sampled = sample_tree(
-        script,
-        entropy_window=20,
-        entropy_normalization=normalization,
-        entropy_baseline="running",
-        entropy_reference=EntropyReference({"tool": 0.5}, after_tool=0.5),
-    )
-    assert sampled.decisions[("0", 1)].delta == pytest.approx(delta)
-    assert sampled.children == {("0", 1): 1}
-
-
 @pytest.mark.parametrize(("num_tokens", "num_roots"), [(2, 5), (8, 7)])
 def test_pre_monitoring_compares_as_many_tokens_as_the_first_window_has(sample_tree, num_tokens, num_roots):
     """0.1 ln V more on each: M sigma(2 * 0.2) of two tokens is 8 * 0.599 = 4.8, M sigma(2 * 0.8) of eight 6.7."""

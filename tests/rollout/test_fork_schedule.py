@@ -130,27 +130,6 @@ def test_always_ranked_is_the_top_k_of_the_rises(sample_tree):
     assert sample_tree(dict(script), branching="threshold", **changes).children == {}
 
 
-def test_random_over_the_tree_expands_equally_many_nodes_of_each_tree(sample_tree):
-    """Tree-GRPO (arXiv 2509.21240): M trees, N nodes of each, one round."""
-    policy = RandomPolicy(256, replies=[[7, TOOL], [8, TOOL], [9, TOOL], [7, TOOL], [9, ANSWER]])
-    for seed in range(5):
-        sampled = sample_tree(
-            policy.reply,
-            num_rollouts=6,
-            num_initial_rollouts=2,
-            branching="always",
-            budget_allocation="random_over_tree",
-            seed=seed,
-            max_response_tokens=60,
-        )
-        roots = {t.agent_id: len(t.turns) for t in sampled.tree.trajectories if t.parent is None and not t.topped_up}
-        forks = Counter(t.parent[0] for t in sampled.tree.trajectories if t.parent)
-        nodes = {agent: turns - 1 for agent, turns in roots.items()}
-        if min(nodes.values()) >= 2:
-            assert forks == {"0": 2, "1": 2}
-        assert len(sampled.tree.trajectories) == 6
-
-
 def test_a_late_decision_forks_the_state_at_the_node(sample_tree):
     """ "0" is two tool calls further when "1" passes the turn; the fork still begins after the first."""
     node = (*PROMPT, 10, TOOL, 50, 0)

@@ -43,13 +43,6 @@ def test_nothing_is_shown_where_there_is_no_terminal(capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_nothing_is_shown_if_not_enabled(capfd, monkeypatch):
-    monkeypatch.setenv("RLLIB_ARPO_PROGRESS", "bar")
-    with running(8, "rollout", enabled=False) as progress:
-        progress.update(questions=8)
-    assert capfd.readouterr() == ("", "")
-
-
 def test_the_mode_is_asked_for_by_argument_then_environment_then_terminal(monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
