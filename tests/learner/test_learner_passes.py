@@ -108,12 +108,6 @@ def test_a_tree_four_times_over_the_limit_needs_the_memory_of_the_limit(model):
     assert max(parts) <= 1.1 * at_the_limit
 
 
-def test_a_trajectory_that_fits_in_no_pass_is_an_error(model, questions):
-    config = make_config(model, max_tokens_per_pass=5)
-    with pytest.raises(ValueError, match="max_tokens_per_pass is 5"):
-        build_learner(config).update(make_batch(config, questions))
-
-
 def test_groups_without_signal_have_no_gradient(model):
     equal = make_tree([3], [make_trajectory(str(i), [make_turn([i])], reward=1.0) for i in range(3)])
     alone = make_tree([3], [make_trajectory("0", [make_turn([1])], reward=1.0)])

@@ -122,13 +122,9 @@ def test_the_kernel_of_a_device(name, dtype, device, chosen, monkeypatch):
 def test_flash_attention_needs_a_newer_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
     assert choose_kernel("auto", torch.bfloat16, "cuda") == "path_gather"
-    with pytest.raises(ValueError, match=r"^tree_attention='varlen' needs .* CUDA from compute capability 8\.0 on"):
-        choose_kernel("varlen", torch.bfloat16, "cuda")
-
-
-def test_a_kernel_that_needs_cuda_is_refused_elsewhere():
-    with pytest.raises(ValueError, match=r"^tree_attention='varlen' needs .*CUDA"):
-        plan_tree(torch.tensor([2, 2]), kernel="varlen")
+    for device in ("cuda", "cpu"):
+        with pytest.raises(ValueError, match=r"^tree_attention='varlen' needs .* CUDA from compute capability 8\.0 on"):
+            choose_kernel("varlen", torch.bfloat16, device)
 
 
 def test_blocks_of_a_small_tree(monkeypatch):
@@ -181,8 +177,6 @@ def test_low_precision_is_computed_in_fp32_on_cpu():
     ("arguments", "message"),
     [
         ({"softcap": 30.0}, "uses `softcap`"),
-        ({"s_aux": torch.zeros(4)}, "uses `s_aux`"),
-        ({"sliding_window": 4}, "uses `sliding_window`"),
         ({"dropout": 0.1}, "uses attention dropout 0.1"),
         ({"attention_mask": torch.zeros(1, 1, 6, 6)}, "passes an attention mask"),
         ({"tree": None}, "called without `tree=`"),

@@ -8,17 +8,10 @@ import pytest
 from rllib_arpo.core.entropy_history import EntropyReference
 from rllib_arpo.engine.scripted_engine import ScriptedReply
 from tests.helpers.scripted_env import ANSWER, PROMPT, TOOL
+from tests.helpers.scripts import answer, tool
 
 NODE = (*PROMPT, 10, TOOL, 50, 0)
 LN_V = np.log(256)
-
-
-def tool(token, entropy=1.0, **more):
-    return ScriptedReply([token, TOOL], entropies=entropy, **more)
-
-
-def answer(token, entropy=1.0, **more):
-    return ScriptedReply([token, ANSWER], entropies=entropy, **more)
 
 
 @pytest.mark.parametrize(("earlier", "forks"), [(0.5, 1), (0.7, 0)])

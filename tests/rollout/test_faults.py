@@ -29,6 +29,7 @@ from rllib_arpo.rollout.messages import FailedQuestion, QuestionRef, question_re
 from rllib_arpo.rollout.question_loop import QuestionLoop, SampledQuestion
 from tests.helpers.models import byte_tokenizer
 from tests.helpers.scripted_env import ANSWER, PROMPT, TOOL, ScriptedEnv
+from tests.helpers.scripts import in_turn
 from tests.rollout.conftest import VOCAB_SIZE, settings
 
 QUESTIONS, M = 6, 4
@@ -256,7 +257,7 @@ def test_an_environment_that_cannot_fork_costs_its_own_question_only():
 def test_an_error_at_the_entropies_fails_its_own_request_only(window):
     """They come before the turn ends, or with its end if it is shorter than the window."""
     replies = [ScriptedReply([7, 7, 7, ANSWER]), ScriptedReply([8, 8, 8, ANSWER])]
-    engine = ScriptedEngine(EngineConfig("none", engine_kwargs={"script": replies}))
+    engine = ScriptedEngine(EngineConfig("none", engine_kwargs={"script": in_turn(replies)}))
 
     def fail(_entropies):
         raise OSError("no fork")

@@ -9,21 +9,14 @@ import numpy as np
 import pytest
 
 from rllib_arpo.core.entropy_history import EntropyReference
-from rllib_arpo.engine.scripted_engine import RandomPolicy, ScriptedReply
+from rllib_arpo.engine.scripted_engine import RandomPolicy
 from rllib_arpo.rollout.fork_schedule import ForkCandidate, OverTree, at_random, by_rise, make_schedule
 from rllib_arpo.rollout.seeds import request_seed
 from tests.helpers.scripted_env import ANSWER, PROMPT, TOOL
+from tests.helpers.scripts import answer, tool
 
 #: For schedules that draw nothing.
 NO_DRAWS = None
-
-
-def tool(token, entropy=1.0, **more):
-    return ScriptedReply([token, TOOL], entropies=entropy, **more)
-
-
-def answer(token, entropy=1.0, **more):
-    return ScriptedReply([token, ANSWER], entropies=entropy, **more)
 
 
 def candidate(agent_id: str, num_turns: int, delta: float = 0.0) -> ForkCandidate:

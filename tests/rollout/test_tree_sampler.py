@@ -15,16 +15,9 @@ from rllib_arpo.rollout.engine_loop import EngineLoop
 from rllib_arpo.rollout.episodes import episode_to_tree, tree_to_episode
 from rllib_arpo.rollout.metrics import question_stats
 from tests.helpers.scripted_env import ANSWER, PROMPT, TOOL
+from tests.helpers.scripts import answer, tool
 
 LOW, HIGH = 1.0, 3.0
-
-
-def tool(token: int, entropy: float = LOW) -> ScriptedReply:
-    return ScriptedReply([token, TOOL], entropies=entropy)
-
-
-def answer(token: int, entropy: float = LOW) -> ScriptedReply:
-    return ScriptedReply([token, ANSWER], entropies=entropy)
 
 
 def test_rise_after_a_tool_forks_once_and_the_parent_goes_on(sample_tree):
