@@ -66,18 +66,6 @@ def test_the_bar_without_ray_is_tqdm(capsys, monkeypatch):
     assert "200 tok/s, 5 forks, 3 tools in flight" in shown
 
 
-def test_many_updates_are_few_displays():
-    shown = []
-    clock = FakeClock()
-    with running(8, "rollout", enabled="lines", clock=clock) as progress:
-        progress._open.interval_s = 0.5
-        progress._open.show = lambda state: shown.append(state.tokens)
-        for _ in range(1000):
-            clock.now += 0.001953125
-            progress.update(tokens=1)
-    assert shown == [256, 512, 768]
-
-
 def test_questions_that_join_a_running_rollout_add_to_its_total(capsys):
     clock = FakeClock()
     with running(2, "rollout", enabled="lines", clock=clock) as progress:
