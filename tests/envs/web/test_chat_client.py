@@ -37,29 +37,14 @@ def ask(server, **options) -> str:
     return asyncio.run(client.complete(QUESTION))
 
 
-def test_equal_questions_are_asked_once(endpoint, tmp_path):
-    serving, headers = endpoint([(200, completion("84")), (200, completion("85"))])
-    options = {"cache_path": str(tmp_path / "answers.sqlite")}
-    with serving as server:
-        assert [ask(server, **options) for _ in range(3)] == ["84", "84", "84"]
-        assert ask(server, **options, temperature=0.5) == "85"
-    assert len(headers) == 2
-
-
-def test_an_answer_that_is_cut_in_an_emoji_is_kept(endpoint, tmp_path):
-    serving, headers = endpoint([(200, completion("84 \ud83d"))])
-    with serving as server:
-        options = {"cache_path": str(tmp_path / "answers.sqlite")}
-        assert [ask(server, **options) for _ in range(2)] == ["84 \ufffd", "84 \ufffd"]
-    assert len(headers) == 1
-
-
-def test_the_key_comes_from_the_environment(endpoint, monkeypatch):
+def test_equal_questions_are_asked_once_with_the_key_of_the_environment(endpoint, tmp_path, monkeypatch):
     monkeypatch.setenv("JUDGE_KEY", "hunter2")
-    serving, headers = endpoint([(200, completion("84"))])
+    serving, headers = endpoint([(200, completion("84 \ud83d")), (200, completion("85"))])
+    options = {"cache_path": str(tmp_path / "answers.sqlite"), "api_key_variable": "JUDGE_KEY"}
     with serving as server:
-        ask(server, api_key_variable="JUDGE_KEY")
-    assert headers[0]["Authorization"] == "Bearer hunter2"
+        assert [ask(server, **options) for _ in range(3)] == ["84 \ufffd"] * 3
+        assert ask(server, **options, temperature=0.5) == "85"
+    assert [header["Authorization"] for header in headers] == ["Bearer hunter2"] * 2
 
 
 def test_a_busy_endpoint_is_asked_again(endpoint):
@@ -74,12 +59,9 @@ def test_a_busy_endpoint_is_asked_again(endpoint):
     [
         (401, {"error": {"message": "wrong key"}}, ToolError, "wrong key"),
         (500, {}, TransientToolError, "500"),
-        (429, {}, TransientToolError, "429"),
         (200, {"choices": []}, ToolError, "answered without a text"),
         (200, completion(None), ToolError, "answered without a text"),
-        (200, {"choices": None, "error": "x"}, ToolError, "answered without a text"),
         (200, "<html>", ToolError, "127.0.0.1"),
-        (200, "[]", ToolError, "answered without a text"),
     ],
 )
 def test_what_is_no_answer_is_an_error_and_is_not_kept(endpoint, tmp_path, status, body, error, message):

