@@ -9,8 +9,7 @@ import pytest
 
 from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.tasks import TASKS, DatasetTask
-from rllib_arpo.envs.tasks.answers import after_hashes, last_boxed
-from rllib_arpo.envs.tasks.specs import SPECS
+from rllib_arpo.envs.tasks.specs import SPECS, after_hashes, last_boxed
 from tests.helpers.datasets import LAYOUTS, WRITERS, asked, json_lines
 from tests.helpers.parquet import parquet, row
 

@@ -7,37 +7,18 @@ import pytest
 
 from rllib_arpo import cold_start
 from rllib_arpo.envs.tasks import trails
-from rllib_arpo.envs.tasks.trail_demonstrations import PERFECT, ROWS, Demonstrator, imperfect, transcripts
 from rllib_arpo.envs.tasks.trail_forms import FORMS, MAIN
 from rllib_arpo.envs.tasks.trails import TrailsTask, make_trail, shows_a_choice
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.tools import SearchTool
+from tuned_examples.trails_demonstrations import PERFECT, ROWS, Demonstrator, imperfect, transcripts
 
 RIGHT, FIRST = (lambda page, _decision: page.right), (lambda _page, _decision: 0)
-
-WAY = [
-    ("Mivupa", "see Pomuro"),
-    ("Pomuro", "see Dopina"),
-    ("Dopina", "see Mofova"),
-    ("Mofova", "black Satuva, green Vamodo, pink Ravovo"),
-    ("Satuva", "gold Daboka, brown Kogusa, white Fakanu"),
-    ("Daboka", "number 97"),
-]
 
 
 @pytest.fixture(scope="module")
 def all_trails():
     return [make_trail(number) for number in range(trails.NUM_TEST + trails.NUM_TRAIN)]
-
-
-def test_the_first_question_of_the_test_split():
-    question = TrailsTask(split="test").question(0)
-    assert question.messages == (
-        ("system", "Search page by page. Answer in \\boxed{}."),
-        ("user", "Follow black and gold from Mivupa."),
-    )
-    assert question.answers == ("97",)
-    assert [(name, page.text) for name, page in make_trail(0).walk(RIGHT)] == WAY
 
 
 @pytest.mark.parametrize("split", ["train", "test"])

@@ -216,23 +216,6 @@ def test_an_index_that_lacks_a_file_is_broken(folder):
         open_folder(folder)
 
 
-def search_and_report(folder: str, barrier, results) -> None:
-    barrier.wait()
-    results.put(open_folder(folder).search("danube", 2))
-
-
-def test_many_processes_open_an_index_at_once(folder):
-    context = multiprocessing.get_context("fork")
-    barrier, results = context.Barrier(8), context.Queue()
-    readers = [context.Process(target=search_and_report, args=(str(folder), barrier, results)) for _ in range(8)]
-    for reader in readers:
-        reader.start()
-    found = [results.get(timeout=100) for _ in readers]
-    for reader in readers:
-        reader.join()
-    assert found == [[(2, "Linz: On the Danube."), (0, "Vienna: Capital of Austria, on the Danube.")]] * 8
-
-
 def test_a_lock_that_appears_while_the_links_are_removed_does_not_stay(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     removals, rmtree = [], shutil.rmtree

@@ -9,7 +9,8 @@ from rllib_arpo.envs.errors import TransientToolError
 from rllib_arpo.envs.support.cache import ResultCache
 from rllib_arpo.envs.tools.search import SearchTool
 from rllib_arpo.envs.tools.tool import ToolResult, run_tool
-from tests.envs.retrieval.fake_engines import Reply, serve
+from tests.helpers.web_server import Reply
+from tests.helpers.web_server import json_service as serve
 
 KEY = "secret-key-of-a-user"
 SEARXNG = {

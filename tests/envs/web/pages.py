@@ -262,27 +262,17 @@ RENDERED: Sequence[PageCase] = [
 RENDERED_OPTIONS = {"render": True, "render_wait_s": 4.0}
 
 
-@dataclass
-class Seen:
-    """The text that the model read of each page, the expected text, and the time it took."""
-
-    results: dict[str, ToolResult]
-    expected: dict[str, ToolResult]
-    seconds: dict[str, float]
-
-    @property
-    def wrong(self) -> dict[str, tuple[ToolResult, ToolResult]]:
-        """Page -> (what was read, what should have been)."""
-        return {n: (r, self.expected[n]) for n, r in self.results.items() if r != self.expected[n]}
-
-
-def open_pages(cases: Sequence[PageCase], num_concurrent: int = 8, **options: Any) -> Seen:
-    """Opens every page once; `options` of the tool beside the cases' own."""
+def open_pages(cases: Sequence[PageCase], num_concurrent: int = 8, **options: Any) -> dict[str, tuple]:
+    """Opens every page once; `options` of the tool beside the cases' own. Page -> (what is read, what should be)."""
     with serving(HOST, site(cases)) as server:
         host = f"http://{HOST}:{server.port}"
-        seconds: dict[str, float] = {}
-        results = asyncio.run(_open_all(cases, host, options, num_concurrent, seconds))
-        return Seen(results, {case.name: case.expected(host) for case in cases}, seconds)
+        results = asyncio.run(_open_all(cases, host, options, num_concurrent))
+    return {case.name: (result, case.expected(host)) for case, result in zip(cases, results, strict=True)}
+
+
+def wrong_pages(cases: Sequence[PageCase], num_concurrent: int = 8, **options: Any) -> dict[str, tuple]:
+    """Those of `open_pages` that are not read as they should be."""
+    return {name: pair for name, pair in open_pages(cases, num_concurrent, **options).items() if pair[0] != pair[1]}
 
 
 def tool_for(**options: Any) -> BrowseTool:
@@ -290,18 +280,15 @@ def tool_for(**options: Any) -> BrowseTool:
     return BrowseTool(**{**defaults, "allow_private": [HOST], **options})
 
 
-async def _open_all(cases, host, options, num_concurrent, seconds) -> dict[str, ToolResult]:
+async def _open_all(cases, host, options, num_concurrent) -> list[ToolResult]:
     places = asyncio.Semaphore(num_concurrent)
 
     async def run(case: PageCase) -> ToolResult:
         async with places:
-            begin = time.perf_counter()
             limit = {"timeout_s": TIMEOUT_S} if case.status == TIMEOUT else {}
-            result = await run_tool(tool_for(**{**limit, **options, **case.options}), host + case.asked, None)
-            seconds[case.name] = time.perf_counter() - begin
-            return result
+            return await run_tool(tool_for(**{**limit, **options, **case.options}), host + case.asked, None)
 
-    return dict(zip([c.name for c in cases], await asyncio.gather(*map(run, cases)), strict=True))
+    return await asyncio.gather(*map(run, cases))
 
 
 def site(cases: Sequence[PageCase]):

@@ -81,9 +81,8 @@ def test_the_browser_agent_is_given_the_page_and_the_question():
             return web_server.reply(handler, "<title>Lamps</title><p>The brass lamp costs 12.")
         request = json.loads(handler.rfile.read(int(handler.headers["Content-Length"])))
         asked.append(request["messages"][-1]["content"])
-        message = {"role": "assistant", "content": "<think>hm</think>\nIt costs 12."}
-        body = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
-        return web_server.reply(handler, json.dumps(body), headers={"Content-Type": "application/json"})
+        body = json.dumps(web_server.completion("<think>hm</think>\nIt costs 12."))
+        return web_server.reply(handler, body, headers={"Content-Type": "application/json"})
 
     with web_server.serving("127.0.0.1", route) as server:
         url = f"http://127.0.0.1:{server.port}/lamps"

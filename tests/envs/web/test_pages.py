@@ -18,15 +18,13 @@ from tests.helpers import web_server
 
 def test_every_page_gives_its_text_or_its_error():
     BrowseTool().prepare()
-    seen = pages.open_pages(pages.PAGES, num_concurrent=16)
-    assert seen.wrong == {}
+    assert pages.wrong_pages(pages.PAGES, num_concurrent=16) == {}
 
 
 @pytest.mark.slow
 def test_every_page_that_scripts_build_gives_its_text_or_its_error(chromium):
     pages.tool_for(render=True).prepare()
-    seen = pages.open_pages(pages.RENDERED, num_concurrent=4, **pages.RENDERED_OPTIONS)
-    assert seen.wrong == {}
+    assert pages.wrong_pages(pages.RENDERED, num_concurrent=4, **pages.RENDERED_OPTIONS) == {}
 
 
 def test_a_bomb_is_stopped_long_before_it_is_unpacked():
@@ -34,8 +32,8 @@ def test_a_bomb_is_stopped_long_before_it_is_unpacked():
     bomb = gzip.compress(bytes(1 << 28))
     case = pages.PageCase("bomb", pages.page(bomb, Content_Encoding="gzip"), "", ToolStatus.ERROR)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    seen = pages.open_pages([case], max_page_bytes=8 << 20)
-    assert seen.results["bomb"].text == "The page is larger than 8388608 bytes."
+    result, _ = pages.open_pages([case], max_page_bytes=8 << 20)["bomb"]
+    assert result.text == "The page is larger than 8388608 bytes."
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10
 
 
@@ -67,16 +65,16 @@ def test_a_page_that_is_slow_to_read_is_given_up_and_the_next_is_read(monkeypatc
     readable.readers().start()
     slow = pages.PageCase("slow", pages.page(body, content_type), "The page takes too long to read.", ToolStatus.ERROR)
     begin = time.perf_counter()
-    assert pages.open_pages([slow]).wrong == {}
+    assert pages.wrong_pages([slow]) == {}
     assert time.perf_counter() - begin < 20
     next_one = pages.PageCase("next", pages.page("<title>a  b</title><p>hello"), "hello", title="a b")
-    assert pages.open_pages([next_one]).wrong == {}
+    assert pages.wrong_pages([next_one]) == {}
 
 
 def test_a_reader_that_dies_is_an_error(monkeypatch):
     monkeypatch.setattr(readable, "MEMORY_MB", 16)
     case = pages.PageCase("large", pages.page("<p>x" * 100_000), "", ToolStatus.ERROR)
-    assert pages.open_pages([case]).results["large"].text.startswith("The page cannot be read (")
+    assert pages.open_pages([case])["large"][0].text.startswith("The page cannot be read (")
 
 
 @pytest.mark.parametrize(
