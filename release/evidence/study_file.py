@@ -61,7 +61,7 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """What a study's file says; `arms` are in its order, and `path` is the file."""
+    """The contents of a study's file; `arms` are in its order, and `path` is the file."""
 
     path: Path
     recipe: str
@@ -88,7 +88,7 @@ class Study:
         return [arm for arm in self.arms.values() if names is None or arm.name in names]
 
     def all_arguments(self, arm: Arm, fork_rate: float | None = None) -> list[str]:
-        """What the recipe is called with, but for the seed."""
+        """The arguments of the recipe, without the seed."""
         own = [] if fork_rate is None else ["--random-fork-probability", f"{fork_rate:.4f}"]
         return [*self.arguments, *arm.arguments, *own]
 

@@ -180,7 +180,7 @@ def learner_need(model: ModelShape, learner: LearnerShape) -> LearnerNeed:
 
 
 def head_terms(model: ModelShape, learner: LearnerShape) -> list[Term]:
-    """What the LM head holds in its backward pass, beside what it gets and returns for each token."""
+    """Memory of the LM head in its backward pass, beside its inputs and outputs for each token."""
     weight = ((model.vocab_size, "words"), (model.hidden_size, "numbers"))
     trained = not model.adapter_parameters
     size, terms = learner.compute_bytes, []

@@ -97,7 +97,7 @@ class _Reader:
     def _clash(
         self, folder: ResultFolder, model: str, style: str, task: str, fingerprint: str | None, difference: Any
     ) -> str | None:
-        """What is wrong with an arm beside the earlier ones of the same model and row."""
+        """The fault of an arm beside the earlier ones of the same model and row."""
         shared, method = folder.shared(), folder.methods().get(model)
         # Greedy decoding is the same with every seed.
         own = (fingerprint, shared["seed"] if shared["temperature"] else None, difference)

@@ -1,4 +1,4 @@
-"""How many trajectories were forked in each iteration, and after how many turns."""
+"""Plots the forks of each iteration, and after how many turns they begin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the seconds of an iteration go."""
+"""Plots the seconds of each part of an iteration."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def advantages(turn: Row) -> str:
 
 
 def decision(turn: Row, trajectory: Trajectory, question: Question) -> str:
-    """What was decided at the node before a turn, and why: "dH = +0.21 > 0: forked once, 3 of 8 left."."""
+    """The decision at the node before a turn, and its reason: "dH = +0.21 > 0: forked once, 3 of 8 left."."""
     if turn["delta"] is None:
         return _undecided(turn, trajectory)
     rise = f"dH = {number(turn['delta'])}"

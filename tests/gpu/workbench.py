@@ -1,4 +1,4 @@
-"""What the tests of a device share: sizes, figures with targets, models with random weights, and configurations."""
+"""Shared by the tests of a device: sizes, figures with targets, models with random weights, and configurations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several of these tests train: a scripted policy with a signal in every group."""
+"""The policy that several of these tests train: a scripted policy with a signal in every group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users of RLlib do with any algorithm: set weights, take the module, log in callbacks, reuse trials."""
+"""Things that users of RLlib do with any algorithm: set weights, take the module, log in callbacks, reuse trials."""
 
 from __future__ import annotations
 

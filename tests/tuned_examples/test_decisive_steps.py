@@ -1,4 +1,4 @@
-"""Where the entropy rises and forks sit: the metrics of trees written by hand."""
+"""The places of rises and forks: the metrics of trees written by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How recipes that also run without a GPU divide those that there are."""
+"""Recipes that also run without a GPU divide those that there are."""
 
 from __future__ import annotations
 

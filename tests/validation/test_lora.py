@@ -1,4 +1,4 @@
-"""What `language_model(lora=...)` may be."""
+"""The values of `language_model(lora=...)`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is checked before anything starts, beyond the keys: models, data, the cluster."""
+"""Checks before anything starts, beyond the keys: models, data, the cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What both sides are asked to do, as a file: the tuned example's settings and its questions."""
+"""The work of both sides, as a file: the tuned example's settings and its questions."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ def make_model(size: str, scratch: Path) -> str:
 def make_request(
     size: Size, side: str, model: str, seed: int, trl: Mapping[str, Any], gpu: bool = False
 ) -> dict[str, Any]:
-    """What a side's process reads.
+    """The input of a side's process.
 
     Args:
         model: folder.
         seed: of the order of the questions and of the sampling.
-        trl: how TRL computes: the type of its "weights", which are sampled with and trained; whether forward passes are
-            in bfloat16 by "autocast"; trajectories a pass ("rows_per_pass"); whether it samples with "vllm".
+        trl: whether TRL has "float32" weights and bfloat16 by autocast, or else bfloat16 weights, which are sampled
+            with and trained; whether it samples with "vllm".
     """
     from rllib_arpo.envs.tasks.trails import TrailsTask
 
