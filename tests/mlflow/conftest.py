@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import mlflow
 import pytest
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
@@ -21,7 +22,10 @@ from werkzeug.serving import make_server
 
 @dataclass(eq=False)
 class FakeTrial:
-    """What the callback reads of a Tune trial; `write` does what Tune does with a result."""
+    """What the callback reads of a Tune trial; `write` does what Tune does with a result.
+
+    Like Tune it writes params.json once, since the callback's thread may read while the next result is written.
+    """
 
     trial_id: str
     path: str
@@ -40,7 +44,8 @@ class FakeTrial:
     def write(self, *results: dict[str, Any]) -> None:
         folder = Path(self.local_path)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "params.json").write_text(json.dumps(self.config))
+        if not (folder / "params.json").exists():
+            (folder / "params.json").write_text(json.dumps(self.config))
         with (folder / "result.json").open("a") as file:
             file.write("".join(json.dumps(result) + "\n" for result in results))
 
@@ -141,14 +146,20 @@ def tracking_application(tmp_path_factory, empty_database):
     os.environ["_MLFLOW_SERVER_FILE_STORE"] = f"sqlite:///{folder / 'server.db'}"
     os.environ["_MLFLOW_SERVER_ARTIFACT_ROOT"] = str(folder / "artifacts")
     from mlflow.server import app
+    from mlflow.server.handlers import _get_tracking_store
 
+    # Opens the server's store now: this sets MLFLOW_TRACKING_URI of the process, which the clients of the tests read.
+    _get_tracking_store()
+    mlflow.set_tracking_uri(None)
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     yield app
     del os.environ["_MLFLOW_SERVER_FILE_STORE"], os.environ["_MLFLOW_SERVER_ARTIFACT_ROOT"]
 
 
 @pytest.fixture
-def server(tracking_application) -> TrackingServer:
+def server(tracking_application, monkeypatch) -> TrackingServer:
+    """A busy machine may take longer than the callback's own limit of 5 s to answer a request."""
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "120")
     server = TrackingServer(tracking_application)
     yield server
     server.wake()
