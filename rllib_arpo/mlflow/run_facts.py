@@ -16,7 +16,7 @@ from typing import Any
 
 from ray.tune.result import EXPR_ERROR_FILE
 
-from rllib_arpo.core.branching import ENTROPY_RULES
+from rllib_arpo.core.branching import ENTROPY_RULES, rule_in_words
 from rllib_arpo.files import replace_file
 from rllib_arpo.tracking.machine import git_says, versions
 
@@ -165,14 +165,11 @@ def _forks(config: Mapping[str, Any]) -> str:
     rule = config["branching"]
     if rule == "never":
         return "none"
-    if rule == "random":
-        return f"random, with probability {config['random_fork_probability']}"
-    order = f"in the order `{config['budget_allocation']}`"
-    if rule not in ENTROPY_RULES:
-        return f"by the rule `{rule}`, {order}"
-    chance = f"P = {config['branch_base_probability']} + {config['branch_entropy_weight']} dH"
-    where = f"where {chance} > {config['branch_threshold']}" if rule == "threshold" else f"with probability {chance}"
-    return f"{where}, dH from the {config['entropy_baseline']} baseline, {order}"
+    parts = [rule_in_words(config)]
+    if rule in ENTROPY_RULES:
+        parts.append(f"P = {config['branch_base_probability']} + {config['branch_entropy_weight']} dH")
+        parts.append(f"dH from the {config['entropy_baseline']} baseline")
+    return ", ".join([*parts, f"in the order `{config['budget_allocation']}`"])
 
 
 def _update(config: Mapping[str, Any]) -> str:

@@ -112,7 +112,7 @@ DECISION = {
     "eligible": True,
     "budget": 1,
     "children": 1,
-    "decision": "dH = +0.25 > 0: forked once, 0 of 1 left.",
+    "decision": "dH = +0.25, P = 0.550 (from 0.5 + 0.2 dH), forks where P > 0.5: forked once, 0 of 1 left.",
 }
 OF_TURN = {"tokens": 1, "entropies": [1.0], "weight_versions": [3]}
 OF_QUESTION = TraceSpan(

@@ -28,7 +28,7 @@ def test_a_run_of_arpo():
         "- task: `ToolEnv-v0`, task gsm8k, tools: python, search",
         "- evaluation: 128 questions, every 3 iterations, split test",
         "- rollout: 8 questions an iteration, M = 16, N = 8",
-        "- forks: where P = 0.5 + 0.2 dH > 0.5, dH from the initial baseline, in the order `first_come`",
+        "- forks: where P > 0.5, P = 0.5 + 0.2 dH, dH from the initial baseline, in the order `first_come`",
         "- update: lr 1e-05, 16 questions a step, 1 epoch, group advantage, soft attribution",
         "- command: `python train.py --seed 0`",
         "- commit: `2187257-dirty`",
@@ -41,11 +41,15 @@ def test_a_run_of_arpo():
     ("rollout", "forks", "initial"),
     [
         ({"branching": "never"}, "none", "N = 16"),
-        ({"branching": "random", "random_fork_probability": 0.3}, "random, with probability 0.3", "N = 8"),
-        ({"branching": "always"}, "by the rule `always`, in the order `first_come`", "N = 8"),
+        (
+            {"branching": "random", "random_fork_probability": 0.3},
+            "with probability 0.3, in the order `first_come`",
+            "N = 8",
+        ),
+        ({"branching": "always"}, "at every node, in the order `first_come`", "N = 8"),
         (
             {"branching": "probability", "entropy_baseline": "running"},
-            "with probability P = 0.5 + 0.2 dH, dH from the running baseline, in the order `first_come`",
+            "with probability P, P = 0.5 + 0.2 dH, dH from the running baseline, in the order `first_come`",
             "N = 8",
         ),
         ({"branching": "never", "pre_monitoring_sensitivity": 1.0}, "none", "N of each question its own"),

@@ -116,7 +116,9 @@ def test_the_rules_are_the_thresholds_and_the_probability_in_all_units():
     assert [rule.name for rule in fork_rules(name)] == [
         f"threshold, initial, {name}",
         f"threshold, running, {name}",
-        *(f"probability, initial, {unit}" for unit in ENTROPY_NORMALIZATIONS),
+        f"probability, initial, {name}",
+        f"probability, running, {name}",
+        *(f"probability, initial, {unit}" for unit in ENTROPY_NORMALIZATIONS if unit != name),
     ]
 
 
