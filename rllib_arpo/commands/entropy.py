@@ -22,6 +22,7 @@ from typing import Any
 from rllib_arpo.arpo_config import ARPOConfig
 from rllib_arpo.core.branching import BranchingParams
 from rllib_arpo.core.entropy import ENTROPY_NORMALIZATIONS
+from rllib_arpo.errors import CommandError, command_errors
 from rllib_arpo.evaluation.arguments import (
     MODEL_HELP,
     add_sampling_arguments,
@@ -33,7 +34,6 @@ from rllib_arpo.evaluation.arguments import (
 )
 from rllib_arpo.evaluation.entropy.report import print_report
 from rllib_arpo.evaluation.entropy.summary import EntropySettings, TaskEntropy, as_json, task_entropy
-from rllib_arpo.evaluation.errors import CommandError, command_errors
 from rllib_arpo.evaluation.model_folders import remove_exported, resolve_models
 from rllib_arpo.evaluation.plan import Arm, EvaluationSettings, check_tasks, make_arms
 from rllib_arpo.evaluation.results import ResultFolder, StoredArm

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ray.tune.result import EXPR_RESULT_FILE
 
-from rllib_arpo.evaluation.errors import CommandError
+from rllib_arpo.errors import CommandError
 from rllib_arpo.evaluation.summary import SUMMARY
 from rllib_arpo.record.recorder import RECORD_FOLDER
 

@@ -15,8 +15,8 @@ from typing import Any
 from rllib_arpo.engine import make_engine
 from rllib_arpo.engine.engine import Engine, EngineConfig
 from rllib_arpo.engine.engine_thread import EngineThread
+from rllib_arpo.errors import command_errors
 from rllib_arpo.evaluation.answers import answered_rows
-from rllib_arpo.evaluation.errors import command_errors
 from rllib_arpo.evaluation.plan import Arm, EvaluationSettings
 from rllib_arpo.evaluation.results import StoredArm
 from rllib_arpo.record.settings import stated
