@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
-import pytest
 
 from rllib_arpo.core.tree import (
     ForkDecision,
@@ -247,11 +246,3 @@ def test_times_that_were_not_measured_are_those_of_the_question_s_begin():
     spans = trace_spans(recorded(replace(FORKED, trajectories=(replace(FORKED.trajectories[0], turns=turns),))))
     assert {(span.begin_s, span.end_s) for span in spans[1:]} == {(0.0, 0.0)}
     assert (spans[0].begin_s, spans[0].end_s) == (0.0, 3.5)
-
-
-@pytest.mark.parametrize("status", [ToolStatus.ERROR, ToolStatus.TIMEOUT])
-def test_a_tool_s_span_says_how_it_failed(status):
-    call = replace(SEARCH, status=status)
-    turns = (replace(FORKED.trajectories[0].turns[0], tool_call=call), *FORKED.trajectories[0].turns[1:])
-    spans = trace_spans(recorded(replace(FORKED, trajectories=(replace(FORKED.trajectories[0], turns=turns),))))
-    assert next(span for span in spans if span.name == "search").error == str(status)
