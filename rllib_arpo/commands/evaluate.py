@@ -21,7 +21,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from rllib_arpo.commands import INTERRUPTED
 from rllib_arpo.errors import command_errors
@@ -51,9 +50,6 @@ from rllib_arpo.evaluation.runner import answer
 from rllib_arpo.evaluation.suites import score_of
 from rllib_arpo.evaluation.summary import SUMMARY, task_reports, write_summary
 
-#: The arms of a command, each with its place in the folder of results.
-Places = Sequence[tuple[Arm, StoredArm]]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
@@ -71,22 +67,17 @@ def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
     """Runs the command; returns the exit status.
 
     Raises:
-        CommandError: see `evaluate`.
+        CommandError: something of the command line or of the data is wrong, or the output folder has other settings.
     """
     try:
-        evaluate(args, argv)
+        _evaluate(args, argv)
     except KeyboardInterrupt:
         print(f"\nInterrupted: {args.output} has all finished questions; the same command continues.", file=sys.stderr)
         return INTERRUPTED
     return 0
 
 
-def evaluate(args: argparse.Namespace, argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Runs the command line `args` and returns the summary.
-
-    Raises:
-        CommandError: something of the command line or of the data is wrong, or the output folder has other settings.
-    """
+def _evaluate(args: argparse.Namespace, argv: Sequence[str]) -> None:
     begin = time.perf_counter()
     with command_errors():
         settings, own = read_settings(args), read_env_configs(args)
@@ -100,37 +91,33 @@ def evaluate(args: argparse.Namespace, argv: Sequence[str] | None = None) -> dic
         models = resolve_models(names, results.folder, settings.dtype)
         arms = make_arms(models, baselines, tasks, own, settings)
         with command_errors((SettingsError,)):
-            places = [(arm, results.arm(arm)) for arm in arms]
+            stored = [(arm, results.arm(arm)) for arm in arms]
         with command_errors():
             if args.mlflow:
                 _check_mlflow()
+        in_flight = questions_in_flight(args, settings)
         for model in models:
-            _answer([each for each in places if each[0].model == model], settings, args)
-        summary = _report(places, results.folder, settings, methods, argv, begin)
+            own_arms = [each for each in stored if each[0].model == model]
+            answer(own_arms, settings, in_flight=in_flight, num_threads=args.num_threads, progress=args.progress)
+        _report(stored, results.folder, settings, methods, argv, begin)
         if args.mlflow:
             _log_to_mlflow(results.folder)
         remove_exported(results.folder)
-    return summary
-
-
-def _answer(places: Places, settings: EvaluationSettings, args: argparse.Namespace) -> None:
-    in_flight = questions_in_flight(args, settings)
-    answer(places, settings, in_flight=in_flight, num_threads=args.num_threads, progress=args.progress)
 
 
 def _report(
-    places: Places,
+    stored: Sequence[tuple[Arm, StoredArm]],
     folder: Path,
     settings: EvaluationSettings,
     methods: Mapping[str, str],
-    argv: Sequence[str] | None,
+    argv: Sequence[str],
     begin: float,
-) -> dict[str, Any]:
-    arms = [arm for arm, _ in places]
-    metrics = {arm.name: arm_metrics(place.questions()) for arm, place in places}
+) -> None:
+    arms = [arm for arm, _ in stored]
+    metrics = {arm.name: arm_metrics(results.questions()) for arm, results in stored}
     reports, table = task_reports(arms, metrics, settings), _method_table(arms, metrics, methods)
     seconds = time.perf_counter() - begin
-    summary = write_summary(folder / SUMMARY, arms, metrics, reports, settings, argv, seconds, as_json(table))
+    write_summary(folder / SUMMARY, arms, metrics, reports, settings, argv, seconds, as_json(table))
     print_report(reports)
     if len(table.metrics) > 1 or methods:
         print_method_table(table)
@@ -138,7 +125,6 @@ def _report(
         f"The record and the summary are in {folder}; `rllib-arpo show {folder}` draws the questions."
         f" This command took {seconds:.0f} s."
     )
-    return summary
 
 
 def _method_table(arms: Sequence[Arm], metrics: Mapping[str, ArmMetrics], methods: Mapping[str, str]) -> MethodTable:

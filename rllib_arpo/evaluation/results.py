@@ -22,7 +22,7 @@ import pyarrow.dataset as ds
 
 from rllib_arpo.core.tree import OUTAGE_STOP_REASONS
 from rllib_arpo.evaluation.plan import Arm
-from rllib_arpo.files import replace_file
+from rllib_arpo.files import write_json
 from rllib_arpo.record.read import Question, questions, record_files
 from rllib_arpo.record.recorder import RECORD_FOLDER
 from rllib_arpo.record.rows import Row
@@ -113,7 +113,7 @@ class ResultFolder:
         if any(arm.has_questions() for arm in self.arms()) and self._differs(known["settings"], settings, ""):
             for arm in self.arms():
                 shutil.rmtree(arm.folder)
-        _write(path, {"settings": settings})
+        write_json(path, {"settings": settings})
 
     def arm(self, arm: Arm) -> StoredArm:
         """The place of an arm, with its settings.
@@ -133,7 +133,7 @@ class ResultFolder:
             if stored.has_questions() and self._differs(stored.settings, settings, f" of {arm.name}"):
                 shutil.rmtree(folder)
         folder.mkdir(exist_ok=True)
-        _write(folder / SETTINGS, names | {"settings": settings})
+        write_json(folder / SETTINGS, names | {"settings": settings})
         return StoredArm(folder, **names, settings=settings)
 
     def arms(self) -> list[StoredArm]:
@@ -181,8 +181,3 @@ def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-
-
-def _write(path: Path, value: Mapping[str, Any]) -> None:
-    with replace_file(path) as new:
-        new.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -127,8 +127,8 @@ class RunLog:
     def _log_checkpoint(self, run: Run, facts: RunFacts) -> None:
         newest = max(self._folder.glob("checkpoint_*"), default=None)
         if facts.checkpoint and facts.has_ended and newest is not None:
-            place = partial(self._store.client.log_artifacts, run.info.run_id, str(newest), CHECKPOINT_ARTIFACT)
-            self._once(run, CHECKPOINT_ARTIFACT, newest.name, place)
+            log = partial(self._store.client.log_artifacts, run.info.run_id, str(newest), CHECKPOINT_ARTIFACT)
+            self._once(run, CHECKPOINT_ARTIFACT, newest.name, log)
 
     @property
     def _record(self) -> Path:
