@@ -25,8 +25,8 @@ from xml.etree import ElementTree
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PARTS = (
-    "machine", "attention", "update", "learner", "distributed", "probes", "rollout", "weights", "training", "engine",
-    "main_job", "against_trl",
+    "attention", "update", "distributed", "probes", "rollout", "weights", "training", "engine", "main_job",
+    "against_trl",
 )  # fmt: skip
 #: Seconds after which a part is asked to end, and those that it has for that, twice.
 LIMIT_S, GRACE_S = 470.0, 30.0

@@ -6,8 +6,8 @@
 Each arm of the study samples batches with its own rollout from the cold-started model; the learner computes the
 gradient of the arm's own loss for each of them, and takes no step. Batches of a number have the same questions in all
 arms. `reference` are batches of the study's baseline with the questions in another order, four times as many: the
-mean gradient that the others' are compared with. The same command goes on where it was stopped: what an arm has so far
-lies in FILE.parts/, written anew after every batch.
+mean gradient that the others' are compared with. FILE.parts/ has the arms that are measured already; the same command
+goes on with the others.
 
 An update of several minibatches counts with the mean of their gradients. Gradients are those before clipping.
 """
@@ -18,7 +18,7 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,129 +68,106 @@ class GradientCatcher:
         return mean
 
 
-@dataclass(slots=True)
-class State:
-    """What an arm has so far.
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """What was measured of an arm.
 
     Attributes:
         rows: one a batch.
-        total: [d], the sum of the gradients; None before the first.
+        total: [d], the sum of the gradients.
     """
 
-    path: Path
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    total: np.ndarray | None = None
+    rows: Sequence[Mapping[str, Any]]
+    total: np.ndarray
 
     @classmethod
-    def read(cls, path: Path) -> State:
-        if not path.is_file():
-            return cls(path)
+    def read(cls, path: Path) -> Batches:
         with np.load(path) as file:
-            return cls(path, json.loads(str(file["rows"])), file["total"])
+            return cls(json.loads(str(file["rows"])), file["total"])
 
-    def add(self, row: Mapping[str, Any], gradient: np.ndarray) -> None:
-        """The row and the sum are on the disk together when this returns."""
-        self.total = gradient.copy() if self.total is None else self.total + gradient
-        own = {"batch": len(self.rows), "squared_norm_of_sum": float(self.total @ self.total)}
-        self.rows.append({**row, **own})
-        with replace_file(self.path) as scratch, scratch.open("wb") as file:
+    def write(self, path: Path) -> None:
+        with replace_file(path) as scratch, scratch.open("wb") as file:
             np.savez(file, rows=json.dumps(self.rows), total=self.total)
 
 
-@dataclass(frozen=True, slots=True)
-class Measurement:
-    """Where the states of a measurement lie, and what it is of."""
-
-    study: Study
-    folder: Path
-    seed: int
-
-    def state(self, name: str) -> State:
-        return State.read(self.folder / f"{name}.npz")
-
-    def measure(self, arm: Arm, num_batches: int) -> None:
-        """Samples what is missing of an arm.
-
-        Raises:
-            ValueError: the arm's state has other settings, or the arm whose fork rate this one has was not measured.
-        """
-        state = self.state(arm.name)
-        rate = None
-        if arm.fork_rate_of is not None:
-            # More batches of the other arm would change it.
-            rate = state.rows[0]["wanted_fork_rate"] if state.rows else fork_rate(self.state(arm.fork_rate_of).rows)
-        arguments = self.study.all_arguments(arm, rate)
-        own = {"study": self.study.name, "arm": arm.name, **provenance(self.study, arm, arguments)}
-        for column in ("arguments", "package_version"):
-            if state.rows and state.rows[0][column] != own[column]:
-                raise ValueError(
-                    f"{state.path}: is of {column}={state.rows[0][column]!r} and not {own[column]!r}; take another "
-                    f"--output."
-                )
-        if len(state.rows) >= num_batches:
-            return
-        seed, reference = self.seed + REFERENCE_SEED, None
-        if arm.name != REFERENCE:
-            of_reference = self.state(REFERENCE)
-            seed, reference = self.seed, of_reference.total / len(of_reference.rows)
-        own |= {"seed": seed, "wanted_fork_rate": rate}
-        sample_batches(state, self.study.recipe, [*arguments, "--seed", str(seed)], own, num_batches, reference)
-
-
 def sample_batches(
-    state: State,
-    recipe: str,
-    arguments: Sequence[str],
-    own: Mapping[str, Any],
-    num_batches: int,
-    reference: np.ndarray | None,
-) -> None:
-    """Adds batches to a state until it has `num_batches`.
+    recipe: str, arguments: Sequence[str], num_batches: int, reference: np.ndarray | None, own: Mapping[str, Any]
+) -> Batches:
+    """Samples batches and computes their gradients.
 
     Args:
-        own: columns that all rows have.
         reference: [d], the reference's mean gradient.
+        own: columns that all rows have.
     """
     algorithm = make_algorithm(recipe, arguments)
-    # Batch n has the questions of iteration n + WARM_UP, also when the others were sampled before.
-    algorithm._drop_questions(len(state.rows) * algorithm.config.questions_per_batch)
     catcher = GradientCatcher()
     algorithm.learner_group.foreach_learner(catcher)
     for _ in range(WARM_UP):
         algorithm.train()
         catcher.take()
-    while len(state.rows) < num_batches:
+    rows, total = [], 0.0
+    for batch in range(num_batches):
         result = algorithm.train()
         gradient = catcher.take()
+        total = total + gradient
         rollout = result["env_runners"]
         row = {
             **own,
+            "batch": batch,
             "tool_calls": int(rollout["tool_calls_executed"]),
             "generated_tokens": int(rollout["generated_tokens"]),
             "computed_tokens": int(result["learners"]["default_policy"]["tokens_computed"]),
             "fork_rate": find(rollout, ("fork_rate",)),
             "forks_per_question": find(rollout, ("forks_per_question",)),
             "squared_norm": float(gradient @ gradient),
+            "squared_norm_of_sum": float(total @ total),
             "reference_dot": None if reference is None else float(gradient @ reference),
             "sketch": sketch(gradient, SKETCH_SIZE).tolist(),
         }
-        state.add(row, gradient)
-        print(f"{own['arm']}: batch {len(state.rows)} of {num_batches}", flush=True)
+        rows.append(row)
+        print(f"{own['arm']}: batch {batch + 1} of {num_batches}", flush=True)
     algorithm.stop()
+    return Batches(rows, total)
 
 
-def measure_all(measurement: Measurement, arms: Sequence[Arm], num_batches: int, output: Path) -> None:
+def measure(study: Study, arm: Arm, num_batches: int, folder: Path) -> None:
+    """Samples an arm's batches, unless they are there.
+
+    Raises:
+        ValueError: those that are there are fewer or more, or have other settings.
+    """
+    rate = None
+    if arm.fork_rate_of is not None:
+        rate = fork_rate(Batches.read(folder / f"{arm.fork_rate_of}.npz").rows)
+    arguments = study.all_arguments(arm, rate)
+    own = {"study": study.name, "arm": arm.name, **provenance(study, arm, arguments)}
+    path, seed, reference = folder / f"{arm.name}.npz", REFERENCE_SEED, None
+    if path.is_file():
+        rows = Batches.read(path).rows
+        is_same = all(rows[0][column] == own[column] for column in ("settings_hash", "package_version"))
+        if len(rows) != num_batches or not is_same:
+            raise ValueError(
+                f"{path}: is of {len(rows)} batches, other settings or another version; take another --output."
+            )
+        return
+    if arm.name != REFERENCE:
+        of_reference = Batches.read(folder / f"{REFERENCE}.npz")
+        seed, reference = 0, of_reference.total / len(of_reference.rows)
+    own |= {"seed": seed}
+    sample_batches(study.recipe, [*arguments, "--seed", str(seed)], num_batches, reference, own).write(path)
+
+
+def measure_all(study: Study, arms: Sequence[Arm], num_batches: int, output: Path) -> None:
     """The reference first, then the arms; those that need another's fork rate last."""
-    measurement.folder.mkdir(parents=True, exist_ok=True)
-    reference = replace(measurement.study.arms[measurement.study.baseline], name=REFERENCE)
-    measurement.measure(reference, REFERENCE_FACTOR * num_batches)
+    folder = output.with_suffix(".parts")
+    folder.mkdir(parents=True, exist_ok=True)
+    measure(study, replace(study.arms[study.baseline], name=REFERENCE), REFERENCE_FACTOR * num_batches, folder)
     for arm in sorted(arms, key=lambda arm: arm.fork_rate_of is not None):
-        measurement.measure(arm, num_batches)
-        states = [State.read(path) for path in sorted(measurement.folder.glob("*.npz"))]
-        rows = pa.Table.from_pylist([row for state in states for row in state.rows])
-        sketches = rows.column("sketch").cast(pa.list_(pa.float32()))
-        with replace_file(output) as scratch:
-            pq.write_table(rows.set_column(rows.schema.get_field_index("sketch"), "sketch", sketches), scratch)
+        measure(study, arm, num_batches, folder)
+    rows = pa.Table.from_pylist([row for path in sorted(folder.glob("*.npz")) for row in Batches.read(path).rows])
+    sketches = rows.column("sketch").cast(pa.list_(pa.float32()))
+    with replace_file(output) as scratch:
+        pq.write_table(rows.set_column(rows.schema.get_field_index("sketch"), "sketch", sketches), scratch)
 
 
 def samples_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Sample]:
@@ -248,16 +225,14 @@ def main() -> int:
     parser.add_argument("--output", type=Path, help="a .parquet file of all rows")
     parser.add_argument("--arms", nargs="+", help="default: all of the study")
     parser.add_argument("--batches", type=int, default=64, help="of each arm")
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--table", type=Path, help="run nothing: the table of a .parquet file")
     args = parser.parse_args()
     study = read_study(args.study)
     if args.table is None:
         if args.output is None:
             parser.error("--output is needed, or --table.")
-        measurement = Measurement(study, args.output.with_suffix(".parts"), args.seed)
         try:
-            measure_all(measurement, study.arms_named(args.arms), args.batches, args.output)
+            measure_all(study, study.arms_named(args.arms), args.batches, args.output)
         except ValueError as error:
             print(f"error: {error}", file=sys.stderr)
             return 1

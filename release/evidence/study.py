@@ -190,7 +190,7 @@ def show(study: Study, rows: Sequence[Row], args: argparse.Namespace) -> None:
     if args.output is not None and finished:
         args.output.mkdir(parents=True, exist_ok=True)
         (args.output / "tables.md").write_text(tables)
-        curves.draw([row for one in finished for row in one.rows], args.output / "curves.png")
+        curves.draw(finished, args.output / "curves.png")
 
 
 def main() -> int:

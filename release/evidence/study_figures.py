@@ -68,14 +68,14 @@ def finished_runs(rows: Iterable[Row]) -> tuple[list[Run], list[str]]:
     return finished, others
 
 
-def accuracy_at(run: Run, column: str, value: float) -> float:
-    return float(np.interp(value, run.column(column), run.column("accuracy")))
+def accuracies_at(run: Run, column: str, values: np.ndarray) -> np.ndarray:
+    """[p] -> [p], along straight lines between evaluations."""
+    return np.interp(values, run.column(column), run.column("accuracy"))
 
 
 def mean_accuracy(run: Run, column: str, last: float) -> float:
     """The mean accuracy for `column` from 0 to `last`."""
-    at = np.linspace(0, last, NUM_POINTS)
-    return float(np.interp(at, run.column(column), run.column("accuracy")).mean())
+    return float(accuracies_at(run, column, np.linspace(0, last, NUM_POINTS)).mean())
 
 
 def calls_to_reach(run: Run, accuracy: float) -> float | None:
@@ -90,12 +90,6 @@ def calls_to_reach(run: Run, accuracy: float) -> float | None:
     return None
 
 
-def at_calls_of(run: Run, other: Run) -> tuple[float, float]:
-    """The accuracies of both runs when each had executed as many calls as the leaner of the two did in all."""
-    calls = min(run.calls, other.calls)
-    return accuracy_at(run, CALLS, calls), accuracy_at(other, CALLS, calls)
-
-
 def figures(runs: Sequence[Run], calls: int) -> dict[str, dict[int, dict[str, float]]]:
     """Arm -> seed -> figures; NaN are a mean over no iteration and figures at `calls` of a run with fewer calls."""
     last_update = min(run.rows[-1][UPDATES] for run in runs)
@@ -107,7 +101,7 @@ def figures(runs: Sequence[Run], calls: int) -> dict[str, dict[int, dict[str, fl
             "accuracy at the end": run.evaluated[-1]["accuracy"],
             "mean over updates": mean_accuracy(run, UPDATES, last_update),
             "mean over calls": mean_accuracy(run, CALLS, calls) if lasts else np.nan,
-            "accuracy at equal calls": accuracy_at(run, CALLS, calls) if lasts else np.nan,
+            "accuracy at equal calls": float(accuracies_at(run, CALLS, np.array(calls))) if lasts else np.nan,
             "calls": run.calls,
             **{shown: _or_nan(last[name]) for shown, name in COSTS.items()},
             **{name: _mean(row[name] for row in run.rows) for name in MEANS},

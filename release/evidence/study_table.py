@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from release.evidence import study_figures
-from release.evidence.study_figures import Run, at_calls_of, figures, finished_runs, reach
+from release.evidence.study_figures import Run, figures, finished_runs, reach
 from release.evidence.study_rows import Row
 from rllib_arpo.core.intervals import estimate_all, paired_differences
 
@@ -51,8 +51,6 @@ def all_tables(rows: Sequence[Row], baseline: str, accuracies: Sequence[float], 
     parts = [
         f"### Accuracy, greedy, on held-out questions (equal calls: {calls:,})",
         accuracy_table(found, arms, baseline),
-        f"### Accuracy at as many calls, each run in a pair with {baseline}'s",
-        pairs_table(by_arm, baseline),
         *(
             part
             for accuracy in accuracies
@@ -61,7 +59,6 @@ def all_tables(rows: Sequence[Row], baseline: str, accuracies: Sequence[float], 
                 reach_table(by_arm, baseline, accuracy),
             )
         ),
-        *_difference_parts(found, arms, baseline),
         "### Forks, answers and tokens that are pulled both ways",
         means_table(found, arms, FORKS),
         "### Entropies (nats) and dH",
@@ -101,29 +98,6 @@ def reach_table(by_arm: Mapping[str, Mapping[int, Run]], baseline: str, accuracy
     return _markdown(header, lines)
 
 
-def pairs_table(by_arm: Mapping[str, Mapping[int, Run]], baseline: str) -> str:
-    """Each run against the baseline's with its seed, up to the calls of the leaner one of the two."""
-    lines = []
-    for arm, runs in by_arm.items():
-        pairs = [at_calls_of(runs[seed], other) for seed, other in by_arm.get(baseline, {}).items() if seed in runs]
-        if arm == baseline or len(pairs) < 2:
-            continue
-        own, base = np.array(pairs).T
-        lines.append([arm, str(len(pairs)), f"{own.mean():.3f}", f"{base.mean():.3f}", _paired(base, own)])
-    return _markdown(["arm", "seeds", "accuracy", f"accuracy of {baseline}", "difference"], lines)
-
-
-def differences_table(found: Figures, arms: Sequence[str], baseline: str, name: str) -> str:
-    """The difference to the baseline of each seed by itself."""
-    seeds = sorted(found[baseline])
-    lines = [
-        [arm, *(_signed(found[arm][s][name] - found[baseline][s][name]) if s in found[arm] else "" for s in seeds)]
-        for arm in arms
-        if arm != baseline
-    ]
-    return _markdown(["arm", *(f"seed {seed}" for seed in seeds)], lines)
-
-
 def means_table(found: Figures, arms: Sequence[str], decimals: Mapping[str, int]) -> str:
     """Means over seeds of the means over iterations, with their 95 % intervals over seeds."""
     lines = []
@@ -136,20 +110,6 @@ def means_table(found: Figures, arms: Sequence[str], decimals: Mapping[str, int]
             cells.append("" if not len(values) else _interval(estimate.value, *bounds, places))
         lines.append([arm, *cells])
     return _markdown(["arm", *decimals], lines)
-
-
-def _difference_parts(found: Figures, arms: Sequence[str], baseline: str) -> list[str]:
-    if baseline not in found or len(arms) < 2:
-        return []
-    names = ("accuracy at the end", "mean over calls")
-    return [
-        part
-        for name in names
-        for part in (
-            f"### Difference to {baseline} seed by seed: {name}",
-            differences_table(found, arms, baseline, name),
-        )
-    ]
 
 
 def _origin(runs: Sequence[Run], unfinished: Sequence[str]) -> str:
@@ -204,8 +164,7 @@ def _interval(value: float, low: float | None, high: float | None, places: int) 
 
 
 def _signed(value: float) -> str:
-    """Returns "" for NaN: one of the two runs does not have the figure."""
-    return "" if np.isnan(value) else f"{value:+.3f}".replace("-", "−")
+    return f"{value:+.3f}".replace("-", "−")
 
 
 def _markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:

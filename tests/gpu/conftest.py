@@ -33,12 +33,13 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session", autouse=True)
 def where(record_testsuite_property) -> None:
-    """The report says on which device and from which commit it is."""
-    from rllib_arpo.tracking.machine import commit
+    """The report says on which device, from which commit and with which versions it was made."""
+    from rllib_arpo.tracking.machine import commit, versions
 
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     record_testsuite_property("device", device)
     record_testsuite_property("commit", commit())
+    record_testsuite_property("versions", versions())
 
 
 @pytest.fixture(scope="session")

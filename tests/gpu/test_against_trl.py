@@ -23,18 +23,16 @@ def test_seconds_of_an_iteration(sizes, figures, tmp_path):
     python = Path(sys.executable) if importlib.util.find_spec("trl") else TRL_PYTHON
     if not python.exists():
         pytest.skip(f"TRL is not installed, and there is no {TRL_PYTHON.relative_to(REPOSITORY)}")
-    look = "import importlib.util, sys; sys.exit(importlib.util.find_spec('vllm') is None)"
-    with_vllm = torch.cuda.is_available() and subprocess.run([python, "-c", look], check=False).returncode == 0
     file = tmp_path / "results.json"
     size = ["--tiny"] if sizes.is_tiny else [] if has_smollm2() else ["--quick"]
-    device = ["--gpu"] * torch.cuda.is_available() + ["--trl-vllm"] * with_vllm
     command = [sys.executable, "-m", "release.benchmarks.end_to_end", "--json", str(file)]
-    command += ["--runs", str(tmp_path / "runs"), "--only", "trl", "arpo", "--trl-python", str(python)]
-    subprocess.run([*command, *size, *device], cwd=REPOSITORY, check=True)
+    command += ["--sides", "trl", "arpo", "--trl-python", str(python), *["--gpu"] * torch.cuda.is_available()]
+    subprocess.run([*command, *size], cwd=REPOSITORY, check=True)
     results = json.loads(file.read_text())
     for side in ("trl", "arpo"):
         key = f"iterations_per_hour_{side}"
         figures.add(key, results[key], detail=results[f"{key}_detail"])
+    with_vllm = results["iterations_per_hour_trl_detail"]["setting"]["vllm"]
     sampler, target = ("vLLM", {"at_least": OF_TRL}) if with_vllm else ("transformers", {})
     name, detail = f"seconds of TRL, sampling with {sampler}, / ours", results["speedup_arpo_detail"]
     figures.add(name, results["speedup_arpo"], is_speed=True, **target, detail=detail)

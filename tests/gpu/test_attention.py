@@ -9,7 +9,6 @@ from gymnasium.spaces import Text
 
 from release.benchmarks.common.bench import median, rounded, timed
 from release.benchmarks.learner.rollouts import make_rollouts
-from release.benchmarks.learner.sides import synchronized
 from release.benchmarks.learner.tree_workload import make_question
 from rllib_arpo.core.columns import END, ENTROPY, LOG_PROBS, LOSS_MASK, PARENT, POSITION_IDS, TOKEN_IDS
 from rllib_arpo.core.packing import concatenate
@@ -60,8 +59,7 @@ def test_the_speed_of_a_kernel(kernel, sizes, figures):
     def forward_and_backward() -> None:
         torch.autograd.grad(plan.attend(*inputs, None), inputs, grad)
 
-    step = synchronized(forward_and_backward, end.device)
-    seconds = [timed(step)[0] for _ in range(sizes.repeats + 1)][1:]
+    seconds = [timed(forward_and_backward)[0] for _ in range(sizes.repeats + 1)][1:]
     flops = 12 * num_heads * head_dim * int((end - torch.arange(len(end), device=DEVICE)).sum())
     detail = {"tokens": len(end), "tflops_per_s": flops / median(seconds) / 1e12, "seconds": rounded(seconds, 6)}
     figures.add("forward and backward", 1000 * median(seconds), "ms", detail=detail)

@@ -74,12 +74,6 @@ def test_log_probs_and_entropies_of_a_mixed_batch(engine, llama_folder):
         assert_close(engine, result, llama_folder, request.prompt_token_ids, request.temperature or 1.0)
 
 
-def test_entropies_come_in_the_step_of_the_last_token_of_the_window(engine):
-    engine.submit(GenerationRequest("a", PROMPT, max_tokens=7, entropy_window=4, seed=1))
-    steps = [[type(event).__name__ for event in engine.step()] for _ in range(7)]
-    assert steps == [[], [], [], ["EntropyReady"], [], [], ["Finished"]]
-
-
 def test_prompts_in_chunks_and_a_batch_that_is_preempted(llama_folder, engine):
     """More requests than the cache can hold (blocks of 32 tokens; 2 layers x (K, V) x 32 numbers a token)."""
     config = engine._config
@@ -109,13 +103,6 @@ def test_a_fork_of_a_running_request_reuses_its_blocks(engine):
     assert [type(event).__name__ for event in events] == ["EntropyReady"]
     engine.submit(GenerationRequest("fork", [*prompt, 1, 2, 3], max_tokens=2, seed=2))
     assert run(engine)["fork"].num_cached_tokens == 64
-
-
-def test_score_agrees_with_the_reference(engine, llama_folder):
-    for temperature in (1.0, 0.7):
-        expected = reference(llama_folder, PROMPT[:1], PROMPT[1:], temperature)[0]
-        error = np.abs(engine.score(PROMPT, temperature) - expected).mean()
-        assert error < MEAN_ERRORS[engine._config.dtype][0]
 
 
 def test_new_weights_between_requests_and_between_two_tokens(engine, llama_folder, other_folder):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -11,10 +10,10 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from release.benchmarks.common.bench import Bench, EngineHandle, best, num_cores, rounded, timed
+from release.benchmarks.common.bench import Bench, EngineHandle, rounded
 from release.benchmarks.rollout import entropy_probe, forks
-from release.benchmarks.rollout.raw_vllm import ENTROPY_WINDOW, bare_arguments
-from release.benchmarks.rollout.workload import Workload, our_rollout
+from release.benchmarks.rollout.raw_vllm import bare_arguments, generate, rollout
+from release.benchmarks.rollout.workload import Workload
 from tests.gpu.workbench import DEVICE, DTYPE, Figures, random_qwen2
 
 #: Tokens per second of ours / of vLLM.
@@ -30,7 +29,7 @@ class OneEngine(Bench):
     def model_name(self, name: str) -> str:
         return Path(self.handle.folder).name
 
-    def engine(self, name: str, num_threads: int | None = None) -> EngineHandle:
+    def engine(self, name: str) -> EngineHandle:
         return self.handle
 
 
@@ -47,9 +46,9 @@ def test_rollouts(sizes, work, figures):
         )
         for seed in range(sizes.repeats + 1)
     ]
-    handle = EngineHandle(random_qwen2(sizes.small, work), num_cores(), DTYPE, sizes.engine_kwargs())
+    handle = EngineHandle(random_qwen2(sizes.small, work), DTYPE, sizes.engine_kwargs())
     try:
-        ours = [our_speed(handle, workload) for workload in workloads][1:]
+        ours = [rollout(handle, workload) for workload in workloads][1:]
         arguments = handle.call(bare_arguments, handle.config)
         add_costs(OneEngine(work, "tiny" if sizes.is_tiny else "full", handle=handle), figures)
     finally:
@@ -59,14 +58,8 @@ def test_rollouts(sizes, work, figures):
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         theirs = pool.submit(vllm_speeds, arguments, workloads, DEVICE == "cpu").result()
     detail = {"ours_tokens_per_s": rounded(ours, 1), "vllm_tokens_per_s": rounded(theirs, 1)}
-    figures.add(f"{sizes.questions * sizes.trajectories} sequences", best(ours), "tokens/s", detail=detail)
-    figures.add("speed / that of vllm.LLM", best(ours) / best(theirs), at_least=OF_VLLM, is_speed=True)
-
-
-def our_speed(handle: EngineHandle, workload: Workload) -> float:
-    """Tokens per second with log-probs, entropies of the first tokens and stop strings."""
-    seconds, _ = timed(our_rollout, handle, workload, entropy_window=ENTROPY_WINDOW, deterministic=False)
-    return workload.num_generated_tokens / seconds
+    figures.add(f"{sizes.questions * sizes.trajectories} sequences", max(ours), "tokens/s", detail=detail)
+    figures.add("speed / that of vllm.LLM", max(ours) / max(theirs), at_least=OF_VLLM, is_speed=True)
 
 
 def add_costs(bench: OneEngine, figures: Figures) -> None:
@@ -96,21 +89,7 @@ def vllm_speeds(arguments: Mapping[str, Any], workloads: Sequence[Workload], as_
     else:
         # Our engine has set it in the process that started this one.
         os.environ.pop("VLLM_ENABLE_V1_MULTIPROCESSING", None)
-    from vllm import LLM, SamplingParams
+    from vllm import LLM
 
     llm = LLM(**arguments)
-    params = SamplingParams(max_tokens=workloads[0].turn_tokens, temperature=1.0, ignore_eos=True)
-    return [vllm_speed(llm, workload, params) for workload in workloads][1:]
-
-
-def vllm_speed(llm: Any, workload: Workload, params: Any) -> float:
-    prompts = [
-        {"prompt_token_ids": workload.prompt(question)}
-        for question in range(workload.num_questions)
-        for _ in range(workload.num_trajectories)
-    ]
-    begin = time.perf_counter()
-    outputs = llm.generate(prompts, params, use_tqdm=False)
-    seconds = time.perf_counter() - begin
-    assert sum(len(output.outputs[0].token_ids) for output in outputs) == workload.num_generated_tokens
-    return workload.num_generated_tokens / seconds
+    return [generate(llm, workload) for workload in workloads][1:]

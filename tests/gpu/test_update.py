@@ -9,13 +9,16 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 from release.benchmarks.common.bench import alternate, median, rounded, timed
 from release.benchmarks.learner.flops import model_flops
 from release.benchmarks.learner.rollouts import make_rollouts
-from release.benchmarks.learner.sides import LearnerSide, build_learner, synchronized
+from release.benchmarks.learner.sides import LearnerSide, build_learner
 from release.benchmarks.learner.tree_speedup import seconds_of
 from release.benchmarks.learner.tree_workload import make_question
 from rllib_arpo.core.tree import QuestionTree
 from rllib_arpo.learner.training_data import PlanSettings, QuestionBatch
 from rllib_arpo.rollout.episodes import tree_to_episode
 from tests.gpu.workbench import DEVICE, Sizes, random_qwen2
+from tests.learner import plain
+from tests.learner.builders import build_learner as make_learner
+from tests.learner.builders import make_batch, make_config, parameters
 
 #: Sum of the trajectories' lengths / unique tokens, of the updates that are timed.
 SHARING = 2.5
@@ -48,9 +51,8 @@ def test_whole_updates(checkpointing, learner, peak, sizes, figures):
     batch = QuestionBatch.plan([tree_to_episode(tree) for tree in questions], PlanSettings.from_config(learner.config))
     if DEVICE == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    update = synchronized(lambda: learner.update(batch), model.device)
     try:
-        seconds = [timed(update)[0] for _ in range(sizes.repeats + 1)][1:]
+        seconds = [timed(learner.update, batch)[0] for _ in range(sizes.repeats + 1)][1:]
     finally:
         model.gradient_checkpointing_disable()
     rollouts = make_rollouts(questions)
@@ -61,6 +63,19 @@ def test_whole_updates(checkpointing, learner, peak, sizes, figures):
     figures.add("MFU", ideal_s / median(seconds), is_speed=True, detail={"ideal_s": ideal_s}, **target)
     if DEVICE == "cuda":
         figures.add("largest GPU memory", torch.cuda.max_memory_allocated() / 2**30, "GiB")
+
+
+@pytest.mark.parametrize("offload", [False, True])
+def test_offloaded_states_are_on_the_cpu_between_steps(model_folder, offload):
+    config = make_config(model_folder, dtype="float32", optimizer_offload=offload).copy(copy_frozen=False)
+    learner = make_learner(config.learners(num_learners=0, num_gpus_per_learner=1))
+    for _ in range(2):
+        learner.update(make_batch(config, [plain.random_question(seed, f"q{seed}") for seed in range(4)]))
+    [optimizer] = learner._named_optimizers.values()
+    devices = {state["exp_avg"].device.type for state in optimizer.state.values()}
+    assert devices == {"cpu" if offload else "cuda"}
+    assert {p.device.type for p in parameters(learner).values()} == {"cuda"}
+    assert all(torch.isfinite(p).all() for p in parameters(learner).values())
 
 
 def test_trees_against_packing(learner, sizes, figures):

@@ -1,9 +1,8 @@
-"""release/Dockerfile installs what the Makefile and the locks ask for, and explains each flag of `docker run`."""
+"""release/Dockerfile installs what the Makefile and the locks ask for."""
 
 import re
 import shlex
 import subprocess
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -11,8 +10,6 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[2]
 TEXT = (REPOSITORY / "release" / "Dockerfile").read_text()
 MAKEFILE = (REPOSITORY / "Makefile").read_text()
-_COMMENTS = [line.removeprefix("#").strip() for line in TEXT.splitlines() if line.startswith("#")]
-COMMENTS = "\n".join(_COMMENTS).replace("\\\n", " ")
 
 
 def instructions(name: str) -> list[str]:
@@ -49,32 +46,6 @@ def test_make_knows_the_target_and_takes_the_lock_of_the_device(device):
     )
     assert done.returncode == 0, done.stderr
     assert f"pip install --quiet --no-deps -r requirements/{device}.lock" in done.stdout
-
-
-def test_the_default_command_is_one_of_the_project_in_its_environment():
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-    (command,) = instructions("CMD")
-    assert command == '["rllib-arpo", "doctor"]'
-    assert "rllib-arpo" in project["scripts"]
-    (folder,) = instructions("WORKDIR")
-    assert instructions("ENV") == [f"PATH={folder}/.venv/bin:$PATH"]
-    assert instructions("COPY") == ["--chown=arpo:arpo . ."]
-    assert instructions("USER") == ["arpo"]
-
-
-def test_every_flag_of_docker_run_has_its_reason():
-    (command,) = re.findall(r"^docker run (.+)$", COMMENTS, re.MULTILINE)
-    flags = re.findall(r"(?<!\S)(--security-opt \S+|-\S+)", command)
-    explained = re.findall(r"^(--security-opt \S+|--gpus all|-\S+)", COMMENTS, re.MULTILINE)
-    assert set(flags) - {"--rm", "-it"} == set(explained) - {"--gpus all"}
-    assert explained == [
-        "--init",
-        "--shm-size=16g",
-        "--security-opt seccomp=unconfined",
-        "--security-opt apparmor=unconfined",
-        "--gpus all",
-        "-v",
-    ]
 
 
 def test_the_context_leaves_out_what_git_ignores_and_nothing_else():

@@ -9,14 +9,7 @@ import torch
 
 from release.evidence import gradient_variance
 from release.evidence.gradient_estimates import Sample, estimates, interval, sketch
-from release.evidence.gradient_variance import (
-    REFERENCE,
-    GradientCatcher,
-    Measurement,
-    measure_all,
-    samples_of,
-    table,
-)
+from release.evidence.gradient_variance import REFERENCE, Batches, GradientCatcher, measure_all, table
 from tests.learner import plain
 from tests.learner.builders import build_learner, make_batch, make_config, parameters, record_gradients
 from tests.release.study_rows import write_study
@@ -102,54 +95,40 @@ def test_the_learner_computes_gradients_and_takes_no_step(model_folder):
         catcher.take()
 
 
-@pytest.fixture
-def sampled(monkeypatch):
-    """(arguments, number of batches before) of what was sampled; the gradients are two-dimensional."""
-    calls = []
+def test_arms_that_are_measured_are_not_measured_again(tmp_path, monkeypatch):
+    """Random forks have the threshold's rate; all arms' batches are compared with the reference's mean gradient."""
+    sampled = []
 
-    def sample_batches(state, _recipe, arguments, own, num_batches, reference):
-        calls.append((own["arm"], " ".join(arguments), len(state.rows)))
-        rng = np.random.default_rng((own["seed"], len(state.rows)))
-        while len(state.rows) < num_batches:
-            gradient = rng.normal(size=2) + 1.0
-            figures = {
-                "tool_calls": 10,
-                "forks_per_question": 2.0,
-                "fork_rate": 0.25,
+    def sample_batches(_recipe, arguments, num_batches, reference, own):
+        sampled.append(f"{own['arm']}: {' '.join(arguments)}")
+        gradients = np.random.default_rng(own["seed"]).normal(size=(num_batches, 2)) + 1.0
+        figures = {"tool_calls": 10, "forks_per_question": 2.0, "fork_rate": 0.25}
+        rows = [
+            {
+                **own,
+                **figures,
+                "batch": batch,
                 "squared_norm": float(gradient @ gradient),
+                "squared_norm_of_sum": float((gradients[: batch + 1].sum(0) ** 2).sum()),
+                "reference_dot": None if reference is None else float(gradient @ reference),
+                "sketch": gradient.tolist(),
             }
-            dot = None if reference is None else float(gradient @ reference)
-            state.add({**own, **figures, "reference_dot": dot, "sketch": gradient.tolist()}, gradient)
+            for batch, gradient in enumerate(gradients)
+        ]
+        return Batches(rows, gradients.sum(0))
 
     monkeypatch.setattr(gradient_variance, "sample_batches", sample_batches)
-    return calls
-
-
-def test_a_measurement_goes_on_where_it_was_stopped(tmp_path, sampled):
     study, output = write_study(tmp_path), tmp_path / "rows.parquet"
-    measurement = Measurement(study, tmp_path / "rows.parts", seed=0)
-    measure_all(measurement, study.arms_named(None), 3, output)
+    measure_all(study, study.arms_named(["grpo"]), 3, output)
+    measure_all(study, study.arms_named(None), 3, output)
     assert sampled == [
-        (REFERENCE, "--lr 1e-3 --algo GRPO --seed 1000000", 0),
-        ("grpo", "--lr 1e-3 --algo GRPO --seed 0", 0),
-        ("threshold", "--lr 1e-3 --seed 0", 0),
-        ("random", "--lr 1e-3 --branching random --random-fork-probability 0.2500 --seed 0", 0),
+        f"{REFERENCE}: --lr 1e-3 --algo GRPO --seed 1000000",
+        "grpo: --lr 1e-3 --algo GRPO --seed 0",
+        "threshold: --lr 1e-3 --seed 0",
+        "random: --lr 1e-3 --branching random --random-fork-probability 0.2500 --seed 0",
     ]
-    sampled.clear()
-    measure_all(measurement, study.arms_named(["grpo"]), 3, output)
-    assert sampled == []
-    measure_all(measurement, study.arms_named(["grpo"]), 4, output)
-    assert sampled == [
-        (REFERENCE, "--lr 1e-3 --algo GRPO --seed 1000000", 12), ("grpo", "--lr 1e-3 --algo GRPO --seed 0", 3),
-    ]  # fmt: skip
-    rows = pq.read_table(output).to_pylist()
-    sizes = {arm: len(sample.calls) for arm, sample in samples_of(rows).items()}
-    assert sizes == {REFERENCE: 16, "grpo": 4, "threshold": 3, "random": 3}
-    shown = table(rows, "grpo").splitlines()
-    assert shown[2].startswith("| grpo | 4 | 10 | 2.00 |")
-    assert shown[4].startswith("| reference | 16 | 10 | 2.00 |")
-    sampled.clear()
-    # The threshold's rate of four batches may be another one; random forks keep theirs.
-    measurement.state("threshold").add({**measurement.state("threshold").rows[0], "fork_rate": 0.9}, np.ones(2))
-    measure_all(measurement, study.arms_named(["random"]), 4, output)
-    assert sampled[-1][1].endswith("--random-fork-probability 0.2500 --seed 0")
+    shown = table(pq.read_table(output).to_pylist(), "grpo").splitlines()
+    assert shown[2].startswith("| grpo | 3 | 10 | 2.00 |")
+    assert shown[4].startswith("| reference | 12 | 10 | 2.00 |")
+    with pytest.raises(ValueError, match="is of 12 batches, other settings or another version; take another --output"):
+        measure_all(study, study.arms_named(None), 4, output)

@@ -7,7 +7,7 @@ import pytest
 
 from release.evidence.curves import curves
 from release.evidence.study_figures import Run, calls_to_reach, figures, finished_runs, ratio_of_means, reach
-from release.evidence.study_table import accuracy_table, all_tables, differences_table, means_table, pairs_table
+from release.evidence.study_table import accuracy_table, all_tables, means_table
 from tests.release.study_rows import make_row
 
 
@@ -83,19 +83,6 @@ def test_only_shared_seeds_are_paired():
     assert table[2].startswith("| grpo | 3 |  |  | 0.100 ± 0.100 |")
     # 0.45 +- 0.1 over its own three seeds, the difference over the two that both have: too few for an interval.
     assert table[3].startswith("| threshold | 3 |  |  | 0.450 ± 0.100 (+0.250) |")
-    seeds = differences_table(figures(runs, 10), ["grpo", "threshold"], "grpo", "accuracy at the end").splitlines()
-    assert seeds[0] == "| arm | seed 0 | seed 1 | seed 2 |"
-    assert seeds[2] == "| threshold |  | +0.250 | +0.250 |"
-
-
-def test_pairs_are_compared_at_the_calls_of_the_leaner_run():
-    """Seed 0: both have 100 calls at least, where they are at 1.0 and 0.5; seed 1 the other way round."""
-    lean, long = ((0, 0.0), (100, 1.0)), ((0, 0.0), (200, 1.0))
-    by_arm = {"grpo": {0: run("grpo", 0, *long), 1: run("grpo", 1, *lean)},
-              "threshold": {0: run("threshold", 0, *lean), 1: run("threshold", 1, *long)},
-              "alone": {0: run("alone", 0, *lean)}}  # fmt: skip
-    (line,) = pairs_table(by_arm, "grpo").splitlines()[2:]
-    assert line == "| threshold | 2 | 0.750 | 0.750 | +0.000 |"
 
 
 def test_a_run_with_too_few_calls_has_no_figure_at_them():
@@ -127,8 +114,7 @@ def test_unfinished_runs_are_left_out_and_named():
 
 
 def test_curves_end_where_the_shortest_run_does():
-    rows = [make_row("grpo", 0, 2, 40, 1.0), make_row("grpo", 0, 1, 39, None), make_row("grpo", 0, 0, 0, 0.0)]
-    rows += [make_row("grpo", 1, 0, 0, 0.5), make_row("grpo", 1, 2, 20, 0.5)]
-    at, values = curves(rows, "tool_calls")["grpo"]
+    runs = [run("grpo", 0, (0, 0.0), (39, None), (40, 1.0)), run("grpo", 1, (0, 0.5), (20, 0.5))]
+    at, values = curves(runs, "tool_calls")["grpo"]
     assert at[[0, 50, 100]].tolist() == [0.0, 10.0, 20.0]
     np.testing.assert_allclose(values[:, [0, 50, 100]], [[0.0, 0.25, 0.5], [0.5, 0.5, 0.5]])

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from release.benchmarks.common.endless_models import endless_llama, endless_smollm2
 
@@ -36,13 +37,7 @@ class BenchmarkError(Exception):
 class EngineHandle:
     """A `VLLMEngine` and the one thread that may touch it."""
 
-    def __init__(
-        self,
-        folder: str,
-        num_threads: int,
-        dtype: str = "float32",
-        engine_kwargs: dict[str, Any] | None = None,
-    ):
+    def __init__(self, folder: str, dtype: str = "float32", engine_kwargs: dict[str, Any] | None = None):
         from rllib_arpo.engine import EngineConfig, make_engine
 
         self.folder = folder
@@ -51,7 +46,7 @@ class EngineHandle:
             folder,
             dtype=dtype,
             max_context_tokens=MAX_CONTEXT_TOKENS,
-            num_threads=num_threads,
+            num_threads=num_cores(),
             engine_kwargs=engine_kwargs or {},
         )
         self.engine = self.thread.submit(make_engine, "vllm", self.config).result()
@@ -86,7 +81,7 @@ class Bench:
 
     scratch: Path
     size: str
-    _engines: dict[tuple[str, int], EngineHandle] = field(default_factory=dict)
+    _engines: dict[str, EngineHandle] = field(default_factory=dict)
 
     def pick(self, *, full: Any, quick: Any, tiny: Any) -> Any:
         """The value for this run's size."""
@@ -101,12 +96,12 @@ class Bench:
     def model_name(self, name: str) -> str:
         return TINY_LLAMA if self.size == "tiny" else name
 
-    def engine(self, name: str, num_threads: int | None = None) -> EngineHandle:
-        """The engine for the model called `name`, on all cores by default; started by its first call, then kept."""
-        key = (self.model(name), num_threads or num_cores())
-        if key not in self._engines:
-            self._engines[key] = EngineHandle(*key)
-        return self._engines[key]
+    def engine(self, name: str) -> EngineHandle:
+        """The engine for the model called `name`, on all cores; started by its first call, then kept."""
+        folder = self.model(name)
+        if folder not in self._engines:
+            self._engines[folder] = EngineHandle(folder)
+        return self._engines[folder]
 
     def close_engines(self) -> None:
         while self._engines:
@@ -118,15 +113,12 @@ def num_cores() -> int:
 
 
 def timed(function: Callable, *args: Any, **kwargs: Any) -> tuple[float, Any]:
-    """(seconds, result)."""
+    """(seconds, result). A GPU goes on computing when a call returns; this waits for it."""
     start = time.perf_counter()
     result = function(*args, **kwargs)
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
     return time.perf_counter() - start, result
-
-
-def best(values: Sequence[float]) -> float:
-    """The largest of some speeds: other work on the machine only ever slows a repeat down (see `timeit`)."""
-    return max(values)
 
 
 def median(values: Sequence[float]) -> float:
@@ -152,7 +144,7 @@ def ratio(key: str, over: str, under: str, measured: Mapping[str, Sequence[float
     """
     ratios = [a / b for a, b in zip(measured[over], measured[under], strict=True)]
     sides = {name: spread(values) for name, values in measured.items()}
-    return {key: median(ratios), f"{key}_detail": {"sides": [over, under], **sides, "ratios": spread(ratios), **about}}
+    return {key: median(ratios), f"{key}_detail": {**sides, "ratios": spread(ratios), **about}}
 
 
 def alternate(

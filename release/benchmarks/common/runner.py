@@ -32,18 +32,14 @@ class Benchmark:
     Attributes:
         targets: figure -> what it should reach.
         arguments: passed to the function after the `Bench`.
-        full_only: whether a quick run leaves it out.
     """
 
     function: Callable[..., dict[str, Any]]
     targets: Mapping[str, str]
     arguments: tuple[Any, ...] = ()
-    full_only: bool = False
 
     def run(self, bench: Bench) -> dict[str, Any]:
         """The figures and details; None for missing figures, with the reason in the detail."""
-        if self.full_only and bench.size != "full":
-            return missing(self.targets, skipped="only a run without --quick measures this")
         begin, load_before = time.perf_counter(), load()
         try:
             results = self.function(bench, *self.arguments)
@@ -65,12 +61,7 @@ def load() -> float:
 
 
 def about(package: str, size: str, arguments: Sequence[str] | None) -> dict[str, Any]:
-    """What a file of results says of how and where it was made.
-
-    Args:
-        package: below `release.benchmarks`.
-        arguments: of the command line; None: those of this process.
-    """
+    """What a file of results says of how and where it was made."""
     own = sys.argv[1:] if arguments is None else arguments
     command = shlex.join(["python", "-m", f"release.benchmarks.{package}", *own])
     here = {"commit": commit(), "machine": machine(), "versions": versions(), "load": load()}
@@ -83,64 +74,61 @@ def write(path: Path, results: Mapping[str, Any]) -> None:
 
 
 def print_table(results: Mapping[str, Any], targets: Mapping[str, str]) -> None:
-    print(f"\n{'figure':36s} {'value':>10s}  {'target':10s} both sides, medians")
-    for key in targets:
-        if f"{key}_detail" in results:
-            value = "-" if results[key] is None else f"{results[key]:.4g}"
-            print(f"{key:36s} {value:>10s}  {targets[key]:10s} {_sides(results[f'{key}_detail'])}")
+    """A line a figure, with the reason where it is missing."""
+    print(f"\n{'figure':36s} {'value':>10s}  target")
+    for key, target in targets.items():
+        value, detail = results[key], results[f"{key}_detail"]
+        shown = "-" if value is None else f"{value:.4g}"
+        print(f"{key:36s} {shown:>10s}  {target:10s} {detail.get('failed') or detail.get('skipped') or ''}".rstrip())
 
 
-def _sides(detail: Mapping[str, Any]) -> str:
-    """The entries that a benchmark names as its sides, or why there are none."""
-    for reason in ("failed", "skipped"):
-        if reason in detail:
-            return f"{reason}: {detail[reason]}"
-    shown = {name: detail[name] for name in detail["sides"]}
-    medians = {name: side.get("median", side) if isinstance(side, dict) else side for name, side in shown.items()}
-    return ", ".join(f"{name} {side}" for name, side in medians.items())
+def make_parser(description: str) -> argparse.ArgumentParser:
+    """The options of all commands; `description` is the text of `--help`."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", required=True, type=Path, metavar="FILE", help="where the results are written")
+    parser.add_argument("--quick", action="store_true", help="smaller workloads: under ten minutes on two cores")
+    parser.add_argument("--tiny", action="store_true", help="tiny models: tests the benchmarks, measures nothing")
+    return parser
 
 
 def main(
     package: str, benchmarks: Sequence[Benchmark], description: str, arguments: Sequence[str] | None = None
 ) -> int:
-    """Runs the benchmarks that the command line asks for, in their order; the exit status.
+    """Runs the benchmarks whose figures the command line asks for; the exit status."""
+    known = {key for benchmark in benchmarks for key in benchmark.targets}
+    parser = make_parser(description)
+    parser.add_argument("--only", metavar="KEY[,KEY]", help="only the benchmarks that give these figures")
+    args = parser.parse_args(arguments)
+    only = known if args.only is None else set(args.only.split(","))
+    if unknown := sorted(only - known):
+        parser.error(f"--only: unknown {', '.join(unknown)}; known are {', '.join(sorted(known))}")
+    return run(package, [one for one in benchmarks if not only.isdisjoint(one.targets)], args, arguments)
+
+
+def run(
+    package: str, benchmarks: Sequence[Benchmark], args: argparse.Namespace, arguments: Sequence[str] | None
+) -> int:
+    """Runs the benchmarks in their order, writes the file after each, prints the table; the exit status.
 
     Args:
         package: the command's package below `release.benchmarks`.
-        description: the text of `--help`.
-        arguments: the command line's; None: those of this process.
+        args: of `make_parser`'s parser, from these `arguments`; None: those of this process.
     """
-    targets = {key: target for benchmark in benchmarks for key, target in benchmark.targets.items()}
-    args = _parse_args(arguments, targets, description)
-    results = about(package, args.size, arguments)
+    size = "tiny" if args.tiny else "quick" if args.quick else "full"
+    results = about(package, size, arguments)
     print("\n".join(f"{name}: {value}" for name, value in results.items()), flush=True)
     with tempfile.TemporaryDirectory(prefix="benchmark-") as scratch, contextlib.ExitStack() as stack:
-        bench = Bench(Path(scratch), args.size)
+        bench = Bench(Path(scratch), size)
         stack.callback(bench.close_engines)
         for benchmark in benchmarks:
-            if args.only.isdisjoint(benchmark.targets):
-                continue
             print(f"\n--- {', '.join(benchmark.targets)}", flush=True)
             measured = benchmark.run(bench)
             print(json.dumps(measured, indent=2), flush=True)
             results |= measured
             write(args.json, results)
+    targets = {key: target for benchmark in benchmarks for key, target in benchmark.targets.items()}
     print_table(results, targets)
-    failed = [key for key in targets if "failed" in results.get(f"{key}_detail", {})]
+    failed = [key for key in targets if "failed" in results[f"{key}_detail"]]
     if failed:
         print(f"\nFAILED: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
-
-
-def _parse_args(arguments: Sequence[str] | None, known: Mapping[str, str], description: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", required=True, type=Path, metavar="FILE", help="where the results are written")
-    parser.add_argument("--quick", action="store_true", help="smaller workloads: under ten minutes on two cores")
-    parser.add_argument("--only", metavar="KEY[,KEY]", help="only the benchmarks that give these figures")
-    parser.add_argument("--tiny", action="store_true", help="tiny models: tests the benchmarks, measures nothing")
-    args = parser.parse_args(arguments)
-    args.only = set(known) if args.only is None else set(args.only.split(","))
-    if unknown := sorted(args.only - known.keys()):
-        parser.error(f"--only: unknown {', '.join(unknown)}; known are {', '.join(sorted(known))}")
-    args.size = "tiny" if args.tiny else "quick" if args.quick else "full"
-    return args

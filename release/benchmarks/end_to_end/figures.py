@@ -1,4 +1,4 @@
-"""From the sides' results to figures: speeds, ratios over paired iterations with intervals, and the table."""
+"""From the sides' results to figures: speeds, and ratios over paired iterations with intervals."""
 
 from __future__ import annotations
 
@@ -27,23 +27,30 @@ WARM_UP = 1
 Runs = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
-def figures(runs: Runs) -> dict[str, Any]:
-    """Every figure of `TARGETS` with its detail; None with the reason where a side is missing."""
+def figures(runs: Runs, reasons: Mapping[str, str]) -> dict[str, Any]:
+    """Every figure of `TARGETS` with its detail; None with the reason where a side is missing.
+
+    Args:
+        reasons: side -> why it is missing, where that is not the command line's wish.
+    """
+
+    def missing_of(side: str, key: str) -> dict[str, Any]:
+        return missing([key], skipped=reasons.get(side, f"there is no run of {side}"))
+
     results: dict[str, Any] = {}
-    for side in SIDES:
-        key = PER_HOUR[side]
-        results |= _speed(key, runs[side]) if side in runs else missing([key], skipped=f"there is no run of {side}")
+    for side, key in PER_HOUR.items():
+        results |= _speed(key, runs[side]) if side in runs else missing_of(side, key)
     for side in ALGORITHMS:
         absent = [one for one in (TRL, side) if one not in runs]
         for name, column in RATIOS.items():
             key = f"{name}_{side}"
             if absent:
-                results |= missing([key], skipped=f"there is no run of {absent[0]}")
+                results |= missing_of(absent[0], key)
                 continue
             theirs, ours = (_column(runs[one], column) for one in (TRL, side))
             value, low, high = ratio_of_means(np.array(theirs), np.array(ours)) or (theirs[0] / ours[0], None, None)
-            sides = {f"{TRL}_s": spread(theirs), f"{side}_s": spread(ours)}
-            results |= {key: value, f"{key}_detail": {"sides": list(sides), **sides, "interval": [low, high]}}
+            detail = {f"{TRL}_s": spread(theirs), f"{side}_s": spread(ours), "interval": [low, high]}
+            results |= {key: value, f"{key}_detail": detail}
     return results
 
 
@@ -51,7 +58,6 @@ def _speed(key: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Iterations per hour, and in the detail all else that is known of the side."""
     columns = {name: _column(runs, name) for name in runs[0]["iterations"][0]}
     detail = {
-        "sides": ["seconds"],
         **{name: spread(values) for name, values in columns.items()},
         **{f"{name}_mean": float(np.mean(values)) for name, values in columns.items()},
         "warm_up_s": [run["iterations"][0]["seconds"] for run in runs],
@@ -63,15 +69,3 @@ def _speed(key: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _column(runs: Sequence[Mapping[str, Any]], name: str) -> list[float]:
     return [row[name] for run in runs for row in run["iterations"][WARM_UP:]]
-
-
-def print_sides(results: Mapping[str, Any]) -> None:
-    """A line a side, with the held-out accuracies of its first run."""
-    columns = ("seconds", "sampling_s", "update_s", "sync_s", "generated_tokens", "tool_calls")
-    print(f"\n{'mean of an iteration':22s}" + "".join(f"{name:>18s}" for name in columns) + "  held-out accuracies")
-    for side in SIDES:
-        if results[PER_HOUR[side]] is not None:
-            detail = results[f"{PER_HOUR[side]}_detail"]
-            means = "".join(f"{detail[f'{name}_mean']:18.1f}" for name in columns)
-            accuracies = [f"{point['accuracy']:.3f}" for point in detail["evaluations"][0]]
-            print(f"{side:22s}{means}  {'  '.join(accuracies)}")

@@ -70,8 +70,8 @@ def make_request(
     Args:
         model: folder.
         seed: of the order of the questions and of the sampling.
-        trl: how TRL computes: the type of its "weights", which are sampled with and trained; whether forward passes are
-            in bfloat16 by "autocast"; trajectories a pass ("rows_per_pass"); whether it samples with "vllm".
+        trl: whether TRL has "float32" weights and bfloat16 by autocast, or else bfloat16 weights, which are sampled
+            with and trained; whether it samples with "vllm".
     """
     from rllib_arpo.envs.tasks.trails import TrailsTask
 

@@ -15,7 +15,7 @@ import sys
 
 from release.benchmarks.common import runner
 from release.benchmarks.common.runner import Benchmark
-from release.benchmarks.learner import tree_memory, tree_speedup, trl_speedup
+from release.benchmarks.learner import tree_memory, tree_speedup
 
 #: Sum of the trajectories' lengths / unique tokens -> what the speedups over packing (0.85 of it) and over padding, and
 #: the memory, should reach.
@@ -32,8 +32,6 @@ BENCHMARKS = (
         for r, (packed, padded, _) in TARGETS.items()
     ),
     *(Benchmark(tree_memory.memory, {f"memory_padded_{r}": target}, (r,)) for r, (_, _, target) in TARGETS.items()),
-    Benchmark(tree_memory.head, {"head_memory_fraction": "<= 0.2"}),
-    Benchmark(trl_speedup.speedup, {"speedup_trl_2.5": ">= 3"}, full_only=True),
 )
 
 

@@ -6,9 +6,9 @@ of them. None makes an optimizer step. Each adds its gradients to those of its o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING
 
 import gymnasium as gym
 import numpy as np
@@ -33,17 +33,6 @@ _TOKENS = gym.spaces.Box(0, 2**31 - 1, (1,), np.int32)
 def build_learner(folder: str, dtype: str = "float32", num_gpus: int = 0) -> ARPOTorchLearner:
     config = make_config(folder, dtype).learners(num_learners=0, num_gpus_per_learner=num_gpus)
     return config.build_learner(spaces={DEFAULT_MODULE_ID: (_TOKENS, _TOKENS)})
-
-
-def synchronized(function: Callable[[], Any], device: torch.device) -> Callable[[], None]:
-    """`function`, which then waits for the device: a GPU goes on computing when a call returns."""
-
-    def call() -> None:
-        function()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-
-    return call
 
 
 class LearnerSide:
@@ -82,7 +71,7 @@ class PaddedSide:
     log-probs come from `cross_entropy`, which holds a second array of that size. It computes no entropies.
 
     Args:
-        model: from `load_padded_model`.
+        model: of transformers.
         rollouts: the trajectories.
         max_positions: of a micro-batch.
     """
@@ -143,31 +132,27 @@ def take_gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return gradients
 
 
-class Sides:
-    """Makes the sides of one model; what a side needs is loaded when it is made first.
+def make_side(
+    name: str, folder: str, rollouts: Rollouts, max_tokens: int = MAX_TOKENS_PER_PASS
+) -> LearnerSide | PaddedSide:
+    """The side "ours", "packed" or "padded" of a model; each model is loaded once.
 
     Args:
         folder: of the model.
         max_tokens: of a pass, ours and the packed one, and positions of a padded micro-batch.
     """
+    if name == "padded":
+        return PaddedSide(_padded_model(folder), rollouts, max_tokens)
+    packed = rollouts.trees if name == "ours" else [path.packed for path in rollouts.paths]
+    return LearnerSide(_learner(folder), packed, rollouts.scalars, max_tokens)
 
-    def __init__(self, folder: str, max_tokens: int = MAX_TOKENS_PER_PASS) -> None:
-        self._folder, self._max_tokens = folder, max_tokens
 
-    def make(self, name: str, rollouts: Rollouts) -> LearnerSide | PaddedSide:
-        """Args: name: "ours", "packed" or "padded"."""
-        if name == "padded":
-            return PaddedSide(self._padded_model, rollouts, self._max_tokens)
-        packed = rollouts.trees if name == "ours" else [path.packed for path in rollouts.paths]
-        return LearnerSide(self._learner, packed, rollouts.scalars, self._max_tokens)
+_learner = cache(build_learner)
 
-    @cached_property
-    def _learner(self) -> ARPOTorchLearner:
-        return build_learner(self._folder)
 
-    @cached_property
-    def _padded_model(self) -> torch.nn.Module:
-        """The model as transformers computes it, with its own sdpa attention, fp32."""
-        from transformers import AutoModelForCausalLM
+@cache
+def _padded_model(folder: str) -> torch.nn.Module:
+    """The model as transformers computes it, with its own sdpa attention, fp32."""
+    from transformers import AutoModelForCausalLM
 
-        return AutoModelForCausalLM.from_pretrained(self._folder, dtype=torch.float32, attn_implementation="sdpa")
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa")

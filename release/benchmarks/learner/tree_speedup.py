@@ -9,7 +9,7 @@ import torch
 
 from release.benchmarks.common.bench import SMOLLM2, SMOLLM2_FIFTH, Bench, alternate, num_cores, ratio, timed
 from release.benchmarks.learner.rollouts import Rollouts, make_rollouts
-from release.benchmarks.learner.sides import LearnerSide, PaddedSide, Sides, synchronized, take_gradients
+from release.benchmarks.learner.sides import LearnerSide, PaddedSide, make_side, take_gradients
 from release.benchmarks.learner.tree_workload import make_question
 
 #: In which all sides compute, so that their gradients can be compared.
@@ -33,7 +33,7 @@ def workload(bench: Bench, rollouts: Rollouts) -> dict[str, Any]:
 def seconds_of(side: LearnerSide | PaddedSide, _repeat: int = 0) -> float:
     """Of one forward and backward, from no gradients to all gradients."""
     side.model.zero_grad(set_to_none=True)
-    seconds, _ = timed(synchronized(side, side.model.device))
+    seconds, _ = timed(side)
     side.model.zero_grad(set_to_none=True)
     return seconds
 
@@ -43,12 +43,12 @@ def speedup(bench: Bench, sharing: float) -> dict[str, Any]:
     # The short runs are repeated more often: at ratio 1 it is about some percent. Padding costs the most time.
     num_pairs = bench.pick(full=7, quick=7, tiny=2) if sharing == 1 else bench.pick(full=5, quick=5, tiny=1)
     repeats = {"packed": num_pairs, "padded": bench.pick(full=3, quick=2, tiny=1)}
-    sides, rollouts = Sides(bench.model(model_for(bench))), rollouts_for(bench, sharing)
-    ours, results = sides.make("ours", rollouts), {}
+    folder, rollouts = bench.model(model_for(bench)), rollouts_for(bench, sharing)
+    ours, results = make_side("ours", folder, rollouts), {}
     for name in ("packed", "padded"):
         # The turn that does not count has the whole workload: in a process's first passes each new page of memory is a
         # fault, which slows our one pass by a fifth and the several passes of the other sides by less.
-        one = {"ours_s": partial(seconds_of, ours), f"{name}_s": partial(seconds_of, sides.make(name, rollouts))}
+        one = {"ours_s": partial(seconds_of, ours), f"{name}_s": partial(seconds_of, make_side(name, folder, rollouts))}
         seconds = alternate(one, repeats[name])
         results |= ratio(f"speedup_{name}_{sharing:.1f}", f"{name}_s", "ours_s", seconds, **workload(bench, rollouts))
     return results
@@ -56,15 +56,14 @@ def speedup(bench: Bench, sharing: float) -> dict[str, Any]:
 
 def gradients(bench: Bench) -> dict[str, Any]:
     """`grad_rel_error`: the norm of the difference between our gradient and the padded one, over the norm of it."""
-    sides, rollouts = Sides(bench.model(model_for(bench))), rollouts_for(bench, 2.5, full=1024, quick=512)
+    folder, rollouts = bench.model(model_for(bench)), rollouts_for(bench, 2.5, full=1024, quick=512)
     found = {}
     for name in ("ours", "packed", "padded"):
-        side = sides.make(name, rollouts)
+        side = make_side(name, folder, rollouts)
         side.model.zero_grad(set_to_none=True)
         side()
         found[name] = take_gradients(side.model)
     detail = {
-        "sides": ["ours_norm", "padded_norm"],
         **{f"{name}_norm": _norm(gradient) for name, gradient in found.items()},
         "ours_to_packed": relative_error(found["ours"], found["packed"]),
         **workload(bench, rollouts),

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from release.benchmarks.common.bench import BenchmarkError
 from release.benchmarks.common.endless_models import NUM_BYTE_TOKENS
 from rllib_arpo.core.tree import QuestionTree, StopReason, ToolCall, ToolStatus, Trajectory, Turn
 
@@ -37,41 +36,32 @@ def make_question(ratio: float, unique_tokens: int, seed: int = 0) -> QuestionTr
     but at ratio 1, where there is none and the prompt has a single token. The prompt is as long as the ratio needs.
 
     Args:
-        ratio: sum of the trajectories' lengths / unique tokens.
+        ratio: sum of the trajectories' lengths / unique tokens; 1, or at least 1.5: forks alone share nearly as much.
         unique_tokens: the approximate number of tokens of the tree.
         seed: of lengths and tokens.
-
-    Raises:
-        BenchmarkError: the trajectories share more than that even without a prompt.
     """
     rng = np.random.default_rng([seed, round(1000 * ratio)])
-    shapes = _forked(rng) if ratio > 1 else _unforked(rng)
+    shapes = _shapes(rng, with_forks=ratio > 1)
     unique, flat = _totals(shapes)
     # The prompt p and the scale s of the turns: p + unique s = unique_tokens, M p + flat s = ratio * unique_tokens.
     scale = (NUM_TRAJECTORIES - ratio) * unique_tokens / (NUM_TRAJECTORIES * unique - flat)
     shapes = [_scaled(shape, scale) for shape in shapes]
     unique, flat = _totals(shapes)
     num_prompt = round((ratio * unique - flat) / (NUM_TRAJECTORIES - ratio))
-    if num_prompt < 0:
-        raise BenchmarkError(f"The trajectories share more than {ratio}, even without a prompt.")
     prompt = rng.integers(NUM_BYTE_TOKENS, size=max(1, num_prompt), dtype=np.int32)
     trajectories = [_trajectory(rng, shape, REWARDS[i % len(REWARDS)]) for i, shape in enumerate(shapes)]
     return QuestionTree("q", prompt, tuple(trajectories))
 
 
-def _forked(rng: np.random.Generator) -> list[_Shape]:
-    """`ROOTS` and `FORKS`, parents first, with lengths around 1 and `TOOL_SHARE`."""
-    shapes = [_Shape(str(i), None, 0, _lengths(rng, turns)) for i, turns in enumerate(ROOTS)]
-    for parent, inherited, turns in FORKS:
+def _shapes(rng: np.random.Generator, *, with_forks: bool) -> list[_Shape]:
+    """Parents first, with lengths around 1 and `TOOL_SHARE`; without forks as many turns on every path."""
+    forks = FORKS if with_forks else ()
+    roots = ROOTS if with_forks else (*ROOTS, *(turns for _, _, turns in FORKS))
+    shapes = [_Shape(str(i), None, 0, _lengths(rng, turns)) for i, turns in enumerate(roots)]
+    for parent, inherited, turns in forks:
         rank = sum(shape.parent == parent for shape in shapes)
         shapes.append(_Shape(f"{parent}.{rank}", parent, inherited, _lengths(rng, turns - inherited)))
     return shapes
-
-
-def _unforked(rng: np.random.Generator) -> list[_Shape]:
-    """As many turns on every path, but all of them are roots."""
-    all_turns = (*ROOTS, *(turns for _, _, turns in FORKS))
-    return [_Shape(str(i), None, 0, _lengths(rng, turns)) for i, turns in enumerate(all_turns)]
 
 
 def _lengths(rng: np.random.Generator, num_turns: int) -> np.ndarray:

@@ -19,19 +19,16 @@ import sys
 
 from release.benchmarks.common import runner
 from release.benchmarks.common.runner import Benchmark
-from release.benchmarks.rollout import entropy_probe, forks, lockstep, raw_vllm, recording, weight_sync
+from release.benchmarks.rollout import entropy_probe, forks, lockstep, raw_vllm
 
 BENCHMARKS = (
     Benchmark(raw_vllm.raw_vllm, {"raw_vllm_ratio": ">= 0.95"}),
     Benchmark(forks.forks, {"fork_cached_fraction": ">= 0.95", "fork_cost_ratio": "<= 0.6"}),
-    Benchmark(entropy_probe.max_error, {"entropy_max_error": "<= 1e-4"}),
     Benchmark(entropy_probe.overhead, {"entropy_overhead": "<= 0.03", "entropy_overhead_all": "reported"}),
     Benchmark(
         lockstep.longtail,
         {"lockstep_ratio_longtail": ">= 1.8", "lockstep_ratio_longtail_nologprobs": "reported"},
     ),
-    Benchmark(weight_sync.weight_sync, {"weight_sync_ratio": "<= 2"}),
-    Benchmark(recording.recording, {"record_overhead": "<= 0.02"}),
 )
 
 

@@ -1,22 +1,20 @@
-"""The cost and the exactness of the entropies of the first tokens, and of all tokens."""
+"""The cost of the entropies of the first tokens, and of all tokens."""
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import numpy as np
 
 from release.benchmarks.common.bench import SMOLLM2, Bench, EngineHandle, alternate, median, timed
 from release.benchmarks.rollout.workload import Workload
-from rllib_arpo.engine.engine import Finished, GenerationRequest
+from rllib_arpo.engine.engine import GenerationRequest
 
 OVERHEAD, OVERHEAD_ALL = "entropy_overhead", "entropy_overhead_all"
 ENTROPY_WINDOW = 16
 TURN_TOKENS = 256
 #: The number of them that are timed.
 TIMED_TOKENS = 48
-TEMPERATURES = (0.7, 1.0)
 #: The entropy settings of a request, on each side.
 SIDES: dict[str, dict[str, Any]] = {
     "with_window": {"entropy_window": ENTROPY_WINDOW},
@@ -39,8 +37,7 @@ def overhead(bench: Bench) -> dict[str, Any]:
         name: lambda _, settings=settings: handle.call(_step_times, handle, prompts, settings)
         for name, settings in SIDES.items()
     }
-    measured = {name: np.array(values) for name, values in alternate(step_times, repeats).items()}
-    times = {name: values[..., 0] for name, values in measured.items()}
+    times = {name: np.array(values) for name, values in alternate(step_times, repeats).items()}
     # The last step of a run also takes the entropies over.
     within, beyond, last = slice(0, ENTROPY_WINDOW), slice(ENTROPY_WINDOW, -1), slice(-1, None)
     extra_s = {
@@ -56,10 +53,7 @@ def overhead(bench: Bench) -> dict[str, Any]:
         OVERHEAD_ALL: TURN_TOKENS * extra_s["step_of_all"] + extra_s["last_step_of_all"],
     }
     detail = {
-        "sides": [f"{name}_step_ms" for name in SIDES],
         **{f"{name}_step_ms": round(1000 * float(np.median(values)), 3) for name, values in times.items()},
-        # These times exclude the work of other processes.
-        **{f"{name}_step_cpu_ms": round(1000 * float(np.median(v[..., 1])), 3) for name, v in measured.items()},
         **{f"extra_ms_{name}": round(1000 * seconds, 3) for name, seconds in extra_s.items()},
         "entropy_window": ENTROPY_WINDOW,
         "generated_tokens": TURN_TOKENS,
@@ -78,66 +72,11 @@ def _extra(times: np.ndarray, without: np.ndarray, part: slice) -> float:
     return median([np.median(a[part]) - np.median(b[part]) for a, b in zip(times, without, strict=True)])
 
 
-def _step_times(handle: EngineHandle, prompts: Workload, settings: dict[str, Any]) -> list[tuple[float, float]]:
-    """Wall and CPU seconds of each decoding step of all prompts together, prefill left out."""
+def _step_times(handle: EngineHandle, prompts: Workload, settings: dict[str, Any]) -> list[float]:
+    """Seconds of each decoding step of all prompts together, prefill left out."""
     for question in range(prompts.num_questions):
         handle.engine.submit(GenerationRequest(f"{question}", prompts.prompt(question), TIMED_TOKENS + 1, **settings))
     handle.engine.step()
-    times = []
-    for _ in range(TIMED_TOKENS):
-        cpu = time.process_time()
-        wall, _ = timed(handle.engine.step)
-        times.append((wall, time.process_time() - cpu))
+    times = [timed(handle.engine.step)[0] for _ in range(TIMED_TOKENS)]
     assert not handle.engine.has_unfinished()
     return times
-
-
-def max_error(bench: Bench) -> dict[str, Any]:
-    """The largest difference to the entropies of a plain Hugging Face forward pass in fp32, on the same tokens."""
-    sequences = bench.pick(full=32, quick=8, tiny=2)
-    work = Workload(turn_tokens=32, num_questions=sequences, num_trajectories=1, num_turns=1)
-    errors = {}
-    handle = bench.engine(SMOLLM2)
-    for temperature in TEMPERATURES:
-        prompts = [work.prompt(question) for question in range(sequences)]
-        finished = handle.call(_generate, handle, prompts, work.turn_tokens, temperature)
-        expected = _reference(handle.folder, prompts, finished, temperature)
-        errors[temperature] = max(
-            float(np.abs(one.entropies - other).max()) for one, other in zip(finished, expected, strict=True)
-        )
-    detail = {
-        "sides": ["max_error_by_temperature", "entropies_compared"],
-        "max_error_by_temperature": errors,
-        "entropies_compared": sequences * work.turn_tokens * len(TEMPERATURES),
-        "reference": "transformers, fp32 forward, softmax and sum in fp64",
-        "model": bench.model_name(SMOLLM2),
-        "seeds": [work.seed],
-    }
-    return {"entropy_max_error": max(errors.values()), "entropy_max_error_detail": detail}
-
-
-def _generate(handle: EngineHandle, prompts: list[list[int]], max_tokens: int, temperature: float) -> list[Finished]:
-    """Generates all prompts together, the entropies of all tokens measured."""
-    for i, prompt in enumerate(prompts):
-        request = GenerationRequest(f"{i}", prompt, max_tokens, temperature=temperature, record_entropies="all")
-        handle.engine.submit(request)
-    finished = {}
-    while handle.engine.has_unfinished():
-        finished |= {event.request_id: event for event in handle.engine.step() if isinstance(event, Finished)}
-    return [finished[f"{i}"] for i in range(len(prompts))]
-
-
-def _reference(folder: str, prompts: list[list[int]], finished: list[Finished], temperature: float) -> list[np.ndarray]:
-    """The entropies [n] in nats of the generated tokens' distributions, by `transformers` alone."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    entropies = []
-    with torch.no_grad():
-        for prompt, end in zip(prompts, finished, strict=True):
-            ids = torch.tensor([[*prompt, *end.token_ids.tolist()]])
-            logits = model(ids).logits[0, len(prompt) - 1 : -1].double() / temperature
-            probabilities = logits.softmax(-1)
-            entropies.append(torch.special.entr(probabilities).sum(-1).numpy())
-    return entropies

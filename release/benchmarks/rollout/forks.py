@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, NamedTuple
 
 from release.benchmarks.common.bench import SMOLLM2, Bench, BenchmarkError, EngineHandle
 from release.benchmarks.rollout.workload import Workload, WorkloadEnv, rollout_settings
@@ -40,31 +40,30 @@ def forks(bench: Bench) -> dict[str, Any]:
     """The worst cached fraction of any fork, and (prompt tokens computed for 16 forks) / (for one from scratch)."""
     handle = bench.engine(SMOLLM2)
     nodes = {length: _fork(handle, length, seed) for seed, length in enumerate((*PREFIXES, *UNLUCKY_PREFIXES))}
-    cached = [nodes[length]["cached_fraction"] for length in PREFIXES]
-    costs = {
-        length: round(node["computed_for_forks"] / node["computed_from_scratch"], 4) for length, node in nodes.items()
-    }
-    common = {
-        "cached_fraction_by_prefix": {length: node["cached_fraction"] for length, node in nodes.items()},
-        "cost_by_prefix": costs,
-        "model": bench.model_name(SMOLLM2),
-        "forks_per_node": NUM_FORKS,
-        "block_size": handle.llm.vllm_config.cache_config.block_size,
-        "remark": "whole blocks are cached: at and just below a block's end, prefixes under 609 tokens are under 0.95",
-    }
+    cached = {length: round(node.cached / length, 4) for length, node in nodes.items()}
+    costs = {length: round(node.of_forks / node.from_scratch, 4) for length, node in nodes.items()}
+    common = {"model": bench.model_name(SMOLLM2), "forks_per_node": NUM_FORKS}
     cost = {
-        "tokens_computed_for_16_forks": nodes[COST_PREFIX]["computed_for_forks"],
-        "tokens_computed_from_scratch": nodes[COST_PREFIX]["computed_from_scratch"],
+        "tokens_computed_for_16_forks": nodes[COST_PREFIX].of_forks,
+        "tokens_computed_from_scratch": nodes[COST_PREFIX].from_scratch,
     }
     return {
-        CACHED: min(cached),
-        f"{CACHED}_detail": {"sides": ["cached_fraction_by_prefix"], **common},
+        CACHED: min(cached[length] for length in PREFIXES),
+        f"{CACHED}_detail": {"cached_by_prefix": cached, **common},
         COST: costs[COST_PREFIX],
-        f"{COST}_detail": {"sides": list(cost), **cost, **common},
+        f"{COST}_detail": {**cost, "cost_by_prefix": costs, **common},
     }
 
 
-def _fork(handle: EngineHandle, prefix_tokens: int, seed: int) -> dict[str, Any]:
+class Node(NamedTuple):
+    """Prompt tokens: from the cache, of the worst fork; computed for all forks; computed for a request alone."""
+
+    cached: int
+    of_forks: int
+    from_scratch: int
+
+
+def _fork(handle: EngineHandle, prefix_tokens: int, seed: int) -> Node:
     """Samples a tree of one root and 16 forks below its only tool response, `prefix_tokens` behind the start."""
     workload = Workload(
         TURN_TOKENS,
@@ -82,11 +81,11 @@ def _fork(handle: EngineHandle, prefix_tokens: int, seed: int) -> dict[str, Any]
         raise BenchmarkError(f"The forks' prefixes should have {prefix_tokens} tokens: {children}.")
     handle.drop_prefix_cache()
     from_scratch, cached_from_scratch = asyncio.run(_prefill(handle, prefix))
-    return {
-        "cached_fraction": round(min(cached for _, cached in children) / prefix_tokens, 4),
-        "computed_for_forks": sum(length - cached for length, cached in children),
-        "computed_from_scratch": from_scratch - cached_from_scratch,
-    }
+    return Node(
+        min(cached for _, cached in children),
+        sum(length - cached for length, cached in children),
+        from_scratch - cached_from_scratch,
+    )
 
 
 async def _sample_tree(handle: EngineHandle, workload: Workload) -> tuple[dict[str, tuple[int, int]], list[int]]:

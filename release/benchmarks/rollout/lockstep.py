@@ -8,6 +8,8 @@ import itertools
 import time
 from typing import Any
 
+import numpy as np
+
 from release.benchmarks.common.bench import (
     SMALL_LLAMA,
     SMOLLM2,
@@ -32,16 +34,12 @@ MIN_EQUAL_TOKENS = 0.9
 _IDS = itertools.count()
 
 
-def lockstep_rollout(handle: EngineHandle, workload: Workload, logprobs: int | None):
+async def lockstep_rollout(handle: EngineHandle, workload: Workload, logprobs: int | None):
     """Samples the workload in rounds: generate all to their stop, wait for all, run all tools, wait for all.
 
     Returns:
         (tokens of every (question, agent) turn by turn, seconds of every round's generation).
     """
-    return asyncio.run(_lockstep_rounds(handle, workload, logprobs))
-
-
-async def _lockstep_rounds(handle: EngineHandle, workload: Workload, logprobs: int | None):
     loop = asyncio.get_running_loop()
     envs = [WorkloadEnv(workload) for _ in range(workload.num_questions)]
     contexts = {}
@@ -92,22 +90,17 @@ def generate_all(
 
 
 def equal_tokens(one: dict, other: dict) -> float:
-    """Fraction of positions at which both sides have the same token."""
-    pairs = [
-        (a, b)
-        for key, turns in one.items()
-        for x, y in zip(turns, other[key], strict=True)
-        for a, b in zip(x, y, strict=True)
-    ]
-    return sum(a == b for a, b in pairs) / len(pairs)
+    """Fraction of positions at which both sides have the same token; their turns have the same lengths."""
+    return float(np.mean([np.equal(turns, other[key]).mean() for key, turns in one.items()]))
 
 
 def segment_decode_s(handle: EngineHandle, workload: Workload) -> float:
     """Seconds in which all trajectories together decode one segment: the mean of lock-step rounds without log-probs."""
     workload = dataclasses.replace(workload, median_latency_s=0.0)
-    lockstep_rollout(handle, workload, None)
+    asyncio.run(lockstep_rollout(handle, workload, None))
     handle.drop_prefix_cache()
-    return sum(lockstep_rollout(handle, workload, None)[1]) / workload.num_turns
+    _, decode_s = asyncio.run(lockstep_rollout(handle, workload, None))
+    return sum(decode_s) / workload.num_turns
 
 
 def longtail(bench: Bench) -> dict[str, Any]:
@@ -145,7 +138,7 @@ def _measure(handle: EngineHandle, workload: Workload) -> tuple[dict[str, float]
                 our_rollout, handle, workload, entropy_window=window, deterministic=True
             )
         else:
-            seconds[name], (tokens[name], _) = timed(lockstep_rollout, handle, workload, LOGPROBS[name])
+            seconds[name], (tokens[name], _) = timed(asyncio.run, lockstep_rollout(handle, workload, LOGPROBS[name]))
     equal = min(equal_tokens(tokens["ours_s"], tokens[name]) for name in LOGPROBS)
     if equal < MIN_EQUAL_TOKENS:
         raise BenchmarkError(f"Only {equal:.1%} of the tokens are the same on both sides.")

@@ -37,8 +37,7 @@ class Workload:
 
     Attributes:
         turn_tokens, prompt_tokens, tool_tokens: lengths, the same for every turn, prompt and tool response.
-        median_latency_s: of the tools; 0: they answer at once.
-        sigma: of the latencies' lognormal distribution; 0: all are the median.
+        median_latency_s: of the tools, whose latencies are lognormal with sigma 1; 0: they answer at once.
         seed: of the prompts, the tool responses, the latencies and the requests.
     """
 
@@ -49,7 +48,6 @@ class Workload:
     prompt_tokens: int = 64
     tool_tokens: int = 16
     median_latency_s: float = 0.0
-    sigma: float = 1.0
     seed: int = 0
 
     @property
@@ -66,11 +64,7 @@ class Workload:
     def latency(self, question: int, agent_id: str, turn: int) -> float:
         """Seconds that the tool takes after turn number `turn` (from 0)."""
         normal = self._rng(2, question, turn, *fork_path(agent_id)).standard_normal()
-        return self.median_latency_s * float(min(np.exp(self.sigma * normal), CUT))
-
-    def tool_seconds(self, question: int, agent_id: str) -> float:
-        """Of all tool calls of one trajectory."""
-        return sum(self.latency(question, agent_id, turn) for turn in range(self.num_turns - 1))
+        return self.median_latency_s * float(min(np.exp(normal), CUT))
 
     def _rng(self, *words: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, *words])
@@ -137,7 +131,7 @@ def rollout_settings(workload: Workload, **adaptive_rollout: Any) -> RolloutSett
 
 
 def our_rollout(
-    handle: EngineHandle, workload: Workload, *, entropy_window: int, deterministic: bool, stop: tuple[str, ...] = STOP
+    handle: EngineHandle, workload: Workload, *, entropy_window: int, deterministic: bool
 ) -> dict[tuple[int, str], list[list[int]]]:
     """Samples the workload as an env runner does; returns the generated tokens of every (question, agent).
 
@@ -148,8 +142,6 @@ def our_rollout(
         BenchmarkError: a turn has another length than the workload says.
     """
     envs = [WorkloadEnv(workload) for _ in range(workload.num_questions)]
-    for env in envs:
-        env.stop = stop
     settings = rollout_settings(workload, entropy_window=entropy_window, deterministic=deterministic)
     with QuestionLoop(handle.engine, handle.thread) as loop:
         loop.submit(question_refs(range(workload.num_questions)), envs, settings)
