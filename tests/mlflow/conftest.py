@@ -1,4 +1,4 @@
-"""Folders of trials as Tune leaves them, MLflow's stores, and a server that can be stopped and can hang."""
+"""Folders of trials as Tune leaves them, MLflow's stores, and a server that can be stopped."""
 
 from __future__ import annotations
 
@@ -103,12 +103,10 @@ def local_database(workspace, empty_database) -> str:
 
 
 class TrackingServer:
-    """MLflow's real REST application in threads of this process; can be stopped, started again, and made to hang."""
+    """MLflow's real REST application in threads of this process; can be stopped and started again."""
 
     def __init__(self, app, port: int = 0):
         self._app = app
-        self._resumed = threading.Event()
-        self._resumed.set()
         self._start(port)
 
     @property
@@ -122,21 +120,10 @@ class TrackingServer:
     def start_again(self) -> None:
         self._start(self._port)
 
-    def hang(self) -> None:
-        """From now on requests are accepted and not answered."""
-        self._resumed.clear()
-
-    def wake(self) -> None:
-        self._resumed.set()
-
     def _start(self, port: int) -> None:
-        self._server = make_server("127.0.0.1", port, self._answer, threaded=True)
+        self._server = make_server("127.0.0.1", port, self._app, threaded=True)
         self._port = self._server.port
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-
-    def _answer(self, environ, start_response):
-        self._resumed.wait()
-        return self._app(environ, start_response)
 
 
 @pytest.fixture(scope="session")
@@ -162,5 +149,4 @@ def server(tracking_application, monkeypatch) -> TrackingServer:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "120")
     server = TrackingServer(tracking_application)
     yield server
-    server.wake()
     server.stop()
