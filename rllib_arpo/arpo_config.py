@@ -198,7 +198,7 @@ class ARPOConfig(AlgorithmConfig):
     @property
     @override(AlgorithmConfig)
     def _model_config_auto_includes(self) -> dict[str, Any]:
-        """What `LLMRLModule` reads; RLlib adds it to the `model_config` of whatever module is built."""
+        """The input of `LLMRLModule`; RLlib adds it to the `model_config` of whatever module is built."""
         names = ("model_name_or_path", "dtype", "temperature", "gradient_checkpointing", "tree_attention", "lora")
         return {name: getattr(self, name) for name in names}
 
@@ -246,6 +246,6 @@ class ARPOConfig(AlgorithmConfig):
         if not self._validate_config:
             return
         # This comes first: RLlib's own checks would advise users to set keys that ARPO refuses.
-        validation.check_rllib_keys(self)
+        validation.check_keys(self)
         super().validate()
         validation.validate(self)

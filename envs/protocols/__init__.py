@@ -1,4 +1,4 @@
-"""How a model calls tools and answers."""
+"""The protocols in which a model calls tools and answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a model calls tools and answers: the interface of a protocol.
+"""The interface of a protocol, in which a model calls tools and answers.
 
 A protocol reads a turn only from text that the model generated. The environment appends a tool's answer as tokens and
 never changes the model's own tokens.

@@ -120,7 +120,7 @@ def _links_to(files: Iterable[Path]) -> Iterator[str]:
 
 
 def read_info(folder: str | Path) -> dict[str, Any]:
-    """What `build_folder` wrote about an index: {"version", "num_passages", "files"}. Quick.
+    """The facts that `build_folder` wrote about an index: {"version", "num_passages", "files"}. Quick.
 
     Raises:
         DataError: the folder is not a finished index, or is one of another version.

@@ -1,4 +1,4 @@
-"""What belongs to one event loop: locks, semaphores, clients that keep connections, and work that callers share."""
+"""Things of one event loop: locks, semaphores, clients that keep connections, and work that callers share."""
 
 from __future__ import annotations
 

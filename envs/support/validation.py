@@ -24,7 +24,7 @@ def check_known(names: Iterable[str], known: Iterable[str], what: str) -> None:
 
 
 def import_named(name: str, key: str) -> Any:
-    """What "module:attribute" names.
+    """The object that "module:attribute" names.
 
     Args:
         key: of `env_config` that has the name.

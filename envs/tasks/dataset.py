@@ -197,7 +197,7 @@ def _checked(source: RowSource, spec: DatasetSpec) -> RowSource:
 
 @functools.lru_cache(maxsize=16)
 def _askable(source: RowSource, skip: tuple[tuple[str, str], ...]) -> np.ndarray:
-    """Which rows can be asked, [n] bool. Logs how many cannot, and why.
+    """Marks the rows that can be asked, [n] bool. Logs how many cannot, and why.
 
     Args:
         skip: the items of `DatasetSpec.skip`.

@@ -175,7 +175,7 @@ class BrowseTool(Tool):
 
 
 async def summarise(page: Page, question: str, client: ChatClient) -> str:
-    """What `page` says about `question` (empty: a summary), in the words of the client's model.
+    """The answer of `page` to `question` (empty: a summary), in the words of the client's model.
 
     This is the browser agent of the ARPO paper.
 

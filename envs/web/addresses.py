@@ -1,4 +1,4 @@
-"""Which addresses the web tools may connect to: the rule against server-side request forgery."""
+"""The addresses to which the web tools may connect: the rule against server-side request forgery."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class GradientCatcher:
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """What was measured of an arm.
+    """The measurements of an arm.
 
     Attributes:
         rows: one a batch.

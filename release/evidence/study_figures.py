@@ -1,4 +1,4 @@
-"""What runs of a study came to: pure functions of their rows.
+"""The results of a study's runs: pure functions of their rows.
 
 Between evaluations accuracy is taken to run along straight lines. Runs are compared up to a number of calls that the
 study names; one that executed fewer has no figure there.

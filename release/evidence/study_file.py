@@ -61,7 +61,7 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """What a study's file says; `arms` are in its order, and `path` is the file."""
+    """The contents of a study's file; `arms` are in its order, and `path` is the file."""
 
     path: Path
     recipe: str
@@ -88,7 +88,7 @@ class Study:
         return [arm for arm in self.arms.values() if names is None or arm.name in names]
 
     def all_arguments(self, arm: Arm, fork_rate: float | None = None) -> list[str]:
-        """What the recipe is called with, but for the seed."""
+        """The arguments of the recipe, without the seed."""
         own = [] if fork_rate is None else ["--random-fork-probability", f"{fork_rate:.4f}"]
         return [*self.arguments, *arm.arguments, *own]
 
@@ -179,5 +179,3 @@ def _check_arm(study: Study, arm: Arm) -> None:
     other = study.arms.get(arm.fork_rate_of)
     if other is None or other.fork_rate_of is not None:
         raise ValueError(f"{where}: fork_rate_of={arm.fork_rate_of!r} is not an arm with a fork rule of its own.")
-    if missing := sorted(set(arm.seeds) - set(other.seeds)):
-        raise ValueError(f"{where}: {other.name} is not run with seed {missing[0]}, so that there is no fork rate.")

@@ -116,7 +116,7 @@ def find(result: Mapping[str, Any], path: Sequence[str]) -> float | None:
 
 
 def provenance(study: Study, arm: Arm, arguments: Sequence[str]) -> dict[str, Any]:
-    """What a row says of how and where it was made; `tree` are git's hashes of the package and of the environments."""
+    """A row's facts of how and where it was made; `tree` are git's hashes of the package and of the environments."""
     from rllib_arpo.tracking.machine import commit, git_says, machine
 
     here = machine()

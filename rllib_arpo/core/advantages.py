@@ -70,7 +70,7 @@ def batch_advantages(rewards: np.ndarray, batch_mean: float, batch_std: float) -
 
 
 def batch_reward_scale(batch_std: float) -> float:
-    """What `batch_advantages` divides by: `batch std + 1e-6`.
+    """The divisor of `batch_advantages`: `batch std + 1e-6`.
 
     It is 1 if all rewards of the batch are equal (up to rounding): their advantages are then 0 in any case, and a KL
     penalty, which is divided by the same number, must not become a million times as large.
@@ -183,7 +183,7 @@ def leaf_weights(
 
 
 def loss_denominator(tree: QuestionTree, layout: TreeLayout, loss_aggregation: str, leaf_weighting: str) -> float:
-    """What one question adds to the denominator of its minibatch, a sum over all ranks and passes.
+    """One question's part of the denominator of its minibatch, a sum over all ranks and passes.
 
     "token_mean": the sum of `factor * |o_l|`; otherwise the sum of the factors, which is the number of leaves.
     """
@@ -193,7 +193,7 @@ def loss_denominator(tree: QuestionTree, layout: TreeLayout, loss_aggregation: s
 
 @dataclass(frozen=True, slots=True)
 class NodeAttribution:
-    """What the loss needs per node, [N] float64 each: `a_pos` >= 0, `a_neg` <= 0, and W, `weight` >= 0."""
+    """The loss's input per node, [N] float64 each: `a_pos` >= 0, `a_neg` <= 0, and W, `weight` >= 0."""
 
     a_pos: np.ndarray
     a_neg: np.ndarray

@@ -1,4 +1,4 @@
-"""What may change the sampling distribution beside the temperature; for evaluation only."""
+"""Settings that change the sampling distribution beside the temperature; for evaluation only."""
 
 from __future__ import annotations
 

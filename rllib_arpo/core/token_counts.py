@@ -1,4 +1,4 @@
-"""How many tokens a question's tree has, shared ones counted once or once per leaf.
+"""Counts the tokens of a question's tree, shared ones counted once or once per leaf.
 
 L: the leaves that count, in `TreeLayout.leaves` order. "Generated" are the model's own tokens, without tool responses.
 """

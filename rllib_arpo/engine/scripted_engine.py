@@ -24,7 +24,7 @@ from rllib_arpo.engine.engine import (
 
 @dataclass(frozen=True, slots=True)
 class ScriptedReply:
-    """What a request generates, one token a step.
+    """The tokens that a request generates, one token a step.
 
     Attributes:
         token_ids: the tokens; at most the request's `max_tokens` of them are generated ("length").

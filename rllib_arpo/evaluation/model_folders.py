@@ -1,4 +1,4 @@
-"""What `--model` may name: a Hugging Face model, or a checkpoint of ARPO."""
+"""The models that `--model` may name: a Hugging Face model, or a checkpoint of ARPO."""
 
 from __future__ import annotations
 

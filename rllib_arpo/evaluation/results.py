@@ -38,7 +38,7 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class StoredArm:
-    """What a folder has of a model on a task with a prompting style.
+    """A folder's results of a model on a task with a prompting style.
 
     Attributes:
         settings: on which the results depend, beside those that all arms share (`Arm.settings`).

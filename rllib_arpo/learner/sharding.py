@@ -1,4 +1,4 @@
-"""How the learners of a group hold the model: each the whole model, or each a part.
+"""Replicas and shards: each learner of a group holds the whole model, or a part.
 
 In both cases the gradients of all learners' passes are summed, not averaged: the loss already has the denominator of
 the whole minibatch, and shards differ in size.

@@ -152,7 +152,7 @@ class ARPOMLflowCallback(LoggerCallback):
             atexit.unregister(self.close)
 
     def get_state(self) -> dict[str, Any]:
-        """What names the folders of the trials: a resumed trial on a remote storage begins with an empty folder."""
+        """The ids in the trials' folders: a resumed trial on a remote storage begins with an empty folder."""
         return {"ids": self._ids}
 
     def set_state(self, state: dict[str, Any]) -> None:

@@ -190,7 +190,7 @@ class QuestionTrace:
         )
 
     def _decision(self, turn: Row, trajectory: Trajectory) -> dict[str, Any]:
-        """What was decided at the node before a turn; empty if the node was not examined."""
+        """The decision at the node before a turn; empty if the node was not examined."""
         if turn["delta"] is None:
             return {}
         return {

@@ -1,4 +1,4 @@
-"""What the driver knows of a trial, as `run.json` in the trial's folder: its description, its tags, its status."""
+"""The driver's facts of a trial, as `run.json` in the trial's folder: its description, its tags, its status."""
 
 from __future__ import annotations
 

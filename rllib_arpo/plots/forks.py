@@ -1,4 +1,4 @@
-"""Where trajectories are forked: forks and the share of forked nodes, by turn."""
+"""Plots where trajectories are forked: forks and the share of forked nodes, by turn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the plots read of a run: Tune's result of each iteration, and the record of trees without its texts."""
+"""Reads a run for the plots: Tune's result of each iteration, and the record of trees without its texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all plots share: size, grid, colours, and the figure as PNG."""
+"""The common style of all plots: size, grid, colours, and the figure as PNG."""
 
 from __future__ import annotations
 

@@ -211,7 +211,7 @@ def _save_model(result: tune.Result, output: Path) -> None:
 
 
 def _report_test(result: Mapping[str, Any], args: argparse.Namespace, metric: str) -> None:
-    """What RLlib's example runner does with --as-test and --as-release-test, whose form of the file it keeps.
+    """Does as RLlib's example runner with --as-test and --as-release-test, and keeps its form of the file.
 
     Raises:
         RuntimeError: with --as-test alone, the metric of the last iteration is less than --stop-reward.

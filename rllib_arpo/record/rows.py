@@ -18,7 +18,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class QuestionFacts:
-    """What the rows say of a question beside its tree (`schema.QUESTION`)."""
+    """The facts of a question beside its tree (`schema.QUESTION`)."""
 
     purpose: str
     iteration: int

@@ -33,7 +33,7 @@ UPDATE_SETTINGS = (
 
 @dataclass(frozen=True, slots=True)
 class RecordSettings:
-    """What the record of a run depends on.
+    """The settings on which the record of a run depends.
 
     Attributes:
         model: whose tokenizer decodes.

@@ -1,4 +1,4 @@
-"""When a question's nodes are decided, and in which order they get forks from its budget.
+"""Schedules the decisions on a question's nodes, and orders the nodes that get forks from its budget.
 
 Neither trajectories nor other questions wait for a decision: only the children start later.
 """

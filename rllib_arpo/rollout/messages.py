@@ -42,7 +42,7 @@ def question_refs(numbers: Iterable[int], purpose: Purpose = Purpose.TRAINING) -
 
 @dataclass(frozen=True, slots=True)
 class SamplingConditions:
-    """What must hold when a question is handed to an env runner.
+    """The conditions under which a question is handed to an env runner.
 
     Attributes:
         weight_version: of the weights that its engine must have; None: any.

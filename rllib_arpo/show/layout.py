@@ -1,4 +1,4 @@
-"""Where the parts of a tree are drawn: time runs from left to right, a trajectory is a line."""
+"""Places the parts of a tree: time runs from left to right, a trajectory is a line."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Panel:
         return self.layout.x(trajectory.row["inherited_turns"]) - layout.GAP // 2
 
     def label(self, turn: Row, trajectory: Trajectory) -> str:
-        """What a screen reader says of a turn."""
+        """The words of a screen reader for a turn."""
         parts = [f"Trajectory {trajectory.agent_id}, turn {turn['depth'] + 1}: {words.tokens(len(turn['token_ids']))}"]
         if turn["delta"] is not None:
             parts.append(words.decision(turn, trajectory, self.question).rstrip("."))

@@ -78,7 +78,7 @@ def advantages(turn: Row) -> str:
 
 
 def decision(turn: Row, trajectory: Trajectory, question: Question) -> str:
-    """What was decided at the node before a turn, and why: "dH = +0.21, forks at every node: forked once, ..."."""
+    """The decision at the node before a turn, and its reason: "dH = +0.21, forks at every node: forked once, ..."."""
     if turn["delta"] is None:
         return _undecided(turn, trajectory)
     rise = f"dH = {number(turn['delta'])}"

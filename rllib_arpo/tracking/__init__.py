@@ -1,1 +1,1 @@
-"""How a run reports to its user: the console (`console.py`), the metrics of an iteration, and files in its folder."""
+"""A run reports to its user by the console (`console.py`), the metrics of an iteration, and files in its folder."""

@@ -1,4 +1,4 @@
-"""What an iteration reports: RLlib's metrics of rollout and learner, and warnings, each once."""
+"""The report of an iteration: RLlib's metrics of rollout and learner, and warnings, each once."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class IterationLog:
 
 
 def _rllibs_own(sampled: Sequence[SampledQuestion]) -> dict[str, float]:
-    """What users of RLlib look for: returns of trajectories, and the turns on the longest path of each question."""
+    """Metrics of RLlib's users: returns of trajectories, and the turns on the longest path of each question."""
     returns = [reward for s in sampled for reward in s.stats.rewards]
     lengths = [len(s.episode) for s in sampled]
     return {

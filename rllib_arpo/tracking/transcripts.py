@@ -73,7 +73,7 @@ def _accuracy(question: Question) -> float:
 
 
 def _response(question: Question) -> str:
-    """What model and tools wrote in the first trajectory."""
+    """The text of model and tools in the first trajectory."""
     turns = question.trajectories[0].turns
     return "".join(text for turn in turns for text in (turn["text"], turn["tool_output"]) if text is not None)
 

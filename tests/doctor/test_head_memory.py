@@ -1,4 +1,4 @@
-"""What the doctor counts for the LM head, against what torch allocates on the CPU."""
+"""The doctor's memory of the LM head, against the memory that torch allocates on the CPU."""
 
 from dataclasses import replace
 

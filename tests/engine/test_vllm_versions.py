@@ -1,4 +1,4 @@
-"""Which versions of vLLM and torch are accepted, and what is done differently for some of them."""
+"""The accepted versions of vLLM and torch, and the differences between some of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the learner would make of every tree that can be sampled, weighted with the tree's probability."""
+"""The learner's gradient of every tree that can be sampled, weighted with the tree's probability."""
 
 from __future__ import annotations
 

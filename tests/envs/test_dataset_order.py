@@ -1,4 +1,4 @@
-"""Which rows of which files are asked, and in which order."""
+"""The rows of data files that are asked, and their order."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What each data set's rows become."""
+"""The questions that each data set's rows become."""
 
 import base64
 import logging

@@ -1,4 +1,4 @@
-"""What results depend on beside the settings: files that are read; not those that the evaluation itself writes."""
+"""Results depend on more than the settings: files that are read; not those that the evaluation itself writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an update is cut into passes, and what is left out of it."""
+"""An update is cut into passes, and some pieces are left out of it."""
 
 from __future__ import annotations
 

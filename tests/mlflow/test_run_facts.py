@@ -1,4 +1,4 @@
-"""What a run is, literally."""
+"""The facts of a run, literally."""
 
 import platform
 import subprocess

@@ -1,4 +1,4 @@
-"""What is read of a run's folder."""
+"""The data that plots read of a run's folder."""
 
 from __future__ import annotations
 

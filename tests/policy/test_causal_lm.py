@@ -1,4 +1,4 @@
-"""Which models are loaded for training on packed trees, and which are refused, each in one sentence."""
+"""Models that are loaded for training on packed trees, and those that are refused, each in one sentence."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How learning is broken on purpose: whose rewards the trajectories of a question get."""
+"""Learning is broken on purpose: the trajectories of a question get the rewards of others."""
 
 from __future__ import annotations
 

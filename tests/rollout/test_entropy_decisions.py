@@ -1,4 +1,4 @@
-"""What entropies of other questions, and of the first root, decide: running baseline, pre-monitoring, penalty."""
+"""Decisions by the entropies of other questions, and of the first root: running baseline, pre-monitoring, penalty."""
 
 from __future__ import annotations
 

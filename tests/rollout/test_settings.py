@@ -1,4 +1,4 @@
-"""What the sampler reads of a configuration."""
+"""The settings that the sampler reads of a configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a tree is drawn, where the keys lead, how tokens are shaded."""
+"""The places of a tree's parts, the targets of keys, the shades of tokens."""
 
 from __future__ import annotations
 

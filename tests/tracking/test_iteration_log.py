@@ -1,4 +1,4 @@
-"""What an iteration's result holds, from the trees of its questions, by hand."""
+"""An iteration's result, from the trees of its questions, by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a number says about where it was measured."""
+"""The machine that a measured number names."""
 
 from __future__ import annotations
 

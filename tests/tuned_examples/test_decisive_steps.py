@@ -1,4 +1,4 @@
-"""Where the entropy rises and forks sit: the metrics of trees written by hand."""
+"""The places of rises and forks: the metrics of trees written by hand."""
 
 from __future__ import annotations
 
@@ -69,15 +69,6 @@ def test_the_driver_adds_the_means_over_the_iterations_questions(monkeypatch):
             "other": {"rise_share": pytest.approx(2.5 / 3), "delta": pytest.approx((-0.1875 + 0.5 + 0.5) / 3)},
         }
     }
-
-
-def test_a_task_that_decides_nothing_after_a_response_has_the_metrics_of_the_others_alone(monkeypatch):
-    monkeypatch.setattr(decisive_steps, "_tokenizer", lambda _model: SimpleNamespace(decode=lambda _tokens: "A: see B"))
-    sampled = [SimpleNamespace(stats=question_stats(tree, 2)) for tree in (PLAIN, PLAIN)]
-    algorithm = SimpleNamespace(config=SimpleNamespace(model_name_or_path="model"), last_sampled=sampled)
-    result: dict = {}
-    DecisiveSteps().on_train_result(algorithm=algorithm, metrics_logger=None, result=result)
-    assert result == {"env_runners": {"other": {"rise_share": 1.0, "delta": 0.5}}}
 
 
 def test_forks_of_forks_count_and_their_entropies_do_not():

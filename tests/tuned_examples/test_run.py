@@ -1,4 +1,4 @@
-"""What a run keeps, what it says, and how it goes on after failures, with the scripted engine."""
+"""A run keeps its results, says what it does, and continues after failures; with the scripted engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person sees of a run: the whole text of a recipe."""
+"""The whole text of a recipe, as a person sees it."""
 
 from __future__ import annotations
 

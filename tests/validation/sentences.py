@@ -1,4 +1,4 @@
-"""What a refused configuration says."""
+"""The sentence of a refused configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When two answers in mathematics are equal, down to single expressions: lists, tuples, sets, intervals, equations.
+"""Compares two answers in mathematics, down to single expressions: lists, tuples, sets, intervals, equations.
 
 Conventions, where mathematics leaves a choice:
   - `(1,2)`, `[1,2]`, `(1,2]` and `\\{1,2\\}` are four different things. Tuples and intervals keep their order; sets do

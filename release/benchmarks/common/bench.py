@@ -1,4 +1,4 @@
-"""What all benchmarks share: the settings of a run, the engine with the thread that owns it, and small statistics."""
+"""Shared by all benchmarks: the settings of a run, the engine with the thread that owns it, and small statistics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the benchmark commands share: the command line, the run of each benchmark, the JSON file and the table.
+"""Shared by the benchmark commands: the command line, the run of each benchmark, the JSON file and the table.
 
 The file is written after every benchmark. The exit status is 1 if one failed; a failed one has no number, and its
 detail says why.
@@ -61,7 +61,7 @@ def load() -> float:
 
 
 def about(package: str, size: str, arguments: Sequence[str] | None) -> dict[str, Any]:
-    """What a file of results says of how and where it was made."""
+    """A results file's facts of how and where it was made."""
     own = sys.argv[1:] if arguments is None else arguments
     command = shlex.join(["python", "-m", f"release.benchmarks.{package}", *own])
     here = {"commit": commit(), "machine": machine(), "versions": versions(), "load": load()}

@@ -1,4 +1,4 @@
-"""How TRL calls tools in the task's tags: a chat template, a response template, and the reward of a conversation.
+"""Lets TRL call tools in the task's tags: a chat template, a response template, and the reward of a conversation.
 
 TRL's tool loop reads a turn with the tokenizer's `response_template`, renders a tool's result with its chat template,
 and takes what follows the calling message. Here they read and write `<search> ... </search>`, `<result> ... </result>`

@@ -1,4 +1,4 @@
-"""What both sides are asked to do, as a file: the tuned example's settings and its questions."""
+"""The work of both sides, as a file: the tuned example's settings and its questions."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def make_model(size: str, scratch: Path) -> str:
 def make_request(
     size: Size, side: str, model: str, seed: int, trl: Mapping[str, Any], gpu: bool = False
 ) -> dict[str, Any]:
-    """What a side's process reads.
+    """The input of a side's process.
 
     Args:
         model: folder.

@@ -49,7 +49,7 @@ class Path:
 
 @dataclass(frozen=True, slots=True)
 class Rollouts:
-    """What all sides read.
+    """The input of all sides.
 
     Attributes:
         trees: packed, one per question.

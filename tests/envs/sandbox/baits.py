@@ -1,4 +1,4 @@
-"""What attacks are after: things of the sandbox's owner, and whether anything has touched them."""
+"""The targets of attacks: things of the sandbox's owner, and whether anything has touched them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of rendered pages need."""
+"""Fixtures of the tests of rendered pages."""
 
 from __future__ import annotations
 
