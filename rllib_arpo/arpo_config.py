@@ -246,6 +246,6 @@ class ARPOConfig(AlgorithmConfig):
         if not self._validate_config:
             return
         # This comes first: RLlib's own checks would advise users to set keys that ARPO refuses.
-        validation.check_rllib_keys(self)
+        validation.check_keys(self)
         super().validate()
         validation.validate(self)

@@ -6,15 +6,8 @@ from collections.abc import Iterator
 
 from rllib_arpo.doctor.check_lines import Check, Mark, size
 from rllib_arpo.doctor.machine_checks import Memory
-from rllib_arpo.doctor.memory_budget import (
-    EngineNeed,
-    LearnerNeed,
-    Term,
-    engine_need,
-    engine_weights,
-    learner_need,
-)
-from rllib_arpo.doctor.placement import Place, gpu_places, host_need, needed_on, num_gpus
+from rllib_arpo.doctor.memory_budget import EngineNeed, Term, engine_need, engine_weights, learner_need
+from rllib_arpo.doctor.placement import Place, cpu_place, gpu_places, needed_on, num_gpus
 from rllib_arpo.doctor.recipe import Run
 
 #: The share of a learner's GPU that should remain for what is not counted.
@@ -36,7 +29,7 @@ def gpu_memory(memory: Memory, given_gb: float | None) -> int | None:
 
 def budget_text(run: Run, on_gpu: int | None) -> str:
     """The arithmetic, a line each; GB are 10^9 bytes. `on_gpu`: bytes of each GPU, if they are known."""
-    return "\n".join([*_learner_lines(run), *_engine_lines(run, on_gpu), *_host_lines(run)])
+    return "\n".join([*_learner_lines(run), *_engine_lines(run, on_gpu)])
 
 
 def _learner_lines(run: Run) -> Iterator[str]:
@@ -76,12 +69,6 @@ def _engine_lines(run: Run, on_gpu: int | None) -> Iterator[str]:
     yield f"{'':11}  At most {in_flight} come at a time; they share their beginnings, and the rest waits."
 
 
-def _host_lines(run: Run) -> Iterator[str]:
-    host = host_need(run.model, run.learner, run.engine, learner_need(run.model, run.learner), run.through_ray)
-    yield "The CPU's memory, if all is on one machine, first and later" if host.loading else "The CPU's memory"
-    yield from map(_term, (*host.loading, *host.running))
-
-
 def _engine_need(run: Run, on_gpu: int | None) -> EngineNeed | None:
     """None if it depends on the size of a GPU, which is not known."""
     if on_gpu is None and run.engine.kv_cache is None:
@@ -92,17 +79,19 @@ def _engine_need(run: Run, on_gpu: int | None) -> EngineNeed | None:
 def budget_checks(run: Run, memory: Memory, given_gb: float | None) -> list[Check]:
     """Compares the budget with this machine, or with GPUs of `given_gb`; a run without GPUs with this machine alone."""
     on_gpu = gpu_memory(memory, given_gb)
-    need, of_engine = learner_need(run.model, run.learner), _engine_need(run, on_gpu)
+    engine = _engine_need(run, on_gpu)
     places = gpu_places(run.learner, run.engine)
     checks = [_number(run, memory, given_gb)] if places else []
-    if on_gpu is not None and of_engine is not None:
-        checks += [_place(place, run, need, of_engine, on_gpu) for place in places]
-    if of_engine is not None:
-        found = f"{of_engine.tokens:,} tokens, {_count(of_engine.trajectories, 'trajectory', 'trajectories')}"
-        fits = of_engine.trajectories > 0
+    if engine is not None:
+        if on_gpu is not None:
+            checks += [_place(place, run, engine, on_gpu) for place in places]
+        found = f"{engine.tokens:,} tokens, {_count(engine.trajectories, 'trajectory', 'trajectories')}"
+        fits = engine.trajectories > 0
         checks.append(_check(fits, "KV cache", f"{found} of the greatest length", _MORE_CACHE))
-    if given_gb is None or not places:
-        checks += _host_checks(run, need, memory)
+        on_cpu = cpu_place(run.learner, run.engine)
+        if on_cpu.learners or on_cpu.engines:
+            needed, found = _needed(on_cpu, run, engine, memory.host)
+            checks.append(_check(needed <= memory.host, "CPU's memory", found, "Take a machine with more memory."))
     return checks
 
 
@@ -118,13 +107,10 @@ def _number(run: Run, memory: Memory, given_gb: float | None) -> Check:
     return _check(here >= wanted, "GPUs", f"the run takes {wanted}, and this machine has {here}", advice)
 
 
-def _place(place: Place, run: Run, learner: LearnerNeed, engine: EngineNeed, on_gpu: int) -> Check:
+def _place(place: Place, run: Run, engine: EngineNeed, on_gpu: int) -> Check:
     """The check of GPUs that are used alike."""
-    name = _count(place.number, "GPU")
-    needed = needed_on(place, learner, engine, run.engine.sleeps)
-    numbers = [(place.learners, "learner"), (place.engines, "engine")]
-    users = " and ".join(_count(number, word) for number, word in numbers if number)
-    found = f"{users}: {size(needed)} of {size(on_gpu)}"
+    learner, name = learner_need(run.model, run.learner), _count(place.number, "GPU")
+    needed, found = _needed(place, run, engine, on_gpu)
     if needed > on_gpu:
         each_fits_alone = place.engines and place.learners * learner.peak <= on_gpu
         return Check(Mark.MISSING, name, found, _SMALLER_ENGINE if each_fits_alone else _SMALLER_LEARNER)
@@ -133,15 +119,12 @@ def _place(place: Place, run: Run, learner: LearnerNeed, engine: EngineNeed, on_
     return Check(Mark.OK, name, found)
 
 
-def _host_checks(run: Run, learner: LearnerNeed, memory: Memory) -> Iterator[Check]:
-    host = host_need(run.model, run.learner, run.engine, learner, run.through_ray)
-    found, advice = f"{size(host.total)} of {size(memory.host)}", "Take fewer learners, or a machine with more memory."
-    yield _check(host.total <= memory.host, "CPU's memory", found, advice)
-    if host.stored:
-        found = f"{size(host.stored)} of weights, {size(memory.object_store)} of room"
-        fits = host.stored <= memory.object_store
-        advice = "" if fits else "Ray will write weights to the disk: take more memory, or weight_sync='nccl'."
-        yield Check(Mark.OK if fits else Mark.WARNING, "object store", found, advice)
+def _needed(place: Place, run: Run, engine: EngineNeed, available: int) -> tuple[int, str]:
+    """The bytes that a place needs, and these compared with those that it has."""
+    needed = needed_on(place, learner_need(run.model, run.learner), engine, run.engine.sleeps)
+    numbers = [(place.learners, "learner"), (place.engines, "engine")]
+    users = " and ".join(_count(number, word) for number, word in numbers if number)
+    return needed, f"{users}: {size(needed)} of {size(available)}"
 
 
 def _device(gpus: float) -> str:

@@ -62,7 +62,7 @@ def machine_checks(memory: Memory) -> list[Check]:
 
     cache = Path(os.environ.get("RLLIB_ARPO_CACHE") or Path.home() / ".cache" / "rllib_arpo").expanduser()
     return [
-        _python(),
+        Check(Mark.OK, "Python", platform.python_version()),
         *(_package(name) for name in ("ray", "torch", "transformers")),
         _engine(),
         _check_gpus(),
@@ -75,14 +75,6 @@ def machine_checks(memory: Memory) -> list[Check]:
         _folder("models", cache, "set RLLIB_ARPO_CACHE to another folder"),
         _folder("model hub", Path(HF_HUB_CACHE).expanduser(), "set HF_HOME to another folder"),
     ]
-
-
-def _python() -> Check:
-    here, wanted = platform.python_version(), ">=3.11"
-    if here in SpecifierSet(wanted, prereleases=True):
-        return Check(Mark.OK, "Python", here)
-    advice = "Make the virtual environment with another interpreter (make clean, then make PYTHON=/path/to/python)."
-    return Check(Mark.MISSING, "Python", f"{here}, and {PROJECT} needs {wanted}", advice)
 
 
 def _version(name: str) -> str | None:

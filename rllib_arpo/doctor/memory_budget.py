@@ -81,7 +81,7 @@ class EngineShape:
         weight_bytes, kv_bytes: of each weight, of each number in the KV cache.
         utilization: the engine's part of each of its GPUs.
         kv_cache: bytes of the KV cache, if the configuration sets them; None: the rest of `utilization`.
-        sleep_level: 1 and 2 give its memory to the learner during an update; 1 keeps the weights in the CPU's memory.
+        sleeps: gives its memory to the learner during an update.
     """
 
     number: int
@@ -93,16 +93,12 @@ class EngineShape:
     utilization: float
     kv_cache: int | None
     context_tokens: int
-    sleep_level: int
+    sleeps: bool
 
     @property
     def separate(self) -> int:
         """The number of engines in processes of their own."""
         return self.number - self.in_learner
-
-    @property
-    def sleeps(self) -> bool:
-        return self.sleep_level > 0
 
 
 @dataclass(frozen=True, slots=True)

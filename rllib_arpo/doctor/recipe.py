@@ -18,7 +18,6 @@ from rllib_arpo.policy.causal_lm import refuse_unsupported_config
 from rllib_arpo.policy.checkpoint_names import causal_lm_without_weights
 from rllib_arpo.policy.llm_rl_module import COMPUTE_DTYPES
 from rllib_arpo.policy.lm_head import CHUNK_SIZES
-from rllib_arpo.weights import transfer_backend
 
 if TYPE_CHECKING:
     from rllib_arpo.arpo_config import ARPOConfig
@@ -30,7 +29,6 @@ class Run:
 
     Attributes:
         name: of the model.
-        through_ray: weights reach the engines through Ray's object store.
         questions, trajectories: an engine samples so many questions at a time, and of each so many trajectories.
     """
 
@@ -38,7 +36,6 @@ class Run:
     model: ModelShape
     learner: LearnerShape
     engine: EngineShape
-    through_ray: bool
     questions: int
     trajectories: int
 
@@ -83,13 +80,11 @@ def read_run(config: ARPOConfig) -> Run:
     """
     if config.engine != "vllm" or config.dtype not in COMPUTE_DTYPES or config.dtype == "float64":
         raise ValueError(f"engine={config.engine!r} with dtype={config.dtype!r}: only vLLM's memory can be computed.")
-    engine = _engine_shape(config)
     return Run(
         name=str(config.model_name_or_path),
         model=model_shape(str(config.model_name_or_path), config.lora),
         learner=_learner_shape(config),
-        engine=engine,
-        through_ray=transfer_backend(config.weight_sync) is None and engine.separate > 0,
+        engine=_engine_shape(config),
         questions=config.num_envs_per_env_runner,
         trajectories=config.num_rollouts,
     )
@@ -154,5 +149,5 @@ def _engine_shape(config: ARPOConfig) -> EngineShape:
         utilization=kwargs.get("gpu_memory_utilization", GPU_MEMORY_UTILIZATION),
         kv_cache=kwargs.get("kv_cache_memory_bytes", CPU_KV_CACHE_BYTES if on_cpu else None),
         context_tokens=config.max_context_tokens,
-        sleep_level=config.sleep_level,
+        sleeps=config.sleep_level > 0,
     )

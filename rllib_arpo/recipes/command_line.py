@@ -19,21 +19,18 @@ UNUSED = (
 )  # fmt: skip
 
 
-def recipe_parser(
-    stop_reward: float, stop_iters: int, algorithms: Sequence[str] = ALGORITHMS, **defaults: Any
-) -> argparse.ArgumentParser:
+def recipe_parser(stop_reward: float, stop_iters: int, **defaults: Any) -> argparse.ArgumentParser:
     """RLlib's options of its examples, less those that would do nothing here, and those of a run that can be resumed.
 
     Args:
         stop_reward, stop_iters: defaults.
-        algorithms: those that the recipe knows; the first is the default.
         defaults: further defaults, of RLlib's options; without one, the recipe's configuration says what holds.
     """
     parser = argparse.ArgumentParser(allow_abbrev=False, conflict_handler="resolve")
     add_rllib_example_script_args(parser, default_reward=stop_reward, default_iters=stop_iters)
     for option in UNUSED:
         parser.add_argument(option, action=Refused, nargs="*", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-    parser.add_argument("--algo", choices=algorithms, default=algorithms[0], help="those after the first: baselines")
+    parser.add_argument("--algo", choices=ALGORITHMS, default=ALGORITHMS[0], help="those after the first: baselines")
     parser.add_argument(
         "--output", type=os.path.abspath, help="folder of the run; default: a new one in ~/ray_results, by algorithm"
     )

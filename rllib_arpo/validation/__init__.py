@@ -2,38 +2,55 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.tune.registry import ENV_CREATOR, _global_registry
 
 from rllib_arpo.envs.registry import ENVIRONMENTS, register_envs, validate_env_config
+from rllib_arpo.policy.checkpoint_names import causal_lm_config
 from rllib_arpo.rollout.make_env import ENV_CONFIG_KEYS, complete_env_config
 from rllib_arpo.validation.combinations import check_combinations
-from rllib_arpo.validation.engine import check_engine, check_model
 from rllib_arpo.validation.keys import check_keys
 from rllib_arpo.validation.lora import check_lora
 from rllib_arpo.validation.own_classes import check_callbacks, check_rl_module
 from rllib_arpo.validation.resources import actor_bundles, check_cluster_resources
-from rllib_arpo.validation.rllib_keys import check_rllib_keys
 
-__all__ = ["check_cluster_resources", "check_rllib_keys", "validate"]
+__all__ = ["check_cluster_resources", "check_keys", "validate"]
 
 
 def validate(config: AlgorithmConfig) -> None:
-    """Checks `config`, whose keys of RLlib `check_rllib_keys` has checked before.
+    """Checks `config`, whose keys `check_keys` has checked one by one.
 
     Raises:
         ValueError: one sentence naming the key.
     """
-    check_keys(config)
     check_combinations(config)
-    check_engine(config)
-    check_model(config.model_name_or_path, config.max_context_tokens)
+    _check_model(config.model_name_or_path, config.max_context_tokens)
     check_lora(config)
     check_rl_module(config)
     check_callbacks(config)
     _check_env(config)
     if not config.in_evaluation:
         check_cluster_resources(actor_bundles(config))
+
+
+def _check_model(name: str | None, max_context_tokens: int) -> None:
+    if not name:
+        raise ValueError("model_name_or_path is required: call .language_model(model_name_or_path=...).")
+    limit = _model_context(str(name))
+    if limit is not None and max_context_tokens > limit:
+        raise ValueError(f"max_context_tokens={max_context_tokens}: the model {name!r} reads at most {limit} tokens.")
+
+
+@cache
+def _model_context(name: str) -> int | None:
+    """The longest context of the causal language model `name`; None when its configuration does not say."""
+    from rllib_arpo.policy.causal_lm import refuse_unsupported_config
+
+    model_config = causal_lm_config(name)
+    refuse_unsupported_config(model_config)
+    return getattr(model_config, "max_position_embeddings", None)
 
 
 def _check_env(config: AlgorithmConfig) -> None:

@@ -1,4 +1,4 @@
-"""Checks that keys fit together: those of the tree, of overlap, of the update, of the learners, of evaluation."""
+"""Checks that keys fit together: of the tree, of overlap, of the update, of learners and engines, of evaluation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from itertools import chain
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 from rllib_arpo.core.branching import ENTROPY_RULES
+from rllib_arpo.engine.vllm_kwargs import check_vllm_kwargs
+from rllib_arpo.engine.vllm_versions import FIRST_WITH_TRANSFER, check_vllm_version, vllm_version
 from rllib_arpo.rollout.fork_schedule import OVER_TREE, RANKED
+from rllib_arpo.weights import transfer_backend
 
 #: Settings of an engine: evaluation on the training engines cannot have its own (except a shorter context).
 ENGINE_KEYS = (
@@ -30,9 +33,12 @@ def check_combinations(config: AlgorithmConfig) -> None:
     Raises:
         ValueError: one sentence, the first that applies.
     """
-    found = [_of_tree(config), _of_evaluation(config)]
+    found = [_of_tree(config)]
     if not config.in_evaluation:
-        found[1:1] = [_of_overlap(config), _of_update(config), _of_advantages(config), _of_learners(config)]
+        found += [_of_overlap(config), _of_update(config), _of_advantages(config), _of_learners(config)]
+    found += [_of_evaluation(config), _of_engine(config)]
+    if transfer_backend(config.weight_sync) and not config.in_evaluation:
+        found.append(_of_weight_transfer(config))
     for sentence in chain.from_iterable(found):
         raise ValueError(sentence)
 
@@ -160,3 +166,47 @@ def _of_evaluation(config: AlgorithmConfig) -> Iterator[str]:
                 f"evaluation_config: {key}={wanted!r}: evaluation uses the training engines, with {key}={given!r}; set "
                 f"evaluation_num_env_runners >= 1."
             )
+
+
+def _of_engine(config: AlgorithmConfig) -> Iterator[str]:
+    """Training samples from the whole distribution: log-probs of a truncated one are not the policy's."""
+    for key in ("top_p", "top_k", "min_p"):
+        if key in config.engine_kwargs:
+            yield f"engine_kwargs[{key!r}]: training samples from the whole distribution, without {key}."
+    level, num_gpus = f"sleep_level={config.sleep_level}", config.num_gpus_per_env_runner
+    if config.engine == "vllm":
+        if config.dtype == "float64":
+            yield "dtype='float64': vLLM computes in bfloat16, float16 or float32."
+        check_vllm_version()
+        check_vllm_kwargs(config.engine_kwargs)
+        size = config.engine_kwargs.get("tensor_parallel_size", 1)
+        if 0 < num_gpus < size and size > 1:
+            of_engine = f"engine_kwargs['tensor_parallel_size']={size}"
+            yield f"{of_engine}: needs as many GPUs in every env runner, and num_gpus_per_env_runner={num_gpus:g}."
+        in_learner_process = config.num_env_runners == 0 and config.num_gpus_per_learner > 0
+        if config.sleep_level and not (num_gpus > 0 or in_learner_process):
+            yield f"{level}: the engines have no GPU to share; set num_gpus_per_env_runner."
+    if config.sleep_level and config.max_weight_lag:
+        yield f"{level}: with max_weight_lag the engines go on during the update."
+
+
+def _of_weight_transfer(config: AlgorithmConfig) -> Iterator[str]:
+    """vLLM's weight transfer goes from GPU to GPU, between processes, into idle engines."""
+    sync, learner, env_runner = config.weight_sync, config.num_gpus_per_learner, config.num_gpus_per_env_runner
+    if config.engine != "vllm":
+        yield f"weight_sync={sync!r}: needs engine='vllm', not {config.engine!r}."
+    if config.num_env_runners == 0:
+        yield f"weight_sync={sync!r}: needs engines in other processes than the learner's, num_env_runners >= 1."
+    if config.max_weight_lag:
+        yield f"weight_sync={sync!r}: needs idle engines; with max_weight_lag use 'in_process_reload'."
+    installed = vllm_version()
+    if installed is not None and installed < FIRST_WITH_TRANSFER:
+        needed = f"needs vLLM {FIRST_WITH_TRANSFER} or newer, and {installed} is installed"
+        yield f"weight_sync={sync!r}: {needed}; use 'in_process_reload'."
+    gpus = f"num_gpus_per_learner={learner:g} and num_gpus_per_env_runner={env_runner:g}"
+    if sync == "nccl" and min(learner, env_runner) < 1:
+        yield f"weight_sync='nccl': needs separate GPUs, at least one each, not {gpus}."
+    if sync == "ipc" and not (0 < learner < 1 and 0 < env_runner < 1):
+        yield f"weight_sync='ipc': needs a GPU that is shared, fractions of one, not {gpus}."
+    if sync == "ipc" and config.num_learners > 1:
+        yield f"weight_sync='ipc': needs one learner beside the engines, not num_learners={config.num_learners}."

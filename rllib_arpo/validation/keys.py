@@ -1,4 +1,4 @@
-"""Checks the names of all keys, and the values of this package's options."""
+"""Checks the names of all keys, the values of this package's options, and RLlib's keys."""
 
 from __future__ import annotations
 
@@ -9,27 +9,40 @@ from typing import Any
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 from rllib_arpo.learner.guards import GUARD_LIMITS
-from rllib_arpo.options.rules import POSITIVE, one_of
+from rllib_arpo.options.rules import POSITIVE, one_of, shown
 from rllib_arpo.options.tables import OPTIONS
-from rllib_arpo.validation.rllib_keys import OF_EVALUATION
+from rllib_arpo.validation.rllib_keys import (
+    ALLOWED,
+    HARMLESS,
+    HINTS,
+    UNREAD_IN_EVALUATION,
+    USED,
+    USED_IN_TRAINING,
+    keyword,
+)
 
 #: Keys that RLlib itself puts into a configuration's dict.
 RLLIB_KEYS = {"class"}
+#: The words before a key of `evaluation_config` in an error message.
+OF_EVALUATION = "evaluation_config: "
 
 
 def check_keys(config: AlgorithmConfig) -> None:
-    """Checks the names of all keys, and the values of this package's options.
+    """Checks all keys, each by itself.
 
     Raises:
-        ValueError: one sentence that names the first key that is unknown or breaks its rule.
+        ValueError: one sentence that names the first key that is unknown, is refused or breaks its rule.
     """
     defaults = type(config)()
-    for values, where in ((vars(config), ""), (config.evaluation_config or {}, OF_EVALUATION)):
-        _check_names(values, defaults, where)
-        _check_options(values, where)
+    _check_names(vars(config), defaults)
+    _check_values(config, vars(config), defaults)
+    if config.evaluation_config is not None:
+        _check_names(config.evaluation_config, defaults, OF_EVALUATION)
+        _check_read_in_evaluation(config)
+        _check_values(config.get_evaluation_config_object(), config.evaluation_config, defaults, OF_EVALUATION)
 
 
-def _check_names(keys: Iterable[str], defaults: AlgorithmConfig, where: str) -> None:
+def _check_names(keys: Iterable[str], defaults: AlgorithmConfig, where: str = "") -> None:
     """`update_from_dict` sets any key; a key that a new configuration does not have is a typing error."""
     known = [key for key in vars(defaults) if not key.startswith("_")]
     for key in keys:
@@ -43,11 +56,36 @@ def did_you_mean(key: str, known: Sequence[str]) -> str:
     return f" Did you mean {nearest[0]!r}?" if nearest else ""
 
 
-def _check_options(values: Mapping[str, Any], where: str) -> None:
-    for key, option in OPTIONS.items():
-        if key in values and option.rule is not None:
-            option.rule.check(where + key, values[key])
+def _check_values(
+    config: AlgorithmConfig, values: Mapping[str, Any], defaults: AlgorithmConfig, where: str = ""
+) -> None:
+    rules = {key: option.rule for key, option in OPTIONS.items()} | USED | USED_IN_TRAINING
+    for key, default in vars(defaults).items():
+        if key not in values or key in HARMLESS:
+            continue
+        name, value = where + keyword(key), values[key]
+        if key not in rules:
+            _check_unchanged(config, key, name, value, default)
+        elif (rule := rules[key]) is not None:
+            rule.check(name, value)
     for metric, limit in values.get("guards", {}).items():
         one_of(*GUARD_LIMITS).check(f"{where}guards", metric)
         if limit is not None:
             POSITIVE.check(f"{where}guards[{metric!r}]", limit)
+
+
+def _check_unchanged(config: AlgorithmConfig, key: str, name: str, value: Any, default: Any) -> None:
+    # In this order: a stored configuration has a tuple as its policy, which RLlib's default cannot be compared with.
+    if not (key in ALLOWED and ALLOWED[key](config, value)) and value != default:
+        usual = f"ARPO does not use this key of RLlib; leave it at {shown(default)}"
+        raise ValueError(f"{name}={shown(value)}: {HINTS.get(key, usual)}.")
+
+
+def _check_read_in_evaluation(config: AlgorithmConfig) -> None:
+    """A key of `evaluation_config` that evaluation never reads may only repeat the value of training."""
+    for key, value in config.evaluation_config.items():
+        if key in UNREAD_IN_EVALUATION and value != getattr(config, key):
+            name = OF_EVALUATION + keyword(key)
+            raise ValueError(
+                f"{name}={shown(value)}: evaluation does not read it; set it outside of evaluation_config."
+            )

@@ -19,14 +19,7 @@ KEYS = {
 }  # fmt: skip
 #: Initialisations of the adapter that do not change the base weights.
 INITIALISATIONS = (True, False, "gaussian", "orthogonal")
-#: Why some of the others are refused.
-REASONS = {
-    "lora_dropout": "log-probs must be those of the policy that sampled, which had no dropout",
-    "bias": "biases are not part of an adapter; only 'none' is supported",
-    "modules_to_save": "whole modules are not part of an adapter",
-    "use_dora": "its weights are not the sum of base and adapter",
-    "trainable_token_indices": "adapters on the embeddings are not supported",
-}
+_NO_DROPOUT = "log-probs must be those of the policy that sampled, which had no dropout"
 
 
 def check_lora(config: AlgorithmConfig) -> None:
@@ -56,7 +49,8 @@ def _check_keywords(lora: dict[str, Any]) -> None:
         if key not in known:
             raise ValueError(f"lora: {key!r} is not a keyword of peft.LoraConfig.{did_you_mean(key, sorted(KEYS))}")
         if key not in KEYS and value != getattr(defaults, key):
-            reason = REASONS.get(key, f"only plain LoRA is supported, with {', '.join(sorted(KEYS))}")
+            plain = f"only plain LoRA is supported, with {', '.join(sorted(KEYS))}"
+            reason = _NO_DROPOUT if key == "lora_dropout" else plain
             raise ValueError(f"lora[{key!r}]={value!r}: {reason}.")
     at_least(1).check("lora['r']", lora.get("r", 1))
     POSITIVE.check("lora['lora_alpha']", lora.get("lora_alpha", 1))

@@ -1,11 +1,11 @@
-"""RLlib's keys: those that ARPO uses, with their rules, and harmless ones. ARPO refuses a change of any other key.
+"""RLlib's keys: those that ARPO uses, with their rules, and harmless ones. `keys` refuses a change of any other key.
 
 A key that a new RLlib adds is therefore refused as soon as a user changes it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -20,9 +20,8 @@ from rllib_arpo.options.rules import (
     at_least,
     one_of,
     optional,
-    shown,
 )
-from rllib_arpo.options.tables import OPTIONS, TRAINING
+from rllib_arpo.options.tables import TRAINING
 
 
 def _is_learning_rate(value: Any) -> bool:
@@ -156,22 +155,17 @@ _ONE_POLICY = "one model, that of language_model(), plays every trajectory and i
 _NO_MODULE = "an engine samples, not an RLModule; use learner_connector or the environment"
 _NOT_CALLED = "is never called, since an episode is made when its question has ended; use on_episode_end"
 _NEW_STACK = "ARPO runs on RLlib's new API stack alone"
-_ONE_MODULE = "there is one module; set the keys themselves"
 #: For some of the refused keys, words that complete the sentence "key=value: ...".
 HINTS = {
     "framework_str": "only 'torch' is supported",
     "torch_compile_learner": "the forward pass changes its shape with every tree and is not compiled",
-    "torch_compile_worker": "an engine samples, which compiles by itself; use engine_kwargs",
     "torch_skip_nan_gradients": "a gradient that is not finite ends the run, before it changes the weights",
     "num_gpus": "does nothing in ARPO; use num_gpus_per_learner",
-    "render_env": "there is nothing to see but texts; use record_share, and `rllib-arpo show`",
     "create_local_env_runner": "beside remote env runners a local one would start an engine that has nothing to do",
-    "max_requests_in_flight_per_env_runner": "an env runner answers one call at a time; max_weight_lag samples ahead",
     **dict.fromkeys(("sample_timeout_s", "evaluation_sample_timeout_s"), _DEADLINE),
     **dict.fromkeys(("_env_to_module_connector", "_module_to_env_connector"), _NO_MODULE),
     "batch_mode": "whole questions are sampled",
     "explore": "training samples, and greedy decoding is for evaluation_config",
-    "exploration_config": "does nothing in ARPO; use temperature",
     **dict.fromkeys(("rollout_fragment_length", "train_batch_size", "_train_batch_size_per_learner"), _QUESTIONS),
     "minibatch_size": "does nothing in ARPO; use questions_per_minibatch",
     "gamma": "does nothing in ARPO: a trajectory's reward is not discounted",
@@ -179,17 +173,12 @@ HINTS = {
     "optimizer": "does nothing in ARPO; use lr, adam_betas and weight_decay",
     **dict.fromkeys((f"callbacks_on_episode_{name}" for name in ("created", "start", "step")), _NOT_CALLED),
     **dict.fromkeys(("policies", "policies_to_train", "policy_mapping_fn"), _ONE_POLICY),
-    **dict.fromkeys(("input_", "output"), "ARPO neither reads nor writes episodes; record_share records trees"),
     "evaluation_duration_unit": "evaluation_duration counts questions, which are 'episodes'",
     "evaluation_parallel_to_training": "evaluation needs the weights of the iteration that has just ended",
-    "evaluation_unhealthy_workers_timeout_s": "does nothing in ARPO; use env_runner_restore_timeout_s",
     "custom_evaluation_function": "does nothing in ARPO; override ARPO.evaluate() or use a callback",
     **{f"min_{name}_per_iteration": _ONE_BATCH for name in ("time_s", "train_timesteps", "sample_timesteps")},
-    "export_native_model_files": "does nothing in ARPO; use `rllib-arpo export`",
     "ignore_env_runner_failures": "the questions of a failed env runner go to the others in any case",
     **dict.fromkeys(("enable_rl_module_and_learner", "enable_env_runner_and_connector_v2"), _NEW_STACK),
-    **dict.fromkeys(("algorithm_config_overrides_per_module", "_per_module_overrides"), _ONE_MODULE),
-    "_torch_grad_scaler_class": "the loss is not scaled: bfloat16 does not need it, and float16 is refused",
 }
 #: For some of the refused keys, a test of (configuration, value): it holds where the key states what ARPO does anyway.
 ALLOWED: dict[str, Callable[[AlgorithmConfig, Any], bool]] = {
@@ -205,8 +194,6 @@ _PRIVATE = {
     "_train_batch_size_per_learner", "_env_to_module_connector", "_module_to_env_connector", "_learner_connector",
     "_learner_class", "_model_config", "_rl_module_spec",
 }  # fmt: skip
-#: The words before a key of `evaluation_config` in an error message.
-OF_EVALUATION = "evaluation_config: "
 #: Options of `adaptive_rollout()` that only the driver reads, for training.
 _ONLY_IN_TRAINING = {"max_weight_lag", "entropy_baseline_quantile", "entropy_baseline_questions"}
 #: All keys that `evaluation_config` may only repeat.
@@ -220,45 +207,3 @@ def keyword(key: str) -> str:
     if key.startswith("callbacks_on_"):
         return key.removeprefix("callbacks_")
     return key.removeprefix("_") if key in _PRIVATE else key
-
-
-def check_rllib_keys(config: AlgorithmConfig) -> None:
-    """Checks RLlib's keys.
-
-    Raises:
-        ValueError: one sentence that names the first key that is refused or breaks its rule.
-    """
-    defaults = vars(type(config)())
-    _check(config, defaults, vars(config))
-    if config.evaluation_config is not None:
-        _check_read_in_evaluation(config)
-        _check(config.get_evaluation_config_object(), defaults, config.evaluation_config, OF_EVALUATION)
-
-
-def _check(config: AlgorithmConfig, defaults: Mapping[str, Any], values: Mapping[str, Any], where: str = "") -> None:
-    rules = USED | USED_IN_TRAINING
-    for key, default in defaults.items():
-        if key not in values or key in OPTIONS or key in HARMLESS:
-            continue
-        name, value = where + keyword(key), values[key]
-        if key not in rules:
-            _check_unchanged(config, key, name, value, default)
-        elif (rule := rules[key]) is not None:
-            rule.check(name, value)
-
-
-def _check_unchanged(config: AlgorithmConfig, key: str, name: str, value: Any, default: Any) -> None:
-    # In this order: a stored configuration has a tuple as its policy, which RLlib's default cannot be compared with.
-    if not (key in ALLOWED and ALLOWED[key](config, value)) and value != default:
-        usual = f"ARPO does not use this key of RLlib; leave it at {shown(default)}"
-        raise ValueError(f"{name}={shown(value)}: {HINTS.get(key, usual)}.")
-
-
-def _check_read_in_evaluation(config: AlgorithmConfig) -> None:
-    """A key of `evaluation_config` that evaluation never reads may only repeat the value of training."""
-    for key, value in config.evaluation_config.items():
-        if key in UNREAD_IN_EVALUATION and value != getattr(config, key):
-            name = OF_EVALUATION + keyword(key)
-            raise ValueError(
-                f"{name}={shown(value)}: evaluation does not read it; set it outside of evaluation_config."
-            )

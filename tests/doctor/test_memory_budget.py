@@ -15,7 +15,7 @@ from rllib_arpo.doctor.memory_budget import (
     head_terms,
     learner_need,
 )
-from rllib_arpo.doctor.placement import Place, gpu_places, host_need, needed_on, num_gpus
+from rllib_arpo.doctor.placement import Place, cpu_place, gpu_places, needed_on, num_gpus
 
 MODEL = ModelShape(
     parameters=1000,
@@ -48,7 +48,7 @@ ENGINE = EngineShape(
     utilization=0.5,
     kv_cache=None,
     context_tokens=10,
-    sleep_level=0,
+    sleeps=False,
 )
 
 
@@ -192,76 +192,14 @@ def test_a_sleeping_engine_leaves_its_memory_to_the_update():
     assert needed_on(Place(1, 1, 2), learner, engine, sleeps=True) == 12_000 + 2 * 5000
 
 
-def test_the_memory_of_the_cpu():
-    two = replace(LEARNER, number=2, offload=True)
-    host = host_need(MODEL, two, ENGINE, learner_need(MODEL, two), through_ray=True)
-    assert host.loading == (Term("models while they are loaded", 8000, "2 x 1,000 parameters x 4 bytes"),)
-    assert host.running == (
-        Term("Adam's two moments", 16_000, "2 x 1,000 parameters x 8 bytes"),
-        Term("weights on their way to the engines", 4000, "2 x 1,000 parameters x 2 bytes"),
-    )
-    assert (host.total, host.stored) == (20_000, 2000)
-
-
 @pytest.mark.parametrize(
-    ("model", "learner", "engine", "text"),
+    ("learners", "engines", "place"),
     [
-        (MODEL, LEARNER, replace(ENGINE, weight_bytes=4), "2 x 1,000 parameters x 4 bytes"),
-        (MODEL, replace(LEARNER, gpus=0.0), ENGINE, "2 x 1,000 parameters x 2 bytes"),
-        (MODEL, replace(LEARNER, gpus=0.0), replace(ENGINE, weight_bytes=4), "1 x 1,000 parameters x 4 bytes"),
-        (replace(MODEL, adapter_parameters=10), LEARNER, ENGINE, "2 x 10 parameters x 4 bytes"),
+        (replace(LEARNER, number=2, gpus=0.0), replace(ENGINE, gpus=0.0, parallel=2), Place(1, 2, 2)),
+        (replace(LEARNER, gpus=0.0), replace(ENGINE, gpus=0.0, in_learner=True), Place(1, 1, 1)),
+        (LEARNER, replace(ENGINE, gpus=0.0, in_learner=True), Place(1, 0, 0)),
+        (replace(LEARNER, gpus=0.0), ENGINE, Place(1, 1, 0)),
     ],
 )
-def test_weights_travel_in_the_engines_type_and_adapters_in_fp32(model, learner, engine, text):
-    host = host_need(model, learner, engine, learner_need(model, learner), through_ray=True)
-    assert host.running[-1].formula == text
-
-
-def test_a_run_on_the_cpu():
-    learner, engine = replace(LEARNER, gpus=0.0, checkpointing=False), replace(ENGINE, gpus=0.0, kv_cache=500)
-    host = host_need(MODEL, learner, engine, learner_need(MODEL, learner), through_ray=False)
-    assert (host.loading, host.stored) == ((), 0)
-    assert host.running == (
-        Term("learners", 21_200, "1 x 21,200 bytes"),
-        Term("engines", 2500, "1 x (2,000 bytes of weights + 500 of KV cache)"),
-    )
-
-
-@pytest.mark.parametrize(
-    ("model", "learner", "engine", "terms"),
-    [
-        (
-            MODEL,
-            LEARNER,
-            replace(ENGINE, number=3, parallel=2, gpus=2.0, sleep_level=1),
-            (Term("weights of sleeping engines", 6000, "3 x 2,000 bytes"),),
-        ),
-        (MODEL, LEARNER, replace(ENGINE, sleep_level=2), ()),
-        (
-            MODEL,
-            LEARNER,
-            replace(ENGINE, gpus=0.0, parallel=2, kv_cache=500),
-            (Term("engines", 3000, "1 x 2 processes x (1,000 bytes of weights + 500 of KV cache)"),),
-        ),
-        # One engine is on the learner's GPU, and two for evaluation are on the CPU.
-        (
-            MODEL,
-            LEARNER,
-            replace(ENGINE, number=3, gpus=0.0, in_learner=True),
-            (Term("engines", 2_147_487_648, "2 x (2,000 bytes of weights + 1,073,741,824 of KV cache)"),),
-        ),
-        (
-            replace(MODEL, adapter_parameters=100),
-            LEARNER,
-            replace(ENGINE, number=1, gpus=0.0, in_learner=True),
-            (
-                Term("bases of the LoRA in env runners", 2000, "1 x 1,000 parameters x 2 bytes"),
-                Term("merged weights", 4000, "1 x 1,000 parameters x 4 bytes"),
-            ),
-        ),
-        # vLLM's weight transfer does not go through the env runners.
-        (replace(MODEL, adapter_parameters=100), LEARNER, ENGINE, ()),
-    ],
-)
-def test_engines_in_the_memory_of_the_cpu(model, learner, engine, terms):
-    assert host_need(model, learner, engine, learner_need(model, learner), through_ray=False).running == terms
+def test_what_is_on_the_cpu(learners, engines, place):
+    assert cpu_place(learners, engines) == place

@@ -2,42 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from rllib_arpo.core.tree import (
-    ForkDecision,
-    QuestionTree,
-    StopReason,
-    ToolCall,
-    ToolStatus,
-    Trajectory,
-    Turn,
-    TurnTimes,
-)
+from rllib_arpo.core.tree import ForkDecision, QuestionTree, StopReason, Trajectory, Turn, TurnTimes
+from tests.helpers.trees import make_tree, make_turn
 
 NUM_ROOTS, ROOT_TURNS, ROOT_TOKENS, FORK_TURNS, FORK_TOKENS = 8, 4, 400, 2, 450
 LEAVES, TOKENS = 2 * NUM_ROOTS, NUM_ROOTS * (ROOT_TURNS * ROOT_TOKENS + FORK_TURNS * FORK_TOKENS)
-
-
 #: Ids of the test models' tokenizer, each a visible ASCII character.
 VISIBLE = 94
 
 
-def big_tree(seed: int = 0, vocab_size: int = VISIBLE) -> QuestionTree:
+def big_tree() -> QuestionTree:
     """Each root is forked once, below its second turn; the entropies of all tokens are recorded."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
 
     def turn(count: int, start: float, last: bool, decision: ForkDecision | None = None) -> Turn:
-        return Turn(
-            token_ids=rng.integers(vocab_size, size=count, dtype=np.int32),
-            log_probs=np.full(count, -1.0, np.float32),
-            entropies=rng.exponential(0.6, count).astype(np.float32),
-            observation=rng.integers(vocab_size, size=0 if last else 200, dtype=np.int32),
-            weight_versions=np.full(count, 3, np.int32),
-            tool_call=None if last else ToolCall("search", ToolStatus.OK, 0.5, "the brass lamp"),
-            decision=decision,
-            times=TurnTimes(start, start + 1.0, start + (1.0 if last else 1.5)),
-        )
+        made = make_turn(rng.integers(VISIBLE, size=count), rng.integers(VISIBLE, size=0 if last else 200))
+        entropies = rng.exponential(0.6, count).astype(np.float32)
+        return replace(made, entropies=entropies, decision=decision, times=TurnTimes(start, start + 1.0, start + 1.5))
 
     trajectories = []
     for root in range(NUM_ROOTS):
@@ -48,12 +33,11 @@ def big_tree(seed: int = 0, vocab_size: int = VISIBLE) -> QuestionTree:
             ForkDecision(0.6, -0.1, 0.48, eligible=root < NUM_ROOTS - 1, budget=NUM_ROOTS - root - 1),
         ]
         turns = [turn(ROOT_TOKENS, 1.6 * i, i == ROOT_TURNS - 1, d) for i, d in enumerate(decisions)]
-        trajectories.append(
-            Trajectory(str(root), tuple(turns), StopReason.ANSWER, float(root % 2), float(root % 2), True)
-        )
+        right = float(root % 2)
+        trajectories.append(Trajectory(str(root), tuple(turns), StopReason.ANSWER, right, right, True))
     for root in range(NUM_ROOTS):
         turns = [turn(FORK_TOKENS, 3.3 + 1.6 * i, i == FORK_TURNS - 1) for i in range(FORK_TURNS)]
         trajectories.append(
             Trajectory(f"{root}.0", tuple(turns), StopReason.NO_ANSWER, -1.0, parent=str(root), num_inherited_turns=2)
         )
-    return QuestionTree("big", rng.integers(vocab_size, size=600, dtype=np.int32), tuple(trajectories))
+    return make_tree(rng.integers(VISIBLE, size=600), trajectories, "big")

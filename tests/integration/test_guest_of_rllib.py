@@ -30,8 +30,8 @@ def doubled(algorithm) -> dict:
 
 
 @pytest.mark.parametrize("then", ["evaluate", "train"])
-def test_weights_that_the_user_sets_reach_the_engine(scripted, then):
-    algorithm = scripted.build_algo()
+def test_weights_that_the_user_sets_reach_the_engine(built, scripted, then):
+    algorithm = built(scripted)
     engine = algorithm.env_runner.engine
     before = engine.weights[NAME].copy()
     algorithm.learner_group.set_weights(doubled(algorithm))
@@ -40,7 +40,6 @@ def test_weights_that_the_user_sets_reach_the_engine(scripted, then):
     engine.submit = lambda request: (seen.append(engine.weights[NAME].copy()), submit(request))
     getattr(algorithm, then)()
     np.testing.assert_array_equal(seen[0], 2 * before)
-    algorithm.stop()
 
 
 @pytest.mark.slow
@@ -71,8 +70,8 @@ def test_the_learners_state_does_not_pass_through_the_driver(scripted, tmp_path,
     restored.stop()
 
 
-def test_a_learner_group_that_is_restored_from_a_path_reaches_the_engine(scripted, tmp_path):
-    algorithm = scripted.build_algo()
+def test_a_learner_group_that_is_restored_from_a_path_reaches_the_engine(built, scripted, tmp_path):
+    algorithm = built(scripted)
     path = algorithm.learner_group.save_to_path(str(tmp_path / "learners"))
     before = algorithm.env_runner.engine.weights[NAME].copy()
     algorithm.learner_group.set_weights(doubled(algorithm))
@@ -81,22 +80,20 @@ def test_a_learner_group_that_is_restored_from_a_path_reaches_the_engine(scripte
     algorithm.learner_group.restore_from_path(path)
     algorithm.evaluate()
     np.testing.assert_array_equal(algorithm.env_runner.engine.weights[NAME], before)
-    algorithm.stop()
 
 
 @pytest.mark.parametrize("num_learners", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_get_module_gives_what_is_trained(scripted, num_learners):
-    algorithm = scripted.learners(num_learners=num_learners).build_algo()
+def test_get_module_gives_what_is_trained(built, scripted, num_learners):
+    algorithm = built(scripted.learners(num_learners=num_learners))
     algorithm.train()
     views = algorithm.get_module().weight_views()
     for name, value in learner_weights(algorithm).items():
         np.testing.assert_array_equal(views[name], value)
     assert algorithm.get_module("nobody") is None
-    algorithm.stop()
 
 
-def test_metrics_that_users_of_rllib_look_for(scripted):
-    algorithm = scripted.training(kl_coeff=0.1).build_algo()
+def test_metrics_that_users_of_rllib_look_for(built, scripted):
+    algorithm = built(scripted.training(kl_coeff=0.1))
     algorithm.train()
     result = algorithm.train()
     rollout, learner = result["env_runners"], result["learners"]["default_policy"]
@@ -109,7 +106,6 @@ def test_metrics_that_users_of_rllib_look_for(scripted):
     assert rollout["num_module_steps_sampled_lifetime"]["default_policy"] > turns
     assert learner["kl"] > 0
     assert learner["total_loss"] != learner["policy_loss"]
-    algorithm.stop()
 
 
 class Raising(ScriptedEnv):
@@ -124,8 +120,8 @@ class Raising(ScriptedEnv):
         return await super().step_agent(agent_id, token_ids)
 
 
-def test_a_tool_that_raises_now_and_then_costs_its_trajectories_only(scripted, caplog):
-    algorithm = scripted.environment(Raising, env_config={"rewards": {"0": 1.0}}).build_algo()
+def test_a_tool_that_raises_now_and_then_costs_its_trajectories_only(built, scripted, caplog):
+    algorithm = built(scripted.environment(Raising, env_config={"rewards": {"0": 1.0}}))
     for _ in range(3):
         rollout = algorithm.train()["env_runners"]
         assert 0 < rollout["stop"][StopReason.ERROR] < 1
@@ -133,7 +129,6 @@ def test_a_tool_that_raises_now_and_then_costs_its_trajectories_only(scripted, c
     told = [record.getMessage() for record in caplog.records if "JSONDecodeError" in record.getMessage()]
     assert len(told) == 1
     assert "the environment raised JSONDecodeError: Expecting value: line 1 column 1 (char 0) (" in told[0]
-    algorithm.stop()
 
 
 class BadQuestions(ScriptedEnv):
@@ -146,27 +141,23 @@ class BadQuestions(ScriptedEnv):
 
 
 @pytest.mark.parametrize("num_env_runners", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_question_that_cannot_be_asked_is_left_out_and_counted(scripted, num_env_runners):
-    algorithm = (
-        scripted.environment(BadQuestions, env_config={"rewards": {"0": 1.0}})
-        .env_runners(num_env_runners=num_env_runners)
-        .build_algo()
+def test_a_question_that_cannot_be_asked_is_left_out_and_counted(built, scripted, num_env_runners):
+    algorithm = built(
+        scripted.environment(BadQuestions, env_config={"rewards": {"0": 1.0}}).env_runners(
+            num_env_runners=num_env_runners
+        )
     )
     result = algorithm.train()
     assert result["env_runners"]["questions_given_up"] == 1
     assert result["learners"]["default_policy"]["num_questions_trained"] == 1
     assert algorithm.train()["env_runners"]["questions_given_up"] == 0
-    algorithm.stop()
 
 
-def test_a_batch_without_a_question_ends_the_run_with_the_cause(scripted):
-    algorithm = (
-        scripted.environment(BadQuestions).training(questions_per_batch=1, questions_per_minibatch=1).build_algo()
-    )
+def test_a_batch_without_a_question_ends_the_run_with_the_cause(built, scripted):
+    algorithm = built(scripted.environment(BadQuestions).training(questions_per_batch=1, questions_per_minibatch=1))
     algorithm.train()
     with pytest.raises(RuntimeError, match=r"No question of the batch could be sampled\. Last cause: KeyError"):
         algorithm.train()
-    algorithm.stop()
 
 
 class Logging(RLlibCallback):
@@ -179,8 +170,8 @@ class Logging(RLlibCallback):
         metrics_logger.log_value("accuracy", 17.0, reduce="mean")
 
 
-def test_what_callbacks_log_is_reported_beside_the_metrics_of_arpo(scripted, caplog):
-    algorithm = scripted.callbacks(Logging).build_algo()
+def test_what_callbacks_log_is_reported_beside_the_metrics_of_arpo(built, scripted, caplog):
+    algorithm = built(scripted.callbacks(Logging))
     algorithm.env_runner.sample()
     rollout = algorithm.train()["env_runners"]
     assert rollout["my_turns"] == 4
@@ -190,7 +181,6 @@ def test_what_callbacks_log_is_reported_beside_the_metrics_of_arpo(scripted, cap
     assert evaluation["my_turns"] == 1
     assert evaluation["accuracy"] <= 1
     assert algorithm.train()["env_runners"]["my_turns"] == 4
-    algorithm.stop()
 
 
 class Places(RLlibCallback):
@@ -202,29 +192,11 @@ class Places(RLlibCallback):
         Places.made.append((env_context.worker_index, env_context.vector_index, env_context.get("split")))
 
 
-def test_every_environment_is_told_with_its_place(scripted):
+def test_every_environment_is_told_with_its_place(built, scripted):
     Places.made.clear()
-    algorithm = scripted.callbacks(Places).evaluation(evaluation_config={"env_config": {"split": "test"}}).build_algo()
+    algorithm = built(scripted.callbacks(Places).evaluation(evaluation_config={"env_config": {"split": "test"}}))
     algorithm.evaluate()
     assert Places.made == [(0, 0, None), (0, 1, None), (0, 0, "test"), (0, 1, "test")]
-    algorithm.stop()
-
-
-class WorkerIndices(RLlibCallback):
-    """Reports which env runner made the environments: it may have a process of its own."""
-
-    def on_environment_created(self, *, env_context, metrics_logger, **kwargs):
-        place = f"{env_context.worker_index}_{env_context.vector_index}"
-        metrics_logger.log_value(f"environment_{place}", 1, reduce="sum")
-
-
-@pytest.mark.slow
-def test_the_environments_of_a_remote_env_runner_are_told_with_its_index(scripted):
-    algorithm = scripted.env_runners(num_env_runners=1).callbacks(WorkerIndices).build_algo()
-    rollout = algorithm.train()["env_runners"]
-    made = {name: number for name, number in rollout.items() if name.startswith("environment_")}
-    assert made == {"environment_1_0": 1, "environment_1_1": 1}
-    algorithm.stop()
 
 
 class Recreated(RLlibCallback):
@@ -237,23 +209,22 @@ class Recreated(RLlibCallback):
 
 
 @pytest.mark.slow
-def test_an_env_runner_that_comes_back_is_told(scripted, tmp_path):
+def test_an_env_runner_that_comes_back_is_told(built, scripted, tmp_path):
     Recreated.indices.clear()
     scripted.environment(env_config={"die_at": 1, "marker": str(tmp_path / "died"), "rewards": {"0": 1.0}})
     functions = []
     scripted.callbacks(
         Recreated, on_env_runners_recreated=lambda *, env_runner_indices, **_: functions.append(env_runner_indices)
     )
-    algorithm = scripted.env_runners(num_env_runners=1).build_algo()
+    algorithm = built(scripted.env_runners(num_env_runners=1))
     algorithm.train()
     assert Recreated.indices == [([1], False)]
     assert functions == [[1]]
-    algorithm.stop()
 
 
-def test_another_configuration_in_the_same_actor(scripted):
+def test_another_configuration_in_the_same_actor(built, scripted):
     """As Tune passes it: a dict, with keys of Tune's own."""
-    algorithm = scripted.build_algo()
+    algorithm = built(scripted)
     algorithm.train()
     # A rate that no fp32 weight can show.
     other = scripted.copy(copy_frozen=False).training(lr=1e-30, questions_per_batch=3, questions_per_minibatch=3)
@@ -263,25 +234,16 @@ def test_another_configuration_in_the_same_actor(scripted):
     assert (result["env_runners"]["num_episodes_lifetime"], result["training_iteration"]) == (3, 1)
     assert (result["config"]["lr"], result["config"]["questions_per_batch"]) == (1e-30, 3)
     np.testing.assert_array_equal(learner_weights(algorithm)[NAME], start[NAME])
-    algorithm.stop()
-
-
-def test_a_configuration_object_in_the_same_actor(scripted):
-    algorithm = scripted.build_algo()
-    assert algorithm.reset_config(scripted.copy(copy_frozen=False).training(lr=1e-30))
-    assert algorithm.config.lr == 1e-30
-    algorithm.stop()
 
 
 @pytest.mark.slow
-def test_another_configuration_may_evaluate_without_env_runners_of_its_own(scripted):
+def test_another_configuration_may_evaluate_without_env_runners_of_its_own(built, scripted):
     own = scripted.copy(copy_frozen=False).evaluation(evaluation_num_env_runners=1)
-    algorithm = own.build_algo()
+    algorithm = built(own)
     assert algorithm.evaluate()["env_runners"]["num_episodes"] == 3
     algorithm.reset(scripted.to_dict())
     assert algorithm.eval_env_runner_group is None
     assert algorithm.evaluate()["env_runners"]["num_episodes"] == 3
-    algorithm.stop()
 
 
 def test_a_failed_first_push_leaves_no_engine_behind(scripted, monkeypatch):

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from ray.rllib.callbacks.callbacks import RLlibCallback
 
 from rllib_arpo import ARPO, AEPOConfig, DAPOConfig, GRPOConfig, ReinforcePlusPlusConfig, TreeGRPOConfig
 from rllib_arpo.core.tree import StopReason
@@ -46,60 +45,36 @@ def test_resumed_run_asks_the_same_questions_and_takes_the_same_step(scripted, t
 
 
 @pytest.mark.slow
-def test_killed_env_runner_is_replaced_and_its_questions_are_asked_again(scripted, tmp_path):
-    scripted.env_runners(num_env_runners=2)
-    scripted.environment(env_config={"die_at": 3, "marker": str(tmp_path / "died")})
-    algorithm = scripted.build_algo()
-    try:
-        assert questions(algorithm) == ["q0", "q1"]
-        assert questions(algorithm) == ["q2", "q3"]
-        assert (tmp_path / "died").exists()
-        assert questions(algorithm) == ["q4", "q5"]
-        algorithm.restore_env_runners(algorithm.env_runner_group)
-        versions = algorithm.env_runner_group.foreach_env_runner("weight_version", local_env_runner=False)
-        assert versions == [3] * len(versions)
-        assert versions
-    finally:
-        algorithm.stop()
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_five_of_eight_env_runners_die_one_after_the_other_and_the_run_goes_on(scripted, tmp_path):
+def test_five_of_eight_env_runners_die_one_after_the_other_and_the_run_goes_on(built, scripted, tmp_path):
     scripted.env_runners(num_env_runners=8, num_cpus_per_env_runner=0.1, num_envs_per_env_runner=1)
     scripted.training(questions_per_batch=16, questions_per_minibatch=16)
     (tmp_path / "deaths").mkdir()
     scripted.environment(env_config={"deaths": str(tmp_path / "deaths"), "num_deaths": 5, "rewards": {"0": 1.0}})
-    algorithm = scripted.build_algo()
-    try:
-        for first in range(0, 96, 16):
-            assert questions(algorithm) == [f"q{i}" for i in range(first, first + 16)]
-        assert sorted(path.name for path in (tmp_path / "deaths").iterdir()) == ["1", "2", "3", "4", "5"]
-    finally:
-        algorithm.stop()
+    algorithm = built(scripted)
+    for first in range(0, 96, 16):
+        assert questions(algorithm) == [f"q{i}" for i in range(first, first + 16)]
+    assert sorted(path.name for path in (tmp_path / "deaths").iterdir()) == ["1", "2", "3", "4", "5"]
+    algorithm.restore_env_runners(algorithm.env_runner_group)
+    versions = algorithm.env_runner_group.foreach_env_runner("weight_version", local_env_runner=False)
+    assert set(versions) == {6}
 
 
 @pytest.mark.slow
-def test_a_question_that_kills_is_given_up_and_the_run_goes_on(scripted):
+def test_a_question_that_kills_is_given_up_and_the_run_goes_on(built, scripted):
     scripted.env_runners(num_env_runners=2, num_cpus_per_env_runner=0.1).environment(env_config={"die_at": 1})
     scripted.training(questions_per_batch=4)
-    algorithm = scripted.build_algo()
-    try:
-        rollout = algorithm.train()["env_runners"]
-        assert (rollout["num_episodes"], rollout["questions_given_up"]) == (3, 1)
-    finally:
-        algorithm.stop()
+    algorithm = built(scripted)
+    rollout = algorithm.train()["env_runners"]
+    assert (rollout["num_episodes"], rollout["questions_given_up"]) == (3, 1)
 
 
 @pytest.mark.slow
-def test_three_failures_in_a_row_end_the_run_with_the_cause(scripted):
+def test_three_failures_in_a_row_end_the_run_with_the_cause(built, scripted):
     scripted.env_runners(num_env_runners=1).environment(env_config={"die_at": 0})
-    algorithm = scripted.build_algo()
-    try:
-        with pytest.raises(RuntimeError, match=r"failed 3 times in a row; \d questions are missing. Last cause"):
-            algorithm.train()
-    finally:
-        algorithm.stop()
+    algorithm = built(scripted)
+    with pytest.raises(RuntimeError, match=r"failed 3 times in a row; \d questions are missing. Last cause"):
+        algorithm.train()
 
 
 @pytest.mark.slow
@@ -116,16 +91,13 @@ def test_an_engine_that_dies_in_mid_tree_is_replaced_and_its_questions_are_asked
 
 
 @pytest.mark.slow
-def test_bad_data_on_a_remote_env_runner_ends_the_run_at_once(ray_cluster, model_folder, tmp_path):
+def test_bad_data_on_a_remote_env_runner_ends_the_run_at_once(built, ray_cluster, model_folder, tmp_path):
     path = parquet(tmp_path / "holes.parquet", [row(), row(answer=""), row(), row()])
     config = small_config(model_folder).env_runners(num_env_runners=1).training(questions_per_batch=4)
     config.environment("ParquetQuestions-v0", env_config={"path": path, "tools": ["python"]})
-    algorithm = config.build_algo()
-    try:
-        with pytest.raises(ValueError, match=r"holes\.parquet.*row 1"):
-            algorithm.train()
-    finally:
-        algorithm.stop()
+    algorithm = built(config)
+    with pytest.raises(ValueError, match=r"holes\.parquet.*row 1"):
+        algorithm.train()
 
 
 def test_restoring_another_checkpoint_of_the_same_age_reaches_the_engine(scripted, tmp_path):
@@ -144,20 +116,6 @@ def test_restoring_another_checkpoint_of_the_same_age_reaches_the_engine(scripte
     other.stop()
 
 
-@pytest.mark.parametrize("config_class", [GRPOConfig, DAPOConfig, ReinforcePlusPlusConfig])
-def test_baselines_train_without_forks(scripted, model_folder, config_class):
-    config = small_config(
-        model_folder, config=config_class(), vocab_size=256, end_token_id=ANSWER, end_probability=0.3
-    ).environment("Faulty-v0", env_config={"rewards": {"0": 1.0}})
-    config.overlong_buffer_tokens = config.overlong_buffer_tokens and 20
-    algorithm = config.build_algo()
-    before = learner_weights(algorithm)
-    result = algorithm.train()
-    assert result["env_runners"]["forks_per_question"] == 0
-    assert any(not np.array_equal(before[name], value) for name, value in learner_weights(algorithm).items())
-    algorithm.stop()
-
-
 def call_then_answer(request: GenerationRequest, times_asked: int) -> ScriptedReply:
     """A tool call, then one answer or another, of which the policy is less sure than of the call."""
     if 50 not in request.prompt_token_ids:  # The tool's response begins with it.
@@ -165,43 +123,31 @@ def call_then_answer(request: GenerationRequest, times_asked: int) -> ScriptedRe
     return ScriptedReply([8 + times_asked, ANSWER], entropies=[2.0, 0.3])
 
 
-@pytest.mark.parametrize("config_class", [AEPOConfig, TreeGRPOConfig])
-def test_successors_train_with_forks(scripted, model_folder, config_class):
-    config = (
-        small_config(model_folder, config=config_class(), vocab_size=256, script=call_then_answer)
-        .environment("Faulty-v0", env_config={"rewards": {"0": 1.0}})
-        .training(questions_per_minibatch=1)
-    )
-    algorithm = config.build_algo()
+@pytest.mark.parametrize(
+    ("config_class", "forks"),
+    [(GRPOConfig, 0), (DAPOConfig, 0), (ReinforcePlusPlusConfig, 0), (AEPOConfig, 2), (TreeGRPOConfig, 2)],
+)
+def test_other_algorithms_train(built, scripted, model_folder, config_class, forks):
+    config = small_config(model_folder, config=config_class(), vocab_size=256, script=call_then_answer)
+    config.environment("Faulty-v0", env_config={"rewards": {"0": 1.0}}).training(questions_per_minibatch=1)
+    config.overlong_buffer_tokens = config.overlong_buffer_tokens and 20
+    algorithm = built(config)
     before = learner_weights(algorithm)
     result = algorithm.train()
-    assert result["env_runners"]["forks_per_question"] == 2
+    assert result["env_runners"]["forks_per_question"] == forks
     assert any(not np.array_equal(before[name], value) for name, value in learner_weights(algorithm).items())
-    algorithm.stop()
 
 
-class CountEpisodes(RLlibCallback):
-    def on_episode_end(self, *, episode, metrics_logger, **kwargs):
-        metrics_logger.log_value("agents_of_callback", len(episode.agent_episodes), reduce="sum")
-
-
-def test_users_callbacks_run_on_the_env_runners(scripted):
-    algorithm = scripted.callbacks(CountEpisodes).build_algo()
-    assert algorithm.train()["env_runners"]["agents_of_callback"] == 8
-    algorithm.stop()
-
-
-def test_an_engine_without_the_weights_refuses_to_sample(scripted):
-    algorithm = scripted.build_algo()
+def test_an_engine_without_the_weights_refuses_to_sample(built, scripted):
+    algorithm = built(scripted)
     algorithm._weight_version += 1
     with pytest.raises(RuntimeError, match="Env runner 0 has weights 0, not 1"):
         algorithm._sample_batch()
-    algorithm.stop()
 
 
-def test_what_has_no_signal_after_the_last_round_is_left_out(scripted):
+def test_what_has_no_signal_after_the_last_round_is_left_out(built, scripted):
     """Question 2 alone has rewards that differ: 2 and 3 replace 0 and 1, and then 4, without signal, replaces 3."""
-    algorithm = scripted.training(max_resample_rounds=2).build_algo()
+    algorithm = built(scripted.training(max_resample_rounds=2))
     take, update = algorithm._stream.take, algorithm._update
     trained = []
 
@@ -216,13 +162,12 @@ def test_what_has_no_signal_after_the_last_round_is_left_out(scripted):
     assert result["env_runners"]["resample_rounds"] == 2
     assert result["env_runners"]["questions_dropped"] == 1
     assert result["learners"]["default_policy"]["num_questions_trained"] == 1
-    algorithm.stop()
 
 
-def test_groups_without_signal_are_replaced_by_new_questions(scripted):
+def test_groups_without_signal_are_replaced_by_new_questions(built, scripted):
     """DAPO: questions 0 and 1 give no signal, so the next ones are asked, two rounds at most."""
     scripted.environment(env_config={"rewards": {"0": 0.0}}).training(max_resample_rounds=2)
-    algorithm = scripted.build_algo()
+    algorithm = built(scripted)
     asked = []
     ask = algorithm._dispatcher.ask
     algorithm._dispatcher.ask = lambda refs: (asked.append([ref.number for ref in refs]), ask(refs))
@@ -232,4 +177,3 @@ def test_groups_without_signal_are_replaced_by_new_questions(scripted):
     # None at all has a signal: the batch is kept.
     assert result["env_runners"]["questions_dropped"] == 0
     assert result["learners"]["default_policy"]["groups_without_signal"] == 2
-    algorithm.stop()

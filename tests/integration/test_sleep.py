@@ -26,32 +26,26 @@ def record(algorithm) -> list[str]:
 
 
 @pytest.mark.parametrize("level", [0, 1, 2])
-def test_engines_sleep_during_the_update_and_wake_for_its_weights(ray_cluster, model_folder, level):
-    algorithm = small_config(model_folder).language_model(sleep_level=level).build_algo()
-    try:
-        engine, happened = algorithm.env_runner.engine, record(algorithm)
-        algorithm.train()
-        algorithm.train()
-        asleep = level > 0
-        one = [f"_update({asleep})", f"wake_up({asleep})", "update_weights(False)"]
-        assert happened == (["sleep(False)"] * asleep + one) * 2
-        assert engine.sleeps == [level] * asleep * 2
-        assert (engine.asleep, engine.weight_version) == (False, algorithm._weight_version)
-        assert engine.weights.keys() == learner_weights(algorithm).keys()
-    finally:
-        algorithm.stop()
+def test_engines_sleep_during_the_update_and_wake_for_its_weights(built, ray_cluster, model_folder, level):
+    algorithm = built(small_config(model_folder).language_model(sleep_level=level))
+    engine, happened = algorithm.env_runner.engine, record(algorithm)
+    algorithm.train()
+    algorithm.train()
+    asleep = level > 0
+    one = [f"_update({asleep})", f"wake_up({asleep})", "update_weights(False)"]
+    assert happened == (["sleep(False)"] * asleep + one) * 2
+    assert engine.sleeps == [level] * asleep * 2
+    assert (engine.asleep, engine.weight_version) == (False, algorithm._weight_version)
+    assert engine.weights.keys() == learner_weights(algorithm).keys()
 
 
-def test_weights_that_were_dropped_come_back_although_the_learners_are_the_same(ray_cluster, model_folder):
-    algorithm = small_config(model_folder).language_model(sleep_level=2).build_algo()
-    try:
-        engine, name = algorithm.env_runner.engine, "model.norm.weight"
-        algorithm._sleep_engines()
-        assert (engine.asleep, engine.weight_version, engine.weights) == (True, NO_WEIGHTS, {})
-        with pytest.raises(RuntimeError, match=r"^Env runner 0 has weights -2, not 0\.$"):
-            algorithm.env_runner.sample_questions([QuestionRef(0)], SamplingConditions(weight_version=0))
-        algorithm._push_weights()
-        assert (engine.asleep, engine.weight_version) == (False, 0)
-        np.testing.assert_array_equal(engine.weights[name], learner_weights(algorithm)[name])
-    finally:
-        algorithm.stop()
+def test_weights_that_were_dropped_come_back_although_the_learners_are_the_same(built, ray_cluster, model_folder):
+    algorithm = built(small_config(model_folder).language_model(sleep_level=2))
+    engine, name = algorithm.env_runner.engine, "model.norm.weight"
+    algorithm._sleep_engines()
+    assert (engine.asleep, engine.weight_version, engine.weights) == (True, NO_WEIGHTS, {})
+    with pytest.raises(RuntimeError, match=r"^Env runner 0 has weights -2, not 0\.$"):
+        algorithm.env_runner.sample_questions([QuestionRef(0)], SamplingConditions(weight_version=0))
+    algorithm._push_weights()
+    assert (engine.asleep, engine.weight_version) == (False, 0)
+    np.testing.assert_array_equal(engine.weights[name], learner_weights(algorithm)[name])

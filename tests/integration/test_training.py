@@ -52,7 +52,7 @@ def test_metrics_have_the_documented_names(trained):
         "tool_calls_executed", "tool_calls_per_trajectory", "stop", "tokens_per_second", "generated_tokens",
         "tool_calls_executed_lifetime", "generated_tokens_lifetime", "initial_rollouts_per_question",
     } <= rollout.keys()  # fmt: skip
-    # Those of nodes: tests/integration/test_metrics_of_nodes.py.
+    # Those of nodes: METRICS in tests/integration/test_tune.py.
     assert "initial" in rollout["entropy"]
     assert {
         "policy_loss", "entropy", "ratio_mean", "clip_fraction", "engine_logprob_gap", "tokens_unique",

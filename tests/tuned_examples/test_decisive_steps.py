@@ -71,15 +71,6 @@ def test_the_driver_adds_the_means_over_the_iterations_questions(monkeypatch):
     }
 
 
-def test_a_task_that_decides_nothing_after_a_response_has_the_metrics_of_the_others_alone(monkeypatch):
-    monkeypatch.setattr(decisive_steps, "_tokenizer", lambda _model: SimpleNamespace(decode=lambda _tokens: "A: see B"))
-    sampled = [SimpleNamespace(stats=question_stats(tree, 2)) for tree in (PLAIN, PLAIN)]
-    algorithm = SimpleNamespace(config=SimpleNamespace(model_name_or_path="model"), last_sampled=sampled)
-    result: dict = {}
-    DecisiveSteps().on_train_result(algorithm=algorithm, metrics_logger=None, result=result)
-    assert result == {"env_runners": {"other": {"rise_share": 1.0, "delta": 0.5}}}
-
-
 def test_forks_of_forks_count_and_their_entropies_do_not():
     nodes = [node(DECISIVE, 0.5, 1), node(OTHER, 0.1), node(OTHER, 9.0, 3, on_policy=False)]
     assert decisiveness(nodes, shows_two) == {

@@ -1,5 +1,6 @@
-"""The recipes for GPUs, built on a tiny random model of the same architecture with a chat template in its style."""
+"""The recipes for GPUs, built on a tiny random model of the same architecture."""
 
+import functools
 import importlib
 import json
 import os
@@ -12,27 +13,10 @@ from rllib_arpo.envs.tasks.dataset import DatasetTask
 from tests.helpers.models import byte_tokenizer, tiny_model
 from tests.helpers.parquet import parquet, row
 
-LLAMA3_TEMPLATE = (
-    "{% for message in messages %}<|start_header_id|>{{ message['role'] }}<|end_header_id|>\n\n"
-    "{{ message['content'] | trim }}<|eot_id|>{% endfor %}"
-    "{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}"
-)
-QWEN3_TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
-    "{{ message['content'].split('</think>')[-1].lstrip('\n') }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n"
-    "{% if enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}{% endif %}"
-)
-#: (recipe, architecture) -> (chat template or None for ChatML, end of the prompt, longest context, tool calls).
+#: recipe -> (the architecture of its models, longest context, tool calls, tools).
 RECIPES = {
-    ("reasoning_arpo", "qwen2"): (None, "<|im_end|>\n<|im_start|>assistant\n", 5632, 3),
-    ("reasoning_arpo", "llama"): (
-        LLAMA3_TEMPLATE,
-        "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
-        5632,
-        3,
-    ),
-    ("deepsearch_qwen3_8b_arpo", "qwen3"): (QWEN3_TEMPLATE, "<|im_end|>\n<|im_start|>assistant\n", 12000, 6),
+    "reasoning_arpo": ("qwen2", 5632, 3, ["python", "search"]),
+    "deepsearch_qwen3_8b_arpo": ("qwen3", 12000, 6, ["browse", "python", "search"]),
 }
 
 
@@ -48,36 +32,27 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """Architecture and chat template -> folder of a tiny model, made once."""
-    made = {}
+    """Architecture -> folder of a tiny model, made once."""
 
-    def make(architecture: str, chat_template: str | None) -> str:
-        if architecture not in made:
-            folder = tmp_path_factory.mktemp(architecture)
-            made[architecture] = tiny_model(folder, architecture, max_position_embeddings=16384, vocab_size=272)
-            if chat_template is not None:
-                tokenizer = byte_tokenizer()
-                if "<|eot_id|>" in chat_template:
-                    tokenizer.add_special_tokens({"eos_token": "<|eot_id|>"})
-                tokenizer.chat_template = chat_template
-                tokenizer.save_pretrained(folder)
-        return made[architecture]
+    @functools.cache
+    def make(architecture: str) -> str:
+        folder = tmp_path_factory.mktemp(architecture)
+        return tiny_model(folder, architecture, max_position_embeddings=16384, vocab_size=272)
 
     return make
 
 
-def build(name: str, architecture: str, data: list[str], model, *more: str) -> AlgorithmConfig:
-    """The recipe's configuration for a tiny model of an architecture, with the recipe's own command line."""
+def build(name: str, data: list[str], model, *more: str) -> AlgorithmConfig:
+    """The recipe's configuration for a tiny model of its architecture, with the recipe's own command line."""
     recipe = importlib.import_module(f"tuned_examples.{name}")
-    chat_template, *_ = RECIPES[name, architecture]
-    return recipe.make_config(recipe.parser.parse_args(["--model", model(architecture, chat_template), *data, *more]))
+    return recipe.make_config(recipe.parser.parse_args(["--model", model(RECIPES[name][0]), *data, *more]))
 
 
-@pytest.mark.parametrize(("name", "architecture"), RECIPES)
-def test_a_recipe_has_the_authors_settings_and_is_valid(name, architecture, data, model, unknown_cluster):
-    config = build(name, architecture, data, model)
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_has_the_authors_settings_and_is_valid(name, data, model, unknown_cluster):
+    config = build(name, data, model)
     config.validate()
-    *_, max_context_tokens, max_tool_calls = RECIPES[name, architecture]
+    _, max_context_tokens, max_tool_calls, tools = RECIPES[name]
     settings = {
         "num_rollouts": 16,
         "num_initial_rollouts": 8,
@@ -109,126 +84,69 @@ def test_a_recipe_has_the_authors_settings_and_is_valid(name, architecture, data
     assert {key: getattr(config, key) for key in settings} == settings
     search = config.env_config["tools"]["search"]
     assert (search["top_k"], search["max_result_tokens"]) == (10, 2500)
+    assert sorted(config.env_config["tools"]) == tools
 
 
-#: What `--algo` changes of the authors' settings, beside the fork rule.
-ALGORITHMS = {
-    "ARPO": ("probability", {}),
-    "GRPO": ("never", {}),
-    "DAPO": ("never", {"clip_high": 0.28, "max_resample_rounds": 3}),
-    "ReinforcePlusPlus": ("never", {"baseline": "batch", "kl_in_reward": True, "kl_coeff": 0.01}),
-    "AEPO": ("probability", {"keep_clipped_gradient": True, "entropy_advantage_coeff": 0.2, "record_entropies": "all"}),
-    "TreeGRPO": ("always", {"baseline": "tree", "budget_allocation": "random_over_tree"}),
-}
-OTHERS = (
-    "clip_high", "max_resample_rounds", "baseline", "kl_in_reward", "kl_coeff", "keep_clipped_gradient",
-    "entropy_advantage_coeff", "record_entropies", "budget_allocation",
-)  # fmt: skip
-COMMON = {"lr": 1e-6, "num_rollouts": 16, "questions_per_batch": 128, "questions_per_minibatch": 16, "clip_low": 0.2}
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize(("name", "architecture"), RECIPES)
-def test_a_baseline_differs_in_what_its_name_says(name, architecture, algorithm, data, model, unknown_cluster):
-    arpo = build(name, architecture, data, model)
-    config = build(name, architecture, data, model, "--algo", algorithm)
+@pytest.mark.parametrize(
+    ("algorithm", "own"),
+    [
+        ("GRPO", {"branching": "never"}),
+        ("DAPO", {"branching": "never", "clip_high": 0.28, "overlong_buffer_tokens": 819}),
+        ("ReinforcePlusPlus", {"branching": "never", "kl_in_reward": True, "kl_coeff": 0.01}),
+        ("AEPO", {"keep_clipped_gradient": True, "questions_per_minibatch": 16}),
+    ],
+)
+def test_a_baseline_keeps_its_own_settings_and_takes_the_others(algorithm, own, data, model, unknown_cluster):
+    config = build("reasoning_arpo", data, model, "--algo", algorithm)
     config.validate()
     assert config.algo_class.__name__ == algorithm
-    branching, expected = ALGORITHMS[algorithm]
-    assert config.branching == branching
-    assert {key: getattr(config, key) for key in OTHERS if getattr(config, key) != getattr(arpo, key)} == expected
-    assert {key: getattr(config, key) for key in COMMON} == COMMON
-    overlong = arpo.max_response_tokens // 5 if algorithm == "DAPO" else None
-    assert config.overlong_buffer_tokens == overlong
+    expected = {"lr": 1e-6, "num_rollouts": 16, "questions_per_batch": 128, "clip_low": 0.2} | own
+    assert {key: getattr(config, key) for key in expected} == expected
 
 
 def test_the_command_line_has_the_last_word_on_sizes_and_forks(data, model, unknown_cluster):
     forks = ["--branching", "threshold", "--num-rollouts", "8", "--num-initial-rollouts", "2"]
     more = [*forks, "--questions-per-batch", "4", "--seed", "7"]
-    config = build("reasoning_arpo", "qwen2", data, model, *more, "--max-response-tokens", "512")
+    config = build("reasoning_arpo", data, model, *more, "--max-response-tokens", "512")
     config.validate()
     names = ("branching", "branch_threshold", "num_rollouts", "num_initial_rollouts", "questions_per_batch", "seed")
     assert [getattr(config, name) for name in names] == ["threshold", 0.5, 8, 2, 4, 7]
     assert (config.questions_per_minibatch, config.max_response_tokens, config.max_context_tokens) == (4, 512, 2048)
-    halved = build("reasoning_arpo", "qwen2", data, model, "--questions-per-batch", "4", "--algo", "AEPO")
+    halved = build("reasoning_arpo", data, model, "--questions-per-batch", "4", "--algo", "AEPO")
     assert halved.questions_per_minibatch == 2
-
-
-def test_the_stop_is_that_of_the_authors_epochs():
-    """verl leaves out the end of an epoch: 78 batches of 128 of 10,000 questions, and 8 of 1,071."""
-    default = {name: importlib.import_module(f"tuned_examples.{name}").parser for name, _ in RECIPES}
-    stops = {name: parser.get_default("stop_iters") for name, parser in default.items()}
-    assert stops == {"reasoning_arpo": 2 * 78, "deepsearch_qwen3_8b_arpo": 5 * 8}
 
 
 def test_deep_search_asks_rows_without_an_ability(model, unknown_cluster, tmp_path):
     """As in hard_search_1k.parquet: all of its answers are compared as those of questions of knowledge."""
     path = parquet(tmp_path / "hard.parquet", [{**row("Who?", "She"), "ability": None}])
-    config = build("deepsearch_qwen3_8b_arpo", "qwen3", ["--data", path, "--search-backend", "searxng",
-                   "--search-url", "http://127.0.0.1:9"], model)  # fmt: skip
+    web = ["--search-backend", "searxng", "--search-url", "http://127.0.0.1:9"]
+    config = build("deepsearch_qwen3_8b_arpo", ["--data", path, *web], model)
     config.validate()
     task = DatasetTask(task=config.env_config["task"], path=config.env_config["path"])
     assert (task.question(0).answers, task.question(0).ability) == (("She",), "qa")
 
 
-@pytest.mark.parametrize(("name", "architecture"), RECIPES)
-def test_a_recipe_asks_its_questions_in_the_models_own_chat_format(name, architecture, data, model):
-    from transformers import AutoTokenizer
-
-    from rllib_arpo.envs.registry import make_tool_env
-
-    config = build(name, architecture, data, model)
-    limits = {key: getattr(config, key) for key in ("model_name_or_path", "max_context_tokens", "max_response_tokens")}
-    env = make_tool_env(config.env, {**config.env_config, **limits})
-    observations, _ = env.reset(options={"question": 0})
-    prompt = AutoTokenizer.from_pretrained(config.model_name_or_path).decode(observations["0"])
-    assert prompt.endswith("What is 6 * 7?" + RECIPES[name, architecture][1])
-    assert sorted(env.tools) == ["browse", "python", "search"][name != "deepsearch_qwen3_8b_arpo" :]
-
-
-@pytest.mark.parametrize("name", sorted({name for name, _ in RECIPES}))
-def test_a_recipe_says_where_it_starts_what_it_needs_and_that_it_is_not_measured(name):
-    text = importlib.import_module(f"tuned_examples.{name}").__doc__
-    assert " cold-start --model " in text
-    assert "Hardware: 8 GPUs of " in text
-    assert "Not measured: needs 8 GPUs." in text.splitlines()
-    assert "Result" not in text
-
-
 def test_search_may_be_the_web_with_a_cache(data, model, monkeypatch, tmp_path, unknown_cluster):
     monkeypatch.setenv("SERPER_API_KEY", "key")
-    recipe = importlib.import_module("tuned_examples.deepsearch_qwen3_8b_arpo")
-    argv = ["--model", model("qwen3", QWEN3_TEMPLATE), *data[:2], "--search-backend", "serper"]
-    config = recipe.make_config(recipe.parser.parse_args([*argv, "--cache", str(tmp_path / "searches.sqlite")]))
+    more = ["--search-backend", "serper", "--cache", str(tmp_path / "searches.sqlite")]
+    config = build("deepsearch_qwen3_8b_arpo", data[:2], model, *more)
     config.validate()
-    assert config.env_config["tools"] == {
-        "search": {
-            "top_k": 10,
-            "max_result_tokens": 2500,
-            "backend": "serper",
-            "cache": str(tmp_path / "searches.sqlite"),
-        },
-        "python": {},
-        "browse": {},
-    }
+    search = config.env_config["tools"]["search"]
+    assert (search["backend"], search["cache"]) == ("serper", str(tmp_path / "searches.sqlite"))
 
 
 def test_held_out_questions_are_evaluated_in_fixed_order(data, model, unknown_cluster):
-    recipe = importlib.import_module("tuned_examples.reasoning_arpo")
-    argv = ["--model", model("qwen2", None), *data, "--eval-data", data[1]]
-    config = recipe.make_config(recipe.parser.parse_args(argv))
+    config = build("reasoning_arpo", data, model, "--eval-data", data[1])
     config.validate()
-    assert config.evaluation_interval == 5
-    assert config.evaluation_duration == 203
+    assert (config.evaluation_interval, config.evaluation_duration) == (5, 203)
     evaluation = config.get_evaluation_config_object()
-    assert evaluation.env_config["path"] == [data[1]]
-    assert evaluation.env_config["split"] == "test"
-    assert evaluation.env_config["protocol"] == "tags_with_thought"
+    names = ("path", "split", "protocol")
+    assert [evaluation.env_config[name] for name in names] == [[data[1]], "test", "tags_with_thought"]
 
 
 def test_paths_on_the_command_line_may_be_relative(data, model, monkeypatch, tmp_path_factory):
     """Tune runs a trial in another directory."""
-    folder = model("qwen2", None)
+    folder = model("qwen2")
     monkeypatch.chdir(tmp_path_factory.getbasetemp())
     argv = ["--model", folder, *data, "--cache", data[1], "--eval-data", data[1], data[1], "--output", folder]
     relative = [os.path.relpath(part) if os.path.isabs(part) else part for part in argv]
@@ -247,7 +165,7 @@ def test_paths_on_the_command_line_may_be_relative(data, model, monkeypatch, tmp
     ],
 )
 def test_an_engine_takes_its_part_of_each_gpu(data, model, gpus, expected, unknown_cluster):
-    config = build("reasoning_arpo", "qwen2", data, model, "--num-gpus-per-env-runner", gpus)
+    config = build("reasoning_arpo", data, model, "--num-gpus-per-env-runner", gpus)
     config.validate()
     assert config.engine_kwargs == pytest.approx(expected)
     assert config.sleep_level == 0
@@ -257,7 +175,7 @@ def test_one_gpu_is_shared_and_the_engine_sleeps_during_updates(data, model, unk
     """As the recipe's text says."""
     text = importlib.import_module("tuned_examples.reasoning_arpo").__doc__
     (line,) = [line for line in text.splitlines() if line.strip().startswith("--num-learners 0")]
-    config = build("reasoning_arpo", "qwen2", data, model, *line.split())
+    config = build("reasoning_arpo", data, model, *line.split())
     config.validate()
     assert config.num_gpus_per_learner + config.num_env_runners * config.num_gpus_per_env_runner == 1
     assert (config.engine_kwargs, config.sleep_level) == ({"gpu_memory_utilization": pytest.approx(0.2)}, 1)
@@ -265,21 +183,14 @@ def test_one_gpu_is_shared_and_the_engine_sleeps_during_updates(data, model, unk
 
 def test_without_a_gpu_all_is_in_one_process(data, model, unknown_cluster):
     cpu = ["--num-learners", "0", "--num-gpus-per-learner", "0", "--num-env-runners", "0"]
-    config = build("reasoning_arpo", "qwen2", data, model, *cpu)
+    config = build("reasoning_arpo", data, model, *cpu)
     config.validate()
     assert (config.engine_kwargs, config.num_gpus_per_env_runner, config.sharding) == ({}, 0, "none")
 
 
-def test_a_missing_argument_is_named(capsys):
-    recipe = importlib.import_module("tuned_examples.deepsearch_qwen3_8b_arpo")
-    with pytest.raises(SystemExit):
-        recipe.parser.parse_args(["--model", "m", "--index", "d.index"])
-    assert capsys.readouterr().err.splitlines()[-1].endswith("error: the following arguments are required: --data")
-
-
 def test_a_recipe_runs_one_small_iteration(data, model, ray_cluster):
     """With an engine that only knows one call, one right and one wrong answer, without a GPU."""
-    config = build("deepsearch_qwen3_8b_arpo", "qwen3", data, model)
+    config = build("deepsearch_qwen3_8b_arpo", data, model)
     replies = ["<search> six </search>", "<answer> \\boxed{42} </answer>", "<answer> \\boxed{41} </answer>"]
     tokenizer = byte_tokenizer()
     replies = [tokenizer("<think> so </think>" + reply)["input_ids"] for reply in replies]

@@ -8,37 +8,11 @@ import pytest
 from tuned_examples import smollm2 as models
 
 
-@pytest.fixture(scope="module")
-def smollm2():
-    return models.smollm2_135m_instruct()
-
-
 @pytest.mark.slow
-def test_the_weights_are_those_of_the_gguf_file_in_bfloat16(smollm2):
-    import torch
-    from gguf import GGUFReader, dequantize
-    from safetensors import safe_open
-
-    gguf, _ = models._find_gguf()
-    tensors = {tensor.name: tensor for tensor in GGUFReader(gguf).tensors}
-    names = {
-        "model.embed_tokens.weight": "token_embd.weight",
-        "model.layers.7.mlp.down_proj.weight": "blk.7.ffn_down.weight",
-        "model.layers.29.self_attn.v_proj.weight": "blk.29.attn_v.weight",
-        "model.norm.weight": "output_norm.weight",
-    }
-    with safe_open(f"{smollm2}/model.safetensors", "pt") as saved:
-        assert len(saved.keys()) == 272
-        for name, gguf_name in names.items():
-            tensor = tensors[gguf_name]
-            expected = torch.tensor(dequantize(tensor.data, tensor.tensor_type)).to(torch.bfloat16)
-            assert torch.equal(saved.get_tensor(name), expected), name
-
-
-@pytest.mark.slow
-def test_the_converted_model_answers_a_simple_question(smollm2):
+def test_the_converted_model_answers_a_simple_question():
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    smollm2 = models.smollm2_135m_instruct()
     tokenizer = AutoTokenizer.from_pretrained(smollm2)
     assert tokenizer.eos_token == "<|im_end|>"
     messages = [{"role": "user", "content": "What is the capital of France?"}]
@@ -82,12 +56,6 @@ def test_a_conversion_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="disk full"):
         models.smollm2_135m_instruct(tmp_path)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_environment_variable_names_the_cache_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("RLLIB_ARPO_CACHE", str(tmp_path))
-    monkeypatch.setattr(models, "_convert", lambda gguf, folder: None)
-    assert models.smollm2_135m_instruct() == str(tmp_path / "SmolLM2-135M-Instruct-0.1.2")
 
 
 def test_a_missing_package_is_one_clear_sentence(tmp_path, monkeypatch):

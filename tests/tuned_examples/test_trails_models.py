@@ -7,7 +7,6 @@ import pytest
 from rllib_arpo.envs.protocols.tags import TagProtocol
 from rllib_arpo.envs.tasks import trails
 from rllib_arpo.envs.tasks.trail_forms import FORMS, LATE
-from rllib_arpo.terminal import RunTerminal
 from tuned_examples import trails_demonstrations
 from tuned_examples import trails_models as models
 from tuned_examples.trails_demonstrations import PERFECT, transcripts
@@ -33,28 +32,8 @@ TINY = SmallModel(
 
 
 @pytest.fixture(scope="module")
-def told() -> list:
-    """What the terminal is told while the model is made."""
-    return []
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory, told) -> str:
-    folder = tmp_path_factory.mktemp("cache")
-    with RunTerminal(folder / "run.log") as terminal:
-        terminal.say = told.append
-        terminal.show = lambda *row: told.append(row)
-        return small_model(TINY, folder)
-
-
-def test_the_cold_starts_are_told(tiny, told):
-    assert told == [
-        "model     cold start on 4 texts (exercises), once",
-        ("cold start", 1, 1, "steps"),
-        "model     cold start on 4 texts (imperfect), once",
-        ("cold start", 1, 2, "steps"),
-        ("cold start", 2, 2, "steps"),
-    ]
+def tiny(tmp_path_factory) -> str:
+    return small_model(TINY, tmp_path_factory.mktemp("cache"))
 
 
 def test_tags_words_digits_and_syllables_are_a_token_each():
@@ -65,13 +44,6 @@ def test_tags_words_digits_and_syllables_are_a_token_each():
         "<search>", " gold", " Mo", "mu", "po", "</search>", "<result>", " Mo", "mu", "po", ":", " number", " ", "9",
         "7", "</result>", "\n",
     ]  # fmt: skip
-
-
-def test_every_demonstrated_name_is_three_tokens():
-    tokenizer = make_tokenizer()
-    for row in transcripts(20, demonstrator=PERFECT):
-        name = row["messages"][1]["content"].split()[-1].removesuffix(".")
-        assert len(tokenizer.encode(f" {name}", add_special_tokens=False)) == 3
 
 
 def test_the_tokenizer_is_the_same_when_it_is_read_again(tiny):
@@ -103,15 +75,12 @@ def test_a_head_that_looks_back_attends_to_the_token_before():
     assert attention[0].diagonal(-1).mean() < 0.2
 
 
-def test_the_small_model_is_made_once_and_loads(tiny, tmp_path, monkeypatch):
+def test_the_small_model_loads(tiny, monkeypatch):
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(tiny)
     assert model.config.vocab_size == len(make_tokenizer())
-    monkeypatch.setattr(models, "cached_folder", lambda name, _make, _cache: name)
-    name = small_model(TINY, tmp_path)
-    assert tiny.endswith(name)
-    assert small_model(replace(TINY, num_layers=2), tmp_path) != name
+    assert tiny.endswith(name_of(TINY, monkeypatch))
 
 
 def rendered_otherwise(protocol, result):
@@ -124,15 +93,12 @@ def shown_otherwise(title, text):
 
 #: What the model reads: (module or class, attribute) -> another value.
 READ = [
-    [((models, "PADDING"), "<|pad|>")],
-    [((models, "ROLES"), (*models.ROLES, "<|tool|>"))],
-    [((models, "TAGS"), models.TAGS[:4])],
-    [((models, "CHAT_TEMPLATE"), models.CHAT_TEMPLATE.replace("}}<|end|>", "}} <|end|>"))],
-    [((models, "END"), "<|stop|>"), ((models, "CHAT_TEMPLATE"), models.CHAT_TEMPLATE.replace("<|end|>", "<|stop|>"))],
-    [((TagProtocol, "render"), rendered_otherwise)],
-    [((trails_demonstrations, "show"), shown_otherwise)],
-    [((trails, "SYSTEM"), "Search.")],
-    [((models, "VERSION"), models.VERSION + 1)],
+    ((models, "TAGS"), models.TAGS[:4]),
+    ((models, "CHAT_TEMPLATE"), models.CHAT_TEMPLATE.replace("}}<|end|>", "}} <|end|>")),
+    ((TagProtocol, "render"), rendered_otherwise),
+    ((trails_demonstrations, "show"), shown_otherwise),
+    ((trails, "SYSTEM"), "Search."),
+    ((models, "VERSION"), models.VERSION + 1),
 ]
 
 
@@ -142,11 +108,11 @@ def name_of(model: SmallModel, monkeypatch) -> str:
         return small_model(model)
 
 
-@pytest.mark.parametrize("changes", READ, ids=lambda changes: changes[0][0][1])
-def test_a_model_that_would_read_something_else_has_another_name(changes, monkeypatch):
+@pytest.mark.parametrize("change", READ, ids=lambda change: change[0][1])
+def test_a_model_that_would_read_something_else_has_another_name(change, monkeypatch):
     usual = name_of(TINY, monkeypatch)
-    for (place, name), value in changes:
-        monkeypatch.setattr(place, name, value)
+    (place, name), value = change
+    monkeypatch.setattr(place, name, value)
     assert name_of(TINY, monkeypatch) != usual
 
 

@@ -77,28 +77,12 @@ def test_the_sizes_of_the_tree_are_the_recipes_unless_they_are_given(model_folde
             "--entropy-baseline running: --algo GRPO with branching='never' forks nothing.",
         ),
         (
-            ["--algo", "GRPO", "--num-initial-rollouts", "4"],
-            "--num-initial-rollouts 4: --algo GRPO with branching='never' forks nothing.",
-        ),
-        (
             ["--algo", "GRPO", "--attribution", "hard"],
             "--attribution hard: --algo GRPO with branching='never' forks nothing.",
         ),
         (
-            ["--algo", "DAPO", "--budget-allocation", "ranked"],
-            "--budget-allocation ranked: --algo DAPO with branching='never' forks nothing.",
-        ),
-        (
             ["--branching", "never", "--random-fork-probability", "0.3"],
             "--random-fork-probability 0.3: --algo ARPO with branching='never' forks nothing.",
-        ),
-        (
-            ["--random-fork-probability", "0.3"],
-            "random_fork_probability=0.3: belongs to branching='random', not to 'threshold'.",
-        ),
-        (
-            ["--branching", "random", "--random-fork-probability", "0.3", "--entropy-baseline", "running"],
-            "entropy_baseline='running': branching='random' does not look at the entropy.",
         ),
     ],
 )

@@ -40,15 +40,6 @@ def test_without_peft_its_extra_is_named(model_folder, monkeypatch):
             "lora['lora_dropout']=0.1: log-probs must be those of the policy that sampled, which had no dropout.",
         ),
         (
-            {"lora": {"bias": "all"}},
-            "lora['bias']='all': biases are not part of an adapter; only 'none' is supported.",
-        ),
-        ({"lora": {"use_dora": True}}, "lora['use_dora']=True: its weights are not the sum of base and adapter."),
-        (
-            {"lora": {"modules_to_save": ["lm_head"]}},
-            "lora['modules_to_save']=['lm_head']: whole modules are not part of an adapter.",
-        ),
-        (
             {"lora": {"lora_bias": True}},
             "lora['lora_bias']=True: only plain LoRA is supported, with alpha_pattern, exclude_modules, "
             "init_lora_weights, layers_pattern, layers_to_transform, lora_alpha, r, rank_pattern, target_modules, "
@@ -62,10 +53,6 @@ def test_without_peft_its_extra_is_named(model_folder, monkeypatch):
         (
             {"lora": {"target_modules": ["q_proj", "lm_head"]}},
             "lora: adapts 'lm_head', and only linear layers before the LM head are supported.",
-        ),
-        (
-            {"lora": {"target_modules": "model.embed_tokens"}},
-            "lora: adapts 'model.embed_tokens', and only linear layers before the LM head are supported.",
         ),
         (
             {"lora": {"target_modules": ["query"]}},
@@ -82,11 +69,6 @@ def test_without_peft_its_extra_is_named(model_folder, monkeypatch):
                 "num_gpus_per_learner": 0.5,
             },
             "weight_sync='ipc': sends whole weights; with lora use 'in_process_reload'.",
-        ),
-        (
-            {"evaluation_config": {"lora": {}}},
-            "evaluation_config: lora={}: evaluation uses the training engines, with lora=None; set "
-            "evaluation_num_env_runners >= 1.",
         ),
     ],
 )

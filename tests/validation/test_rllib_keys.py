@@ -101,7 +101,6 @@ def test_a_harmless_key_is_valid_whatever_it_is(model_folder):
     [
         0,
         NAN,
-        None,
         [[0, 1e-4]],
         [[0, 1e-4], [1000, -1e-5]],
         [[0, 0.0], [1000, 0.0]],
@@ -123,23 +122,14 @@ def test_a_learning_rate_that_can(model_folder, lr):
     ("change", "expected"),
     [
         (
-            partial(ARPOConfig.offline_data, output="/tmp/x"),
-            "output='/tmp/x': ARPO neither reads nor writes episodes; record_share records trees.",
-        ),
-        (
             partial(ARPOConfig.offline_data, output_write_episodes=False),
             "output_write_episodes=False: ARPO does not use this key of RLlib; leave it at True.",
         ),
-        (partial(ARPOConfig.multi_agent, policies={"mine"}), f"policies={{'mine': <PolicySpec>}}: {ONE_POLICY}"),
         (
             partial(ARPOConfig.multi_agent, policies={"default_policy": PolicySpec(config={"lr": 1.0})}),
             f"policies={{'default_policy': <PolicySpec>}}: {ONE_POLICY}",
         ),
         (partial(ARPOConfig.multi_agent, policies_to_train=[]), f"policies_to_train=[]: {ONE_POLICY}"),
-        (
-            partial(ARPOConfig.api_stack, enable_rl_module_and_learner=False, enable_env_runner_and_connector_v2=False),
-            "enable_rl_module_and_learner=False: ARPO runs on RLlib's new API stack alone.",
-        ),
         (partial(ARPOConfig.framework, framework="tf2"), "framework='tf2': only 'torch' is supported."),
         (
             partial(ARPOConfig.env_runners, explore=False),
@@ -149,10 +139,6 @@ def test_a_learning_rate_that_can(model_folder, lr):
             partial(ARPOConfig.env_runners, num_env_runners=1, create_local_env_runner=True),
             "create_local_env_runner=True: beside remote env runners a local one would start an engine that has "
             "nothing to do.",
-        ),
-        (
-            partial(ARPOConfig.training, train_batch_size_per_learner=64),
-            "train_batch_size_per_learner=64: does nothing in ARPO; use questions_per_batch.",
         ),
         (
             partial(ARPOConfig.callbacks, on_episode_step=print),

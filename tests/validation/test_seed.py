@@ -42,9 +42,3 @@ def test_a_drawn_seed_is_that_of_all_parts_and_survives_a_checkpoint(unseeded, t
     restored = ARPO.from_checkpoint(path)
     assert restored.config.seed == seed
     restored.stop()
-
-
-def test_a_given_seed_stays(ray_cluster, model_folder):
-    algorithm = small_config(model_folder).debugging(seed=0).build_algo()
-    assert algorithm.config.seed == 0
-    algorithm.stop()

@@ -1,31 +1,27 @@
-"""Whole configurations: valid ones, required keys, and round trips."""
+"""Whole configurations: valid ones, required keys, and what is checked beyond keys: models, data, the cluster."""
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import ray
+from ray import tune
+from ray.core.generated import autoscaler_pb2
+from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_put
+from ray.rllib.callbacks.callbacks import RLlibCallback
+from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
+from ray.rllib.core.rl_module.rl_module import RLModule, RLModuleSpec
 
-from rllib_arpo import (
-    AEPOConfig,
-    ARPOConfig,
-    DAPOConfig,
-    GRPOConfig,
-    ReinforcePlusPlusConfig,
-    TreeGRPOConfig,
-)
+from rllib_arpo import ARPO, ARPOConfig
+from rllib_arpo.validation import check_cluster_resources
 from tests.helpers.configs import small_config
+from tests.helpers.parquet import parquet, row
 from tests.validation.sentences import message
 
 
 def test_the_small_configuration_is_valid(model_folder):
     small_config(model_folder).validate()
-
-
-@pytest.mark.parametrize("config_class", [GRPOConfig, DAPOConfig, ReinforcePlusPlusConfig, AEPOConfig, TreeGRPOConfig])
-def test_the_baselines_are_valid(model_folder, config_class):
-    config = small_config(model_folder, config=config_class()).training(questions_per_minibatch=1)
-    config.overlong_buffer_tokens = config.overlong_buffer_tokens and 20
-    config.validate()
 
 
 def test_none_where_it_means_off(model_folder):
@@ -38,22 +34,6 @@ def test_none_where_it_means_off(model_folder):
 def test_unknown_key_of_the_environment(model_folder):
     config = small_config(model_folder).environment(env_config={"max_tool_cals": 3})
     assert "max_tool_cals" in message(config)
-
-
-def test_round_trip_as_dict(model_folder):
-    config = small_config(model_folder)
-    copy = ARPOConfig().update_from_dict(config.to_dict())
-    copy.validate()
-    assert {k: v for k, v in vars(copy).items() if k == "num_rollouts"} == {"num_rollouts": 4}
-    assert copy.to_dict()["engine_kwargs"] == config.engine_kwargs
-
-
-def test_validation_does_not_start_ray(model_folder):
-    """Validation starts nothing."""
-    if ray.is_initialized():
-        ray.shutdown()
-    small_config(model_folder).validate()
-    assert not ray.is_initialized()
 
 
 @pytest.mark.parametrize(
@@ -78,3 +58,129 @@ def test_validation_does_not_start_ray(model_folder):
 )
 def test_one_sentence_names_the_key(model_folder, changes, expected):
     assert message(small_config(model_folder).update_from_dict(changes)) == expected
+
+
+@pytest.mark.parametrize(
+    ("keywords", "expected"),
+    [
+        ({"model_config": {"depth": 2}}, "model_config['depth']: LLMRLModule does not read it; name a subclass in "),
+        ({"model_config": {"dtype": "float16"}}, "model_config['dtype']: engine and learner share this key; use "),
+        ({"model_config": 3}, "model_config=3: must be a dict."),
+        ({"rl_module_spec": RLModuleSpec(module_class=RLModule)}, "rl_module_spec: RLModule does not subclass LLMRL"),
+        ({"rl_module_spec": MultiRLModuleSpec(rl_module_specs={})}, "rl_module_spec=MultiRLModuleSpec("),
+    ],
+)
+def test_a_module_that_does_not_fit(model_folder, keywords, expected):
+    with pytest.raises(ValueError) as raised:
+        small_config(model_folder).rl_module(**keywords).validate()
+    assert str(raised.value).startswith(expected)
+
+
+class Waiting(RLlibCallback):
+    """Waits for what never comes."""
+
+    def on_episode_step(self, **kwargs):
+        """Never called."""
+
+
+def test_a_callback_class_that_waits_in_vain(model_folder):
+    config = small_config(model_folder).callbacks([RLlibCallback, Waiting])
+    message = "callbacks_class: Waiting.on_episode_step is never called, since an episode is made when its question has"
+    with pytest.raises(ValueError, match=f"^{message}"):
+        config.validate()
+
+
+def test_context_beyond_the_models(model_folder):
+    config = small_config(model_folder).language_model(max_context_tokens=4096)
+    assert message(config) == f"max_context_tokens=4096: the model {model_folder!r} reads at most 2048 tokens."
+
+
+def test_prompt_longer_than_the_context(model_folder):
+    config = small_config(model_folder).language_model(max_context_tokens=150)
+    assert "max_context_tokens" in message(config)
+
+
+@pytest.mark.parametrize(
+    ("model_config", "architecture"),
+    [
+        ({"model_type": "vit"}, "not stated"),
+        ({"model_type": "bert", "architectures": ["BertForMaskedLM"]}, "BertForMaskedLM"),
+    ],
+)
+def test_not_a_causal_language_model(tmp_path, model_config, architecture):
+    (tmp_path / "config.json").write_text(json.dumps(model_config))
+    assert message(small_config(str(tmp_path))) == (
+        f"model_name_or_path={str(tmp_path)!r} is not a causal language model: its architecture is {architecture}."
+    )
+
+
+def test_a_folder_that_holds_no_model(tmp_path):
+    expected = f"model_name_or_path={str(tmp_path)!r} is neither a folder with a Hugging Face model nor the id of one"
+    assert message(small_config(str(tmp_path))).startswith(expected)
+
+
+def questions_from(model: str, path: str) -> ARPOConfig:
+    return small_config(model).environment("ParquetQuestions-v0", env_config={"path": path, "tools": ["python"]})
+
+
+def test_missing_parquet(model_folder, tmp_path):
+    assert str(tmp_path / "no.parquet") in message(questions_from(model_folder, str(tmp_path / "no.parquet")))
+
+
+def test_row_without_answer_ends_the_run_with_file_and_row(ray_cluster, model_folder, tmp_path):
+    path = parquet(tmp_path / "holes.parquet", [row(), row(answer=""), row(), row()])
+    config = questions_from(model_folder, path).training(questions_per_batch=4)
+    algorithm = config.build_algo()
+    try:
+        with pytest.raises(ValueError, match=r"holes\.parquet.*row 1"):
+            algorithm.train()
+    finally:
+        algorithm.stop()
+
+
+def test_more_cpus_than_the_cluster_has(model_folder, ray_cluster):
+    config = small_config(model_folder).env_runners(num_env_runners=4, num_cpus_per_env_runner=1)
+    expected = (
+        "The run asks for 4 CPUs in total and the cluster has 2: lower num_cpus_per_* (fractions are fine) or the "
+        "number of actors."
+    )
+    assert message(config) == expected
+
+
+def test_tune_counts_the_main_process_too(model_folder, ray_cluster):
+    config = small_config(model_folder).env_runners(num_env_runners=2, num_cpus_per_env_runner=1)
+    config.validate()
+    with pytest.raises(ValueError, match="3 CPUs in total"):
+        ARPO.default_resource_request(config)
+
+
+def test_unknown_key_in_tunes_param_space(model_folder, ray_cluster, tmp_path):
+    param_space = small_config(model_folder).to_dict() | {"num_rollout": 8}
+    with pytest.raises(Exception, match="'num_rollout' is not a key of ARPOConfig"):
+        tune.Tuner(
+            "ARPO",
+            param_space=param_space,
+            run_config=tune.RunConfig(
+                storage_path=str(tmp_path),
+                stop={"training_iteration": 1},
+                failure_config=tune.FailureConfig(fail_fast="raise"),
+            ),
+        ).fit()
+
+
+@pytest.fixture
+def growing_cluster(ray_cluster):
+    """Two CPUs, and an autoscaler that may add two nodes with four CPUs each, as it tells the head node."""
+    group = autoscaler_pb2.NodeGroupConfig(resources={"CPU": 4}, min_count=0, max_count=2, name="four CPUs")
+    config = autoscaler_pb2.ClusterConfig(node_group_configs=[group])
+    key = ray._raylet.GCS_AUTOSCALER_CLUSTER_CONFIG_KEY
+    namespace = ray._raylet.GCS_AUTOSCALER_STATE_NAMESPACE
+    _internal_kv_put(key, config.SerializeToString(), namespace=namespace)
+    yield
+    _internal_kv_del(key, namespace=namespace)
+
+
+def test_what_the_cluster_may_have_is_enough(growing_cluster):
+    check_cluster_resources([{"CPU": 4}, {"CPU": 4}])
+    with pytest.raises(ValueError, match=r"^The run asks for 100 CPUs in total and the cluster has 8: "):
+        check_cluster_resources([{"CPU": 100}])
