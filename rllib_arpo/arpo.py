@@ -24,6 +24,7 @@ from ray.rllib.utils.metrics import (
     TIMERS,
 )
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
+from ray.tune.result import TIME_TOTAL_S
 
 from rllib_arpo import validation
 from rllib_arpo.arpo_config import ARPOConfig
@@ -364,6 +365,7 @@ class ARPO(TakesMessages, Algorithm):
             NEXT_QUESTION: self._stream.next_number,
             ENTROPY_HISTORY: self._entropy_history.get_state(),
             NUM_UPDATES: self._num_updates,
+            TIME_TOTAL_S: self._time_total,
         }
 
     @override(Algorithm)
@@ -378,6 +380,7 @@ class ARPO(TakesMessages, Algorithm):
         super().set_state(state)
         self._entropy_history.set_state(state.get(ENTROPY_HISTORY, ()))
         self._num_updates = state.get(NUM_UPDATES, self._num_updates)
+        self._time_total = state.get(TIME_TOTAL_S, self._time_total)  # A resumed run is a new trial of Tune.
         self._drop_questions(state.get(NEXT_QUESTION))
         if COMPONENT_LEARNER_GROUP in state:
             self._push_restored_weights()
