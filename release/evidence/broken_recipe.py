@@ -63,7 +63,6 @@ def _with_rewards(config: ARPOConfig, order: Callable[[Sequence[str]], Sequence[
 
 #: How learning is broken -> (configuration, seed) -> configuration.
 BROKEN: dict[str, Callable[[ARPOConfig, int], ARPOConfig]] = {
-    "nothing": lambda config, _seed: config,
     "lr": lambda config, _seed: config.training(lr=NO_STEP),
     "shuffled": lambda config, seed: _with_rewards(config, shuffled(seed)),
     "swapped": lambda config, _seed: _with_rewards(config, swapped),
@@ -75,7 +74,7 @@ parser = argparse.ArgumentParser(
 parser.add_argument(
     "--broken",
     choices=BROKEN,
-    default="nothing",
+    required=True,
     help="lr: no step; shuffled: a question's rewards, among its trajectories; swapped: among forks and parents",
 )
 

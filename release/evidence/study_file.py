@@ -179,5 +179,3 @@ def _check_arm(study: Study, arm: Arm) -> None:
     other = study.arms.get(arm.fork_rate_of)
     if other is None or other.fork_rate_of is not None:
         raise ValueError(f"{where}: fork_rate_of={arm.fork_rate_of!r} is not an arm with a fork rule of its own.")
-    if missing := sorted(set(arm.seeds) - set(other.seeds)):
-        raise ValueError(f"{where}: {other.name} is not run with seed {missing[0]}, so that there is no fork rate.")

@@ -181,7 +181,6 @@ def random_qwen2(shape: Shape, work: Path, seed: int = 0) -> str:
 
 
 def _make_qwen2(folder: Path, shape: Shape, seed: int) -> None:
-    from safetensors.torch import save_file
     from transformers import AutoConfig, AutoModelForCausalLM
 
     config = AutoConfig.for_model(
@@ -195,22 +194,13 @@ def _make_qwen2(folder: Path, shape: Shape, seed: int) -> None:
         head_dim=shape.heads[2],
         max_position_embeddings=4096,
         tie_word_embeddings=True,
+        initializer_range=STD,
         bos_token_id=None,
         eos_token_id=None,
     )
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)
-    generator = torch.Generator(DEVICE).manual_seed(seed)
-
-    def draw(name: str, like: torch.Tensor) -> torch.Tensor:
-        if like.ndim == 1:  # norms and biases
-            return torch.full(like.shape, float(name.endswith("norm.weight")), dtype=torch.bfloat16)
-        std = EMBEDDING_STD if "embed_tokens" in name else STD
-        drawn = torch.empty(like.shape, dtype=torch.bfloat16, device=DEVICE)
-        return drawn.normal_(std=std, generator=generator).cpu()
-
-    weights = {name: draw(name, parameter) for name, parameter in model.named_parameters()}
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    config.architectures = [type(model).__name__]
-    config.save_pretrained(folder)
+    with torch.random.fork_rng(), torch.device(DEVICE):
+        torch.manual_seed(seed)
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+        torch.nn.init.normal_(model.get_input_embeddings().weight, std=EMBEDDING_STD)
+    model.save_pretrained(folder)
     byte_tokenizer().save_pretrained(folder)
