@@ -380,7 +380,7 @@ class ARPO(TakesMessages, Algorithm):
         super().set_state(state)
         self._entropy_history.set_state(state.get(ENTROPY_HISTORY, ()))
         self._num_updates = state.get(NUM_UPDATES, self._num_updates)
-        self._time_total = state.get(TIME_TOTAL_S, self._time_total)  # A resumed run is a new trial of Tune.
+        self._time_total: float = state.get(TIME_TOTAL_S, self._time_total)  # A resumed run is a new trial of Tune.
         self._drop_questions(state.get(NEXT_QUESTION))
         if COMPONENT_LEARNER_GROUP in state:
             self._push_restored_weights()
