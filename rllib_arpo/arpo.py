@@ -23,6 +23,7 @@ from ray.rllib.utils.metrics import (
     TIMERS,
 )
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
+from ray.tune.result import TIME_TOTAL_S
 
 from rllib_arpo import validation
 from rllib_arpo.arpo_config import ARPOConfig
@@ -187,13 +188,12 @@ class ARPO(TakesMessages, Algorithm):
         turns = self.metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME), default=0)
         episodes = apply_user_connectors(self._user_connectors, [s.episode for s in batch], self.metrics)
         data = QuestionBatch.plan(episodes, PlanSettings.from_config(self.config), seed=self._num_updates)
-        self._recorder.training(self._num_updates + 1, self.last_sampled, episodes, data.statistics)
+        recorded = self._num_updates + 1, self.last_sampled, episodes, data.statistics
+        self._recorder.training(*recorded)
         try:
             results = self.learner_group.update(training_data=data, timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: turns})
         except NonFiniteLossError as error:
-            path = self._recorder.failed(
-                self._num_updates + 1, self.last_sampled, episodes, data.statistics, error.question_ids
-            )
+            path = self._recorder.failed(*recorded, error.question_ids)
             error.add_note(f"The questions are in {path}.")
             raise
         self._num_updates += 1
@@ -205,8 +205,7 @@ class ARPO(TakesMessages, Algorithm):
 
     def _sleep_engines(self) -> None:
         """Makes the engines free their memory on a GPU that they share with the learner; the next weights wake them."""
-        level = self.config.sleep_level
-        if not level:
+        if not (level := self.config.sleep_level):
             return
         for group in filter(None, (self.env_runner_group, self.eval_env_runner_group)):
             errors = group.foreach_env_runner(
@@ -231,8 +230,7 @@ class ARPO(TakesMessages, Algorithm):
 
         One that Ray had only lost sight of still has those that others were asked meanwhile.
         """
-        restored = env_runner_group.probe_unhealthy_env_runners()
-        if restored:
+        if restored := env_runner_group.probe_unhealthy_env_runners():
             self._counters["total_num_restored_workers"] += len(restored)
             env_runner_group.foreach_env_runner(
                 "drop_questions", remote_worker_ids=restored, local_env_runner=False, timeout_seconds=ANSWER_TIMEOUT_S
@@ -359,6 +357,7 @@ class ARPO(TakesMessages, Algorithm):
             NEXT_QUESTION: self._stream.next_number,
             ENTROPY_HISTORY: self._entropy_history.get_state(),
             NUM_UPDATES: self._num_updates,
+            TIME_TOTAL_S: self._time_total,
         }
 
     @override(Algorithm)
@@ -373,6 +372,7 @@ class ARPO(TakesMessages, Algorithm):
         super().set_state(state)
         self._entropy_history.set_state(state.get(ENTROPY_HISTORY, ()))
         self._num_updates = state.get(NUM_UPDATES, self._num_updates)
+        self._time_total: float = state.get(TIME_TOTAL_S, self._time_total)  # A resumed run is a new trial of Tune.
         self._drop_questions(state.get(NEXT_QUESTION))
         if COMPONENT_LEARNER_GROUP in state:
             self._push_restored_weights()
