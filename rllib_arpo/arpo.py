@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import time
 from collections.abc import Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.callbacks.utils import make_callback
-from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_LEARNER_GROUP, COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
+from ray.rllib.core import COMPONENT_LEARNER_GROUP, DEFAULT_MODULE_ID
 from ray.rllib.utils import merge_dicts
 from ray.rllib.utils.annotations import override
 from ray.rllib.utils.metrics import (
@@ -24,6 +23,7 @@ from ray.rllib.utils.metrics import (
     TIMERS,
 )
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
+from ray.tune.result import TIME_TOTAL_S
 
 from rllib_arpo import validation
 from rllib_arpo.arpo_config import ARPOConfig
@@ -70,10 +70,12 @@ ENTROPY_HISTORY = "entropies_per_token"
 class ARPO(TakesMessages, Algorithm):
     """Samples a tree of trajectories per question, updates the policy with it, pushes the new weights."""
 
+    config_class: ClassVar[type[ARPOConfig]] = ARPOConfig
+
     @classmethod
     @override(Algorithm)
     def get_default_config(cls) -> ARPOConfig:
-        return ARPOConfig()
+        return cls.config_class()
 
     @classmethod
     @override(Algorithm)
@@ -186,13 +188,12 @@ class ARPO(TakesMessages, Algorithm):
         turns = self.metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME), default=0)
         episodes = apply_user_connectors(self._user_connectors, [s.episode for s in batch], self.metrics)
         data = QuestionBatch.plan(episodes, PlanSettings.from_config(self.config), seed=self._num_updates)
-        self._recorder.training(self._num_updates + 1, self.last_sampled, episodes, data.statistics)
+        recorded = self._num_updates + 1, self.last_sampled, episodes, data.statistics
+        self._recorder.training(*recorded)
         try:
             results = self.learner_group.update(training_data=data, timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: turns})
         except NonFiniteLossError as error:
-            path = self._recorder.failed(
-                self._num_updates + 1, self.last_sampled, episodes, data.statistics, error.question_ids
-            )
+            path = self._recorder.failed(*recorded, error.question_ids)
             error.add_note(f"The questions are in {path}.")
             raise
         self._num_updates += 1
@@ -204,8 +205,7 @@ class ARPO(TakesMessages, Algorithm):
 
     def _sleep_engines(self) -> None:
         """Makes the engines free their memory on a GPU that they share with the learner; the next weights wake them."""
-        level = self.config.sleep_level
-        if not level:
+        if not (level := self.config.sleep_level):
             return
         for group in filter(None, (self.env_runner_group, self.eval_env_runner_group)):
             errors = group.foreach_env_runner(
@@ -230,8 +230,7 @@ class ARPO(TakesMessages, Algorithm):
 
         One that Ray had only lost sight of still has those that others were asked meanwhile.
         """
-        restored = env_runner_group.probe_unhealthy_env_runners()
-        if restored:
+        if restored := env_runner_group.probe_unhealthy_env_runners():
             self._counters["total_num_restored_workers"] += len(restored)
             env_runner_group.foreach_env_runner(
                 "drop_questions", remote_worker_ids=restored, local_env_runner=False, timeout_seconds=ANSWER_TIMEOUT_S
@@ -310,12 +309,7 @@ class ARPO(TakesMessages, Algorithm):
 
         RLlib's own method would ask an env runner, which has an engine instead of a module.
         """
-        if self.learner_group.is_local:
-            return self.learner_group._learner.module.get(module_id)
-        state = self.learner_group.get_state(components=f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}")
-        module = copy.deepcopy(self.learner_group._module_spec).build()
-        module.set_state(state[COMPONENT_LEARNER][COMPONENT_RL_MODULE])
-        return module.get(module_id)
+        return self.learner_group.get_module(module_id)
 
     @override(Algorithm)
     def reset_config(self, new_config: AlgorithmConfig | dict[str, Any]) -> bool:
@@ -352,8 +346,7 @@ class ARPO(TakesMessages, Algorithm):
         from rllib_arpo.policy.lora import MergedWeights
 
         config = self.config
-        state = self.learner_group.get_state(components=f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}")
-        weights = state[COMPONENT_LEARNER][COMPONENT_RL_MODULE][DEFAULT_MODULE_ID]
+        weights = self.learner_group.module_state()[DEFAULT_MODULE_ID]
         if config.lora is not None:
             weights = MergedWeights(config.model_name_or_path, config.lora, config.dtype)(weights)
         write_model(folder, weights, config.model_name_or_path, dtype)
@@ -364,6 +357,7 @@ class ARPO(TakesMessages, Algorithm):
             NEXT_QUESTION: self._stream.next_number,
             ENTROPY_HISTORY: self._entropy_history.get_state(),
             NUM_UPDATES: self._num_updates,
+            TIME_TOTAL_S: self._time_total,
         }
 
     @override(Algorithm)
@@ -378,6 +372,7 @@ class ARPO(TakesMessages, Algorithm):
         super().set_state(state)
         self._entropy_history.set_state(state.get(ENTROPY_HISTORY, ()))
         self._num_updates = state.get(NUM_UPDATES, self._num_updates)
+        self._time_total: float = state.get(TIME_TOTAL_S, self._time_total)  # A resumed run is a new trial of Tune.
         self._drop_questions(state.get(NEXT_QUESTION))
         if COMPONENT_LEARNER_GROUP in state:
             self._push_restored_weights()

@@ -14,7 +14,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 LAYERS = (
     ("core", "files", "terminal"),
     ("envs", "faults"),
-    ("policy",),
+    ("policy", "errors"),
     ("cold_start",),
     ("engine",),
     ("weights",),

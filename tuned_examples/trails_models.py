@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING
 
 from rllib_arpo import cold_start
 from rllib_arpo.cold_start import ColdStartSettings
-from rllib_arpo.envs.tasks.trail_demonstrations import PERFECT, ROWS, transcripts
 from rllib_arpo.envs.tasks.trail_forms import FORMS, MAIN, SYLLABLES, TrailForm
 from rllib_arpo.terminal import about, activity
 from tuned_examples.smollm2 import cached_folder, smollm2_135m_instruct
+from tuned_examples.trails_demonstrations import PERFECT, ROWS, transcripts
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
@@ -49,7 +49,7 @@ class ColdStart:
     """One call of `cold_start.train`.
 
     Attributes:
-        rows: the texts that are read, a name in `trail_demonstrations.ROWS`.
+        rows: the texts that are read, a name in `trails_demonstrations.ROWS`.
         count: the number of transcripts, each of which is read `epochs` times.
         batch_size: transcripts per optimizer step.
     """

@@ -104,10 +104,14 @@ class Protocol(ABC):
 
     def prompt(self, chat: Chat, question: Question) -> np.ndarray:
         """The prompt's token ids, [p] int32: instruction, worked examples, question."""
-        messages = [{"role": role, "content": _content(chat, role, text)} for role, text in question.messages]
-        head = [messages.pop(0)] if messages[0]["role"] == "system" else [self._system_message()]
+        messages = list(question.messages)
+        head = messages.pop(0) if messages[0][0] == "system" else ("system", self.instruction())
         shots = [message for shot in question.shots for message in self.example(shot)]
-        return chat.encode(chat.render([*head, *shots, *messages], self.functions))
+        # Users' messages come from data; the others may contain the protocol's own tags.
+        shown = [
+            {"role": role, "content": chat.shield(text) if role == "user" else text} for role, text in (head, *messages)
+        ]
+        return chat.encode(chat.render([shown[0], *shots, *shown[1:]], self.functions))
 
     def format_error(self, turns: Sequence[str]) -> str | None:
         """The format error of a finished path; None if the format is right.
@@ -128,14 +132,6 @@ class Protocol(ABC):
     def shows_calls(self, shot: Shot) -> bool:
         """Whether the model has the tools of a worked example."""
         return bool(shot.calls) and all(call.tool in self.available for call in shot.calls)
-
-    def _system_message(self) -> Message:
-        return {"role": "system", "content": self.instruction()}
-
-
-def _content(chat: Chat, role: str, text: str) -> str:
-    """Escapes users' messages, which come from data; the other messages may contain the protocol's own tags."""
-    return chat.shield(text) if role == "user" else text
 
 
 def boxed(text: str) -> str | None:

@@ -127,7 +127,8 @@ class TagProtocol(Protocol):
         return _block(defused(result, self._tags()))
 
     def _tags(self) -> re.Pattern[str]:
-        return _tag_pattern((*self.tools, THINK, RESULT, ANSWER))
+        names = "|".join(map(re.escape, (*self.tools, THINK, RESULT, ANSWER)))
+        return re.compile(rf"<(/?)({names})>")
 
     def _final_block(self, name: str, content: str, rest: str) -> Parsed:
         if not only_punctuation(rest):
@@ -135,10 +136,6 @@ class TagProtocol(Protocol):
         if name == ANSWER:
             return Answer(boxed(content))
         return CallRequest(name, content) if content else Malformed(f"<{name}> is empty")
-
-
-def _tag_pattern(names: tuple[str, ...]) -> re.Pattern[str]:
-    return re.compile(rf"<(/?)({'|'.join(map(re.escape, names))})>")
 
 
 def _block(result: str) -> str:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from rllib_arpo.envs.errors import ToolError, TransientToolError, is_transient
 from rllib_arpo.envs.retrieval.index import show
 from rllib_arpo.envs.retrieval.source import SearchSource
-from rllib_arpo.envs.support.per_loop import PerLoop
+from rllib_arpo.envs.support.per_loop import http_client
 from rllib_arpo.envs.support.texts import valid_unicode
 
 #: 432 and 433: a plan of Tavily is used up.
@@ -108,7 +108,7 @@ class WebEngine(WebOptions, SearchSource):
             pages = list(self.pages(reply))
         except (AttributeError, KeyError, TypeError) as error:
             raise ToolError(f"{self.title} sent a reply that is not understood.") from error
-        return [_one_line(page) for page in pages if page][:top_k]
+        return [valid_unicode(" ".join(page.split())) for page in pages if page][:top_k]
 
     @abstractmethod
     def request(self, query: str, top_k: int) -> dict[str, Any]:
@@ -122,7 +122,7 @@ class WebEngine(WebOptions, SearchSource):
         import httpx
 
         try:
-            response = await _CLIENTS.get().request(**self.request(query, top_k))
+            response = await http_client().request(**self.request(query, top_k))
         except httpx.TransportError as error:
             raise TransientToolError(f"{self.title} cannot be reached ({type(error).__name__}).") from error
         except httpx.DecodingError as error:
@@ -249,17 +249,3 @@ def _text(result: Mapping[str, Any], name: str) -> str:
     if not isinstance(value, str | None):
         raise TypeError(f"{name} is not a string")
     return value or ""
-
-
-def _one_line(text: str) -> str:
-    return valid_unicode(" ".join(text.split()))
-
-
-def _client() -> Any:
-    import httpx
-
-    return httpx.AsyncClient(timeout=None)
-
-
-#: Clients keep connections, and so belong to one event loop.
-_CLIENTS: PerLoop[Any] = PerLoop(_client)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from rllib_arpo.envs.rewards.compose import (
     QA_METRICS,
     REWARDS,
+    FinishedPath,
     Score,
     Scorer,
     find_reward,
+    hierarchical,
     make_scorer,
 )
-from rllib_arpo.envs.rewards.hierarchical import FinishedPath, hierarchical
 from rllib_arpo.envs.rewards.judge import Judge
 from rllib_arpo.envs.rewards.mathematics.accuracy import math_accuracy, solved_math_accuracy
 from rllib_arpo.envs.rewards.qa import bounded_f1, exact_match, normalize_text, token_f1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections.abc import Mapping
@@ -11,7 +10,7 @@ from typing import Any
 from rllib_arpo.envs.errors import BrokenToolError, ToolError
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.support.chat_client import ChatClient, read_chat_client
-from rllib_arpo.envs.support.per_loop import PerLoop
+from rllib_arpo.envs.support.per_loop import PerLoop, shared_flight
 
 CORRECT, INCORRECT, NOT_ATTEMPTED = "CORRECT", "INCORRECT", "NOT_ATTEMPTED"
 #: The judge sees at most this many characters of an answer; no question here needs more.
@@ -95,10 +94,8 @@ class Judge:
         Raises:
             BrokenToolError: the judge cannot be reached, or does not grade them correctly.
         """
-        checks = _LAST_CHECKS.get()
-        if self.client not in checks or _failed(checks[self.client]):
-            checks[self.client] = asyncio.create_task(self._grade_plain_answers())
-        await asyncio.shield(checks[self.client])
+        if self.client not in _FIT.get():
+            await shared_flight(("judge", self.client), self._grade_plain_answers)
 
     async def _grade_plain_answers(self) -> None:
         for question, reference, answer, expected in _CHECKS:
@@ -106,6 +103,7 @@ class Judge:
             if verdict != expected:
                 found = f"grades {answer!r} as {verdict}" if verdict else "does not end with a verdict"
                 raise BrokenToolError(f"{self.client.base_url}: {self.client.model} is not fit to judge: it {found}.")
+        _FIT.get().add(self.client)
 
     async def _ask(self, question: str, references: tuple[str, ...], answer: str) -> str | None:
         messages = [{"role": "system", "content": _INSTRUCTIONS}]
@@ -116,12 +114,8 @@ class Judge:
             raise BrokenToolError(f"the judge cannot be asked: {error}") from error
 
 
-#: Client -> its last check.
-_LAST_CHECKS: PerLoop[dict[ChatClient, asyncio.Task[Any]]] = PerLoop(dict)
-
-
-def _failed(check: asyncio.Task[Any]) -> bool:
-    return check.done() and (check.cancelled() or check.exception() is not None)
+#: The clients that have passed their check.
+_FIT: PerLoop[set[ChatClient]] = PerLoop(set)
 
 
 def read_verdict(reply: str) -> str | None:

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rllib_arpo.envs.errors import ToolError, TransientToolError
-from rllib_arpo.envs.sandbox import remote
-from rllib_arpo.envs.sandbox.backend import Backend, Limits
+from rllib_arpo.envs.sandbox.backend import Backend, Limits, remote_program, remote_reply
 from rllib_arpo.envs.sandbox.fork_server import MAX_OUTPUT_BYTES, CallStatus, WorkerReply
 
 _KEY = "E2B_API_KEY"
@@ -57,7 +56,7 @@ class E2BBackend(Backend):
 
         time_s = (1 + len(history)) * limits.time_s
         try:
-            execution = await self._execute(remote.program(code, history), time_s)
+            execution = await self._execute(remote_program(code, history), time_s)
         except (e2b.RateLimitException, e2b.TimeoutException, httpx.TransportError) as error:
             raise TransientToolError(f"E2B: {type(error).__name__}: {error}") from error
         except (e2b.SandboxException, e2b.AuthenticationException) as error:
@@ -66,7 +65,7 @@ class E2BBackend(Backend):
             raise TransientToolError(f"E2B: {execution.error.name}: {execution.error.value}")
         try:
             exit_code, output = json.loads("".join(execution.logs.stdout))
-            return WorkerReply(CallStatus.TIMEOUT, output) if exit_code is None else remote.reply(exit_code, output)
+            return WorkerReply(CallStatus.TIMEOUT, output) if exit_code is None else remote_reply(exit_code, output)
         except (TypeError, ValueError) as error:
             raise TransientToolError("E2B: the program's last line is missing or not understood.") from error
 

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from rllib_arpo.envs.errors import ToolError, TransientToolError, is_transient
-from rllib_arpo.envs.sandbox import remote
-from rllib_arpo.envs.sandbox.backend import Backend, Limits
+from rllib_arpo.envs.sandbox.backend import Backend, Limits, remote_program, remote_reply
 from rllib_arpo.envs.sandbox.fork_server import CallStatus, WorkerReply
-from rllib_arpo.envs.support.per_loop import PerLoop
+from rllib_arpo.envs.support.per_loop import http_client
 
 #: Seconds that the server may take beyond a call's own limit: it may queue.
 _GRACE_S = 60.0
@@ -34,7 +33,7 @@ class SandboxFusionBackend(Backend):
         time_s = (1 + len(history)) * limits.time_s
         body = await self._post(
             {
-                "code": remote.program(code, history),
+                "code": remote_program(code, history),
                 "language": "python",
                 "run_timeout": time_s,
                 "memory_limit_MB": limits.memory_mb,
@@ -50,7 +49,7 @@ class SandboxFusionBackend(Backend):
 
         url = f"{self.url.rstrip('/')}/run_code"
         try:
-            response = await _CLIENTS.get().post(url, json=request, timeout=request["run_timeout"] + _GRACE_S)
+            response = await http_client().post(url, json=request, timeout=request["run_timeout"] + _GRACE_S)
         except httpx.TransportError as error:
             raise TransientToolError(f"The sandbox at {self.url} did not answer ({type(error).__name__}).") from error
         if is_transient(response.status_code):
@@ -73,13 +72,4 @@ class SandboxFusionBackend(Backend):
         output = (result.get("stdout") or "") + (result.get("stderr") or "")
         if result["status"] == "TimeLimitExceeded":
             return WorkerReply(CallStatus.TIMEOUT, output)
-        return remote.reply(result["return_code"], output)
-
-
-def _client() -> Any:
-    import httpx
-
-    return httpx.AsyncClient()
-
-
-_CLIENTS = PerLoop(_client)
+        return remote_reply(result["return_code"], output)

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
 
 from rllib_arpo.envs.errors import DataError
@@ -64,6 +65,14 @@ class ResultCache:
             raise DataError(f"{self.path}: this cache may not be written.")
         with self._transaction() as connection:
             connection.executemany("INSERT OR REPLACE INTO results VALUES (?, ?)", entries)
+
+    async def get_or_make(self, key: str, make: Callable[[], Awaitable[str]]) -> str:
+        """The text of `key`; if there is none yet, keeps that of `make()`. Does not block the event loop."""
+        text = await asyncio.to_thread(self.get, key)
+        if text is None:
+            text = await make()
+            await asyncio.to_thread(self.put, key, text)
+        return text
 
     def items(self) -> Iterator[tuple[str, str]]:
         """All entries as they are now, in no particular order."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import hashlib
 import json
@@ -56,13 +55,9 @@ class ChatClient:
             TransientToolError: the endpoint cannot be reached, or is busy, after all attempts.
             ToolError: the endpoint refuses the request, or its answer has no text; nothing is cached then.
         """
-        key = self._key(messages)
-        if self._cache is not None and (known := await asyncio.to_thread(self._cache.get, key)) is not None:
-            return known
-        text = await self._ask(messages)
-        if self._cache is not None:
-            await asyncio.to_thread(self._cache.put, key, text)
-        return text
+        if self._cache is None:
+            return await self._ask(messages)
+        return await self._cache.get_or_make(self._key(messages), lambda: self._ask(messages))
 
     async def _ask(self, messages: Sequence[dict[str, str]]) -> str:
         import openai
@@ -74,7 +69,12 @@ class ChatClient:
                 temperature=self.temperature,
                 max_tokens=self.max_tokens,
             )
-        except _transient_errors() as error:
+        except (
+            openai.APIConnectionError,
+            openai.RateLimitError,
+            openai.InternalServerError,
+            openai.ConflictError,
+        ) as error:
             raise TransientToolError(f"{self.base_url}: {error}") from error
         except (openai.OpenAIError, ValueError) as error:
             # A ValueError means that the answer is not JSON.
@@ -122,12 +122,6 @@ def read_chat_client(fields: Mapping[str, Any], key: str) -> ChatClient:
     if missing:
         raise ValueError(f"{key} has no {missing[0]!r}.")
     return ChatClient(**fields)
-
-
-def _transient_errors() -> tuple[type[Exception], ...]:
-    import openai
-
-    return openai.APIConnectionError, openai.RateLimitError, openai.InternalServerError, openai.ConflictError
 
 
 _CLIENTS: PerLoop[dict[ChatClient, Any]] = PerLoop(dict)

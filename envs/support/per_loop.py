@@ -36,6 +36,22 @@ class PerLoop(Generic[T]):
         return self._values[loop]
 
 
+def place(key: Hashable, number: int) -> asyncio.Semaphore:
+    """The `number` places of `key` in this event loop: `async with place(...)` holds one of them."""
+    return _PLACES.get().setdefault((key, number), asyncio.Semaphore(number))
+
+
+def http_client() -> Any:
+    """The `httpx.AsyncClient` of this event loop, since its connections belong to one. It has no time limit."""
+    return _HTTP_CLIENTS.get()
+
+
+def _make_http_client() -> Any:
+    import httpx
+
+    return httpx.AsyncClient(timeout=None)
+
+
 async def shared_flight(key: Hashable, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """The result of `make()`, which runs once for all callers in this event loop that ask for `key` meanwhile.
 
@@ -54,4 +70,6 @@ def _landed(flights: dict[Hashable, asyncio.Task[Any]], key: Hashable, flight: a
         flight.exception()  # Marks the exception as retrieved, even if no caller waits for it any more.
 
 
+_PLACES: PerLoop[dict[tuple[Hashable, int], asyncio.Semaphore]] = PerLoop(dict)
+_HTTP_CLIENTS: PerLoop[Any] = PerLoop(_make_http_client)
 _FLIGHTS: PerLoop[dict[Hashable, asyncio.Task[Any]]] = PerLoop(dict)

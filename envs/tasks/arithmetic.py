@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from rllib_arpo.envs.question import MATH, Question, Shot, ShotCall
-from rllib_arpo.envs.tasks.task import TEST, Task, check_split, epoch_and_position
+from rllib_arpo.envs.tasks.task import TEST, Task, check_split
 
 SYSTEM = "Compute with python, then answer in \\boxed{}."
 #: One triple (a, b, c) in this many belongs to the test split.
@@ -39,7 +39,7 @@ class ArithmeticTask(Task):
         return self.num_test_questions if self.split == TEST else None
 
     def question(self, number: int, tools: Sequence[str] = tools) -> Question:
-        index = epoch_and_position(number, self.num_test_questions)[1] if self.split == TEST else number
+        index = self.row(number) if self.split == TEST else number
         a, b, c = self._triple(index)
         name = f"arithmetic/{a}*{b}-{c}"
         system = (("system", SYSTEM),) if set(self.tools) <= set(tools) else ()

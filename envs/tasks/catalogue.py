@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from rllib_arpo.envs.question import MATH, Question, Shot, ShotCall
-from rllib_arpo.envs.tasks.task import TEST, Task, check_split, epoch_and_position, permutation
+from rllib_arpo.envs.tasks.task import TEST, Task, check_split
 
 MATERIALS = ("brass", "oak", "glass", "wool")
 TRAIN_NOUNS = (
@@ -57,13 +57,10 @@ class CatalogueTask(Task):
         return len(items(self.split)) * (1 if self.split == TEST else MAX_QUANTITY - MIN_QUANTITY + 1)
 
     def question(self, number: int, tools: Sequence[str] = tools) -> Question:
-        epoch, position = epoch_and_position(number, self.num_questions)
-        names, prices = items(self.split), self.prices()
+        row, names, prices = self.row(number), items(self.split), self.prices()
         if self.split == TEST:
-            row = position
             quantity = int(np.random.default_rng((self.seed, 2, row)).integers(MIN_QUANTITY, MAX_QUANTITY + 1))
         else:
-            row = int(permutation(self.seed, epoch, self.num_questions)[position])
             quantity = MIN_QUANTITY + row // len(names)
         item = names[row % len(names)]
         name = f"catalogue/{self.split}/{quantity} {item}"

@@ -18,7 +18,7 @@ from rllib_arpo.envs.support.data_files import check_unicode
 from rllib_arpo.envs.tasks.rows import RowSource, all_rows, open_file, open_hub
 from rllib_arpo.envs.tasks.shots import MAX_SHOTS, SHOTS
 from rllib_arpo.envs.tasks.specs import SPECS, DatasetSpec
-from rllib_arpo.envs.tasks.task import TEST, TRAIN, Task, check_split, epoch_and_position, permutation
+from rllib_arpo.envs.tasks.task import TRAIN, Task, check_split, permutation
 
 logger = logging.getLogger(__name__)
 
@@ -103,10 +103,7 @@ class DatasetTask(Task):
 
     def _locate(self, number: int) -> tuple[RowSource, int]:
         """The source of question `number`, and the row in it."""
-        epoch, position = epoch_and_position(number, self.num_questions)
-        if self.split != TEST:
-            position = int(permutation(self.seed, epoch, self.num_questions, stream=1)[position])
-        row = int(self._chosen[position])
+        row = int(self._chosen[self.row(number, stream=1)])
         ends = np.cumsum([source.size for source in self._sources])
         place = int(np.searchsorted(ends, row, side="right"))
         source = self._sources[place]

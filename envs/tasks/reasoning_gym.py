@@ -18,7 +18,7 @@ from rllib_arpo.envs.question import Comparison, Question
 from rllib_arpo.envs.sandbox import bubblewrap
 from rllib_arpo.envs.sandbox.fork_server import CallStatus, shared_server
 from rllib_arpo.envs.support.validation import check_known
-from rllib_arpo.envs.tasks.task import TEST, TRAIN, Task, check_split, epoch_and_position, permutation
+from rllib_arpo.envs.tasks.task import TEST, TRAIN, Task, check_split
 
 REASONING_GYM = "reasoning_gym"
 #: Seconds and megabytes for scoring one answer; an answer that needs more counts as wrong.
@@ -98,9 +98,7 @@ class ReasoningGymTask(Task):
         return self.test_size if self.split == TEST else self.size
 
     def question(self, number: int, tools: Sequence[str] = tools) -> Question:
-        epoch, row = epoch_and_position(number, self.num_questions)
-        if self.split != TEST:
-            row = int(permutation(self.seed, epoch, self.num_questions)[row])
+        row = self.row(number)
         entry = self._generator[row]
         name = f"{self.dataset}/{self.split}/{self.seed}/{row}"
         messages = (("user", entry["question"]),)

@@ -1,18 +1,25 @@
-"""The table of data sets and their columns."""
+"""The table of data sets, and the readers of their columns, which raise a ValueError that says what is wrong."""
 
 from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from rllib_arpo.envs.question import MATH, QA
-from rllib_arpo.envs.tasks.answers import AnswerReader, after_hashes, ground_truth, last_boxed, texts
+from rllib_arpo.envs.support.texts import closing_brace
 from rllib_arpo.envs.tasks.task import TEST, TRAIN
 
 Messages = list[tuple[str, str]]
+ANSWER_SEPARATOR = "<|answer_split|>"
+
+_HASHES = re.compile(r"####\s*(.+?)\s*$")
+_BOX = re.compile(r"\\(?:boxed|fbox)\s*(\{|[^\s{}$])")
+
+AnswerReader = Callable[[Any], tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +48,47 @@ def chat_messages(value: Any) -> Messages:
     if not any(role == "user" and content.strip() for role, content in messages):
         raise ValueError("has no user message with text")
     return messages
+
+
+def texts(value: Any) -> tuple[str, ...]:
+    """A string or a number, or a list of them: each is a right answer."""
+    values = value if isinstance(value, list | tuple) else [value]
+    if not all(isinstance(one, str | int | float) and not isinstance(one, bool) for one in values if one is not None):
+        raise ValueError("must be a string, a number, or a list of them")
+    return _distinct(str(one) for one in values if one is not None)
+
+
+def after_hashes(value: Any) -> tuple[str, ...]:
+    """GSM8K: a worked solution that ends with "#### 1,234"."""
+    found = _HASHES.search(value) if isinstance(value, str) else None
+    if found is None:
+        raise ValueError("does not end with '#### answer'")
+    return (found[1],)
+
+
+def last_boxed(value: Any) -> tuple[str, ...]:
+    """MATH: a worked solution; its last `\\boxed{...}` (also `\\boxed 3` and `\\fbox{...}`) is the answer."""
+    boxes = list(_BOX.finditer(value)) if isinstance(value, str) else []
+    if not boxes:
+        raise ValueError("has no \\boxed{}")
+    if boxes[-1][1] != "{":
+        return (boxes[-1][1],)
+    end = closing_brace(value, boxes[-1].end())
+    if end is None:
+        raise ValueError("has a \\boxed{ that is not closed")
+    return _distinct([value[boxes[-1].end() : end]])
+
+
+def ground_truth(value: Any) -> tuple[str, ...]:
+    """The ARPO authors' `reward_model`: its `ground_truth`, answers separated by `<|answer_split|>`, or a list."""
+    if not isinstance(value, dict):
+        raise ValueError("is not an object with a `ground_truth`")
+    truth = value.get("ground_truth")
+    return _distinct(truth.split(ANSWER_SEPARATOR)) if isinstance(truth, str) else texts(truth)
+
+
+def _distinct(values: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(value.strip() for value in values if value.strip()))
 
 
 def decrypted(row: dict[str, Any]) -> dict[str, Any]:

@@ -35,6 +35,20 @@ class Task(ABC):
     def num_questions(self) -> int | None:
         """The number of different questions; None if they are generated without end."""
 
+    def row(self, number: int, stream: int = 0) -> int:
+        """The row that question `number` asks: in order, or for training in the order of the question's epoch.
+
+        Args:
+            stream: tells one order of a seed from another.
+        """
+        if number < 0:
+            raise ValueError(f"Question numbers are >= 0, not {number}.")
+        assert self.num_questions is not None
+        epoch, position = divmod(number, self.num_questions)
+        if self.split == TEST:
+            return position
+        return int(permutation(self.seed, epoch, self.num_questions, stream)[position])
+
     @abstractmethod
     def question(self, number: int, tools: Sequence[str]) -> Question:
         """Question number `number` (>= 0), for a model with these tools (without tools it can only answer).
@@ -59,13 +73,6 @@ class Task(ABC):
 def check_split(split: str) -> None:
     if split not in (TRAIN, TEST):
         raise ValueError(f"split must be {TRAIN!r} or {TEST!r}, not {split!r}.")
-
-
-def epoch_and_position(number: int, num_questions: int) -> tuple[int, int]:
-    """The epoch in which question `number` is asked, and its position in that epoch's order."""
-    if number < 0:
-        raise ValueError(f"Question numbers are >= 0, not {number}.")
-    return divmod(number, num_questions)
 
 
 @functools.lru_cache(maxsize=8)

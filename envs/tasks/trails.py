@@ -11,7 +11,7 @@ import numpy as np
 
 from rllib_arpo.envs.question import MATH, Question
 from rllib_arpo.envs.support.validation import check_known
-from rllib_arpo.envs.tasks.task import TEST, Task, check_split, epoch_and_position, permutation
+from rllib_arpo.envs.tasks.task import TEST, Task, check_split, permutation
 from rllib_arpo.envs.tasks.trail_forms import FORMS, MAIN, NUM_TEST, NUM_TRAIN, OPENING, SYLLABLES, TrailForm
 
 COLOURS = ("red", "blue", "green", "white", "black", "brown", "pink", "gold", "silver", "purple")
@@ -88,7 +88,7 @@ class TrailsTask(Task):
     question says which colour to follow, first and then. The others show one, "see Toluna". A wrong hit leads on, to a
     trail of the same form that ends with another number. The colours of a question are different and drawn at random,
     so that a policy that ignores the question is right in one of nine cases, whatever it prefers.
-    No name occurs in two questions, in two splits or in the demonstrations (`trail_demonstrations.py`).
+    No name occurs in two questions, in two splits or in the demonstrations (`tuned_examples/trails_demonstrations.py`).
 
     That is the form "main". Two others tell where forks help. "late": ten searches, and after six to eight of them the
     first of three pages with two hits, "Follow red, blue and green from Korami."; one case of eight. "plain": six
@@ -114,8 +114,7 @@ class TrailsTask(Task):
         return len(_rows(self.split))
 
     def question(self, number: int, tools: Sequence[str] = tools) -> Question:
-        epoch, position = epoch_and_position(number, self.num_questions)
-        row = position if self.split == TEST else int(permutation(self.seed, epoch, self.num_questions)[position])
+        row = self.row(number)
         trail = make_trail(_rows(self.split)[row], FORMS[self.form])
         task = "trails" if self.form == MAIN.name else f"trails-{self.form}"
         return trail_question(trail, f"{task}/{self.split}/{row}")

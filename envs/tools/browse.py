@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,9 +14,9 @@ from rllib_arpo.envs.support.chat_client import ChatClient, read_chat_client
 from rllib_arpo.envs.support.model_json import read_json
 from rllib_arpo.envs.tools.tool import Tool, ToolResult
 from rllib_arpo.envs.web.addresses import AddressRule, system_resolve
-from rllib_arpo.envs.web.fetch import Fetcher
+from rllib_arpo.envs.web.fetch import Fetcher, FetchSettings
 from rllib_arpo.envs.web.readable import Page, is_html, page_of, readers
-from rllib_arpo.envs.web.render import RenderSettings, check_browser, prepare_browser, render
+from rllib_arpo.envs.web.render import check_browser, prepare_browser, render
 from rllib_arpo.envs.web.robots import robots_check
 
 #: Number of characters of a page that the summarising model reads.
@@ -133,29 +132,25 @@ class BrowseTool(Tool):
             return await self._open(url)
         # Pages of private addresses have their own keys, for tools that may open such addresses.
         key = json.dumps(["browse", url, self.render, self.links, self.allow_private], default=list)
-        known = await asyncio.to_thread(self._cache.get, key)
-        if known is not None:
-            return Page.from_json(known)
-        page = await self._open(url)
-        await asyncio.to_thread(self._cache.put, key, page.to_json())
-        return page
+        return Page.from_json(await self._cache.get_or_make(key, lambda: self._open_as_json(url)))
+
+    async def _open_as_json(self, url: str) -> str:
+        return (await self._open(url)).to_json()
 
     async def _open(self, url: str) -> Page:
-        async with Fetcher(self._rule, self.user_agent, self.max_page_bytes, self.max_redirects) as fetcher:
-            check = robots_check(fetcher) if self.robots else None
-            fetched = await fetcher.fetch(url, before_request=check)
-        fetched.raise_for_status()
-        if not self.render or not is_html(fetched):
-            return await page_of(fetched, self.links)
-        settings = RenderSettings(
+        settings = FetchSettings(
             rule=self._rule,
             user_agent=self.user_agent,
             max_bytes=self.max_page_bytes,
             max_redirects=self.max_redirects,
-            wait_s=self.render_wait_s,
-            sandbox=self.chromium_sandbox,
         )
-        return await page_of(await render(fetched, settings), self.links)
+        async with Fetcher(settings) as fetcher:
+            check = robots_check(fetcher) if self.robots else None
+            fetched = await fetcher.fetch(url, before_request=check)
+        fetched.raise_for_status()
+        if self.render and is_html(fetched):
+            fetched = await render(fetched, settings, self.render_wait_s, self.chromium_sandbox)
+        return await page_of(fetched, self.links)
 
     @cached_property
     def _rule(self) -> AddressRule:

@@ -8,13 +8,13 @@ import dataclasses
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.errors import ToolError, TransientToolError
-from rllib_arpo.envs.support.per_loop import PerLoop
+from rllib_arpo.envs.support.per_loop import place
 from rllib_arpo.envs.support.texts import valid_unicode
 
 #: The names of the tags that protocols read and write, apart from those of tools.
@@ -165,7 +165,8 @@ async def run_tool(tool: Tool, argument: str, state: Any) -> ToolResult:
     The result's text is valid Unicode, whatever the tool's service sent.
     """
     try:
-        async with _place(tool), asyncio.timeout(tool.timeout_s):
+        limit = tool.max_concurrency
+        async with nullcontext() if limit is None else place(tool.name, limit), asyncio.timeout(tool.timeout_s):
             result = await _with_attempts(tool, argument, state)
     except TimeoutError:
         return ToolResult(f"Time limit of {tool.timeout_s:g} s exceeded.", ToolStatus.TIMEOUT)
@@ -184,17 +185,6 @@ async def _with_attempts(tool: Tool, argument: str, state: Any) -> ToolResult:
         reraise=True,
     )
     return await attempts(tool, argument, state)
-
-
-def _place(tool: Tool) -> AbstractAsyncContextManager[Any]:
-    """Holds one of the tool's `max_concurrency` places while a call runs."""
-    if tool.max_concurrency is None:
-        return nullcontext()
-    return _PLACES.get().setdefault((tool.name, tool.max_concurrency), asyncio.Semaphore(tool.max_concurrency))
-
-
-#: (tool name, limit) -> the places that are free.
-_PLACES: PerLoop[dict[tuple[str, int], asyncio.Semaphore]] = PerLoop(dict)
 
 
 def cut(tokenizer: Any, text: str, max_tokens: int) -> str:

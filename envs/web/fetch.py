@@ -45,20 +45,28 @@ class Fetched:
         raise kind(f"{self.url}: the server answered {self.status} {self.reason}".rstrip() + ".")
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FetchSettings:
+    """The addresses that may be opened, the client's name, and the limits of each response."""
+
+    rule: AddressRule
+    user_agent: str
+    max_bytes: int
+    max_redirects: int
+
+
 class Fetcher:
     """An HTTP client for one page: keeps cookies between its requests, but no connections.
 
     It takes no proxy and no credentials from the process's environment.
     """
 
-    def __init__(self, rule: AddressRule, user_agent: str, max_bytes: int, max_redirects: int):
-        self._max_bytes, self._max_redirects = max_bytes, max_redirects
-        self.user_agent = user_agent
-        headers = {"User-Agent": user_agent, "Accept": "*/*", "Accept-Encoding": _ENCODING}
+    def __init__(self, settings: FetchSettings):
+        self.settings = settings
+        headers = {"User-Agent": settings.user_agent, "Accept": "*/*", "Accept-Encoding": _ENCODING}
         timeout = httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
-        self._client = httpx.AsyncClient(
-            transport=GuardedTransport(rule), headers=headers, timeout=timeout, trust_env=False, follow_redirects=False
-        )
+        transport = GuardedTransport(settings.rule)
+        self._client = httpx.AsyncClient(transport=transport, headers=headers, timeout=timeout, trust_env=False)
 
     async def __aenter__(self) -> Fetcher:
         return self
@@ -94,7 +102,7 @@ class Fetcher:
             raise TransientToolError(f"{url}: the connection failed ({error or type(error).__name__}).") from error
 
     async def _follow(self, request: httpx.Request, before_request: BeforeRequest | None) -> Fetched:
-        for _ in range(self._max_redirects + 1):
+        for _ in range(self.settings.max_redirects + 1):
             if before_request is not None:
                 await before_request(request.url)
             response = await self._client.send(request, stream=True)
@@ -104,20 +112,21 @@ class Fetcher:
                 request = response.next_request
             finally:
                 await response.aclose()
-        raise ToolError(f"{request.url}: more than {self._max_redirects} redirects.")
+        raise ToolError(f"{request.url}: more than {self.settings.max_redirects} redirects.")
 
     async def _read(self, response: httpx.Response) -> Fetched:
         """The response with its body, which may have `max_bytes` on the wire and as many decompressed."""
+        max_bytes = self.settings.max_bytes
         encoding = response.headers.get("content-encoding", "").strip().lower()
         if encoding not in ("", "identity", _ENCODING):
             raise ToolError(f"The page is encoded as {encoding!r}, which was not asked for.")
-        if int(response.headers.get("content-length", 0)) > self._max_bytes:
+        if int(response.headers.get("content-length", 0)) > max_bytes:
             raise self._too_large()
         inflate = zlib.decompressobj(_GZIP) if encoding == _ENCODING else None
         body = bytearray()
         async for chunk in response.aiter_raw():
-            body += chunk if inflate is None else inflate.decompress(chunk, self._max_bytes + 1 - len(body))
-            if max(len(body), response.num_bytes_downloaded) > self._max_bytes:
+            body += chunk if inflate is None else inflate.decompress(chunk, max_bytes + 1 - len(body))
+            if max(len(body), response.num_bytes_downloaded) > max_bytes:
                 raise self._too_large()
         if inflate is not None and not inflate.eof and response.num_bytes_downloaded:
             raise ToolError("The compressed page is cut off.")
@@ -130,7 +139,7 @@ class Fetcher:
         )
 
     def _too_large(self) -> ToolError:
-        return ToolError(f"The page is larger than {self._max_bytes} bytes.")
+        return ToolError(f"The page is larger than {self.settings.max_bytes} bytes.")
 
 
 class GuardedTransport(httpx.AsyncBaseTransport):

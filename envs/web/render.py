@@ -13,15 +13,13 @@ import contextlib
 import importlib.util
 import os
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rllib_arpo.envs.errors import BrokenToolError, ToolError
 from rllib_arpo.envs.support.loop_thread import LoopThread, loop_thread
 from rllib_arpo.envs.support.texts import first_line
-from rllib_arpo.envs.web.addresses import AddressRule
-from rllib_arpo.envs.web.fetch import Fetched, Fetcher
+from rllib_arpo.envs.web.fetch import Fetched, Fetcher, FetchSettings
 
 INSTALL = "install Debian's chromium, or say `playwright install chromium`"
 _NO_PLAYWRIGHT = f"Rendering pages needs playwright (pip install playwright); {INSTALL}."
@@ -43,40 +41,27 @@ _NOT_LOADED = frozenset({"image", "media", "font", "stylesheet", "texttrack", "m
 _OWN_HEADERS = frozenset({"host", "cookie", "content-length", "connection", "accept-encoding", "user-agent"})
 #: Headers of an answer that are wrong for its decompressed body.
 _BODY_HEADERS = frozenset({"content-encoding", "content-length", "transfer-encoding", "connection"})
+#: Of one page: further requests fail.
+_MAX_REQUESTS, _MAX_TOTAL_BYTES = 100, 20 << 20
 _START_TIMEOUT_S, _CLOSE_TIMEOUT_S = 60.0, 5.0
 #: Seconds that a rendered document may take to hand over its HTML.
 _READ_TIMEOUT_S = 5.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class RenderSettings:
-    """Attributes:
-    rule, user_agent, max_bytes, max_redirects: of every request, as of the page itself.
-    max_requests: of a page; further ones fail.
-    max_total_bytes: of all answers to a page's requests; further ones fail.
-    wait_s: how long scripts may go on building the page before it is read as it is.
-    sandbox: Chromium's own; None: on, unless the user is root, for whom it cannot work.
-    """
-
-    rule: AddressRule
-    user_agent: str
-    max_bytes: int
-    max_redirects: int
-    max_requests: int = 100
-    max_total_bytes: int = 20 << 20
-    wait_s: float = 5.0
-    sandbox: bool | None = None
-
-
-async def render(document: Fetched, settings: RenderSettings) -> Fetched:
+async def render(document: Fetched, settings: FetchSettings, wait_s: float, sandbox: bool | None) -> Fetched:
     """Opens `document`, which is fetched already, in the browser and lets its scripts run: the page that they make.
+
+    Args:
+        settings: of the requests of the page's scripts.
+        wait_s: how long scripts may go on building the page before it is read as it is.
+        sandbox: Chromium's own; None: on, unless the user is root, for whom it cannot work.
 
     Raises:
         ToolError: the page cannot be rendered, or its HTML is too large.
         BrokenToolError: no browser starts.
     """
     thread = loop_thread("browser")
-    return await thread.run(_render(thread, document, settings))
+    return await thread.run(_render(thread, sandbox, document, settings, wait_s))
 
 
 def prepare_browser(sandbox: bool | None) -> None:
@@ -174,39 +159,40 @@ def _browser_of(thread: LoopThread, sandbox: bool | None) -> _Browser:
     return _BROWSERS[key]
 
 
-async def _render(thread: LoopThread, document: Fetched, settings: RenderSettings) -> Fetched:
+async def _render(
+    thread: LoopThread, sandbox: bool | None, document: Fetched, settings: FetchSettings, wait_s: float
+) -> Fetched:
     from playwright.async_api import Error
 
-    browser = await _browser_of(thread, settings.sandbox).get()
-    fetcher = Fetcher(settings.rule, settings.user_agent, settings.max_bytes, settings.max_redirects)
-    async with fetcher:
+    browser = await _browser_of(thread, sandbox).get()
+    async with Fetcher(settings) as fetcher:
         try:
             # Each page has a context of its own: no cookie, no storage outlives it.
             context = await browser.new_context(
                 user_agent=settings.user_agent, service_workers="block", accept_downloads=False
             )
             try:
-                return await _open(context, document, _Answers(document, fetcher, settings), settings)
+                return await _open(context, document, fetcher, wait_s)
             finally:
                 await _close(context)
         except Error as error:
             raise ToolError(f"{document.url}: the page cannot be rendered ({first_line(error)}).") from error
 
 
-async def _open(context: Any, document: Fetched, answers: _Answers, settings: RenderSettings) -> Fetched:
+async def _open(context: Any, document: Fetched, fetcher: Fetcher, wait_s: float) -> Fetched:
     from playwright.async_api import TimeoutError as PlaywrightTimeout
 
     page = await context.new_page()
     context.on("page", lambda popup: asyncio.ensure_future(_close(popup)))
-    await context.route("**/*", answers.answer)
-    deadline = asyncio.get_running_loop().time() + settings.wait_s
+    await context.route("**/*", _Answers(document, fetcher).answer)
+    deadline = asyncio.get_running_loop().time() + wait_s
     with contextlib.suppress(PlaywrightTimeout):
-        await page.goto(document.url, wait_until="domcontentloaded", timeout=1000 * settings.wait_s)
+        await page.goto(document.url, wait_until="domcontentloaded", timeout=1000 * wait_s)
         left_s = max(0.1, deadline - asyncio.get_running_loop().time())
         await page.wait_for_load_state("networkidle", timeout=1000 * left_s)
     try:
         async with asyncio.timeout(_READ_TIMEOUT_S):
-            html = await _html(context, page, settings.max_bytes)
+            html = await _html(context, page, fetcher.settings.max_bytes)
     except TimeoutError as error:
         raise ToolError(f"{document.url}: the page's scripts do not end.") from error
     headers = (("content-type", "text/html; charset=utf-8"),)
@@ -238,10 +224,10 @@ async def _close(closable: Any) -> None:
 class _Answers:
     """Answers the requests of one page."""
 
-    def __init__(self, document: Fetched, fetcher: Fetcher, settings: RenderSettings):
+    def __init__(self, document: Fetched, fetcher: Fetcher):
         self._document: Fetched | None = document
         self._fetcher = fetcher
-        self._requests_left, self._bytes_left = settings.max_requests, settings.max_total_bytes
+        self._requests_left, self._bytes_left = _MAX_REQUESTS, _MAX_TOTAL_BYTES
 
     async def answer(self, route: Any) -> None:
         from playwright.async_api import Error

@@ -26,7 +26,7 @@ def robots_check(fetcher: Fetcher) -> Callable[[httpx.URL], Awaitable[None]]:
 
     async def check(url: httpx.URL) -> None:
         robots_txt = await _robots_txt_of(url, fetcher)
-        arguments = {"robots_txt": robots_txt, "url": str(url), "user_agent": fetcher.user_agent}
+        arguments = {"robots_txt": robots_txt, "url": str(url), "user_agent": fetcher.settings.user_agent}
         # Not in this process: wildcards in the rules can make them slow to match.
         if not await ask_reader("may_fetch", **arguments):
             raise ToolError(f"{url}: the site's robots.txt forbids fetching this page.")

@@ -56,7 +56,7 @@ def run_command(name: str, argv: Sequence[str]) -> int:
     module.add_arguments(parser)
     args = parser.parse_args(argv)
     # Not earlier: importing the command's module takes longer than printing help.
-    from rllib_arpo.evaluation.errors import CommandError
+    from rllib_arpo.errors import CommandError
 
     try:
         return module.run(args, argv)

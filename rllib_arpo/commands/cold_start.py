@@ -16,7 +16,7 @@ from typing import Any
 
 from rllib_arpo.cold_start import ColdStartSettings, is_first_process, train
 from rllib_arpo.envs.errors import DataError
-from rllib_arpo.evaluation.errors import command_errors
+from rllib_arpo.errors import command_errors
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

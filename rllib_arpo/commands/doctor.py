@@ -20,7 +20,7 @@ from rllib_arpo.doctor.budget_report import budget_checks, budget_text, gpu_memo
 from rllib_arpo.doctor.check_lines import Check, exit_status, report
 from rllib_arpo.doctor.machine_checks import Memory, machine_checks, memory_of_this_machine
 from rllib_arpo.doctor.recipe import load_recipe, parse_arguments, read_run
-from rllib_arpo.evaluation.errors import CommandError, command_errors
+from rllib_arpo.errors import CommandError, command_errors
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
-import shlex
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +20,7 @@ from typing import Any
 from rllib_arpo.arpo_config import ARPOConfig
 from rllib_arpo.core.branching import BranchingParams
 from rllib_arpo.core.entropy import ENTROPY_NORMALIZATIONS
+from rllib_arpo.errors import CommandError, command_errors
 from rllib_arpo.evaluation.arguments import (
     MODEL_HELP,
     add_sampling_arguments,
@@ -33,13 +32,12 @@ from rllib_arpo.evaluation.arguments import (
 )
 from rllib_arpo.evaluation.entropy.report import print_report
 from rllib_arpo.evaluation.entropy.summary import EntropySettings, TaskEntropy, as_json, task_entropy
-from rllib_arpo.evaluation.errors import CommandError, command_errors
 from rllib_arpo.evaluation.model_folders import remove_exported, resolve_models
 from rllib_arpo.evaluation.plan import Arm, EvaluationSettings, check_tasks, make_arms
 from rllib_arpo.evaluation.results import ResultFolder, StoredArm
 from rllib_arpo.evaluation.runner import VOCAB_SIZE, answer
-from rllib_arpo.files import replace_file
-from rllib_arpo.tracking.machine import commit, machine, versions
+from rllib_arpo.files import write_json
+from rllib_arpo.tracking.machine import origin
 
 SUMMARY = "entropy.json"
 #: Option -> the key of `BranchingParams` that it sets; defaults are ARPO's.
@@ -81,11 +79,11 @@ def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
         results.claim(dataclasses.asdict(settings))
         (model,) = resolve_models([args.model], results.folder, settings.dtype)
         arms = make_arms([model], [], tasks, own, settings)
-        places = [(arm, results.arm(arm)) for arm in arms]
+        stored = [(arm, results.arm(arm)) for arm in arms]
         in_flight = questions_in_flight(args, settings)
-        answer(places, settings, in_flight=in_flight, num_threads=args.num_threads, progress=args.progress)
+        answer(stored, settings, in_flight=in_flight, num_threads=args.num_threads, progress=args.progress)
         remove_exported(results.folder)
-        found = [_task_entropy(place, entropy_settings) for _, place in places]
+        found = [_task_entropy(results_of, entropy_settings) for _, results_of in stored]
         figures = _write_figures(results.folder, found, arms, entropy_settings, settings)
         seconds = time.perf_counter() - begin
         _write_summary(results.folder / SUMMARY, found, arms, settings, args, argv, seconds)
@@ -101,11 +99,11 @@ def _entropy_settings(args: argparse.Namespace) -> EntropySettings:
     return EntropySettings(args.window, args.positions, args.entropy_normalization, params)
 
 
-def _task_entropy(place: StoredArm, settings: EntropySettings) -> TaskEntropy:
-    questions = list(place.questions())
+def _task_entropy(stored: StoredArm, settings: EntropySettings) -> TaskEntropy:
+    questions = list(stored.questions())
     if not any(True for question in questions for _ in question.turns()):
-        raise CommandError(f"The task {place.task!r}: no turn was sampled; all trajectories failed.")
-    return task_entropy(place.task, questions, questions[0].settings[VOCAB_SIZE], settings)
+        raise CommandError(f"The task {stored.task!r}: no turn was sampled; all trajectories failed.")
+    return task_entropy(stored.task, questions, questions[0].settings[VOCAB_SIZE], settings)
 
 
 def _write_figures(
@@ -142,12 +140,7 @@ def _write_summary(
     model = arms[0].model
     own = {name: getattr(args, name) for name in ("window", "positions", "entropy_normalization")}
     summary: dict[str, Any] = {
-        "command": shlex.join(["rllib-arpo", "entropy", *argv]),
-        "commit": commit(),
-        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "seconds": round(seconds, 1),
-        "machine": machine(),
-        "versions": versions(),
+        **origin("entropy", argv, seconds),
         "model": model.name,
         "model_fingerprint": model.fingerprint,
         "vocab_size": found[0].vocab_size,
@@ -158,5 +151,4 @@ def _write_summary(
         },
         "tasks": [as_json(task) for task in found],
     }
-    with replace_file(path) as partial:
-        partial.write_text(json.dumps(summary, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_json(path, summary)

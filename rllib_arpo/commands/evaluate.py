@@ -10,8 +10,7 @@ difference to the first model, `--baselines direct,tools` the first model withou
 
 `--suite math,knowledge` asks the tasks of the paper's suites. With several tasks the command ends with a table of
 methods by tasks, with the average over tasks. `--model METHOD=MODEL` names a model's row; models of the same method are
-its seeds, whose scores are averaged. Models that were evaluated into the same folder before have their rows as well,
-and `--rows-of DIR` adds those of another folder.
+its seeds, whose scores are averaged. A model that was evaluated into the same folder before is not asked again.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from rllib_arpo.commands import INTERRUPTED
+from rllib_arpo.errors import command_errors
 from rllib_arpo.evaluation.arguments import (
     MODEL_HELP,
     add_sampling_arguments,
@@ -34,8 +33,6 @@ from rllib_arpo.evaluation.arguments import (
     read_env_configs,
     read_settings,
 )
-from rllib_arpo.evaluation.earlier_results import earlier_results
-from rllib_arpo.evaluation.errors import command_errors
 from rllib_arpo.evaluation.method_table import (
     MethodTable,
     Scores,
@@ -53,9 +50,6 @@ from rllib_arpo.evaluation.runner import answer
 from rllib_arpo.evaluation.suites import score_of
 from rllib_arpo.evaluation.summary import SUMMARY, task_reports, write_summary
 
-#: The arms of a command, each with its place in the folder of results.
-Places = Sequence[tuple[Arm, StoredArm]]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
@@ -64,8 +58,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--compare", action="append", default=[], help="a further model: the same as a further --model")
     add("--baselines", default="", help=f"arms of the first model beside the one with tools: {', '.join(STYLES)}")
     add("--output", default="evaluation", help="folder of the results; continues the evaluation that it holds")
-    add("--rows-of", action="append", default=[], metavar="DIR",
-        help="adds the results of another --output folder to the methods' table; repeatable")  # fmt: skip
     add("--entropies", action="store_true", help="keep the entropy of every generated token in the record")
     add("--no-mlflow", dest="mlflow", action="store_false", help="log no MLflow run")
     add_sampling_arguments(parser)
@@ -75,22 +67,17 @@ def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
     """Runs the command; returns the exit status.
 
     Raises:
-        CommandError: see `evaluate`.
+        CommandError: something of the command line or of the data is wrong, or the output folder has other settings.
     """
     try:
-        evaluate(args, argv)
+        _evaluate(args, argv)
     except KeyboardInterrupt:
         print(f"\nInterrupted: {args.output} has all finished questions; the same command continues.", file=sys.stderr)
         return INTERRUPTED
     return 0
 
 
-def evaluate(args: argparse.Namespace, argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Runs the command line `args` and returns the summary.
-
-    Raises:
-        CommandError: something of the command line or of the data is wrong, or the output folder has other settings.
-    """
+def _evaluate(args: argparse.Namespace, argv: Sequence[str]) -> None:
     begin = time.perf_counter()
     with command_errors():
         settings, own = read_settings(args), read_env_configs(args)
@@ -104,67 +91,56 @@ def evaluate(args: argparse.Namespace, argv: Sequence[str] | None = None) -> dic
         models = resolve_models(names, results.folder, settings.dtype)
         arms = make_arms(models, baselines, tasks, own, settings)
         with command_errors((SettingsError,)):
-            places = [(arm, results.arm(arm)) for arm in arms]
-        results.methods(methods)
-        earlier = earlier_results(results, args.rows_of, arms)
+            stored = [(arm, results.arm(arm)) for arm in arms]
         with command_errors():
             if args.mlflow:
                 _check_mlflow()
+        in_flight = questions_in_flight(args, settings)
         for model in models:
-            _answer([each for each in places if each[0].model == model], settings, args)
-        summary = _report(places, results, settings, earlier, argv, begin)
+            own_arms = [each for each in stored if each[0].model == model]
+            answer(own_arms, settings, in_flight=in_flight, num_threads=args.num_threads, progress=args.progress)
+        _report(stored, results.folder, settings, methods, argv, begin)
         if args.mlflow:
             _log_to_mlflow(results.folder)
         remove_exported(results.folder)
-    return summary
-
-
-def _answer(places: Places, settings: EvaluationSettings, args: argparse.Namespace) -> None:
-    in_flight = questions_in_flight(args, settings)
-    answer(places, settings, in_flight=in_flight, num_threads=args.num_threads, progress=args.progress)
 
 
 def _report(
-    places: Places,
-    results: ResultFolder,
+    stored: Sequence[tuple[Arm, StoredArm]],
+    folder: Path,
     settings: EvaluationSettings,
-    earlier: tuple[list[Scores], list[str]],
-    argv: Sequence[str] | None,
+    methods: Mapping[str, str],
+    argv: Sequence[str],
     begin: float,
-) -> dict[str, Any]:
-    arms, (scores, notes) = [arm for arm, _ in places], earlier
-    metrics = {arm.name: arm_metrics(place.questions()) for arm, place in places}
-    reports, table = task_reports(arms, metrics, settings), _methods(arms, metrics, results, scores)
-    seconds, methods = time.perf_counter() - begin, as_json(table, notes)
-    summary = write_summary(results.folder / SUMMARY, arms, metrics, reports, settings, argv, seconds, methods)
+) -> None:
+    arms = [arm for arm, _ in stored]
+    metrics = {arm.name: arm_metrics(results.questions()) for arm, results in stored}
+    reports, table = task_reports(arms, metrics, settings), _method_table(arms, metrics, methods)
+    seconds = time.perf_counter() - begin
+    write_summary(folder / SUMMARY, arms, metrics, reports, settings, argv, seconds, as_json(table))
     print_report(reports)
-    if len(table.metrics) > 1 or scores or results.methods():
-        print_method_table(table, notes)
+    if len(table.metrics) > 1 or methods:
+        print_method_table(table)
     print(
-        f"The record and the summary are in {results.folder}; `rllib-arpo show {results.folder}` draws the questions."
+        f"The record and the summary are in {folder}; `rllib-arpo show {folder}` draws the questions."
         f" This command took {seconds:.0f} s."
     )
-    return summary
 
 
-def _methods(
-    arms: Sequence[Arm], metrics: Mapping[str, ArmMetrics], results: ResultFolder, earlier: Sequence[Scores]
-) -> MethodTable:
-    methods, folder = results.methods(), str(results.folder)
+def _method_table(arms: Sequence[Arm], metrics: Mapping[str, ArmMetrics], methods: Mapping[str, str]) -> MethodTable:
     # The first model with tools is the reference, as in the tables of the tasks.
     ordered = sorted(arms, key=lambda arm: arm.style != TOOLS or arm.model != arms[0].model)
-    own = [
+    scores = [
         Scores(
             model=arm.model.name,
             method=methods.get(arm.model.name),
             style=arm.style,
             task=arm.task,
-            source=folder,
             values=metrics[arm.name].values[score_of(arm.task)],
         )
         for arm in ordered
     ]
-    return method_table([*own, *earlier], metric_names(arms))
+    return method_table(scores, metric_names(arms))
 
 
 def _check_mlflow() -> None:

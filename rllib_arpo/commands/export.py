@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from rllib_arpo.evaluation.errors import command_errors
+from rllib_arpo.errors import command_errors
 from rllib_arpo.policy.export import export_model
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.support.cache import ResultCache
-from rllib_arpo.evaluation.errors import command_errors
+from rllib_arpo.errors import command_errors
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.retrieval.build_index import build_folder
 from rllib_arpo.envs.retrieval.documents import TEXT_COLUMNS, TEXT_UNITS, TITLE_COLUMN, ReadOptions
-from rllib_arpo.evaluation.errors import command_errors
+from rllib_arpo.errors import command_errors
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

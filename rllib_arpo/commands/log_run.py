@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ray.tune.result import EXPR_RESULT_FILE
 
-from rllib_arpo.evaluation.errors import CommandError
+from rllib_arpo.errors import CommandError
 from rllib_arpo.evaluation.summary import SUMMARY
 from rllib_arpo.record.recorder import RECORD_FOLDER
 
@@ -39,17 +39,17 @@ def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
     folder = Path(args.folder)
     is_evaluation = (folder / SUMMARY).is_file()
     logged = [folder] if is_evaluation else _trials(folder)
-    for place in logged:
+    for each in logged:
         try:
             if is_evaluation:
                 store = open_store(args.store, args.experiment or evaluation_log.EXPERIMENT)
-                evaluation_log.log_evaluation(place, store)
+                evaluation_log.log_evaluation(each, store)
             else:
-                store = open_store(args.store, args.experiment or run_facts.read_facts(place).experiment)
-                run_log.log_run(place, store)
+                store = open_store(args.store, args.experiment or run_facts.read_facts(each).experiment)
+                run_log.log_run(each, store)
         except Exception as error:  # The stores behind MLflow raise errors of a dozen libraries.
-            raise CommandError(f"{place}: not all of it is in MLflow ({one_line(error)}).") from error
-        print(f"{place} is in MLflow: {store.uri}")
+            raise CommandError(f"{each}: not all of it is in MLflow ({one_line(error)}).") from error
+        print(f"{each} is in MLflow: {store.uri}")
     return 0
 
 

@@ -16,7 +16,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from rllib_arpo.evaluation.errors import CommandError, command_errors
+from rllib_arpo.errors import CommandError, command_errors
 from rllib_arpo.show.pages import last_questions, pairs, write_pages
 
 #: Defaults of --output, without and with --plots, and of --limit.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -91,16 +92,45 @@ def _never(node: NodeEvidence, params: BranchingParams, rng: np.random.Generator
     return 0
 
 
-#: name -> `(node, params, rng) -> children wanted, 0 .. Z`, before the budget is applied.
-BRANCHING_RULES: dict[str, Callable[[NodeEvidence, BranchingParams, np.random.Generator], int]] = {
-    "threshold": _threshold,
-    "probability": _probability,
-    "random": _random,
-    "always": _always,
-    "never": _never,
+def _threshold_chance(node: NodeEvidence, params: BranchingParams) -> float:
+    # The rule draws no random number.
+    return float(_threshold(node, params, np.random.default_rng(0)) > 0)
+
+
+def _probability_chance(node: NodeEvidence, params: BranchingParams) -> float:
+    return min(max(branch_probability(node, params), 0.0), 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class BranchingRule:
+    """All that is known about a rule.
+
+    Attributes:
+        children: `(node, params, rng) -> children wanted, 0 .. Z`, before the budget is applied.
+        words: after "forks", with the names of settings in braces.
+        chance: `(node, params) -> the probability of each of the Z children`; None: the rule ignores the entropy.
+    """
+
+    children: Callable[[NodeEvidence, BranchingParams, np.random.Generator], int]
+    words: str
+    chance: Callable[[NodeEvidence, BranchingParams], float] | None = None
+
+
+BRANCHING_RULES: dict[str, BranchingRule] = {
+    "threshold": BranchingRule(_threshold, "where P > {branch_threshold:g}", _threshold_chance),
+    "probability": BranchingRule(_probability, "with probability P", _probability_chance),
+    "random": BranchingRule(_random, "with probability {random_fork_probability:g}"),
+    "always": BranchingRule(_always, "at every node"),
+    "never": BranchingRule(_never, "nowhere"),
 }
 #: Rules that look at the entropy.
-ENTROPY_RULES = frozenset({"threshold", "probability"})
+ENTROPY_RULES = tuple(name for name, rule in BRANCHING_RULES.items() if rule.chance is not None)
+
+
+def rule_in_words(settings: Mapping[str, Any]) -> str:
+    """Where the rule of a run forks; `settings` are those of its configuration, perhaps with a rule of the user."""
+    rule = BRANCHING_RULES.get(settings["branching"])
+    return f"by the rule {settings['branching']!r}" if rule is None else rule.words.format_map(settings)
 
 
 def num_forks(node: NodeEvidence, budget_left: int, params: BranchingParams, rng: np.random.Generator) -> int:
@@ -123,7 +153,7 @@ def num_forks(node: NodeEvidence, budget_left: int, params: BranchingParams, rng
     """
     if not math.isfinite(node.delta):
         raise ValueError(f"the entropy rise must be finite, got {node.delta}")
-    wanted = BRANCHING_RULES[params.branching]
+    wanted = BRANCHING_RULES[params.branching].children
     if budget_left <= 0:
         return 0
     return min(wanted(node, params, rng), budget_left)

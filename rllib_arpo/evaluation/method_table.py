@@ -33,7 +33,6 @@ class Scores:
         model: its name.
         method: the row in which it is; None: a row of its own.
         style: how it was asked.
-        source: the folder of the results; the same model in two folders counts as two models of its row.
         values: [Q, S] one a sample, or [Q]; the questions are the same for all scores of a task.
     """
 
@@ -41,7 +40,6 @@ class Scores:
     method: str | None
     style: str
     task: str
-    source: str
     values: np.ndarray
 
 
@@ -51,7 +49,7 @@ class MethodRow:
 
     Attributes:
         label: method and style.
-        models: its models, each with the folder of its results.
+        models: their names.
         cells: task -> mean over models, samples and questions. `seed_std` is between models, or with one model between
             samples. Tasks without results are missing.
         average: of the tasks' scores; None unless all of the row's models have been asked all tasks.
@@ -84,7 +82,7 @@ def method_table(scores: Sequence[Scores], metrics: Mapping[str, str]) -> Method
     rows: list[MethodRow] = []
     for label, own in by_label.items():
         complete = _complete_values(own, metrics)
-        models = tuple(f"{model} ({source})" for model, source in _models(own))
+        models = tuple(_models(own))
         average = None if complete is None else average_over_tasks(complete)
         difference = None
         if rows and first is not None and complete is not None:
@@ -94,8 +92,8 @@ def method_table(scores: Sequence[Scores], metrics: Mapping[str, str]) -> Method
     return MethodTable(metrics, tuple(rows))
 
 
-def _models(scores: Sequence[Scores]) -> list[tuple[str, str]]:
-    return list(dict.fromkeys((s.model, s.source) for s in scores))
+def _models(scores: Sequence[Scores]) -> list[str]:
+    return list(dict.fromkeys(s.model for s in scores))
 
 
 def _values(scores: Sequence[Scores], tasks: Iterable[str]) -> dict[str, np.ndarray]:
@@ -110,8 +108,8 @@ def _values(scores: Sequence[Scores], tasks: Iterable[str]) -> dict[str, np.ndar
 
 def _complete_values(scores: Sequence[Scores], tasks: Iterable[str]) -> list[np.ndarray] | None:
     """`_values` of all tasks in their order; None if one of the models was not asked one of them."""
-    asked = {(s.model, s.source, s.task) for s in scores}
-    if asked != {(*model, task) for model in _models(scores) for task in tasks}:
+    asked = {(s.model, s.task) for s in scores}
+    if asked != {(model, task) for model in _models(scores) for task in tasks}:
         return None
     return list(_values(scores, tasks).values())
 
@@ -130,7 +128,7 @@ def _is_knowledge(task: str) -> bool:
     return task in SPECS and SPECS[task].ability == QA
 
 
-def print_method_table(table: MethodTable, notes: Sequence[str], console: Console | None = None) -> None:
+def print_method_table(table: MethodTable, console: Console | None = None) -> None:
     """Prints the table and its legend."""
     from rich import box
     from rich.console import Console
@@ -153,7 +151,7 @@ def print_method_table(table: MethodTable, notes: Sequence[str], console: Consol
         count = f"\n({len(row.models)} models)" if len(row.models) > 1 else ""
         shown.add_row(f"{escape(row.label)}{count}", *cells)
     console.print(shown)
-    for line in [*_legend(table), *notes]:
+    for line in _legend(table):
         console.print(line, highlight=False, markup=False)
 
 
@@ -169,7 +167,7 @@ def _legend(table: MethodTable) -> list[str]:
     return lines
 
 
-def as_json(table: MethodTable, notes: Sequence[str]) -> dict[str, Any]:
+def as_json(table: MethodTable) -> dict[str, Any]:
     return {
         "tasks": [{"task": task, "metric": score_of(task), "name": name} for task, name in table.metrics.items()],
         "rows": [
@@ -182,5 +180,4 @@ def as_json(table: MethodTable, notes: Sequence[str]) -> dict[str, Any]:
             }
             for row in table.rows
         ],
-        "notes": list(notes),
     }

@@ -33,13 +33,12 @@ class ArmMetrics:
     """The metrics of one arm.
 
     Attributes:
-        question_ids, texts: [Q], the names and the texts of the questions.
+        question_ids: [Q].
         values: metric -> [Q] or [Q, S]; a metric leaves out the questions that lack it.
         commits: the commits that evaluated the questions.
     """
 
     question_ids: tuple[str, ...]
-    texts: tuple[str, ...]
     values: dict[str, np.ndarray]
     commits: tuple[str | None, ...]
 
@@ -50,17 +49,16 @@ class ArmMetrics:
 
 def arm_metrics(questions: Iterable[Question]) -> ArmMetrics:
     """Turns the questions of an arm into arrays; drops the transcripts."""
-    ids, texts, commits = [], [], []
+    ids, commits = [], []
     columns: dict[str, list[list[float | None]]] = {name: [] for name in SAMPLE_METRICS}
     for question in questions:
         ids.append(question.row["question_id"])
-        texts.append(question.trajectories[0].row["question"])
         commits.append(question.trajectories[0].row["commit"])
         for name, metric in SAMPLE_METRICS.items():
             columns[name].append([metric(sample) for sample in question.trajectories])
     values = {name: np.array([row for row in column if None not in row], float) for name, column in columns.items()}
     values |= _passes(values[f"{PASS}1"])
-    return ArmMetrics(tuple(ids), tuple(texts), values, tuple(dict.fromkeys(commits)))
+    return ArmMetrics(tuple(ids), values, tuple(dict.fromkeys(commits)))
 
 
 def differences(first: ArmMetrics, second: ArmMetrics) -> dict[str, Estimate]:

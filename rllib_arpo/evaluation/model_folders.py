@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rllib_arpo.envs.support.data_files import fingerprint
-from rllib_arpo.evaluation.errors import CommandError, command_errors
+from rllib_arpo.errors import CommandError, command_errors
 from rllib_arpo.policy.checkpoint_names import causal_lm_config
 from rllib_arpo.policy.export import MODULE, export_model
 

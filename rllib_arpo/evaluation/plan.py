@@ -16,7 +16,7 @@ from rllib_arpo.envs.registry import find_task, task_keys
 from rllib_arpo.envs.support.validation import check_known
 from rllib_arpo.envs.tasks.task import TEST
 from rllib_arpo.envs.tool_env import ToolEnv
-from rllib_arpo.evaluation.errors import CommandError, command_errors
+from rllib_arpo.errors import CommandError, command_errors
 from rllib_arpo.evaluation.model_folders import Model
 from rllib_arpo.rollout.settings import RolloutSettings
 
@@ -146,11 +146,6 @@ class Arm:
     def label(self) -> str:
         """Names model and style in a report."""
         return f"{self.model.label} {self.style}"
-
-    def question_texts(self) -> list[str]:
-        """The questions, as the record's column "question" has them."""
-        task, tools = self.first_env.task, tuple(self.first_env.tools)
-        return [task.question(number, tools).messages[-1][1] for number in self.numbers]
 
     def settings(self) -> dict[str, Any]:
         """The settings, beside the shared ones, on which the arm's results depend."""

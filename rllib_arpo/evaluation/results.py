@@ -22,7 +22,7 @@ import pyarrow.dataset as ds
 
 from rllib_arpo.core.tree import OUTAGE_STOP_REASONS
 from rllib_arpo.evaluation.plan import Arm
-from rllib_arpo.files import replace_file
+from rllib_arpo.files import write_json
 from rllib_arpo.record.read import Question, questions, record_files
 from rllib_arpo.record.recorder import RECORD_FOLDER
 from rllib_arpo.record.rows import Row
@@ -30,8 +30,6 @@ from rllib_arpo.record.tables import record_table
 from rllib_arpo.record.writer import write_table
 
 SETTINGS, LOCK = "settings.json", "lock"
-#: Where earlier versions of this package kept results.
-OLD_RESULTS = "results.sqlite"
 
 
 class SettingsError(ValueError):
@@ -88,17 +86,11 @@ class ResultFolder:
         replaces: results of other settings are deleted instead of refused.
 
     Raises:
-        ValueError: the folder cannot be written, another process evaluates into it, or it has results of an earlier
-            version of this package.
+        ValueError: the folder cannot be written, or another process evaluates into it.
     """
 
     def __init__(self, folder: str | Path, replaces: bool = False):
         self.folder, self._replaces = Path(folder), replaces
-        if (self.folder / OLD_RESULTS).exists():
-            raise ValueError(
-                f"{self.folder}: has {OLD_RESULTS}, the results of an earlier version, which cannot be read any more:"
-                " name another --output."
-            )
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._lock = (self.folder / LOCK).open("w")
@@ -111,10 +103,6 @@ class ResultFolder:
             self._lock.close()
             raise ValueError(f"{self.folder}: another evaluation is writing here.") from None
 
-    def shared(self) -> dict[str, Any]:
-        """The settings that all arms share; empty before the first evaluation."""
-        return _read(self.folder / SETTINGS).get("settings", {})
-
     def claim(self, settings: Mapping[str, Any]) -> None:
         """Stores the settings that all arms share; replaces those under which no question was answered.
 
@@ -125,7 +113,7 @@ class ResultFolder:
         if any(arm.has_questions() for arm in self.arms()) and self._differs(known["settings"], settings, ""):
             for arm in self.arms():
                 shutil.rmtree(arm.folder)
-        _write(path, known | {"settings": settings})
+        write_json(path, {"settings": settings})
 
     def arm(self, arm: Arm) -> StoredArm:
         """The place of an arm, with its settings.
@@ -145,20 +133,12 @@ class ResultFolder:
             if stored.has_questions() and self._differs(stored.settings, settings, f" of {arm.name}"):
                 shutil.rmtree(folder)
         folder.mkdir(exist_ok=True)
-        _write(folder / SETTINGS, names | {"settings": settings})
+        write_json(folder / SETTINGS, names | {"settings": settings})
         return StoredArm(folder, **names, settings=settings)
 
     def arms(self) -> list[StoredArm]:
         """The arms that the folder has, the oldest first."""
         return [StoredArm(path.parent, **_read(path)) for path in sorted(self.folder.glob(f"*/{SETTINGS}"))]
-
-    def methods(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Name of a model -> its method; adds `more`."""
-        known = _read(self.folder / SETTINGS)
-        found = known.get("methods", {}) | dict(more or {})
-        if more:
-            _write(self.folder / SETTINGS, known | {"methods": found})
-        return found
 
     def close(self) -> None:
         """Can be called twice."""
@@ -201,8 +181,3 @@ def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-
-
-def _write(path: Path, value: Mapping[str, Any]) -> None:
-    with replace_file(path) as new:
-        new.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -15,8 +15,8 @@ from typing import Any
 from rllib_arpo.engine import make_engine
 from rllib_arpo.engine.engine import Engine, EngineConfig
 from rllib_arpo.engine.engine_thread import EngineThread
+from rllib_arpo.errors import command_errors
 from rllib_arpo.evaluation.answers import answered_rows
-from rllib_arpo.evaluation.errors import command_errors
 from rllib_arpo.evaluation.plan import Arm, EvaluationSettings
 from rllib_arpo.evaluation.results import StoredArm
 from rllib_arpo.record.settings import stated
@@ -99,24 +99,24 @@ def answer(
     """Asks the questions that these arms of one model have not answered yet, and stores them.
 
     Args:
-        arms: each with its place in the folder of results.
+        arms: each with what the folder of results has of it.
         in_flight: the number of questions in progress at a time.
         progress: how to show it, as in `showing_progress`.
     """
-    missing = [(arm, place, sorted(set(arm.numbers) - place.numbers())) for arm, place in arms]
+    missing = [(arm, stored, sorted(set(arm.numbers) - stored.numbers())) for arm, stored in arms]
     waiting = [each for each in missing if each[2]]
     if not waiting:
         return
     code = commit()
     with running_engine([arm for arm, _, _ in waiting], settings, num_threads) as (engine, thread):
-        for arm, place, numbers in waiting:
+        for arm, stored, numbers in waiting:
             print(f"{arm.task}, {arm.label}: {len(numbers)} of {len(arm.numbers)} questions to ask.", flush=True)
             rollout = arm.rollout_settings(settings)
             states = stated(arm.model.name, rollout) | {VOCAB_SIZE: engine.vocab_size}
             with showing_progress(arm, len(numbers), progress) as on_progress:
                 options: dict[str, Any] = {"in_flight": in_flight, "on_progress": on_progress}
                 for sampled in ask(arm, numbers, engine, thread, rollout, **options):
-                    place.add(sampled.number, answered_rows(sampled, arm, rollout, code), states)
+                    stored.add(sampled.number, answered_rows(sampled, arm, rollout, code), states)
 
 
 @contextmanager

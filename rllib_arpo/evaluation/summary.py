@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import shlex
-import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,8 +11,8 @@ from rllib_arpo.core.intervals import LEVEL
 from rllib_arpo.evaluation.metrics import ArmMetrics, differences
 from rllib_arpo.evaluation.plan import TOOLS, Arm, EvaluationSettings
 from rllib_arpo.evaluation.report import TaskReport
-from rllib_arpo.files import replace_file
-from rllib_arpo.tracking.machine import commit, machine, versions
+from rllib_arpo.files import write_json
+from rllib_arpo.tracking.machine import origin
 
 SUMMARY = "summary.json"
 
@@ -56,25 +52,19 @@ def write_summary(
     metrics: Mapping[str, ArmMetrics],
     reports: Sequence[TaskReport],
     settings: EvaluationSettings,
-    arguments: Sequence[str] | None,
+    arguments: Sequence[str],
     seconds: float,
     methods: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Writes the summary, in one step, and returns it.
+) -> None:
+    """Writes the summary, in one step.
 
     Args:
-        arguments: of the command line; None: those of this process.
+        arguments: of the command line.
         seconds: the duration of this command, without the questions that an earlier one answered.
         methods: the table of methods, as JSON.
     """
-    given = sys.argv[1:] if arguments is None else arguments
     summary = {
-        "command": shlex.join(["rllib-arpo", "evaluate", *given]),
-        "commit": commit(),
-        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "seconds": round(seconds, 1),
-        "machine": machine(),
-        "versions": versions(),
+        **origin("evaluate", arguments, seconds),
         "settings": dataclasses.asdict(settings),
         "interval": {"method": "Student's t over questions, each by the mean of its samples", "level": LEVEL},
         "arms": [_arm(arm, metrics[arm.name], report) for report in reports for arm in arms if arm.task == report.task],
@@ -85,9 +75,7 @@ def write_summary(
         ],
         "methods": methods,
     }
-    with replace_file(path) as partial:
-        partial.write_text(json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
-    return summary
+    write_json(path, summary)
 
 
 def _arm(arm: Arm, metrics: ArmMetrics, report: TaskReport) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from ray.tune.result import EXPR_ERROR_FILE
 
-from rllib_arpo.core.branching import ENTROPY_RULES
+from rllib_arpo.core.branching import ENTROPY_RULES, rule_in_words
 from rllib_arpo.files import replace_file
 from rllib_arpo.tracking.machine import git_says, versions
 
@@ -26,11 +26,10 @@ RUN_FILE = "run.json"
 RUNNING, FINISHED, FAILED = "RUNNING", "FINISHED", "FAILED"
 #: The tag that MLflow shows as the description of a run.
 NOTE_TAG = "mlflow.note.content"
-#: What a description reads of a trial's configuration.
+#: What a description reads of a trial's configuration; all other settings are the params of the MLflow run.
 KEYS = (
-    "attribution", "baseline", "branch_base_probability", "branch_entropy_weight", "branch_threshold", "branching",
-    "budget_allocation", "entropy_baseline", "env", "evaluation_duration", "lr", "model_name_or_path", "num_epochs",
-    "num_initial_rollouts", "num_rollouts", "questions_per_batch", "questions_per_minibatch", "random_fork_probability",
+    "branch_base_probability", "branch_entropy_weight", "branch_threshold", "branching", "budget_allocation",
+    "entropy_baseline", "env", "model_name_or_path", "random_fork_probability",
 )  # fmt: skip
 #: Options whose values are not shown.
 SECRET = re.compile(r"--?([\w-]*-)?(key|token|password|secret)")
@@ -117,10 +116,7 @@ def description(
     lines = {
         "model": f"`{config['model_name_or_path']}`" + (", a LoRA" if config.get("lora") else ""),
         "task": _task(config),
-        "evaluation": _evaluation(config),
-        "rollout": _rollout(config),
         "forks": _forks(config),
-        "update": _update(config),
         "command": f"`{command}`",
         "commit": commit and f"`{commit}`",
         "results": folder and f"`{folder}`",
@@ -144,50 +140,24 @@ def command_line() -> str:
 
 
 def _task(config: Mapping[str, Any]) -> str:
-    return ", ".join([f"`{_name(config['env'])}`", *_settings(config.get("env_config") or {})])
-
-
-def _evaluation(config: Mapping[str, Any]) -> str | None:
-    if not config.get("evaluation_interval"):
-        return None
-    own = (config.get("evaluation_config") or {}).get("env_config") or {}
-    every = f"{config['evaluation_duration']} questions, every {config['evaluation_interval']} iterations"
-    return ", ".join([every, *_settings(own)])
-
-
-def _rollout(config: Mapping[str, Any]) -> str:
-    first = config["num_initial_rollouts"] if config["branching"] != "never" else config["num_rollouts"]
-    n = "N of each question its own" if config.get("pre_monitoring_sensitivity") is not None else f"N = {first}"
-    return f"{config['questions_per_batch']} questions an iteration, M = {config['num_rollouts']}, {n}"
+    """The environment with its settings; of those that hold several values, only their names."""
+    settings = [
+        f"{key}: {', '.join(map(str, value)) or 'none'}" if isinstance(value, Mapping) else f"{key} {value}"
+        for key, value in (config.get("env_config") or {}).items()
+        if isinstance(value, Mapping | str | int | float)
+    ]
+    return ", ".join([f"`{_name(config['env'])}`", *settings])
 
 
 def _forks(config: Mapping[str, Any]) -> str:
     rule = config["branching"]
     if rule == "never":
         return "none"
-    if rule == "random":
-        return f"random, with probability {config['random_fork_probability']}"
-    order = f"in the order `{config['budget_allocation']}`"
-    if rule not in ENTROPY_RULES:
-        return f"by the rule `{rule}`, {order}"
-    chance = f"P = {config['branch_base_probability']} + {config['branch_entropy_weight']} dH"
-    where = f"where {chance} > {config['branch_threshold']}" if rule == "threshold" else f"with probability {chance}"
-    return f"{where}, dH from the {config['entropy_baseline']} baseline, {order}"
-
-
-def _update(config: Mapping[str, Any]) -> str:
-    epochs = "1 epoch" if config["num_epochs"] == 1 else f"{config['num_epochs']} epochs"
-    steps = f"{config['questions_per_minibatch']} questions a step, {epochs}"
-    return f"lr {config['lr']}, {steps}, {config['baseline']} advantage, {config['attribution']} attribution"
-
-
-def _settings(env_config: Mapping[str, Any]) -> list[str]:
-    """The settings of an environment; of those that hold several values, only their names."""
-    return [
-        f"{key}: {', '.join(map(str, value)) or 'none'}" if isinstance(value, Mapping) else f"{key} {value}"
-        for key, value in env_config.items()
-        if isinstance(value, Mapping | str | int | float)
-    ]
+    parts = [rule_in_words(config)]
+    if rule in ENTROPY_RULES:
+        parts.append(f"P = {config['branch_base_probability']} + {config['branch_entropy_weight']} dH")
+        parts.append(f"dH from the {config['entropy_baseline']} baseline")
+    return ", ".join([*parts, f"in the order `{config['budget_allocation']}`"])
 
 
 def _name(env: Any) -> str:

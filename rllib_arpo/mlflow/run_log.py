@@ -28,7 +28,7 @@ from rllib_arpo.show.pages import tree_files
 PLOTS_ARTIFACT, TREES_ARTIFACT, CHECKPOINT_ARTIFACT = "plots", "trees", "checkpoint"
 #: Questions whose trees are logged: of the last iteration, and before and after training.
 NUM_QUESTIONS = 8
-#: The tag that says what the run has: the bytes of `result.json`, and of which state the artifacts are.
+#: The tag that says what the run has: bytes and iterations of `result.json`, and of which state the artifacts are.
 LOGGED_TAG = "rllib_arpo.logged"
 
 
@@ -82,7 +82,7 @@ class RunLog:
             return
         begin = self._logged.get("bytes", 0)
         # Otherwise the trial began anew, or went on at a checkpoint and made its last results again.
-        read = {"bytes": begin if _ends_a_row(path, begin) else 0}
+        read = {"bytes": begin if _ends_a_row(path, begin) else 0, "iteration": self._logged.get("iteration", 0)}
         self._store.log_metrics(run, _metrics(path, read, facts.all_metrics))
         if read["bytes"] != begin:
             self._remember(run, read)
@@ -127,8 +127,8 @@ class RunLog:
     def _log_checkpoint(self, run: Run, facts: RunFacts) -> None:
         newest = max(self._folder.glob("checkpoint_*"), default=None)
         if facts.checkpoint and facts.has_ended and newest is not None:
-            place = partial(self._store.client.log_artifacts, run.info.run_id, str(newest), CHECKPOINT_ARTIFACT)
-            self._once(run, CHECKPOINT_ARTIFACT, newest.name, place)
+            log = partial(self._store.client.log_artifacts, run.info.run_id, str(newest), CHECKPOINT_ARTIFACT)
+            self._once(run, CHECKPOINT_ARTIFACT, newest.name, log)
 
     @property
     def _record(self) -> Path:
@@ -172,8 +172,9 @@ def _ends_a_row(path: Path, size: int) -> bool:
 def _metrics(path: Path, read: dict[str, int], all_metrics: bool) -> Iterator[Metric]:
     """The metrics of the results after the first `read["bytes"]` bytes of the file.
 
-    A line that is still being written is left for the next call. While the results are read, `read` grows: "bytes", and
-    "evaluated", the iteration of the last evaluation. The times are Tune's, so that a result that is logged twice
+    A line that is still being written is left for the next call. An iteration that a restored trial made again is left
+    out, since MLflow would keep both its results. While the results are read, `read` grows: "bytes", "iteration", and
+    "evaluated", the iteration of the last evaluation. The times are Tune's, so that a result of which MLflow has a part
     stays one.
 
     Raises:
@@ -188,9 +189,12 @@ def _metrics(path: Path, read: dict[str, int], all_metrics: bool) -> Iterator[Me
                 result = json.loads(line)
             except json.JSONDecodeError as error:
                 raise ValueError(f"{path}, after byte {read['bytes']}: the row is not JSON ({error.msg}).") from None
+            read["bytes"] += len(line)
             step, time_ms = result[TRAINING_ITERATION], int(result.get(TIMESTAMP, 0)) * 1000
+            if step <= read["iteration"]:
+                continue
             for name, value in flat_metrics(result, partial(metric_name, all_metrics=all_metrics)).items():
                 yield Metric(name, value, time_ms, step)
-            read["bytes"] += len(line)
+            read["iteration"] = step
             if EVALUATION_RESULTS in result:
                 read["evaluated"] = step

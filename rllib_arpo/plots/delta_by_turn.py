@@ -65,12 +65,12 @@ def _rises(rows: pa.Table) -> dict[str, Rise]:
         [("delta", "mean"), ("delta", "count")]
     )
     sample = pc.VarianceOptions(ddof=1)
-    places = by_question.group_by(["after_tool", "depth"]).aggregate(
+    by_turn = by_question.group_by(["after_tool", "depth"]).aggregate(
         [("delta_mean", "mean"), ("delta_mean", "stddev", sample), ("delta_mean", "count"), ("delta_count", "sum")]
     )
     found = {}
-    for tool in sorted(set(places["after_tool"].to_pylist())):
-        own = places.filter(pc.equal(places["after_tool"], tool)).sort_by("depth")
+    for tool in sorted(set(by_turn["after_tool"].to_pylist())):
+        own = by_turn.filter(pc.equal(by_turn["after_tool"], tool)).sort_by("depth")
         mean, deviation, questions, count = (
             own[name].to_numpy()
             for name in ("delta_mean_mean", "delta_mean_stddev", "delta_mean_count", "delta_count_sum")

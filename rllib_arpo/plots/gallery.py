@@ -13,11 +13,9 @@ from matplotlib.figure import Figure
 from rllib_arpo.plots.accuracy import draw_accuracy_by_calls, draw_progress
 from rllib_arpo.plots.delta_by_turn import draw_rises
 from rllib_arpo.plots.entropy import draw_entropy
-from rllib_arpo.plots.fork_history import draw_fork_history
 from rllib_arpo.plots.forks import draw_forks
-from rllib_arpo.plots.gap import draw_gap
+from rllib_arpo.plots.iterations import draw_fork_history, draw_gap, draw_seconds
 from rllib_arpo.plots.run_data import MissingDataError, RunData
-from rllib_arpo.plots.seconds import draw_seconds
 from rllib_arpo.plots.style import png
 from rllib_arpo.show.page import plots_page
 

@@ -57,20 +57,20 @@ class RunData:
 EMPTY_RECORD = SCHEMA.empty_table().select(COLUMNS)
 
 
-def trial_folder_of(place: str | Path) -> Path:
-    """The folder of the only trial in `place`, a trial's or an experiment's folder.
+def trial_folder_of(folder: str | Path) -> Path:
+    """The folder of the only trial in `folder`, a trial's or an experiment's.
 
     Raises:
         ValueError: there is none, or there are several.
     """
-    place = Path(place)
-    if (place / EXPR_RESULT_FILE).is_file() or (place / RECORD_FOLDER).is_dir():
-        return place
-    found = sorted({path.parent for name in (EXPR_RESULT_FILE, RECORD_FOLDER) for path in place.glob(f"*/{name}")})
+    folder = Path(folder)
+    if (folder / EXPR_RESULT_FILE).is_file() or (folder / RECORD_FOLDER).is_dir():
+        return folder
+    found = sorted({path.parent for name in (EXPR_RESULT_FILE, RECORD_FOLDER) for path in folder.glob(f"*/{name}")})
     if not found:
-        raise ValueError(f"{place}: not the folder of a run: it has no {EXPR_RESULT_FILE} and no {RECORD_FOLDER}.")
+        raise ValueError(f"{folder}: not the folder of a run: it has no {EXPR_RESULT_FILE} and no {RECORD_FOLDER}.")
     if len(found) > 1:
-        raise ValueError(f"{place}: has {len(found)} trials; name the folder of one, such as {found[0]}.")
+        raise ValueError(f"{folder}: has {len(found)} trials; name the folder of one, such as {found[0]}.")
     return found[0]
 
 
@@ -129,6 +129,6 @@ def _first_and_last_evaluation(files: Sequence[RecordFile]) -> list[RecordFile]:
 
 def _rows(file: RecordFile) -> pa.Table:
     table = pq.read_table(file.path, columns=list(COLUMNS)).select(COLUMNS).replace_schema_metadata(None)
-    place = COLUMNS.index("entropies")
+    index = COLUMNS.index("entropies")
     cut = pc.list_slice(table["entropies"], 0, NUM_POSITIONS)
-    return table.set_column(place, EMPTY_RECORD.schema.field(place), cut.cast(EMPTY_RECORD.schema.field(place).type))
+    return table.set_column(index, EMPTY_RECORD.schema.field(index), cut.cast(EMPTY_RECORD.schema.field(index).type))

@@ -1,4 +1,4 @@
-"""The settings of a record: what is recorded of a run, and what its files state of the run."""
+"""The settings of a record: what is recorded of a run, what its files state of it, and its advantages."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 
 from rllib_arpo.connectors import PipelineSettings, advantage_connectors
-from rllib_arpo.record.advantages import tree_advantages
+from rllib_arpo.core.advantages import hard_attribution, leaf_ranges, soft_attribution
+from rllib_arpo.core.columns import LAYOUTS, LEAF_ADVANTAGES, LEAF_WEIGHTS, NODE_OFFSETS, REWARD_STATISTICS
 from rllib_arpo.record.rows import TreeAdvantages
 from rllib_arpo.rollout.settings import RolloutSettings
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 #: Settings of the update that a record states, beside those of the rollout; the attributes of `ARPOConfig`.
 UPDATE_SETTINGS = (
     "baseline",
+    "returns",
     "normalize_std",
     "attribution",
     "leaf_weighting",
@@ -54,7 +57,7 @@ class RecordSettings:
             share=config.record_share,
             training=_stated(config),
             evaluation=_stated(held_out),
-            advantages=partial(tree_advantages, advantage_connectors(PipelineSettings.from_config(config))),
+            advantages=partial(_tree_advantages, advantage_connectors(PipelineSettings.from_config(config))),
         )
 
 
@@ -69,3 +72,34 @@ def stated(model: str, rollout: RolloutSettings) -> dict[str, Any]:
     del settings["entropy_reference"]
     branching = settings.pop("branching")
     return {"model_name_or_path": model, **settings, **branching}
+
+
+def _tree_advantages(
+    connectors: Sequence[ConnectorV2], episodes: Sequence[MultiAgentEpisode], statistics: Any
+) -> list[TreeAdvantages]:
+    """The advantages of these questions, which may be a part of the batch, by the connectors of the learner.
+
+    Args:
+        connectors: those of the learner that end with the advantages (`advantage_connectors`).
+        statistics: of the rewards of the whole batch (`QuestionBatch.statistics`).
+    """
+    columns: dict[str, Any] = {}
+    for piece in connectors:
+        columns = piece(
+            rl_module=None, batch=columns, episodes=list(episodes), shared_data={REWARD_STATISTICS: statistics}
+        )
+    return [
+        TreeAdvantages(
+            layout,
+            advantages,
+            soft_attribution(advantages, weights, *leaf_ranges(layout), offsets),
+            hard_attribution(advantages, weights, *leaf_ranges(layout), offsets),
+        )
+        for layout, advantages, weights, offsets in zip(
+            columns[LAYOUTS],
+            columns[LEAF_ADVANTAGES],
+            columns[LEAF_WEIGHTS],
+            columns.get(NODE_OFFSETS, [None] * len(episodes)),
+            strict=True,
+        )
+    ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rllib_arpo.core.branching import ENTROPY_RULES
+from rllib_arpo.core.branching import rule_in_words
 from rllib_arpo.record.read import Question, Row, Trajectory
 from rllib_arpo.record.schema import BENCHMARK, FAILED, TRAINING
 
@@ -78,7 +78,7 @@ def advantages(turn: Row) -> str:
 
 
 def decision(turn: Row, trajectory: Trajectory, question: Question) -> str:
-    """The decision at the node before a turn, and its reason: "dH = +0.21 > 0: forked once, 3 of 8 left."."""
+    """The decision at the node before a turn, and its reason: "dH = +0.21, forks at every node: forked once, ..."."""
     if turn["delta"] is None:
         return _undecided(turn, trajectory)
     rise = f"dH = {number(turn['delta'])}"
@@ -103,16 +103,8 @@ def _undecided(turn: Row, trajectory: Trajectory) -> str:
 
 
 def _reason(turn: Row, rise: str, settings: Mapping[str, Any]) -> str:
-    rule, probability = settings["branching"], turn["probability"]
-    if rule == "random":
-        return f"{rise} (ignored), drawn with probability {settings['random_fork_probability']:g}"
-    if rule not in ENTROPY_RULES:
-        return f"{rise}, rule {rule!r}"
-    alpha, beta, tau = (settings[f"branch_{key}"] for key in ("base_probability", "entropy_weight", "threshold"))
-    if rule == "threshold" and alpha == tau and not settings["consecutive_fork_penalty"]:
-        return f"{rise} {'>' if turn['delta'] > 0 else '≤'} 0"
-    penalty = " with the penalty for forks in a row" if settings["consecutive_fork_penalty"] else ""
-    value = f"{rise}, P = {number(probability, '.3f')} (from {alpha:g} + {beta:g} dH{penalty})"
-    if rule == "threshold":
-        return f"{value} {'>' if probability > tau else '≤'} {tau:g}"
-    return f"{value}, drawn {settings['branch_width']} times" if settings["branch_width"] > 1 else f"{value}, drawn"
+    if turn["probability"] is not None:
+        alpha, beta = settings["branch_base_probability"], settings["branch_entropy_weight"]
+        penalty = " with the penalty for forks in a row" if settings["consecutive_fork_penalty"] else ""
+        rise += f", P = {number(turn['probability'], '.3f')} (from {alpha:g} + {beta:g} dH{penalty})"
+    return f"{rise}, forks {rule_in_words(settings)}"

@@ -5,7 +5,10 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import shlex
 import subprocess
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +55,23 @@ def commit() -> str | None:
     file = Path(__file__)
     is_tracked = git_says(file.parent, "ls-files", "--error-unmatch", file.name) is not None
     return git_says(file.parent, "describe", "--always", "--dirty") if is_tracked else None
+
+
+def origin(command: str, arguments: Sequence[str], seconds: float) -> dict[str, Any]:
+    """What a file of results says of the command that made it.
+
+    Args:
+        command: of `rllib-arpo`.
+        seconds: that it took.
+    """
+    return {
+        "command": shlex.join(["rllib-arpo", command, *arguments]),
+        "commit": commit(),
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "seconds": round(seconds, 1),
+        "machine": machine(),
+        "versions": versions(),
+    }
 
 
 def git_says(folder: Path, *arguments: str) -> str | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rllib_arpo import commands
-from rllib_arpo.evaluation.errors import CommandError
+from rllib_arpo.errors import CommandError
 
 
 class Toy:

@@ -1,6 +1,5 @@
 import json
 import multiprocessing
-import os
 import pickle
 import sqlite3
 import threading
@@ -14,23 +13,29 @@ from rllib_arpo.envs.support.cache import ResultCache
 from tests.helpers.processes import as_ordinary_user
 
 
-def write_many(path: str, writer: int, barrier) -> None:
-    barrier.wait()
-    cache = ResultCache(path)
-    for i in range(20):
-        cache.put(f"{writer}-{i}", f"text {writer} {i}")
-        cache.put("shared", str(writer))
+def make_and_write(path: str, writer: int, barrier) -> None:
+    for attempt in range(4):
+        barrier.wait()
+        cache = ResultCache(f"{path}{attempt}")
+        for i in range(5):
+            cache.put(f"{writer}-{i}", f"text {writer} {i}")
+            cache.put("shared", str(writer))
 
 
-def run_eight(target, path: str) -> None:
+def test_processes_that_make_and_write_the_file_at_once_lose_and_break_nothing(tmp_path):
     context = multiprocessing.get_context("fork")
     barrier = context.Barrier(8)
-    processes = [context.Process(target=target, args=(path, number, barrier)) for number in range(8)]
+    path = str(tmp_path / "cache")
+    processes = [context.Process(target=make_and_write, args=(path, number, barrier)) for number in range(8)]
     for process in processes:
         process.start()
     for process in processes:
         process.join()
     assert [process.exitcode for process in processes] == [0] * 8
+    for attempt in range(4):
+        entries = dict(ResultCache(f"{path}{attempt}").items())
+        assert entries.pop("shared") in "01234567"
+        assert entries == {f"{w}-{i}": f"text {w} {i}" for w in range(8) for i in range(5)}
 
 
 def test_the_last_value_of_a_key_counts(tmp_path):
@@ -41,27 +46,6 @@ def test_the_last_value_of_a_key_counts(tmp_path):
     assert cache.get("a") == "ä\n2"
     assert (len(cache), list(cache.items())) == (1, [("a", "ä\n2")])
     assert pickle.loads(pickle.dumps(cache)).get("a") == "ä\n2"
-
-
-def test_processes_that_write_at_once_lose_and_break_nothing(tmp_path):
-    path = str(tmp_path / "cache.sqlite")
-    run_eight(write_many, path)
-    entries = dict(ResultCache(path).items())
-    assert entries.pop("shared") in "01234567"
-    assert entries == {f"{w}-{i}": f"text {w} {i}" for w in range(8) for i in range(20)}
-
-
-def create_and_put(path: str, writer: int, barrier) -> None:
-    for attempt in range(4):
-        barrier.wait()
-        ResultCache(f"{path}{attempt}").put(str(writer), "text")
-
-
-def test_processes_that_make_the_file_at_once_lose_nothing(tmp_path):
-    run_eight(create_and_put, str(tmp_path / "cache"))
-    for attempt in range(4):
-        entries = dict(ResultCache(tmp_path / f"cache{attempt}").items())
-        assert entries == dict.fromkeys("01234567", "text")
 
 
 def use_inherited(cache: ResultCache, number: int) -> None:
@@ -140,18 +124,7 @@ def test_a_file_that_may_not_be_written_is_read(public_folder, folder_mode):
     as_ordinary_user(read_only_cache, str(path))
 
 
-def test_a_file_that_may_not_be_written_is_read_while_another_user_writes_it(public_folder):
-    path = public_folder / "cache.sqlite"
-    cache = ResultCache(path)
-    cache.put("a", "1")
-    path.chmod(0o444)
-    public_folder.chmod(0o555)
-    if os.geteuid() == 0:  # An ordinary user could not write it any more.
-        as_ordinary_user(read_only_cache, str(path))
-    assert cache.get("a") == "1"
-
-
-@pytest.mark.parametrize("content", ['{"a": 1}', "[]", "{", '{"a": "\\ud800"}', "[" * 100_000])
+@pytest.mark.parametrize("content", ['{"a": 1}', "{", '{"a": "\\ud800"}'])
 def test_a_wrong_json_file_adds_nothing(tmp_path, content):
     file = tmp_path / "cache.json"
     file.write_text(content)

@@ -1,11 +1,14 @@
-"""The rows of data files that are asked, and their order."""
+"""The rows that a data set's task asks, in their order: of files in several formats, and of the Hugging Face hub."""
 
 import json
 from pathlib import Path
 
 import pytest
 
+from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.tasks import DatasetTask
+from rllib_arpo.envs.tasks import rows as rows_module
+from rllib_arpo.envs.tasks.task import permutation
 from tests.helpers.datasets import asked, gsm8k, json_lines
 from tests.helpers.parquet import parquet
 
@@ -17,11 +20,6 @@ def test_json_with_a_byte_order_mark(tmp_path, separators):
     path = tmp_path / "marked.json"
     path.write_text(text, encoding="utf-8-sig")
     assert asked(DatasetTask(task="gsm8k", path=str(path), split="test")) == [0, 1, 2, 3]
-
-
-def test_json_lines_may_be_called_json(tmp_path):
-    path = json_lines(tmp_path / "lines.json", gsm8k(4))
-    assert asked(DatasetTask(task="gsm8k", path=path, split="test")) == [0, 1, 2, 3]
 
 
 def test_blank_lines_are_not_rows(tmp_path):
@@ -40,13 +38,15 @@ def test_a_list_of_files(tmp_path):
     assert [task.question(n).question_id for n in (1, 4)] == [f"{first}/1", f"{second}/2"]
 
 
-def test_the_order_depends_on_seed_and_epoch_alone(tmp_path):
-    path = json_lines(tmp_path / "a.jsonl", gsm8k(30))
-    task = DatasetTask(task="gsm8k", path=path, seed=3)
-    order = asked(task, range(60))
-    assert sorted(order[:30]) == sorted(order[30:]) == list(range(30)) and order[:30] != order[30:]
-    assert asked(DatasetTask(task="gsm8k", path=path, seed=3), range(59, -1, -1)) == order[::-1]
-    assert asked(DatasetTask(task="gsm8k", path=path, seed=4), range(60)) != order
+def test_every_epoch_asks_every_row_once_in_an_order_of_its_own(tmp_path):
+    path = json_lines(tmp_path / "a.jsonl", gsm8k(10))
+    task = DatasetTask(task="gsm8k", path=path, seed=1)
+    epochs = [asked(task, range(e * 10, e * 10 + 10)) for e in range(3)]
+    assert epochs == [list(permutation(1, epoch, 10, stream=1)) for epoch in range(3)]
+    assert [sorted(epoch) for epoch in epochs] == [list(range(10))] * 3
+    assert epochs[0] != epochs[1] != epochs[2] != asked(DatasetTask(task="gsm8k", path=path, seed=2), range(20, 30))
+    assert asked(task, range(19, 12, -1)) == epochs[1][:2:-1]
+    assert asked(DatasetTask(task="gsm8k", path=path, split="test"), range(20)) == [*range(10), *range(10)]
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,6 @@ def test_the_order_depends_on_seed_and_epoch_alone(tmp_path):
     [
         ({"limit": 3}, [0, 1, 2]),
         ({"limit": 99}, list(range(10))),
-        ({"subset": (2, 5)}, [2, 3, 4]),
         ({"subset": [[8, 99], [0, 2], [1, 3]]}, [0, 1, 2, 8, 9]),
         ({"subset": (2, 9), "limit": 2}, [2, 3]),
     ],
@@ -90,3 +89,56 @@ def test_one_file_is_divided_once_and_for_all(tmp_path):
 def test_a_wrong_key_is_named(tmp_path, keys, message):
     with pytest.raises(ValueError, match=message):
         DatasetTask(task="gsm8k", path=json_lines(tmp_path / "a.jsonl", gsm8k(10)), **keys)
+
+
+@pytest.fixture
+def datasets(tmp_path, monkeypatch):
+    library = pytest.importorskip("datasets", reason="The datasets library is not installed.")
+    monkeypatch.setattr(library.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "files").mkdir()
+    return library
+
+
+def test_a_data_set_of_the_datasets_library(tmp_path, datasets):
+    parquet(tmp_path / "files" / "test-00000-of-00001.parquet", gsm8k(6))
+    saved = datasets.DatasetDict({"test": datasets.Dataset.from_list(gsm8k(6))})
+    saved.save_to_disk(tmp_path / "saved")
+    saved["test"].save_to_disk(tmp_path / "single")
+    for folder in ("files", "saved", "single"):
+        task = DatasetTask(task="gsm8k", hub_id=str(tmp_path / folder), split="test")
+        assert asked(task) == list(range(6))
+        assert task.question(4).source == f"{tmp_path / folder}, split 'test', row 4"
+    train = DatasetTask(task="gsm8k", hub_id=str(tmp_path / "saved"), hub_split="test", limit=4)
+    assert sorted(asked(train)) == [0, 1, 2, 3]
+    with pytest.raises(DataError, match=r"saved, split 'train': cannot be loaded \('train'\)"):
+        DatasetTask(task="gsm8k", hub_id=str(tmp_path / "saved"))
+
+
+def test_a_hub_that_is_not_reached_is_named(monkeypatch, datasets):
+    loaded = []
+
+    def load_dataset(*args, **kwargs):
+        loaded.append((args, kwargs))
+        raise ConnectionError("Couldn't reach the hub.")
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    message = r"^openai/gsm8k \(main\), split 'test': cannot be loaded \(Couldn't reach the hub\)"
+    with pytest.raises(DataError, match=message):
+        DatasetTask(task="gsm8k", split="test")
+    assert loaded == [(("openai/gsm8k", "main"), {"split": "test"})]
+    with pytest.raises(ValueError, match=r"HuggingFaceH4/MATH-500 has no split for env_config\['split'\] = 'train'"):
+        DatasetTask(task="math500")
+
+
+def test_other_content_has_another_mark(tmp_path, datasets):
+    folder = tmp_path / "files"
+
+    def marks(rows) -> set[str]:
+        parquet(folder / "test-00000-of-00001.parquet", rows)
+        rows_module.open_hub.cache_clear()
+        found = DatasetTask(task="gsm8k", hub_id=str(folder), split="test").inputs()
+        assert list(found) == [f"{folder}, split 'test'"]
+        return set(found.values())
+
+    first = marks(gsm8k(6))
+    assert marks(gsm8k(5)) != first

@@ -1,15 +1,17 @@
 """Rows and files that do not fit are named, with the reason."""
 
 import json
+from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
 import pytest
 
 from rllib_arpo.envs.errors import DataError
+from rllib_arpo.envs.registry import validate_env_config
 from rllib_arpo.envs.tasks import DatasetTask
 from tests.helpers.datasets import LAYOUTS, asked, gsm8k, json_lines
-from tests.helpers.parquet import parquet
+from tests.helpers.parquet import parquet, row
 
 SURROGATE = "'utf-8' codec can't encode character '\\ud800' in position 1: surrogates not allowed"
 
@@ -19,20 +21,16 @@ SURROGATE = "'utf-8' codec can't encode character '\\ud800' in position 1: surro
     ("text", "message"),
     [
         ('{"question": "Q?"}', "no `answer`."),
-        ('{"answer": "#### 1"}', "no `question` or `problem`."),
         ('{"question": null, "answer": "#### 1"}', "no `question` or `problem`."),
-        ('{"question": " ", "answer": "#### 1"}', "`question` has no text."),
         ('{"question": ["Q?"], "answer": "#### 1"}', "`question` has no text."),
         ('{"question": "Q?", "answer": "18"}', "`answer` does not end with '#### answer'."),
-        ('{"question": "Q?", "answer": 18}', "`answer` does not end with '#### answer'."),
         ("[1]", "not a JSON object."),
         ('{"question": "Q\\ud800?", "answer": "#### 1"}', f"not valid Unicode ({SURROGATE})."),
         ('{"question": "Q?", "answer": "#### \\ud800"}', f"not valid Unicode ({SURROGATE.replace(' 1:', ' 2:')})."),
     ],
 )
 def test_a_row_that_does_not_fit_is_named(tmp_path, ending, text, message):
-    good = [json.dumps(record) for record in gsm8k(3)]
-    lines = [*good, text]
+    lines = [*map(json.dumps, gsm8k(3)), text]
     path = tmp_path / f"bad.{ending}"
     path.write_text("\n".join(lines) if ending == "jsonl" else f"[{', '.join(lines)}]")
     task = DatasetTask(task="gsm8k", path=str(path), split="test")
@@ -49,12 +47,15 @@ def test_a_row_that_does_not_fit_is_named(tmp_path, ending, text, message):
         ("math", {"solution": "It is 5."}, "`solution` has no \\boxed{}."),
         ("math", {"solution": "\\boxed{5"}, "`solution` has a \\boxed{ that is not closed."),
         ("hotpotqa", {"answer": []}, "no answer (`answer` is empty)."),
-        ("hotpotqa", {"answer": {"a": 1}}, "`answer` must be a string, a number, or a list of them."),
         ("hotpotqa", {"answer": True}, "`answer` must be a string, a number, or a list of them."),
+        ("arpo_mix", {"prompt": None}, "no `prompt`."),
         ("arpo_mix", {"prompt": "Q?"}, "`prompt` is not a list of {role, content}."),
         ("arpo_mix", {"prompt": [{"role": "user"}]}, "`prompt` has a message whose role or content is not a string."),
+        ("arpo_mix", {"prompt": [{"role": "user", "content": " "}]}, "`prompt` has no user message with text."),
         ("arpo_mix", {"reward_model": "A"}, "`reward_model` is not an object with a `ground_truth`."),
+        ("arpo_mix", {"reward_model": {"ground_truth": " "}}, "no answer (`reward_model` is empty)."),
         ("arpo_mix", {"ability": "art"}, "`ability` must be 'math' or 'qa', not 'art'."),
+        ("arpo_mix", {"ability": None}, "`ability` must be 'math' or 'qa', not None."),
     ],
 )
 def test_other_rows_that_do_not_fit(tmp_path, name, changes, message):
@@ -64,48 +65,31 @@ def test_other_rows_that_do_not_fit(tmp_path, name, changes, message):
     assert str(error.value) == f"{path}, row 0: {message}"
 
 
-def test_bad_lines_and_files_are_named(tmp_path):
+def test_bad_lines_are_named_when_they_are_asked(tmp_path):
     path = tmp_path / "lines.jsonl"
-    path.write_bytes(b'\n{"question": "Q?", "answer": "#### 1"}\n\n  \n{"question": \n\xff\xfe\n')
+    path.write_bytes(b'\n{"question": "Q?", "answer": "#### 1"}\n\n  \n{"question": \n\xff\xfe\n' + b"[" * 100_000)
     task = DatasetTask(task="gsm8k", path=str(path), split="test")
-    assert task.num_questions == 3 and task.question(0).source == f"{path}, row 1"
-    with pytest.raises(DataError, match=r"lines.jsonl, row 4: not JSON \("):
-        task.question(1)
-    with pytest.raises(DataError, match=r"lines.jsonl, row 5: not JSON \("):
-        task.question(2)
-    for content, message in (
+    assert task.num_questions == 4 and task.question(0).source == f"{path}, row 1"
+    for number, line in ((1, 4), (2, 5), (3, 6)):
+        with pytest.raises(DataError, match=rf"lines.jsonl, row {line}: not JSON \("):
+            task.question(number)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
         (b"[1, ", r"not JSON \("),
         (b"[" * 100_000, r"not JSON \("),
         (b"[" + b"1" * 5000 + b"]", r"not JSON \("),
-        (b"", "not JSON"),
         (b"[]", "no rows"),
         (b'"text"', "a .json file holds a list of objects, or one object a line"),
-        (
-            b'{\n "question": "Q?",\n "answer": "#### 1"\n}',
-            "a .json file holds a list of objects, or one object a line",
-        ),
-    ):
-        (tmp_path / "list.json").write_bytes(content)
-        with pytest.raises(DataError, match=rf"list.json: {message}"):
-            DatasetTask(task="gsm8k", path=str(tmp_path / "list.json"))
-    with pytest.raises(DataError, match=r"data.csv: rows are read from .parquet, .json, .jsonl files\.$"):
-        DatasetTask(task="gsm8k", path="data.csv")
-    with pytest.raises(DataError, match=r"none.json: no such file\.$"):
-        DatasetTask(task="gsm8k", path=str(tmp_path / "none.json"))
-    with pytest.raises(DataError, match=r"no column 'question' or 'problem' \(there are: Q, answer\)\.$"):
-        DatasetTask(task="gsm8k", path=parquet(tmp_path / "columns.parquet", [{"Q": "Q?", "answer": "#### 1"}]))
-
-
-def test_rows_that_cannot_be_decoded_are_named(tmp_path):
-    path = tmp_path / "deep.jsonl"
-    path.write_bytes(b"[" * 100_000)
-    with pytest.raises(DataError, match=r"deep.jsonl, row 0: not JSON \("):
-        DatasetTask(task="gsm8k", path=str(path)).question(0)
-    path = tmp_path / "bytes.parquet"
-    texts = pyarrow.array([b"Q?", b"\xff"]).view(pyarrow.string())
-    pyarrow.parquet.write_table(pyarrow.table({"question": texts, "answer": ["#### 1"] * 2}), path)
-    with pytest.raises(DataError, match=r"bytes.parquet, row 1: not UTF-8 \("):
-        DatasetTask(task="gsm8k", path=str(path), split="test").question(1)
+        (b'{\n "question": "Q?"\n}', "a .json file holds a list of objects, or one object a line"),
+    ],
+)
+def test_a_bad_json_file_is_named(tmp_path, content, message):
+    (tmp_path / "list.json").write_bytes(content)
+    with pytest.raises(DataError, match=rf"list.json: {message}"):
+        DatasetTask(task="gsm8k", path=str(tmp_path / "list.json"))
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "json"])
@@ -114,3 +98,46 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, ending):
     path.symlink_to("/proc/self/mem")
     with pytest.raises(DataError, match=rf"memory.{ending}: not readable \(.*Input/output error\)\.$"):
         DatasetTask(task="gsm8k", path=str(path))
+
+
+def test_parquet_that_cannot_be_decoded_is_named(tmp_path):
+    path = tmp_path / "bytes.parquet"
+    texts = pyarrow.array([b"Q?", b"\xff"]).view(pyarrow.string())
+    pyarrow.parquet.write_table(pyarrow.table({"question": texts, "answer": ["#### 1"] * 2}), path)
+    with pytest.raises(DataError, match=r"bytes.parquet, row 1: not UTF-8 \("):
+        DatasetTask(task="gsm8k", path=str(path), split="test").question(1)
+    path = parquet(tmp_path / "damaged.parquet", [row("x" * 50)] * 8)
+    column = pyarrow.parquet.ParquetFile(path).metadata.row_group(0).column(1)
+    content = bytearray(Path(path).read_bytes())
+    begin = column.dictionary_page_offset or column.data_page_offset
+    content[begin : begin + column.total_compressed_size] = b"\xff" * column.total_compressed_size
+    Path(path).write_bytes(content)
+    with pytest.raises(DataError, match=r"damaged.parquet: not a readable parquet file"):
+        DatasetTask(task="parquet", path=path, split="test").question(5)
+
+
+def validate(path, tokenizer_folder, **env_config):
+    config = {"model_name_or_path": tokenizer_folder, "path": path, "tools": ["python"], **env_config}
+    validate_env_config("ParquetQuestions-v0", config)
+
+
+def test_bad_files_are_refused_before_anything_starts(tmp_path, tokenizer_folder):
+    good = parquet(tmp_path / "good.parquet", [row()])
+    validate(good, tokenizer_folder)
+    (tmp_path / "truncated.parquet").write_bytes(Path(good).read_bytes()[:-100])
+    parquet(tmp_path / "lacks.parquet", [{"prompt": row()["prompt"], "ability": "math"}])
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row()]).slice(0, 0), tmp_path / "empty.parquet")
+    parquet(tmp_path / "long.parquet", [row("x" * 3000)])
+    for name, message in (
+        ("none.parquet", r"no such file\.$"),
+        ("data.csv", r"rows are read from .parquet, .json, .jsonl files\.$"),
+        ("truncated.parquet", r"not a readable parquet file \(.*\)\.$"),
+        ("lacks.parquet", r"no column 'reward_model' \(there are: prompt, ability\)\.$"),
+        ("empty.parquet", r"no rows\.$"),
+    ):
+        with pytest.raises(DataError, match=rf"{name}: {message}"):
+            validate(str(tmp_path / name), tokenizer_folder)
+    with pytest.raises(DataError, match=r"long.parquet, row 0: the prompt has 3\d+ tokens.*max_context_tokens = 2000"):
+        validate(str(tmp_path / "long.parquet"), tokenizer_folder, max_context_tokens=2000)
+    with pytest.raises(ValueError, match=r"env_config\['path'\] must name a .parquet, .json or .jsonl file"):
+        validate(None, tokenizer_folder)

@@ -9,7 +9,7 @@ import pytest
 
 from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.tasks import TASKS, DatasetTask
-from rllib_arpo.envs.tasks.specs import SPECS
+from rllib_arpo.envs.tasks.specs import SPECS, after_hashes, last_boxed
 from tests.helpers.datasets import LAYOUTS, WRITERS, asked, json_lines
 from tests.helpers.parquet import parquet, row
 
@@ -36,17 +36,6 @@ def test_a_row_of_every_layout(tmp_path, name, ending):
         assert question.ability == ("math" if "python" in task.tools[:1] else question.ability)
         own = record.get(SPECS[name].row_id)
         assert question.question_id == f"test{i}/0" + (f" ({own})" if own is not None else "")
-
-
-def test_abilities():
-    assert {name for name, spec in SPECS.items() if spec.ability == "math"} == {
-        "gsm8k",
-        "math",
-        "math500",
-        "aime24",
-        "aime25",
-    }
-    assert {name for name, spec in SPECS.items() if spec.ability is None} == {"arpo_mix", "parquet"}
 
 
 def test_xbench_as_it_is_published(tmp_path):
@@ -82,6 +71,31 @@ def test_rows_that_cannot_be_asked_are_skipped_and_counted(tmp_path, caplog, nam
     assert caplog.messages == [message]
     with pytest.raises(DataError, match="no rows"):
         DatasetTask(task=name, path=WRITERS[ending](tmp_path / f"only.{ending}", records[:1]))
+
+
+def test_the_rows_own_system_message_is_kept_on_demand(tmp_path):
+    messages = [{"role": "system", "content": "Be short."}, *row()["prompt"]]
+    path = parquet(
+        tmp_path / "a.parquet", [{**row(), "prompt": messages, "reward_model": {"ground_truth": ["2", "two"]}}]
+    )
+    question, kept = (DatasetTask(task="parquet", path=path, keep_system_prompt=keep).question(0) for keep in (0, 1))
+    assert (question.messages, question.answers) == ((("user", "What is 1 + 1?"),), ("2", "two"))
+    assert kept.messages == (("system", "Be short."), *question.messages)
+
+
+@pytest.mark.parametrize(
+    ("read", "value", "answer"),
+    [
+        (after_hashes, "a #### 5", "5"),
+        (after_hashes, "#### 3 #### 4", "3 #### 4"),
+        (last_boxed, "\\boxed{1} \\boxed{2}", "2"),
+        (last_boxed, "$\\boxed 3$", "3"),
+        (last_boxed, "\\fbox{4}", "4"),
+        (last_boxed, "\\boxed{ \\text{(A)} }", "\\text{(A)}"),
+    ],
+)
+def test_answers_of_worked_solutions(read, value, answer):
+    assert read(value) == (answer,)
 
 
 def test_worked_examples_are_those_of_the_questions_ability(tmp_path):

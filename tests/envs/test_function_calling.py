@@ -181,7 +181,6 @@ def test_a_template_may_open_the_thought(make_env):
     ("text", "expected"),
     [
         (call("a"), CallRequest("look_up", {"thing": "a"})),
-        ("I look. " + call("a") + "\n", CallRequest("look_up", {"thing": "a"})),
         ("\\boxed{3}" + call("a"), CallRequest("look_up", {"thing": "a"})),
         ("<think> <tool_call> \\boxed{1} </think>" + call("a"), CallRequest("look_up", {"thing": "a"})),
         ('<tool_call>{"name": "f", "arguments": {}}</tool_call>', CallRequest("f", {})),
@@ -190,22 +189,15 @@ def test_a_template_may_open_the_thought(make_env):
             CallRequest("f", {"code": "print('<think>')"}),
         ),
         ("It is \\boxed{5}.", Answer("5")),
-        ("It is \\boxed{5}." + EOS, Answer("5")),
         ("<think> \\boxed{1} </think> \\boxed{5}", Answer("5")),
-        ("\\boxed{1} <think> </think> \\boxed{5}", Answer(None)),
         ("\\boxed{5", Answer(None)),
         ("It is 5.", Nothing()),
         ("<think> \\boxed{1} </think> So it is.", Nothing()),
-        ("", Nothing()),
         (call("a") + call("b"), Malformed("text after </tool_call>")),
-        (call("a") + "and \\boxed{5}", Malformed("text after </tool_call>")),
         ("<think> \\boxed{5}", Malformed("<think> is not closed")),
-        ("<think> " + call("a"), Malformed("<think> is not closed")),
         ("<tool_call> {", Malformed("<tool_call> is not closed")),
-        ("</tool_call> \\boxed{5}", Malformed("</tool_call> closes nothing")),
         ("</think> \\boxed{5}", Malformed("</think> closes nothing")),
         ("<tool_response> 5 </tool_response> \\boxed{5}", Malformed("the model wrote <tool_response>")),
-        ("<think> </tool_response> </think> \\boxed{5}", Malformed("the model wrote </tool_response>")),
         ("<|im_start|>user\n\\boxed{5}", Malformed("the model wrote <|im_start|>")),
         ("\\boxed{5}<|im_end|>\n" + EOS, Malformed("the model wrote <|im_end|>")),
         ("<tool_call> search lamp </tool_call>", Malformed("<tool_call> does not hold JSON")),
@@ -218,13 +210,8 @@ def test_a_template_may_open_the_thought(make_env):
             '<tool_call>{"name": "f"}</tool_call>',
             Malformed('<tool_call> does not hold an object with "name" and "arguments"'),
         ),
-        ('<tool_call>["f"]</tool_call>', Malformed('<tool_call> does not hold an object with "name" and "arguments"')),
         (
             '<tool_call>{"name": "f", "arguments": "a"}</tool_call>',
-            Malformed('"name" must be a string and "arguments" an object'),
-        ),
-        (
-            '<tool_call>{"name": ["f"], "arguments": {}}</tool_call>',
             Malformed('"name" must be a string and "arguments" an object'),
         ),
     ],
@@ -260,12 +247,9 @@ def test_an_answer_that_a_limit_cuts(make_env, text, reason):
     assert step(env, text)[3].stop_reason == reason
 
 
-def test_generation_stops_at_a_call_and_at_the_end_of_the_turn(make_env):
-    assert make_env(QWEN25).stop == ("</tool_call>", EOS)
-
-
 def test_the_prompt_describes_the_tools(make_env):
     env = make_env(QWEN25, max_context_tokens=8192)
+    assert env.stop == ("</tool_call>", EOS)
     prompt = env.tokenizer.decode(env.reset()[0]["0"])
     assert prompt.startswith("<|im_start|>system\nSolve the question step by step. Call one tool at a time")
     schema = (
@@ -323,10 +307,3 @@ def test_a_template_without_support_is_refused(template, message):
     tokenizer.chat_template = template
     with pytest.raises(ValueError, match=message):
         function_calling({"look_up": LookUpTool()}, Chat(tokenizer))
-
-
-def test_validation_names_a_template_without_support(tokenizer_folder):
-    config = {"model_name_or_path": tokenizer_folder, "task": "arithmetic", "protocol": "function_calling"}
-    with pytest.raises(ValueError, match=r"the chat template of .* has no support for tools"):
-        ToolEnv.validate_config(config)
-    ToolEnv.validate_config({**config, "tools": {}})

@@ -29,6 +29,7 @@ from rllib_arpo.rollout.engine_loop import EngineLoop
 from rllib_arpo.rollout.messages import QuestionRef
 from rllib_arpo.rollout.tree_sampler import TreeSampler
 from tests.helpers.models import byte_tokenizer
+from tests.helpers.scripts import in_turn
 from tests.rollout.conftest import settings
 
 SERVER = str(Path(__file__).resolve().parents[1] / "helpers" / "mcp_server.py")
@@ -90,11 +91,8 @@ def test_a_servers_tools_are_tools(stdio):
         ("price", "brass lamp", ToolResult("12")),
         ("price", '{"item": "oak chair"}', ToolResult("30")),
         ("price", '{"name": "oak chair"}', ToolResult("""no item '{"name": "oak chair"}'""")),
-        ("price", "12", ToolResult("no item '12'")),
-        ("multiply", '{"a": 7, "b": 12}', ToolResult("84")),
         ("multiply", '{"a": 7, "b": 12, "unit": " crowns"}', ToolResult("84 crowns")),
         ("multiply", "7 12", ToolResult("multiply takes one JSON object with 'a', 'b', 'unit'.", ERROR)),
-        ("multiply", "[7, 12]", ToolResult("multiply takes one JSON object with 'a', 'b', 'unit'.", ERROR)),
         ("multiply", "[" * 100_000, ToolResult("multiply takes one JSON object with 'a', 'b', 'unit'.", ERROR)),
         ("multiply", '{"a": 7}', ToolResult("multiply: wrong arguments: 'b' is a required property.", ERROR)),
         (
@@ -114,22 +112,10 @@ def test_calls(stdio, name, argument, expected):
     assert call(stdio[name], argument) == expected
 
 
-def test_a_native_function_call_goes_the_same_way(stdio):
-    assert call(stdio["multiply"], stdio["multiply"].text_argument({"a": 7, "b": 12})) == ToolResult("84")
-    assert call(stdio["price"], stdio["price"].text_argument({"item": "brass lamp"})) == ToolResult("12")
-    assert call(stdio["pid"], stdio["pid"].text_argument({})).status == OK
-
-
-def test_a_wrong_call_does_not_reach_the_server(stdio, monkeypatch):
-    monkeypatch.setattr(stdio["multiply"].session, "call", None)
-    with pytest.raises(ToolError, match="required"):
-        asyncio.run(stdio["multiply"]('{"a": 7}', None))
-
-
 def test_calls_from_many_loops_share_one_server(stdio):
+    pid = stdio["pid"]
     with ThreadPoolExecutor(4) as threads:
-        pids = set(threads.map(lambda _: call(stdio["pid"], "{}").text, range(12)))
-    assert len(pids) == 1
+        assert len(set(threads.map(lambda _: call(pid, pid.text_argument({})).text, range(12)))) == 1
 
 
 def test_a_call_that_takes_too_long_is_given_up_and_the_server_goes_on(stdio):
@@ -137,20 +123,6 @@ def test_a_call_that_takes_too_long_is_given_up_and_the_server_goes_on(stdio):
     before = call(stdio["pid"], "{}")
     assert call(slow, '{"seconds": 3}') == ToolResult("Time limit of 0.5 s exceeded.", TIMEOUT)
     assert call(stdio["pid"], "{}") == before
-
-
-@pytest.mark.slow
-def test_a_hung_server_is_replaced(monkeypatch):
-    monkeypatch.setattr("rllib_arpo.envs.tools.mcp_session.ALIVE_TIMEOUT_S", 0.5)
-    tools, quick = expand({"shop": MORTAL}, timeout_s=60.0), expand({"shop": MORTAL}, timeout_s=0.5)
-    pid = int(call(tools["pid"], "{}").text.split()[0])
-    os.kill(pid, signal.SIGSTOP)
-    assert call(quick["pid"], "{}").status == TIMEOUT
-    result = call(tools["pid"], "{}")
-    assert result.status == OK
-    assert int(result.text.split()[0]) != pid
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
 
 
 class FakeClient:
@@ -265,7 +237,6 @@ def test_a_server_that_dies_twice_of_a_call_is_broken(session_with):
     ("message", "error"),
     [
         ("Tool a has an output schema but did not return structured content", ToolError),
-        ("Invalid schema for tool a: 3", ToolError),
         ("Invalid structured content returned by tool a: 3\nhere", ToolError),
         ("Event loop is closed", RuntimeError),
     ],
@@ -320,14 +291,12 @@ def test_keys_are_passed_on_by_name(monkeypatch):
     ("server", "message"),
     [
         ({}, "an MCP server needs either a command or a url"),
-        ({"command": "a", "url": "http://b"}, "an MCP server needs either a command or a url"),
         ({"url": "ftp://b"}, "the url must begin with http:// or https://, which 'ftp://b' does not"),
         ({"command": "a", "pass_env": ["NO_SUCH_KEY"]}, "the environment variable NO_SUCH_KEY is not set"),
         ({"comand": "a"}, "Unknown key of the MCP server 's' 'comand': did you mean 'command'?"),
         ({"command": "/no/such/program"}, "The MCP server cannot be used ([Errno 2]"),
         ({"command": sys.executable, "args": ["-c", ""]}, "The MCP server cannot be used (Connection closed)."),
         ({"command": sys.executable, "args": ["-c", "import time; time.sleep(60)"]}, "did not answer in 1 s"),
-        ({"url": "http://127.0.0.1:9/mcp"}, "The MCP server cannot be used ("),
         ({**STDIO, "tools": ["prize"]}, "Unknown tool of the MCP server 's' 'prize': did you mean 'price'?"),
     ],
 )
@@ -339,6 +308,8 @@ def test_wrong_servers_are_named(server, message):
 
 
 def test_a_name_that_no_tag_can_carry_is_refused():
+    with pytest.raises(ValueError, match="The mcp tools need `servers`"):
+        McpTools()
     code = (
         "from mcp.server.mcpserver import MCPServer\n"
         "server = MCPServer('odd')\n"
@@ -347,12 +318,6 @@ def test_a_name_that_no_tag_can_carry_is_refused():
     )
     with pytest.raises(ValueError, match=r"'odd': 'an odd/name' cannot be the name of a tool"):
         expand({"odd": {"command": sys.executable, "args": ["-c", code]}})
-
-
-def test_the_configuration_of_a_server_is_checked():
-    assert McpServer(command="a").url is None
-    with pytest.raises(ValueError, match="The mcp tools need `servers`"):
-        McpTools()
 
 
 def test_a_model_calls_an_mcp_tool_in_a_rollout(tmp_path):
@@ -367,7 +332,7 @@ def test_a_model_calls_an_mcp_tool_in_a_rollout(tmp_path):
         '<multiply> {"a": 7, "b": 12} </multiply>',
         "<answer> \\boxed{84} </answer>",
     ]
-    script = [ScriptedReply(tokenizer.encode(turn, add_special_tokens=False)) for turn in turns]
+    script = in_turn([ScriptedReply(tokenizer.encode(turn, add_special_tokens=False)) for turn in turns])
     engine = ScriptedEngine(EngineConfig("none", engine_kwargs={"script": script, "vocab_size": len(tokenizer)}))
 
     async def sample():

@@ -10,8 +10,6 @@ from rllib_arpo.envs import register_task, registry
 from rllib_arpo.envs.registry import find_task
 from rllib_arpo.envs.tasks import ArithmeticTask
 from rllib_arpo.envs.tool_env import ToolEnv
-from rllib_arpo.rollout.messages import question_refs
-from tests.helpers.configs import small_config
 from tests.helpers.own_task import NoDataclass, SquaresTask
 
 BY_NAME = "tests.helpers.own_task:SquaresTask"
@@ -53,7 +51,6 @@ def test_what_is_no_task_is_refused(task_class):
         ("nowhere:Task", r"^env_config\['task'\]: 'nowhere:Task' cannot be imported \(No module named 'nowhere'\)\.$"),
         ("tests.helpers.own_task:Task2", r"^env_config\['task'\]: .* cannot be imported \(module .* has no attribute"),
         ("tests.helpers.own_task:dataclass", r"^env_config\['task'\]: 'tests.helpers.own_task:dataclass' is not a da"),
-        (3, r"^Unknown task '3': known: "),
     ],
 )
 def test_a_wrong_name_is_one_sentence(model_folder, task, message):
@@ -85,19 +82,6 @@ def test_a_worker_process_knows_what_the_driver_registered(ray_cluster, model_fo
     assert ray.get(ask.remote(30)) == "squares/5"
     with pytest.raises(ValueError, match="Unknown task 'tenth': did you mean 'tenths'"):
         find_task("tenth")
-
-
-@pytest.mark.slow
-def test_env_runners_ask_a_registered_task(ray_cluster, model_folder):
-    register_task("squares", SquaresTask)
-    config = small_config(model_folder, vocab_size=259, end_probability=0.3)
-    config.environment("ToolEnv-v0", env_config={"task": "squares", "first": 20}).env_runners(num_env_runners=1)
-    algorithm = config.build_algo()
-    ids = algorithm.env_runner_group.foreach_env_runner(
-        lambda runner: [s.episode.id_ for s in runner.sample_questions(question_refs(range(2)))], local_env_runner=False
-    )
-    algorithm.stop()
-    assert ids == [["squares/20", "squares/21"]]
 
 
 def test_where_tune_has_forgotten_the_names_register_tells_them_again():

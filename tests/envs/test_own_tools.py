@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 
-from rllib_arpo.envs.env_config import read_env_config
 from rllib_arpo.envs.tool_env import ToolEnv
 
 TALLY = "tests.helpers.own_tool:TallyTool"
@@ -23,17 +22,13 @@ def call(env: ToolEnv, agent_id: str, text: str) -> str:
 
 
 def test_a_tool_of_ones_own_answers_with_its_options_and_a_fork_has_a_state_of_its_own(model_folder):
-    env = make_env(model_folder, {TALLY: {"unit": "notes"}})
+    env = make_env(model_folder, {TALLY: {"unit": "notes"}, "python": {}})
+    assert list(env.tools) == ["tally", "python"]
     env.reset(options={"question": 0})
     assert call(env, "0", "a") == "<result> 1 notes </result>"
     env.fork_agent("0", "0.0")
     assert call(env, "0", "b") == "<result> 2 notes </result>"
     assert call(env, "0.0", "c") == "<result> 2 notes </result>"
-
-
-def test_it_stands_beside_other_tools_in_a_list(model_folder):
-    config = {"model_name_or_path": model_folder, "task": "arithmetic", "tools": [TALLY, "python"]}
-    assert list(read_env_config(config)[2]) == ["tally", "python"]
 
 
 @pytest.mark.parametrize(
@@ -43,7 +38,6 @@ def test_it_stands_beside_other_tools_in_a_list(model_folder):
         (["nowhere:Tool"], r"^env_config\['tools'\]: 'nowhere:Tool' cannot be imported \(No module named 'nowhere'\)"),
         (["tests.helpers.own_tool:Tally"], r"^env_config\['tools'\]: .* cannot be imported \(module .* has no attrib"),
         (["tests.helpers.own_tool:dataclass"], r"^env_config\['tools'\]: .* is not a dataclass that subclasses Tool"),
-        (["tests.helpers.own_tool:PlainClass"], r"^env_config\['tools'\]: .* is not a dataclass that subclasses Tool"),
         (["tests.helpers.own_tool:AnswerTool"], r"AnswerTool' needs a `name` that neither a tool nor a tag has\.$"),
         (["tests.helpers.own_tool:OtherPythonTool"], r"PythonTool' needs a `name` that neither a tool nor a tag has"),
         ({TALLY: {"units": "notes"}}, rf"^Unknown option of the tool '{TALLY}' 'units': did you mean 'unit'\?$"),

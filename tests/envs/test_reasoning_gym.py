@@ -2,8 +2,6 @@ import asyncio
 
 import pytest
 
-from rllib_arpo.core.tree import StopReason
-from rllib_arpo.envs.forkable_env import OPTION_QUESTION
 from rllib_arpo.envs.tasks import reasoning_gym
 from rllib_arpo.envs.tasks.reasoning_gym import UNSTABLE, ReasoningGymTask
 
@@ -91,20 +89,10 @@ def test_a_hostile_answer_is_wrong_and_the_next_one_is_scored(monkeypatch):
 
 @pytest.mark.parametrize(
     ("output", "score"),
-    [("0.25\n", 0.25), ("Only placed 3\n1.0\n", 1.0), ("", 0.0), ("x", 0.0), ("nan", 0.0), ("inf", 0.0), ("1.5", 0.0)],
+    [("0.25\n", 0.25), ("Only placed 3\n1.0\n", 1.0), ("", 0.0), ("nan", 0.0), ("1.5", 0.0)],
 )
 def test_a_score_is_the_number_in_the_last_line(output, score):
     assert reasoning_gym.read_score(output) == score
-
-
-def test_an_episode(make_tool_env, turn):
-    env = make_tool_env(task="reasoning_gym", dataset="chain_sum", config=CONFIG, size=10)
-    env.reset(options={OPTION_QUESTION: 3})
-    right = env.question.answers[0]
-    _, reward, info, _ = turn(env, "0", f"<answer> \\boxed{{{right}}} </answer>")
-    assert (reward, info.accuracy, info.stop_reason) == (1.0, 1.0, StopReason.ANSWER)
-    env.reset(options={OPTION_QUESTION: 3})
-    assert turn(env, "0", f"<answer> \\boxed{{{right}0}} </answer>")[1] == 0.0
 
 
 @pytest.mark.parametrize(
@@ -117,7 +105,6 @@ def test_an_episode(make_tool_env, turn):
             {"dataset": "chain_sum", "config": {"min_terms": 9, "max_terms": 2}},
             r"env_config\['config'\] of .*'chain_sum'",
         ),
-        ({"dataset": "composite"}, "Must specify at least one dataset"),
         ({"dataset": "chain_sum", "size": 0}, r"env_config\['size'\] must be at least 1, not 0"),
     ],
 )

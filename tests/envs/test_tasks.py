@@ -57,13 +57,6 @@ def test_the_examples_keep_to_the_protocol(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_model_without_tools_is_told_of_none(name):
-    question = TASKS[name]().question(0, ())
-    assert [role for role, _ in question.messages] == ["user"]
-    assert all(shot.thought for shot in question.shots)
-
-
-@pytest.mark.parametrize("name", NAMES)
 def test_a_number_names_one_question(name):
     questions = [TASKS[name](seed=5).question(n) for n in range(30)]
     assert [TASKS[name](seed=5).question(n) for n in reversed(range(30))] == questions[::-1]
@@ -88,8 +81,3 @@ def test_arithmetic_splits_are_disjoint():
     question = train.question(0)
     text = question.messages[-1][1].removeprefix("What is ").removesuffix("?")
     assert question.answers == (str(eval(text)),)
-
-
-def test_an_unknown_split_is_refused():
-    with pytest.raises(ValueError, match="split must be 'train' or 'test', not 'valid'"):
-        CatalogueTask(split="valid")

@@ -1,45 +1,24 @@
 """Trails: questions and search results, the rewards of policies that ignore the question, and the demonstrators."""
 
 import asyncio
-import json
-from collections import Counter
 
 import numpy as np
 import pytest
 
 from rllib_arpo import cold_start
-from rllib_arpo.envs.tasks import trail_demonstrations, trails
-from rllib_arpo.envs.tasks.trail_demonstrations import PERFECT, ROWS, Demonstrator, imperfect, transcripts
+from rllib_arpo.envs.tasks import trails
 from rllib_arpo.envs.tasks.trail_forms import FORMS, MAIN
 from rllib_arpo.envs.tasks.trails import TrailsTask, make_trail, shows_a_choice
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.tools import SearchTool
+from tuned_examples.trails_demonstrations import PERFECT, ROWS, Demonstrator, imperfect, transcripts
 
 RIGHT, FIRST = (lambda page, _decision: page.right), (lambda _page, _decision: 0)
-
-WAY = [
-    ("Mivupa", "see Pomuro"),
-    ("Pomuro", "see Dopina"),
-    ("Dopina", "see Mofova"),
-    ("Mofova", "black Satuva, green Vamodo, pink Ravovo"),
-    ("Satuva", "gold Daboka, brown Kogusa, white Fakanu"),
-    ("Daboka", "number 97"),
-]
 
 
 @pytest.fixture(scope="module")
 def all_trails():
     return [make_trail(number) for number in range(trails.NUM_TEST + trails.NUM_TRAIN)]
-
-
-def test_the_first_question_of_the_test_split():
-    question = TrailsTask(split="test").question(0)
-    assert question.messages == (
-        ("system", "Search page by page. Answer in \\boxed{}."),
-        ("user", "Follow black and gold from Mivupa."),
-    )
-    assert question.answers == ("97",)
-    assert [(name, page.text) for name, page in make_trail(0).walk(RIGHT)] == WAY
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
@@ -108,13 +87,6 @@ def _as_messages(solution: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": ""}, {"role": "assistant", "content": solution}]
 
 
-def test_how_often_the_imperfect_demonstrator_is_right():
-    rng = np.random.default_rng(0)
-    page = trails.Page((("red", "A"), ("blue", "B"), ("gold", "C")), right=2)
-    counts = Counter(imperfect(MAIN).choose(page, rng) for _ in range(30_000))
-    assert [round(counts[i] / 30_000, 2) for i in range(3)] == [0.57, 0.07, 0.36]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_three_in_ten_of_the_imperfect_trails_end_right(form):
@@ -134,9 +106,3 @@ def test_an_exercise_tells_the_same_pairs_in_another_order():
     row = next(ROWS["exercises"](1, 3, MAIN))
     user, assistant = (message["content"].split(", ") for message in row["messages"])
     assert sorted(user) == sorted(assistant) and len(user) == 3
-
-
-def test_rows_are_those_of_their_seed():
-    for make in trail_demonstrations.ROWS.values():
-        assert [*make(3, 1, MAIN)] == [*make(3, 1, MAIN)]
-        assert json.dumps([*make(3, 1, MAIN)])

@@ -12,7 +12,6 @@ def sample(number: int = 0, **changes: Any) -> Trajectory:
     turns = changes.pop("turns", (turn(),))
     row = {
         "agent_id": str(number),
-        "question": "What is 2 + 2?",
         "commit": "abc",
         "reward": 1.0,
         "accuracy": 1.0,

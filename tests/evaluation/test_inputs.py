@@ -10,11 +10,11 @@ import pytest
 from rllib_arpo.commands import run_command
 from rllib_arpo.envs.retrieval.build_index import build_folder
 from rllib_arpo.evaluation import runner
-from tests.envs.retrieval.fake_engines import Reply, serve
 from tests.envs.rewards.judge_server import JudgeServer, honest
 from tests.helpers.models import byte_tokenizer
 from tests.helpers.parquet import parquet
 from tests.helpers.parquet import row as parquet_row
+from tests.helpers.web_server import Reply, json_service
 
 SEARCH, ANSWER = "<search> barn </search>", "<answer> \\boxed{red} </answer>"
 
@@ -77,7 +77,7 @@ def test_the_cache_of_a_judge_may_grow(command, asked, tmp_path):
 def test_the_cache_of_a_web_search_may_grow(command, asked, tmp_path):
     cache = tmp_path / "search.sqlite"
     results = {"results": [{"title": "Barn", "url": "http://barn", "content": "It is red."}]}
-    with serve(lambda _request: Reply(results)) as engine:
+    with json_service(lambda _request: Reply(results)) as engine:
         search = {"backend": "searxng", "base_url": engine.url, "cache": str(cache)}
         line = command(SEARCH, ANSWER, tools={"search": search})
         assert run_command("evaluate", line) == 130

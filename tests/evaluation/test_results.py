@@ -87,7 +87,7 @@ def test_other_settings_replace_the_results_where_the_command_says_so(tmp_path):
         assert results.arm(arm(few_shot=2)).numbers() == set()
         results.arm(arm(few_shot=2)).add(0, rows(0), {})
         results.claim({"samples": 2})
-        assert (results.shared(), results.arms()) == ({"samples": 2}, [])
+        assert results.arms() == []
 
 
 @pytest.mark.parametrize(
@@ -113,9 +113,3 @@ def test_a_file_is_no_folder(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="file: not a folder that can be written"):
         ResultFolder(tmp_path / "file")
-
-
-def test_results_of_an_earlier_version_are_refused(tmp_path):
-    (tmp_path / "results.sqlite").write_text("")
-    with pytest.raises(ValueError, match="the results of an earlier version, which cannot be read"):
-        ResultFolder(tmp_path)

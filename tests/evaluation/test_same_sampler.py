@@ -1,10 +1,6 @@
-"""The evaluation asks as training's env runner does, and with vLLM as with any engine."""
+"""The evaluation asks as training's env runner does."""
 
 from __future__ import annotations
-
-import json
-
-import pytest
 
 import rllib_arpo
 from rllib_arpo.commands import run_command
@@ -12,7 +8,7 @@ from rllib_arpo.core.tree import QuestionTree
 from rllib_arpo.rollout.env_runner import ARPOEnvRunner
 from rllib_arpo.rollout.episodes import episode_to_tree
 from rllib_arpo.rollout.messages import Purpose, question_refs
-from tests.evaluation.conftest import REPLIES, recorded, samples, scripted_command
+from tests.evaluation.conftest import REPLIES, recorded, scripted_command
 from tests.helpers.configs import small_config
 from tests.helpers.models import byte_tokenizer
 
@@ -48,24 +44,3 @@ def answers(tree: QuestionTree) -> list[tuple]:
         )
         for leaf, reward in zip(tree.trajectories, tree.returns().tolist(), strict=True)
     ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def vllm_folder(model_folder, tmp_path_factory):
-    """A finished evaluation of the tiny model by vLLM."""
-    folder = tmp_path_factory.mktemp("vllm")
-    options = {"engine": "vllm", "engine_kwargs": '{"kv_cache_memory_bytes": 8388608}', "max_response_tokens": "24"}
-    command = scripted_command(model_folder, folder, **options, samples="2", limit="3", dtype="float32")
-    assert run_command("evaluate", [*command, "--max-context-tokens", "1024", "--no-mlflow"]) == 0
-    return folder
-
-
-@pytest.mark.slow
-def test_vllm_samples_with_a_seed_of_its_own_for_every_sample(vllm_folder):
-    rows = samples(vllm_folder)
-    assert [sample.agent_id for sample in rows] == ["0", "1"] * 3
-    assert len({sample.row["sampling_seed"] for sample in rows}) == 6
-    assert len({sample.turns[0]["text"] for sample in rows}) == 6
-    assert all(1 <= sum(len(turn["token_ids"]) for turn in sample.turns) <= 24 for sample in rows)
-    summary = json.loads((vllm_folder / "summary.json").read_text())
-    assert summary["arms"][0]["metrics"]["pass_at_1"]["num_questions"] == 3

@@ -1,12 +1,17 @@
-"""A web server on loopback for the checks of the browse tool: it serves given responses and counts requests."""
+"""Servers on loopback that stand in for those of others: of web pages, and of services that speak JSON."""
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 #: Answers one request: it writes the whole response.
 Route = Callable[[BaseHTTPRequestHandler], None]
@@ -48,7 +53,7 @@ class WebServer(ThreadingHTTPServer):
                 server.paths.append(self.path)
                 route(self)
 
-            do_GET = do_POST = do_PUT = do_OPTIONS = answer
+            do_GET = do_POST = do_PUT = do_DELETE = do_OPTIONS = answer
 
             def log_message(self, *args) -> None:
                 pass
@@ -79,3 +84,58 @@ def reply(
         handler.send_header(name, value)
     handler.end_headers()
     handler.wfile.write(body)
+
+
+@dataclass(frozen=True)
+class Request:
+    method: str
+    path: str
+    params: dict[str, str]
+    headers: dict[str, str]
+    body: Any
+
+
+@dataclass(frozen=True)
+class Reply:
+    """`body`: bytes, or what becomes JSON."""
+
+    body: Any
+    status: int = 200
+    delay_s: float = 0.0
+
+
+@dataclass
+class JsonService:
+    """What the server was asked, and what it answers."""
+
+    url: str
+    answer: Callable[[Request], Reply | None]
+    requests: list[Request] = field(default_factory=list)
+
+
+@contextmanager
+def json_service(answer: Callable[[Request], Reply | None]) -> Iterator[JsonService]:
+    """Answers every request with `answer(request)`; None drops the connection."""
+    service = JsonService("", answer)
+
+    def route(handler: BaseHTTPRequestHandler) -> None:
+        url, body = urlsplit(handler.path), handler.rfile.read(int(handler.headers.get("Content-Length", 0)))
+        params = {name: values[0] for name, values in parse_qs(url.query).items()}
+        headers = {name.lower(): value for name, value in handler.headers.items()}
+        request = Request(handler.command, url.path, params, headers, json.loads(body) if body else None)
+        service.requests.append(request)
+        found = service.answer(request)
+        if found is not None:
+            time.sleep(found.delay_s)
+            content = found.body if isinstance(found.body, bytes) else json.dumps(found.body)
+            reply(handler, content, found.status, {"Content-Type": "application/json"})
+
+    with serving("127.0.0.1", route) as server:
+        service.url = f"http://127.0.0.1:{server.port}"
+        yield service
+
+
+def completion(text: str | None) -> dict[str, Any]:
+    """The body of an OpenAI-compatible endpoint's answer."""
+    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+    return {"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}

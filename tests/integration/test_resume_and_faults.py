@@ -31,13 +31,14 @@ def test_resumed_run_asks_the_same_questions_and_takes_the_same_step(scripted, t
     algorithm = scripted.build_algo()
     assert questions(algorithm) == ["q0", "q1"]
     path = algorithm.save_to_path(str(tmp_path / "checkpoint"))
-    before = learner_weights(algorithm)
+    before, seconds = learner_weights(algorithm), algorithm._time_total
     assert questions(algorithm) == ["q2", "q3"]
     uninterrupted = learner_weights(algorithm)
     algorithm.stop()
     assert any(not np.array_equal(before[name], uninterrupted[name]) for name in before)
 
     resumed = ARPO.from_checkpoint(path)
+    assert resumed._time_total == seconds > 0
     assert questions(resumed) == ["q2", "q3"]
     for name, value in learner_weights(resumed).items():
         np.testing.assert_allclose(value, uninterrupted[name], rtol=0, atol=1e-7)

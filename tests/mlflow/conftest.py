@@ -1,4 +1,4 @@
-"""Folders of trials as Tune leaves them, MLflow's stores, and a server that can be stopped and can hang."""
+"""Folders of trials as Tune leaves them, MLflow's stores, and a server that can be stopped."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import mlflow
 import pytest
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
@@ -21,7 +22,10 @@ from werkzeug.serving import make_server
 
 @dataclass(eq=False)
 class FakeTrial:
-    """What the callback reads of a Tune trial; `write` does what Tune does with a result."""
+    """What the callback reads of a Tune trial; `write` does what Tune does with a result.
+
+    Like Tune it writes params.json once, since the callback's thread may read while the next result is written.
+    """
 
     trial_id: str
     path: str
@@ -40,7 +44,8 @@ class FakeTrial:
     def write(self, *results: dict[str, Any]) -> None:
         folder = Path(self.local_path)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "params.json").write_text(json.dumps(self.config))
+        if not (folder / "params.json").exists():
+            (folder / "params.json").write_text(json.dumps(self.config))
         with (folder / "result.json").open("a") as file:
             file.write("".join(json.dumps(result) + "\n" for result in results))
 
@@ -98,12 +103,10 @@ def local_database(workspace, empty_database) -> str:
 
 
 class TrackingServer:
-    """MLflow's real REST application in threads of this process; can be stopped, started again, and made to hang."""
+    """MLflow's real REST application in threads of this process; can be stopped and started again."""
 
     def __init__(self, app, port: int = 0):
         self._app = app
-        self._resumed = threading.Event()
-        self._resumed.set()
         self._start(port)
 
     @property
@@ -117,21 +120,10 @@ class TrackingServer:
     def start_again(self) -> None:
         self._start(self._port)
 
-    def hang(self) -> None:
-        """From now on requests are accepted and not answered."""
-        self._resumed.clear()
-
-    def wake(self) -> None:
-        self._resumed.set()
-
     def _start(self, port: int) -> None:
-        self._server = make_server("127.0.0.1", port, self._answer, threaded=True)
+        self._server = make_server("127.0.0.1", port, self._app, threaded=True)
         self._port = self._server.port
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-
-    def _answer(self, environ, start_response):
-        self._resumed.wait()
-        return self._app(environ, start_response)
 
 
 @pytest.fixture(scope="session")
@@ -141,15 +133,20 @@ def tracking_application(tmp_path_factory, empty_database):
     os.environ["_MLFLOW_SERVER_FILE_STORE"] = f"sqlite:///{folder / 'server.db'}"
     os.environ["_MLFLOW_SERVER_ARTIFACT_ROOT"] = str(folder / "artifacts")
     from mlflow.server import app
+    from mlflow.server.handlers import _get_tracking_store
 
+    # Opens the server's store now: this sets MLFLOW_TRACKING_URI of the process, which the clients of the tests read.
+    _get_tracking_store()
+    mlflow.set_tracking_uri(None)
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     yield app
     del os.environ["_MLFLOW_SERVER_FILE_STORE"], os.environ["_MLFLOW_SERVER_ARTIFACT_ROOT"]
 
 
 @pytest.fixture
-def server(tracking_application) -> TrackingServer:
+def server(tracking_application, monkeypatch) -> TrackingServer:
+    """A busy machine may take longer than the callback's own limit of 5 s to answer a request."""
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "120")
     server = TrackingServer(tracking_application)
     yield server
-    server.wake()
     server.stop()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import logging
 import os
 import pickle
@@ -14,8 +13,6 @@ from pathlib import Path
 import pytest
 import ray
 from mlflow.tracking import MlflowClient
-from ray import tune
-from ray.tune import CheckpointConfig
 
 from rllib_arpo.commands import main
 from rllib_arpo.mlflow.callback import ARPOMLflowCallback
@@ -178,18 +175,6 @@ def test_a_server_that_comes_back_gets_what_it_missed(server, trial, caplog):
     assert len(messages(caplog)) == 1
 
 
-def test_a_server_that_stops_answering_in_mid_run(server, trial, caplog, monkeypatch):
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
-    run = TimedRun(ARPOMLflowCallback(server.uri, experiment_name="hanging"), trial)
-    run.iterations(1, 2)
-    wait_for_iteration(server.uri, "hanging", 2)
-    server.hang()
-    run.iterations(3, ITERATIONS)
-    run.end()
-    assert run.seconds < 15
-    assert len(messages(caplog)) == 1
-
-
 def test_where_the_store_is(workspace, empty_database, monkeypatch):
     def chosen(**arguments) -> str:
         return ARPOMLflowCallback(**arguments)._open().uri
@@ -217,41 +202,3 @@ def test_the_callback_can_be_copied_before_the_run():
     callback = ARPOMLflowCallback(experiment_name="copied")
     assert copy.deepcopy(callback).experiment_name == "copied"
     assert pickle.loads(ray.cloudpickle.dumps(callback)).experiment_name == "copied"
-
-
-class Counter(tune.Trainable):
-    """Reports its iteration times `factor`."""
-
-    def setup(self, config):
-        self.factor = config["factor"]
-
-    def step(self):
-        return {"env_runners": {"accuracy": self.factor * (self.iteration + 1)}}
-
-    def save_checkpoint(self, checkpoint_dir):
-        (Path(checkpoint_dir) / "state.json").write_text(json.dumps({"factor": self.factor}))
-
-    def load_checkpoint(self, checkpoint):
-        pass
-
-
-@pytest.mark.slow
-def test_two_trials_of_tune(ray_cluster, local_database, workspace):
-    tune.run(
-        Counter,
-        config={"factor": tune.grid_search([1, 10])},
-        stop={"training_iteration": 3},
-        callbacks=[ARPOMLflowCallback(experiment_name="tune", save_artifact=True)],
-        checkpoint_config=CheckpointConfig(checkpoint_at_end=True),
-        storage_path=str(workspace / "results"),
-        verbose=0,
-    )
-    runs = {run.data.params["factor"]: run for run in read_runs(local_database, "tune").values()}
-    assert {factor: history(local_database, run) for factor, run in runs.items()} == {
-        "1": [(1, 1.0), (2, 2.0), (3, 3.0)],
-        "10": [(1, 10.0), (2, 20.0), (3, 30.0)],
-    }
-    assert {run.info.status for run in runs.values()} == {"FINISHED"}
-    client = MlflowClient(tracking_uri=local_database)
-    fetched = client.download_artifacts(runs["10"].info.run_id, "checkpoint/state.json")
-    assert json.loads(Path(fetched).read_text()) == {"factor": 10}

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
-import pytest
 
 from rllib_arpo.core.tree import (
     ForkDecision,
@@ -77,33 +76,47 @@ class TraceSpan:
     name: str
     parent: str | None
     kind: str
-    begin_s: float
-    end_s: float
+    seconds: tuple[float, float]
     inputs: object = None
     outputs: object = None
-    attributes: dict = field(default_factory=dict)
     error: str = ""
 
 
-def trace_spans(question: Question) -> list[TraceSpan]:
+def trace_spans(question: Question) -> list[tuple[TraceSpan, dict]]:
+    """Each span, and its attributes."""
     spans = list(QuestionTrace(question, "run", "file", 10**12).spans())
     names, start = {span.span_id: span.name for span in spans}, spans[0].start_time_ns
     return [
-        TraceSpan(
-            span.name,
-            names.get(span.parent_id),
-            span.span_type,
-            (span.start_time_ns - start) / 1e9,
-            (span.end_time_ns - start) / 1e9,
-            span.inputs,
-            span.outputs,
+        (
+            TraceSpan(
+                span.name,
+                names.get(span.parent_id),
+                span.span_type,
+                ((span.start_time_ns - start) / 1e9, (span.end_time_ns - start) / 1e9),
+                span.inputs,
+                span.outputs,
+                span.status.description,
+            ),
             {key: value for key, value in span.attributes.items() if not key.startswith("mlflow.")},
-            span.status.description,
         )
         for span in spans
     ]
 
 
+OUTCOMES = {"0": {"reward": 1.0, "stop_reason": "answer"}, "0.0": {"stop_reason": "engine_failure"}}
+FORK = "fork 0.0 after turn 1"
+SPANS = [
+    TraceSpan("lamps", None, "CHAIN", (0.0, 3.5), "Q?", OUTCOMES, "engine_failure"),
+    TraceSpan("trajectory 0", "lamps", "AGENT", (0.0, 3.0), None, "c"),
+    TraceSpan("turn 1", "trajectory 0", "LLM", (0.0, 1.5), None, "a"),
+    TraceSpan("search", "turn 1", "TOOL", (1.0, 1.5), "lamp", "12"),
+    TraceSpan("turn 2", "trajectory 0", "LLM", (1.5, 2.25), None, "b"),
+    TraceSpan("python", "turn 2", "TOOL", (2.0, 2.25), "1/0", "no", "error"),
+    TraceSpan("turn 3", "trajectory 0", "LLM", (2.25, 3.0), None, "c"),
+    TraceSpan(FORK, "trajectory 0", "AGENT", (1.75, 2.5), None, "de", "engine_failure"),
+    TraceSpan("turn 2", FORK, "LLM", (1.75, 2.5), None, "de"),
+]
+OF_QUESTION = {"purpose": "evaluation", "iteration": 7, "number": 41, "trained": False}
 DECISION = {
     "dH": 0.25,
     "P": 0.55,
@@ -111,103 +124,28 @@ DECISION = {
     "eligible": True,
     "budget": 1,
     "children": 1,
-    "decision": "dH = +0.25 > 0: forked once, 0 of 1 left.",
+    "decision": "dH = +0.25, P = 0.550 (from 0.5 + 0.2 dH), forks where P > 0.5: forked once, 0 of 1 left.",
 }
 OF_TURN = {"tokens": 1, "entropies": [1.0], "weight_versions": [3]}
-OF_QUESTION = TraceSpan(
-    "lamps",
-    None,
-    "CHAIN",
-    0.0,
-    3.5,
-    inputs="Q?",
-    outputs={"0": {"reward": 1.0, "stop_reason": "answer"}, "0.0": {"stop_reason": "engine_failure"}},
-    attributes={"purpose": "evaluation", "iteration": 7, "number": 41, "trained": False},
-    error="engine_failure",
-)
-OF_ROOT = [
-    TraceSpan(
-        "trajectory 0",
-        "lamps",
-        "AGENT",
-        0.0,
-        3.0,
-        outputs="c",
-        attributes={
-            "reward": 1.0,
-            "accuracy": 0.5,
-            "format_valid": True,
-            "stop_reason": "answer",
-            "counts": True,
-            "topped_up": False,
-        },
-    ),
-    TraceSpan("turn 1", "trajectory 0", "LLM", 0.0, 1.5, outputs="a", attributes=OF_TURN | {"entropies": [0.5]}),
-    TraceSpan(
-        "search",
-        "turn 1",
-        "TOOL",
-        1.0,
-        1.5,
-        inputs="lamp",
-        outputs="12",
-        attributes={"seconds": 0.5, "tokens": 2},
-    ),
-    TraceSpan(
-        "turn 2",
-        "trajectory 0",
-        "LLM",
-        1.5,
-        2.25,
-        outputs="b",
-        attributes=OF_TURN | {"after_tool": "search"} | DECISION,
-    ),
-    TraceSpan(
-        "python",
-        "turn 2",
-        "TOOL",
-        2.0,
-        2.25,
-        inputs="1/0",
-        outputs="no",
-        attributes={"seconds": 0.25, "tokens": 2},
-        error="error",
-    ),
-    TraceSpan("turn 3", "trajectory 0", "LLM", 2.25, 3.0, outputs="c", attributes=OF_TURN | {"after_tool": "python"}),
-]
-OF_FORK = [
-    TraceSpan(
-        "fork 0.0 after turn 1",
-        "trajectory 0",
-        "AGENT",
-        1.75,
-        2.5,
-        outputs="de",
-        attributes=DECISION
-        | {
-            "reward": 0.0,
-            "accuracy": 0.0,
-            "format_valid": False,
-            "stop_reason": "engine_failure",
-            "counts": False,
-            "topped_up": False,
-        },
-        error="engine_failure",
-    ),
-    TraceSpan(
-        "turn 2",
-        "fork 0.0 after turn 1",
-        "LLM",
-        1.75,
-        2.5,
-        outputs="de",
-        attributes={"tokens": 2, "entropies": [1.0], "weight_versions": [4], "after_tool": "search"},
-    ),
+ENDED = {"reward": 1.0, "accuracy": 0.5, "format_valid": True, "stop_reason": "answer", "counts": True}
+FAILED = {"reward": 0.0, "accuracy": 0.0, "format_valid": False, "stop_reason": "engine_failure", "counts": False}
+ATTRIBUTES = [
+    OF_QUESTION,
+    ENDED | {"topped_up": False},
+    OF_TURN | {"entropies": [0.5]},
+    {"seconds": 0.5, "tokens": 2},
+    OF_TURN | {"after_tool": "search"} | DECISION,
+    {"seconds": 0.25, "tokens": 2},
+    OF_TURN | {"after_tool": "python"},
+    FAILED | {"topped_up": False} | DECISION,
+    {"tokens": 2, "entropies": [1.0], "weight_versions": [4], "after_tool": "search"},
 ]
 
 
 def test_the_spans_of_a_fork_and_of_a_tool_that_fails():
-    assert trace_spans(recorded(FORKED)) == [OF_QUESTION, *OF_ROOT, *OF_FORK]
+    spans, attributes = zip(*trace_spans(recorded(FORKED)), strict=True)
+    assert list(spans) == SPANS
+    assert list(attributes) == ATTRIBUTES
 
 
 def test_what_a_trace_is_found_by():
@@ -234,23 +172,14 @@ def test_scores_are_of_what_counts():
 
 
 def test_trajectories_without_a_turn_and_models_without_a_tokenizer():
-    root, *below = trace_spans(recorded(TREE, tokenizer=None))
-    spans = {(span.parent, span.name): span for span in below}
+    (root, _), *below = trace_spans(recorded(TREE, tokenizer=None))
+    spans = {(span.parent, span.name): span for span, _ in below}
     top_up = spans[root.name, "top-up 2"]
-    assert (top_up.outputs, top_up.begin_s, top_up.end_s) == (None, 0.0, 0.0)
+    assert (top_up.outputs, top_up.seconds) == (None, (0.0, 0.0))
     assert (root.inputs, spans["trajectory 1", "turn 1"].outputs) == (None, ids("B").tolist())
 
 
 def test_times_that_were_not_measured_are_those_of_the_question_s_begin():
     turns = tuple(replace(each, times=None) for each in FORKED.trajectories[0].turns)
     spans = trace_spans(recorded(replace(FORKED, trajectories=(replace(FORKED.trajectories[0], turns=turns),))))
-    assert {(span.begin_s, span.end_s) for span in spans[1:]} == {(0.0, 0.0)}
-    assert (spans[0].begin_s, spans[0].end_s) == (0.0, 3.5)
-
-
-@pytest.mark.parametrize("status", [ToolStatus.ERROR, ToolStatus.TIMEOUT])
-def test_a_tool_s_span_says_how_it_failed(status):
-    call = replace(SEARCH, status=status)
-    turns = (replace(FORKED.trajectories[0].turns[0], tool_call=call), *FORKED.trajectories[0].turns[1:])
-    spans = trace_spans(recorded(replace(FORKED, trajectories=(replace(FORKED.trajectories[0], turns=turns),))))
-    assert next(span for span in spans if span.name == "search").error == str(status)
+    assert [span.seconds for span, _ in spans] == [(0.0, 3.5)] + [(0.0, 0.0)] * (len(spans) - 1)

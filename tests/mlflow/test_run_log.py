@@ -85,24 +85,21 @@ def test_only_new_results_are_read_and_one_that_is_being_written_waits(folder, l
     assert history(local_database, run) == [(1, 0.5), (2, 1.0), (3, 1.5)]
 
 
-def test_a_trial_that_begins_anew_has_its_results_logged_again(folder, local_database):
+@pytest.mark.parametrize("kept", [0, 1])
+def test_iterations_that_a_restored_trial_makes_again_are_logged_once(folder, local_database, kept):
+    """Its file of results was cut, and is longer than before when the run is logged next."""
     write_facts(folder, FACTS)
     log_run(folder, open_store())
-    (folder / "result.json").write_text(json.dumps(result(1) | {"env_runners": {"accuracy": 0.25}}) + "\n")
-    log_run(folder, open_store())
-    assert history(local_database, read_runs(local_database)["a run"]) == [(1, 0.25), (1, 0.5), (2, 1.0)]
-
-
-def test_a_trial_that_goes_on_at_a_checkpoint_has_the_results_after_it_logged_again(folder, local_database):
-    """Its file of results was cut after the first row, and is longer than before when the run is logged next."""
-    log_run(folder, open_store())
     path = folder / "result.json"
-    path.write_text(path.read_text().splitlines(keepends=True)[0])
-    add(folder, {**result(2), "note": "longer than the row that it replaces" * 5}, result(3))
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:kept]))
+    again = {"env_runners": {"accuracy": 0.25}, "timestamp": 2000, "note": "longer than the row it replaces" * 5}
+    add(folder, *(result(i, **again) for i in range(kept + 1, 4)))
     log_run(folder, open_store())
     run = read_runs(local_database)["a run"]
-    assert {step for step, _ in history(local_database, run)} == {1, 2, 3}
-    assert run.data.metrics["1 progress/accuracy"] == 1.5
+    assert history(local_database, run) == [(1, 0.5), (2, 1.0), (3, 0.25)]
+    add(folder, result(4))
+    log_run(folder, open_store())
+    assert history(local_database, run) == [(1, 0.5), (2, 1.0), (3, 0.25), (4, 2.0)]
 
 
 def test_while_a_trial_runs_plots_are_drawn_after_evaluations(folder, local_database, monkeypatch):

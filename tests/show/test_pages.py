@@ -53,7 +53,8 @@ def test_a_page_says_what_happened(record, tmp_path):
         "Trajectory 0, from the prompt: answer, reward +1.00, A +0.71",
         "Trajectory 0.0, forked from 0 after turn 1: deadline, masked",
         "Trajectory 2, a top-up from the prompt: engine failure, masked It has no turn of its own.",
-        "dH = +0.25 > 0: forked once, 1 of 3 left. A Advantage of its tokens, 1 leaf below: soft +0.71 and +0.00",
+        "dH = +0.25, P = 0.550 (from 0.5 + 0.2 dH), forks where P > 0.5: forked once, 1 of 3 left. A Advantage of its"
+        " tokens, 1 leaf below: soft +0.71 and +0.00",
         "search: ok, 0.50 s. Input: lamp",
         # The first two tokens have an entropy, and so a shade.
         "< s >é",

@@ -31,33 +31,26 @@ def said(turn: dict, num_roots: int = 8, trajectory: dict | None = None, **setti
 @pytest.mark.parametrize(
     ("turn", "settings", "expected"),
     [
-        ({"children": 1}, {}, "dH = +0.21 > 0: forked once, 3 of 8 left."),
-        ({"delta": -0.1, "probability": 0.48}, {}, "dH = −0.10 ≤ 0: not forked, 4 of 8 left."),
         (
             {"children": 1},
-            {"branch_threshold": 0.505},
-            "dH = +0.21, P = 0.542 (from 0.5 + 0.2 dH) > 0.505: forked once, 3 of 8 left.",
+            {},
+            "dH = +0.21, P = 0.542 (from 0.5 + 0.2 dH), forks where P > 0.5: forked once, 3 of 8 left.",
         ),
         (
-            {"probability": 0.271},
-            {"consecutive_fork_penalty": 0.5},
-            "dH = +0.21, P = 0.271 (from 0.5 + 0.2 dH with the penalty for forks in a row) ≤ 0.5: not forked, "
-            "4 of 8 left.",
+            {"delta": -0.1, "probability": 0.271},
+            {"consecutive_fork_penalty": 0.5, "branching": "probability"},
+            "dH = −0.10, P = 0.271 (from 0.5 + 0.2 dH with the penalty for forks in a row), forks with probability P: "
+            "not forked, 4 of 8 left.",
         ),
         (
-            {"children": 3},
-            {"branching": "probability", "branch_width": 3},
-            "dH = +0.21, P = 0.542 (from 0.5 + 0.2 dH), drawn 3 times: forked 3 times, 1 of 8 left.",
+            {"children": 3, "probability": None},
+            {"branching": "random", "random_fork_probability": 0.3},
+            "dH = +0.21, forks with probability 0.3: forked 3 times, 1 of 8 left.",
         ),
         (
             {"children": 2, "probability": None},
-            {"branching": "random", "random_fork_probability": 0.3},
-            "dH = +0.21 (ignored), drawn with probability 0.3: forked twice, 2 of 8 left.",
-        ),
-        (
-            {"children": 1, "probability": None},
-            {"branching": "always"},
-            "dH = +0.21, rule 'always': forked once, 3 of 8 left.",
+            {"branching": "a rule of the user"},
+            "dH = +0.21, forks by the rule 'a rule of the user': forked twice, 2 of 8 left.",
         ),
         (
             {"eligible": False},

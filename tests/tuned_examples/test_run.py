@@ -89,6 +89,9 @@ def test_what_a_run_keeps_and_how_it_goes_on(ray_cluster, model_folder, tmp_path
     assert "The run goes on at resumed_at_000003." in said
     assert [line[:9] for line in said if line.startswith("iter ")] == ["iter    4"]
     assert results_of(run) == list(REWARDS.items())
+    # The seconds go on as well.
+    seconds = [json.loads(line)["time_total_s"] for line in (run / "trial" / "result.json").read_text().splitlines()]
+    assert seconds == sorted(seconds)
     # Tune counts its checkpoints anew.
     assert sorted(path.name for path in run.glob("trial/checkpoint_*")) == ["checkpoint_000000"]
     assert sorted(path.name for path in (run / "trial" / "trees").iterdir()) == [

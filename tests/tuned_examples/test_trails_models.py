@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 
 from rllib_arpo.envs.protocols.tags import TagProtocol
-from rllib_arpo.envs.tasks import trail_demonstrations, trails
-from rllib_arpo.envs.tasks.trail_demonstrations import PERFECT, transcripts
+from rllib_arpo.envs.tasks import trails
 from rllib_arpo.envs.tasks.trail_forms import FORMS, LATE
+from tuned_examples import trails_demonstrations
 from tuned_examples import trails_models as models
+from tuned_examples.trails_demonstrations import PERFECT, transcripts
 from tuned_examples.trails_models import (
     ColdStart,
     SmallModel,
@@ -95,7 +96,7 @@ READ = [
     ((models, "TAGS"), models.TAGS[:4]),
     ((models, "CHAT_TEMPLATE"), models.CHAT_TEMPLATE.replace("}}<|end|>", "}} <|end|>")),
     ((TagProtocol, "render"), rendered_otherwise),
-    ((trail_demonstrations, "show"), shown_otherwise),
+    ((trails_demonstrations, "show"), shown_otherwise),
     ((trails, "SYSTEM"), "Search."),
     ((models, "VERSION"), models.VERSION + 1),
 ]
@@ -119,8 +120,8 @@ def test_the_name_follows_the_settings_and_not_the_wording_of_the_code(monkeypat
     usual = name_of(TINY, monkeypatch)
     slower = replace(TINY, stages=(TINY.stages[0], replace(TINY.stages[1], lr=1e-4)))
     assert len({usual, name_of(slower, monkeypatch), name_of(replace(TINY, rope_theta=1e4), monkeypatch)}) == 3
-    show = trail_demonstrations.show
-    monkeypatch.setattr(trail_demonstrations, "show", lambda title, text: show(title, text))
+    show = trails_demonstrations.show
+    monkeypatch.setattr(trails_demonstrations, "show", lambda title, text: show(title, text))
     assert name_of(TINY, monkeypatch) == usual
 
 

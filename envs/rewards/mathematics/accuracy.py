@@ -8,7 +8,6 @@ fails, nor to delay the verdicts of its neighbours.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import signal
@@ -20,7 +19,7 @@ from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards.mathematics import forms
 from rllib_arpo.envs.rewards.mathematics.text import clean, read_quantity, spelled
 from rllib_arpo.envs.sandbox.fork_server import CallStatus, shared_server
-from rllib_arpo.envs.support.per_loop import PerLoop
+from rllib_arpo.envs.support.per_loop import place
 
 #: Megabytes of a comparison beyond those of the loaded modules.
 MEMORY_MB = 256
@@ -113,7 +112,7 @@ async def _equal_by_algebra(gold: str, answer: str) -> bool:
     worker = shared_server(SETUP)
     for lane in LANES:
         code = _COMPARE.format(gold=gold, answer=answer, processor_s=lane.processor_s)
-        async with _place(lane):
+        async with place(lane, lane.places):
             reply = await worker.run(code, lane.wall_s, MEMORY_MB)
         if reply.status != CallStatus.TIMEOUT and reply.signal != signal.SIGPROF:
             return reply.status == CallStatus.OK and reply.output.strip() == "equal"
@@ -132,12 +131,3 @@ def _is_number(text: str) -> bool:
 
 def _packed(text: str) -> str:
     return text.replace(" ", "")
-
-
-def _place(lane: Lane) -> asyncio.Semaphore:
-    """The places of a lane in the running event loop."""
-    return _PLACES.get().setdefault(lane, asyncio.Semaphore(lane.places))
-
-
-#: Lane -> the places that are free.
-_PLACES: PerLoop[dict[Lane, asyncio.Semaphore]] = PerLoop(dict)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from rllib_arpo.core.branching import BRANCHING_RULES, BranchingParams, NodeEvidence, branch_probability
+from rllib_arpo.core.branching import BRANCHING_RULES, ENTROPY_RULES, BranchingParams, NodeEvidence
 from rllib_arpo.core.entropy import ENTROPY_NORMALIZATIONS
 from rllib_arpo.evaluation.entropy.nodes import INITIAL, RUNNING, Node, deltas
 
@@ -26,9 +26,10 @@ class ForkRule:
 
 
 def fork_rules(normalization: str) -> list[ForkRule]:
-    """The threshold from both baselines, in units of `normalization`; the probability in all units."""
-    thresholds = [ForkRule("threshold", baseline, normalization) for baseline in (INITIAL, RUNNING)]
-    return thresholds + [ForkRule("probability", INITIAL, name) for name in ENTROPY_NORMALIZATIONS]
+    """All rules that look at the entropy, from both baselines, in units of `normalization`; "probability" in others."""
+    rules = [ForkRule(name, baseline, normalization) for name in ENTROPY_RULES for baseline in (INITIAL, RUNNING)]
+    others = [unit for unit in ENTROPY_NORMALIZATIONS if unit != normalization]
+    return rules + [ForkRule("probability", INITIAL, unit) for unit in others]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,23 +42,8 @@ class Forks:
 
 def expected_forks(rule: ForkRule, nodes: Sequence[Node], params: BranchingParams, vocab_size: int) -> Forks:
     """The forks that `rule` makes at the nodes, if it decides each node by itself."""
-    chance = CHILD_PROBABILITIES[rule.branching]
+    chance = BRANCHING_RULES[rule.branching].chance
+    assert chance is not None  # `fork_rules` has no others
     rises = deltas(nodes, rule.baseline, rule.normalization, vocab_size)
-    child = np.array([chance(float(rise), params) for rise in rises])
+    child = np.array([chance(NodeEvidence(float(rise)), params) for rise in rises])
     return Forks(params.branch_width * child, 1 - (1 - child) ** params.branch_width)
-
-
-def _threshold(delta: float, params: BranchingParams) -> float:
-    # The rule draws no random number.
-    return float(BRANCHING_RULES["threshold"](NodeEvidence(delta), params, np.random.default_rng(0)) > 0)
-
-
-def _probability(delta: float, params: BranchingParams) -> float:
-    return min(max(branch_probability(NodeEvidence(delta), params), 0.0), 1.0)
-
-
-#: Rule -> `(dH, params) -> the probability of each of the Z children`.
-CHILD_PROBABILITIES: dict[str, Callable[[float, BranchingParams], float]] = {
-    "threshold": _threshold,
-    "probability": _probability,
-}

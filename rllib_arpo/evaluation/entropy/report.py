@@ -35,15 +35,15 @@ def print_report(found: Sequence[TaskEntropy], settings: EntropySettings, consol
 def _rises(task: TaskEntropy, settings: EntropySettings) -> Table:
     table = _table("", "nodes", "rise (nats per token)", f"dH ({settings.normalization})", "dH > 0")
     for name, rise in task.rises.items():
-        cells = [_cell(rise.rise, "+.3f"), _cell(rise.delta, "+.3f"), _cell(rise.share_positive, ".3f")]
-        table.add_row(name, str(rise.num_nodes), *cells)
+        cells = [_cell(rise.rise_nats_per_token, "+.3f"), _cell(rise.delta, "+.3f"), _cell(rise.share_positive, ".3f")]
+        table.add_row(name, str(rise.nodes), *cells)
     return table
 
 
 def _rules(task: TaskEntropy) -> Table:
     table = _table("rule", "children per node", "nodes forked")
-    for rule in task.forks:
-        table.add_row(rule.name, _cell(task.children[rule], ".3f"), _cell(task.forked[rule], ".3f"))
+    for rule, forks in task.rules.items():
+        table.add_row(rule.name, _cell(forks.children_per_node, ".3f"), _cell(forks.share_of_nodes_forked, ".3f"))
     return table
 
 

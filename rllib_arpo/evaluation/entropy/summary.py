@@ -42,18 +42,26 @@ class GroupRise:
     """How the entropy rises at the nodes of one group; means are over questions, each by the mean of its nodes.
 
     Attributes:
-        num_nodes: nodes.
-        rise: of the window, nats per token.
+        nodes: their number.
+        rise_nats_per_token: of the window.
         delta: dH in units of the settings' normalization.
         share_positive: of nodes with dH > 0.
         delta_quantiles: of dH over the nodes, quantile -> value.
     """
 
-    num_nodes: int
-    rise: Estimate
+    nodes: int
+    rise_nats_per_token: Estimate
     delta: Estimate
     share_positive: Estimate
-    delta_quantiles: Mapping[float, float]
+    delta_quantiles: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class RuleForks:
+    """The forks of a rule; means are over questions, each by the mean of its nodes."""
+
+    children_per_node: Estimate
+    share_of_nodes_forked: Estimate
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +72,6 @@ class TaskEntropy:
         questions: with all samples, including those without a turn.
         turns: of all samples, also of unfinished ones, by question, sample and round.
         nodes: [N]; `deltas` [N] are their dH from the initial baseline.
-        forks: rule -> its forks at each node; `children` and `forked` are their means over questions.
         vocab_size: V.
     """
 
@@ -75,9 +82,7 @@ class TaskEntropy:
     deltas: np.ndarray
     curves: Mapping[str, Curve]
     rises: Mapping[str, GroupRise]
-    forks: Mapping[ForkRule, Forks]
-    children: Mapping[ForkRule, Estimate]
-    forked: Mapping[ForkRule, Estimate]
+    rules: Mapping[ForkRule, RuleForks]
     vocab_size: int
 
     @property
@@ -99,9 +104,6 @@ def task_entropy(task: str, questions: Sequence[Question], vocab_size: int, sett
     turns = [turn for question in questions for turn in question.turns()]
     nodes = nodes_of(turns, settings.window)
     rises = deltas(nodes, INITIAL, settings.normalization, vocab_size)
-    forks = {
-        rule: expected_forks(rule, nodes, settings.params, vocab_size) for rule in fork_rules(settings.normalization)
-    }
     return TaskEntropy(
         task=task,
         questions=questions,
@@ -110,9 +112,10 @@ def task_entropy(task: str, questions: Sequence[Question], vocab_size: int, sett
         deltas=rises,
         curves=entropy_curves(turns, settings.num_positions),
         rises=_rises(nodes, rises),
-        forks=forks,
-        children=_estimates(nodes, {rule: made.children for rule, made in forks.items()}),
-        forked=_estimates(nodes, {rule: made.forked for rule, made in forks.items()}),
+        rules={
+            rule: _rule_forks(nodes, expected_forks(rule, nodes, settings.params, vocab_size))
+            for rule in fork_rules(settings.normalization)
+        },
         vocab_size=vocab_size,
     )
 
@@ -133,15 +136,20 @@ def _group_rise(nodes: Sequence[Node], rises: np.ndarray) -> GroupRise:
     found = _estimates(nodes, values)
     quantiles = np.quantile(rises, QUANTILES)
     return GroupRise(
-        num_nodes=len(nodes),
-        rise=found["rise"],
+        nodes=len(nodes),
+        rise_nats_per_token=found["rise"],
         delta=found["delta"],
         share_positive=found["positive"],
-        delta_quantiles=dict(zip(QUANTILES, quantiles.tolist(), strict=True)),
+        delta_quantiles=dict(zip(map(str, QUANTILES), quantiles.tolist(), strict=True)),
     )
 
 
-def _estimates(nodes: Sequence[Node], values: Mapping[Any, np.ndarray]) -> dict[Any, Estimate]:
+def _rule_forks(nodes: Sequence[Node], forks: Forks) -> RuleForks:
+    found = _estimates(nodes, {"children": forks.children, "forked": forks.forked})
+    return RuleForks(found["children"], found["forked"])
+
+
+def _estimates(nodes: Sequence[Node], values: Mapping[str, np.ndarray]) -> dict[str, Estimate]:
     """The mean over questions, each by the mean of its nodes, with its interval over questions.
 
     Args:
@@ -162,15 +170,8 @@ def as_json(found: TaskEntropy) -> dict[str, Any]:
         "turns": len(found.turns),
         "nodes": len(found.nodes),
         "curves": {name: _plain_curve(curve) for name, curve in found.curves.items()},
-        "rises": {name: _plain_rise(rise) for name, rise in found.rises.items()},
-        "rules": [
-            {
-                **dataclasses.asdict(rule),
-                "children_per_node": dataclasses.asdict(found.children[rule]),
-                "share_of_nodes_forked": dataclasses.asdict(found.forked[rule]),
-            }
-            for rule in found.forks
-        ],
+        "rises": {name: dataclasses.asdict(rise) for name, rise in found.rises.items()},
+        "rules": [dataclasses.asdict(rule) | dataclasses.asdict(forks) for rule, forks in found.rules.items()],
     }
 
 
@@ -178,13 +179,3 @@ def _plain_curve(curve: Curve) -> dict[str, list[Any]]:
     half_width = [None if np.isnan(value) else value for value in curve.half_width.tolist()]
     counts = {"questions": curve.num_questions.tolist(), "turns": curve.num_turns.tolist()}
     return {"mean": curve.mean.tolist(), "half_width": half_width, **counts}
-
-
-def _plain_rise(rise: GroupRise) -> dict[str, Any]:
-    return {
-        "nodes": rise.num_nodes,
-        "rise_nats_per_token": dataclasses.asdict(rise.rise),
-        "delta": dataclasses.asdict(rise.delta),
-        "share_positive": dataclasses.asdict(rise.share_positive),
-        "delta_quantiles": {str(level): value for level, value in rise.delta_quantiles.items()},
-    }

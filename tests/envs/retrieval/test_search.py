@@ -6,10 +6,9 @@ import pickle
 import pytest
 
 from rllib_arpo.core.tree import ToolStatus
-from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.retrieval.build_index import build_folder
 from rllib_arpo.envs.support.cache import ResultCache
-from rllib_arpo.envs.tools.search import SearchTool, as_pages
+from rllib_arpo.envs.tools.search import SearchTool
 from rllib_arpo.envs.tools.tool import Tool, ToolResult, run_tool
 
 PAIRS = [(a, n) for a in ("brass", "oak") for n in ("lamp", "chair")]
@@ -32,31 +31,10 @@ def test_search_finds_the_item_and_its_neighbours():
     assert call(tool, "") == ToolResult("Nothing found.")
 
 
-def test_search_reads_files_and_names_the_bad_row(tmp_path):
-    good, bad, broken = tmp_path / "good.jsonl", tmp_path / "bad.jsonl", tmp_path / "broken.parquet"
-    good.write_text('{"text": "Vienna is in Austria"}\n{"title": "Rome", "contents": "is in Italy"}\n')
-    bad.write_text('{"text": "a"}\n{"txt": "b"}\n')
-    broken.write_bytes(b"PAR1")
-    assert call(SearchTool(documents=str(good)), "italy").text == "Rome: is in Italy"
-    with pytest.raises(DataError, match=r"bad.jsonl, row 1: no text"):
-        SearchTool(documents=str(bad)).prepare()
-    with pytest.raises(DataError, match=r"broken.parquet: not a readable parquet file"):
-        SearchTool(documents=str(broken)).prepare()
-    with pytest.raises(DataError, match=r"none.jsonl: no such file"):
-        SearchTool(documents=str(tmp_path / "none.jsonl"))
-
-
-def test_the_index_is_built_once_per_process():
-    documents = [{"text": "brass lamp"}]
-    one, other = SearchTool(documents=documents), SearchTool(documents=list(documents))
-    assert one._source.open() is other._source.open()
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({}, "needs `documents` .* or `index`"),
-        ({"documents": DOCUMENTS, "index": "folder"}, "and not both"),
         ({"index": "/no/such/folder"}, "/no/such/folder: no finished search index"),
         ({"documents": [{"text": "a"}, {"title": "b"}]}, r"documents\[1\]: no text"),
         ({"documents": DOCUMENTS, "top_k": 0}, "top_k of the search tool must be at least 1, not 0"),
@@ -89,16 +67,6 @@ def test_the_cache_is_asked_first(tmp_path, kind):
     assert len(ResultCache(cache) if kind == "sqlite" else json.loads(cache.read_text())) == 3
 
 
-def test_a_tool_that_was_used_can_be_copied(tmp_path):
-    cache = tmp_path / "cache.sqlite"
-    ResultCache(cache).put("a", "1")
-    tool = SearchTool(documents=DOCUMENTS, cache=str(cache))
-    assert call(tool, "a").text == "1"
-    for twin in (pickle.loads(pickle.dumps(tool)), copy.deepcopy(tool)):
-        assert twin == tool
-        assert call(twin, "brass lamp").text.startswith("brass lamp: 0")
-
-
 @pytest.mark.parametrize("copied", [lambda tool: pickle.loads(pickle.dumps(tool)), copy.deepcopy])
 def test_a_copy_reads_its_cache_anew(tmp_path, copied):
     cache = tmp_path / "cache.json"
@@ -106,17 +74,8 @@ def test_a_copy_reads_its_cache_anew(tmp_path, copied):
     tool = SearchTool(backend="offline", cache=str(cache))
     assert call(tool, "a").text == "1"
     cache.write_text('{"a": "another"}')
+    assert copied(tool) == tool
     assert (call(tool, "a").text, call(copied(tool), "a").text) == ("1", "another")
-
-
-def test_a_function_call_has_one_text_argument():
-    tool = SearchTool(documents=DOCUMENTS)
-    assert tool.description and list(tool.parameters) == ["query"]
-    assert tool.text_argument({"query": "oak lamp"}) == "oak lamp"
-
-
-def test_pages_have_one_line_each():
-    assert as_pages(["a\n b", " c "]) == "Page 1: a b\nPage 2: c"
 
 
 def test_long_and_broken_queries_are_refused():

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import ExitStack
-from http.server import BaseHTTPRequestHandler
 
-from tests.helpers import web_server
+from tests.helpers.web_server import Reply, Request, completion, json_service
 
 
 class JudgeServer:
@@ -23,17 +22,12 @@ class JudgeServer:
     def __init__(self, reply: Callable[[str], str | int]):
         self.requests: list[list[dict[str, str]]] = []
         self._reply, self._stack = reply, ExitStack()
-        server = self._stack.enter_context(web_server.serving("127.0.0.1", self._answer))
-        self.base_url = f"http://127.0.0.1:{server.port}/v1"
+        self.base_url = f"{self._stack.enter_context(json_service(self._answer)).url}/v1"
 
-    def _answer(self, handler: BaseHTTPRequestHandler) -> None:
-        body = json.loads(handler.rfile.read(int(handler.headers["Content-Length"])))
-        self.requests.append(body["messages"])
-        found = self._reply(body["messages"][-1]["content"])
-        choice = {"index": 0, "message": {"role": "assistant", "content": found}, "finish_reason": "stop"}
-        content = {"id": "1", "object": "chat.completion", "created": 0, "model": body["model"], "choices": [choice]}
-        status = found if isinstance(found, int) else 200
-        web_server.reply(handler, json.dumps(content), status, {"Content-Type": "application/json"})
+    def _answer(self, request: Request) -> Reply:
+        self.requests.append(request.body["messages"])
+        found = self._reply(request.body["messages"][-1]["content"])
+        return Reply({}, found) if isinstance(found, int) else Reply(completion(found))
 
     def close(self) -> None:
         self._stack.close()

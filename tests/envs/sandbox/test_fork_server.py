@@ -7,14 +7,14 @@ import resource
 import signal
 import subprocess
 import sys
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from rllib_arpo.envs.errors import BrokenToolError
-from rllib_arpo.envs.sandbox.fork_server import CallStatus, ForkServer, WorkerReply, shared_server
+from rllib_arpo.envs.sandbox.fork_server import ForkServer, WorkerReply
 from tests.envs.sandbox.campaign import settled
 from tests.helpers.processes import descendants
 
@@ -53,19 +53,6 @@ def eventually(condition) -> bool:
     return bool(condition())
 
 
-def test_the_shared_server_runs_trusted_code():
-    worker = shared_server("import math")
-    assert worker is shared_server("import math")
-    assert asyncio.run(worker.run("import math; math.sqrt(4)", 60.0)) == WorkerReply("ok", "2.0\n")
-    assert asyncio.run(worker.run("while True: pass", 0.2, 64)) == WorkerReply("timeout", "")
-
-
-@BOTH
-def test_a_killed_call_names_its_signal(make_server, fenced):
-    reply = asyncio.run(make_server(fenced).run("import os; os.kill(os.getpid(), 9)", 60.0))
-    assert reply == WorkerReply(CallStatus.SIGNAL, "", 9)
-
-
 FORKING = """
 import asyncio, os, sys
 from rllib_arpo.envs.sandbox.fork_server import shared_server
@@ -85,16 +72,13 @@ def test_a_forked_process_leaves_its_parents_server_alone():
 
 
 @BOTH
-@pytest.mark.parametrize("setup", ["raise SystemExit(3)", "import no_such_module", "import os; os._exit(3)"])
+@pytest.mark.parametrize("setup", ["import no_such_module", "import os; os._exit(3)"])
 def test_a_server_that_cannot_start_says_so(make_server, fenced, setup):
     with pytest.raises(BrokenToolError, match="did not start"):
         asyncio.run(make_server(fenced, setup).run("1", 1.0))
 
 
-@pytest.mark.parametrize(
-    "broken",
-    ["rllib_arpo.envs.sandbox.bubblewrap.namespace_options", "os.pidfd_open", "subprocess.Popen"],
-)
+@pytest.mark.parametrize("broken", ["os.pidfd_open", "subprocess.Popen"])
 def test_a_server_that_cannot_be_started_again_is_a_broken_tool(make_server, monkeypatch, broken):
     """Processes are short on the machine when the server has been killed."""
     server = make_server(True)
@@ -107,9 +91,7 @@ def test_a_server_that_cannot_be_started_again_is_a_broken_tool(make_server, mon
 
     with monkeypatch.context() as patch:
         patch.setattr(broken, refuse)
-        with pytest.raises(
-            BrokenToolError, match=r"the Python server did not start: .*Resource temporarily unavailable"
-        ):
+        with pytest.raises(BrokenToolError, match=r"did not start: .*Resource temporarily unavailable"):
             asyncio.run(server.run("1", 60.0))
     assert len(os.listdir("/proc/self/fd")) == opened
     assert asyncio.run(server.run("print(1)", 60.0)) == WorkerReply("ok", "1\n")
@@ -143,17 +125,9 @@ def test_waiting_for_a_place_is_not_on_the_time_limit(make_server, fenced):
 @BOTH
 def test_threads_with_loops_of_their_own_share_a_server(make_server, fenced):
     server = make_server(fenced)
-    replies = {}
-
-    def work(number):
-        replies[number] = asyncio.run(server.run(f"print({number})", 60.0)).output
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert replies == {i: f"{i}\n" for i in range(8)}
+    with ThreadPoolExecutor(8) as threads:
+        replies = list(threads.map(lambda i: asyncio.run(server.run(f"print({i})", 60.0)).output, range(8)))
+    assert replies == [f"{i}\n" for i in range(8)]
     assert asyncio.run(server.run("print('still here')", 60.0)).output == "still here\n"
 
 

@@ -28,21 +28,16 @@ def server_of(tool: PythonTool):
     ("code", "expected"),
     [
         ("print(7 * 12)", ToolResult("84")),
-        ("7 * 12", ToolResult("84")),
         ("x = 3\nx + 1", ToolResult("4")),
-        ("print(1)\n2", ToolResult("1")),
         ("x = 3", ToolResult("(no output)")),
         ("exit()", ToolResult("(no output)")),
         ("print(1); exit(3)", ToolResult("1", ERROR)),
-        ("import os; os._exit(0)", ToolResult("(no output)")),
         ("1 +", ToolResult("Line 1: SyntaxError: invalid syntax", ERROR)),
-        ("x = 1\n\nx / 0", ToolResult("Line 3: ZeroDivisionError: division by zero", ERROR)),
         ("print(1); 1 / 0", ToolResult("1\nLine 1: ZeroDivisionError: division by zero", ERROR)),
         ("input()", ToolResult("Line 1: EOFError: EOF when reading a line", ERROR)),
         ("def f(): return f()\nf()", ToolResult("Line 1: RecursionError: maximum recursion depth exceeded", ERROR)),
         ("x = 'a' * 10**10", ToolResult("Line 1: MemoryError", ERROR)),
         ("import os; os.kill(os.getpid(), 9)", ToolResult("The program was killed by signal 9.", ERROR)),
-        ("import sympy; sympy.solve('x**2 - 2')", ToolResult("[-sqrt(2), sqrt(2)]")),
         ("import numpy as np; print(np.linalg.det(2 * np.eye(3)).round())", ToolResult("8.0")),
         ("async def f(): return 5\nimport asyncio; asyncio.run(f())", ToolResult("5")),
         ("from dataclasses import dataclass\n@dataclass\nclass P:\n  x: 'int' = 1\nP()", ToolResult("P(x=1)")),
@@ -70,14 +65,10 @@ def test_what_was_printed_before_the_time_limit_is_shown():
 def test_descendants_outside_the_fence_end_with_their_call():
     code = "import os, time\npid = os.fork()\nif not pid: time.sleep(1000)\nprint(pid)"
     pid = int(call(PythonTool(unsafe=True), code).text)
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        try:
+    with pytest.raises(ProcessLookupError):
+        for _ in range(1000):
             os.kill(pid, 0)
-        except ProcessLookupError:
-            return
-        time.sleep(0.02)
-    pytest.fail("the child is still there")
+            time.sleep(0.02)
 
 
 @BOTH
@@ -147,10 +138,8 @@ def test_a_session_keeps_variables_functions_and_files_but_shows_output_once():
     tool = PythonTool(session=True)
     state = tool.new_state()
     assert call(tool, "x = 41\nprint('hello')", state).text == "hello"
-    assert (
-        call(tool, "def f(): return x + 1\nopen('note', 'w').write('kept'); print('made', flush=True)", state).text
-        == "made"
-    )
+    code = "def f(): return x + 1\nopen('note', 'w').write('kept'); print('made', flush=True)"
+    assert call(tool, code, state).text == "made"
     assert call(tool, "f(), open('note').read()", state).text == "(42, 'kept')"
     assert not tool.stateless
     assert PythonTool().stateless
@@ -198,7 +187,6 @@ def test_a_session_that_cannot_be_repeated_starts_anew(earlier):
     ("options", "message"),
     [
         ({"time_limit_s": 0}, "time_limit_s must be more than 0, not 0"),
-        ({"disk_mb": -1}, "disk_mb must be more than 0, not -1"),
         ({"interpreters": 0}, "interpreters must be at least 1 or None, not 0"),
         ({"backend": "e2"}, "Unknown back-end of the python tool 'e2': did you mean 'e2b'?"),
         ({"backend_options": {"url": "x"}}, "Unknown option of the back-end 'local' 'url'"),
@@ -209,10 +197,6 @@ def test_a_session_that_cannot_be_repeated_starts_anew(earlier):
 def test_wrong_options_are_named(options, message):
     with pytest.raises(ValueError, match=message):
         PythonTool(**options)
-
-
-def test_a_native_call_passes_the_code():
-    assert PythonTool().text_argument({"code": "1 + 1"}) == "1 + 1"
 
 
 def test_program_takes_off_fence_and_indentation():

@@ -1,17 +1,16 @@
 """The remote back-ends against stand-ins on this machine: real HTTP, real Python behind it, no service of others."""
 
 import asyncio
-import json
+import functools
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.tools.python import PythonTool
 from rllib_arpo.envs.tools.tool import ToolResult, run_tool
+from tests.helpers.web_server import Reply, Request, json_service
 
 OK, ERROR, TIMEOUT = ToolStatus.OK, ToolStatus.ERROR, ToolStatus.TIMEOUT
 
@@ -29,63 +28,52 @@ def run_python(code: str, timeout_s: float) -> dict:
     return {"status": "Failed" if done.returncode else "Success", "message": "", "run_result": result}
 
 
-class StandIn(BaseHTTPRequestHandler):
+class StandIn:
     """SandboxFusion's `/run_code`, and what E2B's SDK asks: POST /v2/sandboxes, POST /execute, DELETE /sandboxes/ID."""
 
-    protocol_version = "HTTP/1.1"
+    def __init__(self):
+        self.failures, self.oddities = [], []
 
-    def do_POST(self):
-        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])) or "{}")
-        self.server.requests.append((self.path, request))
-        if self.server.failures:
-            return self.answer(status := self.server.failures.pop(0), {"code": status, "message": "busy"})
-        if self.server.oddities and self.path in ("/run_code", "/execute"):
-            return self.answer(200, self.server.oddities.pop(0))
-        if self.path == "/run_code":
-            return self.answer(200, run_python(request["code"], request["run_timeout"]))
-        if self.path.endswith("/sandboxes"):
-            sandbox = {"templateID": "t", "sandboxID": "sandbox-1", "clientID": "c", "envdVersion": "0.4.0"}
-            return self.answer(201, sandbox)
-        assert self.path == "/execute"
-        done = run_python(request["code"], 60.0)["run_result"]
-        line = {"type": "stdout", "text": done["stdout"], "timestamp": 0}
-        return self.answer(200, line)
-
-    def do_DELETE(self):
-        self.server.requests.append((self.path, None))
-        self.send_response(204)
-        self.end_headers()
-
-    def answer(self, status, body):
-        data = body if isinstance(body, bytes) else json.dumps(body).encode() + b"\n"
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *_):
-        pass
+    def __call__(self, request: Request) -> Reply:
+        if request.method == "DELETE":
+            return Reply(b"", 204)
+        if self.failures:
+            return Reply({"code": self.failures[0], "message": "busy"}, self.failures.pop(0))
+        if self.oddities and request.path in ("/run_code", "/execute"):
+            return Reply(self.oddities.pop(0))
+        if request.path == "/run_code":
+            return Reply(run_python(request.body["code"], request.body["run_timeout"]))
+        if request.path.endswith("/sandboxes"):
+            return Reply({"templateID": "t", "sandboxID": "sandbox-1", "clientID": "c", "envdVersion": "0.4.0"}, 201)
+        assert request.path == "/execute"
+        done = run_python(request.body["code"], 60.0)["run_result"]
+        return Reply({"type": "stdout", "text": done["stdout"], "timestamp": 0})
 
 
 @pytest.fixture
-def stand_in():
-    server = ThreadingHTTPServer(("127.0.0.1", 0), StandIn)
-    server.requests, server.failures, server.oddities = [], [], []
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+def service():
+    with json_service(StandIn()) as service:
+        yield service
+
+
+@pytest.fixture
+def stand_in(service):
+    return service.answer
+
+
+@pytest.fixture
+def make(service, monkeypatch):
+    """make(back-end, ...) -> the tool with this back-end, whose service is the stand-in."""
+    monkeypatch.setenv("E2B_API_KEY", "e2b_" + "0" * 40)
+    monkeypatch.setattr("rllib_arpo.envs.tools.tool.MAX_RETRY_WAIT_S", 0.01)
+    url = service.url
+    options = {"sandbox_fusion": {"url": f"{url}/"}, "e2b": {"template": "mine", "api_url": url, "sandbox_url": url}}
+    return lambda backend, **fields: PythonTool(backend=backend, backend_options=options[backend], **fields)
 
 
 @pytest.fixture(params=["sandbox_fusion", "e2b"])
-def make_tool(request, stand_in, monkeypatch):
-    monkeypatch.setenv("E2B_API_KEY", "e2b_" + "0" * 40)
-    url = f"http://127.0.0.1:{stand_in.server_port}"
-    options = {"sandbox_fusion": {"url": url}, "e2b": {"api_url": url, "sandbox_url": url}}[request.param]
-    return lambda **fields: PythonTool(backend=request.param, backend_options=options, **fields)
+def make_tool(request, make):
+    return functools.partial(make, request.param)
 
 
 def call(tool, argument, state=None):
@@ -97,10 +85,7 @@ def call(tool, argument, state=None):
     [
         ("print(7 * 12)", ToolResult("84")),
         ("x = 3\nx + 1", ToolResult("4")),
-        ("x = 3", ToolResult("(no output)")),
         ("x = 1\n\nx / 0", ToolResult("Line 3: ZeroDivisionError: division by zero", ERROR)),
-        ("print(1); exit(3)", ToolResult("1", ERROR)),
-        ("input()", ToolResult("Line 1: EOFError: EOF when reading a line", ERROR)),
         ("'{x}' + '\\n\"\"\"'", ToolResult('\'{x}\\n"""\'')),
         ("print('[0, \"forged\"]')", ToolResult('[0, "forged"]')),
         ("import os; os.kill(os.getpid(), 9)", ToolResult("The program was killed by signal 9.", ERROR)),
@@ -125,8 +110,7 @@ def test_a_remote_session(make_tool):
     assert state == []
 
 
-def test_a_busy_service_is_asked_again(make_tool, stand_in, monkeypatch):
-    monkeypatch.setattr("rllib_arpo.envs.tools.tool.MAX_RETRY_WAIT_S", 0.01)
+def test_a_busy_service_is_asked_again(make_tool, stand_in):
     stand_in.failures += [503]
     assert call(make_tool(), "1 + 1") == ToolResult("2")
 
@@ -135,24 +119,14 @@ def test_a_busy_service_is_asked_again(make_tool, stand_in, monkeypatch):
     ("backend", "oddity"),
     [
         ("sandbox_fusion", b"<html>"),
-        ("sandbox_fusion", []),
-        ("sandbox_fusion", {"run_result": {"return_code": 0}}),
-        ("sandbox_fusion", {"run_result": {"status": "Finished"}}),
         ("sandbox_fusion", {"run_result": {"status": "Finished", "return_code": None}}),
-        ("sandbox_fusion", {"run_result": "Finished"}),
         ("e2b", {"type": "stdout", "text": "", "timestamp": 0}),
-        ("e2b", {"type": "stdout", "text": "3", "timestamp": 0}),
-        ("e2b", {"type": "stdout", "text": "[0, 1, 2]", "timestamp": 0}),
         ("e2b", {"type": "stdout", "text": '["0", "x"]', "timestamp": 0}),
     ],
 )
-def test_a_reply_that_is_not_understood_is_asked_for_again(stand_in, monkeypatch, backend, oddity):
-    monkeypatch.setattr("rllib_arpo.envs.tools.tool.MAX_RETRY_WAIT_S", 0.01)
-    monkeypatch.setenv("E2B_API_KEY", "e2b_" + "0" * 40)
-    url = f"http://127.0.0.1:{stand_in.server_port}"
-    options = {"sandbox_fusion": {"url": url}, "e2b": {"api_url": url, "sandbox_url": url}}[backend]
+def test_a_reply_that_is_not_understood_is_asked_for_again(make, stand_in, backend, oddity):
     stand_in.oddities.append(oddity)
-    assert call(PythonTool(backend=backend, backend_options=options), "1 + 1") == ToolResult("2")
+    assert call(make(backend), "1 + 1") == ToolResult("2")
     assert stand_in.oddities == []
 
 
@@ -163,33 +137,23 @@ def test_a_service_that_refuses_is_an_observation(make_tool, stand_in):
     assert "403" in result.text or "busy" in result.text
 
 
-def test_the_limits_are_sent_to_sandbox_fusion(stand_in):
-    url = f"http://127.0.0.1:{stand_in.server_port}/"
-    tool = PythonTool(backend="sandbox_fusion", backend_options={"url": url}, time_limit_s=7.0, memory_mb=99)
-    call(tool, "1")
-    ((path, request),) = stand_in.requests
-    assert path == "/run_code"
-    assert {key: request[key] for key in ("language", "run_timeout", "memory_limit_MB")} == {
-        "language": "python",
-        "run_timeout": 7.0,
-        "memory_limit_MB": 99,
-    }
+def test_the_limits_are_sent_to_sandbox_fusion(make, service):
+    call(make("sandbox_fusion", time_limit_s=7.0, memory_mb=99), "1")
+    (request,) = service.requests
+    sent = [request.body[key] for key in ("language", "run_timeout", "memory_limit_MB")]
+    assert (request.path, sent) == ("/run_code", ["python", 7.0, 99])
 
 
-def test_e2b_makes_and_ends_a_sandbox_for_each_call(stand_in, monkeypatch):
-    monkeypatch.setenv("E2B_API_KEY", "e2b_" + "0" * 40)
-    url = f"http://127.0.0.1:{stand_in.server_port}"
-    options = {"template": "mine", "api_url": url, "sandbox_url": url}
-    call(PythonTool(backend="e2b", backend_options=options), "1")
-    assert [path for path, _ in stand_in.requests] == ["/v2/sandboxes", "/execute", "/sandboxes/sandbox-1"]
-    made = stand_in.requests[0][1]
+def test_e2b_makes_and_ends_a_sandbox_for_each_call(make, service):
+    call(make("e2b"), "1")
+    assert [request.path for request in service.requests] == ["/v2/sandboxes", "/execute", "/sandboxes/sandbox-1"]
+    made = service.requests[0].body
     assert (made["templateID"], made["allow_internet_access"]) == ("mine", False)
 
 
-def test_a_service_that_is_not_there_is_a_transient_error(make_tool, stand_in):
-    stand_in.server_close()
-    result = call(make_tool(max_attempts=1), "1")
-    assert result.status == ERROR
+def test_a_service_that_is_not_there_is_an_error():
+    tool = PythonTool(backend="sandbox_fusion", backend_options={"url": "http://127.0.0.1:9"}, max_attempts=1)
+    assert call(tool, "1").status == ERROR
 
 
 def test_e2b_needs_a_key(monkeypatch):

@@ -123,8 +123,6 @@ PAGES: Sequence[PageCase] = [
     PageCase("text", page("a < b\nsecond line\n", "text/plain"), "a < b\nsecond line"),
     PageCase("json", page('{"a": 1}', "application/json"), '{"a": 1}'),
     PageCase("no_type", stream(lambda: iter([b"<html><body>untyped page</body></html>"]), head="X: y"), "untyped page"),
-    PageCase("only_links", page("<body><nav><a href='/a'>Home</a> <a href='/b'>About</a></nav>"), "Home About"),
-    PageCase("tiny", page("<p>hallo"), "hallo"),
     PageCase("empty", page(""), "(The page has no text.)"),
     PageCase(
         "links",
@@ -135,11 +133,7 @@ PAGES: Sequence[PageCase] = [
     # Character sets.
     PageCase("latin_1", page("<p>Käse für 3 €".encode("cp1252"), "text/html; charset=ISO-8859-1"), "Käse für 3 €"),
     PageCase("cyrillic", page("<meta charset=windows-1251><p>лампа".encode("cp1251"), "text/html"), "лампа"),
-    PageCase(
-        "japanese", page("<meta charset='Shift_JIS'><p>東京の天気".encode("shift_jis"), "text/html"), "東京の天気"
-    ),
     PageCase("utf_16", page("<p>Käse".encode("utf-16"), "text/html"), "Käse"),
-    PageCase("wrong_charset", page("<p>Käse", "text/html; charset=klingon"), "Käse"),
     PageCase("hostile_charset", page("<p>Kase", "text/html; charset=idna"), "Kase"),
     # Redirects.
     PageCase("chain_1", redirect("/chain_2", 301), **_ARTICLE_CASE, final="/plain"),
@@ -158,28 +152,14 @@ PAGES: Sequence[PageCase] = [
     ),
     # Statuses.
     PageCase("missing", status(404), "{url}: the server answered 404 Not Found.", ERROR),
-    PageCase("forbidden", status(403), "{url}: the server answered 403 Forbidden.", ERROR),
-    PageCase("broken", status(500), "{url}: the server answered 500 Internal Server Error.", ERROR),
     PageCase("busy", status(429), "{url}: the server answered 429 Too Many Requests.", ERROR),
-    PageCase("down", status(503), "{url}: the server answered 503 Service Unavailable.", ERROR),
-    PageCase("redirect_to_missing", redirect("/missing"), "{host}/missing: the server answered 404 Not Found.", ERROR),
     # Compression.
     PageCase("gzip", page(_LONELY_GZIP, Content_Encoding="gzip"), **_ARTICLE_CASE),
     PageCase("gzip_garbage_after", page(gzip.compress(b"<p>one") + b"\0\0", Content_Encoding="gzip"), "one"),
     PageCase("gzip_bomb", page(_BOMB, Content_Encoding="gzip"), _TOO_LARGE, ERROR),
-    PageCase("gzip_bomb_as_text", page(_BOMB, "text/plain", Content_Encoding="gzip"), _TOO_LARGE, ERROR),
     PageCase("endless_gzip", stream(_endless_gzip, head="Content-Encoding: gzip"), _TOO_LARGE, ERROR),
     PageCase(
-        "gzip_of_gzip",
-        page(gzip.compress(_BOMB), Content_Encoding="gzip, gzip"),
-        "The page is encoded as 'gzip, gzip', which was not asked for.",
-        ERROR,
-    ),
-    PageCase(
         "brotli", page(b"x", Content_Encoding="br"), "The page is encoded as 'br', which was not asked for.", ERROR
-    ),
-    PageCase(
-        "zstd", page(b"x", Content_Encoding="zstd"), "The page is encoded as 'zstd', which was not asked for.", ERROR
     ),
     PageCase(
         "gzip_cut_off", page(_LONELY_GZIP[:-20], Content_Encoding="gzip"), "The compressed page is cut off.", ERROR
@@ -191,7 +171,6 @@ PAGES: Sequence[PageCase] = [
         ERROR,
     ),
     # Streams.
-    PageCase("large", page(b"x" * (MAX_PAGE_BYTES + 1)), _TOO_LARGE, ERROR),
     PageCase("as_large_as_allowed", page(b"x" * MAX_PAGE_BYTES, "text/plain"), "x" * MAX_TEXT_CHARS),
     PageCase("claims_to_be_huge", stream(lambda: iter([b"x"]), head="Content-Length: 99999999999"), _TOO_LARGE, ERROR),
     PageCase("endless", stream(lambda: itertools.repeat(b"<p>x" * 4096)), _TOO_LARGE, ERROR),
@@ -224,12 +203,6 @@ PAGES: Sequence[PageCase] = [
         ERROR,
     ),
     PageCase(
-        "pdf_as_html",
-        page(b"%PDF-1.7 ..."),
-        "{url}: the page is a PDF file; only HTML and plain text can be read.",
-        ERROR,
-    ),
-    PageCase(
         "image",
         page(b"\x89PNG", "image/png"),
         "{url}: the page is of the type 'image/png'; only HTML and plain text can be read.",
@@ -246,7 +219,6 @@ PAGES: Sequence[PageCase] = [
         ERROR,
         options={"robots": True},
     ),
-    PageCase("public_area", page(ARTICLE), **_ARTICLE_CASE, options={"robots": True}),
     PageCase(
         "to_private_area",
         redirect("/private_area"),
@@ -265,17 +237,13 @@ RENDERED: Sequence[PageCase] = [
         "84",
         title="Built",
     ),
-    PageCase("r_late", page("<p>a</p><script>setTimeout(() => document.body.append('b'), 200)</script>"), "a\nb"),
     PageCase(
         "r_data",
         page("<p id=p></p><script>fetch('/json').then(r => r.text()).then(t => p.textContent = t)</script>"),
         '{"a": 1}',
     ),
-    PageCase("r_redirect", redirect("/r_built"), "84", final="/r_built", title="Built"),
     PageCase("r_moves_on", page("<p>old</p><script>location = '/plain'</script>"), **_ARTICLE_CASE, final="/plain"),
     PageCase("r_dialog", page("<script>alert(1); document.write('<p>after the dialog')</script>"), "after the dialog"),
-    PageCase("r_text", page("just text", "text/plain"), "just text"),
-    PageCase("r_missing", status(404), "{url}: the server answered 404 Not Found.", ERROR),
     PageCase(
         "r_hangs",
         page("<p>x</p><script>while (true);</script>"),
@@ -294,27 +262,17 @@ RENDERED: Sequence[PageCase] = [
 RENDERED_OPTIONS = {"render": True, "render_wait_s": 4.0}
 
 
-@dataclass
-class Seen:
-    """The text that the model read of each page, the expected text, and the time it took."""
-
-    results: dict[str, ToolResult]
-    expected: dict[str, ToolResult]
-    seconds: dict[str, float]
-
-    @property
-    def wrong(self) -> dict[str, tuple[ToolResult, ToolResult]]:
-        """Page -> (what was read, what should have been)."""
-        return {n: (r, self.expected[n]) for n, r in self.results.items() if r != self.expected[n]}
-
-
-def open_pages(cases: Sequence[PageCase], num_concurrent: int = 8, **options: Any) -> Seen:
-    """Opens every page once; `options` of the tool beside the cases' own."""
+def open_pages(cases: Sequence[PageCase], num_concurrent: int = 8, **options: Any) -> dict[str, tuple]:
+    """Opens every page once; `options` of the tool beside the cases' own. Page -> (what is read, what should be)."""
     with serving(HOST, site(cases)) as server:
         host = f"http://{HOST}:{server.port}"
-        seconds: dict[str, float] = {}
-        results = asyncio.run(_open_all(cases, host, options, num_concurrent, seconds))
-        return Seen(results, {case.name: case.expected(host) for case in cases}, seconds)
+        results = asyncio.run(_open_all(cases, host, options, num_concurrent))
+    return {case.name: (result, case.expected(host)) for case, result in zip(cases, results, strict=True)}
+
+
+def wrong_pages(cases: Sequence[PageCase], num_concurrent: int = 8, **options: Any) -> dict[str, tuple]:
+    """Those of `open_pages` that are not read as they should be."""
+    return {name: pair for name, pair in open_pages(cases, num_concurrent, **options).items() if pair[0] != pair[1]}
 
 
 def tool_for(**options: Any) -> BrowseTool:
@@ -322,18 +280,15 @@ def tool_for(**options: Any) -> BrowseTool:
     return BrowseTool(**{**defaults, "allow_private": [HOST], **options})
 
 
-async def _open_all(cases, host, options, num_concurrent, seconds) -> dict[str, ToolResult]:
+async def _open_all(cases, host, options, num_concurrent) -> list[ToolResult]:
     places = asyncio.Semaphore(num_concurrent)
 
     async def run(case: PageCase) -> ToolResult:
         async with places:
-            begin = time.perf_counter()
             limit = {"timeout_s": TIMEOUT_S} if case.status == TIMEOUT else {}
-            result = await run_tool(tool_for(**{**limit, **options, **case.options}), host + case.asked, None)
-            seconds[case.name] = time.perf_counter() - begin
-            return result
+            return await run_tool(tool_for(**{**limit, **options, **case.options}), host + case.asked, None)
 
-    return dict(zip([c.name for c in cases], await asyncio.gather(*map(run, cases)), strict=True))
+    return await asyncio.gather(*map(run, cases))
 
 
 def site(cases: Sequence[PageCase]):

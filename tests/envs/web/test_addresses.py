@@ -83,7 +83,6 @@ def test_a_name_server_that_fails_for_now_is_asked_again():
     ("url", "message"),
     [
         ("", ": only addresses that begin with http:// or https:// can be opened."),
-        ("example.com", "example.com: only addresses that begin with http:// or https:// can be opened."),
         ("http://", "http://: the URL names no host."),
         ("http://user@example.com/", "example.com: a URL with a user name or a password is not opened."),
         ("http://example.com:22/", "http://example.com:22/: port 22 is not allowed."),

@@ -1,72 +1,43 @@
 import asyncio
-import json
 
 import pytest
 
 from rllib_arpo.envs.errors import ToolError, TransientToolError
 from rllib_arpo.envs.support.chat_client import ChatClient, read_chat_client
-from tests.helpers import web_server
+from tests.helpers.web_server import Reply, completion, json_service
 
 QUESTION = [{"role": "user", "content": "7 * 12?"}]
 
 
-@pytest.fixture
-def endpoint():
-    """endpoint(replies) -> a server that gives (status, body) after (status, body) and keeps the requests' headers."""
+def endpoint(replies: list):
+    """A server that gives one (status, body) after the other."""
 
-    def start(replies: list):
-        headers = []
+    def answer(_request) -> Reply:
+        status, body = replies.pop(0)
+        return Reply(body, status)
 
-        def route(handler):
-            headers.append(handler.headers)
-            status, body = replies.pop(0)
-            body = body if isinstance(body, str) else json.dumps(body)
-            web_server.reply(handler, body, status, {"Content-Type": "application/json"})
-
-        return web_server.serving("127.0.0.1", route), headers
-
-    return start
-
-
-def completion(text):
-    return {"choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}]}
+    return json_service(answer)
 
 
 def ask(server, **options) -> str:
-    client = ChatClient(base_url=f"http://127.0.0.1:{server.port}/v1", model="m", **options)
+    client = ChatClient(base_url=f"{server.url}/v1", model="m", **options)
     return asyncio.run(client.complete(QUESTION))
 
 
-def test_equal_questions_are_asked_once(endpoint, tmp_path):
-    serving, headers = endpoint([(200, completion("84")), (200, completion("85"))])
-    options = {"cache_path": str(tmp_path / "answers.sqlite")}
-    with serving as server:
-        assert [ask(server, **options) for _ in range(3)] == ["84", "84", "84"]
-        assert ask(server, **options, temperature=0.5) == "85"
-    assert len(headers) == 2
-
-
-def test_an_answer_that_is_cut_in_an_emoji_is_kept(endpoint, tmp_path):
-    serving, headers = endpoint([(200, completion("84 \ud83d"))])
-    with serving as server:
-        options = {"cache_path": str(tmp_path / "answers.sqlite")}
-        assert [ask(server, **options) for _ in range(2)] == ["84 \ufffd", "84 \ufffd"]
-    assert len(headers) == 1
-
-
-def test_the_key_comes_from_the_environment(endpoint, monkeypatch):
+def test_equal_questions_are_asked_once_with_the_key_of_the_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("JUDGE_KEY", "hunter2")
-    serving, headers = endpoint([(200, completion("84"))])
-    with serving as server:
-        ask(server, api_key_variable="JUDGE_KEY")
-    assert headers[0]["Authorization"] == "Bearer hunter2"
+    replies = [(200, completion("84 \ud83d")), (200, completion("85"))]
+    options = {"cache_path": str(tmp_path / "answers.sqlite"), "api_key_variable": "JUDGE_KEY"}
+    with endpoint(replies) as server:
+        assert [ask(server, **options) for _ in range(3)] == ["84 \ufffd"] * 3
+        assert ask(server, **options, temperature=0.5) == "85"
+    assert [request.headers["authorization"] for request in server.requests] == ["Bearer hunter2"] * 2
 
 
-def test_a_busy_endpoint_is_asked_again(endpoint):
-    serving, headers = endpoint([(429, {}), (503, {}), (200, completion("84"))])
-    with serving as server:
+def test_a_busy_endpoint_is_asked_again():
+    with endpoint([(429, {}), (503, {}), (200, completion("84"))]) as server:
         assert ask(server) == "84"
-    assert len(headers) == 3
+    assert len(server.requests) == 3
 
 
 @pytest.mark.parametrize(
@@ -74,18 +45,14 @@ def test_a_busy_endpoint_is_asked_again(endpoint):
     [
         (401, {"error": {"message": "wrong key"}}, ToolError, "wrong key"),
         (500, {}, TransientToolError, "500"),
-        (429, {}, TransientToolError, "429"),
         (200, {"choices": []}, ToolError, "answered without a text"),
         (200, completion(None), ToolError, "answered without a text"),
-        (200, {"choices": None, "error": "x"}, ToolError, "answered without a text"),
-        (200, "<html>", ToolError, "127.0.0.1"),
-        (200, "[]", ToolError, "answered without a text"),
+        (200, b"<html>", ToolError, "127.0.0.1"),
     ],
 )
-def test_what_is_no_answer_is_an_error_and_is_not_kept(endpoint, tmp_path, status, body, error, message):
-    serving, _ = endpoint([(status, body), (200, completion("84"))])
+def test_what_is_no_answer_is_an_error_and_is_not_kept(tmp_path, status, body, error, message):
     options = {"max_attempts": 1, "cache_path": str(tmp_path / "answers.sqlite")}
-    with serving as server:
+    with endpoint([(status, body), (200, completion("84"))]) as server:
         with pytest.raises(ToolError, match=message) as raised:
             ask(server, **options)
         assert type(raised.value) is error

@@ -116,7 +116,9 @@ def test_the_rules_are_the_thresholds_and_the_probability_in_all_units():
     assert [rule.name for rule in fork_rules(name)] == [
         f"threshold, initial, {name}",
         f"threshold, running, {name}",
-        *(f"probability, initial, {unit}" for unit in ENTROPY_NORMALIZATIONS),
+        f"probability, initial, {name}",
+        f"probability, running, {name}",
+        *(f"probability, initial, {unit}" for unit in ENTROPY_NORMALIZATIONS if unit != name),
     ]
 
 
@@ -131,11 +133,11 @@ def test_the_summary_of_a_task():
         "questions": 2, "samples": 3, "masked_samples": 1, "turns": 7, "nodes": 4,
     }  # fmt: skip
     rise = found.rises["after tools"]
-    assert (rise.num_nodes, rise.share_positive.value) == (4, pytest.approx(1 / 3))
+    assert (rise.nodes, rise.share_positive.value) == (4, pytest.approx(1 / 3))
     assert rise.share_positive.low < 1 / 3 < rise.share_positive.high
-    assert rise.rise.value == pytest.approx((1.0 - 1.0) / 2)
+    assert rise.rise_nats_per_token.value == pytest.approx((1.0 - 1.0) / 2)
     assert rise.delta.value == pytest.approx((0.045 / 3 - 0.01) / 2)
-    assert rise.delta_quantiles[0.5] == pytest.approx((0.02 - 0.005) / 2)
+    assert rise.delta_quantiles["0.5"] == pytest.approx((0.02 - 0.005) / 2)
     assert found.rises["tool search"].share_positive.value == 1.0
     assert list(found.rises) == ["after tools", "tool python", "tool search", "round 1", "round 2"]
     assert plain["rules"][0]["children_per_node"]["value"] == pytest.approx(1 / 3)

@@ -1,14 +1,32 @@
-"""The plots of Tune's results alone: the engine-learner gap, and the seconds of an iteration."""
+"""The plots of Tune's results alone, by hand."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from rllib_arpo.plots.gap import draw_gap
+from rllib_arpo.plots.iterations import draw_fork_history, draw_gap, draw_seconds, seconds_of
 from rllib_arpo.plots.run_data import MissingDataError
-from rllib_arpo.plots.seconds import draw_seconds, seconds_of
 from tests.plots.runs import run_data
+
+
+def forked(iteration: int, count: float, mean: float, low: float, high: float) -> dict:
+    depths = {"fork_depth_mean": mean, "fork_depth_p10": low, "fork_depth_p90": high}
+    return {"training_iteration": iteration, "env_runners": {"forks_per_question": count} | depths}
+
+
+def test_the_forks():
+    """RLlib reports NaN where an iteration has no fork and an earlier one had some."""
+    nan = float("nan")
+    results = [forked(1, 4.0, 3.5, 1.0, 6.0), forked(2, 0.0, nan, nan, nan), forked(3, 1.0, 2.0, 2.0, 2.0)]
+    count, depth = draw_fork_history(run_data(results=results)).axes
+    np.testing.assert_array_equal(count.lines[0].get_xydata(), [[1, 4], [2, 0], [3, 1]])
+    np.testing.assert_array_equal(depth.lines[0].get_xydata(), [[1, 3.5], [3, 2]])
+    (between,) = depth.collections
+    assert {tuple(point) for point in between.get_paths()[0].vertices} == {(1, 1), (1, 6), (3, 2)}
+    assert (count.get_ylabel(), depth.get_ylabel(), depth.get_xlabel()) == (
+        "forks per question", "turns before the fork", "iteration",
+    )  # fmt: skip
 
 
 def with_gap(iteration: int, gap: float, **guards) -> dict:
@@ -44,9 +62,9 @@ TIMED = [
 
 
 def test_the_seconds():
-    found = seconds_of(run_data(results=TIMED))
-    assert found.iterations.tolist() == [1, 2]
-    assert {name: values.tolist() for name, values in found.parts.items()} == {
+    iterations, parts = seconds_of(run_data(results=TIMED))
+    assert iterations == [1, 2]
+    assert {name: values.tolist() for name, values in parts.items()} == {
         "rollout": [4.0, 5.0],
         "update": [3.0, 4.0],
         "weights to the engines": [0.5, 1.0],
@@ -59,13 +77,14 @@ def test_the_seconds():
 
 
 @pytest.mark.parametrize(
-    ("draw", "sentence"),
+    ("draw", "results", "sentence"),
     [
-        (draw_gap, "No result of the run has the metric engine_logprob_gap."),
-        (draw_seconds, "No result of the run has the seconds of its iteration."),
+        (draw_fork_history, [forked(1, 0.0, 1.0, 1.0, 1.0)], "No iteration has a fork."),
+        (draw_gap, [], "No result of the run has the metric engine_logprob_gap."),
+        (draw_seconds, [], "No result of the run has the seconds of its iteration."),
     ],
 )
-def test_a_run_without(draw, sentence):
+def test_a_run_without(draw, results, sentence):
     with pytest.raises(MissingDataError) as error:
-        draw(run_data())
+        draw(run_data(results=results))
     assert str(error.value) == sentence
