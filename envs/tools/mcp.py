@@ -198,7 +198,8 @@ def schema_validator(schema: Mapping[str, Any]) -> Any:
         ValueError: the schema is wrong, or refers to something that it does not have, or to itself without an end.
     """
     import jsonschema
-    import referencing
+    import referencing.exceptions
+    import referencing.jsonschema
 
     base: Any = jsonschema.Draft202012Validator
     unchecked = dict.fromkeys(_LEFT_TO_THE_SERVER, lambda *_: ())
