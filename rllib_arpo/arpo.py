@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import time
 from collections.abc import Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.callbacks.utils import make_callback
-from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_LEARNER_GROUP, COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
+from ray.rllib.core import COMPONENT_LEARNER_GROUP, DEFAULT_MODULE_ID
 from ray.rllib.utils import merge_dicts
 from ray.rllib.utils.annotations import override
 from ray.rllib.utils.metrics import (
@@ -71,10 +70,12 @@ ENTROPY_HISTORY = "entropies_per_token"
 class ARPO(TakesMessages, Algorithm):
     """Samples a tree of trajectories per question, updates the policy with it, pushes the new weights."""
 
+    config_class: ClassVar[type[ARPOConfig]] = ARPOConfig
+
     @classmethod
     @override(Algorithm)
     def get_default_config(cls) -> ARPOConfig:
-        return ARPOConfig()
+        return cls.config_class()
 
     @classmethod
     @override(Algorithm)
@@ -308,12 +309,7 @@ class ARPO(TakesMessages, Algorithm):
 
         RLlib's own method would ask an env runner, which has an engine instead of a module.
         """
-        if self.learner_group.is_local:
-            return self.learner_group._learner.module.get(module_id)
-        state = self.learner_group.get_state(components=f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}")
-        module = copy.deepcopy(self.learner_group._module_spec).build()
-        module.set_state(state[COMPONENT_LEARNER][COMPONENT_RL_MODULE])
-        return module.get(module_id)
+        return self.learner_group.get_module(module_id)
 
     @override(Algorithm)
     def reset_config(self, new_config: AlgorithmConfig | dict[str, Any]) -> bool:
@@ -350,8 +346,7 @@ class ARPO(TakesMessages, Algorithm):
         from rllib_arpo.policy.lora import MergedWeights
 
         config = self.config
-        state = self.learner_group.get_state(components=f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}")
-        weights = state[COMPONENT_LEARNER][COMPONENT_RL_MODULE][DEFAULT_MODULE_ID]
+        weights = self.learner_group.module_state()[DEFAULT_MODULE_ID]
         if config.lora is not None:
             weights = MergedWeights(config.model_name_or_path, config.lora, config.dtype)(weights)
         write_model(folder, weights, config.model_name_or_path, dtype)

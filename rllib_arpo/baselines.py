@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ray.rllib.algorithms.algorithm import Algorithm
-from ray.rllib.utils.annotations import override
 
 from rllib_arpo.arpo import ARPO
 from rllib_arpo.arpo_config import ARPOConfig
@@ -94,43 +93,28 @@ class TreeGRPOConfig(ARPOConfig):
 class GRPO(ARPO):
     """ARPO without forks, configured by `GRPOConfig`."""
 
-    @classmethod
-    @override(ARPO)
-    def get_default_config(cls) -> GRPOConfig:
-        return GRPOConfig()
+    config_class = GRPOConfig
 
 
 class DAPO(ARPO):
     """ARPO without forks, configured by `DAPOConfig`."""
 
-    @classmethod
-    @override(ARPO)
-    def get_default_config(cls) -> DAPOConfig:
-        return DAPOConfig()
+    config_class = DAPOConfig
 
 
 class ReinforcePlusPlus(ARPO):
     """ARPO without forks, configured by `ReinforcePlusPlusConfig`."""
 
-    @classmethod
-    @override(ARPO)
-    def get_default_config(cls) -> ReinforcePlusPlusConfig:
-        return ReinforcePlusPlusConfig()
+    config_class = ReinforcePlusPlusConfig
 
 
 class AEPO(ARPO):
     """ARPO with an entropy-aware rollout and update, configured by `AEPOConfig`."""
 
-    @classmethod
-    @override(ARPO)
-    def get_default_config(cls) -> AEPOConfig:
-        return AEPOConfig()
+    config_class = AEPOConfig
 
 
 class TreeGRPO(ARPO):
     """ARPO with advantages within and between trees, configured by `TreeGRPOConfig`."""
 
-    @classmethod
-    @override(ARPO)
-    def get_default_config(cls) -> TreeGRPOConfig:
-        return TreeGRPOConfig()
+    config_class = TreeGRPOConfig

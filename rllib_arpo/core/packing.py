@@ -7,7 +7,7 @@ follow it without a gap, so an ancestor's subtree is a half-open range that star
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -150,18 +150,12 @@ def pack_tree(
 def _subset(packed: PackedTree, keep: np.ndarray, loss_mask: np.ndarray) -> PackedTree:
     """The tokens of `keep` [T] bool, a union of root paths, with `loss_mask` [T] in place of the tree's."""
     kept_before = np.concatenate([[0], np.cumsum(keep)])
-    parent = packed.parent[keep]
-    return PackedTree(
-        token_ids=packed.token_ids[keep],
-        position_ids=packed.position_ids[keep],
-        parent=np.where(parent < 0, -1, kept_before[parent]),
-        end=kept_before[packed.end[keep]],
+    part = PackedTree(**{field.name: getattr(packed, field.name)[keep] for field in fields(PackedTree)})
+    return replace(
+        part,
+        parent=np.where(part.parent < 0, -1, kept_before[part.parent]),
+        end=kept_before[part.end],
         loss_mask=loss_mask[keep],
-        behavior_log_probs=packed.behavior_log_probs[keep],
-        behavior_entropies=packed.behavior_entropies[keep],
-        a_pos=packed.a_pos[keep],
-        a_neg=packed.a_neg[keep],
-        weight=packed.weight[keep],
     )
 
 

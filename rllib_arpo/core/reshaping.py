@@ -34,15 +34,6 @@ class Reshaping:
 NO_RESHAPING = Reshaping()
 
 
-def penalised(logits: np.ndarray, prefix: np.ndarray, repetition_penalty: float) -> np.ndarray:
-    """[V] logits after the penalty on the tokens of `prefix` ([n] token ids: the prompt and all generated so far)."""
-    if repetition_penalty == 1:
-        return logits.copy()
-    changed, seen = logits.copy(), np.unique(prefix)
-    changed[seen] = np.where(logits[seen] > 0, logits[seen] / repetition_penalty, logits[seen] * repetition_penalty)
-    return changed
-
-
 def reshaped_log_probs(logits: np.ndarray, prefix: np.ndarray, temperature: float, reshaping: Reshaping) -> np.ndarray:
     """[V] log-probs of the distribution from which vLLM samples: penalty, temperature, top-k, top-p, in this order.
 
@@ -53,7 +44,10 @@ def reshaped_log_probs(logits: np.ndarray, prefix: np.ndarray, temperature: floa
         prefix: [n] token ids: the prompt and all generated so far.
         temperature: > 0.
     """
-    scaled = penalised(logits, prefix, reshaping.repetition_penalty) / temperature
+    scaled, penalty = logits / temperature, reshaping.repetition_penalty
+    if penalty != 1:
+        seen = np.unique(prefix)
+        scaled[seen] = np.where(logits[seen] > 0, scaled[seen] / penalty, scaled[seen] * penalty)
     if 0 < reshaping.top_k < len(scaled):
         scaled = np.where(scaled < np.sort(scaled)[-reshaping.top_k], -np.inf, scaled)
     log_probs = scaled - np.logaddexp.reduce(scaled)

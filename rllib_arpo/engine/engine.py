@@ -161,13 +161,10 @@ class Engine(Protocol):
             ValueError: a name is unknown or missing, or a shape is wrong; nothing was loaded.
         """
 
-    def score(self, token_ids: list[int], temperature: float = 1.0) -> np.ndarray:
-        """Log-probs [n - 1] float32 of token_ids[1:] given their prefixes, with the weights in use; for checks.
+    def score(self, token_ids: list[int]) -> np.ndarray:
+        """Log-probs [n - 1] float32 of token_ids[1:] at temperature 1, with the weights in use; for checks.
 
-        At temperature 1 requests may be running; the next `step` reports what happens to them meanwhile.
-
-        Raises:
-            RuntimeError: requests are running and the temperature is not 1.
+        Requests may be running; the next `step` reports what happens to them meanwhile.
         """
 
     def sleep(self, level: int) -> None:

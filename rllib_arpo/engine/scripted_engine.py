@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,13 +43,8 @@ class ScriptedReply:
     fail_after: int | None = None
 
 
-#: A function of the request and of the number of earlier requests with the same prefix; a dict of the replies by prefix
-#: (a list of replies serves such requests in turn); or a list of the replies in order of submission.
-Script = (
-    Callable[[GenerationRequest, int], ScriptedReply]
-    | Mapping[tuple[int, ...], ScriptedReply | Sequence[ScriptedReply]]
-    | Sequence[ScriptedReply]
-)
+#: The reply to a request, given the number of earlier requests with the same prefix.
+Script = Callable[[GenerationRequest, int], ScriptedReply]
 
 
 @dataclass(slots=True)
@@ -94,7 +89,6 @@ class ScriptedEngine:
 
     def __init__(self, config: EngineConfig):
         options = dict(config.engine_kwargs)
-        script = options.pop("script", None)
         self.vocab_size: int = options.pop("vocab_size", 256)
         self.weight_version = UNKNOWN_WEIGHTS
         self.weights: dict[str, np.ndarray] = {}
@@ -104,10 +98,11 @@ class ScriptedEngine:
         self.sleeps: list[int] = []
         self.asleep = False
         self._can_sleep = config.can_sleep
+        script: Script | None = options.pop("script", None)
         self.fail_at_step: int | None = options.pop("fail_at_step", None)
         self._weight_names: Sequence[str] | None = options.pop("weight_names", None)
         self._policy = RandomPolicy(self.vocab_size, seed=options.pop("seed", config.seed), **options)
-        self._script = self._policy.reply if script is None else _as_function(script)
+        self._script: Script = script or self._policy.reply
         self._times_asked: Counter[tuple[int, ...]] = Counter()
         self._running: dict[str, _Running] = {}
         self._cache: dict[int, Any] = {}
@@ -150,12 +145,10 @@ class ScriptedEngine:
         self.weight_version = version
         self._cache = {}
 
-    def score(self, token_ids: list[int], temperature: float = 1.0) -> np.ndarray:
+    def score(self, token_ids: list[int]) -> np.ndarray:
         """Log-probs under the random policy, whatever the script is."""
-        return np.array(
-            [self._policy.log_probs(token_ids[:i], temperature)[token_ids[i]] for i in range(1, len(token_ids))],
-            dtype=np.float32,
-        )
+        scores = [self._policy.log_probs(token_ids[:i])[token_ids[i]] for i in range(1, len(token_ids))]
+        return np.array(scores, dtype=np.float32)
 
     def sleep(self, level: int) -> None:
         if not self._can_sleep:
@@ -211,31 +204,6 @@ class ScriptedEngine:
             num_cached += not new
             node = node.setdefault(token, {})
         return num_cached
-
-
-def _as_function(script: Script) -> Callable[[GenerationRequest, int], ScriptedReply]:
-    if callable(script):
-        return script
-    if isinstance(script, Mapping):
-        return lambda request, times: _by_prefix(script, request, times)
-    replies = iter(script)
-    return lambda request, _times: _next(replies, request)
-
-
-def _by_prefix(script: Mapping[tuple[int, ...], Any], request: GenerationRequest, times: int) -> ScriptedReply:
-    replies = script.get(tuple(request.prompt_token_ids), ())
-    if isinstance(replies, ScriptedReply):
-        return replies
-    if times >= len(replies):
-        raise ValueError(f"The script has no reply number {times + 1} to the prefix {request.prompt_token_ids}.")
-    return replies[times]
-
-
-def _next(replies: Iterator[ScriptedReply], request: GenerationRequest) -> ScriptedReply:
-    reply = next(replies, None)
-    if reply is None:
-        raise ValueError(f"The script has no reply left for the request {request.request_id!r}.")
-    return reply
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,6 +16,8 @@ from ray.rllib.utils.annotations import override
 from rllib_arpo.learner.sharding import SHARDINGS
 
 if TYPE_CHECKING:
+    from ray.rllib.core.rl_module.rl_module import RLModule
+
     from rllib_arpo.learner.arpo_torch_learner import ARPOTorchLearner
     from rllib_arpo.learner.training_data import QuestionBatch
 
@@ -93,6 +96,19 @@ class ARPOLearnerGroup(LearnerGroup):
         unwanted = self._get_subcomponents(COMPONENT_LEARNER, not_components)
         read = partial(_state, components=wanted, not_components=unwanted, **kwargs)
         return {COMPONENT_LEARNER: self.on_first(read)}
+
+    def module_state(self) -> dict[str, Any]:
+        """The first learner's state of its `MultiRLModule`."""
+        state = self.get_state(components=f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}")
+        return state[COMPONENT_LEARNER][COMPONENT_RL_MODULE]
+
+    def get_module(self, module_id: str) -> RLModule | None:
+        """The learner's module; a copy of it where the learners have processes of their own."""
+        if self.is_local:
+            return self._learner.module.get(module_id)
+        module = copy.deepcopy(self._module_spec).build()
+        module.set_state(self.module_state())
+        return module.get(module_id)
 
     @override(LearnerGroup)
     def save_to_path(self, path: Any = None, *, state: dict[str, Any] | None = None, **kwargs: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rllib_arpo.connectors import BASELINES
 from rllib_arpo.core.advantages import ATTRIBUTIONS, LEAF_WEIGHTINGS, LOSS_AGGREGATIONS
-from rllib_arpo.core.branching import BRANCHING_RULES
+from rllib_arpo.core.branching import BRANCHING_RULES, BranchingParams
 from rllib_arpo.core.entropy import ENTROPY_ESTIMATORS, ENTROPY_NORMALIZATIONS
 from rllib_arpo.engine import ENGINES
 from rllib_arpo.engine.engine import RECORD_ENTROPIES
@@ -28,6 +28,9 @@ from rllib_arpo.policy.attention.tree import TREE_KERNELS
 from rllib_arpo.rollout.fork_schedule import BUDGET_ALLOCATIONS
 from rllib_arpo.rollout.progress import DISPLAYS, progress_mode
 from rllib_arpo.weights import WEIGHT_SYNCS
+
+#: The defaults of the fork rule, which the core states.
+FORK_RULE = BranchingParams()
 
 
 def _are_betas(value: object) -> bool:
@@ -76,12 +79,12 @@ ADAPTIVE_ROLLOUT = {
         8, "N, how many of them start at the prompt; the other M - N are forks or top-ups.", at_least(1)
     ),
     "branching": Option(
-        "threshold",
+        FORK_RULE.branching,
         '"threshold" (fork iff P > tau), "probability", "random" (the control), "always" (at every node: '
         '`budget_allocation` chooses) or "never" (GRPO).',
         name_in(BRANCHING_RULES),
     ),
-    "branch_width": Option(1, "Z, children per fork.", at_least(1)),
+    "branch_width": Option(FORK_RULE.branch_width, "Z, children per fork.", at_least(1)),
     "entropy_window": Option(20, "k, tokens after a tool response whose entropy is compared.", at_least(1)),
     "entropy_estimator": Option(
         "exact",
@@ -114,12 +117,18 @@ ADAPTIVE_ROLLOUT = {
         "Fork decisions look at the first k in both cases.",
         name_in(RECORD_ENTROPIES),
     ),
-    "branch_base_probability": Option(0.5, "alpha of P = alpha + beta * dH.", PROBABILITY),
-    "branch_entropy_weight": Option(0.2, "beta of P.", POSITIVE),
-    "branch_threshold": Option(0.5, "tau, which P must exceed.", FINITE),
-    "random_fork_probability": Option(None, 'the probability of branching="random".', optional(PROBABILITY)),
+    "branch_base_probability": Option(
+        FORK_RULE.branch_base_probability, "alpha of P = alpha + beta * dH.", PROBABILITY
+    ),
+    "branch_entropy_weight": Option(FORK_RULE.branch_entropy_weight, "beta of P.", POSITIVE),
+    "branch_threshold": Option(FORK_RULE.branch_threshold, "tau, which P must exceed.", FINITE),
+    "random_fork_probability": Option(
+        FORK_RULE.random_fork_probability, 'the probability of branching="random".', optional(PROBABILITY)
+    ),
     "consecutive_fork_penalty": Option(
-        0.0, "c of AEPO's factor 1 - min(c l, 1) on P, where l nodes directly above were forked.", PROBABILITY
+        FORK_RULE.consecutive_fork_penalty,
+        "c of AEPO's factor 1 - min(c l, 1) on P, where l nodes directly above were forked.",
+        PROBABILITY,
     ),
     "pre_monitoring_sensitivity": Option(
         None,

@@ -331,9 +331,9 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
         """The version of the engine's weights; negative before the first `load_weights` (`Engine.weight_version`)."""
         return self.engine.weight_version
 
-    def score(self, token_ids: list[int], temperature: float = 1.0) -> np.ndarray:
+    def score(self, token_ids: list[int]) -> np.ndarray:
         """The engine's log-probs [n - 1] of token_ids[1:]; for checks."""
-        return self._call_engine("score", token_ids, temperature)
+        return self._call_engine("score", token_ids)
 
     def _call_engine(self, method: str, *args: Any) -> Any:
         return self._engine_thread.call(getattr(self.engine, method), *args)

@@ -44,7 +44,7 @@ class WeightSync(ABC):
 
     def version(self) -> int:
         """The version of the learner's weights."""
-        return self._on_first_learner(_version)
+        return self._on_first_learner(lambda learner: learner.weight_version)
 
     def push(self, group: EnvRunnerGroup, runners: list[int] | None = None) -> int:
         """Brings the learner's current weights to the engines and waits until each computes with them.
@@ -91,7 +91,7 @@ class WeightSync(ABC):
         With a learner in the same process nothing is copied but by the engine.
         """
         if self._learner_group.is_local:
-            return self._on_first_learner(_weight_snapshot)
+            return self._on_first_learner(lambda learner: learner.weight_snapshot())
         return ray.get(self._on_first_learner(put_snapshot))
 
     def _on_first_learner(self, function: Callable[[ARPOTorchLearner], T], timeout_s: float | None = None) -> T:
@@ -114,14 +114,6 @@ class InProcessReload(WeightSync):
 def put_snapshot(learner: ARPOTorchLearner) -> ray.ObjectRef:
     """Runs in the learner: puts its weights into the object store, so that only the reference travels."""
     return ray.put(learner.weight_snapshot())
-
-
-def _weight_snapshot(learner: ARPOTorchLearner) -> WeightSnapshot:
-    return learner.weight_snapshot()
-
-
-def _version(learner: ARPOTorchLearner) -> int:
-    return learner.weight_version
 
 
 def restart_failed(manager: FaultTolerantActorManager, runners: list[int], answers: RemoteCallResults) -> None:

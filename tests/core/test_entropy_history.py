@@ -1,20 +1,43 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from rllib_arpo.core.entropy_history import NO_HISTORY, EntropyReference, entropy_reference
-
-QUESTIONS = [{"search": [1.0, 2.0, 6.0], "python": [0.5]}, {}, {"search": [3.0]}]
+from rllib_arpo.core.entropy_history import NO_HISTORY, EntropyHistory
 
 
-def test_a_window_counts_once_whoevers_question_it_is_of():
-    assert entropy_reference(QUESTIONS) == EntropyReference({"search": 3.0, "python": 0.5}, 2.5)
+def history() -> EntropyHistory:
+    of_two = EntropyHistory(num_questions=2)
+    of_two.add({"search": [9.0]})
+    of_two.add({"search": [1.0, 2.0, 6.0], "python": [0.5]})
+    of_two.add({"search": [3.0]})
+    return of_two
 
 
-def test_a_quantile_is_of_the_levels_of_each_tool():
-    assert entropy_reference(QUESTIONS, 1.0) == EntropyReference({"search": 6.0, "python": 0.5}, 2.5)
-    assert entropy_reference(QUESTIONS, 0.5).by_tool["search"] == pytest.approx(2.5)
+def test_mean_per_tool_of_the_last_questions():
+    reference = history().reference()
+    assert reference.by_tool == {"search": pytest.approx(3.0), "python": 0.5}
+    assert reference.after_tool == pytest.approx(12.5 / 5)
 
 
-def test_without_a_level_nothing_is_known():
-    assert entropy_reference([]) == entropy_reference([{}, {"search": []}]) == NO_HISTORY
+def test_a_quantile_is_of_each_tool_and_leaves_the_mean_over_all_alone():
+    reference = history().reference(0.5)
+    assert reference.by_tool == {"search": pytest.approx(2.5), "python": 0.5}
+    assert reference.after_tool == pytest.approx(12.5 / 5)
+
+
+def test_nothing_is_known_at_the_start():
+    empty = EntropyHistory(3)
+    assert empty.reference() == NO_HISTORY
+    empty.add({})
+    assert empty.reference(0.9) == NO_HISTORY
+
+
+def test_the_state_survives_json_and_keeps_the_order():
+    restored = EntropyHistory(2)
+    restored.set_state(json.loads(json.dumps(history().get_state())))
+    assert restored.reference() == history().reference()
+    restored.add({"python": [1.5]})
+    # The oldest of the two is gone.
+    assert restored.reference().by_tool == {"search": 3.0, "python": 1.5}

@@ -86,15 +86,6 @@ def test_each_token_of_the_window_is_measured_at_its_place(runner):
     assert runner.probe._windows == {}
 
 
-def test_all_tokens_of_a_request_that_records_all(runner):
-    runner.add("a", 1, prompt=5, record_entropies="all")
-    seen = [runner.step({"a": n})["a"] for n in (5, *[1] * 39)]
-    (window,) = take_entropies(None, [], [(1, 3)])
-    (entropies,) = take_entropies(None, [(1, 40)])
-    torch.testing.assert_close(torch.tensor(entropies), torch.stack([token_entropy(z) for z in seen]))
-    assert window.tolist() == entropies[:3].tolist()
-
-
 def test_requests_of_a_batch_are_kept_apart_when_their_rows_move(runner):
     runner.add("a", 1, prompt=4)
     runner.add("greedy", 2, prompt=2, temperature=0.0)

@@ -66,8 +66,3 @@ def test_the_next_request_in_a_slot_finds_nothing_of_the_last_one():
         if key == 1:
             measure(store, [(0, window, 1)], torch.zeros(1, 8))
             take_entropies(None, [(key, 0)])
-
-
-def test_a_request_that_never_joined_the_batch_has_no_window():
-    empty, also = take_entropies(None, [(7, 0), (8, 0)])
-    assert (empty.shape, also.shape) == ((0,), (0,))

@@ -1,6 +1,5 @@
 """Engines by name, and what they say when they cannot be made."""
 
-import json
 import re
 import sys
 from pathlib import Path
@@ -12,8 +11,7 @@ import rllib_arpo
 from rllib_arpo.engine import ENGINES, EngineConfig, make_engine
 from rllib_arpo.engine.scripted_engine import ScriptedEngine
 from rllib_arpo.engine.vllm_kwargs import GPU_MEMORY_UTILIZATION
-from rllib_arpo.policy.checkpoint_names import check_shapes, expected_shapes
-from tests.helpers.models import tiny_model
+from rllib_arpo.policy.checkpoint_names import check_shapes
 
 
 def test_an_engine_is_made_by_name():
@@ -48,37 +46,6 @@ def test_a_missing_vllm_is_one_sentence(monkeypatch):
 def test_wrong_engine_kwargs_are_named(llama_folder, engine_kwargs, message):
     with pytest.raises(ValueError, match=message):
         make_engine("vllm", EngineConfig(llama_folder, engine_kwargs=engine_kwargs))
-
-
-def test_a_missing_model_is_one_sentence(tmp_path):
-    with pytest.raises(ValueError, match=r"^model_name_or_path='.*nowhere': no such folder\.$"):
-        make_engine("vllm", EngineConfig(str(tmp_path / "nowhere")))
-
-
-def test_a_model_that_is_no_causal_lm_is_one_sentence(tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert", "architectures": ["BertForMaskedLM"]}))
-    with pytest.raises(ValueError, match=r"is not a causal language model: its architecture is BertForMaskedLM\.$"):
-        make_engine("vllm", EngineConfig(str(tmp_path)))
-
-
-def test_expected_shapes_include_tied_weights(tmp_path):
-    tied = expected_shapes(tiny_model(tmp_path / "tied", tie_word_embeddings=True, num_layers=1))
-    untied = expected_shapes(tiny_model(tmp_path / "untied", tie_word_embeddings=False, num_layers=1))
-    assert tied == untied
-    assert tied == {
-        "lm_head.weight": (259, 64),
-        "model.embed_tokens.weight": (259, 64),
-        "model.layers.0.input_layernorm.weight": (64,),
-        "model.layers.0.mlp.down_proj.weight": (64, 128),
-        "model.layers.0.mlp.gate_proj.weight": (128, 64),
-        "model.layers.0.mlp.up_proj.weight": (128, 64),
-        "model.layers.0.post_attention_layernorm.weight": (64,),
-        "model.layers.0.self_attn.k_proj.weight": (32, 64),
-        "model.layers.0.self_attn.o_proj.weight": (64, 64),
-        "model.layers.0.self_attn.q_proj.weight": (64, 64),
-        "model.layers.0.self_attn.v_proj.weight": (32, 64),
-        "model.norm.weight": (64,),
-    }
 
 
 def test_all_problems_of_a_checkpoint_are_in_one_sentence():

@@ -5,9 +5,11 @@ import pytest
 
 from rllib_arpo.engine.engine import NO_WEIGHTS, EngineConfig, EntropyReady, Finished, GenerationRequest
 from rllib_arpo.engine.scripted_engine import RandomPolicy, ScriptedEngine, ScriptedReply
+from tests.helpers.scripts import in_turn
 
 
-def scripted(script=None, **engine_kwargs) -> ScriptedEngine:
+def scripted(replies=None, **engine_kwargs) -> ScriptedEngine:
+    script = None if replies is None else in_turn(replies)
     return ScriptedEngine(EngineConfig("none", engine_kwargs={"script": script, **engine_kwargs}))
 
 
@@ -50,16 +52,6 @@ def test_one_token_a_step_and_events_in_their_steps():
     assert [request.request_id for request in engine.submitted] == ["a", "b", "c", "d"]
 
 
-def test_what_a_request_reports():
-    engine = scripted([ScriptedReply([5, 6, 7], entropies=[0.5, 1.5, 2.5], log_probs=[-1, -2, -3])])
-    finished = run(engine, GenerationRequest("a", [1], max_tokens=2, entropy_window=8))["a"]
-    assert finished.token_ids.tolist() == [5, 6]
-    assert finished.log_probs.tolist() == [-1, -2]
-    assert finished.entropies.tolist() == [0.5, 1.5]
-    assert (finished.finish_reason, finished.weight_versions.tolist()) == ("length", [-1, -1])
-    assert (finished.token_ids.dtype, finished.log_probs.dtype, finished.entropies.dtype) == ("int32", "f4", "f4")
-
-
 def test_all_entropies_are_told_at_the_end_and_the_window_in_time():
     reply = ScriptedReply([5, 6, 7, 8], entropies=[0.5, 1.5, 2.5, 3.5])
     engine = scripted([reply, reply, reply])
@@ -74,49 +66,11 @@ def test_all_entropies_are_told_at_the_end_and_the_window_in_time():
     ]
 
 
-def test_a_request_that_fails_before_its_first_token():
-    engine = scripted([ScriptedReply([5], fail_after=0)])
-    finished = run(engine, GenerationRequest("a", [1], max_tokens=2, entropy_window=1))["a"]
-    assert (finished.finish_reason, finished.token_ids.tolist()) == ("error", [])
-
-
-def test_a_script_by_prefix_counts_how_often_a_prefix_is_asked():
-    engine = scripted({(1, 2): [ScriptedReply([3]), ScriptedReply([4])], (1, 2, 3): ScriptedReply([5])})
-    requests = [GenerationRequest(str(i), prefix, 4) for i, prefix in enumerate([[1, 2], [1, 2, 3], [1, 2], [1, 2, 3]])]
-    assert [f.token_ids.tolist() for f in run(engine, *requests).values()] == [[3], [5], [4], [5]]
-    with pytest.raises(ValueError, match=r"no reply number 3 to the prefix \[1, 2\]"):
-        engine.submit(requests[0])
-
-
-def test_a_script_is_a_function_of_the_request_and_of_the_times_asked():
-    engine = scripted(lambda request, times: ScriptedReply([len(request.prompt_token_ids), times]))
-    requests = [GenerationRequest(str(i), prefix, 4) for i, prefix in enumerate([[9], [9], [9, 9]])]
-    assert [f.token_ids.tolist() for f in run(engine, *requests).values()] == [[1, 0], [1, 1], [2, 0]]
-
-
 def test_the_prefix_cache_counts_the_longest_common_prefix():
     engine = scripted([ScriptedReply([4, 5, 6])] * 5)
     asked = [[1, 2, 3], [1, 2, 3, 4, 5, 9], [7], [1, 2], [1, 2, 3, 4, 5, 9, 4]]
     cached = [run(engine, GenerationRequest("a", prefix, max_tokens=3))["a"].num_cached_tokens for prefix in asked]
     assert cached == [0, 5, 0, 2, 7]
-
-
-def test_a_fork_of_a_running_parent_finds_the_parents_prompt():
-    engine = scripted([ScriptedReply([4, 5, 6]), ScriptedReply([7])])
-    engine.submit(GenerationRequest("parent", [1, 2, 3], max_tokens=3))
-    engine.step()
-    engine.submit(GenerationRequest("fork", [1, 2, 3], max_tokens=3))
-    assert {name: f.num_cached_tokens for name, f in run(engine).items()} == {"parent": 0, "fork": 3}
-
-
-def test_cancelled_requests_are_silent():
-    engine = scripted([ScriptedReply([4, 5, 6]), ScriptedReply([7])])
-    engine.submit(GenerationRequest("a", [1], max_tokens=3))
-    engine.submit(GenerationRequest("b", [1], max_tokens=3))
-    engine.cancel("a")
-    engine.cancel("never there")
-    assert list(run(engine)) == ["b"]
-    assert engine.cancelled == ["a"]
 
 
 def test_weights_are_recorded_and_drop_the_cache():
@@ -166,31 +120,14 @@ def test_the_random_policy_reports_its_own_distribution():
     request = GenerationRequest("a", [1, 2, 3], max_tokens=20, temperature=0.7, entropy_window=20, seed=6)
     finished = run(engine, request)["a"]
     tokens = finished.token_ids.tolist()
-    np.testing.assert_allclose(finished.log_probs, engine.score([1, 2, 3, *tokens], 0.7)[2:], rtol=1e-6)
-    first = RandomPolicy(16, seed=1, end_probability=0.2).log_probs([1, 2, 3], 0.7)
+    policy = RandomPolicy(16, seed=1, end_probability=0.2)
+    expected = [policy.log_probs([1, 2, 3, *tokens[:i]], 0.7)[token] for i, token in enumerate(tokens)]
+    np.testing.assert_allclose(finished.log_probs, expected, rtol=1e-6)
+    first = policy.log_probs([1, 2, 3], 0.7)
     np.testing.assert_allclose(finished.entropies[0], -(np.exp(first) * first).sum(), rtol=1e-6)
-    assert np.exp(RandomPolicy(16, seed=1, end_probability=0.2).log_probs([4])[15]) == pytest.approx(0.2)
+    assert np.exp(policy.log_probs([4])[15]) == pytest.approx(0.2)
     assert finished.finish_reason == ("stop" if tokens[-1] == 15 else "length")
     assert 15 not in tokens[:-1]
-
-
-def test_the_random_policy_without_seeds_gives_siblings_different_replies():
-    engine = scripted(seed=1, vocab_size=16, replies=[[1, 2], [3, 4, 5]])
-    finished = run(engine, *[GenerationRequest(str(i), [9], max_tokens=3) for i in range(8)])
-    assert {tuple(f.token_ids.tolist()) for f in finished.values()} == {(1, 2), (3, 4, 5)}
-    cut = run(engine, *[GenerationRequest(str(i), [9], max_tokens=2) for i in range(8)])
-    assert {(tuple(f.token_ids.tolist()), f.finish_reason) for f in cut.values()} == {
-        ((1, 2), "stop"),
-        ((3, 4), "length"),
-    }
-
-
-def test_greedy_takes_the_likeliest_token():
-    engine = scripted(seed=1, vocab_size=16)
-    finished = run(engine, GenerationRequest("a", [1, 2, 3], max_tokens=1, temperature=0.0))["a"]
-    log_probs = RandomPolicy(16, seed=1).log_probs([1, 2, 3])
-    assert finished.token_ids.tolist() == [int(log_probs.argmax())]
-    assert finished.log_probs[0] == pytest.approx(log_probs.max())
 
 
 def test_a_sleeping_engine_can_only_wake_up():

@@ -1,6 +1,5 @@
 """The vLLM engine on a tiny random model, against Hugging Face's forward pass."""
 
-import dataclasses
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -22,14 +21,21 @@ from tests.helpers.models import byte_tokenizer, tiny_model
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_entropies_and_log_probs_are_those_of_the_sampling_distribution(engine, llama_folder, temperature):
-    finished = run_one(engine, PROMPT, max_tokens=12, temperature=temperature, entropy_window=5, seed=1)
-    log_probs, entropies = reference(llama_folder, PROMPT, finished.token_ids, temperature)
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
+@pytest.mark.parametrize(("kind", "num_tokens", "num_entropies"), [("windows", 12, 5), ("all", 130, 130)])
+def test_entropies_and_log_probs_are_those_of_the_sampling_distribution(
+    engine, llama_folder, temperature, kind, num_tokens, num_entropies
+):
+    """Of greedy requests at temperature 1. With 130 tokens the store of the entropies grows several times."""
+    settings = {"entropy_window": 5, "seed": 1, "record_entropies": kind}
+    finished = run_one(engine, PROMPT, num_tokens, temperature=temperature, **settings)
+    log_probs, entropies = reference(llama_folder, PROMPT, finished.token_ids, temperature or 1.0)
     np.testing.assert_allclose(finished.log_probs, log_probs, atol=1e-4)
-    np.testing.assert_allclose(finished.entropies, entropies[:5], atol=1e-4)
+    np.testing.assert_allclose(finished.entropies, entropies[:num_entropies], atol=1e-4)
+    assert len(finished.entropies) == min(num_entropies, len(finished.token_ids))
     assert (finished.token_ids.dtype, finished.log_probs.dtype, finished.entropies.dtype) == ("int32", "f4", "f4")
     assert engine.vocab_size == 300
+    assert entropy_windows._WINDOWS == {}
 
 
 @pytest.mark.parametrize(
@@ -62,56 +68,53 @@ def test_entropies_are_those_of_all_tokens_beside_top_p_and_top_k(engine, llama_
         run_one(engine, PROMPT, entropy_window=1, reshaping=Reshaping(repetition_penalty=1.1))
 
 
-def test_greedy_requests_report_temperature_one(engine, llama_folder):
-    finished = run_one(engine, PROMPT, max_tokens=6, temperature=0.0, entropy_window=6)
-    log_probs, entropies = reference(llama_folder, PROMPT, finished.token_ids, 1.0)
-    np.testing.assert_allclose(finished.log_probs, log_probs, atol=1e-4)
-    np.testing.assert_allclose(finished.entropies, entropies, atol=1e-4)
-    assert np.array_equal(run_one(engine, PROMPT, max_tokens=6, temperature=0.0).token_ids, finished.token_ids)
+def test_all_beside_windows_beside_none(engine, llama_folder):
+    """Of the same seeds: the tokens do not depend on what is recorded."""
+    kinds = {"all": ("all", 5), "window": ("windows", 5), "none": ("windows", 0)}
+    requests = {
+        f"{name} {i}": GenerationRequest(
+            f"{name} {i}",
+            [*PROMPT, i],
+            10 + 15 * i,
+            (1.0, 0.7)[i % 2],
+            (),
+            window,
+            i,
+            ("exact", "top_k")[i % 2],
+            kind,
+        )
+        for i in range(4)
+        for name, (kind, window) in kinds.items()
+    }
+    finished = run(engine, *requests.values())
+    for i in range(4):
+        tokens = finished[f"all {i}"].token_ids
+        prompt, temperature = [*PROMPT, i], (1.0, 0.7)[i % 2]
+        if i % 2:
+            expected = reference_top_k_entropies(llama_folder, prompt, tokens, temperature)
+        else:
+            expected = reference(llama_folder, prompt, tokens, temperature)[1]
+        for name, n in (("all", len(tokens)), ("window", 5), ("none", 0)):
+            assert finished[f"{name} {i}"].token_ids.tolist() == tokens.tolist()
+            np.testing.assert_allclose(finished[f"{name} {i}"].entropies, expected[:n], atol=1e-4)
 
 
-def test_a_mixed_batch_keeps_its_requests_apart(engine, llama_folder):
-    """Requests come and go, so that vLLM moves the others from row to row of its batch."""
-    requests = [
-        GenerationRequest(str(i), [i + 1, *PROMPT[: i + 1]], 3 + 5 * (i % 3), (0.5, 1.0, 0.0)[i % 3], (), i % 5, seed=i)
-        for i in range(8)
-    ]
-    finished = run(engine, *requests[:5])
-    finished |= run(engine, *requests[5:])
-    for request in requests:
-        result = finished[request.request_id]
-        temperature = request.temperature or 1.0
-        log_probs, entropies = reference(llama_folder, request.prompt_token_ids, result.token_ids, temperature)
-        np.testing.assert_allclose(result.log_probs, log_probs, atol=1e-4)
-        np.testing.assert_allclose(result.entropies, entropies[: request.entropy_window], atol=1e-4)
-
-
-def test_top_k_entropies_beside_exact_ones(engine, llama_folder):
-    exact = GenerationRequest("exact", PROMPT, 9, 0.7, (), 6, seed=1)
-    top_k = dataclasses.replace(exact, request_id="top_k", entropy_estimator="top_k")
-    finished = run(engine, exact, top_k)
-    tokens = finished["exact"].token_ids
-    assert finished["top_k"].token_ids.tolist() == tokens.tolist()
-    expected = reference_top_k_entropies(llama_folder, PROMPT, tokens, 0.7)[:6]
-    np.testing.assert_allclose(finished["top_k"].entropies, expected, atol=1e-4)
-    expected = reference(llama_folder, PROMPT, tokens, 0.7)[1][:6]
-    np.testing.assert_allclose(finished["exact"].entropies, expected, atol=1e-4)
-
-
-def test_entropies_come_in_the_step_of_the_last_token_of_the_window(engine):
-    engine.submit(GenerationRequest("a", PROMPT, max_tokens=7, entropy_window=4, seed=1))
+@pytest.mark.parametrize(("kind", "num_entropies"), [("windows", 4), ("all", 7)])
+def test_entropies_come_in_the_step_of_the_last_token_of_the_window(engine, kind, num_entropies):
+    engine.submit(GenerationRequest("a", PROMPT, max_tokens=7, entropy_window=4, seed=1, record_entropies=kind))
     steps = [engine.step() for _ in range(7)]
     assert [[type(event).__name__ for event in events] for events in steps] == [
         [], [], [], ["EntropyReady"], [], [], ["Finished"],
     ]  # fmt: skip
-    assert np.array_equal(steps[3][0].entropies, steps[6][0].entropies)
-    assert steps[3][0].entropies.shape == (4,)
+    assert steps[3][0].entropies.tolist() == steps[6][0].entropies[:4].tolist()
+    assert (len(steps[3][0].entropies), len(steps[6][0].entropies)) == (4, num_entropies)
     assert not engine.has_unfinished()
 
 
-def test_a_request_that_ends_with_its_window_sends_both_and_one_that_ends_earlier_only_its_end(engine):
-    engine.submit(GenerationRequest("exactly", PROMPT, max_tokens=3, entropy_window=3, seed=1))
-    engine.submit(GenerationRequest("earlier", PROMPT, max_tokens=3, entropy_window=4, seed=1))
+@pytest.mark.parametrize("kind", ["windows", "all"])
+def test_a_request_that_ends_with_its_window_sends_both_and_one_that_ends_earlier_only_its_end(engine, kind):
+    for name, window in (("exactly", 3), ("earlier", 4)):
+        engine.submit(GenerationRequest(name, PROMPT, 3, entropy_window=window, seed=1, record_entropies=kind))
     events = [event for _ in range(3) for event in engine.step()]
     assert [(type(event).__name__, event.request_id, len(event.entropies)) for event in events] == [
         ("EntropyReady", "exactly", 3),
@@ -154,11 +157,13 @@ def test_a_cancelled_request_is_never_heard_of_again(engine):
     alone = run_one(engine, PROMPT, max_tokens=10, seed=5)
     engine.submit(GenerationRequest("kept", PROMPT, 10, seed=5, entropy_window=8))
     engine.submit(GenerationRequest("dropped", PROMPT, 10, seed=6, entropy_window=8))
+    engine.submit(GenerationRequest("dropped after its window", PROMPT, 10, entropy_window=1, record_entropies="all"))
     engine.submit(GenerationRequest("dropped at once", PROMPT, 10, seed=6, entropy_window=8))
     engine.cancel("dropped at once")
     engine.step()
     engine.cancel("dropped")
     engine.cancel("dropped")
+    engine.cancel("dropped after its window")
     engine.cancel("never there")
     events = []
     while engine.has_unfinished():
@@ -182,17 +187,13 @@ def test_a_fork_reuses_the_blocks_of_its_prefix(engine):
     assert run_one(engine, prefix, max_tokens=1).num_cached_tokens == 96
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_score_agrees_with_the_sampled_log_probs(engine, llama_folder, temperature):
-    finished = run_one(engine, PROMPT, max_tokens=9, temperature=temperature, seed=2)
+def test_score_agrees_with_the_sampled_log_probs(engine, llama_folder):
+    finished = run_one(engine, PROMPT, max_tokens=9, seed=2)
     token_ids = [*PROMPT, *finished.token_ids.tolist()]
-    scores = engine.score(token_ids, temperature)
+    scores = engine.score(token_ids)
     np.testing.assert_allclose(scores[len(PROMPT) - 1 :], finished.log_probs, atol=1e-4)
-    np.testing.assert_allclose(scores, reference(llama_folder, PROMPT[:1], token_ids[1:], temperature)[0], atol=1e-4)
+    np.testing.assert_allclose(scores, reference(llama_folder, PROMPT[:1], token_ids[1:], 1.0)[0], atol=1e-4)
     assert engine.score(PROMPT[:1]).shape == (0,)
-    # The temperature of a score does not stay behind.
-    after = run_one(engine, PROMPT, max_tokens=9, temperature=temperature, seed=2)
-    assert after.token_ids.tolist() == finished.token_ids.tolist()
 
 
 def test_a_full_context_ends_by_length(engine):
@@ -209,6 +210,7 @@ def test_a_full_context_ends_by_length(engine):
         ([7], {"max_tokens": 0}, r"^Request 'bad' needs max_tokens >= 1 and temperature >= 0, not 0 and 1\.0\.$"),
         ([7], {"temperature": -1.0}, r"not 1 and -1\.0\.$"),
         ([7], {"entropy_estimator": "top"}, r"unknown entropy_estimator 'top': choose one of 'exact', 'top_k'\.$"),
+        ([7], {"record_entropies": "some"}, r"unknown record_entropies 'some': choose one of 'windows', 'all'\.$"),
     ],
 )
 def test_bad_requests_are_refused(engine, prompt, settings, message):
@@ -217,12 +219,10 @@ def test_bad_requests_are_refused(engine, prompt, settings, message):
     assert not engine.has_unfinished()
 
 
-def test_what_running_requests_forbid(engine):
+def test_an_id_in_use_is_refused(engine):
     engine.submit(GenerationRequest("twice", PROMPT, max_tokens=1))
     with pytest.raises(RuntimeError, match="'twice' is in use"):
         engine.submit(GenerationRequest("twice", PROMPT, max_tokens=1))
-    with pytest.raises(RuntimeError, match=r"cannot score tokens at temperature 0\.7 while requests are running"):
-        engine.score(PROMPT, 0.7)
     assert list(run(engine)) == ["twice"]
     assert not engine.has_unfinished()
 
@@ -269,24 +269,6 @@ def test_an_engine_lives_in_a_worker_thread_beside_another_engine(engine, tmp_pa
         np.testing.assert_allclose(result.entropies, entropies[: request.max_entropies], atol=1e-4)
     assert entropy_windows._WINDOWS == {}
     assert len(run_one(engine, PROMPT, max_tokens=3, seed=1).token_ids) == 3
-
-
-def test_finished_is_what_the_protocol_says(engine):
-    finished = run_one(engine, PROMPT, max_tokens=2, seed=1)
-    assert dataclasses.asdict(finished) | {
-        "token_ids": 0,
-        "log_probs": 0,
-        "weight_versions": finished.weight_versions.tolist(),
-        "entropies": finished.entropies.tolist(),
-    } == {
-        "request_id": "one",
-        "token_ids": 0,
-        "log_probs": 0,
-        "entropies": [],
-        "weight_versions": [-1, -1],
-        "finish_reason": "length",
-        "num_cached_tokens": 0,
-    }
 
 
 def test_what_cannot_sleep_says_so(engine, llama_folder):

@@ -115,19 +115,6 @@ def test_a_seeded_sampler_goes_on_where_it_was(engine, folders):
     np.testing.assert_allclose(disturbed.log_probs, undisturbed.log_probs, atol=1e-5)
 
 
-def test_a_stop_string_may_begin_before_the_update(engine, folders):
-    """The "W" is the old weights', the "n" the new weights'."""
-    prompt = [17] * 40
-    before = greedy(folders[0], prompt, 3)
-    after = greedy(folders[1], [*prompt, *before], 1)
-    assert engine._llm.get_tokenizer().decode([*before, *after]) == "WWWn"
-    engine.submit(GenerationRequest("a", prompt, max_tokens=9, temperature=0.0, stop=("Wn",)))
-    steps(engine, 3)
-    engine.update_weights(weights_of(folders[1]).items(), version=5)
-    finished = run(engine)["a"]
-    assert (finished.token_ids.tolist(), finished.finish_reason) == ([*before, *after], "stop")
-
-
 def test_nothing_stale_is_reused(engine, folders):
     """A request that comes with the update finds no prefix; one that comes later finds what was computed anew."""
     engine.submit(GenerationRequest("a", PROMPT, max_tokens=30, seed=1))

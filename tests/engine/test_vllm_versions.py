@@ -13,7 +13,6 @@ import torch
 from packaging.requirements import Requirement
 
 from rllib_arpo.engine import vllm_versions
-from rllib_arpo.policy.attention import varlen
 
 PROJECT = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text())["project"]
 ACCEPTED = ("0.26.0", "0.32.0", "0.33.0", "0.33.1.dev7+gabc")
@@ -69,25 +68,3 @@ def load_again(name: str):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-def of_torch_211(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, scale=None, window_size=(-1, -1)):
-    return locals()
-
-
-def of_torch_213(
-    query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, scale=None, window_size=(-1, -1), enable_gqa=False
-):
-    return locals()
-
-
-@pytest.mark.parametrize(("attention", "heads"), [(of_torch_211, 4), (of_torch_213, 2)])
-def test_torch_211_gets_a_head_of_keys_for_each_of_queries(monkeypatch, attention, heads):
-    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", attention)
-    query, key = torch.zeros(3, 4, 8), torch.arange(2.0)[None, :, None].expand(3, 2, 8)
-    seen = varlen._varlen_attn(query, key, key, "queries", "keys", 3, 5, 0.5)
-    assert (seen.pop("query"), seen.pop("value").shape[1]) == (query, heads)
-    assert seen.pop("key")[0, :, 0].tolist() == ([0, 0, 1, 1] if heads == 4 else [0, 1])
-    assert seen.pop("enable_gqa", True)
-    lengths = {"cu_seq_q": "queries", "cu_seq_k": "keys", "max_q": 3, "max_k": 5}
-    assert seen == {**lengths, "scale": 0.5, "window_size": (-1, 0)}

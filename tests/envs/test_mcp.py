@@ -29,6 +29,7 @@ from rllib_arpo.rollout.engine_loop import EngineLoop
 from rllib_arpo.rollout.messages import QuestionRef
 from rllib_arpo.rollout.tree_sampler import TreeSampler
 from tests.helpers.models import byte_tokenizer
+from tests.helpers.scripts import in_turn
 from tests.rollout.conftest import settings
 
 SERVER = str(Path(__file__).resolve().parents[1] / "helpers" / "mcp_server.py")
@@ -331,7 +332,7 @@ def test_a_model_calls_an_mcp_tool_in_a_rollout(tmp_path):
         '<multiply> {"a": 7, "b": 12} </multiply>',
         "<answer> \\boxed{84} </answer>",
     ]
-    script = [ScriptedReply(tokenizer.encode(turn, add_special_tokens=False)) for turn in turns]
+    script = in_turn([ScriptedReply(tokenizer.encode(turn, add_special_tokens=False)) for turn in turns])
     engine = ScriptedEngine(EngineConfig("none", engine_kwargs={"script": script, "vocab_size": len(tokenizer)}))
 
     async def sample():

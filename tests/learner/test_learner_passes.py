@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from rllib_arpo.core.columns import TOKEN_IDS
 from tests.helpers.trees import make_trajectory, make_tree, make_turn
 from tests.learner.builders import (
     assert_close,
     build_learner,
-    causal_lm,
     make_batch,
     make_config,
     metrics,
@@ -53,65 +51,6 @@ def test_the_split_into_passes_changes_no_gradient(model, questions):
     # 60 holds every tree, 30 only parts of the larger ones.
     assert_close(recorded[60], recorded[10_000], rtol=1e-12)
     assert_close(recorded[30], recorded[10_000], rtol=1e-12)
-
-
-def bytes_kept_per_pass(learner) -> list[int]:
-    """From now on: what each pass keeps for its backward, parameters left out."""
-    kept = []
-    forward = learner.module["default_policy"].forward_train
-    own = {p.untyped_storage().data_ptr() for p in causal_lm(learner).parameters()}
-
-    def measuring(batch):
-        storages = {}
-
-        def pack(tensor):
-            storage = tensor.untyped_storage()
-            if storage.data_ptr() not in own:
-                storages[storage.data_ptr()] = storage.nbytes()
-            return tensor
-
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            out = forward(batch)
-        kept.append(sum(storages.values()))
-        return out
-
-    learner.module["default_policy"].forward_train = measuring
-    return kept
-
-
-def test_a_tree_four_times_over_the_limit_needs_the_memory_of_the_limit(model):
-    """Prompt 20; eight roots of 30 tokens that each fork into two times 25: 660 tokens, at most 160 a pass."""
-    trajectories = []
-    for root in range(8):
-        first = make_turn(range(30), [40, 41])
-        trajectories.append(make_trajectory(str(root), [first, make_turn(range(25))], reward=float(root % 3)))
-        fork = make_turn(range(25, 0, -1))
-        trajectories.append(make_trajectory(f"{root}.0", [fork], reward=float(root % 2), num_inherited_turns=1))
-    tree = make_tree(range(20), trajectories)
-    alone = make_tree(range(20), [make_trajectory("0", [make_turn(range(140))], 1.0)], "alone")
-    other = make_tree([1], [make_trajectory("0", [make_turn([1])])], "other")
-    gradients, kept = [], []
-    for trees, limit in (([tree], 10_000), ([tree], 160), ([alone, other], 160)):
-        options = {"questions_per_minibatch": 2, "max_tokens_per_pass": limit, "skip_groups_without_signal": False}
-        config = make_config(model, **options)
-        learner = build_learner(config)
-        record_gradients(learner)
-        kept.append(bytes_kept_per_pass(learner))
-        learner.update(make_batch(config, trees))
-        gradients.append(learner.recorded[0])
-    assert_close(gradients[1], gradients[0], rtol=1e-9)
-    whole, parts, [at_the_limit, _] = kept
-    assert len(whole) == 1
-    assert len(parts) >= 5
-    assert whole[0] > 3.5 * at_the_limit
-    # Masks of the gathered paths come on top of what a chain keeps.
-    assert max(parts) <= 1.1 * at_the_limit
-
-
-def test_a_trajectory_that_fits_in_no_pass_is_an_error(model, questions):
-    config = make_config(model, max_tokens_per_pass=5)
-    with pytest.raises(ValueError, match="max_tokens_per_pass is 5"):
-        build_learner(config).update(make_batch(config, questions))
 
 
 def test_groups_without_signal_have_no_gradient(model):

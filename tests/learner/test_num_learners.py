@@ -23,7 +23,6 @@ from rllib_arpo.learner import learner_group as learner_group_module
 from rllib_arpo.learner.arpo_torch_learner import ARPOTorchLearner
 from rllib_arpo.learner.gradients import NonFiniteLossError
 from rllib_arpo.learner.learner_group import ARPOLearnerGroup
-from rllib_arpo.policy.checkpoint_names import as_tensors
 from rllib_arpo.weights.snapshot import WeightSnapshot
 from tests.helpers.clusters import own_ray
 from tests.helpers.models import tiny_model
@@ -269,19 +268,6 @@ def check_that_the_sharded_update_is_the_same(
     check_that_a_failure_reaches_all(config, questions, group)
     rebuild(group, dtype="float64", gradient_checkpointing=None, lr=1e-3)
     check_that_states_go_from_one_sharding_to_the_other(config, questions, group, sharded, local)
-    check_that_engines_get_their_type(group)
-
-
-def check_that_engines_get_their_type(group: ARPOLearnerGroup) -> None:
-    """... and that states keep fp32."""
-    rebuild(group, dtype="bfloat16")
-    snapshot, state = group.on_first(lambda learner: learner.weight_snapshot()), group.get_state()
-    state = state["learner"]["rl_module"][DEFAULT_MODULE_ID]
-    assert {array.dtype for array in state.values()} == {np.dtype(np.float32)}
-    sent = dict(as_tensors(snapshot.weights))
-    assert sent.keys() == state.keys()
-    for name, array in state.items():
-        assert torch.equal(sent[name], torch.tensor(array).bfloat16())
 
 
 def check_that_each_learner_holds_a_part(group: ARPOLearnerGroup) -> None:

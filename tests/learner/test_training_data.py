@@ -56,12 +56,6 @@ def test_the_last_minibatch_is_smaller_and_not_dropped():
     assert [episode.id_ for episode in data.episodes] == ["a", "b", "c"]
 
 
-def test_the_denominator_of_the_other_aggregations_counts_leaves():
-    trees = [question("a", [1, 2]), question("b", [3])]
-    for aggregation in ("sequence_mean", "constant"):
-        assert batch(trees, loss_aggregation=aggregation).minibatches == (Minibatch((0, 1), denominator=3.0),)
-
-
 def test_masked_trajectories_are_in_neither_denominator_nor_statistics():
     trajectories = [
         make_trajectory("0", [make_turn([7] * 3)], reward=1.0),
@@ -138,19 +132,6 @@ def test_two_shards_share_the_work_of_every_minibatch():
     assert (first_kwargs, second_kwargs) == ({}, {})
 
 
-def test_more_learners_than_questions():
-    shards = [shard for shard, _ in batch([question("a", [3])]).shard(3)]
-
-    for shard in shards:
-        shard.validate()
-    assert [len(shard.episodes) for shard in shards] == [1, 0, 0]
-    assert [shard.minibatches for shard in shards] == [
-        (Minibatch((0,), denominator=3.0),),
-        (Minibatch((), denominator=3.0),),
-        (Minibatch((), denominator=3.0),),
-    ]
-
-
 @settings(max_examples=30, deadline=None)
 @given(
     lengths=st.lists(st.integers(1, 30), min_size=1, max_size=9),
@@ -168,6 +149,8 @@ def test_shards_are_a_partition_in_every_minibatch(lengths, num_shards, question
     )
     shards = [shard for shard, _ in data.shard(num_shards)]
 
+    for shard in shards:
+        shard.validate()
     assert sorted(e.id_ for shard in shards for e in shard.episodes) == sorted(map(str, range(len(lengths))))
     for step, minibatch in enumerate(data.minibatches):
         parts = [(shard.minibatches[step], shard) for shard in shards]

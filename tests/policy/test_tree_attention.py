@@ -122,13 +122,9 @@ def test_the_kernel_of_a_device(name, dtype, device, chosen, monkeypatch):
 def test_flash_attention_needs_a_newer_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
     assert choose_kernel("auto", torch.bfloat16, "cuda") == "path_gather"
-    with pytest.raises(ValueError, match=r"^tree_attention='varlen' needs .* CUDA from compute capability 8\.0 on"):
-        choose_kernel("varlen", torch.bfloat16, "cuda")
-
-
-def test_a_kernel_that_needs_cuda_is_refused_elsewhere():
-    with pytest.raises(ValueError, match=r"^tree_attention='varlen' needs .*CUDA"):
-        plan_tree(torch.tensor([2, 2]), kernel="varlen")
+    for device in ("cuda", "cpu"):
+        with pytest.raises(ValueError, match=r"^tree_attention='varlen' needs .* CUDA from compute capability 8\.0 on"):
+            choose_kernel("varlen", torch.bfloat16, device)
 
 
 def test_blocks_of_a_small_tree(monkeypatch):
@@ -147,15 +143,6 @@ def test_blocks_of_a_small_tree(monkeypatch):
     assert blocks[3].mask.tolist() == [[0.0] * 6 + [-np.inf], [0.0] * 7]
 
 
-def test_small_chains_share_a_block():
-    end = torch.tensor([9, 9, 9, 8, 8, 6, 8, 8, 9])
-    (block,) = plan_tree(end).blocks
-    assert block.keys == ((0, 9),)
-    tokens = np.arange(9)
-    expected = (tokens[None, :] <= tokens[:, None]) & (tokens[:, None] < end.numpy()[None, :])
-    np.testing.assert_array_equal(block.mask.numpy(), np.where(expected, 0.0, -np.inf))
-
-
 def test_a_long_chain_below_a_prompt_is_cut_but_a_prompt_is_not():
     end = torch.tensor([2000] * 1000 + [1600] * 600 + [2000] * 400)
     assert [(b.start, b.stop, b.keys, b.mask is None) for b in plan_tree(end).blocks] == [
@@ -166,15 +153,6 @@ def test_a_long_chain_below_a_prompt_is_cut_but_a_prompt_is_not():
         (1600, 1856, ((0, 1000), (1600, 1856)), False),
         (1856, 2000, ((0, 1000), (1600, 2000)), False),
     ]
-
-
-def test_a_token_sees_nothing_of_other_branches():
-    """Exactly zero gradient from a branch to its sibling, and none from descendants to ancestors' outputs."""
-    end = torch.tensor([6, 6, 4, 4, 6, 6])
-    query, key, value = random_tensors(6)
-    output, _ = tree_attention_forward(torch.nn.Identity(), query, key, value, None, tree=plan_tree(end))
-    (grad,) = torch.autograd.grad(output[0, 4].sum(), value)
-    assert [bool(row.abs().sum() > 0) for row in grad[0].transpose(0, 1)] == [True, True, False, False, True, False]
 
 
 @pytest.mark.parametrize("end", [[3, 2, 3, 5], [2, 4, 4, 4], [1, 1, 3], [3, 5, 3]])
@@ -199,8 +177,6 @@ def test_low_precision_is_computed_in_fp32_on_cpu():
     ("arguments", "message"),
     [
         ({"softcap": 30.0}, "uses `softcap`"),
-        ({"s_aux": torch.zeros(4)}, "uses `s_aux`"),
-        ({"sliding_window": 4}, "uses `sliding_window`"),
         ({"dropout": 0.1}, "uses attention dropout 0.1"),
         ({"attention_mask": torch.zeros(1, 1, 6, 6)}, "passes an attention mask"),
         ({"tree": None}, "called without `tree=`"),

@@ -18,6 +18,7 @@ from rllib_arpo.rollout.question_loop import QuestionLoop
 from rllib_arpo.rollout.settings import RolloutSettings
 from rllib_arpo.rollout.tree_sampler import TreeSampler
 from tests.helpers.scripted_env import ANSWER, TOOL, ScriptedEnv
+from tests.helpers.scripts import by_prefix
 
 VOCAB_SIZE = 256
 
@@ -82,8 +83,8 @@ def settings(**changes) -> RolloutSettings:
 
 @pytest.fixture
 def sample_tree():
-    def run(script, env_config=None, question=0, engine_kwargs=None, **changes) -> Sampled:
-        kwargs = {"script": script, "vocab_size": VOCAB_SIZE, **(engine_kwargs or {})}
+    def run(script, env_config=None, question=0, **changes) -> Sampled:
+        kwargs = {"script": script if callable(script) else by_prefix(script), "vocab_size": VOCAB_SIZE}
         engine = ScriptedEngine(EngineConfig("none", engine_kwargs=kwargs))
         env = ScriptedEnv(env_config)
         progress = []

@@ -91,12 +91,6 @@ def test_every_env_runner_is_given_the_same_entropy_reference(make_group):
     assert set(map(id, group.references)) == {id(reference)}
 
 
-def test_fewer_questions_than_env_runners(make_group):
-    group, dispatcher = make_group({1: [], 2: [], 3: []})
-    assert sample(dispatcher, [7]) == [7]
-    assert group.asked == [(1, [7])]
-
-
 def test_who_is_quick_gets_more(make_group):
     """Two at a time, one per environment; env runner 2 ends one question a round."""
     group, dispatcher = make_group({1: [], 2: [1, 1, 1, 1]})
@@ -233,12 +227,6 @@ def test_an_env_runner_that_fails_again_and_again_is_ended_and_the_others_go_on(
     group, dispatcher = make_group({1: [], 2: [DIES] * 3, 3: []})
     assert sample(dispatcher, range(12)) == list(range(12))
     assert group.ended == {2}
-
-
-def test_of_eight_env_runners_five_may_fail(make_group):
-    group, dispatcher = make_group({runner: [DIES] * 3 if runner <= 5 else [] for runner in range(1, 9)})
-    assert sample(dispatcher, range(64)) == list(range(64))
-    assert group.ended == {1, 2, 3, 4, 5}
 
 
 def test_a_question_that_raises_is_asked_three_times(make_group):

@@ -8,17 +8,10 @@ import pytest
 from rllib_arpo.core.entropy_history import EntropyReference
 from rllib_arpo.engine.scripted_engine import ScriptedReply
 from tests.helpers.scripted_env import ANSWER, PROMPT, TOOL
+from tests.helpers.scripts import answer, tool
 
 NODE = (*PROMPT, 10, TOOL, 50, 0)
 LN_V = np.log(256)
-
-
-def tool(token, entropy=1.0, **more):
-    return ScriptedReply([token, TOOL], entropies=entropy, **more)
-
-
-def answer(token, entropy=1.0, **more):
-    return ScriptedReply([token, ANSWER], entropies=entropy, **more)
 
 
 @pytest.mark.parametrize(("earlier", "forks"), [(0.5, 1), (0.7, 0)])
@@ -32,24 +25,6 @@ def test_the_running_baseline_is_that_of_the_same_tool_in_earlier_questions(samp
     assert decision.level == pytest.approx(0.6 / LN_V)
     assert decision.children == forks
     assert sample_tree(dict(script), entropy_reference=reference).decisions[("0", 1)].children == 0
-
-
-@pytest.mark.parametrize(
-    ("normalization", "delta"),
-    # Two tokens of 0.6 nats over 0.5 nats a token: a rise, though history has windows of any length.
-    [("sum_log_vocab", 0.2 / LN_V), ("mean_log_vocab", 0.1 / LN_V), ("vocab", 0.2 / 256)],
-)
-def test_the_running_baseline_counts_each_token_of_the_nodes_own_window(sample_tree, normalization, delta):
-    script = {PROMPT: [tool(10, 3.0), answer(11)], NODE: [answer(20, 0.6), answer(21)]}
-    sampled = sample_tree(
-        script,
-        entropy_window=20,
-        entropy_normalization=normalization,
-        entropy_baseline="running",
-        entropy_reference=EntropyReference({"tool": 0.5}, after_tool=0.5),
-    )
-    assert sampled.decisions[("0", 1)].delta == pytest.approx(delta)
-    assert sampled.children == {("0", 1): 1}
 
 
 @pytest.mark.parametrize(("num_tokens", "num_roots"), [(2, 5), (8, 7)])

@@ -29,6 +29,7 @@ from rllib_arpo.rollout.messages import FailedQuestion, QuestionRef, question_re
 from rllib_arpo.rollout.question_loop import QuestionLoop, SampledQuestion
 from tests.helpers.models import byte_tokenizer
 from tests.helpers.scripted_env import ANSWER, PROMPT, TOOL, ScriptedEnv
+from tests.helpers.scripts import in_turn
 from tests.rollout.conftest import VOCAB_SIZE, settings
 
 QUESTIONS, M = 6, 4
@@ -99,12 +100,6 @@ def calls(sampled, name: str) -> Counter:
     return Counter(call.status for q in sampled for call in q.stats.tool_calls if call.name == name)
 
 
-def test_without_faults_every_trajectory_ends_by_itself(sample):
-    sampled = sample()
-    assert endings(sampled).keys() <= {StopReason.ANSWER, StopReason.TOOL_CALL_LIMIT}
-    assert calls(sampled, "flaky").keys() == {ToolStatus.OK}
-
-
 def test_a_tool_that_never_returns_is_given_up_and_the_model_told(sample):
     begin = time.perf_counter()
     sampled = sample("hangs")
@@ -138,26 +133,6 @@ def test_a_tool_process_that_is_killed_again_and_again_comes_back(sample):
     endings(sampled)
     assert len(killed) >= 2
     assert sum(calls(sampled, "python").values()) > 10
-
-
-def test_failing_requests_end_their_own_trajectory_only(sample):
-    """1 % of the requests fail; with the seed of this test some do, and the sum of all endings stays."""
-    rng = np.random.default_rng(3)
-    failed = []
-    policy = RandomPolicy(300, replies=[byte_tokenizer().encode(t, add_special_tokens=False) for t in REPLIES])
-
-    def script(request, times):
-        reply = policy.reply(request, times)
-        if rng.random() < 0.01:
-            failed.append(request.request_id)
-            return replace(reply, fail_after=3)
-        return reply
-
-    counts = Counter()
-    while not failed:
-        counts += endings(sample(script=script))
-    assert counts[StopReason.ENGINE_FAILURE] == len(failed)
-    assert sum(counts.values()) % (QUESTIONS * M) == 0
 
 
 def test_an_engine_that_dies_in_mid_tree_ends_the_loop_at_once(sample):
@@ -214,15 +189,6 @@ def test_requests_that_a_deadline_cuts_off_leave_the_engine_while_the_loop_goes_
         assert question.stats.stop_reasons == (StopReason.DEADLINE,) * 2
         assert sorted(never.cancelled) == ["training/0/0/0", "training/0/1/0"]
         assert not never.has_unfinished()
-
-
-def test_a_blocked_tool_is_cut_off_at_the_deadline_of_its_own_question(sample):
-    """The tool's own limit is longer than the deadline. What was to be topped up afterwards never starts."""
-    sampled = sample("hangs", question_deadline_s=0.1)
-    assert sorted(q.number for q in sampled) == list(range(QUESTIONS))
-    reasons = [q.stats.stop_reasons for q in sampled]
-    assert any(StopReason.DEADLINE in question for question in reasons)
-    assert all(len(question) == M or StopReason.DEADLINE in question for question in reasons)
 
 
 @pytest.mark.parametrize("reason", [StopReason.ENGINE_FAILURE, StopReason.ERROR, StopReason.BROKEN_TOOL])
@@ -291,7 +257,7 @@ def test_an_environment_that_cannot_fork_costs_its_own_question_only():
 def test_an_error_at_the_entropies_fails_its_own_request_only(window):
     """They come before the turn ends, or with its end if it is shorter than the window."""
     replies = [ScriptedReply([7, 7, 7, ANSWER]), ScriptedReply([8, 8, 8, ANSWER])]
-    engine = ScriptedEngine(EngineConfig("none", engine_kwargs={"script": replies}))
+    engine = ScriptedEngine(EngineConfig("none", engine_kwargs={"script": in_turn(replies)}))
 
     def fail(_entropies):
         raise OSError("no fork")

@@ -9,21 +9,14 @@ import numpy as np
 import pytest
 
 from rllib_arpo.core.entropy_history import EntropyReference
-from rllib_arpo.engine.scripted_engine import RandomPolicy, ScriptedReply
+from rllib_arpo.engine.scripted_engine import RandomPolicy
 from rllib_arpo.rollout.fork_schedule import ForkCandidate, OverTree, at_random, by_rise, make_schedule
 from rllib_arpo.rollout.seeds import request_seed
 from tests.helpers.scripted_env import ANSWER, PROMPT, TOOL
+from tests.helpers.scripts import answer, tool
 
 #: For schedules that draw nothing.
 NO_DRAWS = None
-
-
-def tool(token, entropy=1.0, **more):
-    return ScriptedReply([token, TOOL], entropies=entropy, **more)
-
-
-def answer(token, entropy=1.0, **more):
-    return ScriptedReply([token, ANSWER], entropies=entropy, **more)
 
 
 def candidate(agent_id: str, num_turns: int, delta: float = 0.0) -> ForkCandidate:
@@ -128,27 +121,6 @@ def test_always_ranked_is_the_top_k_of_the_rises(sample_tree):
     script[PROMPT] += [answer(40), answer(41)]
     # All of them are below the opening: the threshold forks nowhere.
     assert sample_tree(dict(script), branching="threshold", **changes).children == {}
-
-
-def test_random_over_the_tree_expands_equally_many_nodes_of_each_tree(sample_tree):
-    """Tree-GRPO (arXiv 2509.21240): M trees, N nodes of each, one round."""
-    policy = RandomPolicy(256, replies=[[7, TOOL], [8, TOOL], [9, TOOL], [7, TOOL], [9, ANSWER]])
-    for seed in range(5):
-        sampled = sample_tree(
-            policy.reply,
-            num_rollouts=6,
-            num_initial_rollouts=2,
-            branching="always",
-            budget_allocation="random_over_tree",
-            seed=seed,
-            max_response_tokens=60,
-        )
-        roots = {t.agent_id: len(t.turns) for t in sampled.tree.trajectories if t.parent is None and not t.topped_up}
-        forks = Counter(t.parent[0] for t in sampled.tree.trajectories if t.parent)
-        nodes = {agent: turns - 1 for agent, turns in roots.items()}
-        if min(nodes.values()) >= 2:
-            assert forks == {"0": 2, "1": 2}
-        assert len(sampled.tree.trajectories) == 6
 
 
 def test_a_late_decision_forks_the_state_at_the_node(sample_tree):

@@ -36,10 +36,3 @@ def test_lengths_do_not_depend_on_how_many_questions_run_at_a_time(sample_questi
     # Without: all questions, the same distribution.
     assert sorted(together.finished) == numbers
     assert deviation(tokens_per_question(together.questions), tokens_per_question(alone.questions)) < 4
-
-
-def test_who_takes_the_quick_ones_first_would_be_biased(sample_questions):
-    """The check of the check: what the first quarter to end would give is found by the same measure."""
-    slow_if_long = {"delay_per_token": 0.005}
-    sampled = sample_questions(range(64), slow_if_long, num_envs=64, deterministic=True, **BUDGET).questions
-    assert deviation(tokens_per_question(sampled[:16]), tokens_per_question(sampled)) > 4

@@ -163,23 +163,6 @@ def test_tools_and_stops(metrics):
     assert sum(metrics[f"stop/{reason}"] for reason in StopReason) == pytest.approx(1.0)
 
 
-def test_a_tool_that_nobody_called_has_zero_calls_and_no_latency():
-    plain = QuestionTree("c", np.zeros(5, np.int32), (Trajectory("0", (turn(3),), StopReason.ANSWER),))
-    metrics = rollout_metrics(
-        [
-            question_stats(MASKED, WINDOW, tools_offered=("search", "python")),
-            question_stats(plain, WINDOW, tools_offered=("python",)),
-        ],
-        seconds=1.0,
-    )
-    assert {name: value for name, value in metrics.items() if name.startswith("tools/python/")} == {
-        "tools/python/calls": 0,
-        "tools/python/errors": 0,
-        "tools/python/timeouts": 0,
-    }
-    assert metrics["tools/search/calls"] == 2
-
-
 def test_a_group_has_signal_if_counted_rewards_differ():
     assert question_stats(FORKED, WINDOW).has_signal
     assert not question_stats(MASKED, WINDOW).has_signal

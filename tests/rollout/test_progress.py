@@ -43,13 +43,6 @@ def test_nothing_is_shown_where_there_is_no_terminal(capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_nothing_is_shown_if_not_enabled(capfd, monkeypatch):
-    monkeypatch.setenv("RLLIB_ARPO_PROGRESS", "bar")
-    with running(8, "rollout", enabled=False) as progress:
-        progress.update(questions=8)
-    assert capfd.readouterr() == ("", "")
-
-
 def test_the_mode_is_asked_for_by_argument_then_environment_then_terminal(monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
@@ -71,18 +64,6 @@ def test_the_bar_without_ray_is_tqdm(capsys, monkeypatch):
     assert "rollout:  38%" in shown
     assert "3/8" in shown
     assert "200 tok/s, 5 forks, 3 tools in flight" in shown
-
-
-def test_many_updates_are_few_displays():
-    shown = []
-    clock = FakeClock()
-    with running(8, "rollout", enabled="lines", clock=clock) as progress:
-        progress._open.interval_s = 0.5
-        progress._open.show = lambda state: shown.append(state.tokens)
-        for _ in range(1000):
-            clock.now += 0.001953125
-            progress.update(tokens=1)
-    assert shown == [256, 512, 768]
 
 
 def test_questions_that_join_a_running_rollout_add_to_its_total(capsys):

@@ -7,40 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from tests.enumerable.choices import Choices, ChosenDraws
 from tests.enumerable.problem import make_problem
 from tests.enumerable.sampling import rollout_settings, tree_distribution
 from tests.enumerable.sequential import sequential_distribution
-
-
-def outcomes_of(process) -> dict:
-    """What `process(draws)` returns, with its probability."""
-    outcomes, scripts = {}, [[]]
-    while scripts:
-        choices = Choices(scripts.pop())
-        result = process(ChosenDraws(choices))
-        outcomes[result] = outcomes.get(result, 0.0) + choices.probability
-        scripts += choices.alternatives
-    return outcomes
-
-
-def test_chosen_draws_have_the_probabilities_of_a_generator():
-    def two_comparisons(rng):
-        draw = rng.random()
-        return draw < 0.6, draw < 0.9, draw >= 0.3, draw < 1.0, draw < 0.0
-
-    assert outcomes_of(two_comparisons) == pytest.approx(
-        {
-            (True, True, False, True, False): 0.3,
-            (True, True, True, True, False): 0.3,
-            (False, True, True, True, False): 0.3,
-            (False, False, True, True, False): 0.1,
-        }
-    )
-    assert outcomes_of(lambda rng: int((rng.random(2) < 0.1).sum())) == pytest.approx({0: 0.81, 1: 0.18, 2: 0.01})
-    assert outcomes_of(lambda rng: rng.integers(1, 4)) == pytest.approx({1: 1 / 3, 2: 1 / 3, 3: 1 / 3})
-    permutations = outcomes_of(lambda rng: tuple(rng.permutation(3).tolist()))
-    assert len(permutations) == 6 and set(np.round(list(permutations.values()), 12)) == {round(1 / 6, 12)}
 
 
 def test_one_root_and_one_fork_by_hand():

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from rllib_arpo.core.token_counts import all_path_tokens
 from rllib_arpo.core.tree import ForkDecision, StopReason
 from rllib_arpo.engine.engine import EngineConfig, EntropyReady, GenerationRequest
 from rllib_arpo.engine.scripted_engine import ScriptedEngine, ScriptedReply
@@ -16,16 +15,9 @@ from rllib_arpo.rollout.engine_loop import EngineLoop
 from rllib_arpo.rollout.episodes import episode_to_tree, tree_to_episode
 from rllib_arpo.rollout.metrics import question_stats
 from tests.helpers.scripted_env import ANSWER, PROMPT, TOOL
+from tests.helpers.scripts import answer, tool
 
 LOW, HIGH = 1.0, 3.0
-
-
-def tool(token: int, entropy: float = LOW) -> ScriptedReply:
-    return ScriptedReply([token, TOOL], entropies=entropy)
-
-
-def answer(token: int, entropy: float = LOW) -> ScriptedReply:
-    return ScriptedReply([token, ANSWER], entropies=entropy)
 
 
 def test_rise_after_a_tool_forks_once_and_the_parent_goes_on(sample_tree):
@@ -92,22 +84,6 @@ def test_top_ups_never_fork(sample_tree):
     assert (decision.delta, decision.eligible, decision.children) == (pytest.approx(2 / np.log(256)), False, 0)
 
 
-def test_nested_fork_keeps_the_initial_entropies_of_its_root(sample_tree):
-    """ "0.0" starts with entropy 3, its root with 1: at its own tool step 2 is a rise for the root's H_initial only."""
-    node = (*PROMPT, 10, TOOL, 50, 0)
-    script = {
-        PROMPT: tool(10, LOW),
-        node: [answer(20, HIGH), tool(21, HIGH)],
-        (*node, 21, TOOL, 50, 1): [answer(30, 2.0), answer(31, LOW)],
-    }
-    sampled = sample_tree(script, num_rollouts=3)
-    assert sampled.shape() == {
-        "0": (None, 0, [(10, TOOL), (20, ANSWER)], "answer"),
-        "0.0": ("0", 1, [(21, TOOL), (30, ANSWER)], "answer"),
-        "0.0.0": ("0.0", 2, [(31, ANSWER)], "answer"),
-    }
-
-
 def test_a_fork_keeps_the_initial_entropies_of_its_own_root(sample_tree):
     """Below "1.0" the entropy 2 is a rise for its root "1", which started with 1, and not for "0", which did with 3."""
     node = (*PROMPT, 10, TOOL, 50, 0)
@@ -151,14 +127,6 @@ def test_spent_budget_leaves_later_nodes_uneligible(sample_tree):
     assert (list(sampled.decisions), sampled.eligible) == ([("0", 1), ("0", 2)], [("0", 1)])
 
 
-def test_n_equal_m_never_forks(sample_tree):
-    node = (*PROMPT, 10, TOOL, 50, 0)
-    script = {PROMPT: [tool(10), tool(10)], node: [answer(20, HIGH), answer(21, HIGH)]}
-    sampled = sample_tree(script, num_rollouts=2, num_initial_rollouts=2)
-    assert list(sampled.shape()) == ["0", "1"]
-    assert (list(sampled.decisions), sampled.eligible) == ([("0", 1), ("1", 1)], [])
-
-
 def test_turn_shorter_than_the_window_is_decided_when_it_ends(sample_tree):
     node = (*PROMPT, 10, TOOL, 50, 0)
     script = {PROMPT: tool(10), node: [answer(20, HIGH), answer(21)]}
@@ -187,13 +155,6 @@ def test_decisions_look_at_the_window_where_all_entropies_are_recorded(sample_tr
     entropies = [[turn.entropies.tolist() for turn in t.trajectories[0].turns] for t in (restored, windows.tree)]
     assert entropies[0] == [[LOW, LOW], [0.5, 0.75, 9.0, 9.0], [HIGH, HIGH]]
     assert entropies[1] == [[LOW, LOW], [0.5, 0.75], [HIGH, HIGH]]
-
-
-def test_forks_share_their_parents_turns(sample_tree):
-    node = (*PROMPT, 10, TOOL, 50, 0)
-    tree = sample_tree({PROMPT: tool(10), node: [answer(20, HIGH), answer(21)]}).tree
-    assert tree.path("0.0")[0] is tree.path("0")[0]
-    assert all_path_tokens(tree).tolist() == [4, 4]
 
 
 def test_deadline_ends_only_who_has_not_ended(sample_tree):
@@ -256,24 +217,9 @@ def test_a_fork_without_a_turn_of_its_own_is_masked_whatever_the_deadline_costs(
     assert sampled.tree.trajectories[0].turns[1].observation.tolist() == []
 
 
-def test_deadline_cancels_the_running_requests(sample_tree):
-    script = {PROMPT: ScriptedReply([10] * 10**6, entropies=LOW)}
-    sampled = sample_tree(
-        script, num_rollouts=1, question_deadline_s=1.0, max_context_tokens=10**7, max_response_tokens=10**7
-    )
-    assert sampled.shape() == {"0": (None, 0, [], "deadline")}
-    assert sampled.engine.cancelled == ["training/0/0/0"]
-
-
 def test_failed_request_is_an_engine_failure(sample_tree):
     sampled = sample_tree({PROMPT: ScriptedReply([10, 10], fail_after=1)}, num_rollouts=1)
     assert sampled.tree.trajectories[0].stop_reason is StopReason.ENGINE_FAILURE
-
-
-def test_dead_engine_raises(sample_tree):
-    with pytest.raises(ExceptionGroup) as raised:
-        sample_tree({PROMPT: answer(10)}, num_rollouts=1, engine_kwargs={"fail_at_step": 1})
-    assert raised.group_contains(RuntimeError, match="died at step 1")
 
 
 def test_limits_bound_every_request(sample_tree):
@@ -292,26 +238,6 @@ def test_an_environment_that_forks_other_tokens_is_named(sample_tree, monkeypatc
     with pytest.raises(ExceptionGroup) as raised:
         sample_tree({PROMPT: tool(10), node: [answer(20, HIGH)]})
     assert raised.group_contains(ValueError, match="ScriptedEnv, question 0, forked agent 0.0 with 2 tokens")
-
-
-@pytest.mark.parametrize("beta", [0.0001, 0.2, 5.0])
-@pytest.mark.parametrize("normalization", ["sum_log_vocab", "mean_log_vocab", "vocab"])
-def test_with_alpha_equal_tau_the_tree_does_not_depend_on_beta_or_normalization(sample_tree, beta, normalization):
-    node = (*PROMPT, 10, TOOL, 50, 0)
-    script = {
-        PROMPT: tool(10, LOW),
-        node: [tool(20, LOW + 1e-3), answer(21)],
-        (*node, 20, TOOL, 50, 1): answer(22, LOW - 1e-3),
-    }
-    sampled = sample_tree(script, num_rollouts=2, branch_entropy_weight=beta, entropy_normalization=normalization)
-    assert list(sampled.shape()) == ["0", "0.0"]
-
-
-def test_random_rule_ignores_the_entropy(sample_tree):
-    node = (*PROMPT, 10, TOOL, 50, 0)
-    script = {PROMPT: tool(10, HIGH), node: [answer(20, LOW), answer(21)]}
-    sampled = sample_tree(script, branching="random", random_fork_probability=1.0)
-    assert list(sampled.shape()) == ["0", "0.0"]
 
 
 def test_trajectories_do_not_wait_for_a_slow_tool_of_another(sample_tree):

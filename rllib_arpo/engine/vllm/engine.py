@@ -14,7 +14,6 @@ import gc
 import itertools
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -46,16 +45,6 @@ from rllib_arpo.policy.checkpoint_names import as_tensors, causal_lm_config, che
 _KEYS = itertools.count()
 #: Request id of `VLLMEngine.score`.
 _SCORE = "(score)"
-
-
-def _logits_scale(model: torch.nn.Module) -> float:
-    """Runs in vLLM's worker: the factor by which the model's logits are multiplied (1 for most models)."""
-    return model.logits_processor.scale
-
-
-def _set_logits_scale(scale: float, model: torch.nn.Module) -> None:
-    """Runs in vLLM's worker."""
-    model.logits_processor.scale = scale
 
 
 @dataclasses.dataclass(slots=True)
@@ -195,33 +184,15 @@ class VLLMEngine:
             raise RuntimeError("vLLM did not drop its prefix cache: old and new weights would mix.")
         self.weight_version = version
 
-    def score(self, token_ids: list[int], temperature: float = 1.0) -> np.ndarray:
-        """Log-probs [n - 1] float32 of token_ids[1:] at a temperature > 0; n < max_context_tokens.
+    def score(self, token_ids: list[int]) -> np.ndarray:
+        """Log-probs [n - 1] float32 of token_ids[1:] at temperature 1; n < max_context_tokens.
 
-        The prompt is computed from scratch: vLLM reads no prefix cache where it returns log-probs of a prompt.
-
-        Raises:
-            RuntimeError: requests are running and the temperature is not 1 (it is applied to the model's own logits).
+        The prompt is computed from scratch: vLLM reads no prefix cache where it returns log-probs of a prompt. Steps
+        the engine until its own request has them; other requests go on meanwhile.
         """
         self._check_awake()
         if len(token_ids) < 2:
             return np.zeros(0, dtype=np.float32)
-        if temperature == 1.0:
-            return self._score(token_ids)
-        if self._running:
-            raise RuntimeError(
-                f"The engine cannot score tokens at temperature {temperature} while requests are running."
-            )
-        # vLLM applies no temperature to the log-probs of a prompt.
-        scale = self._llm.apply_model(_logits_scale)[0]
-        self._llm.apply_model(partial(_set_logits_scale, scale / temperature))
-        try:
-            return self._score(token_ids)
-        finally:
-            self._llm.apply_model(partial(_set_logits_scale, scale))
-
-    def _score(self, token_ids: list[int]) -> np.ndarray:
-        """Steps the engine until its own request has the log-probs; other requests go on meanwhile."""
         # Greedy: the one token that vLLM must generate then uses none of the other requests' random numbers.
         params = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0, detokenize=False)
         self._llm.add_request(_SCORE, token_prompt(token_ids), params, priority=-1)
