@@ -31,6 +31,7 @@ from rllib_arpo.envs.tool_env import ToolEnv
             {"max_calls_per_tool": {"python": 3}, "max_tool_calls": 3},
             "env_config['max_calls_per_tool']['python'] = 3 would do nothing: max_tool_calls = 3 must be larger.",
         ),
+        ({"max_calls_per_tool": ["python"]}, "env_config['max_calls_per_tool'] must be an object: tool name -> number"),
         ({"max_turn_tokens": 0}, "env_config['max_turn_tokens'] must be at least 1, not 0."),
         ({"max_context_tokens": 50}, "the prompt has"),
     ],

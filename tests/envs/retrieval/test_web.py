@@ -245,6 +245,7 @@ def test_a_key_is_not_kept(backend):
     ("options", "message"),
     [
         ({"backend": "searxng"}, "SearxNG needs `base_url`"),
+        ({"backend": "searxng", "base_url": "localhost:80"}, "must begin with http"),
         (
             {"backend": "brave", "backend_options": {"api_key": "x"}},
             "'api_key' is not an option.* keys come from environment",

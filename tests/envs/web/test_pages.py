@@ -83,6 +83,7 @@ def test_a_reader_that_dies_is_an_error(monkeypatch):
         (b"\xef\xbb\xbfK\xc3\xa4se", "text/html; charset=latin-1", "Käse"),
         ("Käse".encode("utf-16-be"), "text/html; charset=utf-16be", "Käse"),
         (b"K\xe4se", "text/html; charset=utf-8", "K\ufffdse"),
+        (b"K\xe4se", "text/html", "Käse"),
         (b"a", "text/html; charset=hex", "a"),
         ("中文".encode("gb18030"), 'text/html; charset="gb2312"', "中文"),
     ],
