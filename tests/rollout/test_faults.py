@@ -303,9 +303,8 @@ class Careless(ScriptedEnv):
     ],
 )
 def test_what_an_environment_must_not_return_ends_the_run_with_its_name(returned, sentence):
-    engine = ScriptedEngine(
-        EngineConfig("none", engine_kwargs={"script": [ScriptedReply([ANSWER])], "vocab_size": 256})
-    )
+    script = in_turn([ScriptedReply([ANSWER])])
+    engine = ScriptedEngine(EngineConfig("none", engine_kwargs={"script": script, "vocab_size": VOCAB_SIZE}))
     with ThreadPoolExecutor(1) as thread, QuestionLoop(engine, thread) as loop:
         loop.submit(question_refs([0]), [Careless(**returned)], settings())
         with pytest.raises(ContractError, match=f"^{re.escape(sentence)}"):
