@@ -6,6 +6,8 @@ import argparse
 import json
 import math
 import os
+import signal
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -71,7 +73,7 @@ def run_recipe(
     stop = {TRAINING_ITERATION: args.stop_iters}
     if test_metric is None or not is_test:
         stop[MEAN_REWARD] = args.stop_reward
-    with ray_of_run(args.num_cpus):
+    with ray_of_run(args.num_cpus), sigterm_as_sigint():
         use_arguments(config, args, ray.cluster_resources().get("GPU", 0))
         config.copy(copy_frozen=False).validate()  # Tune would try a wrong one again and again.
         if args.no_tune:
@@ -99,6 +101,19 @@ def ray_of_run(num_cpus: int | None) -> Iterator[None]:
     finally:
         if own:
             ray.shutdown()
+
+
+@contextmanager
+def sigterm_as_sigint() -> Iterator[None]:
+    """SIGTERM (of SLURM, Kubernetes, `kill`) interrupts the run as Ctrl-C does. Ray would abort the process."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def use_arguments(config: ARPOConfig, args: argparse.Namespace, num_gpus: float) -> None:
