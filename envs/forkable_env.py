@@ -112,9 +112,9 @@ class ForkableMultiAgentEnv(MultiAgentEnv):
         The sampler calls it while the parent's next turn is being generated, never during the parent's `step_agent`:
         the parent's state is exactly that after its last tool response.
 
-        With `deterministic` or `budget_allocation="ranked"` the sampler decides later. It then forks a placeholder at
-        once ("0@1": agent "0" at the node below turn 1), which never acts, and later forks the children from it.
-        Placeholders live until the next `reset`.
+        With `deterministic`, or a `budget_allocation` other than "first_come", the sampler decides later. It then forks
+        a placeholder at once ("0@1": agent "0" at the node below turn 1), which never acts, and later forks the
+        children from it. Placeholders live until the next `reset`.
 
         Args:
             parent: a living agent, or a placeholder.

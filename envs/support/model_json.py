@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-#: Deeper objects are refused: what walks over them recursively (serialisers, schemas) must not fail on them.
+#: Serialisers and validators walk over a value recursively; deeper ones are refused so that they do not fail.
 MAX_DEPTH = 32
 
 
@@ -13,7 +13,7 @@ def read_json(text: str) -> Any:
     """The value of a JSON text.
 
     Raises:
-        ValueError: it is not JSON, is nested more than `MAX_DEPTH` deep, has a number that JSON has not (NaN), or
+        ValueError: it is not JSON, is nested more than `MAX_DEPTH` deep, has a number that JSON does not have (NaN), or
             spells half of a character ("\\ud83d").
     """
     try:

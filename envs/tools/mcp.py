@@ -7,7 +7,7 @@ import functools
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -26,7 +26,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 class McpTool(Tool):
     """One tool of an MCP server.
 
-    The argument is a JSON object of the parameters; a tool with a single parameter, a text, takes the bare text too.
+    The argument is a JSON object of the parameters; a tool with a single parameter, a text, also takes the bare text.
 
     Attributes:
         session: the session with the server.
@@ -202,16 +202,15 @@ def schema_validator(schema: Mapping[str, Any]) -> Any:
     import referencing.jsonschema
 
     base: Any = jsonschema.Draft202012Validator
-    unchecked = dict.fromkeys(_LEFT_TO_THE_SERVER, lambda *_: ())
-    if "patternProperties" in schema:
-        unchecked["additionalProperties"] = unchecked["patternProperties"]
+    unchecked: dict[str, Any] = dict.fromkeys(_LEFT_TO_THE_SERVER, lambda *_: ())
+    for keyword in ("additionalProperties", "unevaluatedProperties"):
+        unchecked[keyword] = functools.partial(_without_patterns, base.VALIDATORS[keyword])
     try:
         base.check_schema(schema)
         # The empty registry: references to other places are not fetched.
         validator = jsonschema.validators.extend(base, unchecked)(schema, registry=referencing.Registry())
-        resolver = referencing.Registry().resolver_with_root(referencing.jsonschema.DRAFT202012.create_resource(schema))
-        for reference in _references(schema):
-            _check_chain(resolver, reference)
+        root = referencing.jsonschema.DRAFT202012.create_resource(schema)
+        _check_references(root, referencing.Registry().resolver_with_root(root))
         validator.is_valid({})
     except jsonschema.SchemaError as error:
         raise ValueError(error.message) from error
@@ -222,32 +221,27 @@ def schema_validator(schema: Mapping[str, Any]) -> Any:
     return validator
 
 
-def _check_chain(resolver: Any, reference: str) -> None:
-    """Follows a reference through those to which it leads.
+def _without_patterns(check: Any, validator: Any, allowed: Any, instance: Any, schema: Any) -> Any:
+    """The check of a keyword, where the schema has no `patternProperties`, which it would match."""
+    return () if "patternProperties" in schema else check(validator, allowed, instance, schema)
+
+
+def _check_references(resource: Any, resolver: Any) -> None:
+    """Follows each reference of a schema (a `referencing.Resource`) through those to which it leads.
 
     Raises:
+        Unresolvable: it leads to nothing.
         RecursionError: it leads back to itself.
     """
-    seen: set[str] = set()
-    while reference not in seen:
-        seen.add(reference)
-        target = resolver.lookup(reference).contents
-        if not isinstance(target, Mapping) or not isinstance(target.get("$ref"), str):
-            return
-        reference = target["$ref"]
-    raise RecursionError
-
-
-def _references(schema: Any) -> Iterator[str]:
-    waiting = [schema]
-    while waiting:
-        item = waiting.pop()
-        if isinstance(item, Mapping):
-            waiting += item.values()
-            if isinstance(item.get("$ref"), str):
-                yield item["$ref"]
-        elif isinstance(item, list):
-            waiting += item
+    at, seen, where = resource.contents, set(), resolver
+    while isinstance(at, Mapping) and isinstance(reference := at.get("$ref"), str):
+        found = where.lookup(reference)
+        if id(found.contents) in seen:
+            raise RecursionError
+        seen.add(id(found.contents))
+        at, where = found.contents, found.resolver
+    for inner in resource.subresources():
+        _check_references(inner, resolver.in_subresource(inner))
 
 
 def shown(result: Any) -> str:

@@ -16,6 +16,7 @@ from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.errors import ToolError, TransientToolError
 from rllib_arpo.envs.support.per_loop import place
 from rllib_arpo.envs.support.texts import valid_unicode
+from rllib_arpo.envs.support.validation import check_known
 
 #: The names of the tags that protocols read and write, apart from those of tools.
 THINK = "think"
@@ -70,7 +71,14 @@ class Tool(ABC):
     max_attempts: int = 1
 
     def expand(self) -> dict[str, Tool]:
-        """Name -> the tools that this entry of `env_config["tools"]` stands for: the tool itself."""
+        """Name -> the tools that this entry of `env_config["tools"]` stands for: the tool itself.
+
+        Raises:
+            ValueError: a parameter has a type that JSON schemas do not have.
+        """
+        for name, parameter in self.parameters.items():
+            for kind in _kinds(parameter):
+                check_known([kind], _IS_OF_TYPE, f"type of the parameter {name!r} of the tool {self.name!r}")
         return {self.name: self}
 
     def prepare(self) -> None:
@@ -105,8 +113,7 @@ class Tool(ABC):
         if not set(self.schema()["required"]) <= set(arguments) <= set(self.parameters):
             raise ToolError(f"{self.name} takes {_listed(self.parameters)}, not {_listed(arguments)}.")
         for name, value in arguments.items():
-            kinds = self.parameters[name].get("type", [])
-            kinds = [kinds] if isinstance(kinds, str) else kinds
+            kinds = _kinds(self.parameters[name])
             if kinds and not any(_IS_OF_TYPE[kind](value) for kind in kinds):
                 raise ToolError(f"{self.name}: {name!r} must be of type {' or '.join(kinds)}.")
         if len(self.parameters) != 1:
@@ -123,6 +130,12 @@ class Tool(ABC):
             ToolError: the argument is at fault; `TransientToolError` if a repetition may help.
             BrokenToolError: the tool cannot be used any more.
         """
+
+
+def _kinds(parameter: Mapping[str, Any]) -> Sequence[str]:
+    """The types that a parameter's schema states; none: any value will do."""
+    kinds = parameter.get("type", ())
+    return [kinds] if isinstance(kinds, str) else kinds
 
 
 def _is_number(value: Any) -> bool:

@@ -68,19 +68,18 @@ def reward_connectors(settings: PipelineSettings) -> list[ConnectorV2]:
 
 def advantage_connectors(settings: PipelineSettings) -> list[ConnectorV2]:
     """The steps that end with the advantages and the weights of the leaves. The record of trees runs them too."""
-    to_go = RewardsToGo(
-        normalize_std=settings.normalize_std and settings.baseline != "batch", leaf_weighting=settings.leaf_weighting
-    )
-    return [
-        *reward_connectors(settings),
-        BASELINES[settings.baseline](settings),
-        *([to_go] if settings.returns == "to_go" else []),
+    steps = [*reward_connectors(settings), BASELINES[settings.baseline](settings)]
+    if settings.returns == "to_go":
+        own_deviation = settings.normalize_std and settings.baseline != "batch"
+        steps.append(RewardsToGo(normalize_std=own_deviation, leaf_weighting=settings.leaf_weighting))
+    steps.append(
         LeafWeights(
             loss_aggregation=settings.loss_aggregation,
             leaf_weighting=settings.leaf_weighting,
             max_response_tokens=settings.max_response_tokens,
-        ),
-    ]
+        )
+    )
+    return steps
 
 
 def build_learner_pipeline(

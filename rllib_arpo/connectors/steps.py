@@ -199,8 +199,8 @@ class Attribution(Step):
     def __call__(self, *, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         attribute = ATTRIBUTIONS[self.attribution]
         layouts = batch[LAYOUTS]
-        offsets = batch.get(NODE_OFFSETS, [None] * len(layouts))
-        columns = zip(batch[LEAF_ADVANTAGES], batch[LEAF_WEIGHTS], layouts, offsets, strict=True)
+        all_offsets = batch.get(NODE_OFFSETS, [None] * len(layouts))
+        columns = zip(batch[LEAF_ADVANTAGES], batch[LEAF_WEIGHTS], layouts, all_offsets, strict=True)
         batch[NODE_ATTRIBUTIONS] = [
             attribute(advantages, weights, *leaf_ranges(layout), offsets)
             for advantages, weights, layout, offsets in columns

@@ -282,7 +282,7 @@ def leaf_ranges(layout: TreeLayout) -> tuple[np.ndarray, np.ndarray]:
 
 
 def to_go_offsets(tree: QuestionTree, layout: TreeLayout, factors: np.ndarray, scale: float) -> np.ndarray:
-    """What is taken from a leaf's advantage at node n so that only later rewards judge it, [N] float64.
+    """The offset of the advantages at each node so that only later rewards judge its tokens, [N] float64.
 
     `c_n = (P_n - mean P) / scale`, with the earlier rewards `P_n`, and their mean over the leaves with a turn at the
     depth of n. `A_l - c_n` is the leaf's reward-to-go against that of the others: the policy gradient theorem lets

@@ -108,7 +108,7 @@ class BranchingRule:
     Attributes:
         children: `(node, params, rng) -> children wanted, 0 .. Z`, before the budget is applied.
         words: after "forks", with the names of settings in braces.
-        chance: `(node, params) -> the probability of each of the Z children`; None: the rule ignores the entropy.
+        chance: `(node, params) -> the probability of each of the Z children`, by P; None: the rule ignores P.
     """
 
     children: Callable[[NodeEvidence, BranchingParams, np.random.Generator], int]
@@ -123,8 +123,12 @@ BRANCHING_RULES: dict[str, BranchingRule] = {
     "always": BranchingRule(_always, "at every node"),
     "never": BranchingRule(_never, "nowhere"),
 }
-#: Rules that look at the entropy.
-ENTROPY_RULES = tuple(name for name, rule in BRANCHING_RULES.items() if rule.chance is not None)
+
+
+def looks_at_entropy(name: str) -> bool:
+    """Whether a rule that is registered by now decides by P, the probability that the entropy gives."""
+    rule = BRANCHING_RULES.get(name)
+    return rule is not None and rule.chance is not None
 
 
 def rule_in_words(settings: Mapping[str, Any]) -> str:

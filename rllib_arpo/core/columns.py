@@ -12,7 +12,7 @@ LEAF_ADVANTAGES = "leaf_advantages"
 LEAF_WEIGHTS = "leaf_weights"
 #: The number by which the baseline divides the rewards of the whole batch: one float, the same on every learner.
 REWARD_SCALE = "reward_scale"
-#: What is taken from the advantages of the leaves at each node; only with `returns="to_go"`.
+#: The offsets of the leaves' advantages at each node; only with `returns="to_go"`.
 NODE_OFFSETS = "node_offsets"
 NODE_ATTRIBUTIONS = "node_attributions"
 PACKED_TREES = "packed_trees"

@@ -158,8 +158,8 @@ ADAPTIVE_ROLLOUT = {
     ),
     "deadline_reward": Option(
         None,
-        "what trajectories get that the deadline cuts off. None masks them: they enter neither the group mean nor the "
-        "loss. With a number, those with a whole turn of their own count, and their last turn is paid this reward.",
+        "the reward of a trajectory that the deadline cuts off. None masks it: it is neither in the group mean nor in "
+        "the loss. With a number, one with a whole turn of its own counts, and its last turn is paid this reward.",
         optional(FINITE),
     ),
     "max_weight_lag": Option(

@@ -55,13 +55,14 @@ class SamplingConditions:
 
 @dataclass(frozen=True, slots=True)
 class TrajectoryError:
-    """An error of an environment or a tool that ended one trajectory, or refused to fork it.
+    """An error of an environment or a tool: it ended one trajectory, or refused one fork.
 
     Attributes:
         tool: the tool that ran, if the environment names it (`error.add_note`, `TOOL_NOTE`), otherwise "".
         kind: the exception's type.
         text: the exception's message, first line.
         place: file and line that raised it.
+        refused_fork: whether the trajectory does not exist because of it.
     """
 
     agent_id: str
@@ -69,13 +70,15 @@ class TrajectoryError:
     kind: str
     text: str
     place: str
+    refused_fork: bool = False
 
     @classmethod
-    def of(cls, error: Exception, agent_id: str) -> TrajectoryError:
+    def of(cls, error: Exception, agent_id: str, *, refused_fork: bool = False) -> TrajectoryError:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         notes = [note.removeprefix(TOOL_NOTE) for note in getattr(error, "__notes__", ()) if note.startswith(TOOL_NOTE)]
         tool = notes[0] if notes else ""
-        return cls(agent_id, tool, type(error).__name__, first_line(error), f"{frame.filename}, line {frame.lineno}")
+        place = f"{frame.filename}, line {frame.lineno}"
+        return cls(agent_id, tool, type(error).__name__, first_line(error), place, refused_fork)
 
     def __str__(self) -> str:
         tool = f"the tool {self.tool!r}" if self.tool else "the environment"

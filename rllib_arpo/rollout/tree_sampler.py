@@ -14,16 +14,16 @@ from functools import partial
 import numpy as np
 
 from rllib_arpo.core.branching import (
-    ENTROPY_RULES,
     NodeEvidence,
     branch_probability,
+    looks_at_entropy,
     num_forks,
     num_initial_rollouts,
 )
 from rllib_arpo.core.entropy import entropy_delta, entropy_level, running_delta
 from rllib_arpo.core.tree import NO_TOOL, ForkDecision, QuestionTree, StopReason, ToolCall, Turn, TurnTimes
 from rllib_arpo.engine.engine import Finished, GenerationRequest
-from rllib_arpo.envs.errors import DataError, finite
+from rllib_arpo.envs.errors import ContractError, DataError, finite
 from rllib_arpo.envs.forkable_env import (
     INFO_STEP,
     OPTION_NUM_ROOTS,
@@ -48,7 +48,7 @@ class SampledTree:
     Attributes:
         prefix_tokens_reused: how many tokens of the forks' prefixes came from the engine's prefix cache.
         errors: the environment's errors, each of which ended one trajectory (`StopReason.ERROR`) or refused one fork.
-        forks_refused: how many of them refused a fork; the first is the last, since the question forks no more.
+        forks_refused: how many of them refused a fork, 0 or 1: after one the question forks no more.
     """
 
     tree: QuestionTree
@@ -147,7 +147,7 @@ class TreeSampler:
 
     def _root(self, agent_id: str, observation: np.ndarray, *, topped_up: bool = False) -> Agent:
         if not np.array_equal(observation, self._prompt):
-            raise ValueError(f"{self._name()} gave agent {agent_id} another prompt than agent 0.")
+            raise ContractError(f"{self._name()} gave agent {agent_id} another prompt than agent 0.")
         return Agent(agent_id, self._prompt.tolist(), len(self._prompt), topped_up=topped_up)
 
     def _add(self, agent: Agent) -> Agent:
@@ -219,7 +219,7 @@ class TreeSampler:
         step: StepInfo = info.get(INFO_STEP) or plain_step_info(terminated, truncated)
         ended = terminated or truncated
         if ended != (step.stop_reason is not None):
-            raise ValueError(
+            raise ContractError(
                 f"{self._name()} stepped agent {agent.agent_id} with terminated={terminated}, truncated={truncated} "
                 f"and stop_reason={step.stop_reason}: an agent has a stop reason exactly when it ends."
             )
@@ -233,7 +233,7 @@ class TreeSampler:
             agent.stop = step
 
     async def _answer(self, agent: Agent, finished: Finished) -> StepResult:
-        """The environment's: of a tool, or of what grades the trajectory."""
+        """The environment's answer to a turn: of a tool, or of what grades the trajectory."""
         self._on_progress(tools=1)
         try:
             return await self._env.step_agent(agent.agent_id, finished.token_ids)
@@ -342,7 +342,7 @@ class TreeSampler:
         children = sum(self._fork(candidate) for _ in range(wanted))
         agent.decisions[candidate.num_turns] = replace(
             agent.decisions[candidate.num_turns],
-            probability=branch_probability(node, params) if params.branching in ENTROPY_RULES else None,
+            probability=branch_probability(node, params) if looks_at_entropy(params.branching) else None,
             eligible=True,
             children=children,
             budget=budget,
@@ -354,13 +354,14 @@ class TreeSampler:
         if not self._may_fork:
             return None
         try:
-            return [int(token) for token in self._env.fork_agent(source, child_id)]
+            prefix = self._env.fork_agent(source, child_id)
         except DataError:
             raise
         except Exception as error:
             self._may_fork = False
-            self._errors.append(TrajectoryError.of(error, child_id))
+            self._errors.append(TrajectoryError.of(error, child_id, refused_fork=True))
             return None
+        return [int(token) for token in checked_ids(prefix, self._name())]
 
     def _fork(self, candidate: ForkCandidate) -> bool:
         """Whether the environment has made a child; otherwise a top-up takes its place."""
@@ -370,7 +371,7 @@ class TreeSampler:
         if prefix is None:
             return False
         if prefix != candidate.prefix:
-            raise ValueError(
+            raise ContractError(
                 f"{self._name()} forked agent {child_id} with {len(prefix)} tokens that are not the "
                 f"{len(candidate.prefix)} tokens of its parent's path."
             )

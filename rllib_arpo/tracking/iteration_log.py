@@ -43,7 +43,7 @@ class IterationLog:
     def __init__(self, metrics: MetricsLogger):
         self._metrics = metrics
         self._alarms: set[str] = set()
-        self._told: set[tuple[str, ...]] = set()
+        self._told: set[tuple[object, ...]] = set()
 
     def rollout(self, sampled: Sequence[SampledQuestion], metrics: Mapping[str, float]) -> None:
         """Args: `metrics`: those of the rollout of `sampled`, "group/name" -> value."""
@@ -76,8 +76,10 @@ class IterationLog:
         """Tells of what environments and tools raised, once for each kind of error and tool."""
         for question in sampled:
             for error in question.errors:
-                if self._is_new("error", error.tool, error.kind):
-                    logger.warning("%s, %s. Such trajectories are masked (stop/error).", question.ref, error)
+                if self._is_new("error", error.tool, error.kind, error.refused_fork):
+                    end = "The question forks no more" if error.refused_fork else "Such trajectories are masked"
+                    metric = "forks_refused" if error.refused_fork else "stop/error"
+                    logger.warning("%s, %s. %s (%s).", question.ref, error, end, metric)
 
     def alarms(self, guards: Mapping[str, float]) -> None:
         """Warns when a metric of the learner crosses its guard's limit, once until it is back within."""
@@ -90,7 +92,7 @@ class IterationLog:
         self._alarms = set(found)
         self._metrics.log_value((*learner, NUM_ALARMS), len(found), window=1)
 
-    def _is_new(self, *what: str) -> bool:
+    def _is_new(self, *what: object) -> bool:
         is_new = what not in self._told
         self._told.add(what)
         return is_new

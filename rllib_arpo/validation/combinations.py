@@ -7,7 +7,7 @@ from itertools import chain
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
-from rllib_arpo.core.branching import ENTROPY_RULES
+from rllib_arpo.core.branching import looks_at_entropy
 from rllib_arpo.engine.vllm_kwargs import check_vllm_kwargs
 from rllib_arpo.engine.vllm_versions import FIRST_WITH_TRANSFER, check_vllm_version, vllm_version
 from rllib_arpo.rollout.fork_schedule import OVER_TREE, RANKED
@@ -69,7 +69,7 @@ def _of_entropy(config: AlgorithmConfig) -> Iterator[str]:
     if config.entropy_baseline_questions is not None and not looks_back:
         questions = f"entropy_baseline_questions={config.entropy_baseline_questions}"
         yield f"{questions}: needs entropy_baseline='running' or a pre_monitoring_sensitivity."
-    if baseline == "running" and not (branching in ENTROPY_RULES or config.budget_allocation in RANKED):
+    if baseline == "running" and not (looks_at_entropy(branching) or config.budget_allocation in RANKED):
         yield f"entropy_baseline='running': branching={branching!r} does not look at the entropy."
     if branching == "random" and config.budget_allocation in RANKED:
         yield f"budget_allocation={config.budget_allocation!r}: branching='random' must ignore the entropy."
@@ -81,7 +81,7 @@ def _of_entropy(config: AlgorithmConfig) -> Iterator[str]:
 def _of_penalty(config: AlgorithmConfig) -> Iterator[str]:
     """The penalty multiplies P and needs the decisions above the node."""
     penalty = f"consecutive_fork_penalty={config.consecutive_fork_penalty}"
-    if config.branching not in ENTROPY_RULES:
+    if not looks_at_entropy(config.branching):
         yield f"{penalty}: branching={config.branching!r} has no P."
     if config.budget_allocation in OVER_TREE:
         allocation = f"budget_allocation={config.budget_allocation!r}"
@@ -127,6 +127,8 @@ def _of_advantages(config: AlgorithmConfig) -> Iterator[str]:
     """Advantages must have their inputs, and must differ from the plainer ones."""
     if config.baseline == "tree" and config.branching == "never":
         yield "baseline='tree': with branching='never' a tree has one leaf; use 'group', which is the same."
+    if config.max_resample_rounds and config.returns == "to_go":
+        yield "returns='to_go': not with max_resample_rounds, which takes equal returns for a group without a signal."
     if config.baseline == "tree" and config.returns == "to_go":
         yield "returns='to_go': not with baseline='tree', which divides by two deviations; use 'group' or 'batch'."
     if config.entropy_advantage_coeff and config.record_entropies != "all":
@@ -171,7 +173,7 @@ def _of_evaluation(config: AlgorithmConfig) -> Iterator[str]:
 
 
 def _of_engine(config: AlgorithmConfig) -> Iterator[str]:
-    """Training samples from the whole distribution: log-probs of a truncated one are not the policy's."""
+    """The engine can do what the configuration asks for; training samples from the whole distribution."""
     for key in ("top_p", "top_k", "min_p"):
         if key in config.engine_kwargs:
             yield f"engine_kwargs[{key!r}]: training samples from the whole distribution, without {key}."

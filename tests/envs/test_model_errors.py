@@ -86,9 +86,28 @@ def test_a_schema_of_a_tree_is_used():
     assert not schema_validator(tree).is_valid({"left": {"left": {"value": "x"}}})
 
 
-def test_a_servers_pattern_does_not_run_here():
-    catastrophe = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(a+)+$"}}}
-    assert schema_validator(catastrophe).is_valid({"a": "a" * 40 + "!"})
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_servers_pattern_does_not_run_here(nested):
+    bad = "a" * 40 + "!"
+    schema = {
+        "properties": {"a": {"type": "string", "pattern": "^(a+)+$"}},
+        "patternProperties": {"^(a+)+$": {}},
+        "additionalProperties": False,
+    }
+    arguments = {"a": bad, bad: 1}
+    if nested:
+        schema, arguments = {"properties": {"b": schema}}, {"b": arguments}
+    assert schema_validator(schema).is_valid(arguments)
+
+
+def test_a_nested_schema_without_patterns_stays_strict():
+    strict = {"properties": {"a": {}}, "additionalProperties": False}
+    schema = {"patternProperties": {"x": {}}, "properties": {"b": strict}}
+    assert not schema_validator(schema).is_valid({"b": {"c": 1}})
+
+
+def test_a_reference_in_an_example_is_not_one():
+    schema_validator({"properties": {"a": {"default": {"$ref": "#/nowhere"}}}})
 
 
 @pytest.mark.parametrize(
@@ -143,3 +162,8 @@ def test_the_only_parameter_of_a_tool_has_any_type(schema, value, text):
 def test_a_value_of_another_type_is_the_models_error(kind, value):
     with pytest.raises(ToolError, match=rf"^add: 'by' must be of type {kind}\.$"):
         Typed(by={"type": kind}, more={}).text_argument({"by": value, "more": 1})
+
+
+def test_an_unknown_type_is_refused_before_any_call():
+    with pytest.raises(ValueError, match="'integr': did you mean 'integer'"):
+        Typed(by={"type": "integr"}).expand()

@@ -71,13 +71,16 @@ def test_what_rllib_counts_is_of_turns_and_trajectories():
 def test_an_error_is_told_once_for_each_tool_and_kind(caplog):
     broken = TrajectoryError("0", "python", "OSError", "no space", "python.py, line 3")
     other = TrajectoryError("1", "search", "OSError", "no space", "search.py, line 5")
+    refused = TrajectoryError("0.0", "", "OSError", "no copy", "env.py, line 1", refused_fork=True)
     log = IterationLog(MetricsLogger(root=True))
     with caplog.at_level(logging.WARNING, "rllib_arpo"):
         log.errors([sampled(None, errors=(broken, broken))])
-        log.errors([sampled(None, errors=(broken, other))])
+        log.errors([sampled(None, errors=(broken, other, refused))])
     assert [record.getMessage() for record in caplog.records] == [
         "training question 7, trajectory 0: the tool 'python' raised OSError: no space (python.py, line 3). "
         "Such trajectories are masked (stop/error).",
         "training question 7, trajectory 1: the tool 'search' raised OSError: no space (search.py, line 5). "
         "Such trajectories are masked (stop/error).",
+        "training question 7, trajectory 0.0: the environment raised OSError: no copy (env.py, line 1). "
+        "The question forks no more (forks_refused).",
     ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rllib_arpo.core.branching import BRANCHING_RULES, ENTROPY_RULES, BranchingParams, NodeEvidence
+from rllib_arpo.core.branching import BRANCHING_RULES, BranchingParams, NodeEvidence, looks_at_entropy
 from rllib_arpo.core.entropy import ENTROPY_NORMALIZATIONS
 from rllib_arpo.evaluation.entropy.nodes import INITIAL, RUNNING, Node, deltas
 
@@ -27,7 +27,11 @@ class ForkRule:
 
 def fork_rules(normalization: str) -> list[ForkRule]:
     """All rules that look at the entropy, from both baselines, in units of `normalization`; "probability" in others."""
-    rules = [ForkRule(name, baseline, normalization) for name in ENTROPY_RULES for baseline in (INITIAL, RUNNING)]
+    rules = [
+        ForkRule(name, baseline, normalization)
+        for name in filter(looks_at_entropy, BRANCHING_RULES)
+        for baseline in (INITIAL, RUNNING)
+    ]
     others = [unit for unit in ENTROPY_NORMALIZATIONS if unit != normalization]
     return rules + [ForkRule("probability", INITIAL, unit) for unit in others]
 
