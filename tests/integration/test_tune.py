@@ -53,8 +53,8 @@ METRICS = {
     "3 entropy and forks": [
         "entropy after_tool", "entropy delta", "entropy delta_p10", "entropy delta_p50", "entropy delta_p90",
         "entropy initial", "entropy rise_share", "fork_depth_mean", "fork_depth_p10", "fork_depth_p90",
-        "fork_events_per_question", "fork_rate", "forks_per_question", "initial_rollouts_per_question",
-        "prefix_tokens_reused", "forks_refused", "topped_up_per_question",
+        "fork_events_per_question", "fork_rate", "forks_per_question", "forks_refused", "initial_rollouts_per_question",
+        "prefix_tokens_reused", "topped_up_per_question",
     ],
     "4 tools": [
         "tool calls", "tool entropy_delta", "tool entropy_delta_p10", "tool entropy_delta_p50",

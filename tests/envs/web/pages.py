@@ -253,7 +253,7 @@ RENDERED: Sequence[PageCase] = [
     ),
     PageCase(
         "r_large",
-        page("<script>document.write('<p>' + 'x'.repeat(5e6))</script>"),
+        page("<script>document.write('<p>' + 'x'.repeat(1.2e6))</script>"),
         "{url}: the rendered page is larger than 1048576 characters.",
         ERROR,
         options={"render_wait_s": 60.0},
