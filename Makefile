@@ -1,6 +1,6 @@
 # `make train` and `make test` do everything on a fresh machine: both first install into .venv what is not there yet.
 #   make train ARGS="--stop-iters 5"       arguments of the training script (--help lists them)
-#   make test                              lint and the fast tier of the tests; make test-slow: the other one
+#   make test                              the fast tier of the tests; make test-slow: the other one; make lint
 #   make test ARGS="tests/core -x"         arguments of pytest, instead of the tier
 #   make docs                              the documentation, as a site; make docs-links: are its links to others alive?
 #   make PYTHON=python3.12 train           another interpreter (3.11 or newer)
@@ -37,7 +37,6 @@ train: $(INSTALLED)
 
 test: TIER := not slow
 test-slow: TIER := slow
-test: lint
 test test-slow: $(INSTALLED)
 	$(BIN)/python -m pytest $(if $(ARGS),$(ARGS),-m "$(TIER)" -n 3 --dist loadfile --no-loadscope-reorder)
 

@@ -25,6 +25,7 @@ def run_python(code: str) -> str:
     return done.stdout.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_without_vllm_the_algorithms_are_known_to_tune_and_nothing_heavy_is_loaded():
     code = f"""{WITHOUT_VLLM}
 import json

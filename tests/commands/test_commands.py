@@ -70,6 +70,7 @@ def test_help_lists_the_commands_and_describes_one(toy, capsys):
         assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_help_imports_no_command_and_nothing_heavy():
     code = (
         "import sys, json\nfrom rllib_arpo.commands import main\n"

@@ -45,6 +45,7 @@ def test_the_hash_follows_the_settings_of_the_arm_alone(tmp_path):
     assert {name: reworded.settings_hash(arm) for name, arm in reworded.arms.items()} == hashes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.yaml")), ids=lambda path: path.stem)
 def test_the_arguments_of_every_arm_are_known_to_the_recipe(path, model_folder):
     rllib_arpo.register()  # A Ray that has ended took the names of the algorithms with it.
