@@ -91,8 +91,10 @@ class PythonTool(Tool):
     def copy_state(self, state: list[str]) -> list[str]:
         return list(state)
 
-    async def __call__(self, argument: str, state: list[str] | None) -> ToolResult:
-        code = program(argument)
+    def read(self, argument: str) -> str:
+        return program(argument)
+
+    async def __call__(self, code: str, state: list[str] | None) -> ToolResult:
         history = state if self.session and state is not None else []
         limits = Limits(self.time_limit_s, self.memory_mb, self.disk_mb)
         reply = await self._backend().run(code, tuple(history), limits)

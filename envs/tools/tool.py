@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.errors import ToolError, TransientToolError
 from rllib_arpo.envs.support.per_loop import place
-from rllib_arpo.envs.support.texts import valid_unicode
+from rllib_arpo.envs.support.texts import first_line, valid_unicode
 from rllib_arpo.envs.support.validation import check_known
 
 #: The names of the tags that protocols read and write, apart from those of tools.
@@ -122,12 +122,23 @@ class Tool(ABC):
         value = arguments.get(name, "")
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
+    def read(self, argument: str) -> Any:
+        """The form in which `__call__` takes a call's argument: the text itself, unless the tool parses it here.
+
+        Whatever this raises is the model's mistake, and becomes its observation. It runs in the rollout's event loop,
+        so its time must be linear in the argument's length.
+        """
+        return argument
+
     @abstractmethod
-    async def __call__(self, argument: str, state: Any) -> ToolResult:
-        """Runs one call; may change `state`.
+    async def __call__(self, argument: Any, state: Any) -> ToolResult:
+        """Runs one call; may change `state`. An exception that is not listed here is a bug.
+
+        Args:
+            argument: what `read` has returned.
 
         Raises:
-            ToolError: the argument is at fault; `TransientToolError` if a repetition may help.
+            ToolError: the call is at fault; `TransientToolError` if a repetition may help.
             BrokenToolError: the tool cannot be used any more.
         """
 
@@ -172,15 +183,17 @@ class ToolSet(ABC):
         """
 
 
-async def run_tool(tool: Tool, argument: str, state: Any) -> ToolResult:
+async def run_tool(tool: Tool, argument: str | Mapping[str, Any], state: Any) -> ToolResult:
     """Runs one call under the tool's limits of time and concurrency, and repeats it if that can help.
 
-    The result's text is valid Unicode, whatever the tool's service sent.
+    The result's text is valid Unicode, whatever the tool's service sent. Reading the argument (a text, or the arguments
+    of a native function call) is a step of its own, all of whose exceptions are the model's.
     """
     try:
+        read = _read(tool, argument)
         limit = tool.max_concurrency
         async with nullcontext() if limit is None else place(tool.name, limit), asyncio.timeout(tool.timeout_s):
-            result = await _with_attempts(tool, argument, state)
+            result = await _with_attempts(tool, read, state)
     except TimeoutError:
         return ToolResult(f"Time limit of {tool.timeout_s:g} s exceeded.", ToolStatus.TIMEOUT)
     except ToolError as error:
@@ -188,7 +201,16 @@ async def run_tool(tool: Tool, argument: str, state: Any) -> ToolResult:
     return dataclasses.replace(result, text=valid_unicode(result.text))
 
 
-async def _with_attempts(tool: Tool, argument: str, state: Any) -> ToolResult:
+def _read(tool: Tool, argument: str | Mapping[str, Any]) -> Any:
+    try:
+        return tool.read(argument if isinstance(argument, str) else tool.text_argument(argument))
+    except ToolError:
+        raise
+    except Exception as error:
+        raise ToolError(f"{tool.name} cannot read its argument: {first_line(error)}.") from error
+
+
+async def _with_attempts(tool: Tool, argument: Any, state: Any) -> ToolResult:
     from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
     attempts = AsyncRetrying(
