@@ -69,9 +69,8 @@ class RunnerCallbacks:
                     kwargs={"env_runner": runner, "metrics_logger": metrics, **kwargs},
                 )
             except Exception as error:
-                raise ContractError(
-                    f"A callback, {name}, raised {type(error).__name__}: {first_line(error)}"
-                ) from error
+                kind = type(error).__name__
+                raise ContractError(f"A callback, {name}, raised {kind}: {first_line(error)}.") from error
             if taken := sorted(OWN_NAMES.intersection(key.split("/")[0] for key in metrics.stats)):
                 raise ContractError(
                     f"A callback, {name}, logs under {taken[0]!r}, a name of ARPO's own metrics: choose another name."
