@@ -15,7 +15,7 @@ import numpy as np
 
 from rllib_arpo.core.tree import TRUNCATED_STOP_REASONS, StopReason, ToolCall, ToolStatus
 from rllib_arpo.envs.env_config import read_env_config
-from rllib_arpo.envs.errors import BrokenToolError, DataError, ToolError
+from rllib_arpo.envs.errors import BrokenToolError, DataError
 from rllib_arpo.envs.forkable_env import (
     INFO_STEP,
     OPTION_NUM_ROOTS,
@@ -30,7 +30,7 @@ from rllib_arpo.envs.protocols.protocol import Answer, CallRequest, Nothing, Pro
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards import FinishedPath, Score
 from rllib_arpo.envs.tasks.task import TEST
-from rllib_arpo.envs.tools.tool import Tool, ToolResult, cut, run_tool
+from rllib_arpo.envs.tools.tool import cut, run_tool
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +214,7 @@ class ToolEnv(ForkableMultiAgentEnv):
         begin, argument = time.perf_counter(), _argument_text(request)
         try:
             tool, tool_state = self.tools[request.name], state.tool_states.get(request.name)
-            result = await _run(tool, request, tool_state)
+            result = await run_tool(tool, request.argument, tool_state)
         except BrokenToolError:
             call = ToolCall(request.name, ToolStatus.ERROR, time.perf_counter() - begin, argument)
             return await self._end(state, StopReason.BROKEN_TOOL, call=call)
@@ -298,12 +298,3 @@ def build_prompt(chat: Chat, protocol: Protocol, question: Question, max_context
 def _argument_text(request: CallRequest) -> str:
     argument = request.argument
     return argument if isinstance(argument, str) else json.dumps(argument, ensure_ascii=False)
-
-
-async def _run(tool: Tool, request: CallRequest, state: Any) -> ToolResult:
-    """Runs a call; if the arguments do not fit the tool, the error is an observation as well."""
-    try:
-        argument = request.argument if isinstance(request.argument, str) else tool.text_argument(request.argument)
-    except ToolError as error:
-        return ToolResult(str(error), ToolStatus.ERROR)
-    return await run_tool(tool, argument, state)

@@ -58,12 +58,11 @@ class McpTool(Tool):
     def text_argument(self, arguments: Mapping[str, Any]) -> str:
         return json.dumps(dict(arguments), ensure_ascii=False)
 
-    async def __call__(self, argument: str, state: Any) -> ToolResult:
-        arguments = self.arguments(argument)
+    async def __call__(self, arguments: Mapping[str, Any], state: Any) -> ToolResult:
         result = await self.session.call(self.server_name, arguments)
         return ToolResult(shown(result), ToolStatus.ERROR if result.is_error else ToolStatus.OK)
 
-    def arguments(self, argument: str) -> dict[str, Any]:
+    def read(self, argument: str) -> dict[str, Any]:
         """The parameters in a call's argument.
 
         Raises:
@@ -88,10 +87,7 @@ class McpTool(Tool):
             unknown = next((name for name in arguments if name not in known), None)
             if unknown is not None:
                 raise ToolError(f"{self.name} has no parameter {unknown!r}: it takes {_listed(known)}.")
-        try:
-            error = best_match(self._validator.iter_errors(arguments))
-        except RecursionError as recursion:
-            raise ToolError(f"{self.name}: the schema of its arguments has no end for these.") from recursion
+        error = best_match(self._validator.iter_errors(arguments))
         if error is not None:
             where = "".join(f" {part!r}" for part in error.absolute_path)
             raise ToolError(f"{self.name}: wrong arguments:{where} {error.message}.")

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.errors import ToolError, TransientToolError
 from rllib_arpo.envs.support.per_loop import place
-from rllib_arpo.envs.support.texts import valid_unicode
+from rllib_arpo.envs.support.texts import first_line, valid_unicode
 from rllib_arpo.envs.support.validation import check_known
 
 #: The names of the tags that protocols read and write, apart from those of tools.
@@ -58,6 +58,7 @@ class Tool(ABC):
         max_concurrency: how many calls run at once in this process, over all tools of this name; further calls wait,
             which does not count towards their time limit. None: any number.
         max_attempts: how often a call is tried if it fails with a `TransientToolError`.
+        shown_modules: the top-level modules that the model's code can import in a fence of this package.
     """
 
     name: ClassVar[str]
@@ -69,6 +70,7 @@ class Tool(ABC):
     max_result_tokens: int
     max_concurrency: int | None = None
     max_attempts: int = 1
+    shown_modules: ClassVar[frozenset[str]] = frozenset()
 
     def expand(self) -> dict[str, Tool]:
         """Name -> the tools that this entry of `env_config["tools"]` stands for: the tool itself.
@@ -122,12 +124,23 @@ class Tool(ABC):
         value = arguments.get(name, "")
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
+    def read(self, argument: str) -> Any:
+        """The form in which `__call__` takes a call's argument: the text itself, unless the tool parses it here.
+
+        Whatever this raises is the model's mistake, and becomes its observation. It runs in the rollout's event loop,
+        so its time must be linear in the argument's length.
+        """
+        return argument
+
     @abstractmethod
-    async def __call__(self, argument: str, state: Any) -> ToolResult:
-        """Runs one call; may change `state`.
+    async def __call__(self, argument: Any, state: Any) -> ToolResult:
+        """Runs one call; may change `state`. An exception that is not listed here is a bug.
+
+        Args:
+            argument: what `read` has returned.
 
         Raises:
-            ToolError: the argument is at fault; `TransientToolError` if a repetition may help.
+            ToolError: the call is at fault; `TransientToolError` if a repetition may help.
             BrokenToolError: the tool cannot be used any more.
         """
 
@@ -172,15 +185,17 @@ class ToolSet(ABC):
         """
 
 
-async def run_tool(tool: Tool, argument: str, state: Any) -> ToolResult:
+async def run_tool(tool: Tool, argument: str | Mapping[str, Any], state: Any) -> ToolResult:
     """Runs one call under the tool's limits of time and concurrency, and repeats it if that can help.
 
-    The result's text is valid Unicode, whatever the tool's service sent.
+    The result's text is valid Unicode, whatever the tool's service sent. Reading the argument (a text, or the arguments
+    of a native function call) is a step of its own, all of whose exceptions are the model's.
     """
     try:
+        read = _read(tool, argument)
         limit = tool.max_concurrency
         async with nullcontext() if limit is None else place(tool.name, limit), asyncio.timeout(tool.timeout_s):
-            result = await _with_attempts(tool, argument, state)
+            result = await _with_attempts(tool, read, state)
     except TimeoutError:
         return ToolResult(f"Time limit of {tool.timeout_s:g} s exceeded.", ToolStatus.TIMEOUT)
     except ToolError as error:
@@ -188,7 +203,16 @@ async def run_tool(tool: Tool, argument: str, state: Any) -> ToolResult:
     return dataclasses.replace(result, text=valid_unicode(result.text))
 
 
-async def _with_attempts(tool: Tool, argument: str, state: Any) -> ToolResult:
+def _read(tool: Tool, argument: str | Mapping[str, Any]) -> Any:
+    try:
+        return tool.read(argument if isinstance(argument, str) else tool.text_argument(argument))
+    except ToolError:
+        raise
+    except Exception as error:
+        raise ToolError(f"{tool.name} cannot read its argument: {first_line(error)}.") from error
+
+
+async def _with_attempts(tool: Tool, argument: Any, state: Any) -> ToolResult:
     from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
     attempts = AsyncRetrying(
