@@ -18,6 +18,10 @@ class BrokenToolError(Exception):
     """The tool itself is broken and could not be brought back: the trajectory ends with `StopReason.BROKEN_TOOL`."""
 
 
+class ForkRefused(Exception):
+    """A fork is not what its parent was: raised by `step_agent` in the fork's first turn, it takes the fork back."""
+
+
 class DataError(ValueError):
     """Data is missing or wrong; the message names the file and the row (counted from 0), if there are any."""
 
