@@ -63,6 +63,7 @@ class Tool(ABC):
         max_concurrency: how many calls run at once in this process, over all tools of this name; further calls wait,
             which does not count towards their time limit. None: any number.
         max_attempts: how often a call is tried if it fails with a `TransientToolError`.
+        shown_modules: the top-level modules that the model's code can import in a fence of this package.
     """
 
     name: ClassVar[str]
@@ -75,6 +76,7 @@ class Tool(ABC):
     max_result_tokens: int
     max_concurrency: int | None = None
     max_attempts: int = 1
+    shown_modules: ClassVar[frozenset[str]] = frozenset()
 
     def expand(self) -> dict[str, Tool]:
         """Name -> the tools that this entry of `env_config["tools"]` stands for: the tool itself.
