@@ -7,6 +7,7 @@ another power, a function, a denominator, a relation. Formulas that do not equal
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -45,7 +46,8 @@ def _unsolved(theirs: int | None, asked: int, ours: int) -> bool:
 def parts(expression: Any) -> Parts:
     """The sums, powers, products of numbers, functions and relations in an expression that was not evaluated."""
     found: dict[Any, int] = {}
-    for node in sympy.preorder_traversal(expression):
+    each = list(expression) if isinstance(expression, sympy.MatrixBase) else [expression]
+    for node in itertools.chain.from_iterable(map(sympy.preorder_traversal, each)):
         if isinstance(node, sympy.Add):
             terms = [term for term in _flat(node, sympy.Add) if term != 0]
             if len(terms) > 1:

@@ -233,6 +233,13 @@ RESTATED = {
     ("Simplify $x^2\\cdot x^3$.", "x^5"): (["x^3x^2"], ["x\\cdot x^4"]),
     ("Simplify $3\\cdot 4\\pi$.", "12\\pi"): (["4\\cdot 3\\pi"], ["\\pi\\cdot 12"]),
     ("Which is larger, $\\sqrt{12}$ or 3?", "\\sqrt{12}"): ([], ["\\sqrt{12}", "2\\sqrt{3}", "12^{1/2}"]),
+    (
+        "What is $\\sqrt{2} A$ for $A = \\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}$?",
+        "\\begin{pmatrix} \\sqrt{2} \\\\ \\sqrt{8} \\end{pmatrix}",
+    ): (
+        [],
+        ["\\left[\\begin{matrix}\\sqrt{2} \\\\ 2\\sqrt{2}\\end{matrix}\\right]"],
+    ),
     ("If $x + 1 = y$, what is twice $y$ in $x$?", "2x+2"): ([], ["2(x+1)"]),
 }  # fmt: skip
 
