@@ -129,6 +129,7 @@ class Scorer:
             ContractError: a reward or a comparison raises another error, or returns no finite number.
         """
         if path.format_valid:
+            assert path.answer is not None
             ability = path.question.ability
             compare = partial(self.comparisons[ability], path.answer, path.question)
             path = dataclasses.replace(path, accuracy=await _value(f"The comparison of {ability} answers", compare))

@@ -33,8 +33,14 @@ def compare(gold: str, answer: str, formulas: Sequence[str], processor_s: float)
     sys.setrecursionlimit(_RECURSION_LIMIT)
     signal.setitimer(signal.ITIMER_PROF, processor_s)
     pairs: list[tuple[str, str]] = []
+
+    def same(one: str, other: str) -> bool:
+        found = algebra.same(one, other)
+        pairs.extend([(one, other)] * found)
+        return found
+
     try:
-        if forms.equal(gold, answer, lambda one, other: algebra.same(one, other) and not pairs.append((one, other))):
+        if forms.equal(gold, answer, same):
             checks = [restating.restates(*pair, formulas) for pair in pairs if formulas]
             for check in checks:
                 next(check)
