@@ -38,7 +38,7 @@ from rllib_arpo.rollout.messages import Purpose, SamplingConditions, question_re
 from rllib_arpo.rollout.metrics import nested, rollout_metrics
 from rllib_arpo.rollout.question_stream import QuestionStream, StreamSettings, weight_lag
 from rllib_arpo.rollout.seeds import trial_seed
-from rllib_arpo.tracking.console import Messages, TakesMessages
+from rllib_arpo.tracking.console import ROLLOUT_TIMER, SYNC_TIMER, UPDATE_TIMER, Messages, TakesMessages
 from rllib_arpo.tracking.iteration_log import IterationLog
 from rllib_arpo.tracking.trial_folder import trial_folder
 from rllib_arpo.weights import make_weight_sync
@@ -55,8 +55,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("rllib_arpo")
 
-#: Under `timers/` in the result: where an iteration's seconds went.
-ROLLOUT_TIMER, UPDATE_TIMER, SYNC_TIMER = "rollout", "update", "sync"
 #: Seconds within which engines must fall asleep.
 SLEEP_TIMEOUT_S = 600.0
 #: Key of the algorithm's state: the number of the first question that has not been asked yet.
