@@ -128,7 +128,7 @@ class Reach:
         horizon: the cost up to which every run is known: that of the leanest run, of the arm and of the baseline, that
             never had the accuracy. Infinite where every run had it.
         restricted_mean: the mean of min(cost, horizon), over the arm's runs.
-        pairs: the number of seeds that the baseline has too.
+        pairs: the number of seeds that both have.
         ratio: of the restricted means to the baseline's over those seeds (`ratio_of_means`). None without two such
             seeds. Censored runs bring it nearer to 1.
     """
