@@ -80,8 +80,8 @@ class ForkServer:
     ) -> WorkerReply:
         """Runs `code` in a process of its own.
 
-        A call is repeated once if its supervisor dies. One that has not begun when its server dies is not lost: it waits
-        for the next server.
+        A call is repeated once if its supervisor dies. One that its server dies without having begun waits for the next
+        server.
 
         Args:
             timeout_s: wall seconds from the time when the call gets a place; CPU seconds have about the same limit.

@@ -149,7 +149,7 @@ def test_dead_dispatchers_are_replaced(make_server, fenced):
 
 
 def test_calls_outlive_a_server_that_is_killed_under_them(make_server):
-    """Process 1 inside the fence is killed with six calls running. Their second attempts do not hit the dying server."""
+    """Process 1 inside the fence is killed with six calls running; their second attempts find the next server."""
     server = make_server(True, interpreters=2)
 
     async def calls():
