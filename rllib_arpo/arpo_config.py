@@ -150,6 +150,7 @@ class ARPOConfig(AlgorithmConfig):
         learner_num_threads: int | None = NotProvided,
         skip_groups_without_signal: bool = NotProvided,
         guards: dict[str, float | None] = NotProvided,
+        learner_timeout_s: float | None = NotProvided,
         sharding: str = NotProvided,
         optimizer_offload: bool = NotProvided,
         **kwargs: Any,
