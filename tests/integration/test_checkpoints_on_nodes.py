@@ -33,7 +33,14 @@ NOT_SHARED = PyFileSystem(FSSpecHandler(fsspec.filesystem("memory")))
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
+    """In a folder of its own: a `ray.init` of other tests on this machine would find the address in Ray's."""
     ray.shutdown()
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_TMPDIR", folder)
+        yield from started()
+
+
+def started() -> Iterator[None]:
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
     for address in NODES:
         made.add_node(node_ip_address=address, num_cpus=1, resources={"for_learners": 1})
