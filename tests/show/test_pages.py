@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import html
 import re
 from pathlib import Path
@@ -77,6 +79,54 @@ def test_the_index_lists_trained_trees_before_evaluations(record, tmp_path):
     assert links == [("training", "00001"), ("evaluation", "00000"), ("evaluation", "00003")]
 
 
+def strangers_record(record: Path, folder: Path, **values: object) -> Path:
+    """The training record of `record` with these values in all rows, in `folder`."""
+    table = pq.read_table(record / "trees" / "iteration-00001.parquet", filters=[("question_id", "=", "lamps")])
+    for name, value in values.items():
+        column = pa.array([value] * len(table), SCHEMA.field(name).type)
+        table = table.set_column(SCHEMA.names.index(name), SCHEMA.field(name), column)
+    pq.write_table(table, folder / "stranger.parquet")
+    return folder / "stranger.parquet"
+
+
+@pytest.mark.parametrize(
+    ("values", "page"),
+    [
+        ({"purpose": "../../x"}, ".._.._x-00001-lamps.html"),
+        ({"purpose": "/tmp/x"}, "_tmp_x-00001-lamps.html"),
+        ({"question_id": "\0/../é\n" + "x" * 500}, f"training-00001-_.._é_{'x' * 98}.html"),
+        ({"purpose": "é" * 500}, f"{'é' * 60}.html"),
+    ],
+)
+def test_what_a_record_says_names_a_page_in_the_folder(record, tmp_path, values, page):
+    assert show(tmp_path / "pages", strangers_record(record, tmp_path, **values)) == [page]
+
+
+@pytest.mark.parametrize("values", [{"parent": "9"}, {"parent": "0"}, {"inherited_turns": -1}, {"inherited_turns": 7}])
+def test_a_fork_that_cannot_be_is_named(record, tmp_path, capsys, values):
+    stranger = strangers_record(record, tmp_path, **values)
+    assert main(["show", str(stranger), "--output", str(tmp_path / "pages")]) == 2
+    assert re.fullmatch(
+        r"error: The question 'lamps': the trajectory '0' cannot be a fork of \S+ after turn -?\d\.\n",
+        capsys.readouterr().err,
+    )
+
+
+@pytest.mark.parametrize("name", ["index.html", "training-00001-lamps.html"])
+def test_a_page_allows_its_own_script_and_style_alone(record, tmp_path, name):
+    show(tmp_path, record)
+    page = (tmp_path / name).read_text()
+    policy = re.search(r'Security-Policy"\s+content="([^"]*)"', page)[1]
+    hashes = {
+        kind: base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        for kind, text in re.findall(r"<(script|style)>(.*?)</\1>", page, re.DOTALL)
+    }
+    assert policy == (
+        f"default-src 'none'; style-src 'sha256-{hashes['style']}'; script-src 'sha256-{hashes['script']}'; img-src data:"
+    )
+    assert not re.search(r"<[^>]* (style|on\w+)=", page)
+
+
 def test_before_and_after_are_side_by_side(record, tmp_path):
     (name,) = show(tmp_path, "--compare", record / "trees" / "evaluation-00000.parquet", record, "--question", "lamps")
     assert name == "compared-lamps.html"
@@ -116,11 +166,13 @@ def test_mistakes(record, tmp_path, capsys, arguments, sentence):
         ({}, SCHEMA.names, "not a record of trees: its metadata lacks rllib_arpo.record.version."),
         ({VERSION_KEY: b"1"}, SCHEMA.names, "a record of version 1; this command reads version 3."),
         ({VERSION_KEY: b"3"}, SCHEMA.names[1:], "lacks the column 'purpose'."),
+        ({VERSION_KEY: b"3"}, [*SCHEMA.names, "iteration as a text"], "the column 'iteration' must be int32 and is not."),
     ],
 )
 def test_other_files_are_refused(tmp_path, capsys, metadata, columns, sentence):
     path = tmp_path / "other.parquet"
-    fields = [SCHEMA.field(name) for name in columns]
+    texts = [name.removesuffix(" as a text") for name in columns if name.endswith(" as a text")]
+    fields = [pa.field(n, pa.string()) if n in texts else SCHEMA.field(n) for n in SCHEMA.names if n in columns]
     pq.write_table(pa.Table.from_pylist([], schema=pa.schema(fields, metadata=metadata)), path)
     assert main(["show", str(path), "--output", str(tmp_path / "pages")]) == 2
     assert capsys.readouterr().err == f"error: {path}: {sentence}\n"
