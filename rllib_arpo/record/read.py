@@ -141,7 +141,10 @@ def _settings(path: Path) -> dict[str, Any]:
     for name in SCHEMA.names:
         if schema.field(name) != SCHEMA.field(name):
             raise ValueError(f"{path}: the column {name!r} must be {SCHEMA.field(name).type} and is not.")
-    return json.loads(metadata[SETTINGS_KEY])
+    try:
+        return json.loads(metadata[SETTINGS_KEY])
+    except (KeyError, ValueError) as error:
+        raise ValueError(f"{path}: its metadata has no settings that can be read.") from error
 
 
 def questions(file: RecordFile, question_id: str | None = None) -> Iterator[Question]:

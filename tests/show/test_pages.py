@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rllib_arpo.commands import main
-from rllib_arpo.record.schema import SCHEMA, VERSION_KEY
+from rllib_arpo.record.schema import SCHEMA, SETTINGS_KEY, VERSION_KEY
 
 CUPS = "lamps & <b>cups</b>/2"
 
@@ -117,13 +117,11 @@ def test_a_page_allows_its_own_script_and_style_alone(record, tmp_path, name):
     show(tmp_path, record)
     page = (tmp_path / name).read_text()
     policy = re.search(r'Security-Policy"\s+content="([^"]*)"', page)[1]
-    hashes = {
-        kind: base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-        for kind, text in re.findall(r"<(script|style)>(.*?)</\1>", page, re.DOTALL)
-    }
-    assert policy == (
-        f"default-src 'none'; style-src 'sha256-{hashes['style']}'; script-src 'sha256-{hashes['script']}'; img-src data:"
+    style, script = (
+        f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+        for _, text in re.findall(r"<(style|script)>(.*?)</\1>", page, re.DOTALL)
     )
+    assert policy == f"default-src 'none'; style-src {style}; script-src {script}; img-src data:"
     assert not re.search(r"<[^>]* (style|on\w+)=", page)
 
 
@@ -160,19 +158,26 @@ def test_mistakes(record, tmp_path, capsys, arguments, sentence):
     assert not (tmp_path / "pages").exists()
 
 
+FIELDS = list(SCHEMA)
+
+
 @pytest.mark.parametrize(
-    ("metadata", "columns", "sentence"),
+    ("metadata", "fields", "sentence"),
     [
-        ({}, SCHEMA.names, "not a record of trees: its metadata lacks rllib_arpo.record.version."),
-        ({VERSION_KEY: b"1"}, SCHEMA.names, "a record of version 1; this command reads version 3."),
-        ({VERSION_KEY: b"3"}, SCHEMA.names[1:], "lacks the column 'purpose'."),
-        ({VERSION_KEY: b"3"}, [*SCHEMA.names, "iteration as a text"], "the column 'iteration' must be int32 and is not."),
+        ({}, FIELDS, "not a record of trees: its metadata lacks rllib_arpo.record.version."),
+        ({VERSION_KEY: b"1"}, FIELDS, "a record of version 1; this command reads version 3."),
+        ({VERSION_KEY: b"3"}, FIELDS[1:], "lacks the column 'purpose'."),
+        (
+            {VERSION_KEY: b"3"},
+            [pa.field("purpose", pa.int32()), *FIELDS[1:]],
+            "the column 'purpose' must be string and is not.",
+        ),
+        ({VERSION_KEY: b"3"}, FIELDS, "its metadata has no settings that can be read."),
+        ({VERSION_KEY: b"3", SETTINGS_KEY: b"{"}, FIELDS, "its metadata has no settings that can be read."),
     ],
 )
-def test_other_files_are_refused(tmp_path, capsys, metadata, columns, sentence):
+def test_other_files_are_refused(tmp_path, capsys, metadata, fields, sentence):
     path = tmp_path / "other.parquet"
-    texts = [name.removesuffix(" as a text") for name in columns if name.endswith(" as a text")]
-    fields = [pa.field(n, pa.string()) if n in texts else SCHEMA.field(n) for n in SCHEMA.names if n in columns]
     pq.write_table(pa.Table.from_pylist([], schema=pa.schema(fields, metadata=metadata)), path)
     assert main(["show", str(path), "--output", str(tmp_path / "pages")]) == 2
     assert capsys.readouterr().err == f"error: {path}: {sentence}\n"
