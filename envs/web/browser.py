@@ -44,7 +44,7 @@ _MAX_SENT_BYTES = 1 << 20
 #: more ends the page.
 _MAX_EVENTS, _WINDOW_EVENTS = 1000, 50
 #: Of one page: documents that it may load, frames and reloads included; then it stays as it is.
-_MAX_DOCUMENTS = 20
+_MAX_DOCUMENTS = 50
 #: Seconds that Chromium may take to start, a page to close, and a rendered document to hand over its HTML.
 START_TIMEOUT_S, _CLOSE_TIMEOUT_S, _READ_TIMEOUT_S = 60.0, 5.0, 5.0
 #: Seconds between two looks at the memory of all processes of the browser.
