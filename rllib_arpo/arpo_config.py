@@ -112,6 +112,7 @@ class ARPOConfig(AlgorithmConfig):
         temperature: float = NotProvided,
         question_deadline_s: float = NotProvided,
         deadline_reward: float | None = NotProvided,
+        on_bad_row: str = NotProvided,
         max_weight_lag: int = NotProvided,
         deterministic: bool = NotProvided,
     ) -> ARPOConfig:
@@ -148,6 +149,7 @@ class ARPOConfig(AlgorithmConfig):
         adam_betas: tuple[float, float] = NotProvided,
         weight_decay: float = NotProvided,
         learner_num_threads: int | None = NotProvided,
+        learner_timeout_s: float | None = NotProvided,
         skip_groups_without_signal: bool = NotProvided,
         guards: dict[str, float | None] = NotProvided,
         max_error_share: float = NotProvided,

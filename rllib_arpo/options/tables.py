@@ -162,6 +162,13 @@ ADAPTIVE_ROLLOUT = {
         "the loss. With a number, one with a whole turn of its own counts, and its last turn is paid this reward.",
         optional(FINITE),
     ),
+    "on_bad_row": Option(
+        "raise",
+        'what a row of the data does that cannot be asked (no answer, a prompt that is too long): "raise" ends the run '
+        'with file and row; "skip" leaves the question out and counts it (`questions_given_up`). The first row is '
+        "checked at the start.",
+        one_of("raise", "skip"),
+    ),
     "max_weight_lag": Option(
         0,
         "how many updates the weights that sample may be behind those that are trained. 0: strictly on-policy. With L "
@@ -261,6 +268,12 @@ TRAINING = {
     "weight_decay": Option(0.0, "of AdamW.", NOT_NEGATIVE),
     "learner_num_threads": Option(
         None, "CPU threads of a learner; None takes what Ray allots to it.", optional(at_least(1))
+    ),
+    "learner_timeout_s": Option(
+        3600.0,
+        "seconds; a remote learner that has not ended an update (or another call) by then hangs, and the run ends as "
+        "if it had died; None: no limit.",
+        optional(POSITIVE),
     ),
     "skip_groups_without_signal": Option(
         True, "compute nothing for trees without any advantage, whose gradient is zero.", SWITCH
