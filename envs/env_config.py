@@ -95,7 +95,8 @@ class ToolEnvConfig:
         Raises:
             ValueError: the chat template does not suit it.
         """
-        return PROTOCOLS[self.protocol](tools, chat)
+        shown = {name: tool.shielded(chat.shield) for name, tool in tools.items()}
+        return PROTOCOLS[self.protocol](shown, chat)
 
 
 def read_env_config(env_config: Mapping[str, Any]) -> tuple[ToolEnvConfig, Task, dict[str, Tool]]:

@@ -22,6 +22,10 @@ class BrokenToolError(Exception):
     """A tool or a reward cannot be used, whatever the model writes: `StopReason.BROKEN_TOOL` ends the trajectory."""
 
 
+class ForkRefused(Exception):
+    """A fork is not what its parent was: raised by `step_agent` in the fork's first turn, it takes the fork back."""
+
+
 class DataError(ValueError):
     """Data is missing or wrong; the message names the file and the row (counted from 0), if there are any."""
 

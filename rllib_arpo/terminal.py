@@ -1,4 +1,4 @@
-"""The terminal of a run: the package's own lines; all other output is in a log file.
+"""The terminal of a run: the package's own lines, without control characters; all other output is in a log file.
 
 The recipes open a `RunTerminal`. Where none is open, `say` prints, and `activity` says nothing.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -23,14 +24,21 @@ logger = logging.getLogger("rllib_arpo")
 #: How the package's warnings look.
 WARNING_FORMAT = "%(levelname)s rllib_arpo: %(message)s"
 STDOUT, STDERR = 1, 2
+#: Characters that move the cursor, colour, end a line, turn the direction of writing, or cannot be encoded.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 _open: RunTerminal | None = None
+
+
+def printable(text: str) -> str:
+    """`text`, such as a model or a tool wrote it; control characters but \\n and \\t appear as Python writes them."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def say(text: str) -> None:
     """Shows lines on the terminal."""
     if _open is None:
-        print(text)
+        print(printable(text))
     else:
         _open.say(text)
 
@@ -38,7 +46,7 @@ def say(text: str) -> None:
 def say_once(text: str) -> None:
     """Shows lines once in a run; the log has every occurrence."""
     if _open is None:
-        print(text)
+        print(printable(text))
     else:
         _open.warn(text)
 
@@ -110,6 +118,7 @@ class RunTerminal:
 
     def say(self, text: str) -> None:
         """Shows lines. A terminal that has gone ends no run."""
+        text = printable(text)
         with self._lock, suppress(OSError):
             with suppress(OSError):  # The log's disk is full.
                 os.write(STDOUT, f"{text}\n".encode())
@@ -130,7 +139,7 @@ class RunTerminal:
             self.say(text)
             return
         with suppress(OSError):
-            os.write(STDOUT, f"{text}\n".encode())
+            os.write(STDOUT, f"{printable(text)}\n".encode())
 
     def show(self, label: str, done: int, total: int, unit: str) -> None:
         """Shows the bar below the lines, or moves it."""

@@ -12,7 +12,7 @@ import rllib_arpo
 REPOSITORY = Path(__file__).resolve().parents[1]
 #: From the ground up. A room is a package, or a module, of `rllib_arpo`; those of one line do not import each other.
 LAYERS = (
-    ("core", "files", "terminal"),
+    ("core", "files", "redaction", "terminal"),
     ("envs", "faults"),
     ("policy", "errors"),
     ("cold_start",),
@@ -26,7 +26,7 @@ LAYERS = (
     ("tracking",),
     ("options",),
     ("validation",),
-    ("arpo_config",),
+    ("arpo_config", "checkpointing"),
     ("arpo",),
     ("baselines",),
     ("evaluation", "doctor"),

@@ -89,6 +89,20 @@ def test_a_terminal_that_has_gone_ends_no_run(tmp_path):
     assert (tmp_path / "run.log").read_text() == "one\n"
 
 
+def test_control_characters_reach_neither_a_terminal_nor_the_log(tmp_path, capfd):
+    hostile = "a\x1b[2J\x9b31m\r\x07\u202eb\ud83d\n\tü😀"
+    safe = "a\\x1b[2J\\x9b31m\\r\\x07\\u202eb\\ud83d\n\tü😀\n"
+    say(hostile)
+    say_once(hostile)
+    with RunTerminal(tmp_path / "run.log"):
+        say(hostile)
+        logging.getLogger("rllib_arpo").warning(hostile)
+        logging.getLogger("rllib_arpo").warning(hostile)
+    warning = f"WARNING rllib_arpo: {safe}"
+    assert capfd.readouterr().out == 3 * safe + warning
+    assert (tmp_path / "run.log").read_text() == safe + 2 * warning
+
+
 def test_a_full_disk_of_the_log_takes_no_line_from_the_terminal(tmp_path, capfd, monkeypatch):
     with RunTerminal(tmp_path / "run.log"):
         with monkeypatch.context() as patch:

@@ -102,7 +102,7 @@ class Judge:
             verdict = await self._ask(question, (reference,), answer)
             if verdict != expected:
                 found = f"grades {answer!r} as {verdict}" if verdict else "does not end with a verdict"
-                raise BrokenToolError(f"{self.client.base_url}: {self.client.model} is not fit to judge: it {found}.")
+                raise BrokenToolError(f"{self.client.address}: {self.client.model} is not fit to judge: it {found}.")
         _FIT.get().add(self.client)
 
     async def _ask(self, question: str, references: tuple[str, ...], answer: str) -> str | None:

@@ -16,6 +16,7 @@ from rllib_arpo.envs.support.cache import ResultCache
 from rllib_arpo.envs.support.per_loop import PerLoop
 from rllib_arpo.envs.support.texts import valid_unicode
 from rllib_arpo.envs.support.validation import check_known
+from rllib_arpo.redaction import shown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,10 +44,15 @@ class ChatClient:
 
     def __post_init__(self) -> None:
         if not self.base_url.startswith(("http://", "https://")):
-            raise ValueError(f"base_url must begin with http:// or https://, which {self.base_url!r} does not.")
+            raise ValueError(f"base_url must begin with http:// or https://, which {self.address!r} does not.")
         for name in ("max_tokens", "timeout_s", "max_attempts"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be more than 0, not {getattr(self, name)}.")
+
+    @property
+    def address(self) -> str:
+        """`base_url` as errors show it."""
+        return shown(self.base_url)
 
     async def complete(self, messages: Sequence[dict[str, str]]) -> str:
         """The text of the model's answer to `messages` ({"role", "content"}).
@@ -75,14 +81,14 @@ class ChatClient:
             openai.InternalServerError,
             openai.ConflictError,
         ) as error:
-            raise TransientToolError(f"{self.base_url}: {error}") from error
+            raise TransientToolError(f"{self.address}: {error}") from error
         except (openai.OpenAIError, ValueError) as error:
             # A ValueError means that the answer is not JSON.
-            raise ToolError(f"{self.base_url}: {error}") from error
+            raise ToolError(f"{self.address}: {error}") from error
         choices = getattr(completion, "choices", None)
         text = choices[0].message.content if choices else None
         if not text:
-            raise ToolError(f"{self.base_url}: the model {self.model!r} answered without a text.")
+            raise ToolError(f"{self.address}: the model {self.model!r} answered without a text.")
         return valid_unicode(text)
 
     @cached_property

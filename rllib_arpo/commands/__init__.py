@@ -57,13 +57,14 @@ def run_command(name: str, argv: Sequence[str]) -> int:
     args = parser.parse_args(argv)
     # Not earlier: importing the command's module takes longer than printing help.
     from rllib_arpo.errors import CommandError
+    from rllib_arpo.terminal import printable
 
     try:
         return module.run(args, argv)
     except CommandError as error:
         if args.traceback:
             traceback.print_exc()
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(str(error))}", file=sys.stderr)
         return WRONG
     except KeyboardInterrupt:
         print("\nInterrupted.", file=sys.stderr)

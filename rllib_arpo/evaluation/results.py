@@ -28,6 +28,7 @@ from rllib_arpo.record.recorder import RECORD_FOLDER
 from rllib_arpo.record.rows import Row
 from rllib_arpo.record.tables import record_table
 from rllib_arpo.record.writer import write_table
+from rllib_arpo.redaction import shown
 
 SETTINGS, LOCK = "settings.json", "lock"
 
@@ -121,7 +122,7 @@ class ResultFolder:
         Raises:
             SettingsError: as `claim`.
         """
-        names, settings = {"model": arm.model.name, "style": arm.style, "task": arm.task}, _plain(arm.settings())
+        names, settings = {"model": arm.model.name, "style": arm.style, "task": arm.task}, _plain(shown(arm.settings()))
         every = self.arms()
         stored = next((one for one in every if (one.model, one.style, one.task) == tuple(names.values())), None)
         if stored is None:

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rllib_arpo.core.intervals import LEVEL
+from rllib_arpo.core.intervals import LEVEL, METHOD
 from rllib_arpo.evaluation.metrics import ArmMetrics, differences
 from rllib_arpo.evaluation.plan import TOOLS, Arm, EvaluationSettings
 from rllib_arpo.evaluation.report import TaskReport
 from rllib_arpo.files import write_json
+from rllib_arpo.redaction import shown
 from rllib_arpo.tracking.machine import origin
 
 SUMMARY = "summary.json"
@@ -66,7 +67,7 @@ def write_summary(
     summary = {
         **origin("evaluate", arguments, seconds),
         "settings": dataclasses.asdict(settings),
-        "interval": {"method": "Student's t over questions, each by the mean of its samples", "level": LEVEL},
+        "interval": {"method": METHOD, "level": LEVEL},
         "arms": [_arm(arm, metrics[arm.name], report) for report in reports for arm in arms if arm.task == report.task],
         "differences": [
             {"task": report.task, "arm": label, "minus": report.reference, "metrics": _plain(estimates)}
@@ -88,7 +89,7 @@ def _arm(arm: Arm, metrics: ArmMetrics, report: TaskReport) -> dict[str, Any]:
         "questions": len(metrics.question_ids),
         "samples": report.num_samples,
         "commits": list(metrics.commits),
-        "env_config": {key: value for key, value in arm.env_config.items() if key != "model_name_or_path"},
+        "env_config": shown({key: value for key, value in arm.env_config.items() if key != "model_name_or_path"}),
         "metrics": _plain(report.columns[arm.label]),
     }
 

@@ -19,6 +19,7 @@ from ray.tune.logger import LoggerCallback
 from rllib_arpo.mlflow.run_facts import (
     FAILED,
     FINISHED,
+    KILLED,
     NOTE_TAG,
     RUN_FILE,
     RunFacts,
@@ -30,12 +31,15 @@ from rllib_arpo.mlflow.run_facts import (
 )
 from rllib_arpo.mlflow.run_log import RunLog
 from rllib_arpo.mlflow.store import Store, is_local, one_line, open_store, store_uri
+from rllib_arpo.redaction import shown
 from rllib_arpo.tracking.machine import commit
 
 logger = logging.getLogger(__name__)
 
 #: Seconds that the end of a run waits for a store that has just failed.
 MAX_DELAY_S = 15.0
+#: Seconds that an interrupted run waits for any store.
+INTERRUPT_S = 3.0
 #: Seconds after which a failed call is repeated once, since an idle connection that the server has closed fails once.
 SECOND_TRY_S = 0.5
 
@@ -144,10 +148,18 @@ class ARPOMLflowCallback(LoggerCallback):
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
         self.close()
 
-    def close(self) -> None:
-        """Logs what is still missing, as far as the store takes it in time."""
+    def interrupt(self) -> None:
+        """Ends the runs of trials that have not ended as KILLED, within `INTERRUPT_S`."""
         if self._thread is not None:
-            self._thread.close(self._started.values(), self.artifact_timeout_s)
+            for folder, _ in self._started.values():
+                if not (facts := read_facts(folder)).has_ended:
+                    write_facts(folder, replace(facts, status=KILLED))
+            self.close(INTERRUPT_S)
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Logs what is still missing, as far as the store takes it in `timeout_s` (default: `artifact_timeout_s`)."""
+        if self._thread is not None:
+            self._thread.close(self._started.values(), self.artifact_timeout_s if timeout_s is None else timeout_s)
             self._thread = None
             atexit.unregister(self.close)
 
@@ -186,7 +198,7 @@ class LogThread:
 
     def __init__(self, open_store: Callable[[], Store], uri: str):
         self._open_store = open_store
-        self._uri = uri
+        self._uri = shown(uri)
         self._store: Store | None = None
         self._logs: dict[Folders, RunLog] = {}
         self._due: set[Folders] = set()
@@ -209,7 +221,7 @@ class LogThread:
             self._due |= set(runs)
             self._ending.set()
             self._changed.notify_all()
-        timeout_s = MAX_DELAY_S if self._failing else timeout_s
+        timeout_s = min(MAX_DELAY_S, timeout_s) if self._failing else timeout_s
         self._thread.join(timeout_s)
         if self._thread.is_alive() and runs:
             self._warn(next(iter(runs))[0], TimeoutError(f"not done in {timeout_s:.0f} s"))

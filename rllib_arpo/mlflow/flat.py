@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from rllib_arpo.redaction import shown
+
 #: MLflow's limits (mlflow/utils/validation.py).
 MAX_KEY_LENGTH = 250
 MAX_PARAM_LENGTH = 6000
@@ -29,8 +31,8 @@ def mlflow_key(name: str) -> str:
 
 
 def flat_params(config: Mapping[str, Any]) -> dict[str, str]:
-    """The leaves of a config, keyed by their path ("env_config/seed"), as strings of at most 6,000 characters."""
-    return _with_keys((path, str(value)[:MAX_PARAM_LENGTH]) for path, value in _leaves(config))
+    """What may be shown of a config's leaves, keyed by path ("env_config/seed"), as at most 6,000 characters each."""
+    return _with_keys((path, str(value)[:MAX_PARAM_LENGTH]) for path, value in _leaves(shown(config)))
 
 
 def flat_metrics(result: Mapping[str, Any], name_of: Callable[[str], str | None] = str) -> dict[str, float]:

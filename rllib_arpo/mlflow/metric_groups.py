@@ -9,6 +9,8 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from functools import lru_cache
 
+from rllib_arpo.tracking.console import TIMER_LABELS
+
 #: Group -> {path in the result: name in the group}. A "*" ends a pattern and stands for any rest, also in the name.
 GROUPS: dict[str, dict[str, str]] = {
     "1 progress": {
@@ -54,9 +56,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "learners/default_policy/*": "*",
     },
     "6 seconds": {
-        "timers/rollout": "rollout",
-        "timers/update": "update",
-        "timers/sync": "sync",
+        **{f"timers/{timer}": timer for timer in TIMER_LABELS},
         "time_this_iter_s": "iteration",
         "time_total_s": "total",
     },

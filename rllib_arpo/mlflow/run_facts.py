@@ -6,7 +6,6 @@ import dataclasses
 import getpass
 import json
 import platform
-import re
 import shlex
 import sys
 from collections.abc import Mapping
@@ -18,12 +17,13 @@ from ray.tune.result import EXPR_ERROR_FILE
 
 from rllib_arpo.core.branching import looks_at_entropy, rule_in_words
 from rllib_arpo.files import replace_file
+from rllib_arpo.redaction import shown, shown_command
 from rllib_arpo.tracking.machine import git_says, versions
 
 #: The file in the trial's folder.
 RUN_FILE = "run.json"
 #: MLflow's statuses of a run.
-RUNNING, FINISHED, FAILED = "RUNNING", "FINISHED", "FAILED"
+RUNNING, FINISHED, FAILED, KILLED = "RUNNING", "FINISHED", "FAILED", "KILLED"
 #: The tag that MLflow shows as the description of a run.
 NOTE_TAG = "mlflow.note.content"
 #: What a description reads of a trial's configuration; all other settings are the params of the MLflow run.
@@ -31,8 +31,6 @@ KEYS = (
     "branch_base_probability", "branch_entropy_weight", "branch_threshold", "branching", "budget_allocation",
     "entropy_baseline", "env", "model_name_or_path", "random_fork_probability",
 )  # fmt: skip
-#: Options whose values are not shown.
-SECRET = re.compile(r"--?([\w-]*-)?(key|token|password|secret)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +56,8 @@ class RunFacts:
 
     @property
     def has_ended(self) -> bool:
-        return self.status != RUNNING
+        """An interrupted trial has not; it may go on."""
+        return self.status in (FINISHED, FAILED)
 
 
 def write_facts(folder: Path, facts: RunFacts) -> None:
@@ -123,27 +122,20 @@ def description(
         "look": folder and f"`rllib-arpo show {shlex.quote(folder)}` draws its trees, with `--plots` its curves",
     }
     title = f"**{algorithm}** trains `{Path(config['model_name_or_path']).name}` on `{_name(config['env'])}`."
-    return "\n".join([title, "", *(f"- {name}: {text}" for name, text in lines.items() if text)])
+    return shown("\n".join([title, "", *(f"- {name}: {text}" for name, text in lines.items() if text)]))
 
 
 def command_line() -> str:
-    """The command of this process, with the interpreter's name instead of its path, and without keys and passwords."""
+    """The command of this process, with the interpreter's name instead of its path, and without secrets."""
     program, *arguments = sys.orig_argv or sys.argv
-    shown, is_secret = [Path(program).name], False
-    for argument in arguments:
-        option, equals, _ = argument.partition("=")
-        if SECRET.fullmatch(option) and equals:
-            argument = f"{option}=***"
-        shown.append("***" if is_secret else argument)
-        is_secret = not equals and SECRET.fullmatch(option) is not None
-    return shlex.join(shown)
+    return shlex.join([Path(program).name, *shown_command(arguments)])
 
 
 def _task(config: Mapping[str, Any]) -> str:
     """The environment with its settings; of those that hold several values, only their names."""
     settings = [
         f"{key}: {', '.join(map(str, value)) or 'none'}" if isinstance(value, Mapping) else f"{key} {value}"
-        for key, value in (config.get("env_config") or {}).items()
+        for key, value in shown(config.get("env_config") or {}).items()
         if isinstance(value, Mapping | str | int | float)
     ]
     return ", ".join([f"`{_name(config['env'])}`", *settings])

@@ -262,6 +262,12 @@ TRAINING = {
     "learner_num_threads": Option(
         None, "CPU threads of a learner; None takes what Ray allots to it.", optional(at_least(1))
     ),
+    "learner_timeout_s": Option(
+        3600.0,
+        "seconds; a remote learner that has not ended an update (or another call) by then hangs, and the run ends as "
+        "if it had died; None: no limit.",
+        optional(POSITIVE),
+    ),
     "skip_groups_without_signal": Option(
         True, "compute nothing for trees without any advantage, whose gradient is zero.", SWITCH
     ),
@@ -269,6 +275,18 @@ TRAINING = {
         {},
         "limits of alarms on the learner's metrics, beside the defaults (`learner/guards.py`); None: off.",
         a_dict("a dict of limits by metric"),
+    ),
+    "max_error_share": Option(
+        0.5,
+        "an iteration or evaluation in which a larger share of the trajectories ends in an error (`stop/error`, "
+        "`stop/broken_tool`) ends the run.",
+        PROBABILITY,
+    ),
+    "max_iterations_without_signal": Option(
+        25,
+        "so many iterations in a row in which no question has rewards that differ end the run; the first few warn. "
+        "None: never.",
+        optional(at_least(1)),
     ),
     "sharding": Option(
         "none",
@@ -280,7 +298,7 @@ TRAINING = {
     ),
 }
 
-DEBUGGING = {
+REPORTING = {
     # Decided in the process that makes the configuration, since a remote env runner sees no terminal.
     "progress_bar": Option(
         progress_mode,
@@ -296,4 +314,4 @@ DEBUGGING = {
 }
 
 #: Every option by its name.
-OPTIONS = {**LANGUAGE_MODEL, **ADAPTIVE_ROLLOUT, **TRAINING, **DEBUGGING}
+OPTIONS = {**LANGUAGE_MODEL, **ADAPTIVE_ROLLOUT, **TRAINING, **REPORTING}

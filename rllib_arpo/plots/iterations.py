@@ -12,12 +12,15 @@ from rllib_arpo.core.results import number_at
 from rllib_arpo.learner.guards import GUARD_LIMITS
 from rllib_arpo.plots.run_data import MissingDataError, RunData
 from rllib_arpo.plots.style import COLORS, count_axis, legend, panels
+from rllib_arpo.tracking.console import SYNC_TIMER, TIMER_LABELS
 
 GAP = "engine_logprob_gap"
 #: Timers of an iteration -> their names in the plot.
-PARTS = {"rollout": "rollout", "update": "update", "sync": "weights to the engines"}
+PARTS = {timer: timer for timer in TIMER_LABELS} | {SYNC_TIMER: "weights to the engines"}
 REST = "evaluation and the rest"
-PART_COLORS = {"rollout": "tab:blue", "update": "tab:green", PARTS["sync"]: "tab:purple", REST: COLORS["evaluation"]}
+PART_COLORS = dict(zip(PARTS.values(), ("tab:blue", "tab:green", "tab:purple"), strict=True)) | {
+    REST: COLORS["evaluation"]
+}
 
 
 def draw_fork_history(run: RunData) -> Figure:

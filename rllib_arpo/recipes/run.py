@@ -37,8 +37,12 @@ RESULTS = Path("~/ray_results")
 LAST_CHECKPOINTS = 2
 #: In the folder of a run: the arguments of its command line, and the model that it saves at its end.
 ARGUMENTS_FILE, MODEL = "arguments.json", "model"
-#: Arguments that may change when a run is resumed.
-_FREE = frozenset({"output", "resume", "num_cpus", "as_test", "as_release_test", "verbose", "gpu_memory_gb"})
+#: Arguments that may change when a run is resumed: those about machines, failures and output.
+_FREE = frozenset(
+    {"output", "resume", "num_cpus", "as_test", "as_release_test", "verbose", "gpu_memory_gb", "max_failures"}
+    | {"num_learners", "num_cpus_per_learner", "num_gpus_per_learner"}
+    | {"num_env_runners", "num_envs_per_env_runner", "evaluation_num_env_runners"}
+)
 
 
 def run_recipe(

@@ -19,14 +19,16 @@ from ray.rllib.utils.metrics import (
 )
 
 from rllib_arpo.core.results import number_at
-from rllib_arpo.terminal import WARNING_FORMAT, open_terminal, say, say_once
+from rllib_arpo.terminal import WARNING_FORMAT, open_terminal, printable, say, say_once
 
 #: Key of a result: what was to be told since the result before, by number. Tune's loggers take no lists of words.
 MESSAGES = "messages"
 #: How many of them a result has at most; the last ones.
 MAX_MESSAGES = 50
-#: Keys below "timers" of the parts of an iteration, in seconds -> their labels on the line.
-TIMER_LABELS = {"rollout": "roll", "update": "upd", "sync": "sync"}
+#: Under `timers/` in the result: where an iteration's seconds went.
+ROLLOUT_TIMER, UPDATE_TIMER, SYNC_TIMER = "rollout", "update", "sync"
+#: Their labels on the line.
+TIMER_LABELS = {ROLLOUT_TIMER: "roll", UPDATE_TIMER: "upd", SYNC_TIMER: "sync"}
 MISSING = "-"
 
 
@@ -61,7 +63,7 @@ class Messages(logging.Handler):
         line = self.format(record)
         self.add(line)
         if not logging.root.handlers and open_terminal() is None:
-            print(line, file=sys.stderr, flush=True)
+            print(printable(line), file=sys.stderr, flush=True)
 
     def add(self, line: str) -> None:
         self._lines.append(line)

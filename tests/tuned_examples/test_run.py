@@ -72,7 +72,7 @@ def test_what_a_run_keeps_and_how_it_goes_on(ray_cluster, model_folder, tmp_path
         made = small_config(model_folder, vocab_size=256, end_token_id=ANSWER, end_probability=0.3)
         # Root "0" is right, the others are wrong, so that the model changes in every iteration.
         made.environment("Faulty-v0", env_config={"rewards": {"0": 1.0}}).callbacks(FailsAndReports)
-        made.debugging(record_share=1.0)
+        made.reporting(record_share=1.0)
         return made.evaluation(evaluation_config={"env_config": {}})
 
     run = tmp_path / "run"
@@ -88,7 +88,8 @@ def test_what_a_run_keeps_and_how_it_goes_on(ray_cluster, model_folder, tmp_path
         "WARNING rllib_arpo: warned once", "WARNING rllib_arpo: warned late",
     }  # fmt: skip
 
-    run_recipe(config(), parse(run, *once, "--resume"), "recipe", save_model=True)
+    other_machine = ["--num-learners", "1", "--num-env-runners", "1", "--max-failures", "0"]
+    run_recipe(config(), parse(run, *other_machine, "--resume"), "recipe", save_model=True)
     said = capsys.readouterr().out.splitlines()
     assert "The run goes on at resumed_at_000003." in said
     assert [line[:9] for line in said if line.startswith("iter ")] == ["iter    4"]

@@ -1,0 +1,67 @@
+"""What is shown of settings, command lines and addresses."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from rllib_arpo.arpo_config import ARPOConfig
+from rllib_arpo.redaction import shown, shown_command
+
+SERVER = {
+    "command": "npx",
+    "args": ["--token", "S3CRET", "8080"],
+    "env": {"API": "S3CRET", "PORT": 8080},
+    "headers": {"X-Any": "S3CRET"},
+    "header_variables": {"Authorization": "MY_TOKEN"},
+    "url": "https://me:S3CRET@host:80/a@b?api_key=S3CRET&page=2",
+}
+SHOWN_SERVER = {
+    "command": "npx",
+    "args": ["***", "***", "***"],
+    "env": {"API": "***", "PORT": "***"},
+    "headers": {"X-Any": "***"},
+    "header_variables": {"Authorization": "***"},
+    "url": "https://***@host:80/a@b?api_key=***&page=2",
+}
+
+
+def test_settings_keep_their_names_and_shapes():
+    config = {"tools": {"mcp": {"servers": {"files": SERVER}}}, "max_tokens": 32, "password": 1234, "env": "Trails-v0"}
+    config |= {"apiKey": "S3CRET", "judge": {"base_url": "http://a:b?c#d@e@host/v1", "api_key_variable": "OPENAI_KEY"}}
+    assert shown(config) == {
+        "tools": {"mcp": {"servers": {"files": SHOWN_SERVER}}},
+        "max_tokens": 32,
+        "password": "***",
+        "env": "Trails-v0",
+        "apiKey": "***",
+        "judge": {"base_url": "http://***@host/v1", "api_key_variable": "OPENAI_KEY"},
+    }
+
+
+def test_json_in_a_text_is_judged_as_what_it_says():
+    assert json.loads(shown(json.dumps({"mcp": SERVER}))) == {"mcp": SHOWN_SERVER}
+    assert shown("{api: 1} [") == "{api: 1} ["
+    assert shown("[" * 100_000) == "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("--hf_token abc --api_key=abc --wandb-key abc", "--hf_token *** --api_key=*** --wandb-key ***"),
+        ("--headers a=b c --max-tokens 32 last", "--headers *** *** --max-tokens 32 last"),
+        ("--model m=https://a:b@host/m API_KEY=abc", "--model m=https://***@host/m API_KEY=***"),
+        ('--env-config {"judge":{"api_key":"abc"}}', '--env-config {"judge": {"api_key": "***"}}'),
+        ('--env-config={"judge":{"api_key":"abc"}}', '--env-config={"judge": {"api_key": "***"}}'),
+        ("train.py --store sqlite:////home/a@b/m.db", "train.py --store sqlite:////home/a@b/m.db"),
+    ],
+)
+def test_a_command_line_can_be_read_and_has_no_secret(given, expected):
+    assert " ".join(shown_command(given.split(" "))) == expected
+
+
+def test_the_settings_of_a_run_are_shown():
+    config = ARPOConfig().environment("ToolEnv-v0", env_config={"task": "gsm8k"}).to_dict()
+    texts = {key: value for key, value in config.items() if isinstance(value, str | int | float)}
+    assert {key for key in texts if shown(texts[key], key) != texts[key]} == {"action_mask_key"}
