@@ -81,6 +81,8 @@ class TypedTool(Tool):
 
 
 class EchoSession:
+    server = SimpleNamespace(shared=True)
+
     async def call(self, tool, arguments):
         shown = SimpleNamespace(type="text", text=json.dumps(arguments))
         return SimpleNamespace(content=[shown], structured_content=None, is_error=False)
