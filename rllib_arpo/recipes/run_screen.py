@@ -72,7 +72,13 @@ def sigterm_as_sigint() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+
+    def interrupt(*_args: object) -> None:
+        if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # As shells start jobs in the background.
+            raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
+
+    before = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
     finally:
