@@ -112,7 +112,7 @@ def test_sigterm_ends_a_run_with_one_line_and_it_goes_on(tmp_path, tiny_smollm2)
     assert {line[:5] for line in out.splitlines()[:-1]} <= {"iter "}
     assert "Traceback" not in err
     last = len(results.read_text().splitlines())
-    assert last >= 3
+    assert last >= 2  # The third may be said and not yet written.
     with sqlite3.connect(tmp_path / "here" / "mlflow.db") as store:
         assert store.execute("select status from runs").fetchall() == [("KILLED",)]
     done = subprocess.run(**command(tmp_path, *argv, "--resume"), capture_output=True, timeout=600)
