@@ -130,5 +130,15 @@ def _make_tools(config: ToolEnvConfig, task: Task) -> dict[str, Tool]:
         for tool_name, tool in tool_class(**options).expand().items():
             if tool_name in tools:
                 raise ValueError(f"env_config['tools'] has two tools {tool_name!r}.")
+            _check_shown(tool, config, task)
             tools[tool_name] = tool
     return tools
+
+
+def _check_shown(tool: Tool, config: ToolEnvConfig, task: Task) -> None:
+    generating = {type(task).__module__.partition(".")[0], *task.answer_packages}
+    if shown := sorted(generating & tool.shown_modules):
+        raise ValueError(
+            f"env_config['tools'][{tool.name!r}]['packages'] shows {shown[0]!r}, which has the answers of the task"
+            f" {config.task!r}."
+        )

@@ -1,4 +1,8 @@
-"""The errors of environments that are not bugs: failures of tools, and faults in data."""
+"""The errors of environments that are not bugs, by the side that must answer for them.
+
+`ToolError` is the model's: it reads the message, and goes on. `BrokenToolError` is the environment's: the trajectory is
+masked and counted. `DataError` is the user's: it ends the run with one sentence.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import numbers
 
 
 class ToolError(Exception):
-    """The call failed; the message becomes the observation, with `ToolStatus.ERROR`."""
+    """The model's call failed; the message becomes the observation, with `ToolStatus.ERROR`."""
 
 
 class TransientToolError(ToolError):
@@ -15,7 +19,11 @@ class TransientToolError(ToolError):
 
 
 class BrokenToolError(Exception):
-    """The tool itself is broken and could not be brought back: the trajectory ends with `StopReason.BROKEN_TOOL`."""
+    """A tool or a reward cannot be used, whatever the model writes: `StopReason.BROKEN_TOOL` ends the trajectory."""
+
+
+class ForkRefused(Exception):
+    """A fork is not what its parent was: raised by `step_agent` in the fork's first turn, it takes the fork back."""
 
 
 class DataError(ValueError):
@@ -23,7 +31,7 @@ class DataError(ValueError):
 
 
 class ContractError(DataError):
-    """Code of the user, a reward or an environment, returned what its contract excludes; the run ends, as for data."""
+    """Code of the user, a reward or an environment, raised or returned what its contract excludes."""
 
 
 def finite(value: object, what: str) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, Self
@@ -54,6 +55,11 @@ def checked_ids(observation: Any, whose: str) -> np.ndarray:
     return ids.astype(np.int32)
 
 
+async def settled(value: Any) -> Any:
+    """What a method has returned that may be a coroutine."""
+    return await value if inspect.isawaitable(value) else value
+
+
 StepResult = tuple[np.ndarray, float, bool, bool, dict[str, Any]]
 
 
@@ -83,6 +89,9 @@ class ForkableMultiAgentEnv(MultiAgentEnv):
     ) -> tuple[dict[str, np.ndarray], dict[str, dict[str, Any]]]:
         """Starts one question with agents "0" .. "N-1".
 
+        It runs in the event loop of all questions. One that waits for something is a coroutine, here and for
+        `add_agent` (`async def`; then the environment does not work in plain RLlib, which does not await).
+
         Args:
             seed: of the order of questions, if `options` names no question.
             options: `OPTION_QUESTION` and `OPTION_NUM_ROOTS`, both optional: without them the environment asks its
@@ -103,6 +112,9 @@ class ForkableMultiAgentEnv(MultiAgentEnv):
 
         Returns:
             (observation token ids [m], reward, terminated, truncated, info) with a `StepInfo` at `info[INFO_STEP]`.
+
+        Raises:
+            ForkRefused: in the first turn of a fork only: it is not what its parent was. It leaves the tree.
         """
 
     @abstractmethod
@@ -110,7 +122,8 @@ class ForkableMultiAgentEnv(MultiAgentEnv):
         """Makes agent `child` from the state of `parent`: tokens so far, tool-call count, a copy of its tool state.
 
         The sampler calls it while the parent's next turn is being generated, never during the parent's `step_agent`:
-        the parent's state is exactly that after its last tool response.
+        the parent's state is exactly that after its last tool response. It copies at once, between two steps of the
+        engine: a fork that takes time is made in the background, and `step_agent` awaits it in the child's first turn.
 
         With `deterministic`, or a `budget_allocation` other than "first_come", the sampler decides later. It then forks
         a placeholder at once ("0@1": agent "0" at the node below turn 1), which never acts, and later forks the
@@ -131,6 +144,13 @@ class ForkableMultiAgentEnv(MultiAgentEnv):
     def add_agent(self, agent_id: str) -> np.ndarray:
         """Adds a fresh root agent to the running question (a top-up) and returns its prompt."""
 
+    async def close_question(self) -> None:
+        """Gives back what the question's agents hold: processes, sessions, sandboxes. Optional.
+
+        Called once when a question has ended, also by its deadline, an error or the end of the run; no agent acts
+        after that.
+        """
+
     def another(self) -> Self | None:
         """Another environment of the same configuration, which shares the constant parts with this one.
 
@@ -145,14 +165,18 @@ class ForkableMultiAgentEnv(MultiAgentEnv):
         """
         self.agents = [agent for agent in self.agents if agent not in self._just_ended]
 
-        async def step_all() -> list[StepResult]:
-            return await asyncio.gather(*(self.step_agent(agent, np.asarray(a)) for agent, a in actions.items()))
+        async def step_all() -> dict[str, StepResult]:
+            steps = await asyncio.gather(*(self.step_agent(agent, np.asarray(a)) for agent, a in actions.items()))
+            results = dict(zip(actions, steps, strict=True))
+            self._just_ended = frozenset(agent for agent, result in results.items() if result[2] or result[3])
+            if self._just_ended.issuperset(self.agents):
+                await settled(self.close_question())
+            return results
 
-        results = dict(zip(actions, asyncio.run(step_all()), strict=True))
+        results = asyncio.run(step_all())
         observations, rewards, terminateds, truncateds, infos = (
             {agent: result[i] for agent, result in results.items()} for i in range(5)
         )
-        self._just_ended = frozenset(agent for agent, result in results.items() if result[2] or result[3])
         terminateds["__all__"] = self._just_ended.issuperset(self.agents)
         truncateds["__all__"] = False
         return observations, rewards, terminateds, truncateds, infos

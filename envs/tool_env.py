@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import dataclasses
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from rllib_arpo.core.tree import TRUNCATED_STOP_REASONS, StopReason, ToolCall, ToolStatus
 from rllib_arpo.envs.env_config import read_env_config
-from rllib_arpo.envs.errors import BrokenToolError, DataError, ToolError
+from rllib_arpo.envs.errors import BrokenToolError, DataError, ForkRefused, ToolError
 from rllib_arpo.envs.forkable_env import (
     INFO_STEP,
     OPTION_NUM_ROOTS,
@@ -30,7 +31,7 @@ from rllib_arpo.envs.protocols.protocol import Answer, CallRequest, Nothing, Pro
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards import FinishedPath, Score
 from rllib_arpo.envs.tasks.task import TEST
-from rllib_arpo.envs.tools.tool import Tool, ToolResult, cut, run_tool
+from rllib_arpo.envs.tools.tool import cut, place_of, run_tool
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class PathState:
         num_response_tokens: the length of all segments.
         calls: the tool of every executed call, in order, whatever its outcome.
         executed: names of the tools that ran with status OK.
-        tool_states: tool name -> its state on this path, for tools that have a state; no other path shares it.
+        tool_states: `Tool.state_key` -> the state on this path, for tools that have a state; no other path shares it.
     """
 
     turns: tuple[str, ...] = ()
@@ -51,7 +52,7 @@ class PathState:
     num_response_tokens: int = 0
     calls: tuple[str, ...] = ()
     executed: frozenset[str] = frozenset()
-    tool_states: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    tool_states: Mapping[Hashable, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def num_tool_calls(self) -> int:
@@ -102,6 +103,7 @@ class ToolEnv(ForkableMultiAgentEnv):
         super().__init__()
         self.config, self.task, self.tools = read_env_config(env_config)
         self.tool_names = tuple(self.tools)
+        self._stateful = {tool.state_key: tool for tool in self.tools.values() if not tool.stateless}
         self.chat = self.config.make_chat()
         self.tokenizer = self.chat.tokenizer
         self.protocol = self.config.make_protocol(self.tools, self.chat)
@@ -164,15 +166,25 @@ class ToolEnv(ForkableMultiAgentEnv):
         return observations, {agent: dict(info) for agent in observations}
 
     def add_agent(self, agent_id: str) -> np.ndarray:
-        states = {name: tool.new_state() for name, tool in self.tools.items() if not tool.stateless}
+        states = {key: tool.new_state() for key, tool in self._stateful.items()}
         self._start_agent(agent_id, PathState(tool_states=states))
         return self._prompt
 
     def fork_agent(self, parent: str, child: str) -> np.ndarray:
         path = self._paths[parent]
-        states = {name: self.tools[name].copy_state(state) for name, state in path.tool_states.items()}
+        states = {key: self._stateful[key].copy_state(state) for key, state in path.tool_states.items()}
         self._start_agent(child, dataclasses.replace(path, tool_states=states))
+        self._unopened.add(child)
         return np.concatenate([self._prompt, *path.segments])
+
+    async def close_question(self) -> None:
+        states = [
+            (self._stateful[key], state) for path in self._paths.values() for key, state in path.tool_states.items()
+        ]
+        closings = [tool.close_state(state) for tool, state in states]
+        for error in await asyncio.gather(*closings, return_exceptions=True):
+            if error is not None:
+                raise error
 
     async def step_agent(self, agent_id: str, token_ids: np.ndarray) -> StepResult:
         if agent_id in self._ended:
@@ -204,6 +216,9 @@ class ToolEnv(ForkableMultiAgentEnv):
         """Executes a call; extends the agent's path unless the trajectory ends here."""
         if state.num_tool_calls >= self.config.max_tool_calls:
             return await self._end(state, StopReason.TOOL_CALL_LIMIT)
+        if agent_id in self._unopened:
+            await self._open_states(state)
+            self._unopened.discard(agent_id)
         limit = self.config.max_calls_per_tool.get(request.name)
         if limit is not None and state.calls.count(request.name) >= limit:
             refusal = (
@@ -213,8 +228,9 @@ class ToolEnv(ForkableMultiAgentEnv):
             return await self._go_on(agent_id, state, state.with_segment(response))
         begin, argument = time.perf_counter(), _argument_text(request)
         try:
-            tool, tool_state = self.tools[request.name], state.tool_states.get(request.name)
-            result = await _run(tool, request, tool_state)
+            tool = self.tools[request.name]
+            tool_state = state.tool_states.get(tool.state_key)
+            result = await run_tool(tool, request.argument, tool_state)
         except BrokenToolError:
             call = ToolCall(request.name, ToolStatus.ERROR, time.perf_counter() - begin, argument)
             return await self._end(state, StopReason.BROKEN_TOOL, call=call)
@@ -226,6 +242,22 @@ class ToolEnv(ForkableMultiAgentEnv):
         response = self.protocol.response(self.chat, request, shown, state.segments[-1])
         after = state.with_call(request.name, result.status == ToolStatus.OK, response)
         return await self._go_on(agent_id, state, after, call)
+
+    async def _open_states(self, path: PathState) -> None:
+        """Makes a fork's states what its parent's were.
+
+        Raises:
+            ForkRefused: they cannot be.
+        """
+        for name in dict.fromkeys(path.calls):
+            tool = self.tools[name]
+            try:
+                async with place_of(tool):
+                    await tool.open_state(path.tool_states.get(tool.state_key))
+            except (ToolError, BrokenToolError) as error:
+                refusal = ForkRefused(str(error))
+                refusal.add_note(f"{TOOL_NOTE}{name}")
+                raise refusal from error
 
     async def _go_on(
         self, agent_id: str, before: PathState, after: PathState, call: ToolCall | None = None
@@ -259,6 +291,8 @@ class ToolEnv(ForkableMultiAgentEnv):
         self.question, self._prompt = question, prompt
         self._paths: dict[str, PathState] = {}
         self._ended: set[str] = set()
+        #: Forks that have not called a tool yet.
+        self._unopened: set[str] = set()
         self.agents, self._just_ended = [], frozenset()
 
     def _start_agent(self, agent_id: str, path: PathState) -> None:
@@ -298,12 +332,3 @@ def build_prompt(chat: Chat, protocol: Protocol, question: Question, max_context
 def _argument_text(request: CallRequest) -> str:
     argument = request.argument
     return argument if isinstance(argument, str) else json.dumps(argument, ensure_ascii=False)
-
-
-async def _run(tool: Tool, request: CallRequest, state: Any) -> ToolResult:
-    """Runs a call; if the arguments do not fit the tool, the error is an observation as well."""
-    try:
-        argument = request.argument if isinstance(request.argument, str) else tool.text_argument(request.argument)
-    except ToolError as error:
-        return ToolResult(str(error), ToolStatus.ERROR)
-    return await run_tool(tool, argument, state)

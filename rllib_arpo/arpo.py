@@ -13,7 +13,6 @@ from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.callbacks.utils import make_callback
 from ray.rllib.core import COMPONENT_LEARNER_GROUP, DEFAULT_MODULE_ID
-from ray.rllib.utils import merge_dicts
 from ray.rllib.utils.annotations import override
 from ray.rllib.utils.metrics import (
     ENV_RUNNER_RESULTS,
@@ -30,6 +29,7 @@ from rllib_arpo.arpo_config import ARPOConfig
 from rllib_arpo.connectors.users import apply_user_connectors, user_connectors
 from rllib_arpo.core.entropy_history import EntropyHistory
 from rllib_arpo.core.settings import settings_from
+from rllib_arpo.faults import check_constructed
 from rllib_arpo.learner.gradients import NonFiniteLossError
 from rllib_arpo.record.recorder import TreeRecorder
 from rllib_arpo.record.settings import RecordSettings
@@ -39,7 +39,7 @@ from rllib_arpo.rollout.metrics import nested, rollout_metrics
 from rllib_arpo.rollout.question_stream import QuestionStream, StreamSettings, weight_lag
 from rllib_arpo.rollout.seeds import trial_seed
 from rllib_arpo.tracking.console import ROLLOUT_TIMER, SYNC_TIMER, UPDATE_TIMER, Messages, TakesMessages
-from rllib_arpo.tracking.iteration_log import IterationLog
+from rllib_arpo.tracking.iteration_log import IterationLog, rllibs_own
 from rllib_arpo.tracking.trial_folder import trial_folder
 from rllib_arpo.weights import make_weight_sync
 
@@ -55,8 +55,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("rllib_arpo")
 
-#: Seconds within which engines must fall asleep.
-SLEEP_TIMEOUT_S = 600.0
 #: Key of the algorithm's state: the number of the first question that has not been asked yet.
 NEXT_QUESTION = "next_question"
 #: Key of the algorithm's state: how many batches it has trained on; the seed of the order within the next one.
@@ -93,16 +91,25 @@ class ARPO(TakesMessages, Algorithm):
         self._recorder = TreeRecorder(RecordSettings.from_config(config), partial(trial_folder, self))
         self.messages = Messages()
         logger.addHandler(self.messages)
-        super().setup(config)
+        self._is_stopped = False
         try:
+            try:
+                super().setup(config)
+            finally:
+                for group in self._groups():
+                    check_constructed(group._worker_manager)
             spaces = self.env_runner_group.get_spaces()[DEFAULT_MODULE_ID]
             self._user_connectors = user_connectors(config._learner_connector, *spaces)
             self._push_weights()
-        except Exception:
+        except BaseException:
             # Tune does not clean up after a failed setup: the engines' threads and processes would live on.
             self.cleanup()
             raise
         self._sampled_at = time.perf_counter()
+
+    def _groups(self) -> list[EnvRunnerGroup]:
+        """The env runners of training, and of evaluation if it has some of its own."""
+        return [group for group in (self.env_runner_group, self.eval_env_runner_group) if group is not None]
 
     @cached_property
     def _log(self) -> IterationLog:
@@ -139,15 +146,22 @@ class ARPO(TakesMessages, Algorithm):
         restore = partial(self._restore_while_sampling, group, config)
         return QuestionDispatcher(group, DispatchSettings.from_configs(config, self.evaluation_config), restore)
 
+    def _check_running(self) -> None:
+        if self._is_stopped:
+            raise RuntimeError("This algorithm was stopped, and its engines with it: build it again.")
+
     @override(Algorithm)
     def training_step(self) -> None:
         """One iteration: sample the next questions, update on their trees, hand the new weights to the engines."""
+        self._check_running()
         if self._weight_sync.version() != self._weight_version:
             self._push_weights()  # The user has set weights since the last iteration.
         with self.metrics.log_time((TIMERS, ROLLOUT_TIMER), reduce="mean", window=1):
             batch = self._sample_batch()
         with self.metrics.log_time((TIMERS, UPDATE_TIMER), reduce="mean", window=1):
-            self._sleep_engines()
+            if level := self.config.sleep_level:
+                for dispatcher in {self._dispatcher, self._evaluation_dispatcher}:
+                    dispatcher.sleep(level)
             self._update(batch)
         with self.metrics.log_time((TIMERS, SYNC_TIMER), reduce="mean", window=1):
             self._push_weights()
@@ -168,9 +182,10 @@ class ARPO(TakesMessages, Algorithm):
             "questions_requeued": batch.num_requeued,
             "weight_lag_max": max(weight_lag(s, self._weight_version) for s in asked),
         }
-        self._log.callbacks(self._dispatcher.take_metrics(Purpose.TRAINING), metrics)
+        self.metrics.aggregate(self._dispatcher.take_metrics(Purpose.TRAINING), key=ENV_RUNNER_RESULTS)
         self._log.rollout(asked, metrics)
-        self._log.errors(asked)
+        self._log.forks(metrics.get("fork_rate", 0.0), self.config.branching)
+        self._log.errors(asked, self.config.max_error_share)
         for question in asked:
             self._entropy_history.add(question.stats.levels())
         return batch.questions
@@ -197,22 +212,10 @@ class ARPO(TakesMessages, Algorithm):
         self._num_updates += 1
         self.metrics.aggregate(results, key=LEARNER_RESULTS)
         self._log.alarms(self.config.guards)
+        self._log.signal(self.last_sampled, data.has_signal, self.config.max_iterations_without_signal)
         if self.config.sleep_level:
             # The engines need the memory that torch keeps for the next update.
             self.learner_group.foreach_learner(lambda _learner, **_kwargs: torch.cuda.empty_cache())
-
-    def _sleep_engines(self) -> None:
-        """Makes the engines free their memory on a GPU that they share with the learner; the next weights wake them."""
-        if not (level := self.config.sleep_level):
-            return
-        for group in filter(None, (self.env_runner_group, self.eval_env_runner_group)):
-            errors = group.foreach_env_runner(
-                lambda runner: runner.sleep(level),
-                local_env_runner=group.num_remote_env_runners() == 0,
-                timeout_seconds=SLEEP_TIMEOUT_S,
-            )
-            if found := [error for error in errors if error is not None]:
-                raise RuntimeError(" ".join(error.message for error in found))
 
     def _push_weights(self, group: EnvRunnerGroup | None = None, runners: list[int] | None = None) -> None:
         """Hands the learner's weights to the engines of `group` and waits until they have them.
@@ -258,11 +261,13 @@ class ARPO(TakesMessages, Algorithm):
         Returns:
             {"env_runners": the metrics of the rollout, nested}; RLlib puts it under "evaluation" into the result.
         """
+        self._check_running()
         self._make_callback("on_evaluate_start")
         group = self.eval_env_runner_group or self.env_runner_group
         self._push_weights(group)
         start = time.perf_counter()
-        refs = question_refs(range(self._num_evaluation_questions(group)), Purpose.EVALUATION)
+        number = self._evaluation_dispatcher.num_questions(Purpose.EVALUATION, self.config.evaluation_duration)
+        refs = question_refs(range(number), Purpose.EVALUATION)
         self._evaluation_dispatcher.ask(refs)
         try:
             self.last_evaluation = self._evaluation_dispatcher.collect(refs, self._conditions())
@@ -273,15 +278,15 @@ class ARPO(TakesMessages, Algorithm):
             # The next evaluation must not find answers of this one.
             self._drop_questions()
             raise
-        self._log.errors(self.last_evaluation)
+        self._log.errors(self.last_evaluation, self.config.max_error_share)
         self._recorder.evaluation(self._num_updates, self.last_evaluation)
         metrics = rollout_metrics([s.stats for s in self.last_evaluation], time.perf_counter() - start)
-        metrics["questions_given_up"] = len(given_up)
+        metrics |= rllibs_own(self.last_evaluation)
+        metrics |= {"questions_given_up": len(given_up), NUM_EPISODES: len(self.last_evaluation)}
         # Not through `self.metrics`: the results of the next iterations would repeat what is logged there.
         logged = MetricsLogger(root=True)
         logged.aggregate(self._evaluation_dispatcher.take_metrics(Purpose.EVALUATION))
-        own = nested(metrics | {NUM_EPISODES: len(self.last_evaluation)})
-        results = {ENV_RUNNER_RESULTS: merge_dicts(logged.peek(), own)}
+        results = {ENV_RUNNER_RESULTS: logged.peek() | nested(metrics)}
         self._make_callback("on_evaluate_end", evaluation_metrics=results)
         return results
 
@@ -292,14 +297,6 @@ class ARPO(TakesMessages, Algorithm):
             callbacks_functions=getattr(self.config, f"callbacks_{name}"),
             kwargs={"algorithm": self, "metrics_logger": self.metrics, **kwargs},
         )
-
-    def _num_evaluation_questions(self, group: EnvRunnerGroup) -> int:
-        """`evaluation_duration`, or all held-out questions when there are fewer."""
-        available = group.foreach_env_runner(
-            lambda runner: runner.num_questions(Purpose.EVALUATION),
-            local_env_runner=group.num_remote_env_runners() == 0,
-        )
-        return min([self.config.evaluation_duration, *(n for n in available if n is not None)])
 
     @override(Algorithm)
     def get_module(self, module_id: str = DEFAULT_MODULE_ID) -> RLModule | None:
@@ -327,6 +324,9 @@ class ARPO(TakesMessages, Algorithm):
 
     @override(Algorithm)
     def cleanup(self) -> None:
+        if self._is_stopped:
+            return
+        self._is_stopped = True
         super().cleanup()
         self._recorder.close()
         logger.removeHandler(self.messages)
@@ -389,5 +389,5 @@ class ARPO(TakesMessages, Algorithm):
     def _push_restored_weights(self) -> None:
         """Drops the questions in flight, which other weights sampled, and pushes the restored weights."""
         self._drop_questions()
-        for group in filter(None, (self.env_runner_group, self.eval_env_runner_group)):
+        for group in self._groups():
             self._push_weights(group)

@@ -11,7 +11,7 @@ from ray.rllib.utils.annotations import override
 
 from rllib_arpo import validation
 from rllib_arpo.options.option import Option, documented_by
-from rllib_arpo.options.tables import ADAPTIVE_ROLLOUT, DEBUGGING, LANGUAGE_MODEL, OPTIONS, TRAINING
+from rllib_arpo.options.tables import ADAPTIVE_ROLLOUT, LANGUAGE_MODEL, OPTIONS, REPORTING, TRAINING
 from rllib_arpo.rollout.env_runner import ARPOEnvRunner
 
 if TYPE_CHECKING:
@@ -150,6 +150,8 @@ class ARPOConfig(AlgorithmConfig):
         learner_num_threads: int | None = NotProvided,
         skip_groups_without_signal: bool = NotProvided,
         guards: dict[str, float | None] = NotProvided,
+        max_error_share: float = NotProvided,
+        max_iterations_without_signal: int | None = NotProvided,
         sharding: str = NotProvided,
         optimizer_offload: bool = NotProvided,
         **kwargs: Any,
@@ -159,17 +161,17 @@ class ARPOConfig(AlgorithmConfig):
         return self._set_provided(TRAINING, locals())
 
     @override(AlgorithmConfig)
-    @documented_by(DEBUGGING)
-    def debugging(
+    @documented_by(REPORTING)
+    def reporting(
         self,
         *,
         progress_bar: bool | str = NotProvided,
         record_share: float | None = NotProvided,
         **kwargs: Any,
     ) -> ARPOConfig:
-        """Sets how a run is watched; RLlib's own keywords go through. Without a `seed` every trial draws one."""
-        super().debugging(**kwargs)
-        return self._set_provided(DEBUGGING, locals())
+        """Sets how a run is watched; RLlib's own keywords go through."""
+        super().reporting(**kwargs)
+        return self._set_provided(REPORTING, locals())
 
     @override(AlgorithmConfig)
     def evaluation(self, *, evaluation_config: dict[str, Any] | None = NotProvided, **kwargs: Any) -> ARPOConfig:

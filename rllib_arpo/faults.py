@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import ray
+from ray.exceptions import GetTimeoutError, RayActorError
 
 if TYPE_CHECKING:
     from ray.rllib.utils.actor_manager import FaultTolerantActorManager
@@ -47,6 +48,24 @@ def restart_env_runner(manager: FaultTolerantActorManager, runner: int, timeout_
     if not ray.wait([call], timeout=timeout_s)[0]:
         ray.kill(actor, no_restart=False)
         ray.wait([call], timeout=timeout_s)
+
+
+def check_constructed(manager: FaultTolerantActorManager) -> None:
+    """Raises the error of an env runner's constructor, if there was one: RLlib logs it and goes on without the actor.
+
+    Raises:
+        RuntimeError: it names the env runner and has the error as its cause.
+    """
+    for number in sorted({*manager.actor_ids()} - {*manager.healthy_actor_ids()}):
+        try:
+            ray.get(manager.actors()[number].ping.remote(), timeout=END_TIMEOUT_S)
+        except RayActorError as error:
+            if error.actor_init_failed:
+                cause = error.args[0].cause
+                kind = type(cause).__name__
+                raise RuntimeError(f"Env runner {number} could not be made: {kind}: {cause}") from cause
+        except GetTimeoutError:
+            continue  # Ray is about to restart it.
 
 
 def _end_process(_env_runner: object) -> None:

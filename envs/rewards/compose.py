@@ -6,13 +6,15 @@ import dataclasses
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from rllib_arpo.envs.errors import finite
+from rllib_arpo.envs.errors import BrokenToolError, ContractError, DataError, finite
 from rllib_arpo.envs.question import MATH, QA, Comparison, Question
 from rllib_arpo.envs.rewards.judge import Judge
 from rllib_arpo.envs.rewards.mathematics.accuracy import solved_math_accuracy
 from rllib_arpo.envs.rewards.qa import bounded_f1, exact_match
+from rllib_arpo.envs.support.texts import first_line
 from rllib_arpo.envs.support.validation import check_known, import_named
 
 BAD_FORMAT_REWARD = -1.0
@@ -124,18 +126,28 @@ class Scorer:
 
         Raises:
             BrokenToolError: an answer cannot be compared now, which is not the policy's fault.
-            ContractError: a reward is not a finite number.
+            ContractError: a reward or a comparison raises another error, or returns no finite number.
         """
         if path.format_valid:
-            assert path.answer is not None
-            compare = self.comparisons[path.question.ability]
-            path = dataclasses.replace(path, accuracy=await compare(path.answer, path.question))
+            ability = path.question.ability
+            compare = partial(self.comparisons[ability], path.answer, path.question)
+            path = dataclasses.replace(path, accuracy=await _value(f"The comparison of {ability} answers", compare))
         total = 0.0
         for name, weight, reward in self.terms:
-            value = reward(path)
-            value = await value if inspect.isawaitable(value) else value
-            total += weight * finite(value, f"The reward {name!r}")
+            total += weight * await _value(f"The reward {name!r}", partial(reward, path))
         return Score(total, path.accuracy)
+
+
+async def _value(what: str, function: Callable[[], Any]) -> float:
+    try:
+        value = function()
+        value = await value if inspect.isawaitable(value) else value
+    except (BrokenToolError, DataError):
+        raise
+    except Exception as error:
+        # Masking it would let the model leave the training by an answer that the function cannot read.
+        raise ContractError(f"{what} raises {type(error).__name__}: {first_line(error)}.") from error
+    return finite(value, what)
 
 
 def make_scorer(

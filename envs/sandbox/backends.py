@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ from rllib_arpo.envs.sandbox import bubblewrap
 from rllib_arpo.envs.sandbox.backend import Backend, Limits
 from rllib_arpo.envs.sandbox.e2b import E2BBackend
 from rllib_arpo.envs.sandbox.fork_server import ForkServer, WorkerReply, shared_server
+from rllib_arpo.envs.sandbox.packages import DEFAULT, import_names
 from rllib_arpo.envs.sandbox.sandbox_fusion import SandboxFusionBackend
 
 #: Code that runs once per preloaded module, so that no call pays for the module's first use.
@@ -27,18 +29,25 @@ class LocalBackend(Backend):
     """One server for all tools of this process with the same configuration.
 
     Attributes:
+        packages: what the code can import beside the standard library: these, and what they require.
         preload: modules that are imported once, so that importing them in a call costs nothing.
         interpreters: how many dispatchers fork calls at once; None: one for each CPU.
         unsafe: without bubblewrap: the code can do whatever this process's user can.
     """
 
+    packages: tuple[str, ...] = DEFAULT
     preload: tuple[str, ...] = ("math", "numpy", "sympy")
     interpreters: int | None = None
     unsafe: bool = False
 
     def check(self) -> None:
-        if not self.unsafe:
-            bubblewrap.check_available()
+        if self.unsafe:
+            return
+        bubblewrap.check_available()
+        importable = import_names(self.packages) | sys.stdlib_module_names
+        for name in self.preload:
+            if name.partition(".")[0] not in importable:
+                raise ValueError(f"The python tool's preload has {name!r}, which is not among its packages.")
 
     def prepare(self) -> None:
         self.server().start()
@@ -48,7 +57,7 @@ class LocalBackend(Backend):
 
     def server(self) -> ForkServer:
         lines = [f"import {name}\n{WARM_UPS.get(name, '')}" for name in self.preload]
-        return shared_server("\n".join(lines), not self.unsafe, self.interpreters)
+        return shared_server("\n".join(lines), not self.unsafe, self.interpreters, self.packages)
 
 
 #: Name -> back-end; its fields are `backend_options` of the tool, except for "local", whose fields are the tool's own.

@@ -16,6 +16,8 @@ from pathlib import Path
 SERVER_FOLDER = "/sandbox"
 #: Inside the fence: the only place that a call can write to.
 CALL_FOLDER = "/tmp"
+#: Inside the fence: the packages. Not at their own paths: those may be inside a call's own folder.
+PACKAGES_FOLDER = "/packages"
 #: If this process is root: the user that runs the calls ("nobody"), and that user's id inside the fence.
 _NOBODY, UNPRIVILEGED_ID = 65534, 1
 _SYSTEM_LIBRARIES = ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64", "/etc/ld.so.cache")
@@ -115,16 +117,23 @@ def _user_namespace() -> int:
             helper.kill()
 
 
-def view_options(site_packages: Mapping[str, str]) -> list[str]:
-    """Bubblewrap's options for what is visible: the interpreter, `site_packages` and the system's libraries."""
+def view_options(packages: Mapping[str, str]) -> list[str]:
+    """Bubblewrap's options for what is visible: the interpreter, the system's libraries and `packages`.
+
+    Args:
+        packages: see `packages.shown`; no other package is visible, whatever the interpreter has installed.
+    """
     binds: list[str] = []
-    for folder, inside in site_packages.items():
-        binds += [*_readable_parents(inside), "--ro-bind", folder, inside]
     for path in (*_SYSTEM_LIBRARIES, *interpreter_files()):
         if os.path.islink(path) and path in _SYSTEM_LIBRARIES:
             binds += ["--symlink", os.readlink(path), path]
         elif os.path.exists(path):
             binds += [*_readable_parents(path), "--ro-bind", path, path]
+            for hidden in map(str, Path(path).glob("*/*-packages")):  # site-packages, Debian's dist-packages
+                binds += ["--tmpfs", hidden, "--remount-ro", hidden]
+    for name, path in packages.items():
+        inside = f"{PACKAGES_FOLDER}/{name}"
+        binds += [*_readable_parents(inside), "--ro-bind", path, inside]
     binds += ["--dir", "/dev", "--dir", SERVER_FOLDER]
     for device in _DEVICES:
         binds += ["--dev-bind", device, device]
@@ -142,16 +151,6 @@ def interpreter() -> str:
 def interpreter_files() -> list[str]:
     """The program and the library folders of its installation."""
     return [interpreter(), *(str(Path(sys.base_prefix, name)) for name in ("lib", "lib64"))]
-
-
-def site_packages() -> dict[str, str]:
-    """The folders of installed packages that this process imports from, in order -> where they are inside the fence.
-
-    Not at their own paths: those may be inside a call's own folder, and calls need not know them.
-    """
-    names = ("site-packages", "dist-packages")
-    found = [path for path in dict.fromkeys(sys.path) if Path(path).name in names and os.path.isdir(path)]
-    return {path: f"/packages/{number}" for number, path in enumerate(found)}
 
 
 def _readable_parents(path: str) -> list[str]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from rllib_arpo.envs.sandbox.launch import RunningServer, launch
+from rllib_arpo.envs.sandbox.packages import DEFAULT
 
 #: Seconds beyond a call's own limit after which it counts as hung. They are many, since a machine may be busy.
 GRACE_S = 10.0
@@ -53,11 +54,19 @@ class ForkServer:
         setup: code that the server runs once, at its start, to import and warm up what the calls need.
         fenced: whether it runs inside bubblewrap.
         interpreters: the number of dispatchers, which are copies of one interpreter; None: one for each CPU.
+        packages: what is visible inside bubblewrap, see `packages.shown`.
     """
 
-    def __init__(self, setup: str = "", fenced: bool = False, interpreters: int | None = None):
+    def __init__(
+        self,
+        setup: str = "",
+        fenced: bool = False,
+        interpreters: int | None = None,
+        packages: tuple[str, ...] = DEFAULT,
+    ):
         self.setup = setup
         self.fenced = fenced
+        self.packages = packages
         self.interpreters = interpreters or min(_MAX_INTERPRETERS, len(os.sched_getaffinity(0)))
         self._lock = threading.Lock()
         self._running: RunningServer | None = None
@@ -153,7 +162,7 @@ class ForkServer:
                 return
             if self._running is not None:
                 self._running.kill()
-            self._running = launch(self.setup, self.fenced, self.interpreters)
+            self._running = launch(self.setup, self.fenced, self.interpreters, self.packages)
 
     def close(self) -> None:
         """Ends the server and every call in it; a later call starts it again."""
@@ -164,8 +173,8 @@ class ForkServer:
 
 
 @functools.cache
-def _shared(pid: int, setup: str, fenced: bool, interpreters: int | None) -> ForkServer:
-    server = ForkServer(setup, fenced, interpreters)
+def _shared(pid: int, setup: str, fenced: bool, interpreters: int | None, packages: tuple[str, ...]) -> ForkServer:
+    server = ForkServer(setup, fenced, interpreters, packages)
     atexit.register(_close_own, server, pid)
     return server
 
@@ -176,9 +185,11 @@ def _close_own(server: ForkServer, pid: int) -> None:
         server.close()
 
 
-def shared_server(setup: str = "", fenced: bool = False, interpreters: int | None = None) -> ForkServer:
+def shared_server(
+    setup: str = "", fenced: bool = False, interpreters: int | None = None, packages: tuple[str, ...] = DEFAULT
+) -> ForkServer:
     """The server that everything in this process shares. A forked process does not use its parent's."""
-    return _shared(os.getpid(), setup, fenced, interpreters)
+    return _shared(os.getpid(), setup, fenced, interpreters, packages)
 
 
 def _read_reply(reply: bytes) -> WorkerReply:

@@ -13,11 +13,13 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rllib_arpo.envs.errors import BrokenToolError
 from rllib_arpo.envs.sandbox import bubblewrap
+from rllib_arpo.envs.sandbox.packages import shown
 
 #: Seconds that a server may take to start (it runs its setup code).
 START_TIMEOUT_S = 120.0
@@ -88,7 +90,7 @@ class RunningServer:
                 shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def launch(setup: str, fenced: bool, interpreters: int) -> RunningServer:
+def launch(setup: str, fenced: bool, interpreters: int, packages: tuple[str, ...]) -> RunningServer:
     """Starts a server and waits until it is ready; the arguments are those of `ForkServer`.
 
     Raises:
@@ -98,32 +100,34 @@ def launch(setup: str, fenced: bool, interpreters: int) -> RunningServer:
     if fenced:
         bubblewrap.check_available()
     try:
-        server = _start(setup, fenced, interpreters)
+        server = _start(setup, interpreters, shown(packages) if fenced else None)
     except OSError as error:
         raise BrokenToolError(f"the Python server did not start: {error}") from error
     server.await_ready()
     return server
 
 
-def _start(setup: str, fenced: bool, interpreters: int) -> RunningServer:
+def _start(setup: str, interpreters: int, packages: Mapping[str, str] | None) -> RunningServer:
+    """Starts a server: inside bubblewrap, with these packages, or without a fence (None)."""
     with contextlib.ExitStack() as files:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         files.enter_context(theirs)
         on_failure = files.enter_context(contextlib.ExitStack())
         on_failure.enter_context(ours)
-        config = {"setup": setup, "interpreters": interpreters, "places": PLACES, "fenced": fenced}
+        config = {"setup": setup, "interpreters": interpreters, "places": PLACES, "fenced": packages is not None}
         config["queue"] = theirs.fileno()
         config["owner"] = _closing(files, os.pidfd_open(os.getpid()))
         config["proc"] = _closing(files, os.open("/proc", os.O_PATH | os.O_DIRECTORY))
-        server = (_start_fenced if fenced else _start_plain)(config, ours, files)
+        server = _start_plain(config, ours) if packages is None else _start_fenced(config, ours, files, packages)
         on_failure.pop_all()
         return server
 
 
-def _start_fenced(config: dict[str, Any], queue: socket.socket, files: contextlib.ExitStack) -> RunningServer:
+def _start_fenced(
+    config: dict[str, Any], queue: socket.socket, files: contextlib.ExitStack, packages: Mapping[str, str]
+) -> RunningServer:
     root = os.geteuid() == 0
-    packages = bubblewrap.site_packages()
-    config |= {"site_packages": list(packages.values()), "folder": bubblewrap.CALL_FOLDER}
+    config |= {"site_packages": [bubblewrap.PACKAGES_FOLDER], "folder": bubblewrap.CALL_FOLDER}
     config["unprivileged_id"] = bubblewrap.UNPRIVILEGED_ID if root else None
     options, fds = files.enter_context(bubblewrap.namespace_options())
     told, tell = os.pipe()
@@ -144,7 +148,7 @@ def _start_fenced(config: dict[str, Any], queue: socket.socket, files: contextli
     return server
 
 
-def _start_plain(config: dict[str, Any], queue: socket.socket, files: contextlib.ExitStack) -> RunningServer:
+def _start_plain(config: dict[str, Any], queue: socket.socket) -> RunningServer:
     folder = tempfile.mkdtemp(prefix="python-")
     config |= {"site_packages": [], "folder": folder, "unprivileged_id": None}
     return _popen([sys.executable, "-s", "-P"], str(Path(__file__).parent), config, queue, folder, ())

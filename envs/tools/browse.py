@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
-from rllib_arpo.envs.errors import ToolError
 from rllib_arpo.envs.support.cache import ResultCache
 from rllib_arpo.envs.support.chat_client import ChatClient, read_chat_client
 from rllib_arpo.envs.support.model_json import read_json
@@ -108,21 +107,21 @@ class BrowseTool(Tool):
         super().text_argument(arguments)
         return "\n".join((arguments["url"].strip(), arguments.get("query", "")))
 
-    async def __call__(self, argument: str, state: Any) -> ToolResult:
+    def read(self, argument: str) -> tuple[str, str]:
+        """The URL and the question of a call."""
         url, question = self._split(argument.strip())
-        page = await self._page(str(self._rule.check_url(url)))
+        return str(self._rule.check_url(url)), question
+
+    async def __call__(self, argument: tuple[str, str], state: Any) -> ToolResult:
+        url, question = argument
+        page = await self._page(url)
         if self._client is None:
             return ToolResult(page.shown())
         return ToolResult(page.shown(await summarise(page, question, self._client)))
 
     def _split(self, argument: str) -> tuple[str, str]:
-        """The URL and the question of a call."""
         if argument.startswith("{"):
-            try:
-                arguments = read_json(argument)
-            except ValueError as error:
-                raise ToolError(f"{self.name}: the argument is neither a URL nor JSON.") from error
-            argument = self.text_argument(arguments)
+            argument = self.text_argument(read_json(argument))
         url, *question = argument.split(maxsplit=1) or [""]
         return url, "".join(question).strip()
 

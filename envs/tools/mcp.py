@@ -7,7 +7,7 @@ import functools
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -15,7 +15,8 @@ from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.errors import BrokenToolError, ToolError
 from rllib_arpo.envs.support.model_json import read_json
 from rllib_arpo.envs.support.validation import check_known
-from rllib_arpo.envs.tools.mcp_session import McpServer, McpSession, session_of
+from rllib_arpo.envs.tools.mcp_client import McpServer, shown
+from rllib_arpo.envs.tools.mcp_session import McpSession, session_of
 from rllib_arpo.envs.tools.tool import RESERVED_NAMES, Tool, ToolResult, ToolSet
 
 #: Names that can stand between "<" and ">" as a tag.
@@ -29,7 +30,8 @@ class McpTool(Tool):
     The argument is a JSON object of the parameters; a tool with a single parameter, a text, also takes the bare text.
 
     Attributes:
-        session: the session with the server.
+        session: the session with the server, if trajectories share it; otherwise the one that a trajectory's begins as
+            a fork of.
         server_name: the tool's name on the server.
         input_schema: JSON schema of the arguments, as the server has it.
     """
@@ -39,7 +41,6 @@ class McpTool(Tool):
     session: McpSession = field(repr=False)
     server_name: str
     input_schema: Mapping[str, Any] = field(repr=False)
-    stateless: ClassVar[bool] = True
     timeout_s: float
     max_result_tokens: int
     max_concurrency: int | None
@@ -52,18 +53,38 @@ class McpTool(Tool):
     def required(self) -> Sequence[str]:  # type: ignore[override]
         return self.input_schema.get("required", ())
 
+    @property
+    def stateless(self) -> bool:  # type: ignore[override]
+        return self.session.server.shared
+
+    @property
+    def state_key(self) -> Hashable:
+        return self.session
+
+    def new_state(self) -> McpSession:
+        return self.session.fork()
+
+    def copy_state(self, state: McpSession) -> McpSession:
+        return state.fork()
+
+    async def open_state(self, state: McpSession | None) -> None:
+        if state is not None:
+            await state.open(self.timeout_s)
+
+    async def close_state(self, state: McpSession) -> None:
+        await state.close()
+
     def schema(self) -> dict[str, Any]:
         return dict(self.input_schema)
 
     def text_argument(self, arguments: Mapping[str, Any]) -> str:
         return json.dumps(dict(arguments), ensure_ascii=False)
 
-    async def __call__(self, argument: str, state: Any) -> ToolResult:
-        arguments = self.arguments(argument)
-        result = await self.session.call(self.server_name, arguments)
+    async def __call__(self, arguments: Mapping[str, Any], state: McpSession | None) -> ToolResult:
+        result = await (state or self.session).call(self.server_name, arguments)
         return ToolResult(shown(result), ToolStatus.ERROR if result.is_error else ToolStatus.OK)
 
-    def arguments(self, argument: str) -> dict[str, Any]:
+    def read(self, argument: str) -> dict[str, Any]:
         """The parameters in a call's argument.
 
         Raises:
@@ -88,10 +109,7 @@ class McpTool(Tool):
             unknown = next((name for name in arguments if name not in known), None)
             if unknown is not None:
                 raise ToolError(f"{self.name} has no parameter {unknown!r}: it takes {_listed(known)}.")
-        try:
-            error = best_match(self._validator.iter_errors(arguments))
-        except RecursionError as recursion:
-            raise ToolError(f"{self.name}: the schema of its arguments has no end for these.") from recursion
+        error = best_match(self._validator.iter_errors(arguments))
         if error is not None:
             where = "".join(f" {part!r}" for part in error.absolute_path)
             raise ToolError(f"{self.name}: wrong arguments:{where} {error.message}.")
@@ -114,8 +132,10 @@ class McpTool(Tool):
 class McpTools(ToolSet):
     """The tools of MCP servers, each under its own name, or as <server>_<tool> if that name is taken.
 
-    Every process that reads the configuration has a session with each server, and its own server if a command starts
-    it, since only the servers know their tools.
+    Every process that reads the configuration asks each server for its tools. A trajectory that calls one has a session
+    of its own, and its own server if a command starts it, until its question ends; a fork repeats its parent's calls in
+    a new session, and is refused if an answer differs. With `"shared": True` all trajectories of a process share one
+    session.
 
     Attributes:
         servers: server name -> the fields of an `McpServer`.
@@ -242,24 +262,6 @@ def _check_references(resource: Any, resolver: Any) -> None:
         at, where = found.contents, found.resolver
     for inner in resource.subresources():
         _check_references(inner, resolver.in_subresource(inner))
-
-
-def shown(result: Any) -> str:
-    """An MCP result (`mcp.types.CallToolResult`) as a text, which names the parts that are not text."""
-    blocks = [_BLOCKS[block.type](block) for block in result.content]
-    if not blocks and result.structured_content is not None:
-        return json.dumps(result.structured_content, ensure_ascii=False)
-    return "\n".join(blocks) or "(no output)"
-
-
-#: Type of a content block -> its text.
-_BLOCKS: dict[str, Callable[[Any], str]] = {
-    "text": lambda block: block.text,
-    "image": lambda block: f"[an image: {block.mime_type}]",
-    "audio": lambda block: f"[a sound: {block.mime_type}]",
-    "resource_link": lambda block: f"[{block.name}: {block.uri}]",
-    "resource": lambda block: getattr(block.resource, "text", f"[{block.resource.uri}]"),
-}
 
 
 def _taken_names() -> frozenset[str]:

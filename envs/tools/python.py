@@ -12,6 +12,7 @@ from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.sandbox.backend import Backend, Limits
 from rllib_arpo.envs.sandbox.backends import BACKENDS
 from rllib_arpo.envs.sandbox.fork_server import CallStatus, WorkerReply
+from rllib_arpo.envs.sandbox.packages import DEFAULT, import_names
 from rllib_arpo.envs.support.validation import check_known
 from rllib_arpo.envs.tools.tool import Tool, ToolResult
 
@@ -26,9 +27,9 @@ _SLACK_S = 300.0
 class PythonTool(Tool):
     """Runs Python code and shows what it printed, or the value of its last expression if it printed nothing.
 
-    A call has no network, no other process, no shell and no standard input; it sees the interpreter and the installed
-    packages, and writes to a folder of its own. Random numbers of `random` and of `numpy.random`'s functions start from
-    the same seed in every call. Nothing that a call leaves behind survives it.
+    A call has no network, no other process, no shell and no standard input; it sees the interpreter, the standard
+    library and `packages`, and writes to a folder of its own. Random numbers of `random` and of `numpy.random`'s
+    functions start from the same seed in every call. Nothing that a call leaves behind survives it.
 
     Attributes:
         time_limit_s: wall seconds of a call.
@@ -39,7 +40,8 @@ class PythonTool(Tool):
             operating system's randomness may change.
         backend: "local", "sandbox_fusion" or "e2b".
         backend_options: fields of the remote back-end's class, such as {"url": ...}.
-        preload, interpreters, unsafe: of the local back-end, see `LocalBackend`.
+        packages, preload, interpreters, unsafe: of the local back-end, see `LocalBackend`. A remote one shows whatever
+            its server or template has installed.
 
     Raises:
         ValueError: the back-end cannot work here (`SandboxError`: bubblewrap is missing or not permitted).
@@ -60,6 +62,7 @@ class PythonTool(Tool):
     session: bool = False
     backend: str = "local"
     backend_options: Mapping[str, Any] = field(default_factory=dict)
+    packages: tuple[str, ...] = DEFAULT
     preload: tuple[str, ...] = ("math", "numpy", "sympy")
     interpreters: int | None = None
     unsafe: bool = False
@@ -71,6 +74,12 @@ class PythonTool(Tool):
         if self.interpreters is not None and self.interpreters < 1:
             raise ValueError(f"The python tool's interpreters must be at least 1 or None, not {self.interpreters}.")
         self._backend().check()
+
+    @property
+    def shown_modules(self) -> frozenset[str]:  # type: ignore[override]
+        """See `Tool`. Without a fence the code sees whatever this process's user can."""
+        fenced = self.backend == "local" and not self.unsafe
+        return import_names(tuple(self.packages)) if fenced else frozenset()
 
     @property
     def stateless(self) -> bool:  # type: ignore[override]
@@ -91,8 +100,10 @@ class PythonTool(Tool):
     def copy_state(self, state: list[str]) -> list[str]:
         return list(state)
 
-    async def __call__(self, argument: str, state: list[str] | None) -> ToolResult:
-        code = program(argument)
+    def read(self, argument: str) -> str:
+        return program(argument)
+
+    async def __call__(self, code: str, state: list[str] | None) -> ToolResult:
         history = state if self.session and state is not None else []
         limits = Limits(self.time_limit_s, self.memory_mb, self.disk_mb)
         reply = await self._backend().run(code, tuple(history), limits)
@@ -124,7 +135,8 @@ class PythonTool(Tool):
         own = self.backend == "local"
         known = () if own else {f.name for f in dataclasses.fields(backend)}
         check_known(self.backend_options, known, f"option of the back-end {self.backend!r}")
-        local = {"preload": tuple(self.preload), "interpreters": self.interpreters, "unsafe": self.unsafe}
+        local = {name: getattr(self, name) for name in ("interpreters", "unsafe")}
+        local |= {name: tuple(getattr(self, name)) for name in ("packages", "preload")}
         made: Backend = backend(**(local if own else self.backend_options))
         return made
 

@@ -80,9 +80,14 @@ class SearchTool(Tool, LocalOptions, WebOptions):
     def inputs(self) -> Mapping[str, str]:
         return {**self._source.inputs(), **(self._known.inputs() if self._known is not None else {})}
 
-    async def __call__(self, argument: str, state: Any) -> ToolResult:
+    def read(self, argument: str) -> str:
         query = argument.strip()
-        _check_query(query)
+        if len(query) > MAX_QUERY_CHARS:
+            raise ToolError(f"The query has {len(query)} characters; at most {MAX_QUERY_CHARS} are allowed.")
+        query.encode()
+        return query
+
+    async def __call__(self, query: str, state: Any) -> ToolResult:
         if self.backend not in ENGINES:
             return ToolResult(await self._answer(query))
         same = (self.base_url, json.dumps(self._settings()), self.cache, query)
@@ -118,15 +123,6 @@ class SearchTool(Tool, LocalOptions, WebOptions):
 def as_pages(texts: Sequence[str]) -> str:
     """ "Page 1: ...\\nPage 2: ..."; every text in one line, as in ARPO's cache."""
     return "\n".join(f"Page {number}: {' '.join(text.split())}" for number, text in enumerate(texts, 1))
-
-
-def _check_query(query: str) -> None:
-    if len(query) > MAX_QUERY_CHARS:
-        raise ToolError(f"The query has {len(query)} characters; at most {MAX_QUERY_CHARS} are allowed.")
-    try:
-        query.encode()
-    except UnicodeEncodeError as error:
-        raise ToolError("The query is not valid Unicode text.") from error
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import copy
 import dataclasses
 import json
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rllib_arpo.core.tree import ToolStatus
-from rllib_arpo.envs.errors import ToolError, TransientToolError
+from rllib_arpo.envs.errors import ContractError, ToolError, TransientToolError
 from rllib_arpo.envs.support.per_loop import place
-from rllib_arpo.envs.support.texts import valid_unicode
+from rllib_arpo.envs.support.texts import first_line, valid_unicode
 from rllib_arpo.envs.support.validation import check_known
 
 #: The names of the tags that protocols read and write, apart from those of tools.
@@ -45,7 +47,8 @@ class Tool(ABC):
 
     A subclass is a dataclass whose fields are its configuration (`env_config["tools"][name]`). A tool that keeps
     something per trajectory returns it from `new_state`, changes it in `__call__`, and says how to copy it for a fork.
-    A tool without such a state sets `stateless`.
+    What such a state holds outside of this process is acquired in `open_state` and given back in `close_state`. A tool
+    without a state sets `stateless`.
 
     Attributes:
         name: the name by which the model calls it.
@@ -53,11 +56,14 @@ class Tool(ABC):
         parameters: name -> JSON schema of each argument; for native function calling.
         required: the names of the parameters that every call must give; None: all of them.
         stateless: whether a fork has nothing to copy.
+        blocking: whether `__call__` is a plain function that waits (`def`, `time.sleep`, `requests`): each call then
+            runs in a thread. A call that is given up is answered in time, but its thread goes on, with its state.
         timeout_s: seconds after which a call, repetitions included, is given up with `ToolStatus.TIMEOUT`.
         max_result_tokens: longer results are cut in the middle.
         max_concurrency: how many calls run at once in this process, over all tools of this name; further calls wait,
             which does not count towards their time limit. None: any number.
         max_attempts: how often a call is tried if it fails with a `TransientToolError`.
+        shown_modules: the top-level modules that the model's code can import in a fence of this package.
     """
 
     name: ClassVar[str]
@@ -65,10 +71,12 @@ class Tool(ABC):
     parameters: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     required: ClassVar[Sequence[str] | None] = None
     stateless: ClassVar[bool] = False
+    blocking: ClassVar[bool] = False
     timeout_s: float
     max_result_tokens: int
     max_concurrency: int | None = None
     max_attempts: int = 1
+    shown_modules: ClassVar[frozenset[str]] = frozenset()
 
     def expand(self) -> dict[str, Tool]:
         """Name -> the tools that this entry of `env_config["tools"]` stands for: the tool itself.
@@ -89,6 +97,11 @@ class Tool(ABC):
         """Path -> a mark of the content, for every file from which results are read and that no call writes."""
         return {}
 
+    @property
+    def state_key(self) -> Hashable:
+        """Tools with the same key share one state in each trajectory; by default a tool has its own."""
+        return self.name
+
     def new_state(self) -> Any:
         """The state of a fresh trajectory."""
         return None
@@ -96,6 +109,20 @@ class Tool(ABC):
     def copy_state(self, state: Any) -> Any:
         """An independent copy of a trajectory's state."""
         return copy.deepcopy(state)
+
+    async def open_state(self, state: Any) -> None:
+        """Makes a state ready, before every call and outside of its time limit; a fork's also before its first call of
+        any tool, if its parent has called this one.
+
+        Raises:
+            ToolError: the call cannot be made, which the model reads.
+            BrokenToolError: the tool cannot be used any more. Either error takes a fork back, whose first call it is.
+        """
+        return None
+
+    async def close_state(self, state: Any) -> None:
+        """Gives back what a state holds; called once for each state, when its question has ended."""
+        return None
 
     def schema(self) -> dict[str, Any]:
         """The JSON schema of a call's arguments, for native function calling."""
@@ -122,12 +149,26 @@ class Tool(ABC):
         value = arguments.get(name, "")
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
+    def read(self, argument: str) -> Any:
+        """The form in which `__call__` takes a call's argument: the text itself, unless the tool parses it here.
+
+        Whatever this raises is the model's mistake, and becomes its observation. It runs in the rollout's event loop,
+        so its time must be linear in the argument's length.
+        """
+        return argument
+
     @abstractmethod
-    async def __call__(self, argument: str, state: Any) -> ToolResult:
-        """Runs one call; may change `state`.
+    async def __call__(self, argument: Any, state: Any) -> ToolResult | str:
+        """Runs one call; may change `state`. An exception that is not listed here is a bug.
+
+        Args:
+            argument: what `read` has returned.
+
+        Returns:
+            The result, or its text alone if the call succeeded.
 
         Raises:
-            ToolError: the argument is at fault; `TransientToolError` if a repetition may help.
+            ToolError: the call is at fault; `TransientToolError` if a repetition may help.
             BrokenToolError: the tool cannot be used any more.
         """
 
@@ -172,15 +213,18 @@ class ToolSet(ABC):
         """
 
 
-async def run_tool(tool: Tool, argument: str, state: Any) -> ToolResult:
+async def run_tool(tool: Tool, argument: str | Mapping[str, Any], state: Any) -> ToolResult:
     """Runs one call under the tool's limits of time and concurrency, and repeats it if that can help.
 
-    The result's text is valid Unicode, whatever the tool's service sent.
+    The result's text is valid Unicode, whatever the tool's service sent. Reading the argument (a text, or the arguments
+    of a native function call) is a step of its own, all of whose exceptions are the model's.
     """
     try:
-        limit = tool.max_concurrency
-        async with nullcontext() if limit is None else place(tool.name, limit), asyncio.timeout(tool.timeout_s):
-            result = await _with_attempts(tool, argument, state)
+        read = _read(tool, argument)
+        async with place_of(tool):
+            await tool.open_state(state)
+            async with asyncio.timeout(tool.timeout_s):
+                result = await _with_attempts(tool, read, state)
     except TimeoutError:
         return ToolResult(f"Time limit of {tool.timeout_s:g} s exceeded.", ToolStatus.TIMEOUT)
     except ToolError as error:
@@ -188,7 +232,41 @@ async def run_tool(tool: Tool, argument: str, state: Any) -> ToolResult:
     return dataclasses.replace(result, text=valid_unicode(result.text))
 
 
-async def _with_attempts(tool: Tool, argument: str, state: Any) -> ToolResult:
+async def _result(tool: Tool, argument: Any, state: Any) -> ToolResult:
+    """What a call returned.
+
+    Raises:
+        ContractError: it is neither a `ToolResult` nor a text.
+    """
+    try:
+        result: Any = await (_in_thread(tool, argument, state) if tool.blocking else tool(argument, state))
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise RuntimeError("CancelledError, though nobody has cancelled the call") from error
+    if isinstance(result, str):
+        return ToolResult(result)
+    if not (isinstance(result, ToolResult) and isinstance(result.text, str)):
+        raise ContractError(f"The tool {tool.name!r} must return a ToolResult or a str, not {result!r:.80}.")
+    return result
+
+
+def _read(tool: Tool, argument: str | Mapping[str, Any]) -> Any:
+    try:
+        return tool.read(argument if isinstance(argument, str) else tool.text_argument(argument))
+    except ToolError:
+        raise
+    except Exception as error:
+        raise ToolError(f"{tool.name} cannot read its argument: {first_line(error)}.") from error
+
+
+def place_of(tool: Tool) -> AbstractAsyncContextManager[Any]:
+    """One of the `max_concurrency` places of a tool in this event loop."""
+    return nullcontext() if tool.max_concurrency is None else place(tool.name, tool.max_concurrency)
+
+
+async def _with_attempts(tool: Tool, argument: Any, state: Any) -> ToolResult:
     from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
     attempts = AsyncRetrying(
@@ -197,7 +275,22 @@ async def _with_attempts(tool: Tool, argument: str, state: Any) -> ToolResult:
         wait=wait_random_exponential(RETRY_WAIT_S, MAX_RETRY_WAIT_S),
         reraise=True,
     )
-    return await attempts(tool, argument, state)
+    return await attempts(_result, tool, argument, state)
+
+
+async def _in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Calls a function in a thread of its own, a daemon: one that never ends keeps neither a call nor the process."""
+    future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+    future.set_running_or_notify_cancel()
+
+    def call() -> None:
+        try:
+            future.set_result(function(*arguments))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=call, name="tool", daemon=True).start()
+    return await asyncio.wrap_future(future)
 
 
 def cut(tokenizer: Any, text: str, max_tokens: int) -> str:

@@ -44,7 +44,7 @@ _NAT64 = IPv6Network("64:ff9b::/96")
 
 _HOST = re.compile(r"[\w.-]+")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
-_MAX_URL_CHARS = 4096
+MAX_URL_CHARS = 4096
 _PORTS = range(1, 1 << 16)
 
 
@@ -110,8 +110,8 @@ class AddressRule:
         Raises:
             ToolError: it is not an absolute http or https URL, has credentials, or names a port that is not allowed.
         """
-        if len(str(url)) > _MAX_URL_CHARS:
-            raise ToolError(f"The URL is longer than {_MAX_URL_CHARS} characters.")
+        if len(str(url)) > MAX_URL_CHARS:
+            raise ToolError(f"The URL is longer than {MAX_URL_CHARS} characters.")
         try:
             parsed = httpx.URL(url)
             # httpx decodes the host only now, and does not accept every one that it has parsed.

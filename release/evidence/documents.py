@@ -40,7 +40,7 @@ def filled(text: str) -> str:
 def table(asked: str) -> str:
     """Args: asked: "STUDY | BASELINE | HEADING | ARM ARM ...", as in a document."""
     study, baseline, heading, arms = (part.strip() for part in asked.split("|"))
-    parts = [part for part in _printed(study, baseline).split("### ") if part.startswith(heading)]
+    parts = [part for part in printed(study, baseline).split("### ") if part.startswith(heading)]
     if len(parts) != 1:
         raise ValueError(f"{asked}: {len(parts)} tables of {study} begin with {heading!r}.")
     head, rule, *lines = [line for line in parts[0].splitlines() if line.startswith("|")]
@@ -52,7 +52,8 @@ def table(asked: str) -> str:
 
 
 @cache
-def _printed(name: str, baseline: str) -> str:
+def printed(name: str, baseline: str) -> str:
+    """All tables of a study, as its command prints them."""
     study = read_study(study_of(name))
     rows = read_table(RESULTS / f"{name}.parquet")
     return all_tables(rows, baseline, study.accuracies_to_reach, study.calls)

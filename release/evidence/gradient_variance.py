@@ -6,8 +6,8 @@
 Each arm of the study samples batches with its own rollout from the cold-started model; the learner computes the
 gradient of the arm's own loss for each of them, and takes no step. Batches of a number have the same questions in all
 arms. `reference` are batches of the study's baseline with the questions in another order, four times as many: the
-mean gradient that the others' are compared with. FILE.parts/ has the arms that are measured already; the same command
-goes on with the others.
+other arms are compared with its mean gradient and its calls. FILE.parts/ has the arms that are measured already; the
+same command goes on with the others.
 
 An update of several minibatches counts with the mean of their gradients. Gradients are those before clipping.
 """
@@ -236,7 +236,7 @@ def main() -> int:
         except ValueError as error:
             print(f"error: {error}", file=sys.stderr)
             return 1
-    print(table(pq.read_table(args.table or args.output).to_pylist(), study.baseline))
+    print(table(pq.read_table(args.table or args.output).to_pylist(), REFERENCE))
     return 0
 
 

@@ -18,6 +18,7 @@ NUM_POINTS = 101
 CALLS, UPDATES = "tool_calls", "iteration"
 #: Totals of a run, by the names that tables give them.
 COSTS = {
+    "calls": CALLS,
     "generated tokens": "generated_tokens",
     "computed tokens": "computed_tokens",
     "seconds": "seconds",
@@ -78,15 +79,15 @@ def mean_accuracy(run: Run, column: str, last: float) -> float:
     return float(accuracies_at(run, column, np.linspace(0, last, NUM_POINTS)).mean())
 
 
-def calls_to_reach(run: Run, accuracy: float) -> float | None:
-    """Executed calls when the run first had this accuracy; None: it never had it, and is censored at its last call."""
-    calls, accuracies = run.column(CALLS), run.column("accuracy")
+def cost_to_reach(run: Run, accuracy: float, column: str = CALLS) -> float | None:
+    """The total in `column` when the run first had this accuracy; None: it never had it, and is censored at its end."""
+    totals, accuracies = run.column(column), run.column("accuracy")
     for i, reached in enumerate(accuracies):
         if reached >= accuracy:
             if i == 0:
-                return float(calls[0])
+                return float(totals[0])
             share = (accuracy - accuracies[i - 1]) / (reached - accuracies[i - 1])
-            return float(calls[i - 1] + share * (calls[i] - calls[i - 1]))
+            return float(totals[i - 1] + share * (totals[i] - totals[i - 1]))
     return None
 
 
@@ -102,7 +103,6 @@ def figures(runs: Sequence[Run], calls: int) -> dict[str, dict[int, dict[str, fl
             "mean over updates": mean_accuracy(run, UPDATES, last_update),
             "mean over calls": mean_accuracy(run, CALLS, calls) if lasts else np.nan,
             "accuracy at equal calls": float(accuracies_at(run, CALLS, np.array(calls))) if lasts else np.nan,
-            "calls": run.calls,
             **{shown: _or_nan(last[name]) for shown, name in COSTS.items()},
             **{name: _mean(row[name] for row in run.rows) for name in MEANS},
         }
@@ -120,15 +120,15 @@ def _mean(values: Iterable[float | None]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Calls that an arm needs for an accuracy.
+    """The cost that an arm needs for an accuracy: executed calls, tokens or seconds.
 
     Attributes:
         reached, runs: how many of how many runs had it; the others are censored.
-        median: of the calls, a run that is censored needing more than any other; None: it is censored itself.
-        horizon: calls up to which the calls of every run are known: those of the leanest run, of the arm and of the
-            baseline, that never had the accuracy. Infinite where every run had it.
-        restricted_mean: the mean of min(calls, horizon), over the arm's runs.
-        pairs: the number of seeds that the baseline has too.
+        median: of the costs, a run that is censored needing more than any other; None: it is censored itself.
+        horizon: the cost up to which every run is known: that of the leanest run, of the arm and of the baseline, that
+            never had the accuracy. Infinite where every run had it.
+        restricted_mean: the mean of min(cost, horizon), over the arm's runs.
+        pairs: the number of seeds that both have.
         ratio: of the restricted means to the baseline's over those seeds (`ratio_of_means`). None without two such
             seeds. Censored runs bring it nearer to 1.
     """
@@ -142,20 +142,24 @@ class Reach:
     ratio: tuple[float, float, float] | None
 
 
-def reach(arm: Mapping[int, Run], baseline: Mapping[int, Run], accuracy: float) -> Reach:
-    """Args: runs by seed."""
-    calls = {seed: calls_to_reach(run, accuracy) for seed, run in arm.items()}
-    of_baseline = {seed: calls_to_reach(run, accuracy) for seed, run in baseline.items()}
+def reach(arm: Mapping[int, Run], baseline: Mapping[int, Run], accuracy: float, column: str = CALLS) -> Reach:
+    """Args: runs by seed; all have the total `column`."""
+    costs, of_baseline = (
+        {seed: cost_to_reach(run, accuracy, column) for seed, run in runs.items()} for runs in (arm, baseline)
+    )
     never = [
-        runs[s].calls for runs, found in ((arm, calls), (baseline, of_baseline)) for s in found if found[s] is None
+        runs[s].rows[-1][column]
+        for runs, found in ((arm, costs), (baseline, of_baseline))
+        for s in found
+        if found[s] is None
     ]
     horizon = min(never, default=np.inf)
-    own, base = ({s: _restricted(c, horizon) for s, c in found.items()} for found in (calls, of_baseline))
+    own, base = ({s: _restricted(c, horizon) for s, c in found.items()} for found in (costs, of_baseline))
     shared = sorted(own.keys() & base.keys())
-    median = float(np.median([np.inf if c is None else c for c in calls.values()]))
+    median = float(np.median([np.inf if c is None else c for c in costs.values()]))
     return Reach(
-        reached=sum(c is not None for c in calls.values()),
-        runs=len(calls),
+        reached=sum(c is not None for c in costs.values()),
+        runs=len(costs),
         median=median if np.isfinite(median) else None,
         horizon=horizon,
         restricted_mean=float(np.mean(list(own.values()))),
@@ -164,8 +168,8 @@ def reach(arm: Mapping[int, Run], baseline: Mapping[int, Run], accuracy: float) 
     )
 
 
-def _restricted(calls: float | None, horizon: float) -> float:
-    return horizon if calls is None else min(calls, horizon)
+def _restricted(cost: float | None, horizon: float) -> float:
+    return horizon if cost is None else min(cost, horizon)
 
 
 def ratio_of_means(values: np.ndarray, others: np.ndarray) -> tuple[float, float, float] | None:

@@ -83,7 +83,7 @@ def _train(algorithm: Any, totals: dict[str, Any], decode: Callable[[np.ndarray]
 
 
 def distinct_answers(questions: Sequence[Any], decode: Callable[[np.ndarray], str]) -> float:
-    """How many different final answers a question got, the mean over questions; no answer is none.
+    """The number of different final answers of a question, the mean over questions; no answer is none.
 
     Args:
         questions: `SampledQuestion`s of a task with the tag protocol.

@@ -21,7 +21,7 @@ Figures = Mapping[str, Mapping[int, Mapping[str, float]]]
 
 ACCURACIES = ("accuracy at the end", "mean over updates", "mean over calls", "accuracy at equal calls")
 #: Figure -> decimals.
-COSTS = dict.fromkeys(("calls", *study_figures.COSTS), 0)
+COSTS = dict.fromkeys(study_figures.COSTS, 0)
 FORKS = {
     "decisive_auc": 2, "decisive_fork_share": 2, "fork_rate": 3, "forks_per_question": 2, "fork_depth_mean": 2,
     "distinct_answers": 2, "mixed_sign_share": 3,
@@ -55,7 +55,7 @@ def all_tables(rows: Sequence[Row], baseline: str, accuracies: Sequence[float], 
             part
             for accuracy in accuracies
             for part in (
-                f"### Executed tool calls to an accuracy of {accuracy:g}",
+                f"### Costs to an accuracy of {accuracy:g}",
                 reach_table(by_arm, baseline, accuracy),
             )
         ),
@@ -82,20 +82,31 @@ def accuracy_table(found: Figures, arms: Sequence[str], baseline: str) -> str:
 
 
 def reach_table(by_arm: Mapping[str, Mapping[int, Run]], baseline: str, accuracy: float) -> str:
-    """With a run that never had the accuracy, calls count up to the horizon (`Reach.horizon`)."""
-    header = ["arm", "reached", "never", "median calls", "horizon", "mean calls up to it", f"ratio to {baseline}"]
-    lines = []
+    """Calls up to an accuracy, and every cost up to it as a share of the baseline's.
+
+    With a run that never had the accuracy, costs count up to the horizon (`Reach.horizon`).
+    """
+    header = ["arm", "reached", "median calls", "horizon", "mean calls up to it"]
+    header += [f"{cost} / {baseline}" for cost in study_figures.COSTS]
+    base, lines = by_arm.get(baseline, {}), []
     for arm, runs in by_arm.items():
-        found = reach(runs, by_arm.get(baseline, {}), accuracy)
+        found = reach(runs, base, accuracy)
         median = "never" if found.median is None else f"{found.median:,.0f}"
-        ratio = ""
-        if found.ratio is not None and arm != baseline:
-            value, *ends = found.ratio
-            ratio = _interval(value, *(ends if found.pairs >= MIN_SEEDS else (None, None)), 2)
-        cells = [arm, f"{found.reached} of {found.runs}", f"{found.runs - found.reached}", median]
         horizon = f"{found.horizon:,.0f}" if np.isfinite(found.horizon) else ""
-        lines.append([*cells, horizon, f"{found.restricted_mean:,.0f}", ratio])
+        cells = [arm, f"{found.reached} of {found.runs}", median, horizon, f"{found.restricted_mean:,.0f}"]
+        same = arm == baseline
+        lines.append([*cells, *("" if same else _ratio(runs, base, accuracy, c) for c in study_figures.COSTS.values())])
     return _markdown(header, lines)
+
+
+def _ratio(runs: Mapping[int, Run], base: Mapping[int, Run], accuracy: float, column: str) -> str:
+    if any(row[column] is None for run in (*runs.values(), *base.values()) for row in run.rows):
+        return ""
+    found = reach(runs, base, accuracy, column)
+    if found.ratio is None:
+        return ""
+    value, *ends = found.ratio
+    return _interval(value, *(ends if found.pairs >= MIN_SEEDS else (None, None)), 2)
 
 
 def means_table(found: Figures, arms: Sequence[str], decimals: Mapping[str, int]) -> str:

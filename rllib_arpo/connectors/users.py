@@ -40,14 +40,20 @@ def apply_user_connectors(
     denominators and reward statistics are computed from what is left.
 
     Raises:
-        ValueError: no episode is left, one dropped a trajectory from which others descend, or one wrote into
-            the batch, which ARPO builds from the episodes alone.
+        ValueError: one raised, no episode is left, one dropped a trajectory from which others descend, or one wrote
+            into the batch, which ARPO builds from the episodes alone.
     """
     left = list(episodes)
     batch: dict[str, Any] = {}
     for connector in connectors:
-        batch = connector(rl_module=None, batch=batch, episodes=left, shared_data={}, metrics=metrics)
         name = type(connector).__name__
+        try:
+            batch = connector(rl_module=None, batch=batch, episodes=left, shared_data={}, metrics=metrics)
+        except Exception as error:
+            kind = type(error).__name__
+            raise ValueError(
+                f"learner_connector: {name} raised {kind}: {error} (it runs on the driver, with rl_module=None)."
+            ) from error
         if batch:
             raise ValueError(
                 f"learner_connector: {name} writes {sorted(map(str, batch))} into the batch; ARPO reads episodes only."

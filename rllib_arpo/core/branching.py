@@ -19,7 +19,7 @@ class BranchingParams:
         branch_width: Z, children per fork, >= 1.
         branch_base_probability: alpha.
         branch_entropy_weight: beta.
-        branch_threshold: tau, read by "threshold".
+        branch_threshold: tau, read by "threshold". 0.5 is the paper's: with alpha = 0.5 any rise of the entropy forks.
         random_fork_probability: read by "random", which has no default for it.
         consecutive_fork_penalty: c of `consecutive_penalty`, in [0, 1]; 0: none.
     """
@@ -132,7 +132,7 @@ def looks_at_entropy(name: str) -> bool:
 
 
 def rule_in_words(settings: Mapping[str, Any]) -> str:
-    """Where the rule of a run forks; `settings` are those of its configuration, perhaps with a rule of the user."""
+    """The place of a run's forks; `settings` are those of its configuration, perhaps with a rule of the user."""
     rule = BRANCHING_RULES.get(settings["branching"])
     return f"by the rule {settings['branching']!r}" if rule is None else rule.words.format_map(settings)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Reshaping:
-    """How the distribution differs from `softmax(logits / T)`. The learner cannot compute this: training never has it.
+    """Changes to the distribution `softmax(logits / T)`. The learner cannot compute this: training never has it.
 
     Attributes:
         top_p: sample from the smallest set of likeliest tokens whose probabilities add up to this; 1: from all.

@@ -15,7 +15,7 @@ import numpy as np
 
 
 class StopReason(enum.StrEnum):
-    """Why a trajectory ended (docs/design.md, "Adaptive rollout", rule 6)."""
+    """The way in which a trajectory ended (docs/design.md, "Adaptive rollout", rule 6)."""
 
     ANSWER = "answer"
     NO_ANSWER = "no_answer"
@@ -90,7 +90,7 @@ class ForkDecision:
 
 @dataclass(frozen=True, slots=True)
 class TurnTimes:
-    """When a turn was sampled, in seconds since the question began.
+    """The times of a turn, in seconds since the question began.
 
     Attributes:
         started: the request went to the engine.

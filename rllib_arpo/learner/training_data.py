@@ -69,11 +69,13 @@ class QuestionBatch(TrainingData):
             last minibatch of an epoch may be smaller, none is dropped.
         statistics: of the rewards, for baselines over the whole batch.
         num_tokens: [Q] unique tokens of each question, the work that `shard` balances.
+        has_signal: whether the rewards that a baseline compares (of a question, of the batch) differ anywhere.
     """
 
     minibatches: tuple[Minibatch, ...] = ()
     statistics: RewardStatistics | None = None
     num_tokens: tuple[int, ...] = ()
+    has_signal: bool = True
 
     @classmethod
     def plan(cls, episodes: Sequence[MultiAgentEpisode], settings: PlanSettings, seed: int = 0) -> QuestionBatch:
@@ -100,6 +102,7 @@ class QuestionBatch(TrainingData):
         entropies = None
         if pipeline.with_entropies:
             entropies = [unique_entropies(tree, layout) for tree, layout in questions]
+        compared = [np.concatenate(columns[LEAF_REWARDS])] if pipeline.baseline == "batch" else columns[LEAF_REWARDS]
         orders = _epoch_orders(len(episodes), settings.num_epochs, seed if settings.shuffle_batch_per_epoch else None)
         return cls(
             episodes=list(episodes),
@@ -114,6 +117,7 @@ class QuestionBatch(TrainingData):
             ),
             statistics=_reward_statistics(np.concatenate(columns[LEAF_REWARDS])),
             num_tokens=tuple(unique_tokens(tree, layout) for tree, layout in questions),
+            has_signal=any(len(np.unique(rewards)) > 1 for rewards in compared),
         )
 
     def shard(

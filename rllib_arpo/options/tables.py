@@ -270,6 +270,18 @@ TRAINING = {
         "limits of alarms on the learner's metrics, beside the defaults (`learner/guards.py`); None: off.",
         a_dict("a dict of limits by metric"),
     ),
+    "max_error_share": Option(
+        0.5,
+        "an iteration or evaluation in which a larger share of the trajectories ends in an error (`stop/error`, "
+        "`stop/broken_tool`) ends the run.",
+        PROBABILITY,
+    ),
+    "max_iterations_without_signal": Option(
+        25,
+        "so many iterations in a row in which no question has rewards that differ end the run; the first few warn. "
+        "None: never.",
+        optional(at_least(1)),
+    ),
     "sharding": Option(
         "none",
         'what each of several learners holds: "none": all of the model, "fsdp2": a part, also of Adam.',
@@ -280,7 +292,7 @@ TRAINING = {
     ),
 }
 
-DEBUGGING = {
+REPORTING = {
     # Decided in the process that makes the configuration, since a remote env runner sees no terminal.
     "progress_bar": Option(
         progress_mode,
@@ -296,4 +308,4 @@ DEBUGGING = {
 }
 
 #: Every option by its name.
-OPTIONS = {**LANGUAGE_MODEL, **ADAPTIVE_ROLLOUT, **TRAINING, **DEBUGGING}
+OPTIONS = {**LANGUAGE_MODEL, **ADAPTIVE_ROLLOUT, **TRAINING, **REPORTING}

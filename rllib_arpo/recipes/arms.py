@@ -76,7 +76,7 @@ def arm_config(
     if config.branching == "threshold":
         config.adaptive_rollout(branch_threshold=branch_threshold)
     if args.record_share is not None:
-        config.debugging(record_share=args.record_share)
+        config.reporting(record_share=args.record_share)
     if config.overlong_buffer_tokens is not None:
         config.training(overlong_buffer_tokens=max_response_tokens // OVERLONG_SHARE)
     most = questions_per_batch // 2 if config.keep_clipped_gradient else questions_per_batch

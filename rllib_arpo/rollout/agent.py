@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from rllib_arpo.core.tree import ForkDecision, StopReason, Trajectory, Turn
+from rllib_arpo.core.tree import ForkDecision, StopReason, ToolCall, Trajectory, Turn, TurnTimes
+from rllib_arpo.engine.engine import Finished
 from rllib_arpo.envs.forkable_env import StepInfo
 
 
@@ -45,6 +46,19 @@ class Agent:
             count += 1
         return count
 
+    def stop_at_deadline(self, reward: float | None) -> None:
+        """[6] masks an unfinished trajectory, or pays its last turn the reward set for this case.
+
+        A trajectory without a turn of its own is always masked: the reward would fall on its ancestors' tokens.
+        """
+        if self.stop is not None:
+            return
+        if reward is None or not self.turns:
+            self.stop = StepInfo(stop_reason=StopReason.DEADLINE)
+        else:
+            self.stop = StepInfo(stop_reason=StopReason.TIME_LIMIT)
+            self.turns[-1] = replace(self.turns[-1], reward=self.turns[-1].reward + reward)
+
     def finished(self) -> Trajectory:
         stop = self.stop
         assert stop is not None
@@ -69,3 +83,22 @@ def plain_step_info(terminated: bool, truncated: bool) -> StepInfo:
     if terminated:
         return StepInfo(stop_reason=StopReason.ANSWER, format_valid=True)
     return StepInfo(stop_reason=StopReason.TOKEN_LIMIT if truncated else None)
+
+
+def turn_of(
+    finished: Finished,
+    times: TurnTimes,
+    observation: np.ndarray | None = None,
+    tool_call: ToolCall | None = None,
+    reward: float = 0.0,
+) -> Turn:
+    return Turn(
+        token_ids=finished.token_ids,
+        log_probs=finished.log_probs,
+        entropies=finished.entropies,
+        observation=np.zeros(0, np.int32) if observation is None else observation,
+        weight_versions=finished.weight_versions,
+        tool_call=tool_call,
+        times=times,
+        reward=reward,
+    )

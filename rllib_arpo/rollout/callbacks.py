@@ -10,7 +10,10 @@ from ray.rllib.callbacks.utils import make_callback
 from ray.rllib.env.env_context import EnvContext
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
+from rllib_arpo.envs.errors import ContractError
+from rllib_arpo.envs.support.texts import first_line
 from rllib_arpo.rollout.messages import Purpose, SampledQuestion
+from rllib_arpo.rollout.metrics import OWN_NAMES
 
 if TYPE_CHECKING:
     from ray.rllib.env.env_runner import EnvRunner
@@ -19,7 +22,10 @@ if TYPE_CHECKING:
 
 
 class RunnerCallbacks:
-    """Calls the user's callbacks. Questions end in the rollout thread, so a lock guards the logged metrics."""
+    """Calls the user's callbacks. Questions end in the rollout thread, so a lock guards the logged metrics.
+
+    Every method raises `ContractError`, which ends the run, where a callback raises or logs under a name of ARPO's.
+    """
 
     def __init__(self, runner: EnvRunner, own_purpose: Purpose):
         self._runner = runner
@@ -53,11 +59,19 @@ class RunnerCallbacks:
             return {purpose: logger.reduce() for purpose, logger in self._loggers.items()}
 
     def _call(self, name: str, purpose: Purpose, **kwargs: Any) -> None:
-        runner = self._runner
+        runner, metrics = self._runner, self._loggers[purpose]
         with self._lock:
-            make_callback(
-                name,
-                callbacks_objects=runner._callbacks,
-                callbacks_functions=getattr(runner.config, f"callbacks_{name}"),
-                kwargs={"env_runner": runner, "metrics_logger": self._loggers[purpose], **kwargs},
-            )
+            try:
+                make_callback(
+                    name,
+                    callbacks_objects=runner._callbacks,
+                    callbacks_functions=getattr(runner.config, f"callbacks_{name}"),
+                    kwargs={"env_runner": runner, "metrics_logger": metrics, **kwargs},
+                )
+            except Exception as error:
+                kind = type(error).__name__
+                raise ContractError(f"A callback, {name}, raised {kind}: {first_line(error)}.") from error
+            if taken := sorted(OWN_NAMES.intersection(key.split("/")[0] for key in metrics.stats)):
+                raise ContractError(
+                    f"A callback, {name}, logs under {taken[0]!r}, a name of ARPO's own metrics: choose another name."
+                )

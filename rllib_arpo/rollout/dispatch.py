@@ -32,6 +32,8 @@ POLL_S = 2.0
 POLL_DURING_UPDATE_S = 0.5
 #: Seconds after which an env runner that does not answer at all counts as hung.
 ANSWER_TIMEOUT_S = 120.0
+#: Seconds within which engines must fall asleep.
+SLEEP_TIMEOUT_S = 600.0
 #: The env runner in the driver's own process.
 LOCAL = 0
 
@@ -140,6 +142,25 @@ class QuestionDispatcher:
         questions = self._queue.pop(refs)
         self._missing |= {q.ref: q.cause for q in questions if q.cause is not None}
         return [q.result for q in questions if q.result is not None]
+
+    def num_questions(self, purpose: Purpose, limit: int) -> int:
+        """`limit`, or the number of questions that the env runners' task has when it has fewer."""
+        found = self._group.foreach_env_runner(
+            lambda runner: runner.num_questions(purpose), local_env_runner=self._is_local()
+        )
+        return min([limit, *(number for number in found if number is not None)])
+
+    def sleep(self, level: int) -> None:
+        """Makes the engines free their memory on a GPU that they share with the learner; the next weights wake them.
+
+        Raises:
+            RuntimeError: an engine cannot.
+        """
+        errors = self._group.foreach_env_runner(
+            lambda runner: runner.sleep(level), local_env_runner=self._is_local(), timeout_seconds=SLEEP_TIMEOUT_S
+        )
+        if found := [error for error in errors if error is not None]:
+            raise RuntimeError(" ".join(error.message for error in found))
 
     def take_missing(self) -> dict[QuestionRef, str]:
         """Questions that `collect` left out, since they were given up -> the cause."""

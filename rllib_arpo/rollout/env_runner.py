@@ -19,6 +19,7 @@ from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from ray.rllib.utils.annotations import override
 from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME, WEIGHTS_SEQ_NO
+from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
 from rllib_arpo.engine import make_engine
 from rllib_arpo.engine.engine import Engine, EngineConfig
@@ -72,7 +73,11 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
         self._envs: dict[Purpose, list[ForkableMultiAgentEnv]] = {}
         self._questions: QuestionLoop | None = None
         self._progress = RolloutProgress("rollout", enabled=config.progress_bar)
-        super().__init__(config=config, **kwargs)
+        try:
+            super().__init__(config=config, **kwargs)
+        except BaseException:
+            self.stop()  # Nobody else can: RLlib has no env runner yet.
+            raise
 
     @override(MultiAgentEnvRunner)
     def make_env(self) -> None:
@@ -341,10 +346,11 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
     @override(MultiAgentEnvRunner)
     def get_metrics(self) -> dict[str, Any]:
         """The metrics of callbacks and of the last `sample()`; `exchange` hands over the former itself."""
-        metrics, self._sample_metrics = self._sample_metrics, {}
-        for name, value in metrics.items():
-            self.metrics.log_value(tuple(name.split("/")), value, window=1)
-        return self.metrics.reduce()
+        own = MetricsLogger()
+        for name, value in self._sample_metrics.items():
+            own.log_value(tuple(name.split("/")), value, window=1)
+        self._sample_metrics = {}
+        return self.metrics.reduce() | own.reduce()
 
     @override(MultiAgentEnvRunner)
     def assert_healthy(self) -> None:
@@ -356,9 +362,11 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
         self.drop_questions()
         for env in itertools.chain.from_iterable(self._envs.values()):
             env.close()
-        if self.env is not None:
+        self._envs.clear()
+        # Only once: after its shutdown nobody answers calls of the thread.
+        if (engine := self.__dict__.pop("engine", None)) is not None:
             try:
-                self._engine_thread.call(self.engine.close, timeout_s=CLOSE_TIMEOUT_S)
+                self._engine_thread.call(engine.close, timeout_s=CLOSE_TIMEOUT_S)
             except TimeoutError:
                 logger.warning("Env runner %s leaves a hung engine behind.", self.worker_index)
         self._engine_thread.shutdown()

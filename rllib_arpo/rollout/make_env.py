@@ -8,7 +8,9 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.env.env_context import EnvContext
 from ray.tune.registry import ENV_CREATOR, _global_registry
 
+from rllib_arpo.envs.errors import ContractError, DataError
 from rllib_arpo.envs.forkable_env import ForkableMultiAgentEnv
+from rllib_arpo.envs.support.texts import first_line
 
 #: Config attributes that every environment gets in its `env_config`, beside the user's own keys.
 ENV_CONFIG_KEYS = (
@@ -37,8 +39,18 @@ def env_context(config: AlgorithmConfig, worker_index: int = 0, vector_index: in
 
 
 def make_env(config: AlgorithmConfig, worker_index: int = 0) -> ForkableMultiAgentEnv:
-    """Builds the environment that `config` names."""
+    """Builds the environment that `config` names.
+
+    Raises:
+        DataError: it cannot be made.
+    """
     context = env_context(config, worker_index)
-    if isinstance(config.env, str):
-        return _global_registry.get(ENV_CREATOR, config.env)(context)
-    return config.env(context)
+    try:
+        if isinstance(config.env, str):
+            return _global_registry.get(ENV_CREATOR, config.env)(context)
+        return config.env(context)
+    except DataError:
+        raise
+    except Exception as error:
+        kind = type(error).__name__
+        raise ContractError(f"env={config.env!r} cannot be made: {kind}: {first_line(error)}.") from error

@@ -27,6 +27,19 @@ from rllib_arpo.core.tree import (
     Trajectory,
 )
 
+#: What ARPO reports under `env_runners/`, in training and evaluation: metrics, and the groups above them. RLlib would
+#: let a metric of a callback replace one of these, or fail where one is a group and the other a number.
+OWN_NAMES = {
+    "accuracy", "entropy", "episode_len_max", "episode_len_mean", "episode_len_min", "episode_return_max",
+    "episode_return_mean", "episode_return_min", "fork_depth_mean", "fork_depth_p10", "fork_depth_p90",
+    "fork_events_per_question", "fork_rate", "forks_per_question", "forks_refused", "format_valid",
+    "generated_tokens", "generated_tokens_lifetime", "initial_rollouts_per_question", "num_env_steps_sampled",
+    "num_env_steps_sampled_lifetime", "num_episodes", "num_episodes_lifetime", "num_module_steps_sampled",
+    "num_module_steps_sampled_lifetime", "pass_at_k", "prefix_tokens_reused", "questions_dropped",
+    "questions_given_up", "questions_requeued", "resample_rounds", "response_tokens_mean", "stop",
+    "tokens_per_second", "tool_calls_executed", "tool_calls_executed_lifetime", "tool_calls_per_trajectory",
+    "tools", "topped_up_per_question", "weight_lag_max",
+}  # fmt: skip
 #: Quantiles of dH that are reported, as "p10", ...
 DELTA_QUANTILES = (0.1, 0.5, 0.9)
 
@@ -218,17 +231,6 @@ def _fork_depths(nodes: Sequence[NodeStats]) -> dict[str, float]:
         return {}
     low, high = np.quantile(depths, (0.1, 0.9))
     return {"fork_depth_mean": _mean(depths), "fork_depth_p10": float(low), "fork_depth_p90": float(high)}
-
-
-def remove(metrics: dict[str, Any], path: Sequence[str]) -> bool:
-    """Removes the entry at a path of keys from a nested dictionary; returns whether there was one."""
-    *groups, last = path
-    place: Any = metrics
-    for group in groups:
-        place = place.get(group)
-        if not isinstance(place, dict):
-            return False
-    return place.pop(last, None) is not None
 
 
 def nested(metrics: Mapping[str, float]) -> dict[str, Any]:

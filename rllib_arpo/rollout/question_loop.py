@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import queue
 import threading
 import time
@@ -16,7 +17,7 @@ from traceback import format_exception
 
 from rllib_arpo.engine.engine import Engine
 from rllib_arpo.envs.errors import DataError
-from rllib_arpo.envs.forkable_env import ForkableMultiAgentEnv
+from rllib_arpo.envs.forkable_env import ForkableMultiAgentEnv, settled
 from rllib_arpo.faults import Failure
 from rllib_arpo.rollout.engine_loop import EngineFailureError, EngineLoop
 from rllib_arpo.rollout.episodes import tree_to_episode
@@ -24,6 +25,10 @@ from rllib_arpo.rollout.messages import FailedQuestion, Purpose, QuestionRef, Sa
 from rllib_arpo.rollout.metrics import question_stats
 from rllib_arpo.rollout.settings import RolloutSettings
 from rllib_arpo.rollout.tree_sampler import TreeSampler
+
+#: Seconds after which a question counts as closed.
+CLOSE_TIMEOUT_S = 20.0
+_logger = logging.getLogger(__name__)
 
 
 class QuestionLoop:
@@ -167,9 +172,20 @@ class QuestionLoop:
                 raise
             message = f"{type(cause).__name__}: {cause}"
             ended = FailedQuestion(ref, Failure(message, retry=True, traceback="".join(format_exception(cause))))
+        finally:
+            await _close_question(env, ref)
         idle.put_nowait((index, env))
         self._on_progress(questions=1)
         self._finished.put(ended)
+
+
+async def _close_question(env: ForkableMultiAgentEnv, ref: QuestionRef) -> None:
+    """Closes a question, whose result an error of this does not change."""
+    try:
+        async with asyncio.timeout(CLOSE_TIMEOUT_S):
+            await settled(env.close_question())
+    except Exception as error:
+        _logger.warning("%s did not close question %d (%r).", type(env).__name__, ref.number, error)
 
 
 def _first(error: BaseException) -> BaseException:

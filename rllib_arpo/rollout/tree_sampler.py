@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -21,9 +22,9 @@ from rllib_arpo.core.branching import (
     num_initial_rollouts,
 )
 from rllib_arpo.core.entropy import entropy_delta, entropy_level, running_delta
-from rllib_arpo.core.tree import NO_TOOL, ForkDecision, QuestionTree, StopReason, ToolCall, Turn, TurnTimes
+from rllib_arpo.core.tree import NO_TOOL, ForkDecision, QuestionTree, StopReason, TurnTimes
 from rllib_arpo.engine.engine import Finished, GenerationRequest
-from rllib_arpo.envs.errors import ContractError, DataError, finite
+from rllib_arpo.envs.errors import ContractError, DataError, ForkRefused, finite
 from rllib_arpo.envs.forkable_env import (
     INFO_STEP,
     OPTION_NUM_ROOTS,
@@ -32,8 +33,9 @@ from rllib_arpo.envs.forkable_env import (
     StepInfo,
     StepResult,
     checked_ids,
+    settled,
 )
-from rllib_arpo.rollout.agent import Agent, plain_step_info
+from rllib_arpo.rollout.agent import Agent, plain_step_info, turn_of
 from rllib_arpo.rollout.engine_loop import EngineLoop
 from rllib_arpo.rollout.fork_schedule import ForkCandidate, make_schedule
 from rllib_arpo.rollout.messages import QuestionRef, TrajectoryError
@@ -48,32 +50,13 @@ class SampledTree:
     Attributes:
         prefix_tokens_reused: how many tokens of the forks' prefixes came from the engine's prefix cache.
         errors: the environment's errors, each of which ended one trajectory (`StopReason.ERROR`) or refused one fork.
-        forks_refused: how many of them refused a fork, 0 or 1: after one the question forks no more.
+        forks_refused: how many of them refused a fork; after one the question forks no more.
     """
 
     tree: QuestionTree
     prefix_tokens_reused: int
     errors: tuple[TrajectoryError, ...] = ()
     forks_refused: int = 0
-
-
-def _turn(
-    finished: Finished,
-    times: TurnTimes,
-    observation: np.ndarray | None = None,
-    tool_call: ToolCall | None = None,
-    reward: float = 0.0,
-) -> Turn:
-    return Turn(
-        token_ids=finished.token_ids,
-        log_probs=finished.log_probs,
-        entropies=finished.entropies,
-        observation=np.zeros(0, np.int32) if observation is None else observation,
-        weight_versions=finished.weight_versions,
-        tool_call=tool_call,
-        times=times,
-        reward=reward,
-    )
 
 
 class TreeSampler:
@@ -114,40 +97,36 @@ class TreeSampler:
     async def sample(self) -> SampledTree:
         """Asks the question, once, and returns its tree: M trajectories, fewer only after a deadline."""
         self._began = time.perf_counter()
-        observations, infos = self._env.reset(
-            options={OPTION_QUESTION: self._question, OPTION_NUM_ROOTS: self._num_roots}
-        )
-        self._prompt = checked_ids(observations["0"], self._name())
-        roots = [self._add(self._root(agent, observation)) for agent, observation in observations.items()]
         try:
-            async with asyncio.timeout(self._settings.question_deadline_s):
-                await self._run_all(roots)
-                await self._run_all(self._add_roots(self._fork_budget, topped_up=True))
-        except TimeoutError:
-            self._stop_unfinished()
+            async with asyncio.timeout(self._settings.question_deadline_s) as deadline:
+                roots, question_id = await self._reset()
+                await self._run_all([self._run(root) for root in roots])
+                await self._run_all(self._added_roots(self._fork_budget, topped_up=True))
+        except TimeoutError as error:
+            if not (self._agents and deadline.expired()):
+                raise TimeoutError(f"{self._name()} could not be reset in time. {error}") from error
+            for agent in self._agents.values():
+                agent.stop_at_deadline(self._settings.deadline_reward)
         trajectories = tuple(agent.finished() for agent in self._agents.values())
-        question_id = infos.get("0", {}).get("question_id", self._question)
         tree = QuestionTree(str(question_id), self._prompt, trajectories)
-        return SampledTree(tree, self._prefix_tokens_reused, tuple(self._errors), int(not self._may_fork))
+        forks_refused = sum(error.refused_fork for error in self._errors)
+        return SampledTree(tree, self._prefix_tokens_reused, tuple(self._errors), forks_refused)
 
-    def _stop_unfinished(self) -> None:
-        """[6] at the deadline masks unfinished trajectories, or pays their last turn the reward set for this case.
+    async def _reset(self) -> tuple[list[Agent], object]:
+        """The first roots, and the question's id."""
+        options = {OPTION_QUESTION: self._question, OPTION_NUM_ROOTS: self._num_roots}
+        observations, infos = await settled(self._env.reset(options=options))
+        self._prompt = checked_ids(observations["0"], self._name())
+        for agent_id, observation in observations.items():
+            self._check_prompt(agent_id, observation)
+        roots = [self._add(self._root(agent_id)) for agent_id in observations]
+        return roots, infos.get("0", {}).get("question_id", self._question)
 
-        A trajectory without a turn of its own is always masked: the reward would fall on its ancestors' tokens.
-        """
-        reward = self._settings.deadline_reward
-        for agent in self._agents.values():
-            if agent.stop is not None:
-                continue
-            if reward is None or not agent.turns:
-                agent.stop = StepInfo(stop_reason=StopReason.DEADLINE)
-            else:
-                agent.stop = StepInfo(stop_reason=StopReason.TIME_LIMIT)
-                agent.turns[-1] = replace(agent.turns[-1], reward=agent.turns[-1].reward + reward)
-
-    def _root(self, agent_id: str, observation: np.ndarray, *, topped_up: bool = False) -> Agent:
+    def _check_prompt(self, agent_id: str, observation: np.ndarray) -> None:
         if not np.array_equal(observation, self._prompt):
             raise ContractError(f"{self._name()} gave agent {agent_id} another prompt than agent 0.")
+
+    def _root(self, agent_id: str, *, topped_up: bool = False) -> Agent:
         return Agent(agent_id, self._prompt.tolist(), len(self._prompt), topped_up=topped_up)
 
     def _add(self, agent: Agent) -> Agent:
@@ -159,17 +138,21 @@ class TreeSampler:
     def _name(self) -> str:
         return f"{type(self._env).__name__}, question {self._question},"
 
-    async def _run_all(self, agents: list[Agent]) -> None:
-        """Runs `agents` and every fork that they start until all have ended."""
+    async def _run_all(self, trajectories: list[Coroutine[Any, Any, None]]) -> None:
+        """Runs trajectories and every fork that they start until all have ended."""
         async with asyncio.TaskGroup() as self._group:
-            for agent in agents:
-                self._group.create_task(self._run(agent))
+            for trajectory in trajectories:
+                self._group.create_task(trajectory)
 
-    def _add_roots(self, number: int, *, topped_up: bool = False) -> list[Agent]:
+    def _added_roots(self, number: int, *, topped_up: bool = False) -> list[Coroutine[Any, Any, None]]:
         """Fresh trajectories from the prompt; [5] top-ups, which use the budget that forks left, never fork."""
         names = [str(self._num_roots + i) for i in range(number)]
         self._num_roots += number
-        return [self._add(self._root(name, self._env.add_agent(name), topped_up=topped_up)) for name in names]
+        return [self._run_added(self._add(self._root(name, topped_up=topped_up))) for name in names]
+
+    async def _run_added(self, root: Agent) -> None:
+        self._check_prompt(root.agent_id, await settled(self._env.add_agent(root.agent_id)))
+        await self._run(root)
 
     async def _run(self, agent: Agent) -> None:
         """Runs one trajectory from its start to its end."""
@@ -206,13 +189,16 @@ class TreeSampler:
             observation, reward, terminated, truncated, info = await self._answer(agent, finished)
         except asyncio.CancelledError:
             # The deadline: the turn is whole, though its tool has not answered.
-            agent.turns.append(_turn(finished, times))
+            agent.turns.append(turn_of(finished, times))
             raise
         except DataError:
             raise
         except Exception as error:
+            if isinstance(error, ForkRefused) and agent.parent is not None and not agent.turns:
+                self._take_back(agent, agent.parent, error)
+                return
             # A bug of the environment or of a tool ends only this trajectory.
-            agent.turns.append(_turn(finished, times))
+            agent.turns.append(turn_of(finished, times))
             agent.stop = StepInfo(stop_reason=StopReason.ERROR)
             self._errors.append(TrajectoryError.of(error, agent.agent_id))
             return
@@ -226,7 +212,7 @@ class TreeSampler:
         reward = finite(reward, f"{self._name()} agent {agent.agent_id}: the reward")
         observation = checked_ids(observation, self._name())
         times = replace(times, answered=self._seconds())
-        agent.turns.append(_turn(finished, times, observation, step.tool_call, reward))
+        agent.turns.append(turn_of(finished, times, observation, step.tool_call, reward))
         agent.context += [*finished.token_ids.tolist(), *observation.tolist()]
         self._on_progress(tokens=len(finished.token_ids))
         if ended:
@@ -286,8 +272,8 @@ class TreeSampler:
         excess = self._running_delta(entropies, after_tool)
         num_roots = num_initial_rollouts(excess, settings.num_rollouts, sensitivity)
         self._fork_budget = settings.num_rollouts - num_roots
-        for root in self._add_roots(num_roots - 1):
-            self._group.create_task(self._run(root))
+        for trajectory in self._added_roots(num_roots - 1):
+            self._group.create_task(trajectory)
 
     def _level(self, entropies: np.ndarray) -> float:
         return entropy_level(entropies, self._vocab_size, self._settings.entropy_normalization)
@@ -358,10 +344,23 @@ class TreeSampler:
         except DataError:
             raise
         except Exception as error:
-            self._may_fork = False
-            self._errors.append(TrajectoryError.of(error, child_id, refused_fork=True))
+            self._refused(child_id, error)
             return None
         return [int(token) for token in checked_ids(prefix, self._name())]
+
+    def _refused(self, child_id: str, error: Exception) -> None:
+        self._may_fork = False
+        self._errors.append(TrajectoryError.of(error, child_id, refused_fork=True))
+
+    def _take_back(self, child: Agent, parent: Agent, error: ForkRefused) -> None:
+        """Takes a fork out of the tree in its first turn; a top-up takes its place."""
+        child.stop = StepInfo(stop_reason=StopReason.ERROR)
+        del self._agents[child.agent_id]
+        decision = parent.decisions[child.num_inherited_turns]
+        parent.decisions[child.num_inherited_turns] = replace(decision, children=decision.children - 1)
+        self._fork_budget += 1
+        self._on_progress(forks=-1)
+        self._refused(child.agent_id, error)
 
     def _fork(self, candidate: ForkCandidate) -> bool:
         """Whether the environment has made a child; otherwise a top-up takes its place."""

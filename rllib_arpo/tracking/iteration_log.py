@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.utils.metrics import (
@@ -25,9 +25,9 @@ from ray.rllib.utils.metrics import (
 )
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
+from rllib_arpo.core.tree import MASKED_STOP_REASONS, StopReason
 from rllib_arpo.learner.guards import GUARD_LIMITS, alarms
 from rllib_arpo.rollout.messages import SampledQuestion
-from rllib_arpo.rollout.metrics import remove
 
 logger = logging.getLogger("rllib_arpo")
 
@@ -35,6 +35,12 @@ logger = logging.getLogger("rllib_arpo")
 TOOL_CALLS_LIFETIME, GENERATED_TOKENS_LIFETIME = "tool_calls_executed_lifetime", "generated_tokens_lifetime"
 #: Under `learners/default_policy/`: how many guards (`learner/guards.py`) have crossed their limits.
 NUM_ALARMS = "num_alarms"
+#: Endings that are faults of a tool or an environment.
+ENDED_IN_ERROR = (StopReason.ERROR, StopReason.BROKEN_TOOL)
+#: Iterations in a row without a signal after which a run warns.
+WARN_WITHOUT_SIGNAL = 3
+#: The share of the decided tool responses above which forks hardly choose.
+MAX_FORK_RATE = 0.6
 
 
 class IterationLog:
@@ -44,12 +50,13 @@ class IterationLog:
         self._metrics = metrics
         self._alarms: set[str] = set()
         self._told: set[tuple[object, ...]] = set()
+        self._without_signal = 0
 
     def rollout(self, sampled: Sequence[SampledQuestion], metrics: Mapping[str, float]) -> None:
         """Args: `metrics`: those of the rollout of `sampled`, "group/name" -> value."""
         for name, value in metrics.items():
             self._metrics.log_value((ENV_RUNNER_RESULTS, *name.split("/")), value, reduce="mean", window=1)
-        for name, value in _rllibs_own(sampled).items():
+        for name, value in rllibs_own(sampled).items():
             self._metrics.log_value((ENV_RUNNER_RESULTS, name), value, reduce="mean", window=1)
         turns = sum(s.stats.num_turns for s in sampled)
         module_steps = NUM_MODULE_STEPS_SAMPLED, DEFAULT_MODULE_ID
@@ -64,22 +71,45 @@ class IterationLog:
         ):
             self._metrics.log_value((ENV_RUNNER_RESULTS, *key), value, reduce="lifetime_sum")
 
-    def callbacks(self, logged: Sequence[dict[str, Any]], own: Mapping[str, float]) -> None:
-        """Logs what callbacks logged on the env runners, but for names that metrics of ARPO bear (`own`)."""
-        for metrics in logged:
-            for name in own:
-                if remove(metrics, name.split("/")) and self._is_new("name", name):
-                    logger.warning("A callback logs %r, which is the name of a metric of ARPO: it is left out.", name)
-            self._metrics.aggregate([metrics], key=ENV_RUNNER_RESULTS)
+    def errors(self, sampled: Sequence[SampledQuestion], max_share: float = 1.0) -> None:
+        """Tells of what environments and tools raised, once for each kind of error and tool.
 
-    def errors(self, sampled: Sequence[SampledQuestion]) -> None:
-        """Tells of what environments and tools raised, once for each kind of error and tool."""
+        Raises:
+            RuntimeError: a larger share than `max_share` of the trajectories ended in an error.
+        """
         for question in sampled:
             for error in question.errors:
                 if self._is_new("error", error.tool, error.kind, error.refused_fork):
                     end = "The question forks no more" if error.refused_fork else "Such trajectories are masked"
                     metric = "forks_refused" if error.refused_fork else "stop/error"
                     logger.warning("%s, %s. %s (%s).", question.ref, error, end, metric)
+
+        reasons = Counter(reason for question in sampled for reason in question.stats.stop_reasons)
+        share = sum(reasons[reason] for reason in ENDED_IN_ERROR) / max(reasons.total(), 1)
+        if share > max_share:
+            raised = [error for question in sampled for error in question.errors]
+            [(cause, _)] = Counter(map(str, raised)).most_common(1) or [("a tool is broken (stop/broken_tool)", 0)]
+            much = f"{share:.0%} of the trajectories ended in an error (max_error_share={max_share:g})"
+            raise RuntimeError(f"{much}, for example: {cause}.")
+
+    def signal(self, sampled: Sequence[SampledQuestion], has_signal: bool, max_without: int | None) -> None:
+        """Args: `has_signal`: whether the update on `sampled` had rewards that differ.
+
+        Raises:
+            RuntimeError: `max_without` iterations in a row had none.
+        """
+        self._without_signal = 0 if has_signal else self._without_signal + 1
+        sentence = f"No question has rewards that differ, for {self._without_signal} iterations in a row"
+        if max_without is not None and self._without_signal >= max_without:
+            raise RuntimeError(f"{sentence} (max_iterations_without_signal): {_why_no_signal(sampled)}.")
+        if self._without_signal == WARN_WITHOUT_SIGNAL:
+            logger.warning("%s: %s.", sentence, _why_no_signal(sampled))
+
+    def forks(self, rate: float, branching: str) -> None:
+        """Warns, once, when most tool responses fork. Args: `rate`: forked nodes among those decided."""
+        if branching == "threshold" and rate > MAX_FORK_RATE and self._is_new("forks"):
+            much = f"{rate:.0%} of the tool responses fork (fork_rate)"
+            logger.warning("%s, so that the entropy hardly chooses: branch_threshold is too low.", much)
 
     def alarms(self, guards: Mapping[str, float]) -> None:
         """Warns when a metric of the learner crosses its guard's limit, once until it is back within."""
@@ -98,7 +128,21 @@ class IterationLog:
         return is_new
 
 
-def _rllibs_own(sampled: Sequence[SampledQuestion]) -> dict[str, float]:
+def _why_no_signal(sampled: Sequence[SampledQuestion]) -> str:
+    """The likely cause, and what to do."""
+    stats = [question.stats for question in sampled]
+    [(reason, count)] = Counter(reason for one in stats for reason in one.stop_reasons).most_common(1)
+    formats = [valid for one in stats for valid in one.formats_valid]
+    if reason in MASKED_STOP_REASONS and count > len(formats) / 2:
+        return f"most trajectories are masked (stop/{reason})"
+    if sum(formats) < len(formats) / 2:
+        return f"most break the format (stop/{reason}): cold-start the model, or give it examples or more tokens"
+    if sum(accuracy for one in stats for accuracy in one.accuracies) > len(formats) / 2:
+        return "the questions are too easy: ask others, or set max_resample_rounds"
+    return "the questions are too hard or the policy has collapsed: ask easier ones, sample more rollouts, or lower lr"
+
+
+def rllibs_own(sampled: Sequence[SampledQuestion]) -> dict[str, float]:
     """Metrics of RLlib's users: returns of trajectories, and the turns on the longest path of each question."""
     returns = [reward for s in sampled for reward in s.stats.rewards]
     lengths = [len(s.episode) for s in sampled]

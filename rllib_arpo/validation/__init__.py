@@ -13,7 +13,7 @@ from rllib_arpo.rollout.make_env import ENV_CONFIG_KEYS, complete_env_config
 from rllib_arpo.validation.combinations import check_combinations
 from rllib_arpo.validation.keys import check_keys
 from rllib_arpo.validation.lora import check_lora
-from rllib_arpo.validation.own_classes import check_callbacks, check_rl_module
+from rllib_arpo.validation.own_classes import check_callbacks, check_learner, check_rl_module
 from rllib_arpo.validation.resources import actor_bundles, check_cluster_resources
 
 __all__ = ["check_cluster_resources", "check_keys", "validate"]
@@ -29,6 +29,7 @@ def validate(config: AlgorithmConfig) -> None:
     _check_model(config.model_name_or_path, config.max_context_tokens)
     check_lora(config)
     check_rl_module(config)
+    check_learner(config)
     check_callbacks(config)
     _check_env(config)
     if not config.in_evaluation:

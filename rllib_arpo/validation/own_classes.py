@@ -1,4 +1,4 @@
-"""Checks a user's own module with the keys that it reads, and a user's own callbacks."""
+"""Checks a user's own module with the keys that it reads, a user's own learner, and a user's own callbacks."""
 
 from __future__ import annotations
 
@@ -49,3 +49,19 @@ def check_callbacks(config: AlgorithmConfig) -> None:
                     f"callbacks_class: {callbacks.__name__}.{name} is never called, since an episode is made when its "
                     "question has ended; use on_episode_end."
                 )
+
+
+def check_learner(config: AlgorithmConfig) -> None:
+    """Refuses a learner that relies on a method which ARPO's learner does not call.
+
+    Raises:
+        ValueError: one sentence that names class and method.
+    """
+    from rllib_arpo.learner.arpo_torch_learner import ARPOTorchLearner
+
+    learner = config.learner_class
+    if learner.compute_gradients is not ARPOTorchLearner.compute_gradients:
+        raise ValueError(
+            f"learner_class: {learner.__name__}.compute_gradients is never called, since gradients accumulate over "
+            "passes; override postprocess_gradients, or compute_loss_for_module."
+        )

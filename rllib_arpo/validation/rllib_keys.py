@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+from ray.rllib.connectors.connector_v2 import ConnectorV2
 
 from rllib_arpo.options.rules import (
     NOT_NEGATIVE,
@@ -63,6 +64,10 @@ def _is_only_policy(value: Any) -> bool:
 _COUNT = at_least(0)
 _RESOURCES = a_dict("a dict of numbers >= 0 by the resource's name", of=NOT_NEGATIVE)
 _CALLBACK = Rule("a function, or a list of functions", _is_callback)
+_CONNECTOR = Rule(
+    "a function of an observation space and an action space that returns a ConnectorV2, or a list of them",
+    lambda value: callable(value) and not isinstance(value, ConnectorV2),
+)
 _LEARNING_RATE = Rule(
     "a finite number > 0, or a schedule [[0, lr], [timestep, lr], ...] of numbers >= 0 at growing timesteps",
     _is_learning_rate,
@@ -117,7 +122,7 @@ USED_IN_TRAINING: dict[str, Rule | None] = {
     "shuffle_batch_per_epoch": SWITCH,
     "log_gradients": SWITCH,
     "_learner_class": Rule("a subclass of ARPOTorchLearner", _is_learner_class),
-    "_learner_connector": None,
+    "_learner_connector": optional(_CONNECTOR),
     "_torch_lr_scheduler_classes": None,
     "_model_config": None,
     "_rl_module_spec": None,

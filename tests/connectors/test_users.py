@@ -81,6 +81,11 @@ def test_what_does_not_fit_is_refused():
         plan(orphan, [episode("a", 1.0, 0.0)])
     with pytest.raises(ValueError, match=r"^learner_connector: Piece left no episode to train on\.$"):
         plan(lambda episodes: episodes.clear(), [episode("a", 1.0, 0.0)])
+    needs_module = (
+        r"^learner_connector: Piece raised AttributeError: .* \(it runs on the driver, with rl_module=None\)\.$"
+    )
+    with pytest.raises(ValueError, match=needs_module):
+        plan(lambda episodes: None.get_initial_state(), [episode("a", 1.0, 0.0)])
     with pytest.raises(ValueError, match=r"^learner_connector: Piece writes \['advantages'\] into the batch"):
         plan(lambda _: {"advantages": 1}, [episode("a", 1.0, 0.0)])
 

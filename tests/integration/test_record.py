@@ -8,7 +8,7 @@ from rllib_arpo.rollout.episodes import episode_to_tree
 
 
 def test_the_record_is_the_trees_of_the_run(scripted, tmp_path):
-    algorithm = scripted.debugging(record_share=1.0).build_algo()
+    algorithm = scripted.reporting(record_share=1.0).build_algo()
     algorithm._storage, algorithm._logdir = None, str(tmp_path)
     algorithm.train()
     trees = [episode_to_tree(sampled.episode) for sampled in algorithm.last_sampled]

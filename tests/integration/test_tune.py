@@ -96,7 +96,7 @@ def results(ray_cluster, model_folder, workspace) -> tune.ResultGrid:
             raise RuntimeError("once")
 
     config = small_config(model_folder, vocab_size=256, seed=5, replies=[[7, 1], [8, 9, 1], [9, 1], [7, 2], [8, 8, 2]])
-    config.environment("Faulty-v0", env_config={"rewards": {"0": 1.0}}).debugging(record_share=1.0, seed=None)
+    config.environment("Faulty-v0", env_config={"rewards": {"0": 1.0}}).reporting(record_share=1.0).debugging(seed=None)
     config.adaptive_rollout(num_rollouts=8, num_initial_rollouts=4, record_entropies="all")
     config.evaluation(evaluation_interval=1, evaluation_config={"env_config": {}})
     config.callbacks(EvaluationTranscripts, on_train_result=fail_once)

@@ -32,7 +32,7 @@ BASELINES = [
 
 
 def config(model: str = "none", **changes) -> ARPOConfig:
-    made = ARPOConfig().language_model(model_name_or_path=model).debugging(seed=5, record_share=1.0)
+    made = ARPOConfig().language_model(model_name_or_path=model).debugging(seed=5).reporting(record_share=1.0)
     for name, value in changes.items():
         setattr(made, name, value)
     return made

@@ -1,10 +1,19 @@
 """The tables of studies in the project's documents."""
 
+import re
+
 import pyarrow.parquet as pq
 import pytest
 
 from release.evidence import gradient_variance
-from release.evidence.documents import DOCUMENTS, RESULTS, filled, table
+from release.evidence.documents import DOCUMENTS, RESULTS, filled, printed, table
+
+#: Study -> the arms with which sentences compare others.
+BASELINES = {
+    "trails-small": "grpo grpo-two-steps grpo-m8-two-steps random-n4-two-steps",
+    "trails-late-small": "grpo random-n4",
+    "trails-plain-small": "grpo",
+}
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
@@ -27,9 +36,30 @@ def test_the_table_of_gradients_is_the_one_that_the_command_prints():
     (evidence,) = (path for path in DOCUMENTS if path.name == "evidence.md")
     section = evidence.read_text().partition("### The variance of the gradient\n")[2].partition("\n###")[0]
     shown = [line for line in section.splitlines() if line.startswith("| ")][1:]
-    printed = gradient_variance.table(pq.read_table(RESULTS / "variance/trails-small.parquet").to_pylist(), "grpo")
     assert len(shown) == 8
-    assert set(shown) <= set(printed.splitlines())
+    assert set(shown) <= set(_gradients().splitlines())
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_intervals_in_sentences_are_of_a_table_that_a_command_prints(document):
+    told, known = _intervals(document.read_text()), _intervals(_gradients())
+    for study, baselines in BASELINES.items():
+        known |= set.union(*(_intervals(printed(study, baseline)) for baseline in baselines.split()))
+    assert len(told) > 5
+    assert told - known == set()
+
+
+def _gradients() -> str:
+    """As `gradient_variance --table` prints them."""
+    rows = pq.read_table(RESULTS / "variance/trails-small.parquet").to_pylist()
+    return gradient_variance.table(rows, gradient_variance.REFERENCE)
+
+
+def _intervals(text: str) -> set[tuple[float, ...]]:
+    """(value, low, high) of every "value [low, high]", with up to two words before the bracket; values without sign."""
+    found = re.findall(r"([−+]?[\d.,]+)(?: \w+){0,2} \[([^\], ]+), ([^\] ]+)\]", text.replace("\n", " "))
+    numbers = ([float(part.replace("−", "-").replace(",", "")) for part in parts] for parts in found)
+    return {(abs(value), low, high) for value, low, high in numbers}
 
 
 def test_a_table_is_filled_in_whatever_stood_there():

@@ -170,7 +170,7 @@ def test_the_table_of_rows_alone(tmp_path):
     line = [sys.executable, "-m", "release.evidence.study", "--table", str(rows), "--output", str(tmp_path)]
     done = subprocess.run(line, cwd=FOLDER.parents[2], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "### Executed tool calls to an accuracy of 0.8\n" in done.stdout
+    assert "### Costs to an accuracy of 0.8\n" in done.stdout
     assert done.stdout == (tmp_path / "tables.md").read_text() + "\n"
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
     wrong = subprocess.run([*line, "--arms", "ppo"], cwd=FOLDER.parents[2], capture_output=True, text=True)

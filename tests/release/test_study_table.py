@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from release.evidence.curves import curves
-from release.evidence.study_figures import Run, calls_to_reach, figures, finished_runs, ratio_of_means, reach
-from release.evidence.study_table import accuracy_table, all_tables, means_table
+from release.evidence.study_figures import Run, cost_to_reach, figures, finished_runs, ratio_of_means, reach
+from release.evidence.study_table import accuracy_table, all_tables, means_table, reach_table
 from tests.release.study_rows import make_row
 
 
@@ -33,9 +33,9 @@ def test_figures_of_two_runs():
 @pytest.mark.parametrize(
     ("accuracy", "calls"), [(0.0, 0.0), (0.25, 50.0), (0.5, 100.0), (0.6, 140.0), (0.75, 200.0), (0.8, None)]
 )
-def test_calls_to_reach_an_accuracy(accuracy, calls):
+def test_cost_to_reach_an_accuracy(accuracy, calls):
     one = run("a", 0, (0, 0.0), (60, None), (100, 0.5), (200, 0.75), (300, 0.7))
-    assert calls_to_reach(one, accuracy) == (None if calls is None else pytest.approx(calls))
+    assert cost_to_reach(one, accuracy) == (None if calls is None else pytest.approx(calls))
 
 
 def test_censored_runs_count_with_the_horizon_and_a_median_may_be_censored():
@@ -56,6 +56,19 @@ def test_censored_runs_count_with_the_horizon_and_a_median_may_be_censored():
     assert found.ratio[0] == pytest.approx(270 / 290)
     of_baseline = reach(baseline, baseline, 0.5)
     assert (of_baseline.reached, of_baseline.median, of_baseline.restricted_mean) == (3, 100.0, pytest.approx(100.0))
+
+
+def test_costs_to_an_accuracy_are_shares_of_the_baselines():
+    """Half of the calls at three quarters of the tokens; a cost that a row lacks has no share."""
+    arms = {}
+    for arm, calls, tokens in (("grpo", 100, 400), ("lean", 50, 300)):
+        rows = [make_row(arm, seed, i, i * calls, float(i)) for seed in (0, 1) for i in (0, 1)]
+        rows = [{**row, "generated_tokens": row["iteration"] * tokens, "seconds": None} for row in rows]
+        arms[arm] = {run.seed: run for run in finished_runs(rows)[0]}
+    table = reach_table(arms, "grpo", 1.0).splitlines()
+    assert table[0].split(" | ")[5:8] == ["calls / grpo", "generated tokens / grpo", "computed tokens / grpo"]
+    assert table[2] == "| grpo | 2 of 2 | 100 |  | 100 |  |  |  |  |  |"
+    assert table[3] == "| lean | 2 of 2 | 50 |  | 50 | 0.50 | 0.75 | 0.50 |  | 1.00 |"
 
 
 def test_the_ratio_is_of_pairs():

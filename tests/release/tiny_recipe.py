@@ -35,5 +35,6 @@ def make_config(model: str, args) -> ARPOConfig:
         .env_runners(num_env_runners=0, num_cpus_per_env_runner=0.5, num_envs_per_env_runner=2)
         .learners(num_learners=0, num_cpus_per_learner=0.5)
         .evaluation(evaluation_interval=1, evaluation_duration=3, evaluation_config={"env_config": {"split": "test"}})
-        .debugging(seed=args.seed, progress_bar="off", log_level="ERROR")
+        .reporting(progress_bar="off")
+        .debugging(seed=args.seed, log_level="ERROR")
     )

@@ -20,7 +20,7 @@ import pytest
 from rllib_arpo.core.tree import StopReason, ToolStatus
 from rllib_arpo.engine.engine import EngineConfig, GenerationRequest
 from rllib_arpo.engine.scripted_engine import RandomPolicy, ScriptedEngine, ScriptedReply
-from rllib_arpo.envs.errors import ContractError, finite
+from rllib_arpo.envs.errors import ContractError, ForkRefused, finite
 from rllib_arpo.envs.forkable_env import INFO_STEP, StepInfo
 from rllib_arpo.envs.sandbox.backends import LocalBackend
 from rllib_arpo.envs.tool_env import ToolEnv
@@ -222,7 +222,8 @@ def test_a_masked_fork_keeps_its_place(sample_tree, monkeypatch, reason):
 
 
 class Unforkable(ScriptedEnv):
-    """Every question has a prompt of its own; a trajectory of question 1 cannot be forked."""
+    """Every question has a prompt of its own; a trajectory of question 1 cannot be forked, and the fork of question 2's
+    shows in its first turn that it is not what its parent was."""
 
     def prompt(self):
         return [*super().prompt(), self.question]
@@ -231,6 +232,11 @@ class Unforkable(ScriptedEnv):
         if self.question == 1:
             raise OSError("no copy of the tool's state")
         return super().fork_agent(parent, child)
+
+    async def step_agent(self, agent_id, token_ids):
+        if (self.question, agent_id) == (2, "0.0"):
+            raise ForkRefused("another count")
+        return await super().step_agent(agent_id, token_ids)
 
 
 def test_where_the_environment_cannot_fork_a_top_up_takes_the_place():
@@ -244,18 +250,68 @@ def test_where_the_environment_cannot_fork_a_top_up_takes_the_place():
     engine = ScriptedEngine(EngineConfig("none", engine_kwargs={"script": script, "vocab_size": VOCAB_SIZE}))
     ended: dict[int, SampledQuestion] = {}
     with ThreadPoolExecutor(1) as thread, QuestionLoop(engine, thread) as loop:
-        loop.submit(question_refs(range(3)), [Unforkable() for _ in range(3)], settings())
+        loop.submit(question_refs(range(4)), [Unforkable() for _ in range(4)], settings())
         while loop.in_flight:
             ended |= {question.ref.number: question for question in loop.take()}
-    assert (ended[1].stats.num_topped_up, ended[1].stats.num_forks, ended[1].stats.forks_refused) == (1, 0, 1)
-    assert ended[1].stats.stop_reasons == (StopReason.ANSWER,) * 2
-    assert [(error.agent_id, error.kind, error.text) for error in ended[1].errors] == [
-        ("0.0", "OSError", "no copy of the tool's state")
-    ]
-    for number in (0, 2):
+    for number, error in ((1, ("OSError", "no copy of the tool's state")), (2, ("ForkRefused", "another count"))):
+        stats = ended[number].stats
+        assert (stats.num_topped_up, stats.num_forks, stats.forks_refused) == (1, 0, 1)
+        assert sum(node.decision.children for node in stats.nodes) == 0
+        assert stats.stop_reasons == (StopReason.ANSWER,) * 2
+        assert [(e.agent_id, e.kind, e.text) for e in ended[number].errors] == [("0.0", *error)]
+    for number in (0, 3):
         assert ended[number].stats.stop_reasons == (StopReason.ANSWER,) * 2
         assert ended[number].stats.num_forks == 1
         assert ended[number].stats.path_tokens == (34, 34)
+
+
+class Served(ScriptedEnv):
+    """Reset and closed by a server: question 0 waits until 1 is closed, 2 and 4 for ever, and 3 cannot be reset."""
+
+    question = -1
+
+    def __init__(self, closed):
+        super().__init__()
+        self.closed = closed
+
+    async def reset(self, *, seed=None, options=None):
+        result = super().reset(seed=seed, options=options)
+        while self.question in (2, 4) or (self.question == 0 and 1 not in self.closed):
+            await asyncio.sleep(0.001)
+        if self.question == 3:
+            raise OSError("no server")
+        return result
+
+    async def add_agent(self, agent_id):
+        await asyncio.sleep(0)
+        return super().add_agent(agent_id)
+
+    async def close_question(self):
+        await asyncio.sleep(0)
+        self.closed.append(self.question)
+        raise OSError("a question is closed, though its result stands")
+
+
+def test_a_slow_reset_stops_no_other_question_and_each_question_is_closed_once():
+    engine = ScriptedEngine(
+        EngineConfig("none", engine_kwargs={"script": lambda *_: ScriptedReply([ANSWER]), "vocab_size": VOCAB_SIZE})
+    )
+    closed, ended = [], {}
+    with ThreadPoolExecutor(1) as thread, QuestionLoop(engine, thread) as loop:
+        envs = [Served(closed) for _ in range(5)]
+        loop.submit(question_refs([0, 1]), envs, settings(num_rollouts=3))
+        loop.submit(question_refs([2, 3]), envs, settings(question_deadline_s=0.2))
+        while loop.in_flight:
+            ended |= {question.ref.number: question for question in loop.take()}
+        assert sorted(closed) == [0, 1, 2, 3]
+        loop.submit(question_refs([4]), envs, settings())
+        while all(env.question != 4 for env in envs):
+            time.sleep(0.001)
+    assert closed[4:] == [4]
+    for number in (0, 1):
+        assert ended[number].stats.stop_reasons == (StopReason.ANSWER,) * 3
+    assert ended[2].failure.message.startswith("TimeoutError: Served, question 2, could not be reset in time.")
+    assert ended[3].failure.message == "OSError: no server"
 
 
 @pytest.mark.parametrize("window", [2, 9])

@@ -23,7 +23,7 @@ def sampled(tree: QuestionTree, number: int, purpose: Purpose) -> SimpleNamespac
 
 def write_record(folder: Path, model: str, trees: list[QuestionTree]) -> None:
     """Two evaluations and an iteration of these questions, in `folder`/trees."""
-    config = ARPOConfig().language_model(model_name_or_path=model).debugging(record_share=1.0)
+    config = ARPOConfig().language_model(model_name_or_path=model).reporting(record_share=1.0)
     config.adaptive_rollout(num_rollouts=5, num_initial_rollouts=2)
     config.evaluation(evaluation_config={"explore": True, "branching": "threshold"})
     recorder = TreeRecorder(RecordSettings.from_config(config), lambda: folder)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import math
+from dataclasses import replace
 
 import numpy as np
+import pytest
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
 from rllib_arpo.core.tree import QuestionTree, StopReason, ToolCall, ToolStatus, Trajectory, Turn
 from rllib_arpo.rollout.episodes import tree_to_episode
 from rllib_arpo.rollout.messages import QuestionRef, SampledQuestion, TrajectoryError
-from rllib_arpo.rollout.metrics import question_stats, rollout_metrics
+from rllib_arpo.rollout.metrics import OWN_NAMES, question_stats, rollout_metrics
 from rllib_arpo.tracking.iteration_log import IterationLog
 from tests.helpers.trees import paid
 
@@ -63,6 +65,7 @@ def test_what_rllib_counts_is_of_turns_and_trajectories():
     first, second = iterations([sampled(SEARCH, None), sampled(None)], [sampled(PYTHON, None)])
     names = ("num_env_steps_sampled", "num_episodes", "episode_len_mean", "episode_len_max", "episode_return_max")
     assert [first[name] for name in names] == [3, 2, 1.5, 2, 0.5]
+    assert first.keys() <= OWN_NAMES
     lifetime = ("num_env_steps_sampled_lifetime", "tool_calls_executed_lifetime", "generated_tokens_lifetime")
     assert [first[name] for name in lifetime] == [3, 1, 6]
     assert [second[name] for name in lifetime] == [5, 2, 10]
@@ -83,4 +86,66 @@ def test_an_error_is_told_once_for_each_tool_and_kind(caplog):
         "Such trajectories are masked (stop/error).",
         "training question 7, trajectory 0.0: the environment raised OSError: no copy (env.py, line 1). "
         "The question forks no more (forks_refused).",
+    ]
+
+
+def ended(*reasons: StopReason, format_valid: bool = False, accuracy: float = 0.0, **changes) -> SampledQuestion:
+    """A question whose trajectories ended so."""
+    question = sampled(None, **changes)
+    num = len(reasons)
+    stats = replace(
+        question.stats, stop_reasons=reasons, formats_valid=(format_valid,) * num, accuracies=(accuracy,) * num
+    )
+    return replace(question, stats=stats)
+
+
+def test_most_trajectories_in_error_end_the_run():
+    broken = TrajectoryError("0", "python", "OSError", "no space", "python.py, line 3")
+    log = IterationLog(MetricsLogger(root=True))
+    half = [ended(StopReason.ANSWER, StopReason.ERROR, errors=(broken,))]
+    log.errors(half, 0.5)
+    with pytest.raises(RuntimeError) as raised:
+        log.errors([*half, ended(StopReason.BROKEN_TOOL)], 0.5)
+    assert str(raised.value) == (
+        "67% of the trajectories ended in an error (max_error_share=0.5), for example: trajectory 0: the tool 'python' "
+        "raised OSError: no space (python.py, line 3)."
+    )
+    with pytest.raises(RuntimeError, match=r"^100% .*, for example: a tool is broken \(stop/broken_tool\)\.$"):
+        log.errors([ended(StopReason.BROKEN_TOOL)], 0.5)
+
+
+@pytest.mark.parametrize(
+    ("question", "cause"),
+    [
+        (ended(StopReason.DEADLINE, StopReason.DEADLINE, StopReason.ANSWER), "are masked (stop/deadline)."),
+        (ended(StopReason.MALFORMED_CALL), "break the format (stop/malformed_call): cold-start the model, or "),
+        (ended(StopReason.ANSWER, format_valid=True, accuracy=1.0), "the questions are too easy: ask others, or "),
+        (ended(StopReason.ANSWER, format_valid=True), "the questions are too hard or the policy has collapsed: "),
+    ],
+)
+def test_no_signal_warns_and_then_ends_the_run(caplog, question, cause):
+    log = IterationLog(MetricsLogger(root=True))
+    with caplog.at_level(logging.WARNING, "rllib_arpo"):
+        for has_signal in (False, False, True, False, False):
+            log.signal([question], has_signal, 5)
+        assert caplog.messages == []
+        log.signal([question], False, 5)
+        log.signal([question], False, 5)
+    [warning] = caplog.messages
+    assert warning.startswith("No question has rewards that differ, for 3 iterations in a row: ")
+    assert cause in warning
+    with pytest.raises(
+        RuntimeError, match=r"^No question .* for 5 iterations in a row \(max_iterations_without_signal\)"
+    ):
+        log.signal([question], False, 5)
+    log.signal([question], False, None)
+
+
+def test_forks_nearly_everywhere_warn_once(caplog):
+    log = IterationLog(MetricsLogger(root=True))
+    with caplog.at_level(logging.WARNING, "rllib_arpo"):
+        for rate, branching in ((0.6, "threshold"), (1.0, "always"), (0.78, "threshold"), (0.9, "threshold")):
+            log.forks(rate, branching)
+    assert caplog.messages == [
+        "78% of the tool responses fork (fork_rate), so that the entropy hardly chooses: branch_threshold is too low."
     ]

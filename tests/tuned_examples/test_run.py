@@ -68,7 +68,7 @@ def test_what_a_run_keeps_and_how_it_goes_on(ray_cluster, model_folder, tmp_path
         made = small_config(model_folder, vocab_size=256, end_token_id=ANSWER, end_probability=0.3)
         # Root "0" is right, the others are wrong, so that the model changes in every iteration.
         made.environment("Faulty-v0", env_config={"rewards": {"0": 1.0}}).callbacks(FailsAndReports)
-        made.debugging(record_share=1.0)
+        made.reporting(record_share=1.0)
         return made.evaluation(evaluation_config={"env_config": {}})
 
     run = tmp_path / "run"

@@ -9,7 +9,7 @@ from ray import tune
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
 
 from rllib_arpo import ARPOConfig
-from rllib_arpo.options.tables import ADAPTIVE_ROLLOUT, DEBUGGING, LANGUAGE_MODEL, OPTIONS, TRAINING
+from rllib_arpo.options.tables import ADAPTIVE_ROLLOUT, LANGUAGE_MODEL, OPTIONS, REPORTING, TRAINING
 from tests.helpers.configs import small_config
 from tests.validation.sentences import message
 
@@ -17,7 +17,7 @@ TABLES = {
     "language_model": LANGUAGE_MODEL,
     "adaptive_rollout": ADAPTIVE_ROLLOUT,
     "training": TRAINING,
-    "debugging": DEBUGGING,
+    "reporting": REPORTING,
 }
 
 

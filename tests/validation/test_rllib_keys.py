@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+from ray.rllib.connectors.learner import AddOneTsToEpisodesAndTruncate
 from ray.rllib.policy.policy import PolicySpec
 
 from rllib_arpo import ARPOConfig
@@ -66,6 +67,7 @@ BAD = {
     "validate_env_runners_after_construction": None, "num_learners": 1.5, "num_cpus_per_learner": "all",
     "num_gpus_per_learner": -1, "custom_resources_per_learner": ["a"], "local_gpu_idx": -1, "lr": 0,
     "grad_clip": 0, "grad_clip_by": "norms", "num_epochs": 0, "shuffle_batch_per_epoch": 1, "_learner_class": int,
+    "_learner_connector": AddOneTsToEpisodesAndTruncate(),
     **{key: "mine" for key in RULES if key.startswith("callbacks_")}, "evaluation_interval": -1,
     "evaluation_duration": "auto", "evaluation_num_env_runners": None, "evaluation_config": [],
     "log_gradients": "yes", "log_level": "LOUD", "log_sys_usage": 2, "seed": -1, "restart_failed_env_runners": 3,

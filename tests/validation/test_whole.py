@@ -14,6 +14,7 @@ from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from ray.rllib.core.rl_module.rl_module import RLModule, RLModuleSpec
 
 from rllib_arpo import ARPO, ARPOConfig
+from rllib_arpo.learner.arpo_torch_learner import ARPOTorchLearner
 from rllib_arpo.validation import check_cluster_resources
 from tests.helpers.configs import small_config
 from tests.helpers.parquet import parquet, row
@@ -74,6 +75,18 @@ def test_a_module_that_does_not_fit(model_folder, keywords, expected):
     with pytest.raises(ValueError) as raised:
         small_config(model_folder).rl_module(**keywords).validate()
     assert str(raised.value).startswith(expected)
+
+
+class OwnGradients(ARPOTorchLearner):
+    """Waits for what never comes."""
+
+    def compute_gradients(self, *args, **kwargs):
+        """Never called."""
+
+
+def test_a_learner_that_waits_in_vain(model_folder):
+    expected = "learner_class: OwnGradients.compute_gradients is never called, since gradients accumulate over passes; "
+    assert message(small_config(model_folder).training(learner_class=OwnGradients)).startswith(expected)
 
 
 class Waiting(RLlibCallback):
@@ -166,6 +179,44 @@ def test_unknown_key_in_tunes_param_space(model_folder, ray_cluster, tmp_path):
                 failure_config=tune.FailureConfig(fail_fast="raise"),
             ),
         ).fit()
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        (
+            {"custom_resources_per_env_runner": {"fpga": 1}},
+            "asks for 2 fpgas in total and the cluster has 0: lower custom_",
+        ),
+        ({"num_cpus_per_env_runner": 3}, "asks for 6 CPUs in total and the cluster has 4: lower num_cpus_per_"),
+        (
+            {"num_cpus_per_env_runner": 2},
+            "asks for 2 actors with 2 CPU each, which must lie on one node, and the cluster's nodes have room for 1: "
+            "lower num_cpus_per_",
+        ),
+        (
+            {"num_cpus_per_env_runner": 0.5, "custom_resources_per_env_runner": {"disk": 1}},
+            "asks for 2 actors with 0.5 CPU and 1 disk each, which must lie on one node, and the cluster's nodes have "
+            "room for 1: lower num_cpus_per_* (fractions are fine) or custom_resources_per_* or the number of actors.",
+        ),
+        ({"num_cpus_per_env_runner": 1, "evaluation_num_env_runners": 2}, None),
+        ({"num_cpus_per_env_runner": 1, "evaluation_num_env_runners": 3}, "asks for 5 CPUs in total"),
+    ],
+)
+def test_each_actor_must_fit_on_a_node(model_folder, monkeypatch, asked, expected):
+    """Three nodes: of two CPUs, with a disk, of one and of one; the other disk's node has no CPU."""
+    nodes = [{"CPU": 2, "disk": 1}, {"CPU": 1}, {"CPU": 1}, {"disk": 1}]
+    module = "rllib_arpo.validation.resources"
+    monkeypatch.setattr(f"{module}.ray.is_initialized", lambda: True)
+    monkeypatch.setattr(f"{module}.ray.nodes", lambda: [{"Alive": True, "Resources": node} for node in nodes])
+    monkeypatch.setattr(f"{module}.state.get_cluster_config", lambda: None)
+    config = small_config(model_folder).env_runners(num_env_runners=2).update_from_dict(asked)
+    if expected is None:
+        config.validate()
+    else:
+        assert message(config).startswith(f"The run {expected}")
+    monkeypatch.setenv("RAY_CLUSTER_NAME", "mine")  # KubeRay's, which may grow.
+    config.validate()
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 
 @dataclass(frozen=True, slots=True)
 class EntropySettings:
-    """How the entropies are evaluated.
+    """The settings by which entropies are evaluated.
 
     Attributes:
         window: k.
@@ -39,7 +39,7 @@ class EntropySettings:
 
 @dataclass(frozen=True, slots=True)
 class GroupRise:
-    """How the entropy rises at the nodes of one group; means are over questions, each by the mean of its nodes.
+    """The rises of the entropy at the nodes of one group; means are over questions, each by the mean of its nodes.
 
     Attributes:
         nodes: their number.

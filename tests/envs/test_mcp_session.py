@@ -1,0 +1,164 @@
+"""A session with an MCP server that hangs, dies or ends, and its forks, with servers that are stand-ins."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from rllib_arpo.envs.errors import ToolError
+from rllib_arpo.envs.support.loop_thread import loop_thread
+from rllib_arpo.envs.tools.mcp_client import McpServer, shown
+from rllib_arpo.envs.tools.mcp_session import McpSession
+
+
+class FakeClient:
+    """Answers every call at once; or is "busy" for a while first, "hangs" until it is closed, "dies" of every call,
+    raises "odd" errors, "counts" its calls. The session of one that "ends" does so soon."""
+
+    def __init__(self, kind: str):
+        self.calls: list[str] = []
+        self.kind, self.closed, self.opened = kind, asyncio.Event(), asyncio.get_running_loop().time()
+
+    async def call_tool(self, tool: str, arguments: dict) -> str:
+        if self.kind == "odd":
+            raise RuntimeError(tool)
+        if self.kind == "ends" and self.closed.is_set():
+            raise RuntimeError("Client must be used within an async context manager")
+        self.calls.append(tool)
+        if self.kind == "counts" and tool != "waits":
+            return SimpleNamespace(content=[SimpleNamespace(type="text", text=str(len(self.calls)))], is_error=False)
+        await (asyncio.sleep(60.0) if tool == "waits" else self.list_tools())
+        return f"{tool} {self.kind}"
+
+    async def list_tools(self, **options) -> None:
+        busy_s = {"busy": 1.5, "hangs": None}.get(self.kind, 0.0)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(None if busy_s is None else self.opened + busy_s):
+                await self.closed.wait()
+        if self.kind == "dies" or self.closed.is_set():
+            raise ConnectionResetError("gone")
+
+
+@pytest.fixture
+def session_with(monkeypatch):
+    """session_with(kinds...) -> a session whose servers are `FakeClient`s of these kinds, one after the other."""
+    import mcp.types  # noqa: F401  # Slow, and not to be on the calls' time.
+
+    thread, sessions = loop_thread("mcp"), []
+
+    def make(*kinds: str, shared: bool = True) -> McpSession:
+        left = list(kinds)
+
+        @contextlib.asynccontextmanager
+        async def client_of(server):
+            client = FakeClient(left.pop(0))
+            try:
+                async with asyncio.timeout(0.1 if client.kind == "ends" else None):
+                    yield client
+            finally:
+                client.closed.set()
+
+        monkeypatch.setattr("rllib_arpo.envs.tools.mcp_session.client_of", client_of)
+        monkeypatch.setattr("rllib_arpo.envs.tools.mcp_session.ALIVE_TIMEOUT_S", 0.1)
+        sessions.append(McpSession(thread, McpServer(command="none", shared=shared), 60.0))
+        return sessions[-1]
+
+    yield make
+    for session in sessions:
+        thread.run_blocking(session.close(), 60.0)
+
+
+async def in_flight(session: McpSession, number: int) -> None:
+    async with asyncio.timeout(60.0):
+        while len(session._in_flight) < number:
+            await asyncio.sleep(0.01)
+
+
+async def given_up(call, after_s: float) -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(after_s):
+            await call
+
+
+def test_a_slow_call_does_not_disturb_those_beside_it(session_with):
+    """The server is busy for a while with a call that was given up after 0.2 s, and answers nothing meanwhile."""
+    session = session_with("busy", "answers")
+
+    async def together():
+        beside = asyncio.create_task(session.call("b", {}))
+        await in_flight(session, 1)
+        await given_up(session.call("a", {}), 0.2)
+        return await asyncio.gather(beside, session.call("c", {}))
+
+    assert asyncio.run(together()) == ["b busy", "c busy"]
+    assert asyncio.run(session.call("d", {})) == "d busy"
+
+
+def test_a_hung_server_is_replaced_when_those_in_flight_have_waited_in_vain(session_with):
+    """The call that came later is sent again, and its server's end is not put down to it."""
+    session = session_with("hangs", "dies", "answers")
+
+    async def together():
+        witness = asyncio.create_task(given_up(session.call("b", {}), 1.0))
+        await in_flight(session, 1)
+        await given_up(session.call("a", {}), 0.2)
+        later = asyncio.create_task(session.call("c", {}))
+        await in_flight(session, 2)
+        await witness
+        assert await session.call("d", {}) == "d answers"
+        return await later
+
+    assert asyncio.run(together()) == "c answers"
+
+
+def test_a_session_that_has_ended_by_itself_is_opened_again(session_with):
+    session = session_with("ends", "answers")
+    assert asyncio.run(session.call("a", {})) == "a ends"
+    time.sleep(0.5)
+    assert asyncio.run(session.call("b", {})) == "b answers"
+
+
+def test_a_server_that_dies_twice_of_a_call_is_an_error_that_the_model_reads(session_with):
+    with pytest.raises(ToolError, match=r"died twice during one call of 'a' \(gone\)"):
+        asyncio.run(session_with("dies", "dies", "answers").call("a", {}))
+
+
+def test_a_fork_repeats_its_parents_calls_and_is_refused_where_an_answer_differs(session_with):
+    """The parent's own server is replaced in the same way; what it did not answer cannot be repeated in a fork."""
+    parent = session_with("counts", "counts", "dies", "counts", "counts", shared=False)
+
+    async def count(session: McpSession) -> str:
+        return shown(await session.call("count", {}))
+
+    async def counts():
+        found = [await count(parent), await count(parent)]
+        child = parent.fork()
+        await child.open(60.0)
+        found += [await count(child), await count(parent), await count(child)]
+        lost = "cannot be repeated, and starts anew: 'count' got 'no answer' in place of '1'"
+        with pytest.raises(ToolError, match=lost):
+            await parent.fork().open(60.0)
+        await given_up(parent.call("waits", {}), 0.2)
+        with pytest.raises(ToolError, match="'waits' got 'no answer' in place of 'no answer'"):
+            await parent.fork().open(60.0)
+        return [*found, await count(parent)]
+
+    assert asyncio.run(counts()) == ["1", "2", "3", "3", "4", "5"]
+
+
+@pytest.mark.parametrize(
+    ("message", "error"),
+    [
+        ("Tool a has an output schema but did not return structured content", ToolError),
+        ("Invalid structured content returned by tool a: 3\nhere", ToolError),
+        ("Event loop is closed", RuntimeError),
+    ],
+)
+def test_a_result_that_does_not_fit_its_schema_is_an_error_and_a_bug_is_none(session_with, message, error):
+    with pytest.raises(error, match=message.splitlines()[0]) as raised:
+        asyncio.run(session_with("odd").call(message, {}))
+    assert type(raised.value) is error
