@@ -20,7 +20,8 @@ import ray
 from ray import tune
 
 from release.benchmarks.common import runner
-from release.benchmarks.common.bench import TINY_LLAMA, Bench, rounded
+from release.benchmarks.common.bench import Bench, rounded
+from release.benchmarks.common.endless_models import endless_llama
 from release.benchmarks.common.runner import Benchmark
 from tests.helpers.configs import small_config
 from tests.helpers.parity_env import ParityEnv
@@ -32,9 +33,11 @@ STEP, WARM_UP = 3, 3
 
 def soak(bench: Bench) -> dict[str, Any]:
     """KiB an iteration that each process grows."""
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     tune.register_env("Parity-v0", ParityEnv)
-    config = small_config(bench.model(TINY_LLAMA), "vllm", kv_cache_memory_bytes=16 << 20, block_size=32)
+    # The environment's prompts have the question's number as a token.
+    model = endless_llama(bench.scratch / "model", hidden_size=64, num_layers=2, vocab_size=1024)
+    config = small_config(model, "vllm", kv_cache_memory_bytes=16 << 20, block_size=32)
     config.environment("Parity-v0", env_config={"num_turns": 3}).adaptive_rollout(branching="always")
     config.training(lr=1e-5).env_runners(num_env_runners=1).learners(num_learners=1)
     algorithm = config.build_algo()
@@ -46,11 +49,12 @@ def soak(bench: Bench) -> dict[str, Any]:
         pids = dict(zip(PROCESSES, (os.getpid(), env_runner, learner), strict=True))
         iterations = list(range(0, bench.pick(full=300, quick=90, tiny=18) + 1, STEP))
         held: dict[str, list[float]] = {name: [_private_kib(pid)] for name, pid in pids.items()}
-        for _ in iterations[1:]:
+        for done in iterations[1:]:
             for _ in range(STEP):
                 algorithm.train()
             for name, pid in pids.items():
                 held[name].append(_private_kib(pid))
+            print(done, {name: held[name][-1] for name in PROCESSES}, flush=True)
         _trim()
         algorithm.env_runner_group.foreach_env_runner(_trim, local_env_runner=False)
         algorithm.learner_group.foreach_learner(_trim)

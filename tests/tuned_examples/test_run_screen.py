@@ -78,7 +78,7 @@ def tiny_smollm2(tmp_path, monkeypatch) -> str:
 def command(folder: Path, *argv: str) -> dict[str, Any]:
     """Arguments of `subprocess`: what `make train` runs, in `folder`/here."""
     (folder / "here").mkdir(exist_ok=True)
-    environment = {"HOME": str(folder / "home"), "RLLIB_ARPO_CACHE": str(folder / "cache")}
+    environment = {"HOME": str(folder / "home"), "RLLIB_ARPO_CACHE": str(folder / "cache"), "RAY_ADDRESS": "local"}
     return {
         "args": [sys.executable, "-m", "tuned_examples.trails_smollm2_135m_arpo", *argv],
         "cwd": folder / "here",
