@@ -26,6 +26,7 @@ from ray.tune.result import TIME_TOTAL_S
 
 from rllib_arpo import validation
 from rllib_arpo.arpo_config import ARPOConfig
+from rllib_arpo.checkpointing import SharedCheckpoints
 from rllib_arpo.connectors.users import apply_user_connectors, user_connectors
 from rllib_arpo.core.entropy_history import EntropyHistory
 from rllib_arpo.core.settings import settings_from
@@ -63,7 +64,7 @@ NUM_UPDATES = "num_updates"
 ENTROPY_HISTORY = "entropies_per_token"
 
 
-class ARPO(TakesMessages, Algorithm):
+class ARPO(TakesMessages, SharedCheckpoints):
     """Samples a tree of trajectories per question, updates the policy with it, pushes the new weights."""
 
     config_class: ClassVar[type[ARPOConfig]] = ARPOConfig
@@ -100,6 +101,7 @@ class ARPO(TakesMessages, Algorithm):
                     check_constructed(group._worker_manager)
             spaces = self.env_runner_group.get_spaces()[DEFAULT_MODULE_ID]
             self._user_connectors = user_connectors(config._learner_connector, *spaces)
+            self._check_storage()
             self._push_weights()
         except BaseException:
             # Tune does not clean up after a failed setup: the engines' threads and processes would live on.
@@ -359,16 +361,16 @@ class ARPO(TakesMessages, Algorithm):
         }
 
     @override(Algorithm)
-    def save_to_path(self, path: Any = None, *, state: dict[str, Any] | None = None, **kwargs: Any) -> str:
-        """Like RLlib's, but the learners write their own state, without the driver (`ARPOLearnerGroup`)."""
-        if state is None:
-            state = self.get_state(not_components=COMPONENT_LEARNER_GROUP) | {COMPONENT_LEARNER_GROUP: None}
-        return super().save_to_path(path, state=state, **kwargs)
+    def set_weights(self, weights: dict[str, Any]) -> None:
+        """Gives learners and engines new weights. RLlib's own wants an env runner in this process, with a module."""
+        self.learner_group.set_weights(weights)
+        self._push_restored_weights()
 
     @override(Algorithm)
     def set_state(self, state: dict[str, Any]) -> None:
         super().set_state(state)
-        self._entropy_history.set_state(state.get(ENTROPY_HISTORY, ()))
+        if ENTROPY_HISTORY in state:
+            self._entropy_history.set_state(state[ENTROPY_HISTORY])
         self._num_updates = state.get(NUM_UPDATES, self._num_updates)
         self._time_total: float = state.get(TIME_TOTAL_S, self._time_total)  # A resumed run is a new trial of Tune.
         self._drop_questions(state.get(NEXT_QUESTION))

@@ -148,6 +148,7 @@ class ARPOConfig(AlgorithmConfig):
         adam_betas: tuple[float, float] = NotProvided,
         weight_decay: float = NotProvided,
         learner_num_threads: int | None = NotProvided,
+        learner_timeout_s: float | None = NotProvided,
         skip_groups_without_signal: bool = NotProvided,
         guards: dict[str, float | None] = NotProvided,
         max_error_share: float = NotProvided,

@@ -1,12 +1,18 @@
-"""Replaces a file in one step."""
+"""Replaces a file in one step; checksums of the files in a folder."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from pyarrow.fs import FileSelector, FileSystem, LocalFileSystem
+
+#: In a folder: the SHA-256 of each file below it, by path. A folder within it that has such a file vouches for itself.
+CHECKSUMS = "checksums.json"
 
 
 @contextmanager
@@ -30,3 +36,51 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Replaces a file with a value as JSON."""
     with replace_file(path) as partial:
         partial.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def write_checksums(folder: str, filesystem: FileSystem) -> None:
+    """Writes `CHECKSUMS`, when all other files are complete."""
+    files = [info.path for info in filesystem.get_file_info(FileSelector(folder, recursive=True)) if info.is_file]
+    own = f"{folder}/{CHECKSUMS}"
+    others = [path.removesuffix(CHECKSUMS) for path in files if path.endswith(f"/{CHECKSUMS}") and path != own]
+    sums = {
+        path.removeprefix(f"{folder}/"): _sha256(path, filesystem)
+        for path in files
+        if path != own and not any(path.startswith(other) and path != other + CHECKSUMS for other in others)
+    }
+    with filesystem.open_output_stream(own) as file:
+        file.write(json.dumps(sums, indent=0).encode())
+
+
+def check_files(folder: str, filesystem: FileSystem) -> None:
+    """Compares the files of a folder with its `CHECKSUMS`; does nothing where there are none, as in older folders.
+
+    Raises:
+        ValueError: a file is missing, or is not the one that was saved.
+    """
+    own = f"{folder}/{CHECKSUMS}"
+    if not filesystem.get_file_info(own).is_file:
+        return
+    with filesystem.open_input_file(own) as file:
+        text = file.read()
+    try:
+        sums = json.loads(text)
+    except ValueError:
+        raise ValueError(f"{own} is not the file that was saved: it is not JSON.") from None
+    for name, expected in sums.items():
+        path = f"{folder}/{name}"
+        if not filesystem.get_file_info(path).is_file:
+            raise ValueError(f"{path} is missing.")
+        if _sha256(path, filesystem) != expected:
+            raise ValueError(f"{path} is not the file that was saved: its checksum differs.")
+
+
+def check_all_files(folder: str | Path) -> None:
+    """`check_files` of a folder on this machine and of all within it."""
+    for path in sorted(Path(folder).rglob(CHECKSUMS)):
+        check_files(str(path.parent), LocalFileSystem())
+
+
+def _sha256(path: str, filesystem: FileSystem) -> str:
+    with filesystem.open_input_file(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

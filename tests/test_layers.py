@@ -26,7 +26,7 @@ LAYERS = (
     ("tracking",),
     ("options",),
     ("validation",),
-    ("arpo_config",),
+    ("arpo_config", "checkpointing"),
     ("arpo",),
     ("baselines",),
     ("evaluation", "doctor"),

@@ -21,7 +21,7 @@ from rllib_arpo.envs.support.texts import valid_unicode
 
 #: 432 and 433: a plan of Tavily is used up.
 _REFUSED = frozenset({401, 403, 432, 433})
-_MAX_DETAIL_CHARS = 200
+_MAX_DETAIL_BYTES, _MAX_DETAIL_CHARS = 4096, 200
 _SECRET = re.compile(r"(api|access|subscription).?(key|token)|^(key|token|secret|authorization)$", re.IGNORECASE)
 _OWN_PARAMETERS = frozenset({"q", "query", "format", "count", "num", "max_results", "timeout"})
 
@@ -128,10 +128,11 @@ class WebEngine(WebOptions, SearchSource):
         except httpx.DecodingError as error:
             raise ToolError(f"{self.title} sent a reply that is not understood.") from error
         if response.status_code != 200:
-            raise self.refusal(response.status_code, response.text)
+            # Not `response.text`: the reply chooses its character set, and some take quadratic time.
+            raise self.refusal(response.status_code, response.content[:_MAX_DETAIL_BYTES].decode(errors="replace"))
         try:
             return response.json()
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ToolError(f"{self.title} sent a reply that is not JSON.") from error
 
     def refusal(self, status: int, detail: str) -> ToolError:

@@ -24,6 +24,8 @@ GRACE_S = 10.0
 MAX_OUTPUT_BYTES = 1 << 20
 _MAX_INTERPRETERS = 16
 _QUEUE_FULL_WAIT_S = 0.01
+#: The first wait of a call that its server did not begin, and the one that is too long (doubled every time).
+_FIRST_WAIT_S, _LAST_WAIT_S = 0.02, 5.0
 
 
 class CallStatus(StrEnum):
@@ -78,7 +80,8 @@ class ForkServer:
     ) -> WorkerReply:
         """Runs `code` in a process of its own.
 
-        A call is repeated once if its supervisor dies.
+        A call is repeated once if its supervisor dies. One that its server dies without having begun waits for the next
+        server.
 
         Args:
             timeout_s: wall seconds from the time when the call gets a place; CPU seconds have about the same limit.
@@ -100,7 +103,8 @@ class ForkServer:
         payload = json.dumps(request).encode()
         limit_s = (1 + len(history)) * timeout_s + GRACE_S
         self._longest_s = max(self._longest_s, limit_s)
-        for _ in range(2):
+        num_lost, wait_s = 0, _FIRST_WAIT_S
+        while num_lost < 2 and wait_s < _LAST_WAIT_S:
             if not self.alive:
                 await asyncio.get_running_loop().run_in_executor(None, self.start)
             running = self._running
@@ -113,19 +117,30 @@ class ForkServer:
                 reply = b""
             if reply:
                 return _read_reply(reply)
+            if reply is None:
+                # The server is dying; it counts as alive until its first process has ended.
+                await asyncio.sleep(wait_s)
+                wait_s *= 2
+            else:
+                num_lost += 1
         return WorkerReply(CallStatus.WORKER, "")
 
-    async def _call(self, running: RunningServer, payload: bytes, limit_s: float) -> bytes:
+    async def _call(self, running: RunningServer, payload: bytes, limit_s: float) -> bytes | None:
+        """The reply of a call; b"" if it was lost, None if it did not begin."""
         ours, theirs = socket.socketpair()
         with theirs:
             reader, writer = await asyncio.open_unix_connection(sock=ours)
             try:
-                await _enqueue(running.queue, theirs)
-                theirs.close()
-                writer.write(payload)
-                writer.write_eof()
-                if not await self._begin(running, reader):
-                    return b""
+                try:
+                    await _enqueue(running.queue, theirs)
+                    theirs.close()
+                    writer.write(payload)
+                    writer.write_eof()
+                    began = await self._begin(running, reader)
+                except OSError:
+                    return None
+                if not began:
+                    return None
                 async with asyncio.timeout(limit_s):
                     return await reader.read(-1)
             finally:

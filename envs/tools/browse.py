@@ -13,9 +13,9 @@ from rllib_arpo.envs.support.chat_client import ChatClient, read_chat_client
 from rllib_arpo.envs.support.model_json import read_json
 from rllib_arpo.envs.tools.tool import Tool, ToolResult
 from rllib_arpo.envs.web.addresses import AddressRule, system_resolve
-from rllib_arpo.envs.web.fetch import Fetcher, FetchSettings
+from rllib_arpo.envs.web.fetch import Fetcher, FetchSettings, web_thread
 from rllib_arpo.envs.web.readable import Page, is_html, page_of, readers
-from rllib_arpo.envs.web.render import check_browser, prepare_browser, render
+from rllib_arpo.envs.web.render import MIN_BROWSER_MB, check_browser, prepare_browser, render
 from rllib_arpo.envs.web.robots import robots_check
 
 #: Number of characters of a page that the summarising model reads.
@@ -45,6 +45,8 @@ class BrowseTool(Tool):
     Attributes:
         render: let Chromium run the page's scripts first.
         render_wait_s: seconds for which scripts may go on building the page before it is read as it is.
+        render_memory_mb: megabytes of memory that the browser of this process and all its open pages may have together;
+            the largest of its processes ends when they have more.
         chromium_sandbox: Chromium's own sandbox; None: on, unless the user is root, for whom it cannot work.
         links: keep the addresses of links in the text.
         allow_private: True: any address may be opened; or a list of hosts and networks ("wiki.internal",
@@ -57,7 +59,7 @@ class BrowseTool(Tool):
         summary_model: fields of a `ChatClient`: its model reads the page and says what helps with the question. By
             default the tool asks it once, with its own time limit, since the tool itself repeats calls.
         cache_path: a sqlite file that keeps the text of pages by their URL; None: no cache.
-        resolver: (host, port) -> its addresses; None: the operating system's.
+        resolver: (host, port) -> its addresses; None: the operating system's. It runs in a thread of its own.
     """
 
     name: ClassVar[str] = "browse"
@@ -70,6 +72,7 @@ class BrowseTool(Tool):
     stateless: ClassVar[bool] = True
     render: bool = False
     render_wait_s: float = 5.0
+    render_memory_mb: int = 4096
     chromium_sandbox: bool | None = None
     links: bool = False
     allow_private: bool | Sequence[str] = False
@@ -89,6 +92,8 @@ class BrowseTool(Tool):
     def __post_init__(self) -> None:
         if self.max_page_bytes < 1 or self.max_redirects < 0 or self.render_wait_s <= 0:
             raise ValueError("The browse tool needs max_page_bytes >= 1, max_redirects >= 0 and render_wait_s > 0.")
+        if self.render_memory_mb < MIN_BROWSER_MB:
+            raise ValueError(f"render_memory_mb must be at least {MIN_BROWSER_MB}, not {self.render_memory_mb}.")
         _ = self._rule
         if self._client is not None and self._client.timeout_s * self._client.max_attempts > self.timeout_s:
             raise ValueError(
@@ -101,7 +106,7 @@ class BrowseTool(Tool):
     def prepare(self) -> None:
         readers().start()
         if self.render:
-            prepare_browser(self.chromium_sandbox)
+            prepare_browser(self.chromium_sandbox, self.render_memory_mb)
 
     def text_argument(self, arguments: Mapping[str, Any]) -> str:
         super().text_argument(arguments)
@@ -137,6 +142,10 @@ class BrowseTool(Tool):
         return (await self._open(url)).to_json()
 
     async def _open(self, url: str) -> Page:
+        # Not in this loop: its server decides how much work a page is, by the number of its chunks, headers, cookies.
+        return await web_thread().run(self._open_there(url))
+
+    async def _open_there(self, url: str) -> Page:
         settings = FetchSettings(
             rule=self._rule,
             user_agent=self.user_agent,
@@ -148,7 +157,7 @@ class BrowseTool(Tool):
             fetched = await fetcher.fetch(url, before_request=check)
         fetched.raise_for_status()
         if self.render and is_html(fetched):
-            fetched = await render(fetched, settings, self.render_wait_s, self.chromium_sandbox)
+            fetched = await render(fetched, settings, self.render_wait_s, self.chromium_sandbox, self.render_memory_mb)
         return await page_of(fetched, self.links)
 
     @cached_property

@@ -11,12 +11,15 @@ from dataclasses import dataclass
 import httpx
 
 from rllib_arpo.envs.errors import ToolError, TransientToolError, is_transient
+from rllib_arpo.envs.support.loop_thread import LoopThread, loop_thread
 from rllib_arpo.envs.web.addresses import AddressRule
 
 #: Seconds to connect, and between two pieces of a response. The whole fetch is bounded by the tool's `timeout_s`.
 CONNECT_TIMEOUT_S, READ_TIMEOUT_S = 10.0, 20.0
 #: The only encoding that is asked for and accepted: of the usual ones, only zlib's can stop in the middle of a block.
 _ENCODING, _GZIP = "gzip", 16 + zlib.MAX_WBITS
+#: Pieces of a response, each of which costs as much work as kilobytes do.
+_MAX_PIECES = 20_000
 #: The largest number of addresses of one host that are tried.
 _MAX_ADDRESSES = 3
 
@@ -53,6 +56,11 @@ class FetchSettings:
     user_agent: str
     max_bytes: int
     max_redirects: int
+
+
+def web_thread() -> LoopThread:
+    """The event loop in which this process opens pages."""
+    return loop_thread("web")
 
 
 class Fetcher:
@@ -124,7 +132,11 @@ class Fetcher:
             raise self._too_large()
         inflate = zlib.decompressobj(_GZIP) if encoding == _ENCODING else None
         body = bytearray()
+        pieces = 0
         async for chunk in response.aiter_raw():
+            pieces += 1
+            if pieces > _MAX_PIECES:
+                raise ToolError(f"The page comes in more than {_MAX_PIECES} pieces.")
             body += chunk if inflate is None else inflate.decompress(chunk, max_bytes + 1 - len(body))
             if max(len(body), response.num_bytes_downloaded) > max_bytes:
                 raise self._too_large()

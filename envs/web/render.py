@@ -1,4 +1,4 @@
-"""Pages that scripts build: Chromium runs them, without a network of its own.
+"""Pages that scripts build: Chromium runs them in a process of its own (`browser.py`), without a network of its own.
 
 Our `Fetcher` answers every request of the browser, under the same rule of addresses and the same limits. Traffic that
 would bypass it (WebSockets, WebRTC, preconnections, unseen requests of workers) finds no way out: the browser's proxy
@@ -9,70 +9,75 @@ connection at all, and DNS rebinding has nothing to rebind.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import importlib.util
+import json
 import os
 import shutil
+import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
-from rllib_arpo.envs.errors import BrokenToolError, ToolError
-from rllib_arpo.envs.support.loop_thread import LoopThread, loop_thread
+from rllib_arpo.envs.errors import BrokenToolError, ToolError, TransientToolError
+from rllib_arpo.envs.support.loop_thread import LoopThread
 from rllib_arpo.envs.support.texts import first_line
-from rllib_arpo.envs.web.fetch import Fetched, Fetcher, FetchSettings
+from rllib_arpo.envs.web import browser
+from rllib_arpo.envs.web.fetch import Fetched, Fetcher, FetchSettings, web_thread
 
 INSTALL = "install Debian's chromium, or say `playwright install chromium`"
 _NO_PLAYWRIGHT = f"Rendering pages needs playwright (pip install playwright); {INSTALL}."
 _EXECUTABLES = ("chromium", "chromium-browser", "google-chrome")
-_NO_NETWORK = (
-    "--proxy-server=http://proxy.invalid:9",
-    # Without it, loopback addresses would bypass the proxy.
-    "--proxy-bypass-list=<-loopback>",
-    "--host-resolver-rules=MAP * ~NOTFOUND",
-    "--webrtc-ip-handling-policy=disable_non_proxied_udp",
-    "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
-    "--disable-quic",
-    "--dns-prefetch-disable",
-)
-_LIMITS = ("--js-flags=--max-old-space-size=512", "--disable-gpu", "--mute-audio")
-#: Not needed to read a page.
-_NOT_LOADED = frozenset({"image", "media", "font", "stylesheet", "texttrack", "manifest", "ping"})
-#: Headers of the browser's requests that the fetcher sets itself.
-_OWN_HEADERS = frozenset({"host", "cookie", "content-length", "connection", "accept-encoding", "user-agent"})
-#: Headers of an answer that are wrong for its decompressed body.
-_BODY_HEADERS = frozenset({"content-encoding", "content-length", "transfer-encoding", "connection"})
-#: Of one page: further requests fail.
-_MAX_REQUESTS, _MAX_TOTAL_BYTES = 100, 20 << 20
-_START_TIMEOUT_S, _CLOSE_TIMEOUT_S = 60.0, 5.0
-#: Seconds that a rendered document may take to hand over its HTML.
-_READ_TIMEOUT_S = 5.0
+#: Megabytes with which a browser can open a small page.
+MIN_BROWSER_MB = 1536
+#: Seconds that the browser may take to start, with its process.
+_START_TIMEOUT_S = browser.START_TIMEOUT_S + 10.0
 
 
-async def render(document: Fetched, settings: FetchSettings, wait_s: float, sandbox: bool | None) -> Fetched:
+async def render(
+    document: Fetched, settings: FetchSettings, wait_s: float, sandbox: bool | None, memory_mb: int
+) -> Fetched:
     """Opens `document`, which is fetched already, in the browser and lets its scripts run: the page that they make.
+
+    Runs in the loop of `web_thread`.
 
     Args:
         settings: of the requests of the page's scripts.
         wait_s: how long scripts may go on building the page before it is read as it is.
         sandbox: Chromium's own; None: on, unless the user is root, for whom it cannot work.
+        memory_mb: of the browser and all pages that are open in it.
 
     Raises:
-        ToolError: the page cannot be rendered, or its HTML is too large.
+        ToolError: the page cannot be rendered, needs too much memory, or its HTML is too large.
+        TransientToolError: the browser ended; perhaps another page is the reason.
         BrokenToolError: no browser starts.
     """
-    thread = loop_thread("browser")
-    return await thread.run(_render(thread, sandbox, document, settings, wait_s))
+    order = {
+        "url": document.url,
+        "status": document.status,
+        "headers": document.headers,
+        "content": document.content,
+        "user_agent": settings.user_agent,
+        "wait_s": wait_s,
+        "max_chars": settings.max_bytes,
+    }
+    try:
+        async with Fetcher(settings) as fetcher:
+            url, html = await _browser_of(sandbox, memory_mb).ask(order, fetcher)
+    except ToolError as error:
+        raise type(error)(f"{document.url}: {error}") from error
+    headers = (("content-type", "text/html; charset=utf-8"),)
+    return Fetched(url, document.status, document.reason, headers, html.encode("utf-8", errors="replace"))
 
 
-def prepare_browser(sandbox: bool | None) -> None:
+def prepare_browser(sandbox: bool | None, memory_mb: int) -> None:
     """Starts the browser of this process; blocks.
 
     Raises:
         BrokenToolError: it does not start.
     """
-    thread = loop_thread("browser")
     try:
-        thread.run_blocking(_browser_of(thread, sandbox).get(), _START_TIMEOUT_S)
+        web_thread().run_blocking(_browser_of(sandbox, memory_mb).ask(None, None), _START_TIMEOUT_S)
     except TimeoutError as error:
         raise BrokenToolError(f"Chromium does not start within {_START_TIMEOUT_S:g} s: {INSTALL}.") from error
 
@@ -85,10 +90,10 @@ def check_browser() -> str:
     """
     if importlib.util.find_spec("playwright") is None:
         raise ValueError(_NO_PLAYWRIGHT)
-    browser = _system_browser() or next(map(str, sorted(_playwrights_folder().glob("chromium*"))), None)
-    if browser is None:
+    found = _system_browser() or next(map(str, sorted(_playwrights_folder().glob("chromium*"))), None)
+    if found is None:
         raise ValueError(f"Rendering pages needs Chromium: {INSTALL}.")
-    return browser
+    return found
 
 
 def _system_browser() -> str | None:
@@ -105,174 +110,98 @@ def _playwrights_folder() -> Path:
     return Path(chosen) if chosen else Path.home() / ".cache" / "ms-playwright"
 
 
-class _Browser:
-    """One Chromium, which is started again when it has died. Used in one event loop."""
+class BrowserProcess:
+    """The process `browser.py`, which is started again when it has died. Used in one event loop."""
 
-    def __init__(self, sandbox: bool):
-        self._sandbox = sandbox
-        self._lock = asyncio.Lock()
-        self._playwright: Any = None
-        self._browser: Any = None
+    def __init__(self, sandbox: bool, memory_mb: int):
+        self._options = {"sandbox": sandbox, "memory_mb": memory_mb}
+        self._queue: socket.socket | None = None
+        self.process: subprocess.Popen[bytes] | None = None
 
-    async def get(self) -> Any:
-        async with self._lock:
-            if self._browser is None or not self._browser.is_connected():
-                await self.close()
-                self._browser = await self._start()
-            return self._browser
+    async def ask(self, order: dict[str, Any] | None, fetcher: Fetcher | None) -> Any:
+        """(address, HTML) of the page of an order (`browser._Page`), for which `fetcher` fetches; of None, None.
 
-    async def _start(self) -> Any:
+        Raises:
+            ToolError, BrokenToolError: as `render`, without the page's address.
+        """
+        fetches = set()
         try:
-            from playwright.async_api import Error, async_playwright
-        except ModuleNotFoundError as error:
-            raise BrokenToolError(_NO_PLAYWRIGHT) from error
-        self._playwright = await async_playwright().start()
-        try:
-            return await self._playwright.chromium.launch(
-                executable_path=_system_browser(),
-                chromium_sandbox=self._sandbox,
-                args=[*_NO_NETWORK, *_LIMITS],
-                timeout=1000 * _START_TIMEOUT_S,
-                handle_sigint=False,
-                handle_sigterm=False,
-                handle_sighup=False,
+            reader, writer = await self._connect()
+            try:
+                browser.send(writer, order)
+                while (message := await browser.receive(reader))[0] == "fetch":
+                    assert fetcher is not None
+                    fetches.add(asyncio.ensure_future(_fetch(fetcher, writer, *message[1:])))
+            finally:
+                # The process closes the page when its connection ends.
+                writer.close()
+        except (EOFError, OSError) as error:
+            raise TransientToolError("the browser ended while it rendered the page.") from error
+        finally:
+            for fetch in fetches:
+                fetch.cancel()
+        kind, content = message
+        if kind == "error":
+            raise ToolError(content)
+        if kind == "broken":
+            raise BrokenToolError(f"Chromium does not start ({first_line(RuntimeError(content))}): {INSTALL}.")
+        return content
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection for one page."""
+        if self.process is None or self.process.poll() is not None:
+            await self.close()
+            self._start()
+        assert self._queue is not None
+        ours, theirs = socket.socketpair()
+        with theirs:
+            socket.send_fds(self._queue, [b"p"], [theirs.fileno()])
+        return await asyncio.open_unix_connection(sock=ours)
+
+    def _start(self) -> None:
+        self._queue, theirs = socket.socketpair()
+        with theirs:
+            options = {**self._options, "queue": theirs.fileno(), "executable": _system_browser()}
+            self.process = subprocess.Popen(
+                [sys.executable, "-s", "-P", browser.__file__, json.dumps(options)],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
             )
-        except Error as error:
-            raise BrokenToolError(f"Chromium does not start ({first_line(error)}): {INSTALL}.") from error
 
     async def close(self) -> None:
-        playwright, self._playwright, self._browser = self._playwright, None, None
-        if playwright is not None:
-            # The browser ends with playwright.
-            await playwright.stop()
+        """Ends the process; playwright and Chromium end when they lose it."""
+        if self._queue is not None and self.process is not None:
+            self._queue.close()
+            self.process.kill()
+            self.process.wait()
 
 
-#: (thread, sandbox) -> its browser.
-_BROWSERS: dict[tuple[LoopThread, bool], _Browser] = {}
+#: (thread, sandbox, megabytes) -> its browser.
+_BROWSERS: dict[tuple[LoopThread, bool, int], BrowserProcess] = {}
 
 
-def _browser_of(thread: LoopThread, sandbox: bool | None) -> _Browser:
-    key = thread, os.geteuid() != 0 if sandbox is None else sandbox
+def _browser_of(sandbox: bool | None, memory_mb: int) -> BrowserProcess:
+    key = web_thread(), os.geteuid() != 0 if sandbox is None else sandbox, memory_mb
     if key not in _BROWSERS:
-        _BROWSERS[key] = _Browser(key[1])
-        thread.at_exit(_BROWSERS[key].close)
+        _BROWSERS[key] = BrowserProcess(*key[1:])
+        web_thread().at_exit(_BROWSERS[key].close)
     return _BROWSERS[key]
 
 
-async def _render(
-    thread: LoopThread, sandbox: bool | None, document: Fetched, settings: FetchSettings, wait_s: float
-) -> Fetched:
-    from playwright.async_api import Error
-
-    browser = await _browser_of(thread, sandbox).get()
-    async with Fetcher(settings) as fetcher:
-        try:
-            # Each page has a context of its own: no cookie, no storage outlives it.
-            context = await browser.new_context(
-                user_agent=settings.user_agent, service_workers="block", accept_downloads=False
-            )
-            try:
-                return await _open(context, document, fetcher, wait_s)
-            finally:
-                await _close(context)
-        except Error as error:
-            raise ToolError(f"{document.url}: the page cannot be rendered ({first_line(error)}).") from error
-
-
-async def _open(context: Any, document: Fetched, fetcher: Fetcher, wait_s: float) -> Fetched:
-    from playwright.async_api import TimeoutError as PlaywrightTimeout
-
-    page = await context.new_page()
-    context.on("page", lambda popup: asyncio.ensure_future(_close(popup)))
-    await context.route("**/*", _Answers(document, fetcher).answer)
-    deadline = asyncio.get_running_loop().time() + wait_s
-    with contextlib.suppress(PlaywrightTimeout):
-        await page.goto(document.url, wait_until="domcontentloaded", timeout=1000 * wait_s)
-        left_s = max(0.1, deadline - asyncio.get_running_loop().time())
-        await page.wait_for_load_state("networkidle", timeout=1000 * left_s)
+async def _fetch(
+    fetcher: Fetcher,
+    writer: asyncio.StreamWriter,
+    number: int,
+    url: str,
+    method: str,
+    headers: dict[str, str],
+    content: bytes | None,
+) -> None:
+    """Sends the answer to a request of a page; None for one that is refused or fails."""
     try:
-        async with asyncio.timeout(_READ_TIMEOUT_S):
-            html = await _html(context, page, fetcher.settings.max_bytes)
-    except TimeoutError as error:
-        raise ToolError(f"{document.url}: the page's scripts do not end.") from error
-    headers = (("content-type", "text/html; charset=utf-8"),)
-    return Fetched(page.url, document.status, document.reason, headers, html.encode("utf-8", errors="replace"))
-
-
-async def _html(context: Any, page: Any, max_chars: int) -> str:
-    """The current document, read in a world where the page's scripts cannot interfere."""
-    session = await context.new_cdp_session(page)
-    frame = (await session.send("Page.getFrameTree"))["frameTree"]["frame"]["id"]
-    world = await session.send("Page.createIsolatedWorld", {"frameId": frame})
-    expression = f"document.documentElement ? document.documentElement.outerHTML.slice(0, {max_chars + 1}) : ''"
-    call = {"expression": expression, "contextId": world["executionContextId"], "returnByValue": True}
-    html = (await session.send("Runtime.evaluate", call))["result"]["value"]
-    if len(html) > max_chars:
-        raise ToolError(f"{page.url}: the rendered page is larger than {max_chars} characters.")
-    return html
-
-
-async def _close(closable: Any) -> None:
-    from playwright.async_api import Error
-
-    # The browser ends a page that hangs; this code does not wait for it.
-    with contextlib.suppress(Error, TimeoutError):
-        async with asyncio.timeout(_CLOSE_TIMEOUT_S):
-            await closable.close()
-
-
-class _Answers:
-    """Answers the requests of one page."""
-
-    def __init__(self, document: Fetched, fetcher: Fetcher):
-        self._document: Fetched | None = document
-        self._fetcher = fetcher
-        self._requests_left, self._bytes_left = _MAX_REQUESTS, _MAX_TOTAL_BYTES
-
-    async def answer(self, route: Any) -> None:
-        from playwright.async_api import Error
-
-        try:
-            try:
-                fetched = await self._fetch(route.request)
-            except ToolError:
-                await _refuse(route)
-                return
-            headers = _joined((key, value) for key, value in fetched.headers if key not in _BODY_HEADERS)
-            await route.fulfill(status=fetched.status, headers=headers, body=fetched.content)
-        except Error:
-            # The page is closed. Playwright's own task for the request would wait for ever; it ends with this one.
-            raise asyncio.CancelledError from None
-
-    async def _fetch(self, request: Any) -> Fetched:
-        document, self._document = self._document, None
-        if document is not None:
-            return document
-        if request.resource_type in _NOT_LOADED:
-            raise ToolError("Not needed to read the page.")
-        self._requests_left -= 1
-        if self._requests_left < 0 or self._bytes_left < 0:
-            raise ToolError("Too many requests.")
-        headers = {key: value for key, value in request.headers.items() if key not in _OWN_HEADERS}
-        fetched = await self._fetcher.fetch(
-            request.url, method=request.method, headers=headers, content=request.post_data_buffer
-        )
-        self._bytes_left -= len(fetched.content)
-        return fetched
-
-
-async def _refuse(route: Any) -> None:
-    if route.request.is_navigation_request():
-        # The page stays as it is; a failed navigation would replace it by the browser's own error page.
-        await route.fulfill(status=204)
-    else:
-        await route.abort("blockedbyclient")
-
-
-def _joined(headers: Any) -> dict[str, str]:
-    """Joins repeated headers as HTTP prescribes (cookies, which have no such form, by line breaks)."""
-    joined: dict[str, str] = {}
-    for key, value in headers:
-        separator = "\n" if key == "set-cookie" else ", "
-        joined[key] = f"{joined[key]}{separator}{value}" if key in joined else value
-    return joined
+        fetched = await fetcher.fetch(url, method=method, headers=headers, content=content)
+        answer = fetched.status, fetched.headers, fetched.content
+    except ToolError:
+        answer = None
+    browser.send(writer, (number, answer))

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
-    with command_errors((FileNotFoundError,)):
+    with command_errors((FileNotFoundError, ValueError)):
         export_model(args.checkpoint, args.output, args.dtype)
     print(f"The model is in {args.output}.")
     return 0

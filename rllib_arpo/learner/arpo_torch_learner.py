@@ -50,6 +50,7 @@ from rllib_arpo.core.loss import (
     tree_policy_objective,
 )
 from rllib_arpo.learner.gradients import NonFiniteLossError, gather_names
+from rllib_arpo.learner.learner_state import StatefulLearner
 from rllib_arpo.learner.metrics import Total, Totals, add_questions, summarize
 from rllib_arpo.learner.optimizer_offload import states_on_device
 from rllib_arpo.learner.pass_advantages import multiply_by_entropy, subtract_kl_to_go
@@ -63,9 +64,7 @@ from rllib_arpo.learner.passes import (
 )
 from rllib_arpo.learner.sharding import SHARDINGS
 from rllib_arpo.learner.training_data import Minibatch, QuestionBatch
-from rllib_arpo.policy.llm_rl_module import COMPUTE_DTYPES, BaseModel
-from rllib_arpo.policy.sharded_state import load_optimizer_state, optimizer_state
-from rllib_arpo.weights.snapshot import WeightSnapshot, probe_tokens
+from rllib_arpo.policy.llm_rl_module import BaseModel
 
 if TYPE_CHECKING:
     from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
@@ -78,7 +77,7 @@ def _clipping(config: AlgorithmConfig) -> tuple[float, float, float | None, bool
     return config.clip_low, config.clip_high, config.dual_clip, config.keep_clipped_gradient
 
 
-class ARPOTorchLearner(TorchLearner):
+class ARPOTorchLearner(StatefulLearner):
     """Trains one `LLMRLModule`; `update(training_data=QuestionBatch)` is one batch of questions.
 
     `sharding` says how several learners hold the model, and how their gradients come together (`learner/sharding.py`).
@@ -94,7 +93,6 @@ class ARPOTorchLearner(TorchLearner):
         if self.config.learner_num_threads is not None:
             torch.set_num_threads(self.config.learner_num_threads)
         super().build()
-        self._weight_version = 0
         self._totals = Totals(self._device)
         self._reference = None
         if self.config.kl_coeff > 0:
@@ -107,6 +105,7 @@ class ARPOTorchLearner(TorchLearner):
         """Distributes the parameters before the optimizer is made, which must hold the tensors that are trained."""
         self._sharding = SHARDINGS[self.config.sharding](self._device, self.distributed)
         module = Learner._make_module(self)
+        module[DEFAULT_MODULE_ID].check_parameters()
         self._place(module[DEFAULT_MODULE_ID])
         return module
 
@@ -154,7 +153,6 @@ class ARPOTorchLearner(TorchLearner):
         self._check_is_built()
         self.before_gradient_based_update(timesteps=timesteps or {})
         self._weights_seq_no += 1
-        self._weight_version += 1
 
         columns = self._learner_connector(
             rl_module=self.module,
@@ -175,6 +173,7 @@ class ARPOTorchLearner(TorchLearner):
             # If no trajectory counts, there is no loss.
             if minibatch.denominator > 0
         ]
+        self._count_update()
         self._log_update(gradient_norms)
         self.after_gradient_based_update(timesteps=timesteps or {})
         return self.metrics.reduce()
@@ -343,56 +342,3 @@ class ARPOTorchLearner(TorchLearner):
             (ALL_MODULES, NUM_ENV_STEPS_TRAINED_LIFETIME),
         ):
             self.metrics.log_value((module_id, name), num_turns, reduce="lifetime_sum", with_throughput=True)
-
-    @property
-    def weight_version(self) -> int:
-        """The number of changes of the weights in this process, by updates and by restored states.
-
-        It names the weights: no two states of this learner share a version, whatever checkpoints they come from.
-        """
-        return self._weight_version
-
-    def weight_snapshot(self, *, with_weights: bool = True) -> WeightSnapshot:
-        """The trained weights for an engine, with a probe; valid until the next update (`LLMRLModule.weight_views`).
-
-        They are cast to the engine's type here, on the learner's device, so that half as much travels where it is a
-        16-bit type, and the engine casts nothing. An adapter stays as it is: it is merged into the base before the
-        cast.
-        """
-        module = self.module[DEFAULT_MODULE_ID]
-        probe = probe_tokens(module.vocab_size, self.config.max_context_tokens)
-        dtype = COMPUTE_DTYPES[self.config.dtype] if self.config.lora is None else None
-        weights = module.weight_views(dtype) if with_weights else None
-        return WeightSnapshot(self.weight_version, weights, probe, module.score(probe))
-
-    @override(TorchLearner)
-    def _get_optimizer_state(self) -> dict[str, Any]:
-        return {
-            name: {"module_id": DEFAULT_MODULE_ID, "state": optimizer_state(optimizer)}
-            for name, optimizer in self._named_optimizers.items()
-        }
-
-    @override(TorchLearner)
-    def _set_optimizer_state(self, state: dict[str, Any]) -> None:
-        """RLlib's own would round fp64 to fp32."""
-        for name, of_optimizer in state.items():
-            load_optimizer_state(self._named_optimizers[name], of_optimizer["state"])
-
-    @override(Learner)
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Restores weights and optimizer, also from an earlier checkpoint.
-
-        RLlib's own method would restore the optimizer and silently keep the newer weights.
-        """
-        if WEIGHTS_SEQ_NO in state:
-            self._weights_seq_no = -1
-        super().set_state(state)
-        if WEIGHTS_SEQ_NO in state:
-            self._weights_seq_no = state[WEIGHTS_SEQ_NO]
-        self._weight_version += 1
-
-    @override(Learner)
-    def restore_from_path(self, path: Any, **kwargs: Any) -> None:
-        """Like RLlib's, which may restore the module without calling `set_state`."""
-        super().restore_from_path(path, **kwargs)
-        self._weight_version += 1

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import uuid
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import ray
-from ray.exceptions import RayActorError, RayError
+from pyarrow.fs import FileType
+from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE
 from ray.rllib.core.learner.learner_group import LearnerGroup
 from ray.rllib.utils.annotations import override
@@ -16,6 +18,9 @@ from ray.rllib.utils.annotations import override
 from rllib_arpo.learner.sharding import SHARDINGS
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyarrow.fs import FileSystem
     from ray.rllib.core.rl_module.rl_module import RLModule
 
     from rllib_arpo.learner.arpo_torch_learner import ARPOTorchLearner
@@ -28,14 +33,14 @@ FAILURE_GRACE_S = 20.0
 
 
 class LearnerDiedError(RuntimeError):
-    """A learner's process has ended. The others lack its part of the gradients, so the run ends too."""
+    """A learner's process has ended, or hangs. The others lack its part of the gradients, so the run ends too."""
 
 
 class ARPOLearnerGroup(LearnerGroup):
     """RLlib's learner group, for learners that hold parts of one state and whose updates have collectives.
 
-    RLlib's own group asks only the first learner for the state, waits for ever when one learner has failed, and drops
-    errors when learners restore a state.
+    RLlib's own group asks only the first learner for the state, waits for ever when one learner has failed or hangs,
+    drops errors when learners restore a state, and sends checkpoints through the driver, of at most 1 GiB.
     """
 
     @override(LearnerGroup)
@@ -111,17 +116,42 @@ class ARPOLearnerGroup(LearnerGroup):
         return module.get(module_id)
 
     @override(LearnerGroup)
+    def get_checkpointable_components(self) -> list[tuple[str, Any]]:
+        return [(COMPONENT_LEARNER, self._learner if self.is_local else _LearnerFiles(self))]
+
+    @override(LearnerGroup)
     def save_to_path(self, path: Any = None, *, state: dict[str, Any] | None = None, **kwargs: Any) -> str:
-        """Like RLlib's: the first learner writes its own state. A learner that holds only a part first gets the whole.
+        """Like RLlib's, but the first learner writes its state itself, without the driver, on any machine.
 
         Raises:
+            ValueError: a learner does not see `path` (`check_storage`).
             RuntimeError: the learner could not write its state.
         """
-        if state is None and self._holds_part:
-            state = self.get_state()
-        path = super().save_to_path(path, state=state, **kwargs)
-        self._check_all_did("save its state to", path)
-        return path
+        return super().save_to_path(path, state=state or {COMPONENT_LEARNER: None}, **kwargs)
+
+    def check_storage(self, folder: str, filesystem: FileSystem) -> None:
+        """Raises ValueError unless all learners see what this process writes into `folder`."""
+        if self.is_local:
+            return
+        filesystem.create_dir(folder, recursive=True)
+        probe = f"{folder}/.probe-{uuid.uuid4().hex}"
+        filesystem.open_output_stream(probe).close()
+        try:
+            self.check_seen(probe, filesystem)
+        finally:
+            filesystem.delete_file(probe)
+
+    def check_seen(self, path: str, filesystem: FileSystem) -> None:
+        """Raises ValueError unless all learners see `path`."""
+        answers = self._on_all(_node_without, path, filesystem)
+        if blind := sorted({node for node in answers if node is not None}):
+            raise ValueError(
+                f"The learners on {', '.join(blind)} do not see {path}: put checkpoints (Tune's storage_path) on "
+                "storage that all machines share, since learners read and write them themselves."
+            )
+
+    def _on_all(self, function: Callable[..., T], *args: Any) -> list[T]:
+        return self._answers({i: learner.apply.remote(function, *args) for i, learner in enumerate(self._workers)})
 
     @override(LearnerGroup)
     def set_state(self, state: dict[str, Any]) -> None:
@@ -131,36 +161,37 @@ class ARPOLearnerGroup(LearnerGroup):
         if self.is_local:
             self._learner.set_state(state[COMPONENT_LEARNER])
             return
-        shared = ray.put(state[COMPONENT_LEARNER])
-        self._answers({i: learner.apply.remote(_set_state, shared) for i, learner in enumerate(self._workers)})
-
-    @override(LearnerGroup)
-    def restore_from_path(self, path: Any, **kwargs: Any) -> None:
-        """Like RLlib's, but raises if a learner fails.
-
-        Raises:
-            RuntimeError: a learner could not restore its state.
-        """
-        super().restore_from_path(path, **kwargs)
-        self._check_all_did("restore its state from", path)
-
-    def _check_all_did(self, what: str, path: Any) -> None:
-        """Raises if a learner failed: RLlib drops the error, but marks the learner as unhealthy."""
-        if self.is_remote and self._worker_manager.num_healthy_actors() < len(self):
-            raise RuntimeError(f"A learner could not {what} {path}: the log has its error.")
+        self._on_all(_set_state, ray.put(state[COMPONENT_LEARNER]))
 
     def _answers(self, calls: dict[int, ray.ObjectRef], timeout_s: float | None = None) -> list[Any]:
-        """The answers to `calls` (by index of the learner), in order, or the first error."""
+        """The answers to `calls` (by index of the learner), in order, or the first error.
+
+        Raises:
+            TimeoutError: a learner has not answered within `timeout_s`.
+            LearnerDiedError: a learner has died, or has not answered for `learner_timeout_s`.
+        """
+        limit = self.config.learner_timeout_s if timeout_s is None else timeout_s
         pending = list(calls.values())
         while pending:
-            ready, pending = ray.wait(pending, num_returns=1, timeout=timeout_s)
+            ready, pending = ray.wait(pending, num_returns=1, timeout=limit)
+            if not ready and timeout_s is None:
+                self._end_hung({index for index, call in calls.items() if call in pending})
             if not ready:
-                raise TimeoutError(f"A learner has not answered for {timeout_s:g} s.")
+                raise TimeoutError(f"A learner has not answered for {limit:g} s.")
             try:
                 ray.get(ready)
             except RayError as error:
                 self._give_up(calls, error)
         return ray.get(list(calls.values()))
+
+    def _end_hung(self, learners: set[int]) -> NoReturn:
+        for index in learners:
+            ray.kill(self._workers[index])
+        names = ", ".join(map(str, sorted(learners)))
+        raise LearnerDiedError(
+            f"Learner {names} has not answered for {self.config.learner_timeout_s:g} s (learner_timeout_s) and the run "
+            "ends with it; the last checkpoint resumes it."
+        )
 
     def _give_up(self, calls: dict[int, ray.ObjectRef], error: RayError) -> None:
         """Raises the cause; ends learners that do not answer within the grace period."""
@@ -183,6 +214,49 @@ def _call(function: Callable[[ARPOTorchLearner], T], is_first: bool, learner: AR
 
 def _state(learner: ARPOTorchLearner, **kwargs: Any) -> dict[str, Any]:
     return learner.get_state(**kwargs)
+
+
+class _LearnerFiles:
+    """The files of remote learners, as RLlib wants to save and restore a component."""
+
+    def __init__(self, group: ARPOLearnerGroup):
+        self._group = group
+
+    def save_to_path(self, path: Path, *, filesystem: FileSystem, state: Any = None, use_msgpack: bool = False) -> None:
+        group, folder = self._group, path.as_posix()
+        group.check_storage(path.parent.as_posix(), filesystem)
+        save = partial(_save, folder=folder, filesystem=filesystem, state=state and ray.put(state), msgpack=use_msgpack)
+        try:
+            group.on_first(save)
+        except RayTaskError as error:
+            raise RuntimeError(f"A learner could not save its state to {folder}: {error.cause}") from error
+
+    def restore_from_path(self, path: Path, *, filesystem: FileSystem, **kwargs: Any) -> None:
+        group, folder = self._group, path.as_posix()
+        group.check_seen(folder, filesystem)
+        try:
+            group._on_all(partial(_restore, folder=folder, filesystem=filesystem, **kwargs))
+        except RayTaskError as error:
+            raise RuntimeError(f"A learner could not restore its state from {folder}: {error.cause}") from error
+
+
+def _save(
+    learner: ARPOTorchLearner, folder: str, filesystem: FileSystem, state: ray.ObjectRef | None, msgpack: bool
+) -> None:
+    """Runs in the first learner, or in all that share the model: the first one gets its whole state, and writes."""
+    whole = learner.get_state() if state is None else ray.get(state)
+    if learner._learner_index == 0:
+        learner.save_to_path(folder, state=whole, filesystem=filesystem, use_msgpack=msgpack)
+
+
+def _restore(learner: ARPOTorchLearner, folder: str, **kwargs: Any) -> None:
+    learner.restore_from_path(folder, **kwargs)
+
+
+def _node_without(_learner: ARPOTorchLearner, path: str, filesystem: FileSystem) -> str | None:
+    """The address of the learner's machine if it does not see `path`."""
+    is_there = filesystem.get_file_info(path).type != FileType.NotFound
+    return None if is_there else ray.util.get_node_ip_address()
 
 
 def _set_state(learner: ARPOTorchLearner, state: dict[str, Any]) -> None:

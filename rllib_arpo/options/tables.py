@@ -262,6 +262,12 @@ TRAINING = {
     "learner_num_threads": Option(
         None, "CPU threads of a learner; None takes what Ray allots to it.", optional(at_least(1))
     ),
+    "learner_timeout_s": Option(
+        3600.0,
+        "seconds; a remote learner that has not ended an update (or another call) by then hangs, and the run ends as "
+        "if it had died; None: no limit.",
+        optional(POSITIVE),
+    ),
     "skip_groups_without_signal": Option(
         True, "compute nothing for trees without any advantage, whose gradient is zero.", SWITCH
     ),

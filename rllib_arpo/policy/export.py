@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_LEARNER_GROUP, COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 
+from rllib_arpo.files import check_all_files
 from rllib_arpo.policy.huggingface import write_generation_config, write_tokenizer
 from rllib_arpo.policy.module_checkpoint import ADAPTER, HUGGINGFACE
 
@@ -25,10 +26,12 @@ def export_model(checkpoint: str | Path, folder: str | Path, dtype: str | None =
 
     Raises:
         FileNotFoundError: there is no model in the checkpoint.
+        ValueError: a file of the checkpoint is not the one that was saved.
     """
     import torch
     from transformers import AutoModelForCausalLM
 
+    check_all_files(checkpoint)
     module = Path(checkpoint) / MODULE
     source, adapter = module / HUGGINGFACE, module / ADAPTER
     if adapter.is_dir():

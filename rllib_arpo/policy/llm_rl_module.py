@@ -135,6 +135,21 @@ class LLMRLModule(TorchRLModule):
         """The tensors of the state: all weights by Hugging Face name, or the adapter's by PEFT's."""
         return self.causal_lm.state_dict(keep_vars=True) if self._adapter is None else self._adapter.tensors()
 
+    def check_parameters(self) -> None:
+        """Raises ValueError if the state lacks a parameter that is trained: checkpoints and engines would lack it."""
+        kept = {id(tensor) for tensor in self._trained().values()}
+        lost = [name for name, p in self.named_parameters() if p.requires_grad and id(p) not in kept]
+        if lost:
+            part = "`causal_lm`" if self._adapter is None else "the LoRA adapter"
+            raise ValueError(
+                f"{type(self).__name__}: trains {lost[0]!r} ({len(lost)} such parameters), but checkpoints and engines "
+                f"have only the weights of {part}: freeze it, or leave it out."
+            )
+
+    def num_changes(self) -> int:
+        """How often the tensors of the state were changed in place, as torch counts."""
+        return sum(tensor._version for tensor in self._trained().values())
+
     def weight_views(self, dtype: torch.dtype | None = None) -> dict[str, np.ndarray]:
         """Like `get_state`, but on the CPU the arrays are the module's own memory.
 

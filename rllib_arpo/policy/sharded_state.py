@@ -74,7 +74,10 @@ def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
 
 
 def load_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Loads the result of `optimizer_state`, even from learners that held the state in another way."""
+    """Loads the result of `optimizer_state`, even from learners that held the state in another way.
+
+    The settings (learning rate, betas, weight decay) stay those of the optimizer, which the configuration has set.
+    """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
     def own(value: Any, parameter: Tensor) -> Any:
@@ -87,4 +90,4 @@ def load_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]
         index: {name: own(value, parameters[index]) for name, value in values.items()}
         for index, values in state["state"].items()
     }
-    optimizer.load_state_dict({"state": loaded, "param_groups": state["param_groups"]})
+    optimizer.load_state_dict({"state": loaded, "param_groups": optimizer.state_dict()["param_groups"]})

@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ from ray.tune import Callback
 from ray.tune.experiment import Trial
 
 from rllib_arpo.core.results import number_at
-from rllib_arpo.files import replace_file
+from rllib_arpo.files import check_all_files, replace_file, write_json
+from rllib_arpo.terminal import say
 
 #: The trial's folder in the folder of a run; a run that is resumed has the same.
 TRIAL = "trial"
@@ -29,7 +30,7 @@ BEST = "best_checkpoint"
 RESUMED = "resumed_at"
 #: File in the folder of the best one: its iteration and its value.
 SCORE = "score.json"
-#: File in a checkpoint whose other files are complete: its iteration, and the sizes of these files.
+#: File in a checkpoint whose other files are complete: its iteration.
 WHOLE = "whole.json"
 
 
@@ -69,19 +70,15 @@ class KeepCheckpoints(Callback):
 
 
 def mark_whole(checkpoint: Path, iteration: int) -> None:
-    sizes = {str(path.relative_to(checkpoint)): path.stat().st_size for path in _files(checkpoint)}
-    with replace_file(checkpoint / WHOLE) as file:
-        file.write_text(json.dumps({"iteration": iteration, "sizes": sizes}))
+    write_json(checkpoint / WHOLE, {"iteration": iteration})
 
 
 def iteration_of(checkpoint: Path) -> int | None:
-    """The iteration of a whole checkpoint; None: a kill has left a part of one."""
+    """The iteration of a checkpoint that was completed; None: a kill has left a part of one."""
     try:
-        mark = json.loads((checkpoint / WHOLE).read_text())
-        is_whole = all((checkpoint / name).stat().st_size == size for name, size in mark["sizes"].items())
-    except (OSError, ValueError):
+        return int(json.loads((checkpoint / WHOLE).read_text())["iteration"])
+    except (OSError, ValueError, LookupError, TypeError):
         return None
-    return int(mark["iteration"]) if is_whole else None
 
 
 def take_newest(run: Path) -> Path | None:
@@ -92,10 +89,10 @@ def take_newest(run: Path) -> Path | None:
     """
     found = [*run.glob(f"{TRIAL}/checkpoint_*"), *run.glob(f"{RESUMED}_*")]
     iterations = {path: number for path in found if (number := iteration_of(path)) is not None}
-    if not iterations:
+    newest = next(filter(_has_its_files, sorted(iterations, key=iterations.__getitem__, reverse=True)), None)
+    if newest is None:
         shutil.rmtree(run / TRIAL, ignore_errors=True)
         return None
-    newest = max(iterations, key=lambda path: iterations[path])
     taken = run / f"{RESUMED}_{iterations[newest]:06d}"
     if newest != taken:
         shutil.rmtree(taken, ignore_errors=True)  # A part of one.
@@ -105,6 +102,15 @@ def take_newest(run: Path) -> Path | None:
             shutil.rmtree(other)
     _cut_results(run / TRIAL / EXPR_RESULT_FILE, iterations[newest])
     return taken
+
+
+def _has_its_files(checkpoint: Path) -> bool:
+    try:
+        check_all_files(checkpoint)
+    except ValueError as error:
+        say(f"{checkpoint.name} is left out: {error}")
+        return False
+    return True
 
 
 def read_score(run: Path) -> dict[str, Any] | None:
@@ -144,10 +150,6 @@ def _keep(checkpoint: Path, run: Path, score: Mapping[str, Any]) -> None:
     for other in run.glob(f"{BEST}_*"):
         if other != folder:
             shutil.rmtree(other)
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    return (path for path in folder.rglob("*") if path.is_file() and path.name != WHOLE)
 
 
 def _link(source: str, target: str) -> None:

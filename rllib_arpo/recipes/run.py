@@ -38,8 +38,12 @@ LAST_CHECKPOINTS = 2
 ARGUMENTS_FILE, MODEL = "arguments.json", "model"
 #: With this variable SIGINT raises KeyboardInterrupt in `tune.run` as anywhere.
 _NO_HANDLER_OF_TUNE = "TUNE_DISABLE_SIGINT_HANDLER"
-#: Arguments that may change when a run is resumed.
-_FREE = frozenset({"output", "resume", "num_cpus", "as_test", "as_release_test", "verbose", "gpu_memory_gb"})
+#: Arguments that may change when a run is resumed: those about machines, failures and output.
+_FREE = frozenset(
+    {"output", "resume", "num_cpus", "as_test", "as_release_test", "verbose", "gpu_memory_gb", "max_failures"}
+    | {"num_learners", "num_cpus_per_learner", "num_gpus_per_learner"}
+    | {"num_env_runners", "num_envs_per_env_runner", "evaluation_num_env_runners"}
+)
 
 
 def run_recipe(

@@ -138,7 +138,13 @@ def _settings(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: a record of version {version.decode()}; this command reads version {VERSION}.")
     if missing := set(SCHEMA.names) - set(schema.names):
         raise ValueError(f"{path}: lacks the column {min(missing)!r}.")
-    return json.loads(metadata[SETTINGS_KEY])
+    for name in SCHEMA.names:
+        if schema.field(name) != SCHEMA.field(name):
+            raise ValueError(f"{path}: the column {name!r} must be {SCHEMA.field(name).type} and is not.")
+    try:
+        return json.loads(metadata[SETTINGS_KEY])
+    except (KeyError, ValueError) as error:
+        raise ValueError(f"{path}: its metadata has no settings that can be read.") from error
 
 
 def questions(file: RecordFile, question_id: str | None = None) -> Iterator[Question]:
@@ -169,14 +175,31 @@ def _question(rows: Sequence[Row], settings: Mapping[str, Any]) -> Question:
     by_agent: dict[str, list[Row]] = {}
     for row in rows:
         by_agent.setdefault(row["agent_id"], []).append(row)
-    trajectories = (
-        Trajectory(
+    trajectories = {
+        agent_id: Trajectory(
             {column.name: own[0][column.name] for column in (*TRAJECTORY, *ANSWER)},
             tuple(row for row in own if row[TURN[0].name] is not None),
         )
-        for _, own in sorted(by_agent.items(), key=lambda item: fork_path(item[0]))
+        for agent_id, own in sorted(by_agent.items(), key=lambda item: fork_path(item[0]))
+    }
+    question = Question(
+        {column.name: rows[0][column.name] for column in QUESTION}, tuple(trajectories.values()), settings
     )
-    return Question({column.name: rows[0][column.name] for column in QUESTION}, tuple(trajectories), settings)
+    _check_forks(question)
+    return question
+
+
+def _check_forks(question: Question) -> None:
+    """Refuses, with a ValueError, a fork whose parent does not precede it or does not have the turns above it."""
+    depths: dict[str, int] = {}
+    for trajectory in question.trajectories:
+        parent, inherited = trajectory.row["parent"], trajectory.row["inherited_turns"]
+        if not 0 <= inherited <= (0 if parent is None else depths.get(parent, -1)):
+            raise ValueError(
+                f"The question {question.row['question_id']!r}: the trajectory {trajectory.agent_id!r} cannot be a"
+                f" fork of {parent!r} after turn {inherited}."
+            )
+        depths[trajectory.agent_id] = trajectory.depth_at_end()
 
 
 def _sampled(trajectory: Trajectory) -> core.Trajectory:

@@ -13,8 +13,8 @@ from rllib_arpo.record.schema import EVALUATION
 from rllib_arpo.show.page import Entry, index_page, question_page
 
 INDEX = "index.html"
-#: Longest part of a question's name in a file's name.
-MAX_NAME_LENGTH = 60
+#: The longest name of a page, without its ending; file systems allow 255 bytes.
+MAX_NAME_BYTES = 120
 
 
 def last_questions(place: str, question_id: str | None, limit: int) -> list[list[Question]]:
@@ -119,8 +119,9 @@ def _file_name(group: Sequence[Question], taken: set[str]) -> str:
     """E.g. "evaluation-00008-catalogue_test_3_lamp.html"; of a pair, "compared-..."."""
     row = group[0].row
     kind = "compared" if len(group) > 1 else f"{row['purpose']}-{row['iteration']:05d}"
-    slug = re.sub(r"[^\w.-]+", "_", row["question_id"])[:MAX_NAME_LENGTH]
-    stem = name = f"{kind}-{slug}"
+    # Whoever made the record chose all of its texts.
+    slug = re.sub(r"[^\w.-]+", "_", f"{kind}-{row['question_id']}")
+    stem = name = slug.encode()[:MAX_NAME_BYTES].decode(errors="ignore")
     count = 1
     while f"{name}.html" in taken:
         count += 1

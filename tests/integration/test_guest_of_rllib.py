@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import pytest
+import torch
 from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 from ray.tune.result import STDERR_FILE, STDOUT_FILE, TRIAL_INFO
@@ -40,17 +41,60 @@ def doubled(algorithm) -> dict:
     return {DEFAULT_MODULE_ID: {name: 2 * value if name.endswith(NAME) else value for name, value in weights.items()}}
 
 
+def set_in_the_group(algorithm) -> None:
+    algorithm.learner_group.set_weights(doubled(algorithm))
+
+
+def set_in_the_algorithm(algorithm) -> None:
+    algorithm.set_weights(doubled(algorithm))
+
+
+def set_in_the_module(algorithm) -> None:
+    algorithm.get_module().set_state(doubled(algorithm)[DEFAULT_MODULE_ID])
+
+
+def change_in_each_learner(algorithm) -> None:
+    def double(learner) -> None:
+        with torch.no_grad():
+            learner.module[DEFAULT_MODULE_ID].causal_lm.get_parameter(NAME).mul_(2.0)
+
+    algorithm.learner_group.foreach_learner(double)
+
+
+WAYS = (set_in_the_group, set_in_the_algorithm, set_in_the_module, change_in_each_learner)
+
+
 @pytest.mark.parametrize("then", ["evaluate", "train"])
-def test_weights_that_the_user_sets_reach_the_engine(built, scripted, then):
+@pytest.mark.parametrize("change", WAYS)
+def test_weights_that_the_user_changes_reach_the_engine(built, scripted, change, then):
     algorithm = built(scripted)
     engine = algorithm.env_runner.engine
     before = engine.weights[NAME].copy()
-    algorithm.learner_group.set_weights(doubled(algorithm))
+    change(algorithm)
     seen = []
     submit = engine.submit
     engine.submit = lambda request: (seen.append(engine.weights[NAME].copy()), submit(request))
     getattr(algorithm, then)()
     np.testing.assert_array_equal(seen[0], 2 * before)
+
+
+@pytest.mark.slow
+def test_weights_that_the_user_sets_reach_remote_engines(built, scripted):
+    algorithm = built(scripted.env_runners(num_env_runners=1).learners(num_learners=1))
+    before = learner_weights(algorithm)[NAME]
+
+    def in_the_engine() -> np.ndarray:
+        [weights] = algorithm.env_runner_group.foreach_env_runner(
+            lambda runner: runner.engine.weights[NAME], local_env_runner=False
+        )
+        return weights
+
+    algorithm.set_weights(doubled(algorithm))
+    np.testing.assert_array_equal(in_the_engine(), 2 * before)
+    change_in_each_learner(algorithm)
+    algorithm.evaluate()
+    np.testing.assert_array_equal(in_the_engine(), 4 * before)
+    np.testing.assert_array_equal(algorithm.get_module().get_state()[NAME], 4 * before)
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -59,8 +60,27 @@ def fail_to_save(algorithm: ARPO, folder: Path) -> None:
         learner.save_to_path = save_to_path
 
     ray.get(algorithm.learner_group._workers[0].apply.remote(arm))
-    with pytest.raises(RuntimeError, match="A learner could not save its state to"):
+    with pytest.raises(
+        RuntimeError, match=f"^A learner could not save its state to {folder}/learner: the disk is full$"
+    ):
         algorithm.learner_group.save_to_path(str(folder))
+
+
+def hang_in_an_update(algorithm: ARPO, hanging: int) -> None:
+    """A learner that is stopped ends the run as one that has died, and its process is not left behind."""
+    group = algorithm.learner_group
+    pid = ray.get(group._workers[hanging].apply.remote(lambda _learner: os.getpid()))
+    group.config = group.config.copy(copy_frozen=False).training(learner_timeout_s=10)
+    os.kill(pid, signal.SIGSTOP)
+    with pytest.raises(
+        LearnerDiedError, match=r"has not answered for 10 s \(learner_timeout_s\) and the run ends with"
+    ):
+        algorithm.train()
+    algorithm.stop()
+    deadline = time.monotonic() + 60
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not Path(f"/proc/{pid}").exists()
 
 
 def assert_next_iteration_gives(algorithm: ARPO, expected: dict[str, np.ndarray]) -> None:
@@ -91,4 +111,4 @@ def test_a_dead_learner_ends_the_run_and_the_checkpoint_resumes(model_folder, tm
     assert resumed.config.sharding == "fsdp2"
     assert_next_iteration_gives(resumed, uninterrupted)
     fail_to_save(resumed, tmp_path / "unsaved")
-    resumed.stop()
+    hang_in_an_update(resumed, hanging=1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import html
 import re
 from pathlib import Path
@@ -11,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rllib_arpo.commands import main
-from rllib_arpo.record.schema import SCHEMA, VERSION_KEY
+from rllib_arpo.record.schema import SCHEMA, SETTINGS_KEY, VERSION_KEY
 
 CUPS = "lamps & <b>cups</b>/2"
 
@@ -77,6 +79,52 @@ def test_the_index_lists_trained_trees_before_evaluations(record, tmp_path):
     assert links == [("training", "00001"), ("evaluation", "00000"), ("evaluation", "00003")]
 
 
+def strangers_record(record: Path, folder: Path, **values: object) -> Path:
+    """The training record of `record` with these values in all rows, in `folder`."""
+    table = pq.read_table(record / "trees" / "iteration-00001.parquet", filters=[("question_id", "=", "lamps")])
+    for name, value in values.items():
+        column = pa.array([value] * len(table), SCHEMA.field(name).type)
+        table = table.set_column(SCHEMA.names.index(name), SCHEMA.field(name), column)
+    pq.write_table(table, folder / "stranger.parquet")
+    return folder / "stranger.parquet"
+
+
+@pytest.mark.parametrize(
+    ("values", "page"),
+    [
+        ({"purpose": "../../x"}, ".._.._x-00001-lamps.html"),
+        ({"purpose": "/tmp/x"}, "_tmp_x-00001-lamps.html"),
+        ({"question_id": "\0/../é\n" + "x" * 500}, f"training-00001-_.._é_{'x' * 98}.html"),
+        ({"purpose": "é" * 500}, f"{'é' * 60}.html"),
+    ],
+)
+def test_what_a_record_says_names_a_page_in_the_folder(record, tmp_path, values, page):
+    assert show(tmp_path / "pages", strangers_record(record, tmp_path, **values)) == [page]
+
+
+@pytest.mark.parametrize("values", [{"parent": "9"}, {"parent": "0"}, {"inherited_turns": -1}, {"inherited_turns": 7}])
+def test_a_fork_that_cannot_be_is_named(record, tmp_path, capsys, values):
+    stranger = strangers_record(record, tmp_path, **values)
+    assert main(["show", str(stranger), "--output", str(tmp_path / "pages")]) == 2
+    assert re.fullmatch(
+        r"error: The question 'lamps': the trajectory '0' cannot be a fork of \S+ after turn -?\d\.\n",
+        capsys.readouterr().err,
+    )
+
+
+@pytest.mark.parametrize("name", ["index.html", "training-00001-lamps.html"])
+def test_a_page_allows_its_own_script_and_style_alone(record, tmp_path, name):
+    show(tmp_path, record)
+    page = (tmp_path / name).read_text()
+    policy = re.search(r'Security-Policy"\s+content="([^"]*)"', page)[1]
+    style, script = (
+        f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+        for _, text in re.findall(r"<(style|script)>(.*?)</\1>", page, re.DOTALL)
+    )
+    assert policy == f"default-src 'none'; style-src {style}; script-src {script}; img-src data:"
+    assert not re.search(r"<[^>]* (style|on\w+)=", page)
+
+
 def test_before_and_after_are_side_by_side(record, tmp_path):
     (name,) = show(tmp_path, "--compare", record / "trees" / "evaluation-00000.parquet", record, "--question", "lamps")
     assert name == "compared-lamps.html"
@@ -110,17 +158,26 @@ def test_mistakes(record, tmp_path, capsys, arguments, sentence):
     assert not (tmp_path / "pages").exists()
 
 
+FIELDS = list(SCHEMA)
+
+
 @pytest.mark.parametrize(
-    ("metadata", "columns", "sentence"),
+    ("metadata", "fields", "sentence"),
     [
-        ({}, SCHEMA.names, "not a record of trees: its metadata lacks rllib_arpo.record.version."),
-        ({VERSION_KEY: b"1"}, SCHEMA.names, "a record of version 1; this command reads version 3."),
-        ({VERSION_KEY: b"3"}, SCHEMA.names[1:], "lacks the column 'purpose'."),
+        ({}, FIELDS, "not a record of trees: its metadata lacks rllib_arpo.record.version."),
+        ({VERSION_KEY: b"1"}, FIELDS, "a record of version 1; this command reads version 3."),
+        ({VERSION_KEY: b"3"}, FIELDS[1:], "lacks the column 'purpose'."),
+        (
+            {VERSION_KEY: b"3"},
+            [pa.field("purpose", pa.int32()), *FIELDS[1:]],
+            "the column 'purpose' must be string and is not.",
+        ),
+        ({VERSION_KEY: b"3"}, FIELDS, "its metadata has no settings that can be read."),
+        ({VERSION_KEY: b"3", SETTINGS_KEY: b"{"}, FIELDS, "its metadata has no settings that can be read."),
     ],
 )
-def test_other_files_are_refused(tmp_path, capsys, metadata, columns, sentence):
+def test_other_files_are_refused(tmp_path, capsys, metadata, fields, sentence):
     path = tmp_path / "other.parquet"
-    fields = [SCHEMA.field(name) for name in columns]
     pq.write_table(pa.Table.from_pylist([], schema=pa.schema(fields, metadata=metadata)), path)
     assert main(["show", str(path), "--output", str(tmp_path / "pages")]) == 2
     assert capsys.readouterr().err == f"error: {path}: {sentence}\n"

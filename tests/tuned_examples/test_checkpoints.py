@@ -9,7 +9,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from pyarrow.fs import LocalFileSystem
 
+from rllib_arpo.files import write_checksums
 from rllib_arpo.recipes import checkpoints
 from rllib_arpo.recipes.checkpoints import BEST, KeepCheckpoints, mark_whole, read_score, take_newest
 
@@ -92,14 +94,14 @@ def test_the_results_so_far_are_saved_with_a_checkpoint(tmp_path):
     assert (tmp_path / "trial" / "result.json").read_text() == '{"training_iteration": 1}\n'
 
 
-def written(run: Path, name: str, iteration: int, is_whole: bool = True) -> Path:
+def written(run: Path, name: str, iteration: int) -> Path:
     folder = run / name
     (folder / "weights").mkdir(parents=True)
     (folder / "weights" / "model").write_text(f"weights of {iteration}")
     (folder / "empty").touch()
+    write_checksums(str(folder / "weights"), LocalFileSystem())
+    write_checksums(str(folder), LocalFileSystem())
     mark_whole(folder, iteration)
-    if not is_whole:
-        os.truncate(folder / "weights" / "model", 3)
     return folder
 
 
@@ -129,21 +131,42 @@ def test_a_run_goes_on_at_its_newest_checkpoint_and_without_later_results(tmp_pa
     assert left(tmp_path) == (["resumed_at_000012"], [*range(1, 13)])
 
 
-@pytest.mark.parametrize("torn", ["truncated", "a file is missing", "without a mark"])
-def test_a_torn_checkpoint_gives_way_to_the_one_before(tmp_path, torn):
+def flip_a_bit(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("hurt", "said"),
+    [
+        (lambda folder: os.truncate(folder / "weights/model", 3), "weights/model is not the file that was saved: its"),
+        (lambda folder: flip_a_bit(folder / "weights/model"), "weights/model is not the file that was saved: its"),
+        (lambda folder: flip_a_bit(folder / "weights/checksums.json"), "weights/checksums.json is not the file that"),
+        (lambda folder: (folder / "empty").unlink(), "empty is missing"),
+        (lambda folder: (folder / "whole.json").unlink(), None),
+        (lambda folder: flip_a_bit(folder / "whole.json"), None),
+    ],
+)
+def test_a_torn_checkpoint_gives_way_to_the_one_before(tmp_path, capsys, hurt, said):
     written(tmp_path, "trial/checkpoint_000003", 8)
-    newest = written(tmp_path, "trial/checkpoint_000004", 10, is_whole=torn != "truncated")
-    if torn == "a file is missing":
-        (newest / "empty").unlink()
-    if torn == "without a mark":
-        (newest / "whole.json").unlink()
+    hurt(newest := written(tmp_path, "trial/checkpoint_000004", 10))
     results(tmp_path, range(1, 11))
     assert take_newest(tmp_path) == tmp_path / "resumed_at_000008"
     assert left(tmp_path) == (["resumed_at_000008"], [*range(1, 9)])
+    assert capsys.readouterr().out.startswith(f"checkpoint_000004 is left out: {newest}/{said}" if said else "")
+
+
+def test_a_checkpoint_without_checksums_is_taken_as_it_is(tmp_path):
+    folder = written(tmp_path, "trial/checkpoint_000003", 8)
+    for sums in (folder / "checksums.json", folder / "weights" / "checksums.json"):
+        sums.unlink()
+    results(tmp_path, range(1, 9))
+    assert take_newest(tmp_path) == tmp_path / "resumed_at_000008"
 
 
 def test_without_a_whole_checkpoint_a_run_begins_anew(tmp_path):
-    written(tmp_path, "trial/checkpoint_000000", 1, is_whole=False)
+    flip_a_bit(written(tmp_path, "trial/checkpoint_000000", 1) / "weights" / "model")
     results(tmp_path, range(1, 2))
     assert take_newest(tmp_path) is None
     assert not (tmp_path / "trial").exists()

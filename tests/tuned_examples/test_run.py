@@ -84,7 +84,8 @@ def test_what_a_run_keeps_and_how_it_goes_on(ray_cluster, model_folder, tmp_path
         "WARNING rllib_arpo: warned once", "WARNING rllib_arpo: warned late",
     }  # fmt: skip
 
-    run_recipe(config(), parse(run, *once, "--resume"), "recipe", save_model=True)
+    other_machine = ["--num-learners", "1", "--num-env-runners", "1", "--max-failures", "0"]
+    run_recipe(config(), parse(run, *other_machine, "--resume"), "recipe", save_model=True)
     said = capsys.readouterr().out.splitlines()
     assert "The run goes on at resumed_at_000003." in said
     assert [line[:9] for line in said if line.startswith("iter ")] == ["iter    4"]

@@ -9,7 +9,7 @@ from rllib_arpo.envs.errors import TransientToolError
 from rllib_arpo.envs.support.cache import ResultCache
 from rllib_arpo.envs.tools.search import SearchTool
 from rllib_arpo.envs.tools.tool import ToolResult, run_tool
-from tests.helpers.web_server import Reply
+from tests.helpers.web_server import Reply, reply, serving
 from tests.helpers.web_server import json_service as serve
 
 KEY = "secret-key-of-a-user"
@@ -91,8 +91,8 @@ def ask(tool: SearchTool, query: str = "eiffel tower") -> ToolResult:
 
 def test_requests_are_those_of_the_documentation():
     sent = {}
-    for backend, reply in REPLIES.items():
-        with serve(lambda request, reply=reply: Reply(reply)) as engine:
+    for backend, found in REPLIES.items():
+        with serve(lambda request, found=found: Reply(found)) as engine:
             tool = SearchTool(backend=backend, base_url=engine.url + "/", backend_options={"country": "austria"})
             assert call(tool, "a & b") == ToolResult(FOUND)
             (sent[backend],) = engine.requests
@@ -192,8 +192,15 @@ def test_another_refusal_shows_what_the_engine_says_but_no_key(backend, status):
     assert KEY not in result.text or backend == "searxng"
 
 
+def test_the_character_set_of_a_refusal_is_not_believed():
+    kind = {"Content-Type": "text/html; charset=utf-16"}
+    with serving("127.0.0.1", lambda handler: reply(handler, "wrong country", 422, kind)) as server:
+        result = call(SearchTool(backend="searxng", base_url=f"http://127.0.0.1:{server.port}"))
+    assert result == ToolResult("SearxNG refused the request (status 422): wrong country", ToolStatus.ERROR)
+
+
 @ALL
-@pytest.mark.parametrize("body", [b"<html>", b"[]", b"null", b"{}", b'{"results": 3}', b"\xff\xfe"])
+@pytest.mark.parametrize("body", [b"<html>", b"[]", b"null", b"{}", b'{"results": 3}', b"\xff\xfe", b"[" * 100_000])
 def test_a_malformed_reply_is_an_error_and_not_kept(backend, body, tmp_path):
     with serve(lambda request: Reply(body)) as engine:
         tool = SearchTool(backend=backend, base_url=engine.url, cache=str(tmp_path / "cache.sqlite"))

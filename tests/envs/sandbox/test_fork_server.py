@@ -148,6 +148,20 @@ def test_dead_dispatchers_are_replaced(make_server, fenced):
     assert server.alive
 
 
+def test_calls_outlive_a_server_that_is_killed_under_them(make_server):
+    """Process 1 inside the fence is killed with six calls running; their second attempts find the next server."""
+    server = make_server(True, interpreters=2)
+
+    async def calls():
+        await server.run("0", 60.0)
+        running = [asyncio.create_task(server.run(f"import time; time.sleep(1); print({i})", 60.0)) for i in range(6)]
+        await asyncio.sleep(0.5)
+        signal.pidfd_send_signal(server._running._init, signal.SIGKILL)
+        return await asyncio.gather(*running)
+
+    assert [reply.output for reply in asyncio.run(calls())] == [f"{i}\n" for i in range(6)]
+
+
 def test_an_abandoned_call_ends(make_server):
     server = make_server(True)
     server.start()

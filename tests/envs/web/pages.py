@@ -12,9 +12,12 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
+import psutil
+
 from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.tools.browse import BrowseTool
 from rllib_arpo.envs.tools.tool import ToolResult, run_tool
+from rllib_arpo.envs.web import render
 from rllib_arpo.envs.web.reader import MAX_TEXT_CHARS
 from tests.helpers.web_server import reply, serving
 
@@ -114,6 +117,11 @@ def _cookie(handler: BaseHTTPRequestHandler) -> None:
         reply(handler, "", 302, {"Location": "/cookie", "Set-Cookie": "seen=1"})
 
 
+def _crumbs() -> Iterator[bytes]:
+    """Chunks of one byte."""
+    return iter([b"1\r\nx\r\n" * 30_000 + b"0\r\n\r\n"])
+
+
 _ARTICLE_CASE = {"text": ARTICLE_TEXT, "title": "Brass & oak"}
 _BOMB = gzip.compress(bytes(64 << 20))
 _LONELY_GZIP = gzip.compress(ARTICLE.encode())
@@ -193,6 +201,12 @@ PAGES: Sequence[PageCase] = [
         stream(lambda: iter([b"x"]), head="Content-Length: 1000"),
         "{url}: the connection failed (peer closed connection without sending complete message body (received 1 bytes,"
         " expected 1000)).",
+        ERROR,
+    ),
+    PageCase(
+        "crumbs",
+        stream(_crumbs, head="Transfer-Encoding: chunked"),
+        "The page comes in more than 20000 pieces.",
         ERROR,
     ),
     # Responses that are not pages.
@@ -278,6 +292,13 @@ def wrong_pages(cases: Sequence[PageCase], num_concurrent: int = 8, **options: A
 def tool_for(**options: Any) -> BrowseTool:
     defaults = {"max_page_bytes": MAX_PAGE_BYTES, "timeout_s": PATIENT_S, "max_attempts": 1, "ports": None}
     return BrowseTool(**{**defaults, "allow_private": [HOST], **options})
+
+
+def browser_processes(tool: BrowseTool) -> list[psutil.Process]:
+    """All processes of the tool's browser, that of `browser.py` first."""
+    process = render._browser_of(tool.chromium_sandbox, tool.render_memory_mb).process
+    first = psutil.Process(process.pid)
+    return [first, *first.children(recursive=True)]
 
 
 async def _open_all(cases, host, options, num_concurrent) -> list[ToolResult]:

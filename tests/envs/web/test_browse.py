@@ -151,19 +151,16 @@ def test_no_proxy_of_the_environment_is_used(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_browser_that_dies_is_started_again(chromium):
-    from rllib_arpo.envs.support.loop_thread import loop_thread
-    from rllib_arpo.envs.web.render import _browser_of
-
+@pytest.mark.parametrize("dies", ["chromium", "python"])
+def test_a_browser_that_dies_is_started_again(chromium, dies):
     tool = pages.tool_for(render=True)
     with web_server.serving("127.0.0.1", lambda handler: web_server.reply(handler, "<p>hello")) as server:
         url = f"http://127.0.0.1:{server.port}/"
         assert call(tool, url).text.endswith("hello")
-        thread = loop_thread("browser")
-        browser = thread.run_blocking(_browser_of(thread, None).get(), 60.0)
-        thread.run_blocking(browser.close(), 60.0)
+        first = next(process for process in pages.browser_processes(tool) if dies in process.name())
+        first.kill()
+        first.wait(60)
         assert call(tool, url).text.endswith("hello")
-        assert thread.run_blocking(_browser_of(thread, None).get(), 60.0) is not browser
 
 
 MODEL = {"base_url": "http://a/v1", "model": "reader"}
@@ -198,10 +195,10 @@ def test_without_a_browser_rendering_is_refused_at_once(monkeypatch, tmp_path):
 
 
 def test_a_browser_that_does_not_start_in_time_is_a_broken_tool(monkeypatch):
-    async def never(self):
+    async def never(self, *page):
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(render._Browser, "get", never)
+    monkeypatch.setattr(render.BrowserProcess, "ask", never)
     monkeypatch.setattr(render, "_START_TIMEOUT_S", 0.1)
     with pytest.raises(BrokenToolError, match=r"Chromium does not start within 0\.1 s"):
-        render.prepare_browser(None)
+        render.prepare_browser(None, 4096)

@@ -27,6 +27,43 @@ def test_every_page_that_scripts_build_gives_its_text_or_its_error(chromium):
     assert pages.wrong_pages(pages.RENDERED, num_concurrent=4, **pages.RENDERED_OPTIONS) == {}
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "text", "status"),
+    [
+        ("location.reload()", "URL: {url}\n\nx", ToolStatus.OK),
+        (
+            "for (i = 0; i < 3000; i++) open('about:blank')",
+            "{url}: the page makes too many requests, frames or windows.",
+            ToolStatus.ERROR,
+        ),
+        # Three gigabytes.
+        (
+            "a = []; for (i = 0; i < 30; i++) a.push(new Uint8Array(1e8).fill(1))",
+            "{url}: the page cannot be rendered (Page.goto: Page crashed).",
+            ToolStatus.ERROR,
+        ),
+    ],
+)
+def test_a_page_that_attacks_the_browser_ends_and_the_next_is_read(chromium, script, text, status):
+    options = {"render": True, "render_memory_mb": 2048, "render_wait_s": 10.0}
+    pages.tool_for(**options).prepare()
+    case = pages.PageCase("attack", pages.page(f"<p>x</p><script>{script}</script>"), "", status)
+    result, expected = pages.open_pages([case], **options)["attack"]
+    url = expected.text.split()[1] if status == ToolStatus.OK else result.text.partition(": the page")[0]
+    assert result == ToolResult(text.replace("{url}", url), status)
+    # Its browser may have ended with it.
+    assert pages.wrong_pages(pages.RENDERED[:1], **options, max_attempts=3) == {}
+
+
+def test_the_work_of_a_page_is_not_done_in_the_loop_that_waits_for_it():
+    case = next(case for case in pages.PAGES if case.name == "crumbs")
+    pages.open_pages([case])
+    here, everywhere = time.thread_time(), time.process_time()
+    assert pages.wrong_pages([case]) == {}
+    assert time.thread_time() - here < 0.2 * (time.process_time() - everywhere)
+
+
 def test_a_bomb_is_stopped_long_before_it_is_unpacked():
     """256 MB of zeros in 256 kB, each of whose kilobytes would be a megabyte."""
     bomb = gzip.compress(bytes(1 << 28))

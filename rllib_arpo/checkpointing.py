@@ -1,0 +1,100 @@
+"""How checkpoints get to the storage of a run, and back: learners read and write their files there themselves."""
+
+from __future__ import annotations
+
+import tempfile
+from typing import TYPE_CHECKING, Any
+
+from ray.rllib.algorithms.algorithm import Algorithm
+from ray.rllib.core import COMPONENT_LEARNER_GROUP
+from ray.rllib.utils.annotations import override
+
+from rllib_arpo.files import check_files, write_checksums
+from rllib_arpo.policy.module_checkpoint import resolve
+
+if TYPE_CHECKING:
+    from ray.tune import Checkpoint
+
+    from rllib_arpo.learner.learner_group import ARPOLearnerGroup
+
+
+class SharedCheckpoints(Algorithm):
+    """The part of an algorithm that saves and restores checkpoints without moving the learners' files.
+
+    Every folder of a checkpoint has checksums (`files.CHECKSUMS`), which are compared before anything is restored.
+    """
+
+    learner_group: ARPOLearnerGroup
+    _restored_from: Checkpoint | None = None
+
+    def _check_storage(self) -> None:
+        """Raises ValueError if a learner does not see the storage of a run of Tune."""
+        if self._storage is not None:
+            self.learner_group.check_storage(self._storage.trial_fs_path, self._storage.storage_filesystem)
+
+    @override(Algorithm)
+    def save(self, checkpoint_dir: str | None = None) -> Any:
+        """Like Tune's, which copies a folder of this machine to the storage; the learners write into the copy."""
+        if self._storage is None:
+            return super().save(checkpoint_dir)
+        with tempfile.TemporaryDirectory() as folder:
+            result = super().save(checkpoint_dir or folder)
+        path, filesystem = result.checkpoint.path, result.checkpoint.filesystem
+        try:
+            self.learner_group.save_to_path(f"{path}/{COMPONENT_LEARNER_GROUP}", filesystem=filesystem)
+            write_checksums(path, filesystem)
+        except BaseException:
+            filesystem.delete_dir(path)
+            raise
+        return result
+
+    @override(Algorithm)
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        """Within a run of Tune without the learners' part, which `save` adds."""
+        state = None if self._storage is None else self.get_state(not_components=COMPONENT_LEARNER_GROUP)
+        self.save_to_path(checkpoint_dir, state=state, use_msgpack=self.config._use_msgpack_checkpoints)
+
+    @override(Algorithm)
+    def save_to_path(
+        self, path: Any = None, *, state: dict[str, Any] | None = None, filesystem: Any = None, **kwargs: Any
+    ) -> str:
+        """Like RLlib's, but the learners write their own state, without the driver (`ARPOLearnerGroup`).
+
+        Raises:
+            ValueError: a learner does not see `path`.
+            RuntimeError: a learner could not write its state.
+        """
+        if state is None:
+            state = self.get_state(not_components=COMPONENT_LEARNER_GROUP) | {COMPONENT_LEARNER_GROUP: None}
+        if path is not None:
+            path, filesystem = resolve(path, filesystem)
+        saved: str = super().save_to_path(path, state=state, filesystem=filesystem, **kwargs)
+        write_checksums(*resolve(saved, filesystem))
+        return saved
+
+    @override(Algorithm)
+    def restore(self, checkpoint_path: Any) -> None:
+        """Like Tune's, which may copy the storage to this machine; the copy is not what is read."""
+        checkpoint = getattr(checkpoint_path, "checkpoint", checkpoint_path)
+        self._restored_from = None if isinstance(checkpoint, str) else checkpoint
+        try:
+            super().restore(checkpoint_path)
+        finally:
+            self._restored_from = None
+
+    @override(Algorithm)
+    def restore_from_path(
+        self, path: Any, *, component: str | None = None, filesystem: Any = None, **kwargs: Any
+    ) -> None:
+        """Like RLlib's, without the driver.
+
+        Raises:
+            ValueError: a file is not the one that was saved, or a learner does not see `path`.
+            RuntimeError: a learner could not restore its state.
+        """
+        if self._restored_from is not None:
+            path, filesystem = self._restored_from.path, self._restored_from.filesystem
+        path, filesystem = resolve(path, filesystem)
+        if component is None:
+            check_files(path, filesystem)
+        super().restore_from_path(path, component=component, filesystem=filesystem, **kwargs)
