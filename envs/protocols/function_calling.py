@@ -14,7 +14,7 @@ with a tool message, and takes the text after the assistant's message. So it is 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,19 +110,22 @@ class FunctionCallingProtocol(Protocol):
             " answer is \\boxed{...}."
         )
 
-    def example(self, shot: Shot) -> list[Message]:
-        messages: list[Message] = [{"role": "user", "content": shot.question}]
+    def example(self, shot: Shot, shield: Callable[[str], str] = str) -> list[Message]:
+        messages: list[Message] = [{"role": "user", "content": shield(shot.question)}]
         shown = self.shows_calls(shot)
         for call in shot.calls if shown else ():
-            arguments = dict.fromkeys(self.available[call.tool].parameters, call.argument)
+            arguments = dict.fromkeys(self.available[call.tool].parameters, shield(call.argument))
             function = {"name": call.tool, "arguments": arguments}
             calls = [{"type": "function", "function": function}]
             messages += [
-                {"role": "assistant", "content": call.thought, "tool_calls": calls},
-                {"role": "tool", "name": call.tool, "content": call.result},
+                {"role": "assistant", "content": shield(call.thought), "tool_calls": calls},
+                {"role": "tool", "name": call.tool, "content": shield(call.result)},
             ]
-        thought = "" if shown or not shot.thought else f"{shot.thought} "
-        return [*messages, {"role": "assistant", "content": f"{thought}The final answer is \\boxed{{{shot.answer}}}."}]
+        thought = "" if shown or not shot.thought else f"{shield(shot.thought)} "
+        return [
+            *messages,
+            {"role": "assistant", "content": f"{thought}The final answer is \\boxed{{{shield(shot.answer)}}}."},
+        ]
 
     def response(self, chat: Chat, request: CallRequest, result: str, turn: np.ndarray) -> np.ndarray:
         result = chat.shield(defused(result, _RESERVED))

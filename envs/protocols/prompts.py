@@ -95,9 +95,24 @@ class Chat:
         added = self.tokenizer.added_tokens_decoder.values()
         found = {str(token) for token in added if token.special or str(token) in template}
         names = sorted((name for name in found if len(name) > 1 and not name.isspace()), key=len, reverse=True)
-        if not any(name in text for name in names):
+        if any(name in text for name in names):
+            text = re.sub(rf"(?=(?:{'|'.join(map(re.escape, names))}))(.)", rf"\1{CUT}", text, flags=re.DOTALL)
+        if self.tokenizer.is_fast and any(token.normalized for token in added if str(token) in names):
+            text = CUT.join(self._without_normalized(part, names) for part in text.split(CUT))
+        return text
+
+    def _without_normalized(self, text: str, names: Sequence[str]) -> str:
+        """`text`, cut where the tokenizer finds one of these tokens in another spelling (capitals, wide letters)."""
+        encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        ids = set(self.tokenizer.convert_tokens_to_ids(names))
+        spans = zip(encoded["input_ids"], encoded["offset_mapping"], strict=True)
+        found = [span for token_id, span in spans if token_id in ids]
+        if not found:
             return text
-        return re.sub(rf"(?=(?:{'|'.join(map(re.escape, names))}))(.)", rf"\1{CUT}", text, flags=re.DOTALL)
+        for begin, end in reversed(found):
+            # A single letter that stands for a whole token is left out.
+            text = text[: begin + 1] + CUT + text[begin + 1 :] if end > begin + 1 else text[:begin] + text[end:]
+        return CUT.join(self._without_normalized(part, names) for part in text.split(CUT))
 
 
 def encode(tokenizer: Any, text: str) -> np.ndarray:

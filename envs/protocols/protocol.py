@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,8 +87,12 @@ class Protocol(ABC):
         """The system message for a question without one: how to call the available tools, and how to answer."""
 
     @abstractmethod
-    def example(self, shot: Shot) -> list[Message]:
-        """The messages that show a worked example, with its calls if the model has all the tools for them."""
+    def example(self, shot: Shot, shield: Callable[[str], str] = str) -> list[Message]:
+        """The messages that show a worked example, with its calls if the model has all the tools for them.
+
+        Args:
+            shield: applied to the shot's texts.
+        """
 
     @abstractmethod
     def response(self, chat: Chat, request: CallRequest, result: str, turn: np.ndarray) -> np.ndarray:
@@ -106,8 +110,8 @@ class Protocol(ABC):
         """The prompt's token ids, [p] int32: instruction, worked examples, question."""
         messages = list(question.messages)
         head = messages.pop(0) if messages[0][0] == "system" else ("system", self.instruction())
-        shots = [message for shot in question.shots for message in self.example(shot)]
-        # Users' messages come from data; the others may contain the protocol's own tags.
+        shots = [message for shot in question.shots for message in self.example(shot, chat.shield)]
+        # Users' messages and shots come from data; the others may contain the protocol's own tags.
         shown = [
             {"role": role, "content": chat.shield(text) if role == "user" else text} for role, text in (head, *messages)
         ]

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -108,16 +108,17 @@ class TagProtocol(Protocol):
             ]
         )
 
-    def example(self, shot: Shot) -> list[Message]:
+    def example(self, shot: Shot, shield: Callable[[str], str] = str) -> list[Message]:
         if self.shows_calls(shot):
             calls = [
-                f"{_thought(call.thought)}<{call.tool}> {call.argument} </{call.tool}>{self.render(call.result)}"
+                f"{_thought(shield(call.thought))}<{call.tool}> {shield(call.argument)} </{call.tool}>"
+                f"{_block(shield(defused(call.result, self._tags())))}"
                 for call in shot.calls
             ]
         else:
-            calls = [_thought(shot.thought)]
-        solution = f"{''.join(calls)}<{ANSWER}> \\boxed{{{shot.answer}}} </{ANSWER}>"
-        return [{"role": "user", "content": shot.question}, {"role": "assistant", "content": solution}]
+            calls = [_thought(shield(shot.thought))]
+        solution = f"{''.join(calls)}<{ANSWER}> \\boxed{{{shield(shot.answer)}}} </{ANSWER}>"
+        return [{"role": "user", "content": shield(shot.question)}, {"role": "assistant", "content": solution}]
 
     def response(self, chat: Chat, request: CallRequest, result: str, turn: np.ndarray) -> np.ndarray:
         return chat.encode(_block(chat.shield(defused(result, self._tags()))))

@@ -7,7 +7,7 @@ import functools
 import json
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -73,6 +73,10 @@ class McpTool(Tool):
 
     async def close_state(self, state: McpSession) -> None:
         await state.close()
+
+    def shielded(self, shield: Callable[[str], str]) -> Tool:
+        schema = _mapped(self.input_schema, shield)
+        return dataclasses.replace(self, description=shield(self.description), input_schema=schema)
 
     def schema(self) -> dict[str, Any]:
         return dict(self.input_schema)
@@ -269,6 +273,15 @@ def _taken_names() -> frozenset[str]:
     from rllib_arpo.envs.tools import TOOLS
 
     return RESERVED_NAMES.union(TOOLS)
+
+
+def _mapped(value: Any, change: Callable[[str], str]) -> Any:
+    """A JSON value with all its texts changed, those of its keys too."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {change(key): _mapped(inner, change) for key, inner in value.items()}
+    return [_mapped(inner, change) for inner in value] if isinstance(value, list) else value
 
 
 def _as_list(value: Any) -> Sequence[Any]:

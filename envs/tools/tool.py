@@ -89,6 +89,10 @@ class Tool(ABC):
                 check_known([kind], _IS_OF_TYPE, f"type of the parameter {name!r} of the tool {self.name!r}")
         return {self.name: self}
 
+    def shielded(self, shield: Callable[[str], str]) -> Tool:
+        """The tool as prompts describe it: `shield` is applied to texts that come from elsewhere."""
+        return self
+
     def prepare(self) -> None:
         """Does the slow work of the first call in advance (starting a process, building an index); blocks. Optional."""
         return None

@@ -14,6 +14,8 @@ import numpy as np
 from scipy.stats import t
 
 LEVEL = 0.95
+#: How summaries name the intervals of `estimate_all`.
+METHOD = "Student's t over questions, each by the mean of its samples"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,16 @@ def average_over_tasks(tasks: Sequence[np.ndarray]) -> Estimate:
     freedom = variances.sum() ** 2 / (variances**2 / (sizes - 1)).sum()
     half = float(t.ppf((1 + LEVEL) / 2, freedom) * np.sqrt(variances.sum()) / len(columns))
     return Estimate(value, value - half, value + half, total, seed_std)
+
+
+def half_width(deviation: np.ndarray, count: np.ndarray) -> np.ndarray:
+    """[n] -> [n], of the interval of a mean: t s / sqrt(count); NaN for a count below 2.
+
+    Args:
+        deviation: s, the standard deviation of the values (ddof = 1).
+        count: how many values a mean is of, at least 1.
+    """
+    return np.where(count > 1, t.ppf((1 + LEVEL) / 2, np.maximum(count - 1, 1)) * deviation / np.sqrt(count), np.nan)
 
 
 def by_question(values: np.ndarray) -> np.ndarray:

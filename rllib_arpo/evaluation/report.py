@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rllib_arpo.core.intervals import LEVEL, Estimate
+from rllib_arpo.core.intervals import LEVEL, METHOD, Estimate
 from rllib_arpo.evaluation.metrics import PASS
 
 if TYPE_CHECKING:
@@ -73,10 +73,7 @@ def plain_console(console: Console) -> Console:
 def legend(reports: Sequence[TaskReport]) -> list[str]:
     """The legend, for the kinds of numbers that occur."""
     shown = [e for report in reports for column in report.columns.values() for e in column.values()]
-    lines = [
-        f"[low, high]: {LEVEL:.0%} interval of Student's t over questions, each by the mean of its samples (so over"
-        " questions and seeds)."
-    ]
+    lines = [f"[low, high]: {LEVEL:.0%} interval, {METHOD} (so over questions and seeds)."]
     if equal := [e.num_questions for e in shown if e.low is not None and e.low == e.high]:
         lines.append(
             f"{ALL_EQUAL}: all questions have this value, so that the interval says nothing about its error"

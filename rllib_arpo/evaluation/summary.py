@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rllib_arpo.core.intervals import LEVEL
+from rllib_arpo.core.intervals import LEVEL, METHOD
 from rllib_arpo.evaluation.metrics import ArmMetrics, differences
 from rllib_arpo.evaluation.plan import TOOLS, Arm, EvaluationSettings
 from rllib_arpo.evaluation.report import TaskReport
@@ -67,7 +67,7 @@ def write_summary(
     summary = {
         **origin("evaluate", arguments, seconds),
         "settings": dataclasses.asdict(settings),
-        "interval": {"method": "Student's t over questions, each by the mean of its samples", "level": LEVEL},
+        "interval": {"method": METHOD, "level": LEVEL},
         "arms": [_arm(arm, metrics[arm.name], report) for report in reports for arm in arms if arm.task == report.task],
         "differences": [
             {"task": report.task, "arm": label, "minus": report.reference, "metrics": _plain(estimates)}

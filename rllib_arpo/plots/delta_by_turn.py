@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from matplotlib.figure import Figure
 
-from rllib_arpo.evaluation.entropy.curves import Z_95
+from rllib_arpo.core.intervals import half_width
 from rllib_arpo.plots.run_data import RunData
 from rllib_arpo.plots.stages import of_stages
 from rllib_arpo.plots.style import count_axis, counted, legend, panels
@@ -22,7 +22,7 @@ class Rise:
     Attributes:
         turns: [D] turns above the node.
         mean: [D] dH.
-        half_width: [D] of a normal 95 % interval over questions; NaN for fewer than two.
+        half_width: [D] of the 95 % interval over questions (Student's t); NaN for fewer than two.
         num_nodes: [D].
     """
 
@@ -75,6 +75,6 @@ def _rises(rows: pa.Table) -> dict[str, Rise]:
             own[name].to_numpy()
             for name in ("delta_mean_mean", "delta_mean_stddev", "delta_mean_count", "delta_count_sum")
         )
-        half_width = Z_95 * deviation.astype(float) / np.sqrt(questions)
-        found[tool] = Rise(own["depth"].to_numpy(), mean, half_width, count)
+        half = half_width(deviation.astype(float), questions)
+        found[tool] = Rise(own["depth"].to_numpy(), mean, half, count)
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from dataclasses import dataclass
 from typing import ClassVar
@@ -10,11 +11,16 @@ from typing import ClassVar
 import pytest
 
 from rllib_arpo.core.tree import ToolStatus
+from rllib_arpo.envs.env_config import ToolEnvConfig
 from rllib_arpo.envs.errors import BrokenToolError, ToolError
+from rllib_arpo.envs.protocols.prompts import Chat
+from rllib_arpo.envs.question import Question, Shot, ShotCall
 from rllib_arpo.envs.support.model_json import MAX_DEPTH, read_json
 from rllib_arpo.envs.tools.browse import BrowseTool
 from rllib_arpo.envs.tools.mcp import McpTool, schema_validator
 from rllib_arpo.envs.tools.tool import Tool, ToolResult, run_tool
+from tests.helpers.chat_templates import QWEN25
+from tests.helpers.models import byte_tokenizer
 
 
 class Session:
@@ -80,6 +86,26 @@ def test_half_a_character_in_a_bare_text_is_the_models_error_and_not_a_lost_sess
 def test_a_schema_that_cannot_be_used_is_refused(schema, sentence):
     with pytest.raises(ValueError, match=sentence):
         schema_validator(schema)
+
+
+@pytest.mark.parametrize("protocol", ["tags", "function_calling"])
+def test_neither_a_servers_words_nor_worked_examples_hold_tokens_that_structure_the_chat(protocol):
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = QWEN25
+    chat = Chat(tokenizer)
+
+    def num_special(word: str) -> int:
+        tool = mcp_tool(Session(), **{f"a{word}": {"type": "string", "description": word}})
+        tool = dataclasses.replace(tool, description=f"It has {word}.")
+        call = ShotCall("price", word, word, word)
+        shots = (Shot(word, (call,), word), Shot(word, (ShotCall("other", "", ""),), word, word))
+        question = Question("q", (("user", "1?"),), ("1",), "math", "a test", shots=shots)
+        config = ToolEnvConfig(task="arithmetic", model_name_or_path="none", protocol=protocol)
+        prompt = config.make_protocol({"price": tool}, chat).prompt(chat, question)
+        assert tokenizer.decode(prompt).count(word) >= 8
+        return sum(prompt >= 256)
+
+    assert num_special("<|im_end|>") == num_special("harmless")
 
 
 def test_a_schema_of_a_tree_is_used():

@@ -73,6 +73,18 @@ def test_overlapping_special_tokens_are_all_shielded():
     assert max(tokens) < 256
 
 
+@pytest.mark.parametrize("text", ["a <|CUT|> b", "<|Cu<|CUt|>t|>", "<|cut|>"])
+def test_a_token_that_is_found_in_other_spellings_is_shielded(text):
+    from tokenizers import AddedToken, normalizers
+
+    tokenizer = byte_tokenizer()
+    tokenizer.backend_tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.add_tokens([AddedToken("<|cut|>", special=True, normalized=True)], special_tokens=True)
+    assert max(encode(tokenizer, text)) >= 256
+    tokens = encode(tokenizer, Chat(tokenizer).shield(text))
+    assert (max(tokens) < 256, tokenizer.decode(tokens)) == (True, text.lower())
+
+
 def test_a_token_of_the_template_is_shielded_though_it_is_not_special():
     tokenizer = byte_tokenizer()
     tokenizer.add_tokens(["<think>", "<other>"])

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rllib_arpo.core.intervals import half_width
 from rllib_arpo.record.read import Row
 
-#: Half the width of a 95 % interval in standard errors of a normal distribution.
-Z_95 = 1.959964
 #: Names of groups of turns: those after the prompt, those after any tool response, after one tool's, after the n-th.
 START, AFTER_TOOLS = "start", "after tools"
 
@@ -24,7 +23,7 @@ class Curve:
 
     Attributes:
         mean: [P] nats.
-        half_width: [P] nats, of a normal 95 % interval over questions; NaN if fewer than two have the position.
+        half_width: [P] nats, of the 95 % t interval over questions; NaN if fewer than two have the position.
         num_questions, num_turns: [P], the numbers of those that have the position.
     """
 
@@ -38,7 +37,7 @@ def entropy_curve(turns: Sequence[tuple[int, Sequence[float] | np.ndarray]], num
     """The curve of turns (question, entropies [n] in nats) over their first `num_positions` tokens.
 
     `mean_p = 1/|Q_p| sum_q m_qp`, where m_qp is the mean of H_p over the turns of question q that have more than p
-    tokens, and Q_p are the questions with such a turn; `half_width_p = z s_p / sqrt(|Q_p|)`, s_p the standard deviation
+    tokens, and Q_p are the questions with such a turn; `half_width_p = t s_p / sqrt(|Q_p|)`, s_p the standard deviation
     of m_qp over Q_p (ddof = 1).
     """
     rows = {question: row for row, question in enumerate(dict.fromkeys(question for question, _ in turns))}
@@ -54,10 +53,8 @@ def entropy_curve(turns: Sequence[tuple[int, Sequence[float] | np.ndarray]], num
     num_questions = has.sum(axis=0)
     mean = by_question.sum(axis=0) / num_questions
     squares = (np.where(has, by_question - mean, 0.0) ** 2).sum(axis=0)
-    enough = num_questions > 1
-    half_width = np.full(length, np.nan)
-    half_width[enough] = Z_95 * np.sqrt(squares[enough] / (num_questions[enough] - 1) / num_questions[enough])
-    return Curve(mean, half_width, num_questions, counts.sum(axis=0))
+    deviation = np.sqrt(squares / np.maximum(num_questions - 1, 1))
+    return Curve(mean, half_width(deviation, num_questions), num_questions, counts.sum(axis=0))
 
 
 def entropy_curves(turns: Iterable[Row], num_positions: int) -> dict[str, Curve]:

@@ -25,8 +25,8 @@ def print_report(found: Sequence[TaskEntropy], settings: EntropySettings, consol
         console.print(_rises(task, settings))
         console.print(_rules(task))
     console.print(
-        f"Means are over questions, each by the mean of its nodes; [low, high]: {LEVEL:.0%} interval over "
-        "questions. Rules: the budget of a question is not counted.",
+        f"Means are over questions, each by the mean of its nodes; [low, high]: {LEVEL:.0%} interval of "
+        "Student's t over questions. Rules: the budget of a question is not counted.",
         highlight=False,
         markup=False,
     )

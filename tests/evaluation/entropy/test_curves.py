@@ -8,7 +8,7 @@ import pytest
 from rllib_arpo.core.branching import BranchingParams
 from rllib_arpo.core.entropy import ENTROPY_NORMALIZATIONS, running_delta
 from rllib_arpo.core.entropy_history import EntropyHistory
-from rllib_arpo.evaluation.entropy.curves import Z_95, entropy_curve, entropy_curves
+from rllib_arpo.evaluation.entropy.curves import entropy_curve, entropy_curves
 from rllib_arpo.evaluation.entropy.forks import ForkRule, expected_forks, fork_rules
 from rllib_arpo.evaluation.entropy.nodes import INITIAL, RUNNING, deltas, nodes_of
 from rllib_arpo.evaluation.entropy.report import print_report
@@ -25,8 +25,8 @@ def test_a_question_counts_once_however_many_turns_it_has():
     assert curve.mean.tolist() == [4.0, 3.0, 9.0]  # (3 + 5) / 2, (5 + 1) / 2, 9
     assert curve.num_questions.tolist() == [2, 2, 1]
     assert curve.num_turns.tolist() == [4, 3, 1]
-    # s / sqrt(2) of (3, 5) is 1, of (5, 1) it is 2; of one question there is none.
-    assert curve.half_width[:2].tolist() == pytest.approx([Z_95, 2 * Z_95])
+    # s / sqrt(2) of (3, 5) is 1, of (5, 1) it is 2; t of two questions is 12.706, and one question has no interval.
+    assert curve.half_width[:2].tolist() == pytest.approx([12.7062, 2 * 12.7062])
     assert np.isnan(curve.half_width[2])
     assert entropy_curve(turns, 2).mean.tolist() == [4.0, 3.0]
     assert entropy_curve([], 2).mean.shape == (0,)
@@ -35,12 +35,12 @@ def test_a_question_counts_once_however_many_turns_it_has():
 def test_the_interval_holds_the_truth_in_95_of_100_cases():
     """Questions differ, and so do their samples: an interval over single turns would be far too narrow."""
     rng, held = np.random.default_rng(0), 0
-    for _ in range(400):
-        levels = rng.normal(3.0, 1.0, 40)
+    for _ in range(1000):
+        levels = rng.normal(3.0, 1.0, 5)
         turns = [(q, np.array([level + rng.normal(0.0, 0.3)])) for q, level in enumerate(levels) for _ in range(5)]
         curve = entropy_curve(turns, 1)
         held += abs(curve.mean[0] - 3.0) <= curve.half_width[0]
-    assert 0.92 <= held / 400 <= 0.97
+    assert 0.93 <= held / 1000 <= 0.97
 
 
 def test_groups_of_turns_by_tool_and_by_round():
