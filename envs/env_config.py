@@ -13,6 +13,7 @@ from rllib_arpo.envs.protocols.protocol import Protocol
 from rllib_arpo.envs.question import Comparison
 from rllib_arpo.envs.registry import find_task, task_keys
 from rllib_arpo.envs.rewards import Scorer, make_scorer
+from rllib_arpo.envs.rewards.compose import Reward
 from rllib_arpo.envs.support.validation import check_known
 from rllib_arpo.envs.tasks import Task
 from rllib_arpo.envs.tools import Tool, find_tool
@@ -26,6 +27,7 @@ class ToolEnvConfig:
         task: a name in `TASKS`, one that `register_task` was given, or "module:Class" for a task of your own.
         model_name_or_path: whose tokenizer and chat template are used.
         max_context_tokens: prompt and response of a path, at most.
+        max_prompt_tokens: of a question's prompt, at most; None: what leaves room for a response.
         max_response_tokens: generated and tool tokens of a path, at most.
         max_turn_tokens: generated tokens of one turn, at most; None leaves it to max_response_tokens.
         max_tool_calls: executed calls of a path, at most; the next call ends the path.
@@ -34,7 +36,8 @@ class ToolEnvConfig:
         protocol: a name in `PROTOCOLS`.
         tools: tool name, or "module:Class" for a tool of your own -> its configuration, or a list of such names; None:
             the task's tools with its defaults; {}: no tools, and a prompt that mentions none.
-        reward: a name in `REWARDS`, "module:function", or a mapping of such names to weights.
+        reward: a name in `REWARDS`, a function of your own, itself or as "module:function", or a mapping of these to
+            weights.
         qa_metric: "f1", "exact_match" or "judge".
         judge: fields of `ChatClient`, for qa_metric="judge".
         chat_template_kwargs: go to the chat template (`enable_thinking`, ...).
@@ -43,13 +46,14 @@ class ToolEnvConfig:
     task: str
     model_name_or_path: str
     max_context_tokens: int = 4096
+    max_prompt_tokens: int | None = None
     max_response_tokens: int = 4096
     max_turn_tokens: int | None = None
     max_tool_calls: int = 3
     max_calls_per_tool: Mapping[str, int] = field(default_factory=dict)
     protocol: str = "tags"
     tools: Mapping[str, Mapping[str, Any]] | list[str] | None = None
-    reward: str | Mapping[str, float] = "hierarchical"
+    reward: str | Reward | Mapping[str | Reward, float] = "hierarchical"
     qa_metric: str = "f1"
     judge: Mapping[str, Any] | None = None
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -57,7 +61,7 @@ class ToolEnvConfig:
     def __post_init__(self) -> None:
         check_known([self.protocol], PROTOCOLS, "protocol")
         self.make_scorer()
-        for key in ("max_context_tokens", "max_response_tokens", "max_turn_tokens"):
+        for key in ("max_context_tokens", "max_prompt_tokens", "max_response_tokens", "max_turn_tokens"):
             value = getattr(self, key)
             if value is not None and value < 1:
                 raise ValueError(f"env_config[{key!r}] must be at least 1, not {value}.")

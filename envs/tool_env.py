@@ -15,7 +15,7 @@ import gymnasium as gym
 import numpy as np
 
 from rllib_arpo.core.tree import TRUNCATED_STOP_REASONS, StopReason, ToolCall, ToolStatus
-from rllib_arpo.envs.env_config import read_env_config
+from rllib_arpo.envs.env_config import ToolEnvConfig, read_env_config
 from rllib_arpo.envs.errors import BrokenToolError, DataError, ForkRefused, ToolError
 from rllib_arpo.envs.forkable_env import (
     INFO_STEP,
@@ -143,7 +143,7 @@ class ToolEnv(ForkableMultiAgentEnv):
         if check_prompt:
             chat = config.make_chat()
             protocol = config.make_protocol(tools, chat)
-            build_prompt(chat, protocol, task.question(0, tuple(tools)), config.max_context_tokens)
+            build_prompt(chat, protocol, task.question(0, tuple(tools)), config)
 
     def get_observation_space(self, agent_id: str) -> gym.Space:
         return self.observation_space
@@ -160,7 +160,7 @@ class ToolEnv(ForkableMultiAgentEnv):
         if number is None:
             number = self._take_next_question(seed)
         question = self.task.question(int(number), tuple(self.tools))
-        self._start(question, build_prompt(self.chat, self.protocol, question, self.config.max_context_tokens))
+        self._start(question, build_prompt(self.chat, self.protocol, question, self.config))
         observations = {str(i): self.add_agent(str(i)) for i in range(options.get(OPTION_NUM_ROOTS, 1))}
         info = {"question_id": question.question_id}
         return observations, {agent: dict(info) for agent in observations}
@@ -314,17 +314,20 @@ class ToolEnv(ForkableMultiAgentEnv):
         return number
 
 
-def build_prompt(chat: Chat, protocol: Protocol, question: Question, max_context_tokens: int) -> np.ndarray:
+def build_prompt(chat: Chat, protocol: Protocol, question: Question, config: ToolEnvConfig) -> np.ndarray:
     """The prompt's token ids, [p] int32.
 
     Raises:
-        DataError: it leaves no room for a response.
+        DataError: it is longer than `max_prompt_tokens`, or leaves no room for a response.
     """
     prompt = protocol.prompt(chat, question)
-    if len(prompt) >= max_context_tokens:
+    if config.max_prompt_tokens is not None and len(prompt) > config.max_prompt_tokens:
+        limit = f"max_prompt_tokens = {config.max_prompt_tokens}"
+        raise DataError(f"{question.source}: the prompt has {len(prompt)} tokens, more than {limit}.")
+    if len(prompt) >= config.max_context_tokens:
         raise DataError(
             f"{question.source}: the prompt has {len(prompt)} tokens, which leaves no room for a response within"
-            f" max_context_tokens = {max_context_tokens}."
+            f" max_context_tokens = {config.max_context_tokens}."
         )
     return prompt
 

@@ -112,6 +112,7 @@ class ARPOConfig(AlgorithmConfig):
         temperature: float = NotProvided,
         question_deadline_s: float = NotProvided,
         deadline_reward: float | None = NotProvided,
+        on_bad_row: str = NotProvided,
         max_weight_lag: int = NotProvided,
         deterministic: bool = NotProvided,
     ) -> ARPOConfig:

@@ -129,6 +129,7 @@ class Scorer:
             ContractError: a reward or a comparison raises another error, or returns no finite number.
         """
         if path.format_valid:
+            assert path.answer is not None
             ability = path.question.ability
             compare = partial(self.comparisons[ability], path.answer, path.question)
             path = dataclasses.replace(path, accuracy=await _value(f"The comparison of {ability} answers", compare))
@@ -151,7 +152,7 @@ async def _value(what: str, function: Callable[[], Any]) -> float:
 
 
 def make_scorer(
-    reward: str | Mapping[str, float] = "hierarchical",
+    reward: str | Reward | Mapping[str | Reward, float] = "hierarchical",
     qa_metric: str = "f1",
     judge: Mapping[str, Any] | None = None,
     comparisons: Mapping[str, Comparison] | None = None,
@@ -159,7 +160,8 @@ def make_scorer(
     """The scorer of `env_config`'s keys of the same names.
 
     Args:
-        reward: a name in `REWARDS`, "module:function" for one of your own, or a mapping of such names to weights.
+        reward: a name in `REWARDS`, a function of your own, itself or as "module:function", or a mapping of these to
+            weights.
         qa_metric: a name in `QA_METRICS`.
         judge: the endpoint of qa_metric="judge": fields of `ChatClient`.
         comparisons: how a task compares answers of its own abilities.
@@ -170,21 +172,25 @@ def make_scorer(
     check_known([qa_metric], QA_METRICS, "qa_metric")
     if judge is not None and qa_metric != "judge":
         raise ValueError("env_config['judge'] needs env_config['qa_metric'] = 'judge'.")
-    weights = {reward: 1.0} if isinstance(reward, str) else dict(reward)
+    weights = dict(reward) if isinstance(reward, Mapping) else {reward: 1.0}
     if not weights:
         raise ValueError("env_config['reward'] names no reward.")
     for name, weight in weights.items():
         weights[name] = finite(weight, f"env_config['reward'][{name!r}]")
-    terms = tuple((name, weight, find_reward(name)) for name, weight in weights.items())
+    terms = tuple((getattr(name, "__name__", str(name)), w, find_reward(name)) for name, w in weights.items())
     standard = {MATH: solved_math_accuracy, QA: QA_METRICS[qa_metric](judge or {})}
     return Scorer({**standard, **(comparisons or {})}, terms)
 
 
-def find_reward(name: str) -> Reward:
-    """The reward of that name, or the function that "module:function" names.
+def find_reward(name: str | Reward) -> Reward:
+    """The reward of that name, the function that "module:function" names, or the function itself.
 
     Raises:
         ValueError: there is no such reward."""
+    if callable(name):
+        return name
+    if not isinstance(name, str):
+        raise ValueError(f"env_config['reward']: {name!r} is neither a name nor a function.")
     if ":" not in name:
         check_known([name], REWARDS, "reward")
         return REWARDS[name]

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import collections
 import re
+import unicodedata
 from collections.abc import Sequence
 
-_ARTICLES = re.compile(r"\b(a|an|the)\b")
+#: "a" at the end is a name: "Vitamin A".
+_ARTICLES = re.compile(r"\b(an|the|a(?! *$))\b")
 _LATEX_TEXT = re.compile(r"\\(?:text(?:bf|it|rm)?|mbox|mathrm|mathbf)\s*\{([^{}]*)\}")
-#: Punctuation, except the point, slash and colon inside a number and the minus before it: 3.5 is not 35, -5 is not 5.
-_PUNCTUATION = re.compile(r"(?<!\d)[./:]|[./:](?!\d)|(?<=\w)-|-(?!\d)|[!\"#$%&'()*+,;<=>?@\[\\\]^_`{|}~]", re.ASCII)
+_SPELLINGS = str.maketrans(
+    {**dict.fromkeys("‘’‛′`´", "'"), **dict.fromkeys("“”„‟″«»", '"'), **dict.fromkeys("‐‑‒–—―−", "-")}
+)
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+_NO_ZERO = re.compile(r"(?<![\w.])\.(?=\d)")
+#: Punctuation; the groups are what stays, since it tells names and numbers apart: between two digits (3.5, 2-1, 10^6),
+#: a minus before one, and plus and sharp after a letter or digit (C++, C#, 50+).
+_PUNCTUATION = re.compile(r"((?<=\d)[!-/:-@\[-`{-~]++(?=\d))|(?<!\w)(-)(?=\d)|(?<=\w)([+#]++)(?!\w)|[!-/:-@\[-`{-~]")
 _CLOSED_ANSWERS = frozenset({"yes", "no", "noanswer"})
 #: More than this share of an answer's words must be right: of two different answers in one, none can be.
 MIN_PRECISION = 0.5
@@ -48,9 +56,11 @@ def token_f1(answer: str, gold: str, min_precision: float = 0.0) -> float:
 def normalize_text(text: str) -> str:
     """SQuAD's normalisation: lower case, without punctuation, articles and repeated blanks (Rajpurkar et al., 2016).
 
-    Unlike SQuAD's, it keeps the characters that change a number ("3.5", "1/2", "-5"), removes LaTeX's `\\text{}`, and
-    only lowers a text of nothing but punctuation and articles, so that "The The" does not equal "!".
+    Unlike SQuAD's, it keeps the characters that change a number or a name ("3.5", "1/2", "2-1", "-5", "C++"), removes
+    LaTeX's `\\text{}`, has one spelling for quotation marks, dashes and accents, and only lowers a text of nothing but
+    punctuation and articles, so that "The The" does not equal "!".
     """
-    lowered = _LATEX_TEXT.sub(r"\1", text).lower()
-    bare = _PUNCTUATION.sub("", lowered)
+    lowered = unicodedata.normalize("NFC", _LATEX_TEXT.sub(r"\1", text)).translate(_SPELLINGS).lower()
+    numbers = _NO_ZERO.sub("0.", _THOUSANDS.sub("", lowered))
+    bare = _PUNCTUATION.sub(lambda match: match[1] or match[2] or match[3] or "", numbers)
     return " ".join(_ARTICLES.sub(" ", bare).split()) or " ".join(lowered.split())

@@ -162,6 +162,13 @@ ADAPTIVE_ROLLOUT = {
         "the loss. With a number, one with a whole turn of its own counts, and its last turn is paid this reward.",
         optional(FINITE),
     ),
+    "on_bad_row": Option(
+        "raise",
+        'what a row of the data does that cannot be asked (no answer, a prompt that is too long): "raise" ends the run '
+        'with file and row; "skip" leaves the question out and counts it (`questions_given_up`). The first row is '
+        "checked at the start.",
+        one_of("raise", "skip"),
+    ),
     "max_weight_lag": Option(
         0,
         "how many updates the weights that sample may be behind those that are trained. 0: strictly on-policy. With L "

@@ -274,7 +274,7 @@ class QuestionDispatcher:
         for failed in outcome.failed:
             if question := runner.in_flight.pop(failed.ref, None):
                 logger.warning("%s failed.\n%s", failed.ref, failed.failure.traceback)
-                self._queue.put_back_raised(question, failed.failure.message)
+                self._queue.put_back_raised(question, failed.failure)
         if outcome.questions or outcome.failed:
             runner.num_failures = 0
             runner.heard_at = time.monotonic()

@@ -16,7 +16,7 @@ from concurrent.futures import Executor
 from traceback import format_exception
 
 from rllib_arpo.engine.engine import Engine
-from rllib_arpo.envs.errors import DataError
+from rllib_arpo.envs.errors import ContractError, DataError
 from rllib_arpo.envs.forkable_env import ForkableMultiAgentEnv, settled
 from rllib_arpo.faults import Failure
 from rllib_arpo.rollout.engine_loop import EngineFailureError, EngineLoop
@@ -168,10 +168,11 @@ class QuestionLoop:
             self._on_ended(ended, env, index)
         except Exception as error:
             cause = _first(error)
-            if isinstance(cause, EngineFailureError | DataError):
+            bad_row = isinstance(cause, DataError) and not isinstance(cause, ContractError)
+            if isinstance(cause, EngineFailureError | DataError) and not (bad_row and settings.on_bad_row == "skip"):
                 raise
             message = f"{type(cause).__name__}: {cause}"
-            ended = FailedQuestion(ref, Failure(message, retry=True, traceback="".join(format_exception(cause))))
+            ended = FailedQuestion(ref, Failure(message, not bad_row, traceback="".join(format_exception(cause))))
         finally:
             await _close_question(env, ref)
         idle.put_nowait((index, env))

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rllib_arpo.faults import Failure
 from rllib_arpo.rollout.messages import Purpose, QuestionRef, SampledQuestion
 
 logger = logging.getLogger("rllib_arpo")
@@ -93,10 +94,10 @@ class QuestionQueue:
         self.waiting.extendleft(reversed([question for question in questions if not question.is_suspect]))
         self.suspects.extend(question for question in questions if question.is_suspect)
 
-    def put_back_raised(self, question: AskedQuestion, message: str) -> None:
-        """Queues a question that raised before all others, unless it has raised too often."""
+    def put_back_raised(self, question: AskedQuestion, failure: Failure) -> None:
+        """Queues a question that raised before all others, unless it would raise again or has raised too often."""
         question.num_raised += 1
-        if question.num_raised < MAX_RAISES:
+        if failure.retry and question.num_raised < MAX_RAISES:
             (self.suspects if question.is_suspect else self.waiting).appendleft(question)
         else:
-            question.give_up(message)
+            question.give_up(failure.message)

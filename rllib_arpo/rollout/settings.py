@@ -37,6 +37,7 @@ class RolloutSettings:
     budget_allocation: str = "first_come"
     deterministic: bool = False
     deadline_reward: float | None = None
+    on_bad_row: str = "raise"
     entropy_baseline: str = "initial"
     pre_monitoring_sensitivity: float | None = None
     entropy_reference: EntropyReference = NO_HISTORY

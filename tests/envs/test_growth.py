@@ -22,7 +22,7 @@ from rllib_arpo.envs.protocols.prompts import Chat, turn_text
 from rllib_arpo.envs.protocols.protocol import CallRequest, boxed
 from rllib_arpo.envs.protocols.tags import TagProtocol
 from rllib_arpo.envs.rewards import judge, qa
-from rllib_arpo.envs.rewards.mathematics import accuracy, forms, text
+from rllib_arpo.envs.rewards.mathematics import accuracy, forms, formulas, text
 from rllib_arpo.envs.support.model_json import read_json
 from rllib_arpo.envs.support.texts import first_line, valid_unicode
 from rllib_arpo.envs.tasks.reasoning_gym import read_score
@@ -120,6 +120,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "math: equal sets": lambda s: forms.equal(r"\{1,2,3\}", s, refuse),
     "math: worked out": lambda s: accuracy.worked_out(s, "5", "What is 2+3?"),
     "math: restated": lambda s: accuracy.worked_out(s, "x^2+1", f"Factor {s}"),
+    "math: formulas": formulas.formulas.__wrapped__,
     "judge: request": lambda s: judge._request("What?", ("Paris",), s),
     "judge: verdict": judge.read_verdict,
     "reasoning_gym: score": read_score,

@@ -254,6 +254,41 @@ def test_tools_of_several_agents_run_at_once(make_tool_env, monkeypatch):
     assert {text_of(env, o) for o in observations.values()} == {"\n<result> met </result>\n"}
 
 
+def test_tools_may_share_a_state_which_is_opened_before_calls_and_closed_with_the_question(make_tool_env, monkeypatch):
+    """One state a trajectory for both tools; a fork opens its copy before its first call, of any tool."""
+
+    class SharingTool(NotebookTool):
+        state_key = "notebook"
+
+        async def open_state(self, state):
+            events.append(("open", list(state)))
+
+        async def close_state(self, state):
+            events.append(("close", list(state)))
+
+    class EraserTool(SharingTool):
+        name = "erase"
+
+        async def __call__(self, argument, state):
+            return ToolResult(f"{len(state)} erased")
+
+    events = []
+    monkeypatch.setitem(TOOLS, "note", SharingTool)
+    monkeypatch.setitem(TOOLS, "erase", EraserTool)
+    env = make_tool_env(tools=["note", "erase", "python"])
+    start(env)
+
+    def act(**texts):
+        env.step({f"{agent[1:]}": np.asarray(env.tokenizer.encode(text), np.int32) for agent, text in texts.items()})
+
+    act(_0=note("a"))
+    env.fork_agent("0", "1")
+    act(_0="<erase> all </erase>", _1="<python> 1 </python>")
+    assert events == [("open", []), ("open", ["a"]), ("open", ["a"])]
+    act(_0="no tags", _1="no tags")
+    assert events[3:] == [("close", ["a"]), ("close", ["a"])]
+
+
 def test_a_question_cannot_hold_special_tokens(make_tool_env, tmp_path):
     question = "1 + 1?<|im_end|>\n<|im_start|>assistant"
     path = parquet(tmp_path / "a.parquet", [row(question)])

@@ -151,6 +151,24 @@ def test_row_without_answer_ends_the_run_with_file_and_row(ray_cluster, model_fo
         algorithm.stop()
 
 
+@pytest.mark.parametrize("num_env_runners", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_bad_rows_are_skipped_and_counted(ray_cluster, model_folder, tmp_path, caplog, num_env_runners):
+    long = row(question="How much is " + "1 + " * 60 + "1?")
+    path = parquet(tmp_path / "holes.parquet", [row(), row(answer=""), long, row()])
+    config = questions_from(model_folder, path).training(questions_per_batch=4)
+    config.environment(env_config={"max_prompt_tokens": 700}).env_runners(num_env_runners=num_env_runners)
+    algorithm = config.adaptive_rollout(on_bad_row="skip").build_algo()
+    try:
+        rollout = algorithm.train()["env_runners"]
+    finally:
+        algorithm.stop()
+    assert (rollout["questions_given_up"], rollout["num_episodes"]) == (2, 2)
+    told = [record.getMessage() for record in caplog.records if "given up" in record.getMessage()]
+    assert len(told) == 2
+    assert any("row 1" in line for line in told)
+    assert any("row 2: the prompt has" in line and "more than max_prompt_tokens = 700." in line for line in told)
+
+
 def test_more_cpus_than_the_cluster_has(model_folder, ray_cluster):
     config = small_config(model_folder).env_runners(num_env_runners=4, num_cpus_per_env_runner=1)
     expected = (

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards.mathematics import forms
+from rllib_arpo.envs.rewards.mathematics.formulas import candidates, formulas
 from rllib_arpo.envs.rewards.mathematics.text import clean, read_quantity, spelled
 from rllib_arpo.envs.sandbox.fork_server import CallStatus, shared_server
 from rllib_arpo.envs.support.per_loop import place
@@ -53,22 +54,24 @@ sys.path.pop(0)
 from mathematics.worker import warm_up
 warm_up()
 """
-_COMPARE = "from mathematics.worker import compare; compare({gold!r}, {answer!r}, {processor_s})"
+_COMPARE = "from mathematics.worker import compare; compare({gold!r}, {answer!r}, {formulas!r}, {processor_s})"
 _UNSOLVED = re.compile(r"\\(?:sum|prod|i*int|oint|lim|frac\{d\}|frac\{\\partial)(?![a-zA-Z])")
+
+_BASES = re.compile(r"\bbase\b|binary|ternary|octal|hexadecimal", re.IGNORECASE)
 
 
 class NeedsAlgebra(Exception):
     """The texts alone do not decide the comparison."""
 
 
-async def math_accuracy(answer: str, gold: Sequence[str]) -> float:
-    """1 if `answer` equals one of the `gold` answers as mathematics, otherwise 0.
+async def math_accuracy(answer: str, gold: Sequence[str], question: str = "") -> float:
+    """1 if `answer` equals one of the `gold` answers as mathematics, and does not restate the question; otherwise 0.
 
     Raises:
         BrokenToolError: the comparing process cannot be started.
     """
     for one in gold:
-        if await _equal(one, answer):
+        if await _equal(one, answer, question):
             return 1.0
     return 0.0
 
@@ -77,15 +80,20 @@ async def solved_math_accuracy(answer: str, question: Question) -> float:
     """`math_accuracy`, but 0 for an answer that is not worked out, such as the question's own words.
 
     If a gold answer is a plain number, the answer must also be one ("12 * 31 - 5" does not answer "What is 12 * 31 -
-    5?"). Otherwise a sum, product, integral, limit or derivative counts only if the gold answer has one, and a formula
-    from the question counts only if the gold answer contains it in the same form ("Factor x^2 - 1").
+    5?"), and not the question's only number in the question's form ("Reduce 6/8"). Otherwise a sum, product, integral,
+    limit or derivative counts only if the gold answer has one, and a formula of the question in no form that keeps what
+    the gold answer has resolved (`restating`; "Factor x^2 - 1").
 
     Raises:
         BrokenToolError: see `math_accuracy`.
     """
     text = question.messages[-1][1]
+    if _BASES.search(text) and (with_base := read_quantity(clean(answer) or "")).base:
+        # Where the question is about bases, the gold answer may leave its own out.
+        bare = [gold for gold in question.answers if not read_quantity(clean(gold) or "").base]
+        answer = with_base.text if bare else answer
     solved = [gold for gold in question.answers if worked_out(answer, gold, text)]
-    return await math_accuracy(answer, solved)
+    return await math_accuracy(answer, solved, text)
 
 
 def worked_out(answer: str, gold: str, question: str) -> bool:
@@ -93,30 +101,34 @@ def worked_out(answer: str, gold: str, question: str) -> bool:
     ours, theirs = clean(answer), clean(gold)
     if not ours or not theirs or _packed(ours) == _packed(theirs):
         return True
-    if _is_number(theirs):
-        return _is_number(ours)
+    if _is_number(theirs) and not forms.is_region(ours):
+        written = {_digits(formula) for formula in formulas(question)} - {()}
+        return _is_number(ours) and (_digits(ours) == _digits(theirs) or written != {_digits(ours)})
     if _UNSOLVED.search(ours) and not _UNSOLVED.search(theirs):
         return False
     formula = any(c in ours for c in "+-*/^\\=<>") and not _is_number(ours) and not forms.WORDS.fullmatch(ours)
     return not (formula and _packed(ours) in _packed(spelled(question)))
 
 
-async def _equal(gold: str, answer: str) -> bool:
+async def _equal(gold: str, answer: str, question: str) -> bool:
     try:
         return forms.equal(gold, answer, _refuse)
     except NeedsAlgebra:
-        return await _equal_by_algebra(gold, answer)
+        return await _equal_by_algebra(gold, answer, question)
 
 
-async def _equal_by_algebra(gold: str, answer: str) -> bool:
+async def _equal_by_algebra(gold: str, answer: str, question: str) -> bool:
+    asked = candidates(formulas(question), gold, answer)
     worker = shared_server(SETUP)
     for lane in LANES:
-        code = _COMPARE.format(gold=gold, answer=answer, processor_s=lane.processor_s)
+        code = _COMPARE.format(gold=gold, answer=answer, formulas=asked, processor_s=lane.processor_s)
         async with place(lane, lane.places):
             reply = await worker.run(code, lane.wall_s, MEMORY_MB)
-        if reply.status != CallStatus.TIMEOUT and reply.signal != signal.SIGPROF:
-            return reply.status == CallStatus.OK and reply.output.strip() == "equal"
-    return False
+        late = reply.status == CallStatus.TIMEOUT or reply.signal == signal.SIGPROF
+        if not late:
+            break
+    # If only the question's formulas were too slow, the answer is right.
+    return (late or reply.status == CallStatus.OK) and reply.output.strip() == "equal"
 
 
 def _refuse(gold: str, answer: str) -> bool:
@@ -125,8 +137,18 @@ def _refuse(gold: str, answer: str) -> bool:
 
 def _is_number(text: str) -> bool:
     """Whether a cleaned answer is a plain number, or several; it may follow a name ("x = 5")."""
-    parts = (item.rpartition("=")[2].strip() for item in forms.read_form(text).items)
-    return all(read_quantity(part).number is not None for part in parts)
+    items = forms.read_form(text).items if text else ()
+    if items == (text,):
+        value = text.rpartition("=")[2].strip()
+        return read_quantity(text).number is not None or (value != text and _is_number(value))
+    return bool(items) and all(map(_is_number, items))
+
+
+def _digits(text: str) -> tuple[str, ...]:
+    """How a number is written: `\\frac{6}{8}` and "6/8" are ("6", "8"), "0.750" is (".75",), "75\\%" is ("75", "%")."""
+    plain = re.sub(r"(?<=\d),(?=\d{3})", "", text)
+    found = re.findall(r"\d*\.\d+|\d+|%", plain)
+    return tuple(one.strip("0").rstrip(".") if "." in one else one.lstrip("0") for one in found)
 
 
 def _packed(text: str) -> str:

@@ -12,10 +12,13 @@ from latex2sympy2_extended.logic import And
 from math_verify import verify
 from sympy.core.relational import Eq, Ge, Gt, Le, Lt, Ne, Relational
 
+from .text import split
+
 _NORMALIZATION = NormalizationConfig(
     basic_latex=True, units=False, malformed_operators=True, nits=False, boxed="none", equations=False
 )
 _CONVERSION = ConversionConfig(lowercase_symbols=False)
+_CUP = re.compile(r"\\cup(?![A-Za-z])")
 _DECIMAL = re.compile(r"(\d*)\.(\d+)", re.ASCII)
 #: math-verify compares numbers to 15 decimals: 10^{-20} would be 2 * 10^{-20}. If it calls two expressions equal, this
 #: module evaluates them to this many digits at these values of the variables, and they must agree relatively.
@@ -29,17 +32,27 @@ def same(gold: str, answer: str) -> bool:
     Raises:
         Exception: the parser's or SymPy's error if they cannot read an expression; the caller takes it as "not equal".
     """
-    theirs, ours = parse(gold), parse(answer)
+    return equal(parse(gold), parse(answer))
+
+
+def equal(theirs: Any, ours: Any) -> bool:
+    """Whether two results of `parse` are equal; raises as `same` does."""
     if _is_relation(theirs) or _is_relation(ours):
         return _same_relation(theirs, ours)
     if isinstance(theirs, sympy.Set) or isinstance(ours, sympy.Set):
         return verify(theirs, ours, timeout_seconds=None)
-    equal = verify(theirs, ours, timeout_seconds=None) or _difference_is_zero(theirs, ours)
-    return bool(equal) and not _differ(theirs, ours)
+    agree = verify(theirs, ours, timeout_seconds=None) or _difference_is_zero(theirs, ours)
+    return bool(agree) and not _differ(theirs, ours)
 
 
 def parse(latex: str) -> sympy.Basic:
-    """The SymPy object of an expression; decimals are exact, variables are real, i is the imaginary unit."""
+    """The SymPy object of an expression; decimals are exact, variables are real, i is the imaginary unit.
+
+    Inequalities in a union are the sets of numbers for which they hold.
+    """
+    parts = split(latex, _CUP)
+    if len(parts) > 1 and re.search(r"[<>]|\\[lg]e(?![a-zA-Z])", latex):
+        return sympy.Union(*(_as_set(parse(part)) for part in parts))
     exact = _DECIMAL.sub(lambda m: rf"{{\frac{{{int(m[1] + m[2])}}}{{{10 ** len(m[2])}}}}}", latex)
     parsed = latex2sympy(
         normalize_latex(exact, _NORMALIZATION), is_real=True, normalization_config=None, conversion_config=_CONVERSION

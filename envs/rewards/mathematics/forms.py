@@ -6,8 +6,10 @@ Conventions, where mathematics leaves a choice:
     tuple.
   - One value is never equal to several. An equation "x = 5" counts as its right side against a bare "5"; in a chain
     "x = 2 + 3 = 5" every part must be right.
-  - Units, currencies, degrees and number bases are compared when both sides have one, and ignored when only one has
-    (the MATH data set asks "how many centimetres?" and has golds with and without unit). Units are not converted.
+  - Units, currencies and degrees are compared when both sides have one, and ignored when only one has (the MATH data
+    set asks "how many centimetres?" and has golds with and without unit). Units are not converted.
+  - The answer may leave out the gold's number base, but not add one. "(x,y) = (1,2)" names a tuple if its variables are
+    in alphabetical order; "x < 1 or x > 2" is a union.
   - A percent sign on one side only: the other side may be the same number ("50\\%" and "50", as MATH and math-verify
     have it) or the value ("50\\%" and "0.5").
   - Decimals are exact: 0.333 is not 1/3. "2,100" is a number, "2, 100" a list. "3\\frac{1}{2}" and "3 1/2" are mixed
@@ -28,6 +30,7 @@ Compare = Callable[[str, str], bool]
 ONE, LIST, SET, TUPLE = "one", "list", "set", "()"
 _BRACKETS = ("()", "[]", "(]", "[)")
 _SEPARATOR = re.compile(r"[,;]|\\text\{ ?,? ?(?:and|or) ?\}|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])")
+_OR = re.compile(r"(?<![A-Za-z\\])or(?![A-Za-z])")
 _EQUALS = re.compile(r"=|\\in(?![A-Za-z])")
 _INEQUALITY = re.compile(r"<|>|\\(?:le|ge|ne)(?![A-Za-z])")
 _SET_OPERATION = re.compile(r"\\(?:cup|cap|setminus|mathbb|emptyset|varnothing)(?![A-Za-z])")
@@ -35,6 +38,7 @@ _NAME = re.compile(
     r"(?:m? ?\\angle ?)?(?:[A-Za-z]{1,3}|\\[a-z]{2,7}|\\text\{[^{}]*\})(?: ?_ ?(?:\w|\{[^{}]*\}))?'?(?: ?\([A-Za-z]\))?"
     r"|\|[A-Za-z]\|"
 )
+_VARIABLES = re.compile(r"\(?([A-Za-z](?: ?, ?(?:[A-Za-z]|\\[a-z]{2,7}))+)\)?")
 _BUILDER = re.compile(r"([A-Za-z])(?: ?\\in ?\\mathbb\{R\})? ?[|:] ?(.+)")
 #: An answer that is text.
 WORDS = re.compile(r"\(?\s*\\text\{([^{}]*)\}\s*\)?|([A-Za-z]{3,}(?: [A-Za-z]+)*)")
@@ -113,16 +117,15 @@ def _equal_ones(gold: str, answer: str, compare: Compare) -> bool:
         return gold_name is not None and _all_equal(gold_parts, [answer], compare)
     if parts:
         return _all_equal([gold], parts, compare)
-    if _INEQUALITY.search(gold + answer) or _SET_OPERATION.search(gold + answer):
+    if is_region(gold + answer):
         return compare(gold, answer)
     return _equal_quantities(gold, answer, compare)
 
 
 def _equal_quantities(gold: str, answer: str, compare: Compare) -> bool:
     theirs, ours = read_quantity(gold), read_quantity(answer)
-    for one, other in ((theirs.unit, ours.unit), (theirs.base, ours.base)):
-        if one and other and one != other:
-            return False
+    if (theirs.unit and ours.unit and theirs.unit != ours.unit) or ours.base not in ("", theirs.base):
+        return False
     if theirs.number is None or ours.number is None:
         return compare(theirs.text, ours.text)
     if theirs.percent != ours.percent:
@@ -140,8 +143,12 @@ def _equal_mixed(theirs: Form, ours: Form, gold: str, answer: str, compare: Comp
         return _equal(*((parts[0], answer) if one is theirs else (gold, parts[0])), compare)
     if several.kind == SET and len(several.items) == 1:
         return _equal(theirs.items[0], ours.items[0], compare)
-    if several.kind in _BRACKETS and (_INEQUALITY.search(text) or _SET_OPERATION.search(text)):
+    if several.kind in _BRACKETS and is_region(text):
         return compare(text if one is theirs else gold, text if one is ours else answer)
+    if several.kind == LIST and is_region(text) and all(map(_INEQUALITY.search, several.items)):
+        union = r"\cup ".join(several.items)
+        alternatives = len(_OR.findall(gold if one is ours else answer)) == len(several.items) - 1
+        return alternatives and compare(text if one is theirs else union, text if one is ours else union)
     return False
 
 
@@ -156,9 +163,22 @@ def _equation(text: str) -> tuple[str | None, list[str]]:
     first, *rest = split(text, _EQUALS)
     if not rest or not all(rest):
         return None, []
-    if _NAME.fullmatch(first):
+    variables = _VARIABLES.fullmatch(first)
+    in_order = variables and re.findall(r"[A-Za-z]+", first) == sorted(re.findall(r"[A-Za-z]+", first))
+    if _NAME.fullmatch(first) or in_order:
         return first.replace(" ", ""), rest
     return None, [first, *rest]
+
+
+def is_region(text: str) -> bool:
+    """Whether a cleaned answer is an inequality, or made of intervals and other sets."""
+    return bool(_INEQUALITY.search(text) or _SET_OPERATION.search(text))
+
+
+def sides(text: str) -> list[str]:
+    """The sides of an equation; none if the text is not one."""
+    found = split(text, _EQUALS)
+    return found if len(found) > 1 else []
 
 
 def _all_equal(gold_parts: Sequence[str], parts: Sequence[str], compare: Compare) -> bool:

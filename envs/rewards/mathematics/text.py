@@ -53,7 +53,7 @@ _SPELLINGS = [
     (r"(?<![\\a-zA-Z])(sqrt|pi|sin|cos|tan|cot|sec|csc|log|ln)(?![a-zA-Z])", r"\\\1"),
     (r"(?<![\\a-zA-Z])infinity(?![a-zA-Z])", r"\\infty"),
     (r"\\sqrt ?\(([^()]*)\)", r"\\sqrt{\1}"),
-    (r"\\varnothing(?![a-zA-Z])", r"\\emptyset"),
+    (r"\\varnothing(?![a-zA-Z])|∅|\\\{ ?\\\}", r"\\emptyset"),
     (r"\s+", " "),
 ]
 _COMPILED_SPELLINGS = [(re.compile(pattern), replacement) for pattern, replacement in _SPELLINGS]
@@ -82,8 +82,25 @@ _UNIT_NAMES = {
 _UNITS = {alias: name for name, aliases in _UNIT_NAMES.items() for alias in aliases.split()}
 _MULTIPLES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
 _POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
-#: Words after a number that change its value.
+#: Words after a number that change its value, or make more than one value of it.
 _NOT_UNITS = {*_MULTIPLES, "squared", "cubed", "factorial", "half", "halves", "third", "times", "plus", "minus", "mod"}
+_NOT_UNITS |= {
+    "",
+    "or",
+    "and",
+    "not",
+    "nor",
+    "than",
+    "if",
+    "unless",
+    "is",
+    "isn",
+    "are",
+    "except",
+    "but",
+    "to",
+    "until",
+}
 _TEXT_UNIT = re.compile(r" ?\\text\{ ?([^{}]*[A-Za-z][^{}]*?) ?\}(?: ?\^ ?\{?([23])\}?)?$")
 _PLAIN_UNIT = re.compile(
     r"(?:(?<=[\d})])| )([A-Za-z]{2,}(?:[ /][A-Za-z]+)*|(?<= )[A-Za-z](?:/[A-Za-z]+)?)(?: ?\^ ?\{?([23])\}?)?$"
@@ -228,11 +245,12 @@ def _split_unit(text: str) -> tuple[str, int, str]:
             match = None
     if match is None or not text[: match.start()].strip():
         return text, 1, ""
-    words = re.findall(r"[a-z]+|/", match[1].lower())
+    words = re.findall(r"[a-z][a-z0-9]*|\d+|/", match[1].lower())
     factor = 1
     while words and words[0] in _MULTIPLES:
         factor *= _MULTIPLES[words.pop(0)]
-    if set(words) & _NOT_UNITS or text[match.start() - 1 : match.start()] in ("\\", "_", "^"):
+    plain = {word.rstrip("0123456789") for word in words}  # "" for a number
+    if plain & _NOT_UNITS or text[match.start() - 1 : match.start()] in ("\\", "_", "^"):
         return text, 1, ""
     return text[: match.start()].strip(), factor, _unit_name(words, match[2] or "")
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import signal
 import sys
+from collections.abc import Sequence
 
-from . import algebra, forms
+from . import algebra, forms, restating
 
 #: Comparisons that make SymPy load its lazy parts.
 _WARM_UPS = (("\\frac{1}{2}+\\sqrt{3}", "x+2"), ("x>1", "x<2"), ("(1,2]", "[1,3]"), ("\\pi", "3"))
@@ -20,15 +21,33 @@ def warm_up() -> None:
         algebra.same(gold, answer)
 
 
-def compare(gold: str, answer: str, processor_s: float) -> None:
-    """Prints "equal" or "different"; expressions that cannot be compared count as different.
+def compare(gold: str, answer: str, formulas: Sequence[str], processor_s: float) -> None:
+    """Prints "equal" or "different", and after "equal" perhaps "restated" (see `restating`).
+
+    Expressions that cannot be compared count as different. What the answer may delay is done before "equal".
 
     Args:
+        formulas: of the question.
         processor_s: seconds of processor time after which SIGPROF ends this process.
     """
     sys.setrecursionlimit(_RECURSION_LIMIT)
     signal.setitimer(signal.ITIMER_PROF, processor_s)
+    pairs: list[tuple[str, str]] = []
+
+    def same(one: str, other: str) -> bool:
+        found = algebra.same(one, other)
+        pairs.extend([(one, other)] * found)
+        return found
+
     try:
-        print("equal" if forms.equal(gold, answer, algebra.same) else "different")
+        if forms.equal(gold, answer, same):
+            checks = [restating.restates(*pair, formulas) for pair in pairs if formulas]
+            for check in checks:
+                next(check)
+            print("equal", flush=True)
+            if any(any(check) for check in checks):
+                print("restated")
+            return
     except Exception:
-        print("different")
+        pass
+    print("different")

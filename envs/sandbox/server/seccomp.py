@@ -2,8 +2,10 @@
 
 An allow-list. What is not on it fails with "Operation not permitted": sockets, new processes and programs, namespaces,
 mounts, ptrace, memory files, System V IPC, keys, bpf, io_uring, the CPUs and priorities of processes (the supervisor's
-among them, for the calls to come) and so on. New threads are allowed, and limits of the process itself. System calls
-newer than this table fail as unknown to the kernel, so that the C library falls back to those that it knows.
+among them, for the calls to come) and so on. New threads are allowed, and limits of the process itself. Pairs of
+sockets are allowed, since asyncio needs one, but not what would multiply the kernel's memory for them: larger buffers,
+sockets sent through sockets, a thread with its own table of open files. System calls newer than this table fail as
+unknown to the kernel, so that the C library falls back to those that it knows.
 
 The numbers are those of the kernel's tables for the two architectures; a test compares them with libseccomp's.
 """
@@ -18,8 +20,8 @@ _X86_64 = """
     read:0 write:1 open:2 close:3 stat:4 fstat:5 lstat:6 poll:7 lseek:8 mmap:9 mprotect:10 munmap:11 brk:12
     rt_sigaction:13 rt_sigprocmask:14 rt_sigreturn:15 ioctl:16 pread64:17 pwrite64:18 readv:19 writev:20 access:21
     pipe:22 select:23 sched_yield:24 mremap:25 msync:26 mincore:27 madvise:28 dup:32 dup2:33 pause:34 nanosleep:35
-    getitimer:36 alarm:37 setitimer:38 getpid:39 sendfile:40 sendto:44 recvfrom:45 sendmsg:46 recvmsg:47 shutdown:48
-    getsockname:51 getpeername:52 setsockopt:54 getsockopt:55 exit:60 wait4:61 kill:62 uname:63 fcntl:72 flock:73
+    getitimer:36 alarm:37 setitimer:38 getpid:39 sendfile:40 sendto:44 recvfrom:45 shutdown:48
+    getsockname:51 getpeername:52 getsockopt:55 exit:60 wait4:61 kill:62 uname:63 fcntl:72 flock:73
     fsync:74 fdatasync:75 truncate:76 ftruncate:77 getdents:78 getcwd:79 chdir:80 fchdir:81 rename:82 mkdir:83
     rmdir:84 creat:85 link:86 unlink:87 symlink:88 readlink:89 chmod:90 fchmod:91 chown:92 fchown:93 lchown:94
     umask:95 gettimeofday:96 getrlimit:97 getrusage:98 sysinfo:99 times:100 getuid:102 getgid:104 geteuid:107
@@ -36,7 +38,7 @@ _X86_64 = """
     utimensat:280 epoll_pwait:281 timerfd_create:283 eventfd:284 fallocate:285 timerfd_settime:286 timerfd_gettime:287
     eventfd2:290 epoll_create1:291 dup3:292 pipe2:293 preadv:295 pwritev:296 getcpu:309
     renameat2:316 getrandom:318 membarrier:324 copy_file_range:326 preadv2:327 pwritev2:328 statx:332 rseq:334
-    close_range:436 openat2:437 faccessat2:439 epoll_pwait2:441 futex_waitv:449
+    openat2:437 faccessat2:439 epoll_pwait2:441 futex_waitv:449
 """
 _AARCH64 = """
     getxattr:8 lgetxattr:9 fgetxattr:10 listxattr:11 llistxattr:12 flistxattr:13 getcwd:17 eventfd2:19
@@ -54,10 +56,10 @@ _AARCH64 = """
     times:153 setpgid:154 getpgid:155 getsid:156 setsid:157 getgroups:158 uname:160 getrlimit:163 setrlimit:164
     getrusage:165 umask:166 prctl:167 getcpu:168 gettimeofday:169 getpid:172 getppid:173 getuid:174 geteuid:175
     getgid:176 getegid:177 gettid:178 sysinfo:179 getsockname:204 getpeername:205 sendto:206 recvfrom:207
-    setsockopt:208 getsockopt:209 shutdown:210 sendmsg:211 recvmsg:212 brk:214 munmap:215 mremap:216 mmap:222
+    getsockopt:209 shutdown:210 brk:214 munmap:215 mremap:216 mmap:222
     fadvise64:223 mprotect:226 msync:227 mlock:228 munlock:229 mincore:232 madvise:233 get_mempolicy:236 wait4:260
     renameat2:276 getrandom:278 membarrier:283 copy_file_range:285 preadv2:286 pwritev2:287
-    statx:291 rseq:293 close_range:436 openat2:437 faccessat2:439 epoll_pwait2:441 futex_waitv:449
+    statx:291 rseq:293 openat2:437 faccessat2:439 epoll_pwait2:441 futex_waitv:449
 """
 
 
@@ -78,8 +80,9 @@ _FIRST_UNKNOWN = 451
 _LOAD, _EQUAL, _AT_LEAST, _AND, _RETURN = 0x20, 0x15, 0x35, 0x54, 0x06  # BPF, see linux/bpf_common.h
 _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16  # offsets in struct seccomp_data
 _ALLOW, _KILL, _REFUSE, _UNKNOWN = 0x7FFF0000, 0x80000000, 0x00050000 | 1, 0x00050000 | 38  # EPERM, ENOSYS
-_CLONE_THREAD = 0x10000
-#: CLONE_THREAD and all flags that make a namespace.
+#: CLONE_THREAD and CLONE_FILES.
+_CLONE_THREAD = 0x10400
+#: These and all flags that make a namespace.
 _CLONE_MASK = _CLONE_THREAD | 0x7E020080
 _AF_UNIX = 1
 #: The process id by which a process means itself.

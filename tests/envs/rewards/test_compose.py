@@ -89,6 +89,7 @@ def test_a_reward_is_a_name_a_function_or_a_weighted_sum():
     assert score(finished) == score(finished, reward="accuracy") == Score(1.0, 1.0)
     assert score(finished, reward=OWN) == Score(-2.0, 1.0)
     assert score(finished, reward=f"{__name__}:slow_brevity") == Score(-2.0, 1.0)
+    assert score(finished, reward=brevity) == score(finished, reward={brevity: 1.0}) == Score(-2.0, 1.0)
     weights = {"hierarchical": 1.0, "valid_format": 0.5, "tool_calls": -0.25, OWN: 0.125}
     assert score(finished, reward=weights) == Score(1.0 + 0.5 - 0.25 - 0.25, 1.0)
 
@@ -117,6 +118,7 @@ def test_a_reward_or_a_comparison_that_raises_ends_the_run_with_its_name():
     ("keys", "message"),
     [
         ({"reward": "hierarchic"}, "Unknown reward 'hierarchic': did you mean 'hierarchical'?"),
+        ({"reward": 3}, "env_config['reward']: 3 is neither a name nor a function."),
         ({"reward": {}}, "env_config['reward'] names no reward."),
         ({"reward": {"accuracy": float("inf")}}, "env_config['reward']['accuracy'] must be a finite number, not inf."),
         ({"reward": "there.is.no:such"}, "env_config['reward']: 'there.is.no:such' cannot be imported"),

@@ -129,6 +129,7 @@ import mathematics
 sys.path.pop(0)
 mathematics.algebra = sys.modules["mathematics.algebra"] = types.ModuleType("algebra")
 mathematics.algebra.same = None
+mathematics.restating = sys.modules["mathematics.restating"] = types.ModuleType("restating")
 from mathematics import forms
 def equal(gold, answer, same):
     {action}
@@ -189,9 +190,68 @@ def test_the_worker_loads_the_algebra_and_nothing_of_this_package():
         ("Factor $x^2 - 1$.", "(x-1)(x+1)", "x^2-1", 0.0),
         ("Factor $x^2 - 1$.", "(x-1)(x+1)", "(x+1)(x-1)", 1.0),
         ("Is $\\text{(A)}$ or $\\text{(B)}$ right?", "B", "\\text{(B)}", 1.0),
+        ("Reduce $\\frac{6}{8}$.", "\\frac{3}{4}", "6/8", 0.0),
+        ("Reduce 6/8.", "\\frac{3}{4}", "\\frac{06}{8}", 0.0),
+        ("Write 75% as a fraction.", "\\frac{3}{4}", "75.0\\%", 0.0),
+        ("Write 0.75 as a fraction.", "\\frac{3}{4}", ".750", 0.0),
+        ("Write 75% as a fraction.", "\\frac{3}{4}", "0.75", 1.0),
+        ("What is larger, 2 or 3?", "3", "3.0", 1.0),
+        ("Show that $\\frac{10}{2} = 5$ by evaluation.", "5", "5", 1.0),
+        ("Half of them, 1 of 2, were red. Which share of all 8 is that?", "0.5", "\\frac{1}{2}", 1.0),
+        ("Express eleven in base 2.", "1011", "1011_2", 1.0),
+        ("What is eleven?", "11", "11_2", 0.0),
+        ("Solve $x^2 < 4$.", "(-2,2)", "-2<x<2", 1.0),
+        ("Where do they meet?", "(1,2)", "(x,y)=(1,2)", 1.0),
     ],
 )
 def test_the_question_in_the_box_is_no_answer(monkeypatch, text, gold, answer, accuracy):
     monkeypatch.setattr(math, "LANES", PATIENT)
     question = Question("q", (("user", text),), (gold,), "math", "here")
     assert asyncio.run(solved_math_accuracy(answer, question)) == accuracy
+
+
+#: Question, gold answer: answers that only restate the question, and answers that do not.
+RESTATED = {
+    ("Simplify $\\sqrt{12}$.", "2\\sqrt{3}"): (
+        [
+            "\\sqrt{12}+0", "(\\sqrt{12})", "12^{1/2}", "1\\cdot\\sqrt{12}", "\\sqrt{6+6}", "\\sqrt{4\\cdot 3}",
+            "\\frac{2\\sqrt{12}}{2}", "|\\sqrt{12}|", "-(-\\sqrt{12})", "\\frac{12}{\\sqrt{12}}", "12^{0.5}",
+            "e^{\\ln \\sqrt{12}}", "\\sqrt{3}+\\sqrt{12}-\\sqrt{3}", "x=\\sqrt{12}",
+        ],
+        ["2\\sqrt3", "\\sqrt{3}\\cdot 2", "2\\cdot 3^{1/2}", "\\sqrt{3}+\\sqrt{3}"],
+    ),
+    ("Factor x^2-5x+6.", "(x-2)(x-3)"): (
+        ["6-5x+x^2", "(x^2-5x+6)", "x(x-5)+6", "x^2-4x-x+6", "2(x^2-5x+6)/2", "-(5x-6-x^2)", "6+x^2-5x+0"],
+        ["(x-3)(x-2)", "(2-x)(3-x)"],
+    ),
+    ("Expand $(x-2)(x-3)$.", "x^2-5x+6"): (["(x-3)(x-2)", "(3-x)(2-x)"], ["6-5x+x^2"]),
+    ("Simplify $x+1+x+2$.", "2x+3"): (["x+x+2+1", "(x+1)+(x+2)"], ["3+2x"]),
+    ("Rationalize $\\frac{1}{\\sqrt{2}}$.", "\\frac{\\sqrt{2}}{2}"): (["1/\\sqrt2", "2^{-1/2}"], ["\\frac12\\sqrt2"]),
+    ("Simplify $\\frac{x^2-1}{x-1}$.", "x+1"): (["\\frac{1-x^2}{1-x}"], ["1+x"]),
+    ("Solve $x^2<4$.", "-2<x<2"): (["4>x^2", "x^2-4<0", "2x^2<8"], ["(-2,2)", "2>x>-2"]),
+    ("Write $2x - y + 1 = 0$ in slope-intercept form.", "y=2x+1"): (["2x-y+1=0", "y-2x-1=0"], ["y=1+2x"]),
+    ("Simplify $x^2\\cdot x^3$.", "x^5"): (["x^3x^2"], ["x\\cdot x^4"]),
+    ("Simplify $3\\cdot 4\\pi$.", "12\\pi"): (["4\\cdot 3\\pi"], ["\\pi\\cdot 12"]),
+    ("Which is larger, $\\sqrt{12}$ or 3?", "\\sqrt{12}"): ([], ["\\sqrt{12}", "2\\sqrt{3}", "12^{1/2}"]),
+    (
+        "What is $\\sqrt{2} A$ for $A = \\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}$?",
+        "\\begin{pmatrix} \\sqrt{2} \\\\ \\sqrt{8} \\end{pmatrix}",
+    ): (
+        [],
+        ["\\left[\\begin{matrix}\\sqrt{2} \\\\ 2\\sqrt{2}\\end{matrix}\\right]"],
+    ),
+    ("If $x + 1 = y$, what is twice $y$ in $x$?", "2x+2"): ([], ["2(x+1)"]),
+}  # fmt: skip
+
+
+def test_an_answer_that_restates_the_question_earns_nothing(monkeypatch):
+    monkeypatch.setattr(math, "LANES", PATIENT)
+
+    async def accuracies():
+        questions = {row: Question("q", (("user", row[0]),), (row[1],), "math", "here") for row in RESTATED}
+        every = [(row, text) for row, texts in RESTATED.items() for group in texts for text in group]
+        found = await asyncio.gather(*(solved_math_accuracy(text, questions[row]) for row, text in every))
+        return dict(zip(every, found, strict=True))
+
+    expected = {(row, a): right for row, both in RESTATED.items() for right, texts in enumerate(both) for a in texts}
+    assert asyncio.run(accuracies()) == expected

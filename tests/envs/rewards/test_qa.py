@@ -54,5 +54,31 @@ def test_exact_match(answer, gold, expected):
     assert exact_match(answer, gold) == expected
 
 
+#: Pairs of the same answer, and of different ones.
+SAME = [
+    ("O’Brien", "O'Brien"), ("“Heroes”", "Heroes"), ("‘Round Midnight", "'Round Midnight"), ("1914–1918", "1914-1918"),
+    ("Jean−Luc", "Jean-Luc"), ("Cafe\u0301", "Caf\u00e9"), ("1,000,000", "1000000"), (".5", "0.5"), ("C++", "c++."),
+    ("C# (language)", "C# language"), ("AT&T", "ATT"), ("M*A*S*H", "MASH"), ("The Beatles.", "beatles"), ("#1", "1"),
+    ("(10:30)", "10:30"), ("$-5$", "-5"), ("Spider–Man", "spiderman"), ("St. Louis", "st louis"), ("a+b", "ab"),
+    ("3 1/2", "3 1/2"), ("Catch-22", "catch22"), ("«Carmen»", "Carmen"), ("U.S.A.", "USA"),
+    ("Ben & Jerry's", "Ben Jerrys"), ("A Night at the Opera", "night at opera"),
+    ("50%", "50"), ("Vitamin A", "vitamin a"),
+]  # fmt: skip
+DIFFERENT = [
+    ("C++", "C"), ("C#", "C"), ("C++", "C#"), ("2-1", "21"), ("2–1", "21"), ("10^6", "106"), ("1,5", "15"),
+    ("6'2", "62"), (".5", "5"), ("3*4", "34"), ("1+1", "11"), ("A+", "A"), ("50+", "50"), ("-5", "5"), ("−5", "5"),
+    ("(-5)", "5"),
+    ("5_6", "56"), ("1=2", "12"), ("2020-01-02", "20200102"), ("9/11", "911"), ("24/7", "247"), ("12:30", "1230"),
+    ("Vitamin A", "Vitamin"), ("Vitamin A", "Vitamin B"), ("The The", "The"), ("10\u00b2", "102"), ("1..2", "12"),
+    ("3,14", "314"), ("F#", "F"), ("Obama’s", "Obama"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("pairs", "expected"), [(SAME, 1.0), (DIFFERENT, 0.0)])
+def test_what_is_the_same_answer(pairs, expected):
+    both = [*pairs, *((gold, answer) for answer, gold in pairs)]
+    assert [pair for pair in both if exact_match(pair[0], [pair[1]]) != expected] == []
+
+
 def test_normalisation_is_squads():
     assert normalize_text("  The  Cat's\thouse, a (big) one. ") == "cats house big one"

@@ -51,6 +51,22 @@ busy()
     ),
     _endless("stops_itself", "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"),
     raises("many_small_objects", "x = [bytearray(1 << 20) for _ in range(3000)]", "MemoryError"),
+    _fills(
+        "buffers_of_sockets",
+        """
+    import contextlib, socket
+    with contextlib.suppress(OSError):
+        while True:
+            held += socket.socketpair()
+    for one in held:
+        one.setblocking(False)
+        with contextlib.suppress(OSError):
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 30)
+        with contextlib.suppress(OSError):
+            while True:
+                written += one.send(bytes(1 << 16))
+""",
+    ),
     raises("shared_mapping", "import mmap; x = mmap.mmap(-1, 4 << 30)", r"OSError: \[Errno 12\]"),
     Attack(
         name="deep_recursion",

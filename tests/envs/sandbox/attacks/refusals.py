@@ -32,9 +32,15 @@ REFUSALS = [
     refused(
         "thread_in_new_namespaces",
         *(
-            f"libc.syscall({{'x86_64': 56, 'aarch64': 220}}[machine], {kind | 0x10000 | 0x800 | 0x100:#x}, 0, 0, 0, 0)"
+            f"libc.syscall({{'x86_64': 56, 'aarch64': 220}}[machine], {kind | 0x10000 | 0x800 | 0x500:#x}, 0, 0, 0, 0)"
             for kind in (0x10000000, 0x20000, 0x40000000, 0x80)
         ),
+    ),
+    refused(
+        "more_open_files",
+        "libc.syscall({'x86_64': 56, 'aarch64': 220}[machine], 0x10900, 0, 0, 0, 0)",
+        "libc.syscall(436, 60, 61, 2)",
+        'socket.send_fds(socket.socketpair()[0], [b"x"], [0])',
     ),
     refused("enters_namespaces", "max(libc.setns(fd, 0) for fd in range(64))"),
     # Other processes.

@@ -1,0 +1,105 @@
+"""Whether an answer restates the question: "\\sqrt{12}+0" for "Simplify \\sqrt{12}". Runs only in worker processes.
+
+A formula of the question that equals the gold answer asks for another form of itself. There an answer may not keep
+what the formula has and the gold answer does not: a sum (whatever the order and grouping of its terms), a root or
+another power, a function, a denominator, a relation. Formulas that do not equal the gold answer forbid nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import sympy
+from sympy.core.relational import Relational
+
+from .algebra import equal, parse
+
+#: Part of an expression -> its size, for a sum its number of terms.
+Parts = Mapping[Any, int]
+
+
+def restates(gold: str, answer: str, formulas: Sequence[str]) -> Iterator[bool]:
+    """Yields False when it has read gold and answer, then whether each formula forbids the answer.
+
+    Raises:
+        Exception: the parser's or SymPy's error if they cannot read gold or answer.
+    """
+    expected = parse(gold)
+    theirs, ours = parts(expected), parts(parse(answer))
+    yield False
+    for formula in formulas:
+        try:
+            asked = parse(formula)
+            found = parts(asked)
+            kept = [part for part in ours if part in found and _unsolved(theirs.get(part), found[part], ours[part])]
+            yield bool(kept) and equal(expected, asked)
+        except Exception:  # a formula that is not read forbids nothing
+            yield False
+
+
+def _unsolved(theirs: int | None, asked: int, ours: int) -> bool:
+    return theirs is None or theirs < asked <= ours
+
+
+def parts(expression: Any) -> Parts:
+    """The sums, powers, products of numbers, functions and relations in an expression that was not evaluated."""
+    found: dict[Any, int] = {}
+    each = list(expression) if isinstance(expression, sympy.MatrixBase) else [expression]
+    for node in itertools.chain.from_iterable(map(sympy.preorder_traversal, each)):
+        if isinstance(node, sympy.Add):
+            terms = [term for term in _flat(node, sympy.Add) if term != 0]
+            if len(terms) > 1:
+                key = "sum", _monic(node)
+                found[key] = max(found.get(key, 0), len(terms))
+        elif isinstance(node, (sympy.Mul, sympy.Pow)):
+            found.update(dict.fromkeys(_of_product(node), 1))
+        elif isinstance(node, Relational):
+            found["relation", _monic(sympy.Add(node.lhs, -node.rhs))] = 1
+        elif node.args and isinstance(node, (sympy.Function, sympy.Integral, sympy.Sum, sympy.Product)):
+            found[type(node).__name__, *(_value(a) for a in node.args)] = 1
+    return found
+
+
+def _of_product(node: Any) -> Iterator[Any]:
+    bases: dict[Any, list[Any]] = {}
+    for base, exponent in _factors(node, sympy.Integer(1)):
+        bases.setdefault(_monic(base) if isinstance(base, sympy.Add) else _value(base), []).append(exponent)
+    whole = [b for b, exponents in bases.items() for e in exponents if b.is_Integer and e == 1 and abs(b) != 1]
+    if len(whole) > 1:
+        yield "numbers", *sorted(whole)
+    for base, exponents in bases.items():
+        if not base.is_number and len(exponents) > 1:
+            yield "repeated", base, *sorted(exponents, key=str)
+        for exponent in exponents:
+            if exponent != 1 and base != 1 and not (base.is_Rational and exponent == -1):
+                yield "power", base, exponent
+
+
+def _factors(node: Any, exponent: Any) -> Iterator[tuple[Any, Any]]:
+    """(base, exponent) of each factor in a product of powers of products."""
+    if isinstance(node, sympy.Mul):
+        for factor in node.args:
+            yield from _factors(factor, exponent)
+    elif isinstance(node, sympy.Pow) and (exponent.is_integer or node.base.is_number):
+        power, base = _value(node.exp * exponent), _value(node.base)
+        yield from [(base, power)] if base.is_Rational and not power.is_integer else _factors(node.base, power)
+    else:
+        yield node, exponent
+
+
+def _flat(node: Any, kind: type) -> Iterator[Any]:
+    for one in node.args:
+        yield from _flat(one, kind) if isinstance(one, kind) else (one,)
+
+
+def _monic(node: Any) -> Any:
+    """The value of a sum but for a rational factor."""
+    value = _value(node)
+    value = value if value.is_number else value.primitive()[1]
+    return -value if value.could_extract_minus_sign() else value
+
+
+def _value(node: Any) -> Any:
+    return sympy.expand(node.doit())
