@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ray.air.constants import EXPR_RESULT_FILE, TRAINING_ITERATION
+from ray.air.constants import EXPR_PARAM_FILE, EXPR_RESULT_FILE, TRAINING_ITERATION
 from ray.tune import Callback
 from ray.tune.experiment import Trial
 
@@ -46,6 +46,15 @@ class KeepCheckpoints(Callback):
 
     def __init__(self, metric: str):
         self.metric = metric
+        self._trial: Trial | None = None
+
+    def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        self._trial = trial
+
+    def interrupt(self) -> None:
+        """Saves the results of a run that ends at once."""
+        if self._trial is not None:
+            _save_results(self._trial, Path(self._trial.path))
 
     def on_trial_save(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         checkpoint = Path(trial.checkpoint.path)
@@ -112,10 +121,11 @@ def read_score(run: Path) -> dict[str, Any] | None:
 
 def _save_results(trial: Trial, folder: Path) -> None:
     """Copies the results so far into the trial's folder; Tune does so now and then, and a kill would lose the last."""
-    results = Path(trial.local_path or folder, EXPR_RESULT_FILE)
-    if results.is_file():
-        with replace_file(folder / EXPR_RESULT_FILE) as file:
-            shutil.copyfile(results, file)
+    for name in (EXPR_PARAM_FILE, EXPR_RESULT_FILE):
+        written = Path(trial.local_path or folder, name)
+        if written.is_file():
+            with replace_file(folder / name) as file:
+                shutil.copyfile(written, file)
 
 
 def _cut_results(path: Path, iteration: int) -> None:

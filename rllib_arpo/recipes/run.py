@@ -6,8 +6,6 @@ import argparse
 import json
 import math
 import os
-import signal
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -24,7 +22,8 @@ from rllib_arpo.core.results import number_at
 from rllib_arpo.policy.export import export_model
 from rllib_arpo.recipes.checkpoints import BEST, TRIAL, KeepCheckpoints, read_score, take_newest
 from rllib_arpo.recipes.gpus import use_gpus
-from rllib_arpo.recipes.run_screen import SaysFailures, say_what_runs
+from rllib_arpo.recipes.run_screen import SaysFailures, say_what_runs, sigterm_as_sigint
+from rllib_arpo.redaction import shown
 from rllib_arpo.terminal import say
 from rllib_arpo.tracking.console import ConsoleCallback, say_result
 from rllib_arpo.tracking.transcripts import EvaluationTranscripts, say_before_and_after
@@ -37,6 +36,8 @@ RESULTS = Path("~/ray_results")
 LAST_CHECKPOINTS = 2
 #: In the folder of a run: the arguments of its command line, and the model that it saves at its end.
 ARGUMENTS_FILE, MODEL = "arguments.json", "model"
+#: With this variable SIGINT raises KeyboardInterrupt in `tune.run` as anywhere.
+_NO_HANDLER_OF_TUNE = "TUNE_DISABLE_SIGINT_HANDLER"
 #: Arguments that may change when a run is resumed: those about machines, failures and output.
 _FREE = frozenset(
     {"output", "resume", "num_cpus", "as_test", "as_release_test", "verbose", "gpu_memory_gb", "max_failures"}
@@ -68,7 +69,8 @@ def run_recipe(
 
     Raises:
         ValueError: the configuration is wrong, or the folder does not fit to --resume.
-        RuntimeError: the run failed too often, was interrupted, or missed its reward (--as-test).
+        RuntimeError: the run failed too often, or missed its reward (--as-test).
+        KeyboardInterrupt: SIGINT or SIGTERM; its message says how the run goes on.
     """
     is_test = args.as_test or args.as_release_test
     output = Path(args.output or RESULTS.expanduser() / f"{args.algo}_{time.strftime('%Y-%m-%d_%H-%M-%S')}")
@@ -77,14 +79,17 @@ def run_recipe(
     stop = {TRAINING_ITERATION: args.stop_iters}
     if test_metric is None or not is_test:
         stop[MEAN_REWARD] = args.stop_reward
-    with ray_of_run(args.num_cpus), sigterm_as_sigint():
-        use_arguments(config, args, ray.cluster_resources().get("GPU", 0))
-        config.copy(copy_frozen=False).validate()  # Tune would try a wrong one again and again.
-        if args.no_tune:
-            _train_here(config, stop)
-            return output
-        results = _train(config, args, output, experiment_name, stop, save_model)
-    _check_end(results[0], args)
+    try:
+        with ray_of_run(args.num_cpus), sigterm_as_sigint():
+            use_arguments(config, args, ray.cluster_resources().get("GPU", 0))
+            config.copy(copy_frozen=False).validate()  # Tune would try a wrong one again and again.
+            if args.no_tune:
+                _train_here(config, stop)
+                return output
+            results = _train(config, args, output, experiment_name, stop, save_model)
+        _check_end(results[0], args)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"The run was interrupted; {_goes_on(args)}.") from None
     if EvaluationTranscripts in force_list(config.callbacks_class):
         say_before_and_after(results)
     if save_model:
@@ -96,28 +101,20 @@ def run_recipe(
 
 @contextmanager
 def ray_of_run(num_cpus: int | None) -> Iterator[None]:
-    """Ray as it ran before, or a Ray that ends with the run; `num_cpus`: of that one, None or 0: all of the machine."""
-    own = not ray.is_initialized()
-    if own:
-        ray.init(num_cpus=num_cpus or None)
-    try:
-        yield
-    finally:
-        if own:
-            ray.shutdown()
+    """Ray as it ran before, or a Ray that ends with the run; `num_cpus`: of that one, None or 0: all of the machine.
 
-
-@contextmanager
-def sigterm_as_sigint() -> Iterator[None]:
-    """SIGTERM (of SLURM, Kubernetes, `kill`) interrupts the run as Ctrl-C does. Ray would abort the process."""
-    if threading.current_thread() is not threading.main_thread():
+    An interrupt ends the latter at once. In the former Tune handles it: it gives the trial's actor ten seconds.
+    """
+    if ray.is_initialized():
         yield
         return
-    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    ray.init(num_cpus=num_cpus or None)
+    os.environ[_NO_HANDLER_OF_TUNE] = "1"
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        del os.environ[_NO_HANDLER_OF_TUNE]
+        ray.shutdown()
 
 
 def use_arguments(config: ARPOConfig, args: argparse.Namespace, num_gpus: float) -> None:
@@ -154,25 +151,30 @@ def _train(
     output.mkdir(parents=True, exist_ok=True)
     (output / ARGUMENTS_FILE).write_text(json.dumps(_arguments(args), indent=1))
     mlflow = ARPOMLflowCallback(experiment_name=experiment_name)
-    metric = EVALUATION_ACCURACY if config.evaluation_interval else MEAN_REWARD
-    analysis = tune.run(
-        config.algo_class,
-        config=config,
-        name=output.name,
-        storage_path=str(output.absolute().parent),
-        trial_dirname_creator=lambda _trial: TRIAL,
-        restore=None if newest is None else str(newest.absolute()),
-        stop=dict(stop),
-        verbose=args.verbose,
-        callbacks=[ConsoleCallback(), mlflow, KeepCheckpoints(metric), SaysFailures()],
-        max_failures=args.max_failures,
-        raise_on_failed_trial=False,
-        checkpoint_config=tune.CheckpointConfig(
-            num_to_keep=LAST_CHECKPOINTS,
-            checkpoint_frequency=args.checkpoint_freq,
-            checkpoint_at_end=args.checkpoint_at_end or save_model,
-        ),
-    )
+    checkpoints = KeepCheckpoints(EVALUATION_ACCURACY if config.evaluation_interval else MEAN_REWARD)
+    try:
+        analysis = tune.run(
+            config.algo_class,
+            config=config,
+            name=output.name,
+            storage_path=str(output.absolute().parent),
+            trial_dirname_creator=lambda _trial: TRIAL,
+            restore=None if newest is None else str(newest.absolute()),
+            stop=dict(stop),
+            verbose=args.verbose,
+            callbacks=[ConsoleCallback(), mlflow, checkpoints, SaysFailures()],
+            max_failures=args.max_failures,
+            raise_on_failed_trial=False,
+            checkpoint_config=tune.CheckpointConfig(
+                num_to_keep=LAST_CHECKPOINTS,
+                checkpoint_frequency=args.checkpoint_freq,
+                checkpoint_at_end=args.checkpoint_at_end or save_model,
+            ),
+        )
+    except KeyboardInterrupt:
+        checkpoints.interrupt()
+        mlflow.interrupt()
+        raise
     return tune.ResultGrid(analysis)
 
 
@@ -209,15 +211,18 @@ def _check_output(output: Path, args: argparse.Namespace) -> None:
 
 
 def _arguments(args: argparse.Namespace) -> dict[str, Any]:
-    return {name: value for name, value in vars(args).items() if name not in _FREE}
+    return {name: shown(value, name) for name, value in vars(args).items() if name not in _FREE}
 
 
 def _check_end(result: tune.Result, args: argparse.Namespace) -> None:
-    goes_on = "the same command with --resume goes on" if args.checkpoint_freq else "there is no checkpoint"
     if result.error is not None:
-        raise RuntimeError(f"The run failed (--max-failures {args.max_failures}); {goes_on}.") from result.error
+        raise RuntimeError(f"The run failed (--max-failures {args.max_failures}); {_goes_on(args)}.") from result.error
     if not (result.metrics or {}).get(DONE):
-        raise RuntimeError(f"The run was interrupted; {goes_on}.")
+        raise KeyboardInterrupt
+
+
+def _goes_on(args: argparse.Namespace) -> str:
+    return "the same command with --resume goes on" if args.checkpoint_freq else "there is no checkpoint"
 
 
 def _save_model(result: tune.Result, output: Path) -> None:

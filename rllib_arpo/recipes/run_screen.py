@@ -5,15 +5,18 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ray import tune
 
+from rllib_arpo.redaction import shown
 from rllib_arpo.rollout.progress import PROGRESS_VARIABLE
 from rllib_arpo.terminal import RunTerminal, about, say
 from rllib_arpo.tracking.machine import machine_in_words
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
 
 #: The folder of the logs.
 LOGS = Path("outputs")
+#: Exit status after SIGINT or SIGTERM.
+INTERRUPTED = 130
 #: The line of a traceback that names the error.
 ERROR = re.compile(r"[\w.]+(Error|Exception|Interrupt)\b")
 #: Begins a failure in the file of them.
@@ -39,20 +44,47 @@ COLUMNS = (
 def run_terminal(args: argparse.Namespace, experiment: str) -> Iterator[None]:
     """Leaves the terminal to the run's own lines, and sends all other output to a log file; not with --verbose.
 
-    The log also gets a line of progress within an iteration now and then.
+    The log also gets a line of progress within an iteration now and then. SIGINT or SIGTERM end the process with one
+    line and the exit status `INTERRUPTED`.
 
     Args:
         args: of a recipe.
         experiment: begins the log's name.
     """
-    if args.verbose:
+    log = LOGS / f"{experiment}-{time.strftime('%Y-%m-%d_%H-%M-%S')}.log"
+    with sigterm_as_sigint(), nullcontext() if args.verbose else RunTerminal(log):
+        if not args.verbose:
+            os.environ.setdefault(PROGRESS_VARIABLE, "lines")
+            say(f'{args.algo}, experiment "{experiment}". Output of other packages: {log} (--verbose 1: here)')
+        try:
+            yield
+        except KeyboardInterrupt as interrupt:
+            say(str(interrupt) or "Interrupted.")
+            sys.stdout.flush()
+            # Ray and MLflow have ended. The interpreter would take seconds more to unload its modules.
+            os._exit(INTERRUPTED)
+
+
+@contextmanager
+def sigterm_as_sigint() -> Iterator[None]:
+    """SIGTERM (of SLURM, Kubernetes, `kill`) interrupts as Ctrl-C does. Ray would abort the process.
+
+    `ray.init` sets a handler of its own; what follows it needs this one anew.
+    """
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
-    log = LOGS / f"{experiment}-{time.strftime('%Y-%m-%d_%H-%M-%S')}.log"
-    with RunTerminal(log):
-        os.environ.setdefault(PROGRESS_VARIABLE, "lines")
-        say(f'{args.algo}, experiment "{experiment}". Output of other packages: {log} (--verbose 1: here)')
+
+    def interrupt(*_args: object) -> None:
+        if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # As shells start jobs in the background.
+            raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
         yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def say_what_runs(config: ARPOConfig, args: argparse.Namespace, experiment: str, folder: Path | None) -> None:
@@ -90,7 +122,7 @@ def mlflow_in_words(experiment: str) -> str:
     """Where MLflow has the run: the command that shows the local store, or the address of the user's own."""
     program = _short(Path(sys.executable).with_name("mlflow"))
     local = f"{program} ui --backend-store-uri sqlite:///mlflow.db"
-    return f'{os.environ.get("MLFLOW_TRACKING_URI") or local}, experiment "{experiment}"'
+    return f'{shown(os.environ.get("MLFLOW_TRACKING_URI") or local)}, experiment "{experiment}"'
 
 
 class SaysFailures(tune.Callback):

@@ -15,6 +15,7 @@ import ray
 from mlflow.tracking import MlflowClient
 
 from rllib_arpo.commands import main
+from rllib_arpo.mlflow import callback
 from rllib_arpo.mlflow.callback import ARPOMLflowCallback
 from tests.mlflow.conftest import FakeTrial, history, read_runs, result
 
@@ -117,7 +118,10 @@ def test_a_resumed_trial_goes_on_in_the_same_run_of_the_server_of_the_environmen
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "from the environment")
     before = TimedRun(ARPOMLflowCallback(), trial)
     before.iterations(1, 2)
-    before.callback.close()
+    monkeypatch.setattr(callback, "INTERRUPT_S", 60.0)  # Of a busy machine.
+    before.callback.interrupt()
+    interrupted = read_whole_run(server.uri, "from the environment")
+    assert (interrupted["status"], interrupted["accuracy"]) == ("KILLED", WHOLE_RUN["accuracy"][:2])
     after = TimedRun(ARPOMLflowCallback(), trial)
     after.iterations(3, ITERATIONS)
     after.end()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -142,12 +143,15 @@ def test_a_run_is_resumed_if_there_is_one_and_with_its_own_arguments(monkeypatch
     assert refusal(*output, "--resume") == "--seed 0: the run in DIR/run was begun with 3."
 
 
-def test_an_interrupted_run_is_not_a_finished_one():
-    """Tune returns as usual after Ctrl-C."""
+def test_an_interrupted_run_is_not_a_finished_one(monkeypatch, tmp_path, model_folder):
+    """Tune returns as usual after Ctrl-C where it handles that."""
     result = SimpleNamespace(error=None, metrics={"done": False, "training_iteration": 3})
-    _, args = reasoning()
-    with pytest.raises(RuntimeError, match=r"^The run was interrupted; the same command with --resume goes on\.$"):
-        run._check_end(result, args)
+    monkeypatch.setattr(run, "ray_of_run", lambda _: nullcontext())
+    monkeypatch.setattr(run.ray, "cluster_resources", dict)
+    monkeypatch.setattr(run, "_train", lambda *_: [result])
+    config = small_config(model_folder)
+    with pytest.raises(KeyboardInterrupt, match=r"^The run was interrupted; the same command with --resume goes on\.$"):
+        run_recipe(config, reasoning("--output", str(tmp_path / "run"), "--num-gpus-per-learner", "0")[1], "recipe")
 
 
 @pytest.mark.parametrize(("reward", "passed"), [(0.6, True), (0.59, False), (float("nan"), False)])

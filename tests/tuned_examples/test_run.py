@@ -5,10 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import os
-import signal
-import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -107,37 +103,6 @@ def test_what_a_run_keeps_and_how_it_goes_on(ray_cluster, model_folder, tmp_path
     assert all((model[name] == weights).all() for name, weights in weights_of(run / "best_checkpoint").items())
     last = weights_of(run / "trial" / "checkpoint_000000")
     assert any((model[name] != weights).any() for name, weights in last.items())
-
-
-class Hangs(RLlibCallback):
-    """The first try of iteration 2 takes ten minutes; a file in the trial's folder says that it has begun."""
-
-    def on_train_result(self, *, algorithm, result, **kwargs):
-        begun = trial_folder(algorithm) / "begun"
-        if result["training_iteration"] == 2 and not begun.exists():
-            begun.touch()
-            time.sleep(600)
-
-
-def test_sigterm_interrupts_a_run_in_the_middle_of_an_iteration(ray_cluster, model_folder, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    run, config = tmp_path / "run", small_config(model_folder).callbacks(Hangs)
-    sent = []
-
-    def interrupt():
-        while not (run / "trial" / "begun").exists():
-            time.sleep(0.1)
-        sent.append(time.monotonic())
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=interrupt, daemon=True).start()
-    with pytest.raises(RuntimeError, match=r"^The run was interrupted; the same command with --resume goes on\.$"):
-        run_recipe(config.copy(copy_frozen=False), parse(run), "recipe")
-    print(f"interrupted after {time.monotonic() - sent[0]:.1f} s")
-    assert time.monotonic() - sent[0] < 60
-    assert signal.getsignal(signal.SIGTERM) is not signal.SIG_IGN
-    run_recipe(config, parse(run, "--resume"), "recipe")
-    assert [iteration for iteration, _ in results_of(run)] == [1, 2, 3, 4]
 
 
 def test_without_tune_the_lines_are_the_same(ray_cluster, model_folder, capsys):

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import signal
+import sqlite3
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -70,21 +75,57 @@ def tiny_smollm2(tmp_path, monkeypatch) -> str:
     return name
 
 
+def command(folder: Path, *argv: str) -> dict[str, Any]:
+    """Arguments of `subprocess`: what `make train` runs, in `folder`/here."""
+    (folder / "here").mkdir(exist_ok=True)
+    environment = {"HOME": str(folder / "home"), "RLLIB_ARPO_CACHE": str(folder / "cache"), "RAY_ADDRESS": "local"}
+    return {
+        "args": [sys.executable, "-m", "tuned_examples.trails_smollm2_135m_arpo", *argv],
+        "cwd": folder / "here",
+        "env": {**os.environ, **environment, "PYTHONPATH": str(RECIPES.parent)},
+        "text": True,
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_sigterm_ends_a_run_with_one_line_and_it_goes_on(tmp_path, tiny_smollm2):
+    """As a shell's job in the background, which ignores SIGINT."""
+    argv = ["--output", "run", "--checkpoint-freq", "1", "--stop-iters", "20"]
+    results = tmp_path / "here" / "run" / "trial" / "result.json"
+    process = subprocess.Popen(
+        **command(tmp_path, *argv),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+    )
+    try:
+        line = next(line for line in process.stdout if line.startswith("iter    3"))
+        process.terminate()
+        sent = time.monotonic()
+        out, err = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    print(f"{time.monotonic() - sent:.1f} s after {line}{out}{err}")
+    assert process.returncode == 130
+    assert out.splitlines()[-1] == "The run was interrupted; the same command with --resume goes on."
+    assert {line[:5] for line in out.splitlines()[:-1]} <= {"iter "}
+    assert "Traceback" not in err
+    last = len(results.read_text().splitlines())
+    assert last >= 2  # The third may be said and not yet written.
+    with sqlite3.connect(tmp_path / "here" / "mlflow.db") as store:
+        assert store.execute("select status from runs").fetchall() == [("KILLED",)]
+    done = subprocess.run(**command(tmp_path, *argv, "--resume"), capture_output=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    numbers = [json.loads(line)["training_iteration"] for line in results.read_text().splitlines()]
+    assert numbers == list(range(1, 21))
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_text_of_make_train_where_there_is_no_terminal(tmp_path, tiny_smollm2):
-    (tmp_path / "here").mkdir()
-    done = subprocess.run(
-        [sys.executable, "-m", "tuned_examples.trails_smollm2_135m_arpo", "--stop-iters", "1"],
-        cwd=tmp_path / "here",
-        env={
-            **os.environ, "HOME": str(tmp_path / "home"), "RLLIB_ARPO_CACHE": str(tmp_path / "cache"),
-            "PYTHONPATH": str(RECIPES.parent),
-        },
-        capture_output=True,  # Interpreters that end may write to standard error, after the terminal is closed.
-        text=True,
-        timeout=800,
-    )  # fmt: skip
+    done = subprocess.run(**command(tmp_path, "--stop-iters", "1"), capture_output=True, timeout=800)
+    # Interpreters that end may write to standard error, after the terminal is closed.
     names = {"MODEL": tiny_smollm2, "BIN": str(Path(sys.executable).parent)}
     text = masked(done.stdout, HOME=str(tmp_path / "home"), HERE=str(tmp_path), **names)
     (log,) = (tmp_path / "here" / "outputs").glob("trails-*.log")
