@@ -1,6 +1,6 @@
 """How the processes of a run grow over 300 iterations: the driver, an env runner with vLLM, and a learner.
 
-    python -m release.benchmarks.soak --json soak.json     # a tiny model; about 15 minutes on two cores
+    python -m release.benchmarks.soak --json soak.json     # a tiny model; about ten minutes on two cores
     python -m release.benchmarks.soak --json soak.json --quick     # 90 iterations
 
 A figure is a slope of the private memory (RssAnon), fitted to the first or the last third of the iterations. The detail

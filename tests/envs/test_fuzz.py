@@ -163,7 +163,7 @@ def stand_ins(monkeypatch):
     async def judged(client, messages):
         return messages[-1]["content"]
 
-    async def decided(gold, answer):
+    async def decided(gold, answer, question):
         return gold == answer
 
     monkeypatch.setitem(BACKENDS, "echo", EchoBackend)
