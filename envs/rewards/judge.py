@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
-from rllib_arpo.envs.errors import BrokenToolError, ToolError
+from rllib_arpo.envs.errors import BrokenToolError, ToolError, TransientToolError
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.support.chat_client import ChatClient, read_chat_client
 from rllib_arpo.envs.support.per_loop import PerLoop, shared_flight
@@ -78,12 +79,20 @@ class Judge:
         return float(await self.verdict(question.messages[-1][1], question.answers, answer) == CORRECT)
 
     async def verdict(self, question: str, references: tuple[str, ...], answer: str) -> str:
-        """CORRECT, INCORRECT or NOT_ATTEMPTED.
+        """CORRECT, INCORRECT or NOT_ATTEMPTED; INCORRECT also for an answer that the endpoint refuses.
 
         Raises:
-            BrokenToolError: the judge cannot be reached.
+            BrokenToolError: the judge cannot be reached, or refuses plain answers as well.
         """
-        return await self._ask(question, references, answer) or INCORRECT
+        try:
+            return await self._ask(question, references, answer) or INCORRECT
+        except TransientToolError as error:
+            raise BrokenToolError(f"the judge cannot be asked: {error}") from error
+        except ToolError:
+            # An endpoint's filter may refuse what an answer says. If the judge still works, the answer is at fault.
+            uncached = Judge(dataclasses.replace(self.client, cache_path=None))
+            await shared_flight(("judge", uncached.client), uncached._grade_plain_answers)
+            return INCORRECT
 
     async def check(self) -> None:
         """Lets the judge grade two plain answers, until it has passed once.
@@ -99,7 +108,10 @@ class Judge:
 
     async def _grade_plain_answers(self) -> None:
         for question, reference, answer, expected in _CHECKS:
-            verdict = await self._ask(question, (reference,), answer)
+            try:
+                verdict = await self._ask(question, (reference,), answer)
+            except ToolError as error:
+                raise BrokenToolError(f"the judge cannot be asked: {error}") from error
             if verdict != expected:
                 found = f"grades {answer!r} as {verdict}" if verdict else "does not end with a verdict"
                 raise BrokenToolError(f"{self.client.address}: {self.client.model} is not fit to judge: it {found}.")
@@ -108,10 +120,7 @@ class Judge:
     async def _ask(self, question: str, references: tuple[str, ...], answer: str) -> str | None:
         messages = [{"role": "system", "content": _INSTRUCTIONS}]
         messages.append({"role": "user", "content": _request(question, references, answer)})
-        try:
-            return read_verdict(await self.client.complete(messages))
-        except ToolError as error:
-            raise BrokenToolError(f"the judge cannot be asked: {error}") from error
+        return read_verdict(await self.client.complete(messages))
 
 
 #: The clients that have passed their check.

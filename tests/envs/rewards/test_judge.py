@@ -109,6 +109,22 @@ def test_long_answers_are_cut(serve):
     assert fields(message)[ANSWER] == "x" * MAX_ANSWER_CHARS + " " + left_out
 
 
+def test_an_answer_that_the_endpoints_filter_refuses_is_wrong(serve):
+    server = serve(lambda message: 400 if "bomb" in message else in_first_answers("VERDICT: CORRECT", message))
+    assert accuracies(judge(server), "a bomb", "Paris") == [0.0, 1.0]
+
+
+@pytest.mark.parametrize("status", [401, 503])
+def test_a_judge_that_stops_working_is_a_broken_tool(serve, tmp_path, status):
+    refused = []
+    server = serve(lambda message: status if refused else in_first_answers("VERDICT: CORRECT", message))
+    grader = judge(server, cache_path=str(tmp_path / "cache"))
+    assert accuracies(grader, "Paris") == [1.0]
+    refused.append(True)
+    with pytest.raises(BrokenToolError, match=rf"the judge cannot be asked: .*{status}"):
+        accuracies(grader, "Rome")
+
+
 @pytest.mark.parametrize("status", [401, 503])
 def test_a_judge_that_refuses_is_a_broken_tool(serve, status):
     with pytest.raises(BrokenToolError, match="the judge cannot be asked"):
