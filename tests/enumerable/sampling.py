@@ -90,8 +90,8 @@ class _InlineExecutor(Executor):
 
 
 class _WithoutTopUps(TreeSampler):
-    def _add_roots(self, number, *, topped_up=False):
-        return [] if topped_up else super()._add_roots(number)
+    def _added_roots(self, number, *, topped_up=False):
+        return [] if topped_up else super()._added_roots(number)
 
 
 @dataclass
