@@ -97,4 +97,6 @@ class SharedCheckpoints(Algorithm):
         path, filesystem = resolve(path, filesystem)
         if component is None:
             check_files(path, filesystem)
-        super().restore_from_path(path, component=component, filesystem=filesystem, **kwargs)
+        else:
+            kwargs["component"] = component  # RLlib looks into it, so None would raise.
+        super().restore_from_path(path, filesystem=filesystem, **kwargs)

@@ -76,3 +76,13 @@ def browser():
         )
         yield started
         started.close()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def vllms_preload():
+    """Takes back vLLM's LD_PRELOAD, with which commands that a later test starts cannot load torch."""
+    before = os.environ.get("LD_PRELOAD")
+    yield
+    os.environ.pop("LD_PRELOAD", None)
+    if before is not None:
+        os.environ["LD_PRELOAD"] = before

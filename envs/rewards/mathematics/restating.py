@@ -102,4 +102,5 @@ def _monic(node: Any) -> Any:
 
 
 def _value(node: Any) -> Any:
-    return sympy.expand(node.doit())
+    value = node.doit()
+    return sympy.expand(value) if isinstance(value, sympy.Expr) else value  # Limits of a sum are a Tuple.
