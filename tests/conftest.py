@@ -79,10 +79,12 @@ def browser():
 
 
 @pytest.fixture(autouse=True, scope="module")
-def vllms_preload():
-    """Takes back vLLM's LD_PRELOAD, with which commands that a later test starts cannot load torch."""
-    before = os.environ.get("LD_PRELOAD")
+def process_as_before():
+    """Takes back vLLM's LD_PRELOAD, with which commands cannot load torch, and Tune's change to a trial's folder."""
+    names, folder = ("LD_PRELOAD", "TUNE_ORIG_WORKING_DIR"), os.getcwd()
+    before = {name: os.environ[name] for name in names if name in os.environ}
     yield
-    os.environ.pop("LD_PRELOAD", None)
-    if before is not None:
-        os.environ["LD_PRELOAD"] = before
+    os.chdir(folder)
+    for name in names:
+        os.environ.pop(name, None)
+    os.environ.update(before)
