@@ -1,0 +1,153 @@
+"""Credit: from the returns of a question's leaves to what judges each turn of each leaf (docs/design.md, "Credit").
+
+A credit is a function `(rewards[L], tree, layout, normalize_std) -> [L]`, if a leaf has the same advantage in all its
+turns, or `-> [N, L]`: row n has the advantages, at node n, of the leaves below; other entries are ignored. L are the
+leaves that count and N the nodes, both in the order of the layout. `rewards` are the returns of whole paths, what each
+turn was paid is in the tree. All in float64. With `normalize_std` rewards are divided by a standard deviation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+
+import numpy as np
+
+from rllib_arpo.core.advantages import (
+    earlier_rewards,
+    group_advantages,
+    leaf_ranges,
+    leaf_roots,
+    tree_advantages,
+)
+from rllib_arpo.core.tree import QuestionTree, TreeLayout
+
+Credit = Callable[[np.ndarray, QuestionTree, TreeLayout, bool], np.ndarray]
+
+#: What is known above a fork weighs as much as so many siblings in `sibling_credit`.
+PRIOR_SIBLINGS = 1.0
+
+
+def _group(rewards: np.ndarray, _tree: QuestionTree, _layout: TreeLayout, normalize_std: bool) -> np.ndarray:
+    """The leaf against all leaves of the question (`group_advantages`)."""
+    return group_advantages(rewards, normalize_std)
+
+
+def _tree(rewards: np.ndarray, tree: QuestionTree, layout: TreeLayout, normalize_std: bool) -> np.ndarray:
+    """The leaf against its own tree and against all trees (`tree_advantages`)."""
+    return tree_advantages(rewards, leaf_roots(tree, layout), normalize_std)
+
+
+def forks_apart_credit(
+    rewards: np.ndarray, tree: QuestionTree, layout: TreeLayout, normalize_std: bool = True
+) -> np.ndarray:
+    """Roots are compared with roots and forks with forks: two groups (the groups of APPO, arXiv 2606.12384), [L].
+
+    Of APPO these are the groups alone; its choice of branching points and its scaling of procedures are not here.
+    """
+    is_fork = np.array([tree.trajectories[leaf].parent is not None for leaf in layout.leaves], dtype=bool)
+    advantages = np.zeros(len(rewards))
+    for group in (is_fork, ~is_fork):
+        advantages[group] = group_advantages(rewards[group], normalize_std)
+    return advantages
+
+
+def same_state_credit(
+    rewards: np.ndarray, tree: QuestionTree, layout: TreeLayout, normalize_std: bool = True
+) -> np.ndarray:
+    """`A = A_episode + A_step` (GiGPO, arXiv 2505.10978, with omega = gamma = 1), [N, L].
+
+    A_episode is the group advantage of the return. A_step is that of the reward-to-go among the leaves that read the
+    same tool response at the same depth, whatever stands before it; before the first turn all read the prompt. A leaf
+    that nobody else shares the response with has A_step = 0.
+    """
+    begin, end = leaf_ranges(layout)
+    to_go = rewards[None, :] - earlier_rewards(tree, layout)[:, None]
+    groups: dict[Hashable, list[int]] = {}
+    depth: list[int] = []
+    for n, node in enumerate(layout.nodes):
+        depth.append(depth[node.parent] + 1 if node.parent >= 0 else 0)
+        groups.setdefault((depth[n], _response_before(tree, layout, n)), []).append(n)
+    advantages = np.tile(group_advantages(rewards, normalize_std), (len(layout.nodes), 1))
+    for nodes in groups.values():
+        rows = np.concatenate([np.full(end[n] - begin[n], n) for n in nodes])
+        leaves = np.concatenate([np.arange(begin[n], end[n]) for n in nodes])
+        advantages[rows, leaves] += group_advantages(to_go[rows, leaves], normalize_std)
+    return advantages
+
+
+def _response_before(tree: QuestionTree, layout: TreeLayout, n: int) -> bytes:
+    """The tokens of the tool response before node n; nothing before a first turn."""
+    parent = layout.nodes[n].parent
+    if parent < 0:
+        return b""
+    above = layout.nodes[parent]
+    return tree.trajectories[above.trajectory].turns[above.turn].observation.tobytes()
+
+
+def node_value_credit(
+    rewards: np.ndarray, tree: QuestionTree, layout: TreeLayout, normalize_std: bool = True
+) -> np.ndarray:
+    """`A_n = ((V_n - V_root) + (V_n - V_parent)) / sqrt(L_n)` (TreeRL, arXiv 2506.11902) for all leaves below.
+
+    V_n is the mean return of the L_n leaves below node n, and V_root that of all leaves. A node of the paper is all
+    that lies between two forks: turns below which are the same leaves have the same parent, and the same advantage.
+    The paper has rewards as they are (`normalize_std=False`); otherwise they are divided as in `group_advantages`.
+
+    Returns:
+        [N, L].
+    """
+    begin, end = leaf_ranges(layout)
+    centered = group_advantages(rewards, normalize_std)
+    advantages, values = np.zeros(len(layout.nodes)), np.zeros(len(layout.nodes))
+    for n, node in enumerate(layout.nodes):
+        values[n] = centered[begin[n] : end[n]].mean()
+        above = 0.0
+        if node.parent >= 0:
+            if end[n] - begin[n] == end[node.parent] - begin[node.parent]:
+                advantages[n] = advantages[node.parent]
+                continue
+            above = values[node.parent]
+        advantages[n] = (2 * values[n] - above) / np.sqrt(end[n] - begin[n])
+    return np.tile(advantages[:, None], (1, len(rewards)))
+
+
+def sibling_credit(
+    rewards: np.ndarray, tree: QuestionTree, layout: TreeLayout, normalize_std: bool = True
+) -> np.ndarray:
+    """`A_nl = (r_l - b_n) / std`, against the leaves that branch off beside node n, shrunken towards those further up.
+
+    `b_n = (sum of r over the m leaves below n's parent, but not below n + k b_parent) / (m + k)`, k = PRIOR_SIBLINGS;
+    at the roots k is 0. No leaf below n enters b_n, so without the division the baseline adds no bias of its own, as
+    long as the other leaves do not depend on what n generated. Where there is no other leaf, A is 0.
+
+    Returns:
+        [N, L].
+    """
+    begin, end = leaf_ranges(layout)
+    # A baseline that is a mean takes a shift of all rewards away again.
+    scaled = group_advantages(rewards, normalize_std)
+    baseline = np.zeros(len(layout.nodes))
+    prefix = np.concatenate([[0.0], np.cumsum(scaled)])
+    is_alone = np.zeros(len(layout.nodes), dtype=bool)
+    for n, node in enumerate(layout.nodes):
+        is_root = node.parent < 0
+        low, high = (0, len(rewards)) if is_root else (begin[node.parent], end[node.parent])
+        num_beside = (high - low) - (end[n] - begin[n])
+        beside = (prefix[high] - prefix[low]) - (prefix[end[n]] - prefix[begin[n]])
+        has_prior = not is_root and not is_alone[node.parent]
+        prior = PRIOR_SIBLINGS if has_prior else 0.0
+        is_alone[n] = num_beside + prior == 0
+        if not is_alone[n]:
+            baseline[n] = (beside + (prior * baseline[node.parent] if has_prior else 0.0)) / (num_beside + prior)
+    return np.where(is_alone[:, None], 0.0, scaled[None, :] - baseline[:, None])
+
+
+#: name -> credit. "batch" is not among them: it needs the rewards of the other questions (`BatchAdvantage`).
+CREDITS: dict[str, Credit] = {
+    "group": _group,
+    "tree": _tree,
+    "forks_apart": forks_apart_credit,
+    "same_state": same_state_credit,
+    "node_values": node_value_credit,
+    "siblings": sibling_credit,
+}

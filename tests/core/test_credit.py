@@ -1,0 +1,82 @@
+"""Every credit on one small tree, by hand.
+
+prompt
+|- "0": turn, paid 1, tool [3], turn, paid 3     return 4
+|  `- "0.0": turn after the tool                 return 1
+|- "1": turn, tool [3], turn                     return 0
+`- "2": turn, paid 3                             return 3
+
+The nodes: the first turn of "0", its second, that of "0.0", the first of "1", its second, that of "2".
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from rllib_arpo.core.advantages import leaf_ranges
+from rllib_arpo.core.credit import CREDITS
+from rllib_arpo.core.tree import depth_first_layout
+from tests.helpers.trees import make_trajectory, make_tree, make_turn, paid
+
+TREE = make_tree(
+    [1],
+    [
+        make_trajectory("0", [*paid([make_turn([2], [3])], 1.0), make_turn([4])], reward=3.0),
+        make_trajectory("1", [make_turn([5], [3]), make_turn([6])]),
+        make_trajectory("2", [make_turn([7])], reward=3.0),
+        make_trajectory("0.0", [make_turn([8])], num_inherited_turns=1),
+    ],
+)
+LAYOUT = depth_first_layout(TREE)
+REWARDS = TREE.returns()[list(LAYOUT.leaves)]
+
+
+def by_node(credit: str, rewards: np.ndarray = REWARDS, normalize_std: bool = False) -> list[list[float]]:
+    """Of each node the advantages of the leaves below."""
+    advantages = CREDITS[credit](rewards, TREE, LAYOUT, normalize_std)
+    rows = np.broadcast_to(advantages, (len(LAYOUT.nodes), len(LAYOUT.leaves)))
+    return [row[begin:end].tolist() for row, begin, end in zip(rows, *leaf_ranges(LAYOUT), strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("credit", "expected"),
+    [
+        # The returns 4, 1, 0 and 3 have the mean 2.
+        ("group", [[2, -1], [2], [-1], [-2], [-2], [1]]),
+        # Beside it 4 and 1 of mean 2.5 in the tree of "0".
+        ("tree", [[3.5, -2.5], [3.5], [-2.5], [-2], [-2], [1]]),
+        # The roots 4, 0 and 3 have the mean 7/3; the fork is the only one.
+        ("forks_apart", [[5 / 3, 0], [5 / 3], [0], [-7 / 3], [-7 / 3], [2 / 3]]),
+        # All read the prompt; three read [3], and earn 3, 0 and 0 after that, of mean 1.
+        ("same_state", [[4, -2], [4], [-2], [-4], [-3], [2]]),
+        # V of the first node is 2.5 with two leaves below; the second turn of "1" belongs to the node of its first.
+        ("node_values", [[1 / math.sqrt(2)] * 2, [3.5], [-2.5], [-4], [-4], [2]]),
+        # Beside "0" 0 and 3, beside its second turn 1 and the prior 1.5; beside "0.0" 4 and 1.5; and so on.
+        ("siblings", [[2.5, -0.5], [2.75], [-1.75], [-8 / 3], [-8 / 3], [4 / 3]]),
+    ],
+)
+def test_a_credit_by_hand(credit, expected):
+    for found, row in zip(by_node(credit), expected, strict=True):
+        np.testing.assert_allclose(found, row, atol=1e-14)
+
+
+def test_every_credit_is_tested_by_hand():
+    [mark] = test_a_credit_by_hand.pytestmark
+    assert [credit for credit, _ in mark.args[1]] == list(CREDITS)
+
+
+@pytest.mark.parametrize("credit", ["node_values", "siblings"])
+def test_rewards_are_divided_by_the_deviation_of_the_question(credit):
+    # The deviations 2, -1, -2 and 1 have the ddof = 1 variance 10 / 3.
+    scale = math.sqrt(10 / 3) + 1e-6
+    for divided, plain in zip(by_node(credit, normalize_std=True), by_node(credit), strict=True):
+        np.testing.assert_allclose(divided, np.array(plain) / scale, rtol=1e-12)
+
+
+@pytest.mark.parametrize("credit", [name for name in CREDITS if name != "same_state"])
+def test_equal_returns_have_no_credit(credit):
+    """Except where only what is paid later counts, which differs between "0" and "1"."""
+    assert not np.any(CREDITS[credit](np.full(4, 0.1), TREE, LAYOUT, True))
