@@ -1,6 +1,7 @@
 """The server's life: many calls, dead processes, the end of its owner."""
 
 import asyncio
+import contextlib
 import errno
 import os
 import resource
@@ -174,8 +175,11 @@ def test_a_call_replaces_one_server_that_hangs_and_gives_up_at_the_second(make_s
 
     monkeypatch.setattr(fork_server, "launch", hanging)
     monkeypatch.setattr(fork_server, "GRACE_S", 0.2)
-    assert asyncio.run(make_server(False).run("1", 0.1)) == WorkerReply("worker", "")
-    assert len(started) == 2
+    reply = asyncio.run(make_server(False).run("1", 0.1))
+    for server in started:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.process.pid, signal.SIGKILL)
+    assert (reply, len(started)) == (WorkerReply("worker", ""), 2)
 
 
 def test_an_abandoned_call_ends(make_server):
