@@ -65,7 +65,11 @@ class StatefulLearner(TorchLearner):
     def _set_optimizer_state(self, state: dict[str, Any]) -> None:
         """RLlib's own would round fp64 to fp32."""
         for name, of_optimizer in state.items():
-            load_optimizer_state(self._named_optimizers[name], of_optimizer["state"])
+            optimizer, saved = self._named_optimizers[name], of_optimizer["state"]
+            load_optimizer_state(optimizer, saved)
+            if self._optimizer_lr_schedules[optimizer].use_schedule:
+                # Each update sets the rate of the next one.
+                self._set_optimizer_lr(optimizer, saved["param_groups"][0]["lr"])
 
     @override(Learner)
     def set_state(self, state: dict[str, Any]) -> None:

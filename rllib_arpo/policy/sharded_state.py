@@ -76,7 +76,8 @@ def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
 def load_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
     """Loads the result of `optimizer_state`, even from learners that held the state in another way.
 
-    The settings (learning rate, betas, weight decay) stay those of the optimizer, which the configuration has set.
+    The settings (learning rate, betas, weight decay) stay those of the optimizer, which the configuration has set; the
+    rate of a schedule is the caller's.
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
 

@@ -86,11 +86,16 @@ def take_newest(run: Path) -> Path | None:
 
     Tune numbers the checkpoints from 0 again, so all of them leave the trial's folder. Results of later iterations,
     which are made again, are removed. A kill at any moment leaves the checkpoint where the next call finds it.
+
+    Raises:
+        ValueError: Checkpoints were completed, and the files of each are damaged now.
     """
     found = [*run.glob(f"{TRIAL}/checkpoint_*"), *run.glob(f"{RESUMED}_*")]
     iterations = {path: number for path in found if (number := iteration_of(path)) is not None}
     newest = next(filter(_has_its_files, sorted(iterations, key=iterations.__getitem__, reverse=True)), None)
     if newest is None:
+        if iterations:
+            raise ValueError(f"{run}: no checkpoint is whole. Nothing was removed; --output names another folder.")
         shutil.rmtree(run / TRIAL, ignore_errors=True)
         return None
     taken = run / f"{RESUMED}_{iterations[newest]:06d}"
@@ -107,7 +112,7 @@ def take_newest(run: Path) -> Path | None:
 def _has_its_files(checkpoint: Path) -> bool:
     try:
         check_all_files(checkpoint)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         say(f"{checkpoint.name} is left out: {error}")
         return False
     return True

@@ -256,10 +256,11 @@ def test_a_learning_rate_schedule(model, questions):
         assert result["default_optimizer_learning_rate"] == pytest.approx(expected)
 
 
-def test_state_round_trip_continues_with_the_same_update(model, questions):
-    config = make_config(model, dtype="float32")
+@pytest.mark.parametrize("lr", [1e-3, [[0, 1e-3], [100, 0.0]]])
+def test_state_round_trip_continues_with_the_same_update(model, questions, lr):
+    config = make_config(model, dtype="float32", lr=lr)
     first = build_learner(config)
-    first.update(make_batch(config, questions[:3]))
+    first.update(make_batch(config, questions[:3]), timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: 50})
     state = first.get_state()
     first.update(make_batch(config, questions[2:]))
 

@@ -165,8 +165,18 @@ def test_a_checkpoint_without_checksums_is_taken_as_it_is(tmp_path):
     assert take_newest(tmp_path) == tmp_path / "resumed_at_000008"
 
 
-def test_without_a_whole_checkpoint_a_run_begins_anew(tmp_path):
-    flip_a_bit(written(tmp_path, "trial/checkpoint_000000", 1) / "weights" / "model")
+def test_without_a_completed_checkpoint_a_run_begins_anew(tmp_path):
+    (written(tmp_path, "trial/checkpoint_000000", 1) / "whole.json").unlink()
     results(tmp_path, range(1, 2))
     assert take_newest(tmp_path) is None
     assert not (tmp_path / "trial").exists()
+
+
+@pytest.mark.parametrize("hurt", [flip_a_bit, lambda file: (file.unlink(), file.mkdir())])
+def test_damaged_checkpoints_are_never_removed(tmp_path, hurt):
+    folder = written(tmp_path, "trial/checkpoint_000000", 1)
+    hurt(folder / "weights" / "model")
+    results(tmp_path, range(1, 2))
+    with pytest.raises(ValueError, match=r"no checkpoint is whole\. Nothing was removed"):
+        take_newest(tmp_path)
+    assert left(tmp_path) == (["trial/checkpoint_000000"], [1]) and (folder / "empty").exists()
