@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +14,10 @@ from rllib_arpo.connectors.steps import (
     BatchAdvantage,
     DepthFirstPacking,
     EpisodesToTrees,
-    GroupAdvantage,
     LeafWeights,
     OverlongPenalty,
+    QuestionAdvantage,
     RewardsToGo,
-    TreeAdvantage,
 )
 from rllib_arpo.core.settings import settings_from
 
@@ -46,12 +44,8 @@ class PipelineSettings:
         return settings_from(cls, config, with_entropies=config.entropy_advantage_coeff > 0)
 
 
-#: `baseline` -> the step that computes the advantages.
-BASELINES: dict[str, Callable[[PipelineSettings], ConnectorV2]] = {
-    "group": lambda settings: GroupAdvantage(normalize_std=settings.normalize_std),
-    "batch": lambda settings: BatchAdvantage(),
-    "tree": lambda settings: TreeAdvantage(normalize_std=settings.normalize_std),
-}
+#: The `baseline` that needs the other questions' rewards.
+BATCH = "batch"
 
 
 def reward_connectors(settings: PipelineSettings) -> list[ConnectorV2]:
@@ -68,9 +62,11 @@ def reward_connectors(settings: PipelineSettings) -> list[ConnectorV2]:
 
 def advantage_connectors(settings: PipelineSettings) -> list[ConnectorV2]:
     """The steps that end with the advantages and the weights of the leaves. The record of trees runs them too."""
-    steps = [*reward_connectors(settings), BASELINES[settings.baseline](settings)]
+    of_batch = settings.baseline == BATCH
+    own = QuestionAdvantage(credit=settings.baseline, normalize_std=settings.normalize_std)
+    steps = [*reward_connectors(settings), BatchAdvantage() if of_batch else own]
     if settings.returns == "to_go":
-        own_deviation = settings.normalize_std and settings.baseline != "batch"
+        own_deviation = settings.normalize_std and not of_batch
         steps.append(RewardsToGo(normalize_std=own_deviation, leaf_weighting=settings.leaf_weighting))
     steps.append(
         LeafWeights(

@@ -6,6 +6,7 @@ docs/design.md has the formulas, under "Group advantage", "Baselines", "Weights"
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,21 +17,19 @@ from rllib_arpo.core.advantages import (
     ATTRIBUTIONS,
     LEAF_WEIGHTINGS,
     batch_advantages,
-    group_advantages,
     group_reward_scale,
     leaf_ranges,
-    leaf_roots,
     leaf_weights,
     overlong_penalty,
     reward_scale,
     to_go_offsets,
-    tree_advantages,
 )
 from rllib_arpo.core.columns import (
     LAYOUTS,
     LEAF_ADVANTAGES,
     LEAF_REWARDS,
     LEAF_WEIGHTS,
+    NODE_ADVANTAGES,
     NODE_ATTRIBUTIONS,
     NODE_OFFSETS,
     PACKED_TREES,
@@ -38,6 +37,7 @@ from rllib_arpo.core.columns import (
     REWARD_STATISTICS,
     TREES,
 )
+from rllib_arpo.core.credit import advantages_of, credit_of
 from rllib_arpo.core.packing import pack_tree
 from rllib_arpo.core.token_counts import response_tokens
 from rllib_arpo.core.tree import QuestionTree, TreeLayout, depth_first_layout
@@ -107,33 +107,24 @@ class OverlongPenalty(Step):
         return overlong_penalty(num_tokens, self.max_response_tokens, self.overlong_buffer_tokens)
 
 
-class GroupAdvantage(Step):
-    """Adds LEAF_ADVANTAGES, [L] float64 per question: the rewards against those of the other leaves of the question.
+class QuestionAdvantage(Step):
+    """Adds LEAF_ADVANTAGES ([L] float64) and NODE_ADVANTAGES per question, by a credit of the question's tree.
 
     REWARD_SCALE is 1: each question is divided by its own deviation; the batch as a whole is not divided.
+
+    Attributes:
+        credit: see `credit_of`.
     """
 
+    credit: str
     normalize_std: bool = True
 
     def __call__(self, *, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        batch[LEAF_ADVANTAGES] = [group_advantages(rewards, self.normalize_std) for rewards in batch[LEAF_REWARDS]]
-        batch[REWARD_SCALE] = 1.0
-        return batch
-
-
-class TreeAdvantage(Step):
-    """Adds LEAF_ADVANTAGES, [L] float64 per question: the rewards against those of the leaf's tree and of all trees.
-
-    The advantage of Tree-GRPO. REWARD_SCALE is 1, as with `GroupAdvantage`.
-    """
-
-    normalize_std: bool = True
-
-    def __call__(self, *, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        credit = credit_of(self.credit)
         columns = zip(batch[LEAF_REWARDS], batch[TREES], batch[LAYOUTS], strict=True)
-        batch[LEAF_ADVANTAGES] = [
-            tree_advantages(rewards, leaf_roots(tree, layout), self.normalize_std) for rewards, tree, layout in columns
-        ]
+        found = [advantages_of(credit, *question, self.normalize_std) for question in columns]
+        batch[LEAF_ADVANTAGES] = [leaves for leaves, _ in found]
+        batch[NODE_ADVANTAGES] = [nodes for _, nodes in found]
         batch[REWARD_SCALE] = 1.0
         return batch
 
@@ -191,6 +182,13 @@ class LeafWeights(Step):
         return batch
 
 
+def judged_by(batch: Mapping[str, Any]) -> list[np.ndarray]:
+    """Per question the advantages that attribution reads, [L] or [N, L]."""
+    leaves = batch[LEAF_ADVANTAGES]
+    nodes = batch.get(NODE_ADVANTAGES) or [None] * len(leaves)
+    return [own if by_node is None else by_node for own, by_node in zip(leaves, nodes, strict=True)]
+
+
 class Attribution(Step):
     """Adds NODE_ATTRIBUTIONS, a `NodeAttribution` ([N] each) per question."""
 
@@ -200,7 +198,7 @@ class Attribution(Step):
         attribute = ATTRIBUTIONS[self.attribution]
         layouts = batch[LAYOUTS]
         all_offsets = batch.get(NODE_OFFSETS, [None] * len(layouts))
-        columns = zip(batch[LEAF_ADVANTAGES], batch[LEAF_WEIGHTS], layouts, all_offsets, strict=True)
+        columns = zip(judged_by(batch), batch[LEAF_WEIGHTS], layouts, all_offsets, strict=True)
         batch[NODE_ATTRIBUTIONS] = [
             attribute(advantages, weights, *leaf_ranges(layout), offsets)
             for advantages, weights, layout, offsets in columns

@@ -221,6 +221,12 @@ def _range_sums(values: np.ndarray, begin: np.ndarray, end: np.ndarray) -> np.nd
     return prefix[end] - prefix[begin]
 
 
+def _below(begin: np.ndarray, end: np.ndarray, num_leaves: int) -> np.ndarray:
+    """[N, L], the leaves below each node."""
+    leaves = np.arange(num_leaves)
+    return (begin[:, None] <= leaves) & (leaves < end[:, None])
+
+
 def soft_attribution(
     advantages: np.ndarray,
     weights: np.ndarray,
@@ -231,7 +237,8 @@ def soft_attribution(
     """Every leaf drives its whole path: `a_pos = sum w max(A, 0)`, `a_neg = sum w min(A, 0)` over the leaves below.
 
     Args:
-        advantages, weights: [L].
+        advantages: [L], or [N, L] with those at each node; entries of leaves that are not below it are ignored.
+        weights: [L].
         leaf_begin, leaf_end: [N], the half-open range of the leaves below each node.
         offsets: [N], what is taken from the advantages at each node (`to_go_offsets`); None: nothing.
 
@@ -239,13 +246,12 @@ def soft_attribution(
         [N] each, with `weight = sum w`.
     """
     weight = _range_sums(weights, leaf_begin, leaf_end)
-    if offsets is None:
+    if offsets is None and advantages.ndim == 1:
         a_pos = _range_sums(weights * np.maximum(advantages, 0.0), leaf_begin, leaf_end)
         a_neg = _range_sums(weights * np.minimum(advantages, 0.0), leaf_begin, leaf_end)
         return NodeAttribution(a_pos, a_neg, weight)
-    leaves = np.arange(len(advantages))
-    below = (leaf_begin[:, None] <= leaves) & (leaves < leaf_end[:, None])
-    weighted = np.where(below, weights * (advantages - offsets[:, None]), 0.0)
+    judged = advantages if offsets is None else advantages - offsets[:, None]
+    weighted = np.where(_below(leaf_begin, leaf_end, len(weights)), weights * judged, 0.0)
     return NodeAttribution(np.maximum(weighted, 0.0).sum(1), np.minimum(weighted, 0.0).sum(1), weight)
 
 
@@ -260,14 +266,18 @@ def hard_attribution(
 
     Arguments and result as in `soft_attribution`; the paper's hard estimation, counted once per leaf.
     """
-    mean = _range_sums(advantages, leaf_begin, leaf_end) / (leaf_end - leaf_begin)
+    if advantages.ndim == 1:
+        sums = _range_sums(advantages, leaf_begin, leaf_end)
+    else:
+        sums = np.where(_below(leaf_begin, leaf_end, len(weights)), advantages, 0.0).sum(1)
+    mean = sums / (leaf_end - leaf_begin)
     if offsets is not None:
         mean = mean - offsets
     weight = _range_sums(weights, leaf_begin, leaf_end)
     return NodeAttribution(weight * np.maximum(mean, 0.0), weight * np.minimum(mean, 0.0), weight)
 
 
-#: name -> `(advantages[L], weights[L], leaf_begin[N], leaf_end[N], offsets[N] or None) -> NodeAttribution`.
+#: name -> `(advantages[L or N, L], weights[L], leaf_begin[N], leaf_end[N], offsets[N] or None) -> NodeAttribution`.
 ATTRIBUTIONS: dict[str, Callable[..., NodeAttribution]] = {
     "soft": soft_attribution,
     "hard": hard_attribution,

@@ -9,6 +9,8 @@ TREES = "trees"
 LAYOUTS = "layouts"
 LEAF_REWARDS = "leaf_rewards"
 LEAF_ADVANTAGES = "leaf_advantages"
+#: Per question [N, L] float64, the advantages of the leaves at each node, or None: LEAF_ADVANTAGES holds at all nodes.
+NODE_ADVANTAGES = "node_advantages"
 LEAF_WEIGHTS = "leaf_weights"
 #: The number by which the baseline divides the rewards of the whole batch: one float, the same on every learner.
 REWARD_SCALE = "reward_scale"

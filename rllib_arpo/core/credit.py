@@ -8,6 +8,7 @@ turn was paid is in the tree. All in float64. With `normalize_std` rewards are d
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Callable, Hashable
 
 import numpy as np
@@ -140,6 +141,39 @@ def sibling_credit(
         if not is_alone[n]:
             baseline[n] = (beside + (prior * baseline[node.parent] if has_prior else 0.0)) / (num_beside + prior)
     return np.where(is_alone[:, None], 0.0, scaled[None, :] - baseline[:, None])
+
+
+def credit_of(name: str) -> Credit:
+    """The credit with a name of `CREDITS`, or the function that "module:function" names.
+
+    Raises:
+        ImportError, AttributeError: there is no such function.
+    """
+    credit: Credit = CREDITS.get(name) or pkgutil.resolve_name(name)
+    return credit
+
+
+def advantages_of(
+    credit: Credit, rewards: np.ndarray, tree: QuestionTree, layout: TreeLayout, normalize_std: bool
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """(the advantage of each leaf in its last turn, [L], and those of all turns, [N, L]; None: they are the same).
+
+    Raises:
+        ValueError: what the credit gave has another shape, or is not finite.
+    """
+    found = np.asarray(credit(rewards, tree, layout, normalize_std), dtype=np.float64)
+    num_nodes, num_leaves = len(layout.nodes), len(layout.leaves)
+    if found.shape not in ((num_leaves,), (num_nodes, num_leaves)) or not np.isfinite(found).all():
+        raise ValueError(
+            f"baseline: {getattr(credit, '__name__', credit)} gave {found.shape} for {num_leaves} leaves and "
+            f"{num_nodes} nodes; it should give finite numbers, (leaves,) or (nodes, leaves)."
+        )
+    if found.ndim == 1:
+        return found, None
+    last = np.zeros(num_leaves, dtype=np.int64)
+    for n, node in enumerate(layout.nodes):
+        last[node.leaf_begin : node.leaf_end] = n
+    return found[last, np.arange(num_leaves)] if num_nodes else np.zeros(num_leaves), found
 
 
 #: name -> credit. "batch" is not among them: it needs the rewards of the other questions (`BatchAdvantage`).

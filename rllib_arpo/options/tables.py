@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from rllib_arpo.connectors import BASELINES
+from rllib_arpo.connectors import BATCH
 from rllib_arpo.core.advantages import ATTRIBUTIONS, LEAF_WEIGHTINGS, LOSS_AGGREGATIONS
 from rllib_arpo.core.branching import BRANCHING_RULES, BranchingParams
+from rllib_arpo.core.credit import CREDITS, credit_of
 from rllib_arpo.core.entropy import ENTROPY_ESTIMATORS, ENTROPY_NORMALIZATIONS
 from rllib_arpo.engine import ENGINES
 from rllib_arpo.engine.engine import RECORD_ENTROPIES
@@ -38,6 +39,19 @@ def _are_betas(value: object) -> bool:
         return False
     return all(isinstance(beta, int | float) and 0 <= beta < 1 for beta in value)
 
+
+def _is_baseline(value: object) -> bool:
+    if not isinstance(value, str):
+        return False
+    try:
+        return value == BATCH or callable(credit_of(value))
+    except (ImportError, AttributeError, ValueError):
+        return False
+
+
+BASELINE = Rule(
+    lambda: f'one of {", ".join(map(repr, [*CREDITS, BATCH]))}, or "module:function" that can be imported', _is_baseline
+)
 
 LANGUAGE_MODEL = {
     "model_name_or_path": Option(None, "a Hugging Face id or folder of a causal language model. Required."),
@@ -243,8 +257,9 @@ TRAINING = {
     "baseline": Option(
         "group",
         'what a reward is compared with: "group": the question\'s others (GRPO, ARPO), "tree": these, plus those of '
-        'its own root and forks (Tree-GRPO), or "batch": all of the batch (REINFORCE++).',
-        name_in(BASELINES),
+        'its own root and forks (Tree-GRPO), "batch": all of the batch (REINFORCE++); "forks_apart", "same_state" '
+        '(GiGPO), "node_values" (TreeRL), "siblings" or "module:function": docs/design.md, "Credit".',
+        BASELINE,
     ),
     "returns": Option(
         "total",
@@ -254,7 +269,7 @@ TRAINING = {
     ),
     "normalize_std": Option(
         True,
-        'divide "group" and "tree" advantages by their standard deviation (Dr. GRPO does not).',
+        "divide the advantages of a question by the standard deviation of its rewards (Dr. GRPO does not).",
         SWITCH,
     ),
     "overlong_buffer_tokens": Option(None, "length of DAPO's soft overlong penalty; None: off.", optional(at_least(1))),

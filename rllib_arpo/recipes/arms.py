@@ -25,6 +25,7 @@ def add_arm_args(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     parser.add_argument("--num-rollouts", type=int, help="M, trajectories per question; default: the recipe's")
     parser.add_argument("--num-initial-rollouts", type=int, help="N, of algorithms that fork; default: the recipe's")
     parser.add_argument("--attribution", help="'soft' or 'hard' advantages of tokens that trajectories share")
+    parser.add_argument("--baseline", help="what a reward is compared with, e.g. 'node_values'")
     parser.add_argument("--branching", help="the fork rule, where it is not the algorithm's own")
     parser.add_argument("--random-fork-probability", type=float, help="of --branching random")
     parser.add_argument("--entropy-baseline", help="'initial' or 'running', of fork rules that look at the entropy")
@@ -75,6 +76,8 @@ def arm_config(
         config.adaptive_rollout(num_initial_rollouts=num_initial_rollouts)
     if config.branching == "threshold":
         config.adaptive_rollout(branch_threshold=branch_threshold)
+    if args.baseline is not None:
+        config.training(baseline=args.baseline)
     if args.record_share is not None:
         config.reporting(record_share=args.record_share)
     if config.overlong_buffer_tokens is not None:

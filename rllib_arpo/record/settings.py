@@ -12,6 +12,7 @@ from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 
 from rllib_arpo.connectors import PipelineSettings, advantage_connectors
+from rllib_arpo.connectors.steps import judged_by
 from rllib_arpo.core.advantages import hard_attribution, leaf_ranges, soft_attribution
 from rllib_arpo.core.columns import LAYOUTS, LEAF_ADVANTAGES, LEAF_WEIGHTS, NODE_OFFSETS, REWARD_STATISTICS
 from rllib_arpo.record.rows import TreeAdvantages
@@ -91,13 +92,14 @@ def _tree_advantages(
     return [
         TreeAdvantages(
             layout,
-            advantages,
+            leaves,
             soft_attribution(advantages, weights, *leaf_ranges(layout), offsets),
             hard_attribution(advantages, weights, *leaf_ranges(layout), offsets),
         )
-        for layout, advantages, weights, offsets in zip(
+        for layout, leaves, advantages, weights, offsets in zip(
             columns[LAYOUTS],
             columns[LEAF_ADVANTAGES],
+            judged_by(columns),
             columns[LEAF_WEIGHTS],
             columns.get(NODE_OFFSETS, [None] * len(episodes)),
             strict=True,

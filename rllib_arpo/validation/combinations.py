@@ -125,12 +125,15 @@ def _of_update(config: AlgorithmConfig) -> Iterator[str]:
 
 def _of_advantages(config: AlgorithmConfig) -> Iterator[str]:
     """Advantages must have their inputs, and must differ from the plainer ones."""
-    if config.baseline == "tree" and config.branching == "never":
-        yield "baseline='tree': with branching='never' a tree has one leaf; use 'group', which is the same."
+    if config.baseline in ("tree", "forks_apart") and config.branching == "never":
+        same = "with branching='never' a tree has one leaf; use 'group', which is the same"
+        yield f"baseline='{config.baseline}': {same}."
     if config.max_resample_rounds and config.returns == "to_go":
         yield "returns='to_go': not with max_resample_rounds, which takes equal returns for a group without a signal."
-    if config.baseline == "tree" and config.returns == "to_go":
-        yield "returns='to_go': not with baseline='tree', which divides by two deviations; use 'group' or 'batch'."
+    if config.max_resample_rounds and config.baseline == "same_state":
+        yield "baseline='same_state': not with max_resample_rounds, which takes equal returns for no signal."
+    if config.baseline not in ("group", "batch") and config.returns == "to_go":
+        yield f"returns='to_go': not with baseline='{config.baseline}'; use 'group' or 'batch'."
     if config.entropy_advantage_coeff and config.record_entropies != "all":
         coefficient = f"entropy_advantage_coeff={config.entropy_advantage_coeff}"
         yield f"{coefficient}: needs record_entropies='all', the entropy of every token."

@@ -19,9 +19,9 @@ from rllib_arpo.connectors.steps import (
     Attribution,
     DepthFirstPacking,
     EpisodesToTrees,
-    GroupAdvantage,
     LeafWeights,
     OverlongPenalty,
+    QuestionAdvantage,
     RewardsToGo,
 )
 from rllib_arpo.core.columns import (
@@ -71,12 +71,12 @@ def run(**overrides):
 
 
 def test_the_steps_and_those_that_an_option_adds():
-    steps = [EpisodesToTrees, GroupAdvantage, LeafWeights, Attribution, DepthFirstPacking]
+    steps = [EpisodesToTrees, QuestionAdvantage, LeafWeights, Attribution, DepthFirstPacking]
     assert [type(step) for step in pipeline().connectors] == steps
     dapo = pipeline(overlong_buffer_tokens=4).connectors
     assert [type(step) for step in dapo] == [EpisodesToTrees, OverlongPenalty, *steps[1:]]
     to_go = pipeline(returns="to_go").connectors
-    assert [type(step) for step in to_go] == [EpisodesToTrees, GroupAdvantage, RewardsToGo, *steps[2:]]
+    assert [type(step) for step in to_go] == [EpisodesToTrees, QuestionAdvantage, RewardsToGo, *steps[2:]]
     aepo = ARPOConfig().training(entropy_advantage_coeff=0.2)
     assert [PipelineSettings.from_config(c).with_entropies for c in (ARPOConfig(), aepo)] == [False, True]
 
@@ -107,6 +107,8 @@ def test_from_episodes_to_packed_trees():
         ({"normalize_std": False}, [1.0, 0.0, 1.0], [1 / 3, -2 / 3, 1 / 3], 1.0),
         # The same, and within the tree of "0": 0.5 / (sqrt(0.5) + 1e-6) = 0.707106.
         ({"baseline": "tree"}, [1.0, 0.0, 1.0], [1.284455, -1.861805, 0.577349], 1.0),
+        # The leaf's last node: beside 1 it finds 0 and the prior (0 + 1) / 1; beside 0.0 it finds 1 and 1; 1/2 at "2".
+        ({"baseline": "siblings", "normalize_std": False}, [1.0, 0.0, 1.0], [0.5, -1.0, 0.5], 1.0),
         ({"baseline": "batch"}, [1.0, 0.0, 1.0], [0.25, -0.25, 0.25], 2.0),
         # The paths are 4, 6 and 1 tokens long, one of them from the tool; the slope goes from 3 to 7.
         (
@@ -145,10 +147,10 @@ def test_the_settings_of_a_step():
     arguments = {"loss_aggregation": "constant", "leaf_weighting": "uniform", "max_response_tokens": 8}
     spaces = {"input_observation_space": None, "input_action_space": None}
     assert LeafWeights(**arguments).get_ctor_args_and_kwargs() == ((), spaces | arguments)
-    assert GroupAdvantage().normalize_std is True
+    assert QuestionAdvantage(credit="group").normalize_std is True
     with pytest.raises(
         TypeError, match=r"^LeafWeights needs the settings \['leaf_weighting', 'max_response_tokens'\]\.$"
     ):
         LeafWeights(loss_aggregation="constant")
-    with pytest.raises(TypeError, match=r"^GroupAdvantage does not have the settings \['normalise'\]\.$"):
-        GroupAdvantage(normalise=False)
+    with pytest.raises(TypeError, match=r"^QuestionAdvantage does not have the settings \['normalise'\]\.$"):
+        QuestionAdvantage(normalise=False)

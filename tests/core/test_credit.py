@@ -12,12 +12,15 @@ The nodes: the first turn of "0", its second, that of "0.0", the first of "1", i
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from rllib_arpo.arpo_config import ARPOConfig
 from rllib_arpo.core.advantages import leaf_ranges
-from rllib_arpo.core.credit import CREDITS
+from rllib_arpo.core.credit import CREDITS, advantages_of, credit_of
 from rllib_arpo.core.tree import depth_first_layout
 from tests.helpers.trees import make_trajectory, make_tree, make_turn, paid
 
@@ -66,6 +69,25 @@ def test_a_credit_by_hand(credit, expected):
 def test_every_credit_is_tested_by_hand():
     [mark] = test_a_credit_by_hand.pytestmark
     assert [credit for credit, _ in mark.args[1]] == list(CREDITS)
+
+
+def of_a_user(rewards, tree, layout, normalize_std):
+    return {"leaves": rewards, "wrong": rewards[:-1], "nan": rewards * np.nan}[tree.question_id]
+
+
+@pytest.mark.parametrize(("kind", "wrong"), [("leaves", False), ("wrong", True), ("nan", True)])
+def test_a_function_of_the_user(kind, wrong):
+    credit, tree = credit_of(f"{__name__}:of_a_user"), replace(TREE, question_id=kind)
+    with pytest.raises(ValueError, match=r"of_a_user gave .* 4 leaves and 6 nodes") if wrong else nullcontext():
+        leaves, nodes = advantages_of(credit, REWARDS, tree, LAYOUT, True)
+        assert nodes is None and leaves.tolist() == REWARDS.tolist()
+
+
+def test_a_baseline_is_a_name_or_a_function():
+    ARPOConfig().training(baseline=f"{__name__}:of_a_user")
+    for wrong in ("none", "json:nothing", "json:__doc__", 3):
+        with pytest.raises(ValueError, match=r"^baseline=.*: must be one of 'group', .* or \"module:function\""):
+            ARPOConfig().training(baseline=wrong)
 
 
 @pytest.mark.parametrize("credit", ["node_values", "siblings"])

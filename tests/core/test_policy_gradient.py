@@ -13,6 +13,7 @@ import pytest
 
 from rllib_arpo import AEPOConfig, TreeGRPOConfig
 from rllib_arpo.core.advantages import group_advantages, leaf_roots, tree_advantages
+from rllib_arpo.core.credit import CREDITS
 from rllib_arpo.core.entropy_history import EntropyReference
 from rllib_arpo.rollout.settings import RolloutSettings
 from tests.enumerable.gradients import Estimator, expected_gradients
@@ -106,6 +107,13 @@ def biased_estimators() -> list[tuple[RolloutSettings, bool, dict[str, Estimator
     normalized = Estimator("uniform", lambda rewards, *_: group_advantages(rewards))
     within_trees = Estimator("uniform", lambda rewards, *tree: tree_advantages(rewards, leaf_roots(*tree)))
     times_entropy = replace(normalized, entropy_advantage_coeff=0.2)
+    by_credit = {
+        f"ARPO's forks, {name}{'' if normalize_std else ' without std'}": Estimator(
+            "uniform", lambda *question, name=name, std=normalize_std: CREDITS[name](*question, std)
+        )
+        for name in ("forks_apart", "same_state", "node_values", "siblings")
+        for normalize_std in (True, False)
+    }
     return [
         (rollout_settings(num_rollouts=3), False, {"k = 1, branch weights, reward": branch_reward}),
         (
@@ -123,6 +131,7 @@ def biased_estimators() -> list[tuple[RolloutSettings, bool, dict[str, Estimator
                 "ARPO: k = 2, uniform weights, top-up, group-normalised": normalized,
                 "ARPO's forks, Tree-GRPO's advantage": within_trees,
                 "ARPO's forks, AEPO's entropy-aware advantage": times_entropy,
+                **by_credit,
             },
         ),
         (
@@ -182,6 +191,15 @@ def test_the_bias_of_the_default_is_what_the_documentation_says():
         "ARPO: k = 2, uniform weights, top-up, group-normalised": (0.367, 0.277),
         "ARPO's forks, Tree-GRPO's advantage": (0.403, 0.388),
         "ARPO's forks, AEPO's entropy-aware advantage": (0.338, 0.268),
+        # Here tools answer nothing: of all leaves the responses are the same, and "same_state" is twice the group's.
+        "ARPO's forks, forks_apart": (0.561, 0.262),
+        "ARPO's forks, forks_apart without std": (0.577, 0.049),
+        "ARPO's forks, same_state": (0.588, 0.277),
+        "ARPO's forks, same_state without std": (0.359, 0.156),
+        "ARPO's forks, node_values": (0.501, 0.292),
+        "ARPO's forks, node_values without std": (0.331, 0.168),
+        "ARPO's forks, siblings": (0.426, 0.273),
+        "ARPO's forks, siblings without std": (0.137, 0.114),
         "AEPO: N by the entropy, entropy-aware advantage": (0.303, 0.256),
         "Tree-GRPO: random expansion, advantage within and between": (0.403, 0.398),
         # The mean over M rewards contains the leaf's own: the gradient shrinks by (M - 1) / M and keeps its direction.

@@ -30,7 +30,7 @@ def _rewards(rewards: np.ndarray, _tree: QuestionTree, _layout: TreeLayout) -> n
 class Estimator:
     """How the learner turns a tree, alone in its minibatch, into a gradient.
 
-    `advantages` is `(rewards[L], tree, layout) -> [L]`.
+    `advantages` is `(rewards[L], tree, layout) -> [L]` or `[N, L]`.
     """
 
     leaf_weighting: str

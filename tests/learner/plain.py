@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -95,6 +95,39 @@ def tree_advantages(tree: QuestionTree) -> dict[str, float]:
     return result
 
 
+def turns_below(tree: QuestionTree) -> dict[str, list[tuple[int, frozenset[str]]]]:
+    """agent id -> of each turn of the path its `id` and the trajectories that pass it."""
+    paths = {leaf: [id(turn) for turn in tree.path(leaf)] for leaf in counted(tree)}
+    return {
+        leaf: [(turn, frozenset(other for other, path in paths.items() if turn in path)) for turn in own]
+        for leaf, own in paths.items()
+    }
+
+
+def node_value_advantages(tree: QuestionTree, normalize_std: bool) -> dict[str, dict[int, float]]:
+    """agent id -> of each turn A, TreeRL's."""
+    rewards, result = advantages(counted(tree), normalize_std), {}
+    for leaf, path in turns_below(tree).items():
+        result[leaf], value, last = {}, 0.0, None
+        for turn, below in path:
+            if below != last:
+                above, value, last = value, float(np.mean([rewards[other] for other in below])), below
+            result[leaf][turn] = (value + (value - above)) / len(below) ** 0.5
+    return result
+
+
+def sibling_advantages(tree: QuestionTree, normalize_std: bool) -> dict[str, dict[int, float]]:
+    """agent id -> of each turn A, against the leaves that branch off beside it, and the baseline before."""
+    rewards, result = advantages(counted(tree), normalize_std), {}
+    for leaf, path in turns_below(tree).items():
+        result[leaf], above, known = {}, frozenset(rewards), []
+        for turn, below in path:
+            compared = [rewards[other] for other in above - below] + known
+            above, known = below, [float(np.mean(compared))] if compared else []
+            result[leaf][turn] = rewards[leaf] - known[0] if known else 0.0
+    return result
+
+
 def batch_std(batch: Sequence[QuestionTree]) -> float:
     return float(np.std([r for tree in batch for r in counted(tree).values()], ddof=1))
 
@@ -105,14 +138,23 @@ def batch_advantages(tree: QuestionTree, batch: Sequence[QuestionTree]) -> dict[
     return {leaf: (r - mean) / (batch_std(batch) + 1e-6) for leaf, r in counted(tree).items()}
 
 
-def token_advantages(by_leaf: dict[str, float], attribution: str, scores: dict[str, Scores]) -> dict[str, Tensor]:
+def token_advantages(
+    by_leaf: Mapping[str, float | Mapping[int, float]], attribution: str, scores: dict[str, Scores]
+) -> dict[str, Tensor]:
     """agent id -> A_lt, [K]; hard: the mean over the leaves whose path has the same turn."""
+
+    def at(leaf: str, turn: int) -> float:
+        a = by_leaf[leaf]
+        return a if isinstance(a, float) else a[turn]
+
     if attribution == "soft":
-        return {leaf: torch.full((len(scores[leaf].turns),), a, dtype=torch.float64) for leaf, a in by_leaf.items()}
+        return {
+            leaf: torch.tensor([at(leaf, turn) for turn in scores[leaf].turns], dtype=torch.float64) for leaf in by_leaf
+        }
     below: dict[int, list[float]] = {}
-    for leaf, a in by_leaf.items():
+    for leaf in by_leaf:
         for turn in set(scores[leaf].turns):
-            below.setdefault(turn, []).append(a)
+            below.setdefault(turn, []).append(at(leaf, turn))
     return {
         leaf: torch.tensor([float(np.mean(below[turn])) for turn in scores[leaf].turns], dtype=torch.float64)
         for leaf in by_leaf
@@ -154,6 +196,10 @@ def loss(
             by_leaf = batch_advantages(tree, batch)
         elif config.baseline == "tree":
             by_leaf = tree_advantages(tree)
+        elif config.baseline == "node_values":
+            by_leaf = node_value_advantages(tree, config.normalize_std)
+        elif config.baseline == "siblings":
+            by_leaf = sibling_advantages(tree, config.normalize_std)
         else:
             by_leaf = advantages(counted(tree), config.normalize_std)
         per_token = token_advantages(by_leaf, config.attribution, scores)

@@ -63,6 +63,9 @@ CASES = {
         NESTED,
     ),
     "Tree-GRPO": ({"baseline": "tree"}, {}),
+    "TreeRL": ({"baseline": "node_values", "normalize_std": False}, NESTED),
+    "siblings": ({"baseline": "siblings"}, {}),
+    "siblings, hard": ({"baseline": "siblings", "attribution": "hard"}, NESTED),
 }
 
 

@@ -32,6 +32,10 @@ from tests.validation.sentences import message
             "baseline='tree': with branching='never' a tree has one leaf; use 'group', which is the same.",
         ),
         (
+            {"baseline": "node_values", "returns": "to_go"},
+            "returns='to_go': not with baseline='node_values'; use 'group' or 'batch'.",
+        ),
+        (
             {"entropy_advantage_coeff": 0.2},
             "entropy_advantage_coeff=0.2: needs record_entropies='all', the entropy of every token.",
         ),
