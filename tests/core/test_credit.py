@@ -18,10 +18,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rllib_arpo.arpo_config import ARPOConfig
 from rllib_arpo.core.advantages import leaf_ranges
 from rllib_arpo.core.credit import CREDITS, advantages_of, credit_of
 from rllib_arpo.core.tree import depth_first_layout
+from rllib_arpo.options.tables import OPTIONS
 from tests.helpers.trees import make_trajectory, make_tree, make_turn, paid
 
 TREE = make_tree(
@@ -84,10 +84,11 @@ def test_a_function_of_the_user(kind, wrong):
 
 
 def test_a_baseline_is_a_name_or_a_function():
-    ARPOConfig().training(baseline=f"{__name__}:of_a_user")
+    rule = OPTIONS["baseline"].rule
+    rule.check("baseline", f"{__name__}:of_a_user")
     for wrong in ("none", "json:nothing", "json:__doc__", 3):
         with pytest.raises(ValueError, match=r"^baseline=.*: must be one of 'group', .* or \"module:function\""):
-            ARPOConfig().training(baseline=wrong)
+            rule.check("baseline", wrong)
 
 
 @pytest.mark.parametrize("credit", ["node_values", "siblings"])
