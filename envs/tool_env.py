@@ -258,6 +258,9 @@ class ToolEnv(ForkableMultiAgentEnv):
                 refusal = ForkRefused(str(error))
                 refusal.add_note(f"{TOOL_NOTE}{name}")
                 raise refusal from error
+            except Exception as error:
+                error.add_note(f"{TOOL_NOTE}{name}")
+                raise
 
     async def _go_on(
         self, agent_id: str, before: PathState, after: PathState, call: ToolCall | None = None

@@ -8,15 +8,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 HIDDEN = "***"
-#: Ends of names whose values are hidden: "api_key", "--hf-token", "DB_PASSWORD", "headers".
-_SECRET = re.compile(
-    r"(key|token|password|passwd|passphrase|secret|credential|auth|authorization|cookie|header|signature)s?$", re.I
+_NAMES = r"(?:{}|(?<![a-z])(?:sig|pass|pat))s?".format(
+    "key|token|password|passwd|pwd|passphrase|secret|credential|auth|authorization|cookie|header|signature"
 )
+#: Ends of names whose values are hidden: "api_key", "--hf-token", "DB_PASSWORD", "headers".
+_SECRET = re.compile(f"{_NAMES}$", re.I)
 #: Names that hide the values which they contain: what a child process gets.
 _CONTAINER = re.compile(r"(^|[_-])(env|arg)s?$", re.I)
 #: The user's name and password in an address; a careless password has "@", "?" or "#".
 _USER = re.compile(r"""(?<=://)[^\s/"']*@""")
-_PARAMETER = re.compile(r"""(?<=[?&])([\w.-]+)=[^\s&#"']+""")
+#: A secret's name and its value within a text: "?sig=a", "api_key: 'a'", "Authorization: Bearer a", "headers={...".
+_NAMED = re.compile(
+    rf"""(?<![\w.-])(?P<name>[\w.-]*{_NAMES})(?P<sign>["']?\s*[:=]\s*(?P<quote>["'])?)"""
+    r"""(?P<value>(?(quote)(?:\\.|(?!(?P=quote)).)*|(?:[{\[(].*|(?:(?:basic|bearer|token)\s+)?[^\s&#,;"'}\])]+)))""",
+    re.I,
+)
 _NUMBER = re.compile(r"-?[\d.]+")
 
 
@@ -24,12 +30,14 @@ def shown(value: Any, name: str = "") -> Any:
     """`value`, of JSON's types or JSON as text, without what may be a secret: names and shapes stay.
 
     Hidden are the values whose names end like that of a secret, all values in `env` and `args`, and the user
-    information and keys in addresses. A number is shown if its name is plural ("max_tokens").
+    information in addresses; within other texts, what follows a secret's name and "=" or ":". A number is shown if its
+    name is plural ("max_tokens").
     """
     if isinstance(value, Mapping):
-        return {key: shown(each, _inner(name) or str(key)) for key, each in value.items()}
+        hides = _SECRET.search(name) or _CONTAINER.search(name)
+        return {key: shown(each, "secret" if hides else str(key)) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [shown(each, _inner(name) or name) for each in value]
+        return [shown(each, "secret" if _CONTAINER.search(name) else name) for each in value]
     if value is None or isinstance(value, bool):
         return value
     if _SECRET.search(name) and not (name.endswith("s") and _NUMBER.fullmatch(str(value))):
@@ -54,13 +62,6 @@ def shown_command(arguments: Sequence[str]) -> list[str]:
     return words
 
 
-def _inner(name: str) -> str | None:
-    """The name under which the values within a value are judged; None: their own."""
-    if _SECRET.search(name):
-        return name
-    return "secret" if _CONTAINER.search(name) else None
-
-
 def _shown_text(text: str) -> str:
     if text.lstrip().startswith(("{", "[")):
         try:
@@ -68,4 +69,4 @@ def _shown_text(text: str) -> str:
         except (ValueError, RecursionError):
             pass
     text = _USER.sub(f"{HIDDEN}@", text)
-    return _PARAMETER.sub(lambda found: f"{found[1]}={shown(found[0].partition('=')[2], found[1])}", text)
+    return _NAMED.sub(lambda found: f"{found['name']}{found['sign']}{shown(found['value'], found['name'])}", text)

@@ -43,6 +43,10 @@ def test_settings_keep_their_names_and_shapes():
 def test_json_in_a_text_is_judged_as_what_it_says():
     assert json.loads(shown(json.dumps({"mcp": SERVER}))) == {"mcp": SHOWN_SERVER}
     assert shown("{api: 1} [") == "{api: 1} ["
+    assert shown({"headers": {"X-Pin": 1234, "any": [5]}, "max_tokens": [1, 2]}) == {
+        "headers": {"X-Pin": "***", "any": ["***"]},
+        "max_tokens": [1, 2],
+    }
     assert shown("[" * 100_000) == "[" * 100_000
 
 
@@ -59,6 +63,28 @@ def test_json_in_a_text_is_judged_as_what_it_says():
 )
 def test_a_command_line_can_be_read_and_has_no_secret(given, expected):
     assert " ".join(shown_command(given.split(" "))) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("https://h/c?sv=1&sig=a%2Fb&pat=c", "https://h/c?sv=1&sig=***&pat=***"),
+        (
+            "user=me pass=abc DB_PWD=abc cwd=/a compat=1 max_tokens=32",
+            "user=me pass=*** DB_PWD=*** cwd=/a compat=1 max_tokens=32",
+        ),
+        ("curl -H 'Authorization: Bearer abc' h", "curl -H 'Authorization: ***' h"),
+        ("x-api-key: abc, Cookie: abc\nnext", "x-api-key: ***, Cookie: ***\nnext"),
+        ("{'api_key': 'a\\'bc', 'model': 'm'}", "{'api_key': '***', 'model': 'm'}"),
+        ('refused {"token": "a b", "model": "m"} (401)', 'refused {"token": "***", "model": "m"} (401)'),
+        ("with headers={'X': {'Y': 'abc'}} here", "with headers=***"),
+        ("The key is wrong: it is not known.", "The key is wrong: it is not known."),
+        ("a_" * 100_000, "a_" * 100_000),
+        ("key='" * 10_000, "key='***'" * 5_000),
+    ],
+)
+def test_names_in_a_text_hide_what_follows_them(given, expected):
+    assert shown(given) == expected
 
 
 def test_the_settings_of_a_run_are_shown():

@@ -172,12 +172,13 @@ def make_scorer(
     check_known([qa_metric], QA_METRICS, "qa_metric")
     if judge is not None and qa_metric != "judge":
         raise ValueError("env_config['judge'] needs env_config['qa_metric'] = 'judge'.")
-    weights = dict(reward) if isinstance(reward, Mapping) else {reward: 1.0}
+    weights = list(reward.items()) if isinstance(reward, Mapping) else [(reward, 1.0)]
     if not weights:
         raise ValueError("env_config['reward'] names no reward.")
-    for name, weight in weights.items():
-        weights[name] = finite(weight, f"env_config['reward'][{name!r}]")
-    terms = tuple((getattr(name, "__name__", str(name)), w, find_reward(name)) for name, w in weights.items())
+    terms = tuple(
+        (getattr(name, "__name__", str(name)), finite(weight, f"env_config['reward'][{name!r}]"), find_reward(name))
+        for name, weight in weights
+    )
     standard = {MATH: solved_math_accuracy, QA: QA_METRICS[qa_metric](judge or {})}
     return Scorer({**standard, **(comparisons or {})}, terms)
 

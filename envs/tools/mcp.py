@@ -7,7 +7,7 @@ import functools
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -17,7 +17,7 @@ from rllib_arpo.envs.support.model_json import read_json
 from rllib_arpo.envs.support.validation import check_known
 from rllib_arpo.envs.tools.mcp_client import McpServer, shown
 from rllib_arpo.envs.tools.mcp_session import McpSession, session_of
-from rllib_arpo.envs.tools.tool import RESERVED_NAMES, Tool, ToolResult, ToolSet
+from rllib_arpo.envs.tools.tool import RESERVED_NAMES, Tool, ToolResult, ToolSet, listed
 
 #: Names that can stand between "<" and ">" as a tag.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
@@ -100,7 +100,7 @@ class McpTool(Tool):
             arguments = None
         if not isinstance(arguments, dict) or (self._only_text and set(arguments) != {self._only_text}):
             if self._only_text is None:
-                raise ToolError(f"{self.name} takes one JSON object with {_listed(self.parameters)}.")
+                raise ToolError(f"{self.name} takes one JSON object with {listed(self.parameters)}.")
             arguments = {self._only_text: argument}
         self._check(arguments)
         return arguments
@@ -112,7 +112,7 @@ class McpTool(Tool):
         if "additionalProperties" not in self.input_schema and "patternProperties" not in self.input_schema:
             unknown = next((name for name in arguments if name not in known), None)
             if unknown is not None:
-                raise ToolError(f"{self.name} has no parameter {unknown!r}: it takes {_listed(known)}.")
+                raise ToolError(f"{self.name} has no parameter {unknown!r}: it takes {listed(known)}.")
         error = best_match(self._validator.iter_errors(arguments))
         if error is not None:
             where = "".join(f" {part!r}" for part in error.absolute_path)
@@ -286,7 +286,3 @@ def _mapped(value: Any, change: Callable[[str], str]) -> Any:
 
 def _as_list(value: Any) -> Sequence[Any]:
     return [value] if isinstance(value, str) else value
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(repr(name) for name in names) or "no parameter"

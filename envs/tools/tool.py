@@ -142,7 +142,7 @@ class Tool(ABC):
             ToolError: a parameter is missing or unknown, or does not have the type that `parameters` states.
         """
         if not set(self.schema()["required"]) <= set(arguments) <= set(self.parameters):
-            raise ToolError(f"{self.name} takes {_listed(self.parameters)}, not {_listed(arguments)}.")
+            raise ToolError(f"{self.name} takes {listed(self.parameters)}, not {listed(arguments)}.")
         for name, value in arguments.items():
             kinds = _kinds(self.parameters[name])
             if kinds and not any(_IS_OF_TYPE[kind](value) for kind in kinds):
@@ -319,5 +319,6 @@ def cut(tokenizer: Any, text: str, max_tokens: int) -> str:
     return f"{first}\n[{len(text) - len(first) - len(last)} characters left out]\n{last}"
 
 
-def _listed(names: Iterable[str]) -> str:
+def listed(names: Iterable[str]) -> str:
+    """Names in a sentence."""
     return ", ".join(repr(name) for name in names) or "nothing"

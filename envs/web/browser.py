@@ -294,7 +294,7 @@ async def _serve_one(connection: socket.socket, browser: Browser) -> None:
         order = await receive(reader)
         try:
             started = await browser.get()
-        except Error as error:
+        except (Error, OSError) as error:
             send(writer, ("broken", str(error)))
             return
         if order is None:

@@ -134,7 +134,7 @@ class SaysFailures(tune.Callback):
         lines = last.strip().splitlines() or ["no message"]
         # An actor that has died adds advice behind its error.
         error = next((line for line in reversed(lines) if ERROR.match(line)), lines[-1])
-        say(f"The run failed ({error}); it goes on at its last checkpoint.")
+        say(f"The run failed ({shown(error)}); it goes on at its last checkpoint.")
 
 
 def _short(path: str | Path) -> str:

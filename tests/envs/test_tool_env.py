@@ -262,6 +262,8 @@ def test_tools_may_share_a_state_which_is_opened_before_calls_and_closed_with_th
 
         async def open_state(self, state):
             events.append(("open", list(state)))
+            if state == ["b"]:
+                raise KeyError("a bug in the tool")
 
         async def close_state(self, state):
             events.append(("close", list(state)))
@@ -287,6 +289,12 @@ def test_tools_may_share_a_state_which_is_opened_before_calls_and_closed_with_th
     assert events == [("open", []), ("open", ["a"]), ("open", ["a"])]
     act(_0="no tags", _1="no tags")
     assert events[3:] == [("close", ["a"]), ("close", ["a"])]
+    start(env)
+    act(_0=note("b"))
+    env.fork_agent("0", "1")
+    with pytest.raises(KeyError) as raised:
+        act(_1="<python> 1 </python>")
+    assert raised.value.__notes__ == ["tool: note"]
 
 
 def test_a_question_cannot_hold_special_tokens(make_tool_env, tmp_path):

@@ -140,10 +140,8 @@ def test_the_last_failure_of_a_run_is_said(tmp_path, capsys):
     errors = tmp_path / "error.txt"
     errors.write_text(
         "Failure # 1 (occurred at 2026-01-31_10-00-00)\nTraceback:\nNonFiniteLossError: the loss is nan\n"
-        "Failure # 2 (occurred at 2026-01-31_10-05-00)\nThe actor died unexpectedly before finishing this task.\n"
+        "Failure # 2 (occurred at 2026-01-31_10-05-00)\nThe actor died, api_key=abc, in this task.\n"
     )
     SaysFailures().on_trial_recover(1, [], SimpleNamespace(error_file=str(errors)))
-    line = (
-        "The run failed (The actor died unexpectedly before finishing this task.); it goes on at its last checkpoint.\n"
-    )
+    line = "The run failed (The actor died, api_key=***, in this task.); it goes on at its last checkpoint.\n"
     assert capsys.readouterr().out == line

@@ -119,6 +119,7 @@ def test_a_reward_or_a_comparison_that_raises_ends_the_run_with_its_name():
     [
         ({"reward": "hierarchic"}, "Unknown reward 'hierarchic': did you mean 'hierarchical'?"),
         ({"reward": 3}, "env_config['reward']: 3 is neither a name nor a function."),
+        ({"reward": ["accuracy"]}, "env_config['reward']: ['accuracy'] is neither a name nor a function."),
         ({"reward": {}}, "env_config['reward'] names no reward."),
         ({"reward": {"accuracy": float("inf")}}, "env_config['reward']['accuracy'] must be a finite number, not inf."),
         ({"reward": "there.is.no:such"}, "env_config['reward']: 'there.is.no:such' cannot be imported"),

@@ -3,6 +3,7 @@
 import asyncio
 import datetime
 import json
+import socket
 import ssl
 
 import pytest
@@ -11,7 +12,7 @@ from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.errors import BrokenToolError, ToolError
 from rllib_arpo.envs.tools.browse import BrowseTool
 from rllib_arpo.envs.tools.tool import ToolResult, run_tool
-from rllib_arpo.envs.web import fetch, render
+from rllib_arpo.envs.web import browser, fetch, render
 from rllib_arpo.envs.web.addresses import system_resolve
 from rllib_arpo.envs.web.render import INSTALL
 from tests.envs.web import pages
@@ -202,3 +203,21 @@ def test_a_browser_that_does_not_start_in_time_is_a_broken_tool(monkeypatch):
     monkeypatch.setattr(render, "_START_TIMEOUT_S", 0.1)
     with pytest.raises(BrokenToolError, match=r"Chromium does not start within 0\.1 s"):
         render.prepare_browser(None, 4096)
+
+
+def test_a_browser_that_gets_no_process_is_broken():
+    class Short:
+        async def get(self):
+            raise BlockingIOError("no process is left")
+
+    async def ask():
+        ours, theirs = socket.socketpair()
+        reader, writer = await asyncio.open_unix_connection(sock=ours)
+        browser.send(writer, None)
+        await browser._serve_one(theirs, Short())
+        try:
+            return await browser.receive(reader)
+        finally:
+            writer.close()
+
+    assert asyncio.run(ask()) == ("broken", "no process is left")
