@@ -94,11 +94,7 @@ class ARPO(TakesMessages, SharedCheckpoints):
         logger.addHandler(self.messages)
         self._is_stopped = False
         try:
-            try:
-                super().setup(config)
-            finally:
-                for group in self._groups():
-                    check_constructed(group._worker_manager)
+            self._setup_rllibs(config)
             spaces = self.env_runner_group.get_spaces()[DEFAULT_MODULE_ID]
             self._user_connectors = user_connectors(config._learner_connector, *spaces)
             self._check_storage()
@@ -108,6 +104,14 @@ class ARPO(TakesMessages, SharedCheckpoints):
             self.cleanup()
             raise
         self._sampled_at = time.perf_counter()
+
+    def _setup_rllibs(self, config: ARPOConfig) -> None:
+        """RLlib's own setup; the error of an env runner's constructor comes before those that follow from it."""
+        try:
+            super().setup(config)
+        finally:
+            for group in self._groups():
+                check_constructed(group._worker_manager)
 
     def _groups(self) -> list[EnvRunnerGroup]:
         """The env runners of training, and of evaluation if it has some of its own."""
@@ -280,8 +284,8 @@ class ARPO(TakesMessages, SharedCheckpoints):
             # The next evaluation must not find answers of this one.
             self._drop_questions()
             raise
-        self._log.errors(self.last_evaluation, self.config.max_error_share)
         self._recorder.evaluation(self._num_updates, self.last_evaluation)
+        self._log.errors(self.last_evaluation, self.config.max_error_share)
         metrics = rollout_metrics([s.stats for s in self.last_evaluation], time.perf_counter() - start)
         metrics |= rllibs_own(self.last_evaluation)
         metrics |= {"questions_given_up": len(given_up), NUM_EPISODES: len(self.last_evaluation)}

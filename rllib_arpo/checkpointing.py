@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 class SharedCheckpoints(Algorithm):
     """The part of an algorithm that saves and restores checkpoints without moving the learners' files.
 
-    Every folder of a checkpoint has checksums (`files.CHECKSUMS`), which are compared before anything is restored.
+    The checkpoint and each learner's folder in it have checksums (`files.CHECKSUMS`), which are compared
+    before anything is restored.
     """
 
     learner_group: ARPOLearnerGroup
@@ -34,14 +35,24 @@ class SharedCheckpoints(Algorithm):
 
     @override(Algorithm)
     def save(self, checkpoint_dir: str | None = None) -> Any:
-        """Like Tune's, which copies a folder of this machine to the storage; the learners write into the copy."""
+        """Like Tune's, which copies a folder of this machine to the storage; the learners write into the copy.
+
+        Raises:
+            ValueError: within a run of Tune a folder is given, which would lack the learners' part.
+        """
         if self._storage is None:
             return super().save(checkpoint_dir)
+        if checkpoint_dir is not None:
+            raise ValueError("checkpoint_dir: save() writes to the storage of Tune's run; say save_to_path(dir).")
         with tempfile.TemporaryDirectory() as folder:
-            result = super().save(checkpoint_dir or folder)
+            result = super().save(folder)
         path, filesystem = result.checkpoint.path, result.checkpoint.filesystem
         try:
-            self.learner_group.save_to_path(f"{path}/{COMPONENT_LEARNER_GROUP}", filesystem=filesystem)
+            self.learner_group.save_to_path(
+                f"{path}/{COMPONENT_LEARNER_GROUP}",
+                filesystem=filesystem,
+                use_msgpack=self.config._use_msgpack_checkpoints,
+            )
             write_checksums(path, filesystem)
         except BaseException:
             filesystem.delete_dir(path)

@@ -80,8 +80,8 @@ class ForkServer:
     ) -> WorkerReply:
         """Runs `code` in a process of its own.
 
-        A call is repeated once if its supervisor dies. One that its server dies without having begun waits for the next
-        server.
+        A call is repeated once if its supervisor dies or its server hangs. One that its server dies without having
+        begun waits for the next server.
 
         Args:
             timeout_s: wall seconds from the time when the call gets a place; CPU seconds have about the same limit.
@@ -114,10 +114,10 @@ class ForkServer:
             except TimeoutError:
                 return WorkerReply(CallStatus.TIMEOUT, "")
             except OSError:
-                reply = b""
+                reply = None
             if reply:
                 return _read_reply(reply)
-            if reply is None:
+            if reply is not None:
                 # The server is dying; it counts as alive until its first process has ended.
                 await asyncio.sleep(wait_s)
                 wait_s *= 2
@@ -126,7 +126,7 @@ class ForkServer:
         return WorkerReply(CallStatus.WORKER, "")
 
     async def _call(self, running: RunningServer, payload: bytes, limit_s: float) -> bytes | None:
-        """The reply of a call; b"" if it was lost, None if it did not begin."""
+        """The reply of a call; None if it was lost, b"" if it did not begin."""
         ours, theirs = socket.socketpair()
         with theirs:
             reader, writer = await asyncio.open_unix_connection(sock=ours)
@@ -138,23 +138,26 @@ class ForkServer:
                     writer.write_eof()
                     began = await self._begin(running, reader)
                 except OSError:
-                    return None
+                    return b""
                 if not began:
-                    return None
+                    return began
                 async with asyncio.timeout(limit_s):
-                    return await reader.read(-1)
+                    return await reader.read(-1) or None
             finally:
                 self._progress = time.monotonic()
                 writer.close()
 
-    async def _begin(self, running: RunningServer, reader: asyncio.StreamReader) -> bytes:
-        """Waits until the call has begun: while others begin and end, and at least as long as the longest may take."""
+    async def _begin(self, running: RunningServer, reader: asyncio.StreamReader) -> bytes | None:
+        """Waits until the call has begun: while others begin and end, and at least as long as the longest may take.
+
+        Returns b"" if the server dies first, and None if it hangs, for which it is killed.
+        """
         waiting_since = time.monotonic()
         while True:
             quiet_until = max(waiting_since, self._progress) + self._longest_s
             if quiet_until <= time.monotonic():
                 running.kill()
-                return b""
+                return None
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(quiet_until - time.monotonic()):
                     began = await reader.read(1)

@@ -189,8 +189,7 @@ class McpSession:
         Raises:
             ToolError: it does not answer the same; the calls are forgotten.
         """
-        calls, self._calls = self._calls, []
-        for call in calls:
+        for call in self._calls:
             before, again = "no answer", "no answer"
             if call.answer is not None:
                 before = _told(call.answer)
@@ -198,11 +197,11 @@ class McpSession:
                     async with asyncio.timeout(timeout_s):
                         again = _told(await _answer(client, call))
             if call.answer is None or again != before:
+                self._calls = []
                 raise ToolError(
                     f"The session with the MCP server cannot be repeated, and starts anew: {call.tool!r} got"
                     f" {again[:_SHOWN_CHARS]!r} in place of {before[:_SHOWN_CHARS]!r}."
                 )
-        self._calls = calls
 
     async def _own(self, ready: asyncio.Future[Any]) -> None:
         """Holds the client open until it is cancelled: it must be closed by the task that opened it."""
@@ -235,9 +234,10 @@ class McpSession:
             await asyncio.wait([owner], timeout=_CLOSE_TIMEOUT_S)
 
     def _gone(self) -> None:
-        """The server is gone, and what it did for calls that it did not answer."""
+        """The server is gone, and what it did for calls that it did not answer, unless it was repeating them."""
+        if self._client is not None:
+            self._calls = [call for call in self._calls if call.answer is not None]
         self._owner = self._client = None
-        self._calls = [call for call in self._calls if call.answer is not None]
 
 
 async def _answer(client: Any, call: _Call) -> Any:

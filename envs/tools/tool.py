@@ -227,10 +227,13 @@ async def run_tool(tool: Tool, argument: str | Mapping[str, Any], state: Any) ->
         read = _read(tool, argument)
         async with place_of(tool):
             await tool.open_state(state)
-            async with asyncio.timeout(tool.timeout_s):
-                result = await _with_attempts(tool, read, state)
-    except TimeoutError:
-        return ToolResult(f"Time limit of {tool.timeout_s:g} s exceeded.", ToolStatus.TIMEOUT)
+            try:
+                async with asyncio.timeout(tool.timeout_s) as limit:
+                    result = await _with_attempts(tool, read, state)
+            except TimeoutError:
+                if not limit.expired():  # The tool's own.
+                    raise
+                return ToolResult(f"Time limit of {tool.timeout_s:g} s exceeded.", ToolStatus.TIMEOUT)
     except ToolError as error:
         result = ToolResult(str(error), ToolStatus.ERROR)
     return dataclasses.replace(result, text=valid_unicode(result.text))
@@ -290,6 +293,10 @@ async def _in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
     def call() -> None:
         try:
             future.set_result(function(*arguments))
+        except StopIteration as error:  # No future of asyncio takes one.
+            bug = RuntimeError("the tool raised StopIteration")
+            bug.__cause__ = error
+            future.set_exception(bug)
         except BaseException as error:
             future.set_exception(error)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 import uuid
 from collections.abc import Callable, Collection
 from functools import partial
@@ -171,9 +172,10 @@ class ARPOLearnerGroup(LearnerGroup):
             LearnerDiedError: a learner has died, or has not answered for `learner_timeout_s`.
         """
         limit = self.config.learner_timeout_s if timeout_s is None else timeout_s
+        deadline = time.monotonic() + limit
         pending = list(calls.values())
         while pending:
-            ready, pending = ray.wait(pending, num_returns=1, timeout=limit)
+            ready, pending = ray.wait(pending, num_returns=1, timeout=max(0.0, deadline - time.monotonic()))
             if not ready and timeout_s is None:
                 self._end_hung({index for index, call in calls.items() if call in pending})
             if not ready:
@@ -225,7 +227,8 @@ class _LearnerFiles:
     def save_to_path(self, path: Path, *, filesystem: FileSystem, state: Any = None, use_msgpack: bool = False) -> None:
         group, folder = self._group, path.as_posix()
         group.check_storage(path.parent.as_posix(), filesystem)
-        save = partial(_save, folder=folder, filesystem=filesystem, state=state and ray.put(state), msgpack=use_msgpack)
+        ref = None if state is None else ray.put(state)
+        save = partial(_save, folder=folder, filesystem=filesystem, state=ref, msgpack=use_msgpack)
         try:
             group.on_first(save)
         except RayTaskError as error:

@@ -87,9 +87,9 @@ def run_recipe(
                 _train_here(config, stop)
                 return output
             results = _train(config, args, output, experiment_name, stop, save_model)
-        _check_end(results[0], args)
+        _check_end(results[0], args, output)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"The run was interrupted; {_goes_on(args)}.") from None
+        raise KeyboardInterrupt(f"The run was interrupted; {_goes_on(args, output)}.") from None
     if EvaluationTranscripts in force_list(config.callbacks_class):
         say_before_and_after(results)
     if save_model:
@@ -109,11 +109,14 @@ def ray_of_run(num_cpus: int | None) -> Iterator[None]:
         yield
         return
     ray.init(num_cpus=num_cpus or None)
+    of_user = os.environ.get(_NO_HANDLER_OF_TUNE)
     os.environ[_NO_HANDLER_OF_TUNE] = "1"
     try:
         yield
     finally:
         del os.environ[_NO_HANDLER_OF_TUNE]
+        if of_user is not None:
+            os.environ[_NO_HANDLER_OF_TUNE] = of_user
         ray.shutdown()
 
 
@@ -214,15 +217,18 @@ def _arguments(args: argparse.Namespace) -> dict[str, Any]:
     return {name: shown(value, name) for name, value in vars(args).items() if name not in _FREE}
 
 
-def _check_end(result: tune.Result, args: argparse.Namespace) -> None:
+def _check_end(result: tune.Result, args: argparse.Namespace, output: Path) -> None:
     if result.error is not None:
-        raise RuntimeError(f"The run failed (--max-failures {args.max_failures}); {_goes_on(args)}.") from result.error
+        end = _goes_on(args, output)
+        raise RuntimeError(f"The run failed (--max-failures {args.max_failures}); {end}.") from result.error
     if not (result.metrics or {}).get(DONE):
         raise KeyboardInterrupt
 
 
-def _goes_on(args: argparse.Namespace) -> str:
-    return "the same command with --resume goes on" if args.checkpoint_freq else "there is no checkpoint"
+def _goes_on(args: argparse.Namespace, output: Path) -> str:
+    if args.no_tune or not args.checkpoint_freq or not (output / ARGUMENTS_FILE).is_file():
+        return "there is no checkpoint"
+    return f"the same command with {'' if args.output else f'--output {output} '}--resume goes on"
 
 
 def _save_model(result: tune.Result, output: Path) -> None:

@@ -59,6 +59,7 @@ class QuestionLoop:
         self._on_progress = on_progress
         self._on_ended = on_ended
         self._idle: dict[Purpose, asyncio.Queue[tuple[int, ForkableMultiAgentEnv]]] = {}
+        self._closings: set[asyncio.Task[None]] = set()
         self._finished: queue.SimpleQueue[SampledQuestion | FailedQuestion | BaseException] = queue.SimpleQueue()
         self._error: BaseException | None = None
         #: Questions that were submitted and not taken yet.
@@ -137,13 +138,15 @@ class QuestionLoop:
         assert main_task is not None
         self._main_task = main_task
         engine_loop = EngineLoop(self._engine, self._engine_thread)
-        async with engine_loop as self._engine_loop, asyncio.TaskGroup() as self._group:
-            self._ready.set()
-            await asyncio.Event().wait()
+        try:
+            async with engine_loop as self._engine_loop, asyncio.TaskGroup() as self._group:
+                self._ready.set()
+                await asyncio.Event().wait()
+        finally:
+            await asyncio.gather(*self._closings)
 
     async def _answer(self, ref: QuestionRef, settings: RolloutSettings) -> None:
-        idle = self._idle[ref.purpose]
-        index, env = await idle.get()
+        index, env = await self._idle[ref.purpose].get()
         sampler = TreeSampler(
             env,
             self._engine_loop,
@@ -174,19 +177,21 @@ class QuestionLoop:
             message = f"{type(cause).__name__}: {cause}"
             ended = FailedQuestion(ref, Failure(message, not bad_row, traceback="".join(format_exception(cause))))
         finally:
-            await _close_question(env, ref)
-        idle.put_nowait((index, env))
+            # The result does not wait for this.
+            closing = asyncio.create_task(self._close(ref, index, env))
+            self._closings.add(closing)
+            closing.add_done_callback(self._closings.discard)
         self._on_progress(questions=1)
         self._finished.put(ended)
 
-
-async def _close_question(env: ForkableMultiAgentEnv, ref: QuestionRef) -> None:
-    """Closes a question, whose result an error of this does not change."""
-    try:
-        async with asyncio.timeout(CLOSE_TIMEOUT_S):
-            await settled(env.close_question())
-    except Exception as error:
-        _logger.warning("%s did not close question %d (%r).", type(env).__name__, ref.number, error)
+    async def _close(self, ref: QuestionRef, index: int, env: ForkableMultiAgentEnv) -> None:
+        """Closes a question, whose result an error of this does not change; its environment is free then."""
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await settled(env.close_question())
+        except Exception as error:
+            _logger.warning("%s did not close question %d (%r).", type(env).__name__, ref.number, error)
+        self._idle[ref.purpose].put_nowait((index, env))
 
 
 def _first(error: BaseException) -> BaseException:

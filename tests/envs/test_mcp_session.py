@@ -150,6 +150,23 @@ def test_a_fork_repeats_its_parents_calls_and_is_refused_where_an_answer_differs
     assert asyncio.run(counts()) == ["1", "2", "3", "3", "4", "5"]
 
 
+def test_a_repetition_that_is_given_up_forgets_no_call(session_with):
+    parent = session_with("counts", "hangs", "counts", "hangs", "counts", shared=False)
+
+    async def forks():
+        await parent.call("count", {})
+        child = parent.fork()
+        await given_up(child.call("count", {}), 0.5)
+        assert shown(await child.call("count", {})) == "2"
+        await given_up(parent.call("waits", {}), 0.2)
+        child = parent.fork()
+        await given_up(child.open(60.0), 0.5)
+        with pytest.raises(ToolError, match="'waits' got 'no answer' in place of 'no answer'"):
+            await child.open(60.0)
+
+    asyncio.run(forks())
+
+
 @pytest.mark.parametrize(
     ("message", "error"),
     [

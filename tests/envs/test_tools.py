@@ -40,6 +40,8 @@ class OddTool(Tool):
             await asyncio.sleep(60)
         if argument == "fail":
             raise ToolError("no such page")
+        if argument == "own limit":
+            raise TimeoutError("the tool's own")
         if argument == "half an emoji":
             return ToolResult("a \ud83d b")
         if argument == "fail in half":
@@ -56,6 +58,8 @@ def test_failures_of_a_tool_are_observations_and_bugs_propagate():
     assert call(OddTool(), "fail") == ToolResult("no such page", ERROR)
     with pytest.raises(KeyError):
         call(OddTool(), "bug")
+    with pytest.raises(TimeoutError, match="the tool's own"):
+        call(OddTool(), "own limit")
 
 
 def test_a_tool_returns_a_result_or_a_text_and_anything_else_ends_the_run_with_its_name():
@@ -89,6 +93,8 @@ class BlockingTool(OddTool):
     blocking: ClassVar[bool] = True
 
     def __call__(self, argument, state):
+        if argument == "stop":
+            raise StopIteration
         assert ENDS.wait(60.0)
         return "the end"
 
@@ -106,6 +112,8 @@ def test_a_blocking_tool_keeps_its_limit_of_time_and_stops_nobody_else():
     ENDS.clear()
     assert call(BlockingTool(), "") == ToolResult("Time limit of 0.1 s exceeded.", TIMEOUT)
     assert asyncio.run(both())[0] == ToolResult("the end")
+    with pytest.raises(RuntimeError, match="the tool raised StopIteration"):
+        call(BlockingTool(timeout_s=5.0), "stop")
 
 
 def test_results_are_valid_unicode():

@@ -109,6 +109,8 @@ def test_a_run_on_several_machines_goes_on_with_one_learner_less(config, tmp_pat
     algorithm = ARPO(config.copy(copy_frozen=False), storage=storage(str(tmp_path)))
     assert nodes(algorithm) == {*NODES}
     algorithm.train()
+    with pytest.raises(ValueError, match=r"checkpoint_dir: .* save_to_path"):
+        algorithm.save(str(tmp_path / "own"))
     saved, weights = algorithm.save(), learner_weights(algorithm)
     fail_to_save(algorithm, tmp_path)
     assert (tmp_path / "run" / "trial" / "checkpoint_000000" / "learner_group" / "learner" / CHECKSUMS).is_file()

@@ -266,13 +266,16 @@ def test_where_the_environment_cannot_fork_a_top_up_takes_the_place():
 
 
 class Served(ScriptedEnv):
-    """Reset and closed by a server: question 0 waits until 1 is closed, 2 and 4 for ever, and 3 cannot be reset."""
+    """Reset and closed by a server: question 0 waits until 1 is closed, 2 and 4 for ever, and 3 cannot be reset.
+
+    Closing waits until the question's result was taken.
+    """
 
     question = -1
 
-    def __init__(self, closed):
+    def __init__(self, closed, ended):
         super().__init__()
-        self.closed = closed
+        self.closed, self.ended = closed, ended
 
     async def reset(self, *, seed=None, options=None):
         result = super().reset(seed=seed, options=options)
@@ -287,27 +290,28 @@ class Served(ScriptedEnv):
         return super().add_agent(agent_id)
 
     async def close_question(self):
-        await asyncio.sleep(0)
         self.closed.append(self.question)
+        while self.question not in (4, *self.ended):
+            await asyncio.sleep(0.001)
         raise OSError("a question is closed, though its result stands")
 
 
-def test_a_slow_reset_stops_no_other_question_and_each_question_is_closed_once():
+def test_a_slow_reset_stops_no_other_question_and_each_question_is_closed_once(caplog):
     engine = ScriptedEngine(
         EngineConfig("none", engine_kwargs={"script": lambda *_: ScriptedReply([ANSWER]), "vocab_size": VOCAB_SIZE})
     )
     closed, ended = [], {}
     with ThreadPoolExecutor(1) as thread, QuestionLoop(engine, thread) as loop:
-        envs = [Served(closed) for _ in range(5)]
+        envs = [Served(closed, ended) for _ in range(5)]
         loop.submit(question_refs([0, 1]), envs, settings(num_rollouts=3))
         loop.submit(question_refs([2, 3]), envs, settings(question_deadline_s=0.2))
         while loop.in_flight:
             ended |= {question.ref.number: question for question in loop.take()}
-        assert sorted(closed) == [0, 1, 2, 3]
         loop.submit(question_refs([4]), envs, settings())
         while all(env.question != 4 for env in envs):
             time.sleep(0.001)
-    assert closed[4:] == [4]
+    assert (sorted(closed[:4]), closed[4:]) == ([0, 1, 2, 3], [4])
+    assert caplog.text.count("a question is closed, though its result stands") == 5
     for number in (0, 1):
         assert ended[number].stats.stop_reasons == (StopReason.ANSWER,) * 3
     assert ended[2].failure.message.startswith("TimeoutError: Served, question 2, could not be reset in time.")

@@ -177,6 +177,6 @@ def test_damaged_checkpoints_are_never_removed(tmp_path, hurt):
     folder = written(tmp_path, "trial/checkpoint_000000", 1)
     hurt(folder / "weights" / "model")
     results(tmp_path, range(1, 2))
-    with pytest.raises(ValueError, match="no checkpoint is whole. Nothing was removed"):
+    with pytest.raises(ValueError, match=r"no checkpoint is whole\. Nothing was removed"):
         take_newest(tmp_path)
     assert left(tmp_path) == (["trial/checkpoint_000000"], [1]) and (folder / "empty").exists()

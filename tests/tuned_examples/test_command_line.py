@@ -143,15 +143,26 @@ def test_a_run_is_resumed_if_there_is_one_and_with_its_own_arguments(monkeypatch
     assert refusal(*output, "--resume") == "--seed 0: the run in DIR/run was begun with 3."
 
 
-def test_an_interrupted_run_is_not_a_finished_one(monkeypatch, tmp_path, model_folder):
+@pytest.mark.parametrize(
+    ("begun", "end"), [(True, "the same command with --resume goes on"), (False, "there is no checkpoint")]
+)
+def test_an_interrupted_run_is_not_a_finished_one(monkeypatch, tmp_path, model_folder, begun, end):
     """Tune returns as usual after Ctrl-C where it handles that."""
+
+    def interrupted(*_):
+        (tmp_path / "run").mkdir()
+        if begun:
+            (tmp_path / "run" / run.ARGUMENTS_FILE).write_text("{}")
+        return [result]
+
     result = SimpleNamespace(error=None, metrics={"done": False, "training_iteration": 3})
     monkeypatch.setattr(run, "ray_of_run", lambda _: nullcontext())
     monkeypatch.setattr(run.ray, "cluster_resources", dict)
-    monkeypatch.setattr(run, "_train", lambda *_: [result])
+    monkeypatch.setattr(run, "_train", interrupted)
     config = small_config(model_folder)
-    with pytest.raises(KeyboardInterrupt, match=r"^The run was interrupted; the same command with --resume goes on\.$"):
-        run_recipe(config, reasoning("--output", str(tmp_path / "run"), "--num-gpus-per-learner", "0")[1], "recipe")
+    args = reasoning("--output", str(tmp_path / "run"), "--num-gpus-per-learner", "0")[1]
+    with pytest.raises(KeyboardInterrupt, match=rf"^The run was interrupted; {end}\.$"):
+        run_recipe(config, args, "recipe")
 
 
 @pytest.mark.parametrize(("reward", "passed"), [(0.6, True), (0.59, False), (float("nan"), False)])

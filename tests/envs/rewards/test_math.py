@@ -156,6 +156,13 @@ def test_a_comparison_that_fails_is_a_wrong_answer(monkeypatch, action, accuracy
     assert accuracies([("y", "x")], PATIENT, monkeypatch) == [accuracy]
 
 
+def test_an_error_of_the_guard_against_restating_is_not_the_answers(monkeypatch):
+    fails = "mathematics.restating.restates = lambda *_: (1 / 0 for _ in '.')"
+    with_stand_in(monkeypatch, f"mathematics.algebra.same = lambda *_: True; {fails}; return same(gold, answer)")
+    monkeypatch.setattr(math, "LANES", PATIENT)
+    assert asyncio.run(math_accuracy("x", ["y"], "Simplify $x^2$.")) == 1.0
+
+
 def test_a_comparison_that_waits_for_the_processor_gets_its_verdict(monkeypatch):
     with_stand_in(monkeypatch, "time.sleep(0.5); return True")
     assert accuracies([("y", "x")], math.LANES[:1], monkeypatch) == [1.0]

@@ -1,6 +1,7 @@
 """The server's life: many calls, dead processes, the end of its owner."""
 
 import asyncio
+import contextlib
 import errno
 import os
 import resource
@@ -14,7 +15,9 @@ from pathlib import Path
 import pytest
 
 from rllib_arpo.envs.errors import BrokenToolError
+from rllib_arpo.envs.sandbox import fork_server
 from rllib_arpo.envs.sandbox.fork_server import ForkServer, WorkerReply
+from rllib_arpo.envs.sandbox.launch import launch
 from tests.envs.sandbox.campaign import settled
 from tests.helpers.processes import descendants
 
@@ -160,6 +163,23 @@ def test_calls_outlive_a_server_that_is_killed_under_them(make_server):
         return await asyncio.gather(*running)
 
     assert [reply.output for reply in asyncio.run(calls())] == [f"{i}\n" for i in range(6)]
+
+
+def test_a_call_replaces_one_server_that_hangs_and_gives_up_at_the_second(make_server, monkeypatch):
+    started = []
+
+    def hanging(*arguments):
+        started.append(launch(*arguments))
+        os.killpg(started[-1].process.pid, signal.SIGSTOP)
+        return started[-1]
+
+    monkeypatch.setattr(fork_server, "launch", hanging)
+    monkeypatch.setattr(fork_server, "GRACE_S", 0.2)
+    reply = asyncio.run(make_server(False).run("1", 0.1))
+    for server in started:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.process.pid, signal.SIGKILL)
+    assert (reply, len(started)) == (WorkerReply("worker", ""), 2)
 
 
 def test_an_abandoned_call_ends(make_server):
