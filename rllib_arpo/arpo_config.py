@@ -91,7 +91,7 @@ class ARPOConfig(AlgorithmConfig):
         num_rollouts: int = NotProvided,
         num_initial_rollouts: int = NotProvided,
         branching: str = NotProvided,
-        branch_width: int = NotProvided,
+        branch_width: int | str = NotProvided,
         entropy_window: int = NotProvided,
         entropy_estimator: str = NotProvided,
         entropy_normalization: str = NotProvided,

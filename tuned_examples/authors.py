@@ -44,9 +44,9 @@ from tuned_examples.authors_command_line import UNSAFE
 REASONING_ITERATIONS = 2 * (10_000 // 128)
 #: Five epochs of hard_search_1k.parquet, which has 1,071 questions, likewise.
 DEEP_SEARCH_ITERATIONS = 5 * (1_071 // 128)
-#: N = 8, M = 16, and how many questions there are to an optimizer step.
+#: N = 8, M = 16, and how many questions an update and an optimizer step have.
 NUM_INITIAL_ROLLOUTS, NUM_ROLLOUTS = 8, 16
-QUESTIONS_PER_MINIBATCH = 16
+QUESTIONS_PER_BATCH, QUESTIONS_PER_MINIBATCH = 128, 16
 SETTINGS: Mapping[str, Any] = {
     "branching": "probability",
     "branch_base_probability": 0.5,
@@ -100,7 +100,7 @@ def authors_config(
         num_initial_rollouts=NUM_INITIAL_ROLLOUTS,
         branch_threshold=BRANCH_THRESHOLD,
         max_response_tokens=max_response_tokens,
-        questions_per_batch=args.questions_per_batch,
+        questions_per_batch=QUESTIONS_PER_BATCH,
         questions_per_minibatch=QUESTIONS_PER_MINIBATCH,
         settings=SETTINGS,
     )

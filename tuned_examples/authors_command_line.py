@@ -12,7 +12,6 @@ from rllib_arpo.recipes.command_line import Refused
 STOP_REWARD = 0.6
 #: The authors save, and evaluate, every five iterations.
 CHECKPOINT_FREQUENCY = 5
-QUESTIONS_PER_BATCH = 128
 #: `--python-backend`: the local back-end without its sandbox.
 UNSAFE = "unsafe"
 
@@ -38,7 +37,6 @@ def gpu_recipe_parser(num_learners: int, num_env_runners: int, stop_iters: int) 
         default=1.0,
         help="a fraction shares the GPU; of several, the engine takes each a part of the model",
     )
-    parser.add_argument("--questions-per-batch", type=int, default=QUESTIONS_PER_BATCH, help="questions an iteration")
     parser.add_argument("--max-response-tokens", type=int, help="of a trajectory; default: the recipe's")
     return add_arm_args(parser)
 

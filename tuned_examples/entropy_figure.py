@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rllib_arpo.core.branching import children_per_fork
 from rllib_arpo.terminal import about, activity, open_terminal
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 #: Settings of a configuration that `rllib-arpo entropy` has under the same names.
 ENTROPY_SETTINGS = (
     "dtype", "temperature", "max_context_tokens", "max_response_tokens", "max_turn_tokens", "max_tool_calls",
-    "entropy_estimator", "entropy_normalization", "branch_width", "branch_base_probability", "branch_entropy_weight",
+    "entropy_estimator", "entropy_normalization", "branch_base_probability", "branch_entropy_weight",
     "branch_threshold",
 )  # fmt: skip
 
@@ -28,7 +29,9 @@ def draw_entropy(config: ARPOConfig, task: str, folder: str, num_questions: int 
     """
     arguments = {
         "model": config.model_name_or_path, "tasks": task, "limit": num_questions, "output": folder,
-        "window": config.entropy_window, **{name: getattr(config, name) for name in ENTROPY_SETTINGS},
+        "window": config.entropy_window,
+        "branch_width": children_per_fork(config.branch_width, config.num_rollouts, config.num_initial_rollouts),
+        **{name: getattr(config, name) for name in ENTROPY_SETTINGS},
     }  # fmt: skip
     # None means no limit, the command's default.
     given = {f"--{name.replace('_', '-')}": str(value) for name, value in arguments.items() if value is not None}

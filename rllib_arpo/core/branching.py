@@ -9,6 +9,9 @@ from typing import Any
 
 import numpy as np
 
+#: `branch_width`: the budget for forks is shared among the first responses that are forked.
+WIDE = "wide"
+
 
 @dataclass(frozen=True, slots=True)
 class BranchingParams:
@@ -16,7 +19,7 @@ class BranchingParams:
 
     Attributes:
         branching: a key of `BRANCHING_RULES`.
-        branch_width: Z, children per fork, >= 1.
+        branch_width: Z, children per fork, >= 1; `children_per_fork` resolves a name.
         branch_base_probability: alpha.
         branch_entropy_weight: beta.
         branch_threshold: tau, read by "threshold". 0.5 is the paper's: with alpha = 0.5 any rise of the entropy forks.
@@ -161,6 +164,17 @@ def num_forks(node: NodeEvidence, budget_left: int, params: BranchingParams, rng
     if budget_left <= 0:
         return 0
     return min(wanted(node, params, rng), budget_left)
+
+
+def children_per_fork(branch_width: int | str, num_rollouts: int, num_initial_rollouts: int) -> int:
+    """Z of a question with M rollouts, N of them from the prompt.
+
+    `WIDE` is `max(ceil((M - N) / N), 1)`: at most N responses take the whole budget for forks, in equal shares but for
+    the last. A number stays as it is.
+    """
+    if isinstance(branch_width, str):
+        return max(math.ceil((num_rollouts - num_initial_rollouts) / num_initial_rollouts), 1)
+    return branch_width
 
 
 def num_initial_rollouts(excess: float, num_rollouts: int, sensitivity: float) -> int:

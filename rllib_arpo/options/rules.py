@@ -71,6 +71,11 @@ def number(words: str, test: Callable[[float], bool]) -> Rule:
     return Rule(words, lambda value: _is(value, Real) and math.isfinite(value) and test(value))
 
 
+def or_name(rule: Rule, name: str) -> Rule:
+    """A value that keeps `rule`, or this name."""
+    return Rule(f"{rule.words} or {name!r}", lambda value: (_is(value, str) and value == name) or rule.test(value))
+
+
 def optional(rule: Rule) -> Rule:
     """None, which means "off" or "as usual", or a value that keeps `rule`."""
     return Rule(rule.words, lambda value: value is None or rule.test(value))

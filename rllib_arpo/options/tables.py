@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rllib_arpo.connectors import BATCH
 from rllib_arpo.core.advantages import ATTRIBUTIONS, LEAF_WEIGHTINGS, LOSS_AGGREGATIONS
-from rllib_arpo.core.branching import BRANCHING_RULES, BranchingParams
+from rllib_arpo.core.branching import BRANCHING_RULES, WIDE, BranchingParams
 from rllib_arpo.core.credit import CREDITS, credit_of
 from rllib_arpo.core.entropy import ENTROPY_ESTIMATORS, ENTROPY_NORMALIZATIONS
 from rllib_arpo.engine import ENGINES
@@ -24,6 +24,7 @@ from rllib_arpo.options.rules import (
     number,
     one_of,
     optional,
+    or_name,
 )
 from rllib_arpo.policy.attention.tree import TREE_KERNELS
 from rllib_arpo.rollout.fork_schedule import BUDGET_ALLOCATIONS
@@ -98,7 +99,12 @@ ADAPTIVE_ROLLOUT = {
         '`budget_allocation` chooses) or "never" (GRPO).',
         name_in(BRANCHING_RULES),
     ),
-    "branch_width": Option(FORK_RULE.branch_width, "Z, children per fork.", at_least(1)),
+    "branch_width": Option(
+        FORK_RULE.branch_width,
+        'Z, children per fork; "wide": (M - N) / N, rounded up, so that the first responses that are forked share the '
+        "whole budget.",
+        or_name(at_least(1), WIDE),
+    ),
     "entropy_window": Option(20, "k, tokens after a tool response whose entropy is compared.", at_least(1)),
     "entropy_estimator": Option(
         "exact",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ray.tune.registry import get_trainable_cls
@@ -13,29 +13,39 @@ from rllib_arpo.options.tables import ADAPTIVE_ROLLOUT, OPTIONS
 
 #: Share of the longest response over which the overlong penalty falls, as in DAPO's paper (4,096 of 20,480).
 OVERLONG_SHARE = 5
-#: Options of `add_arm_args` that are settings of `adaptive_rollout`.
-FORK_OPTIONS = (
-    "branching", "num_initial_rollouts", "random_fork_probability", "entropy_baseline", "budget_allocation",
-)  # fmt: skip
+
+
+def _number_or_name(text: str) -> int | str:
+    return int(text) if text.isdigit() else text
+
+
+#: Settings of `adaptive_rollout` that the command line has under the same names, and their types.
+FORK_OPTIONS: dict[str, Callable[[str], Any]] = {
+    "num_initial_rollouts": int, "branching": str, "branch_width": _number_or_name, "branch_threshold": float,
+    "branch_base_probability": float, "branch_entropy_weight": float, "random_fork_probability": float,
+    "consecutive_fork_penalty": float, "pre_monitoring_sensitivity": float, "entropy_window": int,
+    "entropy_estimator": str, "entropy_normalization": str, "entropy_baseline": str,
+    "entropy_baseline_quantile": float, "entropy_baseline_questions": int, "budget_allocation": str,
+}  # fmt: skip
 
 
 def add_arm_args(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """Adds the arguments of recipes that are run with several algorithms (RLlib's `--algo`), fork rules and seeds."""
     parser.add_argument("--seed", type=int, default=0, help="of the order of the questions and of the forks")
     parser.add_argument("--num-rollouts", type=int, help="M, trajectories per question; default: the recipe's")
-    parser.add_argument("--num-initial-rollouts", type=int, help="N, of algorithms that fork; default: the recipe's")
     parser.add_argument("--attribution", help="'soft' or 'hard' advantages of tokens that trajectories share")
     parser.add_argument("--baseline", help="what a reward is compared with, e.g. 'node_values'")
-    parser.add_argument("--branching", help="the fork rule, where it is not the algorithm's own")
-    parser.add_argument("--random-fork-probability", type=float, help="of --branching random")
-    parser.add_argument("--entropy-baseline", help="'initial' or 'running', of fork rules that look at the entropy")
-    parser.add_argument("--budget-allocation", help="which nodes come first where the forks are fewer, e.g. 'ranked'")
+    for name, kind in FORK_OPTIONS.items():
+        doc = ADAPTIVE_ROLLOUT[name].doc.replace("%", "%%")
+        parser.add_argument(_flag(name), type=kind, help=f"{doc} Default: the recipe's, or the algorithm's")
+    parser.add_argument("--questions-per-batch", type=int, help="questions an update; default: the recipe's")
     parser.add_argument(
         "--questions-per-minibatch",
         type=int,
         help="default: the recipe's (all of a batch in one step, if it has none), and at most half of a batch with an "
         "algorithm that needs several steps",
     )
+    parser.add_argument("--num-epochs", type=int, help="how often an update passes over its batch; default: once")
     parser.add_argument(
         "--record-share", type=float, help="share of the training questions whose trees are kept for `show`"
     )
@@ -61,25 +71,29 @@ def arm_config(
     Args:
         args: of a parser that `add_arm_args` has seen.
         num_rollouts, num_initial_rollouts: M, and N of algorithms that fork, where the command line does not say.
-        branch_threshold: tau, of the rule "threshold".
-        max_response_tokens, questions_per_batch: as in `ARPOConfig`.
-        questions_per_minibatch: where the command line does not say; None: a whole batch.
+        branch_threshold: tau, of the rule "threshold", where the command line does not say.
+        max_response_tokens: as in `ARPOConfig`.
+        questions_per_batch, questions_per_minibatch: where the command line does not say; None: a whole batch.
         settings: further settings of the recipe. An algorithm's own, in which it differs from ARPO, come first.
 
     Raises:
-        ValueError: an option belongs to forks, but the algorithm does not fork.
+        ValueError: an option belongs to forks, but the algorithm does not fork, or belongs to another rule.
     """
+    if args.questions_per_batch is not None:
+        questions_per_batch = args.questions_per_batch
     config = _algorithm_config(args.algo, settings or {})
     config.adaptive_rollout(num_rollouts=args.num_rollouts or num_rollouts, max_response_tokens=max_response_tokens)
     _set_fork_rule(config, args)
     if config.branching != "never" and args.num_initial_rollouts is None:
         config.adaptive_rollout(num_initial_rollouts=num_initial_rollouts)
-    if config.branching == "threshold":
+    if config.branching == "threshold" and args.branch_threshold is None:
         config.adaptive_rollout(branch_threshold=branch_threshold)
     if args.baseline is not None:
         config.training(baseline=args.baseline)
     if args.record_share is not None:
         config.reporting(record_share=args.record_share)
+    if args.num_epochs is not None:
+        config.training(num_epochs=args.num_epochs)
     if config.overlong_buffer_tokens is not None:
         config.training(overlong_buffer_tokens=max_response_tokens // OVERLONG_SHARE)
     most = questions_per_batch // 2 if config.keep_clipped_gradient else questions_per_batch
@@ -110,5 +124,12 @@ def _set_fork_rule(config: ARPOConfig, args: argparse.Namespace) -> None:
         given["attribution"] = args.attribution
     unread = [name for name in given if name != "branching"]
     if config.branching == "never" and unread:
-        option = unread[0].replace("_", "-")
-        raise ValueError(f"--{option} {given[unread[0]]}: --algo {args.algo} with branching='never' forks nothing.")
+        option = f"{_flag(unread[0])} {given[unread[0]]}"
+        raise ValueError(f"{option}: --algo {args.algo} with branching='never' forks nothing.")
+    if args.branch_threshold is not None and config.branching != "threshold":
+        option = f"--branch-threshold {args.branch_threshold:g}"
+        raise ValueError(f"{option}: belongs to --branching threshold, not to {config.branching!r}.")
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

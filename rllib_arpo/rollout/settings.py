@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
-from rllib_arpo.core.branching import BranchingParams
+from rllib_arpo.core.branching import BranchingParams, children_per_fork
 from rllib_arpo.core.entropy_history import NO_HISTORY, EntropyReference
 from rllib_arpo.core.reshaping import NO_RESHAPING, Reshaping
 from rllib_arpo.core.settings import settings_from
@@ -56,13 +56,15 @@ class RolloutSettings:
         """The settings for training (`explore=True`) or for greedy decoding (`explore=False`: one leaf, no forks)."""
         branching = config.branching if explore else "never"
         num_rollouts = config.num_rollouts if explore else 1
+        # Without forks, top-ups would start after the first N have ended; start all trajectories at once instead.
+        num_initial_rollouts = num_rollouts if branching == "never" else config.num_initial_rollouts
+        width = children_per_fork(config.branch_width, num_rollouts, num_initial_rollouts)
         return settings_from(
             cls,
             config,
             num_rollouts=num_rollouts,
-            # Without forks, top-ups would start after the first N have ended; start all trajectories at once instead.
-            num_initial_rollouts=num_rollouts if branching == "never" else config.num_initial_rollouts,
-            branching=settings_from(BranchingParams, config, branching=branching),
+            num_initial_rollouts=num_initial_rollouts,
+            branching=settings_from(BranchingParams, config, branching=branching, branch_width=width),
             temperature=config.temperature if explore else 0.0,
             seed=config.seed or 0,
             pre_monitoring_sensitivity=config.pre_monitoring_sensitivity if branching != "never" else None,

@@ -7,7 +7,7 @@ from itertools import chain
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
-from rllib_arpo.core.branching import looks_at_entropy
+from rllib_arpo.core.branching import WIDE, looks_at_entropy
 from rllib_arpo.engine.vllm_kwargs import check_vllm_kwargs
 from rllib_arpo.engine.vllm_versions import FIRST_WITH_TRANSFER, check_vllm_version, vllm_version
 from rllib_arpo.rollout.fork_schedule import OVER_TREE, RANKED
@@ -50,6 +50,8 @@ def _of_tree(config: AlgorithmConfig) -> Iterator[str]:
             yield f"{initial}: must not exceed num_rollouts={config.num_rollouts}."
         if config.branching == "random" and config.random_fork_probability is None:
             yield "random_fork_probability=None: branching='random' needs a probability; it has no default."
+        if config.branch_width == WIDE and config.pre_monitoring_sensitivity is not None:
+            yield "branch_width='wide': not with pre_monitoring_sensitivity, whose N differs between questions."
         # `branching="never"` may ignore all of these, for baselines.
         yield from _of_entropy(config)
         if config.consecutive_fork_penalty:

@@ -15,6 +15,7 @@ from rllib_arpo.core.branching import (
     BranchingParams,
     NodeEvidence,
     branch_probability,
+    children_per_fork,
     num_forks,
     num_initial_rollouts,
 )
@@ -95,6 +96,15 @@ def test_the_budget_caps_the_children_of_every_rule(rule: str):
 
 def test_nothing_is_drawn_without_budget():
     assert num_forks(NodeEvidence(1.0), 0, BranchingParams("probability", 3), NO_DRAWS) == 0
+
+
+@pytest.mark.parametrize(
+    ("rollouts", "roots", "width"),
+    [(16, 2, 7), (16, 4, 3), (16, 3, 5), (16, 8, 1), (16, 12, 1), (16, 16, 1), (8, 1, 7)],
+)
+def test_wide_shares_the_budget_among_as_many_responses_as_there_are_roots(rollouts: int, roots: int, width: int):
+    assert children_per_fork("wide", rollouts, roots) == width
+    assert children_per_fork(3, rollouts, roots) == 3
 
 
 @pytest.mark.parametrize("delta", [float("nan"), float("inf")])

@@ -65,8 +65,18 @@ def test_case_a_equal_forks_and_uniform_weights_give_the_exact_gradient(problem,
         (make_problem(2, turn_tokens=2), rollout_settings(**THRESHOLD)),
         (make_problem(2), rollout_settings(**PROBABILITY, branch_width=2)),
         (make_problem(1, turn_tokens=2), rollout_settings(**THRESHOLD, num_rollouts=3)),
+        (make_problem(1, vocab_size=3), rollout_settings(**THRESHOLD, num_rollouts=5, branch_width="wide")),
     ],
-    ids=["random, nested", "random", "random, Z = 2", "k = 1", "k = 1 of 2", "per child", "k = 1, budget binds"],
+    ids=[
+        "random, nested",
+        "random",
+        "random, Z = 2",
+        "k = 1",
+        "k = 1 of 2",
+        "per child",
+        "k = 1, budget binds",
+        "wide",
+    ],
 )
 def test_case_b_node_decisions_and_branch_weights_give_the_exact_gradient(problem, settings):
     exact = exact_gradient(problem)
@@ -135,6 +145,11 @@ def biased_estimators() -> list[tuple[RolloutSettings, bool, dict[str, Estimator
             },
         ),
         (
+            rollout_settings(num_rollouts=3, num_initial_rollouts=1, entropy_window=2, branch_width="wide"),
+            True,
+            {"wide: N = 1, Z = 2, top-up, reward": reward, "ARPO, wide: N = 1, Z = 2, group-normalised": normalized},
+        ),
+        (
             # After earlier tool responses the entropy was 0.7 of the largest; a question has 1 to 3 roots.
             rollout_settings(
                 AEPOConfig(),
@@ -200,6 +215,8 @@ def test_the_bias_of_the_default_is_what_the_documentation_says():
         "ARPO's forks, node_values without std": (0.331, 0.168),
         "ARPO's forks, siblings": (0.426, 0.273),
         "ARPO's forks, siblings without std": (0.137, 0.114),
+        "wide: N = 1, Z = 2, top-up, reward": (0.202, 0.165),
+        "ARPO, wide: N = 1, Z = 2, group-normalised": (0.549, 0.506),
         "AEPO: N by the entropy, entropy-aware advantage": (0.303, 0.256),
         "Tree-GRPO: random expansion, advantage within and between": (0.403, 0.398),
         # The mean over M rewards contains the leaf's own: the gradient shrinks by (M - 1) / M and keeps its direction.

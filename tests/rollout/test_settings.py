@@ -39,3 +39,9 @@ def test_greedy_decoding_is_one_trajectory():
 def test_without_forks_all_start_at_once():
     config = ARPOConfig().adaptive_rollout(branching="never", num_rollouts=4, num_initial_rollouts=2)
     assert RolloutSettings.from_config(config, explore=True).num_initial_rollouts == 4
+
+
+def test_a_wide_fork_has_a_number_of_children_in_the_sampler():
+    config = ARPOConfig().adaptive_rollout(branch_width="wide", num_rollouts=16, num_initial_rollouts=2)
+    widths = [RolloutSettings.from_config(config, explore=explore).branching.branch_width for explore in (True, False)]
+    assert widths == [7, 1]

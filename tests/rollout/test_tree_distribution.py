@@ -75,6 +75,13 @@ RANDOM = {"branching": "random", "random_fork_probability": 0.3, "branch_width":
         # Roots of two turns reach their only node at once, in order: a budget that binds goes the same way.
         pytest.param(TWO_TURNS, at_random, {"budget": 3}, {**RANDOM, "num_rollouts": 5}, id="the budget binds"),
         pytest.param(
+            TWO_TURNS,
+            at_random,
+            {"budget": 3},
+            {**RANDOM, "branch_width": "wide", "num_rollouts": 5},
+            id="wide: two children, then one",
+        ),
+        pytest.param(
             TWO_TURNS, at_random, {"budget": 2, "top_up": True}, {**RANDOM, "num_rollouts": 4}, id="random, topped up"
         ),
         pytest.param(TWO_TURNS, rises, {"budget": 1, "top_up": True}, {"num_rollouts": 3}, id="topped up"),

@@ -69,6 +69,21 @@ def test_the_sizes_of_the_tree_are_the_recipes_unless_they_are_given(model_folde
     assert make_config("trails_smollm2_135m_arpo", model_folder).num_initial_rollouts == 2
 
 
+def test_the_command_line_has_the_fork_rule_its_width_and_the_batch(model_folder):
+    given = {
+        "num_initial_rollouts": 2, "branch_width": "wide", "branch_threshold": 0.51, "branch_base_probability": 0.4,
+        "branch_entropy_weight": 0.3, "consecutive_fork_penalty": 0.1, "entropy_window": 10,
+        "entropy_estimator": "top_k", "entropy_normalization": "vocab", "entropy_baseline": "running",
+        "entropy_baseline_quantile": 0.5, "entropy_baseline_questions": 9, "budget_allocation": "ranked",
+        "questions_per_batch": 6, "questions_per_minibatch": 2, "num_epochs": 2,
+    }  # fmt: skip
+    argv = [text for name, value in given.items() for text in (f"--{name.replace('_', '-')}", str(value))]
+    config = make_config("trails_small_arpo", model_folder, *argv)
+    assert {name: getattr(config, name) for name in given} == given
+    config.validate()
+    assert make_config("trails_small_arpo", model_folder, "--branch-width", "7").branch_width == 7
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
@@ -83,6 +98,14 @@ def test_the_sizes_of_the_tree_are_the_recipes_unless_they_are_given(model_folde
         (
             ["--branching", "never", "--random-fork-probability", "0.3"],
             "--random-fork-probability 0.3: --algo ARPO with branching='never' forks nothing.",
+        ),
+        (
+            ["--algo", "GRPO", "--branch-width", "wide"],
+            "--branch-width wide: --algo GRPO with branching='never' forks nothing.",
+        ),
+        (
+            ["--branching", "random", "--random-fork-probability", "0.3", "--branch-threshold", "0.6"],
+            "--branch-threshold 0.6: belongs to --branching threshold, not to 'random'.",
         ),
     ],
 )

@@ -21,6 +21,10 @@ from tests.validation.sentences import message
             {"branching": "random"},
             "random_fork_probability=None: branching='random' needs a probability; it has no default.",
         ),
+        (
+            {"branch_width": "wide", "pre_monitoring_sensitivity": 1.0},
+            "branch_width='wide': not with pre_monitoring_sensitivity, whose N differs between questions.",
+        ),
         ({"max_weight_lag": 1}, "max_weight_lag=1: needs num_env_runners >= 1."),
         (
             {"max_weight_lag": 1, "num_env_runners": 1, "deterministic": True},

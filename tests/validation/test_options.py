@@ -66,6 +66,8 @@ def test_what_is_no_option_is_rllibs():
         ({"engine_kwargs": 5}, "engine_kwargs=5: must be a dict."),
         ({"num_rollouts": 0}, "num_rollouts=0: must be an integer >= 1."),
         ({"num_rollouts": 2.5}, "num_rollouts=2.5: must be an integer >= 1."),
+        ({"branch_width": "broad"}, "branch_width='broad': must be an integer >= 1 or 'wide'."),
+        ({"branch_width": 0}, "branch_width=0: must be an integer >= 1 or 'wide'."),
         ({"clip_low": -0.1}, "clip_low=-0.1: must be a finite number >= 0."),
         ({"dual_clip": 1.0}, "dual_clip=1.0: must be a finite number > 1."),
         ({"deadline_reward": float("inf")}, "deadline_reward=inf: must be a finite number."),
