@@ -210,7 +210,7 @@ async def play(env: ToolEnv, number: int, written: Sequence[str]) -> tuple[list[
     return steps, longest
 
 
-@pytest.mark.parametrize("num_turns", [1000, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_turns", [500, pytest.param(10_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("protocol", "keys"),
     [

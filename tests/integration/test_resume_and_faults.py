@@ -27,6 +27,7 @@ def questions(algorithm) -> list[str]:
     return [sampled.episode.id_ for batch in batches for sampled in batch]
 
 
+@pytest.mark.slow
 def test_resumed_run_asks_the_same_questions_and_takes_the_same_step(scripted, tmp_path):
     algorithm = scripted.build_algo()
     assert questions(algorithm) == ["q0", "q1"]
