@@ -19,7 +19,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from rllib_arpo.core.tree import MASKED_STOP_REASONS, ToolStatus
@@ -142,17 +142,23 @@ before = st.sampled_from(["", "", "So: "]) | texts
 after = st.sampled_from(["", "", ".\n"]) | texts
 boxes = st.builds("{}\\boxed{{{}}}{}".format, before, written, after)
 
-
-def calls(form: str) -> list[st.SearchStrategy[str]]:
-    """For each tool, calls of this form."""
-    return [st.builds(form.format, before, st.just(name), arguments | st.just(RIGHT[name]), after) for name in RIGHT]
-
-
-#: Protocol -> the turns of a question; each trajectory begins with another of them, and goes on with the next.
-TURNS = {
-    "tags": [written, boxes.map("<answer> {} </answer>".format), *calls("{0}<{1}> {2} </{1}>{3}")],
-    "function_calling": [written, boxes, *calls('{}<tool_call>{{"name": "{}", "arguments": {}}}</tool_call>{}')],
+#: Protocol -> a call: text before it, the tool, the argument, text after it.
+CALLS = {
+    "tags": "{0}<{1}> {2} </{1}>{3}",
+    "function_calling": '{}<tool_call>{{"name": "{}", "arguments": {}}}</tool_call>{}',
 }
+
+
+def turns(protocol: str) -> list[st.SearchStrategy[str]]:
+    """The turns of a question; each trajectory begins with another of them, and goes on with the next."""
+    form, answers = CALLS[protocol].format, boxes.map("<answer> {} </answer>".format) if protocol == "tags" else boxes
+    calls = [st.builds(form, before, st.just(name), arguments | st.just(RIGHT[name]), after) for name in RIGHT]
+    return [written, answers, *calls]
+
+
+def every_tool(protocol: str, wrong: str | None = None) -> tuple[str, ...]:
+    """A turn for each tool, with its right argument or with this wrong one."""
+    return tuple(CALLS[protocol].format("", name, wrong or right, "") for name, right in RIGHT.items())
 
 
 @pytest.fixture
@@ -222,12 +228,15 @@ def test_no_turn_masks_its_trajectory_or_holds_the_loop(tmp_path, stand_ins, pro
     env = make_env(tmp_path, protocol, **keys)
     outcomes: Counter[object] = Counter()
     slowest: tuple[float, Sequence[str]] = (0.0, ())
+    random_turns = turns(protocol)
 
     @settings(
-        max_examples=num_turns // len(TURNS[protocol]), derandomize=True, database=None, deadline=None,
+        max_examples=num_turns // len(random_turns), derandomize=True, database=None, deadline=None,
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
-    @given(st.integers(0, len(GOLDS) - 1), st.tuples(*TURNS[protocol]))
+    @example(0, every_tool(protocol))
+    @example(0, every_tool(protocol, wrong='{"a": []}'))
+    @given(st.integers(0, len(GOLDS) - 1), st.tuples(*random_turns))
     def fuzz(number, written):
         nonlocal slowest
         steps, longest = runner.run(play(env, number, written))
