@@ -73,6 +73,7 @@ def test_a_form_that_does_not_exist_is_refused():
         TrailsTask(form="lat")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("form", "names_per_trail", "num_demonstrated"), [(MAIN, 24, 6037), (LATE, 28, 4992), (PLAIN, 24, 6037)]
 )

@@ -22,6 +22,7 @@ from rllib_arpo.rollout.metrics import OWN_NAMES
 from tests.helpers.scripted_env import ScriptedEnv
 from tests.helpers.weights import learner_weights
 
+pytestmark = pytest.mark.slow
 NAME = "model.norm.weight"
 #: Metrics of training alone.
 NOT_IN_EVALUATION = {
@@ -78,7 +79,6 @@ def test_weights_that_the_user_changes_reach_the_engine(built, scripted, change,
     np.testing.assert_array_equal(seen[0], 2 * before)
 
 
-@pytest.mark.slow
 def test_weights_that_the_user_sets_reach_remote_engines(built, scripted):
     algorithm = built(scripted.env_runners(num_env_runners=1).learners(num_learners=1))
     before = learner_weights(algorithm)[NAME]
@@ -97,7 +97,6 @@ def test_weights_that_the_user_sets_reach_remote_engines(built, scripted):
     np.testing.assert_array_equal(algorithm.get_module().get_state()[NAME], 4 * before)
 
 
-@pytest.mark.slow
 def test_the_learners_state_does_not_pass_through_the_driver(scripted, tmp_path, monkeypatch):
     """Neither when a checkpoint is written nor when it is read."""
     passed = []
@@ -137,7 +136,7 @@ def test_a_learner_group_that_is_restored_from_a_path_reaches_the_engine(built, 
     np.testing.assert_array_equal(algorithm.env_runner.engine.weights[NAME], before)
 
 
-@pytest.mark.parametrize("num_learners", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_learners", [0, 1])
 def test_get_module_gives_what_is_trained(built, scripted, num_learners):
     algorithm = built(scripted.learners(num_learners=num_learners))
     algorithm.train()
@@ -195,7 +194,7 @@ class BadQuestions(ScriptedEnv):
         return super().reset(seed=seed, options=options)
 
 
-@pytest.mark.parametrize("num_env_runners", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_env_runners", [0, 1])
 def test_a_question_that_cannot_be_asked_is_left_out_and_counted(built, scripted, num_env_runners):
     algorithm = built(
         scripted.environment(BadQuestions, env_config={"rewards": {"0": 1.0}}).env_runners(
@@ -238,7 +237,7 @@ def test_what_callbacks_log_is_reported_beside_the_metrics_of_arpo(built, script
     assert algorithm.train()["env_runners"]["my_turns"] == 4
 
 
-@pytest.mark.parametrize("num_env_runners", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_env_runners", [0, 1])
 @pytest.mark.parametrize("callback", ["on_episode_end", "on_sample_end"])
 def test_a_callback_that_raises_ends_the_run_at_once(built, scripted, tmp_path, num_env_runners, callback):
     called = tmp_path / "called"
@@ -280,7 +279,6 @@ class Recreated(RLlibCallback):
         Recreated.indices.append((list(env_runner_indices), is_evaluation))
 
 
-@pytest.mark.slow
 def test_an_env_runner_that_comes_back_is_told(built, scripted, tmp_path):
     Recreated.indices.clear()
     scripted.environment(env_config={"die_at": 1, "marker": str(tmp_path / "died"), "rewards": {"0": 1.0}})
@@ -308,7 +306,6 @@ def test_another_configuration_in_the_same_actor(built, scripted):
     np.testing.assert_array_equal(learner_weights(algorithm)[NAME], start[NAME])
 
 
-@pytest.mark.slow
 def test_another_configuration_may_evaluate_without_env_runners_of_its_own(built, scripted):
     own = scripted.copy(copy_frozen=False).evaluation(evaluation_num_env_runners=1)
     algorithm = built(own)
@@ -348,7 +345,6 @@ def test_a_failed_start_leaves_no_engine_behind(scripted, monkeypatch, spoil):
         assert not thread.is_alive()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "cause"),
     [

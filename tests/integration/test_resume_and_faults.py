@@ -16,6 +16,8 @@ from tests.helpers.parquet import parquet, row
 from tests.helpers.scripted_env import ANSWER, TOOL
 from tests.helpers.weights import learner_weights
 
+pytestmark = pytest.mark.slow
+
 
 def questions(algorithm) -> list[str]:
     """Trains one iteration; returns the questions that were asked."""
@@ -27,7 +29,6 @@ def questions(algorithm) -> list[str]:
     return [sampled.episode.id_ for batch in batches for sampled in batch]
 
 
-@pytest.mark.slow
 def test_resumed_run_asks_the_same_questions_and_takes_the_same_step(scripted, tmp_path):
     algorithm = scripted.build_algo()
     assert questions(algorithm) == ["q0", "q1"]
@@ -46,7 +47,6 @@ def test_resumed_run_asks_the_same_questions_and_takes_the_same_step(scripted, t
     resumed.stop()
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_five_of_eight_env_runners_die_one_after_the_other_and_the_run_goes_on(built, scripted, tmp_path):
     scripted.env_runners(num_env_runners=8, num_cpus_per_env_runner=0.1, num_envs_per_env_runner=1)
@@ -62,7 +62,6 @@ def test_five_of_eight_env_runners_die_one_after_the_other_and_the_run_goes_on(b
     assert set(versions) == {6}
 
 
-@pytest.mark.slow
 def test_a_question_that_kills_is_given_up_and_the_run_goes_on(built, scripted):
     scripted.env_runners(num_env_runners=2, num_cpus_per_env_runner=0.1).environment(env_config={"die_at": 1})
     scripted.training(questions_per_batch=4)
@@ -71,7 +70,6 @@ def test_a_question_that_kills_is_given_up_and_the_run_goes_on(built, scripted):
     assert (rollout["num_episodes"], rollout["questions_given_up"]) == (3, 1)
 
 
-@pytest.mark.slow
 def test_three_failures_in_a_row_end_the_run_with_the_cause(built, scripted):
     scripted.env_runners(num_env_runners=1).environment(env_config={"die_at": 0})
     algorithm = built(scripted)
@@ -79,7 +77,6 @@ def test_three_failures_in_a_row_end_the_run_with_the_cause(built, scripted):
         algorithm.train()
 
 
-@pytest.mark.slow
 def test_an_engine_that_dies_in_mid_tree_is_replaced_and_its_questions_are_asked_again(scripted, caplog):
     """Every engine dies at its 14th step, after some questions have ended and while others are under way."""
     scripted.language_model(engine_kwargs={**scripted.engine_kwargs, "fail_at_step": 14})
@@ -92,7 +89,6 @@ def test_an_engine_that_dies_in_mid_tree_is_replaced_and_its_questions_are_asked
     assert "engine died at step 14" in caplog.text
 
 
-@pytest.mark.slow
 def test_bad_data_on_a_remote_env_runner_ends_the_run_at_once(built, ray_cluster, model_folder, tmp_path):
     path = parquet(tmp_path / "holes.parquet", [row(), row(answer=""), row(), row()])
     config = small_config(model_folder).env_runners(num_env_runners=1).training(questions_per_batch=4)

@@ -46,6 +46,7 @@ def test_tags_words_digits_and_syllables_are_a_token_each():
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_tokenizer_is_the_same_when_it_is_read_again(tiny):
     from transformers import AutoTokenizer
 
@@ -108,6 +109,7 @@ def name_of(model: SmallModel, monkeypatch) -> str:
         return small_model(model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", READ, ids=lambda change: change[0][1])
 def test_a_model_that_would_read_something_else_has_another_name(change, monkeypatch):
     usual = name_of(TINY, monkeypatch)

@@ -100,6 +100,7 @@ def test_a_server_that_cannot_be_started_again_is_a_broken_tool(make_server, mon
     assert asyncio.run(server.run("print(1)", 60.0)) == WorkerReply("ok", "1\n")
 
 
+@pytest.mark.slow
 @BOTH
 def test_more_calls_than_places_all_get_their_turn(make_server, fenced):
     server = make_server(fenced, interpreters=2)
