@@ -25,10 +25,15 @@ SLOW_TIMEOUT_S = 900
 #: Folders whose files take longest. Where processes share the files, they begin with those that share one Ray, lest it
 #: is started again and again, and go on with these.
 SLOW_FOLDERS = ("integration", "engine", "learner", "release")
+#: The only file of the fast tier that starts Ray: a whole iteration.
+FAST_WITH_RAY = "test_record.py"
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
+        if "ray_cluster" in item.fixturenames and item.path.name != FAST_WITH_RAY:
+            item.add_marker("slow")
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT_S))
     with_ray = {item.path for item in items if "ray_cluster" in item.fixturenames}

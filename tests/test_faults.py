@@ -28,7 +28,6 @@ def _wait_until_healthy(manager: FaultTolerantActorManager) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("hangs", [False, True])
 def test_only_the_new_process_is_taken_back_into_service(ray_cluster, hangs):
     runner = _EnvRunner.options(num_cpus=0).remote()

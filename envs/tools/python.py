@@ -48,9 +48,6 @@ class PythonTool(Tool):
     """
 
     name: ClassVar[str] = "python"
-    description: ClassVar[str] = (
-        "Runs a Python program (numpy and sympy are installed) and returns what it prints, or its last line's value."
-    )
     parameters: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "code": {"type": "string", "description": "The program."},
     }
@@ -74,6 +71,12 @@ class PythonTool(Tool):
         if self.interpreters is not None and self.interpreters < 1:
             raise ValueError(f"The python tool's interpreters must be at least 1 or None, not {self.interpreters}.")
         self._backend().check()
+
+    @property
+    def description(self) -> str:  # type: ignore[override]
+        """See `Tool`. A remote back-end has the packages of its server or template, which nobody tells us."""
+        packages = f" (it can import {', '.join(self.packages)})" if self.backend == "local" and self.packages else ""
+        return f"Runs a Python program{packages} and returns what it prints, or its last line's value."
 
     @property
     def shown_modules(self) -> frozenset[str]:  # type: ignore[override]

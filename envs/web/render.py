@@ -123,6 +123,7 @@ class BrowserProcess:
 
         Raises:
             ToolError, BrokenToolError: as `render`, without the page's address.
+            Exception: what a fetch raised that is no `ToolError`.
         """
         fetches = set()
         try:
@@ -140,6 +141,9 @@ class BrowserProcess:
         finally:
             for fetch in fetches:
                 fetch.cancel()
+        for fetch in fetches:
+            if fetch.done() and not fetch.cancelled() and (bug := fetch.exception()):
+                raise bug
         kind, content = message
         if kind == "error":
             raise ToolError(content)
@@ -199,9 +203,11 @@ async def _fetch(
     content: bytes | None,
 ) -> None:
     """Sends the answer to a request of a page; None for one that is refused or fails."""
+    answer = None
     try:
         fetched = await fetcher.fetch(url, method=method, headers=headers, content=content)
         answer = fetched.status, fetched.headers, fetched.content
     except ToolError:
-        answer = None
-    browser.send(writer, (number, answer))
+        pass
+    finally:
+        browser.send(writer, (number, answer))

@@ -32,7 +32,9 @@ def weights(folder) -> dict[str, torch.Tensor]:
     return AutoModelForCausalLM.from_pretrained(folder).state_dict()
 
 
-@pytest.mark.parametrize("of_lora", [[], ["--lora-rank", "4", "--gradient-checkpointing"]])
+@pytest.mark.parametrize(
+    "of_lora", [[], pytest.param(["--lora-rank", "4", "--gradient-checkpointing"], marks=pytest.mark.slow)]
+)
 def test_the_loss_falls_and_the_output_is_a_model_folder(tmp_path, capsys, of_lora):
     model = tiny_model(tmp_path / "model", "llama")
     data = write(tmp_path / "transcripts.jsonl", [TRANSCRIPT] * 4)
@@ -96,7 +98,6 @@ def processes(ray_cluster) -> list:
     return [Process.remote(rank, port) for rank in range(2)]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "tolerance"),
     [

@@ -174,6 +174,7 @@ def test_two_tasks_with_the_scripted_engine(model_folder, tmp_path, capsys):
     assert all(len(row["entropies"]) == len(row["token_ids"]) for row in rows)
 
 
+@pytest.mark.slow
 def test_the_same_command_asks_nothing_again_and_another_one_replaces_the_results(model_folder, tmp_path, monkeypatch):
     command = entropy_command(model_folder, tmp_path / "out", limit="2")
     assert commands.main(command) == 0

@@ -22,6 +22,7 @@ def make_and_write(path: str, writer: int, barrier) -> None:
             cache.put("shared", str(writer))
 
 
+@pytest.mark.slow
 def test_processes_that_make_and_write_the_file_at_once_lose_and_break_nothing(tmp_path):
     context = multiprocessing.get_context("fork")
     barrier = context.Barrier(8)

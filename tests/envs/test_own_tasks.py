@@ -59,7 +59,6 @@ def test_a_wrong_name_is_one_sentence(model_folder, task, message):
         ToolEnv({"model_name_or_path": model_folder, "task": task})
 
 
-@pytest.mark.slow
 def test_a_worker_process_knows_what_the_driver_registered(ray_cluster, model_folder):
     """The class is made here, so that no worker can import it; the worker imports the package anew."""
     import ray

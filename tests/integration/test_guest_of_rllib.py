@@ -22,7 +22,6 @@ from rllib_arpo.rollout.metrics import OWN_NAMES
 from tests.helpers.scripted_env import ScriptedEnv
 from tests.helpers.weights import learner_weights
 
-pytestmark = pytest.mark.slow
 NAME = "model.norm.weight"
 #: Metrics of training alone.
 NOT_IN_EVALUATION = {

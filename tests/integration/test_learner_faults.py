@@ -89,7 +89,6 @@ def assert_next_iteration_gives(algorithm: ARPO, expected: dict[str, np.ndarray]
         np.testing.assert_allclose(value, expected[name], rtol=0, atol=1e-9)
 
 
-@pytest.mark.slow
 def test_a_dead_learner_ends_the_run_and_the_checkpoint_resumes(model_folder, tmp_path):
     """First with replicas, whose checkpoint then is that of a sharded run, which dies and is resumed in turn."""
     config = small_config(model_folder, vocab_size=256, end_token_id=ANSWER, end_probability=0.3)

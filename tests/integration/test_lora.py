@@ -35,7 +35,6 @@ def move(learner) -> None:
     learner._weight_version += 1
 
 
-@pytest.mark.slow
 def test_engine_learner_checkpoint_and_exported_models_agree(ray_cluster, model_folder, tmp_path):
     from peft import PeftModel
     from transformers import AutoTokenizer, GenerationConfig
@@ -70,7 +69,6 @@ def test_engine_learner_checkpoint_and_exported_models_agree(ray_cluster, model_
         assert GenerationConfig.from_pretrained(tmp_path / folder) == GenerationConfig.from_pretrained(model_folder)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("lora", "kind"), [(LORA, "adapter"), (None, "huggingface")])
 def test_a_resumed_run_takes_the_same_step(scripted, tmp_path, lora, kind):
     algorithm = scripted.language_model(lora=lora).training(kl_coeff=0.1).build_algo()

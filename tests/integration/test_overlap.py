@@ -41,7 +41,6 @@ def versions(question) -> set[int]:
     return set(np.concatenate([turn.weight_versions for turn in turns]).tolist())
 
 
-@pytest.mark.slow
 def test_questions_come_in_order_and_are_at_most_one_update_old(overlapped):
     algorithm = overlapped.build_algo()
     batches = record_batches(algorithm)
@@ -60,7 +59,6 @@ def test_questions_come_in_order_and_are_at_most_one_update_old(overlapped):
     assert (evaluation["num_episodes"], batches_after) == (3, 5)
 
 
-@pytest.mark.slow
 def test_two_env_runners_are_at_most_two_updates_ahead(overlapped):
     algorithm = overlapped.env_runners(num_env_runners=2).adaptive_rollout(max_weight_lag=2).build_algo()
     batches = record_batches(algorithm)
@@ -72,7 +70,6 @@ def test_two_env_runners_are_at_most_two_updates_ahead(overlapped):
     assert all(result["questions_requeued"] == 0 for result in results)
 
 
-@pytest.mark.slow
 def test_an_env_runner_that_was_lost_sight_of_comes_back_without_questions(overlapped):
     """Its process lived on; its questions were put back, and are not sampled twice."""
     algorithm = overlapped.build_algo()
@@ -88,7 +85,6 @@ def test_an_env_runner_that_was_lost_sight_of_comes_back_without_questions(overl
     assert [[q.number for q in batch] for batch in batches] == [[0, 1], [2, 3]]
 
 
-@pytest.mark.slow
 def test_a_resumed_run_asks_again_what_was_under_way(overlapped, tmp_path):
     algorithm = overlapped.build_algo()
     algorithm.train()

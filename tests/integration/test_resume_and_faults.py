@@ -16,8 +16,6 @@ from tests.helpers.parquet import parquet, row
 from tests.helpers.scripted_env import ANSWER, TOOL
 from tests.helpers.weights import learner_weights
 
-pytestmark = pytest.mark.slow
-
 
 def questions(algorithm) -> list[str]:
     """Trains one iteration; returns the questions that were asked."""

@@ -42,7 +42,6 @@ def trees(algorithm, num_iterations: int) -> list[list]:
     ]
 
 
-@pytest.mark.slow
 def test_env_runners_share_the_baseline_and_a_resumed_run_has_it(running, tmp_path):
     algorithm = running.build_algo()
     alone = trees(algorithm, 2)

@@ -92,6 +92,7 @@ def mute_uri() -> str:
         yield f"http://127.0.0.1:{mute.getsockname()[1]}"
 
 
+@pytest.mark.slow
 def test_concurrent_trials_have_runs_of_their_own_in_the_default_store(local_database, workspace):
     callback = ARPOMLflowCallback(experiment_name="two", report=False, tags={"purpose": "test"})
     callback.setup()

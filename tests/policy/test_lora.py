@@ -65,7 +65,6 @@ def test_an_adapter_of_another_kind_is_refused(tmp_path):
         MergedWeights(folder, LORA, "float32")(adapter)
 
 
-@pytest.mark.slow
 def test_an_engine_in_another_process_gets_whole_weights_of_an_adapter(ray_cluster, model_folder):
     algorithm = small_config(model_folder).env_runners(num_env_runners=1).language_model(lora=LORA).build_algo()
     try:

@@ -50,7 +50,6 @@ def test_the_loop_ends_with_the_cause():
         loop.take()
 
 
-@pytest.mark.slow
 def test_the_algorithm_ends_with_the_cause_and_stops(ray_cluster, model_folder):
     algorithm = small_config(model_folder).build_algo()
     hang(algorithm.env_runner.engine, after_steps=3)

@@ -188,7 +188,6 @@ def test_without_a_gpu_all_is_in_one_process(data, model, unknown_cluster):
     assert (config.engine_kwargs, config.num_gpus_per_env_runner, config.sharding) == ({}, 0, "none")
 
 
-@pytest.mark.slow
 def test_a_recipe_runs_one_small_iteration(data, model, ray_cluster):
     """With an engine that only knows one call, one right and one wrong answer, without a GPU."""
     config = build("deepsearch_qwen3_8b_arpo", data, model)

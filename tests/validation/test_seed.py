@@ -25,7 +25,6 @@ def unseeded(ray_cluster, model_folder):
     return small_config(model_folder).debugging(seed=None)
 
 
-@pytest.mark.slow
 def test_a_drawn_seed_is_that_of_all_parts_and_survives_a_checkpoint(unseeded, tmp_path):
     algorithm = unseeded.build_algo()
     seed = algorithm.config.seed

@@ -141,7 +141,6 @@ def run(ray_cluster, model_folder, tmp_path_factory):
     algorithm.stop()
 
 
-@pytest.mark.slow
 def test_every_function_is_called_back(run):
     # How often answers are handed over depends on time.
     assert run.calls.pop("sample_end") in (2, 3, 4)

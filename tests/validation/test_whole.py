@@ -151,7 +151,7 @@ def test_row_without_answer_ends_the_run_with_file_and_row(ray_cluster, model_fo
         algorithm.stop()
 
 
-@pytest.mark.parametrize("num_env_runners", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_env_runners", [0, 1])
 def test_bad_rows_are_skipped_and_counted(ray_cluster, model_folder, tmp_path, caplog, num_env_runners):
     long = row(question="How much is " + "1 + " * 60 + "1?")
     path = parquet(tmp_path / "holes.parquet", [row(), row(answer=""), long, row()])

@@ -78,7 +78,7 @@ def test_weights_are_sent_once(ray_cluster, model_folder):
         algorithm.stop()
 
 
-@pytest.mark.parametrize("num_env_runners", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_env_runners", [0, 1])
 def test_an_engine_that_does_not_take_them_ends_the_run_with_the_cause(ray_cluster, model_folder, num_env_runners):
     config = small_config(model_folder, weight_names=["w"]).env_runners(num_env_runners=num_env_runners)
     message = rf"^Env runner {num_env_runners} did not get the weights of version 0: Unknown or missing weights: "

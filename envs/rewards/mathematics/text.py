@@ -85,22 +85,8 @@ _POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 #: Words after a number that change its value, or make more than one value of it.
 _NOT_UNITS = {*_MULTIPLES, "squared", "cubed", "factorial", "half", "halves", "third", "times", "plus", "minus", "mod"}
 _NOT_UNITS |= {
-    "",
-    "or",
-    "and",
-    "not",
-    "nor",
-    "than",
-    "if",
-    "unless",
-    "is",
-    "isn",
-    "are",
-    "except",
-    "but",
-    "to",
-    "until",
-}
+    "", "or", "and", "not", "nor", "than", "if", "unless", "is", "isn", "are", "except", "but", "to", "until",
+}  # fmt: skip
 _TEXT_UNIT = re.compile(r" ?\\text\{ ?([^{}]*[A-Za-z][^{}]*?) ?\}(?: ?\^ ?\{?([23])\}?)?$")
 _PLAIN_UNIT = re.compile(
     r"(?:(?<=[\d})])| )([A-Za-z]{2,}(?:[ /][A-Za-z]+)*|(?<= )[A-Za-z](?:/[A-Za-z]+)?)(?: ?\^ ?\{?([23])\}?)?$"
