@@ -28,7 +28,8 @@ from rllib_arpo import validation
 from rllib_arpo.arpo_config import ARPOConfig
 from rllib_arpo.checkpointing import SharedCheckpoints
 from rllib_arpo.connectors.users import apply_user_connectors, user_connectors
-from rllib_arpo.core.entropy_history import EntropyHistory
+from rllib_arpo.core.branching import AUTO, AUTO_SHARE
+from rllib_arpo.core.rollout_history import RolloutHistory
 from rllib_arpo.core.settings import settings_from
 from rllib_arpo.faults import check_constructed
 from rllib_arpo.learner.gradients import NonFiniteLossError
@@ -60,8 +61,8 @@ logger = logging.getLogger("rllib_arpo")
 NEXT_QUESTION = "next_question"
 #: Key of the algorithm's state: how many batches it has trained on; the seed of the order within the next one.
 NUM_UPDATES = "num_updates"
-#: Key of the algorithm's state: the entropies of the last questions (`EntropyHistory`), in nats per token.
-ENTROPY_HISTORY = "entropies_per_token"
+#: Key of the algorithm's state: what was measured after tool responses of the last questions (`RolloutHistory`).
+ROLLOUT_HISTORY = "rollout_history"
 
 
 class ARPO(TakesMessages, SharedCheckpoints):
@@ -87,7 +88,7 @@ class ARPO(TakesMessages, SharedCheckpoints):
             self.config = config = self._with_seed(config)
         self.last_evaluation: list[SampledQuestion] = []
         self.last_sampled: list[SampledQuestion] = []
-        self._entropy_history = EntropyHistory(config.entropy_baseline_questions or config.questions_per_batch)
+        self._rollout_history = RolloutHistory(config.entropy_baseline_questions or config.questions_per_batch)
         self._num_updates = 0
         self._recorder = TreeRecorder(RecordSettings.from_config(config), partial(trial_folder, self))
         self.messages = Messages()
@@ -190,15 +191,15 @@ class ARPO(TakesMessages, SharedCheckpoints):
         }
         self.metrics.aggregate(self._dispatcher.take_metrics(Purpose.TRAINING), key=ENV_RUNNER_RESULTS)
         self._log.rollout(asked, metrics)
-        self._log.forks(metrics.get("fork_rate", 0.0), self.config.branching)
+        self._log.forks(metrics.get("fork_rate", 0.0), self.config.branching, self.config.branch_threshold)
         self._log.errors(asked, self.config.max_error_share)
-        for question in asked:
-            self._entropy_history.add(question.stats.levels())
+        self._rollout_history.extend(question.stats.history() for question in asked)
         return batch.questions
 
     def _conditions(self) -> SamplingConditions:
         """The reference entropies change only between batches and are the same for all env runners."""
-        reference = self._entropy_history.reference(self.config.entropy_baseline_quantile)
+        share = (self.config.branch_share or AUTO_SHARE) if self.config.branch_threshold == AUTO else None
+        reference = self._rollout_history.reference(self.config.entropy_baseline_quantile, share)
         return SamplingConditions(self._weight_version, reference)
 
     def _update(self, batch: Sequence[SampledQuestion]) -> None:
@@ -359,7 +360,7 @@ class ARPO(TakesMessages, SharedCheckpoints):
     def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         return super().get_state(*args, **kwargs) | {
             NEXT_QUESTION: self._stream.next_number,
-            ENTROPY_HISTORY: self._entropy_history.get_state(),
+            ROLLOUT_HISTORY: self._rollout_history.get_state(),
             NUM_UPDATES: self._num_updates,
             TIME_TOTAL_S: self._time_total,
         }
@@ -373,8 +374,8 @@ class ARPO(TakesMessages, SharedCheckpoints):
     @override(Algorithm)
     def set_state(self, state: dict[str, Any]) -> None:
         super().set_state(state)
-        if ENTROPY_HISTORY in state:
-            self._entropy_history.set_state(state[ENTROPY_HISTORY])
+        if ROLLOUT_HISTORY in state:
+            self._rollout_history.set_state(state[ROLLOUT_HISTORY])
         self._num_updates = state.get(NUM_UPDATES, self._num_updates)
         self._time_total: float = state.get(TIME_TOTAL_S, self._time_total)  # A resumed run is a new trial of Tune.
         self._drop_questions(state.get(NEXT_QUESTION))

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 
 from rllib_arpo.envs.errors import BrokenToolError
 
+#: Exit status of a command or a recipe that the user interrupted (SIGINT, SIGTERM).
+INTERRUPTED = 130
 #: The errors that checks of a configuration raise: it is wrong, a package is missing, a tool does not start.
 CHECKS = (ValueError, ImportError, BrokenToolError)
 

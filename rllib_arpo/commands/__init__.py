@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 PROGRAM = "rllib-arpo"
-#: Exit statuses: the command line or its data is wrong; the user interrupted the command.
-WRONG, INTERRUPTED = 2, 130
+#: Exit status: the command line or its data is wrong.
+WRONG = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def run_command(name: str, argv: Sequence[str]) -> int:
     module.add_arguments(parser)
     args = parser.parse_args(argv)
     # Not earlier: importing the command's module takes longer than printing help.
-    from rllib_arpo.errors import CommandError
+    from rllib_arpo.errors import INTERRUPTED, CommandError
     from rllib_arpo.terminal import printable
 
     try:

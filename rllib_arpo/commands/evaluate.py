@@ -22,8 +22,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rllib_arpo.commands import INTERRUPTED
-from rllib_arpo.errors import command_errors
+from rllib_arpo.errors import INTERRUPTED, command_errors
 from rllib_arpo.evaluation.arguments import (
     MODEL_HELP,
     add_sampling_arguments,

@@ -11,6 +11,12 @@ import numpy as np
 
 #: `branch_width`: the budget for forks is shared among the first responses that are forked.
 WIDE = "wide"
+#: `branch_threshold` of the paper.
+PAPER_THRESHOLD = 0.5
+#: `branch_threshold`: tau follows the rises of the last questions (`threshold_of`).
+AUTO = "auto"
+#: The share of tool responses that `AUTO` aims at where the configuration names none.
+AUTO_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +28,8 @@ class BranchingParams:
         branch_width: Z, children per fork, >= 1; `children_per_fork` resolves a name.
         branch_base_probability: alpha.
         branch_entropy_weight: beta.
-        branch_threshold: tau, read by "threshold". 0.5 is the paper's: with alpha = 0.5 any rise of the entropy forks.
+        branch_threshold: tau, read by "threshold"; `threshold_of` resolves a name. 0.5 is the paper's: with alpha = 0.5
+            any rise of the entropy forks.
         random_fork_probability: read by "random", which has no default for it.
         consecutive_fork_penalty: c of `consecutive_penalty`, in [0, 1]; 0: none.
     """
@@ -31,7 +38,7 @@ class BranchingParams:
     branch_width: int = 1
     branch_base_probability: float = 0.5
     branch_entropy_weight: float = 0.2
-    branch_threshold: float = 0.5
+    branch_threshold: float = PAPER_THRESHOLD
     random_fork_probability: float | None = None
     consecutive_fork_penalty: float = 0.0
 
@@ -137,7 +144,11 @@ def looks_at_entropy(name: str) -> bool:
 def rule_in_words(settings: Mapping[str, Any]) -> str:
     """The place of a run's forks; `settings` are those of its configuration, perhaps with a rule of the user."""
     rule = BRANCHING_RULES.get(settings["branching"])
-    return f"by the rule {settings['branching']!r}" if rule is None else rule.words.format_map(settings)
+    if rule is None:
+        return f"by the rule {settings['branching']!r}"
+    if settings["branching"] == "threshold" and settings["branch_threshold"] == AUTO:
+        return f"where dH is in the highest {settings['branch_share'] or AUTO_SHARE:.0%} of the last questions'"
+    return rule.words.format_map(settings)
 
 
 def num_forks(node: NodeEvidence, budget_left: int, params: BranchingParams, rng: np.random.Generator) -> int:
@@ -175,6 +186,19 @@ def children_per_fork(branch_width: int | str, num_rollouts: int, num_initial_ro
     if isinstance(branch_width, str):
         return max(math.ceil((num_rollouts - num_initial_rollouts) / num_initial_rollouts), 1)
     return branch_width
+
+
+def threshold_of(branch_threshold: float | str, rise: float | None, alpha: float, beta: float) -> float:
+    """tau of a question. A number stays as it is.
+
+    Args:
+        rise: the dH that the wanted share of the last questions' responses exceeds (`RolloutReference.rise`); None
+            before the first questions have ended, when `AUTO` is the paper's 0.5.
+        alpha, beta: of P.
+    """
+    if isinstance(branch_threshold, str):
+        return PAPER_THRESHOLD if rise is None else alpha + beta * rise
+    return branch_threshold
 
 
 def num_initial_rollouts(excess: float, num_rollouts: int, sensitivity: float) -> int:

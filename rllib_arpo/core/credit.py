@@ -41,9 +41,10 @@ def _tree(rewards: np.ndarray, tree: QuestionTree, layout: TreeLayout, normalize
 def forks_apart_credit(
     rewards: np.ndarray, tree: QuestionTree, layout: TreeLayout, normalize_std: bool = True
 ) -> np.ndarray:
-    """Roots are compared with roots and forks with forks: two groups (the groups of APPO, arXiv 2606.12384), [L].
+    """Roots are compared with roots and forks with forks, [L]; after the two groups of APPO (arXiv 2606.12384).
 
-    Of APPO these are the groups alone; its choice of branching points and its scaling of procedures are not here.
+    APPO's code (AMAP-ML/APPO, b04e7e9, ray_trainer.py) goes on otherwise: its forks are not trained, their mean
+    advantage judges their root's turns up to the fork, only roots are forked, and its std has ddof 0.
     """
     is_fork = np.array([tree.trajectories[leaf].parent is not None for leaf in layout.leaves], dtype=bool)
     advantages = np.zeros(len(rewards))
@@ -55,11 +56,13 @@ def forks_apart_credit(
 def same_state_credit(
     rewards: np.ndarray, tree: QuestionTree, layout: TreeLayout, normalize_std: bool = True
 ) -> np.ndarray:
-    """`A = A_episode + A_step` (GiGPO, arXiv 2505.10978, with omega = gamma = 1), [N, L].
+    """`A = A_episode + A_step`, [N, L]; after GiGPO (arXiv 2505.10978) with omega = gamma = 1.
 
     A_episode is the group advantage of the return. A_step is that of the reward-to-go among the leaves that read the
     same tool response at the same depth, whatever stands before it; before the first turn all read the prompt. A leaf
-    that nobody else shares the response with has A_step = 0.
+    that nobody else shares the response with has A_step = 0. GiGPO's code (read in the copies vanzll/verl-agent,
+    d0b9724, and langfengQ/DrMAS, 3b556f2, gigpo/core_gigpo.py) does not look at the depth; its scripts have
+    gamma = 0.95.
     """
     begin, end = leaf_ranges(layout)
     to_go = rewards[None, :] - earlier_rewards(tree, layout)[:, None]
@@ -88,11 +91,13 @@ def _response_before(tree: QuestionTree, layout: TreeLayout, n: int) -> bytes:
 def node_value_credit(
     rewards: np.ndarray, tree: QuestionTree, layout: TreeLayout, normalize_std: bool = True
 ) -> np.ndarray:
-    """`A_n = ((V_n - V_root) + (V_n - V_parent)) / sqrt(L_n)` (TreeRL, arXiv 2506.11902) for all leaves below.
+    """`A_n = ((V_n - V_root) + (V_n - V_parent)) / sqrt(L_n)` for all leaves below; after TreeRL (arXiv 2506.11902).
 
     V_n is the mean return of the L_n leaves below node n, and V_root that of all leaves. A node of the paper is all
     that lies between two forks: turns below which are the same leaves have the same parent, and the same advantage.
-    The paper has rewards as they are (`normalize_std=False`); otherwise they are divided as in `group_advantages`.
+    TreeRL's code (THUDM/TreeRL, f0edbea, tree_node.py) takes each leaf's reward against the others', divides nothing by
+    a std (`normalize_std=False` here), and the parent's term by the root of its own leaves:
+    `2 V_n / sqrt(S_n) - V_parent / sqrt(S_parent)`, S the leaves that were chosen for training.
 
     Returns:
         [N, L].

@@ -107,7 +107,7 @@ def running_delta(after: np.ndarray, reference: float, vocab_size: int, normaliz
 
     Args:
         after: [a] nats, entropies of the first tokens generated after a tool response (or of a trajectory).
-        reference: b, nats per token (`core.entropy_history.EntropyReference`).
+        reference: b, nats per token (`core.rollout_history.RolloutReference`).
         vocab_size, normalization: as in `entropy_level`.
 
     Returns:

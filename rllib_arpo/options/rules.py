@@ -101,5 +101,6 @@ def _is(value: Any, kind: type) -> bool:
 POSITIVE = number("a finite number > 0", lambda value: value > 0)
 NOT_NEGATIVE = number("a finite number >= 0", lambda value: value >= 0)
 PROBABILITY = number("a number in [0, 1]", lambda value: 0 <= value <= 1)
+FRACTION = number("a number between 0 and 1", lambda value: 0 < value < 1)
 FINITE = number("a finite number", lambda _value: True)
 SWITCH = one_of(True, False)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from rllib_arpo.connectors import BATCH
 from rllib_arpo.core.advantages import ATTRIBUTIONS, LEAF_WEIGHTINGS, LOSS_AGGREGATIONS
-from rllib_arpo.core.branching import BRANCHING_RULES, WIDE, BranchingParams
+from rllib_arpo.core.branching import AUTO, AUTO_SHARE, BRANCHING_RULES, WIDE, BranchingParams
 from rllib_arpo.core.credit import CREDITS, credit_of
 from rllib_arpo.core.entropy import ENTROPY_ESTIMATORS, ENTROPY_NORMALIZATIONS
+from rllib_arpo.core.rollout_budget import UNITS
 from rllib_arpo.engine import ENGINES
 from rllib_arpo.engine.engine import RECORD_ENTROPIES
 from rllib_arpo.learner.sharding import SHARDINGS
 from rllib_arpo.options.option import Option
 from rllib_arpo.options.rules import (
     FINITE,
+    FRACTION,
     NOT_NEGATIVE,
     POSITIVE,
     PROBABILITY,
@@ -39,6 +41,15 @@ def _are_betas(value: object) -> bool:
     if not isinstance(value, tuple | list) or len(value) != 2:
         return False
     return all(isinstance(beta, int | float) and 0 <= beta < 1 for beta in value)
+
+
+def _is_budget(value: object) -> bool:
+    return (
+        isinstance(value, dict)
+        and len(value) == 1
+        and set(value) <= set(UNITS)
+        and all(map(POSITIVE.test, value.values()))
+    )
 
 
 def _is_baseline(value: object) -> bool:
@@ -93,6 +104,13 @@ ADAPTIVE_ROLLOUT = {
     "num_initial_rollouts": Option(
         8, "N, how many of them start at the prompt; the other M - N are forks or top-ups.", at_least(1)
     ),
+    "rollout_budget": Option(
+        None,
+        'what a question may spend, such as {"tool_calls": 96} or {"generated_tokens": 20000}: forks and top-ups are '
+        "taken until it is spent, as far as the mean path of the last `entropy_baseline_questions` questions foresees; "
+        "M is then the most trajectories that it may have. None: M trajectories, whatever they cost.",
+        optional(Rule(f"a dict with one of {', '.join(map(repr, UNITS))} and a finite number > 0", _is_budget)),
+    ),
     "branching": Option(
         FORK_RULE.branching,
         '"threshold" (fork iff P > tau), "probability", "random" (the control), "always" (at every node: '
@@ -128,7 +146,8 @@ ADAPTIVE_ROLLOUT = {
     ),
     "entropy_baseline_questions": Option(
         None,
-        'how many of the last questions count for "running" and for pre-monitoring; None: `questions_per_batch`.',
+        'how many of the last questions count for "running", branch_threshold="auto", `rollout_budget` and '
+        "pre-monitoring; None: `questions_per_batch`.",
         optional(at_least(1)),
     ),
     "record_entropies": Option(
@@ -141,7 +160,17 @@ ADAPTIVE_ROLLOUT = {
         FORK_RULE.branch_base_probability, "alpha of P = alpha + beta * dH.", PROBABILITY
     ),
     "branch_entropy_weight": Option(FORK_RULE.branch_entropy_weight, "beta of P.", POSITIVE),
-    "branch_threshold": Option(FORK_RULE.branch_threshold, "tau, which P must exceed.", FINITE),
+    "branch_threshold": Option(
+        FORK_RULE.branch_threshold,
+        'tau, which P must exceed; "auto": tau follows dH of the last `entropy_baseline_questions` questions, so that '
+        "`branch_share` of the tool responses exceed it.",
+        or_name(FINITE, AUTO),
+    ),
+    "branch_share": Option(
+        None,
+        f'of branch_threshold="auto": the share of tool responses that fork while forks are left; None: {AUTO_SHARE}.',
+        optional(FRACTION),
+    ),
     "random_fork_probability": Option(
         FORK_RULE.random_fork_probability, 'the probability of branching="random".', optional(PROBABILITY)
     ),

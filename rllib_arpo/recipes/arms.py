@@ -15,13 +15,25 @@ from rllib_arpo.options.tables import ADAPTIVE_ROLLOUT, OPTIONS
 OVERLONG_SHARE = 5
 
 
-def _number_or_name(text: str) -> int | str:
-    return int(text) if text.isdigit() else text
+def _or_name(number: Callable[[str], float]) -> Callable[[str], float | str]:
+    def number_or_name(text: str) -> float | str:
+        try:
+            return number(text)
+        except ValueError:
+            return text
+
+    return number_or_name
+
+
+def _budget(text: str) -> dict[str, float]:
+    unit, _, amount = text.partition("=")
+    return {unit: float(amount)}
 
 
 #: Settings of `adaptive_rollout` that the command line has under the same names, and their types.
 FORK_OPTIONS: dict[str, Callable[[str], Any]] = {
-    "num_initial_rollouts": int, "branching": str, "branch_width": _number_or_name, "branch_threshold": float,
+    "num_initial_rollouts": int, "branching": str, "branch_width": _or_name(int),
+    "branch_threshold": _or_name(float), "branch_share": float,
     "branch_base_probability": float, "branch_entropy_weight": float, "random_fork_probability": float,
     "consecutive_fork_penalty": float, "pre_monitoring_sensitivity": float, "entropy_window": int,
     "entropy_estimator": str, "entropy_normalization": str, "entropy_baseline": str,
@@ -33,6 +45,12 @@ def add_arm_args(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """Adds the arguments of recipes that are run with several algorithms (RLlib's `--algo`), fork rules and seeds."""
     parser.add_argument("--seed", type=int, default=0, help="of the order of the questions and of the forks")
     parser.add_argument("--num-rollouts", type=int, help="M, trajectories per question; default: the recipe's")
+    parser.add_argument(
+        "--rollout-budget",
+        type=_budget,
+        metavar="UNIT=NUMBER",
+        help="what a question may spend, e.g. tool_calls=96; --num-rollouts is then the most trajectories",
+    )
     parser.add_argument("--attribution", help="'soft' or 'hard' advantages of tokens that trajectories share")
     parser.add_argument("--baseline", help="what a reward is compared with, e.g. 'node_values'")
     for name, kind in FORK_OPTIONS.items():
@@ -82,7 +100,13 @@ def arm_config(
     if args.questions_per_batch is not None:
         questions_per_batch = args.questions_per_batch
     config = _algorithm_config(args.algo, settings or {})
-    config.adaptive_rollout(num_rollouts=args.num_rollouts or num_rollouts, max_response_tokens=max_response_tokens)
+    if args.rollout_budget is not None and args.num_rollouts is None:
+        raise ValueError("--rollout-budget: say with --num-rollouts how many trajectories a question may have at most.")
+    config.adaptive_rollout(
+        num_rollouts=args.num_rollouts or num_rollouts,
+        rollout_budget=args.rollout_budget,
+        max_response_tokens=max_response_tokens,
+    )
     _set_fork_rule(config, args)
     if config.branching != "never" and args.num_initial_rollouts is None:
         config.adaptive_rollout(num_initial_rollouts=num_initial_rollouts)
@@ -127,7 +151,7 @@ def _set_fork_rule(config: ARPOConfig, args: argparse.Namespace) -> None:
         option = f"{_flag(unread[0])} {given[unread[0]]}"
         raise ValueError(f"{option}: --algo {args.algo} with branching='never' forks nothing.")
     if args.branch_threshold is not None and config.branching != "threshold":
-        option = f"--branch-threshold {args.branch_threshold:g}"
+        option = f"--branch-threshold {args.branch_threshold}"
         raise ValueError(f"{option}: belongs to --branching threshold, not to {config.branching!r}.")
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ray import tune
 
+from rllib_arpo.errors import INTERRUPTED
 from rllib_arpo.redaction import shown
 from rllib_arpo.rollout.progress import PROGRESS_VARIABLE
 from rllib_arpo.terminal import RunTerminal, about, say
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 #: The folder of the logs.
 LOGS = Path("outputs")
-#: Exit status after SIGINT or SIGTERM.
-INTERRUPTED = 130
 #: The line of a traceback that names the error.
 ERROR = re.compile(r"[\w.]+(Error|Exception|Interrupt)\b")
 #: Begins a failure in the file of them.
@@ -111,6 +110,9 @@ def length_in_words(config: ARPOConfig, args: argparse.Namespace) -> str:
 def trees_in_words(config: ARPOConfig) -> str:
     """E.g. "M = 8 trajectories a question, N = 2 of them from the prompt, forks: threshold"."""
     size = f"M = {config.num_rollouts} trajectories a question"
+    if config.rollout_budget is not None:
+        [(unit, amount)] = config.rollout_budget.items()
+        size = f"{amount:g} {unit.replace('_', ' ')} a question, at most M = {config.num_rollouts} trajectories"
     if config.branching == "never":
         return f"{size}, no forks"
     chosen = config.pre_monitoring_sensitivity is not None

@@ -31,6 +31,8 @@ UPDATE_SETTINGS = (
     "loss_aggregation",
     "overlong_buffer_tokens",
 )
+#: Settings of the rollout whose numbers follow earlier questions: a record states them as the user gave them.
+FOLLOWS_EARLIER_QUESTIONS = ("branch_threshold", "branch_share", "rollout_budget")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +66,14 @@ class RecordSettings:
 
 def _stated(config: ARPOConfig) -> dict[str, Any]:
     rollout = RolloutSettings.from_config(config, explore=config.explore)
-    return stated(config.model_name_or_path, rollout) | {name: getattr(config, name) for name in UPDATE_SETTINGS}
+    settings = {name: getattr(config, name) for name in (*FOLLOWS_EARLIER_QUESTIONS, *UPDATE_SETTINGS)}
+    return stated(config.model_name_or_path, rollout) | settings
 
 
 def stated(model: str, rollout: RolloutSettings) -> dict[str, Any]:
     """The settings that a record states of the model, and of the rollout as it was sampled."""
     settings = dataclasses.asdict(rollout)
-    del settings["entropy_reference"]
+    del settings["rollout_reference"], settings["budget"]
     branching = settings.pop("branching")
     return {"model_name_or_path": model, **settings, **branching}
 

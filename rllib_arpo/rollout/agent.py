@@ -32,6 +32,11 @@ class Agent:
     def num_path_turns(self) -> int:
         return self.num_inherited_turns + len(self.turns)
 
+    def path(self, num_turns: int | None = None) -> list[Turn]:
+        """The turns from the prompt, those of ancestors included: all, or the first `num_turns`."""
+        inherited = [] if self.parent is None else self.parent.path(self.num_inherited_turns)
+        return (inherited + self.turns)[:num_turns]
+
     def decision(self, num_turns: int) -> ForkDecision | None:
         """The decision at the node below `num_turns` turns of the path, even if an ancestor owns the node."""
         owner = self

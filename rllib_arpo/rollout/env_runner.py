@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.env import INPUT_ENV_SINGLE_SPACES, INPUT_ENV_SPACES
@@ -215,7 +214,7 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
             settings = RolloutSettings.from_config(
                 config,
                 explore=config.explore if explore is None else explore,
-                entropy_reference=conditions.entropy_reference,
+                rollout_reference=conditions.rollout_reference,
             )
             same = [ref for ref in refs if ref.purpose == purpose]
             self._questions.submit(same, self._env_pool(purpose), settings)
@@ -335,10 +334,6 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
     def weight_version(self) -> int:
         """The version of the engine's weights; negative before the first `load_weights` (`Engine.weight_version`)."""
         return self.engine.weight_version
-
-    def score(self, token_ids: list[int]) -> np.ndarray:
-        """The engine's log-probs [n - 1] of token_ids[1:]; for checks."""
-        return self._call_engine("score", token_ids)
 
     def _call_engine(self, method: str, *args: Any) -> Any:
         return self._engine_thread.call(getattr(self.engine, method), *args)

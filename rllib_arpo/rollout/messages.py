@@ -10,7 +10,7 @@ from typing import Any
 
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 
-from rllib_arpo.core.entropy_history import NO_HISTORY, EntropyReference
+from rllib_arpo.core.rollout_history import NO_HISTORY, RolloutReference
 from rllib_arpo.envs.forkable_env import TOOL_NOTE
 from rllib_arpo.envs.support.texts import first_line
 from rllib_arpo.faults import Failure
@@ -46,11 +46,11 @@ class SamplingConditions:
 
     Attributes:
         weight_version: of the weights that its engine must have; None: any.
-        entropy_reference: the levels with which the question's entropies are compared.
+        rollout_reference: the levels with which the question's entropies are compared.
     """
 
     weight_version: int | None = None
-    entropy_reference: EntropyReference = NO_HISTORY
+    rollout_reference: RolloutReference = NO_HISTORY
 
 
 @dataclass(frozen=True, slots=True)

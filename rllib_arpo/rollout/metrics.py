@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 
 from rllib_arpo.core.pass_at_k import is_correct, pass_at_k
+from rllib_arpo.core.rollout_budget import GENERATED_TOKENS, TOOL_CALLS
+from rllib_arpo.core.rollout_history import EarlierQuestion
 from rllib_arpo.core.token_counts import all_path_tokens, sampled_tokens
 from rllib_arpo.core.tree import (
     MASKED_STOP_REASONS,
@@ -111,13 +113,14 @@ class QuestionStats:
         }
         return len(counted) > 1
 
-    def levels(self) -> dict[str, list[float]]:
-        """Tool -> nats per token after each of its responses, on trajectories from the prompt (`EntropyHistory`)."""
+    def history(self) -> EarlierQuestion:
+        """What later questions are compared with: the tool responses on trajectories from the prompt, all paths."""
+        nodes = [node for node in self.nodes if node.on_policy]
         levels: dict[str, list[float]] = {}
-        for node in self.nodes:
-            if node.on_policy:
-                levels.setdefault(node.tool, []).append(node.entropy)
-        return levels
+        for node in nodes:
+            levels.setdefault(node.tool, []).append(node.entropy)
+        costs = {TOOL_CALLS: list(self.path_tool_calls), GENERATED_TOKENS: list(self.path_tokens)}
+        return EarlierQuestion(levels, [node.decision.delta for node in nodes], costs)
 
 
 def question_stats(

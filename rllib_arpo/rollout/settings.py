@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
-from rllib_arpo.core.branching import BranchingParams, children_per_fork
-from rllib_arpo.core.entropy_history import NO_HISTORY, EntropyReference
+from rllib_arpo.core.branching import BranchingParams, children_per_fork, threshold_of
 from rllib_arpo.core.reshaping import NO_RESHAPING, Reshaping
+from rllib_arpo.core.rollout_budget import GENERATED_TOKENS, TOOL_CALLS, RolloutBudget
+from rllib_arpo.core.rollout_history import NO_HISTORY, RolloutReference
 from rllib_arpo.core.settings import settings_from
 from rllib_arpo.engine.engine import WINDOWS
 
@@ -18,7 +19,7 @@ class RolloutSettings:
     """Settings of adaptive rollout (docs/design.md); the attributes have the names of `ARPOConfig`.
 
     `temperature` 0 decodes greedily. `max_turn_tokens` None leaves a turn as long as the response may be.
-    `entropy_reference` holds the entropies of earlier questions of the run. Only the commands that evaluate a model set
+    `rollout_reference` holds the entropies of earlier questions of the run. Only the commands that evaluate a model set
     `reshaping`.
     """
 
@@ -40,34 +41,59 @@ class RolloutSettings:
     on_bad_row: str = "raise"
     entropy_baseline: str = "initial"
     pre_monitoring_sensitivity: float | None = None
-    entropy_reference: EntropyReference = NO_HISTORY
+    rollout_reference: RolloutReference = NO_HISTORY
     record_entropies: str = WINDOWS
     reshaping: Reshaping = NO_RESHAPING
+    budget: RolloutBudget | None = None
 
     @property
     def monitors_entropy(self) -> bool:
         """Whether the entropy of the first root decides how many roots there are."""
-        return self.pre_monitoring_sensitivity is not None and self.entropy_reference.after_tool is not None
+        return self.pre_monitoring_sensitivity is not None and self.rollout_reference.after_tool is not None
 
     @classmethod
     def from_config(
-        cls, config: AlgorithmConfig, *, explore: bool, entropy_reference: EntropyReference = NO_HISTORY
+        cls, config: AlgorithmConfig, *, explore: bool, rollout_reference: RolloutReference = NO_HISTORY
     ) -> RolloutSettings:
         """The settings for training (`explore=True`) or for greedy decoding (`explore=False`: one leaf, no forks)."""
         branching = config.branching if explore else "never"
         num_rollouts = config.num_rollouts if explore else 1
         # Without forks, top-ups would start after the first N have ended; start all trajectories at once instead.
         num_initial_rollouts = num_rollouts if branching == "never" else config.num_initial_rollouts
-        width = children_per_fork(config.branch_width, num_rollouts, num_initial_rollouts)
+        budget = _budget(config, rollout_reference) if explore else None
+        if budget is not None:
+            num_initial_rollouts = min(num_initial_rollouts, budget.paths())
+        params = settings_from(
+            BranchingParams,
+            config,
+            branching=branching,
+            branch_width=children_per_fork(config.branch_width, num_rollouts, num_initial_rollouts),
+            branch_threshold=threshold_of(
+                config.branch_threshold,
+                rollout_reference.rise,
+                config.branch_base_probability,
+                config.branch_entropy_weight,
+            ),
+        )
         return settings_from(
             cls,
             config,
             num_rollouts=num_rollouts,
             num_initial_rollouts=num_initial_rollouts,
-            branching=settings_from(BranchingParams, config, branching=branching, branch_width=width),
+            branching=params,
             temperature=config.temperature if explore else 0.0,
             seed=config.seed or 0,
             pre_monitoring_sensitivity=config.pre_monitoring_sensitivity if branching != "never" else None,
-            entropy_reference=entropy_reference,
+            rollout_reference=rollout_reference,
             reshaping=NO_RESHAPING,
+            budget=budget,
         )
+
+
+def _budget(config: AlgorithmConfig, reference: RolloutReference) -> RolloutBudget | None:
+    """The budget of `rollout_budget`. Until the first questions have ended, a path counts as long as it may be."""
+    if config.rollout_budget is None:
+        return None
+    [(unit, amount)] = config.rollout_budget.items()
+    longest = {TOOL_CALLS: config.max_tool_calls, GENERATED_TOKENS: config.max_response_tokens}
+    return RolloutBudget(unit, amount, max(reference.path_costs.get(unit, longest[unit]), 1.0))

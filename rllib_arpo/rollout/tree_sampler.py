@@ -39,6 +39,7 @@ from rllib_arpo.rollout.agent import Agent, plain_step_info, turn_of
 from rllib_arpo.rollout.engine_loop import EngineLoop
 from rllib_arpo.rollout.fork_schedule import ForkCandidate, make_schedule
 from rllib_arpo.rollout.messages import QuestionRef, TrajectoryError
+from rllib_arpo.rollout.question_budget import QuestionBudget
 from rllib_arpo.rollout.seeds import request_seed
 from rllib_arpo.rollout.settings import RolloutSettings
 
@@ -87,21 +88,24 @@ class TreeSampler:
         self._request_prefix = f"{question.purpose}/{question.number}"
         self._rng = np.random.default_rng([settings.seed, question.number])
         self._num_roots = 1 if settings.monitors_entropy else settings.num_initial_rollouts
-        self._fork_budget = settings.num_rollouts - self._num_roots
         self._schedule = make_schedule(settings.budget_allocation, self._rng, deterministic=settings.deterministic)
         self._agents: dict[str, Agent] = {}
+        self._budget = QuestionBudget(settings, self._agents)
         self._may_fork = True
         self._prefix_tokens_reused = 0
         self._errors: list[TrajectoryError] = []
 
     async def sample(self) -> SampledTree:
-        """Asks the question, once, and returns its tree: M trajectories, fewer only after a deadline."""
+        """Asks the question, once, and returns its tree.
+
+        It has M trajectories, fewer only after a deadline, or where a `RolloutBudget` is spent before.
+        """
         self._began = time.perf_counter()
         try:
             async with asyncio.timeout(self._settings.question_deadline_s) as deadline:
                 roots, question_id = await self._reset()
                 await self._run_all([self._run(root) for root in roots])
-                await self._run_all(self._added_roots(self._fork_budget, topped_up=True))
+                await self._top_up()
         except TimeoutError as error:
             if not (self._agents and deadline.expired()):
                 raise TimeoutError(f"{self._name()} could not be reset in time. {error}") from error
@@ -111,6 +115,11 @@ class TreeSampler:
         tree = QuestionTree(str(question_id), self._prompt, trajectories)
         forks_refused = sum(error.refused_fork for error in self._errors)
         return SampledTree(tree, self._prefix_tokens_reused, tuple(self._errors), forks_refused)
+
+    async def _top_up(self) -> None:
+        """[5] more than once only where trajectories have cost less than was foreseen."""
+        while number := self._budget.top_ups():
+            await self._run_all(self._added_roots(number, topped_up=True))
 
     async def _reset(self) -> tuple[list[Agent], object]:
         """The first roots, and the question's id."""
@@ -266,12 +275,11 @@ class TreeSampler:
     def _plan_roots(self, entropies: np.ndarray) -> None:
         """AEPO: the first tokens of the first root determine the number of roots, including itself."""
         settings = self._settings
-        after_tool, sensitivity = settings.entropy_reference.after_tool, settings.pre_monitoring_sensitivity
+        after_tool, sensitivity = settings.rollout_reference.after_tool, settings.pre_monitoring_sensitivity
         assert after_tool is not None  # `monitors_entropy` says so.
         assert sensitivity is not None
         excess = self._running_delta(entropies, after_tool)
         num_roots = num_initial_rollouts(excess, settings.num_rollouts, sensitivity)
-        self._fork_budget = settings.num_rollouts - num_roots
         for trajectory in self._added_roots(num_roots - 1):
             self._group.create_task(trajectory)
 
@@ -284,7 +292,7 @@ class TreeSampler:
     def _delta(self, agent: Agent, entropies: np.ndarray) -> float:
         """[2] the rise at the tool response before `entropies`, against the baseline."""
         settings, call = self._settings, agent.turns[-1].tool_call
-        earlier = settings.entropy_reference.by_tool.get(call.name if call else NO_TOOL)
+        earlier = settings.rollout_reference.by_tool.get(call.name if call else NO_TOOL)
         if settings.entropy_baseline == "running" and earlier is not None:
             return self._running_delta(entropies, earlier)
         assert agent.initial_entropies is not None  # The root's first turn is generated.
@@ -296,7 +304,7 @@ class TreeSampler:
         agent.decisions[num_path_turns] = ForkDecision(self._level(entropies), delta)
         if agent.topped_up:
             return
-        if self._fork_budget and self._may_fork:
+        if self._budget.places() and self._may_fork:
             candidate = self._candidate(agent, num_path_turns, delta)
             if candidate is not None:
                 self._schedule.add(candidate)
@@ -319,12 +327,12 @@ class TreeSampler:
 
     def _decide(self, candidate: ForkCandidate) -> None:
         """[3] creates as many children of a node as the rule wants and the budget allows."""
-        if not (self._fork_budget and self._may_fork):
+        budget = self._budget.forks(candidate) if self._may_fork else 0
+        if not budget:
             return
         agent, params = self._agents[candidate.agent_id], self._settings.branching
         node = NodeEvidence(candidate.delta, agent.consecutive_forks(candidate.num_turns))
-        wanted = num_forks(node, self._fork_budget, params, self._rng)
-        budget = self._fork_budget
+        wanted = num_forks(node, budget, params, self._rng)
         children = sum(self._fork(candidate) for _ in range(wanted))
         agent.decisions[candidate.num_turns] = replace(
             agent.decisions[candidate.num_turns],
@@ -358,7 +366,6 @@ class TreeSampler:
         del self._agents[child.agent_id]
         decision = parent.decisions[child.num_inherited_turns]
         parent.decisions[child.num_inherited_turns] = replace(decision, children=decision.children - 1)
-        self._fork_budget += 1
         self._on_progress(forks=-1)
         self._refused(child.agent_id, error)
 
@@ -375,7 +382,6 @@ class TreeSampler:
                 f"{len(candidate.prefix)} tokens of its parent's path."
             )
         parent.num_children += 1
-        self._fork_budget -= 1
         child = Agent(
             child_id,
             prefix,

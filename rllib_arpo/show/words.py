@@ -91,7 +91,10 @@ def decision(turn: Row, trajectory: Trajectory, question: Question) -> str:
         return f"{rise}: not decided: no fork of {budget} was left, or the question ended first."
     children = turn["children"]
     forked = _TIMES.get(children, f"forked {children} times")
-    return f"{_reason(turn, rise, question.settings)}: {forked}, {turn['budget'] - children} of {budget} left."
+    left = turn["budget"] - children
+    if question.settings.get("rollout_budget"):
+        return f"{_reason(turn, rise, question.settings)}: {forked}; the budget would pay {left} more."
+    return f"{_reason(turn, rise, question.settings)}: {forked}, {left} of {budget} left."
 
 
 def _undecided(turn: Row, trajectory: Trajectory) -> str:

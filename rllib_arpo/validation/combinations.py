@@ -7,7 +7,8 @@ from itertools import chain
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
-from rllib_arpo.core.branching import WIDE, looks_at_entropy
+from rllib_arpo.core.branching import AUTO, WIDE, looks_at_entropy
+from rllib_arpo.core.rollout_budget import TOOL_CALLS
 from rllib_arpo.engine.vllm_kwargs import check_vllm_kwargs
 from rllib_arpo.engine.vllm_versions import FIRST_WITH_TRANSFER, check_vllm_version, vllm_version
 from rllib_arpo.rollout.fork_schedule import OVER_TREE, RANKED
@@ -52,10 +53,16 @@ def _of_tree(config: AlgorithmConfig) -> Iterator[str]:
             yield "random_fork_probability=None: branching='random' needs a probability; it has no default."
         if config.branch_width == WIDE and config.pre_monitoring_sensitivity is not None:
             yield "branch_width='wide': not with pre_monitoring_sensitivity, whose N differs between questions."
+        if config.rollout_budget is not None and config.pre_monitoring_sensitivity is not None:
+            yield "rollout_budget: not with pre_monitoring_sensitivity, which chooses N by M."
+        if config.rollout_budget is not None and config.branch_width == WIDE:
+            yield "branch_width='wide': shares M among the first forks; with a rollout_budget give a number."
         # `branching="never"` may ignore all of these, for baselines.
         yield from _of_entropy(config)
         if config.consecutive_fork_penalty:
             yield from _of_penalty(config)
+    if config.rollout_budget is not None and TOOL_CALLS in config.rollout_budget and not config.max_tool_calls:
+        yield f"rollout_budget={config.rollout_budget}: max_tool_calls=0 lets nobody spend it."
     if config.max_response_tokens > config.max_context_tokens:
         response = f"max_response_tokens={config.max_response_tokens}"
         yield f"{response}: must not exceed max_context_tokens={config.max_context_tokens}."
@@ -67,10 +74,19 @@ def _of_entropy(config: AlgorithmConfig) -> Iterator[str]:
     if config.entropy_baseline_quantile is not None and baseline != "running":
         quantile = f"entropy_baseline_quantile={config.entropy_baseline_quantile}"
         yield f"{quantile}: belongs to entropy_baseline='running', not to {baseline!r}."
-    looks_back = baseline == "running" or config.pre_monitoring_sensitivity is not None
+    automatic = config.branch_threshold == AUTO
+    spends = config.rollout_budget is not None
+    looks_back = baseline == "running" or automatic or spends or config.pre_monitoring_sensitivity is not None
     if config.entropy_baseline_questions is not None and not looks_back:
         questions = f"entropy_baseline_questions={config.entropy_baseline_questions}"
-        yield f"{questions}: needs entropy_baseline='running' or a pre_monitoring_sensitivity."
+        others = "branch_threshold='auto', a rollout_budget or a pre_monitoring_sensitivity"
+        yield f"{questions}: needs entropy_baseline='running', {others}."
+    if automatic and baseline == "running":
+        yield "branch_threshold='auto': entropy_baseline='running' moves already; set its entropy_baseline_quantile."
+    if automatic and branching != "threshold":
+        yield f"branch_threshold='auto': belongs to branching='threshold', not to {branching!r}."
+    if config.branch_share is not None and not automatic:
+        yield f"branch_share={config.branch_share}: belongs to branch_threshold='auto'."
     if baseline == "running" and not (looks_at_entropy(branching) or config.budget_allocation in RANKED):
         yield f"entropy_baseline='running': branching={branching!r} does not look at the entropy."
     if branching == "random" and config.budget_allocation in RANKED:

@@ -18,6 +18,8 @@ from rllib_arpo.core.branching import (
     children_per_fork,
     num_forks,
     num_initial_rollouts,
+    rule_in_words,
+    threshold_of,
 )
 from rllib_arpo.core.entropy import ENTROPY_NORMALIZATIONS, TOP_K, entropy_delta, top_k_entropy
 
@@ -202,6 +204,24 @@ def test_consecutive_forks_lower_the_probability():
     assert [num_forks(n, 1, params, ScriptedDraws(0.29)) for n in nodes] == [1, 1, 1, 0, 0, 0]
     above_tau = replace(params, branching="threshold", branch_threshold=0.31)
     assert [num_forks(n, 1, above_tau, NO_DRAWS) for n in nodes] == [1, 1, 0, 0, 0, 0]
+
+
+def test_an_automatic_threshold_is_p_at_the_rise():
+    assert threshold_of(0.7, 1.0, 0.5, 0.2) == 0.7
+    assert threshold_of("auto", None, 0.4, 0.2) == 0.5
+    rise = 0.3
+    params = BranchingParams("threshold", 1, 0.4, 0.2, threshold_of("auto", rise, 0.4, 0.2))
+    assert [num_forks(NodeEvidence(d), 1, params, NO_DRAWS) for d in (0.29, 0.31)] == [0, 1]
+
+
+def test_the_words_of_the_threshold():
+    def words(branch_threshold: float | str, branch_share: float | None = None) -> str:
+        given = {"branch_threshold": branch_threshold, "branch_share": branch_share}
+        return rule_in_words({"branching": "threshold", **given})
+
+    assert words(0.5) == "where P > 0.5"
+    assert words("auto") == "where dH is in the highest 25% of the last questions'"
+    assert words("auto", 0.4) == "where dH is in the highest 40% of the last questions'"
 
 
 def test_pre_monitoring_by_hand():

@@ -14,7 +14,7 @@ import pytest
 from rllib_arpo import AEPOConfig, TreeGRPOConfig
 from rllib_arpo.core.advantages import group_advantages, leaf_roots, tree_advantages
 from rllib_arpo.core.credit import CREDITS
-from rllib_arpo.core.entropy_history import EntropyReference
+from rllib_arpo.core.rollout_history import RolloutReference
 from rllib_arpo.rollout.settings import RolloutSettings
 from tests.enumerable.gradients import Estimator, expected_gradients
 from tests.enumerable.problem import exact_gradient, make_problem
@@ -156,7 +156,7 @@ def biased_estimators() -> list[tuple[RolloutSettings, bool, dict[str, Estimator
                 num_rollouts=3,
                 entropy_window=2,
                 pre_monitoring_sensitivity=4.0,
-                entropy_reference=EntropyReference({"python": 0.7 * np.log(2)}, 0.7 * np.log(2)),
+                rollout_reference=RolloutReference({"python": 0.7 * np.log(2)}, 0.7 * np.log(2)),
             ),
             True,
             {"AEPO: N by the entropy, entropy-aware advantage": times_entropy},

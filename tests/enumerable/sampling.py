@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rllib_arpo.arpo_config import ARPOConfig
-from rllib_arpo.core.entropy_history import NO_HISTORY
+from rllib_arpo.core.rollout_history import NO_HISTORY
 from rllib_arpo.core.tree import QuestionTree
 from rllib_arpo.engine.engine import EngineConfig, GenerationRequest
 from rllib_arpo.engine.scripted_engine import ScriptedEngine, ScriptedReply
@@ -42,14 +42,14 @@ def rollout_settings(config: ARPOConfig | None = None, **keywords) -> RolloutSet
     """The settings of a config (`ARPOConfig`) with k = 1 and N = 2.
 
     Args:
-        keywords: of `adaptive_rollout`, and `entropy_reference`.
+        keywords: of `adaptive_rollout`, and `rollout_reference`.
     """
     config = config or ARPOConfig()
     defaults = {"num_rollouts": UNLIMITED, "num_initial_rollouts": 2, "entropy_window": 1}
     # On a busy machine a deadline would be an outcome.
     keywords = defaults | {"question_deadline_s": 1e6} | keywords
-    reference = keywords.pop("entropy_reference", NO_HISTORY)
-    return RolloutSettings.from_config(config.adaptive_rollout(**keywords), explore=True, entropy_reference=reference)
+    reference = keywords.pop("rollout_reference", NO_HISTORY)
+    return RolloutSettings.from_config(config.adaptive_rollout(**keywords), explore=True, rollout_reference=reference)
 
 
 def tree_distribution(problem: TabularProblem, settings: RolloutSettings, *, top_up: bool = False) -> Distribution:
@@ -90,8 +90,8 @@ class _InlineExecutor(Executor):
 
 
 class _WithoutTopUps(TreeSampler):
-    def _added_roots(self, number, *, topped_up=False):
-        return [] if topped_up else super()._added_roots(number)
+    async def _top_up(self):
+        pass
 
 
 @dataclass

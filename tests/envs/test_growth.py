@@ -1,7 +1,7 @@
 """Whatever reads a text of a model, a page or a tool in the rollout's loop takes at most a time in proportion to it.
 
 Twice the text may take at most `MOST` times the time. `pytest -s tests/envs/test_growth.py` prints the figure of each
-reader. Readers of `READ_ELSEWHERE` are not tried: each runs in a process that is ended at a limit of time.
+reader.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from types import SimpleNamespace
 import httpx
 import pytest
 
+from rllib_arpo.envs.errors import ToolError
 from rllib_arpo.envs.protocols import PROTOCOLS
 from rllib_arpo.envs.protocols.function_calling import FunctionCallingProtocol
 from rllib_arpo.envs.protocols.prompts import Chat, turn_text
@@ -43,16 +44,13 @@ MOST = 2.5
 SCREENED_CHARS, NUM_MEASURED = 1 << 12, 2
 #: Seconds of processor time from which growth is measured, and the length at which a faster reader is quick enough.
 MIN_S, MAX_CHARS = 0.005, 1 << 18
+#: How readers refuse a text; anything else that they raise is a defect.
+REFUSALS = (ToolError, ValueError, accuracy.NeedsAlgebra, httpx.InvalidURL)
 #: A reader is slow if every trial says so: caches and other processes disturb.
 TRIES = 5
 
-READ_ELSEWHERE = {
-    "web.reader.read_page": "decoding and HTML: a forked process, 10 s",
-    "web.reader.may_fetch": "rules of a robots.txt: a forked process, 10 s",
-    "mathematics.algebra.same": "SymPy: a forked process, 0.15 s of processor time, then once 0.6 s",
-    "reasoning_gym's scorers, answer_guard.checked": "a forked process in the sandbox, 5 s",
-    "python.execute": "a program: a process in the sandbox, `time_limit_s`",
-}
+# Not tried, since a process reads the text and is ended at a limit of time: `web.reader` (HTML, robots.txt), SymPy
+# behind `mathematics.algebra.same`, the scorers of reasoning_gym, `answer_guard.checked`, programs of the Python tool.
 
 TOKENIZER = byte_tokenizer()
 CHAT = Chat(TOKENIZER)
@@ -92,12 +90,12 @@ def redirect(location: str) -> None:
 READERS: dict[str, Callable[[str], object]] = {
     "protocol tags": TAGS.parse,
     "protocol tags: format": lambda s: TAGS.format_error([s, s]),
-    "protocol tags: response": lambda s: TAGS.response(CHAT, CallRequest("search", ""), s, encoded("")),
+    "protocol tags: response": lambda s: TAGS.response(CHAT, CallRequest("search", ""), valid_unicode(s), encoded("")),
     "protocol function_calling": CALLS.parse,
     "protocol: boxed": boxed,
-    "text of a turn": lambda s: turn_text(TOKENIZER, encoded(s)),
+    "text of a turn": lambda s: turn_text(TOKENIZER, encoded(valid_unicode(s))),
     "shield": CHAT.shield,
-    "cut": lambda s: cut(TOKENIZER, s, 100),
+    "cut": lambda s: cut(TOKENIZER, valid_unicode(s), 100),
     "model_json": read_json,
     "tool python": program,
     "tool search": SearchTool(documents=[{"text": "a"}]).read,
@@ -181,7 +179,7 @@ def without_collections() -> Iterator[None]:
 
 def cpu_s(read: Callable[[str], object], written: str) -> float:
     begin = time.thread_time()
-    with contextlib.suppress(Exception):  # Refusals are what other tests are about.
+    with contextlib.suppress(*REFUSALS):  # What is refused, and how, is what other tests are about.
         read(written)
     return time.thread_time() - begin
 

@@ -53,7 +53,7 @@ def engine_log_probs(algorithm, group=None) -> list[np.ndarray]:
     """The same from every engine of a group of env runners (default: the training ones)."""
     group = group or algorithm.env_runner_group
     return group.foreach_env_runner(
-        lambda runner: runner.score(TOKENS), local_env_runner=group.num_remote_env_runners() == 0
+        lambda runner: runner._call_engine("score", TOKENS), local_env_runner=group.num_remote_env_runners() == 0
     )
 
 

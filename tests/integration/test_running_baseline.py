@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from rllib_arpo import ARPO
@@ -40,6 +41,21 @@ def trees(algorithm, num_iterations: int) -> list[list]:
         ]
         for batch in iterations
     ]
+
+
+def test_an_automatic_threshold_is_of_the_batch_before(running):
+    config = running.copy(copy_frozen=False).adaptive_rollout(
+        entropy_baseline="initial", pre_monitoring_sensitivity=None, branch_threshold="auto", branch_share=0.4
+    )
+    algorithm = config.build_algo()
+    iterations = trees(algorithm, 3)
+    algorithm.stop()
+    nodes = [[(name, d) for tree in batch for name, _, own in tree for d, _ in own if d] for batch in iterations]
+    rises = [0.0, *(np.quantile([d.delta for name, d in batch if "." not in name], 0.6) for batch in nodes)]
+    for batch, rise in zip(nodes, rises, strict=False):
+        decided = [d for _, d in batch if d.eligible]
+        assert [d.children > 0 for d in decided] == [d.delta > rise for d in decided]
+        assert {d.children > 0 for d in decided} == {True, False}
 
 
 def test_env_runners_share_the_baseline_and_a_resumed_run_has_it(running, tmp_path):

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import ray
 
-from rllib_arpo.core.entropy_history import EntropyReference
+from rllib_arpo.core.rollout_history import RolloutReference
 from rllib_arpo.faults import Failure
 from rllib_arpo.rollout import dispatch
 from rllib_arpo.rollout.messages import FailedQuestion, Purpose, Reply, SampledQuestion
@@ -53,7 +53,7 @@ class FakeGroup:
     questions: dict[int, list] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
     timeouts: set[float] = field(default_factory=set)
-    references: list[EntropyReference] = field(default_factory=list)
+    references: list[RolloutReference] = field(default_factory=list)
     raising: set[int] = field(default_factory=set)
     deadly: set[int] = field(default_factory=set)
 
@@ -93,7 +93,7 @@ class FakeGroup:
 
     def _call(self, runner, refs, conditions, timeout_s):
         assert conditions.weight_version == 3
-        self.references.append(conditions.entropy_reference)
+        self.references.append(conditions.rollout_reference)
         self.timeouts.add(timeout_s)
         numbers = {purpose: [ref.number for ref in refs if ref.purpose == purpose] for purpose in Purpose}
         if refs:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rllib_arpo import faults
-from rllib_arpo.core.entropy_history import EntropyReference
+from rllib_arpo.core.rollout_history import RolloutReference
 from rllib_arpo.faults import Failure
 from rllib_arpo.rollout import dispatch
 from rllib_arpo.rollout.dispatch import DispatchSettings, QuestionDispatcher
@@ -82,11 +82,11 @@ def test_questions_are_shared_out(make_group):
     assert group.timeouts == {dispatch.POLL_S}
 
 
-def test_every_env_runner_is_given_the_same_entropy_reference(make_group):
+def test_every_env_runner_is_given_the_same_rollout_reference(make_group):
     group, dispatcher = make_group({1: [], 2: []})
-    reference = EntropyReference({"search": 0.5}, 0.5)
+    reference = RolloutReference({"search": 0.5}, 0.5)
     dispatcher.ask(question_refs(range(5)))
-    collect(dispatcher, range(5), entropy_reference=reference)
+    collect(dispatcher, range(5), rollout_reference=reference)
     assert len(group.references) == 3
     assert set(map(id, group.references)) == {id(reference)}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rllib_arpo.core.entropy_history import EntropyReference
+from rllib_arpo.core.rollout_history import RolloutReference
 from rllib_arpo.engine.scripted_engine import ScriptedReply
 from tests.helpers.scripted_env import ANSWER, PROMPT, TOOL
 from tests.helpers.scripts import answer, tool
@@ -18,13 +18,13 @@ LN_V = np.log(256)
 def test_the_running_baseline_is_that_of_the_same_tool_in_earlier_questions(sample_tree, earlier, forks):
     """The entropy falls below the opening, and is above or below what this tool's responses left before."""
     script = {PROMPT: [tool(10, 3.0), answer(11)], NODE: [answer(20, 0.6), answer(21)]}
-    reference = EntropyReference({"tool": earlier, "other": 0.0}, after_tool=0.3)
-    sampled = sample_tree(dict(script), entropy_baseline="running", entropy_reference=reference)
+    reference = RolloutReference({"tool": earlier, "other": 0.0}, after_tool=0.3)
+    sampled = sample_tree(dict(script), entropy_baseline="running", rollout_reference=reference)
     decision = sampled.decisions[("0", 1)]
     assert decision.delta == pytest.approx((0.6 - earlier) / LN_V)
     assert decision.level == pytest.approx(0.6 / LN_V)
     assert decision.children == forks
-    assert sample_tree(dict(script), entropy_reference=reference).decisions[("0", 1)].children == 0
+    assert sample_tree(dict(script), rollout_reference=reference).decisions[("0", 1)].children == 0
 
 
 @pytest.mark.parametrize(("num_tokens", "num_roots"), [(2, 5), (8, 7)])
@@ -36,15 +36,15 @@ def test_pre_monitoring_compares_as_many_tokens_as_the_first_window_has(sample_t
         entropy_window=20,
         entropy_normalization="sum_log_vocab",
         pre_monitoring_sensitivity=2.0,
-        entropy_reference=EntropyReference({"tool": 0.5 * LN_V}, after_tool=0.5 * LN_V),
+        rollout_reference=RolloutReference({"tool": 0.5 * LN_V}, after_tool=0.5 * LN_V),
     )
     assert sum(not t.topped_up for t in sampled.tree.trajectories) == num_roots
 
 
 def test_a_tool_without_a_history_is_compared_with_the_opening(sample_tree):
     script = {PROMPT: [tool(10, 3.0), answer(11)], NODE: answer(20, 0.6)}
-    reference = EntropyReference({"other": 0.0}, after_tool=0.0)
-    sampled = sample_tree(script, entropy_baseline="running", entropy_reference=reference)
+    reference = RolloutReference({"other": 0.0}, after_tool=0.0)
+    sampled = sample_tree(script, entropy_baseline="running", rollout_reference=reference)
     assert sampled.decisions[("0", 1)].delta == pytest.approx((0.6 - 3.0) / LN_V)
 
 
@@ -59,7 +59,7 @@ def test_pre_monitoring_chooses_the_number_of_roots(sample_tree, root_entropy, n
         num_rollouts=8,
         num_initial_rollouts=5,
         pre_monitoring_sensitivity=2.0,
-        entropy_reference=EntropyReference({"tool": 0.5 * LN_V}, after_tool=0.5 * LN_V),
+        rollout_reference=RolloutReference({"tool": 0.5 * LN_V}, after_tool=0.5 * LN_V),
     )
     trajectories = sampled.tree.trajectories
     assert [t.agent_id for t in trajectories] == [str(i) for i in range(8)]
@@ -81,7 +81,7 @@ def test_pre_monitoring_with_a_first_root_that_fails_tops_up(sample_tree):
         {PROMPT: replies},
         num_rollouts=3,
         pre_monitoring_sensitivity=2.0,
-        entropy_reference=EntropyReference({"tool": 0.5 * LN_V}, after_tool=0.5 * LN_V),
+        rollout_reference=RolloutReference({"tool": 0.5 * LN_V}, after_tool=0.5 * LN_V),
     )
     assert [str(t.stop_reason) for t in sampled.tree.trajectories] == ["engine_failure", "answer", "answer"]
 

@@ -8,7 +8,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from rllib_arpo.core.entropy_history import EntropyReference
+from rllib_arpo.core.rollout_budget import RolloutBudget
+from rllib_arpo.core.rollout_history import RolloutReference
 from rllib_arpo.engine.scripted_engine import RandomPolicy
 from rllib_arpo.rollout.fork_schedule import ForkCandidate, OverTree, at_random, by_rise, make_schedule
 from rllib_arpo.rollout.seeds import request_seed
@@ -160,8 +161,10 @@ def test_other_questions_do_not_wait_for_a_schedule(sample_questions):
         {"budget_allocation": "ranked_over_tree"},
         {"budget_allocation": "random_over_tree", "branching": "always"},
         {"branching": "probability"},
-        {"pre_monitoring_sensitivity": 3.0, "entropy_reference": EntropyReference({"": 1.1}, 1.1)},
-        {"entropy_baseline": "running", "entropy_reference": EntropyReference({"": 1.1}, 1.1)},
+        {"pre_monitoring_sensitivity": 3.0, "rollout_reference": RolloutReference({"": 1.1}, 1.1)},
+        {"entropy_baseline": "running", "rollout_reference": RolloutReference({"": 1.1}, 1.1)},
+        {"budget": RolloutBudget("tool_calls", 12, path_cost=2.0)},
+        {"budget": RolloutBudget("generated_tokens", 40, path_cost=6.0), "budget_allocation": "ranked_over_tree"},
     ],
 )
 def test_deterministic_trees_do_not_depend_on_the_timing_of_tools(sample_tree, changes):

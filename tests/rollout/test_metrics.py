@@ -153,8 +153,8 @@ def test_a_node_has_its_tool_response():
 
 def test_levels_of_a_question_by_tool_are_nats_per_token():
     """However many tokens the windows have: two after the first question's search, one after each of the other's."""
-    assert question_stats(FORKED, WINDOW).levels() == {"search": [2.5]}
-    assert question_stats(MASKED, WINDOW).levels() == {"search": [1.0, 0.5]}
+    assert question_stats(FORKED, WINDOW).history().levels == {"search": [2.5]}
+    assert question_stats(MASKED, WINDOW).history().levels == {"search": [1.0, 0.5]}
 
 
 def test_tools_and_stops(metrics):

@@ -8,11 +8,11 @@ import pytest
 
 from rllib_arpo import ARPOConfig
 from rllib_arpo.core.branching import BranchingParams
-from rllib_arpo.core.entropy_history import NO_HISTORY
+from rllib_arpo.core.rollout_history import NO_HISTORY, RolloutReference
 from rllib_arpo.rollout.settings import RolloutSettings
 
 #: What greedy decoding or the caller decides, what is a value of its own, and what training does not have.
-COMPUTED = {"num_initial_rollouts", "branching", "entropy_reference", "reshaping"}
+COMPUTED = {"num_initial_rollouts", "branching", "rollout_reference", "reshaping", "budget"}
 
 
 @pytest.mark.parametrize("kind", [RolloutSettings, BranchingParams])
@@ -33,12 +33,19 @@ def test_greedy_decoding_is_one_trajectory():
     settings = RolloutSettings.from_config(config, explore=False)
     assert (settings.num_rollouts, settings.num_initial_rollouts, settings.temperature) == (1, 1, 0.0)
     assert (settings.branching.branching, settings.pre_monitoring_sensitivity) == ("never", None)
-    assert (settings.seed, settings.entropy_reference) == (0, NO_HISTORY)
+    assert (settings.seed, settings.rollout_reference) == (0, NO_HISTORY)
 
 
 def test_without_forks_all_start_at_once():
     config = ARPOConfig().adaptive_rollout(branching="never", num_rollouts=4, num_initial_rollouts=2)
     assert RolloutSettings.from_config(config, explore=True).num_initial_rollouts == 4
+
+
+def test_an_automatic_threshold_is_a_number_in_the_sampler():
+    config = ARPOConfig().adaptive_rollout(branch_threshold="auto")
+    references = (NO_HISTORY, RolloutReference(rise=1.5))
+    settings = [RolloutSettings.from_config(config, explore=True, rollout_reference=one) for one in references]
+    assert [one.branching.branch_threshold for one in settings] == [0.5, pytest.approx(0.5 + 0.2 * 1.5)]
 
 
 def test_a_wide_fork_has_a_number_of_children_in_the_sampler():

@@ -144,8 +144,11 @@ def test_no_signal_warns_and_then_ends_the_run(caplog, question, cause):
 def test_forks_nearly_everywhere_warn_once(caplog):
     log = IterationLog(MetricsLogger(root=True))
     with caplog.at_level(logging.WARNING, "rllib_arpo"):
-        for rate, branching in ((0.6, "threshold"), (1.0, "always"), (0.78, "threshold"), (0.9, "threshold")):
-            log.forks(rate, branching)
+        for rate, branching, threshold in (
+            (0.6, "threshold", 0.5), (1.0, "always", 0.5), (0.9, "threshold", "auto"), (0.78, "threshold", 0.5),
+            (0.9, "threshold", 0.5),
+        ):  # fmt: skip
+            log.forks(rate, branching, threshold)
     assert caplog.messages == [
         "78% of the tool responses fork (fork_rate), so that the entropy hardly chooses: branch_threshold is too low."
     ]

@@ -82,6 +82,11 @@ def test_the_command_line_has_the_fork_rule_its_width_and_the_batch(model_folder
     assert {name: getattr(config, name) for name in given} == given
     config.validate()
     assert make_config("trails_small_arpo", model_folder, "--branch-width", "7").branch_width == 7
+    automatic = make_config("trails_small_arpo", model_folder, "--branch-threshold", "auto", "--branch-share", "0.3")
+    assert (automatic.branch_threshold, automatic.branch_share) == ("auto", 0.3)
+    automatic.validate()
+    equal = ("--algo", "GRPO", "--rollout-budget", "tool_calls=96", "--num-rollouts", "64")
+    assert make_config("trails_small_arpo", model_folder, *equal).rollout_budget == {"tool_calls": 96.0}
 
 
 @pytest.mark.parametrize(
@@ -98,6 +103,10 @@ def test_the_command_line_has_the_fork_rule_its_width_and_the_batch(model_folder
         (
             ["--branching", "never", "--random-fork-probability", "0.3"],
             "--random-fork-probability 0.3: --algo ARPO with branching='never' forks nothing.",
+        ),
+        (
+            ["--rollout-budget", "tool_calls=96"],
+            "--rollout-budget: say with --num-rollouts how many trajectories a question may have at most.",
         ),
         (
             ["--algo", "GRPO", "--branch-width", "wide"],

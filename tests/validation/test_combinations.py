@@ -54,7 +54,29 @@ from tests.validation.sentences import message
         ),
         (
             {"entropy_baseline_questions": 9},
-            "entropy_baseline_questions=9: needs entropy_baseline='running' or a pre_monitoring_sensitivity.",
+            "entropy_baseline_questions=9: needs entropy_baseline='running', branch_threshold='auto', a "
+            "rollout_budget or a pre_monitoring_sensitivity.",
+        ),
+        (
+            {"branch_threshold": "auto", "entropy_baseline": "running"},
+            "branch_threshold='auto': entropy_baseline='running' moves already; set its entropy_baseline_quantile.",
+        ),
+        (
+            {"branch_threshold": "auto", "branching": "probability"},
+            "branch_threshold='auto': belongs to branching='threshold', not to 'probability'.",
+        ),
+        ({"branch_share": 0.3}, "branch_share=0.3: belongs to branch_threshold='auto'."),
+        (
+            {"rollout_budget": {"tool_calls": 9}, "branch_width": "wide"},
+            "branch_width='wide': shares M among the first forks; with a rollout_budget give a number.",
+        ),
+        (
+            {"rollout_budget": {"tool_calls": 9}, "pre_monitoring_sensitivity": 1.0},
+            "rollout_budget: not with pre_monitoring_sensitivity, which chooses N by M.",
+        ),
+        (
+            {"rollout_budget": {"tool_calls": 9}, "max_tool_calls": 0},
+            "rollout_budget={'tool_calls': 9}: max_tool_calls=0 lets nobody spend it.",
         ),
         (
             {"entropy_baseline": "running", "branching": "always"},

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rllib_arpo.core.entropy import entropy_delta, running_delta
-from rllib_arpo.core.entropy_history import entropy_reference
+from rllib_arpo.core.rollout_history import entropy_levels
 from rllib_arpo.record.read import Row
 
 #: The baselines of dH: the trajectory's own first tokens (the paper), or the mean after responses of the same tool.
@@ -67,5 +67,5 @@ def deltas(nodes: Sequence[Node], baseline: str, normalization: str, vocab_size:
     if baseline == INITIAL:
         return np.array([entropy_delta(node.after, node.initial, vocab_size, normalization) for node in nodes])
     levels = [{node.tool: [float(node.after.mean())]} for node in nodes if len(node.after)]
-    means = entropy_reference(levels).by_tool
+    means = entropy_levels(levels).by_tool
     return np.array([running_delta(node.after, means.get(node.tool, 0.0), vocab_size, normalization) for node in nodes])

@@ -164,6 +164,21 @@ def test_a_browser_that_dies_is_started_again(chromium, dies):
         assert call(tool, url).text.endswith("hello")
 
 
+@pytest.mark.slow
+def test_a_page_whose_fetch_has_a_defect_is_not_shown_without_what_it_asked_for(chromium, monkeypatch):
+    class Defect(render.Fetcher):
+        async def fetch(self, *_args, **_kwargs):
+            raise ZeroDivisionError("a defect")
+
+    monkeypatch.setattr(render, "Fetcher", Defect)
+    page = '<p>hello<script src="/a.js"></script>'
+    with (
+        web_server.serving("127.0.0.1", lambda handler: web_server.reply(handler, page)) as server,
+        pytest.raises(ZeroDivisionError, match="a defect"),
+    ):
+        call(pages.tool_for(render=True), f"http://127.0.0.1:{server.port}/")
+
+
 MODEL = {"base_url": "http://a/v1", "model": "reader"}
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from rllib_arpo.core.branching import BranchingParams
 from rllib_arpo.core.entropy import ENTROPY_NORMALIZATIONS, running_delta
-from rllib_arpo.core.entropy_history import EntropyHistory
+from rllib_arpo.core.rollout_history import EarlierQuestion, RolloutHistory
 from rllib_arpo.evaluation.entropy.curves import entropy_curve, entropy_curves
 from rllib_arpo.evaluation.entropy.forks import ForkRule, expected_forks, fork_rules
 from rllib_arpo.evaluation.entropy.nodes import INITIAL, RUNNING, deltas, nodes_of
@@ -83,9 +83,9 @@ def test_nodes_compare_the_first_k_tokens_with_those_of_their_own_trajectory():
 def test_the_running_rule_is_that_of_training(normalization):
     """The same history, kept by the driver and read by the sampler, gives the same dH."""
     nodes = nodes_of(TURNS, window=2)
-    history = EntropyHistory(9)
+    history = RolloutHistory(9)
     for node in nodes:
-        history.add({node.tool: [node.after.mean()]})
+        history.extend([EarlierQuestion({node.tool: [node.after.mean()]})])
     earlier = history.reference().by_tool
     expected = [running_delta(node.after, earlier[node.tool], V, normalization) for node in nodes]
     assert deltas(nodes, RUNNING, normalization, V).tolist() == pytest.approx(expected)

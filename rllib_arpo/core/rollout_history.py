@@ -1,0 +1,117 @@
+"""What earlier questions tell the next ones: the running baseline of dH, tau, the cost of a path (docs/design.md)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierQuestion:
+    """What was measured in one question.
+
+    Attributes:
+        levels: tool -> the mean entropy of the window after each of its responses, nats per token.
+        rises: dH at each response of all tools.
+        path_costs: unit of a budget -> what each leaf's whole path costs in it.
+    """
+
+    levels: Mapping[str, Sequence[float]]
+    rises: Sequence[float] = ()
+    path_costs: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutReference:
+    """With what a question is compared; empty until the first questions of a run have ended.
+
+    Levels are in nats per token, whatever the normalization of dH: windows differ in length (`running_delta`).
+
+    Attributes:
+        by_tool: tool -> the mean or a quantile of the levels after its responses.
+        after_tool: the mean level over the responses of all tools; None if there are none.
+        rise: the dH that a wanted share of the responses exceeded; None if none is wanted, or there are none.
+        path_costs: unit of a budget -> the mean cost of a path.
+    """
+
+    by_tool: Mapping[str, float] = field(default_factory=dict)
+    after_tool: float | None = None
+    rise: float | None = None
+    path_costs: Mapping[str, float] = field(default_factory=dict)
+
+
+#: The reference at the start of a run.
+NO_HISTORY = RolloutReference()
+
+
+def entropy_levels(
+    questions: Iterable[Mapping[str, Sequence[float]]], quantile: float | None = None
+) -> RolloutReference:
+    """The levels of some questions; a window counts once, however many tokens it has.
+
+    Args:
+        questions: of each, `EarlierQuestion.levels`.
+        quantile: of the levels after each tool, in [0, 1]; None takes their mean.
+    """
+    levels = {tool: np.array(values) for tool, values in _joined(questions).items()}
+    if not levels:
+        return NO_HISTORY
+    return RolloutReference(
+        by_tool={
+            tool: float(values.mean() if quantile is None else np.quantile(values, quantile))
+            for tool, values in levels.items()
+        },
+        after_tool=float(np.concatenate(list(levels.values())).mean()),
+    )
+
+
+class RolloutHistory:
+    """What was measured in the last questions, in their order.
+
+    The driver keeps it and gives every env runner the same `RolloutReference` with the questions of a batch, whichever
+    env runner sampled the earlier questions.
+    """
+
+    def __init__(self, num_questions: int):
+        """Args: `num_questions`: the number of last questions that count."""
+        self._questions: deque[EarlierQuestion] = deque(maxlen=num_questions)
+
+    def extend(self, questions: Iterable[EarlierQuestion]) -> None:
+        self._questions.extend(questions)
+
+    def reference(self, quantile: float | None = None, share: float | None = None) -> RolloutReference:
+        """The reference for the next questions.
+
+        Args:
+            quantile: of the levels, in [0, 1]; None takes the mean.
+            share: of the responses that shall exceed `RolloutReference.rise`, in (0, 1); None: it is not wanted.
+        """
+        rises = [rise for question in self._questions for rise in question.rises]
+        costs = _joined(question.path_costs for question in self._questions)
+        return replace(
+            entropy_levels((question.levels for question in self._questions), quantile),
+            rise=float(np.quantile(rises, 1.0 - share)) if rises and share is not None else None,
+            path_costs={unit: float(np.mean(values)) for unit, values in costs.items()},
+        )
+
+    def get_state(self) -> list[dict[str, Any]]:
+        """Plain values, the oldest question first; `set_state` takes them."""
+        return [asdict(question) for question in self._questions]
+
+    def set_state(self, state: Sequence[Mapping[str, Any]]) -> None:
+        self._questions.clear()
+        self._questions.extend(EarlierQuestion(**question) for question in state)
+
+
+def _joined(questions: Iterable[Mapping[str, Sequence[float]]]) -> dict[str, list[float]]:
+    """Key -> the values of all questions; a key without values is left out."""
+    joined: dict[str, list[float]] = {}
+    for question in questions:
+        for key, values in question.items():
+            if len(values):
+                joined.setdefault(key, []).extend(map(float, values))
+    return joined
