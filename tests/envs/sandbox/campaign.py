@@ -66,12 +66,11 @@ async def make_all(attacks: Iterable[Attack], server: ForkServer, baits: Baits) 
 def traces() -> set[str]:
     """What could be left behind on this machine: files where everybody may write, System V objects.
 
-    Servers and tests beside this one keep their folders in /tmp; those of this one lie in `TMPDIR`.
+    With a `TMPDIR` of this process alone, files elsewhere do not count: neighbours of the same user leave theirs there.
     """
-    folders = {"/tmp", "/dev/shm", "/var/tmp", tempfile.gettempdir()}
+    temporary = tempfile.gettempdir()
+    folders = ("/tmp", "/dev/shm", "/var/tmp") if temporary == "/tmp" else (temporary,)
     found = {str(path) for folder in folders for path in Path(folder).glob("*")}
-    others = () if tempfile.gettempdir() == "/tmp" else ("/tmp/python-", "/tmp/bait-")
-    found = {path for path in found if not path.startswith(others)}
     for kind in ("shm", "sem", "msg"):
         found.update(Path(f"/proc/sysvipc/{kind}").read_text().splitlines()[1:])
     return found
