@@ -3,23 +3,27 @@
 `a ± s (d [low, high])`: mean and standard deviation over seeds; the difference to the baseline over the seeds that both
 have, paired, with its 95 % interval over these seeds (Student's t), if there are at least five. All runs of a study
 start from one model and are evaluated on the same questions: intervals are over what a seed changes, the order of
-training questions and what is sampled.
+training questions and what is sampled. Intervals are not corrected for the number of arms; the p of the comparisons
+are, by Holm, for all comparisons of a table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from release.evidence import study_figures
+from release.evidence.comparisons import Comparison, Figures, compare, paired
 from release.evidence.study_figures import Run, figures, finished_runs, reach
 from release.evidence.study_rows import Row
-from rllib_arpo.core.intervals import estimate_all, paired_differences
-
-Figures = Mapping[str, Mapping[int, Mapping[str, float]]]
+from rllib_arpo.core.intervals import estimate_all
 
 ACCURACIES = ("accuracy at the end", "mean over updates", "mean over calls", "accuracy at equal calls")
+#: Figure of decisive steps -> its column.
+DECISIVE = {"decisive_auc": "AUC of dH", "decisive_fork_share": "forks at decisive steps"}
+#: What is tested: the primary figure, and the secondary one.
+TESTED = ("accuracy at equal calls", "mean over updates")
 #: Figure -> decimals.
 COSTS = dict.fromkeys(study_figures.COSTS, 0)
 FORKS = {
@@ -51,6 +55,7 @@ def all_tables(rows: Sequence[Row], baseline: str, accuracies: Sequence[float], 
     parts = [
         f"### Accuracy, greedy, on held-out questions (equal calls: {calls:,})",
         accuracy_table(found, arms, baseline),
+        *_comparisons(runs, found, arms, baseline),
         *(
             part
             for accuracy in accuracies
@@ -71,14 +76,51 @@ def all_tables(rows: Sequence[Row], baseline: str, accuracies: Sequence[float], 
 
 
 def accuracy_table(found: Figures, arms: Sequence[str], baseline: str) -> str:
-    header = ["arm", "seeds", "AUC of dH", "forks at decisive steps", *ACCURACIES, "calls"]
+    """Args: arms: in the order of the lines. Columns of decisive steps only where the task has some."""
+    shown = [name for name in DECISIVE if any(len(_values(found[arm], name)) for arm in arms)]
+    header = ["arm", "seeds", *(DECISIVE[name] for name in shown), *ACCURACIES, "calls"]
     lines = []
     for arm in arms:
         cells = [arm, str(len(found[arm]))]
-        cells += [_plain_mean(found[arm], name) for name in ("decisive_auc", "decisive_fork_share")]
+        cells += [_plain_mean(found[arm], name) for name in shown]
         cells += [_spread(found[arm], name) + _difference(found, arm, baseline, name) for name in ACCURACIES]
         lines.append([*cells, f"{np.mean(_values(found[arm], 'calls')):,.0f}"])
     return _markdown(header, lines)
+
+
+def _comparisons(runs: Sequence[Run], found: Figures, arms: Sequence[str], baseline: str) -> Iterator[str]:
+    """Headings and tables: each arm against the baseline, and each arm against random forks at its own fork rate."""
+    families = {
+        f"### Each arm against {baseline}, p corrected by Holm": [(arm, baseline) for arm in arms if arm != baseline],
+        "### Each arm against random forks at its rate, p corrected by Holm": sorted(
+            {(run.rows[0]["fork_rate_of"], run.arm) for run in runs if run.rows[0]["fork_rate_of"] in found}
+        ),
+    }
+    for heading, pairs in families.items():
+        if any(other in found for _, other in pairs):
+            yield heading
+            yield comparison_table(found, pairs)
+
+
+def comparison_table(found: Figures, pairs: Sequence[tuple[str, str]]) -> str:
+    """The differences in both figures, each with p and with p corrected for all `pairs`; no p below `MIN_SEEDS`."""
+    header = ["arm", "compared with", "seeds", *(part for figure in TESTED for part in (figure, "p", "p corrected"))]
+    by_figure = [compare(found, pairs, figure, MIN_SEEDS) for figure in TESTED]
+    lines = []
+    for of_pair in zip(*by_figure, strict=True):
+        seeds = str(max(len(one.differences) for one in of_pair))
+        lines.append([of_pair[0].arm, of_pair[0].other, seeds, *(cell for one in of_pair for cell in _tested(one))])
+    return _markdown(header, lines)
+
+
+def _tested(one: Comparison) -> list[str]:
+    if not len(one.differences):
+        return ["too few calls", "", ""]
+    return [_with_interval(one.differences), *("" if p is None else _small(p) for p in (one.p, one.corrected))]
+
+
+def _small(p: float) -> str:
+    return f"{p:.3f}" if p >= 0.001 else "< 0.001"
 
 
 def reach_table(by_arm: Mapping[str, Mapping[int, Run]], baseline: str, accuracy: float) -> str:
@@ -110,17 +152,18 @@ def _ratio(runs: Mapping[int, Run], base: Mapping[int, Run], accuracy: float, co
 
 
 def means_table(found: Figures, arms: Sequence[str], decimals: Mapping[str, int]) -> str:
-    """Means over seeds of the means over iterations, with their 95 % intervals over seeds."""
+    """Means over seeds of the means over iterations, with their 95 % intervals over seeds; those that some arm has."""
+    shown = {name: places for name, places in decimals.items() if any(len(_values(found[arm], name)) for arm in arms)}
     lines = []
     for arm in arms:
         cells = []
-        for name, places in decimals.items():
+        for name, places in shown.items():
             values = _values(found[arm], name)
             estimate = estimate_all({name: values})[name]
             bounds = (estimate.low, estimate.high) if len(values) >= MIN_SEEDS else (None, None)
             cells.append("" if not len(values) else _interval(estimate.value, *bounds, places))
         lines.append([arm, *cells])
-    return _markdown(["arm", *decimals], lines)
+    return _markdown(["arm", *shown], lines)
 
 
 def _origin(runs: Sequence[Run], unfinished: Sequence[str]) -> str:
@@ -151,18 +194,14 @@ def _spread(by_seed: Mapping[int, Mapping[str, float]], name: str) -> str:
 
 def _difference(found: Figures, arm: str, baseline: str, name: str) -> str:
     """Returns "" unless both arms have the figure for two seeds."""
-    known = [{s for s, run in found.get(a, {}).items() if not np.isnan(run[name])} for a in (arm, baseline)]
-    shared = sorted(set.intersection(*known))
-    if arm == baseline or len(shared) < 2:
-        return ""
-    own, base = (np.array([found[a][s][name] for s in shared]) for a in (arm, baseline))
-    return f" ({_paired(base, own)})"
+    differences = paired(found, arm, baseline, name)
+    return "" if arm == baseline or len(differences) < 2 else f" ({_with_interval(differences)})"
 
 
-def _paired(base: np.ndarray, own: np.ndarray) -> str:
-    """The mean of own - base, both [seeds], with its interval."""
-    estimate = paired_differences({"": base}, {"": own})[""]
-    if len(own) < MIN_SEEDS:
+def _with_interval(differences: np.ndarray) -> str:
+    """The mean of [seeds], with its interval."""
+    estimate = estimate_all({"": differences})[""]
+    if len(differences) < MIN_SEEDS:
         return _signed(estimate.value)
     return f"{_signed(estimate.value)} [{_signed(estimate.low)}, {_signed(estimate.high)}]"
 

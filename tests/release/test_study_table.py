@@ -93,9 +93,18 @@ def test_only_shared_seeds_are_paired():
     runs = [run("grpo", seed, (0, 0.0), (10, 0.1 * seed)) for seed in (0, 1, 2)]
     runs += [run("threshold", seed, (0, 0.0), (10, 0.1 * seed + 0.25)) for seed in (1, 2, 3)]
     table = accuracy_table(figures(runs, 10), ["grpo", "threshold"], "grpo").splitlines()
-    assert table[2].startswith("| grpo | 3 |  |  | 0.100 ± 0.100 |")
+    assert table[2].startswith("| grpo | 3 | 0.100 ± 0.100 |")
     # 0.45 +- 0.1 over its own three seeds, the difference over the two that both have: too few for an interval.
-    assert table[3].startswith("| threshold | 3 |  |  | 0.450 ± 0.100 (+0.250) |")
+    assert table[3].startswith("| threshold | 3 | 0.450 ± 0.100 (+0.250) |")
+
+
+def test_columns_of_decisive_steps_are_those_of_tasks_that_have_some():
+    runs = [run("a", 0, (0, 0.0), (10, 0.5), decisive_fork_share=0.75), run("b", 0, (0, 0.0), (10, 0.5))]
+    table = accuracy_table(figures(runs, 10), ["a", "b"], "grpo").splitlines()
+    assert table[0].startswith("| arm | seeds | forks at decisive steps | accuracy at the end |")
+    assert table[2:] == [
+        "| a | 1 | 0.75 | 0.500 | 0.250 | 0.250 | 0.500 | 10 |", "| b | 1 |  | 0.500 | 0.250 | 0.250 | 0.500 | 10 |",
+    ]  # fmt: skip
 
 
 def test_a_run_with_too_few_calls_has_no_figure_at_them():
@@ -112,7 +121,8 @@ def test_means_have_intervals_over_seeds():
     rates = (0.25, 0.25, 0.75, 0.75, 0.5)
     runs = [run("a", seed, (0, 0.0), (10, 0.0), fork_rate=rate) for seed, rate in enumerate(rates)]
     found = figures([*runs, run("b", 0, (0, 0.0), (10, 0.0), delta=-0.5)], 10)
-    table = means_table(found, ["a", "b"], {"fork_rate": 2, "delta": 1}).splitlines()
+    table = means_table(found, ["a", "b"], {"fork_rate": 2, "decisive_auc": 2, "delta": 1}).splitlines()
+    assert table[0] == "| arm | fork_rate | delta |"  # No arm has the other one.
     assert table[2:] == ["| a | 0.50 [0.19, 0.81] |  |", "| b |  | −0.5 |"]
 
 
