@@ -56,7 +56,7 @@ def checked_ids(observation: Any, whose: str) -> np.ndarray:
 
 
 async def settled(value: Any) -> Any:
-    """What a method has returned that may be a coroutine."""
+    """The result of a method that may be a coroutine."""
     return await value if inspect.isawaitable(value) else value
 
 

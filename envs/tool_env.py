@@ -305,7 +305,7 @@ class ToolEnv(ForkableMultiAgentEnv):
         self.agents.append(agent_id)
 
     def _room(self, state: PathState) -> int:
-        """How many tokens may still be generated on this path; negative beyond the limit."""
+        """The number of tokens that may still be generated on this path; negative beyond the limit."""
         limit = min(self.config.max_response_tokens, self.config.max_context_tokens - len(self._prompt))
         return limit - state.num_response_tokens
 

@@ -1,4 +1,4 @@
-"""How checkpoints get to the storage of a run, and back: learners read and write their files there themselves."""
+"""Saves checkpoints to a run's storage and restores them: learners write and read their files there themselves."""
 
 from __future__ import annotations
 

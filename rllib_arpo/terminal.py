@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("rllib_arpo")
 
-#: How the package's warnings look.
+#: The format of the package's warnings.
 WARNING_FORMAT = "%(levelname)s rllib_arpo: %(message)s"
 STDOUT, STDERR = 1, 2
 #: Characters that move the cursor, colour, end a line, turn the direction of writing, or cannot be encoded.

@@ -144,7 +144,7 @@ def _block(result: str) -> str:
 
 
 def _use(tool: Tool) -> str:
-    """How to call a tool: a single argument stands bare between the tags, several as a JSON object."""
+    """Tells the model to call a tool: one argument stands bare between the tags, several as a JSON object."""
     names = list(tool.parameters)
     argument = f'{{"{names[0]}": ..., ...}}' if len(names) > 1 else "".join(names) or "input"
     purpose = f" ({tool.description.rstrip('.')})" if tool.description else ""

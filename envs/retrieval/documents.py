@@ -28,7 +28,7 @@ _PAGE = re.compile(r"(?m)^Page \d+: *")
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions:
-    """How files are read.
+    """The settings with which files are read.
 
     Attributes:
         text_column: of .jsonl, .parquet and .json files; None: the first of `TEXT_COLUMNS` that a row has.
@@ -163,7 +163,7 @@ def _read_text(path: Path, options: ReadOptions, progress: Progress) -> Iterator
             yield f"row {row}", {options.text_columns[0]: " ".join(lines)}
 
 
-#: What a passage of a text file is -> whether it ends after a line. A paragraph ends at a blank line.
+#: The unit of a passage of a text file -> whether it ends after a line. A paragraph ends at a blank line.
 TEXT_UNITS: dict[str, Callable[[str], bool]] = {"paragraph": lambda line: not line, "line": lambda line: True}
 #: End of a file's name -> the function that reads its rows: (path, options, progress) -> ("row 3", record), ...
 READERS = {".jsonl": _read_jsonl, ".parquet": _read_parquet, ".json": _read_json, ".txt": _read_text}

@@ -22,7 +22,7 @@ INFO_FILE, TANTIVY_FOLDER = "index.json", "tantivy"
 VERSION = 1
 #: Memory of the writer of an index in memory; the writer of a folder takes more.
 HEAP_BYTES = 64 << 20
-#: How much more a word of the title counts, since texts also name the titles of other passages.
+#: The factor by which a word of the title counts more, since texts also name the titles of other passages.
 TITLE_BOOST = 2.0
 #: An opened index looks at its folder once more, in a thread of tantivy's, and makes a lock there for a moment.
 REMOVALS = 50

@@ -28,7 +28,7 @@ _OWN_PARAMETERS = frozenset({"q", "query", "format", "count", "num", "max_result
 
 @dataclass(frozen=True, kw_only=True)
 class WebOptions:
-    """How a search engine on the web is asked.
+    """The settings with which a search engine on the web is asked.
 
     Attributes:
         base_url: its server, where it is not the public one.

@@ -92,7 +92,7 @@ def _of_texts(measure: Callable[[str, Sequence[str]], float]) -> Comparison:
     return compare
 
 
-#: How answers to questions of knowledge are compared (`env_config["qa_metric"]`): name -> maker of the comparison from
+#: The comparisons of answers to knowledge questions (`env_config["qa_metric"]`): name -> maker of the comparison from
 #: `env_config["judge"]`.
 QA_METRICS: dict[str, Callable[[Mapping[str, Any]], Comparison]] = {
     "f1": lambda judge: _of_texts(bounded_f1),

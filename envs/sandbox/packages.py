@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 
 from rllib_arpo.envs.support.texts import first_line
 
-#: What the python tool shows unless its configuration lists other packages.
+#: The packages that the python tool shows unless its configuration lists others.
 DEFAULT = ("numpy", "pandas", "scipy", "sympy")
 
 

@@ -18,7 +18,7 @@ TEST_MODULUS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class ArithmeticTask(Task):
-    """What is a * b - c, with a and b of two digits and c of one to two.
+    """Questions "What is a * b - c?", with a and b of two digits and c of one to two.
 
     A triple belongs to the test split if (a + 3 b + 5 c) mod 8 = 0, and otherwise to the training split.
 

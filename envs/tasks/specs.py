@@ -24,7 +24,7 @@ AnswerReader = Callable[[Any], tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Hub:
-    """Where a data set is on the Hugging Face hub; `splits` maps "train" and "test" to its own names."""
+    """The address of a data set on the Hugging Face hub; `splits` maps "train" and "test" to its own names."""
 
     hub_id: str
     config: str | None = None

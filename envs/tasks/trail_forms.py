@@ -12,7 +12,7 @@ OPENING = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrailForm:
-    """Where the trails of a task fork.
+    """The places at which the trails of a task fork.
 
     Attributes:
         num_pages: on a way, which is as many searches.

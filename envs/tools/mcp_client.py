@@ -1,4 +1,4 @@
-"""How a Model Context Protocol server is reached, asked, and shown to a model."""
+"""Reaches a Model Context Protocol server, asks it, and shows its answers to a model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class SessionLost(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class McpServer:
-    """How a server is reached: either `command` (over standard input and output) or `url` (streamable HTTP).
+    """The way to a server: either `command` (over standard input and output) or `url` (streamable HTTP).
 
     Attributes:
         command, args, cwd: start the server as a child process.

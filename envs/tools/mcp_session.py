@@ -51,7 +51,7 @@ class McpSession:
     def __init__(self, thread: LoopThread, server: McpServer, start_timeout_s: float):
         self._thread, self.server, self._start_timeout_s = thread, server, start_timeout_s
         self._tools: list[Any] | None = None
-        #: What the server was asked in this trajectory, in order. A call that killed its server is not among them.
+        #: The calls of this trajectory, in order. A call that killed its server is not among them.
         self._calls: list[_Call] = []
         self._lock = asyncio.Lock()
         self._client: Any = None
@@ -241,7 +241,7 @@ class McpSession:
 
 
 async def _answer(client: Any, call: _Call) -> Any:
-    """What a server answers: a result, or a `ToolError`."""
+    """A server's answer: a result, or a `ToolError`."""
     try:
         return await asked(client.call_tool(call.tool, call.arguments))
     except ToolError as error:

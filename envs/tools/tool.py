@@ -240,7 +240,7 @@ async def run_tool(tool: Tool, argument: str | Mapping[str, Any], state: Any) ->
 
 
 async def _result(tool: Tool, argument: Any, state: Any) -> ToolResult:
-    """What a call returned.
+    """The result of a call.
 
     Raises:
         ContractError: it is neither a `ToolResult` nor a text.

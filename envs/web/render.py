@@ -101,7 +101,7 @@ def _system_browser() -> str | None:
 
 
 def _playwrights_folder() -> Path:
-    """Where `playwright install` puts browsers."""
+    """The folder into which `playwright install` puts browsers."""
     chosen = os.environ.get("PLAYWRIGHT_BROWSERS_PATH", "")
     if chosen == "0":
         return (

@@ -1,4 +1,4 @@
-"""How the processes of a run grow over 300 iterations: the driver, an env runner with vLLM, and a learner.
+"""Measures the growth of a run's processes over 300 iterations: the driver, an env runner with vLLM, and a learner.
 
     python -m release.benchmarks.soak --json soak.json     # a tiny model; about ten minutes on two cores
     python -m release.benchmarks.soak --json soak.json --quick     # 90 iterations

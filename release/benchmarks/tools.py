@@ -35,7 +35,7 @@ from rllib_arpo.envs.tools.tool import run_tool
 REPOSITORY = Path(__file__).resolve().parents[2]
 #: Calls that wait at the same time.
 CONCURRENT = 64
-#: What a call of the python tool runs.
+#: The program that a call of the python tool runs.
 CODE = """
 import numpy, sympy
 x = sympy.Symbol("x")

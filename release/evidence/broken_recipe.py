@@ -61,7 +61,7 @@ def _with_rewards(config: ARPOConfig, order: Callable[[Sequence[str]], Sequence[
     return config.learners(learner_connector=lambda *_spaces: Rewards(order))
 
 
-#: How learning is broken -> (configuration, seed) -> configuration.
+#: The name of a mistake -> (configuration, seed) -> configuration.
 BROKEN: dict[str, Callable[[ARPOConfig, int], ARPOConfig]] = {
     "lr": lambda config, _seed: config.training(lr=NO_STEP),
     "shuffled": lambda config, seed: _with_rewards(config, shuffled(seed)),

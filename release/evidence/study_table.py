@@ -22,7 +22,7 @@ from rllib_arpo.core.intervals import estimate_all
 ACCURACIES = ("accuracy at the end", "mean over updates", "mean over calls", "accuracy at equal calls")
 #: Figure of decisive steps -> its column.
 DECISIVE = {"decisive_auc": "AUC of dH", "decisive_fork_share": "forks at decisive steps"}
-#: What is tested: the primary figure, and the secondary one.
+#: The tested figures: the primary figure, and the secondary one.
 TESTED = ("accuracy at equal calls", "mean over updates")
 #: Figure -> decimals.
 COSTS = dict.fromkeys(study_figures.COSTS, 0)

@@ -24,7 +24,7 @@ from rllib_arpo.core.tree import QuestionTree, TreeLayout
 
 Credit = Callable[[np.ndarray, QuestionTree, TreeLayout, bool], np.ndarray]
 
-#: What is known above a fork weighs as much as so many siblings in `sibling_credit`.
+#: The baseline above a fork weighs as much as so many siblings in `sibling_credit`.
 PRIOR_SIBLINGS = 1.0
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-#: How many tokens the authors' code asks its engine for (`logprobs=10`).
+#: The number of tokens for which the authors' code asks its engine (`logprobs=10`).
 TOP_K = 10
 
 

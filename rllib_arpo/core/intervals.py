@@ -14,7 +14,7 @@ import numpy as np
 from scipy.stats import t
 
 LEVEL = 0.95
-#: How summaries name the intervals of `estimate_all`.
+#: The name in summaries of the intervals of `estimate_all`.
 METHOD = "Student's t over questions, each by the mean of its samples"
 
 

@@ -18,12 +18,12 @@ UNITS: dict[str, Callable[[Turn], int]] = {
 
 @dataclass(frozen=True, slots=True)
 class RolloutBudget:
-    """What a question may spend.
+    """The budget of a question.
 
     Attributes:
         unit: a key of `UNITS`.
         amount: the budget.
-        path_cost: what a whole path is expected to cost, >= 1.
+        path_cost: the expected cost of a whole path, >= 1.
     """
 
     unit: str
@@ -31,26 +31,26 @@ class RolloutBudget:
     path_cost: float
 
     def cost(self, turns: Iterable[Turn]) -> int:
-        """What these turns cost."""
+        """The cost of these turns."""
         return sum(map(UNITS[self.unit], turns))
 
     def paths(self) -> int:
-        """How many whole paths the budget is expected to pay, >= 1."""
+        """The number of whole paths that the budget is expected to pay, >= 1."""
         return max(math.floor(self.amount / self.path_cost), 1)
 
     def forks(self, committed: float, prefix_cost: int) -> int:
-        """How many forks of a node the rest of the budget is expected to pay.
+        """The number of forks of a node that the rest of the budget is expected to pay.
 
         Args:
-            committed: what the question has spent, and its live trajectories are expected to spend.
+            committed: the amount that the question has spent and its live trajectories are expected to spend.
             prefix_cost: of the path above the node, which forks do not pay again.
         """
         return max(math.floor((self.amount - committed) / self.remaining(prefix_cost)), 0)
 
     def remaining(self, path_cost: int) -> float:
-        """What a live trajectory is expected to spend yet, >= 1: `path_cost` is that of its path so far."""
+        """The cost that a live trajectory is expected to add, >= 1: `path_cost` is that of its path so far."""
         return max(self.path_cost - path_cost, 1.0)
 
     def top_ups(self, spent: int) -> int:
-        """How many more whole paths are expected to bring the question closest to its budget."""
+        """The number of further whole paths that are expected to bring the question closest to its budget."""
         return max(math.floor((self.amount - spent) / self.path_cost + 0.5), 0)

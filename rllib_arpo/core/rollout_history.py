@@ -1,4 +1,4 @@
-"""What earlier questions tell the next ones: the running baseline of dH, tau, the cost of a path (docs/design.md)."""
+"""Levels that the next questions get from earlier ones: baseline of dH, tau, cost of a path (docs/design.md)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class EarlierQuestion:
-    """What was measured in one question.
+    """The measurements in one question.
 
     Attributes:
         levels: tool -> the mean entropy of the window after each of its responses, nats per token.
@@ -70,7 +70,7 @@ def entropy_levels(
 
 
 class RolloutHistory:
-    """What was measured in the last questions, in their order.
+    """The measurements in the last questions, in their order.
 
     The driver keeps it and gives every env runner the same `RolloutReference` with the questions of a batch, whichever
     env runner sampled the earlier questions.

@@ -45,7 +45,7 @@ class ModelShape:
 
 @dataclass(frozen=True, slots=True)
 class LearnerShape:
-    """How the learners hold the model.
+    """The way in which the learners hold the model.
 
     Attributes:
         number: of processes that learn, at least 1.

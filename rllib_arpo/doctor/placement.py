@@ -53,7 +53,7 @@ def cpu_place(learner: LearnerShape, engine: EngineShape) -> Place:
 
 
 def num_gpus(learner: LearnerShape, engine: EngineShape) -> int:
-    """How many GPUs Ray must have for the run."""
+    """The number of GPUs that Ray must have for the run."""
     asked = learner.number * learner.gpus + engine.separate * engine.gpus
     return max(math.ceil(asked - _ROUNDING), sum(place.number for place in gpu_places(learner, engine)))
 

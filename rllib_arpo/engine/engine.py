@@ -21,7 +21,7 @@ NO_WEIGHTS = -2
 
 
 WINDOWS, ALL = "windows", "all"
-#: Which entropies of a turn are kept: those of its first k tokens, at which fork decisions look, or those of all
+#: The entropies of a turn that are kept: those of its first k tokens, at which fork decisions look, or those of all
 #: tokens.
 RECORD_ENTROPIES = (WINDOWS, ALL)
 

@@ -31,7 +31,7 @@ def mlflow_key(name: str) -> str:
 
 
 def flat_params(config: Mapping[str, Any]) -> dict[str, str]:
-    """What may be shown of a config's leaves, keyed by path ("env_config/seed"), as at most 6,000 characters each."""
+    """A config's leaves without secrets, keyed by path ("env_config/seed"), as at most 6,000 characters each."""
     return _with_keys((path, str(value)[:MAX_PARAM_LENGTH]) for path, value in _leaves(shown(config)))
 
 

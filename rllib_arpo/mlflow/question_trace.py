@@ -274,7 +274,7 @@ def trajectory_name(trajectory: Trajectory) -> str:
 
 
 def _times(turn: Row) -> tuple[float, float, float]:
-    """When a turn began, when its text was there and when its tool had answered, in seconds since the question began.
+    """The times at which a turn began, had its text, and had its tool's answer, in seconds since the question began.
 
     A time that was not measured is the one before it.
     """

@@ -26,7 +26,7 @@ RUN_FILE = "run.json"
 RUNNING, FINISHED, FAILED, KILLED = "RUNNING", "FINISHED", "FAILED", "KILLED"
 #: The tag that MLflow shows as the description of a run.
 NOTE_TAG = "mlflow.note.content"
-#: What a description reads of a trial's configuration; all other settings are the params of the MLflow run.
+#: The settings of a trial that a description reads; all other settings are the params of the MLflow run.
 KEYS = (
     "branch_base_probability", "branch_entropy_weight", "branch_share", "branch_threshold", "branching",
     "budget_allocation", "entropy_baseline", "env", "model_name_or_path", "random_fork_probability",

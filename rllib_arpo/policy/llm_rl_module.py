@@ -147,7 +147,7 @@ class LLMRLModule(TorchRLModule):
             )
 
     def num_changes(self) -> int:
-        """How often the tensors of the state were changed in place, as torch counts."""
+        """The number of changes of the state's tensors in place, as torch counts them."""
         return sum(tensor._version for tensor in self._trained().values())
 
     def weight_views(self, dtype: torch.dtype | None = None) -> dict[str, np.ndarray]:

@@ -30,9 +30,9 @@ from rllib_arpo.tracking.transcripts import EvaluationTranscripts, say_before_an
 
 #: The share of right answers in an evaluation, and the mean reward of a trajectory while sampling.
 EVALUATION_ACCURACY, MEAN_REWARD = "evaluation/env_runners/accuracy", "env_runners/episode_return_mean"
-#: Where runs lie without --output, as Tune's own do.
+#: The folder of runs without --output, which is Tune's own.
 RESULTS = Path("~/ray_results")
-#: How many of the last checkpoints are kept: one may be torn when a machine dies.
+#: The number of last checkpoints that are kept: one may be torn when a machine dies.
 LAST_CHECKPOINTS = 2
 #: In the folder of a run: the arguments of its command line, and the model that it saves at its end.
 ARGUMENTS_FILE, MODEL = "arguments.json", "model"

@@ -121,7 +121,7 @@ def trees_in_words(config: ARPOConfig) -> str:
 
 
 def mlflow_in_words(experiment: str) -> str:
-    """Where MLflow has the run: the command that shows the local store, or the address of the user's own."""
+    """The place of the run in MLflow: the command that shows the local store, or the address of the user's own."""
     program = _short(Path(sys.executable).with_name("mlflow"))
     local = f"{program} ui --backend-store-uri sqlite:///mlflow.db"
     return f'{shown(os.environ.get("MLFLOW_TRACKING_URI") or local)}, experiment "{experiment}"'

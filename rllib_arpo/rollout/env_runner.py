@@ -259,7 +259,7 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
         return self._envs[purpose]
 
     def num_questions(self, purpose: Purpose) -> int | None:
-        """How many different questions the task has; None when they are generated without end."""
+        """The number of different questions of the task; None if it generates them without end."""
         return self._env_pool(purpose)[0].num_questions
 
     @override(MultiAgentEnvRunner)

@@ -29,7 +29,7 @@ from rllib_arpo.core.tree import (
     Trajectory,
 )
 
-#: What ARPO reports under `env_runners/`, in training and evaluation: metrics, and the groups above them. RLlib would
+#: The names that ARPO reports under `env_runners/`, in training and evaluation: metrics, and the groups above them. RLlib would
 #: let a metric of a callback replace one of these, or fail where one is a group and the other a number.
 OWN_NAMES = {
     "accuracy", "entropy", "episode_len_max", "episode_len_mean", "episode_len_min", "episode_return_max",
@@ -114,7 +114,7 @@ class QuestionStats:
         return len(counted) > 1
 
     def history(self) -> EarlierQuestion:
-        """What later questions are compared with: the tool responses on trajectories from the prompt, all paths."""
+        """The measurements for later questions: tool responses on trajectories from the prompt, costs of all paths."""
         nodes = [node for node in self.nodes if node.on_policy]
         levels: dict[str, list[float]] = {}
         for node in nodes:
@@ -228,7 +228,7 @@ def _delta_metrics(nodes: Sequence[NodeStats]) -> dict[str, float]:
 
 
 def _fork_depths(nodes: Sequence[NodeStats]) -> dict[str, float]:
-    """Where on their paths trajectories were forked: turns above the node, once per child."""
+    """The depths of forks: turns above the node, once per child."""
     depths = [node.depth for node in nodes for _ in range(node.decision.children)]
     if not depths:
         return {}

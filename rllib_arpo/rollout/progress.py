@@ -18,7 +18,7 @@ LINE_INTERVAL_S = 15.0
 
 
 def progress_mode(requested: str | None = None) -> str:
-    """How to show progress: "bar", "lines" or "off".
+    """The form in which to show progress: "bar", "lines" or "off".
 
     `requested` if given; otherwise the environment variable RLLIB_ARPO_PROGRESS; otherwise "bar" on a terminal and
     "off" elsewhere. A Ray worker sees no terminal: ask in the driver, and hand the answer to

@@ -1,4 +1,4 @@
-"""How many trajectories a question may still start: by their number, and by what they cost."""
+"""The trajectories that a question may still start: by their number, and by their cost."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class QuestionBudget:
         self._agents = agents
 
     def places(self) -> int:
-        """How many of the M trajectories do not exist yet."""
+        """The number of the M trajectories that do not exist yet."""
         return self._settings.num_rollouts - len(self._agents)
 
     def forks(self, candidate: ForkCandidate) -> int:
-        """How many children the node may have.
+        """The number of children that the node may have.
 
         A decision that is made turn by turn counts no turn that comes later, so that it does not depend on timing.
         """
@@ -41,7 +41,7 @@ class QuestionBudget:
         return min(self.places(), budget.forks(committed, budget.cost(prefix)))
 
     def top_ups(self) -> int:
-        """How many trajectories start when all others have ended (rule 5)."""
+        """The number of trajectories that start when all others have ended (rule 5)."""
         budget = self._settings.budget
         if budget is None:
             return self.places()

@@ -109,6 +109,6 @@ class QuestionStream:
 
 
 def weight_lag(question: SampledQuestion, version: int | None) -> int:
-    """How many updates the oldest weights that sampled a question are behind `version`; 0 if either is not known."""
+    """The updates between the oldest weights that sampled a question and `version`; 0 if either is not known."""
     oldest = question.stats.oldest_weights
     return 0 if oldest is None or version is None else version - oldest

@@ -117,7 +117,7 @@ class TimeLine:
 
 
 def time_line(question: Question, layout: TreeDrawing) -> TimeLine | None:
-    """When each trajectory generated, and when it waited for a tool; None if the times were not measured."""
+    """The times of each trajectory's generation and of its waits for tools; None if they were not measured."""
     by_id = {trajectory.agent_id: trajectory for trajectory in question.trajectories}
     spans = {agent_id: list(_spans(by_id[agent_id])) for agent_id in layout.lines}
     end = max((span[1] for own in spans.values() for span in own), default=0.0)

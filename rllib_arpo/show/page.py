@@ -41,7 +41,7 @@ class Panel:
         return f"{self.prefix}node-{agent_id}-{turn}"
 
     def fork_parent_x(self, trajectory: Trajectory) -> int:
-        """Where the edge to a fork leaves its parent's line: at the mark of the tool."""
+        """The point at which the edge to a fork leaves its parent's line: at the mark of the tool."""
         return self.layout.x(trajectory.row["inherited_turns"]) - layout.GAP // 2
 
     def label(self, turn: Row, trajectory: Trajectory) -> str:

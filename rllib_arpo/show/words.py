@@ -37,7 +37,7 @@ def name_of_stage(purpose: str, iteration: int) -> str:
 
 
 def origin(trajectory: Trajectory) -> str:
-    """Where a trajectory begins."""
+    """The place at which a trajectory begins."""
     row = trajectory.row
     if row["parent"] is not None:
         return f"forked from {row['parent']} after turn {row['inherited_turns']}"
@@ -45,7 +45,7 @@ def origin(trajectory: Trajectory) -> str:
 
 
 def ending(trajectory: Trajectory) -> str:
-    """How it ended, and what it earned: "answer, reward +1.00, A +0.87"."""
+    """The ending and the earnings of a trajectory: "answer, reward +1.00, A +0.87"."""
     row = trajectory.row
     parts = [row["stop_reason"].replace("_", " ")]
     if not row["counts"]:

@@ -23,7 +23,7 @@ from rllib_arpo.terminal import WARNING_FORMAT, open_terminal, printable, say, s
 
 #: Key of a result: what was to be told since the result before, by number. Tune's loggers take no lists of words.
 MESSAGES = "messages"
-#: How many of them a result has at most; the last ones.
+#: The number of messages that a result has at most; the last ones.
 MAX_MESSAGES = 50
 #: Under `timers/` in the result: where an iteration's seconds went.
 ROLLOUT_TIMER, UPDATE_TIMER, SYNC_TIMER = "rollout", "update", "sync"

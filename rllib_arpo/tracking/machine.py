@@ -60,7 +60,7 @@ def commit() -> str | None:
 
 
 def origin(command: str, arguments: Sequence[str], seconds: float) -> dict[str, Any]:
-    """What a file of results says of the command that made it.
+    """The facts that a file of results states about the command that made it.
 
     Args:
         command: of `rllib-arpo`.

@@ -67,7 +67,7 @@ def _check_sum(resource: str, bundles: Sequence[Resources], available: float) ->
 
 
 def _places(bundle: Resources, node: Resources) -> float:
-    """How many actors with these resources, of which there is one at least, an empty node has room for."""
+    """The number of actors with these resources that fit on an empty node; `bundle` names at least one."""
     return math.floor(min(node.get(name, 0) / amount for name, amount in bundle.items()) + 1e-6)
 
 

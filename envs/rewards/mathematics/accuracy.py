@@ -145,7 +145,7 @@ def _is_number(text: str) -> bool:
 
 
 def _digits(text: str) -> tuple[str, ...]:
-    """How a number is written: `\\frac{6}{8}` and "6/8" are ("6", "8"), "0.750" is (".75",), "75\\%" is ("75", "%")."""
+    """The digits of a number: `\\frac{6}{8}` and "6/8" are ("6", "8"), "0.750" is (".75",), "75\\%" is ("75", "%")."""
     plain = re.sub(r"(?<=\d),(?=\d{3})", "", text)
     found = re.findall(r"\d*\.\d+|\d+|%", plain)
     return tuple(one.strip("0").rstrip(".") if "." in one else one.lstrip("0") for one in found)

@@ -1,4 +1,4 @@
-"""Whether an answer restates the question: "\\sqrt{12}+0" for "Simplify \\sqrt{12}". Runs only in worker processes.
+"""Finds answers that restate the question: "\\sqrt{12}+0" for "Simplify \\sqrt{12}". Runs only in worker processes.
 
 A formula of the question that equals the gold answer asks for another form of itself. There an answer may not keep
 what the formula has and the gold answer does not: a sum (whatever the order and grouping of its terms), a root or

@@ -125,7 +125,7 @@ def spelled(text: str) -> str:
 
 
 def depth(text: str) -> int:
-    """How deeply the brackets in `text` are nested."""
+    """The depth to which the brackets in `text` are nested."""
     level = deepest = 0
     for c in text:
         level += (c in "([{") - (c in ")]}")

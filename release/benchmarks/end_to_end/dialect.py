@@ -57,7 +57,7 @@ def set_up(tokenizer: Any) -> None:
 
 
 def response_template(header: str) -> dict[str, Any]:
-    """How a turn is read, which begins behind `header`, the template's generation prompt, or behind a tool's result."""
+    """Reads a turn that begins behind `header`, the template's generation prompt, or behind a tool's result."""
     call = {"name": "search", "arguments": {"query": "{content}"}}
     return {
         "defaults": {"role": "assistant"},
