@@ -72,7 +72,7 @@ class ForkServer:
         self.interpreters = interpreters or min(_MAX_INTERPRETERS, len(os.sched_getaffinity(0)))
         self._lock = threading.Lock()
         self._running: RunningServer | None = None
-        #: The time at which a call last began or ended, and the longest limit of any call, for which the queue may wait.
+        #: The last time that a call began or ended, and the longest limit of a call, for which the queue may wait.
         self._progress, self._longest_s = 0.0, 0.0
 
     async def run(

@@ -29,8 +29,8 @@ from rllib_arpo.core.tree import (
     Trajectory,
 )
 
-#: The names that ARPO reports under `env_runners/`, in training and evaluation: metrics, and the groups above them. RLlib would
-#: let a metric of a callback replace one of these, or fail where one is a group and the other a number.
+#: The names under `env_runners/` that ARPO reports, in training and evaluation: metrics, and the groups above them.
+#: RLlib would let a metric of a callback replace one of these, or fail where one is a group and the other a number.
 OWN_NAMES = {
     "accuracy", "entropy", "episode_len_max", "episode_len_mean", "episode_len_min", "episode_return_max",
     "episode_return_mean", "episode_return_min", "fork_depth_mean", "fork_depth_p10", "fork_depth_p90",
