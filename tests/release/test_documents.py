@@ -31,15 +31,6 @@ def test_documents_have_no_table_of_arms_that_is_not_made(document):
     assert [lines[number] for number in tables if not lines[number - 1].startswith("<!-- table: ")] == []
 
 
-def test_the_table_of_gradients_is_the_one_that_the_command_prints():
-    """After a change of rows or table: python -m release.evidence.gradient_variance --table FILE"""
-    (evidence,) = (path for path in DOCUMENTS if path.name == "evidence.md")
-    section = evidence.read_text().partition("### The variance of the gradient\n")[2].partition("\n###")[0]
-    shown = [line for line in section.splitlines() if line.startswith("| ")][1:]
-    assert len(shown) == 6
-    assert set(shown) <= set(_gradients().splitlines())
-
-
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_intervals_in_sentences_are_of_a_table_that_a_command_prints(document):
     told, known = _intervals(document.read_text()), _intervals(_gradients())
