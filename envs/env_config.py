@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +24,8 @@ class ToolEnvConfig:
     """The environment's own keys; all other keys of `env_config` are fields of the task's class.
 
     Attributes:
-        task: a name in `TASKS`, one that `register_task` was given, or "module:Class" for a task of your own.
+        task: a name in `TASKS`, one that `register_task` was given, or the class of a task of your own, itself or as
+            "module:Class".
         model_name_or_path: whose tokenizer and chat template are used.
         max_context_tokens: prompt and response of a path, at most.
         max_prompt_tokens: of a question's prompt, at most; None: what leaves room for a response.
@@ -34,8 +35,8 @@ class ToolEnvConfig:
         max_calls_per_tool: tool name -> executed calls of this tool on a path, at most; further calls are answered by a
             refusal, and the path goes on.
         protocol: a name in `PROTOCOLS`.
-        tools: tool name, or "module:Class" for a tool of your own -> its configuration, or a list of such names; None:
-            the task's tools with its defaults; {}: no tools, and a prompt that mentions none.
+        tools: tool name, or the class of a tool of your own, itself or as "module:Class" -> its configuration, or a
+            list of them; None: the task's tools with its defaults; {}: no tools, and a prompt that mentions none.
         reward: a name in `REWARDS`, a function of your own, itself or as "module:function", or a mapping of these to
             weights.
         qa_metric: "f1", "exact_match" or "judge".
@@ -43,7 +44,7 @@ class ToolEnvConfig:
         chat_template_kwargs: go to the chat template (`enable_thinking`, ...).
     """
 
-    task: str
+    task: str | type[Task]
     model_name_or_path: str
     max_context_tokens: int = 4096
     max_prompt_tokens: int | None = None
@@ -52,7 +53,7 @@ class ToolEnvConfig:
     max_tool_calls: int = 3
     max_calls_per_tool: Mapping[str, int] = field(default_factory=dict)
     protocol: str = "tags"
-    tools: Mapping[str, Mapping[str, Any]] | list[str] | None = None
+    tools: Mapping[str | type, Mapping[str, Any]] | Sequence[str | type] | None = None
     reward: str | Reward | Mapping[str | Reward, float] = "hierarchical"
     qa_metric: str = "f1"
     judge: Mapping[str, Any] | None = None
@@ -114,9 +115,8 @@ def read_env_config(env_config: Mapping[str, Any]) -> tuple[ToolEnvConfig, Task,
     for key in ("task", "model_name_or_path"):
         if env_config.get(key) is None:
             raise ValueError(f"env_config has no {key!r}.")
-    name = str(env_config["task"])
-    task_class: Any = find_task(name)
-    of_task = task_keys(name)
+    task_class: Any = find_task(env_config["task"])
+    of_task = task_keys(env_config["task"])
     check_known(env_config, own | of_task, "env_config key")
     config = ToolEnvConfig(**{key: value for key, value in env_config.items() if key in own})
     task: Task = task_class(**{key: value for key, value in env_config.items() if key in of_task})
@@ -127,11 +127,14 @@ def read_env_config(env_config: Mapping[str, Any]) -> tuple[ToolEnvConfig, Task,
 
 def _make_tools(config: ToolEnvConfig, task: Task) -> dict[str, Tool]:
     chosen = task.tools if config.tools is None else config.tools
+    if not isinstance(chosen, Mapping | list | tuple):
+        raise ValueError(f"env_config['tools'] must be a list of tools, or an object: tool -> options, not {chosen!r}.")
     tools: dict[str, Tool] = {}
     for name in chosen:
-        tool_class: Any = find_tool(str(name))
-        options = {**task.tool_defaults().get(name, {}), **(chosen[name] if isinstance(chosen, Mapping) else {})}
-        check_known(options, {f.name for f in dataclasses.fields(tool_class)}, f"option of the tool {name!r}")
+        tool_class: Any = find_tool(name)
+        options = {**task.tool_defaults().get(str(name), {}), **(chosen[name] if isinstance(chosen, Mapping) else {})}
+        shown = name if isinstance(name, str) else tool_class.__name__
+        check_known(options, {f.name for f in dataclasses.fields(tool_class)}, f"option of the tool {shown!r}")
         for tool_name, tool in tool_class(**options).expand().items():
             if tool_name in tools:
                 raise ValueError(f"env_config['tools'] has two tools {tool_name!r}.")

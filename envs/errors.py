@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import numbers
+from typing import Any
 
 
 class ToolError(Exception):
@@ -38,15 +39,20 @@ def finite(value: object, what: str) -> float:
     """`value` as a float.
 
     Args:
-        value: a `numbers.Real`, which numpy's scalars are.
+        value: a `numbers.Real`, or a scalar or array without dimensions of numpy or torch.
         what: the beginning of the error's sentence: "The reward 'mine'".
 
     Raises:
         ContractError: it is not a finite number.
     """
-    if not isinstance(value, numbers.Real) or not math.isfinite(value):
-        raise ContractError(f"{what} must be a finite number, not {value!r}.")
-    return float(value)
+    scalar: Any = value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value
+    try:
+        number = float(scalar) if isinstance(scalar, numbers.Real) else math.nan
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise ContractError(f"{what} must be a finite number, not {value!r:.80}.")
+    return number
 
 
 def is_transient(status: int) -> bool:

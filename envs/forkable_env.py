@@ -41,17 +41,22 @@ class StepInfo:
     format_valid: bool = False
 
 
-def checked_ids(observation: Any, whose: str) -> np.ndarray:
+def checked_ids(observation: Any, vocab_size: int, whose: str) -> np.ndarray:
     """An observation as the tokens that the model reads next, [m] int32.
 
     Raises:
-        ContractError: it is not a list of integers from 0 on.
+        ContractError: it is not a list of integers from 0 to `vocab_size` - 1.
     """
-    ids = np.asarray(observation)
-    if ids.ndim != 1 or (len(ids) and not (ids.dtype.kind in "iu" and ids.min() >= 0)):
-        raise ContractError(
-            f"{whose} an observation must be a list of token ids, not {ids.dtype} of shape {ids.shape}."
-        )
+    try:
+        ids = np.asarray(observation)
+    except (ValueError, TypeError):  # Lists of several lengths; tensors of a GPU.
+        ids = np.asarray(None)
+    if ids.ndim != 1 or (len(ids) and ids.dtype.kind not in "iu"):
+        found = f"{ids.dtype} of shape {ids.shape}" if ids.ndim else f"{observation!r:.80}"
+        raise ContractError(f"{whose} an observation must be a list of token ids, not {found}.")
+    if len(ids) and not 0 <= ids.min() <= ids.max() < vocab_size:
+        wrong = int(ids.min() if ids.min() < 0 else ids.max())
+        raise ContractError(f"{whose} an observation has the token id {wrong}; the model has 0 to {vocab_size - 1}.")
     return ids.astype(np.int32)
 
 

@@ -54,8 +54,8 @@ def register_task(name: str, task_class: type[Task]) -> None:
     register_envs()
 
 
-def find_task(name: str) -> type[Task]:
-    """The task of that name, or the class that "module:Class" names.
+def find_task(name: Any) -> type[Task]:
+    """The task of that name, or a class: itself, or as "module:Class".
 
     Raises:
         ValueError: there is no such task."""
@@ -65,8 +65,9 @@ def find_task(name: str) -> type[Task]:
     from rllib_arpo.envs.tasks import TASKS
 
     known = TASKS | _OWN_TASKS
-    if ":" in name:
-        return _checked_task(import_named(name, "task"), f"env_config['task']: {name!r}")
+    if not isinstance(name, str) or ":" in name:
+        found = import_named(name, "task") if isinstance(name, str) else name
+        return _checked_task(found, f"env_config['task']: {name!r:.80}")
     # Tasks that another process of the cluster registered, usually the driver.
     if name not in known and _global_registry.contains(ENV_CREATOR, _tune_name(name)):
         return _global_registry.get(ENV_CREATOR, _tune_name(name))()
@@ -74,7 +75,7 @@ def find_task(name: str) -> type[Task]:
     return known[name]
 
 
-def task_keys(name: str) -> set[str]:
+def task_keys(name: Any) -> set[str]:
     """The keys of `env_config` that the task of that name has; raises as `find_task` does."""
     task_class: Any = find_task(name)
     return {field.name for field in dataclasses.fields(task_class)}

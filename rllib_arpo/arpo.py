@@ -33,6 +33,7 @@ from rllib_arpo.core.rollout_history import RolloutHistory
 from rllib_arpo.core.settings import settings_from
 from rllib_arpo.faults import check_constructed
 from rllib_arpo.learner.gradients import NonFiniteLossError
+from rllib_arpo.one_policy import OnePolicy
 from rllib_arpo.record.recorder import TreeRecorder
 from rllib_arpo.record.settings import RecordSettings
 from rllib_arpo.rollout.dispatch import ANSWER_TIMEOUT_S, DispatchSettings, QuestionDispatcher
@@ -42,13 +43,13 @@ from rllib_arpo.rollout.question_stream import QuestionStream, StreamSettings, w
 from rllib_arpo.rollout.seeds import trial_seed
 from rllib_arpo.tracking.console import ROLLOUT_TIMER, SYNC_TIMER, UPDATE_TIMER, Messages, TakesMessages
 from rllib_arpo.tracking.iteration_log import IterationLog, rllibs_own
+from rllib_arpo.tracking.shared_metrics import SharedMetrics
 from rllib_arpo.tracking.trial_folder import trial_folder
 from rllib_arpo.weights import make_weight_sync
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ray.rllib.core.rl_module.rl_module import RLModule
     from ray.rllib.env.env_runner_group import EnvRunnerGroup
     from ray.tune.execution.placement_groups import PlacementGroupFactory
 
@@ -65,7 +66,7 @@ NUM_UPDATES = "num_updates"
 ROLLOUT_HISTORY = "rollout_history"
 
 
-class ARPO(TakesMessages, SharedCheckpoints):
+class ARPO(TakesMessages, SharedCheckpoints, OnePolicy):
     """Samples a tree of trajectories per question, updates the policy with it, pushes the new weights."""
 
     config_class: ClassVar[type[ARPOConfig]] = ARPOConfig
@@ -94,6 +95,7 @@ class ARPO(TakesMessages, SharedCheckpoints):
         self.messages = Messages()
         logger.addHandler(self.messages)
         self._is_stopped = False
+        self.metrics = SharedMetrics(root=True, stats_cls_lookup=config.stats_cls_lookup)
         try:
             self._setup_rllibs(config)
             spaces = self.env_runner_group.get_spaces()[DEFAULT_MODULE_ID]
@@ -109,7 +111,8 @@ class ARPO(TakesMessages, SharedCheckpoints):
     def _setup_rllibs(self, config: ARPOConfig) -> None:
         """RLlib's own setup; the error of an env runner's constructor comes before those that follow from it."""
         try:
-            super().setup(config)
+            with self.metrics.of_user("A callback, on_algorithm_init,"):
+                super().setup(config)
         finally:
             for group in self._groups():
                 check_constructed(group._worker_manager)
@@ -206,7 +209,8 @@ class ARPO(TakesMessages, SharedCheckpoints):
         from rllib_arpo.learner.training_data import PlanSettings, QuestionBatch
 
         turns = self.metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME), default=0)
-        episodes = apply_user_connectors(self._user_connectors, [s.episode for s in batch], self.metrics)
+        with self.metrics.of_user("learner_connector"):
+            episodes = apply_user_connectors(self._user_connectors, [s.episode for s in batch], self.metrics)
         data = QuestionBatch.plan(episodes, PlanSettings.from_config(self.config), seed=self._num_updates)
         recorded = self._num_updates + 1, self.last_sampled, episodes, data.statistics
         self._recorder.training(*recorded)
@@ -298,27 +302,24 @@ class ARPO(TakesMessages, SharedCheckpoints):
         return results
 
     def _make_callback(self, name: str, **kwargs: Any) -> None:
-        make_callback(
-            name,
-            callbacks_objects=self.callbacks,
-            callbacks_functions=getattr(self.config, f"callbacks_{name}"),
-            kwargs={"algorithm": self, "metrics_logger": self.metrics, **kwargs},
-        )
+        with self.metrics.of_user(f"A callback, {name},"):
+            make_callback(
+                name,
+                callbacks_objects=self.callbacks,
+                callbacks_functions=getattr(self.config, f"callbacks_{name}"),
+                kwargs={"algorithm": self, "metrics_logger": self.metrics, **kwargs},
+            )
 
     @override(Algorithm)
-    def get_module(self, module_id: str = DEFAULT_MODULE_ID) -> RLModule | None:
-        """The learner's module; a copy of it where the learners have processes of their own.
-
-        RLlib's own method would ask an env runner, which has an engine instead of a module.
-        """
-        return self.learner_group.get_module(module_id)
+    def log_result(self, result: dict[str, Any]) -> None:
+        with self.metrics.of_user("A callback, on_train_result,"):
+            super().log_result(result)
 
     @override(Algorithm)
     def reset_config(self, new_config: AlgorithmConfig | dict[str, Any]) -> bool:
         """For Tune's `reuse_actors`: builds the algorithm anew from another trial's configuration."""
         self.cleanup()
         self.eval_env_runner_group = None  # RLlib sets it only where the configuration wants one.
-        self.metrics.reset()
         for name in [name for name in vars(self) if isinstance(getattr(type(self), name, None), cached_property)]:
             del self.__dict__[name]
         if not isinstance(new_config, AlgorithmConfig):
@@ -364,12 +365,6 @@ class ARPO(TakesMessages, SharedCheckpoints):
             NUM_UPDATES: self._num_updates,
             TIME_TOTAL_S: self._time_total,
         }
-
-    @override(Algorithm)
-    def set_weights(self, weights: dict[str, Any]) -> None:
-        """Gives learners and engines new weights. RLlib's own wants an env runner in this process, with a module."""
-        self.learner_group.set_weights(weights)
-        self._push_restored_weights()
 
     @override(Algorithm)
     def set_state(self, state: dict[str, Any]) -> None:

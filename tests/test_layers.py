@@ -26,7 +26,7 @@ LAYERS = (
     ("tracking",),
     ("options",),
     ("validation",),
-    ("arpo_config", "checkpointing"),
+    ("arpo_config", "checkpointing", "one_policy"),
     ("arpo",),
     ("baselines",),
     ("evaluation", "doctor"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from rllib_arpo.envs.support.validation import check_known, import_named
 from rllib_arpo.envs.tools.browse import BrowseTool
@@ -19,19 +20,22 @@ TOOLS: dict[str, type[Tool] | type[ToolSet]] = {
 }
 
 
-def find_tool(name: str) -> type[Tool] | type[ToolSet]:
-    """The tool of that name, or the class that "module:Class" names.
+def find_tool(name: Any) -> type[Tool] | type[ToolSet]:
+    """The tool of that name, or a class: itself, or as "module:Class".
 
     Raises:
         ValueError: there is no such tool, or it is not a dataclass that subclasses `Tool` or `ToolSet`, or its name is
             that of another tool or of a tag.
     """
-    if ":" not in name:
+    if isinstance(name, str) and ":" not in name:
         check_known([name], TOOLS, "tool")
         return TOOLS[name]
-    found = import_named(name, "tools")
+    found: Any = import_named(name, "tools") if isinstance(name, str) else name
+    if found in TOOLS.values():
+        return found
     if not (isinstance(found, type) and issubclass(found, (Tool, ToolSet)) and dataclasses.is_dataclass(found)):
-        raise ValueError(f"env_config['tools']: {name!r} is not a dataclass that subclasses Tool or ToolSet.")
+        what = "is not a dataclass that subclasses Tool or ToolSet (its fields are the options)"
+        raise ValueError(f"env_config['tools']: {name!r:.80} {what}.")
     if getattr(found, "name", None) in {None, *RESERVED_NAMES, *TOOLS}:
         raise ValueError(f"env_config['tools']: {name!r} needs a `name` that neither a tool nor a tag has.")
     return found

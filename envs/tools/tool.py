@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import copy
 import dataclasses
+import inspect
 import json
 import threading
 from abc import ABC, abstractmethod
@@ -246,7 +247,10 @@ async def _result(tool: Tool, argument: Any, state: Any) -> ToolResult:
         ContractError: it is neither a `ToolResult` nor a text.
     """
     try:
-        result: Any = await (_in_thread(tool, argument, state) if tool.blocking else tool(argument, state))
+        call = _in_thread(tool, argument, state) if tool.blocking else tool(argument, state)
+        if not inspect.isawaitable(call):
+            raise ContractError(f"The tool {tool.name!r} has a plain `def __call__`: say async, or blocking = True.")
+        result: Any = await call
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
         if task is not None and task.cancelling():

@@ -8,6 +8,7 @@ from typing import Any
 from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 
+from rllib_arpo.envs.support.texts import first_line
 from rllib_arpo.rollout.episodes import INFO_PARENT
 
 
@@ -20,11 +21,15 @@ def user_connectors(
         make: what the user gave as `learner_connector`.
 
     Raises:
-        ValueError: the function returned anything but a `ConnectorV2` or a list of them.
+        ValueError: the function raised, or returned anything but a `ConnectorV2` or a list of them.
     """
     if make is None:
         return []
-    made = make(input_observation_space, input_action_space)
+    try:
+        made = make(input_observation_space, input_action_space)
+    except Exception as error:
+        kind = type(error).__name__
+        raise ValueError(f"learner_connector, called with two spaces, raised {kind}: {first_line(error)}.") from error
     connectors = list(made) if isinstance(made, (list, tuple)) else [made]
     if not all(isinstance(connector, ConnectorV2) for connector in connectors):
         raise ValueError(f"learner_connector must return a ConnectorV2 or a list of them, not {made!r}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import time
 import uuid
 from collections.abc import Callable, Collection
@@ -172,10 +173,11 @@ class ARPOLearnerGroup(LearnerGroup):
             LearnerDiedError: a learner has died, or has not answered for `learner_timeout_s`.
         """
         limit = self.config.learner_timeout_s if timeout_s is None else timeout_s
-        deadline = time.monotonic() + limit
+        deadline = math.inf if limit is None else time.monotonic() + limit
         pending = list(calls.values())
         while pending:
-            ready, pending = ray.wait(pending, num_returns=1, timeout=max(0.0, deadline - time.monotonic()))
+            left = None if limit is None else max(0.0, deadline - time.monotonic())
+            ready, pending = ray.wait(pending, num_returns=1, timeout=left)
             if not ready and timeout_s is None:
                 self._end_hung({index for index, call in calls.items() if call in pending})
             if not ready:

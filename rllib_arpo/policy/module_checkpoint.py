@@ -24,10 +24,14 @@ HUGGINGFACE, ADAPTER = "huggingface", "adapter"
 
 
 def resolve(path: str | Path, filesystem: pyarrow.fs.FileSystem | None) -> tuple[str, pyarrow.fs.FileSystem]:
-    """A path within a file system; if `filesystem` is None, the scheme of the path names it, as in RLlib."""
+    """A path within a file system; if `filesystem` is None, the scheme of the path names it, as in RLlib.
+
+    A path without a scheme may be relative, or begin with "~".
+    """
     if filesystem is not None:
         return str(path), filesystem
-    found, path_within = pyarrow.fs.FileSystem.from_uri(str(path))
+    named = str(path) if "://" in str(path) else Path(path).expanduser().absolute().as_posix()
+    found, path_within = pyarrow.fs.FileSystem.from_uri(named)
     return path_within, found
 
 

@@ -26,6 +26,7 @@ from rllib_arpo.engine.engine_thread import EngineThread
 from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.forkable_env import ForkableMultiAgentEnv
 from rllib_arpo.faults import Failure
+from rllib_arpo.policy.checkpoint_names import causal_lm_config
 from rllib_arpo.rollout.callbacks import RunnerCallbacks
 from rllib_arpo.rollout.make_env import env_context, make_env
 from rllib_arpo.rollout.messages import (
@@ -215,9 +216,14 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
                 config,
                 explore=config.explore if explore is None else explore,
                 rollout_reference=conditions.rollout_reference,
+                num_token_ids=self._num_token_ids,
             )
             same = [ref for ref in refs if ref.purpose == purpose]
             self._questions.submit(same, self._env_pool(purpose), settings)
+
+    @cached_property
+    def _num_token_ids(self) -> int:
+        return int(causal_lm_config(self.config.model_name_or_path).get_text_config().vocab_size)
 
     def _take(self, timeout_s: float | None) -> tuple[list[SampledQuestion], list[FailedQuestion]]:
         """The questions that have ended or failed since the last call."""

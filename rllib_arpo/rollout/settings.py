@@ -13,13 +13,17 @@ from rllib_arpo.core.rollout_history import NO_HISTORY, RolloutReference
 from rllib_arpo.core.settings import settings_from
 from rllib_arpo.engine.engine import WINDOWS
 
+#: As many token ids as int32 has.
+ANY_TOKEN_ID = 1 << 31
+
 
 @dataclass(frozen=True, slots=True)
 class RolloutSettings:
     """Settings of adaptive rollout (docs/design.md); the attributes have the names of `ARPOConfig`.
 
     `temperature` 0 decodes greedily. `max_turn_tokens` None leaves a turn as long as the response may be.
-    `rollout_reference` holds the entropies of earlier questions of the run. Only the commands that evaluate a model set
+    `rollout_reference` holds the entropies of earlier questions of the run. The model has embeddings of the token ids
+    below `num_token_ids`. Only the commands that evaluate a model set
     `reshaping`.
     """
 
@@ -45,6 +49,7 @@ class RolloutSettings:
     record_entropies: str = WINDOWS
     reshaping: Reshaping = NO_RESHAPING
     budget: RolloutBudget | None = None
+    num_token_ids: int = ANY_TOKEN_ID
 
     @property
     def monitors_entropy(self) -> bool:
@@ -53,7 +58,12 @@ class RolloutSettings:
 
     @classmethod
     def from_config(
-        cls, config: AlgorithmConfig, *, explore: bool, rollout_reference: RolloutReference = NO_HISTORY
+        cls,
+        config: AlgorithmConfig,
+        *,
+        explore: bool,
+        rollout_reference: RolloutReference = NO_HISTORY,
+        num_token_ids: int = ANY_TOKEN_ID,
     ) -> RolloutSettings:
         """The settings for training (`explore=True`) or for greedy decoding (`explore=False`: one leaf, no forks)."""
         branching = config.branching if explore else "never"
@@ -87,6 +97,7 @@ class RolloutSettings:
             rollout_reference=rollout_reference,
             reshaping=NO_RESHAPING,
             budget=budget,
+            num_token_ids=num_token_ids,
         )
 
 

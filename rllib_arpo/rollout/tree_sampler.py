@@ -125,7 +125,7 @@ class TreeSampler:
         """The first roots, and the question's id."""
         options = {OPTION_QUESTION: self._question, OPTION_NUM_ROOTS: self._num_roots}
         observations, infos = await settled(self._env.reset(options=options))
-        self._prompt = checked_ids(observations["0"], self._name())
+        self._prompt = checked_ids(observations["0"], self._settings.num_token_ids, self._name())
         for agent_id, observation in observations.items():
             self._check_prompt(agent_id, observation)
         roots = [self._add(self._root(agent_id)) for agent_id in observations]
@@ -219,7 +219,7 @@ class TreeSampler:
                 f"and stop_reason={step.stop_reason}: an agent has a stop reason exactly when it ends."
             )
         reward = finite(reward, f"{self._name()} agent {agent.agent_id}: the reward")
-        observation = checked_ids(observation, self._name())
+        observation = checked_ids(observation, self._settings.num_token_ids, self._name())
         times = replace(times, answered=self._seconds())
         agent.turns.append(turn_of(finished, times, observation, step.tool_call, reward))
         agent.context += [*finished.token_ids.tolist(), *observation.tolist()]
@@ -354,7 +354,7 @@ class TreeSampler:
         except Exception as error:
             self._refused(child_id, error)
             return None
-        return [int(token) for token in checked_ids(prefix, self._name())]
+        return [int(token) for token in checked_ids(prefix, self._settings.num_token_ids, self._name())]
 
     def _refused(self, child_id: str, error: Exception) -> None:
         self._may_fork = False

@@ -7,6 +7,8 @@ from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.utils import force_list
 
+from rllib_arpo.options.rules import shown
+
 #: Callbacks that ARPO never makes, since it builds an episode when its question has ended.
 NEVER_CALLED = ("on_episode_created", "on_episode_start", "on_episode_step")
 
@@ -26,7 +28,7 @@ def check_rl_module(config: AlgorithmConfig) -> None:
     if not issubclass(module_class, LLMRLModule):
         raise ValueError(f"rl_module_spec: {module_class.__name__} does not subclass LLMRLModule.")
     if not isinstance(own, dict):
-        raise ValueError(f"model_config={own!r}: must be a dict.")
+        raise ValueError(f"model_config={shown(own)}: must be a dict.")
     given = sorted({**(spec._get_model_config() if spec is not None else {}), **own})
     if shared := [key for key in given if key in config._model_config_auto_includes]:
         raise ValueError(f"model_config[{shared[0]!r}]: engine and learner share this key; use language_model().")
@@ -43,6 +45,8 @@ def check_callbacks(config: AlgorithmConfig) -> None:
         ValueError: one sentence that names class and method.
     """
     for callbacks in force_list(config.callbacks_class):
+        if not isinstance(callbacks, type):  # A function that makes them, such as a partial: they are not made here.
+            continue
         for name in NEVER_CALLED:
             if getattr(callbacks, name, None) is not getattr(RLlibCallback, name):
                 raise ValueError(

@@ -5,6 +5,7 @@ A key that a new RLlib adds is therefore refused as soon as a user changes it.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -27,13 +28,28 @@ from rllib_arpo.options.tables import TRAINING
 
 def _is_learning_rate(value: Any) -> bool:
     if not isinstance(value, list | tuple):
-        return POSITIVE.test(value)
+        return isinstance(value, int | float) and POSITIVE.test(value)  # RLlib takes any other type for a schedule.
     if len(value) < 2 or not all(isinstance(point, list | tuple) and len(point) == 2 for point in value):
         return False
     times, rates = zip(*value, strict=True)
     if not all(map(NOT_NEGATIVE.test, times)) or not all(map(NOT_NEGATIVE.test, rates)):
         return False
     return times[0] == 0 and all(a < b for a, b in pairwise(times)) and any(rates)
+
+
+def _are_resources(value: Any) -> bool:
+    return a_dict(of=NOT_NEGATIVE).test(value) and not value.keys() & {"CPU", "GPU", "memory", "object_store_memory"}
+
+
+def _takes_two(function: Any) -> bool:
+    """Whether a function may be called with two arguments; of some built-in ones nobody knows."""
+    try:
+        inspect.signature(function).bind(None, None)
+    except TypeError:
+        return False
+    except ValueError:
+        return True
+    return True
 
 
 def _is_learner_class(value: Any) -> bool:
@@ -62,14 +78,14 @@ def _is_only_policy(value: Any) -> bool:
 
 
 _COUNT = at_least(0)
-_RESOURCES = a_dict("a dict of numbers >= 0 by the resource's name", of=NOT_NEGATIVE)
+_RESOURCES = Rule("a dict of numbers >= 0 by the resource's name, without CPU, GPU and memory", _are_resources)
 _CALLBACK = Rule("a function, or a list of functions", _is_callback)
 _CONNECTOR = Rule(
     "a function of an observation space and an action space that returns a ConnectorV2, or a list of them",
-    lambda value: callable(value) and not isinstance(value, ConnectorV2),
+    lambda value: callable(value) and not isinstance(value, ConnectorV2) and _takes_two(value),
 )
 _LEARNING_RATE = Rule(
-    "a finite number > 0, or a schedule [[0, lr], [timestep, lr], ...] of numbers >= 0 at growing timesteps",
+    "a finite int or float > 0, or a schedule [[0, lr], [timestep, lr], ...] of numbers >= 0 at growing timesteps",
     _is_learning_rate,
 )
 

@@ -102,3 +102,8 @@ def test_a_learner_connector_that_makes_something_else_is_refused(made):
     config = ARPOConfig().learners(learner_connector=lambda *spaces: made)
     with pytest.raises(ValueError, match="learner_connector must return a ConnectorV2 or a list of them, not "):
         user_connectors(config._learner_connector, None, None)
+
+
+def test_a_learner_connector_that_raises_is_named():
+    with pytest.raises(ValueError, match=r"^learner_connector, called with two spaces, raised KeyError: 'shape'\.$"):
+        user_connectors(lambda observations, actions: {}["shape"], None, None)

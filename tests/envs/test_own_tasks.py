@@ -20,7 +20,7 @@ def no_other_tasks(monkeypatch):
     monkeypatch.setattr(registry, "_OWN_TASKS", {})
 
 
-@pytest.mark.parametrize("task", ["squares", BY_NAME])
+@pytest.mark.parametrize("task", ["squares", BY_NAME, SquaresTask])
 def test_the_environment_asks_the_questions_of_an_own_task(model_folder, task):
     register_task("squares", SquaresTask)
     env = ToolEnv({"model_name_or_path": model_folder, "task": task, "first": 7})
@@ -50,6 +50,7 @@ def test_what_is_no_task_is_refused(task_class):
         ("squers", r"^Unknown task 'squers': did you mean 'squares'\?$"),
         ("nowhere:Task", r"^env_config\['task'\]: 'nowhere:Task' cannot be imported \(No module named 'nowhere'\)\.$"),
         ("tests.helpers.own_task:Task2", r"^env_config\['task'\]: .* cannot be imported \(module .* has no attribute"),
+        (NoDataclass, r"^env_config\['task'\]: <class '.*NoDataclass'> is not a dataclass that subclasses"),
         ("tests.helpers.own_task:dataclass", r"^env_config\['task'\]: 'tests.helpers.own_task:dataclass' is not a da"),
     ],
 )

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from rllib_arpo.envs.tool_env import ToolEnv
+from tests.helpers.own_tool import TallyTool
 
 TALLY = "tests.helpers.own_tool:TallyTool"
 
@@ -21,8 +22,9 @@ def call(env: ToolEnv, agent_id: str, text: str) -> str:
     return env.tokenizer.decode(observation).strip()
 
 
-def test_a_tool_of_ones_own_answers_with_its_options_and_a_fork_has_a_state_of_its_own(model_folder):
-    env = make_env(model_folder, {TALLY: {"unit": "notes"}, "python": {}})
+@pytest.mark.parametrize("tool", [TALLY, TallyTool])
+def test_a_tool_of_ones_own_answers_with_its_options_and_a_fork_has_a_state_of_its_own(model_folder, tool):
+    env = make_env(model_folder, {tool: {"unit": "notes"}, "python": {}})
     assert list(env.tools) == ["tally", "python"]
     env.reset(options={"question": 0})
     assert call(env, "0", "a") == "<result> 1 notes </result>"
@@ -40,6 +42,13 @@ def test_a_tool_of_ones_own_answers_with_its_options_and_a_fork_has_a_state_of_i
         (["tests.helpers.own_tool:dataclass"], r"^env_config\['tools'\]: .* is not a dataclass that subclasses Tool"),
         (["tests.helpers.own_tool:AnswerTool"], r"AnswerTool' needs a `name` that neither a tool nor a tag has\.$"),
         (["tests.helpers.own_tool:OtherPythonTool"], r"PythonTool' needs a `name` that neither a tool nor a tag has"),
+        ([len], r"^env_config\['tools'\]: <built-in function len> is not a dataclass that subclasses Tool"),
+        (
+            [TallyTool()],
+            r"^env_config\['tools'\]: TallyTool\(unit=.* is not a dataclass that subclasses Tool",
+        ),
+        ("python", r"^env_config\['tools'\] must be a list of tools, or an object: tool -> options, not 'python'\.$"),
+        ({TallyTool: {"units": "notes"}}, "^Unknown option of the tool 'TallyTool' 'units': did you mean 'unit'"),
         ({TALLY: {"units": "notes"}}, rf"^Unknown option of the tool '{TALLY}' 'units': did you mean 'unit'\?$"),
     ],
 )

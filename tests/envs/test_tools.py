@@ -70,6 +70,19 @@ def test_a_tool_returns_a_result_or_a_text_and_anything_else_ends_the_run_with_i
             call(OddTool(), argument)
 
 
+@dataclass(frozen=True, kw_only=True)
+class PlainTool(OddTool):
+    name: ClassVar[str] = "plain"
+
+    def __call__(self, argument, state):
+        return "the end"
+
+
+def test_a_tool_that_waits_without_saying_so_ends_the_run_with_its_name():
+    with pytest.raises(ContractError, match=r"^The tool 'plain' has a plain `def __call__`: say async, or blocking = "):
+        call(PlainTool(), "text")
+
+
 def test_a_cancellation_that_nobody_asked_for_is_the_tools_bug_and_another_one_is_not():
     with pytest.raises(RuntimeError, match="nobody has cancelled the call"):
         call(OddTool(), "cancel")

@@ -1,4 +1,4 @@
-"""Things that users of RLlib do with any algorithm: set weights, take the module, log in callbacks, reuse trials."""
+"""Things that users of RLlib do with any algorithm: set weights, take the module, reuse trials, stop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import time
 import numpy as np
 import pytest
 import torch
-from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 from ray.tune.result import STDERR_FILE, STDOUT_FILE, TRIAL_INFO
 
@@ -18,17 +17,10 @@ from rllib_arpo.core.tree import StopReason
 from rllib_arpo.learner.arpo_torch_learner import ARPOTorchLearner
 from rllib_arpo.learner.learner_group import ARPOLearnerGroup
 from rllib_arpo.rollout.env_runner import ARPOEnvRunner
-from rllib_arpo.rollout.metrics import OWN_NAMES
 from tests.helpers.scripted_env import ScriptedEnv
 from tests.helpers.weights import learner_weights
 
 NAME = "model.norm.weight"
-#: Metrics of training alone.
-NOT_IN_EVALUATION = {
-    "num_env_steps_sampled", "num_env_steps_sampled_lifetime", "num_episodes_lifetime", "num_module_steps_sampled",
-    "num_module_steps_sampled_lifetime", "questions_dropped", "questions_requeued", "resample_rounds",
-    "tool_calls_executed_lifetime", "generated_tokens_lifetime", "weight_lag_max",
-}  # fmt: skip
 
 
 def weights_of(algorithm) -> dict:
@@ -145,6 +137,21 @@ def test_get_module_gives_what_is_trained(built, scripted, num_learners):
     assert algorithm.get_module("nobody") is None
 
 
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda algorithm: algorithm.get_policy(), "ARPO has no Policy, since an engine samples: use get_module(), "),
+        (lambda algorithm: algorithm.add_module("x", None), "add_module('x'): one model plays every trajectory and is"),
+        (lambda algorithm: algorithm.remove_module("x"), "remove_module('x'): one model plays every trajectory and is"),
+        (lambda algorithm: algorithm.set_weights({"x": {}}), "set_weights: the only module is 'default_policy', not "),
+    ],
+)
+def test_what_belongs_to_policies_is_refused_in_one_sentence(call, sentence):
+    with pytest.raises(ValueError) as raised:
+        call(object.__new__(ARPO))
+    assert str(raised.value).startswith(sentence)
+
+
 def test_metrics_that_users_of_rllib_look_for(built, scripted):
     algorithm = built(scripted.training(kl_coeff=0.1))
     algorithm.train()
@@ -211,84 +218,6 @@ def test_a_batch_without_a_question_ends_the_run_with_the_cause(built, scripted)
     algorithm.train()
     with pytest.raises(RuntimeError, match=r"No question of the batch could be sampled\. Last cause: KeyError"):
         algorithm.train()
-
-
-class Logging(RLlibCallback):
-    """Logs under a name of its own."""
-
-    def on_episode_end(self, *, episode, env, env_index, env_runner, metrics_logger, **kwargs):
-        assert f"q{env.question}" == episode.id_
-        assert any(env_index < len(pool) and pool[env_index] is env for pool in env_runner._envs.values())
-        metrics_logger.log_value("my_turns", len(episode.agent_episodes), reduce="mean")
-
-
-def test_what_callbacks_log_is_reported_beside_the_metrics_of_arpo(built, scripted):
-    algorithm = built(scripted.callbacks(Logging))
-    algorithm.env_runner.sample()
-    assert algorithm.env_runner.get_metrics().keys() - OWN_NAMES == {"my_turns"}
-    rollout = algorithm.train()["env_runners"]
-    assert rollout["my_turns"] == 4
-    assert rollout.keys() - OWN_NAMES == {"my_turns"}
-    evaluation = algorithm.evaluate()["env_runners"]
-    assert evaluation["my_turns"] == 1
-    assert evaluation.keys() - OWN_NAMES == {"my_turns"}
-    assert rollout.keys() - evaluation.keys() == NOT_IN_EVALUATION
-    assert algorithm.train()["env_runners"]["my_turns"] == 4
-
-
-@pytest.mark.parametrize("num_env_runners", [0, 1])
-@pytest.mark.parametrize("callback", ["on_episode_end", "on_sample_end"])
-def test_a_callback_that_raises_ends_the_run_at_once(built, scripted, tmp_path, num_env_runners, callback):
-    called = tmp_path / "called"
-
-    def slip(**kwargs):
-        with called.open("a") as file:
-            file.write("once ")
-        raise KeyError("no_such_key")
-
-    scripted.callbacks(**{callback: slip}).env_runners(num_env_runners=num_env_runners, num_envs_per_env_runner=1)
-    algorithm = built(scripted)
-    with pytest.raises(ValueError, match=rf"^A callback, {callback}, raised KeyError: 'no_such_key'\.$"):
-        algorithm.train()
-    assert called.read_text() == "once "
-
-
-class Places(RLlibCallback):
-    """Keeps where environments were made."""
-
-    made: list = []  # noqa: RUF012
-
-    def on_environment_created(self, *, env, env_context, **kwargs):
-        Places.made.append((env_context.worker_index, env_context.vector_index, env_context.get("split")))
-
-
-def test_every_environment_is_told_with_its_place(built, scripted):
-    Places.made.clear()
-    algorithm = built(scripted.callbacks(Places).evaluation(evaluation_config={"env_config": {"split": "test"}}))
-    algorithm.evaluate()
-    assert Places.made == [(0, 0, None), (0, 1, None), (0, 0, "test"), (0, 1, "test")]
-
-
-class Recreated(RLlibCallback):
-    """Keeps which env runners came back."""
-
-    indices: list = []  # noqa: RUF012
-
-    def on_env_runners_recreated(self, *, env_runner_indices, is_evaluation, **kwargs):
-        Recreated.indices.append((list(env_runner_indices), is_evaluation))
-
-
-def test_an_env_runner_that_comes_back_is_told(built, scripted, tmp_path):
-    Recreated.indices.clear()
-    scripted.environment(env_config={"die_at": 1, "marker": str(tmp_path / "died"), "rewards": {"0": 1.0}})
-    functions = []
-    scripted.callbacks(
-        Recreated, on_env_runners_recreated=lambda *, env_runner_indices, **_: functions.append(env_runner_indices)
-    )
-    algorithm = built(scripted.env_runners(num_env_runners=1))
-    algorithm.train()
-    assert Recreated.indices == [([1], False)]
-    assert functions == [[1]]
 
 
 def test_another_configuration_in_the_same_actor(built, scripted):

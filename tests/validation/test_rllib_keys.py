@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+import numpy as np
 import pytest
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.connectors.learner import AddOneTsToEpisodesAndTruncate
@@ -18,7 +19,7 @@ from tests.validation.sentences import message
 RULES = USED | USED_IN_TRAINING
 ALL = set(vars(AlgorithmConfig()))
 NAN = float("nan")
-LR = "must be a finite number > 0, or a schedule [[0, lr], [timestep, lr], ...] of numbers >= 0 at growing timesteps."
+LR = "must be " + USED_IN_TRAINING["lr"].words + "."
 ONE_POLICY = "one model, that of language_model(), plays every trajectory and is trained."
 
 
@@ -84,6 +85,26 @@ def test_a_bad_value_is_named(model_folder):
         assert message(config) == f"{keyword(key)}={shown(value)}: must be {RULES[key].words}."
 
 
+@pytest.mark.parametrize("value", [AddOneTsToEpisodesAndTruncate(), lambda: None, lambda a, b, c: None])
+def test_a_learner_connector_is_a_function_of_two_spaces(model_folder, value):
+    rule = RULES["_learner_connector"].words
+    assert message(small_config(model_folder).learners(learner_connector=value)).endswith(f": must be {rule}.")
+
+
+@pytest.mark.parametrize("value", [AddOneTsToEpisodesAndTruncate, lambda a, b: None, lambda *spaces: None, dict])
+def test_whatever_takes_two_spaces_may_be_a_learner_connector(model_folder, value):
+    small_config(model_folder).learners(learner_connector=value).validate()
+
+
+@pytest.mark.parametrize("name", ["CPU", "GPU", "memory", "object_store_memory"])
+def test_resources_with_keys_of_their_own_are_not_custom(model_folder, name):
+    config = small_config(model_folder).env_runners(custom_resources_per_env_runner={name: 1})
+    assert message(config) == (
+        f"custom_resources_per_env_runner={{{name!r}: 1}}: must be a dict of numbers >= 0 by the resource's name, "
+        "without CPU, GPU and memory."
+    )
+
+
 def another(value: object) -> object:
     """A value of the same kind."""
     if isinstance(value, bool):
@@ -103,6 +124,7 @@ def test_a_harmless_key_is_valid_whatever_it_is(model_folder):
     [
         0,
         NAN,
+        np.float32(1e-4),
         [[0, 1e-4]],
         [[0, 1e-4], [1000, -1e-5]],
         [[0, 0.0], [1000, 0.0]],
@@ -112,7 +134,7 @@ def test_a_harmless_key_is_valid_whatever_it_is(model_folder):
     ],
 )
 def test_a_learning_rate_that_cannot_train(model_folder, lr):
-    assert message(small_config(model_folder).training(lr=lr)) == f"lr={lr}: {LR}"
+    assert message(small_config(model_folder).training(lr=lr)) == f"lr={shown(lr)}: {LR}"
 
 
 @pytest.mark.parametrize("lr", [1e-6, [[0, 0.0], [1000, 1e-5], [2000, 0.0]], ((0, 1e-4), (10, 1e-5))])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pytest
 import ray
@@ -10,6 +11,7 @@ from ray import tune
 from ray.core.generated import autoscaler_pb2
 from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_put
 from ray.rllib.callbacks.callbacks import RLlibCallback
+from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from ray.rllib.core.rl_module.rl_module import RLModule, RLModuleSpec
 
@@ -67,6 +69,7 @@ def test_one_sentence_names_the_key(model_folder, changes, expected):
         ({"model_config": {"depth": 2}}, "model_config['depth']: LLMRLModule does not read it; name a subclass in "),
         ({"model_config": {"dtype": "float16"}}, "model_config['dtype']: engine and learner share this key; use "),
         ({"model_config": 3}, "model_config=3: must be a dict."),
+        ({"model_config": DefaultModelConfig()}, "model_config=DefaultModelConfig(fcnet_hiddens=["),
         ({"rl_module_spec": RLModuleSpec(module_class=RLModule)}, "rl_module_spec: RLModule does not subclass LLMRL"),
         ({"rl_module_spec": MultiRLModuleSpec(rl_module_specs={})}, "rl_module_spec=MultiRLModuleSpec("),
     ],
@@ -101,6 +104,7 @@ def test_a_callback_class_that_waits_in_vain(model_folder):
     message = "callbacks_class: Waiting.on_episode_step is never called, since an episode is made when its question has"
     with pytest.raises(ValueError, match=f"^{message}"):
         config.validate()
+    config.callbacks(partial(RLlibCallback)).validate()  # Who makes callbacks by a function says it to RLlib as well.
 
 
 def test_context_beyond_the_models(model_folder):

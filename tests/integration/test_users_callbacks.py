@@ -1,0 +1,110 @@
+"""Callbacks of users in a whole algorithm: what they log, when they raise, what they are told."""
+
+from __future__ import annotations
+
+import pytest
+from ray.rllib.callbacks.callbacks import RLlibCallback
+
+from rllib_arpo.rollout.metrics import OWN_NAMES
+
+#: Metrics of training alone.
+NOT_IN_EVALUATION = {
+    "num_env_steps_sampled", "num_env_steps_sampled_lifetime", "num_episodes_lifetime", "num_module_steps_sampled",
+    "num_module_steps_sampled_lifetime", "questions_dropped", "questions_requeued", "resample_rounds",
+    "tool_calls_executed_lifetime", "generated_tokens_lifetime", "weight_lag_max",
+}  # fmt: skip
+
+
+class Logging(RLlibCallback):
+    """Logs under a name of its own."""
+
+    def on_episode_end(self, *, episode, env, env_index, env_runner, metrics_logger, **kwargs):
+        assert f"q{env.question}" == episode.id_
+        assert any(env_index < len(pool) and pool[env_index] is env for pool in env_runner._envs.values())
+        metrics_logger.log_value("my_turns", len(episode.agent_episodes), reduce="mean")
+
+
+def test_what_callbacks_log_is_reported_beside_the_metrics_of_arpo(built, scripted):
+    algorithm = built(scripted.callbacks(Logging))
+    algorithm.env_runner.sample()
+    assert algorithm.env_runner.get_metrics().keys() - OWN_NAMES == {"my_turns"}
+    rollout = algorithm.train()["env_runners"]
+    assert rollout["my_turns"] == 4
+    assert rollout.keys() - OWN_NAMES == {"my_turns"}
+    evaluation = algorithm.evaluate()["env_runners"]
+    assert evaluation["my_turns"] == 1
+    assert evaluation.keys() - OWN_NAMES == {"my_turns"}
+    assert rollout.keys() - evaluation.keys() == NOT_IN_EVALUATION
+    assert algorithm.train()["env_runners"]["my_turns"] == 4
+
+
+@pytest.mark.parametrize("callback", ["on_algorithm_init", "on_train_result", "on_evaluate_start", "on_evaluate_end"])
+def test_a_callback_on_the_driver_logs_under_names_of_its_own(built, scripted, callback):
+    def log(*, metrics_logger, **_):
+        metrics_logger.log_value(("env_runners", "mine"), 7.0, reduce="sum")
+
+    def take(*, metrics_logger, **_):
+        metrics_logger.log_value(("learners", "default_policy", "entropy"), 100.0)
+
+    scripted.evaluation(evaluation_interval=1)
+    algorithm = built(scripted.copy(copy_frozen=False).callbacks(**{callback: log}))
+    # `on_train_result` and `on_evaluate_end` come when the iteration's result is made.
+    assert 7.0 in [algorithm.train()["env_runners"].get("mine") for _ in range(2)]
+    taking = scripted.copy(copy_frozen=False).callbacks(**{callback: take})
+    with pytest.raises(ValueError, match=rf"^A callback, {callback}, logs under 'learners/default_policy/entropy', a "):
+        built(taking).train()
+
+
+@pytest.mark.parametrize("num_env_runners", [0, 1])
+@pytest.mark.parametrize("callback", ["on_episode_end", "on_sample_end"])
+def test_a_callback_that_raises_ends_the_run_at_once(built, scripted, tmp_path, num_env_runners, callback):
+    called = tmp_path / "called"
+
+    def slip(**kwargs):
+        with called.open("a") as file:
+            file.write("once ")
+        raise KeyError("no_such_key")
+
+    scripted.callbacks(**{callback: slip}).env_runners(num_env_runners=num_env_runners, num_envs_per_env_runner=1)
+    algorithm = built(scripted)
+    with pytest.raises(ValueError, match=rf"^A callback, {callback}, raised KeyError: 'no_such_key'\.$"):
+        algorithm.train()
+    assert called.read_text() == "once "
+
+
+class Places(RLlibCallback):
+    """Keeps where environments were made."""
+
+    made: list = []  # noqa: RUF012
+
+    def on_environment_created(self, *, env, env_context, **kwargs):
+        Places.made.append((env_context.worker_index, env_context.vector_index, env_context.get("split")))
+
+
+def test_every_environment_is_told_with_its_place(built, scripted):
+    Places.made.clear()
+    algorithm = built(scripted.callbacks(Places).evaluation(evaluation_config={"env_config": {"split": "test"}}))
+    algorithm.evaluate()
+    assert Places.made == [(0, 0, None), (0, 1, None), (0, 0, "test"), (0, 1, "test")]
+
+
+class Recreated(RLlibCallback):
+    """Keeps which env runners came back."""
+
+    indices: list = []  # noqa: RUF012
+
+    def on_env_runners_recreated(self, *, env_runner_indices, is_evaluation, **kwargs):
+        Recreated.indices.append((list(env_runner_indices), is_evaluation))
+
+
+def test_an_env_runner_that_comes_back_is_told(built, scripted, tmp_path):
+    Recreated.indices.clear()
+    scripted.environment(env_config={"die_at": 1, "marker": str(tmp_path / "died"), "rewards": {"0": 1.0}})
+    functions = []
+    scripted.callbacks(
+        Recreated, on_env_runners_recreated=lambda *, env_runner_indices, **_: functions.append(env_runner_indices)
+    )
+    algorithm = built(scripted.env_runners(num_env_runners=1))
+    algorithm.train()
+    assert Recreated.indices == [([1], False)]
+    assert functions == [[1]]
