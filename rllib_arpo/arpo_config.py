@@ -144,6 +144,7 @@ class ARPOConfig(AlgorithmConfig):
         gradient_checkpointing: bool | None = NotProvided,
         tree_attention: str = NotProvided,
         baseline: str = NotProvided,
+        value_decay: float | None = NotProvided,
         returns: str = NotProvided,
         normalize_std: bool = NotProvided,
         overlong_buffer_tokens: int | None = NotProvided,

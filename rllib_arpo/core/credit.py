@@ -38,6 +38,11 @@ def _tree(rewards: np.ndarray, tree: QuestionTree, layout: TreeLayout, normalize
     return tree_advantages(rewards, leaf_roots(tree, layout), normalize_std)
 
 
+def _value(rewards: np.ndarray, tree: QuestionTree, layout: TreeLayout, normalize_std: bool) -> np.ndarray:
+    """The group's; from it the learner takes the values of the states before turns (`ValueBaseline`)."""
+    return _group(rewards, tree, layout, normalize_std)
+
+
 def forks_apart_credit(
     rewards: np.ndarray, tree: QuestionTree, layout: TreeLayout, normalize_std: bool = True
 ) -> np.ndarray:
@@ -189,4 +194,5 @@ CREDITS: dict[str, Credit] = {
     "same_state": same_state_credit,
     "node_values": node_value_credit,
     "siblings": sibling_credit,
+    "value": _value,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.learner.learner import Learner
@@ -16,9 +16,18 @@ from rllib_arpo.policy.module_checkpoint import resolve
 from rllib_arpo.policy.sharded_state import load_optimizer_state, optimizer_state
 from rllib_arpo.weights.snapshot import WeightSnapshot, probe_tokens
 
+if TYPE_CHECKING:
+    from rllib_arpo.learner.value_baseline import ValueBaseline
+
+
+#: The component of a learner's state with what `ValueBaseline` knows.
+VALUES = "values"
+
 
 class StatefulLearner(TorchLearner):
     """The part of a learner of one `LLMRLModule` that saves, restores and names its weights."""
+
+    _values: ValueBaseline | None = None
 
     @override(TorchLearner)
     def build(self) -> None:
@@ -72,11 +81,22 @@ class StatefulLearner(TorchLearner):
                 self._set_optimizer_lr(optimizer, saved["param_groups"][0]["lr"])
 
     @override(Learner)
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Restores weights and optimizer, also from an earlier checkpoint.
+    def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
+        """Like RLlib's, with the values of `baseline="value"`."""
+        state: dict[str, Any] = super().get_state(components, not_components=not_components, **kwargs)
+        if self._values is not None and self._check_component(VALUES, components, not_components):
+            state[VALUES] = self._values.get_state()
+        return state
 
-        RLlib's own method would restore the optimizer and silently keep the newer weights.
+    @override(Learner)
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restores weights, optimizer and values, also from an earlier checkpoint.
+
+        RLlib's own method would restore the optimizer and silently keep the newer weights. A state without values, of
+        another baseline, leaves those of the learner alone.
         """
+        if self._values is not None and VALUES in state:
+            self._values.set_state(state[VALUES])
         if WEIGHTS_SEQ_NO in state:
             self._weights_seq_no = -1
         super().set_state(state)

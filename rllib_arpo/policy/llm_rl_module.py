@@ -11,7 +11,17 @@ import torch
 from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from ray.rllib.utils.annotations import override
 
-from rllib_arpo.core.columns import END, ENTROPY, LOG_PROBS, LOSS_MASK, PARENT, POSITION_IDS, TOKEN_IDS
+from rllib_arpo.core.columns import (
+    END,
+    ENTROPY,
+    LOG_PROBS,
+    LOSS_MASK,
+    PARENT,
+    POSITION_IDS,
+    STATES,
+    TOKEN_IDS,
+    TURN_STARTS,
+)
 from rllib_arpo.policy.causal_lm import load_causal_lm, round_weights
 from rllib_arpo.policy.lora import Adapter
 from rllib_arpo.policy.module_checkpoint import load_weights, resolve, save_weights
@@ -78,13 +88,14 @@ class LLMRLModule(TorchRLModule):
 
     @override(TorchRLModule)
     def _forward_train(
-        self, batch: dict[str, Any], *, with_entropy: bool = True, **kwargs: Any
+        self, batch: dict[str, Any], *, with_entropy: bool = True, with_states: bool = False, **kwargs: Any
     ) -> dict[str, torch.Tensor]:
         """Scores one pass.
 
         Args:
             batch: `TOKEN_IDS`, `POSITION_IDS`, `PARENT`, `END`, `LOSS_MASK`, [T] each, of one or more packed trees.
             with_entropy: False leaves `ENTROPY` out.
+            with_states: adds `STATES`; needs `TURN_STARTS`, [T], in the batch.
 
         Returns:
             `LOG_PROBS` and `ENTROPY` (nats), [K] each, fp32 or fp64: one entry per loss token in packed order, at the
@@ -96,8 +107,10 @@ class LLMRLModule(TorchRLModule):
         rows = batch[LOSS_MASK].nonzero().squeeze(1)
         if (batch[PARENT][rows] < 0).any():
             raise ValueError("The first token of a prompt is in the loss, but no hidden state precedes it.")
-        log_probs, entropy = self.scorer(batch, rows, self._temperature, with_entropy=with_entropy)
-        return {LOG_PROBS: log_probs} | ({ENTROPY: entropy} if with_entropy else {})
+        starts = batch[TURN_STARTS].nonzero().squeeze(1) if with_states else None
+        outputs = self.scorer(batch, rows, self._temperature, with_entropy=with_entropy, states_before=starts)
+        named = zip((LOG_PROBS, ENTROPY, STATES), outputs, strict=True)
+        return {name: output for name, output in named if output is not None}
 
     @override(TorchRLModule)
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
@@ -117,6 +130,11 @@ class LLMRLModule(TorchRLModule):
     def vocab_size(self) -> int:
         """V: the width of the logits."""
         return self.causal_lm.get_output_embeddings().out_features
+
+    @property
+    def hidden_size(self) -> int:
+        """D: the width of the hidden states."""
+        return self.causal_lm.get_output_embeddings().in_features
 
     @torch.no_grad()
     def score(self, token_ids: np.ndarray) -> np.ndarray:

@@ -34,8 +34,14 @@ class TreeScorer(nn.Module):
         self._tree_attention = tree_attention
 
     def forward(
-        self, batch: dict[str, Any], rows: torch.Tensor, temperature: float, *, with_entropy: bool = True
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        self,
+        batch: dict[str, Any],
+        rows: torch.Tensor,
+        temperature: float,
+        *,
+        with_entropy: bool = True,
+        states_before: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
         """Log-probs and entropies of the tokens in `rows` of a pass, each from the hidden state at its parent.
 
         Args:
@@ -43,9 +49,10 @@ class TreeScorer(nn.Module):
             rows: [K] indices into them; none is the first token of a prompt.
             temperature: > 0.
             with_entropy: False computes no entropies, and gives None for them.
+            states_before: [S] indices of tokens whose parents' hidden states are asked for.
 
         Returns:
-            log-probs and entropies (nats), [K] each, fp32 or fp64.
+            log-probs and entropies (nats), [K] each, fp32 or fp64; the hidden states [S, D] that are asked for.
         """
         head = self.causal_lm.get_output_embeddings()
         token_ids = batch[TOKEN_IDS].long()
@@ -55,7 +62,7 @@ class TreeScorer(nn.Module):
         lower = self._dtype if autocast else None
         with torch.autocast(device_type, lower, enabled=autocast, cache_enabled=False):
             hidden = tree_hidden_states(self.causal_lm, token_ids[None], batch[POSITION_IDS].long()[None], plan)
-            return chunked_log_probs(
+            log_probs, entropy = chunked_log_probs(
                 hidden[batch[PARENT][rows]],
                 token_ids[rows],
                 head.weight,
@@ -63,3 +70,4 @@ class TreeScorer(nn.Module):
                 temperature=temperature,
                 with_entropy=with_entropy,
             )
+        return log_probs, entropy, None if states_before is None else hidden[batch[PARENT][states_before]]

@@ -148,8 +148,12 @@ def _of_advantages(config: AlgorithmConfig) -> Iterator[str]:
         yield f"baseline='{config.baseline}': {same}."
     if config.max_resample_rounds and config.returns == "to_go":
         yield "returns='to_go': not with max_resample_rounds, which takes equal returns for a group without a signal."
-    if config.max_resample_rounds and config.baseline == "same_state":
-        yield "baseline='same_state': not with max_resample_rounds, which takes equal returns for no signal."
+    if config.max_resample_rounds and config.baseline in ("same_state", "value"):
+        yield f"baseline='{config.baseline}': not with max_resample_rounds, which takes equal returns for no signal."
+    if config.baseline == "value" and not config.max_tool_calls:
+        yield "baseline='value': max_tool_calls=0 leaves only prompts, whose values are the means of their groups."
+    if config.value_decay is not None and config.baseline != "value":
+        yield f"value_decay={config.value_decay}: belongs to baseline='value', not to '{config.baseline}'."
     if config.baseline not in ("group", "batch") and config.returns == "to_go":
         yield f"returns='to_go': not with baseline='{config.baseline}'; use 'group' or 'batch'."
     if config.entropy_advantage_coeff and config.record_entropies != "all":

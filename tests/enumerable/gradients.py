@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,6 +39,51 @@ class Estimator:
     to_go: bool = False
 
 
+def histories_before(tree: QuestionTree, layout: TreeLayout) -> list[History]:
+    """Of each node the tokens that were generated above it."""
+    before: list[History] = []
+    for node in layout.nodes:
+        if node.parent < 0:
+            before.append(())
+        else:
+            above = layout.nodes[node.parent]
+            turn = tree.trajectories[above.trajectory].turns[above.turn]
+            before.append((*before[node.parent], *turn.token_ids.tolist()))
+    return before
+
+
+def fitted_values(
+    trees: Distribution, advantages: Callable[[np.ndarray, QuestionTree, TreeLayout], np.ndarray]
+) -> dict[History, float]:
+    """The value of each history that tools answer: the least squares of a value baseline that has seen all trees.
+
+    Args:
+        advantages: -> [L], what is averaged.
+    """
+    sums: dict[History, float] = {}
+    leaves: dict[History, float] = {}
+    for probability, tree in trees:
+        layout = depth_first_layout(tree)
+        found = advantages(tree.returns()[list(layout.leaves)], tree, layout)
+        for node, history in zip(layout.nodes, histories_before(tree, layout), strict=True):
+            below = found[node.leaf_begin : node.leaf_end]
+            sums[history] = sums.get(history, 0.0) + probability * below.sum()
+            leaves[history] = leaves.get(history, 0.0) + probability * len(below)
+    return {history: sums[history] / leaves[history] for history in sums if history}
+
+
+def against_values(
+    advantages: Callable[[np.ndarray, QuestionTree, TreeLayout], np.ndarray], values: Mapping[History, float]
+) -> Callable[[np.ndarray, QuestionTree, TreeLayout], np.ndarray]:
+    """`advantages` -> [L] minus the values of the histories before nodes, -> [N, L]; 0 where there is none."""
+
+    def judged(rewards: np.ndarray, tree: QuestionTree, layout: TreeLayout) -> np.ndarray:
+        offsets = np.array([values.get(history, 0.0) for history in histories_before(tree, layout)])
+        return advantages(rewards, tree, layout)[None, :] - offsets[:, None]
+
+    return judged
+
+
 def expected_gradients(
     problem: TabularProblem, trees: Distribution, estimators: Sequence[Estimator]
 ) -> list[np.ndarray]:
@@ -65,14 +110,11 @@ def estimated_gradient(
 
     factors_of = _entropy_factors(tree, layout, estimator.entropy_advantage_coeff)
     taken = np.zeros_like(problem.logits)
-    histories: list[History] = []
-    for node, advantage in zip(layout.nodes, per_node, strict=True):
-        history = histories[node.parent] if node.parent >= 0 else ()
+    for node, advantage, history in zip(layout.nodes, per_node, histories_before(tree, layout), strict=True):
         turn = tree.trajectories[node.trajectory].turns[node.turn]
         for token, factor in zip(turn.token_ids.tolist(), factors_of(turn), strict=True):
             taken[problem.rows[history], token] += advantage * factor
             history = (*history, token)
-        histories.append(history)
     # The gradient of ln pi(token | history) by the logits of its row is onehot(token) - pi(. | history).
     return taken - taken.sum(axis=1, keepdims=True) * problem.probabilities
 

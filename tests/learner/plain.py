@@ -179,12 +179,14 @@ def loss(
     old: dict | None = None,
     reference: dict | None = None,
     batch: Sequence[QuestionTree] | None = None,
+    values: Mapping[int, float] | None = None,
 ) -> Tensor:
     """Minus J of a minibatch, summed leaf by leaf and token by token as docs/design.md writes it.
 
     Args:
         old, reference: (question id, agent id) -> log-probs [K]; without `old` the ratio is 1, with its gradient.
         batch: all questions of the update, where the baseline is REINFORCE++'s; without it GRPO's is meant.
+        values: by the turn's `id`, of the state before it, where they are taken from GRPO's advantages.
     """
     leaves = [(tree, name) for tree in trees for name in counted(tree)]
     lengths = {(tree.question_id, name): sum(len(turn.token_ids) for turn in tree.path(name)) for tree, name in leaves}
@@ -202,6 +204,11 @@ def loss(
             by_leaf = sibling_advantages(tree, config.normalize_std)
         else:
             by_leaf = advantages(counted(tree), config.normalize_std)
+        if values is not None:
+            by_leaf = {
+                leaf: {id(turn): a - values.get(id(turn), 0.0) for turn in tree.path(leaf)}
+                for leaf, a in by_leaf.items()
+            }
         per_token = token_advantages(by_leaf, config.attribution, scores)
         for leaf, a in per_token.items():
             key, current = (tree.question_id, leaf), scores[leaf]
@@ -245,11 +252,18 @@ def all_log_probs(model, trees: Sequence[QuestionTree], temperature: float) -> d
     }
 
 
-def update(model, trees: Sequence[QuestionTree], config, reference: dict | None = None) -> list[dict[str, Tensor]]:
+def update(
+    model,
+    trees: Sequence[QuestionTree],
+    config,
+    reference: dict | None = None,
+    values: Mapping[int, float] | None = None,
+) -> list[dict[str, Tensor]]:
     """Trains `model` in place as `ARPOTorchLearner.update` should; returns each step's gradients before clipping.
 
     Args:
         reference: (question id, agent id) -> log-probs [K]; None: those of the model at the start.
+        values: see `loss`.
     """
     old = all_log_probs(model, trees, config.temperature)
     reference = old if reference is None else reference
@@ -261,7 +275,8 @@ def update(model, trees: Sequence[QuestionTree], config, reference: dict | None 
     for _ in range(config.num_epochs):
         for first in range(0, len(trees), config.questions_per_minibatch):
             optimizer.zero_grad()
-            loss(model, trees[first : first + config.questions_per_minibatch], config, old, reference).backward()
+            minibatch = trees[first : first + config.questions_per_minibatch]
+            loss(model, minibatch, config, old, reference, values=values).backward()
             gradients.append({name: p.grad.clone() for name, p in trained.items()})
             norm = torch.nn.utils.clip_grad_norm_(trained.values(), config.grad_clip)
             if norm > 0:  # With every token clipped Adam would go on by its momentum alone.

@@ -40,6 +40,15 @@ from tests.validation.sentences import message
             "returns='to_go': not with baseline='node_values'; use 'group' or 'batch'.",
         ),
         (
+            {"baseline": "value", "max_tool_calls": 0},
+            "baseline='value': max_tool_calls=0 leaves only prompts, whose values are the means of their groups.",
+        ),
+        (
+            {"baseline": "value", "max_resample_rounds": 1},
+            "baseline='value': not with max_resample_rounds, which takes equal returns for no signal.",
+        ),
+        ({"value_decay": 0.5}, "value_decay=0.5: belongs to baseline='value', not to 'group'."),
+        (
             {"entropy_advantage_coeff": 0.2},
             "entropy_advantage_coeff=0.2: needs record_entropies='all', the entropy of every token.",
         ),
