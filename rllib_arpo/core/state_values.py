@@ -1,4 +1,4 @@
-"""Values of states, linear in a model's hidden states, by least squares (docs/design.md, "Credit").
+"""Values of states, linear in a model's hidden states, by least squares (docs/design.md, "Values of states").
 
 S: states, D: the width of the hidden states. All in float64, so that sums over many states stay exact.
 """

@@ -1,4 +1,4 @@
-"""`baseline="value"`: turns are judged against the values of the states before them (docs/design.md, "Credit")."""
+"""`baseline="value"`: judges turns against values of the states before them (docs/design.md, "Values of states")."""
 
 from __future__ import annotations
 
