@@ -8,6 +8,7 @@ fails, nor to delay the verdicts of its neighbours.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import signal
@@ -80,7 +81,8 @@ async def solved_math_accuracy(answer: str, question: Question) -> float:
     """`math_accuracy`, but 0 for an answer that is not worked out, such as the question's own words.
 
     If a gold answer is a plain number, the answer must also be one ("12 * 31 - 5" does not answer "What is 12 * 31 -
-    5?"), and not the question's only number in the question's form ("Reduce 6/8"). Otherwise a sum, product, integral,
+    5?"), not the question's only number in the question's form ("Reduce 6/8"), nor another fraction that can be reduced
+    where the question states the value. Otherwise a sum, product, integral,
     limit or derivative counts only if the gold answer has one, and a formula of the question in no form that keeps what
     the gold answer has resolved (`restating`; "Factor x^2 - 1").
 
@@ -102,8 +104,12 @@ def worked_out(answer: str, gold: str, question: str) -> bool:
     if not ours or not theirs or _packed(ours) == _packed(theirs):
         return True
     if _is_number(theirs) and not forms.is_region(ours):
-        written = {_digits(formula) for formula in formulas(question)} - {()}
-        return _is_number(ours) and (_digits(ours) == _digits(theirs) or written != {_digits(ours)})
+        asked = formulas(question)
+        written = {_digits(formula) for formula in asked} - {()}
+        value = read_quantity(theirs).number
+        if not _is_number(ours) or (_can_be_reduced(ours) and any(read_quantity(one).number == value for one in asked)):
+            return False
+        return _digits(ours) == _digits(theirs) or written != {_digits(ours)}
     if _UNSOLVED.search(ours) and not _UNSOLVED.search(theirs):
         return False
     formula = any(c in ours for c in "+-*/^\\=<>") and not _is_number(ours) and not forms.WORDS.fullmatch(ours)
@@ -147,8 +153,16 @@ def _is_number(text: str) -> bool:
 def _digits(text: str) -> tuple[str, ...]:
     """The digits of a number: `\\frac{6}{8}` and "6/8" are ("6", "8"), "0.750" is (".75",), "75\\%" is ("75", "%")."""
     plain = re.sub(r"(?<=\d),(?=\d{3})", "", text)
+    if "\\overline" in plain:
+        return ("repeating",)
     found = re.findall(r"\d*\.\d+|\d+|%", plain)
     return tuple(one.strip("0").rstrip(".") if "." in one else one.lstrip("0") for one in found)
+
+
+def _can_be_reduced(text: str) -> bool:
+    """Whether a number is written as a fraction of whole numbers with a common factor."""
+    parts = _digits(text)
+    return len(parts) == 2 and all(map(str.isdigit, parts)) and "/" in text.replace("\\frac", "/") and math.gcd(*map(int, parts)) > 1
 
 
 def _packed(text: str) -> str:

@@ -19,6 +19,9 @@ _NORMALIZATION = NormalizationConfig(
 )
 _CONVERSION = ConversionConfig(lowercase_symbols=False)
 _CUP = re.compile(r"\\cup(?![A-Za-z])")
+#: An index of a number or a bracket, or a prime of a name: the parser leaves both out.
+_INDEXED, _PRIME = re.compile(r"[\d)}] ?_"), re.compile(r"(?<=[A-Za-z])'(?!')")
+_DEGREES = re.compile(r"(\d+(?:\.\d+)?) ?\^ ?\{?\\circ\}?", re.ASCII)
 _DECIMAL = re.compile(r"(\d*)\.(\d+)", re.ASCII)
 #: math-verify compares numbers to 15 decimals: 10^{-20} would be 2 * 10^{-20}. If it calls two expressions equal, this
 #: module evaluates them to this many digits at these values of the variables, and they must agree relatively.
@@ -53,12 +56,17 @@ def parse(latex: str) -> sympy.Basic:
     parts = split(latex, _CUP)
     if len(parts) > 1 and re.search(r"[<>]|\\[lg]e(?![a-zA-Z])", latex):
         return sympy.Union(*(_as_set(parse(part)) for part in parts))
+    latex = _PRIME.sub("_{prime}", latex)
+    if _INDEXED.search(latex) or "'" in latex:
+        raise ValueError("an index or a prime of a value")
+    latex = _DEGREES.sub(r"{(\\frac{\1\\pi}{180})}", latex)
     exact = _DECIMAL.sub(lambda m: rf"{{\frac{{{int(m[1] + m[2])}}}{{{10 ** len(m[2])}}}}}", latex)
     parsed = latex2sympy(
         normalize_latex(exact, _NORMALIZATION), is_real=True, normalization_config=None, conversion_config=_CONVERSION
     )
     units = {symbol: sympy.I for symbol in parsed.free_symbols if symbol.name == "i"}
-    return parsed.subs(units) if units else parsed
+    with sympy.evaluate(False):  # `restating` sees what is left to do.
+        return parsed.xreplace(units) if units else parsed
 
 
 def _difference_is_zero(gold: Any, answer: Any) -> bool:

@@ -141,7 +141,7 @@ def _equal_mixed(theirs: Form, ours: Form, gold: str, answer: str, compare: Comp
     name, parts = _equation(text)
     if name is not None and len(parts) == 1 and read_form(parts[0]).kind != ONE:
         return _equal(*((parts[0], answer) if one is theirs else (gold, parts[0])), compare)
-    if several.kind == SET and len(several.items) == 1:
+    if several.kind == SET and len(several.items) == 1 and not is_region(several.items[0]):
         return _equal(theirs.items[0], ours.items[0], compare)
     if several.kind in _BRACKETS and is_region(text):
         return compare(text if one is theirs else gold, text if one is ours else answer)

@@ -13,7 +13,10 @@ from .text import clean
 #: Characters of a question that are searched, and formulas that an answer is compared with.
 MAX_CHARS, MAX_FORMULAS = 8000, 12
 
-_DELIMITED = re.compile(r"\$\$?([^$]+)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
+_DELIMITED = re.compile(
+    r"\$\$?([^$]+)\$\$?|\\\(((?:[^\\]|\\[^()])+)\\\)|\\\[((?:[^\\]|\\[^][])+)\\\]"
+    r"|\\begin\{(?:equation|align|gather)\*?\}((?:[^\\]|\\(?!begin|end))+)\\end"
+)
 #: A word of a formula in a text without LaTeX's delimiters: "x^2", "-", "5x", "sqrt(12)", "y".
 _WORD = re.compile(r".*[\d\\+*/^=<>√].*|-|\(?[b-zB-HJ-Z]\)?", re.DOTALL)
 _STRUCTURE = re.compile(r"[-+*/^<>|!]|\\[a-zA-Z]")

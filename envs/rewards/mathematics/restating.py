@@ -2,7 +2,8 @@
 
 A formula of the question that equals the gold answer asks for another form of itself. There an answer may not keep
 what the formula has and the gold answer does not: a sum (whatever the order and grouping of its terms), a root or
-another power, a function, a denominator, a relation. Formulas that do not equal the gold answer forbid nothing.
+another power, a function, a denominator, a relation. Nor may it leave work of the same kind to do ("\\sqrt{3}\\sqrt{4}",
+"4\\sin(\\pi/3)"). Formulas that do not equal the gold answer forbid nothing.
 """
 
 from __future__ import annotations
@@ -26,15 +27,16 @@ def restates(gold: str, answer: str, formulas: Sequence[str]) -> Iterator[bool]:
     Raises:
         Exception: the parser's or SymPy's error if they cannot read gold or answer.
     """
-    expected = parse(gold)
-    theirs, ours = parts(expected), parts(parse(answer))
+    expected, given = parse(gold), parse(answer)
+    theirs, ours = parts(expected), parts(given)
+    unfinished = any(more > enough for more, enough in zip(_to_do(given), _to_do(expected), strict=True))
     yield False
     for formula in formulas:
         try:
             asked = parse(formula)
             found = parts(asked)
             kept = [part for part in ours if part in found and _unsolved(theirs.get(part), found[part], ours[part])]
-            yield bool(kept) and equal(expected, asked)
+            yield (unfinished or bool(kept)) and equal(expected, asked)
         except Exception:  # a formula that is not read forbids nothing
             yield False
 
@@ -46,8 +48,7 @@ def _unsolved(theirs: int | None, asked: int, ours: int) -> bool:
 def parts(expression: Any) -> Parts:
     """The sums, powers, products of numbers, functions and relations in an expression that was not evaluated."""
     found: dict[Any, int] = {}
-    each = list(expression) if isinstance(expression, sympy.MatrixBase) else [expression]
-    for node in itertools.chain.from_iterable(map(sympy.preorder_traversal, each)):
+    for node in _nodes(expression):
         if isinstance(node, sympy.Add):
             terms = [term for term in _flat(node, sympy.Add) if term != 0]
             if len(terms) > 1:
@@ -60,6 +61,26 @@ def parts(expression: Any) -> Parts:
         elif node.args and isinstance(node, (sympy.Function, sympy.Integral, sympy.Sum, sympy.Product)):
             found[type(node).__name__, *(_value(a) for a in node.args)] = 1
     return found
+
+
+def _nodes(expression: Any) -> Iterator[Any]:
+    each = list(expression) if isinstance(expression, sympy.MatrixBase) else [expression]
+    return itertools.chain.from_iterable(map(sympy.preorder_traversal, each))
+
+
+def _to_do(expression: Any) -> tuple[int, bool, bool]:
+    """What can be worked out in an expression: its largest radicand; whether it has functions of numbers; whether it
+    adds or multiplies whole numbers."""
+    radicand, functions, sums = 0, False, False
+    for node in _nodes(expression):
+        if isinstance(node, sympy.Pow) and node.base.is_number and _value(node.exp).is_integer is False:
+            base = _value(node.base)
+            radicand = max(radicand, base.p, base.q) if base.is_Rational else radicand
+        functions |= isinstance(node, sympy.Function) and node.is_number is not False
+        if isinstance(node, (sympy.Add, sympy.Mul)):
+            whole = [one for one in _flat(node, type(node)) if one.is_Integer and abs(one) > 1]
+            sums |= len(whole) > 1
+    return radicand, functions, sums
 
 
 def _of_product(node: Any) -> Iterator[Any]:

@@ -53,7 +53,10 @@ _SPELLINGS = [
     (r"(?<![\\a-zA-Z])(sqrt|pi|sin|cos|tan|cot|sec|csc|log|ln)(?![a-zA-Z])", r"\\\1"),
     (r"(?<![\\a-zA-Z])infinity(?![a-zA-Z])", r"\\infty"),
     (r"\\sqrt ?\(([^()]*)\)", r"\\sqrt{\1}"),
-    (r"\\varnothing(?![a-zA-Z])|∅|\\\{ ?\\\}", r"\\emptyset"),
+    (r"\\varnothing(?![a-zA-Z])|∅|\\\{ ?\\\}|\\text\{ ?(?:the )?empty set ?\}", r"\\emptyset"),
+    (r"\\text\{ ?all real numbers ?\}", r"\\mathbb{R}"),
+    (r"\\(?:lor|vee)(?![a-zA-Z])|∨", r"\\text{ or }"),
+    (r"\\(?:land|wedge)(?![a-zA-Z])|∧", r"\\text{ and }"),
     (r"\s+", " "),
 ]
 _COMPILED_SPELLINGS = [(re.compile(pattern), replacement) for pattern, replacement in _SPELLINGS]
@@ -86,13 +89,17 @@ _POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 _NOT_UNITS = {*_MULTIPLES, "squared", "cubed", "factorial", "half", "halves", "third", "times", "plus", "minus", "mod"}
 _NOT_UNITS |= {
     "", "or", "and", "not", "nor", "than", "if", "unless", "is", "isn", "are", "except", "but", "to", "until",
+    "otherwise", "maybe", "perhaps", "double", "triple", "twice", "below", "under", "negative", "zero",
 }  # fmt: skip
+#: A part ("two fifths"), which is not a unit.
+_ORDINAL = re.compile(r"thirds|(?:four|fif|six|seven|eigh|nin|ten|eleven|twelf|[a-z]+teen|[a-z]+tie|hundred|thousand)ths?")
 _TEXT_UNIT = re.compile(r" ?\\text\{ ?([^{}]*[A-Za-z][^{}]*?) ?\}(?: ?\^ ?\{?([23])\}?)?$")
 _PLAIN_UNIT = re.compile(
     r"(?:(?<=[\d})])| )([A-Za-z]{2,}(?:[ /][A-Za-z]+)*|(?<= )[A-Za-z](?:/[A-Za-z]+)?)(?: ?\^ ?\{?([23])\}?)?$"
 )
 _PERCENT = re.compile(r" ?(?:\\?%|(?<![A-Za-z])(?:percent|pct)|\\text\{ ?(?:percent|pct|\\?%) ?\})$")
 _CURRENCY = re.compile(r"([+-]?) ?(\\?\$|[€£¥₹]) ?(?=[\d.+-])")
+_TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-zA-Z])")
 _END = re.compile(r"(?:\\[,;:! ]|[.,;\s])+$")
 
 
@@ -209,7 +216,7 @@ def read_quantity(text: str) -> Quantity:
     percent = _PERCENT.search(text)
     if percent and percent.start():
         text = text[: percent.start()]
-    elif text.endswith("^\\circ"):
+    elif text.endswith("^\\circ") and not _TRIGONOMETRY.search(text):
         unit, text = "degree", text[: -len("^\\circ")].strip()
     else:
         text, factor, written = _split_unit(text)
@@ -236,7 +243,7 @@ def _split_unit(text: str) -> tuple[str, int, str]:
     while words and words[0] in _MULTIPLES:
         factor *= _MULTIPLES[words.pop(0)]
     plain = {word.rstrip("0123456789") for word in words}  # "" for a number
-    if plain & _NOT_UNITS or text[match.start() - 1 : match.start()] in ("\\", "_", "^"):
+    if plain & _NOT_UNITS or any(map(_ORDINAL.fullmatch, plain)) or text[match.start() - 1 : match.start()] in ("\\", "_", "^"):
         return text, 1, ""
     return text[: match.start()].strip(), factor, _unit_name(words, match[2] or "")
 
