@@ -92,10 +92,12 @@ class McpTool(Tool):
         """The parameters in a call's argument.
 
         Raises:
-            ToolError: it is not JSON, or does not fit the tool's schema.
+            ToolError: it is not JSON, does not fit the tool's schema, or has half of a character.
         """
         try:
             arguments = read_json(argument)
+        except UnicodeEncodeError as error:
+            raise ToolError(f"{self.name}: {error.object[error.start]!r} is half of a character.") from error
         except ValueError:
             arguments = None
         if not isinstance(arguments, dict) or (self._only_text and set(arguments) != {self._only_text}):

@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TextIO
 
 from rllib_arpo.envs.errors import ToolError
@@ -17,6 +18,9 @@ from rllib_arpo.envs.support.texts import first_line
 #: Messages of the SDK's RuntimeErrors for a result that does not fit its tool's output schema. RuntimeErrors with other
 #: messages are bugs, unless they belong to a subclass (the server asked too many questions before its answer).
 _UNFIT = re.compile(r"has an output schema but did not|^Invalid schema for tool|^Invalid structured content")
+
+
+_METHOD = re.compile(r"""["']method["'] ?:""")
 
 
 class SessionLost(Exception):
@@ -58,7 +62,12 @@ class McpServer:
 
 
 @contextlib.asynccontextmanager
-async def client_of(server: McpServer) -> AsyncIterator[Any]:
+async def client_of(server: McpServer, on_unread: Callable[[], None]) -> AsyncIterator[Any]:
+    """A client in a session with the server.
+
+    Args:
+        on_unread: called when the server sends a message of the protocol that cannot be read.
+    """
     import httpx2
     from mcp import Client, StdioServerParameters
     from mcp.client.stdio import stdio_client
@@ -67,7 +76,9 @@ async def client_of(server: McpServer) -> AsyncIterator[Any]:
     async with contextlib.AsyncExitStack() as stack:
         if server.command is not None:
             env = {**server.env, **{name: os.environ[name] for name in server.pass_env}}
-            parameters = StdioServerParameters(command=server.command, args=list(server.args), env=env, cwd=server.cwd)
+            parameters = StdioServerParameters(
+                command=server.command, args=list(server.args), env=env, cwd=server.cwd, encoding_error_handler="replace"
+            )
             # Not sys.stderr, which may not be a file.
             transport = stdio_client(parameters, errlog=sys.__stderr__ or stack.enter_context(_no_file()))
         else:
@@ -75,7 +86,16 @@ async def client_of(server: McpServer) -> AsyncIterator[Any]:
             timeout = httpx2.Timeout(30.0, read=None)
             http = await stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=timeout))
             transport = streamable_http_client(str(server.url), http_client=http)
-        yield await stack.enter_async_context(Client(transport))
+        yield await stack.enter_async_context(Client(transport, message_handler=partial(_on_message, on_unread)))
+
+
+async def _on_message(on_unread: Callable[[], None], message: Any) -> None:
+    from pydantic import ValidationError
+
+    # Not a line that the server prints for its owner, nor a message that nobody waits for.
+    texts = [str(one["input"]) for one in message.errors()] if isinstance(message, ValidationError) else []
+    if any("jsonrpc" in text and not _METHOD.search(text) for text in texts):
+        on_unread()
 
 
 def _no_file() -> TextIO:

@@ -60,6 +60,8 @@ class McpSession:
         #: The calls in flight, and those of them that were in flight when the doubt arose.
         self._in_flight: set[object] = set()
         self._witnesses: set[object] = set()
+        #: The limits of the questions to the server that it has not answered.
+        self._asking: list[asyncio.Timeout] = []
         #: The last client that was closed because its server kept silent: its calls did not kill the server.
         self._given_up: Any = None
 
@@ -121,7 +123,7 @@ class McpSession:
             if not self.server.shared:
                 self._calls.append(call)
             try:
-                call.answer = await _answer(client, call)
+                call.answer = await self._answer(client, call)
                 self._doubtful = False
             except SessionLost as error:
                 await self._forget(client)
@@ -195,7 +197,7 @@ class McpSession:
                 before = _told(call.answer)
                 with contextlib.suppress(SessionLost, TimeoutError):
                     async with asyncio.timeout(timeout_s):
-                        again = _told(await _answer(client, call))
+                        again = _told(await self._answer(client, call))
             if call.answer is None or again != before:
                 self._calls = []
                 raise ToolError(
@@ -206,7 +208,7 @@ class McpSession:
     async def _own(self, ready: asyncio.Future[Any]) -> None:
         """Holds the client open until it is cancelled: it must be closed by the task that opened it."""
         try:
-            async with client_of(self.server) as client:
+            async with client_of(self.server, self._on_unread) as client:
                 ready.set_result(client)
                 await asyncio.Event().wait()
         except Exception as error:
@@ -219,6 +221,24 @@ class McpSession:
             broken = BrokenToolError(f"The MCP server cannot be used ({_cause(error)}).")
             broken.__cause__ = error
             ready.set_exception(broken)
+
+    async def _answer(self, client: Any, call: _Call) -> Any:
+        """A server's answer: a result, or a `ToolError`."""
+        try:
+            async with asyncio.timeout(None) as limit:
+                self._asking.append(limit)
+                return await asked(client.call_tool(call.tool, call.arguments))
+        except TimeoutError:
+            return ToolError(f"The MCP server's answer to {call.tool!r} cannot be read.")
+        except ToolError as error:
+            return error
+        finally:
+            self._asking.remove(limit)
+
+    def _on_unread(self) -> None:
+        """Ends the wait for an answer, if there is only one for which the message can be meant."""
+        if len(self._asking) == 1:
+            self._asking[0].reschedule(asyncio.get_running_loop().time())
 
     async def _forget(self, client: Any) -> None:
         """Closes the session of `client`, unless another call has done so."""
@@ -238,14 +258,6 @@ class McpSession:
         if self._client is not None:
             self._calls = [call for call in self._calls if call.answer is not None]
         self._owner = self._client = None
-
-
-async def _answer(client: Any, call: _Call) -> Any:
-    """A server's answer: a result, or a `ToolError`."""
-    try:
-        return await asked(client.call_tool(call.tool, call.arguments))
-    except ToolError as error:
-        return error
 
 
 def _told(answer: Any) -> str:

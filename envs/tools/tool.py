@@ -265,7 +265,9 @@ async def _result(tool: Tool, argument: Any, state: Any) -> ToolResult:
 
 def _read(tool: Tool, argument: str | Mapping[str, Any]) -> Any:
     try:
-        return tool.read(argument if isinstance(argument, str) else tool.text_argument(argument))
+        text = argument if isinstance(argument, str) else tool.text_argument(argument)
+        text.encode()  # Half of a character could not be sent to any service.
+        return tool.read(text)
     except ToolError:
         raise
     except Exception as error:

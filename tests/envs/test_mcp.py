@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -217,6 +218,43 @@ def test_a_call_that_breaks_costs_neither_its_neighbours_nor_its_own_trajectory(
         return found
 
     assert asyncio.run(counts()) == ["1", "1", "1", "2", "2", "2", "3", "3"]
+
+
+#: A server whose only tool is answered by what its argument says, with the request's id in place of ID.
+ANSWERS = """
+import json, sys
+for line in sys.stdin:
+    request = json.loads(line)
+    version = request.get("params", {}).get("protocolVersion")
+    result = {
+        "initialize": {"protocolVersion": version, "capabilities": {}, "serverInfo": {"name": "x", "version": "1"}},
+        "tools/list": {"tools": [{"name": "say", "inputSchema": {"type": "object", "properties": {"a": {}}}}]},
+    }.get(request["method"])
+    answer = json.dumps({"jsonrpc": "2.0", "id": request.get("id"), "result": result})
+    if request["method"] == "tools/call":
+        answer = request["params"]["arguments"]["a"].replace("ID", str(request["id"]))
+    if "id" in request:
+        sys.stdout.buffer.write(answer.encode("latin-1") + b"\\n")
+        sys.stdout.flush()
+"""
+
+
+def test_an_answer_that_cannot_be_read_is_an_error_at_once():
+    say = expand({"s": {"command": sys.executable, "args": ["-c", ANSWERS], "shared": True}}, timeout_s=60.0)["say"]
+
+    def said(rest: str, before: str = "") -> ToolResult:
+        return call(say, json.dumps({"a": f'{before}{{"jsonrpc": "2.0", "id": ID{rest}}}'}))
+
+    unread = ToolResult("The MCP server's answer to 'say' cannot be read.", ERROR)
+    text = ', "result": {"content": [{"type": "text", "text": "%s"}]}'
+    begin = time.monotonic()
+    assert said(text % "\\ud83d") == unread
+    assert said("") == unread
+    assert said(f', "result": {"[" * 5000}{"]" * 5000}') == unread
+    assert said(', "error": {"code": "x", "message": 5}') == unread
+    assert said(text % "fine", before="a line of a log\n") == ToolResult("fine")
+    assert said(text % "\xff") == ToolResult("\ufffd")
+    assert time.monotonic() - begin < 30
 
 
 def test_names_that_clash_get_the_servers_name():

@@ -54,7 +54,7 @@ def session_with(monkeypatch):
         left = list(kinds)
 
         @contextlib.asynccontextmanager
-        async def client_of(server):
+        async def client_of(server, on_unread):
             client = FakeClient(left.pop(0))
             try:
                 async with asyncio.timeout(0.1 if client.kind == "ends" else None):

@@ -66,11 +66,13 @@ def test_no_bad_argument_reaches_an_mcp_server(argument):
     assert (result.status, session.calls) == (ToolStatus.ERROR, [])
 
 
-def test_half_a_character_in_a_bare_text_is_the_models_error_and_not_a_lost_session():
-    """A tool with one text parameter takes the bare text: what is not JSON is the text itself."""
+@pytest.mark.parametrize("argument", ['{"item": "\\ud83d"}', '{"\\ud83d": 1}', '"\\udc00"', '{"item": "\ud83d"}', "\ud83d"])
+def test_half_a_character_is_the_models_error_and_not_a_lost_session(argument):
+    """Though a tool with one text parameter takes the bare text, and what is not JSON is the text itself."""
     session = Session()
-    result = asyncio.run(run_tool(mcp_tool(session, item={"type": "string"}), '{"item": "\\ud83d"}', None))
-    assert (result.status, session.calls) == (ToolStatus.OK, [{"item": '{"item": "\\ud83d"}'}])
+    result = asyncio.run(run_tool(mcp_tool(session, item={"type": "string"}), argument, None))
+    assert (result.status, session.calls) == (ToolStatus.ERROR, [])
+    assert "half of a character" in result.text or "surrogates not allowed" in result.text
 
 
 @pytest.mark.parametrize(
