@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 HIDDEN = "***"
-_NAMES = r"(?:{}|(?<![a-z])(?:sig|pass|pat))s?".format(
-    "key|token|password|passwd|pwd|passphrase|secret|credential|auth|authorization|cookie|header|signature"
+_NAMES = r"(?:{}|(?<![a-z])(?:sig|pass|pat|pw|pin|sas|otp|jwt|dsn|cred))s?".format(
+    "key|token|password|passwd|pwd|passphrase|secret|credential|auth|oauth2|authorization|cookie|header|signature"
+    "|bearer|webhook|webhook_url|session_?id|access_key_id|conn(?:ection)?_str(?:ing)?"
 )
 #: Ends of names whose values are hidden: "api_key", "--hf-token", "DB_PASSWORD", "headers".
 _SECRET = re.compile(f"{_NAMES}$", re.I)
 #: Names that hide the values which they contain: what a child process gets.
-_CONTAINER = re.compile(r"(^|[_-])(env|arg)s?$", re.I)
+_CONTAINERS = "env(?:iron(?:ment)?)?(?:_?var(?:iable)?)?s?|arg(?:s|v)?"
+_CONTAINER = re.compile(rf"(^|[_-])(?:{_CONTAINERS})$", re.I)
 #: The user's name and password in an address; a careless password has "@", "?" or "#".
 _USER = re.compile(r"""(?<=://)[^\s/"']*@""")
 #: A secret's name and its value within a text: "?sig=a", "api_key: 'a'", "Authorization: Bearer a", "headers={...".
@@ -23,15 +27,24 @@ _NAMED = re.compile(
     r"""(?P<value>(?(quote)(?:\\.|(?!(?P=quote)).)*|(?:[{\[(].*|(?:(?:basic|bearer|token)\s+)?[^\s&#,;"'}\])]+)))""",
     re.I,
 )
+#: Within a text: "env={...", which hides the rest of its line; "Authorization: Digest a"; "--token a".
+_CONTAINED = re.compile(rf"""(?<![\w.-])((?:[\w-]*[_-])?(?:{_CONTAINERS})["']?\s*[:=]\s*)[{{\[(].*""", re.I)
+_HEADER = re.compile(r"""(authorization["']?\s*[:=]\s*["']?)[^"'\n}\])]+""", re.I)
+_OPTION = re.compile(rf"(?<!\S)(--?[\w-]*{_NAMES})(\s+)(?![-*'])(\S+)", re.I)
+#: Secrets that are known without a name: tokens of well-known services, signed claims, private keys, an OAuth code.
+_KNOWN = re.compile(
+    r"\b(?:sk-|hf_|gh[opsur]_|github_pat_|glpat-|xox[abeprs]-|AKIA|ASIA|AIza)[\w-]{16,}|\beyJ[\w-]+\.[\w-]+\.[\w-]*"
+    r"|(?<=-----BEGIN )[^-]*PRIVATE KEY-----[^-]*|(?i:(?<=\bbearer )[^\s\"',;}\])]+|(?<=[?&]code=)[^\s&#]+)"
+)
 _NUMBER = re.compile(r"-?[\d.]+")
 
 
 def shown(value: Any, name: str = "") -> Any:
     """`value`, of JSON's types or JSON as text, without what may be a secret: names and shapes stay.
 
-    Hidden are the values whose names end like that of a secret, all values in `env` and `args`, and the user
-    information in addresses; within other texts, what follows a secret's name and "=" or ":". A number is shown if its
-    name is plural ("max_tokens").
+    Hidden are the values whose names end like that of a secret, all values in `env` and `args`, the user information in
+    addresses, and the tokens of well-known services; within other texts, what follows a secret's name and "=" or ":",
+    or such an option. A number is shown if its name is plural ("max_tokens").
     """
     if isinstance(value, Mapping):
         hides = _SECRET.search(name) or _CONTAINER.search(name)
@@ -54,7 +67,7 @@ def shown_command(arguments: Sequence[str]) -> list[str]:
             words.append(f"{name}={shown(value, name)}" if equals else argument)
             option = "" if equals else name
         elif equals and re.fullmatch(r"[\w-]+", name) and not _SECRET.search(option):
-            words.append(f"{name}={shown(value, name)}")
+            words.append(f"{name}={shown(value, 'secret' if _CONTAINER.search(option) else name)}")
         else:
             words.append(shown(argument, option))
             if words[-1] != HIDDEN or not option.endswith("s"):  # A plural may have several values.
@@ -64,9 +77,10 @@ def shown_command(arguments: Sequence[str]) -> list[str]:
 
 def _shown_text(text: str) -> str:
     if text.lstrip().startswith(("{", "[")):
-        try:
-            return json.dumps(shown(json.loads(text)))
-        except (ValueError, RecursionError):
-            pass
-    text = _USER.sub(f"{HIDDEN}@", text)
+        for read, written in ((json.loads, json.dumps), (ast.literal_eval, repr)):
+            with suppress(ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+                return written(shown(read(text)))
+    text = _KNOWN.sub(HIDDEN, _USER.sub(f"{HIDDEN}@", text))
+    text = _CONTAINED.sub(rf"\1{HIDDEN}", _HEADER.sub(rf"\1{HIDDEN}", text))
+    text = _OPTION.sub(lambda found: f"{found[1]}{found[2]}{shown(found[3], found[1])}", text)
     return _NAMED.sub(lambda found: f"{found['name']}{found['sign']}{shown(found['value'], found['name'])}", text)

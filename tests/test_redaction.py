@@ -29,12 +29,16 @@ SHOWN_SERVER = {
 
 def test_settings_keep_their_names_and_shapes():
     config = {"tools": {"mcp": {"servers": {"files": SERVER}}}, "max_tokens": 32, "password": 1234, "env": "Trails-v0"}
+    config |= {"runtime_env": {"env_vars": {"A": "S3CRET"}}, "webhook_url": "S3CRET", "bearer": "S3CRET"}
     config |= {"apiKey": "S3CRET", "judge": {"base_url": "http://a:b?c#d@e@host/v1", "api_key_variable": "OPENAI_KEY"}}
     assert shown(config) == {
         "tools": {"mcp": {"servers": {"files": SHOWN_SERVER}}},
         "max_tokens": 32,
         "password": "***",
         "env": "Trails-v0",
+        "runtime_env": {"env_vars": {"A": "***"}},
+        "webhook_url": "***",
+        "bearer": "***",
         "apiKey": "***",
         "judge": {"base_url": "http://***@host/v1", "api_key_variable": "OPENAI_KEY"},
     }
@@ -55,6 +59,7 @@ def test_json_in_a_text_is_judged_as_what_it_says():
     [
         ("--hf_token abc --api_key=abc --wandb-key abc", "--hf_token *** --api_key=*** --wandb-key ***"),
         ("--headers a=b c --max-tokens 32 last", "--headers *** *** --max-tokens 32 last"),
+        ("--env A=abc --env Trails-v0 LEVEL=3", "--env A=*** --env Trails-v0 LEVEL=3"),
         ("--model m=https://a:b@host/m API_KEY=abc", "--model m=https://***@host/m API_KEY=***"),
         ('--env-config {"judge":{"api_key":"abc"}}', '--env-config {"judge": {"api_key": "***"}}'),
         ('--env-config={"judge":{"api_key":"abc"}}', '--env-config={"judge": {"api_key": "***"}}'),
@@ -78,6 +83,14 @@ def test_a_command_line_can_be_read_and_has_no_secret(given, expected):
         ("{'api_key': 'a\\'bc', 'model': 'm'}", "{'api_key': '***', 'model': 'm'}"),
         ('refused {"token": "a b", "model": "m"} (401)', 'refused {"token": "***", "model": "m"} (401)'),
         ("with headers={'X': {'Y': 'abc'}} here", "with headers=***"),
+        ("McpServer(args=['--x', 'abc'], env={'A': 'abc'})", "McpServer(args=***"),
+        ("{'mcp': {'args': ['abc'], 'env': {'A': 'abc'}}}", "{'mcp': {'args': ['***'], 'env': {'A': '***'}}}"),
+        ("run --token abc --max-tokens 32 --hf-token=abc", "run --token *** --max-tokens 32 --hf-token=***"),
+        ("Proxy-Authorization: Digest user, abc", "Proxy-Authorization: ***"),
+        ("sent bearer abc and sk-proj-abcdefghijklmnop12", "sent bearer *** and ***"),
+        ("https://h/cb?code=abc&page=2#access_token=abc", "https://h/cb?code=***&page=2#access_token=***"),
+        ("eyJhbGci.eyJzdWIi.abc hf_" + 20 * "a" + " hf_model sk-learn", "*** *** hf_model sk-learn"),
+        ("-----BEGIN RSA PRIVATE KEY-----\nabc\n-----END", "-----BEGIN ***-----END"),
         ("The key is wrong: it is not known.", "The key is wrong: it is not known."),
         ("a_" * 100_000, "a_" * 100_000),
         ("key='" * 10_000, "key='***'" * 5_000),

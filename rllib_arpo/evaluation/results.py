@@ -110,7 +110,7 @@ class ResultFolder:
         Raises:
             SettingsError: there are results with others; the message names the first key that differs.
         """
-        known, path = _read(self.folder / SETTINGS), self.folder / SETTINGS
+        known, path, settings = _read(self.folder / SETTINGS), self.folder / SETTINGS, shown(settings)
         if any(arm.has_questions() for arm in self.arms()) and self._differs(known["settings"], settings, ""):
             for arm in self.arms():
                 shutil.rmtree(arm.folder)

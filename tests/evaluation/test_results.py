@@ -66,7 +66,8 @@ def test_a_file_that_a_kill_left_unfinished_is_not_read(tmp_path):
 
 def test_other_settings_are_refused_once_there_are_results(tmp_path):
     with ResultFolder(tmp_path) as results:
-        results.claim({"samples": 1, "limits": (1, 2)})
+        results.claim({"samples": 1, "limits": (1, 2), "engine_kwargs": {"hf_token": "abc"}})
+        assert "abc" not in (tmp_path / "settings.json").read_text()
         results.claim({"samples": 2, "limits": (1, 2)})
         results.arm(arm(env_config={})).add(0, rows(0), {})
         results.claim({"samples": 2, "limits": [1, 2]})

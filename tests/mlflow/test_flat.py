@@ -26,7 +26,14 @@ def test_long_keys_that_differ_at_their_end_stay_different():
 
 def test_params_are_the_leaves_as_short_strings():
     config = {"lr": 1e-6, "env_config": {"seed": 3, "tools": ["python"]}, "empty": {}, 7: None, "long": "y" * 7000}
+    server = {"command": "npx", "args": ["--token", "abc"], "env": {"A": "abc"}}
+    config |= {"mcp": {"servers": {"s": server}}, "judge": {"base_url": "http://me:abc@h/v1", "api_key": "abc"}}
     assert flat_params(config) == {
+        "mcp/servers/s/command": "npx",
+        "mcp/servers/s/args": "['***', '***']",
+        "mcp/servers/s/env/A": "***",
+        "judge/base_url": "http://***@h/v1",
+        "judge/api_key": "***",
         "lr": "1e-06",
         "env_config/seed": "3",
         "env_config/tools": "['python']",

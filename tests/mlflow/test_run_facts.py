@@ -68,6 +68,13 @@ def test_the_command_line_shows_no_secret(monkeypatch):
     assert command_line() == f"python train.py {shown}"
 
 
+def test_the_description_shows_no_secret():
+    made = config() | {"env_config": {"task": "gsm8k", "api_key": "abc", "judge_url": "http://me:abc@h", "qa": "f1"}}
+    text = description("ARPO", made, "train.py --url http://me:abc@h", folder="s3://me:abc@bucket")
+    assert "- task: `ToolEnv-v0`, task gsm8k, api_key ***, judge_url http://***@h, qa f1" in text.splitlines()
+    assert "- command: `train.py --url http://***@h`" in text.splitlines() and "abc" not in text
+
+
 def test_tags_name_versions_and_no_commit_outside_a_checkout(monkeypatch):
     tags = run_tags()
     assert tags["python_version"] == platform.python_version()

@@ -141,6 +141,11 @@ def test_a_run_is_resumed_if_there_is_one_and_with_its_own_arguments(monkeypatch
     (folder / run.ARGUMENTS_FILE).write_text(json.dumps(begun))
     assert refusal(*output) == ("--output DIR/run: there is a run already; go on with it by --resume, or name another.")
     assert refusal(*output, "--resume") == "--seed 0: the run in DIR/run was begun with 3."
+    free = {"num_learners": 4, "num_env_runners": 5, "max_failures": 6}
+    assert run._arguments(SimpleNamespace(**free, hf_token="abc", model="s3://me:abc@b")) == {
+        "hf_token": "***",
+        "model": "s3://***@b",
+    }
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from rllib_arpo.recipes.run_screen import SaysFailures
+from rllib_arpo.recipes.run_screen import SaysFailures, mlflow_in_words
 from tuned_examples import trails_models as models
 from tuned_examples.smollm2 import _find_gguf
 from tuned_examples.trails_models import SmallModel, cold_started_smollm2
@@ -133,6 +133,11 @@ def test_the_text_of_make_train_where_there_is_no_terminal(tmp_path, tiny_smollm
     assert FIRST_SCREEN.count("\n") <= 15
     assert set(done.stdout.splitlines()) < set(log.read_text().splitlines())
     assert "Started a local Ray instance" in log.read_text()
+
+
+def test_the_password_of_a_store_is_not_on_the_screen(monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://me:abc@mlflow.example/?token=abc")
+    assert mlflow_in_words("trails") == 'https://***@mlflow.example/?token=***, experiment "trails"'
 
 
 def test_the_last_failure_of_a_run_is_said(tmp_path, capsys):
