@@ -66,7 +66,9 @@ def test_no_bad_argument_reaches_an_mcp_server(argument):
     assert (result.status, session.calls) == (ToolStatus.ERROR, [])
 
 
-@pytest.mark.parametrize("argument", ['{"item": "\\ud83d"}', '{"\\ud83d": 1}', '"\\udc00"', '{"item": "\ud83d"}', "\ud83d"])
+@pytest.mark.parametrize(
+    "argument", ['{"item": "\\ud83d"}', '{"\\ud83d": 1}', '"\\udc00"', '{"item": "\ud83d"}', "\ud83d"]
+)
 def test_half_a_character_is_the_models_error_and_not_a_lost_session(argument):
     """Though a tool with one text parameter takes the bare text, and what is not JSON is the text itself."""
     session = Session()

@@ -162,7 +162,8 @@ def _digits(text: str) -> tuple[str, ...]:
 def _can_be_reduced(text: str) -> bool:
     """Whether a number is written as a fraction of whole numbers with a common factor."""
     parts = _digits(text)
-    return len(parts) == 2 and all(map(str.isdigit, parts)) and "/" in text.replace("\\frac", "/") and math.gcd(*map(int, parts)) > 1
+    is_fraction = len(parts) == 2 and all(map(str.isdigit, parts)) and ("/" in text or "\\frac" in text)
+    return is_fraction and math.gcd(*map(int, parts)) > 1
 
 
 def _packed(text: str) -> str:

@@ -2,8 +2,8 @@
 
 A formula of the question that equals the gold answer asks for another form of itself. There an answer may not keep
 what the formula has and the gold answer does not: a sum (whatever the order and grouping of its terms), a root or
-another power, a function, a denominator, a relation. Nor may it leave work of the same kind to do ("\\sqrt{3}\\sqrt{4}",
-"4\\sin(\\pi/3)"). Formulas that do not equal the gold answer forbid nothing.
+another power, a function, a denominator, a relation. Nor may it leave work to do that the gold answer does not leave
+("\\sqrt{3}\\sqrt{4}", "4\\sin(\\pi/3)"). Formulas that do not equal the gold answer forbid nothing.
 """
 
 from __future__ import annotations

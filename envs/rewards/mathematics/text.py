@@ -92,7 +92,9 @@ _NOT_UNITS |= {
     "otherwise", "maybe", "perhaps", "double", "triple", "twice", "below", "under", "negative", "zero",
 }  # fmt: skip
 #: A part ("two fifths"), which is not a unit.
-_ORDINAL = re.compile(r"thirds|(?:four|fif|six|seven|eigh|nin|ten|eleven|twelf|[a-z]+teen|[a-z]+tie|hundred|thousand)ths?")
+_ORDINAL = re.compile(
+    r"thirds|(?:four|fif|six|seven|eigh|nin|ten|eleven|twelf|[a-z]+teen|[a-z]+tie|hundred|thousand)ths?"
+)
 _TEXT_UNIT = re.compile(r" ?\\text\{ ?([^{}]*[A-Za-z][^{}]*?) ?\}(?: ?\^ ?\{?([23])\}?)?$")
 _PLAIN_UNIT = re.compile(
     r"(?:(?<=[\d})])| )([A-Za-z]{2,}(?:[ /][A-Za-z]+)*|(?<= )[A-Za-z](?:/[A-Za-z]+)?)(?: ?\^ ?\{?([23])\}?)?$"
@@ -243,7 +245,8 @@ def _split_unit(text: str) -> tuple[str, int, str]:
     while words and words[0] in _MULTIPLES:
         factor *= _MULTIPLES[words.pop(0)]
     plain = {word.rstrip("0123456789") for word in words}  # "" for a number
-    if plain & _NOT_UNITS or any(map(_ORDINAL.fullmatch, plain)) or text[match.start() - 1 : match.start()] in ("\\", "_", "^"):
+    is_unit = not plain & _NOT_UNITS and not any(map(_ORDINAL.fullmatch, plain))
+    if not is_unit or text[match.start() - 1 : match.start()] in ("\\", "_", "^"):
         return text, 1, ""
     return text[: match.start()].strip(), factor, _unit_name(words, match[2] or "")
 
