@@ -76,8 +76,8 @@ async def client_of(server: McpServer, on_unread: Callable[[], None]) -> AsyncIt
     async with contextlib.AsyncExitStack() as stack:
         if server.command is not None:
             env = {**server.env, **{name: os.environ[name] for name in server.pass_env}}
-            started = {"command": server.command, "args": list(server.args), "env": env, "cwd": server.cwd}
-            parameters = StdioServerParameters(**started, encoding_error_handler="replace")
+            parameters = StdioServerParameters(command=server.command, args=list(server.args), env=env, cwd=server.cwd)
+            parameters.encoding_error_handler = "replace"
             # Not sys.stderr, which may not be a file.
             transport = stdio_client(parameters, errlog=sys.__stderr__ or stack.enter_context(_no_file()))
         else:
