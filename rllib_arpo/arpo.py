@@ -193,9 +193,9 @@ class ARPO(TakesMessages, SharedCheckpoints, OnePolicy):
             "weight_lag_max": max(weight_lag(s, self._weight_version) for s in asked),
         }
         self.metrics.aggregate(self._dispatcher.take_metrics(Purpose.TRAINING), key=ENV_RUNNER_RESULTS)
-        self._log.rollout(asked, metrics)
-        self._log.forks(metrics.get("fork_rate", 0.0), self.config.branching, self.config.branch_threshold)
-        self._log.errors(asked, self.config.max_error_share)
+        self._log.batch(asked, metrics, self.config)
+        if self._num_updates == 0:
+            self._log.first_batch(asked, self.last_evaluation, self.config.branching, self.messages.add)
         self._rollout_history.extend(question.stats.history() for question in asked)
         return batch.questions
 

@@ -77,6 +77,7 @@ class QuestionStats:
         tool_calls: the calls that were executed, a shared one once.
         num_turns, num_generated_tokens: unique ones.
         oldest_weights: the smallest weight version that sampled any of the tokens; None if there are no tokens.
+        initial_accuracies: of the leaves that began at the prompt, without those that filled up the budget.
         initial_entropies: nats, the mean over the window at the start of each root.
         nodes: the tool responses that were examined.
         prefix_tokens_reused: tokens of the forks' prefixes that came from the engine's prefix cache.
@@ -97,6 +98,7 @@ class QuestionStats:
     num_initial_rollouts: int
     num_topped_up: int
     oldest_weights: int | None
+    initial_accuracies: tuple[float, ...]
     initial_entropies: tuple[float, ...]
     nodes: tuple[NodeStats, ...]
     prefix_tokens_reused: int = 0
@@ -133,6 +135,7 @@ def question_stats(
     """Args: `entropy_window`: k, the number of a turn's first entropies at which decisions looked."""
     leaves = tree.trajectories
     paths = [tree.path(leaf.agent_id) for leaf in leaves]
+    initial = [leaf for leaf in leaves if leaf.parent is None and not leaf.topped_up]
     turns = [turn for leaf in leaves for turn in leaf.turns]
     return QuestionStats(
         rewards=tuple(tree.returns().tolist()),
@@ -145,9 +148,10 @@ def question_stats(
         num_turns=len(turns),
         num_generated_tokens=sampled_tokens(tree),
         num_forks=sum(leaf.parent is not None for leaf in leaves),
-        num_initial_rollouts=sum(leaf.parent is None and not leaf.topped_up for leaf in leaves),
+        num_initial_rollouts=len(initial),
         num_topped_up=sum(leaf.topped_up for leaf in leaves),
         oldest_weights=min((int(v) for turn in turns for v in turn.weight_versions), default=None),
+        initial_accuracies=tuple(leaf.accuracy for leaf in initial),
         initial_entropies=tuple(
             float(leaf.turns[0].entropies[:entropy_window].mean())
             for leaf in leaves

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.utils.metrics import (
@@ -29,6 +30,10 @@ from rllib_arpo.core.branching import AUTO
 from rllib_arpo.core.tree import MASKED_STOP_REASONS, StopReason
 from rllib_arpo.learner.guards import GUARD_LIMITS, alarms
 from rllib_arpo.rollout.messages import SampledQuestion
+from rllib_arpo.tracking.first_batch import first_batch_line, first_batch_warnings
+
+if TYPE_CHECKING:
+    from rllib_arpo.arpo_config import ARPOConfig
 
 logger = logging.getLogger("rllib_arpo")
 
@@ -52,6 +57,32 @@ class IterationLog:
         self._alarms: set[str] = set()
         self._told: set[tuple[object, ...]] = set()
         self._without_signal = 0
+
+    def batch(self, sampled: Sequence[SampledQuestion], metrics: Mapping[str, float], config: ARPOConfig) -> None:
+        """All that is logged and told of the questions that were sampled for an update, and of their `metrics`."""
+        self.rollout(sampled, metrics)
+        self.forks(metrics.get("fork_rate", 0.0), config.branching, config.branch_threshold)
+        self.errors(sampled, config.max_error_share)
+
+    def first_batch(
+        self,
+        sampled: Sequence[SampledQuestion],
+        evaluated: Sequence[SampledQuestion],
+        branching: str,
+        tell: Callable[[str], None],
+    ) -> None:
+        """Tells what the weights before the first update can do, and warns where it has nothing to work with.
+
+        Args:
+            evaluated: the questions of an evaluation of these weights, if there was one.
+            tell: takes a line for the terminal.
+        """
+        stats = [question.stats for question in sampled]
+        tell(first_batch_line(stats))
+        accuracies = [accuracy for question in evaluated for accuracy in question.stats.accuracies]
+        greedy = sum(accuracies) / len(accuracies) if accuracies else None
+        for warning in first_batch_warnings(stats, greedy, branching, _why_no_signal(sampled)):
+            logger.warning("%s", warning)
 
     def rollout(self, sampled: Sequence[SampledQuestion], metrics: Mapping[str, float]) -> None:
         """Args: `metrics`: those of the rollout of `sampled`, "group/name" -> value."""
@@ -100,7 +131,8 @@ class IterationLog:
             RuntimeError: `max_without` iterations in a row had none.
         """
         self._without_signal = 0 if has_signal else self._without_signal + 1
-        sentence = f"No question has rewards that differ, for {self._without_signal} iterations in a row"
+        times = f"{self._without_signal} iterations in a row" if self._without_signal > 1 else "an iteration"
+        sentence = f"No question has rewards that differ, for {times}"
         if max_without is not None and self._without_signal >= max_without:
             raise RuntimeError(f"{sentence} (max_iterations_without_signal): {_why_no_signal(sampled)}.")
         if self._without_signal == WARN_WITHOUT_SIGNAL:

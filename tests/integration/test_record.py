@@ -10,7 +10,11 @@ from rllib_arpo.rollout.episodes import episode_to_tree
 def test_the_record_is_the_trees_of_the_run(scripted, tmp_path):
     algorithm = scripted.reporting(record_share=1.0).build_algo()
     algorithm._storage, algorithm._logdir = None, str(tmp_path)
-    algorithm.train()
+    first = algorithm.train()
+    # Root "0" is right in both questions, and root "1" is wrong.
+    assert first["messages"]["0"].startswith(
+        "sampled     accuracy 0.500  pass@2 1.000  any of M 1.000  with signal 1.000"
+    )
     trees = [episode_to_tree(sampled.episode) for sampled in algorithm.last_sampled]
     algorithm.evaluate()
     evaluated = [episode_to_tree(sampled.episode) for sampled in algorithm.last_evaluation]

@@ -87,6 +87,11 @@ def test_pass_at_k_is_over_questions(metrics):
     assert rollout_metrics([question_stats(partly, WINDOW)], seconds=1.0)["pass_at_k"] == 0.0
 
 
+def test_forks_and_top_ups_are_not_among_the_trajectories_that_began_at_the_prompt():
+    stats = question_stats(FORKED, WINDOW)
+    assert (stats.accuracies, stats.initial_accuracies, stats.num_initial_rollouts) == ((1.0, 0.0, 0.0), (1.0,), 1)
+
+
 def test_shared_calls_and_tokens_count_once(metrics):
     assert metrics["tool_calls_executed"] == 4
     assert metrics["generated_tokens"] == 3 + 4 + 2 + 6 + 1 + 4

@@ -99,6 +99,21 @@ def ended(*reasons: StopReason, format_valid: bool = False, accuracy: float = 0.
     return replace(question, stats=stats)
 
 
+def test_the_first_batch_is_told_before_its_warnings(caplog):
+    told = []
+    log = IterationLog(MetricsLogger(root=True))
+    with caplog.at_level(logging.WARNING, "rllib_arpo"):
+        log.first_batch(
+            [ended(StopReason.MALFORMED_CALL)], [], "never", lambda line: told.append((line, len(caplog.messages)))
+        )
+    [(line, before)] = told
+    assert (line, before) == ("sampled     accuracy 0.000  pass@1 0.000  with signal 0.000  1 question", 0)
+    assert caplog.messages == [
+        "No question of the first batch has returns that differ, so that nothing is learned: most break the format "
+        "(stop/malformed_call): cold-start the model, or give it examples or more tokens."
+    ]
+
+
 def test_most_trajectories_in_error_end_the_run():
     broken = TrajectoryError("0", "python", "OSError", "no space", "python.py, line 3")
     log = IterationLog(MetricsLogger(root=True))
@@ -139,6 +154,10 @@ def test_no_signal_warns_and_then_ends_the_run(caplog, question, cause):
     ):
         log.signal([question], False, 5)
     log.signal([question], False, None)
+    with pytest.raises(
+        RuntimeError, match=r"^No question has rewards that differ, for an iteration \(max_iterations_with"
+    ):
+        IterationLog(MetricsLogger(root=True)).signal([question], False, 1)
 
 
 def test_forks_nearly_everywhere_warn_once(caplog):

@@ -1,0 +1,125 @@
+"""What the first batch says of a model and a task before the first update: a line, and warnings. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rllib_arpo.core.branching import looks_at_entropy
+from rllib_arpo.core.intervals import estimate_all
+from rllib_arpo.core.pass_at_k import is_correct, pass_at_k
+
+if TYPE_CHECKING:
+    from rllib_arpo.rollout.metrics import NodeStats, QuestionStats
+
+#: From this sampled accuracy on there is little left to learn.
+NEARLY_SOLVED = 0.95
+#: The trajectories of a question should solve this much more than a greedy one does.
+MIN_HEADROOM = 0.1
+#: Nats between the 10 % and the 90 % quantile of the entropies after tool responses.
+MIN_SPREAD = 0.001
+
+
+def first_batch_line(stats: Sequence[QuestionStats]) -> str:
+    """E.g. "sampled     accuracy 0.167  pass@2 0.333  any of M 0.667  with signal 0.500  forked 0.31  6 questions".
+
+    Accuracy and pass@k are of the trajectories that began at the prompt, top-ups left out, since a fork shares the
+    beginning of its parent; k is how many of them each question has. "any of M" is the share of the questions with a
+    right trajectory, forks included; "with signal" that of the questions with returns that differ; "forked" that of the
+    tool responses that were decided. Without forks, there is neither the first nor the last.
+    """
+    k = min(len(question.initial_accuracies) for question in stats)
+    decided = _decided(stats)
+    return "  ".join(
+        [
+            f"sampled     accuracy {sampled_accuracy(stats):5.3f}",
+            f"pass@{k} {np.mean([_pass_at(question, k) for question in stats]):5.3f}",
+            *([f"any of M {np.mean(_solved(stats)):5.3f}"] if _has_more_than_roots(stats) else []),
+            f"with signal {np.mean([question.has_signal for question in stats]):5.3f}",
+            *([f"forked {np.mean([node.decision.children > 0 for node in decided]):4.2f}"] if decided else []),
+            f"{len(stats)} question{'s' * (len(stats) > 1)}",
+        ]
+    )
+
+
+def sampled_accuracy(stats: Sequence[QuestionStats]) -> float:
+    """The mean over questions, of the trajectories that began at the prompt."""
+    return float(np.mean([np.mean(question.initial_accuracies) for question in stats]))
+
+
+def first_batch_warnings(
+    stats: Sequence[QuestionStats], greedy: float | None, branching: str, no_signal: str
+) -> Iterator[str]:
+    """At most one sentence about the updates, and one about the forks, where they have nothing to work with.
+
+    Args:
+        greedy: the accuracy of the evaluation before training; None: there was none.
+        branching: the name of the fork rule.
+        no_signal: the likely cause if no question has a signal, and what to do.
+    """
+    solved = estimate_all({"": _solved(stats).astype(float)})[""]
+    if not any(question.has_signal for question in stats):
+        yield f"No question of the first batch has returns that differ, so that nothing is learned: {no_signal}."
+    elif not any(accuracy > 0 for question in stats for accuracy in question.accuracies) and _most(stats) <= 0:
+        count = sum(len(question.accuracies) for question in stats)
+        yield (
+            f"None of the {count} trajectories of the first batch is right, so that at most the format can be learned: "
+            "cold-start the model, or ask easier questions."
+        )
+    elif sampled_accuracy(stats) >= NEARLY_SOLVED:
+        yield (
+            f"The sampled accuracy of the first batch is {sampled_accuracy(stats):.2f}, so that little can be learned: "
+            "ask harder questions."
+        )
+    elif greedy is not None and solved.high is not None and solved.high < greedy + MIN_HEADROOM:
+        yield (
+            f"All trajectories of a question together solve {solved.value:.2f} of the first batch, and one alone "
+            f"solves {greedy:.2f} of the evaluation, so that there is little to find: sample more rollouts, or ask "
+            "harder questions."
+        )
+    if branching != "never" and _has_more_than_roots(stats):
+        yield from _fork_warnings(stats, branching)
+
+
+def _fork_warnings(stats: Sequence[QuestionStats], branching: str) -> Iterator[str]:
+    """More forks than the entropy can choose is a warning of every iteration (`IterationLog.forks`)."""
+    decided = _decided(stats)
+    entropies = [node.entropy for question in stats for node in question.nodes if node.on_policy]
+    if not decided:
+        yield "No trajectory of the first batch goes on after a tool's response, so that nothing forks."
+    elif not looks_at_entropy(branching):
+        return
+    elif (spread := float(np.ptp(np.quantile(entropies, (0.1, 0.9))))) < MIN_SPREAD:
+        yield (
+            f"The entropy hardly differs between tool responses (by {spread:.1g} nats from the 10 % to the 90 % "
+            "quantile), so that it cannot choose forks: look at temperature and entropy_window."
+        )
+    elif branching == "threshold" and not any(node.decision.children for node in decided):
+        yield (
+            f"None of the {len(decided)} tool responses of the first batch forks: branch_threshold is too high, or set "
+            'it to "auto".'
+        )
+
+
+def _decided(stats: Sequence[QuestionStats]) -> list[NodeStats]:
+    return [node for question in stats for node in question.nodes if node.decision.eligible]
+
+
+def _has_more_than_roots(stats: Sequence[QuestionStats]) -> bool:
+    return any(len(question.accuracies) > question.num_initial_rollouts for question in stats)
+
+
+def _pass_at(question: QuestionStats, k: int) -> float:
+    return pass_at_k(len(question.initial_accuracies), sum(map(is_correct, question.initial_accuracies)), k)
+
+
+def _solved(stats: Sequence[QuestionStats]) -> np.ndarray:
+    """[Q], whether any trajectory of the question is right."""
+    return np.array([any(map(is_correct, question.accuracies)) for question in stats])
+
+
+def _most(stats: Sequence[QuestionStats]) -> float:
+    """The largest return. Own environments may pay for right trajectories without telling an accuracy."""
+    return max(reward for question in stats for reward in question.rewards)

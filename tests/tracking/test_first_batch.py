@@ -1,0 +1,135 @@
+"""What the first batch says before the first update, of literal questions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rllib_arpo.core.tree import ForkDecision, StopReason
+from rllib_arpo.rollout.metrics import NodeStats, QuestionStats, question_stats
+from rllib_arpo.tracking.first_batch import first_batch_line, first_batch_warnings
+from tests.helpers.trees import make_trajectory, make_tree, make_turn
+
+
+def asked(initial: str, others: str = "", forked: str = "", entropies: tuple[float, ...] = (0.2, 0.4)) -> QuestionStats:
+    """A question whose trajectories are right ("1") or wrong ("0"), and whose tool responses fork or do not.
+
+    A right trajectory is paid 1, a wrong one 0; the responses have these entropies in turn.
+    """
+    accuracies = tuple(float(mark) for mark in initial + others)
+    nodes = tuple(
+        NodeStats("search", 1, entropies[i % len(entropies)], True, ForkDecision(0.3, 0.1, 0.52, True, int(mark)),
+                  np.zeros(1, np.int32))
+        for i, mark in enumerate(forked)
+    )  # fmt: skip
+    one = question_stats(make_tree([0], [make_trajectory("0", [make_turn([1])])]), 0)
+    return replace(
+        one,
+        rewards=accuracies,
+        accuracies=accuracies,
+        initial_accuracies=accuracies[: len(initial)],
+        formats_valid=(True,) * len(accuracies),
+        stop_reasons=(StopReason.ANSWER,) * len(accuracies),
+        num_initial_rollouts=len(initial),
+        num_forks=len(others),
+        nodes=nodes,
+    )
+
+
+def test_the_line_of_trees():
+    """Of the roots 1, 0, 0 and 0 of three questions with two roots, and two right ones of the third."""
+    stats = [asked("10", "01", "10"), asked("00", "01", "00"), asked("11", "11", "10")]
+    assert first_batch_line(stats) == (
+        "sampled     accuracy 0.500  pass@2 0.667  any of M 1.000  with signal 0.667  forked 0.33  3 questions"
+    )
+    assert len(first_batch_line(stats * 30)) <= 103
+
+
+def test_the_line_without_forks():
+    assert first_batch_line([asked("1000"), asked("0000")]) == (
+        "sampled     accuracy 0.125  pass@4 0.500  with signal 0.500  2 questions"
+    )
+
+
+def test_pass_at_k_where_questions_have_different_numbers_of_roots():
+    """One of three samples is right: two of them include it with probability 2/3."""
+    assert "pass@2 0.333" in first_batch_line([asked("100"), asked("00")])
+
+
+def warnings(*stats: QuestionStats, greedy: float | None = None, branching: str = "threshold") -> list[str]:
+    return list(first_batch_warnings(stats, greedy, branching, "the questions are too easy: ask others"))
+
+
+HEALTHY = [asked("10", "01", "10"), asked("00", "01", "01"), asked("10", "10", "00"), asked("00", "00", "00")] * 4
+
+
+def test_a_batch_with_something_to_learn_has_no_warning():
+    assert warnings(*HEALTHY, greedy=0.3) == []
+
+
+@pytest.mark.parametrize(
+    ("stats", "greedy", "told"),
+    [
+        (
+            [asked("11", "11", "01")],
+            None,
+            "No question of the first batch has returns that differ, so that nothing is learned: the questions are "
+            "too easy: ask others.",
+        ),
+        (
+            [replace(asked("00", "00", "01"), rewards=(0.0, -1.0, 0.0, 0.0))] * 2,
+            0.0,
+            "None of the 8 trajectories of the first batch is right, so that at most the format can be learned: "
+            "cold-start the model, or ask easier questions.",
+        ),
+        (
+            [*[asked("11", "11", "01")] * 10, asked("10", "11", "10")],
+            None,
+            "The sampled accuracy of the first batch is 0.95, so that little can be learned: ask harder questions.",
+        ),
+        (  # 0.75 +- 0.23
+            HEALTHY,
+            0.9,
+            "All trajectories of a question together solve 0.75 of the first batch, and one alone solves 0.90 of the "
+            "evaluation, so that there is little to find: sample more rollouts, or ask harder questions.",
+        ),
+    ],
+)
+def test_updates_with_nothing_to_work_with(stats, greedy, told):
+    assert warnings(*stats, greedy=greedy) == [told]
+
+
+def test_a_small_batch_does_not_show_that_there_is_little_to_find():
+    """Four questions, of which three are solved: 0.75 +- 0.80."""
+    assert warnings(*HEALTHY[:4], greedy=0.9) == []
+
+
+def test_an_environment_that_pays_and_tells_no_accuracy_is_not_warned_of():
+    paid = replace(asked("00", "00", "01"), rewards=(0.5, 0.0, 1.0, 0.0))
+    assert warnings(paid, paid) == []
+
+
+@pytest.mark.parametrize(
+    ("nodes", "told"),
+    [
+        ({"forked": ""}, "No trajectory of the first batch goes on after a tool's response, so that nothing forks."),
+        (
+            {"forked": "0101", "entropies": (0.3, 0.3002)},
+            "The entropy hardly differs between tool responses (by 0.0002 nats from the 10 % to the 90 % quantile), so "
+            "that it cannot choose forks: look at temperature and entropy_window.",
+        ),
+        (
+            {"forked": "0000"},
+            'None of the 8 tool responses of the first batch forks: branch_threshold is too high, or set it to "auto".',
+        ),
+    ],
+)
+def test_forks_with_nothing_to_work_with(nodes, told):
+    stats = [asked("10", "01", **nodes), asked("00", "01", **nodes)]
+    assert warnings(*stats) == [told]
+    assert warnings(*stats, branching="never") == []
+    assert warnings(*stats, branching="random") == ([told] if "goes on" in told else [])
+    # Without trajectories beside the roots there is nothing to fork.
+    assert warnings(asked("10", **nodes), asked("00", **nodes)) == []
