@@ -2,6 +2,7 @@
 
     python -m release.evidence.study release/evidence/studies/trails_small.yaml --output DIR --arms grpo threshold
     python -m release.evidence.study --table release/evidence/results/trails-small.parquet
+    python -m release.evidence.study my_study.yaml --table DIR/rows.parquet
 
 The same command goes on where it was stopped: finished runs are kept if they have the settings that the study's file
 gives them now, a run that was cut off is begun again. DIR gets the rows of each run and its log, `rows.parquet` with
@@ -133,6 +134,8 @@ def run_missing(jobs: Sequence[Job], at_a_time: int, start: Callable[[Job], subp
 def process_of(lock: IO[str], at_a_time: int) -> Callable[[Job], subprocess.Popen]:
     """Starts a run as a process of its own, whose output is the run's log; such processes share the cores.
 
+    Its current folder is this one, where a user's recipe may lie.
+
     Args:
         lock: each run holds it until it ends.
 
@@ -148,6 +151,7 @@ def process_of(lock: IO[str], at_a_time: int) -> Callable[[Job], subprocess.Pope
         ) from None
     threads = max(1, len(os.sched_getaffinity(0)) // at_a_time)
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
 
     def start(job: Job) -> subprocess.Popen:
         command = [sys.executable, "-m", "release.evidence.study_run", str(job.study.path.resolve())]
@@ -155,7 +159,6 @@ def process_of(lock: IO[str], at_a_time: int) -> Callable[[Job], subprocess.Pope
         with job.log.open("w") as log:
             return subprocess.Popen(
                 command,
-                cwd=REPOSITORY,
                 env=environment,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -195,7 +198,7 @@ def show(study: Study, rows: Sequence[Row], args: argparse.Namespace) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("study", type=Path, nargs="?", help="a file of release/evidence/studies")
+    parser.add_argument("study", type=Path, nargs="?", help="a file of release/evidence/studies, or one of your own")
     parser.add_argument("--output", type=Path, help="folder of the runs")
     parser.add_argument("--arms", nargs="+", help="default: all")
     parser.add_argument("--baseline", metavar="ARM", help="compare with this arm; default: the study's baseline")

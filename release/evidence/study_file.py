@@ -1,6 +1,6 @@
 """The file of a study: a task, how long it is trained, seeds, and the arms that are compared.
 
-    recipe: tuned_examples.trails_small_arpo    # a module with `parser`, `make_model` and `make_config`
+    recipe: tuned_examples.trails_small_arpo    # a module with `parser`, `make_model(args)`, `make_config(model, args)`
     arguments: --lr 4e-4                        # of the recipe, for every arm
     iterations: 24
     evaluate_every: 3
@@ -112,8 +112,18 @@ class Study:
 
 
 def recipe_code(recipe: str) -> str:
-    """The code of a recipe's module, without comments and the module's documentation."""
-    module = ast.parse(Path(importlib.util.find_spec(recipe).origin).read_text())
+    """The code of a recipe's module, without comments and the module's documentation.
+
+    Raises:
+        ValueError: there is no such module.
+    """
+    try:
+        spec = importlib.util.find_spec(recipe)
+    except ModuleNotFoundError:
+        spec = None
+    if spec is None or spec.origin is None:
+        raise ValueError(f"recipe: there is no module {recipe!r}; the current folder and PYTHONPATH are searched.")
+    module = ast.parse(Path(spec.origin).read_text())
     module.body = module.body[1:] if ast.get_docstring(module) else module.body
     return ast.unparse(module)
 
@@ -129,6 +139,8 @@ def read_study(path: Path) -> Study:
     Raises:
         ValueError: a key is missing, unknown, or does not fit to another one.
     """
+    if not path.is_file():
+        raise ValueError(f"{path}: there is no such study; name its file before --table.")
     said = yaml.safe_load(path.read_text())
     _check_keys(f"{path}", said, KEYS, KEYS)
     study = Study(

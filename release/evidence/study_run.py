@@ -82,12 +82,15 @@ def _train(algorithm: Any, totals: dict[str, Any], decode: Callable[[np.ndarray]
     }
 
 
-def distinct_answers(questions: Sequence[Any], decode: Callable[[np.ndarray], str]) -> float:
-    """The number of different final answers of a question, the mean over questions; no answer is none.
+def distinct_answers(questions: Sequence[Any], decode: Callable[[np.ndarray], str]) -> float | None:
+    """The number of different final answers of a question, the mean over questions.
 
     Args:
-        questions: `SampledQuestion`s of a task with the tag protocol.
+        questions: `SampledQuestion`s.
         decode: the text of tokens [n].
+
+    Returns:
+        None if there is no answer in tags: the task may have another protocol.
     """
     from rllib_arpo.envs.protocols.tags import TagProtocol
     from rllib_arpo.rollout.episodes import episode_to_tree
@@ -97,7 +100,7 @@ def distinct_answers(questions: Sequence[Any], decode: Callable[[np.ndarray], st
         ends = [t.turns[-1].token_ids for t in episode_to_tree(question.episode).trajectories if t.turns]
         answers = {getattr(protocol.parse(decode(tokens)), "text", None) for tokens in ends}
         counts.append(len(answers - {None}))
-    return float(np.mean(counts))
+    return float(np.mean(counts)) if any(counts) else None
 
 
 def text_of(model: str) -> Callable[[np.ndarray], str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import importlib
 import json
 import os
 import shutil
@@ -147,7 +148,7 @@ def test_yaml_snippets_are_configurations_of_environments(desk):
     from rllib_arpo.envs.env_config import read_env_config
     from rllib_arpo.evaluation.arguments import read_env_configs
 
-    (snippet,) = [snippet for page in PAGES for snippet in snippets(page, "yaml")]
+    (snippet,) = [snippet for page in PAGES for snippet in snippets(page, "yaml") if page.name != "compare.md"]
     Path("tools.yaml").write_text(snippet.text)
     parser = argparse.ArgumentParser()
     evaluate.add_arguments(parser)
@@ -157,6 +158,19 @@ def test_yaml_snippets_are_configurations_of_environments(desk):
     for task, keys in configs.items():
         Path("data.jsonl").write_text(json.dumps(GSM8K[0] | {"source": "wiki"}))
         read_env_config({"task": task, "model_name_or_path": MODEL, "path": "data.jsonl", **keys})
+
+
+def test_the_study_of_the_page_has_arms_that_its_recipe_knows(desk):
+    from release.evidence.study_file import read_study
+
+    (snippet,) = [snippet for page in PAGES for snippet in snippets(page, "yaml") if page.name == "compare.md"]
+    Path("my_study.yaml").write_text(snippet.text)
+    study, recipe = read_study(Path("my_study.yaml")), importlib.import_module("my_recipe")
+    for arm in study.arms.values():
+        rate = None if arm.fork_rate_of is None else 0.3
+        args = recipe.parser.parse_args([*study.all_arguments(arm, rate), "--seed", "0"])
+        assert len(study.settings_hash(arm)) == 12
+        validate(config=recipe.make_config(recipe.make_model(args), args))
 
 
 def test_sql_snippets_are_answered_by_a_record(record):

@@ -34,6 +34,15 @@ def test_what_does_not_fit_in_a_file_is_refused(tmp_path, old, new, message):
     assert str(raised.value) == message.format(path=tmp_path / "tiny_study.yaml")
 
 
+def test_a_file_or_a_recipe_that_is_not_there_is_a_sentence(tmp_path):
+    with pytest.raises(ValueError, match=r"none\.yaml: there is no such study; name its file before --table\.$"):
+        read_study(tmp_path / "none.yaml")
+    for recipe in ("nothing", "nothing.below"):
+        study = write_study(tmp_path, TEXT.replace("tests.release.tiny_recipe", recipe))
+        with pytest.raises(ValueError, match=f"recipe: there is no module '{recipe}'; the current folder and"):
+            study.settings_hash(study.arms["grpo"])
+
+
 def test_the_hash_follows_the_settings_of_the_arm_alone(tmp_path):
     usual = write_study(tmp_path)
     hashes = {name: usual.settings_hash(arm) for name, arm in usual.arms.items()}
@@ -161,6 +170,28 @@ def test_a_row_has_all_columns_and_no_other(tmp_path):
     rows = [make_row("a", 0, 1, 5, 0.5, delta=float("nan")), row]
     write_table(rows, table)
     assert read_table(table) == [rows[0] | {"delta": None}, row]
+
+
+@pytest.mark.slow
+def test_a_study_of_a_recipe_in_a_folder_of_its_own(tmp_path, model_folder, monkeypatch):
+    """As docs/compare.md has it: the current folder has the recipe, the file and the rows."""
+    (tmp_path / "my_recipe.py").write_text("from tests.release.tiny_recipe import *\n")
+    arms = "arms:\n  grpo: --algo GRPO\n"
+    text = (
+        TEXT.partition("arms:")[0]
+        .replace("tests.release.tiny_recipe", "my_recipe")
+        .replace("iterations: 4", "iterations: 2")
+    )
+    (tmp_path / "my_study.yaml").write_text(text.replace("[0, 1]", "[0]") + arms)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(FOLDER.parents[2]))
+    monkeypatch.setenv("TINY_MODEL", model_folder)
+    line = [sys.executable, "-m", "release.evidence.study", "my_study.yaml"]
+    done = subprocess.run([*line, "--output", "rows"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    table = subprocess.run([*line, "--table", "rows/rows.parquet"], capture_output=True, text=True)
+    assert table.stdout in done.stdout
+    assert "\n| grpo | 1 | " in table.stdout
 
 
 @pytest.mark.slow

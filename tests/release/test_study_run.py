@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 from release.evidence.study_rows import COLUMNS, read_run, run_path
 from release.evidence.study_run import distinct_answers, find, run
+from release.evidence.study_table import all_tables
 from rllib_arpo.rollout.episodes import tree_to_episode
 from tests.helpers.trees import make_trajectory, make_tree, make_turn
 from tests.release.study_rows import TEXT, write_study
@@ -39,6 +40,8 @@ def test_a_row_made_again_is_the_same(ray_cluster, model_folder, tmp_path, monke
     # Totals grow; all that is packed is computed, since nothing is skipped.
     totals = [[row[name] for row in first] for name in ("generated_tokens", "computed_tokens", *CLOCK)]
     assert all(a == 0 < b < c for a, b, c in totals)
+    # The task does not say which responses are decisive.
+    assert "decisive" not in all_tables(first, "threshold", [0.5], 0)
 
 
 def test_different_answers_of_a_question():
@@ -51,6 +54,7 @@ def test_different_answers_of_a_question():
     ]
     questions = [SimpleNamespace(episode=tree_to_episode(tree)) for tree in trees]
     assert distinct_answers(questions, lambda tokens: texts[int(tokens[0])]) == (2 + 0) / 2
+    assert distinct_answers(questions[1:], lambda tokens: texts[int(tokens[0])]) is None
 
 
 def test_a_metric_without_a_value_is_null():

@@ -10,9 +10,9 @@ import pytest
 
 from rllib_arpo.core.tree import ForkDecision
 from rllib_arpo.rollout.metrics import NodeStats, question_stats
+from rllib_arpo.tracking import decisive_responses
+from rllib_arpo.tracking.decisive_responses import DecisiveResponses, decisiveness
 from tests.helpers.trees import make_trajectory, make_tree, make_turn
-from tuned_examples import decisive_steps
-from tuned_examples.decisive_steps import DecisiveSteps, decisiveness
 
 TEXTS = {1: "A: see B", 2: "B: red C, blue D", 3: "C: see E"}
 DECISIVE, OTHER = 2, 3
@@ -21,6 +21,11 @@ DECISIVE, OTHER = 2, 3
 def node(response: int, delta: float, children: int = 0, *, on_policy: bool = True) -> NodeStats:
     decision = ForkDecision(level=0.0, delta=delta, children=children)
     return NodeStats("search", 1, 0.5, on_policy, decision, np.array([response], np.int32))
+
+
+class TwoHits(DecisiveResponses):
+    def is_decisive(self, response: str) -> bool:
+        return "," in response
 
 
 def shows_two(response: np.ndarray) -> bool:
@@ -56,11 +61,11 @@ PLAIN = make_tree([0], [make_trajectory("0", [make_turn([5], observation=[1]), d
 def test_the_driver_adds_the_means_over_the_iterations_questions(monkeypatch):
     """However the questions were handed over: three questions of which two are alike weigh as three."""
     tokenizer = SimpleNamespace(decode=lambda tokens: TEXTS[int(tokens[0])])
-    monkeypatch.setattr(decisive_steps, "_tokenizer", {"model": tokenizer}.get)
+    monkeypatch.setattr(decisive_responses, "_tokenizer", {"model": tokenizer}.get)
     sampled = [SimpleNamespace(stats=question_stats(tree, 2)) for tree in (FORKED, PLAIN, PLAIN)]
     algorithm = SimpleNamespace(config=SimpleNamespace(model_name_or_path="model"), last_sampled=sampled)
     result = {"env_runners": {"accuracy": 0.5}}
-    DecisiveSteps().on_train_result(algorithm=algorithm, metrics_logger=None, result=result)
+    TwoHits().on_train_result(algorithm=algorithm, metrics_logger=None, result=result)
     assert result == {
         "env_runners": {
             "accuracy": 0.5,

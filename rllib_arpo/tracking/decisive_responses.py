@@ -1,0 +1,97 @@
+"""Metrics that show whether the entropy rises, and whether forks occur, at decisive tool responses."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from ray.rllib.callbacks.callbacks import RLlibCallback
+from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS
+
+from rllib_arpo.rollout.metrics import NodeStats, nested
+
+if TYPE_CHECKING:
+    from rllib_arpo.arpo import ARPO
+
+#: (tokens of a tool response [m]) -> whether it requires a decision.
+IsDecisive = Callable[[np.ndarray], bool]
+
+
+class DecisiveResponses(RLlibCallback):
+    """Adds metrics of where the entropy rises and where forks occur, for tasks with decisive tool responses.
+
+    A subclass says which are (`is_decisive`). The driver computes the metrics once an iteration, of all questions that
+    were sampled for it, and puts them below "env_runners" into the result. Each is a mean over the questions that have
+    such nodes (or forks); a metric that no question has is left out:
+
+    - `decisive/rise_share`, `other/rise_share`: share of the decisive (other) nodes with dH > 0;
+    - `decisive/delta`, `other/delta`: mean dH;
+    - `decisive/auc`: how often dH is larger at a decisive node than at another one (0.5: it tells nothing);
+    - `decisive/fork_share`: share of the forked trajectories that begin at a decisive node.
+
+    The first five cover only nodes of trajectories from the prompt, like the metrics of dH in `rollout/metrics.py`,
+    since forks start where the entropy is high. The last one covers all forks.
+    """
+
+    def is_decisive(self, response: str) -> bool:
+        """Whether a tool's response, as the model reads it, requires a decision."""
+        raise NotImplementedError
+
+    def on_train_result(self, *, algorithm: ARPO, result: dict[str, Any], **_kwargs: Any) -> None:
+        tokenizer = _tokenizer(algorithm.config.model_name_or_path)
+        metrics = mean_decisiveness(
+            (question.stats.nodes for question in algorithm.last_sampled),
+            lambda response: self.is_decisive(tokenizer.decode(response)),
+        )
+        result.setdefault(ENV_RUNNER_RESULTS, {}).update(nested(metrics))
+
+
+def mean_decisiveness(questions: Iterable[Sequence[NodeStats]], is_decisive: IsDecisive) -> dict[str, float]:
+    """Each metric of `decisiveness`, its mean over the questions that have it."""
+    values: dict[str, list[float]] = {}
+    for nodes in questions:
+        for name, value in decisiveness(nodes, is_decisive).items():
+            values.setdefault(name, []).append(value)
+    return {name: float(np.mean(found)) for name, found in values.items()}
+
+
+def decisiveness(nodes: Sequence[NodeStats], is_decisive: IsDecisive) -> dict[str, float]:
+    """The metrics of one question, without those that its nodes do not determine."""
+    kinds: dict[bool, list[NodeStats]] = {True: [], False: []}
+    for node in nodes:
+        kinds[is_decisive(node.response)].append(node)
+    decisive, other = kinds[True], kinds[False]
+    metrics = _rises(decisive, other)
+    if forks := _num_children(nodes):
+        metrics["decisive/fork_share"] = _num_children(decisive) / forks
+    return metrics
+
+
+def _rises(decisive: Sequence[NodeStats], other: Sequence[NodeStats]) -> dict[str, float]:
+    """The metrics of dH, for the nodes of trajectories from the prompt."""
+    from scipy.stats import mannwhitneyu
+
+    deltas = {
+        name: np.array([node.decision.delta for node in nodes if node.on_policy])
+        for name, nodes in (("decisive", decisive), ("other", other))
+    }
+    metrics: dict[str, float] = {}
+    for name, values in deltas.items():
+        if len(values):
+            metrics |= {f"{name}/rise_share": float((values > 0).mean()), f"{name}/delta": float(values.mean())}
+    if num_pairs := len(deltas["decisive"]) * len(deltas["other"]):
+        metrics["decisive/auc"] = float(mannwhitneyu(deltas["decisive"], deltas["other"]).statistic) / num_pairs
+    return metrics
+
+
+def _num_children(nodes: Iterable[NodeStats]) -> int:
+    return sum(node.decision.children for node in nodes)
+
+
+@functools.lru_cache(maxsize=1)
+def _tokenizer(model: str) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(model)
