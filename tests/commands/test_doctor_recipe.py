@@ -11,10 +11,14 @@ import torch
 from rllib_arpo.commands import run_command
 from rllib_arpo.doctor.budget_report import budget_checks, budget_text
 from rllib_arpo.doctor.check_lines import report
+from rllib_arpo.doctor.data_checks import data_checks
 from rllib_arpo.doctor.machine_checks import Memory
 from rllib_arpo.doctor.memory_budget import ModelShape
 from rllib_arpo.doctor.recipe import load_recipe, model_shape, parse_arguments, read_run
+from rllib_arpo.envs.tasks.task import TEST
+from tests.helpers.configs import small_config
 from tests.helpers.models import tiny_model
+from tests.helpers.parquet import parquet, row
 
 RECIPES = Path(__file__).parents[2] / "tuned_examples"
 RECIPE = str(RECIPES / "reasoning_arpo.py")
@@ -79,6 +83,37 @@ def test_a_run_without_its_gpus_ends_with_status_1(model_folder, capsys, monkeyp
         "missing  GPUs  the run takes 8, and this machine has 0. "
         "Lower num_gpus_per_*, or compare with another machine's GPUs: --gpu-memory-gb 80.\n"
     ) in text
+
+
+def test_rows_that_cannot_be_asked_are_found(model_folder, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("SERPER_API_KEY", "key")
+    path = parquet(tmp_path / "rows.parquet", [row(), row(answer=""), row(), row(question="1 + " * 9000)])
+    argv = ["--model", model_folder, "--search-backend", "serper", "--cache", str(tmp_path / "c.sqlite"), "--data"]
+    assert run_command("doctor", ["--rows", RECIPE, *argv, path]) == 1
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert line.startswith("missing  training data  2 of 4 questions cannot be asked. ")
+    assert "row 1: no answer" in line
+    assert line.endswith('. Mend them, or set on_bad_row="skip".')
+
+    def checked(data: str, **changes) -> list[str]:
+        recipe = load_recipe(RECIPE)
+        config = recipe.make_config(parse_arguments(recipe, [*argv, data], None))
+        config.evaluation(evaluation_interval=1, evaluation_config={"env_config": {**config.env_config, "split": TEST}})
+        return report(data_checks(config.adaptive_rollout(**changes))).splitlines()
+
+    skipped = checked(path, on_bad_row="skip")
+    assert [line.partition("  ")[0] for line in skipped] == ["warning", "warning"]
+    assert skipped[0].endswith(". They are left out and counted (questions_given_up).")
+    found = "all 2 questions can be asked"
+    whole = checked(parquet(tmp_path / "whole.parquet", [row(), row()]))
+    assert whole == [f"ok       training data    {found}", f"ok       evaluation data  {found}"]
+
+
+def test_questions_that_are_made_are_not_asked(model_folder):
+    config = small_config(model_folder)
+    assert report(data_checks(config)) == "ok       training data  generated without end"
+    other = report(data_checks(config.environment("Mine-v0")))
+    assert other.startswith("ok       training data  not read: env='Mine-v0' is not one of ToolMath-v0, ")
 
 
 def test_gpus_of_this_machine_are_compared(model_folder):
@@ -178,6 +213,7 @@ def test_layers_get_their_inputs_in_fp32(model_folder):
         (["--gpu-memory-gb", "80"], "--gpu-memory-gb 80: give the recipe whose run needs such GPUs."),
         ([RECIPE, "--model", "/none", "--data", "d"], "model_name_or_path='/none': no such folder."),
         (["--gpu-memory-gb", "0", RECIPE, "--model", "m", "--data", "d"], "--gpu-memory-gb 0: must be positive."),
+        (["--rows"], "--rows: give the recipe whose data are to be read."),
         ([__file__], "has no 'parser'."),
     ],
 )

@@ -95,6 +95,7 @@ def test_a_dead_learner_ends_the_run_and_the_checkpoint_resumes(model_folder, tm
     # Root "0" is right, the others are wrong, so that every group has a signal.
     config.environment("Faulty-v0", env_config={"rewards": {"0": 1.0}}).evaluation(evaluation_config={"env_config": {}})
     config.learners(num_learners=2, num_cpus_per_learner=0.5).language_model(dtype="float64")
+    config.training(learner_timeout_s=None)
 
     replicas = config.build_algo()
     path, uninterrupted = train_and_save(replicas, tmp_path / "replicas")

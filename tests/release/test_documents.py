@@ -7,6 +7,8 @@ import pytest
 
 from release.evidence import gradient_variance
 from release.evidence.documents import DOCUMENTS, RESULTS, filled, printed, table
+from release.evidence.study_file import read_study, study_of
+from release.evidence.study_rows import read_table
 
 #: Study -> the arms with which sentences compare others.
 BASELINES = {
@@ -21,6 +23,24 @@ def test_documents_have_the_tables_of_the_rows_that_are_kept(document):
     """After a change of rows or tables: python -m release.evidence.documents"""
     text = document.read_text()
     assert filled(text) == text
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*.parquet")), ids=lambda path: path.stem)
+def test_every_run_of_a_study_has_its_rows(path):
+    """A run that ended badly stays."""
+    study, runs = read_study(study_of(path.stem)), {(row["arm"], row["seed"]) for row in read_table(path)}
+    assert {(arm.name, seed) for arm in study.arms.values() for seed in arm.seeds} == runs
+
+
+def test_the_single_runs_that_evidence_tells_of_are_among_the_rows():
+    def accuracies(arm: str) -> list[float]:
+        rows = [row for row in read_table(RESULTS / "trails-small.parquet") if row["arm"] == arm]
+        by_iteration = sorted((row["iteration"], row["accuracy"]) for row in rows if row["accuracy"] is not None)
+        return [round(accuracy, 3) for _, accuracy in by_iteration]
+
+    collapsed = accuracies("always-over-tree")
+    assert accuracies("grpo-m12")[-1] == 0.758
+    assert (collapsed[0], max(collapsed), collapsed[-1]) == (0.25, 0.57, 0.18)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
