@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ray.rllib.algorithms.algorithm import Algorithm
@@ -82,6 +83,15 @@ class SharedCheckpoints(Algorithm):
         saved: str = super().save_to_path(path, state=state, filesystem=filesystem, **kwargs)
         write_checksums(*resolve(saved, filesystem))
         return saved
+
+    @classmethod
+    @override(Algorithm)
+    def from_checkpoint(cls, path: Any, filesystem: Any = None, **kwargs: Any) -> Algorithm:
+        """Like RLlib's, also of a relative path."""
+        if isinstance(path, str | Path):
+            path, filesystem = resolve(path, filesystem)
+        algorithm: Algorithm = super().from_checkpoint(path, filesystem, **kwargs)
+        return algorithm
 
     @override(Algorithm)
     def restore(self, checkpoint_path: Any) -> None:

@@ -115,6 +115,16 @@ def test_the_learners_state_does_not_pass_through_the_driver(scripted, tmp_path,
     restored.stop()
 
 
+def test_the_path_of_a_checkpoint_may_be_relative(built, scripted, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    algorithm = built(scripted)
+    assert algorithm.save_to_path("mine") == str(tmp_path / "mine")
+    algorithm.restore_from_path("mine")
+    restored = ARPO.from_checkpoint("mine")
+    restored.stop()
+    assert type(restored) is ARPO
+
+
 def test_a_learner_group_that_is_restored_from_a_path_reaches_the_engine(built, scripted, tmp_path):
     algorithm = built(scripted)
     path = algorithm.learner_group.save_to_path(str(tmp_path / "learners"))
