@@ -28,7 +28,6 @@ from rllib_arpo import validation
 from rllib_arpo.arpo_config import ARPOConfig
 from rllib_arpo.checkpointing import SharedCheckpoints
 from rllib_arpo.connectors.users import apply_user_connectors, user_connectors
-from rllib_arpo.core.branching import AUTO, AUTO_SHARE
 from rllib_arpo.core.rollout_history import RolloutHistory
 from rllib_arpo.core.settings import settings_from
 from rllib_arpo.faults import check_constructed
@@ -38,9 +37,10 @@ from rllib_arpo.record.recorder import TreeRecorder
 from rllib_arpo.record.settings import RecordSettings
 from rllib_arpo.rollout.dispatch import ANSWER_TIMEOUT_S, DispatchSettings, QuestionDispatcher
 from rllib_arpo.rollout.messages import Purpose, SamplingConditions, question_refs
-from rllib_arpo.rollout.metrics import nested, rollout_metrics
+from rllib_arpo.rollout.metrics import nested, plan_metrics, rollout_metrics
 from rllib_arpo.rollout.question_stream import QuestionStream, StreamSettings, weight_lag
 from rllib_arpo.rollout.seeds import trial_seed
+from rllib_arpo.rollout.settings import rollout_reference
 from rllib_arpo.tracking.console import ROLLOUT_TIMER, SYNC_TIMER, UPDATE_TIMER, Messages, TakesMessages
 from rllib_arpo.tracking.iteration_log import IterationLog, rllibs_own
 from rllib_arpo.tracking.shared_metrics import SharedMetrics
@@ -182,7 +182,8 @@ class ARPO(TakesMessages, SharedCheckpoints, OnePolicy):
         The trees are in `last_sampled` until the next iteration.
         """
         start = self._sampled_at if self.config.max_weight_lag else time.perf_counter()
-        batch = self._stream.next_batch(self._conditions())
+        conditions = self._conditions()
+        batch = self._stream.next_batch(conditions)
         self._sampled_at = time.perf_counter()
         asked = self.last_sampled = batch.asked
         metrics = rollout_metrics([s.stats for s in asked], self._sampled_at - start) | {
@@ -191,6 +192,7 @@ class ARPO(TakesMessages, SharedCheckpoints, OnePolicy):
             "questions_given_up": batch.num_given_up,
             "questions_requeued": batch.num_requeued,
             "weight_lag_max": max(weight_lag(s, self._weight_version) for s in asked),
+            **plan_metrics(conditions.rollout_reference, self.config.num_rollouts),
         }
         self.metrics.aggregate(self._dispatcher.take_metrics(Purpose.TRAINING), key=ENV_RUNNER_RESULTS)
         self._log.batch(asked, metrics, self.config)
@@ -200,10 +202,8 @@ class ARPO(TakesMessages, SharedCheckpoints, OnePolicy):
         return batch.questions
 
     def _conditions(self) -> SamplingConditions:
-        """The reference entropies change only between batches and are the same for all env runners."""
-        share = (self.config.branch_share or AUTO_SHARE) if self.config.branch_threshold == AUTO else None
-        reference = self._rollout_history.reference(self.config.entropy_baseline_quantile, share)
-        return SamplingConditions(self._weight_version, reference)
+        """The reference changes only between batches and is the same for all env runners."""
+        return SamplingConditions(self._weight_version, rollout_reference(self._rollout_history, self.config))
 
     def _update(self, batch: Sequence[SampledQuestion]) -> None:
         from rllib_arpo.learner.training_data import PlanSettings, QuestionBatch

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rllib_arpo.core.branching import children_per_fork, threshold_of
+from rllib_arpo.rollout.settings import RolloutSettings
 from rllib_arpo.terminal import about, activity, open_terminal
 
 if TYPE_CHECKING:
@@ -26,13 +26,11 @@ def draw_entropy(config: ARPOConfig, task: str, folder: str, num_questions: int 
     Args:
         task: the first `num_questions` of its held-out questions are asked.
     """
-    alpha, beta = config.branch_base_probability, config.branch_entropy_weight
+    # Nothing of the run is known yet.
+    rule = RolloutSettings.from_config(config, explore=True).branching
     arguments = {
         "model": config.model_name_or_path, "tasks": task, "limit": num_questions, "output": folder,
-        "window": config.entropy_window,
-        "branch_width": children_per_fork(config.branch_width, config.num_rollouts, config.num_initial_rollouts),
-        # Nothing of the run is known yet.
-        "branch_threshold": threshold_of(config.branch_threshold, None, alpha, beta),
+        "window": config.entropy_window, "branch_width": rule.branch_width, "branch_threshold": rule.branch_threshold,
         **{name: getattr(config, name) for name in ENTROPY_SETTINGS},
     }  # fmt: skip
     # None means no limit, the command's default.

@@ -11,6 +11,8 @@ import numpy as np
 
 #: `branch_width`: the budget for forks is shared among the first responses that are forked.
 WIDE = "wide"
+#: `branch_width`: as many as the variances of earlier questions advise (`core.fork_plan`); until then as `WIDE`.
+PLANNED = "planned"
 #: `branch_threshold` of the paper.
 PAPER_THRESHOLD = 0.5
 #: `branch_threshold`: tau follows the rises of the last questions (`threshold_of`).
@@ -146,9 +148,11 @@ def rule_in_words(settings: Mapping[str, Any]) -> str:
     rule = BRANCHING_RULES.get(settings["branching"])
     if rule is None:
         return f"by the rule {settings['branching']!r}"
+    planned = ", as wide as planned" if settings.get("branch_width") == PLANNED else ""
     if settings["branching"] == "threshold" and settings["branch_threshold"] == AUTO:
-        return f"where dH is in the highest {settings['branch_share'] or AUTO_SHARE:.0%} of the last questions'"
-    return rule.words.format_map(settings)
+        share = settings["branch_share"] or AUTO_SHARE
+        return f"where dH is in the highest {share:.0%} of the last questions'{planned}"
+    return rule.words.format_map(settings) + planned
 
 
 def num_forks(node: NodeEvidence, budget_left: int, params: BranchingParams, rng: np.random.Generator) -> int:
@@ -181,7 +185,7 @@ def children_per_fork(branch_width: int | str, num_rollouts: int, num_initial_ro
     """Z of a question with M rollouts, N of them from the prompt.
 
     `WIDE` is `max(ceil((M - N) / N), 1)`: at most N responses take the whole budget for forks, in equal shares but for
-    the last. A number stays as it is.
+    the last. So is `PLANNED` where nothing is known. A number stays as it is.
     """
     if isinstance(branch_width, str):
         return max(math.ceil((num_rollouts - num_initial_rollouts) / num_initial_rollouts), 1)

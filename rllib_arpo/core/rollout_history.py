@@ -1,4 +1,4 @@
-"""Levels that the next questions get from earlier ones: baseline of dH, tau, cost of a path (docs/design.md)."""
+"""What the next questions get from earlier ones: baseline of dH, tau, cost of a path, plan (docs/design.md)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from rllib_arpo.core.fork_plan import NodeGroup, planned_suffixes
+
 
 @dataclass(frozen=True, slots=True)
 class EarlierQuestion:
@@ -18,11 +20,13 @@ class EarlierQuestion:
         levels: tool -> the mean entropy of the window after each of its responses, nats per token.
         rises: dH at each response of all tools.
         path_costs: unit of a budget -> what each leaf's whole path costs in it.
+        nodes: the tool responses on trajectories from the prompt, with the returns below them.
     """
 
     levels: Mapping[str, Sequence[float]]
     rises: Sequence[float] = ()
     path_costs: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    nodes: Sequence[NodeGroup] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +40,14 @@ class RolloutReference:
         after_tool: the mean level over the responses of all tools; None if there are none.
         rise: the dH that a wanted share of the responses exceeded; None if none is wanted, or there are none.
         path_costs: unit of a budget -> the mean cost of a path.
+        planned_suffixes: (tool, depth) -> m of `branch_width="planned"`, if it is wanted and known.
     """
 
     by_tool: Mapping[str, float] = field(default_factory=dict)
     after_tool: float | None = None
     rise: float | None = None
     path_costs: Mapping[str, float] = field(default_factory=dict)
+    planned_suffixes: Mapping[tuple[str, int], float] = field(default_factory=dict)
 
 
 #: The reference at the start of a run.
@@ -83,12 +89,15 @@ class RolloutHistory:
     def extend(self, questions: Iterable[EarlierQuestion]) -> None:
         self._questions.extend(questions)
 
-    def reference(self, quantile: float | None = None, share: float | None = None) -> RolloutReference:
+    def reference(
+        self, quantile: float | None = None, share: float | None = None, plan_by: str | None = None
+    ) -> RolloutReference:
         """The reference for the next questions.
 
         Args:
             quantile: of the levels, in [0, 1]; None takes the mean.
             share: of the responses that shall exceed `RolloutReference.rise`, in (0, 1); None: it is not wanted.
+            plan_by: the unit of the costs by which the number of suffixes is planned; None: no plan is wanted.
         """
         rises = [rise for question in self._questions for rise in question.rises]
         costs = _joined(question.path_costs for question in self._questions)
@@ -96,6 +105,7 @@ class RolloutHistory:
             entropy_levels((question.levels for question in self._questions), quantile),
             rise=float(np.quantile(rises, 1.0 - share)) if rises and share is not None else None,
             path_costs={unit: float(np.mean(values)) for unit, values in costs.items()},
+            planned_suffixes=planned_suffixes((q.nodes for q in self._questions), plan_by) if plan_by else {},
         )
 
     def get_state(self) -> list[dict[str, Any]]:
@@ -104,7 +114,9 @@ class RolloutHistory:
 
     def set_state(self, state: Sequence[Mapping[str, Any]]) -> None:
         self._questions.clear()
-        self._questions.extend(EarlierQuestion(**question) for question in state)
+        for question in state:
+            nodes = [NodeGroup(**group) for group in question.get("nodes", ())]
+            self._questions.append(EarlierQuestion(**{**question, "nodes": nodes}))
 
 
 def _joined(questions: Iterable[Mapping[str, Sequence[float]]]) -> dict[str, list[float]]:

@@ -131,6 +131,11 @@ class Turn:
     times: TurnTimes | None = None
     reward: float = 0.0
 
+    @property
+    def tool(self) -> str:
+        """The tool that the turn called."""
+        return self.tool_call.name if self.tool_call else NO_TOOL
+
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:

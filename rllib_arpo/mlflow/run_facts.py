@@ -28,8 +28,8 @@ RUNNING, FINISHED, FAILED, KILLED = "RUNNING", "FINISHED", "FAILED", "KILLED"
 NOTE_TAG = "mlflow.note.content"
 #: The settings of a trial that a description reads; all other settings are the params of the MLflow run.
 KEYS = (
-    "branch_base_probability", "branch_entropy_weight", "branch_share", "branch_threshold", "branching",
-    "budget_allocation", "entropy_baseline", "env", "model_name_or_path", "random_fork_probability",
+    "branch_base_probability", "branch_entropy_weight", "branch_share", "branch_threshold", "branch_width",
+    "branching", "budget_allocation", "entropy_baseline", "env", "model_name_or_path", "random_fork_probability",
 )  # fmt: skip
 
 

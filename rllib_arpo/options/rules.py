@@ -71,9 +71,10 @@ def number(words: str, test: Callable[[float], bool]) -> Rule:
     return Rule(words, lambda value: _is(value, Real) and math.isfinite(value) and test(value))
 
 
-def or_name(rule: Rule, name: str) -> Rule:
-    """A value that keeps `rule`, or this name."""
-    return Rule(f"{rule.words} or {name!r}", lambda value: (_is(value, str) and value == name) or rule.test(value))
+def or_name(rule: Rule, *names: str) -> Rule:
+    """A value that keeps `rule`, or one of these names."""
+    words = " or ".join([rule.words, *map(repr, names)])
+    return Rule(words, lambda value: (_is(value, str) and value in names) or rule.test(value))
 
 
 def optional(rule: Rule) -> Rule:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rllib_arpo.connectors import BATCH
 from rllib_arpo.core.advantages import ATTRIBUTIONS, LEAF_WEIGHTINGS, LOSS_AGGREGATIONS
-from rllib_arpo.core.branching import AUTO, AUTO_SHARE, BRANCHING_RULES, WIDE, BranchingParams
+from rllib_arpo.core.branching import AUTO, AUTO_SHARE, BRANCHING_RULES, PLANNED, WIDE, BranchingParams
 from rllib_arpo.core.credit import CREDITS, credit_of
 from rllib_arpo.core.entropy import ENTROPY_ESTIMATORS, ENTROPY_NORMALIZATIONS
 from rllib_arpo.core.rollout_budget import UNITS
@@ -121,8 +121,9 @@ ADAPTIVE_ROLLOUT = {
     "branch_width": Option(
         FORK_RULE.branch_width,
         'Z, children per fork; "wide": (M - N) / N, rounded up, so that the first responses that are forked share the '
-        "whole budget.",
-        or_name(at_least(1), WIDE),
+        'whole budget; "planned": per tool and depth, perhaps 0, from the variances of returns below and between tool '
+        'responses in the last `entropy_baseline_questions` questions; as "wide" until these are known.',
+        or_name(at_least(1), WIDE, PLANNED),
     ),
     "entropy_window": Option(20, "k, tokens after a tool response whose entropy is compared.", at_least(1)),
     "entropy_estimator": Option(
@@ -147,8 +148,8 @@ ADAPTIVE_ROLLOUT = {
     ),
     "entropy_baseline_questions": Option(
         None,
-        'how many of the last questions count for "running", branch_threshold="auto", `rollout_budget` and '
-        "pre-monitoring; None: `questions_per_batch`.",
+        'how many of the last questions count for "running", branch_threshold="auto", branch_width="planned", '
+        "`rollout_budget` and pre-monitoring; None: `questions_per_batch`.",
         optional(at_least(1)),
     ),
     "record_entropies": Option(

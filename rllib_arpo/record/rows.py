@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rllib_arpo.core.advantages import NodeAttribution
-from rllib_arpo.core.tree import NO_TOOL, ForkDecision, QuestionTree, ToolCall, Trajectory, TreeLayout, Turn, TurnTimes
+from rllib_arpo.core.tree import ForkDecision, QuestionTree, ToolCall, Trajectory, TreeLayout, TurnTimes
 from rllib_arpo.record.schema import ADVANTAGES, ANSWER, CALL, NODE, TURN
 from rllib_arpo.record.tokens import plain_text, token_text
 
@@ -140,7 +140,7 @@ def _turns(tree: QuestionTree, trajectory: Trajectory, tokenizer: Any) -> Iterat
             "tool_output": plain_text(tokenizer, turn.observation) if len(turn.observation) else None,
             "tool_output_tokens": len(turn.observation),
             "tool_output_ids": turn.observation if len(turn.observation) else None,
-            "after_tool": _tool_of(before),
+            "after_tool": None if before is None else before.tool,
             **_decision(turn.decision),
         }
         before = turn
@@ -161,12 +161,6 @@ def _call(call: ToolCall | None) -> Row:
         "tool_status": str(call.status),
         "tool_seconds": call.latency_s,
     }
-
-
-def _tool_of(turn: Turn | None) -> str | None:
-    if turn is None:
-        return None
-    return turn.tool_call.name if turn.tool_call else NO_TOOL
 
 
 def _decision(decision: ForkDecision | None) -> Row:

@@ -32,7 +32,7 @@ UPDATE_SETTINGS = (
     "overlong_buffer_tokens",
 )
 #: Settings of the rollout whose numbers follow earlier questions: a record states them as the user gave them.
-FOLLOWS_EARLIER_QUESTIONS = ("branch_threshold", "branch_share", "rollout_budget")
+FOLLOWS_EARLIER_QUESTIONS = ("branch_width", "branch_threshold", "branch_share", "rollout_budget")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from rllib_arpo.core.fork_plan import NodeGroup, node_groups, planned_children
 from rllib_arpo.core.pass_at_k import is_correct, pass_at_k
 from rllib_arpo.core.rollout_budget import GENERATED_TOKENS, TOOL_CALLS
-from rllib_arpo.core.rollout_history import EarlierQuestion
+from rllib_arpo.core.rollout_history import EarlierQuestion, RolloutReference
 from rllib_arpo.core.token_counts import all_path_tokens, sampled_tokens
 from rllib_arpo.core.tree import (
     MASKED_STOP_REASONS,
-    NO_TOOL,
     ForkDecision,
     QuestionTree,
     StopReason,
@@ -34,8 +34,9 @@ from rllib_arpo.core.tree import (
 OWN_NAMES = {
     "accuracy", "entropy", "episode_len_max", "episode_len_mean", "episode_len_min", "episode_return_max",
     "episode_return_mean", "episode_return_min", "fork_depth_mean", "fork_depth_p10", "fork_depth_p90",
-    "fork_events_per_question", "fork_rate", "forks_per_question", "forks_refused", "format_valid",
-    "generated_tokens", "generated_tokens_lifetime", "initial_rollouts_per_question", "num_env_steps_sampled",
+    "fork_events_per_question", "fork_rate", "fork_width_planned", "forks_per_question", "forks_refused",
+    "format_valid", "generated_tokens", "generated_tokens_lifetime", "initial_rollouts_per_question",
+    "num_env_steps_sampled",
     "num_env_steps_sampled_lifetime", "num_episodes", "num_episodes_lifetime", "num_module_steps_sampled",
     "num_module_steps_sampled_lifetime", "pass_at_k", "prefix_tokens_reused", "questions_dropped",
     "questions_given_up", "questions_requeued", "resample_rounds", "response_tokens_mean", "stop",
@@ -83,6 +84,7 @@ class QuestionStats:
         prefix_tokens_reused: tokens of the forks' prefixes that came from the engine's prefix cache.
         forks_refused: forks that the environment refused by an error.
         tools_offered: the tools that could have been called.
+        node_groups: the returns below the tool responses of trajectories from the prompt.
     """
 
     rewards: tuple[float, ...]
@@ -104,6 +106,7 @@ class QuestionStats:
     prefix_tokens_reused: int = 0
     tools_offered: tuple[str, ...] = ()
     forks_refused: int = 0
+    node_groups: tuple[NodeGroup, ...] = ()
 
     @property
     def has_signal(self) -> bool:
@@ -122,7 +125,7 @@ class QuestionStats:
         for node in nodes:
             levels.setdefault(node.tool, []).append(node.entropy)
         costs = {TOOL_CALLS: list(self.path_tool_calls), GENERATED_TOKENS: list(self.path_tokens)}
-        return EarlierQuestion(levels, [node.decision.delta for node in nodes], costs)
+        return EarlierQuestion(levels, [node.decision.delta for node in nodes], costs, self.node_groups)
 
 
 def question_stats(
@@ -161,6 +164,7 @@ def question_stats(
         prefix_tokens_reused=prefix_tokens_reused,
         tools_offered=tools_offered,
         forks_refused=forks_refused,
+        node_groups=node_groups(tree),
     )
 
 
@@ -169,7 +173,7 @@ def _nodes(trajectory: Trajectory, entropy_window: int) -> Iterator[NodeStats]:
     for i, (above, turn) in enumerate(itertools.pairwise(trajectory.turns), 1):
         if turn.decision is not None and len(turn.entropies[:entropy_window]):
             yield NodeStats(
-                tool=above.tool_call.name if above.tool_call else NO_TOOL,
+                tool=above.tool,
                 depth=trajectory.num_inherited_turns + i,
                 entropy=float(turn.entropies[:entropy_window].mean()),
                 on_policy=trajectory.parent is None,
@@ -211,6 +215,12 @@ def rollout_metrics(questions: Sequence[QuestionStats], seconds: float) -> dict[
         **_tool_metrics(questions, nodes),
         **_stop_metrics([reason for q in questions for reason in q.stop_reasons]),
     }
+
+
+def plan_metrics(reference: RolloutReference, num_rollouts: int) -> dict[str, float]:
+    """Of the fork widths that earlier questions planned; nothing without a plan."""
+    plans = reference.planned_suffixes.values()
+    return _mean_of("fork_width_planned", [planned_children(suffixes, num_rollouts) for suffixes in plans])
 
 
 def _pass_at_all(accuracies: Sequence[float]) -> float:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
-from rllib_arpo.core.branching import BranchingParams, children_per_fork, threshold_of
+from rllib_arpo.core.branching import AUTO, AUTO_SHARE, PLANNED, BranchingParams, children_per_fork, threshold_of
+from rllib_arpo.core.fork_plan import planned_children
 from rllib_arpo.core.reshaping import NO_RESHAPING, Reshaping
 from rllib_arpo.core.rollout_budget import GENERATED_TOKENS, TOOL_CALLS, RolloutBudget
-from rllib_arpo.core.rollout_history import NO_HISTORY, RolloutReference
+from rllib_arpo.core.rollout_history import NO_HISTORY, RolloutHistory, RolloutReference
 from rllib_arpo.core.settings import settings_from
 from rllib_arpo.engine.engine import WINDOWS
 
@@ -56,6 +57,13 @@ class RolloutSettings:
         """Whether the entropy of the first root decides how many roots there are."""
         return self.pre_monitoring_sensitivity is not None and self.rollout_reference.after_tool is not None
 
+    def branching_at(self, tool: str, depth: int) -> BranchingParams:
+        """The fork rule at a node, with the width that earlier questions plan for it, if there is a plan."""
+        suffixes = self.rollout_reference.planned_suffixes.get((tool, depth))
+        if suffixes is None:
+            return self.branching
+        return replace(self.branching, branch_width=planned_children(suffixes, self.num_rollouts))
+
     @classmethod
     def from_config(
         cls,
@@ -71,13 +79,15 @@ class RolloutSettings:
         # Without forks, top-ups would start after the first N have ended; start all trajectories at once instead.
         num_initial_rollouts = num_rollouts if branching == "never" else config.num_initial_rollouts
         budget = _budget(config, rollout_reference) if explore else None
+        num_paths = num_rollouts
         if budget is not None:
-            num_initial_rollouts = min(num_initial_rollouts, budget.paths())
+            num_paths = min(num_rollouts, budget.paths())
+            num_initial_rollouts = min(num_initial_rollouts, num_paths)
         params = settings_from(
             BranchingParams,
             config,
             branching=branching,
-            branch_width=children_per_fork(config.branch_width, num_rollouts, num_initial_rollouts),
+            branch_width=children_per_fork(config.branch_width, num_paths, num_initial_rollouts),
             branch_threshold=threshold_of(
                 config.branch_threshold,
                 rollout_reference.rise,
@@ -99,6 +109,14 @@ class RolloutSettings:
             budget=budget,
             num_token_ids=num_token_ids,
         )
+
+
+def rollout_reference(history: RolloutHistory, config: AlgorithmConfig) -> RolloutReference:
+    """What the configuration wants to know of earlier questions."""
+    share = (config.branch_share or AUTO_SHARE) if config.branch_threshold == AUTO else None
+    [unit] = config.rollout_budget or [TOOL_CALLS]
+    plan_by = unit if config.branch_width == PLANNED else None
+    return history.reference(config.entropy_baseline_quantile, share, plan_by)
 
 
 def _budget(config: AlgorithmConfig, reference: RolloutReference) -> RolloutBudget | None:

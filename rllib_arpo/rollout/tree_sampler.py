@@ -22,7 +22,7 @@ from rllib_arpo.core.branching import (
     num_initial_rollouts,
 )
 from rllib_arpo.core.entropy import entropy_delta, entropy_level, running_delta
-from rllib_arpo.core.tree import NO_TOOL, ForkDecision, QuestionTree, StopReason, TurnTimes
+from rllib_arpo.core.tree import ForkDecision, QuestionTree, StopReason, TurnTimes
 from rllib_arpo.engine.engine import Finished, GenerationRequest
 from rllib_arpo.envs.errors import ContractError, DataError, ForkRefused, finite
 from rllib_arpo.envs.forkable_env import (
@@ -291,8 +291,8 @@ class TreeSampler:
 
     def _delta(self, agent: Agent, entropies: np.ndarray) -> float:
         """[2] the rise at the tool response before `entropies`, against the baseline."""
-        settings, call = self._settings, agent.turns[-1].tool_call
-        earlier = settings.rollout_reference.by_tool.get(call.name if call else NO_TOOL)
+        settings = self._settings
+        earlier = settings.rollout_reference.by_tool.get(agent.turns[-1].tool)
         if settings.entropy_baseline == "running" and earlier is not None:
             return self._running_delta(entropies, earlier)
         assert agent.initial_entropies is not None  # The root's first turn is generated.
@@ -330,7 +330,10 @@ class TreeSampler:
         budget = self._budget.forks(candidate) if self._may_fork else 0
         if not budget:
             return
-        agent, params = self._agents[candidate.agent_id], self._settings.branching
+        agent = self._agents[candidate.agent_id]
+        params = self._settings.branching_at(agent.path(candidate.num_turns)[-1].tool, candidate.num_turns)
+        if not params.branch_width:
+            return
         node = NodeEvidence(candidate.delta, agent.consecutive_forks(candidate.num_turns))
         wanted = num_forks(node, budget, params, self._rng)
         children = sum(self._fork(candidate) for _ in range(wanted))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rllib_arpo.core.branching import rule_in_words
+from rllib_arpo.core.branching import PLANNED, rule_in_words
 from rllib_arpo.record.read import Question, Row, Trajectory
 from rllib_arpo.record.schema import BENCHMARK, FAILED, TRAINING
 
@@ -88,7 +88,8 @@ def decision(turn: Row, trajectory: Trajectory, question: Question) -> str:
     if not budget:
         return f"{rise}: not decided, since this question has no forks."
     if not turn["eligible"]:
-        return f"{rise}: not decided: no fork of {budget} was left, or the question ended first."
+        plan = "earlier questions plan none here, " if question.settings.get("branch_width") == PLANNED else ""
+        return f"{rise}: not decided: {plan}no fork of {budget} was left, or the question ended first."
     children = turn["children"]
     forked = _TIMES.get(children, f"forked {children} times")
     left = turn["budget"] - children

@@ -7,7 +7,7 @@ from itertools import chain
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
-from rllib_arpo.core.branching import AUTO, WIDE, looks_at_entropy
+from rllib_arpo.core.branching import AUTO, PLANNED, WIDE, looks_at_entropy
 from rllib_arpo.core.rollout_budget import TOOL_CALLS
 from rllib_arpo.engine.vllm_kwargs import check_vllm_kwargs
 from rllib_arpo.engine.vllm_versions import FIRST_WITH_TRANSFER, check_vllm_version, vllm_version
@@ -51,8 +51,11 @@ def _of_tree(config: AlgorithmConfig) -> Iterator[str]:
             yield f"{initial}: must not exceed num_rollouts={config.num_rollouts}."
         if config.branching == "random" and config.random_fork_probability is None:
             yield "random_fork_probability=None: branching='random' needs a probability; it has no default."
-        if config.branch_width == WIDE and config.pre_monitoring_sensitivity is not None:
-            yield "branch_width='wide': not with pre_monitoring_sensitivity, whose N differs between questions."
+        if config.branch_width in (WIDE, PLANNED) and config.pre_monitoring_sensitivity is not None:
+            width = f"branch_width={config.branch_width!r}"
+            yield f"{width}: not with pre_monitoring_sensitivity, whose N differs between questions."
+        if config.branch_width == PLANNED:
+            yield from _of_plan(config)
         if config.rollout_budget is not None and config.pre_monitoring_sensitivity is not None:
             yield "rollout_budget: not with pre_monitoring_sensitivity, which chooses N by M."
         if config.rollout_budget is not None and config.branch_width == WIDE:
@@ -61,11 +64,20 @@ def _of_tree(config: AlgorithmConfig) -> Iterator[str]:
         yield from _of_entropy(config)
         if config.consecutive_fork_penalty:
             yield from _of_penalty(config)
+    elif config.branch_width == PLANNED and not config.in_evaluation:
+        yield "branch_width='planned': branching='never' forks nothing."
     if config.rollout_budget is not None and TOOL_CALLS in config.rollout_budget and not config.max_tool_calls:
         yield f"rollout_budget={config.rollout_budget}: max_tool_calls=0 lets nobody spend it."
     if config.max_response_tokens > config.max_context_tokens:
         response = f"max_response_tokens={config.max_response_tokens}"
         yield f"{response}: must not exceed max_context_tokens={config.max_context_tokens}."
+
+
+def _of_plan(config: AlgorithmConfig) -> Iterator[str]:
+    if config.branching == "probability":
+        yield "branch_width='planned': branching='probability' draws each child by itself, whatever their number."
+    if config.num_initial_rollouts < 2:
+        yield "branch_width='planned': compares paths from the prompt, and num_initial_rollouts=1 has none to compare."
 
 
 def _of_entropy(config: AlgorithmConfig) -> Iterator[str]:
@@ -75,11 +87,12 @@ def _of_entropy(config: AlgorithmConfig) -> Iterator[str]:
         quantile = f"entropy_baseline_quantile={config.entropy_baseline_quantile}"
         yield f"{quantile}: belongs to entropy_baseline='running', not to {baseline!r}."
     automatic = config.branch_threshold == AUTO
-    spends = config.rollout_budget is not None
-    looks_back = baseline == "running" or automatic or spends or config.pre_monitoring_sensitivity is not None
+    spends, plans = config.rollout_budget is not None, config.branch_width == PLANNED
+    monitors = config.pre_monitoring_sensitivity is not None
+    looks_back = baseline == "running" or automatic or spends or plans or monitors
     if config.entropy_baseline_questions is not None and not looks_back:
         questions = f"entropy_baseline_questions={config.entropy_baseline_questions}"
-        others = "branch_threshold='auto', a rollout_budget or a pre_monitoring_sensitivity"
+        others = "branch_threshold='auto', branch_width='planned', a rollout_budget or a pre_monitoring_sensitivity"
         yield f"{questions}: needs entropy_baseline='running', {others}."
     if automatic and baseline == "running":
         yield "branch_threshold='auto': entropy_baseline='running' moves already; set its entropy_baseline_quantile."

@@ -82,6 +82,9 @@ def test_the_command_line_has_the_fork_rule_its_width_and_the_batch(model_folder
     assert {name: getattr(config, name) for name in given} == given
     config.validate()
     assert make_config("trails_small_arpo", model_folder, "--branch-width", "7").branch_width == 7
+    planned = make_config("trails_small_arpo", model_folder, "--branch-width", "planned")
+    planned.validate()
+    assert planned.branch_width == "planned"
     automatic = make_config("trails_small_arpo", model_folder, "--branch-threshold", "auto", "--branch-share", "0.3")
     assert (automatic.branch_threshold, automatic.branch_share) == ("auto", 0.3)
     automatic.validate()

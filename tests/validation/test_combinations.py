@@ -63,8 +63,8 @@ from tests.validation.sentences import message
         ),
         (
             {"entropy_baseline_questions": 9},
-            "entropy_baseline_questions=9: needs entropy_baseline='running', branch_threshold='auto', a "
-            "rollout_budget or a pre_monitoring_sensitivity.",
+            "entropy_baseline_questions=9: needs entropy_baseline='running', branch_threshold='auto', "
+            "branch_width='planned', a rollout_budget or a pre_monitoring_sensitivity.",
         ),
         (
             {"branch_threshold": "auto", "entropy_baseline": "running"},
@@ -73,6 +73,22 @@ from tests.validation.sentences import message
         (
             {"branch_threshold": "auto", "branching": "probability"},
             "branch_threshold='auto': belongs to branching='threshold', not to 'probability'.",
+        ),
+        (
+            {"branch_width": "planned", "pre_monitoring_sensitivity": 1.0},
+            "branch_width='planned': not with pre_monitoring_sensitivity, whose N differs between questions.",
+        ),
+        (
+            {"branch_width": "planned", "branching": "probability"},
+            "branch_width='planned': branching='probability' draws each child by itself, whatever their number.",
+        ),
+        (
+            {"branch_width": "planned", "branching": "never"},
+            "branch_width='planned': branching='never' forks nothing.",
+        ),
+        (
+            {"branch_width": "planned", "num_initial_rollouts": 1},
+            "branch_width='planned': compares paths from the prompt, and num_initial_rollouts=1 has none to compare.",
         ),
         ({"branch_share": 0.3}, "branch_share=0.3: belongs to branch_threshold='auto'."),
         (
