@@ -73,7 +73,7 @@ def number(words: str, test: Callable[[float], bool]) -> Rule:
 
 def or_name(rule: Rule, *names: str) -> Rule:
     """A value that keeps `rule`, or one of these names."""
-    words = " or ".join([rule.words, *map(repr, names)])
+    words = " or ".join([f"{rule.words}", *map(repr, names)])
     return Rule(words, lambda value: (_is(value, str) and value in names) or rule.test(value))
 
 
