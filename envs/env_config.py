@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -63,11 +64,9 @@ class ToolEnvConfig:
         check_known([self.protocol], PROTOCOLS, "protocol")
         self.make_scorer()
         for key in ("max_context_tokens", "max_prompt_tokens", "max_response_tokens", "max_turn_tokens"):
-            value = getattr(self, key)
-            if value is not None and value < 1:
-                raise ValueError(f"env_config[{key!r}] must be at least 1, not {value}.")
-        if self.max_tool_calls < 0:
-            raise ValueError(f"env_config['max_tool_calls'] must be at least 0, not {self.max_tool_calls}.")
+            if (value := getattr(self, key)) is not None:
+                _check_count(key, value, 1)
+        _check_count("max_tool_calls", self.max_tool_calls, 0)
         self._check_tool_limits()
 
     def _check_tool_limits(self) -> None:
@@ -104,6 +103,11 @@ class ToolEnvConfig:
         return PROTOCOLS[self.protocol](shown, chat)
 
 
+def _check_count(key: str, value: Any, minimum: int) -> None:
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < minimum:
+        raise ValueError(f"env_config[{key!r}] must be an integer >= {minimum}, not {value!r}.")
+
+
 def read_env_config(env_config: Mapping[str, Any]) -> tuple[ToolEnvConfig, Task, dict[str, Tool]]:
     """Checks `env_config` and builds its parts. Cheap: starts no process, opens no index, loads no model.
 
@@ -132,7 +136,10 @@ def _make_tools(config: ToolEnvConfig, task: Task) -> dict[str, Tool]:
     tools: dict[str, Tool] = {}
     for name in chosen:
         tool_class: Any = find_tool(name)
-        options = {**task.tool_defaults().get(str(name), {}), **(chosen[name] if isinstance(chosen, Mapping) else {})}
+        given = chosen[name] if isinstance(chosen, Mapping) else {}
+        if not isinstance(given, Mapping):
+            raise ValueError(f"env_config['tools'][{name!r}] must be an object of options, not {given!r}.")
+        options = {**task.tool_defaults().get(str(name), {}), **given}
         shown = name if isinstance(name, str) else tool_class.__name__
         check_known(options, {f.name for f in dataclasses.fields(tool_class)}, f"option of the tool {shown!r}")
         for tool_name, tool in tool_class(**options).expand().items():

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
-from ray.rllib.callbacks.utils import make_callback
 from ray.rllib.core import COMPONENT_LEARNER_GROUP, DEFAULT_MODULE_ID
 from ray.rllib.utils.annotations import override
 from ray.rllib.utils.metrics import (
@@ -43,7 +42,7 @@ from rllib_arpo.rollout.seeds import trial_seed
 from rllib_arpo.rollout.settings import rollout_reference
 from rllib_arpo.tracking.console import ROLLOUT_TIMER, SYNC_TIMER, UPDATE_TIMER, Messages, TakesMessages
 from rllib_arpo.tracking.iteration_log import IterationLog, rllibs_own
-from rllib_arpo.tracking.shared_metrics import SharedMetrics
+from rllib_arpo.tracking.shared_metrics import SharedMetrics, SharesMetrics
 from rllib_arpo.tracking.trial_folder import trial_folder
 from rllib_arpo.weights import make_weight_sync
 
@@ -66,7 +65,7 @@ NUM_UPDATES = "num_updates"
 ROLLOUT_HISTORY = "rollout_history"
 
 
-class ARPO(TakesMessages, SharedCheckpoints, OnePolicy):
+class ARPO(TakesMessages, SharesMetrics, SharedCheckpoints, OnePolicy):
     """Samples a tree of trajectories per question, updates the policy with it, pushes the new weights."""
 
     config_class: ClassVar[type[ARPOConfig]] = ARPOConfig
@@ -300,20 +299,6 @@ class ARPO(TakesMessages, SharedCheckpoints, OnePolicy):
         results = {ENV_RUNNER_RESULTS: logged.peek() | nested(metrics)}
         self._make_callback("on_evaluate_end", evaluation_metrics=results)
         return results
-
-    def _make_callback(self, name: str, **kwargs: Any) -> None:
-        with self.metrics.of_user(f"A callback, {name},"):
-            make_callback(
-                name,
-                callbacks_objects=self.callbacks,
-                callbacks_functions=getattr(self.config, f"callbacks_{name}"),
-                kwargs={"algorithm": self, "metrics_logger": self.metrics, **kwargs},
-            )
-
-    @override(Algorithm)
-    def log_result(self, result: dict[str, Any]) -> None:
-        with self.metrics.of_user("A callback, on_train_result,"):
-            super().log_result(result)
 
     @override(Algorithm)
     def reset_config(self, new_config: AlgorithmConfig | dict[str, Any]) -> bool:

@@ -9,7 +9,7 @@ from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 
 from rllib_arpo.envs.support.texts import first_line
-from rllib_arpo.rollout.episodes import INFO_PARENT
+from rllib_arpo.rollout.episodes import INFO_PARENT, check_rewards
 
 
 def user_connectors(
@@ -67,6 +67,7 @@ def apply_user_connectors(
             raise ValueError(f"learner_connector: {name} left no episode to train on.")
         for episode in left:
             _check_parents(episode, name)
+            check_rewards(episode, f"learner_connector: {name}")
     return left
 
 

@@ -84,7 +84,7 @@ class RolloutHistory:
 
     def __init__(self, num_questions: int):
         """Args: `num_questions`: the number of last questions that count."""
-        self._questions: deque[EarlierQuestion] = deque(maxlen=num_questions)
+        self._questions: deque[EarlierQuestion] = deque(maxlen=int(num_questions))  # Of numpy as well.
 
     def extend(self, questions: Iterable[EarlierQuestion]) -> None:
         self._questions.extend(questions)

@@ -12,6 +12,7 @@ from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
 from rllib_arpo.envs.errors import ContractError
 from rllib_arpo.envs.support.texts import first_line
+from rllib_arpo.rollout.episodes import check_rewards
 from rllib_arpo.rollout.messages import Purpose, SampledQuestion
 from rllib_arpo.rollout.metrics import OWN_NAMES
 
@@ -46,6 +47,7 @@ class RunnerCallbacks:
             env_index=env_index,
             rl_module=None,
         )
+        check_rewards(question.episode, "A callback, on_episode_end,")
 
     def sampled(self, questions: Sequence[SampledQuestion]) -> None:
         """Calls `on_sample_end` with the questions that are handed over at once, by purpose."""

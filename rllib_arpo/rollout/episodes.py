@@ -14,6 +14,7 @@ from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
 from rllib_arpo.core.tree import QuestionTree, Trajectory, Turn, fork_path
+from rllib_arpo.envs.errors import finite
 from rllib_arpo.envs.forkable_env import INFO_STEP, StepInfo
 
 #: Keys of the info dict of an agent's first observation.
@@ -29,6 +30,13 @@ INFO_TIMES = "times"
 #: Keys of `extra_model_outputs` beside RLlib's own `Columns.ACTION_LOGP`.
 ENTROPIES = "entropies"
 WEIGHT_VERSIONS = "weight_versions"
+
+
+def check_rewards(episode: MultiAgentEpisode, who: str) -> None:
+    """Raises ContractError if code of a user, `who`, has left a reward that is not a finite number."""
+    for agent_id, agent_episode in episode.agent_episodes.items():
+        for reward in agent_episode.get_rewards():
+            finite(reward, f"{who} left a reward of question {episode.id_!r}, trajectory {agent_id}, that")
 
 
 def tree_to_episode(tree: QuestionTree) -> MultiAgentEpisode:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ray.rllib.algorithms.algorithm import Algorithm
+from ray.rllib.callbacks.utils import make_callback
 from ray.rllib.utils.annotations import override
 from ray.rllib.utils.metrics import (
     ENV_RUNNER_RESULTS,
@@ -42,8 +44,8 @@ class SharedMetrics(MetricsLogger):
     _user: str | None = None
 
     @contextmanager
-    def of_user(self, what: str) -> Iterator[None]:
-        """While it lasts, `what` logs: "A callback, on_train_result," or a connector."""
+    def of_user(self, what: str | None) -> Iterator[None]:
+        """While it lasts, `what` logs: "A callback, on_train_result," or a connector; None: ARPO or RLlib."""
         before, self._user = self._user, what
         try:
             yield
@@ -68,3 +70,29 @@ class SharedMetrics(MetricsLogger):
         if own:
             name = "/".join([group, *names])
             raise ContractError(f"{self._user} logs under {name!r}, a name of ARPO's own metrics: choose another name.")
+
+
+class SharesMetrics(Algorithm):
+    """The part of an algorithm that calls back on the driver."""
+
+    metrics: SharedMetrics
+
+    def _make_callback(self, name: str, **kwargs: Any) -> None:
+        with self.metrics.of_user(f"A callback, {name},"):
+            make_callback(
+                name,
+                callbacks_objects=self.callbacks,
+                callbacks_functions=getattr(self.config, f"callbacks_{name}"),
+                kwargs={"algorithm": self, "metrics_logger": self.metrics, **kwargs},
+            )
+
+    @override(Algorithm)
+    def log_result(self, result: dict[str, Any]) -> None:
+        with self.metrics.of_user("A callback, on_train_result,"):
+            super().log_result(result)
+
+    @override(Algorithm)
+    def step(self) -> dict[str, Any]:
+        with self.metrics.of_user(None):  # A callback may train.
+            result: dict[str, Any] = super().step()
+        return result

@@ -39,7 +39,9 @@ def validate(config: AlgorithmConfig) -> None:
 def _check_model(name: str | None, max_context_tokens: int) -> None:
     if not name:
         raise ValueError("model_name_or_path is required: call .language_model(model_name_or_path=...).")
-    limit = _model_context(str(name))
+    if not isinstance(name, str):
+        raise ValueError(f"model_name_or_path={name!r}: must be a text.")
+    limit = _model_context(name)
     if limit is not None and max_context_tokens > limit:
         raise ValueError(f"max_context_tokens={max_context_tokens}: the model {name!r} reads at most {limit} tokens.")
 

@@ -111,7 +111,7 @@ USED: dict[str, Rule | None] = {
     "callbacks_on_episode_end": _CALLBACK,
     "callbacks_on_sample_end": _CALLBACK,
     "stats_cls_lookup": None,
-    "seed": optional(_COUNT),
+    "seed": optional(Rule("an integer from 0 to 2**32 - 1", lambda value: _COUNT.test(value) and value < 1 << 32)),
     "_validate_config": None,
 }
 #: Keys that evaluation does not read, so that `evaluation_config` may not change them.

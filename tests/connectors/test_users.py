@@ -86,6 +86,13 @@ def test_what_does_not_fit_is_refused():
     )
     with pytest.raises(ValueError, match=needs_module):
         plan(lambda episodes: None.get_initial_state(), [episode("a", 1.0, 0.0)])
+
+    def spoil(episodes):
+        episodes[0].agent_episodes["1"].rewards[-1] = float("nan")
+
+    spoilt = r"^learner_connector: Piece left a reward of question 'a', trajectory 1, that must be a finite"
+    with pytest.raises(ValueError, match=spoilt):
+        plan(spoil, [episode("a", 1.0, 0.0)])
     with pytest.raises(ValueError, match=r"^learner_connector: Piece writes \['advantages'\] into the batch"):
         plan(lambda _: {"advantages": 1}, [episode("a", 1.0, 0.0)])
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import math
 
+import numpy as np
 import pytest
 
 from rllib_arpo.core.fork_plan import NodeGroup
@@ -46,6 +47,10 @@ def test_a_share_of_the_responses_exceeds_the_rise():
 
 def test_the_mean_cost_of_a_path():
     assert history().reference().path_costs == {"tool_calls": 3.0}
+
+
+def test_the_number_of_questions_may_be_numpys():
+    RolloutHistory(np.int64(2))
 
 
 def test_nothing_is_known_at_the_start():

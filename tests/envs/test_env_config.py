@@ -21,7 +21,7 @@ from rllib_arpo.envs.tool_env import ToolEnv
         ),
         ({"task": "arithmetic", "tools": ["search"]}, "The search tool needs `documents`"),
         ({"model_name_or_path": None}, "env_config has no 'model_name_or_path'."),
-        ({"max_tool_calls": -1}, "env_config['max_tool_calls'] must be at least 0, not -1."),
+        ({"max_tool_calls": -1}, "env_config['max_tool_calls'] must be an integer >= 0, not -1."),
         (
             {"max_calls_per_tool": {"pyton": 2}},
             "Unknown tool in env_config['max_calls_per_tool'] 'pyton': did you mean",
@@ -32,7 +32,10 @@ from rllib_arpo.envs.tool_env import ToolEnv
             "env_config['max_calls_per_tool']['python'] = 3 would do nothing: max_tool_calls = 3 must be larger.",
         ),
         ({"max_calls_per_tool": ["python"]}, "env_config['max_calls_per_tool'] must be an object: tool name -> number"),
-        ({"max_turn_tokens": 0}, "env_config['max_turn_tokens'] must be at least 1, not 0."),
+        ({"max_prompt_tokens": "70"}, "env_config['max_prompt_tokens'] must be an integer >= 1, not '70'."),
+        ({"max_prompt_tokens": True}, "env_config['max_prompt_tokens'] must be an integer >= 1, not True."),
+        ({"tools": {"python": None}}, "env_config['tools']['python'] must be an object of options, not None."),
+        ({"max_turn_tokens": 0}, "env_config['max_turn_tokens'] must be an integer >= 1, not 0."),
         ({"max_context_tokens": 50}, "the prompt has"),
     ],
 )

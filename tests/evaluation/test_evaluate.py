@@ -61,7 +61,7 @@ def no_engine(monkeypatch):
         ("arithmetic", ["--temperature", "nan"], "temperature=nan: must be a number >= 0."),
         ("arithmetic", ["--question-deadline", "nan"], "question_deadline=nan: must be a number of seconds > 0."),
         ("arithmetic", ["--seed", "-1"], "seed=-1: must be at least 0."),
-        ("arithmetic", ["--max-tool-calls", "-1"], "env_config['max_tool_calls'] must be at least 0"),
+        ("arithmetic", ["--max-tool-calls", "-1"], "env_config['max_tool_calls'] must be an integer >= 0"),
         ("arithmetic", ["--max-context-tokens", "50"], "leaves no room for a response within"),
         ("arithmetic", ["--compare", "/nowhere/model"], "'/nowhere/model': no such folder"),
         ("", [], "--tasks or --suite must name a task."),

@@ -72,6 +72,24 @@ def test_a_callback_that_raises_ends_the_run_at_once(built, scripted, tmp_path, 
     assert called.read_text() == "once "
 
 
+def test_a_callback_that_spoils_a_reward_is_named(built, scripted):
+    def spoil(*, episode, **_):
+        episode.agent_episodes["2"].rewards.data[-1] = float("inf")
+
+    algorithm = built(scripted.callbacks(on_episode_end=spoil))
+    sentence = r"^A callback, on_episode_end, left a reward of question 'q\d', trajectory 2, that must be a f"
+    with pytest.raises(ValueError, match=sentence):
+        algorithm.train()
+
+
+def test_a_callback_may_train(built, scripted):
+    def train(*, algorithm, result, **_):
+        if result["training_iteration"] == 1:
+            result["second"] = algorithm.train()["training_iteration"]
+
+    assert built(scripted.callbacks(on_train_result=train)).train()["second"] == 2
+
+
 class Places(RLlibCallback):
     """Keeps where environments were made."""
 

@@ -71,7 +71,7 @@ BAD = {
     "_learner_connector": AddOneTsToEpisodesAndTruncate(),
     **{key: "mine" for key in RULES if key.startswith("callbacks_")}, "evaluation_interval": -1,
     "evaluation_duration": "auto", "evaluation_num_env_runners": None, "evaluation_config": [],
-    "log_gradients": "yes", "log_level": "LOUD", "log_sys_usage": 2, "seed": -1, "restart_failed_env_runners": 3,
+    "log_gradients": "yes", "log_level": "LOUD", "log_sys_usage": 2, "seed": 1 << 32, "restart_failed_env_runners": 3,
     "max_num_env_runner_restarts": -2, "delay_between_env_runner_restarts_s": -1,
     "env_runner_health_probe_timeout_s": 0, "env_runner_restore_timeout_s": NAN,
 }  # fmt: skip

@@ -55,6 +55,7 @@ def test_unknown_key_of_the_environment(model_folder):
             {"model_name_or_path": None},
             "model_name_or_path is required: call .language_model(model_name_or_path=...).",
         ),
+        ({"model_name_or_path": 7}, "model_name_or_path=7: must be a text."),
         ({"model_name_or_path": "/no/such/model"}, "model_name_or_path='/no/such/model': no such folder."),
         ({"num_rollout": 8}, "'num_rollout' is not a key of ARPOConfig. Did you mean 'num_rollouts'?"),
     ],
