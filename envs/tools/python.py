@@ -79,10 +79,13 @@ class PythonTool(Tool):
         return f"Runs a Python program{packages} and returns what it prints, or its last line's value."
 
     @property
+    def fenced(self) -> bool:  # type: ignore[override]
+        return self.backend != "local" or not self.unsafe
+
+    @property
     def shown_modules(self) -> frozenset[str]:  # type: ignore[override]
         """See `Tool`. Without a fence the code sees whatever this process's user can."""
-        fenced = self.backend == "local" and not self.unsafe
-        return import_names(tuple(self.packages)) if fenced else frozenset()
+        return import_names(tuple(self.packages)) if self.backend == "local" and self.fenced else frozenset()
 
     @property
     def stateless(self) -> bool:  # type: ignore[override]

@@ -64,6 +64,7 @@ class Tool(ABC):
         max_concurrency: how many calls run at once in this process, over all tools of this name; further calls wait,
             which does not count towards their time limit. None: any number.
         max_attempts: how often a call is tried if it fails with a `TransientToolError`.
+        fenced: whether the model's code, if the tool runs any here, is behind a fence of this package.
         shown_modules: the top-level modules that the model's code can import in a fence of this package.
     """
 
@@ -77,6 +78,7 @@ class Tool(ABC):
     max_result_tokens: int
     max_concurrency: int | None = None
     max_attempts: int = 1
+    fenced: ClassVar[bool] = True
     shown_modules: ClassVar[frozenset[str]] = frozenset()
 
     def expand(self) -> dict[str, Tool]:

