@@ -153,8 +153,8 @@ def _make_tools(config: ToolEnvConfig, task: Task) -> dict[str, Tool]:
 def _check_shown(tool: Tool, config: ToolEnvConfig, task: Task) -> None:
     if not tool.fenced and task.answer_packages:
         raise ValueError(
-            f"env_config['tools'][{tool.name!r}]: without a fence the code sees {task.answer_packages[0]!r}, which has the"
-            f" answers of the task {config.task!r}."
+            f"env_config['tools'][{tool.name!r}]: without a fence the code sees {task.answer_packages[0]!r}, which has"
+            f" the answers of the task {config.task!r}."
         )
     generating = {type(task).__module__.partition(".")[0], *task.answer_packages}
     if shown := sorted(generating & tool.shown_modules):

@@ -9,15 +9,21 @@ from collections.abc import Sequence
 
 #: "a" at the end is a name: "Vitamin A".
 _ARTICLES = re.compile(r"\b(an|the|a(?! *$))\b")
-_LATEX_TEXT = re.compile(r"\\(?:text(?:bf|it|rm)?|mbox|mathrm|mathbf)\s*\{([^{}]*)\}")
+_LATEX_TEXT = re.compile(r"\\(?:text(?:bf|it|rm|tt|sf|sc)?|mbox|math(?:rm|bf|it|sf|tt)|emph|underline)\s*\{([^{}]*)\}")
+#: A sign that LaTeX reads as its own, and its blanks.
+_LATEX_SIGN, _LATEX_BLANK = re.compile(r"\\([#$%&_{}])"), re.compile(r"\\[ ,;:!]|~")
 _SPELLINGS = str.maketrans(
     {**dict.fromkeys("‘’‛′`´", "'"), **dict.fromkeys("“”„‟″«»", '"'), **dict.fromkeys("‐‑‒–—―−", "-")}
 )
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _NO_ZERO = re.compile(r"(?<![\w.])\.(?=\d)")
+#: From one number to another, or minus: "1914 - 1918".
+_SPACED_DASH = re.compile(r"(?<=\d)\s+-\s+(?=\d)")
 #: Punctuation; the groups are what stays, since it tells names and numbers apart: between two digits (3.5, 2-1, 10^6),
-#: a minus before one, and plus and sharp after a letter or digit (C++, C#, 50+).
-_PUNCTUATION = re.compile(r"((?<=\d)[!-/:-@\[-`{-~]++(?=\d))|(?<!\w)(-)(?=\d)|(?<=\w)([+#]++)(?!\w)|[!-/:-@\[-`{-~]")
+#: a sign before one (-5, <5), and plus, minus, star and sharp after a letter or digit (C++, A-, A*, C#, 50+).
+_PUNCTUATION = re.compile(
+    r"((?<=\d)[!-/:-@\[-`{-~]++(?=\d))|(?<!\w)([-<>])(?=\d)|(?<=\w)([-+*#]++(?!\w)|\+\++)|[!-/:-@\[-`{-~]"
+)
 _CLOSED_ANSWERS = frozenset({"yes", "no", "noanswer"})
 #: More than this share of an answer's words must be right: of two different answers in one, none can be.
 MIN_PRECISION = 0.5
@@ -56,11 +62,26 @@ def token_f1(answer: str, gold: str, min_precision: float = 0.0) -> float:
 def normalize_text(text: str) -> str:
     """SQuAD's normalisation: lower case, without punctuation, articles and repeated blanks (Rajpurkar et al., 2016).
 
-    Unlike SQuAD's, it keeps the characters that change a number or a name ("3.5", "1/2", "2-1", "-5", "C++"), removes
-    LaTeX's `\\text{}`, has one spelling for quotation marks, dashes and accents, and only lowers a text of nothing but
-    punctuation and articles, so that "The The" does not equal "!".
+    Unlike SQuAD's, it keeps the characters that change a number or a name ("3.5", "1/2", "2-1", "-5", "C++", "A-"),
+    reads LaTeX's `\\text{}` and `\\#`, has one spelling for quotation marks, dashes, accents and wide letters, and only
+    lowers a text of nothing but punctuation and articles, so that "The The" does not equal "!".
     """
-    lowered = unicodedata.normalize("NFC", _LATEX_TEXT.sub(r"\1", text)).translate(_SPELLINGS).lower()
-    numbers = _NO_ZERO.sub("0.", _THOUSANDS.sub("", lowered))
+    plain = _LATEX_BLANK.sub(" ", _LATEX_SIGN.sub(r"\1", _LATEX_TEXT.sub(r"\1", text))).strip()
+    if plain.startswith("*") and plain.endswith("*"):  # Markdown's emphasis.
+        plain = plain.strip("*")
+    lowered = _compatible(unicodedata.normalize("NFC", plain)).translate(_SPELLINGS).lower()
+    numbers = _SPACED_DASH.sub("-", _NO_ZERO.sub("0.", _THOUSANDS.sub("", lowered)))
     bare = _PUNCTUATION.sub(lambda match: match[1] or match[2] or match[3] or "", numbers)
     return " ".join(_ARTICLES.sub(" ", bare).split()) or " ".join(lowered.split())
+
+
+def _compatible(text: str) -> str:
+    """`text` with the usual spelling of each character, but for raised, lowered and circled ones ("x²" is not "x2")."""
+    return text if text.isascii() else "".join(_usual(character) for character in text)
+
+
+def _usual(character: str) -> str:
+    kind = unicodedata.decomposition(character).partition(" ")[0]
+    if kind == "<fraction>":
+        return " " + unicodedata.normalize("NFKC", character).replace("\u2044", "/")
+    return character if kind in ("<super>", "<sub>", "<circle>") else unicodedata.normalize("NFKC", character)

@@ -106,12 +106,18 @@ class ChatClient:
                 api_key=os.environ.get(self.api_key_variable, "none"),
                 timeout=self.timeout_s,
                 max_retries=self.max_attempts - 1,
+                http_client=openai.DefaultAsyncHttpxClient(event_hooks={"response": [_as_utf_8]}),
             )
         return clients[self]
 
     def _key(self, messages: Sequence[dict[str, str]]) -> str:
         request = [self.base_url, self.model, self.temperature, self.max_tokens, list(messages)]
         return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
+
+
+async def _as_utf_8(response: Any) -> None:
+    """A response does not choose the character set in which it is read: some take quadratic time."""
+    response.encoding = "utf-8"
 
 
 def read_chat_client(fields: Mapping[str, Any], key: str) -> ChatClient:

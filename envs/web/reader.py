@@ -22,6 +22,13 @@ MAX_TEXT_CHARS, MAX_TITLE_CHARS = 200_000, 1000
 _META_BYTES = 4096
 _META_CHARSET = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]{2,40})", re.IGNORECASE)
 _BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
+#: The character sets of the WHATWG's encoding standard, as Python calls them; others count as unknown, such as
+#: punycode, which takes quadratic time.
+_KNOWN = frozenset({
+    "utf-8", "cp866", "koi8-r", "koi8-u", "mac-roman", "mac-cyrillic", "cp874", "gbk", "gb2312", "gb18030", "big5",
+    "big5hkscs", "cp950", "euc_jp", "iso2022_jp", "shift_jis", "cp932", "euc_kr", "cp949", "utf-16", "utf-16-be",
+    "utf-16-le", "ascii", "tis-620", *(f"cp125{i}" for i in range(9)), *(f"iso8859-{i}" for i in range(1, 17)),
+})  # fmt: skip
 #: Character sets that browsers use if a page names an older one (the WHATWG's encoding standard).
 _READ_AS = {"ascii": "cp1252", "iso8859-1": "cp1252", "gb2312": "gb18030", "gbk": "gb18030", "utf-16": "utf-16-le"}
 
@@ -71,6 +78,8 @@ def text_of(content: bytes, content_type: str) -> str:
     for name in (stated and stated[1], meta and meta[1].decode("ascii")):
         with contextlib.suppress(LookupError, UnicodeError):
             charset = codecs.lookup(name or "").name
+            if charset not in _KNOWN:
+                continue
             return content.decode(_READ_AS.get(charset, charset), errors="replace")
     try:
         return content.decode("utf-8")

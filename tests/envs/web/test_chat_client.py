@@ -1,9 +1,11 @@
 import asyncio
+import time
 
 import pytest
 
 from rllib_arpo.envs.errors import ToolError, TransientToolError
 from rllib_arpo.envs.support.chat_client import ChatClient, read_chat_client
+from tests.helpers import web_server
 from tests.helpers.web_server import Reply, completion, json_service
 
 QUESTION = [{"role": "user", "content": "7 * 12?"}]
@@ -57,6 +59,18 @@ def test_what_is_no_answer_is_an_error_and_is_not_kept(tmp_path, status, body, e
             ask(server, **options)
         assert type(raised.value) is error
         assert ask(server, **options) == "84"
+
+
+def test_an_endpoint_does_not_choose_a_slow_character_set():
+    """A client would decode the text of an error in this loop, 300 kB of punycode in ten seconds."""
+    kind = {"Content-Type": "text/plain; charset=punycode"}
+    with web_server.serving(
+        "127.0.0.1", lambda handler: web_server.reply(handler, "a-" * 500_000, 400, kind)
+    ) as server:
+        begin = time.thread_time()
+        with pytest.raises(ToolError):
+            asyncio.run(ChatClient(base_url=f"http://127.0.0.1:{server.port}", model="m").complete(QUESTION))
+        assert time.thread_time() - begin < 5
 
 
 def test_an_endpoint_that_is_not_there_is_an_error_that_may_pass():
