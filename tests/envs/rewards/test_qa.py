@@ -64,7 +64,8 @@ SAME = [
     ("Ben & Jerry's", "Ben Jerrys"), ("A Night at the Opera", "night at opera"),
     ("50%", "50"), ("Vitamin A", "vitamin a"), ("1914 – 1918", "1914-1918"), ("**Paris**", "Paris"),
     ("*Hamlet*", "hamlet"), ("C\\#", "C#"), ("\\emph{Hamlet}", "Hamlet"), ("AT\\&T", "AT&T"), ("New~York", "New York"),
-    ("\\texttt{C++}", "C++"), ("Ｃ＋＋", "C++"), ("ﬁfty", "fifty"), ("½", "1/2"), ("3½", "3 1/2"), ("\\textbf{A$^-$}", "A^-"),
+    ("\\texttt{C++}", "C++"), ("Ｃ＋＋", "C++"), ("ﬁfty", "fifty"), ("½", "1/2"), ("3½", "3 1/2"),
+    ("\\textbf{A$^-$}", "A^-"),
 ]  # fmt: skip
 DIFFERENT = [
     ("C++", "C"), ("C#", "C"), ("C++", "C#"), ("2-1", "21"), ("2–1", "21"), ("10^6", "106"), ("1,5", "15"),
