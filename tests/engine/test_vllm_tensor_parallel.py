@@ -139,8 +139,11 @@ def test_an_env_runner_gets_its_gpus_and_its_engine_both_workers(algorithm):
     np.testing.assert_allclose(log_probs, learner_log_probs(algorithm), atol=1e-4)
 
 
-def kill_a_worker(engine) -> tuple[bool, float, list[bool]]:
-    """Returns whether the engine raised, the seconds until it did, and which workers live after `close`."""
+def kill_a_worker(engine) -> tuple[bool, float, list[bool], list[bool]]:
+    """Returns whether the engine raised, the seconds until it did, which workers live after `close`, and whether their
+    shared memory was there before and after it."""
+    segments = engine._shared_memory
+    there = [all(segment.exists() for segment in segments) and len(segments) >= 2]
     workers = [worker.proc for worker in engine._llm.model_executor.workers]
     engine.submit(GenerationRequest("a", PROMPT, max_tokens=400, seed=1, entropy_window=5))
     engine.step()
@@ -156,11 +159,12 @@ def kill_a_worker(engine) -> tuple[bool, float, list[bool]]:
     engine.close()
     for worker in workers:
         worker.join(30)
-    return error is not None, seconds, [worker.is_alive() for worker in workers]
+    there.append(any(segment.exists() for segment in segments))
+    return error is not None, seconds, [worker.is_alive() for worker in workers], there
 
 
 def test_a_dead_worker_is_an_error_and_the_others_end_with_the_engine(parallel):
     """The last test of this engine."""
-    raised, seconds, alive = parallel(kill_a_worker)
-    assert (raised, alive) == (True, [False, False])
+    raised, seconds, alive, segments_there = parallel(kill_a_worker)
+    assert (raised, alive, segments_there) == (True, [False, False], [True, False])
     assert seconds < 30

@@ -96,7 +96,7 @@ def test_bad_data_on_a_remote_env_runner_ends_the_run_at_once(built, ray_cluster
         algorithm.train()
 
 
-def test_restoring_another_checkpoint_of_the_same_age_reaches_the_engine(scripted, tmp_path):
+def test_restoring_another_checkpoint_of_the_same_age_reaches_the_engine_and_a_damaged_one_none(scripted, tmp_path):
     one = scripted.build_algo()
     one.train()
     path = one.save_to_path(str(tmp_path / "one"))
@@ -109,6 +109,14 @@ def test_restoring_another_checkpoint_of_the_same_age_reaches_the_engine(scripte
     engine = other.env_runner_group.local_env_runner.engine
     for name, value in expected.items():
         np.testing.assert_array_equal(engine.weights[name], value)
+    for name in ("algorithm_state.pkl", "learner_group/learner/state.pkl", "checksums.json"):
+        saved = (tmp_path / "one" / name).read_bytes()
+        (tmp_path / "one" / name).write_bytes(bytes([saved[0] ^ 1]) + saved[1:])
+        with pytest.raises(ValueError, match="is (not the file that was saved|missing)"):
+            other.restore_from_path(path)
+        (tmp_path / "one" / name).write_bytes(saved)
+    for name, value in expected.items():
+        np.testing.assert_array_equal(learner_weights(other)[name], value)
     other.stop()
 
 

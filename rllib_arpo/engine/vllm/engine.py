@@ -38,7 +38,7 @@ from rllib_arpo.engine.vllm.arguments import (
     token_prompt,
     usage_context,
 )
-from rllib_arpo.engine.vllm.process_state import cpu_threads, readable_globals
+from rllib_arpo.engine.vllm.process_state import cpu_threads, readable_globals, shared_memory_of
 from rllib_arpo.engine.vllm.sampled_log_probs import skip_ranks
 from rllib_arpo.policy.checkpoint_names import as_tensors, causal_lm_config, check_shapes, expected_shapes
 
@@ -100,6 +100,8 @@ class VLLMEngine:
         _LIVE_ENGINES.add(self)
         self._llm.collective_rpc(skip_ranks)
         self._warm_up()
+        workers = getattr(self._llm.model_executor, "workers", ())
+        self._shared_memory = shared_memory_of(worker.proc.pid for worker in workers)
 
     def _build(self, arguments: EngineArgs) -> LLMEngine:
         with cpu_threads(self._config.num_threads), readable_globals():
@@ -242,6 +244,8 @@ class VLLMEngine:
             self._llm.model_executor.shutdown()
         self._llm = None
         gc.collect()
+        for segment in self._shared_memory:
+            segment.unlink(missing_ok=True)  # A worker that was killed has left its own.
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 

@@ -1,11 +1,13 @@
-"""Keeps vLLM's hands off the process that it shares: other libraries' globals, and the number of CPU threads."""
+"""Keeps vLLM's hands off what it shares: other libraries' globals, the number of CPU threads, shared memory."""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import torch
 
@@ -44,3 +46,12 @@ def cpu_threads(num_threads: int | None) -> Iterator[None]:
         os.environ.pop("OMP_NUM_THREADS", None)
         if inherited is not None:
             os.environ["OMP_NUM_THREADS"] = inherited
+
+
+def shared_memory_of(pids: Iterable[int]) -> set[Path]:
+    """The files of the shared memory that these processes have opened by Python's `SharedMemory`, as vLLM does."""
+    found: set[str] = set()
+    for pid in pids:
+        with suppress(OSError):
+            found.update(re.findall(r"/dev/shm/psm_\w+", Path(f"/proc/{pid}/maps").read_text()))
+    return set(map(Path, found))
