@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -104,6 +106,7 @@ class McpTool(Tool):
             if self._only_text is None:
                 raise ToolError(f"{self.name} takes one JSON object with {listed(self.parameters)}.")
             arguments = {self._only_text: argument}
+        _REFERENCES.set(_MIN_REFERENCES + len(argument) // _CHARS_A_REFERENCE)
         self._check(arguments)
         return arguments
 
@@ -217,6 +220,12 @@ class McpTools(ToolSet):
 _LEFT_TO_THE_SERVER = ("pattern", "patternProperties", "uniqueItems")
 
 
+#: References that one check of arguments may follow: a schema with alternatives that refer to themselves would follow
+#: twice as many for each level of nesting.
+_MIN_REFERENCES, _CHARS_A_REFERENCE = 500, 8
+_REFERENCES: ContextVar[float] = ContextVar("references", default=math.inf)
+
+
 def schema_validator(schema: Mapping[str, Any]) -> Any:
     """A `jsonschema` validator of calls' arguments, without `_LEFT_TO_THE_SERVER`.
 
@@ -231,6 +240,8 @@ def schema_validator(schema: Mapping[str, Any]) -> Any:
     unchecked: dict[str, Any] = dict.fromkeys(_LEFT_TO_THE_SERVER, lambda *_: ())
     for keyword in ("additionalProperties", "unevaluatedProperties"):
         unchecked[keyword] = functools.partial(_without_patterns, base.VALIDATORS[keyword])
+    for keyword in ("$ref", "$dynamicRef"):
+        unchecked[keyword] = functools.partial(_counted, base.VALIDATORS[keyword])
     try:
         base.check_schema(schema)
         # The empty registry: references to other places are not fetched.
@@ -250,6 +261,18 @@ def schema_validator(schema: Mapping[str, Any]) -> Any:
 def _without_patterns(check: Any, validator: Any, allowed: Any, instance: Any, schema: Any) -> Any:
     """The check of a keyword, where the schema has no `patternProperties`, which it would match."""
     return () if "patternProperties" in schema else check(validator, allowed, instance, schema)
+
+
+def _counted(check: Any, validator: Any, reference: Any, instance: Any, schema: Any) -> Any:
+    """The check of a reference, if this call may follow one more.
+
+    Raises:
+        ToolError: it may not.
+    """
+    _REFERENCES.set(left := _REFERENCES.get() - 1)
+    if left < 0:
+        raise ToolError("The arguments are nested too deep for the tool's schema.")
+    return check(validator, reference, instance, schema)
 
 
 def _check_references(resource: Any, resolver: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import time
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -130,6 +131,25 @@ def test_a_servers_pattern_does_not_run_here(nested):
     if nested:
         schema, arguments = {"properties": {"b": schema}}, {"b": arguments}
     assert schema_validator(schema).is_valid(arguments)
+
+
+@pytest.mark.parametrize("reference", ["$ref", "$dynamicRef"])
+def test_alternatives_that_refer_to_themselves_take_no_exponential_time(reference):
+    """Each level of nesting would double the work."""
+    tree = {"anyOf": [{reference: "#one"}, {reference: "#two"}]}
+    either = {
+        name: {"$dynamicAnchor": name, "type": "object", "properties": {"a": tree}, "required": [name]}
+        for name in ("one", "two")
+    }
+    tool = dataclasses.replace(mcp_tool(Session()), input_schema={"$defs": either, "properties": {"a": tree}})
+    begin = time.thread_time()
+    result = asyncio.run(run_tool(tool, '{"a": ' * 30 + "{}" + "}" * 30, None))
+    assert result == ToolResult("The arguments are nested too deep for the tool's schema.", ToolStatus.ERROR)
+    right = {"one": 1}
+    for _ in range(30):
+        right = {"one": 1, "a": right}
+    assert asyncio.run(run_tool(tool, json.dumps({"a": right}), None)).status is ToolStatus.OK
+    assert time.thread_time() - begin < 5
 
 
 def test_a_nested_schema_without_patterns_stays_strict():
