@@ -112,7 +112,7 @@ def test_restoring_another_checkpoint_of_the_same_age_reaches_the_engine_and_a_d
     for name in ("algorithm_state.pkl", "learner_group/learner/state.pkl", "checksums.json"):
         saved = (tmp_path / "one" / name).read_bytes()
         (tmp_path / "one" / name).write_bytes(bytes([saved[0] ^ 1]) + saved[1:])
-        with pytest.raises(ValueError, match="is (not the file that was saved|missing)"):
+        with pytest.raises(ValueError, match=r"is (not the file that was saved|missing)"):
             other.restore_from_path(path)
         (tmp_path / "one" / name).write_bytes(saved)
     for name, value in expected.items():
