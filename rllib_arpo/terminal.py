@@ -25,7 +25,9 @@ logger = logging.getLogger("rllib_arpo")
 WARNING_FORMAT = "%(levelname)s rllib_arpo: %(message)s"
 STDOUT, STDERR = 1, 2
 #: Characters that move the cursor, colour, end a line, turn the direction of writing, or cannot be encoded.
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_CONTROL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
+)
 
 _open: RunTerminal | None = None
 

@@ -92,8 +92,8 @@ def test_a_terminal_that_has_gone_ends_no_run(tmp_path):
 def test_control_characters_reach_neither_a_terminal_nor_the_log(tmp_path, capfd, monkeypatch):
     # Half a character in pytest's own log would end pytest-xdist.
     monkeypatch.setattr(logging.getLogger("rllib_arpo"), "propagate", False)
-    hostile = "a\x1b[2J\x9b31m\r\x07\u202eb\ud83d\n\tü😀"
-    safe = "a\\x1b[2J\\x9b31m\\r\\x07\\u202eb\\ud83d\n\tü😀\n"
+    hostile = "a\x1b[2J\x9b31m\r\x07\u202e\u200eb\ud83d\n\tü😀"
+    safe = "a\\x1b[2J\\x9b31m\\r\\x07\\u202e\\u200eb\\ud83d\n\tü😀\n"
     say(hostile)
     say_once(hostile)
     with RunTerminal(tmp_path / "run.log"):

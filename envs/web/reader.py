@@ -59,9 +59,7 @@ def read_page(content: str, content_type: str, url: str, html: bool, links: bool
     Returns:
         None if the page is not text, whatever its type says.
     """
-    # An unpaired half of a surrogate pair becomes the replacement character.
-    raw = text_of(base64.b64decode(content), content_type)
-    text = raw.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    text = text_of(base64.b64decode(content), content_type)
     if "\0" in text:
         return None
     title, text = _read_html(text, url, links) if html else ("", text)

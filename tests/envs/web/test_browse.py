@@ -58,17 +58,18 @@ def test_an_argument_without_a_url_is_an_error(argument):
 
 def test_pages_are_kept_by_their_url_and_failures_are_not(tmp_path):
     options = {**LOCAL, "cache_path": str(tmp_path / "pages.sqlite")}
-    statuses, kind = [503, 200, 200], {"Content-Type": "text/plain; charset=unicode_escape"}
+    statuses, kind = [503, 200, 200], {"Content-Type": "text/plain; charset=utf-8"}
 
     def route(handler):
-        web_server.reply(handler, rf"{handler.path} \ud83d", statuses.pop(0), kind)
+        web_server.reply(handler, f"{handler.path} \ud83d".encode("utf-8", "surrogatepass"), statuses.pop(0), kind)
 
     with web_server.serving("127.0.0.1", route) as server:
         host = f"http://127.0.0.1:{server.port}"
         failed, *results = [call(BrowseTool(**options), f"{host}{path}") for path in ("/a", "/a", "/a", "/b", "/a")]
         assert failed.status == ToolStatus.ERROR
         # Half an emoji is replaced.
-        assert [r.text for r in results] == [f"URL: {host}{path}\n\n{path} \ufffd" for path in ("/a", "/a", "/b", "/a")]
+        text = "URL: {0}{1}\n\n{1} \ufffd\ufffd\ufffd"
+        assert [r.text for r in results] == [text.format(host, path) for path in ("/a", "/a", "/b", "/a")]
         assert server.paths == ["/a", "/a", "/b"]
         # What is kept is shown to nobody who may not open it.
         assert "not public" in call(BrowseTool(**{**options, "allow_private": False}), f"{host}/a").text
