@@ -37,7 +37,8 @@ class ToolEnvConfig:
             refusal, and the path goes on.
         protocol: a name in `PROTOCOLS`.
         tools: tool name, or the class of a tool of your own, itself or as "module:Class" -> its configuration, or a
-            list of them; None: the task's tools with its defaults; {}: no tools, and a prompt that mentions none.
+            list of them (Tune wants texts as keys); None: the task's tools with its defaults; {}: no tools, and a
+            prompt that mentions none.
         reward: a name in `REWARDS`, a function of your own, itself or as "module:function", or a mapping of these to
             weights.
         qa_metric: "f1", "exact_match" or "judge".
