@@ -88,8 +88,7 @@ def earlier_rewards(tree: QuestionTree, layout: TreeLayout) -> np.ndarray:
     earlier = np.zeros(len(layout.nodes))
     for n, node in enumerate(layout.nodes):
         if node.parent >= 0:
-            above = layout.nodes[node.parent]
-            earlier[n] = earlier[node.parent] + tree.trajectories[above.trajectory].turns[above.turn].reward
+            earlier[n] = earlier[node.parent] + tree.turn_of(layout.nodes[node.parent]).reward
     return earlier
 
 
@@ -123,11 +122,10 @@ def _branch_factors(layout: TreeLayout) -> np.ndarray:
     leaf is masked counts as not sampled; the shares add up to 1 in any case, so the factors add up to L.
     """
     num_leaves = len(layout.leaves)
-    last_node = np.full(num_leaves, -1)
+    last_node = last_nodes(layout)
     branches = np.zeros(len(layout.nodes) + 1)
-    for i, node in enumerate(layout.nodes):
+    for node in layout.nodes:
         branches[node.parent] += 1
-        last_node[node.leaf_begin : node.leaf_end] = i
     np.add.at(branches, last_node, 1)
 
     # Position -1 (the last entry) is the prompt, whose branches are the roots.
@@ -291,6 +289,23 @@ def leaf_ranges(layout: TreeLayout) -> tuple[np.ndarray, np.ndarray]:
     return begin, end
 
 
+def node_depths(layout: TreeLayout) -> np.ndarray:
+    """How many nodes are above each node on its path, [N] int64."""
+    # The last entry, at index -1, is the prompt.
+    depth = np.full(len(layout.nodes) + 1, -1, dtype=np.int64)
+    for n, node in enumerate(layout.nodes):
+        depth[n] = depth[node.parent] + 1
+    return depth[:-1]
+
+
+def last_nodes(layout: TreeLayout) -> np.ndarray:
+    """The last node on each leaf's path, [L] int64; -1 if it has none."""
+    last = np.full(len(layout.leaves), -1, dtype=np.int64)
+    for n, node in enumerate(layout.nodes):
+        last[node.leaf_begin : node.leaf_end] = n
+    return last
+
+
 def to_go_offsets(tree: QuestionTree, layout: TreeLayout, factors: np.ndarray, scale: float) -> np.ndarray:
     """The offset of the advantages at each node so that only later rewards judge its tokens, [N] float64.
 
@@ -308,9 +323,7 @@ def to_go_offsets(tree: QuestionTree, layout: TreeLayout, factors: np.ndarray, s
     if not len(earlier):
         return earlier
     weight = _range_sums(factors, *leaf_ranges(layout))
-    depth = np.zeros(len(layout.nodes), dtype=np.int64)
-    for n, node in enumerate(layout.nodes):
-        depth[n] = depth[node.parent] + 1 if node.parent >= 0 else 0
+    depth = node_depths(layout)
     means = np.bincount(depth, weight * earlier) / np.bincount(depth, weight)
     return (earlier - means[depth]) / scale
 

@@ -16,8 +16,10 @@ import numpy as np
 from rllib_arpo.core.advantages import (
     earlier_rewards,
     group_advantages,
+    last_nodes,
     leaf_ranges,
     leaf_roots,
+    node_depths,
     tree_advantages,
 )
 from rllib_arpo.core.tree import QuestionTree, TreeLayout
@@ -72,10 +74,8 @@ def same_state_credit(
     begin, end = leaf_ranges(layout)
     to_go = rewards[None, :] - earlier_rewards(tree, layout)[:, None]
     groups: dict[Hashable, list[int]] = {}
-    depth: list[int] = []
-    for n, node in enumerate(layout.nodes):
-        depth.append(depth[node.parent] + 1 if node.parent >= 0 else 0)
-        groups.setdefault((depth[n], _response_before(tree, layout, n)), []).append(n)
+    for n, depth in enumerate(node_depths(layout)):
+        groups.setdefault((depth, _response_before(tree, layout, n)), []).append(n)
     advantages = np.tile(group_advantages(rewards, normalize_std), (len(layout.nodes), 1))
     for nodes in groups.values():
         rows = np.concatenate([np.full(end[n] - begin[n], n) for n in nodes])
@@ -87,10 +87,7 @@ def same_state_credit(
 def _response_before(tree: QuestionTree, layout: TreeLayout, n: int) -> bytes:
     """The tokens of the tool response before node n; nothing before a first turn."""
     parent = layout.nodes[n].parent
-    if parent < 0:
-        return b""
-    above = layout.nodes[parent]
-    return tree.trajectories[above.trajectory].turns[above.turn].observation.tobytes()
+    return tree.turn_of(layout.nodes[parent]).observation.tobytes() if parent >= 0 else b""
 
 
 def node_value_credit(
@@ -180,10 +177,8 @@ def advantages_of(
         )
     if found.ndim == 1:
         return found, None
-    last = np.zeros(num_leaves, dtype=np.int64)
-    for n, node in enumerate(layout.nodes):
-        last[node.leaf_begin : node.leaf_end] = n
-    return found[last, np.arange(num_leaves)] if num_nodes else np.zeros(num_leaves), found
+    # The last row, at index -1, is of leaves without a turn.
+    return np.vstack([found, np.zeros(num_leaves)])[last_nodes(layout), np.arange(num_leaves)], found
 
 
 #: name -> credit. "batch" is not among them: it needs the rewards of the other questions (`BatchAdvantage`).

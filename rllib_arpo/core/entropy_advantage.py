@@ -62,8 +62,7 @@ def unique_entropies(tree: QuestionTree, layout: TreeLayout) -> np.ndarray:
     Raises:
         ValueError: a turn has fewer entropies than tokens.
     """
-    turns = (tree.trajectories[node.trajectory].turns[node.turn] for node in layout.nodes)
-    return np.concatenate([np.zeros(0), *(turn_entropies(tree, turn) for turn in turns)])
+    return np.concatenate([np.zeros(0), *(turn_entropies(tree, tree.turn_of(node)) for node in layout.nodes)])
 
 
 def entropy_statistics(entropies: Sequence[np.ndarray]) -> EntropyStatistics:

@@ -13,7 +13,7 @@ import numpy as np
 
 from rllib_arpo.core.advantages import NodeAttribution
 from rllib_arpo.core.entropy_advantage import turn_entropies
-from rllib_arpo.core.tree import QuestionTree, TreeLayout, TreeNode, Turn
+from rllib_arpo.core.tree import QuestionTree, TreeLayout
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +64,12 @@ class PackedTree:
         return self.loss_mask & (above >= 0) & (above != self.node)
 
 
-def _turn_of(tree: QuestionTree, node: TreeNode) -> Turn:
-    return tree.trajectories[node.trajectory].turns[node.turn]
-
-
 def _observation_lengths(tree: QuestionTree, layout: TreeLayout) -> np.ndarray:
     """[N]: packed tokens of each node's tool response; 0 if no token is generated below, so no token attends to it."""
     lengths = np.zeros(len(layout.nodes), dtype=np.int64)
     needed = np.zeros(len(layout.nodes) + 1, dtype=bool)
     for i in reversed(range(len(layout.nodes))):
-        turn = _turn_of(tree, layout.nodes[i])
+        turn = tree.turn_of(layout.nodes[i])
         lengths[i] = len(turn.observation) if needed[i] else 0
         needed[layout.nodes[i].parent] |= needed[i] or len(turn.token_ids) > 0
     return lengths
@@ -122,7 +118,7 @@ def pack_tree(
         raise ValueError(f"question {tree.question_id} has an empty prompt")
     if len(attribution.weight) != num_nodes:
         raise ValueError(f"an attribution of {len(attribution.weight)} nodes does not fit a layout of {num_nodes}")
-    turns = [_turn_of(tree, node) for node in layout.nodes]
+    turns = [tree.turn_of(node) for node in layout.nodes]
     generated = np.array([len(turn.token_ids) for turn in turns], dtype=np.int64)
     observed = _observation_lengths(tree, layout)
     begin = num_prompt + np.concatenate([[0], np.cumsum(generated + observed)]).astype(np.int64)

@@ -6,11 +6,10 @@ L: the leaves that count, in `TreeLayout.leaves` order. "Generated" are the mode
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 
 import numpy as np
 
-from rllib_arpo.core.tree import QuestionTree, TreeLayout, Turn
+from rllib_arpo.core.tree import QuestionTree, TreeLayout
 
 
 def sampled_tokens(tree: QuestionTree) -> int:
@@ -39,14 +38,17 @@ def path_tokens(tree: QuestionTree, layout: TreeLayout) -> np.ndarray:
 def response_tokens(tree: QuestionTree, layout: TreeLayout) -> np.ndarray:
     """[L] int64: what `max_response_tokens` counts, the generated and the tool tokens on each leaf's whole path."""
     counts = np.zeros(len(layout.leaves), dtype=np.int64)
-    for node, turn in zip(layout.nodes, _turns(tree, layout), strict=True):
+    for node in layout.nodes:
+        turn = tree.turn_of(node)
         counts[node.leaf_begin : node.leaf_end] += len(turn.token_ids) + len(turn.observation)
     return counts
 
 
 def unique_tokens(tree: QuestionTree, layout: TreeLayout) -> int:
     """Tokens of the prompt and of every turn, tool response included, that a counted trajectory passes, once each."""
-    return len(tree.prompt) + sum(len(turn.token_ids) + len(turn.observation) for turn in _turns(tree, layout))
+    return len(tree.prompt) + sum(
+        len(turn.token_ids) + len(turn.observation) for turn in map(tree.turn_of, layout.nodes)
+    )
 
 
 def flat_tokens(tree: QuestionTree, layout: TreeLayout) -> int:
@@ -72,14 +74,10 @@ def shared_tokens(tree: QuestionTree, layout: TreeLayout, advantages: np.ndarray
         (shared, of them with mixed signs).
     """
     shared = mixed = 0
-    for node, turn in zip(layout.nodes, _turns(tree, layout), strict=True):
+    for node in layout.nodes:
         below = advantages[node.leaf_begin : node.leaf_end]
         if len(below) > 1:
-            shared += len(turn.token_ids)
-            mixed += len(turn.token_ids) if below.min() < 0 < below.max() else 0
+            num_tokens = len(tree.turn_of(node).token_ids)
+            shared += num_tokens
+            mixed += num_tokens if below.min() < 0 < below.max() else 0
     return shared, mixed
-
-
-def _turns(tree: QuestionTree, layout: TreeLayout) -> Iterator[Turn]:
-    """The turn of each node."""
-    return (tree.trajectories[node.trajectory].turns[node.turn] for node in layout.nodes)

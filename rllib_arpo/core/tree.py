@@ -195,6 +195,9 @@ class QuestionTree:
             length = min(length, trajectory.num_inherited_turns)
         return [turn for piece in reversed(pieces) for turn in piece]
 
+    def turn_of(self, node: TreeNode) -> Turn:
+        return self.trajectories[node.trajectory].turns[node.turn]
+
     def returns(self) -> np.ndarray:
         """The sum of the rewards along the path of each trajectory, inherited turns included, in order; float64."""
         return np.array([math.fsum(turn.reward for turn in self.path(t.agent_id)) for t in self.trajectories])

@@ -202,7 +202,7 @@ def test_attribution_equals_the_explicit_sum_over_leaves(tree: QuestionTree, see
     soft = soft_attribution(advantages, weights, *leaf_ranges(layout))
     hard = hard_attribution(advantages, weights, *leaf_ranges(layout))
     for i, node in enumerate(layout.nodes):
-        turn = tree.trajectories[node.trajectory].turns[node.turn]
+        turn = tree.turn_of(node)
         below = [
             leaf
             for leaf, j in enumerate(layout.leaves)
@@ -252,7 +252,7 @@ def test_attribution_to_go_equals_the_explicit_sum_of_later_rewards(tree: Questi
     soft = soft_attribution((returns - mean) / 2.0, weights, *leaf_ranges(layout), offsets)
     hard = hard_attribution((returns - mean) / 2.0, weights, *leaf_ranges(layout), offsets)
     for i, node in enumerate(layout.nodes):
-        turn = tree.trajectories[node.trajectory].turns[node.turn]
+        turn = tree.turn_of(node)
         depth = next(d for path in paths for d, other in enumerate(path) if other is turn)
         peers = [sum(t.reward for t in path[:depth]) for path in paths if len(path) > depth]
         below = [leaf for leaf, path in enumerate(paths) if any(other is turn for other in path)]

@@ -43,7 +43,7 @@ def make_problem(tree: QuestionTree, seed: int, spread: float) -> Problem:
     """Random advantages of both signs, unequal weights, log ratios of standard deviation `spread`."""
     layout = depth_first_layout(tree)
     rng = np.random.default_rng(seed)
-    sizes = [len(tree.trajectories[n.trajectory].turns[n.turn].token_ids) for n in layout.nodes]
+    sizes = [len(tree.turn_of(n).token_ids) for n in layout.nodes]
     node_of_token = np.repeat(np.arange(len(sizes)), sizes)
     num_leaves, num_tokens = len(layout.leaves), len(node_of_token)
     old = -rng.exponential(size=num_tokens)

@@ -47,7 +47,7 @@ def histories_before(tree: QuestionTree, layout: TreeLayout) -> list[History]:
             before.append(())
         else:
             above = layout.nodes[node.parent]
-            turn = tree.trajectories[above.trajectory].turns[above.turn]
+            turn = tree.turn_of(above)
             before.append((*before[node.parent], *turn.token_ids.tolist()))
     return before
 
@@ -111,7 +111,7 @@ def estimated_gradient(
     factors_of = _entropy_factors(tree, layout, estimator.entropy_advantage_coeff)
     taken = np.zeros_like(problem.logits)
     for node, advantage, history in zip(layout.nodes, per_node, histories_before(tree, layout), strict=True):
-        turn = tree.trajectories[node.trajectory].turns[node.turn]
+        turn = tree.turn_of(node)
         for token, factor in zip(turn.token_ids.tolist(), factors_of(turn), strict=True):
             taken[problem.rows[history], token] += advantage * factor
             history = (*history, token)
