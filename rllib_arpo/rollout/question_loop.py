@@ -164,7 +164,7 @@ class QuestionLoop:
                 settings.entropy_window,
                 sampled.prefix_tokens_reused,
                 env.tool_names,
-                sampled.forks_refused,
+                sum(error.refused_fork for error in sampled.errors),
             )
             seconds = time.perf_counter() - begin
             ended = SampledQuestion(ref, tree_to_episode(sampled.tree), stats, seconds, sampled.errors)

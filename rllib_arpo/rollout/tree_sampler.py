@@ -51,13 +51,11 @@ class SampledTree:
     Attributes:
         prefix_tokens_reused: how many tokens of the forks' prefixes came from the engine's prefix cache.
         errors: the environment's errors, each of which ended one trajectory (`StopReason.ERROR`) or refused one fork.
-        forks_refused: how many of them refused a fork; after one the question forks no more.
     """
 
     tree: QuestionTree
     prefix_tokens_reused: int
     errors: tuple[TrajectoryError, ...] = ()
-    forks_refused: int = 0
 
 
 class TreeSampler:
@@ -113,8 +111,7 @@ class TreeSampler:
                 agent.stop_at_deadline(self._settings.deadline_reward)
         trajectories = tuple(agent.finished() for agent in self._agents.values())
         tree = QuestionTree(str(question_id), self._prompt, trajectories)
-        forks_refused = sum(error.refused_fork for error in self._errors)
-        return SampledTree(tree, self._prefix_tokens_reused, tuple(self._errors), forks_refused)
+        return SampledTree(tree, self._prefix_tokens_reused, tuple(self._errors))
 
     async def _top_up(self) -> None:
         """[5] more than once only where trajectories have cost less than was foreseen."""
