@@ -36,6 +36,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rllib_arpo.arpo_config import ARPOConfig
+from rllib_arpo.core.branching import PAPER_THRESHOLD
 from rllib_arpo.recipes import arm_config
 from rllib_arpo.recipes.gpus import ENGINE_MEMORY, SHARED_ENGINE_MEMORY
 from tuned_examples.authors_command_line import UNSAFE
@@ -64,8 +65,6 @@ SETTINGS: Mapping[str, Any] = {
     "adam_betas": (0.9, 0.999),
     "weight_decay": 0.01,
 }
-#: Of `--branching threshold`, which the authors do not use: the paper's rule.
-BRANCH_THRESHOLD = 0.5
 #: Ten results of 1,000 characters.
 SEARCH = {"top_k": 10, "max_result_tokens": 2500}
 #: Held-out questions of an evaluation, at most: both of the authors' files for deep search.
@@ -98,7 +97,7 @@ def authors_config(
         args,
         num_rollouts=NUM_ROLLOUTS,
         num_initial_rollouts=NUM_INITIAL_ROLLOUTS,
-        branch_threshold=BRANCH_THRESHOLD,
+        branch_threshold=PAPER_THRESHOLD,  # Of `--branching threshold`, which the authors do not use.
         max_response_tokens=max_response_tokens,
         questions_per_batch=QUESTIONS_PER_BATCH,
         questions_per_minibatch=QUESTIONS_PER_MINIBATCH,

@@ -13,7 +13,7 @@ import numpy as np
 WIDE = "wide"
 #: `branch_width`: as many as the variances of earlier questions advise (`core.fork_plan`); until then as `WIDE`.
 PLANNED = "planned"
-#: `branch_threshold` of the paper.
+#: `branch_threshold` of the paper: the default, and where `AUTO` begins.
 PAPER_THRESHOLD = 0.5
 #: `branch_threshold`: tau follows the rises of the last questions (`threshold_of`).
 AUTO = "auto"
@@ -121,20 +121,31 @@ class BranchingRule:
         children: `(node, params, rng) -> children wanted, 0 .. Z`, before the budget is applied.
         words: after "forks", with the names of settings in braces.
         chance: `(node, params) -> the probability of each of the Z children`, by P; None: the rule ignores P.
+        options: those that belong to the rule.
+        is_choosy: whether it forks some nodes and not others. If it ignores P as well, so must the order of the forks.
     """
 
     children: Callable[[NodeEvidence, BranchingParams, np.random.Generator], int]
     words: str
     chance: Callable[[NodeEvidence, BranchingParams], float] | None = None
+    options: tuple[str, ...] = ()
+    is_choosy: bool = True
 
 
 BRANCHING_RULES: dict[str, BranchingRule] = {
-    "threshold": BranchingRule(_threshold, "where P > {branch_threshold:g}", _threshold_chance),
+    "threshold": BranchingRule(_threshold, "where P > {branch_threshold:g}", _threshold_chance, ("branch_threshold",)),
     "probability": BranchingRule(_probability, "with probability P", _probability_chance),
-    "random": BranchingRule(_random, "with probability {random_fork_probability:g}"),
-    "always": BranchingRule(_always, "at every node"),
-    "never": BranchingRule(_never, "nowhere"),
+    "random": BranchingRule(
+        _random, "with probability {random_fork_probability:g}", options=("random_fork_probability",)
+    ),
+    "always": BranchingRule(_always, "at every node", is_choosy=False),
+    "never": BranchingRule(_never, "nowhere", is_choosy=False),
 }
+
+
+def rules_with(option: str) -> list[str]:
+    """The rules, registered by now, to which an option belongs."""
+    return [name for name, rule in BRANCHING_RULES.items() if option in rule.options]
 
 
 def looks_at_entropy(name: str) -> bool:
@@ -149,7 +160,7 @@ def rule_in_words(settings: Mapping[str, Any]) -> str:
     if rule is None:
         return f"by the rule {settings['branching']!r}"
     planned = ", as wide as planned" if settings.get("branch_width") == PLANNED else ""
-    if settings["branching"] == "threshold" and settings["branch_threshold"] == AUTO:
+    if "branch_threshold" in rule.options and settings["branch_threshold"] == AUTO:
         share = settings["branch_share"] or AUTO_SHARE
         return f"where dH is in the highest {share:.0%} of the last questions'{planned}"
     return rule.words.format_map(settings) + planned

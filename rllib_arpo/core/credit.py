@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,8 +25,10 @@ from rllib_arpo.core.advantages import (
 )
 from rllib_arpo.core.tree import QuestionTree, TreeLayout
 
-Credit = Callable[[np.ndarray, QuestionTree, TreeLayout, bool], np.ndarray]
+CreditFunction = Callable[[np.ndarray, QuestionTree, TreeLayout, bool], np.ndarray]
 
+#: The credit that the learner goes on with (`ValueBaseline`).
+VALUE = "value"
 #: The baseline above a fork weighs as much as so many siblings in `sibling_credit`.
 PRIOR_SIBLINGS = 1.0
 
@@ -150,18 +153,33 @@ def sibling_credit(
     return np.where(is_alone[:, None], 0.0, scaled[None, :] - baseline[:, None])
 
 
-def credit_of(name: str) -> Credit:
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """All that is known about a credit.
+
+    Attributes:
+        function: the credit.
+        needs_forks: whether it is the group's where nothing forks.
+        judges_equal_returns: whether turns may get an advantage though all returns of the question are equal.
+    """
+
+    function: CreditFunction
+    needs_forks: bool = False
+    judges_equal_returns: bool = False
+
+
+def credit_of(name: str) -> CreditFunction:
     """The credit with a name of `CREDITS`, or the function that "module:function" names.
 
     Raises:
         ImportError, AttributeError: there is no such function.
     """
-    credit: Credit = CREDITS.get(name) or pkgutil.resolve_name(name)
-    return credit
+    function: CreditFunction = CREDITS[name].function if name in CREDITS else pkgutil.resolve_name(name)
+    return function
 
 
 def advantages_of(
-    credit: Credit, rewards: np.ndarray, tree: QuestionTree, layout: TreeLayout, normalize_std: bool
+    credit: CreditFunction, rewards: np.ndarray, tree: QuestionTree, layout: TreeLayout, normalize_std: bool
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """(the advantage of each leaf in its last turn, [L], and those of all turns, [N, L]; None: they are the same).
 
@@ -183,11 +201,11 @@ def advantages_of(
 
 #: name -> credit. "batch" is not among them: it needs the rewards of the other questions (`BatchAdvantage`).
 CREDITS: dict[str, Credit] = {
-    "group": _group,
-    "tree": _tree,
-    "forks_apart": forks_apart_credit,
-    "same_state": same_state_credit,
-    "node_values": node_value_credit,
-    "siblings": sibling_credit,
-    "value": _value,
+    "group": Credit(_group),
+    "tree": Credit(_tree, needs_forks=True),
+    "forks_apart": Credit(forks_apart_credit, needs_forks=True),
+    "same_state": Credit(same_state_credit, judges_equal_returns=True),
+    "node_values": Credit(node_value_credit),
+    "siblings": Credit(sibling_credit),
+    VALUE: Credit(_value, judges_equal_returns=True),
 }

@@ -41,6 +41,7 @@ from rllib_arpo.core.columns import (
     TREES,
     WEIGHT,
 )
+from rllib_arpo.core.credit import VALUE
 from rllib_arpo.core.loss import (
     advantage_mass,
     clipped_mass,
@@ -66,7 +67,7 @@ from rllib_arpo.learner.passes import (
 )
 from rllib_arpo.learner.sharding import SHARDINGS
 from rllib_arpo.learner.training_data import Minibatch, QuestionBatch
-from rllib_arpo.learner.value_baseline import VALUE, ValueBaseline
+from rllib_arpo.learner.value_baseline import ValueBaseline
 from rllib_arpo.policy.llm_rl_module import BaseModel
 
 if TYPE_CHECKING:

@@ -19,9 +19,6 @@ from rllib_arpo.core.state_values import regression_sums, state_features, value_
 from rllib_arpo.learner.metrics import Total, Totals
 from rllib_arpo.learner.passes import Piece
 
-#: The baseline that this module makes of the group's.
-VALUE = "value"
-
 
 class ValueBaseline:
     """What a learner knows of the values of states: the same on all learners, which add up what each has seen.

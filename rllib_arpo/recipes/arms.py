@@ -9,6 +9,7 @@ from typing import Any
 from ray.tune.registry import get_trainable_cls
 
 from rllib_arpo.arpo_config import ARPOConfig
+from rllib_arpo.core.branching import rules_with
 from rllib_arpo.options.tables import ADAPTIVE_ROLLOUT, OPTIONS
 
 #: Share of the longest response over which the overlong penalty falls, as in DAPO's paper (4,096 of 20,480).
@@ -110,7 +111,7 @@ def arm_config(
     _set_fork_rule(config, args)
     if config.branching != "never" and args.num_initial_rollouts is None:
         config.adaptive_rollout(num_initial_rollouts=num_initial_rollouts)
-    if config.branching == "threshold" and args.branch_threshold is None:
+    if args.branch_threshold is None and config.branching in rules_with("branch_threshold"):
         config.adaptive_rollout(branch_threshold=branch_threshold)
     if args.baseline is not None:
         config.training(baseline=args.baseline)
@@ -150,9 +151,10 @@ def _set_fork_rule(config: ARPOConfig, args: argparse.Namespace) -> None:
     if config.branching == "never" and unread:
         option = f"{_flag(unread[0])} {given[unread[0]]}"
         raise ValueError(f"{option}: --algo {args.algo} with branching='never' forks nothing.")
-    if args.branch_threshold is not None and config.branching != "threshold":
+    rules = rules_with("branch_threshold")
+    if args.branch_threshold is not None and config.branching not in rules:
         option = f"--branch-threshold {args.branch_threshold}"
-        raise ValueError(f"{option}: belongs to --branching threshold, not to {config.branching!r}.")
+        raise ValueError(f"{option}: belongs to --branching {' or '.join(rules)}, not to {config.branching!r}.")
 
 
 def _flag(name: str) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rllib_arpo.core.branching import looks_at_entropy
+from rllib_arpo.core.branching import looks_at_entropy, rules_with
 from rllib_arpo.core.intervals import estimate_all
 from rllib_arpo.core.pass_at_k import is_correct, pass_at_k
 
@@ -96,7 +96,7 @@ def _fork_warnings(stats: Sequence[QuestionStats], branching: str) -> Iterator[s
             f"The entropy hardly differs between tool responses (by {spread:.1g} nats from the 10 % to the 90 % "
             "quantile), so that it cannot choose forks: look at temperature and entropy_window."
         )
-    elif branching == "threshold" and not any(node.decision.children for node in decided):
+    elif branching in rules_with("branch_threshold") and not any(node.decision.children for node in decided):
         yield (
             f"None of the {len(decided)} tool responses of the first batch forks: branch_threshold is too high, or set "
             'it to "auto".'

@@ -26,7 +26,7 @@ from ray.rllib.utils.metrics import (
 )
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
-from rllib_arpo.core.branching import AUTO
+from rllib_arpo.core.branching import AUTO, rules_with
 from rllib_arpo.core.tree import MASKED_STOP_REASONS, StopReason
 from rllib_arpo.learner.guards import GUARD_LIMITS, alarms
 from rllib_arpo.rollout.messages import SampledQuestion
@@ -140,7 +140,8 @@ class IterationLog:
 
     def forks(self, rate: float, branching: str, threshold: float | str) -> None:
         """Warns, once, when most tool responses exceed a threshold. Args: `rate`: forked nodes among those decided."""
-        if branching == "threshold" and threshold != AUTO and rate > MAX_FORK_RATE and self._is_new("forks"):
+        has_threshold = branching in rules_with("branch_threshold") and threshold != AUTO
+        if has_threshold and rate > MAX_FORK_RATE and self._is_new("forks"):
             much = f"{rate:.0%} of the tool responses fork (fork_rate)"
             logger.warning("%s, so that the entropy hardly chooses: branch_threshold is too low.", much)
 

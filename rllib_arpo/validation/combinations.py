@@ -7,7 +7,9 @@ from itertools import chain
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
-from rllib_arpo.core.branching import AUTO, PLANNED, WIDE, looks_at_entropy
+from rllib_arpo.connectors import BATCH
+from rllib_arpo.core.branching import AUTO, BRANCHING_RULES, PLANNED, WIDE, looks_at_entropy, rules_with
+from rllib_arpo.core.credit import CREDITS, VALUE
 from rllib_arpo.core.rollout_budget import TOOL_CALLS
 from rllib_arpo.engine.vllm_kwargs import check_vllm_kwargs
 from rllib_arpo.engine.vllm_versions import FIRST_WITH_TRANSFER, check_vllm_version, vllm_version
@@ -49,8 +51,9 @@ def _of_tree(config: AlgorithmConfig) -> Iterator[str]:
         if config.num_initial_rollouts > config.num_rollouts:
             initial = f"num_initial_rollouts={config.num_initial_rollouts}"
             yield f"{initial}: must not exceed num_rollouts={config.num_rollouts}."
-        if config.branching == "random" and config.random_fork_probability is None:
-            yield "random_fork_probability=None: branching='random' needs a probability; it has no default."
+        if config.random_fork_probability is None and config.branching in rules_with("random_fork_probability"):
+            needs = f"branching={config.branching!r} needs a probability; it has no default"
+            yield f"random_fork_probability=None: {needs}."
         if config.branch_width in (WIDE, PLANNED) and config.pre_monitoring_sensitivity is not None:
             width = f"branch_width={config.branch_width!r}"
             yield f"{width}: not with pre_monitoring_sensitivity, whose N differs between questions."
@@ -96,17 +99,25 @@ def _of_entropy(config: AlgorithmConfig) -> Iterator[str]:
         yield f"{questions}: needs entropy_baseline='running', {others}."
     if automatic and baseline == "running":
         yield "branch_threshold='auto': entropy_baseline='running' moves already; set its entropy_baseline_quantile."
-    if automatic and branching != "threshold":
-        yield f"branch_threshold='auto': belongs to branching='threshold', not to {branching!r}."
+    if automatic:
+        yield from _of_other_rules(config, "branch_threshold")
     if config.branch_share is not None and not automatic:
         yield f"branch_share={config.branch_share}: belongs to branch_threshold='auto'."
     if baseline == "running" and not (looks_at_entropy(branching) or config.budget_allocation in RANKED):
         yield f"entropy_baseline='running': branching={branching!r} does not look at the entropy."
-    if branching == "random" and config.budget_allocation in RANKED:
-        yield f"budget_allocation={config.budget_allocation!r}: branching='random' must ignore the entropy."
-    if config.random_fork_probability is not None and branching != "random":
-        probability = f"random_fork_probability={config.random_fork_probability}"
-        yield f"{probability}: belongs to branching='random', not to {branching!r}."
+    chooses_without = BRANCHING_RULES[branching].is_choosy and not looks_at_entropy(branching)
+    if chooses_without and config.budget_allocation in RANKED:
+        yield f"budget_allocation={config.budget_allocation!r}: branching={branching!r} must ignore the entropy."
+    if config.random_fork_probability is not None:
+        yield from _of_other_rules(config, "random_fork_probability")
+
+
+def _of_other_rules(config: AlgorithmConfig, option: str) -> Iterator[str]:
+    """The rule does not read the option."""
+    rules = rules_with(option)
+    if config.branching not in rules:
+        given = f"{option}={getattr(config, option)!r}"
+        yield f"{given}: belongs to branching={' or '.join(map(repr, rules))}, not to {config.branching!r}."
 
 
 def _of_penalty(config: AlgorithmConfig) -> Iterator[str]:
@@ -156,18 +167,19 @@ def _of_update(config: AlgorithmConfig) -> Iterator[str]:
 
 def _of_advantages(config: AlgorithmConfig) -> Iterator[str]:
     """Advantages must have their inputs, and must differ from the plainer ones."""
-    if config.baseline in ("tree", "forks_apart") and config.branching == "never":
+    credit = CREDITS.get(config.baseline)
+    if credit is not None and credit.needs_forks and config.branching == "never":
         same = "with branching='never' a tree has one leaf; use 'group', which is the same"
         yield f"baseline='{config.baseline}': {same}."
     if config.max_resample_rounds and config.returns == "to_go":
         yield "returns='to_go': not with max_resample_rounds, which takes equal returns for a group without a signal."
-    if config.max_resample_rounds and config.baseline in ("same_state", "value"):
+    if config.max_resample_rounds and credit is not None and credit.judges_equal_returns:
         yield f"baseline='{config.baseline}': not with max_resample_rounds, which takes equal returns for no signal."
-    if config.baseline == "value" and not config.max_tool_calls:
+    if config.baseline == VALUE and not config.max_tool_calls:
         yield "baseline='value': max_tool_calls=0 leaves only prompts, whose values are the means of their groups."
-    if config.value_decay is not None and config.baseline != "value":
+    if config.value_decay is not None and config.baseline != VALUE:
         yield f"value_decay={config.value_decay}: belongs to baseline='value', not to '{config.baseline}'."
-    if config.baseline not in ("group", "batch") and config.returns == "to_go":
+    if config.baseline not in ("group", BATCH) and config.returns == "to_go":
         yield f"returns='to_go': not with baseline='{config.baseline}'; use 'group' or 'batch'."
     if config.entropy_advantage_coeff and config.record_entropies != "all":
         coefficient = f"entropy_advantage_coeff={config.entropy_advantage_coeff}"

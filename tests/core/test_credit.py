@@ -39,7 +39,7 @@ REWARDS = TREE.returns()[list(LAYOUT.leaves)]
 
 def by_node(credit: str, rewards: np.ndarray = REWARDS, normalize_std: bool = False) -> list[list[float]]:
     """Of each node the advantages of the leaves below."""
-    advantages = CREDITS[credit](rewards, TREE, LAYOUT, normalize_std)
+    advantages = credit_of(credit)(rewards, TREE, LAYOUT, normalize_std)
     rows = np.broadcast_to(advantages, (len(LAYOUT.nodes), len(LAYOUT.leaves)))
     return [row[begin:end].tolist() for row, begin, end in zip(rows, *leaf_ranges(LAYOUT), strict=True)]
 
@@ -104,4 +104,4 @@ def test_rewards_are_divided_by_the_deviation_of_the_question(credit):
 @pytest.mark.parametrize("credit", [name for name in CREDITS if name != "same_state"])
 def test_equal_returns_have_no_credit(credit):
     """Except where only what is paid later counts, which differs between "0" and "1"."""
-    assert not np.any(CREDITS[credit](np.full(4, 0.1), TREE, LAYOUT, True))
+    assert not np.any(credit_of(credit)(np.full(4, 0.1), TREE, LAYOUT, True))

@@ -14,7 +14,7 @@ import pytest
 
 from rllib_arpo import AEPOConfig, TreeGRPOConfig
 from rllib_arpo.core.advantages import group_advantages, leaf_roots, tree_advantages
-from rllib_arpo.core.credit import CREDITS
+from rllib_arpo.core.credit import credit_of
 from rllib_arpo.core.rollout_history import RolloutReference
 from rllib_arpo.rollout.settings import RolloutSettings
 from tests.enumerable.distribution import Distribution
@@ -136,7 +136,7 @@ def biased_estimators() -> list[tuple[RolloutSettings, bool, dict[str, Estimator
     times_entropy = replace(normalized, entropy_advantage_coeff=0.2)
     by_credit = {
         f"ARPO's forks, {name}{'' if normalize_std else ' without std'}": Estimator(
-            "uniform", lambda *question, name=name, std=normalize_std: CREDITS[name](*question, std)
+            "uniform", lambda *question, name=name, std=normalize_std: credit_of(name)(*question, std)
         )
         for name in ("forks_apart", "same_state", "node_values", "siblings")
         for normalize_std in (True, False)
@@ -195,7 +195,7 @@ def value_estimators(trees: Distribution) -> dict[str, Estimator]:
     """The group's advantages against the values that all of these trees teach."""
     estimators = {}
     for normalize_std in (True, False):
-        credit = partial(CREDITS["value"], normalize_std=normalize_std)
+        credit = partial(credit_of("value"), normalize_std=normalize_std)
         name = f"ARPO's forks, value{'' if normalize_std else ' without std'}"
         estimators[name] = Estimator("uniform", against_values(credit, fitted_values(trees, credit)))
     return estimators

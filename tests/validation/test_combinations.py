@@ -8,6 +8,7 @@ import pytest
 import ray
 from packaging.version import Version
 
+from rllib_arpo.core.branching import BRANCHING_RULES, BranchingRule
 from rllib_arpo.engine.vllm_versions import vllm_version
 from tests.helpers.configs import small_config
 from tests.validation.sentences import message
@@ -205,6 +206,24 @@ from tests.validation.sentences import message
 )
 def test_one_sentence_names_the_key(model_folder, changes, expected):
     assert message(small_config(model_folder).update_from_dict(changes)) == expected
+
+
+def test_what_belongs_to_a_rule_follows_from_the_registry(model_folder, monkeypatch):
+    rule = BranchingRule(lambda node, params, rng: 0, "at some nodes", options=("random_fork_probability",))
+    monkeypatch.setitem(BRANCHING_RULES, "own", rule)
+    changes = {"branching": "own", "random_fork_probability": 0.5, "budget_allocation": "ranked"}
+    for other, expected in (
+        ({}, "budget_allocation='ranked': branching='own' must ignore the entropy."),
+        (
+            {"random_fork_probability": None},
+            "random_fork_probability=None: branching='own' needs a probability; it has no default.",
+        ),
+        (
+            {"branching": "always"},
+            "random_fork_probability=0.5: belongs to branching='random' or 'own', not to 'always'.",
+        ),
+    ):
+        assert message(small_config(model_folder).update_from_dict(changes | other)) == expected
 
 
 @pytest.mark.parametrize(
