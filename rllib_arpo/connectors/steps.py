@@ -1,6 +1,6 @@
 """The steps of the learner pipeline, in their order: from episodes to flat arrays in which every token occurs once.
 
-docs/design.md has the formulas, under "Group advantage", "Baselines", "Weights" and "Attribution".
+docs/design.md has the formulas, from "Group advantage" to "Weights", and under "Attribution".
 """
 
 from __future__ import annotations
