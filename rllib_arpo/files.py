@@ -11,7 +11,7 @@ from typing import Any
 
 from pyarrow.fs import FileSelector, FileSystem, LocalFileSystem
 
-#: In a folder: the SHA-256 of each file below it, by path. A folder within it that has such a file vouches for itself.
+#: In a folder: the SHA-256 of each file below it, by path. A subfolder with its own such file is left out.
 CHECKSUMS = "checksums.json"
 
 
@@ -53,14 +53,14 @@ def write_checksums(folder: str, filesystem: FileSystem) -> None:
 
 
 def check_files(folder: str, filesystem: FileSystem) -> None:
-    """Compares the files of a folder with its `CHECKSUMS`; does nothing where there are none, as in older folders.
+    """Compares the files of a folder with its `CHECKSUMS`.
 
     Raises:
-        ValueError: a file is missing, or is not the one that was saved.
+        ValueError: a file is missing, `CHECKSUMS` as well, or is not the one that was saved.
     """
     own = f"{folder}/{CHECKSUMS}"
     if not filesystem.get_file_info(own).is_file:
-        return
+        raise ValueError(f"{own} is missing: {folder} is not a whole checkpoint.")
     with filesystem.open_input_file(own) as file:
         text = file.read()
     try:
@@ -76,8 +76,8 @@ def check_files(folder: str, filesystem: FileSystem) -> None:
 
 
 def check_all_files(folder: str | Path) -> None:
-    """`check_files` of a folder on this machine and of all within it."""
-    for path in sorted(Path(folder).rglob(CHECKSUMS)):
+    """`check_files` of a folder on this machine and of all within it that have their own `CHECKSUMS`."""
+    for path in sorted({Path(folder, CHECKSUMS), *Path(folder).rglob(CHECKSUMS)}):
         check_files(str(path.parent), LocalFileSystem())
 
 

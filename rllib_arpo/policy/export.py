@@ -25,8 +25,7 @@ def export_model(checkpoint: str | Path, folder: str | Path, dtype: str | None =
         dtype: of the weights in it ("bfloat16"); None: as trained, float32.
 
     Raises:
-        FileNotFoundError: there is no model in the checkpoint.
-        ValueError: a file of the checkpoint is not the one that was saved.
+        ValueError: a file of the checkpoint is missing, or is not the one that was saved.
     """
     import torch
     from transformers import AutoModelForCausalLM
@@ -40,10 +39,8 @@ def export_model(checkpoint: str | Path, folder: str | Path, dtype: str | None =
         source = PeftConfig.from_pretrained(adapter).base_model_name_or_path
         base = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
         model = PeftModel.from_pretrained(base, adapter).merge_and_unload()
-    elif source.is_dir():
-        model = AutoModelForCausalLM.from_pretrained(source, dtype="auto")
     else:
-        raise FileNotFoundError(f"{module} has neither a folder {HUGGINGFACE!r} nor {ADAPTER!r}.")
+        model = AutoModelForCausalLM.from_pretrained(source, dtype="auto")
     if dtype is not None:
         model = model.to(getattr(torch, dtype))
     model.save_pretrained(folder)

@@ -94,6 +94,8 @@ def test_a_resumed_run_takes_the_same_step(scripted, tmp_path, lora, kind):
     resumed.stop()
 
 
-def test_a_folder_without_a_model_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match="default_policy has neither a folder 'huggingface' nor 'adapter'"):
+def test_a_folder_that_is_not_a_checkpoint_is_named(tmp_path):
+    with pytest.raises(
+        ValueError, match=f"^{tmp_path}/checksums.json is missing: {tmp_path} is not a whole checkpoint"
+    ):
         export_model(tmp_path, tmp_path / "out")

@@ -30,6 +30,9 @@ def test_a_flipped_bit_is_not_restored(model, tmp_path, pattern):
     flip_a_bit(file)
     with pytest.raises(ValueError, match=f"^{path}/.* is (not the file that was saved|missing)"):
         learner.restore_from_path(path)
+    Path(path, "checksums.json").unlink()
+    with pytest.raises(ValueError, match=f"^{path}/checksums.json is missing: {path} is not a whole checkpoint"):
+        learner.restore_from_path(path)
     assert learner.weight_version == before + 1
 
 

@@ -144,6 +144,8 @@ def flip_a_bit(file: Path) -> None:
         (lambda folder: flip_a_bit(folder / "weights/model"), "weights/model is not the file that was saved: its"),
         (lambda folder: flip_a_bit(folder / "weights/checksums.json"), "weights/checksums.json is not the file that"),
         (lambda folder: (folder / "empty").unlink(), "empty is missing"),
+        (lambda folder: (folder / "checksums.json").unlink(), "checksums.json is missing"),
+        (lambda folder: (folder / "weights/checksums.json").unlink(), "weights/checksums.json is missing"),
         (lambda folder: (folder / "whole.json").unlink(), None),
         (lambda folder: flip_a_bit(folder / "whole.json"), None),
     ],
@@ -155,14 +157,6 @@ def test_a_torn_checkpoint_gives_way_to_the_one_before(tmp_path, capsys, hurt, s
     assert take_newest(tmp_path) == tmp_path / "resumed_at_000008"
     assert left(tmp_path) == (["resumed_at_000008"], [*range(1, 9)])
     assert capsys.readouterr().out.startswith(f"checkpoint_000004 is left out: {newest}/{said}" if said else "")
-
-
-def test_a_checkpoint_without_checksums_is_taken_as_it_is(tmp_path):
-    folder = written(tmp_path, "trial/checkpoint_000003", 8)
-    for sums in (folder / "checksums.json", folder / "weights" / "checksums.json"):
-        sums.unlink()
-    results(tmp_path, range(1, 9))
-    assert take_newest(tmp_path) == tmp_path / "resumed_at_000008"
 
 
 def test_without_a_completed_checkpoint_a_run_begins_anew(tmp_path):
