@@ -43,24 +43,6 @@ def test_episode_return_mean_is_the_mean_over_trajectories(trained):
     assert result["env_runners"]["episode_return_mean"] == pytest.approx(sum(rewards) / 8)
 
 
-def test_metrics_have_the_documented_names(trained):
-    _algorithm, result = trained
-    rollout, learner = result["env_runners"], result["learners"]["default_policy"]
-    assert {
-        "episode_return_mean", "accuracy", "format_valid", "response_tokens_mean", "entropy", "forks_per_question",
-        "fork_events_per_question", "topped_up_per_question", "prefix_tokens_reused", "forks_refused",
-        "tool_calls_executed", "tool_calls_per_trajectory", "stop", "tokens_per_second", "generated_tokens",
-        "tool_calls_executed_lifetime", "generated_tokens_lifetime", "initial_rollouts_per_question",
-    } <= rollout.keys()  # fmt: skip
-    # Those of nodes: METRICS in tests/integration/test_tune.py.
-    assert "initial" in rollout["entropy"]
-    assert {
-        "policy_loss", "entropy", "ratio_mean", "clip_fraction", "engine_logprob_gap", "tokens_unique",
-        "tokens_flat", "tokens_computed", "groups_without_signal", "grad_norm",
-    } <= learner.keys()  # fmt: skip
-    assert not any(key in rollout for key in ("agent_episode_returns_mean", "agent_steps"))
-
-
 def test_num_env_steps_counts_unique_turns(trained):
     algorithm, result = trained
     turns = sum(len(t.turns) for s in algorithm.batches[-1] for t in episode_to_tree(s.episode).trajectories)
