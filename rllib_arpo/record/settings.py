@@ -73,7 +73,7 @@ def _stated(config: ARPOConfig) -> dict[str, Any]:
 def stated(model: str, rollout: RolloutSettings) -> dict[str, Any]:
     """The settings that a record states of the model, and of the rollout as it was sampled."""
     settings = dataclasses.asdict(rollout)
-    del settings["rollout_reference"], settings["budget"], settings["num_token_ids"]
+    del settings["rollout_reference"], settings["budget"]
     branching = settings.pop("branching")
     return {"model_name_or_path": model, **settings, **branching}
 

@@ -13,7 +13,16 @@ from rllib_arpo.envs.forkable_env import StepInfo
 
 @dataclass(slots=True)
 class Agent:
-    """`context`: all tokens that the model has read and written on the path of the trajectory."""
+    """A trajectory, which grows turn by turn; the fields that `Trajectory` has as well mean the same.
+
+    Attributes:
+        context: all tokens that the model has read and written on the path of the trajectory.
+        num_prompt_tokens: how many of them, the first, are the prompt.
+        initial_entropies: of the root's first tokens, nats; None until they are known.
+        decisions: number of turns on the path above a node -> the decision at the node.
+        num_children: forks that began on its own turns.
+        stop: how it ended; None while it goes on.
+    """
 
     agent_id: str
     context: list[int]
@@ -24,7 +33,6 @@ class Agent:
     initial_entropies: np.ndarray | None = None
     turns: list[Turn] = field(default_factory=list)
     decisions: dict[int, ForkDecision] = field(default_factory=dict)
-    """Number of turns on the path above a node -> the decision at the node."""
     num_children: int = 0
     stop: StepInfo | None = None
 

@@ -208,7 +208,11 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
         self._progress.begin(len(refs), f"{what} {self.worker_index}" if self.worker_index else what)
         if self._questions is None:
             self._questions = QuestionLoop(
-                self.engine, self._engine_thread, self._progress.update, self._user_callbacks.episode_ended
+                self.engine,
+                self._engine_thread,
+                self._progress.update,
+                self._user_callbacks.episode_ended,
+                causal_lm_config(self.config.model_name_or_path).get_text_config().vocab_size,
             )
         for purpose in dict.fromkeys(ref.purpose for ref in refs):
             config = self._config_of(purpose)
@@ -216,14 +220,9 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
                 config,
                 explore=config.explore if explore is None else explore,
                 rollout_reference=conditions.rollout_reference,
-                num_token_ids=self._num_token_ids,
             )
             same = [ref for ref in refs if ref.purpose == purpose]
             self._questions.submit(same, self._env_pool(purpose), settings)
-
-    @cached_property
-    def _num_token_ids(self) -> int:
-        return int(causal_lm_config(self.config.model_name_or_path).get_text_config().vocab_size)
 
     def _take(self, timeout_s: float | None) -> tuple[list[SampledQuestion], list[FailedQuestion]]:
         """The questions that have ended or failed since the last call."""

@@ -19,7 +19,7 @@ from rllib_arpo.envs.forkable_env import INFO_STEP, StepInfo
 
 #: Keys of the info dict of an agent's first observation.
 INFO_PARENT = "parent"
-INFO_NUM_INHERITED_TURNS = "turn"
+INFO_NUM_INHERITED_TURNS = "inherited_turns"
 INFO_TOPPED_UP = "topped_up"
 INFO_STOP = "stop"
 #: Key of a turn: the `ForkDecision` about the tool response before it, if there is one.

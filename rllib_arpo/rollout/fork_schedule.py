@@ -71,14 +71,14 @@ class ForkSchedule(ABC):
 
     def __init__(self, order: Order):
         self._order = order
+        #: Live trajectory -> the last turn of its path for which no decision has to wait.
         self._passed: dict[str, int] = {}
-        """Live trajectory -> the last turn of its path for which no decision has to wait."""
         self._candidates: list[ForkCandidate] = []
 
     def passed(self, agent_id: str, num_turns: int) -> None:
-        """Nothing more will be decided on a trajectory above or at the node below `num_turns` turns.
+        """Notes that no node of this trajectory down to depth `num_turns` still awaits a decision.
 
-        It begins at that node, or the entropies that follow it are known.
+        The trajectory begins there, or the node's entropies are known.
         """
         self._passed[agent_id] = num_turns
 

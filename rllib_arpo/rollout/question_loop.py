@@ -24,7 +24,7 @@ from rllib_arpo.rollout.episodes import tree_to_episode
 from rllib_arpo.rollout.messages import FailedQuestion, Purpose, QuestionRef, SampledQuestion
 from rllib_arpo.rollout.metrics import question_stats
 from rllib_arpo.rollout.settings import RolloutSettings
-from rllib_arpo.rollout.tree_sampler import TreeSampler
+from rllib_arpo.rollout.tree_sampler import ANY_TOKEN_ID, TreeSampler
 
 #: Seconds after which a question counts as closed.
 CLOSE_TIMEOUT_S = 20.0
@@ -47,23 +47,28 @@ class QuestionLoop:
         engine_thread: Executor,
         on_progress: Callable[..., None] = lambda **_amounts: None,
         on_ended: Callable[[SampledQuestion, ForkableMultiAgentEnv, int], None] = lambda *_question: None,
+        num_token_ids: int = ANY_TOKEN_ID,
     ):
         """
         Args:
             on_progress: called with the latest increments: `tokens=`, `forks=`, `tools=`, `questions=`.
             on_ended: called in the loop's thread with a question that has ended, its environment, and the environment's
                 place in its pool.
+            num_token_ids: the model has embeddings of the token ids below.
         """
         self._engine = engine
         self._engine_thread = engine_thread
         self._on_progress = on_progress
         self._on_ended = on_ended
+        self._num_token_ids = num_token_ids
         self._idle: dict[Purpose, asyncio.Queue[tuple[int, ForkableMultiAgentEnv]]] = {}
         self._closings: set[asyncio.Task[None]] = set()
         self._finished: queue.SimpleQueue[SampledQuestion | FailedQuestion | BaseException] = queue.SimpleQueue()
         self._error: BaseException | None = None
         #: Questions that were submitted and not taken yet.
         self.in_flight: set[QuestionRef] = set()
+        #: In it runs every question, while the loop runs.
+        self._group: asyncio.TaskGroup
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rollout", daemon=True)
         self._thread.start()
@@ -153,6 +158,7 @@ class QuestionLoop:
             settings,
             self._engine.vocab_size,
             ref,
+            num_token_ids=self._num_token_ids,
             on_progress=self._on_progress,
         )
         ended: SampledQuestion | FailedQuestion

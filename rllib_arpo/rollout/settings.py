@@ -14,17 +14,13 @@ from rllib_arpo.core.rollout_history import NO_HISTORY, RolloutHistory, RolloutR
 from rllib_arpo.core.settings import settings_from
 from rllib_arpo.engine.engine import WINDOWS
 
-#: As many token ids as int32 has.
-ANY_TOKEN_ID = 1 << 31
-
 
 @dataclass(frozen=True, slots=True)
 class RolloutSettings:
     """Settings of adaptive rollout (docs/design.md); the attributes have the names of `ARPOConfig`.
 
     `temperature` 0 decodes greedily. `max_turn_tokens` None leaves a turn as long as the response may be.
-    `rollout_reference` holds the entropies of earlier questions of the run. The model has embeddings of the token ids
-    below `num_token_ids`. Only the commands that evaluate a model set
+    `rollout_reference` holds the entropies of earlier questions of the run. Only the commands that evaluate a model set
     `reshaping`.
     """
 
@@ -50,7 +46,6 @@ class RolloutSettings:
     record_entropies: str = WINDOWS
     reshaping: Reshaping = NO_RESHAPING
     budget: RolloutBudget | None = None
-    num_token_ids: int = ANY_TOKEN_ID
 
     @property
     def monitors_entropy(self) -> bool:
@@ -71,7 +66,6 @@ class RolloutSettings:
         *,
         explore: bool,
         rollout_reference: RolloutReference = NO_HISTORY,
-        num_token_ids: int = ANY_TOKEN_ID,
     ) -> RolloutSettings:
         """The settings for training (`explore=True`) or for greedy decoding (`explore=False`: one leaf, no forks)."""
         branching = config.branching if explore else "never"
@@ -107,7 +101,6 @@ class RolloutSettings:
             rollout_reference=rollout_reference,
             reshaping=NO_RESHAPING,
             budget=budget,
-            num_token_ids=num_token_ids,
         )
 
 

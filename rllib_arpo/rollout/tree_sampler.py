@@ -14,14 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rllib_arpo.core.branching import (
-    NodeEvidence,
-    branch_probability,
-    looks_at_entropy,
-    num_forks,
-    num_initial_rollouts,
-)
-from rllib_arpo.core.entropy import entropy_delta, entropy_level, running_delta
+from rllib_arpo.core.branching import NodeEvidence, branch_probability, looks_at_entropy, num_forks
 from rllib_arpo.core.tree import ForkDecision, QuestionTree, StopReason, TurnTimes
 from rllib_arpo.engine.engine import Finished, GenerationRequest
 from rllib_arpo.envs.errors import ContractError, DataError, ForkRefused, finite
@@ -37,11 +30,15 @@ from rllib_arpo.envs.forkable_env import (
 )
 from rllib_arpo.rollout.agent import Agent, plain_step_info, turn_of
 from rllib_arpo.rollout.engine_loop import EngineLoop
+from rllib_arpo.rollout.entropy_measure import EntropyMeasure
 from rllib_arpo.rollout.fork_schedule import ForkCandidate, make_schedule
 from rllib_arpo.rollout.messages import QuestionRef, TrajectoryError
 from rllib_arpo.rollout.question_budget import QuestionBudget
 from rllib_arpo.rollout.seeds import request_seed
 from rllib_arpo.rollout.settings import RolloutSettings
+
+#: As many token ids as int32 has.
+ANY_TOKEN_ID = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,18 +66,21 @@ class TreeSampler:
         vocab_size: int,
         question: QuestionRef,
         *,
+        num_token_ids: int = ANY_TOKEN_ID,
         on_progress: Callable[..., None] = lambda **_amounts: None,
     ):
         """
         Args:
             question: the question's reference; a training and an evaluation question of the same number may share the
                 engine.
+            num_token_ids: the model has embeddings of the token ids below.
             on_progress: called with the latest increments: `tokens=`, `forks=`, `tools=`.
         """
         self._env = env
         self._engine = engine
         self._settings = settings
-        self._vocab_size = vocab_size
+        self._measure = EntropyMeasure(settings, vocab_size)
+        self._num_token_ids = num_token_ids
         self._on_progress = on_progress
         self._question = question.number
         self._request_prefix = f"{question.purpose}/{question.number}"
@@ -89,6 +89,8 @@ class TreeSampler:
         self._schedule = make_schedule(settings.budget_allocation, self._rng, deterministic=settings.deterministic)
         self._agents: dict[str, Agent] = {}
         self._budget = QuestionBudget(settings, self._agents)
+        #: In it runs every trajectory, forks included (`_run_all`).
+        self._group: asyncio.TaskGroup
         self._may_fork = True
         self._prefix_tokens_reused = 0
         self._errors: list[TrajectoryError] = []
@@ -122,7 +124,7 @@ class TreeSampler:
         """The first roots, and the question's id."""
         options = {OPTION_QUESTION: self._question, OPTION_NUM_ROOTS: self._num_roots}
         observations, infos = await settled(self._env.reset(options=options))
-        self._prompt = checked_ids(observations["0"], self._settings.num_token_ids, self._name())
+        self._prompt = checked_ids(observations["0"], self._num_token_ids, self._name())
         for agent_id, observation in observations.items():
             self._check_prompt(agent_id, observation)
         roots = [self._add(self._root(agent_id)) for agent_id in observations]
@@ -216,7 +218,7 @@ class TreeSampler:
                 f"and stop_reason={step.stop_reason}: an agent has a stop reason exactly when it ends."
             )
         reward = finite(reward, f"{self._name()} agent {agent.agent_id}: the reward")
-        observation = checked_ids(observation, self._settings.num_token_ids, self._name())
+        observation = checked_ids(observation, self._num_token_ids, self._name())
         times = replace(times, answered=self._seconds())
         agent.turns.append(turn_of(finished, times, observation, step.tool_call, reward))
         agent.context += [*finished.token_ids.tolist(), *observation.tolist()]
@@ -267,38 +269,14 @@ class TreeSampler:
         elif agent.parent is None:
             agent.initial_entropies = entropies
             if len(self._agents) == 1 and self._settings.monitors_entropy:
-                self._plan_roots(entropies)
-
-    def _plan_roots(self, entropies: np.ndarray) -> None:
-        """AEPO: the first tokens of the first root determine the number of roots, including itself."""
-        settings = self._settings
-        after_tool, sensitivity = settings.rollout_reference.after_tool, settings.pre_monitoring_sensitivity
-        assert after_tool is not None  # `monitors_entropy` says so.
-        assert sensitivity is not None
-        excess = self._running_delta(entropies, after_tool)
-        num_roots = num_initial_rollouts(excess, settings.num_rollouts, sensitivity)
-        for trajectory in self._added_roots(num_roots - 1):
-            self._group.create_task(trajectory)
-
-    def _level(self, entropies: np.ndarray) -> float:
-        return entropy_level(entropies, self._vocab_size, self._settings.entropy_normalization)
-
-    def _running_delta(self, entropies: np.ndarray, earlier: float) -> float:
-        return running_delta(entropies, earlier, self._vocab_size, self._settings.entropy_normalization)
-
-    def _delta(self, agent: Agent, entropies: np.ndarray) -> float:
-        """[2] the rise at the tool response before `entropies`, against the baseline."""
-        settings = self._settings
-        earlier = settings.rollout_reference.by_tool.get(agent.turns[-1].tool)
-        if settings.entropy_baseline == "running" and earlier is not None:
-            return self._running_delta(entropies, earlier)
-        assert agent.initial_entropies is not None  # The root's first turn is generated.
-        return entropy_delta(entropies, agent.initial_entropies, self._vocab_size, settings.entropy_normalization)
+                for trajectory in self._added_roots(self._measure.num_roots(entropies) - 1):
+                    self._group.create_task(trajectory)
 
     def _examine(self, agent: Agent, num_path_turns: int, entropies: np.ndarray) -> None:
-        """Measures the node before the turn that begins with `entropies`; a top-up's node gets no decision."""
-        delta = self._delta(agent, entropies)
-        agent.decisions[num_path_turns] = ForkDecision(self._level(entropies), delta)
+        """[2] measures the node before the turn that begins with `entropies`; a top-up's node gets no decision."""
+        assert agent.initial_entropies is not None  # The root's first turn is generated.
+        delta = self._measure.delta(entropies, agent.turns[-1].tool, agent.initial_entropies)
+        agent.decisions[num_path_turns] = ForkDecision(self._measure.level(entropies), delta)
         if agent.topped_up:
             return
         if self._budget.places() and self._may_fork:
@@ -313,7 +291,7 @@ class TreeSampler:
             return ForkCandidate(agent.agent_id, num_path_turns, delta, agent.context, agent.agent_id)
         # The agent and its tool state go on, so a placeholder that never acts keeps the state at the node.
         place = f"{agent.agent_id}@{num_path_turns}"
-        if self._forked(agent.agent_id, place) is None:
+        if self._fork_in_env(agent.agent_id, place) is None:
             return None
         return ForkCandidate(agent.agent_id, num_path_turns, delta, list(agent.context), place)
 
@@ -343,8 +321,8 @@ class TreeSampler:
         )
         self._on_progress(forks=children)
 
-    def _forked(self, source: str, child_id: str) -> list[int] | None:
-        """The prefix of a new fork; None if the environment raises: then the question forks no more."""
+    def _fork_in_env(self, source: str, child_id: str) -> list[int] | None:
+        """Creates a fork in the environment and returns its prefix; None if that raises: the question forks no more."""
         if not self._may_fork:
             return None
         try:
@@ -354,7 +332,7 @@ class TreeSampler:
         except Exception as error:
             self._refused(child_id, error)
             return None
-        return [int(token) for token in checked_ids(prefix, self._settings.num_token_ids, self._name())]
+        return [int(token) for token in checked_ids(prefix, self._num_token_ids, self._name())]
 
     def _refused(self, child_id: str, error: Exception) -> None:
         self._may_fork = False
@@ -373,7 +351,7 @@ class TreeSampler:
         """Whether the environment has made a child; otherwise a top-up takes its place."""
         parent = self._agents[candidate.agent_id]
         child_id = f"{parent.agent_id}.{parent.num_children}"
-        prefix = self._forked(candidate.source, child_id)
+        prefix = self._fork_in_env(candidate.source, child_id)
         if prefix is None:
             return False
         if prefix != candidate.prefix:

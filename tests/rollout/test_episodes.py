@@ -82,7 +82,7 @@ def test_one_agent_per_trajectory_and_one_step_per_turn():
 def test_first_observation_of_a_fork_is_its_whole_prefix():
     fork = tree_to_episode(FORKED).agent_episodes["0.0"]
     assert fork.observations[0].tolist() == [1, 2, 3, 4]
-    assert (fork.infos[0]["parent"], fork.infos[0]["turn"]) == ("0", 1)
+    assert (fork.infos[0]["parent"], fork.infos[0]["inherited_turns"]) == ("0", 1)
     assert fork.actions[0].tolist() == [8, 9]
 
 

@@ -374,8 +374,8 @@ class Careless(ScriptedEnv):
 def test_what_an_environment_must_not_return_ends_the_run_with_its_name(returned, sentence):
     script = in_turn([ScriptedReply([ANSWER])])
     engine = ScriptedEngine(EngineConfig("none", engine_kwargs={"script": script, "vocab_size": VOCAB_SIZE}))
-    with ThreadPoolExecutor(1) as thread, QuestionLoop(engine, thread) as loop:
-        loop.submit(question_refs([0]), [Careless(**returned)], settings(num_token_ids=104))
+    with ThreadPoolExecutor(1) as thread, QuestionLoop(engine, thread, num_token_ids=104) as loop:
+        loop.submit(question_refs([0]), [Careless(**returned)], settings())
         with pytest.raises(ContractError, match=f"^{re.escape(sentence)}"):
             while loop.in_flight:
                 loop.take()
