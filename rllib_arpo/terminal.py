@@ -78,7 +78,7 @@ def open_terminal() -> RunTerminal | None:
 
 
 class RunTerminal:
-    """While it is open, the terminal shows only its lines; the log has these and what else this process writes.
+    """While it is open, the terminal shows only its lines; the log has these and all other output of this process.
 
     What children of the process write is in the log as well. An error that ends the run gets a note that names the log.
 

@@ -110,7 +110,7 @@ class ReasoningGymTask(Task):
         return {REASONING_GYM: self.accuracy}
 
     async def accuracy(self, answer: str, question: Question) -> float:
-        """The score of the generator's scorer, in [0, 1]; 0 if it fails, takes too long or returns anything else.
+        """The score of the generator's scorer; 0 if it fails, takes too long or does not return a number in [0, 1].
 
         It runs in the sandbox of the python tool, where `answer_guard` keeps answers from being evaluated as Python.
 

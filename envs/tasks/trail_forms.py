@@ -20,7 +20,7 @@ class TrailForm:
             0, or `OPENING`. A trail has as many decisions in every pattern.
         num_hits: of which one is right, at such a place.
         demonstrated_right: the probability with which the imperfect demonstrator takes the right hit on purpose; such
-            that about three in ten of its trails end right, by chance too.
+            that about three in ten of its trails end right, chance included.
         max_response_tokens, max_context_tokens: of the small model (`trails_models.py`); more than twice what
             its longest right solution takes.
     """

@@ -59,7 +59,7 @@ _places = threading.BoundedSemaphore(_MAX_LOOK_UPS)
 
 async def system_resolve(host: str, port: int) -> list[str]:
     """The addresses that the operating system knows for `host`, in its order of preference."""
-    # Not in the event loop's own threads: names with silent servers would block them for everything else.
+    # Not in the event loop's own threads: names with silent servers would block them.
     found: concurrent.futures.Future[Any] = concurrent.futures.Future()
     found.set_running_or_notify_cancel()
     try:

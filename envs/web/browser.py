@@ -1,6 +1,6 @@
 """The process in which Chromium renders pages (for `render`), so that nothing a page does happens in the rollout's.
 
-A page may report events in any number and of any size to whoever drives the browser, and may fill the memory. This
+A page may send any number of events of any size to the process that drives the browser, and may fill its memory. This
 process has the events and a limit of memory; each page has a connection to the process of the rollout, which fetches
 for it. The module stands alone, since importing this package would be slow.
 """

@@ -93,9 +93,9 @@ class Study:
         return [*self.arguments, *arm.arguments, *own]
 
     def settings_hash(self, arm: Arm) -> str:
-        """Twelve digits that differ where an arm's runs would: of all that the file says of them but the seed.
+        """A hash over all that decides an arm's runs except the seed: the study's file and the recipe's code.
 
-        And of the recipe's code. The package itself is in its version.
+        Rows state the package's version separately.
         """
         said = self._said(arm) | {"code": recipe_code(self.recipe)}
         if arm.fork_rate_of is not None:

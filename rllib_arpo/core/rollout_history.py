@@ -31,7 +31,7 @@ class EarlierQuestion:
 
 @dataclass(frozen=True, slots=True)
 class RolloutReference:
-    """With what a question is compared; empty until the first questions of a run have ended.
+    """Measurements of earlier questions that the next ones use; empty until the first questions of a run have ended.
 
     Levels are in nats per token, whatever the normalization of dH: windows differ in length (`running_delta`).
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-#: By how much what earlier updates have seen counts less with each update.
+#: The factor by which each update discounts the sums of earlier updates.
 DECAY = 0.9
-#: What is known without any state, the value 0, weighs as much as so many leaves below a state.
+#: The weight of the prior, value 0, in leaves.
 PRIOR_LEAVES = 1.0
 
 

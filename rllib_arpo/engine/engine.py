@@ -126,14 +126,18 @@ class EngineConfig:
 
 
 class Engine(Protocol):
-    """A continuous-batching inference engine."""
+    """A continuous-batching inference engine.
+
+    Attributes:
+        vocab_size: V, the width of the logits.
+        weight_version: of the weights in use; `UNKNOWN_WEIGHTS` if it is not known, `NO_WEIGHTS` if there are none.
+        has_model: whether `score` computes with the weights that `update_weights` was given; a scripted engine has no
+            model.
+    """
 
     vocab_size: int
-    """V: the width of the logits."""
     weight_version: int
-    """Version of the weights in use; `UNKNOWN_WEIGHTS` if it is not known, `NO_WEIGHTS` if the engine has none."""
     has_model: bool
-    """Whether `score` computes with the weights that `update_weights` was given; a scripted engine has no model."""
 
     def submit(self, request: GenerationRequest) -> None:
         """Queues a request; it joins the running batch at the next step."""

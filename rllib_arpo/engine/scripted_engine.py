@@ -220,6 +220,7 @@ class RandomPolicy:
         end_probability: at temperature 1, of the end token at every place.
         replies: if given, a request generates one of these token sequences, and only the choice among them is random;
             their tokens keep the policy's entropies and log-probs.
+        spread: standard deviation of the logits.
     """
 
     vocab_size: int
@@ -227,8 +228,7 @@ class RandomPolicy:
     end_token_id: int | None = None
     end_probability: float = 0.1
     replies: Sequence[Sequence[int]] | None = None
-    spread: float = field(default=2.0)
-    """Standard deviation of the logits."""
+    spread: float = 2.0
 
     def reply(self, request: GenerationRequest, times_asked: int) -> ScriptedReply:
         draw = times_asked if request.seed is None else request.seed

@@ -165,6 +165,7 @@ class ARPOTorchLearner(StatefulLearner):
         self.before_gradient_based_update(timesteps=timesteps or {})
         self._weights_seq_no += 1
 
+        # RLlib made it with `ARPOConfig.build_learner_connector`.
         columns = self._learner_connector(
             rl_module=self.module,
             batch={},
@@ -196,7 +197,8 @@ class ARPOTorchLearner(StatefulLearner):
     def _with_gradient(self, pieces: list[Piece]) -> list[Piece]:
         """Drops pieces that add nothing to the gradient; with a KL or an entropy bonus every token adds to it.
 
-        Values make advantages where the rewards do not differ. To leave those out would be to choose by the outcome.
+        With `baseline="value"` a question with equal rewards has advantages as well. Dropping it would select questions
+        by their outcome.
         """
         config = self.config
         all_add = config.kl_coeff or config.entropy_coeff or self._values is not None
@@ -293,6 +295,7 @@ class ARPOTorchLearner(StatefulLearner):
         batch = pass_to_tensors(pieces, self._device) | constants
         self._totals.add(Total.TOKENS_COMPUTED, sum(p.packed.num_tokens for p in pieces if p.question >= 0))
         fwd_out = self.module[DEFAULT_MODULE_ID].forward_train(batch)
+        # RLlib's; it calls `compute_loss_for_module`.
         losses = self.compute_losses(fwd_out={DEFAULT_MODULE_ID: fwd_out}, batch={DEFAULT_MODULE_ID: batch})
         loss = losses[DEFAULT_MODULE_ID]
         # Even if the loss is not finite: other learners may wait for this one in the backward pass.

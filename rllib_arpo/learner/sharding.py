@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class Sharding(Protocol):
     """One way of holding the model; each learner has its own object of it."""
 
+    #: Whether a learner holds only a part of the state, so that all learners must take part to assemble it.
     holds_part: bool
-    """Whether a learner holds only a part of the state, so that all learners must take part to assemble it."""
 
     def __init__(self, device: torch.device, distributed: bool): ...
 

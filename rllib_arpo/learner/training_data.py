@@ -69,7 +69,8 @@ class QuestionBatch(TrainingData):
             last minibatch of an epoch may be smaller, none is dropped.
         statistics: of the rewards, for baselines over the whole batch.
         num_tokens: [Q] unique tokens of each question, the work that `shard` balances.
-        has_signal: whether the rewards that a baseline compares (of a question, of the batch) differ anywhere.
+        has_signal: whether the rewards that a baseline compares (of a question, of the batch) differ anywhere, after
+            the overlong penalty; that of `QuestionStats` is before it.
     """
 
     minibatches: tuple[Minibatch, ...] = ()

@@ -119,7 +119,7 @@ def _file_name(group: Sequence[Question], taken: set[str]) -> str:
     """E.g. "evaluation-00008-catalogue_test_3_lamp.html"; of a pair, "compared-..."."""
     row = group[0].row
     kind = "compared" if len(group) > 1 else f"{row['purpose']}-{row['iteration']:05d}"
-    # Whoever made the record chose all of its texts.
+    # The texts come from outside: a record may be anybody's.
     slug = re.sub(r"[^\w.-]+", "_", f"{kind}-{row['question_id']}")
     stem = name = slug.encode()[:MAX_NAME_BYTES].decode(errors="ignore")
     count = 1

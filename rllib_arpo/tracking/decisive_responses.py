@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ import numpy as np
 from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS
 
+from rllib_arpo.envs.protocols.prompts import load_tokenizer
 from rllib_arpo.rollout.metrics import NodeStats, nested
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class DecisiveResponses(RLlibCallback):
         raise NotImplementedError
 
     def on_train_result(self, *, algorithm: ARPO, result: dict[str, Any], **_kwargs: Any) -> None:
-        tokenizer = _tokenizer(algorithm.config.model_name_or_path)
+        tokenizer = load_tokenizer(algorithm.config.model_name_or_path)
         metrics = mean_decisiveness(
             (question.stats.nodes for question in algorithm.last_sampled),
             lambda response: self.is_decisive(tokenizer.decode(response)),
@@ -88,10 +88,3 @@ def _rises(decisive: Sequence[NodeStats], other: Sequence[NodeStats]) -> dict[st
 
 def _num_children(nodes: Iterable[NodeStats]) -> int:
     return sum(node.decision.children for node in nodes)
-
-
-@functools.lru_cache(maxsize=1)
-def _tokenizer(model: str) -> Any:
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(model)

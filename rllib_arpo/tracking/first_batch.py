@@ -28,7 +28,7 @@ def first_batch_line(stats: Sequence[QuestionStats]) -> str:
     Accuracy and pass@k are of the trajectories that began at the prompt, top-ups left out, since a fork shares the
     beginning of its parent; k is how many of them each question has. "any of M" is the share of the questions with a
     right trajectory, forks included; "with signal" that of the questions with returns that differ; "forked" that of the
-    tool responses that were decided. Without forks, there is neither the first nor the last.
+    tool responses that were decided. Without forks the line leaves out "any of M" and "forked".
     """
     k = min(len(question.initial_accuracies) for question in stats)
     decided = _decided(stats)

@@ -94,7 +94,7 @@ def _transfer(
     if not shares_model or dist.get_rank() == 0:
         sizes = [learner.config.engine_kwargs.get("tensor_parallel_size", 1)] * len(actors)
         failure = _send(backend, weights, pairs, sizes, actors, dtype)
-    # Also what a failed transfer has left: the other learners do not know of it yet.
+    # Exhaust `pairs` even after a failure: the other learners still enter every collective.
     for _ in pairs:
         pass
     if shares_model:

@@ -88,7 +88,7 @@ class WeightSync(ABC):
     def _snapshot(self) -> WeightSnapshot:
         """The snapshot for an env runner in the driver's process: the arrays, which no transport has to bring there.
 
-        With a learner in the same process nothing is copied but by the engine.
+        With a learner in the same process only the engine copies the weights.
         """
         if self._learner_group.is_local:
             return self._on_first_learner(lambda learner: learner.weight_snapshot())

@@ -61,7 +61,7 @@ PLAIN = make_tree([0], [make_trajectory("0", [make_turn([5], observation=[1]), d
 def test_the_driver_adds_the_means_over_the_iterations_questions(monkeypatch):
     """However the questions were handed over: three questions of which two are alike weigh as three."""
     tokenizer = SimpleNamespace(decode=lambda tokens: TEXTS[int(tokens[0])])
-    monkeypatch.setattr(decisive_responses, "_tokenizer", {"model": tokenizer}.get)
+    monkeypatch.setattr(decisive_responses, "load_tokenizer", {"model": tokenizer}.get)
     sampled = [SimpleNamespace(stats=question_stats(tree, 2)) for tree in (FORKED, PLAIN, PLAIN)]
     algorithm = SimpleNamespace(config=SimpleNamespace(model_name_or_path="model"), last_sampled=sampled)
     result = {"env_runners": {"accuracy": 0.5}}

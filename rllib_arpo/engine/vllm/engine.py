@@ -90,8 +90,8 @@ class VLLMEngine:
         self.weight_version = UNKNOWN_WEIGHTS
         self._config = config
         self._running: dict[str, _Running] = {}
+        #: The events of steps that `score` made; the next `step` returns them.
         self._held: list[EngineEvent] = []
-        """The events of steps that `score` made; the next `step` returns them."""
         self._expected: dict[str, tuple[int, ...]] | None = None
         others_process_group = torch.distributed.is_initialized()
         self._llm: Any = self._build(engine_args(config))

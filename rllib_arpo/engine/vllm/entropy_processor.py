@@ -17,8 +17,8 @@ class EntropyProcessor(LogitsProcessor):
     """Measures the entropies of the requests that ask for it in `extra_args`; leaves the logits as they are."""
 
     def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool):
+        #: Batch row -> window, and vLLM's own list of the request's tokens, which grows.
         self._rows: dict[int, tuple[EntropyWindow, list[int]]] = {}
-        """Batch row -> window, and vLLM's own list of the request's tokens, which grows."""
         self._store = EntropyStore()
 
     def is_argmax_invariant(self) -> bool:

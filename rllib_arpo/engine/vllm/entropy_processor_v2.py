@@ -28,8 +28,8 @@ class EntropyProcessorV2(LogitsProcessor):
     def __init__(self, vllm_config: VllmConfig, req_states: LogitsProcRequestState):
         self._prompt_len = req_states.prompt_len
         self._prefill_len = req_states.prefill_len
+        #: Slot -> window; removed when it is full.
         self._windows: dict[int, EntropyWindow] = {}
-        """Slot -> window; removed when it is full."""
         self._store = EntropyStore()
 
     def add_request(self, req_idx: int, sampling_params: SamplingParams) -> bool:
