@@ -29,6 +29,7 @@ from tuned_examples.entropy_figure import draw_entropy
 from tuned_examples.trails_models import cold_started_smollm2
 
 parser = add_arm_args(recipe_parser(stop_reward=0.95, stop_iters=8))
+parser.set_defaults(checkpoint_freq=2)  # For --resume; a run keeps the last two and the best, of 1.6 GB each.
 parser.add_argument(
     "--entropy-figure", metavar="FOLDER", help="first draw where the cold-started model is unsure; takes a minute"
 )
