@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import t
+from scipy.stats import ttest_1samp
 
 Figures = Mapping[str, Mapping[int, Mapping[str, float]]]
 
@@ -55,10 +55,9 @@ def paired(found: Figures, arm: str, other: str, figure: str) -> np.ndarray:
 
 def paired_p(differences: np.ndarray) -> float:
     """The two-sided p of Student's t for a mean of 0. Args: differences [n], n >= 2."""
-    n, mean, spread = len(differences), differences.mean(), differences.std(ddof=1)
-    if spread <= 1e-12 * np.abs(differences).max():
-        return float(mean == 0)
-    return float(2 * t.sf(abs(mean) * np.sqrt(n) / spread, n - 1))
+    if differences.std(ddof=1) <= 1e-12 * np.abs(differences).max():
+        return float(differences.mean() == 0)
+    return float(ttest_1samp(differences, 0).pvalue)
 
 
 def holm(ps: Sequence[float]) -> list[float]:

@@ -20,6 +20,7 @@ from rllib_arpo.core.tree import OUTAGE_STOP_REASONS, ToolStatus
 from rllib_arpo.record.read import Question, Row, Trajectory
 from rllib_arpo.record.schema import ADVANTAGES
 from rllib_arpo.show import words
+from rllib_arpo.tracking.transcripts import last_lines
 
 #: Metadata of a trace: the file of the record from which it was made, and when that file was written (ns).
 FILE, WRITTEN = "record_file", "record_written"
@@ -29,8 +30,6 @@ QUESTION, TRAJECTORY, TURN, TOOL = "CHAIN", "AGENT", "LLM", "TOOL"
 _OF_TRAJECTORY = ("reward", "accuracy", "format_valid", "stop_reason", "counts", "topped_up", "advantage")
 #: Digits of an entropy in nats.
 _DIGITS = 5
-#: Lines of the prompt that MLflow's list shows: its end has the question, after the instructions and the examples.
-_PROMPT_LINES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +56,13 @@ class QuestionTrace:
 
     def info(self, experiment: str) -> TraceInfo:
         row = self.question.row
-        asked = "" if row["prompt"] is None else "\n".join(row["prompt"].strip().splitlines()[-_PROMPT_LINES:])
         return TraceInfo(
             trace_id=self.id,
             trace_location=TraceLocation.from_experiment_id(experiment),
             request_time=self._begin_ns // 1_000_000,
             state=TraceState.ERROR if self._outages() else TraceState.OK,
             # What MLflow's list shows, beside the rewards.
-            request_preview=f"{row['question_id']}: {asked}",
+            request_preview=f"{row['question_id']}: {last_lines(row['prompt'] or '')}",
             response_preview=json.dumps(self._outcomes()),
             execution_duration=round(self._end_s * 1000),
             trace_metadata={TraceMetadataKey.SOURCE_RUN: self.run_id, FILE: self.file, WRITTEN: str(self.written)},
@@ -77,14 +75,14 @@ class QuestionTrace:
         row = self.question.row
         yield self._span(
             "",
-            None,
-            row["question_id"],
-            QUESTION,
-            (0.0, self._end_s),
-            row["prompt"],
-            self._outcomes(),
-            {name: row[name] for name in ("purpose", "iteration", "number", "trained")},
-            ", ".join(self._outages()),
+            parent=None,
+            name=row["question_id"],
+            kind=QUESTION,
+            seconds=(0.0, self._end_s),
+            inputs=row["prompt"],
+            outputs=self._outcomes(),
+            attributes={name: row[name] for name in ("purpose", "iteration", "number", "trained")},
+            error=", ".join(self._outages()),
         )
         for trajectory in self.question.trajectories:
             yield from self._trajectory(trajectory)
@@ -102,14 +100,13 @@ class QuestionTrace:
         begin_s = times[0][0] if times else begin_s
         yield self._span(
             trajectory.agent_id,
-            row["parent"] or "",
-            trajectory_name(trajectory),
-            TRAJECTORY,
-            (begin_s, max([begin_s, *(end_s for _, _, end_s in times)])),
-            None,
-            trajectory.turns[-1]["text"] if trajectory.turns else None,
-            decision | {name: row[name] for name in _OF_TRAJECTORY},
-            row["stop_reason"] if row["stop_reason"] in OUTAGE_STOP_REASONS else "",
+            parent=row["parent"] or "",
+            name=trajectory_name(trajectory),
+            kind=TRAJECTORY,
+            seconds=(begin_s, max([begin_s, *(end_s for _, _, end_s in times)])),
+            outputs=trajectory.turns[-1]["text"] if trajectory.turns else None,
+            attributes=decision | {name: row[name] for name in _OF_TRAJECTORY},
+            error=row["stop_reason"] if row["stop_reason"] in OUTAGE_STOP_REASONS else "",
         )
         for turn in trajectory.turns:
             yield from self._turn(turn, trajectory)
@@ -127,35 +124,35 @@ class QuestionTrace:
         advantages = {column.name: turn[column.name] for column in ADVANTAGES}
         yield self._span(
             key,
-            trajectory.agent_id,
-            f"turn {turn['depth'] + 1}",
-            TURN,
-            (begin_s, end_s),
-            None,
-            list(turn["token_ids"]) if turn["text"] is None else turn["text"],
-            tokens | self._decision(turn, trajectory) | advantages,
+            parent=trajectory.agent_id,
+            name=f"turn {turn['depth'] + 1}",
+            kind=TURN,
+            seconds=(begin_s, end_s),
+            outputs=list(turn["token_ids"]) if turn["text"] is None else turn["text"],
+            attributes=tokens | self._decision(turn, trajectory) | advantages,
         )
         if turn["tool"] is not None:
             yield self._span(
                 f"{key}/tool",
-                key,
-                turn["tool"] or "a tool",
-                TOOL,
-                (generated_s, end_s),
-                turn["tool_input"],
-                turn["tool_output"],
-                {"seconds": turn["tool_seconds"], "tokens": turn["tool_output_tokens"]},
-                turn["tool_status"] if turn["tool_status"] != ToolStatus.OK else "",
+                parent=key,
+                name=turn["tool"] or "a tool",
+                kind=TOOL,
+                seconds=(generated_s, end_s),
+                inputs=turn["tool_input"],
+                outputs=turn["tool_output"],
+                attributes={"seconds": turn["tool_seconds"], "tokens": turn["tool_output_tokens"]},
+                error=turn["tool_status"] if turn["tool_status"] != ToolStatus.OK else "",
             )
 
     def _span(
         self,
         key: str,
+        *,
         parent: str | None,
         name: str,
         kind: str,
         seconds: tuple[float, float],
-        inputs: Any,
+        inputs: Any = None,
         outputs: Any,
         attributes: Mapping[str, Any],
         error: str = "",

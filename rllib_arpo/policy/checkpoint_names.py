@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rllib_arpo.envs.support.texts import first_line
+
 if TYPE_CHECKING:
     import numpy as np
     import torch
@@ -31,10 +33,9 @@ def causal_lm_config(model_name_or_path: str) -> Any:
     try:
         config = AutoConfig.from_pretrained(model_name_or_path)
     except (OSError, ValueError) as error:
-        reason = str(error).strip().partition("\n")[0]
         raise ValueError(
             f"model_name_or_path={model_name_or_path!r} is neither a folder with a Hugging Face model nor the id of "
-            f"one that can be loaded: {reason}"
+            f"one that can be loaded: {first_line(error)}"
         ) from error
     architectures = config.architectures or []
     if not set(architectures) & set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()):

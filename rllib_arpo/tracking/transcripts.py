@@ -78,6 +78,6 @@ def _response(question: Question) -> str:
     return "".join(text for turn in turns for text in (turn["text"], turn["tool_output"]) if text is not None)
 
 
-def last_lines(prompt: str, count: int = 3) -> str:
+def last_lines(prompt: str) -> str:
     """The end of the prompt, which holds the question itself, after the instructions and the examples."""
-    return "\n".join(prompt.strip().splitlines()[-count:])
+    return "\n".join(prompt.strip().splitlines()[-3:])

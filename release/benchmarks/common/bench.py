@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +13,7 @@ import numpy as np
 import torch
 
 from release.benchmarks.common.endless_models import endless_llama, endless_smollm2
+from rllib_arpo.tracking.machine import num_cores
 
 SMOLLM2 = "SmolLM2-135M-Instruct, fp32"
 SMALL_LLAMA = "random Llama (hidden 384, 6 layers, V = 8192), fp32"
@@ -106,10 +106,6 @@ class Bench:
     def close_engines(self) -> None:
         while self._engines:
             self._engines.popitem()[1].close()
-
-
-def num_cores() -> int:
-    return len(os.sched_getaffinity(0))
 
 
 def timed(function: Callable, *args: Any, **kwargs: Any) -> tuple[float, Any]:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from release.benchmarks.common.bench import Bench
-from rllib_arpo.files import replace_file
+from rllib_arpo.files import write_json
 from rllib_arpo.tracking.machine import commit, machine, versions
 
 
@@ -66,11 +66,6 @@ def about(package: str, size: str, arguments: Sequence[str] | None) -> dict[str,
     command = shlex.join(["python", "-m", f"release.benchmarks.{package}", *own])
     here = {"commit": commit(), "machine": machine(), "versions": versions(), "load": load()}
     return {"size": size, "command": command, **here}
-
-
-def write(path: Path, results: Mapping[str, Any]) -> None:
-    with replace_file(path) as scratch:
-        scratch.write_text(json.dumps(results, indent=2) + "\n")
 
 
 def print_table(results: Mapping[str, Any], targets: Mapping[str, str]) -> None:
@@ -125,7 +120,7 @@ def run(
             measured = benchmark.run(bench)
             print(json.dumps(measured, indent=2), flush=True)
             results |= measured
-            write(args.json, results)
+            write_json(args.json, results)
     targets = {key: target for benchmark in benchmarks for key, target in benchmark.targets.items()}
     print_table(results, targets)
     failed = [key for key in targets if "failed" in results[f"{key}_detail"]]

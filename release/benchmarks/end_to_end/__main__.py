@@ -24,10 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from release.benchmarks.common import runner
-from release.benchmarks.common.bench import Bench, BenchmarkError, num_cores
-from release.benchmarks.common.runner import Benchmark, load, write
+from release.benchmarks.common.bench import Bench, BenchmarkError
+from release.benchmarks.common.runner import Benchmark, load
 from release.benchmarks.end_to_end.figures import TARGETS, figures
 from release.benchmarks.end_to_end.task_file import SIDES, SIZES, TRL, make_model, make_request
+from rllib_arpo.files import write_json
+from rllib_arpo.tracking.machine import num_cores
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -61,7 +63,7 @@ def compare(bench: Bench, args: argparse.Namespace) -> dict[str, Any]:
             if not file.exists():
                 print(f"--- {side}, seed {seed}, load {load()}", flush=True)
                 request = make_request(SIZES[bench.size], side, model, seed, of_trl, args.gpu)
-                write(file, run_side(request, args.trl_python, folder) | {"load_after": load()})
+                write_json(file, run_side(request, args.trl_python, folder) | {"load_after": load()})
             results.setdefault(side, []).append(json.loads(file.read_text()))
     reasons = {} if has_trl else {TRL: f"TRL's environment is missing: there is no {args.trl_python}"}
     return figures(results, reasons)

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from release.benchmarks.common.bench import num_cores
+from rllib_arpo.tracking.machine import num_cores
 
 if TYPE_CHECKING:
     from rllib_arpo import ARPOConfig

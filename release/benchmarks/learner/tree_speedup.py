@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 
-from release.benchmarks.common.bench import SMOLLM2, SMOLLM2_FIFTH, Bench, alternate, num_cores, ratio, timed
+from release.benchmarks.common.bench import SMOLLM2, SMOLLM2_FIFTH, Bench, alternate, ratio, timed
 from release.benchmarks.learner.rollouts import Rollouts, make_rollouts
 from release.benchmarks.learner.sides import LearnerSide, PaddedSide, make_side, take_gradients
 from release.benchmarks.learner.tree_workload import make_question
+from rllib_arpo.tracking.machine import num_cores
 
 #: In which all sides compute, so that their gradients can be compared.
 DTYPE = "float32"
