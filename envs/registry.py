@@ -106,12 +106,12 @@ def make_tool_env(name: str, env_config: Mapping[str, Any]) -> ToolEnv:
     return ToolEnv(with_task(name, env_config))
 
 
-def validate_env_config(name: str, env_config: Mapping[str, Any], check_prompt: bool = True) -> None:
+def validate_env_config(name: str, env_config: Mapping[str, Any]) -> None:
     """`ToolEnv.validate_config` for the environment called `name`; does nothing for names that are not ours."""
     from rllib_arpo.envs.tool_env import ToolEnv
 
     if name in ENVIRONMENTS:
-        ToolEnv.validate_config(with_task(name, env_config), check_prompt)
+        ToolEnv.validate_config(with_task(name, env_config))
 
 
 def with_task(name: str, env_config: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -129,21 +129,15 @@ class ToolEnv(ForkableMultiAgentEnv):
         return env
 
     @classmethod
-    def validate_config(cls, env_config: Mapping[str, Any], check_prompt: bool = True) -> None:
-        """Checks `env_config` before any actor starts.
-
-        Args:
-            check_prompt: also check that the protocol suits the chat template, build the first question's prompt (loads
-                the tokenizer) and compare it with the limits.
+    def validate_config(cls, env_config: Mapping[str, Any]) -> None:
+        """Checks `env_config`, and the first question's prompt with the model's tokenizer, before any actor starts.
 
         Raises:
             ValueError: one clear sentence that names the key; a `DataError` if a data file is at fault.
         """
         config, task, tools = read_env_config(env_config)
-        if check_prompt:
-            chat = config.make_chat()
-            protocol = config.make_protocol(tools, chat)
-            build_prompt(chat, protocol, task.question(0, tuple(tools)), config)
+        chat = config.make_chat()
+        build_prompt(chat, config.make_protocol(tools, chat), task.question(0, tuple(tools)), config)
 
     def get_observation_space(self, agent_id: str) -> gym.Space:
         return self.observation_space
