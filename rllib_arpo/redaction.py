@@ -39,7 +39,7 @@ _KNOWN = re.compile(
 _NUMBER = re.compile(r"-?[\d.]+")
 
 
-def shown(value: Any, name: str = "") -> Any:
+def without_secrets(value: Any, name: str = "") -> Any:
     """`value`, of JSON's types or JSON as text, without what may be a secret: names and shapes stay.
 
     Hidden are the values whose names end like that of a secret, all values in `env` and `args`, the user information in
@@ -48,39 +48,41 @@ def shown(value: Any, name: str = "") -> Any:
     """
     if isinstance(value, Mapping):
         hides = _SECRET.search(name) or _CONTAINER.search(name)
-        return {key: shown(each, "secret" if hides else str(key)) for key, each in value.items()}
+        return {key: without_secrets(each, "secret" if hides else str(key)) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [shown(each, "secret" if _CONTAINER.search(name) else name) for each in value]
+        return [without_secrets(each, "secret" if _CONTAINER.search(name) else name) for each in value]
     if value is None or isinstance(value, bool):
         return value
     if _SECRET.search(name) and not (name.endswith("s") and _NUMBER.fullmatch(str(value))):
         return HIDDEN
-    return _shown_text(value) if isinstance(value, str) else value
+    return _text_without_secrets(value) if isinstance(value, str) else value
 
 
-def shown_command(arguments: Sequence[str]) -> list[str]:
+def command_without_secrets(arguments: Sequence[str]) -> list[str]:
     """The arguments of a command line, those hidden that belong to an option, or a NAME=VALUE, with a secret's name."""
     words, option = [], ""
     for argument in arguments:
         name, equals, value = argument.partition("=")
         if argument.startswith("-"):
-            words.append(f"{name}={shown(value, name)}" if equals else argument)
+            words.append(f"{name}={without_secrets(value, name)}" if equals else argument)
             option = "" if equals else name
         elif equals and re.fullmatch(r"[\w-]+", name) and not _SECRET.search(option):
-            words.append(f"{name}={shown(value, 'secret' if _CONTAINER.search(option) else name)}")
+            words.append(f"{name}={without_secrets(value, 'secret' if _CONTAINER.search(option) else name)}")
         else:
-            words.append(shown(argument, option))
+            words.append(without_secrets(argument, option))
             if words[-1] != HIDDEN or not option.endswith("s"):  # A plural may have several values.
                 option = ""
     return words
 
 
-def _shown_text(text: str) -> str:
+def _text_without_secrets(text: str) -> str:
     if text.lstrip().startswith(("{", "[")):
         for read, written in ((json.loads, json.dumps), (ast.literal_eval, repr)):
             with suppress(ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
-                return written(shown(read(text)))
+                return written(without_secrets(read(text)))
     text = _KNOWN.sub(HIDDEN, _USER.sub(f"{HIDDEN}@", text))
     text = _CONTAINED.sub(rf"\1{HIDDEN}", _HEADER.sub(rf"\1{HIDDEN}", text))
-    text = _OPTION.sub(lambda found: f"{found[1]}{found[2]}{shown(found[3], found[1])}", text)
-    return _NAMED.sub(lambda found: f"{found['name']}{found['sign']}{shown(found['value'], found['name'])}", text)
+    text = _OPTION.sub(lambda found: f"{found[1]}{found[2]}{without_secrets(found[3], found[1])}", text)
+    return _NAMED.sub(
+        lambda found: f"{found['name']}{found['sign']}{without_secrets(found['value'], found['name'])}", text
+    )

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from rllib_arpo.arpo_config import ARPOConfig
-from rllib_arpo.redaction import shown, shown_command
+from rllib_arpo.redaction import command_without_secrets, without_secrets
 
 SERVER = {
     "command": "npx",
@@ -31,7 +31,7 @@ def test_settings_keep_their_names_and_shapes():
     config = {"tools": {"mcp": {"servers": {"files": SERVER}}}, "max_tokens": 32, "password": 1234, "env": "Trails-v0"}
     config |= {"runtime_env": {"env_vars": {"A": "S3CRET"}}, "webhook_url": "S3CRET", "bearer": "S3CRET"}
     config |= {"apiKey": "S3CRET", "judge": {"base_url": "http://a:b?c#d@e@host/v1", "api_key_variable": "OPENAI_KEY"}}
-    assert shown(config) == {
+    assert without_secrets(config) == {
         "tools": {"mcp": {"servers": {"files": SHOWN_SERVER}}},
         "max_tokens": 32,
         "password": "***",
@@ -45,13 +45,13 @@ def test_settings_keep_their_names_and_shapes():
 
 
 def test_json_in_a_text_is_judged_as_what_it_says():
-    assert json.loads(shown(json.dumps({"mcp": SERVER}))) == {"mcp": SHOWN_SERVER}
-    assert shown("{api: 1} [") == "{api: 1} ["
-    assert shown({"headers": {"X-Pin": 1234, "any": [5]}, "max_tokens": [1, 2]}) == {
+    assert json.loads(without_secrets(json.dumps({"mcp": SERVER}))) == {"mcp": SHOWN_SERVER}
+    assert without_secrets("{api: 1} [") == "{api: 1} ["
+    assert without_secrets({"headers": {"X-Pin": 1234, "any": [5]}, "max_tokens": [1, 2]}) == {
         "headers": {"X-Pin": "***", "any": ["***"]},
         "max_tokens": [1, 2],
     }
-    assert shown("[" * 100_000) == "[" * 100_000
+    assert without_secrets("[" * 100_000) == "[" * 100_000
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_json_in_a_text_is_judged_as_what_it_says():
     ],
 )
 def test_a_command_line_can_be_read_and_has_no_secret(given, expected):
-    assert " ".join(shown_command(given.split(" "))) == expected
+    assert " ".join(command_without_secrets(given.split(" "))) == expected
 
 
 @pytest.mark.parametrize(
@@ -97,10 +97,10 @@ def test_a_command_line_can_be_read_and_has_no_secret(given, expected):
     ],
 )
 def test_names_in_a_text_hide_what_follows_them(given, expected):
-    assert shown(given) == expected
+    assert without_secrets(given) == expected
 
 
 def test_the_settings_of_a_run_are_shown():
     config = ARPOConfig().environment("ToolEnv-v0", env_config={"task": "gsm8k"}).to_dict()
     texts = {key: value for key, value in config.items() if isinstance(value, str | int | float)}
-    assert {key for key in texts if shown(texts[key], key) != texts[key]} == {"action_mask_key"}
+    assert {key for key in texts if without_secrets(texts[key], key) != texts[key]} == {"action_mask_key"}

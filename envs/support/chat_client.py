@@ -16,7 +16,7 @@ from rllib_arpo.envs.support.cache import ResultCache
 from rllib_arpo.envs.support.per_loop import PerLoop
 from rllib_arpo.envs.support.texts import valid_unicode
 from rllib_arpo.envs.support.validation import check_known
-from rllib_arpo.redaction import shown
+from rllib_arpo.redaction import without_secrets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ class ChatClient:
     @property
     def address(self) -> str:
         """`base_url` as errors show it."""
-        return shown(self.base_url)
+        return without_secrets(self.base_url)
 
     async def complete(self, messages: Sequence[dict[str, str]]) -> str:
         """The text of the model's answer to `messages` ({"role", "content"}).

@@ -37,7 +37,7 @@ from rllib_arpo.evaluation.plan import Arm, EvaluationSettings, check_tasks, mak
 from rllib_arpo.evaluation.results import ResultFolder, StoredArm
 from rllib_arpo.evaluation.runner import VOCAB_SIZE, answer
 from rllib_arpo.files import write_json
-from rllib_arpo.redaction import shown
+from rllib_arpo.redaction import without_secrets
 from rllib_arpo.tracking.machine import origin
 
 SUMMARY = "entropy.json"
@@ -147,7 +147,9 @@ def _write_summary(
         "vocab_size": found[0].vocab_size,
         "settings": dataclasses.asdict(settings) | own | {name: getattr(args, name) for name in BRANCHING_OPTIONS},
         "env_configs": {
-            arm.task: shown({key: value for key, value in arm.env_config.items() if key != "model_name_or_path"})
+            arm.task: without_secrets(
+                {key: value for key, value in arm.env_config.items() if key != "model_name_or_path"}
+            )
             for arm in arms
         },
         "tasks": [as_json(task) for task in found],

@@ -48,7 +48,7 @@ from rllib_arpo.evaluation.results import ResultFolder, SettingsError, StoredArm
 from rllib_arpo.evaluation.runner import answer
 from rllib_arpo.evaluation.suites import score_of
 from rllib_arpo.evaluation.summary import SUMMARY, task_reports, write_summary
-from rllib_arpo.redaction import shown
+from rllib_arpo.redaction import without_secrets
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -163,5 +163,5 @@ def _log_to_mlflow(folder: Path) -> None:
     try:
         log_evaluation(folder, open_store(experiment=EXPERIMENT))
     except Exception as error:  # The stores behind MLflow raise errors of a dozen libraries.
-        command = f"`rllib-arpo log-run {folder} --store {shown(store_uri())}`"
+        command = f"`rllib-arpo log-run {folder} --store {without_secrets(store_uri())}`"
         print(f"MLflow lacks a part of the evaluation ({one_line(error)}): log it with {command}.", file=sys.stderr)

@@ -17,7 +17,7 @@ from ray.tune.result import EXPR_RESULT_FILE
 from rllib_arpo.errors import CommandError
 from rllib_arpo.evaluation.summary import SUMMARY
 from rllib_arpo.record.recorder import RECORD_FOLDER
-from rllib_arpo.redaction import shown
+from rllib_arpo.redaction import without_secrets
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
                 run_log.log_run(each, store)
         except Exception as error:  # The stores behind MLflow raise errors of a dozen libraries.
             raise CommandError(f"{each}: not all of it is in MLflow ({one_line(error)}).") from error
-        print(f"{each} is in MLflow: {shown(store.uri)}")
+        print(f"{each} is in MLflow: {without_secrets(store.uri)}")
     return 0
 
 

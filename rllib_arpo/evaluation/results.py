@@ -28,7 +28,7 @@ from rllib_arpo.record.recorder import RECORD_FOLDER
 from rllib_arpo.record.rows import Row
 from rllib_arpo.record.tables import record_table
 from rllib_arpo.record.writer import write_table
-from rllib_arpo.redaction import shown
+from rllib_arpo.redaction import without_secrets
 
 SETTINGS, LOCK = "settings.json", "lock"
 
@@ -110,7 +110,7 @@ class ResultFolder:
         Raises:
             SettingsError: there are results with others; the message names the first key that differs.
         """
-        known, path, settings = _read(self.folder / SETTINGS), self.folder / SETTINGS, shown(settings)
+        known, path, settings = _read(self.folder / SETTINGS), self.folder / SETTINGS, without_secrets(settings)
         if any(arm.has_questions() for arm in self.arms()) and self._differs(known["settings"], settings, ""):
             for arm in self.arms():
                 shutil.rmtree(arm.folder)
@@ -122,7 +122,8 @@ class ResultFolder:
         Raises:
             SettingsError: as `claim`.
         """
-        names, settings = {"model": arm.model.name, "style": arm.style, "task": arm.task}, _plain(shown(arm.settings()))
+        names = {"model": arm.model.name, "style": arm.style, "task": arm.task}
+        settings = _plain(without_secrets(arm.settings()))
         every = self.arms()
         stored = next((one for one in every if (one.model, one.style, one.task) == tuple(names.values())), None)
         if stored is None:

@@ -12,7 +12,7 @@ from rllib_arpo.evaluation.metrics import ArmMetrics, differences
 from rllib_arpo.evaluation.plan import TOOLS, Arm, EvaluationSettings
 from rllib_arpo.evaluation.report import TaskReport
 from rllib_arpo.files import write_json
-from rllib_arpo.redaction import shown
+from rllib_arpo.redaction import without_secrets
 from rllib_arpo.tracking.machine import origin
 
 SUMMARY = "summary.json"
@@ -89,7 +89,9 @@ def _arm(arm: Arm, metrics: ArmMetrics, report: TaskReport) -> dict[str, Any]:
         "questions": len(metrics.question_ids),
         "samples": report.num_samples,
         "commits": list(metrics.commits),
-        "env_config": shown({key: value for key, value in arm.env_config.items() if key != "model_name_or_path"}),
+        "env_config": without_secrets(
+            {key: value for key, value in arm.env_config.items() if key != "model_name_or_path"}
+        ),
         "metrics": _plain(report.columns[arm.label]),
     }
 

@@ -31,7 +31,7 @@ from rllib_arpo.mlflow.run_facts import (
 )
 from rllib_arpo.mlflow.run_log import RunLog
 from rllib_arpo.mlflow.store import Store, is_local, one_line, open_store, store_uri
-from rllib_arpo.redaction import shown
+from rllib_arpo.redaction import without_secrets
 from rllib_arpo.tracking.machine import commit
 
 logger = logging.getLogger(__name__)
@@ -198,7 +198,7 @@ class LogThread:
 
     def __init__(self, open_store: Callable[[], Store], uri: str):
         self._open_store = open_store
-        self._uri = shown(uri)
+        self._uri = without_secrets(uri)
         self._store: Store | None = None
         self._logs: dict[Folders, RunLog] = {}
         self._due: set[Folders] = set()

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from rllib_arpo.redaction import shown
+from rllib_arpo.redaction import without_secrets
 
 #: MLflow's limits (mlflow/utils/validation.py).
 MAX_KEY_LENGTH = 250
@@ -32,7 +32,7 @@ def mlflow_key(name: str) -> str:
 
 def flat_params(config: Mapping[str, Any]) -> dict[str, str]:
     """A config's leaves without secrets, keyed by path ("env_config/seed"), as at most 6,000 characters each."""
-    return _with_keys((path, str(value)[:MAX_PARAM_LENGTH]) for path, value in _leaves(shown(config)))
+    return _with_keys((path, str(value)[:MAX_PARAM_LENGTH]) for path, value in _leaves(without_secrets(config)))
 
 
 def flat_metrics(result: Mapping[str, Any], name_of: Callable[[str], str | None] = str) -> dict[str, float]:

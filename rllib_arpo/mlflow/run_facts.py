@@ -16,8 +16,8 @@ from typing import Any
 from ray.tune.result import EXPR_ERROR_FILE
 
 from rllib_arpo.core.branching import looks_at_entropy, rule_in_words
-from rllib_arpo.files import replace_file
-from rllib_arpo.redaction import shown, shown_command
+from rllib_arpo.files import write_json
+from rllib_arpo.redaction import command_without_secrets, without_secrets
 from rllib_arpo.tracking.machine import git_says, versions
 
 #: The file in the trial's folder.
@@ -62,8 +62,7 @@ class RunFacts:
 
 def write_facts(folder: Path, facts: RunFacts) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    with replace_file(folder / RUN_FILE) as partial:
-        partial.write_text(json.dumps(dataclasses.asdict(facts), indent=1), encoding="utf-8")
+    write_json(folder / RUN_FILE, dataclasses.asdict(facts))
 
 
 def read_facts(folder: Path) -> RunFacts:
@@ -122,20 +121,20 @@ def description(
         "look": folder and f"`rllib-arpo show {shlex.quote(folder)}` draws its trees, with `--plots` its curves",
     }
     title = f"**{algorithm}** trains `{Path(config['model_name_or_path']).name}` on `{_name(config['env'])}`."
-    return shown("\n".join([title, "", *(f"- {name}: {text}" for name, text in lines.items() if text)]))
+    return without_secrets("\n".join([title, "", *(f"- {name}: {text}" for name, text in lines.items() if text)]))
 
 
 def command_line() -> str:
     """The command of this process, with the interpreter's name instead of its path, and without secrets."""
     program, *arguments = sys.orig_argv or sys.argv
-    return shlex.join([Path(program).name, *shown_command(arguments)])
+    return shlex.join([Path(program).name, *command_without_secrets(arguments)])
 
 
 def _task(config: Mapping[str, Any]) -> str:
     """The environment with its settings; of those that hold several values, only their names."""
     settings = [
         f"{key}: {', '.join(map(str, value)) or 'none'}" if isinstance(value, Mapping) else f"{key} {value}"
-        for key, value in shown(config.get("env_config") or {}).items()
+        for key, value in without_secrets(config.get("env_config") or {}).items()
         if isinstance(value, Mapping | str | int | float)
     ]
     return ", ".join([f"`{_name(config['env'])}`", *settings])

@@ -15,7 +15,7 @@ from urllib.parse import urlparse
 from mlflow.entities import Metric, Param, Run
 from mlflow.tracking import MlflowClient
 
-from rllib_arpo.redaction import shown
+from rllib_arpo.redaction import without_secrets
 
 #: The tag by which the run of a folder is found again.
 FOLDER_TAG = "rllib_arpo.folder"
@@ -91,7 +91,9 @@ def open_store(
         return Store(chosen, client, _experiment(client, experiment, artifacts))
     except Exception as error:
         if is_local(chosen):
-            raise ValueError(f"MLflow cannot open the local store {shown(chosen)}: {one_line(error)}") from error
+            raise ValueError(
+                f"MLflow cannot open the local store {without_secrets(chosen)}: {one_line(error)}"
+            ) from error
         raise
 
 
@@ -99,7 +101,7 @@ def one_line(error: BaseException) -> str:
     """The innermost cause: "ConnectionRefusedError: ..." says more than the five errors that wrap it."""
     while (cause := error.__cause__ or (None if error.__suppress_context__ else error.__context__)) is not None:
         error = cause
-    return f"{type(error).__name__}: {shown(' '.join(str(error).split()))}"[:300]
+    return f"{type(error).__name__}: {without_secrets(' '.join(str(error).split()))}"[:300]
 
 
 def _check_sqlite(path: Path) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ray import tune
 
 from rllib_arpo.errors import INTERRUPTED
-from rllib_arpo.redaction import shown
+from rllib_arpo.redaction import without_secrets
 from rllib_arpo.rollout.progress import PROGRESS_VARIABLE
 from rllib_arpo.terminal import RunTerminal, about, say
 from rllib_arpo.tracking.machine import machine_in_words
@@ -124,7 +124,7 @@ def mlflow_in_words(experiment: str) -> str:
     """The place of the run in MLflow: the command that shows the local store, or the address of the user's own."""
     program = _short(Path(sys.executable).with_name("mlflow"))
     local = f"{program} ui --backend-store-uri sqlite:///mlflow.db"
-    return f'{shown(os.environ.get("MLFLOW_TRACKING_URI") or local)}, experiment "{experiment}"'
+    return f'{without_secrets(os.environ.get("MLFLOW_TRACKING_URI") or local)}, experiment "{experiment}"'
 
 
 class SaysFailures(tune.Callback):
@@ -136,7 +136,7 @@ class SaysFailures(tune.Callback):
         lines = last.strip().splitlines() or ["no message"]
         # An actor that has died adds advice behind its error.
         error = next((line for line in reversed(lines) if ERROR.match(line)), lines[-1])
-        say(f"The run failed ({shown(error)}); it goes on at its last checkpoint.")
+        say(f"The run failed ({without_secrets(error)}); it goes on at its last checkpoint.")
 
 
 def _short(path: str | Path) -> str:

