@@ -33,7 +33,7 @@ from rllib_arpo.envs.protocols.protocol import (
     only_punctuation,
 )
 from rllib_arpo.envs.question import Shot
-from rllib_arpo.envs.support.model_json import read_json
+from rllib_arpo.envs.support.model_json import parse_model_json
 from rllib_arpo.envs.tools.tool import CALL, RESPONSE, THINK, TOOLS, Tool
 
 #: Placeholders for the texts of a user, an assistant and a tool while a template is rendered.
@@ -208,7 +208,7 @@ def _read_call(text: str, rest: str) -> Parsed:
     if not only_punctuation(rest):
         return Malformed(f"text after </{CALL}>")
     try:
-        call = read_json(text)
+        call = parse_model_json(text)
     except ValueError:
         return Malformed(f"<{CALL}> does not hold JSON")
     if not isinstance(call, dict) or set(call) != {"name", "arguments"}:

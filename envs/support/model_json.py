@@ -9,7 +9,7 @@ from typing import Any
 MAX_DEPTH = 32
 
 
-def read_json(text: str) -> Any:
+def parse_model_json(text: str) -> Any:
     """The value of a JSON text.
 
     Raises:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from rllib_arpo.envs.support.cache import ResultCache
 from rllib_arpo.envs.support.chat_client import ChatClient, read_chat_client
-from rllib_arpo.envs.support.model_json import read_json
+from rllib_arpo.envs.support.model_json import parse_model_json
 from rllib_arpo.envs.tools.tool import Tool, ToolResult
 from rllib_arpo.envs.web.addresses import AddressRule, system_resolve
 from rllib_arpo.envs.web.fetch import Fetcher, FetchSettings, web_thread
@@ -126,7 +126,7 @@ class BrowseTool(Tool):
 
     def _split(self, argument: str) -> tuple[str, str]:
         if argument.startswith("{"):
-            argument = self.text_argument(read_json(argument))
+            argument = self.text_argument(parse_model_json(argument))
         url, *question = argument.split(maxsplit=1) or [""]
         return url, "".join(question).strip()
 

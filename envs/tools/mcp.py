@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.errors import BrokenToolError, ToolError
-from rllib_arpo.envs.support.model_json import read_json
+from rllib_arpo.envs.support.model_json import parse_model_json
 from rllib_arpo.envs.support.validation import check_known
 from rllib_arpo.envs.tools.mcp_client import McpServer, shown
 from rllib_arpo.envs.tools.mcp_session import McpSession, session_of
@@ -97,7 +97,7 @@ class McpTool(Tool):
             ToolError: it is not JSON, does not fit the tool's schema, or has half of a character.
         """
         try:
-            arguments = read_json(argument)
+            arguments = parse_model_json(argument)
         except UnicodeEncodeError as error:
             raise ToolError(f"{self.name}: {error.object[error.start]!r} is half of a character.") from error
         except ValueError:

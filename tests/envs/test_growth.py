@@ -24,7 +24,7 @@ from rllib_arpo.envs.protocols.protocol import CallRequest, boxed
 from rllib_arpo.envs.protocols.tags import TagProtocol
 from rllib_arpo.envs.rewards import judge, qa
 from rllib_arpo.envs.rewards.mathematics import accuracy, forms, formulas, text
-from rllib_arpo.envs.support.model_json import read_json
+from rllib_arpo.envs.support.model_json import parse_model_json
 from rllib_arpo.envs.support.texts import first_line, valid_unicode
 from rllib_arpo.envs.tasks.reasoning_gym import read_score
 from rllib_arpo.envs.tools import TOOLS
@@ -96,7 +96,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "text of a turn": lambda s: turn_text(TOKENIZER, encoded(valid_unicode(s))),
     "shield": CHAT.shield,
     "cut": lambda s: cut(TOKENIZER, valid_unicode(s), 100),
-    "model_json": read_json,
+    "model_json": parse_model_json,
     "tool python": program,
     "tool search": SearchTool(documents=[{"text": "a"}]).read,
     "tool browse": BrowseTool().read,

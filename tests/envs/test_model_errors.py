@@ -16,7 +16,7 @@ from rllib_arpo.envs.env_config import ToolEnvConfig
 from rllib_arpo.envs.errors import BrokenToolError, ToolError
 from rllib_arpo.envs.protocols.prompts import Chat
 from rllib_arpo.envs.question import Question, Shot, ShotCall
-from rllib_arpo.envs.support.model_json import MAX_DEPTH, read_json
+from rllib_arpo.envs.support.model_json import MAX_DEPTH, parse_model_json
 from rllib_arpo.envs.tools.browse import BrowseTool
 from rllib_arpo.envs.tools.mcp import McpTool, schema_validator
 from rllib_arpo.envs.tools.tool import Tool, ToolResult, run_tool
@@ -51,13 +51,16 @@ DEEP = '{"item": ' + "[" * 256 + "]" * 256 + "}"
 )
 def test_what_is_not_sound_json_is_refused(text):
     with pytest.raises(ValueError):
-        read_json(text)
+        parse_model_json(text)
 
 
 def test_sound_json_is_read():
     deepest = "[" * MAX_DEPTH + "]" * MAX_DEPTH
-    assert json.dumps(read_json(deepest)) == deepest
-    assert read_json('{"a": "\\ud83d\\ude00", "b": [1, 2.5, null, true]}') == {"a": "😀", "b": [1, 2.5, None, True]}
+    assert json.dumps(parse_model_json(deepest)) == deepest
+    assert parse_model_json('{"a": "\\ud83d\\ude00", "b": [1, 2.5, null, true]}') == {
+        "a": "😀",
+        "b": [1, 2.5, None, True],
+    }
 
 
 @pytest.mark.parametrize("argument", ['{"item": "\\ud83d"}', DEEP, '{"item": NaN}', "{", "[" * 10**5])

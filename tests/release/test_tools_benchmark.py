@@ -1,4 +1,4 @@
-"""The benchmarks of the tools, on tiny samples of the real data."""
+"""The benchmarks of the tools, on tiny samples and a made-up cache."""
 
 import json
 
@@ -8,8 +8,10 @@ from release.benchmarks import tools
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not tools.SEARCH_CACHE.is_file(), reason="The real data is not here.")
-def test_a_tiny_run_measures_every_tool(tmp_path):
+def test_a_tiny_run_measures_every_tool(tmp_path, monkeypatch):
+    pages = {f"who made lamp {i}": f"Page 1: The lamp number {i} stood in the hall for {i} years." for i in range(30)}
+    monkeypatch.setattr(tools, "SEARCH_CACHE", tmp_path / "cache.json")
+    tools.SEARCH_CACHE.write_text(json.dumps(pages))
     file = tmp_path / "tools.json"
     assert tools.main(["--json", str(file), "--tiny"]) == 0
     written = json.loads(file.read_text())
