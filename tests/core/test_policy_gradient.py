@@ -134,13 +134,6 @@ def biased_estimators() -> list[tuple[RolloutSettings, bool, dict[str, Estimator
     normalized = Estimator("uniform", lambda rewards, *_: group_advantages(rewards))
     within_trees = Estimator("uniform", lambda rewards, *tree: tree_advantages(rewards, leaf_roots(*tree)))
     times_entropy = replace(normalized, entropy_advantage_coeff=0.2)
-    by_credit = {
-        f"ARPO's forks, {name}{'' if normalize_std else ' without std'}": Estimator(
-            "uniform", lambda *question, name=name, std=normalize_std: credit_of(name)(*question, std)
-        )
-        for name in ("forks_apart", "same_state", "node_values", "siblings")
-        for normalize_std in (True, False)
-    }
     return [
         (rollout_settings(num_rollouts=3), False, {"k = 1, branch weights, reward": branch_reward}),
         (
@@ -158,7 +151,7 @@ def biased_estimators() -> list[tuple[RolloutSettings, bool, dict[str, Estimator
                 "ARPO: k = 2, uniform weights, top-up, group-normalised": normalized,
                 "ARPO's forks, Tree-GRPO's advantage": within_trees,
                 "ARPO's forks, AEPO's entropy-aware advantage": times_entropy,
-                **by_credit,
+                **credit_estimators(),
             },
         ),
         (
@@ -189,6 +182,16 @@ def biased_estimators() -> list[tuple[RolloutSettings, bool, dict[str, Estimator
             {"GRPO without std: no forks, group mean": centered, "GRPO: no forks, group-normalised": normalized},
         ),
     ]
+
+
+def credit_estimators() -> dict[str, Estimator]:
+    return {
+        f"ARPO's forks, {name}{'' if normalize_std else ' without std'}": Estimator(
+            "uniform", lambda *question, name=name, std=normalize_std: credit_of(name)(*question, std)
+        )
+        for name in ("forks_apart", "same_state", "node_values", "siblings")
+        for normalize_std in (True, False)
+    }
 
 
 def value_estimators(trees: Distribution) -> dict[str, Estimator]:

@@ -15,6 +15,7 @@ from rllib_arpo.core.advantages import NodeAttribution
 from rllib_arpo.core.columns import END, LOSS_MASK, PARENT, POSITION_IDS, TOKEN_IDS
 from rllib_arpo.core.packing import concatenate, pack_tree
 from rllib_arpo.core.tree import depth_first_layout
+from rllib_arpo.policy.attention import path_gather
 from tests.helpers.models import tiny_model
 from tests.helpers.trees import random_tree
 
@@ -58,6 +59,12 @@ def random_pass() -> Callable[..., dict[str, torch.Tensor]]:
         }
 
     return build
+
+
+@pytest.fixture
+def a_block_per_chain(monkeypatch):
+    """Trees as small as these would otherwise fit in one block, and no path would be gathered."""
+    monkeypatch.setattr(path_gather, "MAX_WASTED_PAIRS", -1)
 
 
 @pytest.fixture

@@ -172,6 +172,23 @@ def entropy_factors(trees: Sequence[QuestionTree], coeff: float) -> dict[int, Te
     return {key: (1 + coeff * (entropies - mean) / (std + 1e-6)).clamp(min=0) for key, entropies in each.items()}
 
 
+def advantages_of(tree: QuestionTree, config, batch: Sequence[QuestionTree] | None, values: Mapping | None) -> dict:
+    """By leaf, and by the turn's `id` where they differ from turn to turn; arguments as in `loss`."""
+    if batch is not None:
+        by_leaf = batch_advantages(tree, batch)
+    elif config.baseline == "tree":
+        by_leaf = tree_advantages(tree)
+    elif config.baseline == "node_values":
+        by_leaf = node_value_advantages(tree, config.normalize_std)
+    elif config.baseline == "siblings":
+        by_leaf = sibling_advantages(tree, config.normalize_std)
+    else:
+        by_leaf = advantages(counted(tree), config.normalize_std)
+    if values is None:
+        return by_leaf
+    return {leaf: {id(turn): a - values.get(id(turn), 0.0) for turn in tree.path(leaf)} for leaf, a in by_leaf.items()}
+
+
 def loss(
     model,
     trees: Sequence[QuestionTree],
@@ -194,23 +211,8 @@ def loss(
     total = 0.0
     for tree in trees:
         scores = {name: score(model, tree, name, config.temperature) for name in counted(tree)}
-        if batch is not None:
-            by_leaf = batch_advantages(tree, batch)
-        elif config.baseline == "tree":
-            by_leaf = tree_advantages(tree)
-        elif config.baseline == "node_values":
-            by_leaf = node_value_advantages(tree, config.normalize_std)
-        elif config.baseline == "siblings":
-            by_leaf = sibling_advantages(tree, config.normalize_std)
-        else:
-            by_leaf = advantages(counted(tree), config.normalize_std)
-        if values is not None:
-            by_leaf = {
-                leaf: {id(turn): a - values.get(id(turn), 0.0) for turn in tree.path(leaf)}
-                for leaf, a in by_leaf.items()
-            }
-        per_token = token_advantages(by_leaf, config.attribution, scores)
-        for leaf, a in per_token.items():
+        by_leaf = advantages_of(tree, config, batch, values)
+        for leaf, a in token_advantages(by_leaf, config.attribution, scores).items():
             key, current = (tree.question_id, leaf), scores[leaf]
             weight = {
                 "token_mean": 1 / sum(lengths.values()),

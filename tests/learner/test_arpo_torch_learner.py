@@ -12,7 +12,6 @@ from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME, WEIGHTS_SEQ_
 from rllib_arpo.core.tree import QuestionTree, StopReason
 from rllib_arpo.learner import optimizer_offload
 from rllib_arpo.learner.gradients import NonFiniteLossError
-from rllib_arpo.policy.attention import path_gather
 from tests.helpers.trees import make_trajectory, make_tree, make_turn
 from tests.learner import plain
 from tests.learner.builders import (
@@ -67,12 +66,6 @@ CASES = {
     "siblings": ({"baseline": "siblings"}, {}),
     "siblings, hard": ({"baseline": "siblings", "attribution": "hard"}, NESTED),
 }
-
-
-@pytest.fixture
-def a_block_per_chain(monkeypatch):
-    """Trees as small as these would otherwise fit in one block, and no path would be gathered."""
-    monkeypatch.setattr(path_gather, "MAX_WASTED_PAIRS", -1)
 
 
 @pytest.mark.usefixtures("a_block_per_chain")

@@ -10,13 +10,8 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
 from rllib_arpo.policy.llm_rl_module import LLMRLModule
+from tests.helpers.damage import flip_a_bit
 from tests.learner.builders import build_learner, causal_lm, make_batch, make_config
-
-
-def flip_a_bit(file: Path) -> None:
-    data = bytearray(file.read_bytes())
-    data[len(data) // 2] ^= 1
-    file.write_bytes(data)
 
 
 @pytest.mark.parametrize("pattern", ["state.pkl", "**/*.safetensors", "checksums.json"])

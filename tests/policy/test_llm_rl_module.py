@@ -10,7 +10,6 @@ from gymnasium.spaces import Text
 from ray.rllib.core.rl_module.rl_module import RLModule
 
 from rllib_arpo.core.columns import END, ENTROPY, LOG_PROBS, LOSS_MASK, PARENT, TOKEN_IDS
-from rllib_arpo.policy.attention import path_gather
 from rllib_arpo.policy.llm_rl_module import LLMRLModule
 
 TEMPERATURE = 0.7
@@ -22,12 +21,6 @@ def test_autocast_keeps_no_copies_of_weights(model_folder):
     module.causal_lm.get_decoder().register_forward_hook(lambda *_: kept.append(torch.is_autocast_cache_enabled()))
     module.score(np.array([1, 2, 3]))
     assert kept == [False]
-
-
-@pytest.fixture
-def a_block_per_chain(monkeypatch):
-    """Trees as small as these would otherwise fit in one block, and no path would be gathered."""
-    monkeypatch.setattr(path_gather, "MAX_WASTED_PAIRS", -1)
 
 
 def make_module(folder, dtype="float32", inference_only=False, **settings):

@@ -14,6 +14,7 @@ from pyarrow.fs import LocalFileSystem
 from rllib_arpo.files import write_checksums
 from rllib_arpo.recipes import checkpoints
 from rllib_arpo.recipes.checkpoints import BEST, KeepCheckpoints, mark_whole, read_score, take_newest
+from tests.helpers.damage import flip_a_bit
 
 METRIC = "evaluation/env_runners/accuracy"
 
@@ -129,12 +130,6 @@ def test_a_run_goes_on_at_its_newest_checkpoint_and_without_later_results(tmp_pa
     results(tmp_path, range(1, 13))
     assert take_newest(tmp_path) == tmp_path / "resumed_at_000012"
     assert left(tmp_path) == (["resumed_at_000012"], [*range(1, 13)])
-
-
-def flip_a_bit(file: Path) -> None:
-    data = bytearray(file.read_bytes())
-    data[len(data) // 2] ^= 1
-    file.write_bytes(data)
 
 
 @pytest.mark.parametrize(
