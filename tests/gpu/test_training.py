@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from release.benchmarks.common.bench import timed
-from release.benchmarks.learner.flops import model_flops
 from release.benchmarks.learner.rollouts import make_rollouts
 from rllib_arpo.arpo import ARPO
 from rllib_arpo.rollout.episodes import episode_to_tree
+from tests.gpu.flops import model_flops
 from tests.gpu.workbench import Figures, Sizes, random_qwen2
 from tests.helpers.configs import small_config
 from tests.helpers.weights import engine_log_probs, learner_log_probs, learner_weights

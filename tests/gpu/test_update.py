@@ -7,7 +7,6 @@ import torch
 from ray.rllib.core import DEFAULT_MODULE_ID
 
 from release.benchmarks.common.bench import alternate, median, rounded, timed
-from release.benchmarks.learner.flops import model_flops
 from release.benchmarks.learner.rollouts import make_rollouts
 from release.benchmarks.learner.sides import LearnerSide, build_learner
 from release.benchmarks.learner.tree_speedup import seconds_of
@@ -15,6 +14,7 @@ from release.benchmarks.learner.tree_workload import make_question
 from rllib_arpo.core.tree import QuestionTree
 from rllib_arpo.learner.training_data import PlanSettings, QuestionBatch
 from rllib_arpo.rollout.episodes import tree_to_episode
+from tests.gpu.flops import model_flops
 from tests.gpu.workbench import DEVICE, Sizes, random_qwen2
 from tests.learner import plain
 from tests.learner.builders import build_learner as make_learner

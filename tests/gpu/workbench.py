@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from release.benchmarks.common.endless_models import byte_tokenizer
-from release.benchmarks.learner.flops import matmul_peaks
 from rllib_arpo import ARPOConfig
+from tests.gpu.flops import matmul_peaks
 from tests.helpers.configs import small_config
 from tuned_examples.smollm2 import cached_folder
 

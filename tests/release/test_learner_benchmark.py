@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from release.benchmarks.learner import rollouts, sides
-from release.benchmarks.learner.flops import model_flops
 from release.benchmarks.learner.tree_workload import make_question
+from tests.gpu.flops import model_flops
 from tests.helpers.models import tiny_model
 from tests.helpers.trees import make_trajectory, make_tree, make_turn
 from tests.learner import plain
