@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import t
+from scipy.special import stdtrit
 
 LEVEL = 0.95
 #: The name in summaries of the intervals of `estimate_all`.
@@ -84,7 +84,7 @@ def average_over_tasks(tasks: Sequence[np.ndarray]) -> Estimate:
     if np.sqrt(variances.sum()) <= 1e-12 * max(np.abs(column).max() for column in columns):
         return Estimate(value, value, value, total, seed_std)
     freedom = variances.sum() ** 2 / (variances**2 / (sizes - 1)).sum()
-    half = float(t.ppf((1 + LEVEL) / 2, freedom) * np.sqrt(variances.sum()) / len(columns))
+    half = float(stdtrit(freedom, (1 + LEVEL) / 2) * np.sqrt(variances.sum()) / len(columns))
     return Estimate(value, value - half, value + half, total, seed_std)
 
 
@@ -95,7 +95,7 @@ def half_width(deviation: np.ndarray, count: np.ndarray) -> np.ndarray:
         deviation: s, the standard deviation of the values (ddof = 1).
         count: how many values a mean is of, at least 1.
     """
-    return np.where(count > 1, t.ppf((1 + LEVEL) / 2, np.maximum(count - 1, 1)) * deviation / np.sqrt(count), np.nan)
+    return np.where(count > 1, stdtrit(np.maximum(count - 1, 1), (1 + LEVEL) / 2) * deviation / np.sqrt(count), np.nan)
 
 
 def by_question(values: np.ndarray) -> np.ndarray:
