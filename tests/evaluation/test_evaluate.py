@@ -8,6 +8,7 @@ import shutil
 from argparse import Namespace
 
 import pytest
+from pyarrow.fs import LocalFileSystem
 
 from rllib_arpo.commands import evaluate, run_command
 from rllib_arpo.envs import tool_env
@@ -18,6 +19,7 @@ from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.tools.python import PythonTool
 from rllib_arpo.evaluation import model_folders as models
 from rllib_arpo.evaluation import plan, runner
+from rllib_arpo.files import write_checksums
 from rllib_arpo.policy.export import MODULE
 from tests.evaluation.conftest import ANSWER, CALL, recorded, samples, scripted_command
 from tests.helpers.models import byte_tokenizer
@@ -245,6 +247,7 @@ def test_a_checkpoint_beside_its_base(arguments, model_folder, tmp_path, capsys)
     """The checkpoint holds the base itself: the same samples, so that no metric differs."""
     checkpoint = tmp_path / "run" / "checkpoint_000001"
     shutil.copytree(model_folder, checkpoint / MODULE / "huggingface")
+    write_checksums(str(checkpoint), LocalFileSystem())
     command = [*arguments("--samples", "2", "--limit", "3", "--no-mlflow"), "--compare", str(checkpoint)]
     assert run_command("evaluate", command) == 0
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
@@ -256,6 +259,7 @@ def test_a_checkpoint_beside_its_base(arguments, model_folder, tmp_path, capsys)
     # The run goes on and writes other weights to the same place: these are not the folder's any more.
     config = checkpoint / MODULE / "huggingface" / "config.json"
     config.write_text(config.read_text().replace("{", '{"changed": true,', 1))
+    write_checksums(str(checkpoint), LocalFileSystem())
     assert run_command("evaluate", command) == 2
     assert "checkpoint_000001 tools arithmetic with model_fingerprint=" in capsys.readouterr().err
 
