@@ -36,6 +36,12 @@ columns reward, acc(uracy), tools: a trajectory's mean; dH: how much the entropy
 results ~/ray_results/ARPO_#
 evaluation accuracy # format # reward # # questions
 """
+FIRST_BATCH = """\
+sampled accuracy # pass@# # any of M # with signal # # questions
+WARNING rllib_arpo: No question of the first batch has returns that differ, so that nothing is learned: \
+most break the format (STOP): cold-start the model, or give it examples or more tokens.
+WARNING rllib_arpo: No trajectory of the first batch goes on after a tool's response, so that nothing forks.
+"""
 ITERATION = "iter # reward # acc # tools # dH - forks # roll # upd # sync # s\n"
 END = """
 The run ended before its first evaluation in training; the one before it is in \
@@ -58,7 +64,7 @@ def masked(text: str, **names: str) -> str:
     """`text` without what differs from run to run; `names`: word -> what it stands for."""
     for word, meant in names.items():
         text = text.replace(meant, word)
-    text = MACHINE.sub("MACHINE", text)
+    text = re.sub(r"stop/\w+", "STOP", MACHINE.sub("MACHINE", text))
     text = re.sub(r"(?<= )[-+](?=\d)", "", re.sub("bfloat16|float32", "TYPE", text))
     return re.sub(" +", " ", re.sub(r"\d[\d._-]*\d|\d", "#", text))
 
@@ -131,7 +137,7 @@ def test_the_text_of_make_train_where_there_is_no_terminal(tmp_path, tiny_smollm
     names = {"MODEL": tiny_smollm2, "BIN": str(Path(sys.executable).parent)}
     text = masked(done.stdout, HOME=str(tmp_path / "home"), HERE=str(tmp_path), **names)
     (log,) = (tmp_path / "here" / "outputs").glob("trails-*.log")
-    assert text == FIRST_SCREEN + ITERATION + END, f"{done.stderr}\n{log.read_text()}"
+    assert text == FIRST_SCREEN + FIRST_BATCH + ITERATION + END, f"{done.stderr}\n{log.read_text()}"
     assert FIRST_SCREEN.count("\n") <= 15
     assert set(done.stdout.splitlines()) < set(log.read_text().splitlines())
     assert "Started a local Ray instance" in log.read_text()
