@@ -47,7 +47,7 @@ def die_in_an_update(algorithm: ARPO, dying: int) -> None:
     with pytest.raises(LearnerDiedError, match=f"Learner {dying} has died and the run ends with it"):
         algorithm.train()
     algorithm.stop()
-    assert time.monotonic() - begin < 60
+    assert time.monotonic() - begin < 300
 
 
 def fail_to_save(algorithm: ARPO, folder: Path) -> None:
