@@ -13,7 +13,7 @@ class FaultyEnv(ScriptedEnv):
     """env_config: `die_at`: the question at which the process dies; `marker`: a file that says it has died once.
 
     Without a marker it dies every time. `deaths`: a folder; the env runners 1 .. `num_deaths` die one after the other,
-    each once, and leave a file in it.
+    each once and at a question of its own (one that kills several is given up), which they write into a file in it.
     """
 
     def __init__(self, env_config=None):
@@ -29,9 +29,12 @@ class FaultyEnv(ScriptedEnv):
             if self.marker:
                 Path(self.marker).touch()
             os._exit(1)
-        if self.deaths is not None and len(os.listdir(self.deaths)) == self.worker_index - 1 < self.num_deaths:
-            Path(self.deaths, str(self.worker_index)).touch()
-            os._exit(1)
+        if self.deaths is not None:
+            question = str((options or {}).get(OPTION_QUESTION))
+            killed_before = [path.read_text() for path in Path(self.deaths).iterdir()]
+            if len(killed_before) == self.worker_index - 1 < self.num_deaths and question not in killed_before:
+                Path(self.deaths, str(self.worker_index)).write_text(question)
+                os._exit(1)
         return super().reset(seed=seed, options=options)
 
     def prompt(self):
