@@ -27,7 +27,7 @@ from rllib_arpo.core.tree import QuestionTree, TreeLayout
 
 CreditFunction = Callable[[np.ndarray, QuestionTree, TreeLayout, bool], np.ndarray]
 
-#: The credit that the learner goes on with (`ValueBaseline`).
+#: The group's, from which the learner takes the values of the states before turns (`ValueBaseline`).
 VALUE = "value"
 #: The baseline above a fork weighs as much as so many siblings in `sibling_credit`.
 PRIOR_SIBLINGS = 1.0
@@ -41,11 +41,6 @@ def _group(rewards: np.ndarray, _tree: QuestionTree, _layout: TreeLayout, normal
 def _tree(rewards: np.ndarray, tree: QuestionTree, layout: TreeLayout, normalize_std: bool) -> np.ndarray:
     """The leaf against its own tree and against all trees (`tree_advantages`)."""
     return tree_advantages(rewards, leaf_roots(tree, layout), normalize_std)
-
-
-def _value(rewards: np.ndarray, tree: QuestionTree, layout: TreeLayout, normalize_std: bool) -> np.ndarray:
-    """The group's; from it the learner takes the values of the states before turns (`ValueBaseline`)."""
-    return _group(rewards, tree, layout, normalize_std)
 
 
 def forks_apart_credit(
@@ -207,5 +202,5 @@ CREDITS: dict[str, Credit] = {
     "same_state": Credit(same_state_credit, judges_equal_returns=True),
     "node_values": Credit(node_value_credit),
     "siblings": Credit(sibling_credit),
-    VALUE: Credit(_value, judges_equal_returns=True),
+    VALUE: Credit(_group, judges_equal_returns=True),
 }

@@ -20,7 +20,7 @@ class EarlierQuestion:
         levels: tool -> the mean entropy of the window after each of its responses, nats per token.
         rises: dH at each response of all tools.
         path_costs: unit of a budget -> what each leaf's whole path costs in it.
-        nodes: the tool responses on trajectories from the prompt, with the returns below them.
+        nodes: the tool responses on trajectories from the prompt, with the returns below them; only for a plan.
     """
 
     levels: Mapping[str, Sequence[float]]
@@ -40,6 +40,7 @@ class RolloutReference:
         after_tool: the mean level over the responses of all tools; None if there are none.
         rise: the dH that a wanted share of the responses exceeded; None if none is wanted, or there are none.
         path_costs: unit of a budget -> the mean cost of a path.
+        plans_width: whether widths are planned, for which questions then report their `nodes`.
         planned_suffixes: (tool, depth) -> m of `branch_width="planned"`, if it is wanted and known.
     """
 
@@ -47,6 +48,7 @@ class RolloutReference:
     after_tool: float | None = None
     rise: float | None = None
     path_costs: Mapping[str, float] = field(default_factory=dict)
+    plans_width: bool = False
     planned_suffixes: Mapping[tuple[str, int], float] = field(default_factory=dict)
 
 
@@ -105,6 +107,7 @@ class RolloutHistory:
             entropy_levels((question.levels for question in self._questions), quantile),
             rise=float(np.quantile(rises, 1.0 - share)) if rises and share is not None else None,
             path_costs={unit: float(np.mean(values)) for unit, values in costs.items()},
+            plans_width=plan_by is not None,
             planned_suffixes=planned_suffixes((q.nodes for q in self._questions), plan_by) if plan_by else {},
         )
 

@@ -84,7 +84,7 @@ class QuestionStats:
         prefix_tokens_reused: tokens of the forks' prefixes that came from the engine's prefix cache.
         forks_refused: forks that the environment refused by an error.
         tools_offered: the tools that could have been called.
-        node_groups: the returns below the tool responses of trajectories from the prompt.
+        node_groups: the returns below the tool responses of trajectories from the prompt; empty without a plan.
     """
 
     rewards: tuple[float, ...]
@@ -134,8 +134,15 @@ def question_stats(
     prefix_tokens_reused: int = 0,
     tools_offered: tuple[str, ...] = (),
     forks_refused: int = 0,
+    *,
+    plans_width: bool = False,
 ) -> QuestionStats:
-    """Args: `entropy_window`: k, the number of a turn's first entropies at which decisions looked."""
+    """The figures of a tree.
+
+    Args:
+        entropy_window: k, the number of a turn's first entropies at which decisions looked.
+        plans_width: `RolloutReference.plans_width`.
+    """
     leaves = tree.trajectories
     paths = [tree.path(leaf.agent_id) for leaf in leaves]
     initial = [leaf for leaf in leaves if leaf.parent is None and not leaf.topped_up]
@@ -164,7 +171,7 @@ def question_stats(
         prefix_tokens_reused=prefix_tokens_reused,
         tools_offered=tools_offered,
         forks_refused=forks_refused,
-        node_groups=node_groups(tree),
+        node_groups=node_groups(tree) if plans_width else (),
     )
 
 

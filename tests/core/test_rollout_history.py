@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -75,4 +76,4 @@ def test_a_state_of_a_version_without_plans_is_read():
     state = [{name: value for name, value in question.items() if name != "nodes"} for question in history().get_state()]
     restored = RolloutHistory(2)
     restored.set_state(state)
-    assert restored.reference(plan_by="tool_calls") == history().reference()
+    assert restored.reference(plan_by="tool_calls") == replace(history().reference(), plans_width=True)

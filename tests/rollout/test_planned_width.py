@@ -55,7 +55,7 @@ def test_the_widths_follow_the_returns_of_the_question_before(sample, rewards, c
     first = sample(NO_HISTORY, rewards)
     assert first.children == {("0", 1): 3, ("1", 1): 3}
     history = RolloutHistory(1)
-    history.extend([question_stats(first.tree, entropy_window=1).history()])
+    history.extend([question_stats(first.tree, entropy_window=1, plans_width=True).history()])
     reference = rollout_reference(history, config())
     # Whichever path is the slow one.
     for delay in [("0", 0), ("1", 0), ("0.0", 1)]:
@@ -64,7 +64,13 @@ def test_the_widths_follow_the_returns_of_the_question_before(sample, rewards, c
 
 def test_the_costs_are_in_the_unit_of_the_budget_and_the_width_at_the_start_is_that_of_its_paths(sample):
     history = RolloutHistory(1)
-    history.extend([question_stats(sample(NO_HISTORY, (6, 0, 6, 0, 9, 3, 9, 3)).tree, entropy_window=1).history()])
+    history.extend(
+        [
+            question_stats(
+                sample(NO_HISTORY, (6, 0, 6, 0, 9, 3, 9, 3)).tree, entropy_window=1, plans_width=True
+            ).history()
+        ]
+    )
     plans = {}
     for budget in (None, {"tool_calls": 12}, {"generated_tokens": 99}):
         reference = rollout_reference(history, config(rollout_budget=budget))
