@@ -229,17 +229,21 @@ def test_an_id_in_use_is_refused(engine):
 
 def test_a_request_that_fails_inside_vllm_ends_as_an_error(engine, monkeypatch):
     """vLLM ends a request as "abort" or "error" when it gives it up."""
+    from vllm.v1.engine import FinishReason
+
     engine.submit(GenerationRequest("a", PROMPT, max_tokens=9, entropy_window=6, seed=1))
-    step = engine._llm.step
+    core = engine._llm.engine_core
+    get_output = core.get_output
     engine.step()
 
     def failing_step():
-        (output,) = step()
-        output.finished, output.outputs[0].finish_reason = True, "error"
-        engine._llm.abort_request(["a"])
-        return [output]
+        outputs = get_output()
+        (output,) = outputs.outputs
+        core.abort_requests([output.request_id])
+        output.finish_reason = FinishReason.ERROR
+        return outputs
 
-    monkeypatch.setattr(engine._llm, "step", failing_step)
+    monkeypatch.setattr(core, "get_output", failing_step)
     (finished,) = engine.step()
     assert (finished.finish_reason, len(finished.token_ids), len(finished.entropies)) == ("error", 2, 2)
     assert not engine.has_unfinished()

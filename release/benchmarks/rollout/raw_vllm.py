@@ -59,13 +59,13 @@ def rollout(handle: EngineHandle, workload: Workload) -> float:
     return workload.num_generated_tokens / seconds
 
 
-def _make_bare(config: EngineConfig) -> Any:
+def make_bare(config: EngineConfig) -> Any:
     from vllm import LLM
 
     return LLM(**bare_arguments(config))
 
 
-def _close(llm: Any) -> None:
+def close_bare(llm: Any) -> None:
     """Leaves torch's process groups, which our engine in this process goes on using, as they are."""
     llm.llm_engine.engine_core._finalizer.detach()
     llm.llm_engine.model_executor.shutdown()
@@ -79,7 +79,7 @@ def raw_vllm(bench: Bench) -> dict[str, Any]:
     repeats, tokens, questions = bench.pick(full=(5, 128, 4), quick=(4, 64, 2), tiny=(1, 8, 2))
     seeds = itertools.count()
     handle = bench.engine(SMOLLM2)
-    bare = handle.call(_make_bare, handle.config)
+    bare = handle.call(make_bare, handle.config)
 
     def workload(turn_tokens: int) -> Workload:
         return Workload(turn_tokens, num_questions=questions, num_turns=1, seed=next(seeds))
@@ -93,7 +93,7 @@ def raw_vllm(bench: Bench) -> dict[str, Any]:
         }
         speeds = alternate(sides, repeats, warm_up=False)
     finally:
-        handle.call(_close, bare)
+        handle.call(close_bare, bare)
     about = {
         "model": bench.model_name(SMOLLM2),
         "bare_side": "LLM.generate, SamplingParams(max_tokens, temperature=1, ignore_eos=True), our engine arguments",

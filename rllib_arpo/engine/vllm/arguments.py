@@ -137,12 +137,8 @@ def sampling_params(request: GenerationRequest, key: int) -> SamplingParams:
         top_k=request.reshaping.top_k,
         repetition_penalty=request.reshaping.repetition_penalty,
         seed=request.seed,
-        stop=list(request.stop),
-        include_stop_str_in_output=True,
-        # vLLM needs the text only to find the stop strings, and these may be special tokens.
-        detokenize=bool(request.stop),
-        skip_special_tokens=False,
-        spaces_between_special_tokens=False,
+        # The engine looks for stop strings itself (`stop_strings`).
+        detokenize=False,
         logprobs=0,
         extra_args={"entropy_window": window} if request.max_entropies else None,
         output_kind=RequestOutputKind.DELTA,

@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from vllm import EngineArgs, LLMEngine, RequestOutput, SamplingParams
+from vllm import EngineArgs, LLMEngine, SamplingParams
+from vllm.v1.engine import EngineCoreOutput, FinishReason
 
 from rllib_arpo.engine.engine import (
     NO_WEIGHTS,
@@ -30,6 +31,7 @@ from rllib_arpo.engine.engine import (
     GenerationRequest,
 )
 from rllib_arpo.engine.entropy_windows import NO_ENTROPIES, take_entropies
+from rllib_arpo.engine.stop_strings import StopFinder, StopStrings
 from rllib_arpo.engine.vllm.arguments import (
     check_request,
     choose_entropy_processor,
@@ -51,11 +53,14 @@ _SCORE = "(score)"
 class _Running:
     """A request that is not finished, and what it has generated so far.
 
-    `entropies` are those already taken out of the window; `measured` says whether the window is still open.
+    `name` is vLLM's own id. `entropies` are those already taken out of the window; `measured` says whether the window
+    is still open.
     """
 
     request: GenerationRequest
     key: int
+    name: str
+    stop: StopFinder | None
     token_ids: list[int] = dataclasses.field(default_factory=list)
     log_probs: list[float] = dataclasses.field(default_factory=list)
     weight_versions: list[int] = dataclasses.field(default_factory=list)
@@ -90,6 +95,8 @@ class VLLMEngine:
         self.weight_version = UNKNOWN_WEIGHTS
         self._config = config
         self._running: dict[str, _Running] = {}
+        #: The same by vLLM's ids. An id is never used again, so that what comes late for a request finds no other one.
+        self._by_name: dict[str, _Running] = {}
         #: The events of steps that `score` made; the next `step` returns them.
         self._held: list[EngineEvent] = []
         self._expected: dict[str, tuple[int, ...]] | None = None
@@ -98,6 +105,7 @@ class VLLMEngine:
         # With worker processes this process has no process group.
         self._owns_process_group = torch.distributed.is_initialized() and not others_process_group
         _LIVE_ENGINES.add(self)
+        self._stop_strings = StopStrings(self._llm.tokenizer)
         self._llm.collective_rpc(skip_ranks)
         self._warm_up()
         workers = getattr(self._llm.model_executor, "workers", ())
@@ -125,27 +133,32 @@ class VLLMEngine:
         if request.request_id in self._running:
             raise RuntimeError(f"The request id {request.request_id!r} is in use.")
         check_request(request, self._config.max_context_tokens, self.vocab_size)
-        running = _Running(request, next(_KEYS), measured=request.max_entropies > 0)
-        params = sampling_params(request, running.key)
+        finder = self._stop_strings.finder(request.stop) if request.stop else None
+        key = next(_KEYS)
+        params = sampling_params(request, key)
         name = self._llm.add_request(request.request_id, token_prompt(request.prompt_token_ids), params)
-        # Otherwise vLLM writes out the text of every log-prob, which costs more than the log-prob itself.
-        self._llm.output_processor.request_states[name].logprobs_processor.tokenizer = None
-        self._running[request.request_id] = running
+        running = _Running(request, key, name, finder, measured=request.max_entropies > 0)
+        self._running[request.request_id] = self._by_name[name] = running
 
     def step(self) -> list[EngineEvent]:
         events, self._held = self._held, []
         if self._running:
-            events += self._digest(self._llm.step())
+            events += self._digest(self._outputs())
         return events
+
+    def _outputs(self) -> list[EngineCoreOutput]:
+        """Makes a step of vLLM, without its `OutputProcessor`: that writes text, and a dictionary for each log-prob."""
+        return self._llm.engine_core.get_output().outputs
 
     def has_unfinished(self) -> bool:
         return bool(self._running or self._held)
 
     def cancel(self, request_id: str) -> None:
         self._held = [event for event in self._held if event.request_id != request_id]
-        running = self._running.pop(request_id, None)
+        running = self._running.get(request_id)
         if running is not None:
-            self._llm.abort_request([request_id])
+            self._forget(running)
+            self._llm.engine_core.abort_requests([running.name])
             if running.measured:
                 self._llm.collective_rpc(take_entropies, args=([(running.key, 0)],))
 
@@ -197,14 +210,14 @@ class VLLMEngine:
             return np.zeros(0, dtype=np.float32)
         # Greedy: the one token that vLLM must generate then uses none of the other requests' random numbers.
         params = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0, detokenize=False)
-        self._llm.add_request(_SCORE, token_prompt(token_ids), params, priority=-1)
+        name = self._llm.add_request(_SCORE, token_prompt(token_ids), params, priority=-1)
         scored = None
         while scored is None:
-            outputs = self._llm.step()
-            scored = next((output for output in outputs if output.request_id == _SCORE), None)
-            self._held += self._digest([output for output in outputs if output is not scored])
-        positions = zip(token_ids[1:], scored.prompt_logprobs[1:], strict=True)
-        return np.array([log_probs[token].logprob for token, log_probs in positions], dtype=np.float32)
+            outputs = self._outputs()
+            scored = next((output for output in outputs if output.request_id == name), None)
+            self._held += self._digest(outputs)
+        self._llm.output_processor.abort_requests([name], internal=True)
+        return scored.new_prompt_logprobs_tensors.logprobs[:, 0].numpy().copy()
 
     def sleep(self, level: int) -> None:
         if not self._config.can_sleep:
@@ -249,20 +262,25 @@ class VLLMEngine:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
-    def _digest(self, step_outputs: list[RequestOutput]) -> list[EngineEvent]:
-        """Takes over the output of a step of vLLM."""
-        outputs = [(self._running[output.request_id], output) for output in step_outputs]
-        for running, output in outputs:
-            _append(running, output, self.weight_version)
+    def _digest(self, step_outputs: list[EngineCoreOutput]) -> list[EngineEvent]:
+        """Takes over the output of a step of vLLM; ignores what comes for requests that were cancelled meanwhile."""
+        outputs = []
+        for output in step_outputs:
+            running = self._by_name.get(output.request_id)
+            if running is not None:
+                _append(running, output, self.weight_version)
+                outputs.append((running, output, _finish_reason(running, output)))
         self._collect_entropies(outputs)
-        return [event for running, output in outputs for event in self._events(running, output)]
+        if stopped := [running.name for running, output, reason in outputs if reason and output.finish_reason is None]:
+            self._llm.engine_core.abort_requests(stopped)
+        return [event for running, output, reason in outputs for event in self._events(running, output, reason)]
 
-    def _collect_entropies(self, outputs: list[tuple[_Running, RequestOutput]]) -> None:
+    def _collect_entropies(self, outputs: list[tuple[_Running, EngineCoreOutput, str | None]]) -> None:
         """Takes the entropies of requests that need no more, and of requests whose first k have arrived."""
         ended, going_on = [], []
-        for running, output in outputs:
+        for running, output, reason in outputs:
             arrived, limit = len(running.token_ids), running.request.max_entropies
-            if running.measured and (output.finished or arrived >= limit):
+            if running.measured and (reason or arrived >= limit):
                 running.measured = False
                 ended.append((running, min(arrived, limit)))
             elif _completes_window(running, output):
@@ -273,36 +291,47 @@ class VLLMEngine:
             for (running, _), entropies in zip(ended + going_on, taken, strict=True):
                 running.entropies = entropies
 
-    def _events(self, running: _Running, output: RequestOutput) -> Iterator[EngineEvent]:
+    def _events(self, running: _Running, output: EngineCoreOutput, reason: str | None) -> Iterator[EngineEvent]:
         request = running.request
         if _completes_window(running, output):
             yield EntropyReady(request.request_id, running.entropies[: request.entropy_window])
-        if output.finished:
-            del self._running[request.request_id]
-            reason = output.outputs[0].finish_reason
+        if reason:
+            self._forget(running)
             yield Finished(
                 request_id=request.request_id,
                 token_ids=np.array(running.token_ids, dtype=np.int32),
                 log_probs=np.array(running.log_probs, dtype=np.float32),
                 entropies=running.entropies,
                 weight_versions=np.array(running.weight_versions, dtype=np.int32),
-                finish_reason=reason if reason in ("stop", "length") else "error",
+                finish_reason=reason,
                 num_cached_tokens=running.num_cached_tokens,
             )
 
+    def _forget(self, running: _Running) -> None:
+        del self._running[running.request.request_id], self._by_name[running.name]
+        self._llm.output_processor.abort_requests([running.name], internal=True)
 
-def _completes_window(running: _Running, output: RequestOutput) -> bool:
+
+def _completes_window(running: _Running, output: EngineCoreOutput) -> bool:
     """Whether `output` completes the first k tokens."""
     arrived = len(running.token_ids)
-    return arrived - len(output.outputs[0].token_ids) < running.request.entropy_window <= arrived
+    return arrived - len(output.new_token_ids) < running.request.entropy_window <= arrived
 
 
-def _append(running: _Running, output: RequestOutput, weight_version: int) -> None:
-    if not running.token_ids:
-        running.num_cached_tokens = output.num_cached_tokens or 0
-    new = output.outputs[0]
-    running.token_ids += new.token_ids
-    running.weight_versions += [weight_version] * len(new.token_ids)
-    running.log_probs += [
-        log_probs[token].logprob for token, log_probs in zip(new.token_ids, new.logprobs, strict=True)
-    ]
+def _append(running: _Running, output: EngineCoreOutput, weight_version: int) -> None:
+    if output.prefill_stats is not None:
+        running.num_cached_tokens = output.prefill_stats.num_cached_tokens
+    if output.new_token_ids:
+        running.token_ids += output.new_token_ids
+        running.weight_versions += [weight_version] * len(output.new_token_ids)
+        running.log_probs += output.new_logprobs.logprobs[:, 0].tolist()
+
+
+def _finish_reason(running: _Running, output: EngineCoreOutput) -> str | None:
+    """That of `Finished`; None: the request goes on."""
+    if running.stop is not None and output.new_token_ids and running.stop.ends(running.token_ids):
+        return "stop"
+    if output.finish_reason is None:
+        return None
+    reasons = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}
+    return reasons.get(output.finish_reason, "error")
