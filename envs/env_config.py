@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,11 @@ from rllib_arpo.envs.rewards import Scorer, make_scorer
 from rllib_arpo.envs.rewards.compose import Reward
 from rllib_arpo.envs.support.validation import check_known
 from rllib_arpo.envs.tasks import Task
+from rllib_arpo.envs.tasks.seeds import SeedsTask
 from rllib_arpo.envs.tools import Tool, find_tool
+from rllib_arpo.envs.tools.schema_tool import WorldTool, schema_validator
+from rllib_arpo.envs.tools.tool import RESERVED_NAMES
+from rllib_arpo.envs.worlds.registry import WorldMaker, find_world
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,14 +30,15 @@ class ToolEnvConfig:
     """The environment's own keys; all other keys of `env_config` are fields of the task's class.
 
     Attributes:
-        task: a name in `TASKS`, one that `register_task` was given, or the class of a task of your own, itself or as
-            "module:Class".
         model_name_or_path: whose tokenizer and chat template are used.
+        task: a name in `TASKS`, one that `register_task` was given, or the class of a task of your own, itself or as
+            "module:Class". Only a world can begin from seeds.
+        world: what trajectories act in (`find_world`), beside the tools.
         max_context_tokens: prompt and response of a path, at most.
         max_prompt_tokens: of a question's prompt, at most; None: what leaves room for a response.
         max_response_tokens: generated and tool tokens of a path, at most.
         max_turn_tokens: generated tokens of one turn, at most; None leaves it to max_response_tokens.
-        max_tool_calls: executed calls of a path, at most; the next call ends the path.
+        max_tool_calls: executed calls of a path, and texts that a world takes, at most; the next one ends the path.
         max_calls_per_tool: tool name -> executed calls of this tool on a path, at most; further calls are answered by a
             refusal, and the path goes on.
         protocol: a name in `PROTOCOLS`.
@@ -46,8 +52,9 @@ class ToolEnvConfig:
         chat_template_kwargs: go to the chat template (`enable_thinking`, ...).
     """
 
-    task: str | type[Task]
     model_name_or_path: str
+    task: str | type[Task] = "seeds"
+    world: Any = None
     max_context_tokens: int = 4096
     max_prompt_tokens: int | None = None
     max_response_tokens: int = 4096
@@ -86,6 +93,11 @@ class ToolEnvConfig:
         """The scorer, which compares answers and rewards finished paths; `comparisons` are the task's own."""
         return make_scorer(self.reward, self.qa_metric, self.judge, comparisons)
 
+    @functools.cached_property
+    def make_world(self) -> WorldMaker | None:
+        """Makes worlds, if there are any."""
+        return None if self.world is None else find_world(self.world)
+
     def make_chat(self) -> Chat:
         """The model's tokenizer and chat template.
 
@@ -117,14 +129,19 @@ def read_env_config(env_config: Mapping[str, Any]) -> tuple[ToolEnvConfig, Task,
         DataError: a data file is missing or not readable.
     """
     own = {f.name for f in dataclasses.fields(ToolEnvConfig)}
-    for key in ("task", "model_name_or_path"):
-        if env_config.get(key) is None:
-            raise ValueError(f"env_config has no {key!r}.")
-    task_class: Any = find_task(env_config["task"])
-    of_task = task_keys(env_config["task"])
+    if env_config.get("model_name_or_path") is None:
+        raise ValueError("env_config has no 'model_name_or_path'.")
+    name = env_config.get("task")
+    if name is None and env_config.get("world") is None:
+        raise ValueError("env_config has neither a 'task' nor a 'world'.")
+    name = "seeds" if name is None else name
+    task_class: Any = find_task(name)
+    of_task = task_keys(name)
     check_known(env_config, own | of_task, "env_config key")
     config = ToolEnvConfig(**{key: value for key, value in env_config.items() if key in own})
     task: Task = task_class(**{key: value for key, value in env_config.items() if key in of_task})
+    if isinstance(task, SeedsTask) and config.world is None:
+        raise ValueError("env_config['task']: only a world ('world') asks questions of seeds.")
     tools = _make_tools(config, task)
     check_known(config.max_calls_per_tool, tools, "tool in env_config['max_calls_per_tool']")
     return config, task, tools
@@ -148,6 +165,34 @@ def _make_tools(config: ToolEnvConfig, task: Task) -> dict[str, Tool]:
                 raise ValueError(f"env_config['tools'] has two tools {tool_name!r}.")
             _check_shown(tool, config, task)
             tools[tool_name] = tool
+    for tool in _tools_of_world(config.make_world):
+        if tool.name in tools or tool.name in RESERVED_NAMES:
+            raise ValueError(f"env_config['world']: its tool {tool.name!r} needs another name.")
+        tools[tool.name] = tool
+    return tools
+
+
+def _tools_of_world(make: WorldMaker | None) -> list[WorldTool]:
+    if make is None:
+        return []
+    world = make()
+    tools = []
+    for name, schema in world.tools.items():
+        try:
+            schema_validator(schema)
+        except ValueError as error:
+            raise ValueError(f"env_config['world']: the schema of its tool {name!r} is wrong ({error}).") from error
+        tools.append(
+            WorldTool(
+                name=name,
+                description=schema.get("description", ""),
+                input_schema={key: value for key, value in schema.items() if key != "description"},
+                name_in_world=name,
+                make_world=make,
+                timeout_s=world.timeout_s,
+                max_result_tokens=world.max_reply_tokens,
+            )
+        )
     return tools
 
 

@@ -37,12 +37,13 @@ class Question:
     Attributes:
         question_id: names it; equal ids mean equal questions.
         messages: (role, content) pairs, roles "system", "user", "assistant"; the last one is the question itself. If
-            the first one is not a system message, the protocol puts its instruction there.
-        answers: the right answers (aliases); at least one.
+            the first one is not a system message, the protocol puts its instruction there. None: the world asks.
+        answers: the right answers (aliases); none where a world scores.
         ability: how answers are compared: `MATH`, `QA`, or one that the task itself compares.
         source: its origin ("train.parquet, row 12"), for error messages.
         shots: worked examples, shown before the question.
         scoring: further data for the comparison of this ability, beside the answers (plain values).
+        row: what a world begins with: the row of the data, or the seed (plain values).
     """
 
     question_id: str
@@ -52,6 +53,7 @@ class Question:
     source: str
     shots: tuple[Shot, ...] = ()
     scoring: Mapping[str, Any] = field(default_factory=dict)
+    row: Mapping[str, Any] = field(default_factory=dict)
 
 
 #: (answer, question) -> accuracy in [0, 1].

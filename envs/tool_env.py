@@ -7,16 +7,16 @@ import copy
 import dataclasses
 import json
 import time
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Self
 
 import gymnasium as gym
 import numpy as np
 
 from rllib_arpo.core.tree import TRUNCATED_STOP_REASONS, StopReason, ToolCall, ToolStatus
-from rllib_arpo.envs.env_config import ToolEnvConfig, read_env_config
-from rllib_arpo.envs.errors import BrokenToolError, DataError, ForkRefused, ToolError
+from rllib_arpo.envs.env_config import read_env_config
+from rllib_arpo.envs.errors import BrokenToolError, ForkRefused
 from rllib_arpo.envs.forkable_env import (
     INFO_STEP,
     OPTION_NUM_ROOTS,
@@ -26,56 +26,22 @@ from rllib_arpo.envs.forkable_env import (
     StepInfo,
     StepResult,
 )
-from rllib_arpo.envs.protocols.prompts import Chat, turn_text
-from rllib_arpo.envs.protocols.protocol import Answer, CallRequest, Nothing, Protocol
+from rllib_arpo.envs.path_state import PathState
+from rllib_arpo.envs.prompt import build_prompt, with_opening
+from rllib_arpo.envs.protocols.prompts import turn_text
+from rllib_arpo.envs.protocols.protocol import Answer, CallRequest, Malformed, Nothing, end_of_turn
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards import FinishedPath, Score
 from rllib_arpo.envs.tasks.task import TEST
-from rllib_arpo.envs.tools.tool import cut, place_of, run_tool
+from rllib_arpo.envs.tools.tool import Tool, cut, run_tool
+from rllib_arpo.envs.worlds.copies import CopyChecks
+from rllib_arpo.envs.worlds.play import Forking, Play
+from rllib_arpo.envs.worlds.world import Reply, World
 
-
-@dataclass(frozen=True, slots=True)
-class PathState:
-    """The state of one agent; replaced at every call. Tools change only the contents of `tool_states` in place.
-
-    Attributes:
-        turns: the generated text of every turn.
-        segments: the token ids after the prompt, in order: generated tokens, tool response, generated tokens, ...
-        num_response_tokens: the length of all segments.
-        calls: the tool of every executed call, in order, whatever its outcome.
-        executed: names of the tools that ran with status OK.
-        tool_states: `Tool.state_key` -> the state on this path, for tools that have a state; no other path shares it.
-    """
-
-    turns: tuple[str, ...] = ()
-    segments: tuple[np.ndarray, ...] = ()
-    num_response_tokens: int = 0
-    calls: tuple[str, ...] = ()
-    executed: frozenset[str] = frozenset()
-    tool_states: Mapping[Hashable, Any] = dataclasses.field(default_factory=dict)
-
-    @property
-    def num_tool_calls(self) -> int:
-        return len(self.calls)
-
-    def with_generated(self, text: str, token_ids: np.ndarray) -> PathState:
-        """The path with one more turn of the model."""
-        return dataclasses.replace(self.with_segment(token_ids), turns=(*self.turns, text))
-
-    def with_call(self, name: str, succeeded: bool, response: np.ndarray) -> PathState:
-        """The path with an executed call and its response."""
-        return dataclasses.replace(
-            self.with_segment(response),
-            calls=(*self.calls, name),
-            executed=self.executed | {name} if succeeded else self.executed,
-        )
-
-    def with_segment(self, token_ids: np.ndarray) -> PathState:
-        """The path with further tokens, without an executed call."""
-        segments = (*self.segments, token_ids)
-        return dataclasses.replace(
-            self, segments=segments, num_response_tokens=self.num_response_tokens + len(token_ids)
-        )
+#: Stands for the tool's name where a turn's text is the action.
+TEXT = "text"
+#: Endings that a world's score is told of as bad format.
+_BAD_FORMAT = frozenset({StopReason.MALFORMED_CALL, StopReason.TOKEN_LIMIT})
 
 
 class ToolEnv(ForkableMultiAgentEnv):
@@ -103,11 +69,25 @@ class ToolEnv(ForkableMultiAgentEnv):
         super().__init__()
         self.config, self.task, self.tools = read_env_config(env_config)
         self.tool_names = tuple(self.tools)
-        self._stateful = {tool.state_key: tool for tool in self.tools.values() if not tool.stateless}
+        self._make_world = self.config.make_world
+        #: `Tool.make_world` -> the way in which such worlds fork.
+        self._forkings = {
+            tool.make_world: Forking(tool.make_world, f"The world of the tool {name!r}")
+            for name, tool in self.tools.items()
+            if tool.make_world is not None
+        }
+        self._takes_text = False
+        if self._make_world is not None:
+            self._forkings[self._make_world] = Forking(self._make_world, f"The world {self._make_world.name!r}")
+            self._takes_text = self._make_world().takes_text
+        self._checks = CopyChecks()
         self.chat = self.config.make_chat()
         self.tokenizer = self.chat.tokenizer
         self.protocol = self.config.make_protocol(self.tools, self.chat)
         self.stop = self.protocol.stop
+        if self._takes_text:
+            self.tool_names = (*self.tool_names, TEXT)
+            self.stop = tuple(dict.fromkeys((*self.stop, *filter(None, [end_of_turn(self.chat)]))))
         self._scorer = self.config.make_scorer(self.task.comparisons())
         self.num_questions = self.task.num_questions
         for tool in self.tools.values():
@@ -137,7 +117,8 @@ class ToolEnv(ForkableMultiAgentEnv):
         """
         config, task, tools = read_env_config(env_config)
         chat = config.make_chat()
-        build_prompt(chat, config.make_protocol(tools, chat), task.question(0, tuple(tools)), config)
+        if config.world is None:  # A world ends the prompt when it is reset.
+            build_prompt(chat, config.make_protocol(tools, chat), task.question(0, tuple(tools)), config)
 
     def get_observation_space(self, agent_id: str) -> gym.Space:
         return self.observation_space
@@ -145,40 +126,54 @@ class ToolEnv(ForkableMultiAgentEnv):
     def get_action_space(self, agent_id: str) -> gym.Space:
         return self.action_space
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, np.ndarray], dict[str, dict[str, Any]]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """See `ForkableMultiAgentEnv`. Where there is a world, it is reset too, and the result must be awaited."""
         super(ForkableMultiAgentEnv, self).reset(seed=seed, options=options)
         options = options or {}
         number = options.get(OPTION_QUESTION)
         if number is None:
             number = self._take_next_question(seed)
         question = self.task.question(int(number), tuple(self.tools))
-        self._start(question, build_prompt(self.chat, self.protocol, question, self.config))
-        observations = {str(i): self.add_agent(str(i)) for i in range(options.get(OPTION_NUM_ROOTS, 1))}
-        info = {"question_id": question.question_id}
+        self._start(question, np.zeros(0, np.int32))
+        num_roots = options.get(OPTION_NUM_ROOTS, 1)
+        if self._make_world is not None:
+            return self._begun_by_world(question, self._trunks[self._make_world], num_roots)
+        return self._begun(build_prompt(self.chat, self.protocol, question, self.config), num_roots)
+
+    async def _begun_by_world(self, question: Question, trunk: Play, num_roots: int) -> Any:
+        world = await trunk.ready()
+        instruction = world.instruction
+        if instruction is None:
+            instruction = self.protocol.instruction(answers=type(world).score is World.score)
+        asked = with_opening(question, trunk.opening or "")
+        return self._begun(build_prompt(self.chat, self.protocol, asked, self.config, instruction), num_roots)
+
+    def _begun(self, prompt: np.ndarray, num_roots: int) -> tuple[dict[str, np.ndarray], dict[str, dict[str, Any]]]:
+        assert self.question is not None
+        self._prompt, info = prompt, {"question_id": self.question.question_id}
+        observations = {str(i): self.add_agent(str(i)) for i in range(num_roots)}
         return observations, {agent: dict(info) for agent in observations}
 
     def add_agent(self, agent_id: str) -> np.ndarray:
-        states = {key: tool.new_state() for key, tool in self._stateful.items()}
-        self._start_agent(agent_id, PathState(tool_states=states))
+        plays = {make: trunk.handed_over() for make, trunk in self._trunks.items()}
+        self._start_agent(agent_id, PathState(plays=plays))
         return self._prompt
 
     def fork_agent(self, parent: str, child: str) -> np.ndarray:
         path = self._paths[parent]
-        states = {key: self._stateful[key].copy_state(state) for key, state in path.tool_states.items()}
-        self._start_agent(child, dataclasses.replace(path, tool_states=states))
+        # A placeholder never acts.
+        plays = {make: play.fork(begin="@" not in child) for make, play in path.plays.items()}
+        self._start_agent(child, dataclasses.replace(path, plays=plays))
         self._unopened.add(child)
         return np.concatenate([self._prompt, *path.segments])
 
     async def close_question(self) -> None:
-        states = [
-            (self._stateful[key], state) for path in self._paths.values() for key, state in path.tool_states.items()
-        ]
-        closings = [tool.close_state(state) for tool, state in states]
-        for error in await asyncio.gather(*closings, return_exceptions=True):
-            if error is not None:
-                raise error
+        plays = [play for path in self._paths.values() for play in path.plays.values()]
+        closings = [play.close() for play in (*plays, *self._trunks.values())]
+        errors = [error for error in await asyncio.gather(*closings, return_exceptions=True) if error is not None]
+        await self._checks.check(plays)
+        for error in errors:
+            raise error
 
     async def step_agent(self, agent_id: str, token_ids: np.ndarray) -> StepResult:
         if agent_id in self._ended:
@@ -197,10 +192,12 @@ class ToolEnv(ForkableMultiAgentEnv):
         is_full = room == 0 or len(token_ids) >= (self.config.max_turn_tokens or np.inf)
         if room < 0:
             return await self._end(state, StopReason.TOKEN_LIMIT)
-        if isinstance(parsed, Answer) and not (is_full and parsed.text is None):
+        if isinstance(parsed, Answer) and not (is_full and parsed.text is None) and not self._takes_text:
             return await self._end(state, StopReason.ANSWER, parsed)
         if isinstance(parsed, CallRequest) and parsed.name in self.tools:
             return await self._call(agent_id, state, parsed)
+        if self._takes_text and not is_full and not isinstance(parsed, CallRequest | Malformed):
+            return await self._say(agent_id, state, self.protocol.said(text))
         if is_full:
             return await self._end(state, StopReason.TOKEN_LIMIT)
         reason = StopReason.NO_ANSWER if isinstance(parsed, Nothing) else StopReason.MALFORMED_CALL
@@ -210,9 +207,6 @@ class ToolEnv(ForkableMultiAgentEnv):
         """Executes a call; extends the agent's path unless the trajectory ends here."""
         if state.num_tool_calls >= self.config.max_tool_calls:
             return await self._end(state, StopReason.TOOL_CALL_LIMIT)
-        if agent_id in self._unopened:
-            await self._open_states(state)
-            self._unopened.discard(agent_id)
         limit = self.config.max_calls_per_tool.get(request.name)
         if limit is not None and state.calls.count(request.name) >= limit:
             refusal = (
@@ -220,55 +214,105 @@ class ToolEnv(ForkableMultiAgentEnv):
             )
             response = self.protocol.response(self.chat, request, refusal, state.segments[-1])
             return await self._go_on(agent_id, state, state.with_segment(response))
-        begin, argument = time.perf_counter(), _argument_text(request)
+        tool = self.tools[request.name]
+        if tool.make_world is None:
+            answer = partial(self._result, tool, request)
+        else:
+            answer = partial(state.plays[tool.make_world].call, tool, request.argument)
+
+        def framed(text: str) -> np.ndarray:
+            shown = cut(self.tokenizer, text, tool.max_result_tokens)
+            return self.protocol.response(self.chat, request, shown, state.segments[-1])
+
+        return await self._act(agent_id, state, request.name, _argument_text(request), answer, framed)
+
+    async def _say(self, agent_id: str, state: PathState, text: str) -> StepResult:
+        """Gives a turn's text to the world; extends the agent's path unless the trajectory ends here."""
+        if state.num_tool_calls >= self.config.max_tool_calls:
+            return await self._end(state, StopReason.TOOL_CALL_LIMIT)
+        play = state.plays[self._make_world]
+
+        def framed(reply: str) -> np.ndarray:
+            shown = cut(self.tokenizer, reply, play.max_reply_tokens)
+            return self.protocol.reply(self.chat, shown, state.segments[-1])
+
+        return await self._act(agent_id, state, TEXT, text, partial(play.say, text), framed)
+
+    async def _result(self, tool: Tool, request: CallRequest) -> Reply:
+        result = await run_tool(tool, request.argument)
+        return Reply(result.text, status=result.status)
+
+    async def _act(
+        self,
+        agent_id: str,
+        state: PathState,
+        name: str,
+        argument: str,
+        answer: Callable[[], Awaitable[Reply]],
+        framed: Callable[[str], np.ndarray],
+    ) -> StepResult:
+        """Waits for the answer to an action.
+
+        Args:
+            name, argument: the tool and its argument, or `TEXT` and what was said.
+            framed: the reply's text -> the tokens that the model reads.
+        """
+        begin = time.perf_counter()
         try:
-            tool = self.tools[request.name]
-            tool_state = state.tool_states.get(tool.state_key)
-            result = await run_tool(tool, request.argument, tool_state)
+            if agent_id in self._unopened:
+                await self._open(state)
+                self._unopened.discard(agent_id)
+            begin = time.perf_counter()
+            reply = await answer()
         except BrokenToolError:
-            call = ToolCall(request.name, ToolStatus.ERROR, time.perf_counter() - begin, argument)
+            call = ToolCall(name, ToolStatus.ERROR, time.perf_counter() - begin, argument)
             return await self._end(state, StopReason.BROKEN_TOOL, call=call)
         except Exception as error:
-            error.add_note(f"{TOOL_NOTE}{request.name}")
+            error.add_note(f"{TOOL_NOTE}{name}")
             raise
-        call = ToolCall(request.name, result.status, time.perf_counter() - begin, argument)
-        shown = cut(self.tokenizer, result.text, tool.max_result_tokens)
-        response = self.protocol.response(self.chat, request, shown, state.segments[-1])
-        after = state.with_call(request.name, result.status == ToolStatus.OK, response)
-        return await self._go_on(agent_id, state, after, call)
+        call = ToolCall(name, reply.status, time.perf_counter() - begin, argument)
+        if reply.done:
+            done = state.with_call(name, reply.status == ToolStatus.OK, np.zeros(0, np.int32))
+            return await self._end(done, StopReason.WORLD_ENDED, call=call, paid=reply.reward)
+        after = state.with_call(name, reply.status == ToolStatus.OK, framed(reply.text))
+        return await self._go_on(agent_id, state, after, call, reply.reward)
 
-    async def _open_states(self, path: PathState) -> None:
-        """Makes a fork's states what its parent's were.
+    async def _open(self, path: PathState) -> None:
+        """Waits until the worlds of a fork are what its parent's were, before its first answer.
 
         Raises:
-            ForkRefused: they cannot be.
+            ForkRefused: they are not.
         """
-        for name in dict.fromkeys(path.calls):
-            tool = self.tools[name]
-            try:
-                async with place_of(tool):
-                    await tool.open_state(path.tool_states.get(tool.state_key))
-            except (ToolError, BrokenToolError) as error:
-                refusal = ForkRefused(str(error))
-                refusal.add_note(f"{TOOL_NOTE}{name}")
-                raise refusal from error
-            except Exception as error:
-                error.add_note(f"{TOOL_NOTE}{name}")
-                raise
+        try:
+            for play in path.plays.values():
+                if play.opening is not None:
+                    await play.ready()
+        except BrokenToolError as error:
+            raise ForkRefused(str(error)) from error
 
     async def _go_on(
-        self, agent_id: str, before: PathState, after: PathState, call: ToolCall | None = None
+        self,
+        agent_id: str,
+        before: PathState,
+        after: PathState,
+        call: ToolCall | None = None,
+        paid: float = 0.0,
     ) -> StepResult:
         """Extends the agent's path by a response, unless it leaves no room for one more token."""
         if self._room(after) < 1:
-            return await self._end(before, StopReason.TOKEN_LIMIT, call=call)
+            return await self._end(before, StopReason.TOKEN_LIMIT, call=call, paid=paid)
         self._paths[agent_id] = after
-        return after.segments[-1], 0.0, False, False, {INFO_STEP: StepInfo(tool_call=call)}
+        return after.segments[-1], paid, False, False, {INFO_STEP: StepInfo(tool_call=call)}
 
     async def _end(
-        self, state: PathState, reason: StopReason, answer: Answer | None = None, call: ToolCall | None = None
+        self,
+        state: PathState,
+        reason: StopReason,
+        answer: Answer | None = None,
+        call: ToolCall | None = None,
+        paid: float = 0.0,
     ) -> StepResult:
-        """Scores the path and ends the agent."""
+        """Scores the path and ends the agent. `paid` is the reward of its last action."""
         format_valid = answer is not None and self.protocol.format_error(state.turns) is None
         text = answer.text if answer is not None and format_valid else None
         assert self.question is not None
@@ -276,19 +320,35 @@ class ToolEnv(ForkableMultiAgentEnv):
         score = Score(0.0, 0.0)
         try:
             if reason != StopReason.BROKEN_TOOL:
-                score = await self._scorer(path)
+                own = await self._score_of_world(state, path, reason)
+                score = await self._scorer(path) if own is None else own
+                if own is not None:
+                    format_valid = reason not in _BAD_FORMAT
+                    reason = StopReason.ANSWER if reason == StopReason.NO_ANSWER else reason
         except BrokenToolError:
             reason = StopReason.BROKEN_TOOL
         info = StepInfo(call, reason, score.accuracy, format_valid)
         truncated = reason in TRUNCATED_STOP_REASONS
-        return np.zeros(0, np.int32), score.reward, not truncated, truncated, {INFO_STEP: info}
+        return np.zeros(0, np.int32), paid + score.reward, not truncated, truncated, {INFO_STEP: info}
+
+    async def _score_of_world(self, state: PathState, path: FinishedPath, reason: StopReason) -> Score | None:
+        """What the world says of a path; None: it leaves that to the configured reward."""
+        if self._make_world is None:
+            return None
+        play = state.plays[self._make_world]
+        score = await play.score(dataclasses.replace(path, format_valid=reason not in _BAD_FORMAT))
+        if score is None and reason == StopReason.WORLD_ENDED:
+            return Score(0.0, min(max(play.paid, 0.0), 1.0))
+        return score
 
     def _start(self, question: Question | None, prompt: np.ndarray) -> None:
         """Forgets the last question and its agents."""
         self.question, self._prompt = question, prompt
         self._paths: dict[str, PathState] = {}
         self._ended: set[str] = set()
-        #: Forks that have not called a tool yet.
+        #: The worlds from which those of the roots are forked.
+        self._trunks = {make: Play(forking, question) for make, forking in self._forkings.items()} if question else {}
+        #: Forks that have not acted yet.
         self._unopened: set[str] = set()
         self.agents, self._just_ended = [], frozenset()
 
@@ -309,24 +369,6 @@ class ToolEnv(ForkableMultiAgentEnv):
         number = self._next_question
         self._next_question += self._stride
         return number
-
-
-def build_prompt(chat: Chat, protocol: Protocol, question: Question, config: ToolEnvConfig) -> np.ndarray:
-    """The prompt's token ids, [p] int32.
-
-    Raises:
-        DataError: it is longer than `max_prompt_tokens`, or leaves no room for a response.
-    """
-    prompt = protocol.prompt(chat, question)
-    if config.max_prompt_tokens is not None and len(prompt) > config.max_prompt_tokens:
-        limit = f"max_prompt_tokens = {config.max_prompt_tokens}"
-        raise DataError(f"{question.source}: the prompt has {len(prompt)} tokens, more than {limit}.")
-    if len(prompt) >= config.max_context_tokens:
-        raise DataError(
-            f"{question.source}: the prompt has {len(prompt)} tokens, which leaves no room for a response within"
-            f" max_context_tokens = {config.max_context_tokens}."
-        )
-    return prompt
 
 
 def _argument_text(request: CallRequest) -> str:

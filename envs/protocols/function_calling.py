@@ -22,22 +22,26 @@ import numpy as np
 
 from rllib_arpo.envs.protocols.prompts import Chat, Message, special_texts
 from rllib_arpo.envs.protocols.protocol import (
+    USER,
     Answer,
     CallRequest,
     Malformed,
     Nothing,
     Parsed,
     Protocol,
+    after_turn,
     boxed,
     defused,
+    end_of_turn,
     only_punctuation,
+    without_end,
 )
 from rllib_arpo.envs.question import Shot
 from rllib_arpo.envs.support.model_json import parse_model_json
 from rllib_arpo.envs.tools.tool import CALL, RESPONSE, THINK, TOOLS, Tool
 
-#: Placeholders for the texts of a user, an assistant and a tool while a template is rendered.
-_USER, _ASSISTANT, _RESULT = "\ue000user\ue001", "\ue000assistant\ue001", "\ue000result\ue001"
+#: Placeholder for a tool's text while a template is rendered.
+_RESULT = "\ue000result\ue001"
 _TAG = re.compile(rf"<(/?)({CALL}|{THINK})>")
 _RESERVED = re.compile(rf"<(/?)({CALL}|{RESPONSE}|{THINK}|{TOOLS})>")
 
@@ -103,12 +107,21 @@ class FunctionCallingProtocol(Protocol):
         said += turn[begin:]
         return Answer(boxed(said)) if "\\boxed" in said else Nothing()
 
-    def instruction(self) -> str:
+    def instruction(self, *, answers: bool = True) -> str:
         calls = " Call one tool at a time, as often as you need to." if self.available else ""
-        return (
-            f"Solve the question step by step.{calls} When you know the answer, write it once, in LaTeX: The final"
-            " answer is \\boxed{...}."
+        answer = (
+            " When you know the answer, write it once, in LaTeX: The final answer is \\boxed{...}." if answers else ""
         )
+        return f"Solve the question step by step.{calls}{answer}"
+
+    def harmless(self, text: str) -> str:
+        return defused(text, _RESERVED)
+
+    def said(self, turn: str) -> str:
+        turn = turn.removesuffix(self.end_of_turn)
+        if self.begins_in_thought:
+            turn = turn.partition(f"</{THINK}>")[2]
+        return super().said(turn)
 
     def example(self, shot: Shot, shield: Callable[[str], str] = str) -> list[Message]:
         messages: list[Message] = [{"role": "user", "content": shield(shot.question)}]
@@ -128,10 +141,8 @@ class FunctionCallingProtocol(Protocol):
         ]
 
     def response(self, chat: Chat, request: CallRequest, result: str, turn: np.ndarray) -> np.ndarray:
-        result = chat.shield(defused(result, _RESERVED))
-        tokens = chat.encode(after_call(chat, self.functions, request.name, result))
-        # The model may have ended its turn itself; otherwise the environment adds that token.
-        return tokens[1:] if len(turn) and turn[-1] == tokens[0] else tokens
+        message = {"role": "tool", "name": request.name, "content": chat.shield(self.harmless(result))}
+        return without_end(chat.encode(after_turn(chat, self.functions, message)), turn)
 
     def _forbidden(self) -> re.Pattern[str]:
         tags = {f"<{slash}{name}>" for slash in ("", "/") for name in (CALL, THINK)}
@@ -150,18 +161,15 @@ def function_calling(tools: Mapping[str, Tool], chat: Chat) -> FunctionCallingPr
     if not chat.has_template:
         raise ValueError(f"protocol 'function_calling' needs a chat template, and {chat.name} has none.")
     try:
-        question, answer = {"role": "user", "content": _USER}, {"role": "assistant", "content": _ASSISTANT}
-        begin = chat.render([question]).rpartition(_USER)[2]
-        end = chat.render([question, answer], generation_prompt=False).rpartition(_ASSISTANT)[2]
-        specials = special_texts(chat.tokenizer)
-        endings = [text for text in specials if text and end.startswith(text)]
-        if not endings:
+        begin = chat.render([{"role": "user", "content": USER}]).rpartition(USER)[2]
+        end = end_of_turn(chat)
+        if not end:
             raise ValueError(
                 f"protocol 'function_calling': the chat template of {chat.name} does not end the assistant's messages"
                 " with a special token."
             )
         begins_in_thought = begin.rfind(f"<{THINK}>") > begin.rfind(f"</{THINK}>")
-        protocol = FunctionCallingProtocol(tools, max(endings, key=len), begins_in_thought, specials)
+        protocol = FunctionCallingProtocol(tools, end, begins_in_thought, special_texts(chat.tokenizer))
         if tools:
             _check_tool_support(chat, protocol)
     except TemplateError as error:
@@ -171,29 +179,20 @@ def function_calling(tools: Mapping[str, Tool], chat: Chat) -> FunctionCallingPr
 
 def _check_tool_support(chat: Chat, protocol: FunctionCallingProtocol) -> None:
     """Raises a ValueError unless the template describes the tools, asks for `<tool_call>` and shows a tool's result."""
-    prompt = chat.render([{"role": "user", "content": _USER}], protocol.functions)
+    prompt = chat.render([{"role": "user", "content": USER}], protocol.functions)
     missing = [name for name in (f"<{CALL}>", *protocol.available) if name not in prompt]
     if missing:
         raise ValueError(
             f"protocol 'function_calling': the chat template of {chat.name} has no support for tools that are called"
             f" with <{CALL}> (its prompt lacks {missing[0]})."
         )
-    after = after_call(chat, protocol.functions, next(iter(protocol.available)), _RESULT)
+    message = {"role": "tool", "name": next(iter(protocol.available)), "content": _RESULT}
+    after = after_turn(chat, protocol.functions, message)
     if _RESULT not in after or not after.startswith(protocol.end_of_turn):
         raise ValueError(
             f"protocol 'function_calling': the chat template of {chat.name} has no support for messages of the role"
             " 'tool'."
         )
-
-
-def after_call(chat: Chat, functions: Sequence[Mapping[str, Any]], name: str, result: str) -> str:
-    """The template's text from the end of the assistant's call to the point where the model goes on."""
-    messages = [
-        {"role": "user", "content": _USER},
-        {"role": "assistant", "content": _ASSISTANT},
-        {"role": "tool", "name": name, "content": result},
-    ]
-    return chat.render(messages, functions).partition(_ASSISTANT)[2]
 
 
 def json_schema(tool: Tool) -> dict[str, Any]:

@@ -14,10 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from rllib_arpo.envs.protocols.prompts import CUT, Chat, Message
+from rllib_arpo.envs.protocols.prompts import CUT, Chat, Message, special_texts
 from rllib_arpo.envs.question import Question, Shot
 from rllib_arpo.envs.support.texts import closing_brace
-from rllib_arpo.envs.tools.tool import Tool
+from rllib_arpo.envs.tools.tool import THINK, Tool
+
+#: Placeholders for the texts of a user and an assistant while a template is rendered.
+USER, ASSISTANT = "\ue000user\ue001", "\ue000assistant\ue001"
+_THOUGHT = re.compile(rf"<{THINK}>.*?</{THINK}>", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +87,28 @@ class Protocol(ABC):
         """Reads one turn's generated text."""
 
     @abstractmethod
-    def instruction(self) -> str:
-        """The system message for a question without one: how to call the available tools, and how to answer."""
+    def instruction(self, *, answers: bool = True) -> str:
+        """The system message for a question without one: how to call the available tools, and how to answer.
+
+        Args:
+            answers: whether a `\\boxed{}` answer is compared; a world may score without one.
+        """
+
+    @abstractmethod
+    def harmless(self, text: str) -> str:
+        """A text from elsewhere, in which no tag of the protocol works."""
+
+    def said(self, turn: str) -> str:
+        """What a turn says to a world that takes texts: without its thoughts."""
+        return _THOUGHT.sub("", turn).strip()
+
+    def reply(self, chat: Chat, text: str, turn: np.ndarray) -> np.ndarray:
+        """The text that the model reads as a user's message after its turn, up to the point where it goes on.
+
+        The chat template frames it. Arguments and result are those of `response`.
+        """
+        after = after_turn(chat, self.functions, {"role": "user", "content": chat.shield(self.harmless(text))})
+        return without_end(chat.encode(after), turn)
 
     @abstractmethod
     def example(self, shot: Shot, shield: Callable[[str], str] = str) -> list[Message]:
@@ -106,16 +130,22 @@ class Protocol(ABC):
             [m] int32 token ids, to be appended to `turn`.
         """
 
-    def prompt(self, chat: Chat, question: Question) -> np.ndarray:
-        """The prompt's token ids, [p] int32: instruction, worked examples, question."""
+    def prompt(self, chat: Chat, question: Question, instruction: str | None = None) -> np.ndarray:
+        """The prompt's token ids, [p] int32: instruction, worked examples, question.
+
+        Args:
+            instruction: the system message for a question without one; None: the protocol's, "": none.
+        """
         messages = list(question.messages)
-        head = messages.pop(0) if messages[0][0] == "system" else ("system", self.instruction())
+        own = messages.pop(0) if messages[0][0] == "system" else None
+        head = own or ("system", self.instruction() if instruction is None else instruction)
         shots = [message for shot in question.shots for message in self.example(shot, chat.shield)]
         # Users' messages and shots come from data; the others may contain the protocol's own tags.
         shown = [
             {"role": role, "content": chat.shield(text) if role == "user" else text} for role, text in (head, *messages)
         ]
-        return chat.encode(chat.render([shown[0], *shots, *shown[1:]], self.functions))
+        system = shown[:1] if head[1] else []
+        return chat.encode(chat.render([*system, *shots, *shown[1:]], self.functions))
 
     def format_error(self, turns: Sequence[str]) -> str | None:
         """The format error of a finished path; None if the format is right.
@@ -136,6 +166,25 @@ class Protocol(ABC):
     def shows_calls(self, shot: Shot) -> bool:
         """Whether the model has the tools of a worked example."""
         return bool(shot.calls) and all(call.tool in self.available for call in shot.calls)
+
+
+def after_turn(chat: Chat, functions: Sequence[Mapping[str, Any]], message: Message) -> str:
+    """The template's text after the assistant's turn, with a message, up to the point where the model goes on."""
+    messages = [{"role": "user", "content": USER}, {"role": "assistant", "content": ASSISTANT}, message]
+    return chat.render(messages, functions).partition(ASSISTANT)[2]
+
+
+def without_end(tokens: np.ndarray, turn: np.ndarray) -> np.ndarray:
+    """What follows a turn, without the token that ends it, if the model has written that."""
+    return tokens[1:] if len(turn) and len(tokens) and turn[-1] == tokens[0] else tokens
+
+
+def end_of_turn(chat: Chat) -> str:
+    """The text of the special token with which the template ends the assistant's messages; empty: there is none."""
+    messages = [{"role": "user", "content": USER}, {"role": "assistant", "content": ASSISTANT}]
+    end = chat.render(messages, generation_prompt=False).rpartition(ASSISTANT)[2]
+    endings = [text for text in special_texts(chat.tokenizer) if text and end.startswith(text)]
+    return max(endings, key=len, default="")
 
 
 def boxed(text: str) -> str | None:

@@ -41,6 +41,9 @@ _USES = {
     "search": "To look something up, write a query: <search> query </search>.",
     "python": "To compute, write a program that prints its result: <python> code </python>.",
 }
+_HOW_TO_ANSWER = (
+    "When you know the answer, write it once, in LaTeX: <answer> The final answer is \\boxed{...} </answer>."
+)
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,7 @@ class TagProtocol(Protocol):
             return "no thought"
         return error
 
-    def instruction(self) -> str:
+    def instruction(self, *, answers: bool = True) -> str:
         calls = [_USES.get(name) or _use(tool) for name, tool in self.available.items()]
         rules = (
             "A call is answered between <result> and </result>; never write these two tags yourself. You may call tools"
@@ -103,16 +106,18 @@ class TagProtocol(Protocol):
             [
                 "Solve the question step by step. Write your reasoning between <think> and </think>.",
                 *([*calls, rules] if calls else []),
-                "When you know the answer, write it once, in LaTeX: <answer> The final answer is \\boxed{...}"
-                " </answer>.",
+                *([_HOW_TO_ANSWER] if answers else []),
             ]
         )
+
+    def harmless(self, text: str) -> str:
+        return defused(text, self._tags())
 
     def example(self, shot: Shot, shield: Callable[[str], str] = str) -> list[Message]:
         if self.shows_calls(shot):
             calls = [
                 f"{_thought(shield(call.thought))}<{call.tool}> {shield(call.argument)} </{call.tool}>"
-                f"{_block(shield(defused(call.result, self._tags())))}"
+                f"{_block(shield(self.harmless(call.result)))}"
                 for call in shot.calls
             ]
         else:
@@ -121,11 +126,11 @@ class TagProtocol(Protocol):
         return [{"role": "user", "content": shield(shot.question)}, {"role": "assistant", "content": solution}]
 
     def response(self, chat: Chat, request: CallRequest, result: str, turn: np.ndarray) -> np.ndarray:
-        return chat.encode(_block(chat.shield(defused(result, self._tags()))))
+        return chat.encode(_block(chat.shield(self.harmless(result))))
 
     def render(self, result: str) -> str:
         """The tool response as the model reads it, with harmless tags."""
-        return _block(defused(result, self._tags()))
+        return _block(self.harmless(result))
 
     def _tags(self) -> re.Pattern[str]:
         names = "|".join(map(re.escape, (*self.tools, THINK, RESULT, ANSWER)))

@@ -6,6 +6,7 @@ from rllib_arpo.envs.tasks.arithmetic import ArithmeticTask
 from rllib_arpo.envs.tasks.catalogue import CatalogueTask
 from rllib_arpo.envs.tasks.dataset import DatasetTask
 from rllib_arpo.envs.tasks.reasoning_gym import ReasoningGymTask
+from rllib_arpo.envs.tasks.seeds import SeedsTask
 from rllib_arpo.envs.tasks.specs import SPECS
 from rllib_arpo.envs.tasks.task import Task
 from rllib_arpo.envs.tasks.trails import TrailsTask
@@ -17,6 +18,7 @@ TASKS: dict[str, type[Task]] = {
     "arithmetic": ArithmeticTask,
     "catalogue": CatalogueTask,
     "reasoning_gym": ReasoningGymTask,
+    "seeds": SeedsTask,
     "trails": TrailsTask,
     **dict.fromkeys(SPECS, DatasetTask),
 }

@@ -69,7 +69,6 @@ class BrowseTool(Tool):
         "query": {"type": "string", "description": "What to look for on the page."},
     }
     required: ClassVar[Sequence[str]] = ("url",)
-    stateless: ClassVar[bool] = True
     render: bool = False
     render_wait_s: float = 5.0
     render_memory_mb: int = 4096
@@ -117,7 +116,7 @@ class BrowseTool(Tool):
         url, question = self._split(argument.strip())
         return str(self._rule.check_url(url)), question
 
-    async def __call__(self, argument: tuple[str, str], state: Any) -> ToolResult:
+    async def __call__(self, argument: tuple[str, str]) -> ToolResult:
         url, question = argument
         page = await self._page(url)
         if self._client is None:

@@ -2,139 +2,69 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
-import functools
-import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 from rllib_arpo.core.tree import ToolStatus
-from rllib_arpo.envs.errors import BrokenToolError, ToolError
-from rllib_arpo.envs.support.model_json import parse_model_json
+from rllib_arpo.envs.errors import BrokenToolError
+from rllib_arpo.envs.support.loop_thread import loop_thread
 from rllib_arpo.envs.support.validation import check_known
 from rllib_arpo.envs.tools.mcp_client import McpServer, shown
 from rllib_arpo.envs.tools.mcp_session import McpSession, session_of
-from rllib_arpo.envs.tools.tool import RESERVED_NAMES, Tool, ToolResult, ToolSet, listed
+from rllib_arpo.envs.tools.schema_tool import WorldTool, schema_validator
+from rllib_arpo.envs.tools.tool import RESERVED_NAMES, Tool, ToolResult, ToolSet, time_limit_exceeded
+from rllib_arpo.envs.worlds.world import Call, Reply, World
 
 #: Names that can stand between "<" and ">" as a tag.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
-@dataclass(frozen=True, kw_only=True)
-class McpTool(Tool):
-    """One tool of an MCP server.
+class McpWorld(World):
+    """A trajectory's session with a server, which starts with its first call."""
 
-    The argument is a JSON object of the parameters; a tool with a single parameter, a text, also takes the bare text.
+    forks_by = "replay"
+    timeout_s = math.inf
 
-    Attributes:
-        session: the session with the server, if trajectories share it; otherwise the one that a trajectory's begins as
-            a fork of.
-        server_name: the tool's name on the server.
-        input_schema: JSON schema of the arguments, as the server has it.
-    """
+    def __init__(self, server: McpServer, start_timeout_s: float, call_timeout_s: float):
+        self._session = McpSession(loop_thread("mcp"), server, start_timeout_s)
+        self._call_timeout_s = call_timeout_s
 
-    name: str  # type: ignore[misc]
-    description: str  # type: ignore[misc]
-    session: McpSession = field(repr=False)
-    server_name: str
-    input_schema: Mapping[str, Any] = field(repr=False)
-    timeout_s: float
-    max_result_tokens: int
-    max_concurrency: int | None
-
-    @property
-    def parameters(self) -> Mapping[str, Mapping[str, Any]]:  # type: ignore[override]
-        return self.input_schema.get("properties", {})
-
-    @property
-    def required(self) -> Sequence[str]:  # type: ignore[override]
-        return self.input_schema.get("required", ())
-
-    @property
-    def stateless(self) -> bool:  # type: ignore[override]
-        return self.session.server.shared
-
-    @property
-    def state_key(self) -> Hashable:
-        return self.session
-
-    def new_state(self) -> McpSession:
-        return self.session.fork()
-
-    def copy_state(self, state: McpSession) -> McpSession:
-        return state.fork()
-
-    async def open_state(self, state: McpSession | None) -> None:
-        if state is not None:
-            await state.open(self.timeout_s)
-
-    async def close_state(self, state: McpSession) -> None:
-        await state.close()
-
-    def shielded(self, shield: Callable[[str], str]) -> Tool:
-        schema = _mapped(self.input_schema, shield)
-        return dataclasses.replace(self, description=shield(self.description), input_schema=schema)
-
-    def schema(self) -> dict[str, Any]:
-        return dict(self.input_schema)
-
-    def text_argument(self, arguments: Mapping[str, Any]) -> str:
-        return json.dumps(dict(arguments), ensure_ascii=False)
-
-    async def __call__(self, arguments: Mapping[str, Any], state: McpSession | None) -> ToolResult:
-        result = await (state or self.session).call(self.server_name, arguments)
-        return ToolResult(shown(result), ToolStatus.ERROR if result.is_error else ToolStatus.OK)
-
-    def read(self, argument: str) -> dict[str, Any]:
-        """The parameters in a call's argument.
-
-        Raises:
-            ToolError: it is not JSON, does not fit the tool's schema, or has half of a character.
-        """
+    async def act(self, action: Call | str) -> Reply:
+        assert isinstance(action, Call)
+        await self._session.open()
         try:
-            arguments = parse_model_json(argument)
-        except UnicodeEncodeError as error:
-            raise ToolError(f"{self.name}: {error.object[error.start]!r} is half of a character.") from error
-        except ValueError:
-            arguments = None
-        if not isinstance(arguments, dict) or (self._only_text and set(arguments) != {self._only_text}):
-            if self._only_text is None:
-                raise ToolError(f"{self.name} takes one JSON object with {listed(self.parameters)}.")
-            arguments = {self._only_text: argument}
-        _REFERENCES.set(_MIN_REFERENCES + len(argument) // _CHARS_A_REFERENCE)
-        self._check(arguments)
-        return arguments
+            async with asyncio.timeout(self._call_timeout_s) as limit:
+                result = await self._session.call(action.tool, action.arguments)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            return Reply(time_limit_exceeded(self._call_timeout_s), status=ToolStatus.TIMEOUT)
+        return Reply(shown(result), status=_status(result))
 
-    def _check(self, arguments: dict[str, Any]) -> None:
-        from jsonschema.exceptions import best_match
+    async def close(self) -> None:
+        await self._session.close()
 
-        known = self.parameters
-        if "additionalProperties" not in self.input_schema and "patternProperties" not in self.input_schema:
-            unknown = next((name for name in arguments if name not in known), None)
-            if unknown is not None:
-                raise ToolError(f"{self.name} has no parameter {unknown!r}: it takes {listed(known)}.")
-        error = best_match(self._validator.iter_errors(arguments))
-        if error is not None:
-            where = "".join(f" {part!r}" for part in error.absolute_path)
-            raise ToolError(f"{self.name}: wrong arguments:{where} {error.message}.")
 
-    @functools.cached_property
-    def _validator(self) -> Any:
-        return schema_validator(self.input_schema)
+@dataclass(frozen=True, kw_only=True)
+class McpTool(WorldTool):
+    """One tool of an MCP server: of a trajectory's session, or of the one that all trajectories share."""
 
-    @functools.cached_property
-    def _only_text(self) -> str | None:
-        """The tool's parameter if it has a single one that can be a string."""
-        if len(self.parameters) != 1:
-            return None
-        ((name, schema),) = self.parameters.items()
-        kinds = [schema, *schema.get("anyOf", ())] if isinstance(schema, Mapping) else []
-        return name if any("string" in _as_list(kind.get("type", ())) for kind in kinds) else None
+    session: McpSession = field(repr=False)
+
+    async def __call__(self, arguments: Mapping[str, Any]) -> ToolResult:
+        result = await self.session.call(self.name_in_world, arguments)
+        return ToolResult(shown(result), _status(result))
+
+
+def _status(result: Any) -> ToolStatus:
+    return ToolStatus.ERROR if result.is_error else ToolStatus.OK
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,9 +125,10 @@ class McpTools(ToolSet):
         if server.tools is not None:
             check_known(server.tools, [tool.name for tool in offered], f"tool of the MCP server {server_name!r}")
             offered = [tool for tool in offered if tool.name in server.tools]
-        return [self._tool(session, server_name, tool) for tool in offered]
+        make = None if server.shared else partial(McpWorld, server, self.start_timeout_s, self.timeout_s)
+        return [self._tool(session, make, server_name, tool) for tool in offered]
 
-    def _tool(self, session: McpSession, server_name: str, tool: Any) -> McpTool:
+    def _tool(self, session: McpSession, make: Callable[[], World] | None, server_name: str, tool: Any) -> McpTool:
         try:
             schema_validator(tool.input_schema)
         except ValueError as error:
@@ -206,9 +137,10 @@ class McpTools(ToolSet):
             ) from error
         return McpTool(
             name=tool.name,
-            server_name=tool.name,
+            name_in_world=tool.name,
             description=tool.description or "",
             session=session,
+            make_world=make,
             input_schema=tool.input_schema,
             timeout_s=self.timeout_s,
             max_result_tokens=self.max_result_tokens,
@@ -216,98 +148,8 @@ class McpTools(ToolSet):
         )
 
 
-#: Keywords that only the server checks: their cost is not linear in the length of the arguments.
-_LEFT_TO_THE_SERVER = ("pattern", "patternProperties", "uniqueItems")
-
-
-#: References that one check of arguments may follow: a schema with alternatives that refer to themselves would follow
-#: twice as many for each level of nesting.
-_MIN_REFERENCES, _CHARS_A_REFERENCE = 500, 8
-_REFERENCES: ContextVar[float] = ContextVar("references", default=math.inf)
-
-
-def schema_validator(schema: Mapping[str, Any]) -> Any:
-    """A `jsonschema` validator of calls' arguments, without `_LEFT_TO_THE_SERVER`.
-
-    Raises:
-        ValueError: the schema is wrong, or refers to something that it does not have, or to itself without an end.
-    """
-    import jsonschema
-    import referencing.exceptions
-    import referencing.jsonschema
-
-    base: Any = jsonschema.Draft202012Validator
-    unchecked: dict[str, Any] = dict.fromkeys(_LEFT_TO_THE_SERVER, lambda *_: ())
-    for keyword in ("additionalProperties", "unevaluatedProperties"):
-        unchecked[keyword] = functools.partial(_without_patterns, base.VALIDATORS[keyword])
-    for keyword in ("$ref", "$dynamicRef"):
-        unchecked[keyword] = functools.partial(_counted, base.VALIDATORS[keyword])
-    try:
-        base.check_schema(schema)
-        # The empty registry: references to other places are not fetched.
-        validator = jsonschema.validators.extend(base, unchecked)(schema, registry=referencing.Registry())
-        root = referencing.jsonschema.DRAFT202012.create_resource(schema)
-        _check_references(root, referencing.Registry().resolver_with_root(root))
-        validator.is_valid({})
-    except jsonschema.SchemaError as error:
-        raise ValueError(error.message) from error
-    except referencing.exceptions.Unresolvable as error:
-        raise ValueError(f"it refers to {error.ref!r}, which it does not have") from error
-    except RecursionError as error:
-        raise ValueError("it refers to itself without an end") from error
-    return validator
-
-
-def _without_patterns(check: Any, validator: Any, allowed: Any, instance: Any, schema: Any) -> Any:
-    """The check of a keyword, where the schema has no `patternProperties`, which it would match."""
-    return () if "patternProperties" in schema else check(validator, allowed, instance, schema)
-
-
-def _counted(check: Any, validator: Any, reference: Any, instance: Any, schema: Any) -> Any:
-    """The check of a reference, if this call may follow one more.
-
-    Raises:
-        ToolError: it may not.
-    """
-    _REFERENCES.set(left := _REFERENCES.get() - 1)
-    if left < 0:
-        raise ToolError("The arguments are nested too deep for the tool's schema.")
-    return check(validator, reference, instance, schema)
-
-
-def _check_references(resource: Any, resolver: Any) -> None:
-    """Follows each reference of a schema (a `referencing.Resource`) through those to which it leads.
-
-    Raises:
-        Unresolvable: it leads to nothing.
-        RecursionError: it leads back to itself.
-    """
-    at, seen, where = resource.contents, set(), resolver
-    while isinstance(at, Mapping) and isinstance(reference := at.get("$ref"), str):
-        found = where.lookup(reference)
-        if id(found.contents) in seen:
-            raise RecursionError
-        seen.add(id(found.contents))
-        at, where = found.contents, found.resolver
-    for inner in resource.subresources():
-        _check_references(inner, resolver.in_subresource(inner))
-
-
 def _taken_names() -> frozenset[str]:
     # Imported here, because the registry needs this file.
     from rllib_arpo.envs.tools import TOOLS
 
     return RESERVED_NAMES.union(TOOLS)
-
-
-def _mapped(value: Any, change: Callable[[str], str]) -> Any:
-    """A JSON value with all its texts changed, those of its keys too."""
-    if isinstance(value, str):
-        return change(value)
-    if isinstance(value, Mapping):
-        return {change(key): _mapped(inner, change) for key, inner in value.items()}
-    return [_mapped(inner, change) for inner in value] if isinstance(value, list) else value
-
-
-def _as_list(value: Any) -> Sequence[Any]:
-    return [value] if isinstance(value, str) else value

@@ -3,45 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import json
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from rllib_arpo.envs.errors import BrokenToolError, ToolError
 from rllib_arpo.envs.support.loop_thread import LoopThread, loop_thread
 from rllib_arpo.envs.support.per_loop import place
-from rllib_arpo.envs.tools.mcp_client import McpServer, SessionLost, asked, client_of, shown
+from rllib_arpo.envs.tools.mcp_client import McpServer, SessionLost, asked, client_of
+from rllib_arpo.envs.worlds.world import WorldLost
 
 #: Seconds within which a server that let a call time out must answer; otherwise it counts as dead.
 ALIVE_TIMEOUT_S = 5.0
 _CLOSE_TIMEOUT_S = 8.0
 _MAX_TOOL_PAGES = 100
-#: Longer answers are cut in messages.
-_SHOWN_CHARS = 200
 _logger = logging.getLogger(__name__)
 
 
-@dataclass(eq=False, slots=True)
-class _Call:
-    """A call and what the server answered (`mcp.types.CallToolResult` or a `ToolError`; None: nothing)."""
-
-    tool: str
-    arguments: dict[str, Any]
-    answer: Any = None
-
-
 class McpSession:
-    """The session of one server; a lost one is opened again at the next use. Called from any event loop.
+    """The session of one server. Called from any event loop.
 
-    The client belongs to one task of one loop, that of the thread "mcp".
-
-    A session that is not shared is one trajectory's. It repeats its calls whenever a new server takes over, in a fork
-    too, and compares the answers: so the server's state is that of the trajectory.
+    The client belongs to one task of one loop, that of the thread "mcp". A shared session that was lost is opened again
+    at the next use. One of a trajectory is not: its server's state is gone.
 
     A server that let a call time out may hang, or it may be busy with that call, so that other calls only wait. Any
     answer shows that it is alive. If all calls that were in flight have ended without an answer, the session asks the
@@ -51,11 +37,11 @@ class McpSession:
     def __init__(self, thread: LoopThread, server: McpServer, start_timeout_s: float):
         self._thread, self.server, self._start_timeout_s = thread, server, start_timeout_s
         self._tools: list[Any] | None = None
-        #: The calls of this trajectory, in order. A call that killed its server is not among them.
-        self._calls: list[_Call] = []
         self._lock = asyncio.Lock()
         self._client: Any = None
         self._owner: asyncio.Task[Any] | None = None
+        #: Whether a session that was open has ended.
+        self._lost = False
         self._doubtful = False
         #: The calls in flight, and those of them that were in flight when the doubt arose.
         self._in_flight: set[object] = set()
@@ -78,63 +64,54 @@ class McpSession:
             raise BrokenToolError("The MCP server did not list its tools in time.") from error
         return self._tools
 
-    def fork(self) -> McpSession:
-        """A session with the same calls; it starts with its first use."""
-        other = McpSession(self._thread, self.server, self._start_timeout_s)
-        other._calls = [dataclasses.replace(call) for call in self._calls]
-        return other
-
-    async def open(self, call_timeout_s: float) -> None:
-        """Starts the server, or another one for a lost session, and repeats the trajectory's calls.
+    async def open(self) -> None:
+        """Starts the server, or reaches it.
 
         Raises:
-            ToolError: the calls cannot be repeated; they are forgotten.
-            BrokenToolError: the server does not start, or cannot be reached.
+            BrokenToolError: the server does not start, or cannot be reached; `WorldLost`: the trajectory's is gone.
         """
-        await self._thread.run(self._opened(call_timeout_s))
+        await self._thread.run(self._opened())
 
     async def close(self) -> None:
         """Ends the session and, where it is a child process, the server."""
         await self._thread.run(self._close())
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> Any:
-        """The result of one call (`mcp.types.CallToolResult`); repeated once if the server dies of the first.
+        """The result of one call (`mcp.types.CallToolResult`); in a shared session repeated once if the server dies.
 
         Raises:
             ToolError: the server refuses the call, or dies again of it.
-            BrokenToolError: the server has died and does not come back.
+            BrokenToolError: the server has died and does not come back; `WorldLost`: the trajectory's has died.
         """
-        call = _Call(tool, dict(arguments))
+        flight = object()
         try:
-            return await self._thread.run(self._call(call))
+            return await self._thread.run(self._call(flight, tool, dict(arguments)))
         except asyncio.CancelledError:
             # A time limit, or the trajectory's end. It is noted here, since the next call must know of it and may
             # arrive before the thread has ended this one.
-            self._in_flight.discard(call)
+            self._in_flight.discard(flight)
             if not self._doubtful:
                 self._doubtful, self._witnesses = True, set(self._in_flight)
             raise
 
-    async def _call(self, call: _Call) -> Any:
+    async def _call(self, flight: object, tool: str, arguments: dict[str, Any]) -> Any:
         num_deaths = 0
-        while call.answer is None:
+        while True:
             client = await self._opened()
-            self._in_flight.add(call)
-            if not self.server.shared:
-                self._calls.append(call)
+            self._in_flight.add(flight)
             try:
-                call.answer = await self._answer(client, call)
+                answer = await self._answer(client, tool, arguments)
                 self._doubtful = False
+                return answer
             except SessionLost as error:
                 await self._forget(client)
+                if not self.server.shared:
+                    raise WorldLost(str(error)) from error
                 num_deaths += client is not self._given_up
                 if num_deaths == 2:
-                    raise ToolError(f"The MCP server died twice during one call of {call.tool!r} ({error}).") from error
+                    raise ToolError(f"The MCP server died twice during one call of {tool!r} ({error}).") from error
             finally:
-                self._in_flight.discard(call)
-        if isinstance(call.answer, ToolError):
-            raise call.answer
-        return call.answer
+                self._in_flight.discard(flight)
 
     async def _list_tools(self) -> list[Any]:
         client, tools, cursor = await self._opened(), [], None
@@ -150,9 +127,10 @@ class McpSession:
                 break
         if not self.server.shared:
             await self._close()
+            self._lost = False
         return tools
 
-    async def _opened(self, call_timeout_s: float | None = None) -> Any:
+    async def _opened(self) -> Any:
         """The client of a session that is alive as far as is known."""
         async with self._lock:
             if self._doubtful and not self._witnesses & self._in_flight:
@@ -162,13 +140,9 @@ class McpSession:
                     await self._close()
                 self._doubtful = False
             if self._client is None:
-                client = await self._open()
-                try:
-                    await self._repeat(client, call_timeout_s)
-                except BaseException:
-                    await self._close()
-                    raise
-                self._client = client
+                if self._lost and not self.server.shared:
+                    raise WorldLost("its server is gone")
+                self._client = await self._open()
             return self._client
 
     async def _open(self) -> Any:
@@ -184,26 +158,6 @@ class McpSession:
         except BaseException:
             await self._close()
             raise
-
-    async def _repeat(self, client: Any, timeout_s: float | None) -> None:
-        """Asks a new server what the one before was asked.
-
-        Raises:
-            ToolError: it does not answer the same; the calls are forgotten.
-        """
-        for call in self._calls:
-            before, again = "no answer", "no answer"
-            if call.answer is not None:
-                before = _told(call.answer)
-                with contextlib.suppress(SessionLost, TimeoutError):
-                    async with asyncio.timeout(timeout_s):
-                        again = _told(await self._answer(client, call))
-            if call.answer is None or again != before:
-                self._calls = []
-                raise ToolError(
-                    f"The session with the MCP server cannot be repeated, and starts anew: {call.tool!r} got"
-                    f" {again[:_SHOWN_CHARS]!r} in place of {before[:_SHOWN_CHARS]!r}."
-                )
 
     async def _own(self, ready: asyncio.Future[Any]) -> None:
         """Holds the client open until it is cancelled: it must be closed by the task that opened it."""
@@ -222,16 +176,18 @@ class McpSession:
             broken.__cause__ = error
             ready.set_exception(broken)
 
-    async def _answer(self, client: Any, call: _Call) -> Any:
-        """A server's answer: a result, or a `ToolError`."""
+    async def _answer(self, client: Any, tool: str, arguments: dict[str, Any]) -> Any:
+        """The server's answer.
+
+        Raises:
+            ToolError: it refuses the call, or its answer cannot be read.
+        """
         try:
             async with asyncio.timeout(None) as limit:
                 self._asking.append(limit)
-                return await asked(client.call_tool(call.tool, call.arguments))
-        except TimeoutError:
-            return ToolError(f"The MCP server's answer to {call.tool!r} cannot be read.")
-        except ToolError as error:
-            return error
+                return await asked(client.call_tool(tool, arguments))
+        except TimeoutError as error:
+            raise ToolError(f"The MCP server's answer to {tool!r} cannot be read.") from error
         finally:
             self._asking.remove(limit)
 
@@ -254,15 +210,8 @@ class McpSession:
             await asyncio.wait([owner], timeout=_CLOSE_TIMEOUT_S)
 
     def _gone(self) -> None:
-        """The server is gone, and what it did for calls that it did not answer, unless it was repeating them."""
-        if self._client is not None:
-            self._calls = [call for call in self._calls if call.answer is not None]
+        self._lost = self._lost or self._client is not None
         self._owner = self._client = None
-
-
-def _told(answer: Any) -> str:
-    """An answer as far as the model reads it."""
-    return f"error: {answer}" if isinstance(answer, ToolError) else ("error: " * answer.is_error) + shown(answer)
 
 
 async def _is_alive(client: Any) -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 from rllib_arpo.core.tree import ToolStatus
@@ -14,7 +16,8 @@ from rllib_arpo.envs.sandbox.backends import BACKENDS
 from rllib_arpo.envs.sandbox.fork_server import CallStatus, WorkerReply
 from rllib_arpo.envs.sandbox.packages import DEFAULT, import_names
 from rllib_arpo.envs.support.validation import check_known
-from rllib_arpo.envs.tools.tool import Tool, ToolResult
+from rllib_arpo.envs.tools.tool import Tool, ToolResult, with_attempts
+from rllib_arpo.envs.worlds.world import Call, Reply, World
 
 #: The first lines of a Markdown fence.
 _FENCES = frozenset({"```", "```python", "```py"})
@@ -87,9 +90,9 @@ class PythonTool(Tool):
         """See `Tool`. Without a fence the code sees whatever this process's user can."""
         return import_names(tuple(self.packages)) if self.backend == "local" and self.fenced else frozenset()
 
-    @property
-    def stateless(self) -> bool:  # type: ignore[override]
-        return not self.session
+    @functools.cached_property
+    def make_world(self) -> Callable[[], World] | None:
+        return partial(PythonSession, self) if self.session else None
 
     @property
     def timeout_s(self) -> float:  # type: ignore[override]
@@ -99,28 +102,22 @@ class PythonTool(Tool):
     def prepare(self) -> None:
         self._backend().prepare()
 
-    def new_state(self) -> list[str]:
-        """The code of the calls that succeeded, in order."""
-        return []
-
-    def copy_state(self, state: list[str]) -> list[str]:
-        return list(state)
-
     def read(self, argument: str) -> str:
         return program(argument)
 
-    async def __call__(self, code: str, state: list[str] | None) -> ToolResult:
-        history = state if self.session and state is not None else []
-        limits = Limits(self.time_limit_s, self.memory_mb, self.disk_mb)
-        reply = await self._backend().run(code, tuple(history), limits)
-        if self.session and state is not None:
-            if reply.status == CallStatus.REPLAY:
-                state.clear()
-            elif reply.status == CallStatus.OK:
-                state.append(code)
-        return self._result(reply)
+    def as_call(self, argument: str) -> Call:
+        return Call(self.name, {"code": argument})
 
-    def _result(self, reply: WorkerReply) -> ToolResult:
+    async def __call__(self, code: str) -> ToolResult:
+        return self.result_of(await self.run(code))
+
+    async def run(self, code: str, history: tuple[str, ...] = ()) -> WorkerReply:
+        """Runs a program after those of a session."""
+        limits = Limits(self.time_limit_s, self.memory_mb, self.disk_mb)
+        return await self._backend().run(code, history, limits)
+
+    def result_of(self, reply: WorkerReply) -> ToolResult:
+        """A reply of the back-end as the model reads it."""
         output = reply.output.strip()
         if reply.status == CallStatus.OK:
             return ToolResult(output or "(no output)")
@@ -145,6 +142,28 @@ class PythonTool(Tool):
         local |= {name: tuple(getattr(self, name)) for name in ("packages", "preload")}
         made: Backend = backend(**(local if own else self.backend_options))
         return made
+
+
+class PythonSession(World):
+    """The variables of a trajectory: each call first repeats the code of the calls that succeeded."""
+
+    def __init__(self, tool: PythonTool, history: Sequence[str] = ()):
+        self.tool, self.history = tool, list(history)
+        self.timeout_s = tool.timeout_s
+
+    async def act(self, action: Call | str) -> Reply:
+        assert isinstance(action, Call)
+        code = action.arguments["code"]
+        reply = await with_attempts(self.tool.max_attempts, self.tool.run, code, tuple(self.history))
+        if reply.status == CallStatus.REPLAY:
+            self.history.clear()
+        elif reply.status == CallStatus.OK:
+            self.history.append(code)
+        result = self.tool.result_of(reply)
+        return Reply(result.text, status=result.status)
+
+    async def fork(self) -> World:
+        return PythonSession(self.tool, self.history)
 
 
 def program(argument: str) -> str:

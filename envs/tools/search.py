@@ -56,7 +56,6 @@ class SearchTool(Tool, LocalOptions, WebOptions):
     parameters: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "query": {"type": "string", "description": "What to search for, in a few words."}
     }
-    stateless: ClassVar[bool] = True
     backend: str = LOCAL
     cache: str | None = None
     top_k: int = 3
@@ -87,7 +86,7 @@ class SearchTool(Tool, LocalOptions, WebOptions):
         query.encode()
         return query
 
-    async def __call__(self, query: str, state: Any) -> ToolResult:
+    async def __call__(self, query: str) -> ToolResult:
         if self.backend not in ENGINES:
             return ToolResult(await self._answer(query))
         same = (self.base_url, json.dumps(self._settings()), self.cache, query)

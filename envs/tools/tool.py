@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import copy
 import dataclasses
 import inspect
 import json
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.errors import ContractError, ToolError, TransientToolError
 from rllib_arpo.envs.support.per_loop import place
 from rllib_arpo.envs.support.texts import first_line, valid_unicode
 from rllib_arpo.envs.support.validation import check_known
+
+if TYPE_CHECKING:
+    from rllib_arpo.envs.worlds.world import Call
+
+T = TypeVar("T")
 
 #: The names of the tags that protocols read and write, apart from those of tools.
 THINK = "think"
@@ -44,19 +48,18 @@ class ToolResult:
 
 
 class Tool(ABC):
-    """A tool; one instance serves all trajectories of an environment at once.
+    """A tool: a function of its argument. One instance serves all trajectories of an environment at once.
 
-    A subclass is a dataclass whose fields are its configuration (`env_config["tools"][name]`). A tool that keeps
-    something per trajectory returns it from `new_state`, changes it in `__call__`, and says how to copy it for a fork.
-    What such a state holds outside of this process is acquired in `open_state` and given back in `close_state`. A tool
-    without a state sets `stateless`.
+    A subclass is a dataclass whose fields are its configuration (`env_config["tools"][name]`). Calls that change a
+    state of the trajectory act in a `World`, which the tool makes for each.
 
     Attributes:
         name: the name by which the model calls it.
         description: one sentence that tells the model what the tool does.
         parameters: name -> JSON schema of each argument; for native function calling.
         required: the names of the parameters that every call must give; None: all of them.
-        stateless: whether a fork has nothing to copy.
+        make_world: makes the `World` of a trajectory in which the tool's calls act; tools with the same one share it.
+            None: the tool is a function.
         blocking: whether `__call__` is a plain function that waits (`def`, `time.sleep`, `requests`): each call then
             runs in a thread. A call that is given up is answered in time, but its thread goes on, with its state.
         timeout_s: seconds after which a call, repetitions included, is given up with `ToolStatus.TIMEOUT`.
@@ -72,7 +75,6 @@ class Tool(ABC):
     description: ClassVar[str] = ""
     parameters: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     required: ClassVar[Sequence[str] | None] = None
-    stateless: ClassVar[bool] = False
     blocking: ClassVar[bool] = False
     timeout_s: float
     max_result_tokens: int
@@ -80,6 +82,7 @@ class Tool(ABC):
     max_attempts: int = 1
     fenced: ClassVar[bool] = True
     shown_modules: ClassVar[frozenset[str]] = frozenset()
+    make_world: ClassVar[Any] = None
 
     def expand(self) -> dict[str, Tool]:
         """Name -> the tools that this entry of `env_config["tools"]` stands for: the tool itself.
@@ -103,33 +106,6 @@ class Tool(ABC):
     def inputs(self) -> Mapping[str, str]:
         """Path -> a mark of the content, for every file from which results are read and that no call writes."""
         return {}
-
-    @property
-    def state_key(self) -> Hashable:
-        """Tools with the same key share one state in each trajectory; by default a tool has its own."""
-        return self.name
-
-    def new_state(self) -> Any:
-        """The state of a fresh trajectory."""
-        return None
-
-    def copy_state(self, state: Any) -> Any:
-        """An independent copy of a trajectory's state."""
-        return copy.deepcopy(state)
-
-    async def open_state(self, state: Any) -> None:
-        """Makes a state ready, before every call and outside of its time limit; a fork's also before its first call of
-        any tool, if its parent has called this one.
-
-        Raises:
-            ToolError: the call cannot be made, which the model reads.
-            BrokenToolError: the tool cannot be used any more. Either error takes a fork back, whose first call it is.
-        """
-        return None
-
-    async def close_state(self, state: Any) -> None:
-        """Gives back what a state holds; called once for each state, when its question has ended."""
-        return None
 
     def schema(self) -> dict[str, Any]:
         """The JSON schema of a call's arguments, for native function calling."""
@@ -164,9 +140,13 @@ class Tool(ABC):
         """
         return argument
 
+    def as_call(self, argument: Any) -> Call:
+        """A call, whose argument `read` has returned, for the world in which it acts."""
+        raise NotImplementedError
+
     @abstractmethod
-    async def __call__(self, argument: Any, state: Any) -> ToolResult | str:
-        """Runs one call; may change `state`. An exception that is not listed here is a bug.
+    async def __call__(self, argument: Any) -> ToolResult | str:
+        """Runs one call. An exception that is not listed here is a bug.
 
         Args:
             argument: what `read` has returned.
@@ -220,36 +200,35 @@ class ToolSet(ABC):
         """
 
 
-async def run_tool(tool: Tool, argument: str | Mapping[str, Any], state: Any) -> ToolResult:
+async def run_tool(tool: Tool, argument: str | Mapping[str, Any]) -> ToolResult:
     """Runs one call under the tool's limits of time and concurrency, and repeats it if that can help.
 
     The result's text is valid Unicode, whatever the tool's service sent. Reading the argument (a text, or the arguments
     of a native function call) is a step of its own, all of whose exceptions are the model's.
     """
     try:
-        read = _read(tool, argument)
+        read = read_argument(tool, argument)
         async with place_of(tool):
-            await tool.open_state(state)
             try:
                 async with asyncio.timeout(tool.timeout_s) as limit:
-                    result = await _with_attempts(tool, read, state)
+                    result = await with_attempts(tool.max_attempts, _result, tool, read)
             except TimeoutError:
                 if not limit.expired():  # The tool's own.
                     raise
-                return ToolResult(f"Time limit of {tool.timeout_s:g} s exceeded.", ToolStatus.TIMEOUT)
+                return ToolResult(time_limit_exceeded(tool.timeout_s), ToolStatus.TIMEOUT)
     except ToolError as error:
         result = ToolResult(str(error), ToolStatus.ERROR)
     return dataclasses.replace(result, text=valid_unicode(result.text))
 
 
-async def _result(tool: Tool, argument: Any, state: Any) -> ToolResult:
+async def _result(tool: Tool, argument: Any) -> ToolResult:
     """The result of a call.
 
     Raises:
         ContractError: it is neither a `ToolResult` nor a text.
     """
     try:
-        call = _in_thread(tool, argument, state) if tool.blocking else tool(argument, state)
+        call = in_thread(tool, argument) if tool.blocking else tool(argument)
         if not inspect.isawaitable(call):
             raise ContractError(f"The tool {tool.name!r} has a plain `def __call__`: say async, or blocking = True.")
         result: Any = await call
@@ -265,7 +244,12 @@ async def _result(tool: Tool, argument: Any, state: Any) -> ToolResult:
     return result
 
 
-def _read(tool: Tool, argument: str | Mapping[str, Any]) -> Any:
+def read_argument(tool: Tool, argument: str | Mapping[str, Any]) -> Any:
+    """The argument of a call as `Tool.read` returns it.
+
+    Raises:
+        ToolError: it cannot be read, which is the model's mistake.
+    """
     try:
         text = argument if isinstance(argument, str) else tool.text_argument(argument)
         text.encode()  # Half of a character could not be sent to any service.
@@ -281,19 +265,20 @@ def place_of(tool: Tool) -> AbstractAsyncContextManager[Any]:
     return nullcontext() if tool.max_concurrency is None else place(tool.name, tool.max_concurrency)
 
 
-async def _with_attempts(tool: Tool, argument: Any, state: Any) -> ToolResult:
+async def with_attempts(number: int, function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+    """The result of `function`, which is called again, at most `number` times, after a `TransientToolError`."""
     from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
     attempts = AsyncRetrying(
         retry=retry_if_exception_type(TransientToolError),
-        stop=stop_after_attempt(tool.max_attempts),
+        stop=stop_after_attempt(number),
         wait=wait_random_exponential(RETRY_WAIT_S, MAX_RETRY_WAIT_S),
         reraise=True,
     )
-    return await attempts(_result, tool, argument, state)
+    return await attempts(function, *arguments)
 
 
-async def _in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
+async def in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
     """Calls a function in a thread of its own, a daemon: one that never ends keeps neither a call nor the process."""
     future: concurrent.futures.Future[Any] = concurrent.futures.Future()
     future.set_running_or_notify_cancel()
@@ -325,6 +310,11 @@ def cut(tokenizer: Any, text: str, max_tokens: int) -> str:
     first = tokenizer.decode(token_ids[: max_tokens - num_last]).rstrip("�")
     last = tokenizer.decode(token_ids[len(token_ids) - num_last :]).lstrip("�") if num_last else ""
     return f"{first}\n[{len(text) - len(first) - len(last)} characters left out]\n{last}"
+
+
+def time_limit_exceeded(seconds: float) -> str:
+    """The result of a call that was given up."""
+    return f"Time limit of {seconds:g} s exceeded."
 
 
 def listed(names: Iterable[str]) -> str:

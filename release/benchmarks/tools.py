@@ -88,7 +88,7 @@ def search(bench: Bench) -> dict[str, Any]:
     queries = queries[: bench.pick(full=1000, quick=500, tiny=20)]
 
     async def call(query: str) -> None:
-        result = await run_tool(tool, query, None)
+        result = await run_tool(tool, query)
         if result.status != "ok":
             raise BenchmarkError(f"The search answered {result}.")
 

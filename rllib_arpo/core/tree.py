@@ -23,6 +23,7 @@ class StopReason(enum.StrEnum):
     TIME_LIMIT = "time_limit"
     TOOL_CALL_LIMIT = "tool_call_limit"
     MALFORMED_CALL = "malformed_call"
+    WORLD_ENDED = "world_ended"
     BROKEN_TOOL = "broken_tool"
     DEADLINE = "deadline"
     ENGINE_FAILURE = "engine_failure"

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from rllib_arpo.doctor.check_lines import Check, Mark
 from rllib_arpo.envs.env_config import read_env_config
 from rllib_arpo.envs.errors import DataError
+from rllib_arpo.envs.prompt import build_prompt
 from rllib_arpo.envs.registry import ENVIRONMENTS, with_task
-from rllib_arpo.envs.tool_env import build_prompt
 from rllib_arpo.rollout.make_env import complete_env_config
 
 if TYPE_CHECKING:
@@ -41,7 +41,9 @@ def _check(name: str, config: AlgorithmConfig) -> Check:
     bad = []
     for number in range(task.num_questions):
         try:
-            build_prompt(chat, protocol, task.question(number, tuple(tools)), env_config)
+            question = task.question(number, tuple(tools))
+            if env_config.world is None:  # A world ends the prompt when it is reset.
+                build_prompt(chat, protocol, question, env_config)
         except DataError as error:
             bad.append(str(error))
     if not bad:

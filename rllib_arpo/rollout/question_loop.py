@@ -192,10 +192,12 @@ class QuestionLoop:
         self._finished.put(ended)
 
     async def _close(self, ref: QuestionRef, index: int, env: ForkableMultiAgentEnv) -> None:
-        """Closes a question, whose result an error of this does not change; its environment is free then."""
+        """Closes a question; its environment is free then. Of the errors of this, only a `DataError` ends the run."""
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await settled(env.close_question())
+        except DataError as error:
+            self._finished.put(error)
         except Exception as error:
             _logger.warning("%s did not close question %d (%r).", type(env).__name__, ref.number, error)
         self._idle[ref.purpose].put_nowait((index, env))

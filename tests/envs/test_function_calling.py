@@ -34,11 +34,10 @@ class LookUpTool(Tool):
     name: ClassVar[str] = "look_up"
     description: ClassVar[str] = "Finds what is known about a thing."
     parameters: ClassVar = {"thing": {"type": "string", "description": "what to look up"}}
-    stateless: ClassVar[bool] = True
     timeout_s: float = 5.0
     max_result_tokens: int = 1000
 
-    async def __call__(self, argument, state):
+    async def __call__(self, argument):
         return ToolResult(RESULTS.get(argument, argument))
 
 

@@ -70,14 +70,13 @@ class TypedTool(Tool):
     name: ClassVar[str] = "typed"
     parameters: ClassVar[Mapping] = {"a": {"type": "integer"}, "b": {"type": ["array", "null"]}, "c": {}}
     required: ClassVar = ("a",)
-    stateless: ClassVar[bool] = True
     timeout_s: float = 5.0
     max_result_tokens: int = 100
 
     def read(self, argument):
         return math.log(float(json.loads(argument)["a"]))
 
-    async def __call__(self, argument, state):
+    async def __call__(self, argument):
         return ToolResult(f"{argument:g}")
 
 

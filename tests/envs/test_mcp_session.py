@@ -13,6 +13,7 @@ from rllib_arpo.envs.errors import ToolError
 from rllib_arpo.envs.support.loop_thread import loop_thread
 from rllib_arpo.envs.tools.mcp_client import McpServer, shown
 from rllib_arpo.envs.tools.mcp_session import McpSession
+from rllib_arpo.envs.worlds import WorldLost
 
 
 class FakeClient:
@@ -127,44 +128,19 @@ def test_a_server_that_dies_twice_of_a_call_is_an_error_that_the_model_reads(ses
         asyncio.run(session_with("dies", "dies", "answers").call("a", {}))
 
 
-def test_a_fork_repeats_its_parents_calls_and_is_refused_where_an_answer_differs(session_with):
-    """The parent's own server is replaced in the same way; what it did not answer cannot be repeated in a fork."""
-    parent = session_with("counts", "counts", "dies", "counts", "counts", shared=False)
+def test_a_trajectorys_session_that_is_lost_is_not_opened_again(session_with):
+    """Its server's state is gone: `Play` repeats what was done, with another one."""
+    session = session_with("counts", "dies", shared=False)
 
-    async def count(session: McpSession) -> str:
-        return shown(await session.call("count", {}))
+    async def calls():
+        assert shown(await session.call("count", {})) == "1"
+        await session._close()
+        with pytest.raises(WorldLost, match="its server is gone"):
+            await session.call("count", {})
+        with pytest.raises(WorldLost, match="gone"):
+            await session_with("dies", shared=False).call("a", {})
 
-    async def counts():
-        found = [await count(parent), await count(parent)]
-        child = parent.fork()
-        await child.open(60.0)
-        found += [await count(child), await count(parent), await count(child)]
-        lost = "cannot be repeated, and starts anew: 'count' got 'no answer' in place of '1'"
-        with pytest.raises(ToolError, match=lost):
-            await parent.fork().open(60.0)
-        await given_up(parent.call("waits", {}), 0.2)
-        with pytest.raises(ToolError, match="'waits' got 'no answer' in place of 'no answer'"):
-            await parent.fork().open(60.0)
-        return [*found, await count(parent)]
-
-    assert asyncio.run(counts()) == ["1", "2", "3", "3", "4", "5"]
-
-
-def test_a_repetition_that_is_given_up_forgets_no_call(session_with):
-    parent = session_with("counts", "hangs", "counts", "hangs", "counts", shared=False)
-
-    async def forks():
-        await parent.call("count", {})
-        child = parent.fork()
-        await given_up(child.call("count", {}), 0.5)
-        assert shown(await child.call("count", {})) == "2"
-        await given_up(parent.call("waits", {}), 0.2)
-        child = parent.fork()
-        await given_up(child.open(60.0), 0.5)
-        with pytest.raises(ToolError, match="'waits' got 'no answer' in place of 'no answer'"):
-            await child.open(60.0)
-
-    asyncio.run(forks())
+    asyncio.run(calls())
 
 
 @pytest.mark.parametrize(

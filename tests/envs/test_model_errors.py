@@ -66,7 +66,7 @@ def test_sound_json_is_read():
 @pytest.mark.parametrize("argument", ['{"item": "\\ud83d"}', DEEP, '{"item": NaN}', "{", "[" * 10**5])
 def test_no_bad_argument_reaches_an_mcp_server(argument):
     session = Session()
-    result = asyncio.run(run_tool(mcp_tool(session, item={"type": "object"}), argument, None))
+    result = asyncio.run(run_tool(mcp_tool(session, item={"type": "object"}), argument))
     assert (result.status, session.calls) == (ToolStatus.ERROR, [])
 
 
@@ -76,7 +76,7 @@ def test_no_bad_argument_reaches_an_mcp_server(argument):
 def test_half_a_character_is_the_models_error_and_not_a_lost_session(argument):
     """Though a tool with one text parameter takes the bare text, and what is not JSON is the text itself."""
     session = Session()
-    result = asyncio.run(run_tool(mcp_tool(session, item={"type": "string"}), argument, None))
+    result = asyncio.run(run_tool(mcp_tool(session, item={"type": "string"}), argument))
     assert (result.status, session.calls) == (ToolStatus.ERROR, [])
     assert "half of a character" in result.text or "surrogates not allowed" in result.text
 
@@ -146,12 +146,12 @@ def test_alternatives_that_refer_to_themselves_take_no_exponential_time(referenc
     }
     tool = dataclasses.replace(mcp_tool(Session()), input_schema={"$defs": either, "properties": {"a": tree}})
     begin = time.thread_time()
-    result = asyncio.run(run_tool(tool, '{"a": ' * 30 + "{}" + "}" * 30, None))
+    result = asyncio.run(run_tool(tool, '{"a": ' * 30 + "{}" + "}" * 30))
     assert result == ToolResult("The arguments are nested too deep for the tool's schema.", ToolStatus.ERROR)
     right = {"one": 1}
     for _ in range(30):
         right = {"one": 1, "a": right}
-    assert asyncio.run(run_tool(tool, json.dumps({"a": right}), None)).status is ToolStatus.OK
+    assert asyncio.run(run_tool(tool, json.dumps({"a": right}))).status is ToolStatus.OK
     assert time.thread_time() - begin < 5
 
 
@@ -179,7 +179,7 @@ def test_a_reference_in_an_example_is_not_one():
 )
 def test_an_impossible_address_is_the_models_error(url):
     tool = BrowseTool(ports=None)
-    assert asyncio.run(run_tool(tool, url, None)).status is ToolStatus.ERROR
+    assert asyncio.run(run_tool(tool, url)).status is ToolStatus.ERROR
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,7 +194,7 @@ class ReadingTool(Tool):
     def read(self, argument):
         raise self.error
 
-    async def __call__(self, argument, state):
+    async def __call__(self, argument):
         raise AssertionError
 
 
@@ -210,7 +210,7 @@ class ReadingTool(Tool):
 )
 @pytest.mark.parametrize("argument", ["Rome", {}])
 def test_whatever_reading_an_argument_raises_is_the_models_error(error, text, argument):
-    result = asyncio.run(run_tool(ReadingTool(error=error), argument, None))
+    result = asyncio.run(run_tool(ReadingTool(error=error), argument))
     assert result == ToolResult(text, ToolStatus.ERROR)
 
 
@@ -222,7 +222,7 @@ class Typed(Tool):
     def __init__(self, **parameters):
         self.parameters = parameters
 
-    async def __call__(self, argument, state):
+    async def __call__(self, argument):
         return ToolResult(argument)
 
 

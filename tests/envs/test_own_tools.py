@@ -23,14 +23,11 @@ def call(env: ToolEnv, agent_id: str, text: str) -> str:
 
 
 @pytest.mark.parametrize("tool", [TALLY, TallyTool])
-def test_a_tool_of_ones_own_answers_with_its_options_and_a_fork_has_a_state_of_its_own(model_folder, tool):
-    env = make_env(model_folder, {tool: {"unit": "notes"}, "python": {}})
+def test_a_tool_of_ones_own_answers_with_its_options(model_folder, tool):
+    env = make_env(model_folder, {tool: {"unit": "signs"}, "python": {}})
     assert list(env.tools) == ["tally", "python"]
     env.reset(options={"question": 0})
-    assert call(env, "0", "a") == "<result> 1 notes </result>"
-    env.fork_agent("0", "0.0")
-    assert call(env, "0", "b") == "<result> 2 notes </result>"
-    assert call(env, "0.0", "c") == "<result> 2 notes </result>"
+    assert call(env, "0", "abc") == "<result> 3 signs </result>"
 
 
 @pytest.mark.parametrize(

@@ -14,25 +14,37 @@ from rllib_arpo.envs.registry import make_tool_env
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.tools import TOOLS
 from rllib_arpo.envs.tools.tool import Tool, ToolResult
+from rllib_arpo.envs.worlds import Call, Reply, World
 from tests.helpers.parquet import parquet, row
+
+
+class Notebook(World):
+    """Remembers what was written on this path; shows all of it."""
+
+    def __init__(self):
+        self.lines = []
+
+    async def act(self, action):
+        if action.arguments["text"] == "broken":
+            raise BrokenToolError("no ink")
+        if action.tool == "erase":
+            return Reply(f"{len(self.lines)} erased")
+        self.lines.append(action.arguments["text"])
+        return Reply(" ".join(self.lines))
 
 
 @dataclass(frozen=True, kw_only=True)
 class NotebookTool(Tool):
-    """Remembers what was written on this path; shows all of it."""
-
     name: ClassVar[str] = "note"
     timeout_s: float = 5.0
     max_result_tokens: int = 1000
+    make_world = Notebook
 
-    def new_state(self):
-        return []
+    def as_call(self, argument):
+        return Call(self.name, {"text": argument})
 
-    async def __call__(self, argument, state):
-        if argument == "broken":
-            raise BrokenToolError("no ink")
-        state.append(argument)
-        return ToolResult(" ".join(state))
+    async def __call__(self, argument):
+        raise AssertionError("it acts in a world")
 
 
 @pytest.fixture
@@ -239,7 +251,9 @@ def test_tools_of_several_agents_run_at_once(make_tool_env, monkeypatch):
     class MeetingTool(NotebookTool):
         """Returns when the other agent has also called."""
 
-        async def __call__(self, argument, state):
+        make_world = None
+
+        async def __call__(self, argument):
             arrived.append(argument)
             while len(arrived) < 2:
                 await asyncio.sleep(0.001)
@@ -254,47 +268,30 @@ def test_tools_of_several_agents_run_at_once(make_tool_env, monkeypatch):
     assert {text_of(env, o) for o in observations.values()} == {"\n<result> met </result>\n"}
 
 
-def test_tools_may_share_a_state_which_is_opened_before_calls_and_closed_with_the_question(make_tool_env, monkeypatch):
-    """One state a trajectory for both tools; a fork opens its copy before its first call, of any tool."""
+def test_tools_may_share_a_world_which_is_closed_with_the_question(make_tool_env, turn, monkeypatch):
+    class Closing(Notebook):
+        async def close(self):
+            closed.append(list(self.lines))
 
     class SharingTool(NotebookTool):
-        state_key = "notebook"
-
-        async def open_state(self, state):
-            events.append(("open", list(state)))
-            if state == ["b"]:
-                raise KeyError("a bug in the tool")
-
-        async def close_state(self, state):
-            events.append(("close", list(state)))
+        make_world = Closing
 
     class EraserTool(SharingTool):
         name = "erase"
 
-        async def __call__(self, argument, state):
-            return ToolResult(f"{len(state)} erased")
-
-    events = []
+    closed = []
     monkeypatch.setitem(TOOLS, "note", SharingTool)
     monkeypatch.setitem(TOOLS, "erase", EraserTool)
-    env = make_tool_env(tools=["note", "erase", "python"])
+    env = make_tool_env(tools=["note", "erase"])
     start(env)
-
-    def act(**texts):
-        env.step({f"{agent[1:]}": np.asarray(env.tokenizer.encode(text), np.int32) for agent, text in texts.items()})
-
-    act(_0=note("a"))
-    env.fork_agent("0", "1")
-    act(_0="<erase> all </erase>", _1="<python> 1 </python>")
-    assert events == [("open", []), ("open", ["a"]), ("open", ["a"])]
-    act(_0="no tags", _1="no tags")
-    assert events[3:] == [("close", ["a"]), ("close", ["a"])]
-    start(env)
-    act(_0=note("b"))
-    env.fork_agent("0", "1")
-    with pytest.raises(KeyError) as raised:
-        act(_1="<python> 1 </python>")
-    assert raised.value.__notes__ == ["tool: note"]
+    turn(env, "0", note("a"))
+    env.fork_agent("0", "0.0")
+    assert turn(env, "0", "<erase> all </erase>")[0] == "\n<result> 1 erased </result>\n"
+    assert turn(env, "0.0", note("b"))[0] == "\n<result> a b </result>\n"
+    assert closed == []
+    asyncio.run(env.close_question())
+    # Those of the trajectories; then the copy is checked in others.
+    assert sorted(closed[:2]) == [["a"], ["a", "b"]]
 
 
 def test_a_question_cannot_hold_special_tokens(make_tool_env, tmp_path):

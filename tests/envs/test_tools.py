@@ -15,7 +15,7 @@ OK, ERROR, TIMEOUT = ToolStatus.OK, ToolStatus.ERROR, ToolStatus.TIMEOUT
 
 
 def call(tool: Tool, argument: str) -> ToolResult:
-    return asyncio.run(run_tool(tool, argument, None))
+    return asyncio.run(run_tool(tool, argument))
 
 
 def test_long_output_is_cut_in_the_middle():
@@ -35,7 +35,7 @@ class OddTool(Tool):
     timeout_s: float = 0.1
     max_result_tokens: int = 100
 
-    async def __call__(self, argument, state):
+    async def __call__(self, argument):
         if argument == "sleep":
             await asyncio.sleep(60)
         if argument == "fail":
@@ -74,7 +74,7 @@ def test_a_tool_returns_a_result_or_a_text_and_anything_else_ends_the_run_with_i
 class PlainTool(OddTool):
     name: ClassVar[str] = "plain"
 
-    def __call__(self, argument, state):
+    def __call__(self, argument):
         return "the end"
 
 
@@ -88,7 +88,7 @@ def test_a_cancellation_that_nobody_asked_for_is_the_tools_bug_and_another_one_i
         call(OddTool(), "cancel")
 
     async def cancelled() -> bool:
-        task = asyncio.create_task(run_tool(OddTool(timeout_s=60.0), "sleep", None))
+        task = asyncio.create_task(run_tool(OddTool(timeout_s=60.0), "sleep"))
         await asyncio.sleep(0.1)
         task.cancel()
         await asyncio.wait([task])
@@ -105,7 +105,7 @@ class BlockingTool(OddTool):
     name: ClassVar[str] = "blocking"
     blocking: ClassVar[bool] = True
 
-    def __call__(self, argument, state):
+    def __call__(self, argument):
         if argument == "stop":
             raise StopIteration
         assert ENDS.wait(60.0)
@@ -120,7 +120,7 @@ def test_a_blocking_tool_keeps_its_limit_of_time_and_stops_nobody_else():
             await asyncio.sleep(0)
             ENDS.set()
 
-        return await asyncio.gather(run_tool(BlockingTool(timeout_s=60.0), "", None), other())
+        return await asyncio.gather(run_tool(BlockingTool(timeout_s=60.0), ""), other())
 
     ENDS.clear()
     assert call(BlockingTool(), "") == ToolResult("Time limit of 0.1 s exceeded.", TIMEOUT)

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from rllib_arpo.envs.tools.tool import Tool, ToolResult
 
 
 @dataclass(frozen=True, kw_only=True)
 class TallyTool(Tool):
-    """Keeps a list a trajectory, and says how long it is."""
+    """Says how long a text is."""
 
     name: ClassVar[str] = "tally"
-    unit: str = "items"
+    unit: str = "letters"
     timeout_s: float = 1.0
     max_result_tokens: int = 64
 
-    def new_state(self) -> list[str]:
-        return []
-
-    async def __call__(self, argument: str, state: Any) -> ToolResult:
-        state.append(argument)
-        return ToolResult(f"{len(state)} {self.unit}")
+    async def __call__(self, argument: str) -> ToolResult:
+        return ToolResult(f"{len(argument)} {self.unit}")
 
 
 @dataclass(frozen=True, kw_only=True)

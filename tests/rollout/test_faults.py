@@ -43,12 +43,11 @@ class FlakyTool(Tool):
     """`fault`: "hangs" (never returns), "throws" (a bug), "" (works)."""
 
     name: ClassVar[str] = "flaky"
-    stateless: ClassVar[bool] = True
     fault: str = ""
     timeout_s: float = 0.2
     max_result_tokens: int = 100
 
-    async def __call__(self, argument, state):
+    async def __call__(self, argument):
         if self.fault == "hangs":
             await asyncio.Event().wait()
         if self.fault == "throws":

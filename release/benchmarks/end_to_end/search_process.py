@@ -22,7 +22,7 @@ async def answer_all() -> None:
         tool.prepare()
     for line in sys.stdin:
         split, query = json.loads(line)
-        result = await run_tool(tools[split], query, None)
+        result = await run_tool(tools[split], query)
         print(json.dumps(result.text), flush=True)
 
 

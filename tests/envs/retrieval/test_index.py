@@ -249,7 +249,7 @@ def test_64_searches_at_once_find_what_one_after_the_other_finds(tmp_path, folde
     tool = SearchTool(index=str(folder), top_k=1)
 
     async def all_at_once() -> list[ToolResult]:
-        return await asyncio.gather(*(run_tool(tool, CITIES[i % 3][0], None) for i in range(64)))
+        return await asyncio.gather(*(run_tool(tool, CITIES[i % 3][0]) for i in range(64)))
 
     expected = [ToolResult(f"Page 1: {title}: {text}") for title, text in CITIES]
     assert asyncio.run(all_at_once()) == [expected[i % 3] for i in range(64)]
@@ -263,7 +263,7 @@ def test_an_index_of_the_cached_pages_finds_them(tmp_path):
     (tmp_path / "search_cache.json").write_text(json.dumps(cache))
     build_folder([tmp_path / "search_cache.json"], tmp_path / "index", show_progress=False)
     tool = SearchTool(index=str(tmp_path / "index"), cache=str(tmp_path / "search_cache.json"), top_k=1)
-    call = lambda query: asyncio.run(run_tool(tool, query, None)).text  # noqa: E731
+    call = lambda query: asyncio.run(run_tool(tool, query)).text  # noqa: E731
     assert call("tower") == cache["tower"]
     assert call("Where does the Danube flow?") == "Page 1: The Danube flows through Vienna."
 

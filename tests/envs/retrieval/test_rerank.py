@@ -77,14 +77,14 @@ def test_search_shows_the_best_of_the_candidates(encoder):
     documents = [{"text": f"common {passage.strip()}"} for passage in PASSAGES]
     texts = [document["text"] for document in documents]
     settings = {"documents": documents, "rerank_model": encoder, "top_k": 4}
-    found = asyncio.run(run_tool(SearchTool(**settings), "common", None)).text.splitlines()
+    found = asyncio.run(run_tool(SearchTool(**settings), "common")).text.splitlines()
     scores = slow_scores(encoder, "common", texts)
     assert found == [texts[i] for i in sorted(range(len(texts)), key=lambda i: -round(scores[i], 5))[:4]]
     few = SearchTool(**settings, rerank_candidates=1)
     lexical = SearchTool(documents=documents, top_k=4)
-    few, lexical = (asyncio.run(run_tool(tool, "common", None)).text.splitlines() for tool in (few, lexical))
+    few, lexical = (asyncio.run(run_tool(tool, "common")).text.splitlines() for tool in (few, lexical))
     assert sorted(few) == sorted(lexical)
-    assert asyncio.run(run_tool(SearchTool(**settings), "unknown", None)).text == "Nothing found."
+    assert asyncio.run(run_tool(SearchTool(**settings), "unknown")).text == "Nothing found."
 
 
 def test_wrong_settings_are_named(encoder):

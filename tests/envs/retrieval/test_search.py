@@ -16,7 +16,7 @@ DOCUMENTS = [{"title": f"{a} {n}", "text": str(i)} for i, (a, n) in enumerate(PA
 
 
 def call(tool: Tool, argument: str) -> ToolResult:
-    return asyncio.run(run_tool(tool, argument, None))
+    return asyncio.run(run_tool(tool, argument))
 
 
 def test_search_finds_the_item_and_its_neighbours():

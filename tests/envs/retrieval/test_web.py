@@ -81,7 +81,7 @@ def keys(monkeypatch):
 
 
 def call(tool: SearchTool, query: str = "eiffel tower") -> ToolResult:
-    return asyncio.run(run_tool(tool, query, None))
+    return asyncio.run(run_tool(tool, query))
 
 
 def ask(tool: SearchTool, query: str = "eiffel tower") -> ToolResult:
@@ -291,7 +291,7 @@ def test_a_query_is_asked_once_however_many_want_it(tmp_path):
         async def all_at_once(query):
             return {
                 (await flight).text
-                for flight in [asyncio.create_task(run_tool(tools[i % 2], query, None)) for i in range(64)]
+                for flight in [asyncio.create_task(run_tool(tools[i % 2], query)) for i in range(64)]
             }
 
         assert len(asyncio.run(all_at_once("one"))) == 1

@@ -7,7 +7,7 @@ import pytest
 
 from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.sandbox.backends import LocalBackend
-from rllib_arpo.envs.tools.python import PythonTool, program
+from rllib_arpo.envs.tools.python import PythonSession, PythonTool, program
 from rllib_arpo.envs.tools.tool import ToolResult, run_tool
 
 OK, ERROR, TIMEOUT = ToolStatus.OK, ToolStatus.ERROR, ToolStatus.TIMEOUT
@@ -15,8 +15,13 @@ OK, ERROR, TIMEOUT = ToolStatus.OK, ToolStatus.ERROR, ToolStatus.TIMEOUT
 BOTH = pytest.mark.parametrize("unsafe", [False, True])
 
 
-def call(tool: PythonTool, argument: str, state=None) -> ToolResult:
-    return asyncio.run(run_tool(tool, argument, state))
+def call(tool: PythonTool, argument: str) -> ToolResult:
+    return asyncio.run(run_tool(tool, argument))
+
+
+def within(session: PythonSession, argument: str) -> ToolResult:
+    reply = asyncio.run(session.act(session.tool.as_call(session.tool.read(argument))))
+    return ToolResult(reply.text, reply.status)
 
 
 def server_of(tool: PythonTool):
@@ -124,7 +129,7 @@ def test_python_does_not_hold_up_the_event_loop():
         order = []
 
         async def one(name, code):
-            order.append((await run_tool(tool, code, None)).text)
+            order.append((await run_tool(tool, code)).text)
 
         await asyncio.gather(
             one("slow", "import time; time.sleep(1.5); print('slow')"), *(one("", "1") for _ in range(3))
@@ -136,51 +141,50 @@ def test_python_does_not_hold_up_the_event_loop():
 
 def test_a_session_keeps_variables_functions_and_files_but_shows_output_once():
     tool = PythonTool(session=True)
-    state = tool.new_state()
-    assert call(tool, "x = 41\nprint('hello')", state).text == "hello"
+    session = tool.make_world()
+    assert within(session, "x = 41\nprint('hello')").text == "hello"
     code = "def f(): return x + 1\nopen('note', 'w').write('kept'); print('made', flush=True)"
-    assert call(tool, code, state).text == "made"
-    assert call(tool, "f(), open('note').read()", state).text == "(42, 'kept')"
-    assert not tool.stateless
-    assert PythonTool().stateless
+    assert within(session, code).text == "made"
+    assert within(session, "f(), open('note').read()").text == "(42, 'kept')"
+    assert PythonTool().make_world is None
 
 
 def test_a_fork_of_a_session_goes_its_own_way():
     tool = PythonTool(session=True)
-    parent = tool.new_state()
-    call(tool, "x = 1", parent)
-    child = tool.copy_state(parent)
-    call(tool, "x = 2", parent)
-    call(tool, "x += 10", child)
-    assert call(tool, "x", parent).text == "2"
-    assert call(tool, "x", child).text == "11"
+    parent = tool.make_world()
+    within(parent, "x = 1")
+    child = asyncio.run(parent.fork())
+    within(parent, "x = 2")
+    within(child, "x += 10")
+    assert within(parent, "x").text == "2"
+    assert within(child, "x").text == "11"
 
 
 def test_failed_calls_leave_the_session_as_it_was():
     tool = PythonTool(session=True)
-    state = tool.new_state()
-    call(tool, "x = [1]", state)
-    assert call(tool, "x.append(2); 1 / 0", state).status == ERROR
-    assert call(tool, "x", state).text == "[1]"
-    assert state == ["x = [1]", "x"]
+    session = tool.make_world()
+    within(session, "x = [1]")
+    assert within(session, "x.append(2); 1 / 0").status == ERROR
+    assert within(session, "x").text == "[1]"
+    assert session.history == ["x = [1]", "x"]
 
 
 def test_the_time_limit_of_a_session_is_the_new_calls():
     tool = PythonTool(session=True, time_limit_s=0.8)
-    state = ["import time; time.sleep(0.5)", "time.sleep(0.5)"]
-    assert call(tool, "print('in time')", state).text == "in time"
-    assert call(tool, "while True: pass", state) == ToolResult("Time limit of 0.8 s exceeded.", TIMEOUT)
+    session = PythonSession(tool, ["import time; time.sleep(0.5)", "time.sleep(0.5)"])
+    assert within(session, "print('in time')").text == "in time"
+    assert within(session, "while True: pass") == ToolResult("Time limit of 0.8 s exceeded.", TIMEOUT)
 
 
 @pytest.mark.parametrize("earlier", ["1 / 0", "import os; os._exit(0)", "import os; os.kill(os.getpid(), 9)"])
 def test_a_session_that_cannot_be_repeated_starts_anew(earlier):
     tool = PythonTool(session=True)
-    state = ["x = 1", earlier]
-    result = call(tool, "x", state)
+    session = PythonSession(tool, ["x = 1", earlier])
+    result = within(session, "x")
     assert result.status == ERROR
     assert result.text.endswith("could not be repeated. The next call starts anew.")
-    assert state == []
-    assert call(tool, "'x' in globals()", state).text == "False"
+    assert session.history == []
+    assert within(session, "'x' in globals()").text == "False"
 
 
 @pytest.mark.parametrize(

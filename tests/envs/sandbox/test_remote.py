@@ -76,8 +76,8 @@ def make_tool(request, make):
     return functools.partial(make, request.param)
 
 
-def call(tool, argument, state=None):
-    return asyncio.run(run_tool(tool, argument, state))
+def call(tool, argument):
+    return asyncio.run(run_tool(tool, argument))
 
 
 @pytest.mark.parametrize(
@@ -102,12 +102,14 @@ def test_a_remote_call_that_takes_too_long(make_tool):
 
 def test_a_remote_session(make_tool):
     tool = make_tool(session=True)
-    state = tool.new_state()
-    assert call(tool, "x = 20; print('made')", state).text == "made"
-    assert call(tool, "x + 1", state).text == "21"
-    state.append("1 / 0")
-    assert call(tool, "x", state).text.endswith("could not be repeated. The next call starts anew.")
-    assert state == []
+    session = tool.make_world()
+    assert asyncio.run(session.act(tool.as_call("x = 20; print('made')"))).text == "made"
+    assert asyncio.run(session.act(tool.as_call("x + 1"))).text == "21"
+    session.history.append("1 / 0")
+    assert asyncio.run(session.act(tool.as_call("x"))).text.endswith(
+        "could not be repeated. The next call starts anew."
+    )
+    assert session.history == []
 
 
 def test_a_busy_service_is_asked_again(make_tool, stand_in):

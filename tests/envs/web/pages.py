@@ -307,7 +307,7 @@ async def _open_all(cases, host, options, num_concurrent) -> list[ToolResult]:
     async def run(case: PageCase) -> ToolResult:
         async with places:
             limit = {"timeout_s": TIMEOUT_S} if case.status == TIMEOUT else {}
-            return await run_tool(tool_for(**{**limit, **options, **case.options}), host + case.asked, None)
+            return await run_tool(tool_for(**{**limit, **options, **case.options}), host + case.asked)
 
     return await asyncio.gather(*map(run, cases))
 

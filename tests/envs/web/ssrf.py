@@ -241,7 +241,7 @@ async def _run_all(attempts: Sequence[Attempt], port: int, allow_private: bool, 
     async def run(attempt: Attempt) -> ToolResult:
         async with places:
             tool = _tool(attempt, allow_private)
-            return await run_tool(tool, _filled(attempt.url, attempt, port), None)
+            return await run_tool(tool, _filled(attempt.url, attempt, port))
 
     return dict(zip([a.name for a in attempts], await asyncio.gather(*map(run, attempts)), strict=True))
 

@@ -22,7 +22,7 @@ LOCAL = {"allow_private": ["127.0.0.1"], "ports": None, "max_attempts": 1}
 
 
 def call(tool: BrowseTool, argument: str) -> ToolResult:
-    return asyncio.run(run_tool(tool, argument, None))
+    return asyncio.run(run_tool(tool, argument))
 
 
 def test_the_arguments_of_a_function_call():

@@ -82,7 +82,7 @@ def test_a_busy_server_is_asked_again_and_a_missing_page_is_not():
 
     with web_server.serving("127.0.0.1", route) as server:
         tool, host = pages.tool_for(max_attempts=3), f"http://127.0.0.1:{server.port}"
-        busy, missing = (asyncio.run(run_tool(tool, f"{host}{path}", None)) for path in ("/busy", "/missing"))
+        busy, missing = (asyncio.run(run_tool(tool, f"{host}{path}")) for path in ("/busy", "/missing"))
     assert busy == ToolResult(f"URL: {host}/busy\n\nat last")
     assert missing.status == ToolStatus.ERROR
     assert answers == {"/busy": [], "/missing": [200]}

@@ -1,0 +1,47 @@
+"""The prompt of a question, as tokens."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from rllib_arpo.envs.env_config import ToolEnvConfig
+from rllib_arpo.envs.errors import DataError
+from rllib_arpo.envs.protocols.prompts import Chat
+from rllib_arpo.envs.protocols.protocol import Protocol
+from rllib_arpo.envs.question import Question
+
+
+def with_opening(question: Question, opening: str) -> Question:
+    """The question with the text of its world at the end.
+
+    Raises:
+        DataError: neither asks anything.
+    """
+    if not opening:
+        if not question.messages:
+            raise DataError(f"{question.source}: neither the task nor the world asks anything.")
+        return question
+    *before, (role, text) = question.messages or (("user", ""),)
+    return dataclasses.replace(question, messages=(*before, (role, f"{text}\n\n{opening}" if text else opening)))
+
+
+def build_prompt(
+    chat: Chat, protocol: Protocol, question: Question, config: ToolEnvConfig, instruction: str | None = None
+) -> np.ndarray:
+    """The prompt's token ids, [p] int32. `instruction` is that of `Protocol.prompt`.
+
+    Raises:
+        DataError: it is longer than `max_prompt_tokens`, or leaves no room for a response.
+    """
+    prompt = protocol.prompt(chat, question, instruction)
+    if config.max_prompt_tokens is not None and len(prompt) > config.max_prompt_tokens:
+        limit = f"max_prompt_tokens = {config.max_prompt_tokens}"
+        raise DataError(f"{question.source}: the prompt has {len(prompt)} tokens, more than {limit}.")
+    if len(prompt) >= config.max_context_tokens:
+        raise DataError(
+            f"{question.source}: the prompt has {len(prompt)} tokens, which leaves no room for a response within"
+            f" max_context_tokens = {config.max_context_tokens}."
+        )
+    return prompt

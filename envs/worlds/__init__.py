@@ -1,0 +1,7 @@
+"""Worlds: what a trajectory acts in, and how it forks."""
+
+from __future__ import annotations
+
+from rllib_arpo.envs.worlds.world import Call, Reply, World, WorldLost
+
+__all__ = ["Call", "Reply", "World", "WorldLost"]

@@ -1,0 +1,92 @@
+"""Finds the world that `env_config["world"]` names, and adapts what is not a `World` itself."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from rllib_arpo.envs.support.texts import first_line
+from rllib_arpo.envs.support.validation import check_known, import_named
+from rllib_arpo.envs.worlds.world import World
+
+#: Options of every world, which replace its attributes of the same names.
+COMMON_OPTIONS = ("forks_by", "instruction", "max_reply_tokens", "timeout_s")
+#: Name in `env_config["world"]` -> from the other options to the maker of worlds.
+WORLDS: dict[str, Callable[..., Callable[[], World]]] = {}
+
+
+@dataclass(frozen=True, eq=False)
+class WorldMaker:
+    """Makes the worlds of an environment.
+
+    Attributes:
+        name: of the world, in messages.
+        make: makes one.
+        common: values for attributes of it.
+    """
+
+    name: str
+    make: Callable[[], World]
+    common: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self) -> World:
+        world = self.make()
+        for name, value in self.common.items():
+            setattr(world, name, value)
+        return world
+
+
+def find_world(given: Any) -> WorldMaker:
+    """The maker of worlds of `env_config["world"]`.
+
+    Args:
+        given: a name in `WORLDS`, the object of a world of your own, itself or as "module:name", or a mapping of one of
+            these to its options.
+
+    Raises:
+        ValueError: there is no such world, or it does not take these options.
+    """
+    if isinstance(given, Mapping):
+        if len(given) != 1 or not isinstance(next(iter(given.values())), Mapping):
+            raise ValueError(f"env_config['world'] must name one world with an object of options, not {given!r:.80}.")
+        ((named, options),) = given.items()
+    else:
+        named, options = given, {}
+    common = {name: value for name, value in options.items() if name in COMMON_OPTIONS}
+    own = {name: value for name, value in options.items() if name not in COMMON_OPTIONS}
+    if isinstance(named, str) and ":" not in named:
+        check_known([named], WORLDS, "world")
+        name, adapt = named, WORLDS[named]
+    else:
+        found = import_named(named, "world") if isinstance(named, str) else named
+        name, adapt = getattr(found, "__name__", type(found).__name__), _adapter_of(found)
+    _check_options(adapt, own, f"env_config['world']: {name}")
+    return WorldMaker(name, adapt(**own), common)
+
+
+def _adapter_of(found: Any) -> Callable[..., Callable[[], World]]:
+    """From options to the maker of worlds around an object."""
+    if isinstance(found, type) and issubclass(found, World):
+        return _Made(found)
+    raise ValueError(f"env_config['world']: {found!r:.80} is not a World.")
+
+
+class _Made:
+    """A class whose keyword arguments are the options."""
+
+    def __init__(self, made: Callable[..., World]):
+        self.made = made
+        self.__signature__ = inspect.signature(made)
+
+    def __call__(self, **options: Any) -> Callable[[], World]:
+        return partial(self.made, **options)
+
+
+def _check_options(adapt: Callable[..., Any], options: Mapping[str, Any], what: str) -> None:
+    try:
+        inspect.signature(adapt).bind(**options)
+    except TypeError as error:
+        raise ValueError(f"{what}: {first_line(error)}.") from error

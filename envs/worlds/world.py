@@ -1,0 +1,105 @@
+"""The contract of a world: one object a trajectory, text in, text out."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from rllib_arpo.core.tree import ToolStatus
+from rllib_arpo.envs.errors import BrokenToolError
+from rllib_arpo.envs.question import Question
+from rllib_arpo.envs.rewards import FinishedPath, Score
+
+#: The ways in which a world forks, in the order in which they are tried.
+Way = Literal["fork", "copy", "replay"]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of one of a world's tools, whose arguments fit its schema."""
+
+    tool: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The world's answer to an action.
+
+    Attributes:
+        text: what the model reads next.
+        reward: what the action earns.
+        done: whether the world ends the trajectory here; the model does not read the text then.
+        status: the outcome of a call.
+    """
+
+    text: str
+    reward: float = 0.0
+    done: bool = False
+    status: ToolStatus = ToolStatus.OK
+
+
+class WorldLost(BrokenToolError):
+    """The world's process or connection is gone: another world takes over, where the same actions are repeated."""
+
+
+class World(ABC):
+    """What one trajectory acts in: a game, a simulated user, a service with a state.
+
+    Each trajectory has a world of its own; those of one question begin as forks of one world after its reset. Methods
+    run in the event loop of all questions, so whatever waits must be awaited. `random` and `numpy.random` have a state
+    of their own in each world, which a fork takes over.
+
+    Attributes:
+        tools: name -> JSON schema of a call's arguments, an object; its "description" is the tool's.
+        takes_text: whether a turn without a call is an action too. Otherwise such a turn ends the trajectory.
+        instruction: the system message for questions that have none; None: the protocol's.
+        forks_by: the way of forking; None: the first that works.
+        timeout_s: seconds for `reset` and for each action; a world that takes longer is broken.
+        max_reply_tokens: longer replies are cut in the middle.
+    """
+
+    tools: Mapping[str, Mapping[str, Any]] = {}
+    takes_text: bool = False
+    instruction: str | None = None
+    forks_by: ClassVar[Way | None] = None
+    timeout_s: float = 60.0
+    max_reply_tokens: int = 2048
+
+    async def reset(self, question: Question) -> str:
+        """Begins; the same question must begin in the same way.
+
+        Returns:
+            The text that ends the prompt, after the question's own.
+        """
+        return ""
+
+    @abstractmethod
+    async def act(self, action: Call | str) -> Reply:
+        """Answers an action: a call, or the text of a turn.
+
+        Raises:
+            ToolError: the action is at fault; the model reads the message, and goes on.
+            BrokenToolError: the world cannot be used any more: the trajectory is masked. `WorldLost`: another one can.
+        """
+
+    async def score(self, path: FinishedPath) -> Score | None:
+        """The reward and the accuracy of a finished path; rewards of replies are added. None: the configured reward.
+
+        Args:
+            path: `format_valid` says that no turn broke the protocol and that no limit of tokens cut it off.
+        """
+        return None
+
+    async def fork(self) -> World:
+        """An independent world in the same state. A world that does not override this is copied or replayed.
+
+        This world does not act meanwhile.
+        """
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """Gives back what the world holds; called once, when the question has ended."""
+        return None

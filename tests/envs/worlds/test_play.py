@@ -1,0 +1,369 @@
+"""A world as a trajectory plays it: the ways of forking, losses, luck, and copies that share something."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rllib_arpo.core.tree import ToolStatus
+from rllib_arpo.envs.errors import BrokenToolError, ContractError, ForkRefused, ToolError
+from rllib_arpo.envs.question import QA, Question
+from rllib_arpo.envs.worlds import Reply, World, WorldLost
+from rllib_arpo.envs.worlds.copies import CopyChecks
+from rllib_arpo.envs.worlds.play import Forking, Play
+
+QUESTION = Question("q", (), (), QA, "q", row={"seed": 1})
+
+
+class Counter(World):
+    """Counts up by what is said, from the seed on; a game as simple as they come."""
+
+    takes_text = True
+
+    def __init__(self):
+        self.total = 0
+
+    async def reset(self, question):
+        self.total = question.row["seed"]
+        return f"begin at {self.total}"
+
+    async def act(self, action):
+        if action == "no":
+            raise ToolError("that is no number")
+        self.total += int(action)
+        return Reply(str(self.total))
+
+
+class Forked(Counter):
+    """Forks itself, which takes a while."""
+
+    async def fork(self):
+        await asyncio.sleep(0.01)
+        other = type(self)()
+        other.total = self.total
+        return other
+
+
+class Replayed(Counter):
+    """Cannot be copied."""
+
+    def __init__(self):
+        super().__init__()
+        self.lock = threading.Lock()
+
+
+def trunk_of(make) -> Play:
+    return Play(Forking(make, "The world"), QUESTION)
+
+
+async def texts(play: Play, *actions: str) -> list[str]:
+    return [(await play.say(action)).text for action in actions]
+
+
+@pytest.mark.parametrize(("make", "way"), [(Forked, "fork"), (Counter, "copy"), (Replayed, "replay")])
+def test_each_way_gives_a_fork_its_parents_state(make, way):
+    async def played():
+        trunk = trunk_of(make)
+        await trunk.ready()
+        assert trunk.opening == "begin at 1"
+        root, other = trunk.handed_over(), trunk.handed_over()
+        found = await texts(root, "1", "no", "2")
+        placeholder = root.fork(begin=False)
+        child = root.fork()
+        found += await texts(root, "10")
+        late = placeholder.fork()
+        found += [
+            *await texts(child, "20"),
+            *await texts(late, "30"),
+            *await texts(other, "5"),
+            *await texts(root, "1"),
+        ]
+        assert trunk.forking.way(await root.ready()) == way
+        for play in (trunk, root, other, placeholder, child, late):
+            await play.close()
+        return found
+
+    assert asyncio.run(played()) == ["2", "that is no number", "4", "14", "24", "34", "6", "15"]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    make=st.sampled_from([Forked, Counter, Replayed]),
+    moves=st.lists(st.tuples(st.integers(0, 9), st.one_of(st.none(), st.integers(1, 9))), min_size=1, max_size=25),
+)
+def test_whatever_is_played_parents_and_children_stay_apart(make, moves):
+    """A move is of one of the plays so far: a fork (None) or a number; the twin is a list of sums."""
+
+    async def play_all():
+        plays, sums = [trunk_of(make).fork()], [1]
+        for which, number in moves:
+            which %= len(plays)
+            if number is None:
+                plays.append(plays[which].fork())
+                sums.append(sums[which])
+            else:
+                sums[which] += number
+                assert await texts(plays[which], str(number)) == [str(sums[which])]
+        for play in plays:
+            await play.close()
+
+    asyncio.run(play_all())
+
+
+def test_a_replay_that_differs_refuses_the_fork():
+    class Drifting(Replayed):
+        made = 0
+
+        async def reset(self, question):
+            type(self).made += 1
+            self.number = self.made
+            return "begin"
+
+        async def act(self, action):
+            return Reply(f"{action} in world {self.number}")
+
+    async def played():
+        trunk = trunk_of(Drifting)
+        await trunk.ready()
+        root = trunk.handed_over()
+        assert await texts(root, "a", "b") == ["a in world 1", "b in world 1"]
+        with pytest.raises(ForkRefused) as raised:
+            await root.fork().ready()
+        assert await texts(root, "c") == ["c in world 1"]
+        return str(raised.value)
+
+    message = "The world cannot be repeated: turn 1, a, got 'a in world 2' in place of 'a in world 1'."
+    assert asyncio.run(played()) == message
+
+
+class Mortal(Replayed):
+    """Dies when it is told to, the first `deaths` times."""
+
+    deaths = 1
+    closed = 0
+
+    async def act(self, action):
+        if action == "slow":
+            return Reply("too slow", status=ToolStatus.TIMEOUT)
+        if action == "die" and Mortal.deaths > 0:
+            Mortal.deaths -= 1
+            raise WorldLost("killed")
+        return await super().act("0" if action == "die" else action)
+
+    async def close(self):
+        Mortal.closed += 1
+
+
+def test_a_lost_world_is_made_again_and_what_was_done_is_repeated(monkeypatch):
+    monkeypatch.setattr(Mortal, "deaths", 1)
+    monkeypatch.setattr(Mortal, "closed", 0)
+
+    async def played():
+        play = trunk_of(Mortal).fork()
+        found = await texts(play, "5", "slow", "die", "1")
+        monkeypatch.setattr(Mortal, "deaths", 2)
+        return [*found, *await texts(trunk_of(Mortal).fork(), "3", "die", "1")]
+
+    lost = "The world was lost twice in one action (killed)."
+    assert asyncio.run(played()) == ["6", "too slow", "6", "7", "4", lost, "5"]
+    assert Mortal.closed == 3
+
+
+def test_a_world_that_takes_too_long_is_broken():
+    class Slow(Counter):
+        timeout_s = 0.05
+
+        async def act(self, action):
+            await asyncio.sleep(60)
+
+    async def played():
+        await trunk_of(Slow).say("1")
+
+    with pytest.raises(BrokenToolError, match=r"^Slow did not answer in 0\.05 s\.$"):
+        asyncio.run(played())
+
+
+def test_what_is_not_a_reply_names_the_contract():
+    class Wrong(Counter):
+        async def act(self, action):
+            return action if action == "text" else Reply("x", reward=float("nan"))
+
+    for said, message in {
+        "text": r"^The world must return a Reply with a text, not 'text'\.$",
+        "nan": r"^The world: the reward of 'nan' must be a finite number, not nan\.$",
+    }.items():
+        with pytest.raises(ContractError, match=message):
+            asyncio.run(trunk_of(Wrong).say(said))
+
+
+class Dice(Counter):
+    """Draws from both generators, across a wait."""
+
+    async def act(self, action):
+        first = random.randrange(10**6)
+        await asyncio.sleep(0)
+        return Reply(f"{first} {np.random.randint(10**6)}")
+
+
+def test_each_world_has_its_luck_and_a_fork_its_parents():
+    async def played():
+        trunk = trunk_of(Dice)
+        one, two = trunk.fork(), trunk.fork()
+        random.seed(7)
+        np.random.seed(7)
+        outside = random.random(), np.random.random()
+        random.seed(7)
+        np.random.seed(7)
+        rolls = await asyncio.gather(texts(one, "", ""), texts(two, "", ""))
+        assert rolls[0] == rolls[1]
+        assert len(set(rolls[0])) == 2
+        child = one.fork()
+        assert await texts(child, "") == await texts(one, "")
+        await CopyChecks().check([child])
+        assert (random.random(), np.random.random()) == outside
+
+    asyncio.run(played())
+
+
+SESSIONS: dict[str, list[str]] = {}
+
+
+class Session(Counter):
+    """Keeps its lines elsewhere, under an id which a copy has too."""
+
+    made = 0
+
+    def __init__(self):
+        super().__init__()
+        Session.made += 1
+        self.id = f"session {Session.made}"
+        SESSIONS[self.id] = []
+
+    async def act(self, action):
+        SESSIONS[self.id].append(action)
+        return Reply(" ".join(SESSIONS[self.id]))
+
+
+class Folder(Session):
+    """Keeps its lines in a file."""
+
+    folder = Path()
+
+    async def act(self, action):
+        file = self.folder / self.id
+        with file.open("a") as lines:
+            lines.write(action)
+        return Reply(file.read_text())
+
+
+class Closure(Counter):
+    """Keeps its lines in a function."""
+
+    def __init__(self):
+        super().__init__()
+        lines: list[str] = []
+
+        def add(line):
+            lines.append(line)
+            return "".join(lines)
+
+        self.add = add
+
+    async def act(self, action):
+        return Reply(self.add(action))
+
+
+class Connection:
+    """As `requests.Session`: whatever holds it shares its cookies."""
+
+    def __init__(self):
+        self.cookies = []
+
+    def __deepcopy__(self, memo):
+        return self
+
+
+class Client(Counter):
+    """Keeps a connection that Python does not copy."""
+
+    def __init__(self):
+        super().__init__()
+        self.connection = Connection()
+
+    async def act(self, action):
+        self.connection.cookies.append(action)
+        return Reply("".join(self.connection.cookies))
+
+
+class Shared(Counter):
+    """Keeps its lines in an attribute of the class, which all worlds share: replays differ too."""
+
+    lines: ClassVar[list[str]] = []
+
+    async def act(self, action):
+        self.lines.append(action)
+        return Reply(str(len(self.lines)))
+
+
+async def forked(make) -> list[Play]:
+    trunk = trunk_of(make)
+    await trunk.ready()
+    root = trunk.handed_over()
+    await texts(root, "1")
+    child = root.fork()
+    await texts(root, "2")
+    await texts(child, "3")
+    return [root, child]
+
+
+@pytest.mark.parametrize("make", [Session, Folder, Closure, Client])
+def test_copies_that_share_something_end_the_run(make, tmp_path, monkeypatch):
+    monkeypatch.setattr(Folder, "folder", tmp_path)
+
+    async def checked():
+        await CopyChecks().check(await forked(make))
+
+    with pytest.raises(ContractError, match=r"the copies share something: turn 2, 3, got .* twice"):
+        asyncio.run(checked())
+
+
+def test_replays_that_differ_are_one_warning(caplog):
+    async def checked():
+        checks = CopyChecks()
+        await checks.check(await forked(Shared))
+        await checks.check(await forked(Shared))
+
+    asyncio.run(checked())
+    (record,) = caplog.records
+    assert record.getMessage().startswith("The world is not the same when it is repeated (turn 1, ")
+
+
+def test_only_the_first_copies_of_a_run_are_checked():
+    class Counted(Counter):
+        made = 0
+
+        def __init__(self):
+            super().__init__()
+            Counted.made += 1
+
+    async def checked():
+        checks = CopyChecks()
+        for _ in range(3):
+            plays = [play for _ in range(3) for play in await forked(Counted)]
+            before = Counted.made
+            await checks.check(plays)
+            yield Counted.made - before
+
+    async def numbers():
+        return [number async for number in checked()]
+
+    # Three forks and their three parents, twice each; again; then the last two of eight.
+    assert asyncio.run(numbers()) == [12, 12, 8]
