@@ -48,7 +48,7 @@ METRICS = {
         "num_episodes", "num_episodes_lifetime", "questions_dropped", "questions_given_up", "questions_requeued",
         "resample_rounds", "response_tokens_mean", "stop answer", "stop broken_tool", "stop deadline",
         "stop engine_failure", "stop error", "stop malformed_call", "stop no_answer", "stop time_limit",
-        "stop token_limit", "stop tool_call_limit", "tokens_per_second", "weight_lag_max",
+        "stop token_limit", "stop tool_call_limit", "stop world_ended", "tokens_per_second", "weight_lag_max",
     ],
     "3 entropy and forks": [
         "entropy after_tool", "entropy delta", "entropy delta_p10", "entropy delta_p50", "entropy delta_p90",
