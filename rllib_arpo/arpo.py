@@ -45,6 +45,7 @@ from rllib_arpo.tracking.iteration_log import IterationLog, rllibs_own
 from rllib_arpo.tracking.shared_metrics import SharedMetrics, SharesMetrics
 from rllib_arpo.tracking.trial_folder import trial_folder
 from rllib_arpo.weights import make_weight_sync
+from rllib_arpo.weights.transports import choose_transport
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,8 +85,7 @@ class ARPO(TakesMessages, SharesMetrics, SharedCheckpoints, OnePolicy):
 
     @override(Algorithm)
     def setup(self, config: ARPOConfig) -> None:
-        if config.seed is None:
-            self.config = config = self._with_seed(config)
+        self.config = config = self._settled(config)
         self.last_evaluation: list[SampledQuestion] = []
         self.last_sampled: list[SampledQuestion] = []
         self._rollout_history = RolloutHistory(config.entropy_baseline_questions or config.questions_per_batch)
@@ -124,11 +124,16 @@ class ARPO(TakesMessages, SharesMetrics, SharedCheckpoints, OnePolicy):
     def _log(self) -> IterationLog:
         return IterationLog(self.metrics)
 
-    def _with_seed(self, config: ARPOConfig) -> ARPOConfig:
-        """Draws a seed for a trial that was given none, so that trials differ; result and checkpoints state it."""
+    def _settled(self, config: ARPOConfig) -> ARPOConfig:
+        """Decides what the configuration leaves open; result and checkpoints state it.
+
+        A trial that was given no seed draws one, so that trials differ. `weight_sync` names a transport.
+        """
         storage = self._storage  # Tune's; RLlib drops the trial's id.
         config = config.copy(copy_frozen=False)
-        config.seed = trial_seed(f"{storage.experiment_dir_name}/{storage.trial_dir_name}" if storage else None)
+        if config.seed is None:
+            config.seed = trial_seed(f"{storage.experiment_dir_name}/{storage.trial_dir_name}" if storage else None)
+        config.weight_sync = choose_transport(config)
         config.freeze()
         return config
 

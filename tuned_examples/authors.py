@@ -133,8 +133,8 @@ def _place(config: ARPOConfig, args: argparse.Namespace) -> None:
     engine: dict[str, Any] = {"gpu_memory_utilization": of_its_part * min(1.0, gpus)} if gpus else {}
     if gpus > 1:
         engine["tensor_parallel_size"] = int(gpus)
-    # Level 1 keeps the weights in the CPU's memory during an update, for which the learner has all of the GPU.
-    config.language_model(engine_kwargs=engine, sleep_level=1 if shared else 0)
+    # During an update the learner has all of the GPU. Level 2 drops the weights, since the update replaces them.
+    config.language_model(engine_kwargs=engine, sleep_level=2 if shared else 0)
     config.training(sharding="fsdp2" if args.num_learners > 1 else "none")
     config.env_runners(
         num_env_runners=args.num_env_runners,

@@ -17,6 +17,8 @@ from rllib_arpo.policy.sharded_state import load_optimizer_state, optimizer_stat
 from rllib_arpo.weights.snapshot import WeightSnapshot, probe_tokens
 
 if TYPE_CHECKING:
+    import torch
+
     from rllib_arpo.learner.value_baseline import ValueBaseline
 
 
@@ -50,17 +52,20 @@ class StatefulLearner(TorchLearner):
         self._weight_version += 1
         self._num_changes = self.module[DEFAULT_MODULE_ID].num_changes()
 
-    def weight_snapshot(self, *, with_weights: bool = True) -> WeightSnapshot:
-        """The trained weights for an engine, with a probe; valid until the next update (`LLMRLModule.weight_views`).
+    @property
+    def engine_dtype(self) -> torch.dtype | None:
+        """The type to which weights are cast for an engine; None: none.
 
-        They are cast to the engine's type here, on the learner's device, so that half as much travels where it is a
-        16-bit type, and the engine casts nothing. An adapter stays as it is: it is merged into the base before the
-        cast.
+        The cast is on the learner's device, so that half as much travels where it is a 16-bit type, and the engine
+        casts nothing. An adapter stays as it is: it is merged into the base before the cast.
         """
+        return COMPUTE_DTYPES[self.config.dtype] if self.config.lora is None else None
+
+    def weight_snapshot(self, *, with_weights: bool = True) -> WeightSnapshot:
+        """The trained weights for an engine, with a probe; valid until the next update (`LLMRLModule.weight_views`)."""
         module = self.module[DEFAULT_MODULE_ID]
         probe = probe_tokens(module.vocab_size, self.config.max_context_tokens)
-        dtype = COMPUTE_DTYPES[self.config.dtype] if self.config.lora is None else None
-        weights = module.weight_views(dtype) if with_weights else None
+        weights = module.weight_views(self.engine_dtype) if with_weights else None
         return WeightSnapshot(self.weight_version, weights, probe, module.score(probe))
 
     @override(TorchLearner)

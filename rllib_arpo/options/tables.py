@@ -83,7 +83,7 @@ LANGUAGE_MODEL = {
         "auto",
         "how the learner's weights reach the engines: \"in_process_reload\" (arrays, through Ray's object store where "
         'processes differ), vLLM\'s weight transfer "nccl" (between separate GPUs) or "ipc" (on a shared one), or '
-        '"auto", which takes the first.',
+        '"auto": "ipc" or "nccl" where it fits, otherwise arrays.',
         name_in(WEIGHT_SYNCS),
     ),
     "sleep_level": Option(

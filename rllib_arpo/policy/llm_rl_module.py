@@ -149,13 +149,13 @@ class LLMRLModule(TorchRLModule):
         }
         return self.scorer(chain, positions[1:], temperature=1.0, with_entropy=False)[0].float().cpu().numpy()
 
-    def _trained(self) -> dict[str, torch.Tensor]:
-        """The tensors of the state: all weights by Hugging Face name, or the adapter's by PEFT's."""
+    def trained_weights(self) -> dict[str, torch.Tensor]:
+        """The tensors of the state, tied ones twice: all weights by Hugging Face name, or the adapter's by PEFT's."""
         return self.causal_lm.state_dict(keep_vars=True) if self._adapter is None else self._adapter.tensors()
 
     def check_parameters(self) -> None:
         """Raises ValueError if the state lacks a parameter that is trained: checkpoints and engines would lack it."""
-        kept = {id(tensor) for tensor in self._trained().values()}
+        kept = {id(tensor) for tensor in self.trained_weights().values()}
         lost = [name for name, p in self.named_parameters() if p.requires_grad and id(p) not in kept]
         if lost:
             part = "`causal_lm`" if self._adapter is None else "the LoRA adapter"
@@ -166,7 +166,7 @@ class LLMRLModule(TorchRLModule):
 
     def num_changes(self) -> int:
         """The number of changes of the state's tensors in place, as torch counts them."""
-        return sum(tensor._version for tensor in self._trained().values())
+        return sum(tensor._version for tensor in self.trained_weights().values())
 
     def weight_views(self, dtype: torch.dtype | None = None) -> dict[str, np.ndarray]:
         """Like `get_state`, but on the CPU the arrays are the module's own memory.
@@ -177,7 +177,7 @@ class LLMRLModule(TorchRLModule):
         Args:
             dtype: to which the weights are cast; those of another type are copies. None: their own type.
         """
-        weights = self._trained()
+        weights = self.trained_weights()
         distinct = {id(weight): weight for weight in weights.values()}
         views = {key: whole_array(weight, dtype) for key, weight in distinct.items()}
         return {name: view for name, weight in weights.items() if (view := views[id(weight)]) is not None}
@@ -249,7 +249,7 @@ class LLMRLModule(TorchRLModule):
         """
         if self.causal_lm is None:
             return
-        own = {name: tensor.detach() for name, tensor in self._trained().items()}
+        own = {name: tensor.detach() for name, tensor in self.trained_weights().items()}
         if wrong := sorted(own.keys() ^ state.keys()):
             raise ValueError(f"The state does not fit the model: {wrong[0]} and {len(wrong) - 1} more names differ.")
         for name, tensor in own.items():

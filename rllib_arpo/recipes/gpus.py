@@ -17,7 +17,8 @@ def use_gpus(config: ARPOConfig, num_gpus: float) -> None:
     """Divides the cluster's GPUs among the learners and the engines of a recipe that also runs without a GPU.
 
     Each learner and each env runner has a GPU of its own where there are enough. Otherwise the only learner shares
-    one with all engines, which sleep during updates: half of it is the learner's. Without env runners the engine is in
+    one with all engines, which sleep during updates without their weights, since new ones follow: half of it is the
+    learner's. Without env runners the engine is in
     the process of a learner that is not remote, and uses its GPU; remote learners each get a GPU if there are enough.
 
     Raises:
@@ -36,7 +37,7 @@ def use_gpus(config: ARPOConfig, num_gpus: float) -> None:
         )
     else:
         of_learner, of_env_runner = (0.5, 0.5 / env_runners) if env_runners else (1.0, 0.0)
-        engine_memory, sleep_level = SHARED_ENGINE_MEMORY * 0.5 / max(env_runners, 1), 1
+        engine_memory, sleep_level = SHARED_ENGINE_MEMORY * 0.5 / max(env_runners, 1), 2
     config.learners(num_gpus_per_learner=of_learner)
     config.env_runners(num_gpus_per_env_runner=of_env_runner)
     config.language_model(

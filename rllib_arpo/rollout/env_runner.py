@@ -291,6 +291,7 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
     def load_weights(self, snapshot: WeightSnapshot) -> Failure | None:
         """Gives the engine these weights and verifies them; running requests continue with them."""
         try:
+            snapshot = snapshot.received()
             if self._merged_weights is not None and snapshot.weights is not None:
                 snapshot = replace(snapshot, weights=self._merged_weights(snapshot.weights))
             self._call_engine("wake_up")

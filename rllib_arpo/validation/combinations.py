@@ -12,9 +12,10 @@ from rllib_arpo.core.branching import AUTO, BRANCHING_RULES, PLANNED, WIDE, look
 from rllib_arpo.core.credit import CREDITS, VALUE
 from rllib_arpo.core.rollout_budget import TOOL_CALLS
 from rllib_arpo.engine.vllm_kwargs import check_vllm_kwargs
-from rllib_arpo.engine.vllm_versions import FIRST_WITH_TRANSFER, check_vllm_version, vllm_version
+from rllib_arpo.engine.vllm_versions import check_vllm_version
 from rllib_arpo.rollout.fork_schedule import OVER_TREE, RANKED
 from rllib_arpo.weights import transfer_backend
+from rllib_arpo.weights.transports import transfer_refusals
 
 #: Settings of an engine: evaluation on the training engines cannot have its own (except a shorter context).
 ENGINE_KEYS = (
@@ -41,7 +42,7 @@ def check_combinations(config: AlgorithmConfig) -> None:
         found += [_of_overlap(config), _of_update(config), _of_advantages(config), _of_learners(config)]
     found += [_of_evaluation(config), _of_engine(config)]
     if transfer_backend(config.weight_sync) and not config.in_evaluation:
-        found.append(_of_weight_transfer(config))
+        found.append(transfer_refusals(config.weight_sync, config))
     for sentence in chain.from_iterable(found):
         raise ValueError(sentence)
 
@@ -242,25 +243,3 @@ def _of_engine(config: AlgorithmConfig) -> Iterator[str]:
             yield f"{level}: the engines have no GPU to share; set num_gpus_per_env_runner."
     if config.sleep_level and config.max_weight_lag:
         yield f"{level}: with max_weight_lag the engines go on during the update."
-
-
-def _of_weight_transfer(config: AlgorithmConfig) -> Iterator[str]:
-    """vLLM's weight transfer goes from GPU to GPU, between processes, into idle engines."""
-    sync, learner, env_runner = config.weight_sync, config.num_gpus_per_learner, config.num_gpus_per_env_runner
-    if config.engine != "vllm":
-        yield f"weight_sync={sync!r}: needs engine='vllm', not {config.engine!r}."
-    if config.num_env_runners == 0:
-        yield f"weight_sync={sync!r}: needs engines in other processes than the learner's, num_env_runners >= 1."
-    if config.max_weight_lag:
-        yield f"weight_sync={sync!r}: needs idle engines; with max_weight_lag use 'in_process_reload'."
-    installed = vllm_version()
-    if installed is not None and installed < FIRST_WITH_TRANSFER:
-        needed = f"needs vLLM {FIRST_WITH_TRANSFER} or newer, and {installed} is installed"
-        yield f"weight_sync={sync!r}: {needed}; use 'in_process_reload'."
-    gpus = f"num_gpus_per_learner={learner:g} and num_gpus_per_env_runner={env_runner:g}"
-    if sync == "nccl" and min(learner, env_runner) < 1:
-        yield f"weight_sync='nccl': needs separate GPUs, at least one each, not {gpus}."
-    if sync == "ipc" and not (0 < learner < 1 and 0 < env_runner < 1):
-        yield f"weight_sync='ipc': needs a GPU that is shared, fractions of one, not {gpus}."
-    if sync == "ipc" and config.num_learners > 1:
-        yield f"weight_sync='ipc': needs one learner beside the engines, not num_learners={config.num_learners}."

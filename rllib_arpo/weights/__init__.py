@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rllib_arpo.weights.transports import ARRAYS, AUTO
 from rllib_arpo.weights.vllm_transfer import IPCTransfer, NCCLTransfer
 from rllib_arpo.weights.weight_sync import InProcessReload, WeightSync
 
@@ -12,10 +13,10 @@ if TYPE_CHECKING:
 
 __all__ = ["WEIGHT_SYNCS", "WeightSync", "make_weight_sync", "transfer_backend"]
 
-#: By the name that `weight_sync` takes; "auto" is the one that works with every engine and device.
+#: By the name that `weight_sync` takes; `choose_transport` replaces "auto" when an algorithm is built.
 WEIGHT_SYNCS: dict[str, type[WeightSync]] = {
-    "auto": InProcessReload,
-    "in_process_reload": InProcessReload,
+    AUTO: InProcessReload,
+    ARRAYS: InProcessReload,
     "nccl": NCCLTransfer,
     "ipc": IPCTransfer,
 }

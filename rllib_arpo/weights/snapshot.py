@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from rllib_arpo.engine.engine import UNKNOWN_WEIGHTS
+from rllib_arpo.weights.array_parts import ArrayParts
 
 if TYPE_CHECKING:
     from rllib_arpo.engine.engine import Engine, TransferEngine
@@ -32,16 +33,21 @@ class WeightSnapshot:
     Attributes:
         version: see `ARPOTorchLearner.weight_version`.
         weights: Hugging Face name -> array of the engine's type (`as_array`); tied weights are one array under two
-            names. From a learner of a LoRA: the adapter's, fp32, which the env runner merges into the base. None: they
-            have got into the engine by vLLM's weight transfer.
+            names. From a learner of a LoRA: the adapter's, fp32, which the env runner merges into the base. In parts,
+            until the env runner has received them (`received`). None: they have got into the engine by vLLM's weight
+            transfer.
         probe: [n] int32 token ids.
         probe_log_probs: [n - 1] float32, of probe[1:] at temperature 1, as the learner computes them with `weights`.
     """
 
     version: int
-    weights: dict[str, np.ndarray] | None
+    weights: dict[str, np.ndarray] | ArrayParts | None
     probe: np.ndarray
     probe_log_probs: np.ndarray
+
+    def received(self) -> WeightSnapshot:
+        """With the arrays themselves, if they come in parts."""
+        return replace(self, weights=self.weights.get()) if isinstance(self.weights, ArrayParts) else self
 
 
 def probe_tokens(vocab_size: int, max_context_tokens: int) -> np.ndarray:
@@ -51,7 +57,7 @@ def probe_tokens(vocab_size: int, max_context_tokens: int) -> np.ndarray:
 
 
 def load_and_verify(engine: Engine, snapshot: WeightSnapshot, dtype: str) -> None:
-    """Loads the weights into the engine and compares its log-probs of the probe with the learner's.
+    """Loads the weights of a received snapshot into the engine, and compares its log-probs of the probe.
 
     Runs in the engine's thread. An engine without a model has nothing to compare (`Engine.has_model`).
 
@@ -65,7 +71,7 @@ def load_and_verify(engine: Engine, snapshot: WeightSnapshot, dtype: str) -> Non
     if snapshot.weights is None:
         cast("TransferEngine", engine).end_transfer(snapshot.version)
     else:
-        engine.update_weights(snapshot.weights.items(), snapshot.version)
+        engine.update_weights(cast("dict[str, np.ndarray]", snapshot.weights).items(), snapshot.version)
     if not engine.has_model:
         return
     computed = engine.score(snapshot.probe.tolist())

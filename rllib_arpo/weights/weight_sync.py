@@ -5,11 +5,14 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import ray
+from ray.rllib.core import DEFAULT_MODULE_ID
 
 from rllib_arpo.faults import Failure, restart_env_runner
+from rllib_arpo.weights.array_parts import put_weights
 from rllib_arpo.weights.snapshot import WeightSyncError
 
 if TYPE_CHECKING:
@@ -104,7 +107,8 @@ class WeightSync(ABC):
 class InProcessReload(WeightSync):
     """Sends the weights as arrays through Ray's object store; works with every engine and device.
 
-    A remote learner puts its weights into the object store itself, and only the reference passes through the driver.
+    A remote learner puts its weights into the object store itself, part by part (`array_parts`), and only the reference
+    passes through the driver.
     """
 
     def _publish(self, manager: FaultTolerantActorManager, runners: list[int]) -> ray.ObjectRef:
@@ -113,7 +117,8 @@ class InProcessReload(WeightSync):
 
 def put_snapshot(learner: ARPOTorchLearner) -> ray.ObjectRef:
     """Runs in the learner: puts its weights into the object store, so that only the reference travels."""
-    return ray.put(learner.weight_snapshot())
+    weights = put_weights(learner.module[DEFAULT_MODULE_ID].trained_weights(), learner.engine_dtype)
+    return ray.put(replace(learner.weight_snapshot(with_weights=False), weights=weights))
 
 
 def restart_failed(manager: FaultTolerantActorManager, runners: list[int], answers: RemoteCallResults) -> None:

@@ -24,6 +24,7 @@ from rllib_arpo.learner.arpo_torch_learner import ARPOTorchLearner
 from rllib_arpo.learner.gradients import NonFiniteLossError
 from rllib_arpo.learner.learner_group import ARPOLearnerGroup
 from rllib_arpo.weights.snapshot import WeightSnapshot
+from rllib_arpo.weights.weight_sync import put_snapshot
 from tests.helpers.clusters import own_ray
 from tests.helpers.models import tiny_model
 from tests.learner import plain
@@ -175,7 +176,7 @@ def train(config: ARPOConfig, questions: list[QuestionTree], group: ARPOLearnerG
     for first in range(5):
         results = group.update(training_data=make_batch(config, questions[first:] + questions[:first]))
     after = of_each_learner(group, whole_parameters)
-    snapshot, state = group.on_first(lambda learner: learner.weight_snapshot()), group.get_state()
+    snapshot, state = ray.get(group.on_first(put_snapshot)).received(), group.get_state()
     # Adam's first steps depend on little more than the signs of the gradients: they would enlarge what rounding does.
     rebuild(group, dtype="float32", gradient_checkpointing=True, lr=1e-12)
     group.set_state({"learner": {"rl_module": state["learner"]["rl_module"]}})

@@ -178,7 +178,7 @@ def test_one_gpu_is_shared_and_the_engine_sleeps_during_updates(data, model, unk
     config = build("reasoning_arpo", data, model, *line.split())
     config.validate()
     assert config.num_gpus_per_learner + config.num_env_runners * config.num_gpus_per_env_runner == 1
-    assert (config.engine_kwargs, config.sleep_level) == ({"gpu_memory_utilization": pytest.approx(0.2)}, 1)
+    assert (config.engine_kwargs, config.sleep_level) == ({"gpu_memory_utilization": pytest.approx(0.2)}, 2)
 
 
 def test_without_a_gpu_all_is_in_one_process(data, model, unknown_cluster):

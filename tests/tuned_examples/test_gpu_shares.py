@@ -21,10 +21,10 @@ def parts(config: ARPOConfig) -> tuple:
     ("gpus", "learners", "env_runners", "expected"),
     [
         (0, 0, 1, (0, 0, None, 0)),
-        (1, 0, 1, (0.5, 0.5, 0.4, 1)),
-        (1, 1, 1, (0.5, 0.5, 0.4, 1)),
-        (2, 0, 2, (0.5, 0.25, 0.2, 1)),
-        (1, 0, 0, (1.0, 0.0, 0.4, 1)),
+        (1, 0, 1, (0.5, 0.5, 0.4, 2)),
+        (1, 1, 1, (0.5, 0.5, 0.4, 2)),
+        (2, 0, 2, (0.5, 0.25, 0.2, 2)),
+        (1, 0, 0, (1.0, 0.0, 0.4, 2)),
         (2, 0, 1, (1.0, 1.0, 0.9, 0)),
         (8, 4, 4, (1.0, 1.0, 0.9, 0)),
         (8, 1, 0, (1, 0, None, 0)),
@@ -46,7 +46,7 @@ def test_several_learners_do_not_share_a_gpu():
 
 
 @pytest.mark.parametrize(
-    ("argv", "expected"), [([], (0.5, 0.5, 0.4, 1)), (["--num-gpus-per-learner", "1"], (1.0, 0, None, 0))]
+    ("argv", "expected"), [([], (0.5, 0.5, 0.4, 2)), (["--num-gpus-per-learner", "1"], (1.0, 0, None, 0))]
 )
 def test_a_recipe_uses_the_gpu_unless_the_user_has_given_a_number(model_folder, unknown_cluster, argv, expected):
     recipe = importlib.import_module("tuned_examples.trails_smollm2_135m_arpo")

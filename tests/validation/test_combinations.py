@@ -173,6 +173,17 @@ from tests.validation.sentences import message
             "num_gpus_per_env_runner=0.5.",
         ),
         (
+            {
+                "weight_sync": "ipc",
+                "engine": "vllm",
+                "num_env_runners": 2,
+                "num_gpus_per_env_runner": 0.4,
+                "num_gpus_per_learner": 0.5,
+            },
+            "weight_sync='ipc': needs learner and engines on one GPU, and 2 engines have no room: "
+            "num_gpus_per_learner=0.5 and num_gpus_per_env_runner=0.4.",
+        ),
+        (
             {"engine": "vllm", "engine_kwargs": {"pipeline_parallel_size": 2}},
             "engine_kwargs['pipeline_parallel_size']=2: a tree is forked between two tokens, and pipeline stages work "
             "on several steps at once; use tensor_parallel_size.",

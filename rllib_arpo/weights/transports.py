@@ -1,0 +1,69 @@
+"""Which transport of weights fits to where learners and engines compute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rllib_arpo.engine.vllm_versions import FIRST_WITH_TRANSFER, vllm_version
+
+if TYPE_CHECKING:
+    from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+
+#: The value of `weight_sync` that stands for `choose_transport`.
+AUTO = "auto"
+#: The transport that works with every engine and device.
+ARRAYS = "in_process_reload"
+#: Fractions of a GPU that differ by less are equal.
+_ROUNDING = 1e-6
+
+
+def choose_transport(config: AlgorithmConfig) -> str:
+    """The transport that `weight_sync` names; "auto": "ipc" or "nccl" where it fits, otherwise arrays.
+
+    With a vLLM that this process does not see, and where evaluation has GPUs of another number, it is arrays.
+    """
+    if config.weight_sync != AUTO:
+        return str(config.weight_sync)
+    of_evaluation = (config.evaluation_config or {}).get("num_gpus_per_env_runner", config.num_gpus_per_env_runner)
+    alike = not config.evaluation_num_env_runners or of_evaluation == config.num_gpus_per_env_runner
+    if config.lora is None and alike and vllm_version() is not None:
+        for sync in ("ipc", "nccl"):
+            if next(transfer_refusals(sync, config), None) is None:
+                return sync
+    return ARRAYS
+
+
+def transfer_refusals(sync: str, config: AlgorithmConfig) -> Iterator[str]:
+    """Sentences that say why vLLM's weight transfer `sync` does not fit; without one it does.
+
+    It goes from GPU to GPU, between processes, into idle engines.
+    """
+    learner, env_runner = config.num_gpus_per_learner, config.num_gpus_per_env_runner
+    if config.engine != "vllm":
+        yield f"weight_sync={sync!r}: needs engine='vllm', not {config.engine!r}."
+    if config.num_env_runners == 0:
+        yield f"weight_sync={sync!r}: needs engines in other processes than the learner's, num_env_runners >= 1."
+    if config.max_weight_lag:
+        yield f"weight_sync={sync!r}: needs idle engines; with max_weight_lag use {ARRAYS!r}."
+    installed = vllm_version()
+    if installed is not None and installed < FIRST_WITH_TRANSFER:
+        needed = f"needs vLLM {FIRST_WITH_TRANSFER} or newer, and {installed} is installed"
+        yield f"weight_sync={sync!r}: {needed}; use {ARRAYS!r}."
+    gpus = f"num_gpus_per_learner={learner:g} and num_gpus_per_env_runner={env_runner:g}"
+    if sync == "nccl" and min(learner, env_runner) < 1:
+        yield f"weight_sync='nccl': needs separate GPUs, at least one each, not {gpus}."
+    if sync == "ipc" and not (0 < learner < 1 and 0 < env_runner < 1):
+        yield f"weight_sync='ipc': needs a GPU that is shared, fractions of one, not {gpus}."
+    if sync == "ipc" and config.num_learners > 1:
+        yield f"weight_sync='ipc': needs one learner beside the engines, not num_learners={config.num_learners}."
+    number = config.num_env_runners + config.evaluation_num_env_runners
+    if sync == "ipc" and learner + number * env_runner > 1 + _ROUNDING:
+        yield f"weight_sync='ipc': needs learner and engines on one GPU, and {number} engines have no room: {gpus}."
+
+
+def shares_gpu(config: AlgorithmConfig) -> bool:
+    """Whether an engine has a GPU that a learner or another engine uses as well."""
+    if config.num_env_runners == 0:
+        return bool(config.num_gpus_per_learner > 0)
+    return bool(0 < config.num_gpus_per_env_runner < 1)

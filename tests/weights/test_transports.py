@@ -1,0 +1,94 @@
+"""Where learners and engines compute decides how weights travel."""
+
+from __future__ import annotations
+
+import pytest
+from packaging.version import Version
+
+from rllib_arpo import ARPOConfig
+from rllib_arpo.weights import transports
+from rllib_arpo.weights.transports import choose_transport, shares_gpu
+
+ARRAYS = "in_process_reload"
+
+
+def placed(learners: int, learner_gpus: float, env_runners: int, env_runner_gpus: float, **changes) -> ARPOConfig:
+    config = ARPOConfig().learners(num_learners=learners, num_gpus_per_learner=learner_gpus)
+    config.env_runners(num_env_runners=env_runners, num_gpus_per_env_runner=env_runner_gpus)
+    return config.update_from_dict(changes)
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        # Learners, GPUs of each, env runners, GPUs of each.
+        ((0, 0.5, 1, 0.5), "ipc"),
+        ((1, 0.5, 1, 0.5), "ipc"),
+        ((1, 0.4, 3, 0.2), "ipc"),
+        # The third engine is on another GPU.
+        ((1, 0.5, 3, 0.25), ARRAYS),
+        # Ray may put these two on different GPUs.
+        ((1, 0.6, 1, 0.6), ARRAYS),
+        ((1, 1, 1, 1), "nccl"),
+        ((0, 1, 1, 1), "nccl"),
+        ((4, 1, 4, 1), "nccl"),
+        ((4, 1, 2, 2), "nccl"),
+        # NCCL refuses two of its ranks on one GPU.
+        ((1, 1, 2, 0.5), ARRAYS),
+        ((1, 0.5, 1, 1), ARRAYS),
+        # In one process, or without a GPU.
+        ((0, 1, 0, 0), ARRAYS),
+        ((1, 1, 1, 0), ARRAYS),
+        ((1, 0, 1, 1), ARRAYS),
+        ((0, 0, 1, 0), ARRAYS),
+    ],
+)
+def test_the_transport_of_a_placement(where, expected):
+    assert choose_transport(placed(*where)) == expected
+
+
+@pytest.mark.parametrize(
+    ("where", "changes", "expected"),
+    [
+        ((1, 1, 1, 1), {"engine": "scripted"}, ARRAYS),
+        ((1, 1, 1, 1), {"max_weight_lag": 1}, ARRAYS),
+        ((1, 1, 1, 1), {"lora": {"r": 8}}, ARRAYS),
+        ((1, 1, 1, 1), {"weight_sync": ARRAYS}, ARRAYS),
+        ((1, 0, 1, 0), {"weight_sync": "nccl"}, "nccl"),
+        ((1, 1, 1, 1), {"evaluation_num_env_runners": 1}, "nccl"),
+        # Evaluation's engines share one GPU, or have no room on it.
+        (
+            (1, 1, 1, 1),
+            {"evaluation_num_env_runners": 2, "evaluation_config": {"num_gpus_per_env_runner": 0.5}},
+            ARRAYS,
+        ),
+        ((1, 0.5, 1, 0.25), {"evaluation_num_env_runners": 1}, "ipc"),
+        ((1, 0.5, 1, 0.5), {"evaluation_num_env_runners": 1}, ARRAYS),
+    ],
+)
+def test_other_settings_that_decide(where, changes, expected):
+    assert choose_transport(placed(*where, **changes)) == expected
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"), [("0.26.0", ARRAYS), ("0.32.0", "ipc"), ("0.33.1", "ipc"), (None, ARRAYS)]
+)
+def test_the_transfer_needs_a_vllm_that_is_known_to_have_it(monkeypatch, version, expected):
+    monkeypatch.setattr(transports, "vllm_version", lambda: version and Version(version))
+    assert choose_transport(placed(1, 0.5, 1, 0.5)) == expected
+
+
+@pytest.mark.parametrize(
+    ("where", "shares"),
+    [
+        ((1, 0.5, 1, 0.5), True),
+        ((1, 1, 2, 0.5), True),
+        ((0, 1, 0, 0), True),
+        ((0, 0, 0, 0), False),
+        ((1, 1, 1, 1), False),
+        ((1, 1, 1, 2), False),
+        ((1, 1, 1, 0), False),
+    ],
+)
+def test_an_engine_shares_its_gpu_with_a_learner_or_another_engine(where, shares):
+    assert shares_gpu(placed(*where)) == shares
