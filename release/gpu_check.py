@@ -25,7 +25,7 @@ from xml.etree import ElementTree
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PARTS = (
-    "attention", "update", "distributed", "probes", "rollout", "weights", "training", "engine", "main_job",
+    "attention", "update", "distributed", "probes", "rollout", "weights", "training", "engine", "sharing", "main_job",
     "against_trl",
 )  # fmt: skip
 #: Seconds after which a part is asked to end, and those that it has for that, twice.

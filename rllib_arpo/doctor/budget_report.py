@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from rllib_arpo.doctor.check_lines import Check, Mark, size
 from rllib_arpo.doctor.machine_checks import Memory
-from rllib_arpo.doctor.memory_budget import EngineNeed, Term, engine_need, engine_weights, learner_need
+from rllib_arpo.doctor.memory_budget import learner_need
 from rllib_arpo.doctor.placement import Place, cpu_place, gpu_places, needed_on, num_gpus
 from rllib_arpo.doctor.recipe import Run
+from rllib_arpo.engine.memory import EngineNeed, Term, engine_need, engine_weights
 
 #: The share of a learner's GPU that should remain for what is not counted.
 _SPARE = 0.1
@@ -60,8 +61,9 @@ def _engine_lines(run: Run, on_gpu: int | None) -> Iterator[str]:
         yield f"{'':11}  {engine.utilization:g} of the GPU's memory in all; the weights leave the rest to the KV cache."
         return
     yield _term(need.total)
-    yield _term(need.weights)
-    yield f"{size(max(need.cache, 0)):>11}  KV cache, at most: the engine's own values are taken from it"
+    yield from map(_term, (need.weights, *need.own))
+    rest = "what is left" if need.own else "at most: the engine's own values are taken from it"
+    yield f"{size(max(need.cache, 0)):>11}  KV cache, {rest}"
     yield f"{need.token.bytes:>9,} B  a token of it: {need.token.formula}"
     longest = _count(need.trajectories, "trajectory", "trajectories")
     yield f"{need.tokens:>11,}  tokens, which are {longest} of {engine.context_tokens:,}"

@@ -1,4 +1,4 @@
-"""The memory that a run needs on its GPUs: pure arithmetic, each number with the product that it comes from.
+"""The memory that a learner needs on its GPU: pure arithmetic, each number with the product that it comes from.
 
 A learner that trains all weights holds 16 bytes a parameter: weights, gradients and Adam's two moments in fp32. FSDP2
 divides them among the learners, and assembles one layer after another to compute. Activations are those that gradient
@@ -9,8 +9,10 @@ context, and memory that the allocator cannot use.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+
+from rllib_arpo.engine.memory import Term, product
+from rllib_arpo.policy.model_shape import ModelShape
 
 #: Bytes of fp32: of trained weights, of gradients, of each of Adam's two moments, of activations and logits.
 _FP32 = 4
@@ -19,28 +21,6 @@ _MOMENTS = 2 * _FP32
 _LAYERS_ASSEMBLED = 2
 #: The LM head holds this many arrays of a chunk's logits in fp32 at a time (`policy/lm_head.py`).
 _LOGIT_ARRAYS = 2
-
-
-@dataclass(frozen=True, slots=True)
-class ModelShape:
-    """The sizes of a causal language model.
-
-    Attributes:
-        parameters: all of the model without an adapter; tied ones count once.
-        layer_parameters: of the largest decoder layer.
-        root_parameters: outside of the decoder layers: embedding, last norm, head.
-        adapter_parameters: those of a LoRA, which are then trained alone; 0: all weights are trained.
-    """
-
-    parameters: int
-    layer_parameters: int
-    root_parameters: int
-    layers: int
-    hidden_size: int
-    vocab_size: int
-    kv_heads: int
-    head_dim: int
-    adapter_parameters: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,47 +50,6 @@ class LearnerShape:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineShape:
-    """The sizes of the engines.
-
-    Attributes:
-        number: of engines, those of evaluation included.
-        gpus: of each in a process of its own; a fraction shares one, 0 is the CPU.
-        in_learner: one of them is in the learner's process, on its GPU if it has one.
-        parallel: GPUs that share the weights and the KV cache of an engine.
-        weight_bytes, kv_bytes: of each weight, of each number in the KV cache.
-        utilization: the engine's part of each of its GPUs.
-        kv_cache: bytes of the KV cache, if the configuration sets them; None: the rest of `utilization`.
-        sleeps: gives its memory to the learner during an update.
-    """
-
-    number: int
-    gpus: float
-    in_learner: bool
-    parallel: int
-    weight_bytes: int
-    kv_bytes: int
-    utilization: float
-    kv_cache: int | None
-    context_tokens: int
-    sleeps: bool
-
-    @property
-    def separate(self) -> int:
-        """The number of engines in processes of their own."""
-        return self.number - self.in_learner
-
-
-@dataclass(frozen=True, slots=True)
-class Term:
-    """Bytes, and the arithmetic that gives them."""
-
-    name: str
-    bytes: int
-    formula: str
-
-
-@dataclass(frozen=True, slots=True)
 class LearnerNeed:
     """The memory of one learner.
 
@@ -133,44 +72,23 @@ class LearnerNeed:
         return self.resting + max(_sum(self.passes), _sum(self.step))
 
 
-@dataclass(frozen=True, slots=True)
-class EngineNeed:
-    """The memory of an engine on each of its GPUs.
-
-    Attributes:
-        total: weights and KV cache, and the engine's own values, which are taken from the cache.
-        weights: its part of them.
-        cache: bytes that are left for the KV cache; negative if the weights alone are too large.
-        token: one token's keys and values.
-        tokens: that the cache holds, at most.
-        trajectories: of the longest context that the cache holds, at most.
-    """
-
-    total: Term
-    weights: Term
-    cache: int
-    token: Term
-    tokens: int
-    trajectories: int
-
-
 def learner_need(model: ModelShape, learner: LearnerShape) -> LearnerNeed:
     parts = learner.number if learner.sharded else 1
     trained = model.adapter_parameters or model.parameters
-    weights = _product("weights", (trained, "parameters"), (_FP32, "bytes"), parts=parts)
-    gradients = _product("gradients", (trained, "parameters"), (_FP32, "bytes"), parts=parts)
-    moments = _product("Adam's two moments", (trained, "parameters"), (_MOMENTS, "bytes"), parts=parts)
+    weights = product("weights", (trained, "parameters"), (_FP32, "bytes"), parts=parts)
+    gradients = product("gradients", (trained, "parameters"), (_FP32, "bytes"), parts=parts)
+    moments = product("Adam's two moments", (trained, "parameters"), (_MOMENTS, "bytes"), parts=parts)
     kept, passes = [weights], [gradients, *_assembled(model, learner)]
     if model.adapter_parameters:
         base = ((model.parameters, "parameters"), (learner.compute_bytes, "bytes"))
-        kept.append(_product("frozen weights", *base, parts=parts))
+        kept.append(product("frozen weights", *base, parts=parts))
     elif learner.reference:
-        kept.append(_product("reference of the KL", (trained, "parameters"), (_FP32, "bytes"), parts=parts))
+        kept.append(product("reference of the KL", (trained, "parameters"), (_FP32, "bytes"), parts=parts))
     if not learner.offload:
         kept.append(moments)
     if learner.checkpointing:
         sizes = ((learner.tokens_per_pass, "tokens"), (model.hidden_size, "numbers"), (model.layers, "layers"))
-        passes.append(_product("inputs of the layers", *sizes, (_FP32, "bytes")))
+        passes.append(product("inputs of the layers", *sizes, (_FP32, "bytes")))
     passes += head_terms(model, learner)
     return LearnerNeed(tuple(kept), tuple(passes), (gradients, moments) if learner.offload else (gradients,))
 
@@ -181,13 +99,13 @@ def head_terms(model: ModelShape, learner: LearnerShape) -> list[Term]:
     trained = not model.adapter_parameters
     size, terms = learner.compute_bytes, []
     if trained and size < _FP32:
-        terms.append(_product("the LM head, cast", *weight, (size, "bytes")))
+        terms.append(product("the LM head, cast", *weight, (size, "bytes")))
     if trained and not learner.sharded:
         # It is then added to the gradients; those that FSDP2 assembles have it among them.
-        terms.append(_product("gradient of the LM head", *weight, (_FP32, "bytes")))
+        terms.append(product("gradient of the LM head", *weight, (_FP32, "bytes")))
     tokens = min(learner.head_chunk, learner.tokens_per_pass)
     logits = ((_LOGIT_ARRAYS, "arrays"), (tokens, "tokens"), (model.vocab_size, "logits"), (_FP32, "bytes"))
-    chunk = [_product("chunk of the LM head", *logits)]
+    chunk = [product("chunk of the LM head", *logits)]
     if trained and size < _FP32:
         # The chunk's part of the head's gradient, when one array of logits is left; a CPU casts it before it adds it.
         part = size if learner.gpus else size + _FP32
@@ -214,40 +132,6 @@ def _assembled(model: ModelShape, learner: LearnerShape) -> list[Term]:
             f"({root:,} outside of the layers + {layer:,} of a layer) x {_FP32} bytes",
         ),
     ]
-
-
-def engine_weights(model: ModelShape, engine: EngineShape) -> Term:
-    base = ((model.parameters, "parameters"), (engine.weight_bytes, "bytes"))
-    return _product("weights", *base, parts=engine.parallel, whose="GPUs")
-
-
-def engine_need(model: ModelShape, engine: EngineShape, gpu_memory: int) -> EngineNeed:
-    """The memory of an engine on GPUs of `gpu_memory` bytes each."""
-    weights, token = engine_weights(model, engine), kv_token(model, engine)
-    if engine.kv_cache is None:
-        part = int(engine.utilization * gpu_memory)
-        total = Term("its part", part, f"{engine.utilization:g} of the GPU's {gpu_memory:,} bytes")
-    else:
-        part = weights.bytes + engine.kv_cache
-        total = Term("its part", part, f"weights and {engine.kv_cache:,} bytes of KV cache")
-    cache = total.bytes - weights.bytes
-    tokens = max(cache, 0) // token.bytes
-    return EngineNeed(total, weights, cache, token, tokens, tokens // engine.context_tokens)
-
-
-def kv_token(model: ModelShape, engine: EngineShape) -> Term:
-    """One token's keys and values on each GPU; heads that are fewer than the GPUs are held several times."""
-    heads = math.ceil(model.kv_heads / engine.parallel)
-    sizes = ((2, "keys and values"), (model.layers, "layers"), (heads, "heads"), (model.head_dim, "numbers"))
-    return _product("a token", *sizes, (engine.kv_bytes, "bytes"))
-
-
-def _product(name: str, *factors: tuple[int, str], parts: int = 1, whose: str = "learners") -> Term:
-    """The product of numbers with their units, divided among `parts`."""
-    units = [(number, unit.removesuffix("s") if number == 1 else unit) for number, unit in factors]
-    formula = " x ".join(f"{number:,} {unit}" for number, unit in units)
-    total = math.ceil(math.prod(number for number, _ in factors) / parts)
-    return Term(name, total, formula if parts == 1 else f"{formula} / {parts} {whose}")
 
 
 def _sum(terms: tuple[Term, ...]) -> int:

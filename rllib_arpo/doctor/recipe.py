@@ -10,14 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rllib_arpo.doctor.memory_budget import EngineShape, LearnerShape, ModelShape
+from rllib_arpo.doctor.memory_budget import LearnerShape
+from rllib_arpo.engine.memory import EngineShape, kv_cache_bytes
 from rllib_arpo.engine.vllm_kwargs import CPU_KV_CACHE_BYTES, GPU_MEMORY_UTILIZATION
-from rllib_arpo.policy.causal_lm import refuse_unsupported_config
-from rllib_arpo.policy.checkpoint_names import causal_lm_without_weights
 from rllib_arpo.policy.llm_rl_module import COMPUTE_DTYPES
 from rllib_arpo.policy.lm_head import CHUNK_SIZES
+from rllib_arpo.policy.model_shape import ModelShape, model_shape
+from rllib_arpo.weights.transports import shares_gpu
 
 if TYPE_CHECKING:
     from rllib_arpo.arpo_config import ARPOConfig
@@ -90,32 +91,6 @@ def read_run(config: ARPOConfig) -> Run:
     )
 
 
-def model_shape(model_name_or_path: str, lora: dict[str, Any] | None = None) -> ModelShape:
-    """The sizes of a model, counted on torch's "meta" device."""
-    model = causal_lm_without_weights(model_name_or_path)
-    config = model.config
-    refuse_unsupported_config(config)
-    layers = [sum(weight.numel() for weight in layer.parameters()) for layer in model.get_decoder().layers]
-    parameters = sum(weight.numel() for weight in model.parameters())
-    vocab_size = model.get_output_embeddings().out_features
-    heads, adapter = config.num_attention_heads, 0
-    if lora is not None:
-        from rllib_arpo.policy.lora import Adapter
-
-        adapter = sum(weight.numel() for weight in Adapter(model, lora).tensors().values())
-    return ModelShape(
-        parameters=parameters,
-        layer_parameters=max(layers),
-        root_parameters=parameters - sum(layers),
-        layers=len(layers),
-        hidden_size=config.hidden_size,
-        vocab_size=vocab_size,
-        kv_heads=getattr(config, "num_key_value_heads", None) or heads,
-        head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
-        adapter_parameters=adapter,
-    )
-
-
 def _learner_shape(config: ARPOConfig) -> LearnerShape:
     number, gpus = max(config.num_learners, 1), float(config.num_gpus_per_learner)
     checkpointing = config.gradient_checkpointing
@@ -145,9 +120,12 @@ def _engine_shape(config: ARPOConfig) -> EngineShape:
         in_learner=in_learner,
         parallel=kwargs.get("tensor_parallel_size", 1),
         weight_bytes=weight_bytes,
-        kv_bytes=1 if str(kwargs.get("kv_cache_dtype", "auto")).startswith("fp8") else weight_bytes,
+        kv_bytes=kv_cache_bytes(str(kwargs.get("kv_cache_dtype", "auto")), weight_bytes),
         utilization=kwargs.get("gpu_memory_utilization", GPU_MEMORY_UTILIZATION),
         kv_cache=kwargs.get("kv_cache_memory_bytes", CPU_KV_CACHE_BYTES if on_cpu else None),
         context_tokens=config.max_context_tokens,
         sleeps=config.sleep_level > 0,
+        shares_gpu=shares_gpu(config),
+        batched_tokens=kwargs.get("max_num_batched_tokens"),
+        sequences=kwargs.get("max_num_seqs"),
     )

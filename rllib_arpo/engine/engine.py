@@ -112,6 +112,7 @@ class EngineConfig:
         num_threads: CPU threads for the engine; None leaves the default.
         can_sleep: whether `sleep` will be called.
         weight_transfer: the backend of vLLM's weight transfer; None: no transfer.
+        shares_gpu: whether a learner or another engine uses its GPU as well.
         seed: of the engine.
     """
 
@@ -123,6 +124,7 @@ class EngineConfig:
     engine_kwargs: dict[str, Any] = field(default_factory=dict)
     can_sleep: bool = False
     weight_transfer: str | None = None
+    shares_gpu: bool = False
 
 
 class Engine(Protocol):

@@ -44,6 +44,7 @@ from rllib_arpo.rollout.question_loop import QuestionLoop
 from rllib_arpo.rollout.settings import RolloutSettings
 from rllib_arpo.weights import transfer_backend
 from rllib_arpo.weights.snapshot import WeightSnapshot, WeightSyncError, load_and_verify
+from rllib_arpo.weights.transports import shares_gpu
 
 if TYPE_CHECKING:
     from rllib_arpo.policy.lora import MergedWeights
@@ -115,6 +116,7 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
             engine_kwargs=dict(config.engine_kwargs),
             can_sleep=config.sleep_level > 0,
             weight_transfer=transfer_backend(config.weight_sync),
+            shares_gpu=shares_gpu(config),
         )
 
     @override(MultiAgentEnvRunner)

@@ -13,9 +13,9 @@ from rllib_arpo.doctor.budget_report import budget_checks, budget_text
 from rllib_arpo.doctor.check_lines import report
 from rllib_arpo.doctor.data_checks import data_checks
 from rllib_arpo.doctor.machine_checks import Memory
-from rllib_arpo.doctor.memory_budget import ModelShape
-from rllib_arpo.doctor.recipe import load_recipe, model_shape, parse_arguments, read_run
+from rllib_arpo.doctor.recipe import load_recipe, parse_arguments, read_run
 from rllib_arpo.envs.tasks.task import TEST
+from rllib_arpo.policy.model_shape import ModelShape, model_shape
 from tests.helpers.configs import small_config
 from tests.helpers.models import tiny_model
 from tests.helpers.parquet import parquet, row
@@ -129,7 +129,8 @@ def test_gpus_of_this_machine_are_compared(model_folder):
 def test_runs_that_do_not_fit_or_are_tight(model_folder):
     shared = ["--num-learners", "0", "--num-gpus-per-learner", "0.5", "--num-env-runners", "1"]
     run = run_of(model_folder, *shared, "--num-gpus-per-env-runner", "0.5")
-    run = replace(run, engine=replace(run.engine, sleeps=False))  # The recipe lets it sleep.
+    # The recipe lets it sleep, and on GPUs as small as these it would have no KV cache.
+    run = replace(run, engine=replace(run.engine, sleeps=False, shares_gpu=False))
     usual = "ok       GPUs      the run takes 1, here assumed to have"
     assert compared(run, CPU, 0.011) == [
         f"{usual} 11.0 MB each",
@@ -153,6 +154,23 @@ def test_runs_that_do_not_fit_or_are_tight(model_folder):
     )
 
 
+def test_the_budget_of_a_shared_gpu_states_what_is_left_for_the_cache(model_folder):
+    """0.8 of a quarter of 80 GB; a layer holds 4 x 64 and 3 x 128 numbers of a token."""
+    shared = ["--num-learners", "0", "--num-gpus-per-learner", "0.5", "--num-env-runners", "2"]
+    run = run_of(model_folder, *shared, "--num-gpus-per-env-runner", "0.25")
+    lines = budget_text(run, 80 * 10**9).splitlines()
+    engines = lines[lines.index("2 engines (0.25 GPU)") :]
+    assert engines[:7] == [
+        "2 engines (0.25 GPU)",
+        "    16.0 GB  its part: 0.2 of the GPU's 80,000,000,000 bytes",
+        "     0.2 MB  weights: 90,624 parameters x 2 bytes",
+        "    21.0 MB  values of a layer: 16,384 tokens x 640 numbers x 2 bytes",
+        "     5.3 MB  logits of a step: 5 arrays x 1,024 sequences x 259 logits x 4 bytes",
+        "     2.1 GB  set aside: CUDA's context, libraries and graphs",
+        "    13.8 GB  KV cache, what is left",
+    ]
+
+
 def test_a_run_on_the_cpu_is_compared_with_its_memory_whatever_gpus_would_have(model_folder):
     on_cpu = ["--num-learners", "0", "--num-gpus-per-learner", "0", "--num-gpus-per-env-runner", "0"]
     run = run_of(model_folder, *on_cpu, "--num-env-runners", "1")
@@ -164,7 +182,7 @@ def test_a_run_on_the_cpu_is_compared_with_its_memory_whatever_gpus_would_have(m
 
 
 def test_the_shape_of_a_model(model_folder, tmp_path):
-    tied = ModelShape(90_624, 36_992, 16_640, 2, 64, 259, 1, 32)
+    tied = ModelShape(90_624, 36_992, 16_640, 2, 64, 259, 1, 32, 128)
     assert model_shape(model_folder) == tied
     untied = tiny_model(tmp_path / "untied", tie_word_embeddings=False)
     assert model_shape(untied) == replace(tied, parameters=90_624 + 16_576, root_parameters=16_640 + 16_576)

@@ -6,16 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from rllib_arpo.doctor.memory_budget import (
-    EngineShape,
-    LearnerShape,
-    ModelShape,
-    Term,
-    engine_need,
-    head_terms,
-    learner_need,
-)
+from rllib_arpo.doctor.memory_budget import LearnerShape, head_terms, learner_need
 from rllib_arpo.doctor.placement import Place, cpu_place, gpu_places, needed_on, num_gpus
+from rllib_arpo.engine.memory import EngineShape, Term, computed_kv_cache, engine_need
+from rllib_arpo.policy.model_shape import ModelShape
 
 MODEL = ModelShape(
     parameters=1000,
@@ -26,6 +20,7 @@ MODEL = ModelShape(
     vocab_size=50,
     kv_heads=2,
     head_dim=4,
+    intermediate_size=16,
 )
 LEARNER = LearnerShape(
     number=1,
@@ -163,6 +158,37 @@ def test_an_engine_fills_its_part_with_kv_cache():
 def test_switches_of_the_engine(engine, cache, token, tokens, trajectories):
     need = engine_need(MODEL, engine, 10_000)
     assert (need.cache, need.token.bytes, need.tokens, need.trajectories) == (cache, token, tokens, trajectories)
+
+
+def test_an_engine_on_a_shared_gpu_computes_what_it_holds_beside_the_cache():
+    """A quarter of 20 GB; 40 bytes of a trajectory are 10 tokens."""
+    shared = replace(ENGINE, gpus=0.25, utilization=0.25, shares_gpu=True)
+    need = engine_need(MODEL, shared, 20 * 10**9)
+    assert need.own == (
+        Term("values of a layer", 1_310_720, "8,192 tokens x 80 numbers x 2 bytes"),
+        Term("logits of a step", 256_000, "5 arrays x 256 sequences x 50 logits x 4 bytes"),
+        Term("set aside", 2_147_483_648, "CUDA's context, libraries and graphs"),
+    )
+    assert need.cache == 5 * 10**9 - 2000 - 1_310_720 - 256_000 - 2_147_483_648
+    assert computed_kv_cache(MODEL, shared, 20 * 10**9) == need.cache
+    large = engine_need(MODEL, shared, 80 << 30)
+    assert [term.bytes for term in large.own[:2]] == [2 * 1_310_720, 4 * 256_000]
+    limited = engine_need(MODEL, replace(shared, parallel=2, batched_tokens=10, sequences=1), 80 << 30)
+    assert [term.bytes for term in limited.own[:2]] == [10 * 56 * 2, 1000]
+    # What the configuration sets, stays.
+    assert engine_need(MODEL, replace(shared, kv_cache=640), 10_000).cache == 640
+
+
+def test_a_part_without_room_for_a_trajectory_is_refused():
+    shared = replace(ENGINE, utilization=0.5, shares_gpu=True, batched_tokens=10, sequences=1)
+    room = 2_147_483_648 + 2000 + 10 * 80 * 2 + 1000 + 640
+    assert computed_kv_cache(MODEL, shared, 2 * room) == 640
+    with pytest.raises(ValueError) as raised:
+        computed_kv_cache(MODEL, shared, 2 * room - 2)
+    assert str(raised.value) == (
+        "engine_kwargs['gpu_memory_utilization']=0.5: of 2,147,488,887 bytes the engine needs 2,147,488,248 beside its "
+        "KV cache, and a trajectory of 10 tokens 640; `rllib-arpo doctor` has the sum."
+    )
 
 
 @pytest.mark.parametrize(

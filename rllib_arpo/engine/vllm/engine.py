@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from vllm import EngineArgs, LLMEngine, SamplingParams
+from vllm.platforms import current_platform
 from vllm.v1.engine import EngineCoreOutput, FinishReason
 
 from rllib_arpo.engine.engine import (
@@ -40,6 +41,7 @@ from rllib_arpo.engine.vllm.arguments import (
     token_prompt,
     usage_context,
 )
+from rllib_arpo.engine.vllm.gpu_memory import prepare_gpus
 from rllib_arpo.engine.vllm.process_state import cpu_threads, readable_globals, shared_memory_of
 from rllib_arpo.engine.vllm.sampled_log_probs import skip_ranks
 from rllib_arpo.policy.checkpoint_names import as_tensors, causal_lm_config, check_shapes, expected_shapes
@@ -115,6 +117,8 @@ class VLLMEngine:
         with cpu_threads(self._config.num_threads), readable_globals():
             vllm_config = arguments.create_engine_config(usage_context())
             choose_entropy_processor(vllm_config)
+            if not current_platform.is_cpu():
+                prepare_gpus(vllm_config, self._config)
             return LLMEngine.from_vllm_config(vllm_config, disable_log_stats=arguments.disable_log_stats)
 
     def _warm_up(self) -> None:

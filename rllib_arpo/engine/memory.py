@@ -1,0 +1,170 @@
+"""The memory of an engine on its GPUs: pure arithmetic, each number with the product that it comes from.
+
+An engine with a GPU of its own measures what it holds beside weights and KV cache, and takes the rest of its part for
+the cache. On a shared GPU that measurement would count its neighbours' memory (vLLM#55827, vLLM#56830). There the cache
+is what the arithmetic leaves.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from rllib_arpo.policy.model_shape import ModelShape
+
+#: Bytes of a logit while tokens are sampled.
+_FP32 = 4
+#: Arrays of all logits at that time: the model's, those in fp32, log-probs, probabilities, random numbers.
+_LOGIT_ARRAYS = 5
+#: Numbers of a token that a layer holds at a time, in units of the hidden size (input, residual, queries, output), and
+#: of the intermediate size (gate, up, their product).
+_HIDDEN, _INTERMEDIATE = 4, 3
+#: Bytes set aside for what no product gives: CUDA's context, libraries and graphs. `tests/gpu/test_engine.py` measures
+#: whether an engine stays within its part.
+RESERVE = 2 << 30
+#: Bytes of a GPU from which on vLLM takes the larger of its batches (except on an A100), and the two sizes, in tokens
+#: and in sequences.
+_LARGE_GPU = 70 << 30
+_LARGE_BATCH, _SMALL_BATCH = (16384, 1024), (8192, 256)
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """Bytes, and the arithmetic that gives them."""
+
+    name: str
+    bytes: int
+    formula: str
+
+
+@dataclass(frozen=True, slots=True)
+class EngineShape:
+    """The sizes of the engines.
+
+    Attributes:
+        number: of engines, those of evaluation included.
+        gpus: of each in a process of its own; a fraction shares one, 0 is the CPU.
+        in_learner: one of them is in the learner's process, on its GPU if it has one.
+        parallel: GPUs that share the weights and the KV cache of an engine.
+        weight_bytes, kv_bytes: of each weight, of each number in the KV cache.
+        utilization: the engine's part of each of its GPUs.
+        kv_cache: bytes of the KV cache, if the configuration sets them; None: the rest of `utilization`.
+        sleeps: gives its memory to the learner during an update.
+        shares_gpu: with a learner or another engine; its KV cache is then computed (`engine_need`), not measured.
+        batched_tokens, sequences: of a step, at most; None: what vLLM takes on a GPU of this size.
+    """
+
+    number: int
+    gpus: float
+    in_learner: bool
+    parallel: int
+    weight_bytes: int
+    kv_bytes: int
+    utilization: float
+    kv_cache: int | None
+    context_tokens: int
+    sleeps: bool
+    shares_gpu: bool = False
+    batched_tokens: int | None = None
+    sequences: int | None = None
+
+    @property
+    def separate(self) -> int:
+        """The number of engines in processes of their own."""
+        return self.number - self.in_learner
+
+
+@dataclass(frozen=True, slots=True)
+class EngineNeed:
+    """The memory of an engine on each of its GPUs.
+
+    Attributes:
+        total: weights and KV cache, and the engine's own values.
+        weights: its part of them.
+        own: its values of one step, and what CUDA takes, on a GPU that it shares; otherwise empty, and the engine takes
+            what it measures from the cache.
+        cache: bytes that are left for the KV cache; negative if the rest is too large.
+        token: one token's keys and values.
+        tokens: that the cache holds, at most.
+        trajectories: of the longest context that the cache holds, at most.
+    """
+
+    total: Term
+    weights: Term
+    own: tuple[Term, ...]
+    cache: int
+    token: Term
+    tokens: int
+    trajectories: int
+
+
+def engine_weights(model: ModelShape, engine: EngineShape) -> Term:
+    base = ((model.parameters, "parameters"), (engine.weight_bytes, "bytes"))
+    return product("weights", *base, parts=engine.parallel, whose="GPUs")
+
+
+def engine_need(model: ModelShape, engine: EngineShape, gpu_memory: int) -> EngineNeed:
+    """The memory of an engine on GPUs of `gpu_memory` bytes each."""
+    weights, token = engine_weights(model, engine), kv_token(model, engine)
+    if engine.kv_cache is None:
+        part = int(engine.utilization * gpu_memory)
+        total = Term("its part", part, f"{engine.utilization:g} of the GPU's {gpu_memory:,} bytes")
+    else:
+        part = weights.bytes + engine.kv_cache
+        total = Term("its part", part, f"weights and {engine.kv_cache:,} bytes of KV cache")
+    computed = engine.shares_gpu and engine.kv_cache is None
+    own = own_terms(model, engine, gpu_memory) if computed else ()
+    cache = total.bytes - weights.bytes - sum(term.bytes for term in own)
+    tokens = max(cache, 0) // token.bytes
+    return EngineNeed(total, weights, own, cache, token, tokens, tokens // engine.context_tokens)
+
+
+def own_terms(model: ModelShape, engine: EngineShape, gpu_memory: int) -> tuple[Term, ...]:
+    """What an engine holds beside weights and KV cache in its largest step."""
+    of_gpu = _LARGE_BATCH if gpu_memory >= _LARGE_GPU else _SMALL_BATCH
+    tokens, sequences = engine.batched_tokens or of_gpu[0], engine.sequences or of_gpu[1]
+    layer = _HIDDEN * model.hidden_size + _INTERMEDIATE * math.ceil(model.intermediate_size / engine.parallel)
+    values = ((tokens, "tokens"), (layer, "numbers"), (engine.weight_bytes, "bytes"))
+    logits = ((_LOGIT_ARRAYS, "arrays"), (sequences, "sequences"), (model.vocab_size, "logits"), (_FP32, "bytes"))
+    return (
+        product("values of a layer", *values),
+        product("logits of a step", *logits),
+        Term("set aside", RESERVE, "CUDA's context, libraries and graphs"),
+    )
+
+
+def computed_kv_cache(model: ModelShape, engine: EngineShape, gpu_memory: int) -> int:
+    """Bytes of the KV cache of an engine that shares GPUs of `gpu_memory` bytes.
+
+    Raises:
+        ValueError: its part of the GPU has no room for one trajectory of the greatest length.
+    """
+    need = engine_need(model, engine, gpu_memory)
+    if need.trajectories < 1:
+        rest = need.total.bytes - need.cache
+        raise ValueError(
+            f"engine_kwargs['gpu_memory_utilization']={engine.utilization:g}: of {need.total.bytes:,} bytes the engine "
+            f"needs {rest:,} beside its KV cache, and a trajectory of {engine.context_tokens:,} tokens "
+            f"{engine.context_tokens * need.token.bytes:,}; `rllib-arpo doctor` has the sum."
+        )
+    return need.cache
+
+
+def kv_cache_bytes(dtype: str, weight_bytes: int) -> int:
+    """Bytes of a number in the KV cache whose type has vLLM's name `dtype`."""
+    return 1 if dtype.startswith("fp8") else weight_bytes
+
+
+def kv_token(model: ModelShape, engine: EngineShape) -> Term:
+    """One token's keys and values on each GPU; heads that are fewer than the GPUs are held several times."""
+    heads = math.ceil(model.kv_heads / engine.parallel)
+    sizes = ((2, "keys and values"), (model.layers, "layers"), (heads, "heads"), (model.head_dim, "numbers"))
+    return product("a token", *sizes, (engine.kv_bytes, "bytes"))
+
+
+def product(name: str, *factors: tuple[int, str], parts: int = 1, whose: str = "learners") -> Term:
+    """The product of numbers with their units, divided among `parts`."""
+    units = [(number, unit.removesuffix("s") if number == 1 else unit) for number, unit in factors]
+    formula = " x ".join(f"{number:,} {unit}" for number, unit in units)
+    total = math.ceil(math.prod(number for number, _ in factors) / parts)
+    return Term(name, total, formula if parts == 1 else f"{formula} / {parts} {whose}")

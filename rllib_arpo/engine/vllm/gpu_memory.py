@@ -1,0 +1,88 @@
+"""The start of an engine on GPUs that other processes use, or have used until a moment ago."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from vllm.config import VllmConfig
+from vllm.platforms import current_platform
+
+from rllib_arpo.engine.engine import EngineConfig
+from rllib_arpo.engine.memory import EngineShape, computed_kv_cache, kv_cache_bytes
+from rllib_arpo.policy.model_shape import model_shape
+
+logger = logging.getLogger("rllib_arpo")
+
+#: Seconds that an engine waits for its part of a GPU: a process that has ended gives its memory back within some, and a
+#: learner when its update ends.
+TIMEOUT_S = 120.0
+_POLL_S = 0.5
+
+
+def prepare_gpus(vllm_config: VllmConfig, config: EngineConfig) -> None:
+    """Computes the KV cache of an engine that shares its GPU, and waits until each of its GPUs has room for it.
+
+    Raises:
+        ValueError: the engine's part of the GPU is too small.
+    """
+    parallel, cache = vllm_config.parallel_config.tensor_parallel_size, vllm_config.cache_config
+    memory = [partial(free_and_total, device, in_this_process=parallel == 1) for device in range(parallel)]
+    totals = [read()[1] for read in memory]
+    if config.shares_gpu and cache.kv_cache_memory_bytes is None:
+        shape = engine_shape(vllm_config, config)
+        cache.kv_cache_memory_bytes = computed_kv_cache(model_shape(config.model_name_or_path), shape, min(totals))
+    for read, total in zip(memory, totals, strict=True):
+        wait_for_memory(read, int(cache.gpu_memory_utilization * total))
+
+
+def engine_shape(vllm_config: VllmConfig, config: EngineConfig) -> EngineShape:
+    """The sizes with which vLLM is about to build an engine on a shared GPU."""
+    cache, scheduler = vllm_config.cache_config, vllm_config.scheduler_config
+    weight_bytes = getattr(torch, config.dtype).itemsize
+    return EngineShape(
+        number=1,
+        gpus=1.0,
+        in_learner=False,
+        parallel=vllm_config.parallel_config.tensor_parallel_size,
+        weight_bytes=weight_bytes,
+        kv_bytes=kv_cache_bytes(str(cache.cache_dtype), weight_bytes),
+        utilization=cache.gpu_memory_utilization,
+        kv_cache=None,
+        context_tokens=config.max_context_tokens,
+        sleeps=config.can_sleep,
+        shares_gpu=True,
+        batched_tokens=scheduler.max_num_batched_tokens,
+        sequences=scheduler.max_num_seqs,
+    )
+
+
+def free_and_total(device: int, *, in_this_process: bool) -> tuple[int, int]:
+    """Bytes of a GPU; where worker processes compute, the driver gives them, so that no CUDA context is made here."""
+    if in_this_process:
+        free, total = torch.cuda.mem_get_info(device)
+        return int(free), int(total)
+    total = current_platform.get_device_total_memory(device)
+    return total - torch.cuda.device_memory_used(device), total
+
+
+def wait_for_memory(read: Callable[[], tuple[int, int]], needed: int, timeout_s: float = TIMEOUT_S) -> bool:
+    """Waits until `needed` bytes are free; False if they are not in time, which vLLM then says in its own words.
+
+    An engine that is restarted would find its predecessor's memory in use, and so would one of a restarted trial.
+
+    Args:
+        read: gives the free bytes and the total.
+    """
+    if read()[0] >= needed:
+        return True
+    logger.warning("The engine waits until %.1f GB of its GPU are free; %.1f GB are.", needed / 1e9, read()[0] / 1e9)
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+        if read()[0] >= needed:
+            return True
+    return False

@@ -1,0 +1,60 @@
+"""The sizes of a causal language model, from which budgets of memory are computed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from rllib_arpo.policy.causal_lm import refuse_unsupported_config
+from rllib_arpo.policy.checkpoint_names import causal_lm_without_weights
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """The sizes of a causal language model.
+
+    Attributes:
+        parameters: all of the model without an adapter; tied ones count once.
+        layer_parameters: of the largest decoder layer.
+        root_parameters: outside of the decoder layers: embedding, last norm, head.
+        intermediate_size: of a layer's MLP.
+        adapter_parameters: those of a LoRA, which are then trained alone; 0: all weights are trained.
+    """
+
+    parameters: int
+    layer_parameters: int
+    root_parameters: int
+    layers: int
+    hidden_size: int
+    vocab_size: int
+    kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    adapter_parameters: int = 0
+
+
+def model_shape(model_name_or_path: str, lora: dict[str, Any] | None = None) -> ModelShape:
+    """The sizes of a model, counted on torch's "meta" device."""
+    model = causal_lm_without_weights(model_name_or_path)
+    config = model.config
+    refuse_unsupported_config(config)
+    layers = [sum(weight.numel() for weight in layer.parameters()) for layer in model.get_decoder().layers]
+    parameters = sum(weight.numel() for weight in model.parameters())
+    vocab_size = model.get_output_embeddings().out_features
+    heads, adapter = config.num_attention_heads, 0
+    if lora is not None:
+        from rllib_arpo.policy.lora import Adapter
+
+        adapter = sum(weight.numel() for weight in Adapter(model, lora).tensors().values())
+    return ModelShape(
+        parameters=parameters,
+        layer_parameters=max(layers),
+        root_parameters=parameters - sum(layers),
+        layers=len(layers),
+        hidden_size=config.hidden_size,
+        vocab_size=vocab_size,
+        kv_heads=getattr(config, "num_key_value_heads", None) or heads,
+        head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
+        intermediate_size=config.intermediate_size,
+        adapter_parameters=adapter,
+    )
