@@ -294,7 +294,7 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
         """Gives the engine these weights and verifies them; running requests continue with them."""
         try:
             snapshot = snapshot.received()
-            if self._merged_weights is not None and snapshot.weights is not None:
+            if self._merged_weights is not None and isinstance(snapshot.weights, dict):
                 snapshot = replace(snapshot, weights=self._merged_weights(snapshot.weights))
             self._call_engine("wake_up")
             self._engine_thread.call(load_and_verify, self.engine, snapshot, self.config.dtype)

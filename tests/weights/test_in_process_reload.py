@@ -66,6 +66,7 @@ def test_weights_are_sent_once(ray_cluster, model_folder):
     algorithm = small_config(model_folder).build_algo()
     try:
         sync, group = algorithm._weight_sync, algorithm.env_runner_group
+        assert algorithm.config.weight_sync == "in_process_reload"  # Of "auto", without a GPU.
         learner = algorithm.learner_group._learner
         for parameter in learner.module["default_policy"].parameters():
             parameter.data.fill_(0.5)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from packaging.version import Version
 
 from rllib_arpo import ARPOConfig
+from rllib_arpo.rollout.env_runner import ARPOEnvRunner
 from rllib_arpo.weights import transports
 from rllib_arpo.weights.transports import choose_transport, shares_gpu
 
@@ -91,4 +94,7 @@ def test_the_transfer_needs_a_vllm_that_is_known_to_have_it(monkeypatch, version
     ],
 )
 def test_an_engine_shares_its_gpu_with_a_learner_or_another_engine(where, shares):
-    assert shares_gpu(placed(*where)) == shares
+    config = placed(*where)
+    assert shares_gpu(config) == shares
+    env_runner = SimpleNamespace(config=config, worker_index=1)
+    assert ARPOEnvRunner._engine_args(env_runner)[1].shares_gpu == shares
