@@ -144,7 +144,7 @@ def test_an_http_server_that_is_gone_is_a_broken_tool_until_it_is_back():
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     with running(port):
-        tools = expand({"shop": {"url": f"http://127.0.0.1:{port}/mcp"}})
+        tools = expand({"shop": {"url": f"http://127.0.0.1:{port}/mcp", "shared": True}})
         assert call(tools["price"], "brass lamp") == ToolResult("12")
         assert call(tools["multiply"], '{"a": 7, "b": "x"}').status == ERROR
         assert call(tools["fail"], "no such order") == ToolResult("Error executing tool fail: no such order", ERROR)
