@@ -143,6 +143,7 @@ class ARPOConfig(AlgorithmConfig):
         importance_cap: float | None = NotProvided,
         gradient_checkpointing: bool | None = NotProvided,
         tree_attention: str = NotProvided,
+        learner_compile: str = NotProvided,
         baseline: str = NotProvided,
         value_decay: float | None = NotProvided,
         returns: str = NotProvided,

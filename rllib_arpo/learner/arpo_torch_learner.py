@@ -121,9 +121,10 @@ class ARPOTorchLearner(StatefulLearner):
         return module
 
     def _place(self, module: LLMRLModule) -> LLMRLModule:
-        """Places the module; if the learner holds only a part, the whole module must never be on the device."""
+        """Places the module. A learner that holds only a part of it must never have the whole on its device."""
         if not self._sharding.holds_part:
             module.to(self._device)
+        module.scorer.compile_parts(self.config.learner_compile, self._device.type)
         self._sharding.distribute(module)
         return module
 

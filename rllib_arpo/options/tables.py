@@ -30,6 +30,7 @@ from rllib_arpo.options.rules import (
     or_name,
 )
 from rllib_arpo.policy.attention.tree import TREE_KERNELS
+from rllib_arpo.policy.compilation import COMPILED_PARTS
 from rllib_arpo.rollout.fork_schedule import BUDGET_ALLOCATIONS
 from rllib_arpo.rollout.progress import DISPLAYS, progress_mode
 from rllib_arpo.weights import WEIGHT_SYNCS
@@ -290,6 +291,12 @@ TRAINING = {
         "auto",
         'the learner\'s kernel: "path_gather", "varlen" or "auto" (docs/rllib.md, "Attention on trees").',
         one_of("auto", *TREE_KERNELS),
+    ),
+    "learner_compile": Option(
+        "auto",
+        'what torch.compile compiles in the learner: "head" (the LM head\'s arithmetic on logits), "none", or "auto": '
+        '"head" on CUDA, if there is a C compiler, otherwise "none".',
+        one_of("auto", *COMPILED_PARTS),
     ),
     "baseline": Option(
         "group",

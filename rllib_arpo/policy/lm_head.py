@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from rllib_arpo.policy.head_chunk import EAGER, ChunkFunctions
+
 #: Device type -> tokens per chunk. A GPU wants larger products than the cache of a CPU holds.
 CHUNK_SIZES = {"cpu": 128, "cuda": 1024}
 
@@ -27,6 +29,7 @@ def chunked_log_probs(
     temperature: float = 1.0,
     chunk_size: int | None = None,
     with_entropy: bool = True,
+    functions: ChunkFunctions = EAGER,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Log-probs of `targets` and entropies of the whole distribution.
 
@@ -42,6 +45,7 @@ def chunked_log_probs(
         chunk_size: tokens per chunk; at most two [chunk_size, V] fp32 arrays are held at a time. None: that of the
             device, of `CHUNK_SIZES`.
         with_entropy: False skips the entropies and returns None for them.
+        functions: the arithmetic of a chunk, as it is or compiled.
 
     Returns:
         ([K] log-probs, [K] entropies in nats), fp32 (fp64 for fp64 inputs), both differentiable once with respect to
@@ -56,7 +60,8 @@ def chunked_log_probs(
         raise ValueError(f"temperature={temperature} and chunk_size={chunk_size} must both be positive.")
     autocast = torch.is_autocast_enabled(device_type)
     dtype = torch.get_autocast_dtype(device_type) if autocast else hidden.dtype
-    return _ChunkedLogProbs.apply(hidden, targets, weight, bias, 1.0 / temperature, chunk_size, with_entropy, dtype)
+    settings = (1.0 / temperature, chunk_size, with_entropy, dtype, functions)
+    return _ChunkedLogProbs.apply(hidden, targets, weight, bias, *settings)
 
 
 class _ChunkedLogProbs(torch.autograd.Function):
@@ -71,22 +76,22 @@ class _ChunkedLogProbs(torch.autograd.Function):
         chunk_size: int,
         with_entropy: bool,
         dtype: torch.dtype,
+        functions: ChunkFunctions,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         ctx.set_materialize_grads(False)
-        ctx.settings = (inverse_temperature, chunk_size, dtype)
-        sum_dtype = torch.promote_types(hidden.dtype, torch.float32)
-        log_probs = hidden.new_empty(len(hidden), dtype=sum_dtype)
+        ctx.settings = (inverse_temperature, chunk_size, dtype, functions)
+        log_probs = hidden.new_empty(len(hidden), dtype=torch.promote_types(hidden.dtype, torch.float32))
         normaliser = torch.empty_like(log_probs)
         entropy = torch.empty_like(log_probs) if with_entropy else None
         head = _cast(weight, bias, dtype)
-        for rows in _chunks(len(hidden), chunk_size):
-            logits = _logits(hidden[rows].to(dtype), head, inverse_temperature, sum_dtype)
-            normaliser[rows] = logits.logsumexp(dim=-1)
-            logits.sub_(normaliser[rows, None])
-            log_probs[rows] = logits.gather(1, targets[rows, None]).squeeze(1)
-            if entropy is not None:
-                entropy[rows] = logits.exp().mul_(logits).sum(dim=-1).neg_()
-            del logits  # Before those of the next chunk are made.
+        with torch.autocast(hidden.device.type, enabled=False):
+            for rows in _chunks(len(hidden), chunk_size):
+                values = functions.score(
+                    hidden[rows].to(dtype), targets[rows], *head, inverse_temperature, log_probs.dtype, with_entropy
+                )
+                log_probs[rows], normaliser[rows] = values[:2]
+                if entropy is not None:
+                    entropy[rows] = values[2]
         ctx.save_for_backward(hidden, targets, weight, bias, normaliser, entropy)
         return log_probs, entropy
 
@@ -96,36 +101,38 @@ class _ChunkedLogProbs(torch.autograd.Function):
         ctx: Any, grad_log_probs: torch.Tensor | None, grad_entropy: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, ...]:
         if grad_log_probs is None and grad_entropy is None:
-            return (None,) * 8
+            return (None,) * 9
         hidden, targets, weight, bias, normaliser, entropy = ctx.saved_tensors
-        inverse_temperature, chunk_size, dtype = ctx.settings
+        inverse_temperature, chunk_size, dtype, functions = ctx.settings
         grad_log_probs = torch.zeros_like(normaliser) if grad_log_probs is None else grad_log_probs
         sum_dtype = normaliser.dtype
         grad_hidden = torch.empty_like(hidden)
         grad_weight = torch.zeros_like(weight, dtype=sum_dtype) if ctx.needs_input_grad[2] else None
         grad_bias = torch.zeros_like(bias, dtype=sum_dtype) if bias is not None and ctx.needs_input_grad[3] else None
         head = _cast(weight, bias, dtype)
-        for rows in _chunks(len(hidden), chunk_size):
-            inputs = hidden[rows].to(dtype)
-            log_softmax = _logits(inputs, head, inverse_temperature, sum_dtype).sub_(normaliser[rows, None])
-            coefficients = grad_log_probs[rows, None]
-            grad = log_softmax.exp()  # The probabilities, so far.
-            if grad_entropy is not None:
-                coefficients = log_softmax.add_(entropy[rows, None]).mul_(grad_entropy[rows, None]).add_(coefficients)
-            grad.mul_(coefficients).neg_()
-            del log_softmax, coefficients  # Two arrays of logits are held up to here, and one from here on.
-            grad.scatter_add_(1, targets[rows, None], grad_log_probs[rows, None])
-            grad.mul_(inverse_temperature)
-            if grad_bias is not None:
-                grad_bias += grad.sum(dim=0)
-            grad = grad.to(dtype)
-            grad_hidden[rows] = (grad @ head[0]).to(hidden.dtype)
-            if grad_weight is not None:
-                _add_outer(grad_weight, grad, inputs)
-            del grad
+        with torch.autocast(hidden.device.type, enabled=False):
+            for rows in _chunks(len(hidden), chunk_size):
+                inputs = hidden[rows].to(dtype)
+                of_entropy = None if grad_entropy is None else (entropy[rows], grad_entropy[rows])
+                grad, of_bias = functions.logit_gradients(
+                    inputs,
+                    targets[rows],
+                    *head,
+                    inverse_temperature,
+                    normaliser[rows],
+                    grad_log_probs[rows],
+                    of_entropy,
+                    grad_bias is not None,
+                )
+                if grad_bias is not None:
+                    grad_bias += of_bias
+                grad_hidden[rows] = (grad @ head[0]).to(hidden.dtype)
+                if grad_weight is not None:
+                    _add_outer(grad_weight, grad, inputs)
+                del grad
         grad_weight = None if grad_weight is None else grad_weight.to(weight.dtype)
         grad_bias = None if grad_bias is None else grad_bias.to(bias.dtype)
-        return grad_hidden, None, grad_weight, grad_bias, None, None, None, None
+        return grad_hidden, None, grad_weight, grad_bias, *(None,) * 5
 
 
 def _chunks(length: int, chunk_size: int) -> list[slice]:
@@ -135,23 +142,8 @@ def _chunks(length: int, chunk_size: int) -> list[slice]:
 def _cast(
     weight: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    return weight.to(dtype), None if bias is None else bias.to(dtype)
-
-
-def _logits(
-    hidden: torch.Tensor,
-    head: tuple[torch.Tensor, torch.Tensor | None],
-    inverse_temperature: float,
-    sum_dtype: torch.dtype,
-) -> torch.Tensor:
-    """[k, D] -> [k, V] logits at the sampling temperature, a fresh array in `sum_dtype`, laid out as [V, k].
-
-    W h^T is faster than h W^T: on CPU by a third for k = 128, since the large matrix is not repacked for the product.
-    """
-    weight, bias = head
-    with torch.autocast(hidden.device.type, enabled=False):
-        logits = weight @ hidden.t() if bias is None else torch.addmm(bias[:, None], weight, hidden.t())
-        return logits.t().to(sum_dtype).mul_(inverse_temperature)
+    # Detached, so that a head that is not trained needs no other compiled function.
+    return weight.detach().to(dtype), None if bias is None else bias.detach().to(dtype)
 
 
 def _add_outer(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:

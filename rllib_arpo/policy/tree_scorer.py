@@ -10,6 +10,8 @@ from torch import nn
 from rllib_arpo.core.columns import END, PARENT, POSITION_IDS, TOKEN_IDS
 from rllib_arpo.policy.attention.tree import attention_dtype, plan_tree
 from rllib_arpo.policy.causal_lm import tree_hidden_states
+from rllib_arpo.policy.compilation import compiled_parts
+from rllib_arpo.policy.head_chunk import EAGER, compiled
 from rllib_arpo.policy.lm_head import chunked_log_probs
 
 if TYPE_CHECKING:
@@ -32,6 +34,16 @@ class TreeScorer(nn.Module):
         self.causal_lm = causal_lm
         self._dtype = dtype
         self._tree_attention = tree_attention
+        self._chunk_functions = EAGER
+
+    def compile_parts(self, choice: str, device_type: str) -> None:
+        """Has the parts that `learner_compile` names compiled, at their first use on a device of this type.
+
+        Raises:
+            ValueError: the machine cannot compile (`compiled_parts`).
+        """
+        parts = compiled_parts(choice, device_type)
+        self._chunk_functions = compiled() if "head" in parts else EAGER
 
     def forward(
         self,
@@ -69,5 +81,6 @@ class TreeScorer(nn.Module):
                 head.bias,
                 temperature=temperature,
                 with_entropy=with_entropy,
+                functions=self._chunk_functions,
             )
         return log_probs, entropy, None if states_before is None else hidden[batch[PARENT][states_before]]

@@ -179,7 +179,7 @@ _NEW_STACK = "ARPO runs on RLlib's new API stack alone"
 #: For some of the refused keys, words that complete the sentence "key=value: ...".
 HINTS = {
     "framework_str": "only 'torch' is supported",
-    "torch_compile_learner": "the forward pass changes its shape with every tree and is not compiled",
+    "torch_compile_learner": "does nothing in ARPO; use learner_compile",
     "torch_skip_nan_gradients": "a gradient that is not finite ends the run, before it changes the weights",
     "num_gpus": "does nothing in ARPO; use num_gpus_per_learner",
     "create_local_env_runner": "beside remote env runners a local one would start an engine that has nothing to do",

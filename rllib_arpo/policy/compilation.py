@@ -1,0 +1,49 @@
+"""The parts of the model that `torch.compile` compiles, and whether it can on this machine."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sysconfig
+from pathlib import Path
+
+#: Value of `learner_compile` -> the parts of the model that it names.
+COMPILED_PARTS: dict[str, frozenset[str]] = {"none": frozenset(), "head": frozenset({"head"})}
+#: Device type -> the variable that names its compiler, and what is looked for without it: inductor compiles C++ for
+#: the CPU; for CUDA Triton compiles the C that starts its kernels.
+_COMPILERS = {"cpu": ("CXX", ("g++", "clang++")), "cuda": ("CC", ("gcc", "clang"))}
+
+logger = logging.getLogger("rllib_arpo")
+
+
+def compiled_parts(choice: str, device_type: str) -> frozenset[str]:
+    """The parts that `learner_compile` names; "auto": the head on CUDA, if the machine can compile, and else none.
+
+    Raises:
+        ValueError: the machine lacks what compilation needs, and the choice is neither "auto" nor "none".
+    """
+    if choice == "none" or (choice == "auto" and device_type != "cuda"):
+        return frozenset()
+    missing = missing_for_compilation(device_type)
+    if missing is None:
+        return COMPILED_PARTS["head" if choice == "auto" else choice]
+    if choice != "auto":
+        raise ValueError(f"learner_compile={choice!r} needs {missing}: install it, or set 'none'.")
+    logger.warning("The learner compiles nothing, which makes updates slower: learner_compile needs %s.", missing)
+    return frozenset()
+
+
+def missing_for_compilation(device_type: str) -> str | None:
+    """What torch.compile would miss on this machine, in words; None if nothing is missing."""
+    variable, names = _COMPILERS[device_type]
+    given = os.environ.get(variable)
+    if not any(shutil.which(name) for name in ([given] if given else names)):
+        return f"a compiler ({' or '.join(names)}; {variable} may name another)"
+    if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
+        return "the headers of Python (Debian: python3-dev)"
+    if device_type == "cuda":
+        from torch.utils._triton import has_triton
+
+        return None if has_triton() else "Triton"
+    return None

@@ -1,0 +1,74 @@
+"""Compiled parts of the model against the same parts as they are, and how often they are compiled."""
+
+import pytest
+import torch
+
+from rllib_arpo.policy import compilation
+from rllib_arpo.policy.head_chunk import EAGER, compiled
+from rllib_arpo.policy.lm_head import chunked_log_probs
+from tests.helpers.compilation import compiler, num_compiled
+
+__all__ = ["compiler"]
+
+
+def head_results(functions, num_tokens, dtype, *, with_entropy=True, with_bias=True):
+    """Log-probs, entropies if asked for, and the gradients of a loss that weighs each token differently."""
+    generator = torch.Generator().manual_seed(num_tokens)
+
+    def draw(*shape):
+        return torch.randn(*shape, generator=generator, dtype=dtype, requires_grad=True)
+
+    hidden, weight, bias = draw(num_tokens, 6), draw(17, 6), draw(17) if with_bias else None
+    targets = torch.randint(17, (num_tokens,), generator=generator)
+    settings = {"temperature": 0.7, "chunk_size": 8, "with_entropy": with_entropy, "functions": functions}
+    outputs = [output for output in chunked_log_probs(hidden, targets, weight, bias, **settings) if output is not None]
+    factors = torch.linspace(-1, 2, num_tokens, dtype=dtype)
+    loss = sum((factors * output.square()).sum() for output in outputs)
+    return [*outputs, *torch.autograd.grad(loss, [t for t in (hidden, weight, bias) if t is not None])]
+
+
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_the_compiled_head_equals_the_eager_one_whatever_the_number_of_tokens(with_bias):
+    for with_entropy in (True, False):
+        for num_tokens in (16, 11, 5, 20, 1, 3):
+            arguments = {"with_entropy": with_entropy, "with_bias": with_bias}
+            got = head_results(compiled(), num_tokens, torch.float64, **arguments)
+            want = head_results(EAGER, num_tokens, torch.float64, **arguments)
+            torch.testing.assert_close(got, want, rtol=1e-11, atol=1e-11)
+    # Forward and backward, with and without entropies, for whole chunks, for a single token and for all other lengths.
+    assert num_compiled() == 2 * 2 * 3
+
+
+@pytest.mark.usefixtures("compiler")
+def test_the_compiled_head_rounds_the_products_only():
+    """Log-probs are those of the rounded logits to fp32 accuracy; gradients are rounded once, as the eager ones are."""
+    with torch.autocast("cpu", torch.bfloat16):
+        got, want = (head_results(f, 11, torch.float32, with_bias=False) for f in (compiled(), EAGER))
+    torch.testing.assert_close(got[:2], want[:2], rtol=1e-6, atol=1e-6)
+    for gradient, expected in zip(got[2:], want[2:], strict=True):
+        assert gradient.dtype == torch.float32
+        assert (gradient - expected).norm() < 4e-3 * expected.norm()
+
+
+@pytest.mark.parametrize(
+    ("choice", "device", "can_compile", "parts"),
+    [
+        ("auto", "cpu", True, set()),
+        ("auto", "cuda", True, {"head"}),
+        ("auto", "cuda", False, set()),
+        ("head", "cpu", True, {"head"}),
+        ("none", "cuda", False, set()),
+    ],
+)
+def test_the_parts_that_are_compiled(choice, device, can_compile, parts, monkeypatch):
+    missing = None if can_compile else "a compiler"
+    monkeypatch.setattr(compilation, "missing_for_compilation", lambda _device: missing)
+    assert compilation.compiled_parts(choice, device) == parts
+
+
+def test_a_machine_without_a_compiler_refuses_to_compile(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    message = r"^learner_compile='head' needs a compiler \(g\+\+ or clang\+\+; CXX may name another\): install it, or "
+    with pytest.raises(ValueError, match=message):
+        compilation.compiled_parts("head", "cpu")
