@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from rllib_arpo.policy.attention.tree import TreePlan, plan_tree, register_tree_attention
+from rllib_arpo.policy.attention.operator import PlannedPass
+from rllib_arpo.policy.attention.tree import plan_tree, register_tree_attention
 from rllib_arpo.policy.checkpoint_names import causal_lm_config
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def check_tree_forward(model: PreTrainedModel) -> None:
 
 
 def tree_hidden_states(
-    model: PreTrainedModel, token_ids: torch.Tensor, position_ids: torch.Tensor, plan: TreePlan
+    model: PreTrainedModel, token_ids: torch.Tensor, position_ids: torch.Tensor, plan: PlannedPass
 ) -> torch.Tensor:
     """[1, T] packed tokens and their depths -> [T, D] hidden states after the last norm."""
     decoder = model.get_decoder()

@@ -1,13 +1,18 @@
 """Tree attention against dense attention under the mask s <= t < end[s]."""
 
+import functools
+import gc
+
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
 from rllib_arpo.core.columns import END
+from rllib_arpo.policy.attention import operator
 from rllib_arpo.policy.attention import path_gather as planning
 from rllib_arpo.policy.attention import varlen as varlen_attention
+from rllib_arpo.policy.attention.operator import PlannedPass
 from rllib_arpo.policy.attention.tree import attention_dtype, choose_kernel, plan_tree, tree_attention_forward
 from tests.helpers.dense_attention import END_OF_SUBTREE, dense_attention
 
@@ -44,63 +49,131 @@ def test_equals_dense_attention_on_random_trees(random_pass, monkeypatch, seed, 
     assert_equals_dense(random_pass(seed, num_trees=3)[END])
 
 
+def test_equals_dense_attention_where_the_backward_pass_computes_it_again(random_pass, monkeypatch):
+    """As on a GPU without flash attention."""
+    monkeypatch.setattr(planning, "_gives_log_sum_exps", lambda _device: False)
+    assert_equals_dense(random_pass(1, num_trees=3)[END])
+
+
 def test_equals_dense_attention_on_a_realistic_pass():
     """A prompt of 300 with four branches, one of which forks: several blocks, cut and merged ones among them."""
     end = torch.tensor(END_OF_SUBTREE[:990])
-    blocks = [(block.start, block.stop) for block in plan_tree(end).blocks]
+    blocks = [(block.start, block.stop) for block in plan_tree(end).plan.blocks]
     assert blocks == [(0, 300), (300, 556), (556, 600), (600, 690), (690, 830), (830, 890), (890, 990)]
     assert_equals_dense(end)
 
 
-def flash_attention(query, key, value, query_offsets, key_offsets, max_queries, max_keys, scaling):
-    """What `varlen_attn` computes on CUDA: causal attention of each sequence, aligned to its last key."""
-    outputs = []
+def scores_of_sequences(query, key, query_offsets, key_offsets, max_queries, max_keys, scaling):
+    """Of each sequence: its queries, its keys, and scores [H, n, m] of causal attention, aligned to the last key."""
     for i in range(len(query_offsets) - 1):
-        queries = query[query_offsets[i] : query_offsets[i + 1]]
-        keys, values = (tensor[key_offsets[i] : key_offsets[i + 1]] for tensor in (key, value))
-        n, m = len(queries), len(keys)
+        queries, keys = (slice(*offsets[i : i + 2].tolist()) for offsets in (query_offsets, key_offsets))
+        n, m = queries.stop - queries.start, keys.stop - keys.start
         assert n <= max_queries
         assert m <= max_keys
-        mask = torch.ones(n, m, dtype=torch.bool).tril(m - n)
-        heads_first = [tensor.transpose(0, 1)[None] for tensor in (queries, keys, values)]
-        output = F.scaled_dot_product_attention(*heads_first, attn_mask=mask, scale=scaling, enable_gqa=True)
-        outputs.append(output[0].transpose(0, 1))
-    return torch.cat(outputs)
+        scores = torch.einsum("nhd,mhd->hnm", query[queries], grouped(key[keys], query)) * scaling
+        yield queries, keys, scores.masked_fill(~torch.ones(n, m, dtype=torch.bool).tril(m - n), -torch.inf)
+
+
+def grouped(tensor, query):
+    return tensor.repeat_interleave(query.shape[1] // tensor.shape[1], dim=1)
 
 
 def varlen_attn(
-    query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, scale=None, window_size=(-1, -1), enable_gqa=False
+    query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, return_aux, scale, window_size, enable_gqa=False
 ):
-    """With the signature of torch 2.13."""
+    """What it computes on CUDA, with the signature of torch 2.13."""
     assert window_size == (-1, 0)
+    assert return_aux.lse
     assert enable_gqa == (query.shape[1] != key.shape[1])
-    return flash_attention(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale)
+    output, log_sum_exp = torch.empty_like(query), query.new_empty(query.shape[1], len(query))
+    for queries, keys, scores in scores_of_sequences(query, key, cu_seq_q, cu_seq_k, max_q, max_k, scale):
+        output[queries] = torch.einsum("hnm,mhd->nhd", scores.softmax(-1), grouped(value[keys], query))
+        log_sum_exp[:, queries] = scores.logsumexp(-1)
+    return output, log_sum_exp
 
 
-def varlen_attn_without_groups(
-    query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, scale=None, window_size=(-1, -1)
-):
+def varlen_attn_without_groups(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, return_aux, scale, window_size):
     """With that of torch 2.11."""
     assert query.shape[1] == key.shape[1] == value.shape[1]
-    return varlen_attn(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale=scale, window_size=window_size)
+    settings = {"return_aux": return_aux, "scale": scale, "window_size": window_size}
+    return varlen_attn(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, **settings)
+
+
+def flash_backward(grad_output, inputs, result, lengths, scaling):
+    """What flash attention's backward kernel computes from the saved output and log-sum-exps."""
+    (query, key, value), (output, log_sum_exp) = inputs, result
+    grads = [torch.zeros_like(tensor) for tensor in inputs]
+    for queries, keys, scores in scores_of_sequences(query, key, *lengths, scaling):
+        probabilities = (scores - log_sum_exp[:, queries, None]).exp()
+        above = torch.einsum("nhd,mhd->hnm", grad_output[queries], grouped(value[keys], query))
+        grad_scores = probabilities * (above - (grad_output * output)[queries].sum(-1).t()[:, :, None]) * scaling
+        grads[0][queries] = torch.einsum("hnm,mhd->nhd", grad_scores, grouped(key[keys], query))
+        of_keys = torch.einsum("hnm,nhd->mhd", grad_scores, query[queries])
+        of_values = torch.einsum("hnm,nhd->mhd", probabilities, grad_output[queries])
+        for total, gradient in ((grads[1], of_keys), (grads[2], of_values)):
+            total[keys] = gradient.unflatten(1, (key.shape[1], -1)).sum(2)
+    return tuple(grads)
+
+
+class Calls(list):
+    """With a function `use` that replaces the forward kernel."""
+
+
+@pytest.fixture
+def flash_calls(monkeypatch):
+    """Flash attention's two kernels on a CPU, and the calls to them."""
+    calls = Calls()
+
+    def use(forward):
+        @functools.wraps(forward)
+        def counted(*args, **kwargs):
+            calls.append("forward")
+            return forward(*args, **kwargs)
+
+        monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", counted)
+
+    def backward(*args):
+        calls.append("backward")
+        return flash_backward(*args)
+
+    monkeypatch.setattr(varlen_attention, "_flash_backward", backward)
+    monkeypatch.setattr(varlen_attention, "check_alignment", lambda _device, _dtype: None)
+    varlen_attention._takes_groups.cache_clear()
+    use(varlen_attn)
+    calls.use = use
+    yield calls
+    varlen_attention._takes_groups.cache_clear()
 
 
 @pytest.mark.parametrize("function", [varlen_attn, varlen_attn_without_groups])
 @pytest.mark.parametrize("seed", range(4))
-def test_varlen_equals_dense_attention(random_pass, monkeypatch, seed, function):
-    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", function)
+def test_varlen_equals_dense_attention_and_runs_each_kernel_once(random_pass, flash_calls, seed, function):
+    flash_calls.use(function)
     end = random_pass(seed, num_trees=3)[END]
     plan = varlen_attention.VarlenTree.plan(end.numpy(), torch.float64, torch.device("cpu"))
-    assert_equals_dense(end, plan)
+    assert_equals_dense(end, PlannedPass.of(plan))
+    assert flash_calls == ["forward", "backward"]
+
+
+def test_torch_takes_the_arguments_of_flash_attention():
+    """Its own forward and backward functions, on tensors without values."""
+    tensors = [torch.empty(1, heads, 6, 64, dtype=torch.bfloat16, device="meta") for heads in (4, 2, 2)]
+    plan = varlen_attention.VarlenTree(
+        6, torch.bfloat16, *(torch.empty(n, dtype=torch.int64, device="meta") for n in (10, 5, 5)), 2, 4
+    )
+    output, log_sum_exp = plan.forward(*tensors, None)
+    grads = plan.backward(torch.empty_like(output), tuple(tensors), (output, log_sum_exp), None)
+    assert (output.shape, log_sum_exp.shape) == ((1, 4, 6, 64), (1, 4, 6))
+    assert [grad.shape for grad in grads] == [tensor.shape for tensor in tensors]
 
 
 def test_flash_attention_that_is_aligned_to_the_first_key_is_refused(monkeypatch):
     def top_left(query, key, value, *_):
         mask = torch.ones(len(query), len(key), dtype=torch.bool).tril()
         heads_first = [tensor.transpose(0, 1)[None] for tensor in (query, key, value)]
-        return F.scaled_dot_product_attention(*heads_first, attn_mask=mask)[0].transpose(0, 1)
+        return F.scaled_dot_product_attention(*heads_first, attn_mask=mask)[0].transpose(0, 1), None
 
-    monkeypatch.setattr(varlen_attention, "_varlen_attn", top_left)
+    monkeypatch.setattr(varlen_attention, "_flash_forward", top_left)
     with pytest.raises(RuntimeError, match="does not align its causal mask"):
         varlen_attention.check_alignment.__wrapped__(torch.device("cpu"), torch.bfloat16)
 
@@ -131,7 +204,7 @@ def test_blocks_of_a_small_tree(monkeypatch):
     """Prompt 0-2, branch 3-4 that forks into 5 and 6-7, branch 8: without merging, one block per chain."""
     end = torch.tensor([9, 9, 9, 8, 8, 6, 8, 8, 9])
     monkeypatch.setattr(planning, "MAX_WASTED_PAIRS", -1)
-    blocks = plan_tree(end).blocks
+    blocks = plan_tree(end).plan.blocks
     assert [(block.start, block.stop, block.keys) for block in blocks] == [
         (0, 3, ((0, 3),)),
         (3, 5, ((0, 5),)),
@@ -145,7 +218,7 @@ def test_blocks_of_a_small_tree(monkeypatch):
 
 def test_a_long_chain_below_a_prompt_is_cut_but_a_prompt_is_not():
     end = torch.tensor([2000] * 1000 + [1600] * 600 + [2000] * 400)
-    assert [(b.start, b.stop, b.keys, b.mask is None) for b in plan_tree(end).blocks] == [
+    assert [(b.start, b.stop, b.keys, b.mask is None) for b in plan_tree(end).plan.blocks] == [
         (0, 1000, ((0, 1000),), True),
         (1000, 1256, ((0, 1256),), False),
         (1256, 1512, ((0, 1512),), False),
@@ -159,6 +232,26 @@ def test_a_long_chain_below_a_prompt_is_cut_but_a_prompt_is_not():
 def test_ranges_that_are_no_tree_are_refused(end):
     with pytest.raises(ValueError, match=r"end\[\d\] = \d is outside of .* not a packed tree"):
         plan_tree(torch.tensor(end))
+
+
+def test_the_operator_keeps_torchs_rules():
+    """Schema, shapes and strides without values, autograd, and tracing with dynamic shapes."""
+    planned = plan_tree(torch.tensor([6, 6, 4, 4, 6, 6]), torch.float64)
+    torch.library.opcheck(operator._tree_attention, (*random_tensors(6), planned.number, None))
+
+
+def test_a_plan_lives_as_long_as_its_pass():
+    """Number and graph hold it; when both are gone, nothing does."""
+    gc.collect()
+    before = len(operator._PLANS)
+    tensors = random_tensors(6)
+    output = plan_tree(torch.tensor([6, 6, 4, 4, 6, 6]), torch.float64).attend(*tensors, None)
+    gc.collect()
+    assert len(operator._PLANS) == before + 1
+    output.sum().backward()
+    del output
+    gc.collect()
+    assert len(operator._PLANS) == before
 
 
 def test_low_precision_is_computed_in_fp32_on_cpu():

@@ -2,26 +2,27 @@
 
 Any run of consecutive tokens [a, b) attends only to the path above a and to itself. So the plan cuts a pass into such
 blocks, at forks and within long chains; each block is one call of a fused kernel, with a mask if it is not plainly
-causal.
+causal. The backward pass gathers again: saved copies would grow with the number of branches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
 from rllib_arpo.policy.attention.chains import Chain, Range, chains, joined
+from rllib_arpo.policy.attention.operator import empty_tokens_first
 
 #: Two neighbouring blocks are merged if that wastes at most this many masked query-key pairs, the cost of one more
 #: call.
 MAX_WASTED_PAIRS = 4096
 #: Longest block below a path; this bounds the waste above the diagonal of a long chain.
 MAX_BLOCK_TOKENS = 256
+_NO_KEY = torch._C.DispatchKey.Undefined
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +55,40 @@ class PathGather:
         pieces = _merge([piece for chain in chains(ends) for piece in _cut(chain)])
         return cls(len(ends), dtype, tuple(_block(piece, ends, dtype, device) for piece in pieces))
 
-    def attend(
+    def forward(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None
-    ) -> torch.Tensor:
-        return _PathGatherAttention.apply(query, key, value, self.blocks, scaling)
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        output = empty_tokens_first(query, value.shape[-1])
+        log_sum_exps = []
+        for block in self.blocks:
+            rows = slice(block.start, block.stop)
+            output[:, :, rows], log_sum_exp = _attend(
+                query[:, :, rows], _gather(key, block), _gather(value, block), block.mask, scaling
+            )
+            log_sum_exps.append(log_sum_exp)
+        return output, torch.cat(log_sum_exps, dim=2)
+
+    def backward(
+        self,
+        grad_output: torch.Tensor,
+        inputs: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+        result: tuple[torch.Tensor, torch.Tensor],
+        scaling: float | None,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        (query, key, value), (output, log_sum_exp) = inputs, result
+        # Many branches add to the gradient of a shared key, so the sum is at least fp32.
+        sum_dtype = torch.promote_types(key.dtype, torch.float32)
+        grad_query = empty_tokens_first(query)
+        grad_key, grad_value = (empty_tokens_first(like, dtype=sum_dtype).zero_() for like in (key, value))
+        for block in self.blocks:
+            rows = slice(block.start, block.stop)
+            of_block = (query[:, :, rows], _gather(key, block), _gather(value, block))
+            attended = (output[:, :, rows], log_sum_exp[:, :, rows].contiguous())
+            grads = _attend_backward(grad_output[:, :, rows], of_block, attended, block.mask, scaling)
+            grad_query[:, :, rows] = grads[0]
+            _scatter_add(grad_key, grads[1], block)
+            _scatter_add(grad_value, grads[2], block)
+        return grad_query, grad_key.to(key.dtype), grad_value.to(value.dtype)
 
 
 def _cut(chain: Chain) -> Iterator[Chain]:
@@ -99,51 +130,6 @@ def _block(piece: Chain, ends: np.ndarray, dtype: torch.dtype, device: torch.dev
     return Block(piece.start, piece.stop, ranges, mask)
 
 
-class _PathGatherAttention(torch.autograd.Function):
-    """Saves query, key, value, output and log-sum-exp: gathered copies would grow with the number of branches."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        blocks: Sequence[Block],
-        scaling: float | None,
-    ) -> torch.Tensor:
-        _, num_heads, num_tokens, _ = query.shape
-        # Laid out as [1, T, H, D], the layout that the output projection reads and saves.
-        output = query.new_empty(1, num_tokens, num_heads, value.shape[-1]).transpose(1, 2)
-        log_sum_exps = []
-        for block in blocks:
-            rows = slice(block.start, block.stop)
-            output[:, :, rows], log_sum_exp = _attend(
-                query[:, :, rows], _gather(key, block), _gather(value, block), block.mask, scaling
-            )
-            log_sum_exps.append(log_sum_exp)
-        ctx.save_for_backward(query, key, value, output, *log_sum_exps)
-        ctx.blocks, ctx.scaling = blocks, scaling
-        return output
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        query, key, value, output, *log_sum_exps = ctx.saved_tensors
-        # Many branches add to the gradient of a shared key, so the sum is at least fp32.
-        sum_dtype = torch.promote_types(key.dtype, torch.float32)
-        grad_query = torch.empty_like(query)
-        grad_key, grad_value = torch.zeros_like(key, dtype=sum_dtype), torch.zeros_like(value, dtype=sum_dtype)
-        for block, log_sum_exp in zip(ctx.blocks, log_sum_exps, strict=True):
-            rows = slice(block.start, block.stop)
-            inputs = (query[:, :, rows], _gather(key, block), _gather(value, block))
-            result = (output[:, :, rows], log_sum_exp)
-            grads = _attend_backward(grad_output[:, :, rows], inputs, result, block.mask, ctx.scaling)
-            grad_query[:, :, rows] = grads[0]
-            _scatter_add(grad_key, grads[1], block)
-            _scatter_add(grad_value, grads[2], block)
-        return grad_query, grad_key.to(key.dtype), grad_value.to(value.dtype), None, None
-
-
 def _gather(tensor: torch.Tensor, block: Block) -> torch.Tensor:
     """[1, H, T, D] -> [1, H, m, D]: the key tokens of the block; a view if they are contiguous."""
     slices = [tensor[:, :, start:stop] for start, stop in block.keys]
@@ -158,20 +144,25 @@ def _scatter_add(total: torch.Tensor, part: torch.Tensor, block: Block) -> None:
         offset += stop - start
 
 
+def _gives_log_sum_exps(device: torch.device) -> bool:
+    return device.type == "cpu"
+
+
 def _attend(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scaling: float | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Grouped-query attention of [1, H, n, D] to [1, H_kv, m, D]; plainly causal (n = m) if `mask` is None.
 
     Returns:
-        the output [1, H, n, D], and the second input of `_attend_backward`: on CPU the log-sum-exp [1, H, n] of the
-        scores; elsewhere an empty tensor, since the choice of the fused kernel depends on the machine.
+        the output [1, H, n, D], and the log-sum-exp [1, H, n] of the scores; on other devices than the CPU, where the
+        choice of the fused kernel depends on the machine, its values are not set, and `_attend_backward` ignores them.
     """
-    if query.device.type == "cpu":
+    if _gives_log_sum_exps(query.device):
         return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             query, key, value, is_causal=mask is None, attn_mask=mask, scale=scaling
         )
-    return _sdpa(query, key, value, mask, scaling), query.new_empty(0)
+    log_sum_exp = query.new_empty(query.shape[:3], dtype=torch.promote_types(query.dtype, torch.float32))
+    return _sdpa(query, key, value, mask, scaling), log_sum_exp
 
 
 def _attend_backward(
@@ -182,14 +173,16 @@ def _attend_backward(
     scaling: float | None,
 ) -> tuple[torch.Tensor, ...]:
     """Gradients with respect to `inputs`: query, key and value. `result` is the return value of `_attend`."""
-    if grad_output.device.type == "cpu":
+    if _gives_log_sum_exps(grad_output.device):
         return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
             grad_output, *inputs, *result, 0.0, mask is None, attn_mask=mask, scale=scaling
         )
     query, key, value = (tensor.detach().requires_grad_() for tensor in inputs)
-    with torch.enable_grad():
+    # An operator's own code runs below autograd, so nothing would be recorded here.
+    included, nothing = torch._C._dispatch_tls_local_include_set(), torch._C.DispatchKeySet(_NO_KEY)
+    with torch._C._ForceDispatchKeyGuard(included, nothing), torch.enable_grad():
         output = _sdpa(query, key, value, mask, scaling)
-    return torch.autograd.grad(output, (query, key, value), grad_output)
+        return torch.autograd.grad(output, (query, key, value), grad_output)
 
 
 def _sdpa(

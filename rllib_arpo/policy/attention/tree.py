@@ -7,11 +7,10 @@ compare them).
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
 import torch
 
+from rllib_arpo.policy.attention.operator import PlannedPass, TreePlan
 from rllib_arpo.policy.attention.path_gather import PathGather
 from rllib_arpo.policy.attention.varlen import VarlenTree
 
@@ -20,30 +19,6 @@ TREE_ATTENTION = "rllib_arpo_tree"
 
 #: Arguments that models pass beside the tensors and that have no effect here.
 _IGNORED_KWARGS = frozenset({"position_ids", "use_cache", "cache_position", "past_key_values", "is_causal"})
-
-
-class TreePlan(Protocol):
-    """The attention of one pass of T tokens, planned by one kernel."""
-
-    @property
-    def num_tokens(self) -> int:
-        """T."""
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype in which attention is computed."""
-
-    @classmethod
-    def plan(cls, ends: np.ndarray, dtype: torch.dtype, device: torch.device) -> TreePlan:
-        """Args: `ends`: [T] int64; token t attends to s iff s <= t < ends[s]."""
-
-    def attend(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None
-    ) -> torch.Tensor:
-        """[1, H, T, D], [1, H_kv, T, D], [1, H_kv, T, D], all in `dtype` -> [1, H, T, D].
-
-        H is a multiple of H_kv; `scaling` None is 1 / sqrt(D).
-        """
 
 
 #: Value of `tree_attention` -> its kernel.
@@ -73,7 +48,7 @@ def attention_dtype(compute_dtype: torch.dtype, device_type: str) -> torch.dtype
     return torch.promote_types(compute_dtype, torch.float32) if device_type == "cpu" else compute_dtype
 
 
-def plan_tree(end: torch.Tensor, dtype: torch.dtype = torch.float32, kernel: str = "auto") -> TreePlan:
+def plan_tree(end: torch.Tensor, dtype: torch.dtype = torch.float32, kernel: str = "auto") -> PlannedPass:
     """Plans the attention of a pass.
 
     Args:
@@ -88,7 +63,8 @@ def plan_tree(end: torch.Tensor, dtype: torch.dtype = torch.float32, kernel: str
         ValueError: the ranges [t, end[t]) are not nested, so `end` describes no tree; or the kernel does not run here.
     """
     name = choose_kernel(kernel, dtype, end.device.type)
-    return TREE_KERNELS[name].plan(end.detach().cpu().numpy().astype(np.int64), dtype, end.device)
+    ends = end.detach().cpu().numpy().astype(np.int64)
+    return PlannedPass.of(TREE_KERNELS[name].plan(ends, dtype, end.device))
 
 
 def register_tree_attention() -> str:
@@ -108,7 +84,7 @@ def tree_attention_forward(
     *,
     scaling: float | None = None,
     dropout: float = 0.0,
-    tree: TreePlan | None = None,
+    tree: PlannedPass | None = None,
     **kwargs: object,
 ) -> tuple[torch.Tensor, None]:
     """Attention of one layer over a packed pass, with the signature of transformers' attention functions.
@@ -131,9 +107,7 @@ def tree_attention_forward(
     _refuse_unsupported(type(module).__name__, attention_mask, dropout, kwargs)
     if tree is None:
         raise ValueError(f"{type(module).__name__} was called without `tree=`: build it with `plan_tree(end)`.")
-    if query.shape[0] != 1 or query.shape[2] != tree.num_tokens:
-        raise ValueError(f"the tree has {tree.num_tokens} tokens, but the queries have the shape {list(query.shape)}.")
-    inputs = [tensor.to(tree.dtype) for tensor in (query, key, value)]
+    inputs = [tensor.to(tree.plan.dtype) for tensor in (query, key, value)]
     output = tree.attend(inputs[0], inputs[1], inputs[2], scaling)
     return output.transpose(1, 2).to(value.dtype), None
 

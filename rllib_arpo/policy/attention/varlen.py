@@ -2,21 +2,21 @@
 
 The queries of a chain are its own tokens, its keys the path above it and itself; flash attention's causal mask is
 aligned to the last query and the last key (bottom right), so each query sees the whole path and the chain up to itself.
-`check_alignment` verifies this.
+`check_alignment` verifies this. The backward pass gathers keys and values again, whose copies grow with the number of
+branches, and takes output and log-sum-exps from the forward pass.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import numpy as np
 import torch
 
 from rllib_arpo.policy.attention.chains import chains
+from rllib_arpo.policy.attention.operator import empty_tokens_first
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +57,55 @@ class VarlenTree:
             max_keys=max(num_keys),
         )
 
-    def attend(
+    def forward(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None
-    ) -> torch.Tensor:
-        # [1, H, T, D] -> [T, H, D].
-        tokens_first = [tensor[0].transpose(0, 1) for tensor in (query, key, value)]
-        return _VarlenTreeAttention.apply(*tokens_first, self, scaling).transpose(0, 1)[None]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        output, log_sum_exp = _flash_forward(*self._gathered(query, key, value), self._lengths, scaling)
+        return _heads_first(output), log_sum_exp[None]
+
+    def backward(
+        self,
+        grad_output: torch.Tensor,
+        inputs: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+        result: tuple[torch.Tensor, torch.Tensor],
+        scaling: float | None,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        saved = (_tokens_first(result[0]), result[1][0])
+        gathered = self._gathered(*inputs)
+        grads = _flash_backward(_tokens_first(grad_output), gathered, saved, self._lengths, scaling)
+        grad_key, grad_value = (self._sum_copies(*pair) for pair in zip(inputs[1:], grads[1:], strict=True))
+        return _heads_first(grads[0]), grad_key, grad_value
+
+    @property
+    def _lengths(self) -> tuple[torch.Tensor, torch.Tensor, int, int]:
+        return self.query_offsets, self.key_offsets, self.max_queries, self.max_keys
+
+    def _gathered(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Tokens first: the queries [T, H, D], and the keys and values of all chains, [m, H_kv, D]."""
+        copies = [_tokens_first(tensor)[self.key_index] for tensor in (key, value)]
+        if copies[0].shape[1] != query.shape[1] and not _takes_groups():
+            repeats = query.shape[1] // copies[0].shape[1]
+            copies = [tensor.repeat_interleave(repeats, dim=1) for tensor in copies]
+        return _tokens_first(query), copies[0], copies[1]
+
+    def _sum_copies(self, tensor: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+        """Gradient of `tensor` [1, H_kv, T, D] from that of its copies; many branches add up, in fp32 at least."""
+        total = empty_tokens_first(tensor, dtype=torch.promote_types(tensor.dtype, torch.float32)).zero_()
+        gradient = gradient.to(total.dtype).unflatten(1, (tensor.shape[1], -1)).sum(dim=2)
+        _tokens_first(total).index_add_(0, self.key_index, gradient)
+        return total.to(tensor.dtype)
+
+
+def _tokens_first(tensor: torch.Tensor) -> torch.Tensor:
+    """[1, H, T, D] -> [T, H, D], a view."""
+    return tensor[0].transpose(0, 1)
+
+
+def _heads_first(tensor: torch.Tensor) -> torch.Tensor:
+    """[T, H, D] -> [1, H, T, D], a view."""
+    return tensor.transpose(0, 1)[None]
 
 
 @cache
@@ -74,7 +117,8 @@ def check_alignment(device: torch.device, dtype: torch.dtype) -> None:
     """
     zeros = torch.zeros(3, 1, 64, dtype=dtype, device=device)
     value = torch.eye(3, 64, dtype=dtype, device=device)[:, None]
-    output = _varlen_attn(zeros[:2], zeros, value, _offsets([2], device), _offsets([3], device), 2, 3, None)
+    lengths = (_offsets([2], device), _offsets([3], device), 2, 3)
+    output, _ = _flash_forward(zeros[:2], zeros, value, lengths, None)
     expected = [[0.5, 0.5, 0.0], [1 / 3, 1 / 3, 1 / 3]]
     if not np.allclose(output[:, 0, :3].float().cpu().numpy(), expected, atol=1e-2):
         raise RuntimeError(
@@ -87,69 +131,57 @@ def _offsets(lengths: list[int], device: torch.device) -> torch.Tensor:
     return torch.tensor([0, *np.cumsum(lengths).tolist()], dtype=torch.int32, device=device)
 
 
-class _VarlenTreeAttention(torch.autograd.Function):
-    """Saves query, key and value only: the gathered keys and values grow with the number of branches."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        plan: VarlenTree,
-        scaling: float | None,
-    ) -> torch.Tensor:
-        ctx.save_for_backward(query, key, value)
-        ctx.plan, ctx.scaling = plan, scaling
-        return _attend(query, key[plan.key_index], value[plan.key_index], plan, scaling)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        query, key, value = ctx.saved_tensors
-        index = ctx.plan.key_index
-        inputs = [tensor.detach().requires_grad_() for tensor in (query, key[index], value[index])]
-        with torch.enable_grad():
-            output = _attend(inputs[0], inputs[1], inputs[2], ctx.plan, ctx.scaling)
-        grad_query, grad_keys, grad_values = torch.autograd.grad(output, inputs, grad_output)
-        return grad_query, _sum_copies(key, index, grad_keys), _sum_copies(value, index, grad_values), None, None
-
-
-def _sum_copies(tensor: torch.Tensor, index: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-    """Gradient of `tensor` from that of `tensor[index]`; many branches add up, in fp32 at least."""
-    total = torch.zeros_like(tensor, dtype=torch.promote_types(tensor.dtype, torch.float32))
-    return total.index_add_(0, index, gradient.to(total.dtype)).to(tensor.dtype)
-
-
-def _attend(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, plan: VarlenTree, scaling: float | None
-) -> torch.Tensor:
-    lengths = (plan.query_offsets, plan.key_offsets, plan.max_queries, plan.max_keys)
-    return _varlen_attn(query, key, value, *lengths, scaling)
-
-
 @cache
-def _takes_groups(function: Callable[..., Any]) -> bool:
-    return "enable_gqa" in inspect.signature(function).parameters
+def _takes_groups() -> bool:
+    """Whether fewer heads of keys than of queries are accepted: from torch 2.13 on."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    return "enable_gqa" in inspect.signature(varlen_attn).parameters
 
 
-def _varlen_attn(
+def _flash_forward(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    query_offsets: torch.Tensor,
-    key_offsets: torch.Tensor,
-    max_queries: int,
-    max_keys: int,
+    lengths: tuple[torch.Tensor, torch.Tensor, int, int],
     scaling: float | None,
-) -> torch.Tensor:
-    from torch.nn.attention.varlen import varlen_attn
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The output [T, H, D], and the log-sum-exps of the scores, [H, T]."""
+    from torch.nn.attention.varlen import AuxRequest, varlen_attn
 
-    offsets = (query_offsets, key_offsets, max_queries, max_keys)
-    grouping = {}
-    if (num_groups := query.shape[1] // key.shape[1]) > 1:
-        if _takes_groups(varlen_attn):
-            grouping = {"enable_gqa": True}
-        else:  # torch < 2.13
-            key, value = (tensor.repeat_interleave(num_groups, dim=1) for tensor in (key, value))
-    return varlen_attn(query, key, value, *offsets, scale=scaling, window_size=(-1, 0), **grouping)
+    grouping = {"enable_gqa": True} if query.shape[1] != key.shape[1] else {}
+    return varlen_attn(
+        query,
+        key,
+        value,
+        *lengths,
+        return_aux=AuxRequest(lse=True),
+        scale=scaling,
+        window_size=(-1, 0),
+        **grouping,
+    )
+
+
+def _flash_backward(
+    grad_output: torch.Tensor,
+    inputs: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    result: tuple[torch.Tensor, torch.Tensor],
+    lengths: tuple[torch.Tensor, torch.Tensor, int, int],
+    scaling: float | None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The gradients of `inputs`, as `varlen_attn`'s own backward pass computes them from its saved result."""
+    # Without dropout nothing is drawn.
+    state, unused = (grad_output.new_empty(size, dtype=torch.uint64) for size in (2, 0))
+    return torch.ops.aten._flash_attention_backward(
+        grad_output,
+        *inputs,
+        *result,
+        *lengths,
+        0.0,
+        True,
+        state,
+        unused,
+        scale=scaling,
+        window_size_left=-1,
+        window_size_right=0,
+    )
