@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from rllib_arpo.policy.attention.operator import PlannedPass
 from rllib_arpo.policy.attention.tree import plan_tree, register_tree_attention
+from rllib_arpo.policy.attention.tree_operator import PlannedPass
 from rllib_arpo.policy.checkpoint_names import causal_lm_config
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 
 from rllib_arpo.core.columns import END
-from rllib_arpo.policy.attention import operator
 from rllib_arpo.policy.attention import path_gather as planning
+from rllib_arpo.policy.attention import tree_operator
 from rllib_arpo.policy.attention import varlen as varlen_attention
-from rllib_arpo.policy.attention.operator import PlannedPass
 from rllib_arpo.policy.attention.tree import attention_dtype, choose_kernel, plan_tree, tree_attention_forward
+from rllib_arpo.policy.attention.tree_operator import PlannedPass
 from tests.helpers.dense_attention import END_OF_SUBTREE, dense_attention
 
 
@@ -237,21 +237,21 @@ def test_ranges_that_are_no_tree_are_refused(end):
 def test_the_operator_keeps_torchs_rules():
     """Schema, shapes and strides without values, autograd, and tracing with dynamic shapes."""
     planned = plan_tree(torch.tensor([6, 6, 4, 4, 6, 6]), torch.float64)
-    torch.library.opcheck(operator._tree_attention, (*random_tensors(6), planned.number, None))
+    torch.library.opcheck(tree_operator._tree_attention, (*random_tensors(6), planned.number, None))
 
 
 def test_a_plan_lives_as_long_as_its_pass():
     """Number and graph hold it; when both are gone, nothing does."""
     gc.collect()
-    before = len(operator._PLANS)
+    before = len(tree_operator._PLANS)
     tensors = random_tensors(6)
     output = plan_tree(torch.tensor([6, 6, 4, 4, 6, 6]), torch.float64).attend(*tensors, None)
     gc.collect()
-    assert len(operator._PLANS) == before + 1
+    assert len(tree_operator._PLANS) == before + 1
     output.sum().backward()
     del output
     gc.collect()
-    assert len(operator._PLANS) == before
+    assert len(tree_operator._PLANS) == before
 
 
 def test_low_precision_is_computed_in_fp32_on_cpu():

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 
 from rllib_arpo.policy.attention.chains import Chain, Range, chains, joined
-from rllib_arpo.policy.attention.operator import empty_tokens_first
+from rllib_arpo.policy.attention.tree_operator import empty_tokens_first
 
 #: Two neighbouring blocks are merged if that wastes at most this many masked query-key pairs, the cost of one more
 #: call.

@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from rllib_arpo.policy.attention.operator import PlannedPass, TreePlan
 from rllib_arpo.policy.attention.path_gather import PathGather
+from rllib_arpo.policy.attention.tree_operator import PlannedPass, TreePlan
 from rllib_arpo.policy.attention.varlen import VarlenTree
 
 #: The name under which the function is registered: `attn_implementation=TREE_ATTENTION`.

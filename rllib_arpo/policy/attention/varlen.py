@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from rllib_arpo.policy.attention.chains import chains
-from rllib_arpo.policy.attention.operator import empty_tokens_first
+from rllib_arpo.policy.attention.tree_operator import empty_tokens_first
 
 
 @dataclass(frozen=True, slots=True)
