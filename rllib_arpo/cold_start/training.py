@@ -16,6 +16,7 @@ tokens), so that `batch_size` is best 1. Each process first loads the whole mode
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -38,7 +39,7 @@ class ColdStartSettings:
 
     Attributes:
         model: Hugging Face id or folder of a causal LM with a chat template.
-        data: transcripts, .jsonl or .parquet.
+        data: transcripts, .jsonl or .parquet; with `best` the record of a run, a folder or a file of it.
         output: folder for the fine-tuned model; must be empty or new.
         lr: the peak; it falls along a cosine. A LoRA usually takes ten times more than all weights do.
         warmup: steps of warm-up; below 1: that share of all steps.
@@ -52,6 +53,8 @@ class ColdStartSettings:
         fsdp: splits weights, gradients and Adam over the processes (FSDP2).
         dtype: of the matrix products, and of the frozen weights of a LoRA: "bfloat16" or "float32"; None: `fast_dtype`.
             Trained weights are fp32; FSDP sums gradients in this type.
+        best: trajectories of each question of a record, at most: those with the largest rewards.
+        min_reward: recorded trajectories with less are left out; None: any reward will do.
     """
 
     model: str
@@ -72,6 +75,8 @@ class ColdStartSettings:
     lora_rank: int | None = field(default=None, repr=False)
     fsdp: bool = field(default=False, repr=False)
     dtype: str | None = field(default=None, repr=False)
+    best: int | None = field(default=None, repr=False)
+    min_reward: float | None = field(default=None, repr=False)
 
     def check(self) -> None:
         """Compares the settings with each other and with the processes and packages that are there.
@@ -82,6 +87,10 @@ class ColdStartSettings:
         """
         if self.dtype not in (None, "bfloat16", "float32"):
             raise ValueError(f"dtype={self.dtype!r}: must be 'bfloat16' or 'float32'.")
+        if self.best is not None and self.best < 1:
+            raise ValueError(f"best={self.best}: must be at least 1.")
+        if self.best is None and (self.min_reward is not None or Path(self.data).is_dir()):
+            raise ValueError("The record of a run needs best, the number of trajectories a question.")
         if self.lora_rank is not None:
             if self.lora_rank < 1:
                 raise ValueError(f"lora_rank={self.lora_rank}: must be at least 1.")
@@ -116,7 +125,7 @@ def train(settings: ColdStartSettings, on_step: Callable[[int, int], None] = lam
     from rllib_arpo.cold_start.trainer import ColdStartTrainer, TellsSteps
 
     tokenizer = AutoTokenizer.from_pretrained(settings.model)
-    examples = load_examples(tokenizer, settings.data, settings.max_length)
+    examples = _examples(settings, tokenizer)
     model, adapter = _load(settings)
     pad_token_id = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
     trainer = ColdStartTrainer(
@@ -132,6 +141,15 @@ def train(settings: ColdStartSettings, on_step: Callable[[int, int], None] = lam
     if is_first_process():
         tokenizer.save_pretrained(settings.output)
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+
+
+def _examples(settings: ColdStartSettings, tokenizer: Any) -> list[dict[str, list[int]]]:
+    if settings.best is None:
+        return load_examples(tokenizer, settings.data, settings.max_length)
+    from rllib_arpo.cold_start.recorded import load_recorded
+
+    min_reward = -math.inf if settings.min_reward is None else settings.min_reward
+    return load_recorded(settings.data, settings.best, min_reward, settings.max_length, len(tokenizer))
 
 
 def is_first_process() -> bool:

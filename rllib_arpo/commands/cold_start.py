@@ -2,6 +2,10 @@
 
     rllib-arpo cold-start --model Qwen/Qwen2.5-3B-Instruct --data transcripts.jsonl --output DIR
 
+or on the best trajectories of a run's record (rejection sampling):
+
+    rllib-arpo cold-start --model MODEL --data RUN/trees --best 1 --min-reward 1 --output DIR
+
 `rllib_arpo/cold_start/` says what a row of the data is, and how much memory a model takes. On several GPUs:
 
     accelerate launch --num_processes 8 -m rllib_arpo cold-start --fsdp --gradient-checkpointing ...
@@ -26,8 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, default=defaults[name], **kwargs)
 
     parser.add_argument("--model", required=True, help="Hugging Face id or folder of a causal LM with a chat template")
-    parser.add_argument("--data", required=True, help="transcripts, .jsonl or .parquet")
+    parser.add_argument("--data", required=True, help="transcripts, .jsonl or .parquet; with --best a record")
     parser.add_argument("--output", required=True, help="folder for the fine-tuned model; must be empty or new")
+    add("best", int, help="of the record of a run, so many trajectories of each question, by their rewards")
+    add("min_reward", float, help="leaves out recorded trajectories that earned less")
     add("epochs", float)
     add("lr", float, help="peak learning rate; it falls along a cosine")
     add("warmup", float, help="steps of warm-up; below 1: that share of all steps")

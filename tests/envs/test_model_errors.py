@@ -37,8 +37,8 @@ class Session:
 
 def mcp_tool(session: Session, **properties) -> McpTool:
     return McpTool(
-        name="price", description="", session=session, name_in_world="price", make_world=None, timeout_s=5.0, max_result_tokens=100,
-        max_concurrency=None, input_schema={"type": "object", "properties": properties},
+        name="price", description="", session=session, name_in_world="price", make_world=None, timeout_s=5.0,
+        max_result_tokens=100, max_concurrency=None, input_schema={"type": "object", "properties": properties},
     )  # fmt: skip
 
 

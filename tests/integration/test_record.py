@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pyarrow.parquet as pq
+import pytest
 
+from rllib_arpo.commands import run_command
 from rllib_arpo.rollout.episodes import episode_to_tree
 
 
@@ -32,3 +34,22 @@ def test_the_record_is_the_trees_of_the_run(scripted, tmp_path):
     held_out = pq.read_table(folder / "evaluation-00001.parquet").to_pylist()
     assert [row["question_id"] for row in held_out if row["turn"] == 0] == [tree.question_id for tree in evaluated]
     assert {(row["purpose"], row["trained"]) for row in held_out} == {("evaluation", False)}
+
+
+@pytest.mark.slow
+def test_a_record_a_cold_start_on_it_and_arpo_on_the_result(scripted, tmp_path, capsys):
+    def trained(config, folder):
+        algorithm = config.build_algo()
+        algorithm._storage, algorithm._logdir = None, str(folder)
+        result = algorithm.train()
+        algorithm.stop()
+        return result
+
+    trained(scripted.reporting(record_share=1.0), tmp_path)
+    tuned = str(tmp_path / "tuned")
+    argv = ["--model", scripted.model_name_or_path, "--data", str(tmp_path / "trees"), "--output", tuned]
+    assert run_command("cold-start", [*argv, "--best", "1", "--min-reward", "1", "--epochs", "1"]) == 0
+    assert "2 trajectories of 2 questions" in capsys.readouterr().out
+    again = scripted.copy(copy_frozen=False).language_model(model_name_or_path=tuned)
+    result = trained(again, tmp_path / "again")
+    assert result["learners"]["default_policy"]["grad_norm"] > 0
