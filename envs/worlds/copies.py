@@ -34,7 +34,7 @@ class CopyChecks:
         self._left -= len(chosen)
         parents = [play.copied_from[0] for play in chosen if play.copied_from is not None]
         for play in dict.fromkeys([*chosen, *(parent for parent in parents if parent.moves)]):
-            first, second = await _difference(play), await _difference(play)
+            first, second = await difference(play), await difference(play)
             if first is None and second is None:
                 continue
             name = play.forking.name
@@ -52,7 +52,7 @@ class CopyChecks:
                 )
 
 
-async def _difference(play: Play) -> Differs | BrokenToolError | None:
+async def difference(play: Play) -> Differs | BrokenToolError | None:
     """What a replay of all moves does differently."""
     try:
         world, luck = await play.replayed()

@@ -1,0 +1,155 @@
+"""Plays a world by hand or at random, forks it, and says how and in how many milliseconds.
+
+rllib-arpo try env.json                                     # reads actions from the standard input
+rllib-arpo try env.json --random 10 --words left right up down
+
+The file holds an `env_config` with a "world". An action is a text, or a call:
+{"name": "buy", "arguments": {"item": 3}}.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rllib_arpo.envs.env_config import read_env_config
+from rllib_arpo.envs.errors import ForkRefused
+from rllib_arpo.envs.question import Question
+from rllib_arpo.envs.support.data_files import read_json
+from rllib_arpo.envs.tools import Tool
+from rllib_arpo.envs.worlds import Reply
+from rllib_arpo.envs.worlds.copies import difference
+from rllib_arpo.envs.worlds.play import Forking, Play
+from rllib_arpo.envs.worlds.registry import WorldMaker
+from rllib_arpo.errors import CHECKS, CommandError, command_errors
+from rllib_arpo.terminal import printable
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", help="a JSON file with the env_config")
+    parser.add_argument("--question", type=int, default=0, help="its number")
+    parser.add_argument("--random", type=int, metavar="N", help="plays N random actions instead of reading them")
+    parser.add_argument("--words", nargs="+", default=[], help="random actions are these texts, beside calls")
+    parser.add_argument("--seed", type=int, default=0, help="of the random actions")
+    parser.add_argument("--forks", type=int, default=5, help="how many forks are timed")
+
+
+def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
+    with command_errors():
+        env_config = read_json(args.config)
+        if not isinstance(env_config, dict):
+            raise CommandError(f"{args.config}: an env_config is a JSON object.")
+        config, task, tools = read_env_config({"model_name_or_path": "(any)", **env_config})
+        question = task.question(args.question, tuple(tools))
+    if config.make_world is None:
+        raise CommandError(f"{args.config}: it has no 'world'.")
+    own = {name: tool for name, tool in tools.items() if tool.make_world is config.make_world}
+    if args.random is None:
+        actions: Iterator[str] = (line.rstrip("\n") for line in sys.stdin)
+    else:
+        actions = random_actions(own, args.words, random.Random(args.seed), args.random)
+    with command_errors((*CHECKS, ForkRefused)):
+        asyncio.run(_play(config.make_world, question, own, actions, args.forks))
+    return 0
+
+
+async def _play(
+    make: WorldMaker, question: Question, tools: Mapping[str, Tool], actions: Iterator[str], num_forks: int
+) -> None:
+    trunk = Play(Forking(make, f"The world {make.name!r}"), question)
+    await trunk.ready()
+    for role, text in (*question.messages, ("world", trunk.opening or "")):
+        print(printable(f"{role}: {text}"))
+    play = trunk.handed_over()
+    for action in actions:
+        print(printable(f"> {action}"))
+        reply = await _reply(play, tools, action)
+        paid = f" (reward {reply.reward:g})" if reply.reward else ""
+        print(printable(f"{reply.status}: {reply.text}{paid}"))
+        if reply.done:
+            print("The world has ended the trajectory.")
+            break
+    print(f"Actions: {len(play.moves)}. Rewards: {play.paid:g}. {await _forked(play, num_forks)}")
+    first, second = await difference(play), await difference(play)
+    if first is None and second is None:
+        print("Repeated twice, it gives the same replies.")
+    else:
+        print(printable(f"Repeated, it is another: {first or second}."))
+    for one in (play, trunk):
+        await one.close()
+
+
+async def _reply(play: Play, tools: Mapping[str, Tool], action: str) -> Reply:
+    """The world's answer to a line: a call if it is a JSON object with a name, otherwise a text.
+
+    Raises:
+        CommandError: the world has no such tool, or takes no texts.
+    """
+    try:
+        call = json.loads(action)
+    except ValueError:
+        call = None
+    if isinstance(call, dict) and "name" in call:
+        if call["name"] not in tools:
+            raise CommandError(f"The world has no tool {call['name']!r}: it has {', '.join(tools) or 'none'}.")
+        return await play.call(tools[call["name"]], call.get("arguments", {}))
+    if not (await play.ready()).takes_text:
+        raise CommandError(f'The world takes calls: {{"name": ..., "arguments": {{...}}}}, not {action!r:.80}.')
+    return await play.say(action)
+
+
+async def _forked(play: Play, number: int) -> str:
+    """Forks a play that many times, one after the other, and tells the way and the median time."""
+    times = []
+    for _ in range(number):
+        begin = time.perf_counter()
+        fork = play.fork()
+        await fork.ready()
+        times.append(1e3 * (time.perf_counter() - begin))
+        await fork.close()
+    if not times:
+        return ""
+    way = play.forking.way(await play.ready())
+    return f"It forks by {way}: {statistics.median(times):.2f} ms (median of {number})."
+
+
+def random_actions(tools: Mapping[str, Tool], words: Sequence[str], rng: random.Random, number: int) -> Iterator[str]:
+    """Lines for `_reply`: calls with arguments that fit their schemas, and words.
+
+    Raises:
+        CommandError: there are neither tools nor words.
+    """
+    choices: list[Tool | str] = [*tools.values(), *words]
+    if not choices:
+        raise CommandError("The world has no tools: --words says what random play writes.")
+    for _ in range(number):
+        chosen = rng.choice(choices)
+        if isinstance(chosen, str):
+            yield chosen
+        else:
+            yield json.dumps({"name": chosen.name, "arguments": random_value(chosen.schema(), rng)})
+
+
+def random_value(schema: Mapping[str, Any], rng: random.Random) -> Any:
+    """A value for a simple JSON schema: of its `enum`, or of its first type. References are not followed."""
+    if "enum" in schema:
+        return rng.choice(schema["enum"])
+    if "anyOf" in schema:
+        return random_value(rng.choice(schema["anyOf"]), rng)
+    kinds = schema.get("type", "string")
+    kind = kinds if isinstance(kinds, str) else kinds[0]
+    if kind == "object":
+        return {name: random_value(inner, rng) for name, inner in schema.get("properties", {}).items()}
+    if kind == "array":
+        return [random_value(schema.get("items", {}), rng) for _ in range(rng.randint(0, 3))]
+    low = int(schema.get("minimum", 0))
+    number = rng.randint(low, int(schema.get("maximum", low + 9)))
+    values = {"integer": number, "number": float(number), "boolean": bool(number % 2), "null": None}
+    return values.get(kind, f"text {number}")
