@@ -10,6 +10,7 @@ from typing import Any
 
 from rllib_arpo.envs.support.texts import first_line
 from rllib_arpo.envs.support.validation import check_known, import_named
+from rllib_arpo.envs.worlds.program import ProgramWorld
 from rllib_arpo.envs.worlds.world import World
 
 #: Options of every world, which replace its attributes of the same names.
@@ -71,7 +72,9 @@ def _adapter_of(found: Any) -> Callable[..., Callable[[], World]]:
     """From options to the maker of worlds around an object."""
     if isinstance(found, type) and issubclass(found, World):
         return _Made(found)
-    raise ValueError(f"env_config['world']: {found!r:.80} is not a World.")
+    if inspect.iscoroutinefunction(found) and len(inspect.signature(found).parameters) >= 2:
+        return _Program(found)
+    raise ValueError(f"env_config['world']: {found!r:.80} is neither a World nor a program of (chat, row).")
 
 
 class _Made:
@@ -83,6 +86,19 @@ class _Made:
 
     def __call__(self, **options: Any) -> Callable[[], World]:
         return partial(self.made, **options)
+
+
+class _Program:
+    """A program, whose parameters after `chat` and `row` are the options."""
+
+    def __init__(self, program: Callable[..., Any]):
+        self.program = program
+        signature = inspect.signature(program)
+        self.__signature__ = signature.replace(parameters=list(signature.parameters.values())[2:])
+
+    def __call__(self, **options: Any) -> Callable[[], World]:
+        name = getattr(self.program, "__name__", "program")
+        return partial(ProgramWorld, partial(self.program, **options), name)
 
 
 def _check_options(adapt: Callable[..., Any], options: Mapping[str, Any], what: str) -> None:

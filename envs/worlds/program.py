@@ -1,0 +1,99 @@
+"""A program that asks the model, as a world: `async def program(chat, row) -> float`."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from rllib_arpo.envs.errors import BrokenToolError, ContractError, DataError, ToolError, finite
+from rllib_arpo.envs.forkable_env import TOOL_NOTE
+from rllib_arpo.envs.question import Question
+from rllib_arpo.envs.rewards import FinishedPath, Score
+from rllib_arpo.envs.worlds.luck import Luck
+from rllib_arpo.envs.worlds.world import Call, Reply, World
+
+#: Asks the model: its next turn, without its thoughts.
+Chat = Callable[[str], Awaitable[str]]
+
+
+class ProgramWorld(World):
+    """Runs a program in a task of its own, which waits in `chat` while the model generates.
+
+    What the program asks is what the model reads; the number that it returns is the reward. A trajectory that ends
+    before (a limit, bad format) has the configured reward, and the program is cancelled. A fork runs it again. What the
+    program draws from `random` and `numpy.random` repeats; tasks that it starts have no luck of their own.
+
+    A `ToolError` that the program does not catch, as of a `ChatClient` without an answer, masks the trajectory.
+    """
+
+    takes_text = True
+    forks_by = "replay"
+
+    def __init__(self, program: Callable[[Chat, dict[str, Any]], Awaitable[float]], name: str):
+        self._program, self._name = program, f"The program {name!r}"
+        #: What the program asks, and None once it has ended.
+        self._asked: asyncio.Queue[str | None] = asyncio.Queue()
+        self._said: asyncio.Future[str] | None = None
+        self._task: asyncio.Task[float] | None = None
+        self._returned: float | None = None
+
+    async def reset(self, question: Question) -> str:
+        row = copy.deepcopy(dict(question.row))
+        self._task = asyncio.create_task(self._run(row, Luck.of(question.question_id)))
+        self._task.add_done_callback(lambda _: self._asked.put_nowait(None))
+        asked = await self._next()
+        if asked is None:
+            raise ContractError(f"{self._name} returned before it asked anything.")
+        return asked
+
+    async def act(self, action: Call | str) -> Reply:
+        if self._said is None or self._said.done():
+            raise ContractError(f"{self._name} did not wait for the model's answer.")
+        self._said.set_result(str(action))
+        asked = await self._next()
+        return Reply("", done=True) if asked is None else Reply(asked)
+
+    async def score(self, path: FinishedPath) -> Score | None:
+        await self.close()
+        return None if self._returned is None else Score(self._returned, min(max(self._returned, 0.0), 1.0))
+
+    async def close(self) -> None:
+        if self._task is not None and not self._task.done():
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _run(self, row: dict[str, Any], luck: Luck) -> float:
+        return await luck.run(self._program(self._chat, row))
+
+    async def _chat(self, text: str) -> str:
+        if not isinstance(text, str):
+            raise ContractError(f"{self._name} must ask with a text, not {text!r:.80}.")
+        if self._said is not None and not self._said.done():
+            raise ContractError(f"{self._name} asked before the model had answered; it may ask one thing at a time.")
+        self._said = asyncio.get_running_loop().create_future()
+        self._asked.put_nowait(text)
+        return await self._said
+
+    async def _next(self) -> str | None:
+        """What the program asks next; None: it has returned."""
+        asked = await self._asked.get()
+        if asked is None:
+            self._returned = self._result()
+        return asked
+
+    def _result(self) -> float:
+        assert self._task is not None
+        try:
+            if self._task.cancelled():
+                raise RuntimeError(f"{self._name} cancelled itself.")
+            returned = self._task.result()
+        except ToolError as error:
+            raise BrokenToolError(f"{self._name}: {error}") from error
+        except (BrokenToolError, DataError):
+            raise
+        except Exception as error:
+            error.add_note(f"{TOOL_NOTE}{self._name}")
+            raise
+        return finite(returned, f"{self._name}: the reward")

@@ -1,0 +1,257 @@
+"""Programs as worlds: what they ask and return, their luck, their errors, and forks by replay."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from rllib_arpo.core.tree import StopReason
+from rllib_arpo.engine.engine import EngineConfig
+from rllib_arpo.engine.scripted_engine import ScriptedEngine, ScriptedReply
+from rllib_arpo.envs.errors import BrokenToolError, ContractError, ForkRefused, ToolError
+from rllib_arpo.envs.question import QA, Question
+from rllib_arpo.envs.rewards import FinishedPath, Score
+from rllib_arpo.envs.support.chat_client import ChatClient
+from rllib_arpo.envs.tool_env import ToolEnv
+from rllib_arpo.envs.worlds.play import Forking, Play
+from rllib_arpo.envs.worlds.registry import find_world
+from rllib_arpo.rollout.messages import question_refs
+from rllib_arpo.rollout.question_loop import QuestionLoop
+from tests.docs.pages import REPOSITORY, snippets
+from tests.helpers.models import byte_tokenizer
+from tests.rollout.conftest import settings
+
+QUESTION = Question("q", (), (), QA, "q", row={"seed": 3})
+PATH = FinishedPath(QUESTION, ("1",), True)
+
+
+async def sums(chat, row, *, until=10):
+    """The sum of what is said and a die's rolls; its reward is the number of turns, if it ends above 10."""
+    total, turns = row.pop("seed"), 0
+    while total < until:
+        total += int(await chat(f"{total} and {random.randrange(10**6)}"))
+        turns += 1
+    return turns
+
+
+def trunk_of(program, **options) -> Play:
+    return Play(Forking(find_world({program: options}), "The world"), QUESTION)
+
+
+async def texts(play: Play, *said: str) -> list[str]:
+    return [(await play.say(text)).text for text in said]
+
+
+def test_a_program_asks_and_its_number_is_the_reward():
+    async def played():
+        play = trunk_of(sums, until=6)
+        await play.ready()
+        first = await play.say("1")
+        cut_off = play.fork()
+        last = await play.say("7")
+        assert await cut_off.score(PATH) is None
+        return play.opening, first.text, last, await play.score(PATH)
+
+    opening, first, last, score = asyncio.run(played())
+    assert (opening.split()[:2], first.split()[:2]) == (["3", "and"], ["4", "and"])
+    assert (last.text, last.done, last.reward) == ("", True, 0.0)
+    assert score == Score(2.0, 1.0)
+
+
+def test_forks_repeat_the_program_with_its_luck():
+    async def played():
+        trunk = trunk_of(sums)
+        await trunk.ready()
+        root = trunk.handed_over()
+        before = random.getstate()
+        one = await texts(root, "1", "1")
+        child = root.fork()
+        await child.ready()
+        pair = await texts(root, "1"), await texts(child, "1")
+        assert trunk.forking.way(await root.ready()) == "replay"
+        assert random.getstate() == before
+        for play in (trunk, root, child):
+            await play.close()
+        return [*one, *pair[0]], pair
+
+    rolls, (parents, childs) = asyncio.run(played())
+    assert parents == childs
+    assert len({roll.split()[2] for roll in rolls}) == 3
+
+
+def test_a_program_that_differs_refuses_its_fork():
+    count = iter(range(100))
+
+    async def drifting(chat, row):
+        number = next(count)
+        await chat("begin")
+        await chat(f"run {number}")
+
+    async def played():
+        trunk = trunk_of(drifting)
+        await trunk.ready()
+        root = trunk.handed_over()
+        await texts(root, "go")
+        with pytest.raises(ForkRefused) as raised:
+            await root.fork().ready()
+        return str(raised.value)
+
+    assert asyncio.run(played()) == "The world cannot be repeated: turn 1, go, got 'run 1' in place of 'run 0'."
+
+
+async def silent(chat, row):
+    return 1.0
+
+
+async def not_a_text(chat, row):
+    await chat(1)
+
+
+async def two_at_once(chat, row):
+    await asyncio.gather(chat("a"), chat("b"))
+
+
+async def impatient(chat, row):
+    asked = asyncio.ensure_future(chat("a"))
+    await asyncio.sleep(0)
+    asked.cancel()
+    await asyncio.sleep(60)
+
+
+async def no_number(chat, row):
+    await chat("a")
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        (silent, "The program 'silent' returned before it asked anything."),
+        (not_a_text, "The program 'not_a_text' must ask with a text, not 1."),
+        (
+            two_at_once,
+            "The program 'two_at_once' asked before the model had answered; it may ask one thing at a time.",
+        ),
+        (impatient, "The program 'impatient' did not wait for the model's answer."),
+        (no_number, "The program 'no_number': the reward must be a finite number, not None."),
+    ],
+)
+def test_what_a_program_may_not_do_is_one_sentence(program, message):
+    with pytest.raises(ContractError) as raised:
+        asyncio.run(texts(trunk_of(program), "go", "on"))
+    assert str(raised.value) == message
+
+
+def test_a_programs_errors():
+    async def raising(chat, row, *, error):
+        await chat("a")
+        raise error
+
+    def told(error):
+        with pytest.raises(type(error) if not isinstance(error, ToolError) else BrokenToolError) as raised:
+            asyncio.run(texts(trunk_of(raising, error=error), "go"))
+        return str(raised.value), getattr(raised.value, "__notes__", [])
+
+    assert told(ToolError("no user")) == ("The program 'raising': no user", [])
+    assert told(BrokenToolError("no disk")) == ("no disk", [])
+    assert told(KeyError("a")) == ("'a'", ["tool: The program 'raising'"])
+
+
+def test_a_program_is_cancelled_with_its_trajectory():
+    ended = []
+
+    async def patient(chat, row):
+        try:
+            await chat("a")
+        finally:
+            ended.append(row)
+
+    async def played():
+        play = trunk_of(patient)
+        await play.ready()
+        await play.close()
+
+    asyncio.run(played())
+    assert ended == [{"seed": 3}]
+
+
+def test_what_is_neither_a_world_nor_a_program():
+    with pytest.raises(ValueError, match=r"is neither a World nor a program of \(chat, row\)\.$"):
+        find_world(len)
+    with pytest.raises(ValueError, match=r"^env_config\['world'\]: sums: got an unexpected keyword argument 'to'\.$"):
+        find_world({sums: {"to": 3}})
+
+
+def test_the_simulated_user_of_the_documentation_repeats_itself(tmp_path, monkeypatch):
+    """A model that never says the same twice: with its cache forks are what their parents were."""
+    (snippet,) = [
+        snippet for snippet in snippets(REPOSITORY / "docs" / "own.md", "python") if snippet.file == "lamp.py"
+    ]
+    names: dict = {}
+    monkeypatch.chdir(tmp_path)
+    exec(snippet.text, names)
+    asked = []
+
+    async def answer(self, messages):
+        asked.append(messages)
+        return f"My offer number {len(asked)} is 30 dollars."
+
+    monkeypatch.setattr(ChatClient, "_ask", answer)
+
+    async def played():
+        trunk = trunk_of(names["bargain"])
+        await trunk.ready()
+        root = trunk.handed_over()
+        offers = await texts(root, "20?", "25?")
+        child = root.fork()
+        await child.ready()
+        return offers, [await texts(play, "30!", "I take it.") for play in (root, child)], await child.score(PATH)
+
+    offers, (parents, childs), score = asyncio.run(played())
+    assert offers == ["My offer number 2 is 30 dollars.", "My offer number 3 is 30 dollars."]
+    assert parents == childs == ["My offer number 4 is 30 dollars.", ""]
+    assert score == Score(0.7, 0.7)
+
+
+async def counting(chat, row):
+    """Asks three times; every tenth run is different from then on."""
+    counting.runs += 1
+    odd = row["seed"] == 2 and counting.runs > 1
+    for number in range(3):
+        await chat(f"number {number}" + " again" * odd * (number > 0))
+    return 1.0
+
+
+def test_a_refused_fork_is_topped_up_and_nothing_is_masked(tmp_path):
+    """The program of question 1 is another one in its second run; those of the others are repeated."""
+    counting.runs = 0
+    tokenizer = byte_tokenizer()
+    tokenizer.save_pretrained(tmp_path)
+    said = [*tokenizer.encode("so"), tokenizer.eos_token_id]
+
+    def script(request, _times):
+        first = "number 1" not in tokenizer.decode(request.prompt_token_ids)
+        return ScriptedReply(said, entropies=1.0 if first else 3.0)
+
+    kwargs = {"script": script, "vocab_size": len(tokenizer)}
+    engine = ScriptedEngine(EngineConfig("none", engine_kwargs=kwargs))
+    config = settings(num_rollouts=2, num_initial_rollouts=1)
+    ended = {}
+    with ThreadPoolExecutor(1) as thread, QuestionLoop(engine, thread) as loop:
+        env = ToolEnv({"model_name_or_path": str(tmp_path), "world": counting})
+        loop.submit(question_refs([1, 0]), [env], config)
+        while loop.in_flight:
+            ended |= {question.ref.number: question for question in loop.take()}
+    refused, forked = ended[1].stats, ended[0].stats
+    assert (refused.forks_refused, refused.num_topped_up, refused.num_forks) == (1, 1, 0)
+    assert (forked.forks_refused, forked.num_topped_up, forked.num_forks) == (0, 0, 1)
+    for stats in (refused, forked):
+        assert stats.stop_reasons == (StopReason.WORLD_ENDED,) * 2
+        assert stats.rewards == (1.0, 1.0)
+    (error,) = ended[1].errors
+    assert (error.kind, error.text) == (
+        "ForkRefused",
+        "The world 'counting' cannot be repeated: turn 1, so, got 'number 1 again' in place of 'number 1'",
+    )
