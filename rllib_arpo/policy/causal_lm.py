@@ -10,6 +10,7 @@ from torch import nn
 from rllib_arpo.policy.attention.tree import plan_tree, register_tree_attention
 from rllib_arpo.policy.attention.tree_operator import PlannedPass
 from rllib_arpo.policy.checkpoint_names import causal_lm_config
+from rllib_arpo.policy.experts import experts_implementation
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -23,9 +24,11 @@ _LOGIT_KEYS = {
 }
 #: Configuration keys of attention that a tree pass does not reproduce.
 _ATTENTION_KEYS = ("attn_logit_softcapping", "attention_chunk_size", "alibi")
-#: Configuration keys of mixtures of experts. Transformers holds all experts of a layer in one tensor; vLLM takes one
-#: tensor per expert, and reads over the other in silence.
+#: Configuration keys of mixtures of experts.
 _EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+#: `model_type` of the mixtures whose weights were seen to reach vLLM: it takes a layer's experts as one tensor, as
+#: transformers holds them. Other families name or orient them in other ways.
+_MIXTURES = ("qwen3_moe",)
 
 #: The self-check's packed tree: a prompt of three tokens, a branch of one that forks into two of two and one tokens.
 _CHECK_END = (7, 7, 7, 7, 6, 6, 7)
@@ -51,8 +54,9 @@ def load_causal_lm(model_name_or_path: str, dtype: torch.dtype) -> PreTrainedMod
     config = causal_lm_config(model_name_or_path)
     refuse_unsupported_config(config)
     _switch_off_dropout(config)
+    own = {"experts_implementation": experts_implementation(dtype)} if num_experts(config) else {}
     model = AutoModelForCausalLM.from_pretrained(
-        model_name_or_path, config=config, dtype=dtype, attn_implementation=register_tree_attention()
+        model_name_or_path, config=config, dtype=dtype, attn_implementation=register_tree_attention(), **own
     )
     if type(model.get_output_embeddings()) is not nn.Linear:
         raise ValueError(f"The LM head of {type(model).__name__} is not a plain linear layer.")
@@ -86,13 +90,18 @@ def refuse_unsupported_config(config: PretrainedConfig) -> None:
     for key in _ATTENTION_KEYS:
         if value := getattr(config, key, None):
             raise ValueError(f"{title} has {key}={value!r}, which tree attention does not support.")
-    for key in _EXPERT_KEYS:
-        if value := getattr(config, key, None):
-            raise ValueError(f"{title} has {key}={value}: the weights of experts cannot be handed to the engine yet.")
+    if (number := num_experts(config)) and config.model_type not in _MIXTURES:
+        tried = " and ".join(map(repr, _MIXTURES))
+        raise ValueError(f"{title} is a mixture of {number} experts: of these only {tried} has been tried.")
     for key, neutral in _LOGIT_KEYS.items():
         value = getattr(config, key, None)
         if value is not None and value != neutral:
             raise ValueError(f"{title} has {key}={value!r}, which the chunked LM head does not reproduce.")
+
+
+def num_experts(config: PretrainedConfig) -> int:
+    """The number of experts of a layer; 0: the model is not a mixture of experts."""
+    return next(filter(None, (getattr(config, key, None) for key in _EXPERT_KEYS)), 0)
 
 
 def _title(config: PretrainedConfig) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.tune.registry import ENV_CREATOR, _global_registry
 
+from rllib_arpo.engine.vllm_versions import FIRST_WITH_MIXTURES, vllm_version
 from rllib_arpo.envs.registry import ENVIRONMENTS, register_envs, validate_env_config
 from rllib_arpo.policy.checkpoint_names import causal_lm_config
 from rllib_arpo.rollout.make_env import ENV_CONFIG_KEYS, complete_env_config
@@ -27,6 +29,7 @@ def validate(config: AlgorithmConfig) -> None:
     """
     check_combinations(config)
     _check_model(config.model_name_or_path, config.max_context_tokens)
+    _check_mixture(config)
     check_lora(config)
     check_rl_module(config)
     check_learner(config)
@@ -41,19 +44,29 @@ def _check_model(name: str | None, max_context_tokens: int) -> None:
         raise ValueError("model_name_or_path is required: call .language_model(model_name_or_path=...).")
     if not isinstance(name, str):
         raise ValueError(f"model_name_or_path={name!r}: must be a text.")
-    limit = _model_context(name)
+    limit = getattr(_model_config(name), "max_position_embeddings", None)
     if limit is not None and max_context_tokens > limit:
         raise ValueError(f"max_context_tokens={max_context_tokens}: the model {name!r} reads at most {limit} tokens.")
 
 
+def _check_mixture(config: AlgorithmConfig) -> None:
+    from rllib_arpo.policy.causal_lm import num_experts
+
+    installed, name = vllm_version(), config.model_name_or_path
+    is_older = config.engine == "vllm" and installed is not None and installed < FIRST_WITH_MIXTURES
+    if is_older and (number := num_experts(_model_config(name))):
+        needed = f"needs vLLM {FIRST_WITH_MIXTURES} or newer, and {installed} is installed"
+        raise ValueError(f"model_name_or_path={name!r}: a mixture of {number} experts {needed}.")
+
+
 @cache
-def _model_context(name: str) -> int | None:
-    """The longest context of the causal language model `name`; None when its configuration does not say."""
+def _model_config(name: str) -> Any:
+    """The configuration of the causal language model `name`, which ARPO can train."""
     from rllib_arpo.policy.causal_lm import refuse_unsupported_config
 
     model_config = causal_lm_config(name)
     refuse_unsupported_config(model_config)
-    return getattr(model_config, "max_position_embeddings", None)
+    return model_config
 
 
 def _check_env(config: AlgorithmConfig) -> None:

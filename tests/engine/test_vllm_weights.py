@@ -16,7 +16,9 @@ PROMPT = [10 + i % 40 for i in range(70)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("architecture", "tied"), [("llama", True), ("llama", False), ("qwen2", True)])
+@pytest.mark.parametrize(
+    ("architecture", "tied"), [("llama", True), ("llama", False), ("qwen2", True), ("qwen3_moe", False)]
+)
 def test_new_weights_are_the_learners_weights(tmp_path, architecture, tied):
     old = tiny_model(tmp_path / "old", architecture, tie_word_embeddings=tied, seed=1)
     new = tiny_model(tmp_path / "new", architecture, tie_word_embeddings=tied, seed=2)
@@ -48,8 +50,9 @@ def test_new_weights_are_the_learners_weights(tmp_path, architecture, tied):
 
 
 @pytest.mark.slow
-def test_weights_that_the_learner_casts_are_those_that_the_engine_would_cast(tmp_path):
-    old, new = (tiny_model(tmp_path / str(seed), "qwen2", seed=seed) for seed in (1, 2))
+@pytest.mark.parametrize("architecture", ["qwen2", "qwen3_moe"])
+def test_weights_that_the_learner_casts_are_those_that_the_engine_would_cast(tmp_path, architecture):
+    old, new = (tiny_model(tmp_path / str(seed), architecture, seed=seed) for seed in (1, 2))
     module = LLMRLModule(model_config={"model_name_or_path": new, "dtype": "bfloat16", "temperature": 0.7})
     config = EngineConfig(old, dtype="bfloat16", max_context_tokens=512, num_threads=1, engine_kwargs=ENGINE_KWARGS)
     engine = make_engine("vllm", config)

@@ -15,6 +15,9 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
+#: Of each token two of four experts. vLLM's CPU kernel needs sizes that 32 divides, and pads the 48.
+MIXTURE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "norm_topk_prob": True}
+
 
 def byte_tokenizer():
     """A fast tokenizer with one token per byte: any text encodes and decodes exactly; ChatML, eos = <|im_end|>."""
@@ -51,7 +54,7 @@ def tiny_model(
     """Saves a random fp32 model (hidden 64, 2 heads of 32, one of them for K/V) with its tokenizer; returns the folder.
 
     Args:
-        architecture: "llama", "qwen2", "qwen3" or "mistral".
+        architecture: "llama", "qwen2", "qwen3", "mistral", or "qwen3_moe" (`MIXTURE`).
         vocab_size: V; rows above TOKENIZER_SIZE are padding, as real models have it.
         seed: of the weights: the same seed gives the same model.
         changes: further keys of the configuration.
@@ -77,7 +80,7 @@ def tiny_model(
         pad_token_id=tokenizer.pad_token_id,
         # Far above the usual 0.02, so that the distributions differ from token to token.
         initializer_range=0.2,
-        **changes,
+        **((MIXTURE if architecture == "qwen3_moe" else {}) | changes),
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

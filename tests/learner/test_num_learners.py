@@ -260,6 +260,24 @@ def test_several_learners_train_the_same_adapter(config, questions, tmp_path):
         assert all(weight.isfinite().all() for weight in group.on_first(whole_parameters).values())
 
 
+def test_learners_share_the_experts_of_a_mixture(config, questions, tmp_path):
+    """FSDP2 cuts up the experts of a layer, which are one tensor; some have no token in a learner's pass."""
+    mixture = tiny_model(tmp_path / "mixture", "qwen3_moe", num_layers=1)
+    config = config.copy(copy_frozen=False).language_model(model_name_or_path=mixture, dtype="float32")
+
+    def gradients(num_learners: int, sharding: str) -> list[dict[str, Tensor]]:
+        with learner_group(config.training(sharding=sharding, lr=1e-12), num_learners) as group:
+            of_each_learner(group, record_gradients)
+            group.update(training_data=make_batch(config, questions[:6]))
+            return of_each_learner(group, lambda learner: learner.recorded)[0]
+
+    alone, shared = gradients(0, "none"), gradients(2, "fsdp2")
+    assert len(alone) == len(shared) == 2
+    for one, other in zip(alone, shared, strict=True):
+        assert_same_gradient(other, one)
+        assert one["model.layers.0.mlp.experts.down_proj"].any()
+
+
 def check_that_the_sharded_update_is_the_same(
     config: ARPOConfig, questions: list[QuestionTree], group: ARPOLearnerGroup, local: Trained
 ) -> None:

@@ -39,6 +39,12 @@ def test_other_architectures_pass_the_self_check(tmp_path, model_type):
     assert load_causal_lm(folder, torch.float32).config._attn_implementation == "rllib_arpo_tree"
 
 
+@pytest.mark.parametrize(("dtype", "experts"), [(torch.float32, "rllib_arpo_autocast"), (torch.float64, "eager")])
+def test_a_mixture_of_experts_passes_the_self_check(tiny_folder, dtype, experts):
+    config = load_causal_lm(tiny_folder("qwen3_moe"), dtype).config
+    assert (config._attn_implementation, config._experts_implementation) == ("rllib_arpo_tree", experts)
+
+
 def test_the_self_check_finds_what_no_key_tells(tmp_path):
     """Bloom's positions are ALiBi biases that it computes itself."""
     folder = save_random_model(tmp_path / "model", "bloom")
@@ -66,7 +72,7 @@ def test_the_self_check_finds_changed_logits(tiny_folder, monkeypatch):
     [
         ({"sliding_window": 8}, "has sliding_window=8: tree passes need full attention"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "has layers of type 'sliding_attention'"),
-        ({"num_experts": 4}, "has num_experts=4: the weights of experts cannot be handed to the engine yet"),
+        ({"num_experts": 4}, "is a mixture of 4 experts: of these only 'qwen3_moe' has been tried"),
         ({"attn_logit_softcapping": 50.0}, "has attn_logit_softcapping=50.0"),
         ({"final_logit_softcapping": 30.0}, "has final_logit_softcapping=30.0"),
         ({"logits_scaling": 8.0}, "has logits_scaling=8.0"),

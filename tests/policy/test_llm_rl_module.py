@@ -109,6 +109,7 @@ def assert_equal_computations(got, want, tolerance):
         ("qwen2", True, torch.float64, 1e-10),
         ("qwen3", False, torch.float32, 1e-5),
         ("mistral", False, torch.float32, 1e-5),
+        ("qwen3_moe", True, torch.float32, 1e-5),
     ],
 )
 def test_equals_a_plain_per_trajectory_computation(tiny_folder, random_pass, architecture, tied, dtype, tolerance):

@@ -11,6 +11,7 @@ from packaging.version import Version
 from rllib_arpo.core.branching import BRANCHING_RULES, BranchingRule
 from rllib_arpo.engine.vllm_versions import vllm_version
 from tests.helpers.configs import small_config
+from tests.helpers.models import tiny_model
 from tests.validation.sentences import message
 
 
@@ -189,6 +190,11 @@ from tests.validation.sentences import message
             "on several steps at once; use tensor_parallel_size.",
         ),
         (
+            {"engine": "vllm", "engine_kwargs": {"enable_return_routed_experts": True}},
+            "engine_kwargs['enable_return_routed_experts']=True: the learner chooses the experts of a token by itself, "
+            "whatever the engine chose.",
+        ),
+        (
             {"engine": "vllm", "engine_kwargs": {"tensor_parallel_size": 2}, "num_gpus_per_env_runner": 1},
             "engine_kwargs['tensor_parallel_size']=2: needs as many GPUs in every env runner, and "
             "num_gpus_per_env_runner=1.",
@@ -275,6 +281,16 @@ def test_the_weight_transfer_of_an_older_vllm_is_refused(model_folder, monkeypat
     monkeypatch.setattr("rllib_arpo.engine.vllm_versions.version", lambda build: {"vllm": "0.26.0"}[build])
     assert message(config) == (
         "weight_sync='nccl': needs vLLM 0.32 or newer, and 0.26.0 is installed; use 'in_process_reload'."
+    )
+
+
+def test_a_mixture_of_experts_needs_a_newer_vllm(tmp_path, monkeypatch):
+    folder = tiny_model(tmp_path, "qwen3_moe")
+    for engine in ("vllm", "scripted"):
+        small_config(folder, engine=engine).validate()
+    monkeypatch.setattr("rllib_arpo.engine.vllm_versions.version", lambda build: {"vllm": "0.26.0"}[build])
+    assert message(small_config(folder, engine="vllm")) == (
+        f"model_name_or_path={folder!r}: a mixture of 4 experts needs vLLM 0.32 or newer, and 0.26.0 is installed."
     )
 
 

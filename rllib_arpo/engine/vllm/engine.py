@@ -42,6 +42,7 @@ from rllib_arpo.engine.vllm.arguments import (
     usage_context,
 )
 from rllib_arpo.engine.vllm.gpu_memory import prepare_gpus
+from rllib_arpo.engine.vllm.packed_experts import unpack_experts
 from rllib_arpo.engine.vllm.process_state import cpu_threads, readable_globals, shared_memory_of
 from rllib_arpo.engine.vllm.sampled_log_probs import skip_ranks
 from rllib_arpo.policy.checkpoint_names import as_tensors, causal_lm_config, check_shapes, expected_shapes
@@ -177,6 +178,7 @@ class VLLMEngine:
         """
         arrays = dict(weights)
         self._check_shapes({name: array.shape for name, array in arrays.items()})
+        self._llm.collective_rpc(unpack_experts)
         self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": as_tensors(arrays)})
         self._drop_computed(version)
 
