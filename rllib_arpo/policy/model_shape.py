@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rllib_arpo.policy.causal_lm import refuse_unsupported_config
+from rllib_arpo.policy.causal_lm import num_experts, refuse_unsupported_config
 from rllib_arpo.policy.checkpoint_names import causal_lm_without_weights
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +20,7 @@ class ModelShape:
         parameters: all of the model without an adapter; tied ones count once.
         layer_parameters: of the largest decoder layer.
         root_parameters: outside of the decoder layers: embedding, last norm, head.
-        intermediate_size: of a layer's MLP.
+        intermediate_size: of a layer's MLP; of a mixture, of all experts of a token together.
         adapter_parameters: those of a LoRA, which are then trained alone; 0: all weights are trained.
     """
 
@@ -55,6 +58,12 @@ def model_shape(model_name_or_path: str, lora: dict[str, Any] | None = None) -> 
         vocab_size=vocab_size,
         kv_heads=getattr(config, "num_key_value_heads", None) or heads,
         head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
-        intermediate_size=config.intermediate_size,
+        intermediate_size=_intermediate_size(config),
         adapter_parameters=adapter,
     )
+
+
+def _intermediate_size(config: PretrainedConfig) -> int:
+    size: int = config.intermediate_size
+    # Some layers of a mixture may have no experts.
+    return max(size, config.num_experts_per_tok * config.moe_intermediate_size) if num_experts(config) else size

@@ -188,6 +188,16 @@ def test_the_shape_of_a_model(model_folder, tmp_path):
     assert model_shape(untied) == replace(tied, parameters=90_624 + 16_576, root_parameters=16_640 + 16_576)
 
 
+def test_the_shape_of_a_mixture_has_all_experts(tmp_path):
+    """A layer has 64 (64 + 32 + 32 + 64) of attention, 4 x 64 of the router, 4 experts of 3 x 64 x 48 and four norms,
+    two of 64 and two of 32."""
+    layer = 64 * 192 + 4 * 64 + 4 * 3 * 64 * 48 + 2 * 64 + 2 * 32
+    mixture = ModelShape(2 * layer + 16_640, layer, 16_640, 2, 64, 259, 1, 32, 128)
+    assert model_shape(tiny_model(tmp_path / "one", "qwen3_moe")) == mixture
+    sent_to_three = tiny_model(tmp_path / "three", "qwen3_moe", num_experts_per_tok=3)
+    assert model_shape(sent_to_three) == replace(mixture, intermediate_size=3 * 48)
+
+
 def test_the_shape_of_an_adapter(model_folder):
     pytest.importorskip("peft")
     lora = {"r": 2, "target_modules": ["q_proj", "k_proj"]}

@@ -103,3 +103,11 @@ def test_model_flops(two_paths, model):
     data = rollouts.make_rollouts([two_paths])
     flops = model_flops(plain.load(model, torch.float32), data.trees)
     assert flops == 6 * (73_728 * 9 + 16_576 * 6) + 12 * 2 * 2 * 32 * 39
+
+
+def test_model_flops_of_a_mixture_are_those_of_the_experts_that_a_token_meets(two_paths, tmp_path):
+    # Instead of 3 * 64 * 128 parameters a layer has 2 experts of 3 * 64 * 48, and the router's 4 * 64.
+    data = rollouts.make_rollouts([two_paths])
+    mixture = plain.load(tiny_model(tmp_path, "qwen3_moe"), torch.float32)
+    body = 2 * (64 * (64 + 32 + 32 + 64) + 2 * 3 * 64 * 48 + 4 * 64)
+    assert model_flops(mixture, data.trees) == 6 * (body * 9 + 16_576 * 6) + 12 * 2 * 2 * 32 * 39
