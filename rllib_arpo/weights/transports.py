@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import ray
+
 from rllib_arpo.engine.vllm_versions import FIRST_WITH_TRANSFER, vllm_version
 
 if TYPE_CHECKING:
@@ -21,14 +23,16 @@ _ROUNDING = 1e-6
 def choose_transport(config: AlgorithmConfig) -> str:
     """The transport that `weight_sync` names; "auto": "ipc" or "nccl" where it fits, otherwise arrays.
 
-    With a vLLM that this process does not see, and where evaluation has GPUs of another number, it is arrays.
+    With a vLLM that this process does not see, and where evaluation has GPUs of another number, it is arrays. So it is
+    with a learner in a process to which Ray has given no GPU: it takes the first one, whatever engines have.
     """
     if config.weight_sync != AUTO:
         return str(config.weight_sync)
     of_evaluation = (config.evaluation_config or {}).get("num_gpus_per_env_runner", config.num_gpus_per_env_runner)
     alike = not config.evaluation_num_env_runners or of_evaluation == config.num_gpus_per_env_runner
+    placed = config.num_learners > 0 or (ray.is_initialized() and bool(ray.get_gpu_ids()))
     if config.lora is None and alike and vllm_version() is not None:
-        for sync in ("ipc", "nccl"):
+        for sync in ("ipc", "nccl") if placed else ("ipc",):
             if next(transfer_refusals(sync, config), None) is None:
                 return sync
     return ARRAYS

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+import ray
 from packaging.version import Version
 
 from rllib_arpo import ARPOConfig
@@ -33,7 +34,6 @@ def placed(learners: int, learner_gpus: float, env_runners: int, env_runner_gpus
         # Ray may put these two on different GPUs.
         ((1, 0.6, 1, 0.6), ARRAYS),
         ((1, 1, 1, 1), "nccl"),
-        ((0, 1, 1, 1), "nccl"),
         ((4, 1, 4, 1), "nccl"),
         ((4, 1, 2, 2), "nccl"),
         # NCCL refuses two of its ranks on one GPU.
@@ -71,6 +71,15 @@ def test_the_transport_of_a_placement(where, expected):
 )
 def test_other_settings_that_decide(where, changes, expected):
     assert choose_transport(placed(*where, **changes)) == expected
+
+
+@pytest.mark.parametrize(("gpu_ids", "expected"), [([0], "nccl"), ([], ARRAYS), (None, ARRAYS)])
+def test_a_learner_in_the_driver_has_a_gpu_of_its_own_if_ray_has_given_it_one(monkeypatch, gpu_ids, expected):
+    """As in a trial of Tune; None: Ray does not run."""
+    monkeypatch.setattr(ray, "is_initialized", lambda: gpu_ids is not None)
+    monkeypatch.setattr(ray, "get_gpu_ids", lambda: gpu_ids)
+    assert choose_transport(placed(0, 1, 1, 1)) == expected
+    assert choose_transport(placed(0, 0.5, 1, 0.5)) == "ipc"
 
 
 @pytest.mark.parametrize(
