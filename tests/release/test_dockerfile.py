@@ -1,5 +1,6 @@
 """release/Dockerfile installs what the Makefile and the locks ask for."""
 
+import os
 import re
 import shlex
 import subprocess
@@ -46,6 +47,16 @@ def test_make_knows_the_target_and_takes_the_lock_of_the_device(device):
     )
     assert done.returncode == 0, done.stderr
     assert f"pip install --quiet --no-deps -r requirements/{device}.lock" in done.stdout
+
+
+def test_make_in_a_container_takes_the_device_of_its_image():
+    (variables,) = instructions("ENV")
+    assert "DEVICE=${DEVICE}" in variables.split()
+    done = subprocess.run(
+        ["make", "--dry-run", "--always-make", "install"], cwd=REPOSITORY, env={**os.environ, "DEVICE": "gpu"},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert "-r requirements/gpu.lock" in done.stdout
 
 
 def test_the_context_leaves_out_what_git_ignores_and_nothing_else():
