@@ -93,18 +93,18 @@ ABSENT = (
 )  # fmt: skip
 #: Makes them absent in every process, and makes this package take its vLLM for 0.26, which torch 2.11 needs.
 SITE = f"""
-import importlib.metadata, sys
+import importlib.machinery, importlib.metadata, sys
 
-class Absent:
+class Finder(importlib.machinery.PathFinder):
     def find_spec(name, path=None, target=None):
-        if name.partition(".")[0] in {ABSENT}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+        if name.partition(".")[0] not in {ABSENT}:
+            return importlib.machinery.PathFinder.find_spec(name, path, target)
 
 def version(name, true_version=importlib.metadata.version):
     by_us = sys._getframe(1).f_globals["__name__"] == "rllib_arpo.engine.vllm_versions"
     return "0.26.0" if by_us and name == "vllm" else true_version(name)
 
-sys.meta_path.insert(0, Absent)
+sys.meta_path[sys.meta_path.index(importlib.machinery.PathFinder)] = Finder
 importlib.metadata.version = version
 """
 
