@@ -178,6 +178,8 @@ class ToolEnv(ForkableMultiAgentEnv):
     async def step_agent(self, agent_id: str, token_ids: np.ndarray) -> StepResult:
         if agent_id in self._ended:
             raise ValueError(f"Agent {agent_id!r} has ended.")
+        if self._make_world is not None:
+            await self._open(agent_id)
         result = await self._turn(agent_id, token_ids)
         if result[2] or result[3]:
             self._ended.add(agent_id)
@@ -259,9 +261,7 @@ class ToolEnv(ForkableMultiAgentEnv):
         """
         begin = time.perf_counter()
         try:
-            if agent_id in self._unopened:
-                await self._open(state)
-                self._unopened.discard(agent_id)
+            await self._open(agent_id)
             begin = time.perf_counter()
             reply = await answer()
         except BrokenToolError:
@@ -277,18 +277,21 @@ class ToolEnv(ForkableMultiAgentEnv):
         after = state.with_call(name, reply.status == ToolStatus.OK, framed(reply.text))
         return await self._go_on(agent_id, state, after, call, reply.reward)
 
-    async def _open(self, path: PathState) -> None:
-        """Waits until the worlds of a fork are what its parent's were, before its first answer.
+    async def _open(self, agent_id: str) -> None:
+        """Waits until the worlds of a fork are what its parent's were. It does so in the fork's first turn.
 
         Raises:
             ForkRefused: they are not.
         """
+        if agent_id not in self._unopened:
+            return
         try:
-            for play in path.plays.values():
+            for play in self._paths[agent_id].plays.values():
                 if play.opening is not None:
                     await play.ready()
         except BrokenToolError as error:
             raise ForkRefused(str(error)) from error
+        self._unopened.discard(agent_id)
 
     async def _go_on(
         self,
@@ -348,7 +351,7 @@ class ToolEnv(ForkableMultiAgentEnv):
         self._ended: set[str] = set()
         #: The worlds from which those of the roots are forked.
         self._trunks = {make: Play(forking, question) for make, forking in self._forkings.items()} if question else {}
-        #: Forks that have not acted yet.
+        #: Forks that have not had a turn yet.
         self._unopened: set[str] = set()
         self.agents, self._just_ended = [], frozenset()
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from rllib_arpo.core.tree import ToolStatus
-from rllib_arpo.envs.errors import BrokenToolError, ContractError, ForkRefused, ToolError, finite
+from rllib_arpo.envs.errors import BrokenToolError, ContractError, DataError, ForkRefused, ToolError, finite
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards import FinishedPath, Score
-from rllib_arpo.envs.support.texts import valid_unicode
+from rllib_arpo.envs.support.texts import first_line, valid_unicode
 from rllib_arpo.envs.tools.tool import Tool, place_of, read_argument
 from rllib_arpo.envs.worlds.luck import Luck
 from rllib_arpo.envs.worlds.world import Call, Reply, Way, World, WorldLost
@@ -59,8 +59,10 @@ class Forking:
     def way(self, world: World) -> Way:
         """The way of the first world that forks; all are of one kind."""
         if self._way is None:
-            first: Way = "copy" if type(world).fork is World.fork else "fork"
-            self._way = world.forks_by or first
+            forks = type(world).fork is not World.fork
+            if world.forks_by not in (None, "copy", "replay", *(["fork"] if forks else [])):
+                raise ContractError(f"{self.name} cannot fork by {world.forks_by!r}.")
+            self._way = world.forks_by or ("fork" if forks else "copy")
         return self._way
 
     def copied(self, world: World) -> World | None:
@@ -167,12 +169,31 @@ class Play:
 
         Raises:
             BrokenToolError: it cannot say.
+            ContractError: it raises another error, or returns no `Score`.
         """
         await self._make_owed()
-        world = await self._recovered()
-        score = await self._limited(world, self._luck.run(world.score(path)))
-        self.scored = path, score
-        return score
+        try:
+            world = await self.ready()
+            score = await self._limited(world, self._luck.run(world.score(path)))
+        except (BrokenToolError, DataError):
+            raise
+        except ForkRefused as error:
+            raise BrokenToolError(str(error)) from error
+        except Exception as error:
+            # Masking it would let the model leave the training by a path that the world cannot read.
+            raise ContractError(
+                f"{self.forking.name}: score raises {type(error).__name__}: {first_line(error)}."
+            ) from error
+        self.scored = path, self._checked(score)
+        return self.scored[1]
+
+    def _checked(self, score: Any) -> Score | None:
+        if score is None:
+            return None
+        if not isinstance(score, Score):
+            raise ContractError(f"{self.forking.name}: score must return a Score or None, not {score!r:.80}.")
+        reward, accuracy = (finite(one, f"{self.forking.name}: the score") for one in (score.reward, score.accuracy))
+        return Score(reward, accuracy)
 
     def fork(self, *, begin: bool = True) -> Play:
         """A play that goes on from here, by the way of the environment.
@@ -186,7 +207,7 @@ class Play:
         world = source._world
         if world is not None and self.forking.way(world) == "copy":
             child._world = self.forking.copied(world)
-            child.copied_from = self, len(self.moves)
+            child.copied_from = None if child._world is None else (self, len(self.moves))
         if world is not None and self.forking.way(world) != "replay":
             child._luck = source._luck.copy()
         if world is not None and self.forking.way(world) == "fork":

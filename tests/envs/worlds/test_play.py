@@ -204,6 +204,32 @@ def test_what_is_not_a_reply_names_the_contract():
             asyncio.run(trunk_of(Wrong).say(said))
 
 
+def test_a_score_that_is_none_names_the_contract():
+    class Scored(Counter):
+        async def score(self, path):
+            return {"raises": 1 / 0 if path == "raises" else 0, "number": 1.0}[path]
+
+    for path, message in {
+        "raises": r"^The world: score raises ZeroDivisionError: division by zero\.$",
+        "number": r"^The world: score must return a Score or None, not 1\.0\.$",
+    }.items():
+        with pytest.raises(ContractError, match=message):
+            asyncio.run(trunk_of(Scored).score(path))
+
+
+def test_a_way_that_a_world_does_not_have_names_the_contract():
+    class Unforkable(Counter):
+        forks_by = "fork"
+
+    async def forked():
+        trunk = trunk_of(Unforkable)
+        await trunk.ready()
+        trunk.fork()
+
+    with pytest.raises(ContractError, match=r"^The world cannot fork by 'fork'\.$"):
+        asyncio.run(forked())
+
+
 class Dice(Counter):
     """Draws from both generators, across a wait."""
 

@@ -1,0 +1,196 @@
+"""A `ToolEnv` that drives a world: prompt, turns, ends, scores, forks that are refused."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+import numpy as np
+import pytest
+
+from rllib_arpo.core.tree import StopReason, ToolStatus
+from rllib_arpo.envs.errors import BrokenToolError, DataError, ForkRefused, ToolError
+from rllib_arpo.envs.forkable_env import OPTION_NUM_ROOTS, OPTION_QUESTION
+from rllib_arpo.envs.rewards import Score
+from rllib_arpo.envs.tool_env import ToolEnv
+from rllib_arpo.envs.worlds import Reply, World
+from tests.helpers.chat_templates import QWEN25, merging_tokenizer
+
+ADD = {
+    "type": "object",
+    "description": "Adds a number.",
+    "properties": {"number": {"type": "integer"}},
+    "required": ["number"],
+}
+
+
+class Sum(World):
+    """Adds up numbers, as calls or as texts."""
+
+    tools = {"add": ADD}  # noqa: RUF012
+    takes_text = True
+    instruction = ""
+
+    def __init__(self, goal: int = 10):
+        self.goal, self.total = goal, 0
+
+    async def reset(self, question):
+        self.total = question.row["seed"]
+        return f"Make {self.goal} of {self.total}."
+
+    async def act(self, action):
+        if action == "break":
+            raise BrokenToolError("broken")
+        if isinstance(action, str) and not action.isdecimal():
+            raise ToolError("Write a number.")
+        self.total += int(action) if isinstance(action, str) else action.arguments["number"]
+        return Reply(str(self.total), reward=0.25, done=self.total >= self.goal)
+
+
+class Scored(Sum):
+    """Scores the sum itself, and takes no texts."""
+
+    takes_text = False
+
+    async def score(self, path):
+        return Score(1.0, 0.5) if path.format_valid else None
+
+
+class Drifting(Sum):
+    """Another world each time; only a replay forks it."""
+
+    forks_by = "replay"
+    made = itertools.count()
+
+    async def reset(self, question):
+        self.number = next(self.made)
+        return "Begin."
+
+    async def act(self, action):
+        return Reply(f"world {self.number}")
+
+
+@pytest.fixture
+def make(tokenizer_folder):
+    def made(world, **env_config) -> ToolEnv:
+        return ToolEnv({"model_name_or_path": tokenizer_folder, "world": world, "max_tool_calls": 9, **env_config})
+
+    return made
+
+
+def start(env: ToolEnv, number: int = 1, num_roots: int = 1) -> str:
+    options = {OPTION_QUESTION: number, OPTION_NUM_ROOTS: num_roots}
+    observations, _ = asyncio.run(env.reset(options=options))
+    return env.tokenizer.decode(observations["0"])
+
+
+#: Protocol -> a call as the model writes it, and the result as it reads it.
+WRITTEN = {
+    "tags": ('<add> {"number": 3} </add>', "\n<result> 5 </result>\n"),
+    "function_calling": (
+        '<tool_call>{"name": "add", "arguments": {"number": 3}}</tool_call>',
+        "<|im_end|>\n<|im_start|>user\n<tool_response>\n5\n</tool_response><|im_end|>\n<|im_start|>assistant\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("protocol", WRITTEN)
+def test_texts_and_calls_are_actions_and_their_replies_are_framed(make, turn, tmp_path, protocol):
+    merging_tokenizer(QWEN25).save_pretrained(tmp_path)
+    env = make(Sum, protocol=protocol, model_name_or_path=str(tmp_path))
+    assert start(env).endswith("<|im_start|>user\nMake 10 of 2.<|im_end|>\n<|im_start|>assistant\n")
+    call, result = WRITTEN[protocol]
+    text, reward, info, done = turn(env, "0", call)
+    assert (text, reward, info.tool_call.name, done) == (result, 0.25, "add", False)
+    text, reward, info, done = turn(env, "0", "<think> one </think> 1<|im_end|>")
+    assert (text, reward, done) == ("\n<|im_start|>user\n6<|im_end|>\n<|im_start|>assistant\n", 0.25, False)
+    assert (info.tool_call.name, info.tool_call.argument) == ("text", "1")
+    text, reward, info, done = turn(env, "0", "many")
+    assert text == "<|im_end|>\n<|im_start|>user\nWrite a number.<|im_end|>\n<|im_start|>assistant\n"
+    assert (reward, info.tool_call.status, done) == (0.0, ToolStatus.ERROR, False)
+    text, reward, info, done = turn(env, "0", "4")
+    # Without a score only the replies pay; their sum is the accuracy.
+    assert (text, reward, info.stop_reason, info.accuracy, done) == ("", 0.25, StopReason.WORLD_ENDED, 0.75, True)
+
+
+def test_a_broken_world_ends_its_trajectory_alone(make, turn):
+    env = make(Sum)
+    start(env, num_roots=2)
+    assert turn(env, "0", "break")[2].stop_reason == StopReason.BROKEN_TOOL
+    assert turn(env, "1", "1")[3] is False
+
+
+def test_a_world_may_score_and_a_plain_turn_ends_one_that_takes_no_texts(make, turn):
+    env = make(Scored)
+    start(env, num_roots=2)
+    text, reward, info, done = turn(env, "0", "That is it.<|im_end|>")
+    assert (text, reward, info.stop_reason, info.accuracy, info.format_valid, done) == (
+        "", 1.0, StopReason.ANSWER, 0.5, True, True,
+    )  # fmt: skip
+    # Bad format: this world leaves that to the configured reward.
+    _, reward, info, _ = turn(env, "1", "<think> <add> 1 </add>")
+    assert (reward, info.stop_reason, info.format_valid) == (-1.0, StopReason.MALFORMED_CALL, False)
+
+
+@pytest.mark.parametrize("said", ["1", "<answer> \\boxed{1} </answer>"])
+def test_a_fork_that_is_not_its_parent_is_refused_in_its_first_turn(make, turn, said):
+    env = make(Drifting)
+    start(env)
+    turn(env, "0", "1")
+    env.fork_agent("0", "0.0")
+    with pytest.raises(ForkRefused, match=r"turn 1, 1, got 'world \d' in place of 'world \d'"):
+        turn(env, "0.0", said)
+    assert turn(env, "0", "1")[3] is False
+
+
+def test_limits_of_tokens_and_actions_end_a_trajectory(make, turn):
+    env = make(Sum, max_tool_calls=1, max_response_tokens=60)
+    start(env)
+    long = "1" * 60
+    assert turn(env, "0", long)[2].stop_reason == StopReason.TOKEN_LIMIT
+    env = make(Sum, max_tool_calls=1)
+    start(env)
+    turn(env, "0", "1")
+    assert turn(env, "0", "1")[2].stop_reason == StopReason.TOOL_CALL_LIMIT
+
+
+@pytest.mark.parametrize(
+    ("env_config", "message"),
+    [
+        ({}, r"^env_config has neither a 'task' nor a 'world'\.$"),
+        ({"task": "seeds"}, r"^env_config\['task'\]: only a world \('world'\) asks questions of seeds\.$"),
+        ({"world": {Sum: {"gaol": 3}}}, r"^env_config\['world'\]: Sum: got an unexpected keyword argument 'gaol'\.$"),
+        ({"world": {Sum: {}, Scored: {}}}, r"^env_config\['world'\] must name one world with an object of options"),
+        ({"world": "nowhere:World"}, r"^env_config\['world'\]: 'nowhere:World' cannot be imported"),
+        ({"world": "trextarena"}, r"^Unknown world 'trextarena'"),
+        ({"world": 3}, r"^env_config\['world'\]: 3 is neither "),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(tokenizer_folder, env_config, message):
+    with pytest.raises(ValueError, match=message):
+        ToolEnv({"model_name_or_path": tokenizer_folder, **env_config})
+
+
+def test_a_world_that_asks_nothing_is_named(make):
+    class Silent(Sum):
+        async def reset(self, question):
+            return ""
+
+    with pytest.raises(DataError, match=r"^seed 2: neither the task nor the world asks anything\.$"):
+        start(make(Silent))
+
+
+def test_a_tools_name_is_not_given_twice(make):
+    class Python(Sum):
+        tools = {"python": ADD}  # noqa: RUF012
+
+    with pytest.raises(ValueError, match=r"^env_config\['world'\]: its tool 'python' needs another name\.$"):
+        make(Python, tools={"python": {}})
+
+
+def test_a_question_of_plain_rllib_cannot_be_asked_without_await(make):
+    pending = make(Sum).reset()
+    assert asyncio.iscoroutine(pending)
+    observations, infos = asyncio.run(pending)
+    assert isinstance(observations["0"], np.ndarray)
+    assert infos["0"]["question_id"] == "seed/0"
