@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from tests.helpers.configs import small_config
+from tests.helpers.models import tiny_model
 from tests.validation.sentences import message
 
 
@@ -74,3 +75,12 @@ def test_without_peft_its_extra_is_named(model_folder, monkeypatch):
 )
 def test_one_sentence_names_the_key(model_folder, changes, expected):
     assert message(small_config(model_folder).update_from_dict(changes)) == expected
+
+
+def test_of_a_mixture_of_experts_the_attention_alone_is_adapted(tmp_path):
+    config = small_config(tiny_model(tmp_path, "qwen3_moe"))
+    config.language_model(lora={"target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]}).validate()
+    for targets, layer in (("all-linear", "experts"), (["q_proj", "gate"], "gate")):
+        assert message(config.language_model(lora={"target_modules": targets})) == (
+            f"lora: adapts 'model.layers.0.mlp.{layer}', and only linear layers before the LM head are supported."
+        )
