@@ -255,9 +255,7 @@ class Play:
             return
         try:
             self._world, self._luck = await self.replayed()
-        except (Differs, BrokenToolError) as error:
-            if self.opening is None:
-                raise
+        except Differs as error:
             raise ForkRefused(f"{self.forking.name} cannot be repeated: {error}.") from error
 
     async def replayed(self) -> tuple[World, Luck]:
