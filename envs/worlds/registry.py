@@ -10,13 +10,18 @@ from typing import Any
 
 from rllib_arpo.envs.support.texts import first_line
 from rllib_arpo.envs.support.validation import check_known, import_named
+from rllib_arpo.envs.worlds.nemo_gym import nemo_gym_world
+from rllib_arpo.envs.worlds.openenv import openenv_world
 from rllib_arpo.envs.worlds.program import ProgramWorld
 from rllib_arpo.envs.worlds.world import World
 
 #: Options of every world, which replace its attributes of the same names.
 COMMON_OPTIONS = ("forks_by", "instruction", "max_reply_tokens", "timeout_s")
 #: Name in `env_config["world"]` -> from the other options to the maker of worlds.
-WORLDS: dict[str, Callable[..., Callable[[], World]]] = {}
+WORLDS: dict[str, Callable[..., Callable[[], World]]] = {
+    "nemo_gym": nemo_gym_world,
+    "openenv": openenv_world,
+}
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,186 @@
+"""OpenEnv: an environment behind a server. A websocket is a session (as openenv 0.2 to 0.10 speak)."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from rllib_arpo.core.tree import ToolStatus
+from rllib_arpo.envs.errors import BrokenToolError, ToolError
+from rllib_arpo.envs.question import Question
+from rllib_arpo.envs.support.loop_thread import loop_thread
+from rllib_arpo.envs.worlds.served import Read, ServedWorld, Show, as_text, reader, shower
+from rllib_arpo.envs.worlds.world import Call, Reply, World, WorldLost
+
+#: Bytes of a message, at most.
+_MAX_BYTES = 1 << 26
+#: Seconds that listing the tools, and closing, may take.
+_LIST_TIMEOUT_S, _CLOSE_TIMEOUT_S = 30.0, 2.0
+#: Errors of a step that the action may have caused; the session goes on.
+_OF_ACTIONS = ("VALIDATION_ERROR", "EXECUTION_ERROR")
+_logger = logging.getLogger(__name__)
+
+
+class _Refused(Exception):
+    """The server answered with an error."""
+
+    def __init__(self, data: Mapping[str, Any]):
+        self.code = str(data.get("code"))
+        errors = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in data.get("errors") or ()]
+        super().__init__(". ".join([str(data.get("message")), *errors]))
+
+
+class OpenEnvWorld(ServedWorld):
+    """One session. The question's row are the arguments of the environment's `reset`, as far as it takes them.
+
+    An environment in which an action raises goes on; the model reads the error.
+
+    Args:
+        url: of the server; "/ws" is added.
+        tools: the server's tools; None: a turn's text is the action.
+        read: reads a text as the action's fields.
+        show: shows the fields of an observation.
+    """
+
+    def __init__(self, url: str, tools: Mapping[str, Mapping[str, Any]] | None, read: Read, show: Show):
+        super().__init__()
+        self.tools, self.takes_text = tools or {}, tools is None
+        self._url, self._read, self._show = url, read, show
+        self._socket: Any = None
+
+    async def reset(self, question: Question) -> str:
+        try:
+            self._socket = await _connected(self._url)
+            observed = await _asked(self._socket, "reset", dict(question.row))
+        except (WorldLost, _Refused) as error:
+            if isinstance(error, _Refused) and error.code == "CAPACITY_REACHED":
+                _warn_of_capacity(self._url, str(error))
+            raise BrokenToolError(f"{self._url}: {error}") from error
+        return self._show(_fields(observed))
+
+    async def act(self, action: Call | str) -> Reply:
+        if isinstance(action, Call):
+            data = {"type": "call_tool", "tool_name": action.tool, "arguments": dict(action.arguments)}
+        else:
+            data = self._read(action)
+        try:
+            observed = await _asked(self._socket, "step", data)
+        except _Refused as error:
+            if error.code in _OF_ACTIONS:
+                raise ToolError(str(error)) from error
+            raise WorldLost(f"{self._url}: {error}") from error
+        reward = float(observed.get("reward") or 0.0)
+        self.paid += reward
+        text, status = self._show(_fields(observed)), ToolStatus.OK
+        if isinstance(action, Call):
+            text, status = _of_tool(observed["observation"])
+        return Reply(text, reward, bool(observed.get("done")), status)
+
+    async def close(self) -> None:
+        if self._socket is not None:
+            from websockets.exceptions import ConnectionClosed
+
+            with contextlib.suppress(ConnectionClosed):
+                await self._socket.send(json.dumps({"type": "close"}))
+            await self._socket.close()
+
+
+def openenv_world(
+    url: str, *, tools: bool = False, read: Read | str | None = None, show: Show | str | None = None
+) -> Callable[[], World]:
+    """The maker of worlds of a server.
+
+    Args:
+        url: "http://host:port", or with "https", "ws" or "wss".
+        tools: whether the model calls the tools that the server lists; asks the server, and blocks.
+        read, show: see `reader` and `shower`.
+
+    Raises:
+        ValueError: the URL is none, or the server does not list its tools.
+    """
+    parts = urlsplit(url)
+    scheme = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}.get(parts.scheme)
+    if scheme is None or not parts.hostname:
+        raise ValueError(f"env_config['world']: openenv: 'url' must be like \"http://host:port\", not {url!r}.")
+    address = parts._replace(scheme=scheme, path=parts.path.rstrip("/").removesuffix("/ws") + "/ws").geturl()
+    return functools.partial(OpenEnvWorld, address, _listed(address) if tools else None, reader(read), shower(show))
+
+
+@functools.lru_cache(maxsize=16)
+def _listed(url: str) -> dict[str, Mapping[str, Any]]:
+    """The server's tools: name -> schema with a description."""
+
+    async def ask() -> list[Mapping[str, Any]]:
+        socket = await _connected(url)
+        try:
+            return (await _asked(socket, "step", {"type": "list_tools"}))["observation"]["tools"]
+        finally:
+            await socket.close()
+
+    try:
+        tools = loop_thread("openenv").run_blocking(ask(), _LIST_TIMEOUT_S)
+    except (BrokenToolError, _Refused, TimeoutError) as error:
+        raise ValueError(f"env_config['world']: {url} does not list its tools ({error}).") from error
+    return {tool["name"]: {**tool["input_schema"], "description": tool["description"]} for tool in tools}
+
+
+async def _connected(url: str) -> Any:
+    """A session.
+
+    Raises:
+        BrokenToolError: the server cannot be reached.
+    """
+    from websockets.asyncio.client import connect
+    from websockets.exceptions import InvalidHandshake
+
+    try:
+        # No limit for the answer to a ping: `timeout_s` limits an action, and a server may be busy with one.
+        return await connect(url, max_size=_MAX_BYTES, close_timeout=_CLOSE_TIMEOUT_S, ping_timeout=None)
+    except (OSError, InvalidHandshake) as error:
+        raise BrokenToolError(f"{url} cannot be reached ({error}).") from error
+
+
+async def _asked(socket: Any, kind: str, data: Any) -> Any:
+    """The server's answer to a message.
+
+    Raises:
+        WorldLost: the connection is gone.
+        _Refused: the answer is an error.
+    """
+    from websockets.exceptions import ConnectionClosed
+
+    try:
+        # A server without a free session says so and closes, maybe before this message: the frame can be read still.
+        with contextlib.suppress(ConnectionClosed):
+            await socket.send(json.dumps({"type": kind, "data": data}))
+        answer = json.loads(await socket.recv())
+    except ConnectionClosed as error:
+        raise WorldLost(f"the connection was lost ({error})") from error
+    if answer["type"] == "error":
+        raise _Refused(answer["data"])
+    return answer["data"]
+
+
+def _fields(observed: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in observed["observation"].items() if name != "metadata"}
+
+
+def _of_tool(observation: Mapping[str, Any]) -> tuple[str, ToolStatus]:
+    """The text of a tool's result, and its status."""
+    if observation.get("error"):
+        return str(observation["error"]["message"]), ToolStatus.ERROR
+    result = observation.get("result")
+    if not (isinstance(result, Mapping) and "content" in result):
+        return as_text(result), ToolStatus.OK
+    text = "\n".join(block["text"] for block in result["content"] if block.get("type") == "text")
+    return text, ToolStatus.ERROR if result.get("is_error") else ToolStatus.OK
+
+
+@functools.lru_cache(maxsize=16)
+def _warn_of_capacity(url: str, message: str) -> None:
+    _logger.warning("%s: %s Each trajectory and each fork has a session: raise its max_concurrent_envs.", url, message)

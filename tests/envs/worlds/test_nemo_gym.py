@@ -1,0 +1,190 @@
+"""Worlds of a NeMo Gym resources server: its rows, its tools and cookies, its score, and connections that are lost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from rllib_arpo.core.tree import StopReason, ToolStatus
+from rllib_arpo.envs.errors import BrokenToolError, DataError
+from rllib_arpo.envs.forkable_env import INFO_STEP
+from rllib_arpo.envs.question import QA, Question
+from rllib_arpo.envs.rewards import FinishedPath
+from rllib_arpo.envs.tasks.nemo_gym import NemoGymTask, tools_of_rows
+from rllib_arpo.envs.tool_env import ToolEnv
+from rllib_arpo.envs.worlds import Call
+from rllib_arpo.envs.worlds.play import Forking, Play
+from rllib_arpo.envs.worlds.registry import find_world
+from tests.helpers.models import byte_tokenizer
+from tests.helpers.nemo_gym_server import ROW, SCHEMA, TOOLS, nemo_gym_server
+
+QUESTION = Question("q", (), (), QA, "q", row=ROW)
+ONE, TWO, VALUE = Call("increment", {"count": 1}), Call("increment", {"count": 2}), Call("value", {})
+
+
+@pytest.fixture
+def server():
+    with nemo_gym_server() as counters:
+        yield counters
+
+
+@pytest.fixture
+def rows(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(ROW) + "\n")
+    return str(path)
+
+
+def trunk_of(server, **options) -> Play:
+    return Play(Forking(find_world({"nemo_gym": {"url": server.url, **options}}), "The world"), QUESTION)
+
+
+def finished(last: str) -> FinishedPath:
+    return FinishedPath(QUESTION, ("a call", last), True, None)
+
+
+async def texts(play: Play, *calls: Call) -> list[str]:
+    return [(await play.act(call)).text for call in calls]
+
+
+def test_rows_are_questions_and_have_the_tools(rows):
+    question = NemoGymTask(path=rows).question(0)
+    assert question.messages == (("system", "Count."), ("user", "Add 1 and 2."))
+    assert question.row == ROW
+    assert tools_of_rows(rows) == {
+        "increment": {**SCHEMA, "description": "Adds a count."},
+        "value": {"type": "object", "properties": {}, "description": ""},
+    }
+
+
+@pytest.mark.parametrize("row", ["{}", '{"responses_create_params": {"input": [{"role": "tool", "content": ""}]}}'])
+def test_a_wrong_row_names_its_place(tmp_path, row):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(row)
+    with pytest.raises(DataError, match=r"rows\.jsonl, row 0: `responses_create_params` must have messages of texts"):
+        NemoGymTask(path=str(path)).question(0)
+
+
+def test_a_cookie_a_trajectory_forks_by_replay_and_the_servers_score(server):
+    async def played():
+        trunk = trunk_of(server)
+        await trunk.ready()
+        root = trunk.handed_over()
+        found = await texts(root, ONE)
+        child = root.fork()
+        found += [*await texts(root, TWO, VALUE), *await texts(child, ONE, VALUE)]
+        scores = [await play.score(finished("6")) for play in (root, child)]
+        for play in (trunk, root, child):
+            await play.close()
+        return found, [(score.reward, score.accuracy) for score in scores]
+
+    done = '{"success": true}'
+    assert asyncio.run(played()) == ([done, done, '{"count": 6}', done, '{"count": 5}'], [(1.0, 1.0), (0.0, 0.0)])
+    assert sorted(server.counts.values()) == [5, 6]
+    assert server.verified[0]["expected_count"] == 6
+    assert server.verified[0]["response"]["output"] == [
+        {"type": "function_call", "call_id": "call_0", "name": "increment", "arguments": '{"count": 1}'}
+        | {"status": "completed"},
+        {"type": "function_call_output", "call_id": "call_0", "output": done},
+        {"type": "function_call", "call_id": "call_2", "name": "increment", "arguments": '{"count": 2}'}
+        | {"status": "completed"},
+        {"type": "function_call_output", "call_id": "call_2", "output": done},
+        {"type": "function_call", "call_id": "call_4", "name": "value", "arguments": "{}", "status": "completed"},
+        {"type": "function_call_output", "call_id": "call_4", "output": '{"count": 6}'},
+        {"type": "message", "id": "message", "role": "assistant", "status": "completed"}
+        | {"content": [{"type": "output_text", "text": "6", "annotations": []}]},
+    ]
+
+
+def test_a_servers_error_is_what_the_model_reads(server):
+    async def played():
+        play = trunk_of(server).fork()
+        reply = await play.act(Call("increment", {"count": 13}))
+        await play.close()
+        return reply.text, reply.status
+
+    assert asyncio.run(played()) == ('{"error": "13 is not a count"}', ToolStatus.ERROR)
+
+
+def test_a_lost_connection_is_a_new_session_where_everything_is_repeated(server):
+    async def played():
+        play = trunk_of(server).fork()
+        await texts(play, ONE)
+        server.drops = 1
+        found = await texts(play, TWO, VALUE)
+        await play.close()
+        return found
+
+    assert asyncio.run(played()) == ['{"success": true}', '{"count": 6}']
+
+
+def test_a_server_that_is_gone_or_refuses_its_own_paths_is_a_broken_tool(server):
+    async def broken(act, play):
+        with pytest.raises(BrokenToolError) as raised:
+            await act(play)
+        await play.close()
+        return str(raised.value).replace(server.url, "")
+
+    async def played():
+        play, other = trunk_of(server).fork(), trunk_of(server).fork()
+        await texts(play, ONE)
+        await texts(other, ONE)
+        server.status = 503
+        found = [await broken(lambda play: play.act(ONE), play)]
+        server.status, server.drops = 0, 1
+        found.append(await broken(lambda play: play.score(finished("6")), other))
+        server.status = 422
+        found.append(await broken(Play.ready, trunk_of(server)))
+        server.drops = 1
+        return [*found, await broken(Play.ready, trunk_of(server))]
+
+    first, second, third, fourth = asyncio.run(played())
+    assert (first, third) == ("/increment: 503", "/seed_session: 422 {}")
+    assert second.startswith("/verify: ") and fourth.startswith("/seed_session: ")
+
+
+def test_a_server_of_turns(server):
+    async def played():
+        trunk = trunk_of(server, turns=True)
+        await trunk.ready()
+        root = trunk.handed_over()
+        first = await root.say("1")
+        child = root.fork()
+        second, other = await root.say("2"), await child.say("1")
+        accuracy = (await root.score(finished("2"))).accuracy
+        for play in (trunk, root, child):
+            await play.close()
+        return trunk.opening, first.text, (second.reward, second.done), other.text, accuracy
+
+    assert asyncio.run(played()) == ("go", "at 4", (0.5, True), "at 5", 0.5)
+    assert sorted(server.closed) == ["s0", "s1"]
+    assert [len(body["response"]["output"]) for body in server.verified] == [1, 1, 1, 1]
+
+
+def test_an_environment_with_rows_tools_and_score(server, rows, tmp_path):
+    tokenizer = byte_tokenizer()
+    tokenizer.save_pretrained(tmp_path)
+    world = {"nemo_gym": {"url": server.url, "tools": rows}}
+    env = ToolEnv({"model_name_or_path": str(tmp_path), "task": "nemo_gym", "path": rows, "world": world})
+
+    async def played():
+        prompts, _ = await env.reset(options={"question": 0})
+        steps = []
+        for text in ('<increment> {"count": 3} </increment>', "done"):
+            turn = tokenizer.encode(text, add_special_tokens=False)
+            steps.append(await env.step_agent("0", turn))
+        await env.close_question()
+        return tokenizer.decode(prompts["0"]), steps
+
+    prompt, (call, end) = asyncio.run(played())
+    assert "Add 1 and 2." in prompt and "Count." in prompt
+    assert '{"success": true}' in tokenizer.decode(call[0])
+    assert (end[1], end[2], end[4][INFO_STEP].stop_reason) == (1.0, True, StopReason.ANSWER)
+    assert TOOLS[0]["name"] in env.tools
+
+
+def test_wrong_options_are_one_sentence():
+    with pytest.raises(ValueError, match=r"^env_config\['world'\]: nemo_gym: 'url' must be like "):
+        find_world({"nemo_gym": {"url": "127.0.0.1"}})

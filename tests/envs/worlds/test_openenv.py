@@ -1,0 +1,180 @@
+"""Worlds of an OpenEnv server: what it says, forks by replay, and a server that is full, silent, or gone."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from rllib_arpo.core.tree import StopReason, ToolStatus
+from rllib_arpo.engine.engine import EngineConfig
+from rllib_arpo.engine.scripted_engine import RandomPolicy, ScriptedEngine
+from rllib_arpo.envs.errors import BrokenToolError
+from rllib_arpo.envs.question import QA, Question
+from rllib_arpo.envs.tool_env import ToolEnv
+from rllib_arpo.envs.worlds import Call
+from rllib_arpo.envs.worlds.play import Forking, Play
+from rllib_arpo.envs.worlds.registry import find_world
+from rllib_arpo.rollout.messages import SampledQuestion, question_refs
+from rllib_arpo.rollout.question_loop import QuestionLoop
+from tests.helpers.models import byte_tokenizer
+from tests.helpers.openenv_server import ADD, OpenEnvServer
+from tests.rollout.conftest import settings
+
+QUESTION = Question("q", (), (), QA, "q", row={"seed": 1})
+
+
+@pytest.fixture
+def server():
+    with OpenEnvServer() as server:
+        yield server
+
+
+def trunk_of(server, **options) -> Play:
+    make = find_world({"openenv": {"url": server.url, "read": "message", **options}})
+    return Play(Forking(make, "The world"), QUESTION)
+
+
+async def said(play: Play, *texts: str) -> list[str]:
+    return [(await play.say(text)).text for text in texts]
+
+
+def test_a_session_a_trajectory_and_forks_by_replay(server):
+    async def played():
+        trunk = trunk_of(server)
+        await trunk.ready()
+        root = trunk.handed_over()
+        found = [trunk.opening, *await said(root, "1", "two", "3")]
+        child = root.fork()
+        found += [*await said(root, "10"), *await said(child, "20")]
+        paid, score = child.paid, await child.score(None)
+        end = await child.say("100")
+        for play in (trunk, root, child):
+            await play.close()
+        return found, paid, score.accuracy, end.done
+
+    found, paid, accuracy, done = asyncio.run(played())
+    assert found == ["begin at 1", "2", "invalid literal: two", "5", "15", "25"]
+    assert (paid, accuracy, done) == (0.75, 0.75, True)
+    assert (server.sessions, server.open) == (2, set())
+
+
+@pytest.mark.parametrize(
+    ("options", "text", "shown", "status"),
+    [
+        ({"read": None}, '{"message": "4"}', "5", "ok"),
+        ({"read": None}, "4", "An action is one JSON object.", "error"),
+        ({"read": "number"}, "4", "Invalid message. message: Field required", "error"),
+        ({"read": lambda text: {"message": str(len(text))}}, "four", "5", "ok"),
+        ({"read": lambda text: {"message": str(1 // 0)}}, "four", "integer division or modulo by zero", "error"),
+        ({"show": "message"}, "4", "5", "ok"),
+        ({"show": lambda fields: f"now {fields['message']}"}, "4", "now 5", "ok"),
+    ],
+)
+def test_texts_are_read_and_observations_shown(server, options, text, shown, status):
+    async def played():
+        play = trunk_of(server, **options)
+        reply = await play.say(text)
+        await play.close()
+        return reply.text, reply.status
+
+    assert asyncio.run(played()) == (shown, ToolStatus(status))
+
+
+def test_the_servers_tools_are_called(server):
+    play = trunk_of(server, tools=True)
+
+    async def played():
+        world = await play.ready()
+        replies = [await world.act(Call("add", {"number": number})) for number in (2, 3)]
+        await play.close()
+        return world.takes_text, dict(world.tools), [reply.text for reply in replies]
+
+    tools = {"add": {**ADD["input_schema"], "description": "Adds a number."}}
+    assert asyncio.run(played()) == (False, tools, ["3", "6"])
+
+
+def test_a_lost_connection_is_a_new_session_where_everything_is_repeated(server):
+    async def played():
+        play = trunk_of(server).fork()
+        found = await said(play, "5")
+        await asyncio.to_thread(server.cut)
+        found += await said(play, "1", "crash", "1")
+        await play.close()
+        return found
+
+    crashed = f"The world was lost twice in one action ({server.url.replace('http', 'ws')}/ws: it crashed)."
+    assert asyncio.run(played()) == ["6", "7", crashed, "8"]
+    assert server.sessions == 4
+
+
+def test_a_server_that_is_full_or_silent_or_gone_is_a_broken_tool(caplog):
+    async def broken(play: Play, text: str = "1") -> str:
+        with pytest.raises(BrokenToolError) as raised:
+            await play.say(text)
+        await play.close()
+        return str(raised.value)
+
+    async def played(server):
+        first = trunk_of(server, timeout_s=0.5).fork()
+        found = [*await said(first, "1"), await broken(trunk_of(server)), await broken(first, "sleep")]
+        with socket.socket() as unused:
+            unused.bind(("127.0.0.1", 0))
+            server.url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+            return [*found, await broken(trunk_of(server))]
+
+    with OpenEnvServer(max_sessions=1) as server:
+        found = asyncio.run(played(server))
+    full, gone = found[1].partition("/ws: ")[2], found[3].partition("/ws ")[2]
+    assert [found[0], full, found[2]] == ["2", "Server at capacity: 1.", "OpenEnvWorld did not answer in 0.5 s."]
+    assert gone.startswith("cannot be reached ([Errno 111]")
+    assert "raise its max_concurrent_envs" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "openenv: missing a required argument: 'url'"),
+        ({"url": "localhost:8000"}, "openenv: 'url' must be like"),
+        ({"url": "http://127.0.0.1:9", "tools": True}, "ws://127.0.0.1:9/ws does not list its tools"),
+        ({"url": "http://127.0.0.1:9", "show": 3}, "'show' must be a field, a function or its name, not 3."),
+        ({"url": "http://127.0.0.1:9", "read": "nowhere:f"}, "'nowhere:f' cannot be imported"),
+    ],
+)
+def test_wrong_options_are_one_sentence(options, message):
+    with pytest.raises(ValueError, match=r"^env_config\['world'\]: .*") as raised:
+        find_world({"openenv": options})
+    assert message in str(raised.value)
+
+
+def test_a_server_that_dies_breaks_trajectories_and_the_run_goes_on(tmp_path):
+    """Each question asks for 13 answers a trajectory, those of replays included: the second pair is cut off."""
+    tokenizer = byte_tokenizer()
+    tokenizer.save_pretrained(tmp_path)
+    replies = [tokenizer.encode(text, add_special_tokens=False) for text in ("1", "2")]
+    policy = RandomPolicy(len(tokenizer), replies=replies)
+    engine = ScriptedEngine(EngineConfig("none", engine_kwargs={"script": policy.reply, "vocab_size": len(tokenizer)}))
+    config = settings(num_rollouts=4, num_initial_rollouts=2, max_context_tokens=4096, max_response_tokens=3000)
+    ended = []
+    with (
+        OpenEnvServer(max_answers=130) as server,
+        ThreadPoolExecutor(1) as thread,
+        QuestionLoop(engine, thread) as loop,
+    ):
+        world = {"openenv": {"url": server.url, "read": "message"}}
+        env_config = {"model_name_or_path": str(tmp_path), "world": world, "max_tool_calls": 12}
+        loop.submit(question_refs(range(6)), [ToolEnv(env_config) for _ in range(2)], config)
+        while loop.in_flight:
+            ended += loop.take()
+    sampled = [question for question in ended if isinstance(question, SampledQuestion)]
+    reasons = [question.stats.stop_reasons for question in sampled]
+    assert len(ended) == 6
+    assert reasons[0] == (StopReason.TOOL_CALL_LIMIT,) * 4
+    assert {len(one) for one in reasons} == {4}
+    assert {reason for one in reasons for reason in one} == {StopReason.TOOL_CALL_LIMIT, StopReason.BROKEN_TOOL}
+    assert sum(question.stats.num_forks for question in sampled) > 0
+    gone = f"BrokenToolError: {server.url.replace('http', 'ws')}/ws cannot be reached"
+    failures = [question.failure.message for question in ended if question not in sampled]
+    assert [message.partition(" (")[0] for message in failures] == [gone] * len(failures) != []
