@@ -76,15 +76,7 @@ class _NemoGym(ServedWorld):
     def _answered(self, text: str) -> dict[str, Any]:
         """The row with the model's whole response, which ends with `text`."""
         content = [{"type": "output_text", "text": text, "annotations": []}]
-        number = sum(item["type"] == "message" for item in self._output)
-        said = {
-            "type": "message",
-            "id": f"msg_{number}",
-            "role": "assistant",
-            "status": "completed",
-            "content": content,
-        }
-        self._output.append(said)
+        said = {"type": "message", "id": "message", "role": "assistant", "status": "completed", "content": content}
         response = {
             "id": "response",
             "object": "response",
