@@ -145,7 +145,10 @@ class Engine(Protocol):
         """Queues a request; it joins the running batch at the next step."""
 
     def step(self) -> list[EngineEvent]:
-        """Advances every running request by one token and returns what happened."""
+        """Advances every running request by one token and returns what happened.
+
+        An engine that runs a step ahead returns what happened in the step before.
+        """
 
     def has_unfinished(self) -> bool:
         """Whether `step` has anything to do."""

@@ -37,11 +37,6 @@ _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
         (None, "mp", "uni"),
         "the engine's workers are processes of its env runner, on the GPUs that Ray gave to it",
     ),
-    "async_scheduling": (
-        (False,),
-        "the engine would run a step ahead of finished and forked requests, and wait for that step where the sampler "
-        "reads entropies",
-    ),
     "speculative_config": ((None,), "entropies are measured for one token at a time"),
     "enable_return_routed_experts": (
         (False,),

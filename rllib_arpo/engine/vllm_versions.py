@@ -15,6 +15,8 @@ VLLM_RELEASES = ((0, 26), (0, 32), (0, 33))
 FIRST_WITH_TRANSFER = Version("0.32")
 #: The first vLLM with which a mixture of experts was tried; older ones want the experts of a layer one by one.
 FIRST_WITH_MIXTURES = Version("0.32")
+#: The first vLLM with whose asynchronous scheduling the engine was tested.
+FIRST_RUNNING_AHEAD = Version("0.32")
 
 
 def vllm_version() -> Version | None:
@@ -32,3 +34,9 @@ def check_vllm_version() -> None:
         raise ValueError(
             f"engine='vllm': needs vLLM 0.32 or 0.33, or with torch 2.11 vLLM 0.26, and {installed} is installed."
         )
+
+
+def can_run_ahead() -> bool:
+    """Whether vLLM may start a step before the engine has the output of the last one."""
+    installed = vllm_version()
+    return installed is not None and installed >= FIRST_RUNNING_AHEAD

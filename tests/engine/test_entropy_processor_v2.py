@@ -3,6 +3,8 @@
 Only the kernels are left out: the sampling itself, and the scatter of staged writes, which nothing here reads.
 """
 
+import math
+from collections import defaultdict
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,9 +12,7 @@ import pytest
 import torch
 
 import rllib_arpo.engine.vllm.arguments as arguments
-from rllib_arpo.engine import entropy_windows
 from rllib_arpo.engine.engine import EngineConfig, GenerationRequest
-from rllib_arpo.engine.entropy_windows import take_entropies
 from tests.helpers.entropy import token_entropy
 
 interface = pytest.importorskip("vllm.v1.worker.gpu.sample.logits_processor")
@@ -35,11 +35,13 @@ class Runner:
         self.probe = EntropyProcessorV2(config, interface.LogitsProcRequestState.from_request_state(self.states))
         self.sampler = Sampler(config, max_num_reqs, V, device, self.states, custom_logits_processors=[self.probe])
         self.generator = torch.Generator().manual_seed(0)
+        #: Request -> what was measured, token by token; None: nothing.
+        self.entropies: dict[str, list[float | None]] = defaultdict(list)
 
-    def add(self, name: str, key: int, prompt: int, generated: int = 0, computed: int = 0, **settings) -> None:
+    def add(self, name: str, prompt: int, generated: int = 0, computed: int = 0, **settings) -> None:
         request = GenerationRequest(name, [1] * prompt, 50, **({"entropy_window": 3} | settings))
         self.states.add_request(name, prompt, [1] * (prompt + generated), computed, 50)
-        params = arguments.sampling_params(request, key)
+        params = arguments.sampling_params(request)
         params.update_from_generation_config({}, None)
         self.sampler.add_request(self.states.req_id_to_index[name], params)
 
@@ -58,6 +60,10 @@ class Runner:
         context = (mapping, mapping, slots, nothing, nothing, nothing, lengths)
         self.sampler.apply_sampling_params(logits, *context)
         torch.testing.assert_close(logits, given, rtol=0, atol=0)
+        measured, self.probe.measured = self.probe.measured, None
+        measured = torch.full((len(slots),), torch.nan) if measured is None else measured
+        for name, entropy in zip(scheduled, measured.tolist(), strict=True):
+            self.entropies[name].append(None if math.isnan(entropy) else entropy)
         return dict(zip(scheduled, given, strict=True))
 
 
@@ -74,74 +80,96 @@ def runner(monkeypatch):
     monkeypatch.setattr(states, "apply_temperature", apply_temperature)
     # It needs pinned memory.
     monkeypatch.setattr(buffer_utils, "is_uva_available", lambda: False)
-    monkeypatch.setattr(entropy_windows, "_WINDOWS", {})
     return Runner()
 
 
+def entropies(*logits: torch.Tensor, temperature: float = 1.0) -> list[float]:
+    return [pytest.approx(token_entropy(z, temperature).item(), abs=1e-5) for z in logits]
+
+
 def test_each_token_of_the_window_is_measured_at_its_place(runner):
-    runner.add("a", 1, prompt=5, temperature=0.7)
+    runner.add("a", prompt=5, temperature=0.7)
     seen = [runner.step({"a": n})["a"] for n in (5, 1, 1, 1, 1)]
-    (entropies,) = take_entropies(None, [(1, 3)])
-    torch.testing.assert_close(torch.tensor(entropies), torch.stack([token_entropy(z, 0.7) for z in seen[:3]]))
+    assert runner.entropies["a"] == [*entropies(*seen[:3], temperature=0.7), None, None]
     assert runner.probe._windows == {}
 
 
 def test_requests_of_a_batch_are_kept_apart_when_their_rows_move(runner):
-    runner.add("a", 1, prompt=4)
-    runner.add("greedy", 2, prompt=2, temperature=0.0)
-    runner.add("unmeasured", 3, prompt=3, entropy_window=0, temperature=0.5)
+    runner.add("a", prompt=4)
+    runner.add("greedy", prompt=2, temperature=0.0)
+    runner.add("unmeasured", prompt=3, entropy_window=0, temperature=0.5)
     first = runner.step({"a": 4, "greedy": 2, "unmeasured": 3}, padded_to=4)
-    runner.add("late", 4, prompt=6, entropy_window=1, entropy_estimator="top_k")
+    runner.add("late", prompt=6, entropy_window=1, entropy_estimator="top_k")
     second = runner.step({"late": 6, "unmeasured": 1, "greedy": 1, "a": 1})
     third = runner.step({"unmeasured": 1, "a": 1})
-    taken = take_entropies(None, [(1, 3), (2, 2), (4, 1)])
     p = torch.softmax(second["late"], -1).sort(descending=True).values[:10]
-    expected = [
-        torch.stack([token_entropy(z["a"]) for z in (first, second, third)]),
-        torch.stack([token_entropy(z["greedy"]) for z in (first, second)]),
-        -(p * p.log()).sum()[None],
-    ]
-    for entropies, exact in zip(taken, expected, strict=True):
-        torch.testing.assert_close(torch.tensor(entropies), exact)
+    assert runner.entropies == {
+        "a": entropies(first["a"], second["a"], third["a"]),
+        "greedy": entropies(first["greedy"], second["greedy"]),
+        "unmeasured": [None] * 3,
+        "late": [pytest.approx(-(p * p.log()).sum().item(), abs=1e-5)],
+    }
 
 
 def test_only_the_last_chunk_of_a_prompt_counts(runner):
-    runner.add("a", 1, prompt=9)
+    runner.add("a", prompt=9)
     for n in (4, 4):
         runner.step({"a": n})
     last = runner.step({"a": 1})["a"]
-    (entropies,) = take_entropies(None, [(1, 1)])
-    torch.testing.assert_close(torch.tensor(entropies), token_entropy(last)[None])
+    assert runner.entropies["a"] == [None, None, *entropies(last)]
 
 
 def test_a_preempted_request_goes_on_where_it_was(runner):
-    runner.add("a", 1, prompt=4)
+    runner.add("a", prompt=4)
     seen = [runner.step({"a": n})["a"] for n in (4, 1)]
     runner.remove("a")
-    runner.add("other", 2, prompt=4, entropy_window=0)
-    runner.add("a", 1, prompt=4, generated=2)
+    runner.add("other", prompt=4, entropy_window=0)
+    runner.add("a", prompt=4, generated=2)
     # Its prompt and its two tokens are computed again, in two chunks; the first one's sample is dropped.
     runner.step({"other": 4, "a": 5})
-    seen.append(runner.step({"a": 1})["a"])
-    (entropies,) = take_entropies(None, [(1, 3)])
-    torch.testing.assert_close(torch.tensor(entropies), torch.stack([token_entropy(z) for z in seen]))
+    seen += [runner.step({"a": 1})["a"], runner.step({"a": 1})["a"]]
+    assert runner.entropies["a"] == [*entropies(*seen[:2]), None, *entropies(seen[2]), None]
 
 
 def test_the_next_occupant_of_a_slot_inherits_nothing(runner):
-    runner.add("a", 1, prompt=4)
+    runner.add("a", prompt=4)
     runner.step({"a": 4})
     slot = runner.states.req_id_to_index["a"]
     runner.remove("a")
-    runner.add("b", 2, prompt=3, entropy_window=0)
+    runner.add("b", prompt=3, entropy_window=0)
     assert runner.states.req_id_to_index["b"] == slot
     runner.step({"b": 3})
-    assert len(take_entropies(None, [(1, 1)])[0]) == 1
-    assert entropy_windows._WINDOWS == {}
+    assert runner.entropies["b"] == [None]
 
 
 def test_a_preempted_request_whose_window_was_full_opens_none(runner):
-    runner.add("a", 1, prompt=4, generated=3)
-    assert (runner.probe._windows, entropy_windows._WINDOWS) == ({}, {})
+    runner.add("a", prompt=4, generated=3)
+    assert runner.probe._windows == {}
+
+
+def test_entropies_leave_with_the_log_probs_of_their_step(runner):
+    """The wrapper of vLLM's sampler puts those of this step in the place of the ranks, and none of an earlier one."""
+    from vllm.v1.outputs import LogprobsTensors
+
+    from rllib_arpo.engine.vllm.step_outputs import send_entropies
+
+    ranks = torch.tensor([7])
+
+    class Sampler:
+        logits_processors = runner.sampler.logits_processors
+        penalties_state = "its own"
+
+        def __call__(self, _logits, measured):
+            runner.probe.measured = measured
+            return SimpleNamespace(logprobs_tensors=LogprobsTensors(torch.tensor([[3]]), torch.tensor([[-0.5]]), ranks))
+
+    worker = SimpleNamespace(model_runner=SimpleNamespace(sampler=Sampler()))
+    send_entropies(worker)
+    sampler = worker.model_runner.sampler
+    assert sampler.penalties_state == "its own"
+    for measured, expected in ((torch.tensor([1.5]), [1.5]), (None, [7])):
+        tensors = sampler(None, measured).logprobs_tensors
+        assert (tensors.selected_token_ranks.tolist(), tensors.logprobs.tolist()) == (expected, [[-0.5]])
 
 
 @pytest.mark.parametrize(("variable", "probe"), [("0", "ENTROPY_PROCESSOR"), ("1", "ENTROPY_PROCESSOR_V2")])

@@ -67,6 +67,7 @@ def test_on_a_gpu_an_engine_takes_the_memory_that_the_doctor_counts(llama_folder
     monkeypatch.setattr(arguments, "current_platform", SimpleNamespace(is_cpu=lambda: False))
     assert arguments.engine_args(EngineConfig(llama_folder)).gpu_memory_utilization == GPU_MEMORY_UTILIZATION
     assert EngineArgs(llama_folder).gpu_memory_utilization == GPU_MEMORY_UTILIZATION
+    assert arguments.engine_args(EngineConfig(llama_folder)).async_scheduling is True
     half = EngineConfig(llama_folder, engine_kwargs={"gpu_memory_utilization": 0.5})
     assert arguments.engine_args(half).gpu_memory_utilization == 0.5
 

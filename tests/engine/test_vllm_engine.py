@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rllib_arpo.core.reshaping import Reshaping, reshaped_log_probs
-from rllib_arpo.engine import EngineConfig, entropy_windows, make_engine
+from rllib_arpo.engine import EngineConfig, make_engine
 from rllib_arpo.engine.engine import Finished, GenerationRequest
 from tests.engine.conftest import (
     reference,
@@ -35,7 +35,6 @@ def test_entropies_and_log_probs_are_those_of_the_sampling_distribution(
     assert len(finished.entropies) == min(num_entropies, len(finished.token_ids))
     assert (finished.token_ids.dtype, finished.log_probs.dtype, finished.entropies.dtype) == ("int32", "f4", "f4")
     assert engine.vocab_size == 300
-    assert entropy_windows._WINDOWS == {}
 
 
 @pytest.mark.parametrize(
@@ -170,7 +169,6 @@ def test_a_cancelled_request_is_never_heard_of_again(engine):
         events += engine.step()
     assert [event.request_id for event in events] == ["kept", "kept"]
     assert events[-1].token_ids.tolist() == alone.token_ids.tolist()
-    assert entropy_windows._WINDOWS == {}
 
 
 def test_a_fork_reuses_the_blocks_of_its_prefix(engine):
@@ -271,7 +269,6 @@ def test_an_engine_lives_in_a_worker_thread_beside_another_engine(engine, tmp_pa
         log_probs, entropies = reference(folder, request.prompt_token_ids, result.token_ids, 1.0)
         np.testing.assert_allclose(result.log_probs, log_probs, atol=1e-4)
         np.testing.assert_allclose(result.entropies, entropies[: request.max_entropies], atol=1e-4)
-    assert entropy_windows._WINDOWS == {}
     assert len(run_one(engine, PROMPT, max_tokens=3, seed=1).token_ids) == 3
 
 

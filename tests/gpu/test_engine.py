@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from rllib_arpo.engine.engine import NO_WEIGHTS, Finished, GenerationRequest
-from rllib_arpo.engine.entropy_windows import take_entropies
 from tests.engine.conftest import reference, run, run_one
 from tests.gpu.conftest import RUNNERS, start_engine
 from tests.helpers.weights import weights_of
@@ -48,16 +47,36 @@ def assert_close(engine, finished: Finished, folder: str, prompt: list[int], tem
 def test_the_probe_is_exact_for_the_distribution_that_vllm_tells(engine, temperature):
     from rllib_arpo.engine.vllm.arguments import sampling_params, token_prompt
 
-    params = sampling_params(GenerationRequest("a", PROMPT, 12, temperature, (), 8, seed=1), key=-1)
-    params.logprobs, outputs = 300, []
+    params, told, entropies = sampling_params(GenerationRequest("a", PROMPT, 12, temperature, (), 8, seed=1)), [], []
+    params.logprobs = 300
     engine._llm.add_request("a", token_prompt(PROMPT), params)
-    while engine._llm.has_unfinished_requests():
-        outputs += engine._llm.step()
-    told = [log_probs for output in outputs for log_probs in output.outputs[0].logprobs]
-    exact = [-sum(math.exp(p.logprob) * p.logprob for p in log_probs.values()) for log_probs in told[:8]]
+    while len(told) < 12:
+        for output in engine._llm.engine_core.get_output().outputs:
+            told += output.new_logprobs.logprobs[:, 1:].astype(np.float64).tolist()
+            entropies += output.new_logprobs.sampled_token_ranks.tolist()
+    exact = [-sum(math.exp(p) * p for p in log_probs) for log_probs in told[:8]]
     assert [len(log_probs) for log_probs in told] == [300] * 12
-    (entropies,) = engine._llm.collective_rpc(take_entropies, args=([(-1, 8)],))[0]
-    np.testing.assert_allclose(entropies, exact, atol=1e-4)
+    np.testing.assert_allclose(entropies[:8], exact, atol=1e-4)
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_an_engine_that_runs_a_step_ahead_generates_the_same(llama_folder, runner):
+    """In fp32, with seeds and greedily, against one that waits for every step."""
+    requests = [
+        GenerationRequest(str(i), [i, *PROMPT[: 3 + 9 * i]], 20 + i, (1.0, 0.7, 0.0)[i % 3], (), 6 * (i % 5), seed=i)
+        for i in range(7)
+    ]
+    finished = {}
+    for ahead in (False, True):
+        engine = start_engine(llama_folder, runner, enforce_eager=True, async_scheduling=ahead)
+        assert (engine._llm.engine_core.engine_core.batch_queue is not None) == ahead
+        finished[ahead] = run(engine, *requests[:4]) | run(engine, *requests[4:])
+        engine.close()
+    for name, waiting in finished[False].items():
+        ahead = finished[True][name]
+        assert ahead.token_ids.tolist() == waiting.token_ids.tolist()
+        np.testing.assert_allclose(ahead.log_probs, waiting.log_probs, atol=1e-5)
+        np.testing.assert_allclose(ahead.entropies, waiting.entropies, atol=1e-5)
 
 
 def test_log_probs_and_entropies_of_a_mixed_batch(engine, llama_folder):

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from rllib_arpo.engine import EngineConfig, entropy_windows, make_engine
+from rllib_arpo.engine import EngineConfig, make_engine
 from rllib_arpo.engine.engine import Finished, GenerationRequest
-from rllib_arpo.engine.entropy_windows import EntropyStore, measure, open_window, take_entropies
+from rllib_arpo.engine.entropy_windows import EntropyWindow, measure
 from rllib_arpo.policy.llm_rl_module import LLMRLModule
 from rllib_arpo.weights.snapshot import PROBE_TOLERANCES, probe_tokens
 from tests.engine.conftest import run
@@ -99,23 +99,19 @@ def test_the_probe_sees_weights_that_have_not_arrived_and_passes_those_that_have
     figures.add("difference when they have arrived", difference(), "nats", at_most=limit)
 
 
-def test_measuring_does_not_wait_for_the_device(monkeypatch):
-    monkeypatch.setattr(entropy_windows, "_WINDOWS", {})
+def test_measuring_does_not_wait_for_the_device():
     logits = 3 * torch.randn(200, 5000, device="cuda", generator=torch.Generator("cuda").manual_seed(0))
-    store = EntropyStore()
-    windows = [
-        open_window(store, key, 2, ("exact", "top_k")[key % 2], temperature=0.5 + key / 100, num_generated=0)
-        for key in range(150)
-    ]
+    windows = [EntropyWindow(0.5 + key / 100, 2, ("exact", "top_k")[key % 2]) for key in range(150)]
     torch.cuda.synchronize()
     mode = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        for place in range(3):
-            measure(store, [(row + 7, window, place) for row, window in enumerate(windows)], logits)
+        measured = [
+            measure([(row + 7, window, place) for row, window in enumerate(windows)], logits) for place in range(3)
+        ]
     finally:
         torch.cuda.set_sync_debug_mode(mode)
-    taken = take_entropies(None, [(key, 2) for key in range(150)])
-    for key in range(0, 150, 2):
-        exact = token_entropy(logits[key + 7], 0.5 + key / 100).item()
-        assert taken[key].tolist() == pytest.approx([exact, exact], abs=1e-4)
+    assert measured[2] is None
+    exact = [token_entropy(logits[key + 7], 0.5 + key / 100).item() for key in range(0, 150, 2)]
+    for entropies in measured[:2]:
+        assert entropies[7:157:2].tolist() == pytest.approx(exact, abs=1e-4)

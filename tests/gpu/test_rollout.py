@@ -53,8 +53,6 @@ def test_rollouts(sizes, work, figures):
         add_costs(OneEngine(work, "tiny" if sizes.is_tiny else "full", handle=handle), figures)
     finally:
         handle.close()
-    # Our engine notices at once what a request's sampler decides; vLLM's default runs a step ahead.
-    arguments.pop("async_scheduling", None)
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         theirs = pool.submit(vllm_speeds, arguments, workloads, DEVICE == "cpu").result()
     detail = {"ours_tokens_per_s": rounded(ours, 1), "vllm_tokens_per_s": rounded(theirs, 1)}

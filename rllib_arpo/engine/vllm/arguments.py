@@ -20,6 +20,7 @@ from rllib_arpo.engine.vllm_kwargs import (
     GPU_MEMORY_UTILIZATION,
     check_vllm_kwargs,
 )
+from rllib_arpo.engine.vllm_versions import can_run_ahead
 
 ENTROPY_PROCESSOR = "rllib_arpo.engine.vllm.entropy_processor:EntropyProcessor"
 #: Given by name, since worker processes import them as well.
@@ -57,8 +58,7 @@ def engine_args(config: EngineConfig) -> EngineArgs:
             "max_num_batched_tokens": max(8192, config.max_context_tokens),
         }
     else:
-        # By default vLLM's engine runs a step ahead on GPUs (docs/rllib.md says why this one must not).
-        defaults |= {"async_scheduling": False, "gpu_memory_utilization": GPU_MEMORY_UTILIZATION}
+        defaults |= {"async_scheduling": can_run_ahead(), "gpu_memory_utilization": GPU_MEMORY_UTILIZATION}
     if config.can_sleep:
         if not current_platform.is_sleep_mode_available():
             raise ValueError(f"sleep_level: vLLM cannot put an engine to sleep on a {current_platform.device_type}.")
@@ -127,9 +127,8 @@ def token_prompt(token_ids: list[int]) -> dict[str, Any]:
     return {"type": "token", "prompt_token_ids": list(token_ids)}
 
 
-def sampling_params(request: GenerationRequest, key: int) -> SamplingParams:
-    """Args: `key` names the request's entropy window."""
-    window = {"key": key, "size": request.max_entropies, "estimator": request.entropy_estimator}
+def sampling_params(request: GenerationRequest) -> SamplingParams:
+    window = {"size": request.max_entropies, "estimator": request.entropy_estimator}
     return SamplingParams(
         max_tokens=request.max_tokens,
         temperature=request.temperature,

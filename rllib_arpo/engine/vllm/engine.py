@@ -1,10 +1,10 @@
 """`VLLMEngine`: submit requests, step them token by token, read events.
 
 vLLM's scheduler runs inside this process (`LLMEngine` without its engine-core process), so that one thread advances all
-requests token by token and sees each request between two tokens. The model runs here as well, or with
-`tensor_parallel_size` > 1 in worker processes, one per GPU. `AsyncLLM` would schedule in its own process, which goes on
-while the sampler decides a fork: the sampler would see an entropy some tokens late, and a child would join some steps
-late.
+requests token by token. The model runs here as well, or with `tensor_parallel_size` > 1 in worker processes, one per
+GPU. On GPUs vLLM starts each step before this thread looks at the output of the last one (asynchronous scheduling), so
+that the GPU computes meanwhile: events come one step late, and a child joins one step late. `AsyncLLM` would schedule
+in its own process, some steps ahead.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ import dataclasses
 import gc
 import itertools
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from vllm import EngineArgs, LLMEngine, SamplingParams
 from vllm.platforms import current_platform
+from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.engine import EngineCoreOutput, FinishReason
 
 from rllib_arpo.engine.engine import (
@@ -31,7 +32,6 @@ from rllib_arpo.engine.engine import (
     Finished,
     GenerationRequest,
 )
-from rllib_arpo.engine.entropy_windows import NO_ENTROPIES, take_entropies
 from rllib_arpo.engine.stop_strings import StopFinder, StopStrings
 from rllib_arpo.engine.vllm.arguments import (
     check_request,
@@ -44,31 +44,24 @@ from rllib_arpo.engine.vllm.arguments import (
 from rllib_arpo.engine.vllm.gpu_memory import prepare_gpus
 from rllib_arpo.engine.vllm.packed_experts import unpack_experts
 from rllib_arpo.engine.vllm.process_state import cpu_threads, readable_globals, shared_memory_of
-from rllib_arpo.engine.vllm.sampled_log_probs import skip_ranks
+from rllib_arpo.engine.vllm.step_outputs import send_entropies
 from rllib_arpo.policy.checkpoint_names import as_tensors, causal_lm_config, check_shapes, expected_shapes
 
-_KEYS = itertools.count()
 #: Request id of `VLLMEngine.score`.
 _SCORE = "(score)"
 
 
 @dataclasses.dataclass(slots=True)
 class _Running:
-    """A request that is not finished, and what it has generated so far.
-
-    `name` is vLLM's own id. `entropies` are those already taken out of the window; `measured` says whether the window
-    is still open.
-    """
+    """A request that is not finished, and what it has generated so far; `name` is vLLM's own id."""
 
     request: GenerationRequest
-    key: int
     name: str
     stop: StopFinder | None
     token_ids: list[int] = dataclasses.field(default_factory=list)
     log_probs: list[float] = dataclasses.field(default_factory=list)
+    entropies: list[float] = dataclasses.field(default_factory=list)
     weight_versions: list[int] = dataclasses.field(default_factory=list)
-    entropies: np.ndarray = dataclasses.field(default_factory=lambda: NO_ENTROPIES)
-    measured: bool = False
     num_cached_tokens: int = 0
 
 
@@ -100,7 +93,7 @@ class VLLMEngine:
         self._running: dict[str, _Running] = {}
         #: The same by vLLM's ids. An id is never used again, so that what comes late for a request finds no other one.
         self._by_name: dict[str, _Running] = {}
-        #: The events of steps that `score` made; the next `step` returns them.
+        #: The events of steps that nobody asked for; the next `step` returns them.
         self._held: list[EngineEvent] = []
         self._expected: dict[str, tuple[int, ...]] | None = None
         others_process_group = torch.distributed.is_initialized()
@@ -109,7 +102,7 @@ class VLLMEngine:
         self._owns_process_group = torch.distributed.is_initialized() and not others_process_group
         _LIVE_ENGINES.add(self)
         self._stop_strings = StopStrings(self._llm.tokenizer)
-        self._llm.collective_rpc(skip_ranks)
+        self._llm.collective_rpc(send_entropies)
         self._warm_up()
         workers = getattr(self._llm.model_executor, "workers", ())
         self._shared_memory = shared_memory_of(worker.proc.pid for worker in workers)
@@ -139,11 +132,9 @@ class VLLMEngine:
             raise RuntimeError(f"The request id {request.request_id!r} is in use.")
         check_request(request, self._config.max_context_tokens, self.vocab_size)
         finder = self._stop_strings.finder(request.stop) if request.stop else None
-        key = next(_KEYS)
-        params = sampling_params(request, key)
-        name = self._llm.add_request(request.request_id, token_prompt(request.prompt_token_ids), params)
-        running = _Running(request, key, name, finder, measured=request.max_entropies > 0)
-        self._running[request.request_id] = self._by_name[name] = running
+        prompt, params = token_prompt(request.prompt_token_ids), sampling_params(request)
+        name = self._llm.add_request(request.request_id, prompt, params)
+        self._running[request.request_id] = self._by_name[name] = _Running(request, name, finder)
 
     def step(self) -> list[EngineEvent]:
         events, self._held = self._held, []
@@ -152,8 +143,20 @@ class VLLMEngine:
         return events
 
     def _outputs(self) -> list[EngineCoreOutput]:
-        """Makes a step of vLLM, without its `OutputProcessor`: that writes text, and a dictionary for each log-prob."""
+        """Makes a step of vLLM, without its `OutputProcessor`: that writes text, and a dictionary for each log-prob.
+
+        With asynchronous scheduling it starts a step, and returns the output of the one before.
+        """
         return self._llm.engine_core.get_output().outputs
+
+    def _finish_step(self) -> None:
+        """Waits for the step that vLLM has started ahead, if there is one, and starts none."""
+        core = self._llm.engine_core.engine_core
+        if core.batch_queue:
+            core.scheduler.set_pause_state(PauseState.PAUSED_ALL)
+            while core.batch_queue:
+                self._held += self._digest(self._outputs())
+            core.scheduler.set_pause_state(PauseState.UNPAUSED)
 
     def has_unfinished(self) -> bool:
         return bool(self._running or self._held)
@@ -164,26 +167,28 @@ class VLLMEngine:
         if running is not None:
             self._forget(running)
             self._llm.engine_core.abort_requests([running.name])
-            if running.measured:
-                self._llm.collective_rpc(take_entropies, args=([(running.key, 0)],))
 
     def update_weights(self, weights: Iterable[tuple[str, np.ndarray]], version: int) -> None:
         """Replaces all weights. Checks names and shapes before it loads anything.
 
         vLLM preempts the running requests: it frees their KV cache and computes it again at the next step, with the new
         weights, for the prompt and all tokens so far. A request keeps its tokens, its sampler and its entropy window.
+        A step that has been started ahead ends before: vLLM would drop its tokens, and with them what seeded samplers
+        have drawn.
 
         Raises:
             ValueError: a name is missing or unknown, or a shape is wrong; the engine goes on with its old weights.
         """
         arrays = dict(weights)
         self._check_shapes({name: array.shape for name, array in arrays.items()})
+        self._finish_step()
         self._llm.collective_rpc(unpack_experts)
         self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": as_tensors(arrays)})
         self._drop_computed(version)
 
     def begin_transfer(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         self._check_awake()
+        self._finish_step()
         if self._running:
             raise RuntimeError(f"Weights cannot be transferred while {len(self._running)} requests are running.")
         self._check_shapes(shapes)
@@ -229,6 +234,7 @@ class VLLMEngine:
         if not self._config.can_sleep:
             # On a CPU vLLM would pause the engine for good and free nothing.
             raise RuntimeError("The engine was not built to sleep: set sleep_level.")
+        self._finish_step()
         if self._running:
             raise RuntimeError(f"The engine cannot sleep while {len(self._running)} requests are running.")
         if not self._llm.is_sleeping():
@@ -247,8 +253,6 @@ class VLLMEngine:
     def close(self) -> None:
         if self._llm is None:
             return
-        # Windows of this process only: those of worker processes end with them, and a dead worker answers no call.
-        take_entropies(None, [(running.key, 0) for running in self._running.values()])
         self._running.clear()
         _LIVE_ENGINES.discard(self)
         client = self._llm.engine_core
@@ -268,60 +272,31 @@ class VLLMEngine:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
-    def _digest(self, step_outputs: list[EngineCoreOutput]) -> list[EngineEvent]:
-        """Takes over the output of a step of vLLM; ignores what comes for requests that were cancelled meanwhile."""
-        outputs = []
-        for output in step_outputs:
+    def _digest(self, outputs: list[EngineCoreOutput]) -> list[EngineEvent]:
+        """Takes over the output of a step of vLLM; ignores what comes for requests that have ended meanwhile."""
+        events: list[EngineEvent] = []
+        stopped = []
+        for output in outputs:
             running = self._by_name.get(output.request_id)
-            if running is not None:
-                _append(running, output, self.weight_version)
-                outputs.append((running, output, _finish_reason(running, output)))
-        self._collect_entropies(outputs)
-        if stopped := [running.name for running, output, reason in outputs if reason and output.finish_reason is None]:
+            if running is None:
+                continue
+            had, window = len(running.token_ids), running.request.entropy_window
+            _append(running, output, self.weight_version)
+            if had < window <= len(running.token_ids):
+                entropies = np.array(running.entropies[:window], dtype=np.float32)
+                events.append(EntropyReady(running.request.request_id, entropies))
+            if reason := _finish_reason(running, output):
+                if output.finish_reason is None:
+                    stopped.append(running.name)
+                self._forget(running)
+                events.append(_finished(running, reason))
+        if stopped:
             self._llm.engine_core.abort_requests(stopped)
-        return [event for running, output, reason in outputs for event in self._events(running, output, reason)]
-
-    def _collect_entropies(self, outputs: list[tuple[_Running, EngineCoreOutput, str | None]]) -> None:
-        """Takes the entropies of requests that need no more, and of requests whose first k have arrived."""
-        ended, going_on = [], []
-        for running, output, reason in outputs:
-            arrived, limit = len(running.token_ids), running.request.max_entropies
-            if running.measured and (reason or arrived >= limit):
-                running.measured = False
-                ended.append((running, min(arrived, limit)))
-            elif _completes_window(running, output):
-                going_on.append((running, running.request.entropy_window))
-        if ended or going_on:
-            wanted = [[(running.key, n) for running, n in part] for part in (ended, going_on)]
-            taken = self._llm.collective_rpc(take_entropies, args=tuple(wanted))[0]
-            for (running, _), entropies in zip(ended + going_on, taken, strict=True):
-                running.entropies = entropies
-
-    def _events(self, running: _Running, output: EngineCoreOutput, reason: str | None) -> Iterator[EngineEvent]:
-        request = running.request
-        if _completes_window(running, output):
-            yield EntropyReady(request.request_id, running.entropies[: request.entropy_window])
-        if reason:
-            self._forget(running)
-            yield Finished(
-                request_id=request.request_id,
-                token_ids=np.array(running.token_ids, dtype=np.int32),
-                log_probs=np.array(running.log_probs, dtype=np.float32),
-                entropies=running.entropies,
-                weight_versions=np.array(running.weight_versions, dtype=np.int32),
-                finish_reason=reason,
-                num_cached_tokens=running.num_cached_tokens,
-            )
+        return events
 
     def _forget(self, running: _Running) -> None:
         del self._running[running.request.request_id], self._by_name[running.name]
         self._llm.output_processor.abort_requests([running.name], internal=True)
-
-
-def _completes_window(running: _Running, output: EngineCoreOutput) -> bool:
-    """Whether `output` completes the first k tokens."""
-    arrived = len(running.token_ids)
-    return arrived - len(output.new_token_ids) < running.request.entropy_window <= arrived
 
 
 def _append(running: _Running, output: EngineCoreOutput, weight_version: int) -> None:
@@ -331,6 +306,8 @@ def _append(running: _Running, output: EngineCoreOutput, weight_version: int) ->
         running.token_ids += output.new_token_ids
         running.weight_versions += [weight_version] * len(output.new_token_ids)
         running.log_probs += output.new_logprobs.logprobs[:, 0].tolist()
+        if len(running.entropies) < running.request.max_entropies:
+            running.entropies += output.new_logprobs.sampled_token_ranks.tolist()  # See `step_outputs`.
 
 
 def _finish_reason(running: _Running, output: EngineCoreOutput) -> str | None:
@@ -341,3 +318,15 @@ def _finish_reason(running: _Running, output: EngineCoreOutput) -> str | None:
         return None
     reasons = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}
     return reasons.get(output.finish_reason, "error")
+
+
+def _finished(running: _Running, reason: str) -> Finished:
+    return Finished(
+        request_id=running.request.request_id,
+        token_ids=np.array(running.token_ids, dtype=np.int32),
+        log_probs=np.array(running.log_probs, dtype=np.float32),
+        entropies=np.array(running.entropies, dtype=np.float32),
+        weight_versions=np.array(running.weight_versions, dtype=np.int32),
+        finish_reason=reason,
+        num_cached_tokens=running.num_cached_tokens,
+    )

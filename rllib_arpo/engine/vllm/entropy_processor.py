@@ -7,19 +7,24 @@ from vllm import SamplingParams
 from vllm.config import VllmConfig
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, process_dict_updates
 
-from rllib_arpo.engine.entropy_windows import EntropyStore, EntropyWindow, measure, open_window
+from rllib_arpo.engine.entropy_windows import EntropyWindow, measure
 
 #: vLLM decodes greedily at temperatures below this.
 _GREEDY_BELOW = 1e-5
 
 
 class EntropyProcessor(LogitsProcessor):
-    """Measures the entropies of the requests that ask for it in `extra_args`; leaves the logits as they are."""
+    """Measures the entropies of the requests that ask for it in `extra_args`; leaves the logits as they are.
+
+    Attributes:
+        measured: in the step whose logits came last, see `measure`; whoever takes them sets None.
+    """
 
     def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool):
-        #: Batch row -> window, and vLLM's own list of the request's tokens, which grows.
+        #: Batch row -> window, and vLLM's own list of the request's tokens, which grows. While the engine runs a step
+        #: ahead, it ends with a placeholder for the token of the step before.
         self._rows: dict[int, tuple[EntropyWindow, list[int]]] = {}
-        self._store = EntropyStore()
+        self.measured: torch.Tensor | None = None
 
     def is_argmax_invariant(self) -> bool:
         """False: vLLM skips the other kind for greedy requests, and gives it logits divided by the temperature."""
@@ -30,20 +35,24 @@ class EntropyProcessor(LogitsProcessor):
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
         rows = ((row, window, len(generated)) for row, (window, generated) in self._rows.items())
-        measure(self._store, rows, logits)
+        self.measured = measure(rows, logits)
         return logits
 
     def _window_and_tokens(
         self, params: SamplingParams, _prompt: list[int] | None, generated: list[int]
     ) -> tuple[EntropyWindow, list[int]] | None:
-        window = window_of(self._store, params, len(generated))
+        window = window_of(params, len(generated))
         return None if window is None else (window, generated)
 
 
-def window_of(store: EntropyStore, params: SamplingParams, num_generated: int) -> EntropyWindow | None:
-    """The entropy window that a request asks for in `extra_args`; None if it asks for none or the window is full."""
+def window_of(params: SamplingParams, num_generated: int) -> EntropyWindow | None:
+    """The entropy window that a request asks for in `extra_args`; None if it asks for none or the window is full.
+
+    Args:
+        num_generated: the tokens of its own with which the request joins the batch: some if it was preempted.
+    """
     if not params.extra_args:
         return None
     temperature = params.temperature if params.temperature >= _GREEDY_BELOW else 1.0
-    window = params.extra_args["entropy_window"]
-    return open_window(store, **window, temperature=temperature, num_generated=num_generated)
+    window = EntropyWindow(temperature, **params.extra_args["entropy_window"])
+    return window if num_generated < window.size else None

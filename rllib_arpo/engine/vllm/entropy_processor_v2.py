@@ -13,7 +13,7 @@ from vllm import SamplingParams
 from vllm.config import VllmConfig
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext, LogitsProcessor, LogitsProcRequestState
 
-from rllib_arpo.engine.entropy_windows import EntropyStore, EntropyWindow, measure
+from rllib_arpo.engine.entropy_windows import EntropyWindow, measure
 from rllib_arpo.engine.vllm.entropy_processor import window_of
 
 
@@ -22,7 +22,11 @@ class EntropyProcessorV2(LogitsProcessor):
 
     A request keeps its slot of the batch until it ends or is preempted, and the next occupant of the slot announces
     itself in `add_request`. The host knows which token comes next: without speculative decoding (refused in
-    `engine_kwargs`) a request has one row, in the order of `idx_mapping_np`, and its length is exact.
+    `engine_kwargs`) a request has one row, in the order of `idx_mapping_np`, and its length is exact, also while the
+    engine runs a step ahead.
+
+    Attributes:
+        measured: in the step whose logits came last, see `measure`; whoever takes them sets None.
     """
 
     def __init__(self, vllm_config: VllmConfig, req_states: LogitsProcRequestState):
@@ -30,13 +34,13 @@ class EntropyProcessorV2(LogitsProcessor):
         self._prefill_len = req_states.prefill_len
         #: Slot -> window; removed when it is full.
         self._windows: dict[int, EntropyWindow] = {}
-        self._store = EntropyStore()
+        self.measured: torch.Tensor | None = None
 
     def add_request(self, req_idx: int, sampling_params: SamplingParams) -> bool:
         """Whether the probe needs this request's logits; while it runs, vLLM copies the batch's logits to float32."""
         # Tokens beyond the prompt that vLLM computes again were generated before it preempted the request.
         num_generated = int(self._prefill_len.np[req_idx] - self._prompt_len.np[req_idx])
-        window = window_of(self._store, sampling_params, num_generated)
+        window = window_of(sampling_params, num_generated)
         self._windows.pop(req_idx, None)
         if window is not None:
             self._windows[req_idx] = window
@@ -44,8 +48,7 @@ class EntropyProcessorV2(LogitsProcessor):
 
     def apply(self, logits: torch.Tensor, ctx: LogitsContext) -> torch.Tensor:
         """Runs before the temperature is applied, and for greedy requests as well."""
-        if self._windows:
-            measure(self._store, list(self._rows(ctx)), logits)
+        self.measured = measure(self._rows(ctx), logits) if self._windows else None
         return logits
 
     def _rows(self, ctx: LogitsContext) -> Iterator[tuple[int, EntropyWindow, int]]:
