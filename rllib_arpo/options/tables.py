@@ -294,8 +294,8 @@ TRAINING = {
     ),
     "learner_compile": Option(
         "auto",
-        'what torch.compile compiles in the learner: "head" (the LM head\'s arithmetic on logits), "none", or "auto": '
-        '"head" on CUDA, if there is a C compiler, otherwise "none".',
+        'what torch.compile compiles in the learner: "head" (the LM head\'s arithmetic on logits), "layers" (that and '
+        'the decoder layers), "none", or "auto": "layers" on CUDA, if there is a C compiler, otherwise "none".',
         one_of("auto", *COMPILED_PARTS),
     ),
     "baseline": Option(

@@ -9,7 +9,11 @@ import sysconfig
 from pathlib import Path
 
 #: Value of `learner_compile` -> the parts of the model that it names.
-COMPILED_PARTS: dict[str, frozenset[str]] = {"none": frozenset(), "head": frozenset({"head"})}
+COMPILED_PARTS: dict[str, frozenset[str]] = {
+    "none": frozenset(),
+    "head": frozenset({"head"}),
+    "layers": frozenset({"head", "layers"}),
+}
 #: Device type -> the variable that names its compiler, and what is looked for without it: inductor compiles C++ for
 #: the CPU; for CUDA Triton compiles the C that starts its kernels.
 _COMPILERS = {"cpu": ("CXX", ("g++", "clang++")), "cuda": ("CC", ("gcc", "clang"))}
@@ -18,7 +22,7 @@ logger = logging.getLogger("rllib_arpo")
 
 
 def compiled_parts(choice: str, device_type: str) -> frozenset[str]:
-    """The parts that `learner_compile` names; "auto": the head on CUDA, if the machine can compile, and else none.
+    """The parts that `learner_compile` names; "auto": all on CUDA, if the machine can compile, and else none.
 
     Raises:
         ValueError: the machine lacks what compilation needs, and the choice is neither "auto" nor "none".
@@ -27,7 +31,7 @@ def compiled_parts(choice: str, device_type: str) -> frozenset[str]:
         return frozenset()
     missing = missing_for_compilation(device_type)
     if missing is None:
-        return COMPILED_PARTS["head" if choice == "auto" else choice]
+        return COMPILED_PARTS["layers" if choice == "auto" else choice]
     if choice != "auto":
         raise ValueError(f"learner_compile={choice!r} needs {missing}: install it, or set 'none'.")
     logger.warning("The learner compiles nothing, which makes updates slower: learner_compile needs %s.", missing)

@@ -44,6 +44,10 @@ class TreeScorer(nn.Module):
         """
         parts = compiled_parts(choice, device_type)
         self._chunk_functions = compiled() if "head" in parts else EAGER
+        if "layers" in parts:
+            for layer in self.causal_lm.get_decoder().layers:
+                # All layers share one compiled function, for passes of any length.
+                layer.compile(dynamic=True)
 
     def forward(
         self,

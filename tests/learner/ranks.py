@@ -26,12 +26,14 @@ class Ranks:
         sharding: as in `ARPOConfig`.
         num_ranks: each is a process; a single one is this process.
         num_gpus: 1: rank i computes on GPU i; 0: on the CPU.
+        learner_compile: as in `ARPOConfig`.
     """
 
     backend: str | None = None
     sharding: str = "none"
     num_ranks: int = 1
     num_gpus: int = 0
+    learner_compile: str = "none"
 
     def gradients(self, model: str, questions: Sequence[QuestionTree]) -> dict[str, Tensor]:
         """Those of one update in fp32, before clipping, by name, on the CPU."""
@@ -47,7 +49,8 @@ class Ranks:
         return of_ranks[0]
 
     def _of_rank(self, rank: int, port: int, model: str, questions: Sequence[QuestionTree]) -> dict[str, Tensor]:
-        config = make_config(model, dtype="float32", questions_per_minibatch=len(questions), sharding=self.sharding)
+        settings = {"sharding": self.sharding, "learner_compile": self.learner_compile}
+        config = make_config(model, dtype="float32", questions_per_minibatch=len(questions), **settings)
         # RLlib's learner counts as one of several when the configuration says so; the process group has the number.
         config.learners(num_learners=0 if self.backend is None else 2, num_gpus_per_learner=self.num_gpus)
         config.learners(local_gpu_idx=rank)

@@ -1,27 +1,58 @@
-"""An update with compiled parts makes the gradients of an update without."""
+"""An update with compiled parts makes the gradients of an update without, and compiles a bounded number of times."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.helpers.compilation import compiler
+from tests.helpers.compilation import compiler, num_compiled
+from tests.learner import plain
 from tests.learner.builders import assert_close, build_learner, make_batch, make_config, metrics, record_gradients
+from tests.learner.ranks import Ranks
 
 __all__ = ["compiler"]
 
+LORA = {"r": 2, "target_modules": ["q_proj", "up_proj"]}
+
+
+def updates(config, batches):
+    """The gradients of all optimizer steps, and the entropy of each update."""
+    learner = build_learner(config)
+    record_gradients(learner)
+    entropies = [metrics(learner.update(make_batch(config, batch)))["entropy"] for batch in batches]
+    return learner.recorded, entropies
+
 
 @pytest.mark.usefixtures("compiler")
-@pytest.mark.parametrize("parts", ["head"])
-def test_compiled_parts_change_no_gradient(model, questions, parts):
-    """Two updates of three optimizer steps, in which passes and trees have many lengths."""
-    recorded, entropies = {}, {}
-    for choice in ("none", parts):
-        config = make_config(model, "float32", learner_compile=choice, max_tokens_per_pass=60, entropy_coeff=0.1, lr=0)
-        learner = build_learner(config)
-        record_gradients(learner)
-        entropies[choice] = [metrics(learner.update(make_batch(config, questions)))["entropy"] for _ in range(2)]
-        recorded[choice] = learner.recorded
-    assert len(recorded[parts]) == 6
-    assert entropies[parts] == pytest.approx(entropies["none"], rel=1e-5)
-    for got, expected in zip(recorded[parts], recorded["none"], strict=True):
-        assert_close(got, expected, rtol=1e-5)
+@pytest.mark.parametrize(
+    ("parts", "lora", "checkpointing", "graphs"),
+    [
+        # Forward and backward, for the first length and for all others, and once without entropies or gradients.
+        ("layers", None, False, 2 * 2 + 2 + 2),
+        pytest.param("head", None, False, 2 * 2 + 2, marks=pytest.mark.slow),
+        pytest.param("layers", None, True, 2 * 2 + 2 + 2, marks=pytest.mark.slow),
+        pytest.param("layers", LORA, False, 2 * 2 + 2 + 2, marks=pytest.mark.slow),
+    ],
+)
+def test_compiled_parts_change_no_gradient(model, questions, parts, lora, checkpointing, graphs):
+    """Updates of three optimizer steps, in which passes and trees have many lengths."""
+    if lora:
+        pytest.importorskip("peft")
+    settings = {"max_tokens_per_pass": 60, "entropy_coeff": 0.1, "lr": 0, "gradient_checkpointing": checkpointing}
+    batches = [questions, questions[::-1], [plain.random_question(seed, f"q{seed}") for seed in range(20, 24)]]
+    got, expected = (
+        updates(make_config(model, "float32", learner_compile=choice, **settings).language_model(lora=lora), batches)
+        for choice in (parts, "none")
+    )
+    assert len(got[0]) == 3 + 3 + 2
+    assert got[1] == pytest.approx(expected[1], rel=1e-5)
+    for gradients, wanted in zip(got[0], expected[0], strict=True):
+        assert_close(gradients, wanted, rtol=1e-5)
+    assert num_compiled() <= graphs
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("compiler")
+def test_parts_that_are_split_among_learners_are_compiled(model, questions):
+    expected = Ranks().gradients(model, questions)
+    assert_close(Ranks("gloo", "fsdp2", learner_compile="layers").gradients(model, questions), expected, rtol=1e-5)
+    assert num_compiled() > 0

@@ -55,9 +55,10 @@ def test_the_compiled_head_rounds_the_products_only():
     ("choice", "device", "can_compile", "parts"),
     [
         ("auto", "cpu", True, set()),
-        ("auto", "cuda", True, {"head"}),
+        ("auto", "cuda", True, {"head", "layers"}),
         ("auto", "cuda", False, set()),
         ("head", "cpu", True, {"head"}),
+        ("layers", "cpu", True, {"head", "layers"}),
         ("none", "cuda", False, set()),
     ],
 )
