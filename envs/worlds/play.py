@@ -213,6 +213,8 @@ class Play:
         if world is not None and self.forking.way(world) == "fork":
             child._parent = source
             source._owed.append(child)
+            if world.fork_is_copy:
+                child.copied_from = self, len(self.moves)
         if begin and child._world is None and self.opening is not None:
             child._begin()
         return child

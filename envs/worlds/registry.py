@@ -10,6 +10,7 @@ from typing import Any
 
 from rllib_arpo.envs.support.texts import first_line
 from rllib_arpo.envs.support.validation import check_known, import_named
+from rllib_arpo.envs.worlds.interpreter import interpreter_world
 from rllib_arpo.envs.worlds.nemo_gym import nemo_gym_world
 from rllib_arpo.envs.worlds.openenv import openenv_world
 from rllib_arpo.envs.worlds.program import ProgramWorld
@@ -50,7 +51,7 @@ def find_world(given: Any) -> WorldMaker:
 
     Args:
         given: a name in `WORLDS`, the object of a world of your own, itself or as "module:name", or a mapping of one of
-            these to its options.
+            these to its options. The option "python" is the path of another Python, where "module:name" runs.
 
     Raises:
         ValueError: there is no such world, or it does not take these options.
@@ -63,6 +64,9 @@ def find_world(given: Any) -> WorldMaker:
         named, options = given, {}
     common = {name: value for name, value in options.items() if name in COMMON_OPTIONS}
     own = {name: value for name, value in options.items() if name not in COMMON_OPTIONS}
+    if "python" in own:
+        python = own.pop("python")
+        return WorldMaker(str(named), interpreter_world(named, python, own), common)
     if isinstance(named, str) and ":" not in named:
         check_known([named], WORLDS, "world")
         name, adapt = named, WORLDS[named]

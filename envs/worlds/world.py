@@ -57,6 +57,7 @@ class World(ABC):
         takes_text: whether a turn without a call is an action too. Otherwise such a turn ends the trajectory.
         instruction: the system message for questions that have none; None: the protocol's.
         forks_by: the way of forking; None: the first that works.
+        fork_is_copy: whether `fork` copies by `copy.deepcopy`, elsewhere, so that its first forks are checked.
         timeout_s: seconds for `reset` and for each action; a world that takes longer is broken.
         max_reply_tokens: longer replies are cut in the middle.
     """
@@ -65,6 +66,7 @@ class World(ABC):
     takes_text: bool = False
     instruction: str | None = None
     forks_by: ClassVar[Way | None] = None
+    fork_is_copy: ClassVar[bool] = False
     timeout_s: float = 60.0
     max_reply_tokens: int = 2048
 

@@ -1,0 +1,250 @@
+"""The far side of `interpreter.py`: worlds in a process of another Python, which answers on a socket.
+
+It runs as a script of its own, in Python 3.9 or newer. Nothing beyond the standard library is imported here, but what
+the world itself imports.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import importlib
+import inspect
+import json
+import os
+import random
+import socket
+import struct
+import sys
+import traceback
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+#: Types of Python -> those of JSON schemas.
+_JSON_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object"}
+#: Methods that are not calls of the model.
+_OWN_METHODS = ("reset", "get_reward", "score", "close")
+
+
+class WorldLike:
+    """An object with `reset(row)`, `act(text or {"tool", "arguments"})` and maybe `score(turns)`, `close()`.
+
+    `act` returns a text, or (text, reward, done). The model reads the message of a ValueError.
+    """
+
+    read_by_model: tuple[type[Exception], ...] = (ValueError,)
+
+    def __init__(self, world: Any):
+        self.world = world
+
+    def tools(self) -> dict[str, Any]:
+        return dict(getattr(self.world, "tools", None) or {})
+
+    def takes_text(self) -> bool:
+        return bool(getattr(self.world, "takes_text", not self.tools()))
+
+    def reset(self, row: dict[str, Any]) -> Any:
+        return finished(self.world.reset(row))
+
+    def act(self, action: Any) -> Any:
+        return finished(self.world.act(action))
+
+    def score(self, turns: list[str]) -> Any:
+        return finished(self.world.score(turns)) if hasattr(self.world, "score") else None
+
+    def close(self) -> None:
+        if hasattr(self.world, "close"):
+            finished(self.world.close())
+
+
+class GymLike(WorldLike):
+    """An object with `reset(seed=)` and `step(text)`, as Gymnasium's."""
+
+    paid = 0.0
+
+    def reset(self, row: dict[str, Any]) -> Any:
+        seen = finished(self.world.reset(**row))
+        return seen[0] if isinstance(seen, tuple) else seen
+
+    def act(self, action: Any) -> Any:
+        seen, reward, *ends = finished(self.world.step(action))
+        self.paid += float(reward)
+        return seen, reward, any(end is True for end in ends) or bool(ends[0])
+
+    def score(self, turns: list[str]) -> Any:
+        return {"reward": 0.0, "accuracy": self.paid}
+
+
+class MethodsLike(WorldLike):
+    """An object whose public methods are tools, as TRL's environments: `reset(**row)`, maybe `get_reward()`.
+
+    The model reads whatever a method raises.
+    """
+
+    read_by_model = (Exception,)
+
+    def tools(self) -> dict[str, Any]:
+        methods = inspect.getmembers(self.world, inspect.ismethod)
+        return {name: schema(one) for name, one in methods if not name.startswith("_") and name not in _OWN_METHODS}
+
+    def reset(self, row: dict[str, Any]) -> Any:
+        return finished(self.world.reset(**row)) if hasattr(self.world, "reset") else ""
+
+    def act(self, action: Any) -> Any:
+        return finished(getattr(self.world, action["tool"])(**action["arguments"]))
+
+    def score(self, turns: list[str]) -> Any:
+        return finished(self.world.get_reward()) if hasattr(self.world, "get_reward") else None
+
+
+def adapted(world: Any) -> WorldLike:
+    kind = WorldLike if hasattr(world, "act") else GymLike if hasattr(world, "step") else MethodsLike
+    return kind(world)
+
+
+def schema(method: Any) -> dict[str, Any]:
+    """JSON schema of a method's arguments, from its type hints."""
+    try:
+        hints = typing.get_type_hints(method)
+    except Exception:  # Names that only a type checker knows.
+        hints = {}
+    parameters = inspect.signature(method).parameters.values()
+    kinds = {one.name: hints.get(one.name) for one in parameters}
+    types = {name: _JSON_TYPES.get(typing.get_origin(kind) or kind) for name, kind in kinds.items()}
+    return {
+        "type": "object",
+        "properties": {name: {"type": kind} if kind else {} for name, kind in types.items()},
+        "required": [one.name for one in parameters if one.default is inspect.Parameter.empty],
+        "description": inspect.getdoc(method) or "",
+    }
+
+
+class Luck:
+    """The states of `random` and `numpy.random`, swapped in while a world runs."""
+
+    def __init__(self, seed: int):
+        self._states: dict[str, Any] = {}
+        self._seed = seed
+
+    @contextlib.contextmanager
+    def swapped_in(self) -> Iterator[None]:
+        outside = self._now()
+        random.seed(self._seed)
+        if "numpy" in outside:
+            sys.modules["numpy"].random.seed(self._seed)
+        self._set(self._states)
+        try:
+            yield
+        finally:
+            self._states = self._now()
+            self._set(outside)
+
+    def _now(self) -> dict[str, Any]:
+        numpy = sys.modules.get("numpy")
+        return {"random": random.getstate(), **({"numpy": numpy.random.get_state()} if numpy else {})}
+
+    def _set(self, states: dict[str, Any]) -> None:
+        if "random" in states:
+            random.setstate(states["random"])
+        if "numpy" in states:
+            sys.modules["numpy"].random.set_state(states["numpy"])
+
+
+class Worlds:
+    """The worlds of this process, each with its luck, by number."""
+
+    def __init__(self, named: str, options: dict[str, Any]):
+        module, _, name = named.partition(":")
+        self._make = getattr(importlib.import_module(module), name)
+        self._options = options
+        self._worlds: dict[int, tuple[WorldLike, Luck]] = {}
+        #: Whether Python can copy a world.
+        self._copies: bool | None = None
+
+    def describe(self) -> dict[str, Any]:
+        world = adapted(self._make(**self._options))
+        described = {"tools": world.tools(), "takes_text": world.takes_text()}
+        world.close()
+        return described
+
+    def reset(self, world: int, row: dict[str, Any], seed: int) -> dict[str, Any]:
+        luck = Luck(seed)
+        with luck.swapped_in():
+            made = adapted(self._make(**self._options))
+            self._worlds[world] = made, luck
+            opening = made.reset(row)
+        if self._copies is None:
+            try:
+                copy.deepcopy(made)
+                self._copies = True
+            except Exception:
+                self._copies = False
+        return {"opening": text(opening), "copies": self._copies}
+
+    def act(self, world: int, action: Any) -> dict[str, Any]:
+        made, luck = self._worlds[world]
+        with luck.swapped_in():
+            try:
+                reply = made.act(action)
+            except made.read_by_model as error:
+                return {"text": str(error) or type(error).__name__, "error": True}
+        said, reward, done = reply if isinstance(reply, tuple) and len(reply) == 3 else (reply, 0.0, False)
+        return {"text": text(said), "reward": float(reward), "done": bool(done)}
+
+    def score(self, world: int, turns: list[str]) -> dict[str, Any] | None:
+        made, luck = self._worlds[world]
+        with luck.swapped_in():
+            score = made.score(turns)
+        return score if score is None or isinstance(score, dict) else {"reward": float(score), "accuracy": float(score)}
+
+    def fork(self, world: int, child: int) -> None:
+        self._worlds[child] = copy.deepcopy(self._worlds[world])
+
+    def close(self, world: int) -> None:
+        if world in self._worlds:
+            self._worlds.pop(world)[0].close()
+
+    def ping(self) -> None:
+        return None
+
+
+def text(value: Any) -> str:
+    return "" if value is None else value if isinstance(value, str) else str(value)
+
+
+def finished(value: Any) -> Any:
+    """`value`, awaited if it must be."""
+    return _LOOP.run_until_complete(value) if inspect.isawaitable(value) else value
+
+
+_LOOP = asyncio.new_event_loop()
+
+
+def main(descriptor: int) -> None:
+    """Answers requests until the near side closes the socket."""
+    # Modules are looked for where the near side works, not beside this file.
+    sys.path[0] = os.getcwd()
+    stream = socket.socket(fileno=descriptor).makefile("rwb")
+    worlds = None
+    while True:
+        head = stream.read(4)
+        if len(head) < 4:
+            return
+        request = json.loads(stream.read(struct.unpack(">I", head)[0]))
+        number, do = request.pop("id"), request.pop("do")
+        try:
+            if do == "begin":
+                worlds, do, request = Worlds(**request), "describe", {}
+            answer = {"id": number, "value": getattr(worlds, do)(**request)}
+        except Exception as error:
+            told = f"{type(error).__name__}: {error}"
+            answer = {"id": number, "raised": told, "traceback": traceback.format_exc()}
+        body = json.dumps(answer, default=str).encode()
+        stream.write(struct.pack(">I", len(body)) + body)
+        stream.flush()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,272 @@
+"""Worlds in a process of another Python: for packages that this one's exclude. `far_side.py` is its script."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import socket
+import struct
+import subprocess
+import zlib
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rllib_arpo.core.tree import ToolStatus
+from rllib_arpo.envs.errors import BrokenToolError
+from rllib_arpo.envs.question import Question
+from rllib_arpo.envs.rewards import FinishedPath, Score
+from rllib_arpo.envs.support.loop_thread import LoopThread, loop_thread
+from rllib_arpo.envs.worlds.world import Call, Reply, World, WorldLost
+
+#: Seconds within which the process must begin, and must answer after a request was given up.
+START_TIMEOUT_S, ALIVE_TIMEOUT_S = 120.0, 5.0
+_SCRIPT = Path(__file__).with_name("far_side.py")
+#: Variables that would show the other Python this one's packages.
+_OF_THIS_PYTHON = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+
+
+class _Process:
+    """A process of the other Python, which answers one request after the other. Lives in one event loop.
+
+    Nothing that it prints reaches the terminal. It ends when its socket does, hence with this process.
+    """
+
+    def __init__(self, python: str):
+        ours, theirs = socket.socketpair()
+        self._socket = ours
+        environment = {name: value for name, value in os.environ.items() if name not in _OF_THIS_PYTHON}
+        silent = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+        with theirs:
+            descriptor = theirs.fileno()
+            self._popen = subprocess.Popen(
+                [python, str(_SCRIPT), str(descriptor)],
+                pass_fds=[descriptor],
+                env=environment,
+                start_new_session=True,
+                **silent,  # type: ignore[call-overload]
+            )
+        self._numbers = itertools.count()
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self.gone = False
+
+    async def begin(self, named: str, options: Mapping[str, Any]) -> Any:
+        reader, self._writer = await asyncio.open_unix_connection(sock=self._socket)
+        self._reading = asyncio.create_task(self._read(reader))
+        return await self.ask("begin", named=named, options=options)
+
+    async def ask(self, do: str, **fields: Any) -> Any:
+        """What the process answers.
+
+        Raises:
+            WorldLost: it is gone.
+            RuntimeError: the world's code raised.
+        """
+        number = self.tell(do, **fields)
+        self._waiting[number] = asyncio.get_running_loop().create_future()
+        try:
+            return await self._waiting[number]
+        finally:
+            del self._waiting[number]
+
+    def tell(self, do: str, **fields: Any) -> int:
+        """Asks without waiting for the answer. Returns the request's number; errors as with `ask`."""
+        if self.gone:
+            raise WorldLost("its process has ended")
+        number = next(self._numbers)
+        body = json.dumps({"id": number, "do": do, **fields}, default=_plain).encode()
+        self._writer.write(struct.pack(">I", len(body)) + body)
+        return number
+
+    async def check(self) -> None:
+        """Ends the process if it does not answer: a request that hangs holds up those of all worlds."""
+        try:
+            async with asyncio.timeout(ALIVE_TIMEOUT_S):
+                await self.ask("ping")
+        except (TimeoutError, WorldLost):
+            self.end()
+
+    def end(self) -> None:
+        self._popen.kill()
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        try:
+            while True:
+                (length,) = struct.unpack(">I", await reader.readexactly(4))
+                answer = json.loads(await reader.readexactly(length))
+                future = self._waiting.get(answer["id"])
+                if future is None or future.done():
+                    continue
+                if "raised" in answer:
+                    error = RuntimeError(answer["raised"])
+                    error.add_note(answer["traceback"])
+                    future.set_exception(error)
+                else:
+                    future.set_result(answer["value"])
+        except (asyncio.IncompleteReadError, ConnectionError):
+            self.gone = True
+            for future in self._waiting.values():
+                if not future.done():
+                    future.set_exception(WorldLost("its process has died"))
+        finally:
+            self._writer.close()
+            self._popen.kill()
+            await asyncio.to_thread(self._popen.wait)
+
+
+class Interpreter:
+    """The process of one kind of worlds, started again when it has died. Called from any event loop.
+
+    Args:
+        python: the other Python's path.
+        named: "module:name" of the world, there.
+        options: its keyword arguments.
+    """
+
+    def __init__(self, python: str, named: str, options: Mapping[str, Any]):
+        self._python, self._named, self._options = python, named, options
+        self._thread: LoopThread = loop_thread("interpreter")
+        self._lock = asyncio.Lock()
+        self._process: _Process | None = None
+        self._described: Any = None
+
+    def describe(self) -> dict[str, Any]:
+        """The world's `tools`, and whether it takes texts; blocks.
+
+        Raises:
+            ValueError: the world cannot be made there.
+        """
+        try:
+            self._thread.run_blocking(self._running(), START_TIMEOUT_S)
+        except (BrokenToolError, RuntimeError, TimeoutError) as error:
+            place = f"env_config['world']: {self._named} in {self._python}"
+            raise ValueError(f"{place} cannot be made ({error}).") from error
+        return self._described
+
+    async def process(self) -> _Process:
+        """A process that is alive as far as is known.
+
+        Raises:
+            BrokenToolError: it does not start.
+        """
+        try:
+            return await self._thread.run(self._running())
+        except WorldLost as error:
+            raise BrokenToolError(str(error)) from error
+
+    async def ask(self, process: _Process, do: str, **fields: Any) -> Any:
+        """See `_Process.ask`."""
+        try:
+            return await self._thread.run(process.ask(do, **fields))
+        except asyncio.CancelledError:
+            # A time limit, or the trajectory's end.
+            asyncio.run_coroutine_threadsafe(process.check(), self._thread.loop)
+            raise
+
+    def tell(self, process: _Process, do: str, **fields: Any) -> None:
+        """Asks for something that nobody waits for."""
+
+        def told() -> None:
+            if not process.gone:
+                process.tell(do, **fields)
+
+        self._thread.loop.call_soon_threadsafe(told)
+
+    async def _running(self) -> _Process:
+        async with self._lock:
+            if self._process is None or self._process.gone:
+                try:
+                    process = _Process(self._python)
+                except OSError as error:
+                    raise BrokenToolError(f"{self._python} does not start ({error})") from error
+                try:
+                    self._described = await process.begin(self._named, self._options)
+                except BaseException:
+                    process.end()
+                    raise
+                self._process = process
+            return self._process
+
+
+class FarWorld(World):
+    """A world of another Python. It forks by `copy.deepcopy` there, where that works, or by replay."""
+
+    fork_is_copy = True
+
+    def __init__(self, interpreter: Interpreter, tools: Mapping[str, Mapping[str, Any]], takes_text: bool):
+        self._interpreter = interpreter
+        self.tools, self.takes_text = tools, takes_text
+        self._process: _Process | None = None
+        self._number = next(_NUMBERS)
+
+    async def reset(self, question: Question) -> str:
+        self._process = await self._interpreter.process()
+        seed = zlib.crc32(question.question_id.encode("utf-8", "replace"))
+        begun = await self._ask("reset", row=dict(question.row), seed=seed)
+        if self.forks_by is None:
+            self.forks_by = "fork" if begun["copies"] else "replay"  # type: ignore[misc]
+        return begun["opening"]
+
+    async def act(self, action: Call | str) -> Reply:
+        said = {"tool": action.tool, "arguments": dict(action.arguments)} if isinstance(action, Call) else action
+        reply = await self._ask("act", action=said)
+        if reply.get("error"):
+            return Reply(reply["text"], status=ToolStatus.ERROR)
+        return Reply(reply["text"], reply["reward"], reply["done"])
+
+    async def score(self, path: FinishedPath) -> Score | None:
+        score = await self._ask("score", turns=list(path.turns))
+        return None if score is None else Score(float(score["reward"]), min(max(float(score["accuracy"]), 0.0), 1.0))
+
+    async def fork(self) -> World:
+        child = FarWorld(self._interpreter, self.tools, self.takes_text)
+        child.__dict__ |= {**self.__dict__, "_number": child._number}
+        try:
+            await self._ask("fork", child=child._number)
+        except RuntimeError as error:
+            raise BrokenToolError(f"it cannot be copied ({error})") from error
+        return child
+
+    def __deepcopy__(self, memo: Any) -> World:
+        raise TypeError("A world of another Python is copied there.")
+
+    async def close(self) -> None:
+        if self._process is not None:
+            self._interpreter.tell(self._process, "close", world=self._number)
+
+    async def _ask(self, do: str, **fields: Any) -> Any:
+        assert self._process is not None
+        return await self._interpreter.ask(self._process, do, world=self._number, **fields)
+
+
+def interpreter_world(named: Any, python: str, options: Mapping[str, Any]) -> Callable[[], World]:
+    """The maker of worlds of another Python.
+
+    Args:
+        named: "module:name" of a class or a function there (`far_side.py` says of which kinds).
+        python: its path.
+        options: keyword arguments of `named`.
+
+    Raises:
+        ValueError: there is no such Python or world.
+    """
+    if not (isinstance(named, str) and ":" in named):
+        raise ValueError(f"env_config['world']: with 'python' a world is named as \"module:name\", not {named!r:.80}.")
+    key = json.dumps([python, named, dict(options), os.getpid()], sort_keys=True, default=str)
+    if key not in _INTERPRETERS:
+        _INTERPRETERS[key] = Interpreter(python, named, options)
+    interpreter = _INTERPRETERS[key]
+    return partial(FarWorld, interpreter, **interpreter.describe())
+
+
+_NUMBERS = itertools.count()
+#: Python, world and options -> the process for them.
+_INTERPRETERS: dict[str, Interpreter] = {}
+
+
+def _plain(value: Any) -> Any:
+    """A value of numpy, or another that JSON does not have, as one that it has."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)

@@ -1,0 +1,179 @@
+"""Worlds in a process of another Python: kinds of worlds, ways of forking, and processes that die, hang or print."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+
+from rllib_arpo.core.tree import ToolStatus
+from rllib_arpo.envs.errors import BrokenToolError, ContractError
+from rllib_arpo.envs.question import QA, Question
+from rllib_arpo.envs.rewards import FinishedPath
+from rllib_arpo.envs.worlds import Call, far_side, interpreter
+from rllib_arpo.envs.worlds.copies import CopyChecks
+from rllib_arpo.envs.worlds.play import Forking, Play
+from rllib_arpo.envs.worlds.registry import find_world
+
+QUESTION = Question("q", (), (), QA, "q", row={"seed": 1})
+FINISHED = FinishedPath(QUESTION, ("2", "3"), True)
+
+
+def trunk_of(name: str, **options) -> Play:
+    world = {f"tests.helpers.far_worlds:{name}": {"python": sys.executable, **options}}
+    return Play(Forking(find_world(world), "The world"), QUESTION)
+
+
+async def said(play: Play, *texts: str) -> list[str]:
+    return [(await play.say(text)).text for text in texts]
+
+
+@pytest.mark.parametrize(("name", "way"), [("Adder", "fork"), ("Locked", "replay")])
+def test_a_fork_goes_on_from_its_parents_state(name, way, capfd):
+    async def played():
+        trunk = trunk_of(name)
+        await trunk.ready()
+        root, other = trunk.handed_over(), trunk.handed_over()
+        found = await said(root, "2", "x")
+        child = root.fork()
+        found += [*await said(root, "3"), *await said(child, "20"), *await said(other, "1")]
+        score, used = await child.score(FINISHED), trunk.forking.way(await root.ready())
+        end = await child.say("90")
+        for play in (trunk, root, other, child):
+            await play.close()
+        return [trunk.opening, *found], used, (score.reward, score.accuracy), child.paid, end.done
+
+    refused = "invalid literal for int() with base 10: 'x'"
+    found = ["begin at 1", "3", refused, "6", "23", "2"]
+    assert asyncio.run(played()) == (found, way, (2.3, 1.0), 1.5, True)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_user_may_choose_replay_and_give_options():
+    async def played():
+        play = trunk_of("Adder", forks_by="replay", step=10).fork()
+        found = await said(play, "2")
+        return found, play.forking.way(await play.ready())
+
+    assert asyncio.run(played()) == (["21"], "replay")
+
+
+def test_each_world_has_its_luck_and_a_fork_its_parents():
+    async def played():
+        trunk = trunk_of("Dice")
+        one, two = trunk.fork(), trunk.fork()
+        rolls = await said(one, "", ""), await said(two, "", "")
+        child = one.fork()
+        return rolls, await said(one, ""), await said(child, "")
+
+    (first, second), of_parent, of_child = asyncio.run(played())
+    assert first == second
+    assert len(set(first)) == 2
+    assert of_parent == of_child
+
+
+def test_public_methods_are_tools_as_in_trl():
+    play = trunk_of("Shop")
+
+    async def played():
+        world = await play.ready()
+        replies = [
+            await play.act(Call("buy", arguments)) for arguments in ({"item": "tea", "number": 3}, {"item": "air"})
+        ]
+        score = await play.score(FINISHED)
+        return play.opening, world.takes_text, dict(world.tools), replies, score.reward
+
+    opening, takes_text, tools, (bought, refused), reward = asyncio.run(played())
+    assert (opening, takes_text, bought.text, reward) == ("shop 1", False, "3 items", 1.0)
+    assert (refused.text, refused.status) == ("no air here", ToolStatus.ERROR)
+    assert tools == {
+        "buy": {
+            "type": "object",
+            "properties": {"item": {"type": "string"}, "number": {"type": "integer"}},
+            "required": ["item"],
+            "description": "Puts an item into the basket.",
+        }
+    }
+
+
+def test_steps_are_texts_as_in_gymnasium():
+    async def played():
+        play = trunk_of("Walk")
+        first, last = await play.say("right"), await play.say("left")
+        again, end = await play.say("left"), await play.score(FINISHED)
+        return play.opening, [reply.text for reply in (first, last, again)], again.done, end.accuracy
+
+    assert asyncio.run(played()) == ("at 1", ["at 2", "at 1", "at 0"], True, 0.75)
+
+
+def test_a_process_that_dies_is_started_again_and_what_was_done_is_repeated():
+    async def played():
+        one, two = trunk_of("Adder").fork(), trunk_of("Adder").fork()
+        return [*await said(one, "2"), *await said(two, "4", "die", "1"), *await said(one, "1")]
+
+    lost = "The world was lost twice in one action (its process has died)."
+    assert asyncio.run(played()) == ["3", "5", lost, "6", "4"]
+
+
+def test_a_world_that_hangs_is_broken_and_its_process_is_replaced(monkeypatch):
+    monkeypatch.setattr(interpreter, "ALIVE_TIMEOUT_S", 0.2)
+
+    async def played():
+        one, two = trunk_of("Adder", timeout_s=1.0).fork(), trunk_of("Adder").fork()
+        found = await said(two, "2")
+        with pytest.raises(BrokenToolError, match=r"^FarWorld did not answer in 1 s\.$"):
+            await one.say("hang")
+        return [*found, *await said(two, "3")]
+
+    assert asyncio.run(played()) == ["3", "6"]
+
+
+def test_a_bug_over_there_is_a_bug_here_with_its_traceback():
+    with pytest.raises(RuntimeError, match=r"^KeyError: 'nothing there'\n") as raised:
+        asyncio.run(trunk_of("Adder").say("bug"))
+    assert 'raise KeyError("nothing there")' in "".join(raised.value.__notes__)
+
+
+def test_copies_that_share_something_end_the_run():
+    async def checked():
+        trunk = trunk_of("Shared")
+        await trunk.ready()
+        root = trunk.handed_over()
+        await said(root, "1")
+        child = root.fork()
+        await said(root, "2")
+        await said(child, "3")
+        await CopyChecks().check([root, child])
+
+    with pytest.raises(ContractError, match=r"the copies share something: turn 2, 3, got .* twice"):
+        asyncio.run(checked())
+
+
+@pytest.mark.parametrize(
+    ("world", "message"),
+    [
+        (
+            {"nowhere:World": {"python": sys.executable}},
+            "cannot be made (ModuleNotFoundError: No module named 'nowhere')",
+        ),
+        (
+            {"random:Random": {"python": "/no/python"}},
+            "random:Random in /no/python cannot be made (/no/python does not",
+        ),
+        ({Question: {"python": sys.executable}}, "with 'python' a world is named as \"module:name\", not <class"),
+    ],
+)
+def test_a_world_that_cannot_be_made_is_one_sentence(world, message):
+    with pytest.raises(ValueError, match=r"^env_config\['world'\]: ") as raised:
+        find_world(world)
+    assert message in str(raised.value)
+
+
+def test_the_far_side_needs_only_the_standard_library():
+    nodes = list(ast.walk(ast.parse(Path(far_side.__file__).read_text())))
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
+    assert {name.partition(".")[0] for name in names} <= sys.stdlib_module_names

@@ -1,0 +1,101 @@
+"""Worlds for a process of another Python, which has only its standard library."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+
+
+class Adder:
+    """Adds up what is said, from the seed on."""
+
+    def __init__(self, step: int = 1):
+        self.step, self.total = step, 0
+
+    def reset(self, row):
+        print("noise")
+        self.total = row["seed"]
+        return f"begin at {self.total}"
+
+    def act(self, said):
+        if said == "die":
+            os._exit(1)
+        if said == "hang":
+            time.sleep(60)
+        if said == "bug":
+            raise KeyError("nothing there")
+        self.total += self.step * int(said)
+        return f"{self.total}", 0.5, self.total > 100
+
+    def score(self, turns):
+        return self.total / 10
+
+
+class Locked(Adder):
+    """Cannot be copied; its methods are awaited."""
+
+    def __init__(self):
+        super().__init__()
+        self.lock = threading.Lock()
+
+    async def reset(self, row):
+        return super().reset(row)
+
+    async def act(self, said):
+        return super().act(said)
+
+
+class Dice(Adder):
+    """Draws from `random`."""
+
+    def act(self, said):
+        return str(random.randrange(10**6))
+
+
+class Shared(Adder):
+    """Keeps its lines in a list that a copy has too."""
+
+    def __init__(self):
+        super().__init__()
+        self.lines = Keeper()
+
+    def act(self, said):
+        self.lines.append(said)
+        return " ".join(self.lines)
+
+
+class Keeper(list):
+    def __deepcopy__(self, memo):
+        return self
+
+
+class Shop:
+    """In TRL's manner."""
+
+    def reset(self, seed, **row):
+        self.basket = []
+        return f"shop {seed}"
+
+    def buy(self, item: str, number: int = 1) -> str:
+        """Puts an item into the basket."""
+        if item == "air":
+            raise LookupError("no air here")
+        self.basket += number * [item]
+        return f"{len(self.basket)} items"
+
+    def get_reward(self):
+        return 1.0 if len(self.basket) == 3 else 0.0
+
+
+class Walk:
+    """In Gymnasium's manner."""
+
+    def reset(self, seed=None):
+        self.place = seed
+        return f"at {self.place}", {}
+
+    def step(self, action):
+        self.place += {"left": -1, "right": 1}[action]
+        return f"at {self.place}", 0.25, self.place == 0, False, {}
