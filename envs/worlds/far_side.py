@@ -23,7 +23,14 @@ from collections.abc import Iterator
 from typing import Any
 
 #: Types of Python -> those of JSON schemas.
-_JSON_TYPES: dict[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object"}
+_JSON_TYPES: dict[Any, str] = {
+    str: "string",
+    int: "integer",
+    float: "number",
+    bool: "boolean",
+    list: "array",
+    dict: "object",
+}
 #: Methods that are not calls of the model.
 _OWN_METHODS = ("reset", "get_reward", "score", "close")
 
