@@ -78,7 +78,7 @@ class GymLike(WorldLike):
     def act(self, action: Any) -> Any:
         seen, reward, *ends = finished(self.world.step(action))
         self.paid += float(reward)
-        return seen, reward, any(end is True for end in ends) or bool(ends[0])
+        return seen, reward, any(map(bool, ends[:-1]))
 
     def score(self, turns: list[str]) -> Any:
         return {"reward": 0.0, "accuracy": self.paid}
