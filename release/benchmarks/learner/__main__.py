@@ -27,6 +27,7 @@ TARGETS = {
 }
 BENCHMARKS = (
     Benchmark(tree_speedup.gradients, {"grad_rel_error": "<= 1e-5"}),
+    Benchmark(tree_speedup.compiled, {"speedup_compiled": ">= 1", "compiled_grad_error": "<= 1e-5"}),
     *(
         Benchmark(tree_speedup.speedup, {f"speedup_packed_{r}": packed, f"speedup_padded_{r}": padded}, (r,))
         for r, (packed, padded, _) in TARGETS.items()

@@ -30,8 +30,14 @@ MAX_TOKENS_PER_PASS = 4096
 _TOKENS = gym.spaces.Box(0, 2**31 - 1, (1,), np.int32)
 
 
-def build_learner(folder: str, dtype: str = "float32", num_gpus: int = 0) -> ARPOTorchLearner:
-    config = make_config(folder, dtype).learners(num_learners=0, num_gpus_per_learner=num_gpus)
+def build_learner(
+    folder: str, dtype: str = "float32", num_gpus: int = 0, learner_compile: str = "auto"
+) -> ARPOTorchLearner:
+    config = (
+        make_config(folder, dtype)
+        .training(learner_compile=learner_compile)
+        .learners(num_learners=0, num_gpus_per_learner=num_gpus)
+    )
     return config.build_learner(spaces={DEFAULT_MODULE_ID: (_TOKENS, _TOKENS)})
 
 
@@ -135,16 +141,17 @@ def take_gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 def make_side(
     name: str, folder: str, rollouts: Rollouts, max_tokens: int = MAX_TOKENS_PER_PASS
 ) -> LearnerSide | PaddedSide:
-    """The side "ours", "packed" or "padded" of a model; each model is loaded once.
+    """The side "ours", "compiled", "packed" or "padded" of a model; each model is loaded once.
 
     Args:
         folder: of the model.
-        max_tokens: of a pass, ours and the packed one, and positions of a padded micro-batch.
+        max_tokens: of a pass of all sides but the padded one, and positions of a padded micro-batch.
     """
     if name == "padded":
         return PaddedSide(_padded_model(folder), rollouts, max_tokens)
-    packed = rollouts.trees if name == "ours" else [path.packed for path in rollouts.paths]
-    return LearnerSide(_learner(folder), packed, rollouts.scalars, max_tokens)
+    packed = [path.packed for path in rollouts.paths] if name == "packed" else rollouts.trees
+    learner = _learner(folder, learner_compile="layers") if name == "compiled" else _learner(folder)
+    return LearnerSide(learner, packed, rollouts.scalars, max_tokens)
 
 
 _learner = cache(build_learner)

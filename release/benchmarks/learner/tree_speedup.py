@@ -72,6 +72,27 @@ def gradients(bench: Bench) -> dict[str, Any]:
     return {"grad_rel_error": relative_error(found["ours"], found["padded"]), "grad_rel_error_detail": detail}
 
 
+def compiled(bench: Bench) -> dict[str, Any]:
+    """`speedup_compiled`: our seconds / with compiled head and layers; `compiled_grad_error`: of their gradients.
+
+    The detail has the seconds of the first pass, in which everything is compiled, or found in inductor's cache.
+    """
+    folder, rollouts = bench.model(model_for(bench)), rollouts_for(bench, 2.5, full=1024, quick=512)
+    sides = {name: make_side(name, folder, rollouts) for name in ("ours", "compiled")}
+    first, found = {}, {}
+    for name, side in sides.items():
+        side.model.zero_grad(set_to_none=True)
+        first[f"first_{name}_s"] = timed(side)[0]
+        found[name] = take_gradients(side.model)
+    one = {f"{name}_s": partial(seconds_of, side) for name, side in sides.items()}
+    seconds, about = alternate(one, bench.pick(full=5, quick=7, tiny=1)), workload(bench, rollouts)
+    error = relative_error(found["compiled"], found["ours"])
+    return ratio("speedup_compiled", "ours_s", "compiled_s", seconds, **first, **about) | {
+        "compiled_grad_error": error,
+        "compiled_grad_error_detail": about,
+    }
+
+
 def relative_error(actual: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:
     """||actual - expected|| / ||expected||, all parameters together."""
     difference = {name: actual[name].double() - tensor.double() for name, tensor in expected.items()}
