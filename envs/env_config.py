@@ -19,7 +19,7 @@ from rllib_arpo.envs.rewards.compose import Reward
 from rllib_arpo.envs.support.validation import check_known
 from rllib_arpo.envs.tasks import Task
 from rllib_arpo.envs.tasks.seeds import SeedsTask
-from rllib_arpo.envs.tools import Tool, find_tool
+from rllib_arpo.envs.tools import Tool, find_tool, option_names
 from rllib_arpo.envs.tools.schema_tool import WorldTool, schema_validator
 from rllib_arpo.envs.tools.tool import RESERVED_NAMES
 from rllib_arpo.envs.worlds.registry import WorldMaker, find_world
@@ -42,9 +42,9 @@ class ToolEnvConfig:
         max_calls_per_tool: tool name -> executed calls of this tool on a path, at most; further calls are answered by a
             refusal, and the path goes on.
         protocol: a name in `PROTOCOLS`.
-        tools: tool name, or the class of a tool of your own, itself or as "module:Class" -> its configuration, or a
-            list of them (Tune wants texts as keys); None: the task's tools with its defaults; {}: no tools, and a
-            prompt that mentions none.
+        tools: tool name, or a function or the class of a tool of your own, itself or as "module:name" -> its
+            configuration, or a list of them (Tune wants texts as keys); None: the task's tools with its defaults; {}:
+            no tools, and a prompt that mentions none.
         reward: a name in `REWARDS`, a function of your own, itself or as "module:function", or a mapping of these to
             weights.
         qa_metric: "f1", "exact_match" or "judge".
@@ -62,7 +62,7 @@ class ToolEnvConfig:
     max_tool_calls: int = 3
     max_calls_per_tool: Mapping[str, int] = field(default_factory=dict)
     protocol: str = "tags"
-    tools: Mapping[str | type, Mapping[str, Any]] | Sequence[str | type] | None = None
+    tools: Mapping[Any, Mapping[str, Any]] | Sequence[Any] | None = None
     reward: str | Reward | Mapping[str | Reward, float] = "hierarchical"
     qa_metric: str = "f1"
     judge: Mapping[str, Any] | None = None
@@ -158,8 +158,8 @@ def _make_tools(config: ToolEnvConfig, task: Task) -> dict[str, Tool]:
         if not isinstance(given, Mapping):
             raise ValueError(f"env_config['tools'][{name!r}] must be an object of options, not {given!r}.")
         options = {**task.tool_defaults().get(str(name), {}), **given}
-        shown = name if isinstance(name, str) else tool_class.__name__
-        check_known(options, {f.name for f in dataclasses.fields(tool_class)}, f"option of the tool {shown!r}")
+        shown = name if isinstance(name, str) else getattr(name, "__name__", str(name))
+        check_known(options, option_names(tool_class), f"option of the tool {shown!r}")
         for tool_name, tool in tool_class(**options).expand().items():
             if tool_name in tools:
                 raise ValueError(f"env_config['tools'] has two tools {tool_name!r}.")

@@ -10,7 +10,8 @@ from rllib_arpo.envs.env_config import ToolEnvConfig
 from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.protocols.prompts import Chat
 from rllib_arpo.envs.protocols.protocol import Protocol
-from rllib_arpo.envs.question import Question
+from rllib_arpo.envs.question import MATH, QA, Question
+from rllib_arpo.envs.rewards.compose import needs_answers
 
 
 def with_opening(question: Question, opening: str) -> Question:
@@ -25,6 +26,17 @@ def with_opening(question: Question, opening: str) -> Question:
         return question
     *before, (role, text) = question.messages or (("user", ""),)
     return dataclasses.replace(question, messages=(*before, (role, f"{text}\n\n{opening}" if text else opening)))
+
+
+def asked_alone(question: Question, config: ToolEnvConfig) -> Question:
+    """The question, where there is no world.
+
+    Raises:
+        DataError: it asks nothing, or no right answer is known though the reward needs one.
+    """
+    if not question.answers and question.ability in (MATH, QA) and needs_answers(config.reward):
+        raise DataError(f"{question.source}: no right answer, which only a world or a reward of your own does without.")
+    return with_opening(question, "")
 
 
 def build_prompt(

@@ -27,7 +27,7 @@ from rllib_arpo.envs.forkable_env import (
     StepResult,
 )
 from rllib_arpo.envs.path_state import PathState
-from rllib_arpo.envs.prompt import build_prompt, with_opening
+from rllib_arpo.envs.prompt import asked_alone, build_prompt, with_opening
 from rllib_arpo.envs.protocols.prompts import turn_text
 from rllib_arpo.envs.protocols.protocol import Answer, CallRequest, Malformed, Nothing, end_of_turn
 from rllib_arpo.envs.question import Question
@@ -118,7 +118,8 @@ class ToolEnv(ForkableMultiAgentEnv):
         config, task, tools = read_env_config(env_config)
         chat = config.make_chat()
         if config.world is None:  # A world ends the prompt when it is reset.
-            build_prompt(chat, config.make_protocol(tools, chat), task.question(0, tuple(tools)), config)
+            question = asked_alone(task.question(0, tuple(tools)), config)
+            build_prompt(chat, config.make_protocol(tools, chat), question, config)
 
     def get_observation_space(self, agent_id: str) -> gym.Space:
         return self.observation_space
@@ -138,7 +139,8 @@ class ToolEnv(ForkableMultiAgentEnv):
         num_roots = options.get(OPTION_NUM_ROOTS, 1)
         if self._make_world is not None:
             return self._begun_by_world(question, self._trunks[self._make_world], num_roots)
-        return self._begun(build_prompt(self.chat, self.protocol, question, self.config), num_roots)
+        prompt = build_prompt(self.chat, self.protocol, asked_alone(question, self.config), self.config)
+        return self._begun(prompt, num_roots)
 
     async def _begun_by_world(self, question: Question, trunk: Play, num_roots: int) -> Any:
         world = await trunk.ready()

@@ -32,6 +32,7 @@ from rllib_arpo.envs.protocols.protocol import (
     only_punctuation,
 )
 from rllib_arpo.envs.question import Shot
+from rllib_arpo.envs.tools.schema_tool import SchemaTool
 from rllib_arpo.envs.tools.tool import ANSWER, RESULT, THINK, Tool
 
 #: Tags that count as malformed calls if their tools are missing.
@@ -149,9 +150,10 @@ def _block(result: str) -> str:
 
 
 def _use(tool: Tool) -> str:
-    """Tells the model to call a tool: one argument stands bare between the tags, several as a JSON object."""
+    """Tells the model to call a tool: one argument stands bare between the tags, several or none as a JSON object."""
     names = list(tool.parameters)
-    argument = f'{{"{names[0]}": ..., ...}}' if len(names) > 1 else "".join(names) or "input"
+    nothing = "{}" if isinstance(tool, SchemaTool) else "input"
+    argument = f'{{"{names[0]}": ..., ...}}' if len(names) > 1 else "".join(names) or nothing
     purpose = f" ({tool.description.rstrip('.')})" if tool.description else ""
     return f"To use {tool.name}{purpose}, write <{tool.name}> {argument} </{tool.name}>."
 

@@ -128,18 +128,30 @@ class Scorer:
             BrokenToolError: an answer cannot be compared now, which is not the policy's fault.
             ContractError: a reward or a comparison raises another error, or returns no finite number.
         """
-        if path.format_valid:
+        ability = path.question.ability
+        # Nothing is known to be right where a world, or a reward of the user's, needs no answer.
+        if path.format_valid and (path.question.answers or ability not in (MATH, QA)):
             assert path.answer is not None
-            ability = path.question.ability
             compare = partial(self.comparisons[ability], path.answer, path.question)
-            path = dataclasses.replace(path, accuracy=await _value(f"The comparison of {ability} answers", compare))
+            path = dataclasses.replace(path, accuracy=await value_of(f"The comparison of {ability} answers", compare))
         total = 0.0
         for name, weight, reward in self.terms:
-            total += weight * await _value(f"The reward {name!r}", partial(reward, path))
+            total += weight * await value_of(f"The reward {name!r}", partial(reward, path))
         return Score(total, path.accuracy)
 
 
-async def _value(what: str, function: Callable[[], Any]) -> float:
+def needs_answers(reward: str | Reward | Mapping[str | Reward, float]) -> bool:
+    """Whether `env_config["reward"]` has a term that is nothing without right answers."""
+    terms: set[Any] = {"hierarchical", "accuracy", hierarchical, accuracy}
+    return not terms.isdisjoint(reward if isinstance(reward, Mapping) else [reward])
+
+
+async def value_of(what: str, function: Callable[[], Any]) -> float:
+    """What a user's function or coroutine function returns, as a float; `what` is the beginning of an error.
+
+    Raises:
+        ContractError: it raises an exception that is not of `errors`, or returns no finite number.
+    """
     try:
         value = function()
         value = await value if inspect.isawaitable(value) else value

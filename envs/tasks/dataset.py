@@ -39,7 +39,8 @@ class DatasetTask(Task):
         subset: (begin, end), or a list of them: ask only these rows. Rows that must be skipped are not counted.
         train_fraction: the share of the rows that training asks; the test asks the rest. Drawn once, whatever the seed.
         few_shot: worked examples before the question: 0, 1 or 2.
-        keep_system_prompt: use the row's own system message; by default it is the protocol's instruction.
+        keep_system_prompt: use the row's own system message, as the task "rows" always does; by default it is the
+            protocol's instruction.
     """
 
     task: str
@@ -83,20 +84,22 @@ class DatasetTask(Task):
 
     def question(self, number: int, tools: Sequence[str] = ()) -> Question:
         source, index = self._locate(number)
-        row_number, row = source.row(index, self.spec.columns)
+        columns = (source.columns or ()) if self.spec.whole else self.spec.columns
+        row_number, found = source.row(index, columns)
         place = f"{source.name}, row {row_number}"
         try:
-            row = self.spec.decode(row)
+            row = self.spec.decode(found)
             messages, answers, ability = read_row(self.spec, row)
             own_id = row.get(self.spec.row_id) if self.spec.row_id else None
             check_unicode(str(own_id))
         except ValueError as error:
             raise DataError(f"{place}: {error}.") from error
-        if not self.keep_system_prompt:
+        if not (self.keep_system_prompt or self.spec.whole):
             messages = [message for message in messages if message[0] != "system"]
         shots = SHOTS.get(ability, ())[: self.few_shot]
         question_id = f"{self._stem(source)}/{row_number}{f' ({own_id})' if own_id is not None else ''}"
-        return Question(question_id, tuple(messages), answers, ability, place, shots)
+        begin = found if self.spec.whole else {}
+        return Question(question_id, tuple(messages), answers, ability, place, shots, row=begin)
 
     def inputs(self) -> Mapping[str, str]:
         return {source.name: source.mark() for source in self._sources}
@@ -152,14 +155,16 @@ def read_row(spec: DatasetSpec, row: Mapping[str, Any]) -> tuple[list[tuple[str,
     Raises:
         ValueError: the row lacks something, or is not valid Unicode.
     """
-    column = _present(spec.question, row)
-    messages = _read(spec.read_question, column, row[column])
-    column = _present(spec.answers, row)
-    read = spec.answers[column]
-    names = [column, *(name for name in spec.aliases if row.get(name))]
-    answers = tuple(dict.fromkeys(answer for name in names for answer in _read(read, name, row[name])))
-    if not answers:
-        raise ValueError(f"no answer (`{column}` is empty)")
+    messages: list[tuple[str, str]] = []
+    if (column := _present(spec.question, row, optional=spec.whole)) is not None:
+        messages = _read(spec.read_question, column, row[column])
+    answers: tuple[str, ...] = ()
+    if (column := _present(spec.answers, row, optional=spec.whole)) is not None:
+        read = spec.answers[column]
+        names = [column, *(name for name in spec.aliases if row.get(name))]
+        answers = tuple(dict.fromkeys(answer for name in names for answer in _read(read, name, row[name])))
+        if not (answers or spec.whole):
+            raise ValueError(f"no answer (`{column}` is empty)")
     check_unicode(*(content for _, content in messages), *answers)
     ability = spec.ability or row.get("ability")
     if ability not in (MATH, QA):
@@ -174,16 +179,21 @@ def _read(reader: Callable[[Any], Any], column: str, value: Any) -> Any:
         raise ValueError(f"`{column}` {error}") from error
 
 
-def _present(columns: Sequence[str] | Mapping[str, Any], row: Mapping[str, Any]) -> str:
+def _present(
+    columns: Sequence[str] | Mapping[str, Any], row: Mapping[str, Any], *, optional: bool = False
+) -> str | None:
+    """The first of these columns that the row has; None: it may do without, and does."""
     for column in columns:
         if row.get(column) is not None:
             return column
+    if optional:
+        return None
     raise ValueError(f"no {' or '.join(f'`{name}`' for name in columns)}")
 
 
 def _checked(source: RowSource, spec: DatasetSpec) -> RowSource:
     """The source, if it has the columns that are needed."""
-    needed = [spec.question, tuple(spec.answers), *([("ability",)] if spec.ability is None else [])]
+    needed = [] if spec.whole else [spec.question, tuple(spec.answers), *([("ability",)] if spec.ability is None else [])]
     for names in needed:
         if source.columns is not None and not set(names) & set(source.columns):
             raise DataError(

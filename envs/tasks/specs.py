@@ -50,6 +50,11 @@ def chat_messages(value: Any) -> Messages:
     return messages
 
 
+def text_or_messages(value: Any) -> Messages:
+    """A question that is either."""
+    return plain(value) if isinstance(value, str) else chat_messages(value)
+
+
 def texts(value: Any) -> tuple[str, ...]:
     """A string or a number, or a list of them: each is a right answer."""
     values = value if isinstance(value, list | tuple) else [value]
@@ -111,6 +116,11 @@ def unchanged(row: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
+def with_ability(row: dict[str, Any]) -> dict[str, Any]:
+    """Answers are compared as texts unless the row's `ability` is "math"."""
+    return {**row, "ability": MATH if row.get("ability") == MATH else QA}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DatasetSpec:
     """One data set.
@@ -124,6 +134,8 @@ class DatasetSpec:
         row_id: the column with the row's own name.
         tools: the model's tools by default.
         hub: its place on the hub.
+        whole: whether rows are what worlds begin with: all their columns and system messages are kept, and they need
+            neither question nor answer.
         skip: column -> the reason why a row with a value in this column cannot be asked.
         decode: row -> row, before anything is read.
     """
@@ -136,6 +148,7 @@ class DatasetSpec:
     row_id: str | None = None
     tools: tuple[str, ...]
     hub: Hub | None = None
+    whole: bool = False
     skip: Mapping[str, str] = field(default_factory=dict)
     decode: Callable[[dict[str, Any]], dict[str, Any]] = unchanged
 
@@ -216,6 +229,16 @@ SPECS: dict[str, DatasetSpec] = {
         decode=decrypted,
     ),
     "qa": _qa(None, {"answer": texts, "answers": texts}, aliases=("answers",)),
+    "rows": DatasetSpec(
+        question=("prompt",),
+        read_question=text_or_messages,
+        answers={"answer": texts, "answers": texts},
+        aliases=("answers",),
+        ability=None,
+        tools=(),
+        whole=True,
+        decode=with_ability,
+    ),
     "arpo_mix": _arpo("dongguanting/ARPO-RL-Reasoning-10K"),
     "arpo_deepsearch": _arpo("dongguanting/ARPO-RL-DeepSearch-1K", QA),
     "parquet": _arpo(None),

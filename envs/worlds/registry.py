@@ -10,6 +10,7 @@ from typing import Any
 
 from rllib_arpo.envs.support.texts import first_line
 from rllib_arpo.envs.support.validation import check_known, import_named
+from rllib_arpo.envs.worlds.classes import ClassAdapter
 from rllib_arpo.envs.worlds.interpreter import interpreter_world
 from rllib_arpo.envs.worlds.nemo_gym import nemo_gym_world
 from rllib_arpo.envs.worlds.openenv import openenv_world
@@ -81,9 +82,11 @@ def _adapter_of(found: Any) -> Callable[..., Callable[[], World]]:
     """From options to the maker of worlds around an object."""
     if isinstance(found, type) and issubclass(found, World):
         return _Made(found)
+    if isinstance(found, type):
+        return ClassAdapter(found)
     if inspect.iscoroutinefunction(found) and len(inspect.signature(found).parameters) >= 2:
         return _Program(found)
-    raise ValueError(f"env_config['world']: {found!r:.80} is neither a World nor a program of (chat, row).")
+    raise ValueError(f"env_config['world']: {found!r:.80} is neither a World, a class nor a program of (chat, row).")
 
 
 class _Made:

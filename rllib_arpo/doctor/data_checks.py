@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rllib_arpo.doctor.check_lines import Check, Mark
 from rllib_arpo.envs.env_config import read_env_config
 from rllib_arpo.envs.errors import DataError
-from rllib_arpo.envs.prompt import build_prompt
+from rllib_arpo.envs.prompt import asked_alone, build_prompt
 from rllib_arpo.envs.registry import ENVIRONMENTS, with_task
 from rllib_arpo.rollout.make_env import complete_env_config
 
@@ -43,7 +43,7 @@ def _check(name: str, config: AlgorithmConfig) -> Check:
         try:
             question = task.question(number, tuple(tools))
             if env_config.world is None:  # A world ends the prompt when it is reset.
-                build_prompt(chat, protocol, question, env_config)
+                build_prompt(chat, protocol, asked_alone(question, env_config), env_config)
         except DataError as error:
             bad.append(str(error))
     if not bad:

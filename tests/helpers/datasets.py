@@ -72,6 +72,13 @@ LAYOUTS = {
         ],
         ("A", "B"),
     ),
+    "rows": (
+        [
+            {"prompt": "Q?", "answer": "A", "answers": ["A", "B"]},
+            {"prompt": [{"role": "user", "content": "Q?"}], "answer": ["A", "B"]},
+        ],
+        ("A", "B"),
+    ),
     "arpo_mix": ([row("Q?", "A")], ("A",)),
     "arpo_deepsearch": ([row("Q?", "A")], ("A",)),
     "parquet": ([row("Q?", "A<|answer_split|>B")], ("A", "B")),

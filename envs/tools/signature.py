@@ -1,0 +1,117 @@
+"""A function's parameters as a model gives them: a JSON schema from type hints, and values from JSON."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rllib_arpo.envs.errors import BrokenToolError, ContractError, ToolError
+from rllib_arpo.envs.support.texts import first_line
+from rllib_arpo.envs.tools.schema_tool import schema_validator
+from rllib_arpo.envs.tools.tool import in_thread
+
+#: Parameters of these kinds have no name that a model could write.
+_NAMELESS = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
+
+
+@dataclass(frozen=True, eq=False)
+class Signature:
+    """How a model calls a function.
+
+    Attributes:
+        name: of the function.
+        description: the docstring without its sections.
+        schema: JSON schema of the arguments, an object; `Args` of a Google-style docstring describe them.
+    """
+
+    name: str
+    description: str
+    schema: Mapping[str, Any]
+    _adapter: Any
+
+    @classmethod
+    def of(cls, function: Callable[..., Any]) -> Signature:
+        """The signature of a function, or of a bound method.
+
+        Raises:
+            ValueError: one sentence without its subject: a parameter has no name, or a type that JSON does not have.
+        """
+        import pydantic
+        from transformers.utils.chat_template_utils import parse_google_format_docstring
+
+        try:
+            signature = inspect.signature(function)
+            hints = typing.get_type_hints(function, include_extras=True)
+        except (ValueError, NameError, TypeError) as error:
+            raise ValueError(f"its parameters cannot be read ({first_line(error)})") from error
+        given = [one for one in signature.parameters.values() if one.kind != inspect.Parameter.VAR_KEYWORD]
+        for parameter in given:
+            if parameter.kind in _NAMELESS:
+                raise ValueError(f"its parameter {parameter.name!r} cannot be given by name")
+        # A twin that only returns what it is given: pydantic reads functions, and this one has nothing to do.
+        twin: Any = lambda *args, **kwargs: (args, kwargs)  # noqa: E731
+        twin.__signature__, twin.__annotations__ = signature.replace(parameters=given), hints
+        try:
+            adapter = pydantic.TypeAdapter(twin)
+            schema = adapter.json_schema(schema_generator=_untitled())
+            # `SchemaTool` itself says which parameters there are.
+            schema.pop("additionalProperties", None)
+            schema_validator(schema)
+        except (pydantic.PydanticUserError, ValueError) as error:
+            raise ValueError(f"its type hints make no JSON schema ({first_line(error)})") from error
+        description, described, _ = parse_google_format_docstring(inspect.getdoc(function) or "")
+        for name, parameter_schema in schema.get("properties", {}).items():
+            if name in (described or {}):
+                parameter_schema.setdefault("description", described[name])
+        schema.setdefault("properties", {})
+        return cls(function.__name__, description or "", schema, adapter)
+
+    def read(self, arguments: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The positional and the other arguments as values of their types, with defaults.
+
+        Raises:
+            ToolError: one of them does not fit.
+        """
+        import pydantic
+
+        try:
+            return self._adapter.validate_python(dict(arguments))
+        except pydantic.ValidationError as error:
+            first = error.errors()[0]
+            where = "".join(f" {part!r}" for part in first["loc"])
+            raise ToolError(f"{self.name}: wrong arguments:{where} {first['msg']}.") from error
+
+
+def _untitled() -> Any:
+    """Pydantic's maker of JSON schemas, without a title for each parameter, which would repeat its name."""
+    from pydantic.json_schema import GenerateJsonSchema
+
+    class Untitled(GenerateJsonSchema):
+        def field_title_should_be_set(self, schema: Any) -> bool:
+            return False
+
+    return Untitled
+
+
+async def answer_of(function: Callable[..., Any], *args: Any, in_a_thread: bool = False, **kwargs: Any) -> str:
+    """What a function or coroutine function says to a model; a result that is not a text is written by `str`.
+
+    Raises:
+        ToolError: the function raised an exception, which the model reads.
+        BrokenToolError, ContractError: the function raised one.
+    """
+    try:
+        if in_a_thread:
+            result = await in_thread(lambda: function(*args, **kwargs))
+        else:
+            result = function(*args, **kwargs)
+        if inspect.isawaitable(result):
+            result = await result
+    except (ToolError, BrokenToolError, ContractError):
+        raise
+    except Exception as error:
+        raise ToolError(str(error) or type(error).__name__) from error
+    return result if isinstance(result, str) else str(result)

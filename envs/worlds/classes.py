@@ -1,0 +1,121 @@
+"""Plain classes as worlds: the contract of `environment_factory` of TRL's trainers.
+
+`reset(**row)` begins and may return a text, which ends the prompt; all other public methods are tools; `get_reward()`,
+if there is one, is the reward of a finished trajectory.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, ClassVar
+
+from rllib_arpo.envs.errors import DataError
+from rllib_arpo.envs.question import Question
+from rllib_arpo.envs.rewards import FinishedPath, Score
+from rllib_arpo.envs.rewards.compose import value_of
+from rllib_arpo.envs.support.texts import first_line
+from rllib_arpo.envs.tools.signature import Signature, answer_of
+from rllib_arpo.envs.tools.tool import in_thread
+from rllib_arpo.envs.worlds.world import Call, Reply, World
+
+_RESET, _REWARD = "reset", "get_reward"
+
+
+class ObjectWorld(World):
+    """A world around an object of a user's class. Exceptions of its methods are what the model reads.
+
+    Methods run in the event loop of all questions; plain ones (`def`) should not wait there.
+
+    Attributes:
+        made: the class.
+        signatures: of its tools, by name.
+    """
+
+    made: ClassVar[Any]
+    signatures: ClassVar[Mapping[str, Signature]]
+
+    def __init__(self, *, blocking: bool = False, **options: Any):
+        """Creates no object yet.
+
+        Args:
+            blocking: whether methods wait (`time.sleep`, `requests`): each call then runs in a thread, where `random`
+                has no state of this world.
+            options: the class's own arguments.
+        """
+        self._blocking, self._options = blocking, options
+        self.object: Any = None
+
+    async def reset(self, question: Question) -> str:
+        if type(self).score is World.score and not question.answers:
+            raise DataError(f"{question.source}: no right answer, and {self.made.__name__} has no `{_REWARD}`.")
+        try:
+            inspect.signature(self.made.reset).bind(None, **question.row)
+        except TypeError as error:
+            what = f"{self.made.__name__}.{_RESET}"
+            raise DataError(f"{question.source}: {what} does not take this row: {first_line(error)}.") from error
+        self.object = await self._called(partial(self.made, **self._options))
+        # What it does with its row changes no other trajectory's.
+        opening = await self._called(partial(self.object.reset, **copy.deepcopy(dict(question.row))))
+        return "" if opening is None else opening
+
+    async def act(self, action: Call | str) -> Reply:
+        assert isinstance(action, Call)
+        args, kwargs = self.signatures[action.tool].read(action.arguments)
+        method = getattr(self.object, action.tool)
+        return Reply(await answer_of(method, *args, in_a_thread=self._blocking, **kwargs))
+
+    async def _called(self, function: Callable[[], Any]) -> Any:
+        result = await in_thread(function) if self._blocking else function()
+        return await result if inspect.isawaitable(result) else result
+
+
+class ScoredObjectWorld(ObjectWorld):
+    """One whose class has a `get_reward`."""
+
+    async def score(self, path: FinishedPath) -> Score | None:
+        """The object's reward; None after a wrong format, which the configured reward judges."""
+        if not path.format_valid:
+            return None
+        reward = await value_of(f"{self.made.__name__}.{_REWARD}", partial(self._called, self.object.get_reward))
+        return Score(reward, min(max(reward, 0.0), 1.0))
+
+
+class ClassAdapter:
+    """From the options of a class, and `blocking`, to the maker of its worlds.
+
+    Raises:
+        ValueError: the class lacks a method, or a model cannot call one of its methods.
+    """
+
+    def __init__(self, made: type):
+        # As TRL lists them: those of base classes are tools too, properties are not.
+        methods = dict(inspect.getmembers(made, inspect.isfunction))
+        what, names = f"env_config['world']: {made.__name__}", [name for name in methods if name[0] != "_"]
+        if _RESET not in names:
+            raise ValueError(f"{what} is neither a World nor a class with a method `{_RESET}`.")
+        signatures = {}
+        for name in names:
+            if name in (_RESET, _REWARD):
+                continue
+            try:
+                signatures[name] = Signature.of(inspect.getattr_static(made, name).__get__(object(), made))
+            except ValueError as error:
+                raise ValueError(f"{what}.{name}: {error}.") from error
+        base = ScoredObjectWorld if _REWARD in names else ObjectWorld
+        schemas = {name: {"description": one.description, **one.schema} for name, one in signatures.items()}
+        # A type of its own: errors name the class, and copies of a world share the schemas.
+        self._world = type(made.__name__, (base,), {"made": made, "signatures": signatures, "tools": schemas})
+        self.__signature__ = _with_blocking(inspect.signature(made))
+
+    def __call__(self, **options: Any) -> Callable[[], World]:
+        return partial(self._world, **options)
+
+
+def _with_blocking(signature: inspect.Signature) -> inspect.Signature:
+    blocking = inspect.Parameter("blocking", inspect.Parameter.KEYWORD_ONLY, default=False)
+    own = list(signature.parameters.values())
+    rest = [one for one in own if one.kind == inspect.Parameter.VAR_KEYWORD]
+    return signature.replace(parameters=[*(one for one in own if one not in rest), blocking, *rest])

@@ -1,0 +1,307 @@
+"""Functions as tools, and those of LangChain and smolagents, by stand-ins of the same shape."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from dataclasses import dataclass
+from enum import Enum
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import BaseModel, Field
+
+from rllib_arpo.core.tree import ToolStatus
+from rllib_arpo.envs.errors import BrokenToolError, ToolError
+from rllib_arpo.envs.tools.function import function_maker
+from rllib_arpo.envs.tools.tool import run_tool
+from tests.helpers.chat_templates import QWEN3
+from tests.helpers.models import byte_tokenizer
+
+
+class Colour(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Point(BaseModel):
+    x: int
+    y: int = 0
+
+
+def draw(
+    points: list[Point],
+    colour: Colour = Colour.RED,
+    unit: Literal["mm", "cm"] = "mm",
+    title: str | None = None,
+    scale: dict[str, float] = {},  # noqa: B006
+    schema: Annotated[int, Field(ge=1, description="Its own words.")] = 1,
+    anything=None,
+    **more: str,
+) -> str:
+    """Draws points.
+
+    All of them at once.
+
+    Args:
+        points: where; the first
+            is the corner.
+        schema: not these words.
+
+    Returns:
+        What was drawn.
+    """
+    return f"{points[0]!r} {colour} {unit} {title} {scale} {schema} {anything} {more}"
+
+
+def tool_of(function: Any, **options):
+    return function_maker(function)(**options)
+
+
+def said(tool, argument: str | dict) -> tuple[str, ToolStatus]:
+    result = asyncio.run(run_tool(tool, argument))
+    return result.text, result.status
+
+
+def test_type_hints_and_the_docstring_make_the_schema():
+    tool = tool_of(draw)
+    assert (tool.name, tool.description) == ("draw", "Draws points.\n\nAll of them at once.")
+    schema = tool.schema()
+    assert schema.pop("$defs").keys() == {"Colour", "Point"}
+    assert schema == {
+        "type": "object",
+        "required": ["points"],
+        "properties": {
+            "points": {
+                "type": "array",
+                "items": {"$ref": "#/$defs/Point"},
+                "description": "where; the first is the corner.",
+            },
+            "colour": {"$ref": "#/$defs/Colour", "default": "red"},
+            "unit": {"type": "string", "enum": ["mm", "cm"], "default": "mm"},
+            "title": {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None},
+            "scale": {"type": "object", "additionalProperties": {"type": "number"}, "default": {}},
+            "schema": {"type": "integer", "minimum": 1, "default": 1, "description": "Its own words."},
+            "anything": {"default": None},
+        },
+    }
+
+
+def test_arguments_are_values_of_their_types():
+    given = {"points": [{"x": 1}], "colour": "blue", "scale": {"a": 2}}
+    assert said(tool_of(draw), given) == ("Point(x=1, y=0) Colour.BLUE mm None {'a': 2.0} 1 None {}", ToolStatus.OK)
+
+
+def check_evenness(number: Annotated[int, Field(multiple_of=2)], label: Annotated[str, Field(pattern="^a")] = "a"):
+    return number
+
+
+@pytest.mark.parametrize(
+    ("function", "argument", "message"),
+    [
+        (draw, "{}", "draw: wrong arguments: 'points' is a required property."),
+        (draw, '{"points": [], "color": 1}', "draw has no parameter 'color': it takes 'points', 'colour', 'unit',"),
+        (draw, '{"points": [{"x": "1"}]}', "draw: wrong arguments: 'points' 0 'x' '1' is not of type 'integer'."),
+        (draw, '{"points": [], "colour": "green"}', "draw: wrong arguments: 'colour' 'green' is not one of ["),
+        (draw, '{"points": [], "unit": "m"}', "draw: wrong arguments: 'unit' 'm' is not one of ['mm', 'cm']."),
+        (draw, "points", "draw takes one JSON object with 'points', 'colour',"),
+        (check_evenness, '{"number": 3}', "check_evenness: wrong arguments: 'number' 3 is not a multiple of 2."),
+        # Patterns are pydantic's to check.
+        (check_evenness, '{"number": 2, "label": "b"}', "check_evenness: wrong arguments: 'label' String should match"),
+    ],
+)
+def test_wrong_arguments_are_the_models_error(function, argument, message):
+    text, status = said(tool_of(function), argument)
+    assert (text[: len(message)], status) == (message, ToolStatus.ERROR)
+
+
+def test_what_a_function_raises_or_returns_is_what_the_model_reads():
+    def divide(a: float, b: float):
+        return a / b
+
+    def nothing():
+        raise LookupError
+
+    def broken():
+        raise BrokenToolError("gone")
+
+    assert said(tool_of(divide), {"a": 1, "b": 4}) == ("0.25", ToolStatus.OK)
+    assert said(tool_of(divide), {"a": 1, "b": 0}) == ("float division by zero", ToolStatus.ERROR)
+    assert said(tool_of(nothing), {}) == ("LookupError", ToolStatus.ERROR)
+    with pytest.raises(BrokenToolError, match="^gone$"):
+        said(tool_of(broken), {})
+
+
+def test_plain_functions_wait_in_threads_and_coroutine_functions_in_the_loop():
+    def plain():
+        return threading.current_thread() is threading.main_thread()
+
+    async def coroutine():
+        return plain()
+
+    def slow():
+        time.sleep(1)
+
+    assert said(tool_of(plain), {})[0] == "False"
+    assert said(tool_of(coroutine), {})[0] == "True"
+    assert said(tool_of(slow, timeout_s=0.05), {}) == ("Time limit of 0.05 s exceeded.", ToolStatus.TIMEOUT)
+
+
+class LangChain:
+    """As `langchain_core.tools.StructuredTool`."""
+
+    name, description = "multiply", "Multiplies."
+
+    class Arguments(BaseModel):
+        a: int
+        b: int = Field(description="the second")
+
+    tool_call_schema: Any = Arguments
+
+    def get_input_schema(self):
+        raise AssertionError("it has injected arguments")
+
+    async def ainvoke(self, given: dict[str, int]) -> int:
+        return given["a"] * given["b"]
+
+
+class Smol:
+    """As `smolagents.Tool`."""
+
+    name, description = "weather", "Tells the weather."
+    inputs = {  # noqa: RUF012
+        "city": {"type": "string", "description": "where"},
+        "day": {"type": ["integer", "null"], "description": "when", "nullable": True},
+        "rest": {"type": "any", "description": "", "nullable": True},
+    }
+
+    def __call__(self, *args, sanitize_inputs_outputs: bool = False, **kwargs):
+        return f"{args} {kwargs}"
+
+
+def test_tools_of_other_packages_keep_their_schemas():
+    multiply, weather = tool_of(LangChain()), tool_of(Smol())
+    assert (multiply.name, multiply.description, weather.name) == ("multiply", "Multiplies.", "weather")
+    assert multiply.schema() == {
+        "type": "object",
+        "required": ["a", "b"],
+        "properties": {
+            "a": {"title": "A", "type": "integer"},
+            "b": {"title": "B", "type": "integer", "description": "the second"},
+        },
+    }
+    assert weather.schema() == {
+        "type": "object",
+        "required": ["city"],
+        "properties": {
+            "city": {"description": "where", "type": "string"},
+            "day": {"description": "when", "type": ["integer", "null"]},
+            "rest": {"description": ""},
+        },
+    }
+    assert said(multiply, {"a": 6, "b": 7}) == ("42", ToolStatus.OK)
+    assert said(weather, {"city": "Oslo"}) == ("() {'city': 'Oslo'}", ToolStatus.OK)
+
+
+def test_tools_of_langchain_itself():
+    tools = pytest.importorskip("langchain_core.tools")
+
+    @tools.tool(parse_docstring=True)
+    def add(a: int, b: int) -> int:
+        """Adds.
+
+        Args:
+            a: the first
+            b: the second
+        """
+        return a + b
+
+    added = tool_of(add)
+    assert (added.name, added.description, sorted(added.parameters)) == ("add", "Adds.", ["a", "b"])
+    assert said(added, {"a": 1, "b": 2}) == ("3", ToolStatus.OK)
+
+
+def test_tools_of_smolagents_itself():
+    smolagents = pytest.importorskip("smolagents")
+
+    @smolagents.tool
+    def add(a: int, b: int) -> int:
+        """Adds.
+
+        Args:
+            a: the first
+            b: the second
+        """
+        return a + b
+
+    added = tool_of(add)
+    assert (added.name, added.description, sorted(added.parameters)) == ("add", "Adds.", ["a", "b"])
+    assert said(added, {"a": 1, "b": 2}) == ("3", ToolStatus.OK)
+
+
+def greet(name: str) -> str:
+    """Greets someone."""
+    if name == "Nobody":
+        raise ToolError("There is nobody.")
+    return f"Hello {name}"
+
+
+GREET = f"{__name__}:greet"
+
+
+@pytest.mark.parametrize("tools", [[greet], [GREET], {greet: {"max_result_tokens": 99}}])
+def test_a_function_answers_by_tags(make_tool_env, turn, tools):
+    env = make_tool_env(tools=tools)
+    env.reset(options={"question": 0})
+    assert "To use greet (Greets someone), write <greet> name </greet>." in env.tokenizer.decode(env._prompt.tolist())
+    assert turn(env, "0", "<greet> Ada </greet>")[0] == "\n<result> Hello Ada </result>\n"
+    text, _, info, _ = turn(env, "0", '<greet> {"name": "Nobody"} </greet>')
+    assert (text, info.tool_call.status) == ("\n<result> There is nobody. </result>\n", ToolStatus.ERROR)
+
+
+def test_a_function_answers_native_calls(make_tool_env, turn, tmp_path):
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = QWEN3
+    tokenizer.save_pretrained(tmp_path)
+    env = make_tool_env(tools={GREET: {}}, protocol="function_calling", model_name_or_path=str(tmp_path))
+    env.reset(options={"question": 0})
+    call = '<tool_call>\n{"name": "greet", "arguments": {"name": "Ada"}}\n</tool_call>'
+    assert "<tool_response>\nHello Ada\n</tool_response>" in turn(env, "0", call)[0]
+
+
+@dataclass
+class Other:
+    name: str = "other"
+
+
+def with_future(x: Any, y: Annotated[Any, time]) -> None:
+    return None
+
+
+with_future.__annotations__["x"] = "Missing"
+
+
+@pytest.mark.parametrize(
+    ("tools", "message"),
+    [
+        ([len], r"^env_config\['tools'\]: <built-in function len>: its parameter 'obj' cannot be given by name\.$"),
+        ([Other], r"^env_config\['tools'\]: .* is neither a dataclass that subclasses Tool or ToolSet .* nor a functi"),
+        ([lambda: 1], r"^env_config\['tools'\]: <function <lambda> .*: '<lambda>' cannot be the name of a tool\.$"),
+        ([with_future], r": its parameters cannot be read \(name 'Missing' is not defined\)\.$"),
+        ({GREET: {"timeout": 1}}, rf"^Unknown option of the tool '{GREET}' 'timeout': did you mean 'timeout_s'\?$"),
+        ({greet: {"function": 1}}, r"^Unknown option of the tool 'greet' 'function': known: max_attempts, "),
+        ([GREET, greet], r"^env_config\['tools'\] has two tools 'greet'\.$"),
+    ],
+)
+def test_a_function_that_cannot_be_a_tool_is_one_sentence(make_tool_env, tools, message):
+    with pytest.raises(ValueError, match=message):
+        make_tool_env(tools=tools)
+
+
+def test_a_type_without_a_schema_is_one_sentence():
+    def look(at: threading.Lock) -> None:
+        return None
+
+    with pytest.raises(ValueError, match=r"^its type hints make no JSON schema \("):
+        function_maker(look)

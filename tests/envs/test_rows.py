@@ -1,0 +1,103 @@
+"""The task "rows": a file with a prompt, whose rows worlds begin with."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from rllib_arpo.envs.errors import DataError
+from rllib_arpo.envs.tasks import DatasetTask
+from rllib_arpo.envs.tool_env import ToolEnv
+from rllib_arpo.envs.worlds import Reply, World
+from tests.helpers.datasets import WRITERS, json_lines
+
+MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Who?"}]
+
+
+@pytest.mark.parametrize("ending", WRITERS)
+def test_the_whole_row_is_what_a_world_begins_with(tmp_path, ending):
+    row = {"prompt": MESSAGES, "answers": ["A", "B"], "level": 3, "extra": {"key": [1, 2]}, "ability": "art"}
+    task = DatasetTask(task="rows", path=WRITERS[ending](tmp_path / f"r.{ending}", [row]), split="test")
+    question = task.question(0)
+    assert question.messages == (("system", "Be brief."), ("user", "Who?"))
+    assert (question.answers, question.ability, task.tools) == (("A", "B"), "qa", ())
+    assert (question.row, question.question_id) == (row, "r/0")
+
+
+@pytest.mark.parametrize(
+    ("row", "messages", "answers", "ability"),
+    [
+        ({"prompt": "Who?", "answer": 3, "ability": "math"}, (("user", "Who?"),), ("3",), "math"),
+        ({"prompt": "Who?"}, (("user", "Who?"),), (), "qa"),
+        ({"prompt": "Who?", "answer": ""}, (("user", "Who?"),), (), "qa"),
+        ({"level": 3}, (), (), "qa"),
+    ],
+)
+def test_prompt_and_answer_are_optional(tmp_path, row, messages, answers, ability):
+    question = DatasetTask(task="rows", path=json_lines(tmp_path / "r.jsonl", [row])).question(0)
+    assert (question.messages, question.answers, question.ability) == (messages, answers, ability)
+
+
+def test_parts_are_chosen_as_with_other_data_sets(tmp_path):
+    path = json_lines(tmp_path / "r.jsonl", [{"prompt": f"Q{i}?"} for i in range(10)])
+    assert DatasetTask(task="rows", path=path, limit=3).num_questions == 3
+    train, test = (DatasetTask(task="rows", path=path, train_fraction=0.7, split=s) for s in ("train", "test"))
+    asked = [{task.question(i).row["prompt"] for i in range(task.num_questions)} for task in (train, test)]
+    assert (len(asked[0]), len(asked[1]), len(asked[0] | asked[1])) == (7, 3, 10)
+
+
+class Echo(World):
+    takes_text = True
+
+    async def reset(self, question):
+        return f"Level {question.row['level']}."
+
+    async def act(self, action):
+        return Reply("", reward=1.0, done=True)
+
+
+def test_answers_are_needed_where_nothing_else_scores(tmp_path, tokenizer_folder, turn):
+    (tmp_path / "r.jsonl").write_text('{"prompt": "Who?", "level": 3}\n{"level": 4}')
+
+    rows = {"task": "rows", "path": str(tmp_path / "r.jsonl"), "split": "test"}
+    base = {"model_name_or_path": tokenizer_folder, **rows}
+
+    def begun(number: int = 0, **env_config) -> ToolEnv:
+        env = ToolEnv({**base, **env_config})
+        start = env.reset(options={"question": number})
+        if env_config.get("world"):
+            asyncio.run(start)
+        return env
+
+    message = r"r\.jsonl, row 0: no right answer, which only a world or a reward of your own does without\.$"
+    with pytest.raises(DataError, match=message):
+        begun()
+    with pytest.raises(DataError, match=message):
+        ToolEnv.validate_config(base | {"reward": {"accuracy": 1.0}})
+    with pytest.raises(DataError, match=r"r\.jsonl, row 1: neither the task nor the world asks anything\.$"):
+        begun(1, reward="valid_format")
+    assert turn(begun(reward=lambda path: len(path.answer)), "0", "<answer> \\boxed{me} </answer>")[1] == 2.0
+    env = begun(1, world=Echo)
+    assert "Level 4." in env.tokenizer.decode(env._prompt.tolist())
+    assert turn(env, "0", "Hm.")[1] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"prompt": 3}, "`prompt` is not a list of {role, content}."),
+        ({"prompt": " "}, "`prompt` has no text."),
+        ({"prompt": "Q?", "answer": True}, "`answer` must be a string, a number, or a list of them."),
+    ],
+)
+def test_a_row_that_does_not_fit_is_named(tmp_path, row, message):
+    path = json_lines(tmp_path / "r.jsonl", [row])
+    with pytest.raises(DataError) as error:
+        DatasetTask(task="rows", path=path).question(0)
+    assert str(error.value) == f"{path}, row 0: {message}"
+
+
+def test_without_a_file_it_says_so():
+    with pytest.raises(ValueError, match=r"^env_config\['path'\] must name a \.parquet, \.json or \.jsonl file"):
+        DatasetTask(task="rows")

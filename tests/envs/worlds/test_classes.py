@@ -1,0 +1,214 @@
+"""Plain classes as worlds: TRL's `environment_factory`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import threading
+
+import pytest
+
+from rllib_arpo.core.tree import StopReason, ToolStatus
+from rllib_arpo.envs.errors import ContractError, DataError
+from rllib_arpo.envs.tool_env import ToolEnv
+from rllib_arpo.envs.worlds.registry import find_world
+from tests.helpers.chat_templates import QWEN3
+from tests.helpers.models import byte_tokenizer
+from tests.helpers.safe import Safe
+
+SAFE = "tests.helpers.safe:Safe"
+ROW = {"prompt": "Open the safe.", "code": "123"}
+
+
+@pytest.fixture
+def started(tokenizer_folder, tmp_path):
+    """started(world, **env_config) -> an environment whose question has begun."""
+    (tmp_path / "safes.jsonl").write_text(json.dumps(ROW))
+
+    def start(world=SAFE, **env_config) -> ToolEnv:
+        task = {"task": "rows", "path": str(tmp_path / "safes.jsonl")}
+        env = ToolEnv({"model_name_or_path": tokenizer_folder, "world": world, **task, **env_config})
+        asyncio.run(env.reset(options={"question": 0}))
+        return env
+
+    return start
+
+
+def calling_folder(tmp_path) -> str:
+    """A tokenizer whose chat template calls functions."""
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = QWEN3
+    tokenizer.save_pretrained(tmp_path / "calling")
+    return str(tmp_path / "calling")
+
+
+def test_a_class_of_trl_is_played_and_forked_by_tags(started, turn):
+    env = started()
+    prompt = env.tokenizer.decode(env._prompt.tolist())
+    assert "To use turn (Tries a code), write <turn> digits </turn>." in prompt
+    assert prompt.endswith("Open the safe.\n\n It has 3 digits.<|im_end|>\n<|im_start|>assistant\n")
+    assert turn(env, "0", "<turn> 103 </turn>")[0] == "\n<result> 2 of 3 are right. </result>\n"
+    env.fork_agent("0", "0.0")
+    assert turn(env, "0.0", "<turn> 123 </turn>")[0] == "\n<result> 3 of 3 are right. </result>\n"
+    for agent, reward in (("0", 0.0), ("0.0", 1.0)):
+        _, earned, info, done = turn(env, agent, "<answer> \\boxed{done} </answer>")
+        assert (earned, info.accuracy, info.format_valid, done) == (reward, reward, True, True)
+    (forking,) = env._forkings.values()
+    assert (forking._way, forking.name) == ("copy", "The world 'Safe'")
+    asyncio.run(env.close_question())
+
+
+def test_and_by_native_function_calls(started, turn, tmp_path):
+    env = started(model_name_or_path=calling_folder(tmp_path), protocol="function_calling")
+    prompt = env.tokenizer.decode(env._prompt.tolist())
+    properties = {"digits": {"type": "string", "description": "The whole code."}}
+    schema = {"type": "object", "properties": properties, "required": ["digits"]}
+    told = {"type": "function", "function": {"name": "turn", "description": "Tries a code.", "parameters": schema}}
+    assert json.loads(prompt.partition("<tools>")[2].partition("<tools>")[2].partition("</tools>")[0]) == told
+    call = '<tool_call>\n{"name": "turn", "arguments": {"digits": "103"}}\n</tool_call>'
+    assert "<tool_response>\n2 of 3 are right.\n</tool_response>" in turn(env, "0", call)[0]
+    # Text without a call ends the trajectory, and the class scores it.
+    assert turn(env, "0", "I give up.<|im_end|>")[2].stop_reason == StopReason.ANSWER
+
+
+class Meeting:
+    """Methods of all kinds, with options."""
+
+    room = property(lambda self: 1 / 0)
+
+    def __init__(self, name: str = "Ada", **others: str):
+        self.name, self.others, self.words = name, others, []
+
+    async def reset(self, seed: int) -> None:
+        self.words.append(str(seed))
+
+    async def say(self, text: str, times: int = 1) -> list[str]:
+        await asyncio.sleep(0)
+        self.words += [text] * times
+        return self.words
+
+    @staticmethod
+    def twice(number: int) -> int:
+        return 2 * number
+
+    def fail(self) -> None:
+        raise KeyError
+
+    def thread(self) -> str:
+        return str(threading.current_thread() is threading.main_thread())
+
+    def roll(self) -> int:
+        return random.randrange(10**9)
+
+    def who(self) -> str:
+        return f"{self.name} {self.others}"
+
+    def _hidden(self) -> str:
+        return "never"
+
+    async def get_reward(self) -> float:
+        return len(self.words) / 2
+
+
+@pytest.fixture
+def seeded(tokenizer_folder):
+    """seeded(world) -> an environment on the seeds, whose question has begun."""
+
+    def start(world) -> ToolEnv:
+        env = ToolEnv({"model_name_or_path": tokenizer_folder, "world": world, "max_tool_calls": 9})
+        asyncio.run(env.reset(options={"question": 0}))
+        return env
+
+    return start
+
+
+def test_methods_of_all_kinds_are_called(seeded, turn):
+    class Asking(Meeting):
+        async def reset(self, seed: int) -> str:
+            await super().reset(seed)
+            return "Speak."
+
+    env = seeded({Asking: {"name": "Eve", "to": "Bob"}})
+    assert list(env.tools) == ["fail", "roll", "say", "thread", "twice", "who"]
+
+    def said(name: str, argument: str = "{}") -> tuple[str, ToolStatus]:
+        text, _, info, _ = turn(env, "0", f"<{name}> {argument} </{name}>")
+        return text.strip().removeprefix("<result> ").removesuffix(" </result>"), info.tool_call.status
+
+    assert said("say", '{"text": "hello", "times": 2}') == ("['0', 'hello', 'hello']", ToolStatus.OK)
+    assert said("twice", '{"number": 4}') == ("8", ToolStatus.OK)
+    assert said("who") == ("Eve {'to': 'Bob'}", ToolStatus.OK)
+    assert said("thread") == ("True", ToolStatus.OK)
+    assert said("fail") == ("KeyError", ToolStatus.ERROR)
+    assert said("say", "{}") == ("say: wrong arguments: 'text' is a required property.", ToolStatus.ERROR)
+    _, reward, info, _ = turn(env, "0", "<answer> \\boxed{} </answer>")
+    # The reward is what the class says, the accuracy at most 1.
+    assert (reward, info.accuracy, info.stop_reason) == (1.5, 1.0, StopReason.ANSWER)
+
+
+def test_plain_methods_have_the_worlds_luck_and_blocking_ones_a_thread(seeded, turn):
+    class Asking(Meeting):
+        def reset(self, seed: int) -> str:
+            return "Roll."
+
+    env = seeded(Asking)
+    env.fork_agent("0", "0.0")
+    assert turn(env, "0", "<roll> {} </roll>")[0] == turn(env, "0.0", "<roll> {} </roll>")[0]
+    blocking = seeded({Asking: {"blocking": True}})
+    assert turn(blocking, "0", "<thread> {} </thread>")[0] == "\n<result> False </result>\n"
+
+
+def test_a_wrong_format_is_the_configured_rewards(started, turn):
+    assert turn(started(), "0", "<turn> 123 ")[1] == -1.0
+    assert turn(started(reward={"valid_format": 2.0}), "0", "<turn> 123 ")[1] == 0.0
+
+
+class Unscored:
+    def reset(self, **row) -> None:
+        row["prompt"] = "mine"
+
+    def look(self) -> str:
+        return "nothing"
+
+
+def test_a_class_without_get_reward_leaves_it_to_the_answer(started, turn, tmp_path):
+    (tmp_path / "answered.jsonl").write_text(json.dumps({**ROW, "answer": 123}))
+    env = started(Unscored, path=str(tmp_path / "answered.jsonl"))
+    assert turn(env, "0", "<answer> \\boxed{123} </answer>")[1] == 1.0
+    assert env.question.row["prompt"] == ROW["prompt"]
+    with pytest.raises(DataError, match=r"safes\.jsonl, row 0: no right answer, and Unscored has no `get_reward`\.$"):
+        started(Unscored)
+
+
+def test_rewards_and_rows_that_do_not_fit_are_one_sentence(seeded, started, turn):
+    class Wrong(Safe):
+        def get_reward(self):
+            return None
+
+    with pytest.raises(ContractError, match=r"^Wrong\.get_reward must be a finite number, not None\.$"):
+        turn(started(Wrong), "0", "<answer> \\boxed{} </answer>")
+    with pytest.raises(DataError, match=r"^seed 0: Safe\.reset does not take this row: missing a required argument: 'c"):
+        seeded(SAFE)
+
+
+class Untyped:
+    def reset(self):
+        return ""
+
+    def go(self, *places):
+        return ""
+
+
+@pytest.mark.parametrize(
+    ("world", "message"),
+    [
+        (Untyped, r"^env_config\['world'\]: Untyped\.go: its parameter 'places' cannot be given by name\.$"),
+        (threading.Thread, r"^env_config\['world'\]: Thread is neither a World nor a class with a method `reset`\.$"),
+        ({SAFE: {"digits": 3}}, r"^env_config\['world'\]: Safe: got an unexpected keyword argument 'digits'\.$"),
+        (3, r"^env_config\['world'\]: 3 is neither a World nor a class\.$"),
+    ],
+)
+def test_a_wrong_class_or_option_is_one_sentence(world, message):
+    with pytest.raises(ValueError, match=message):
+        find_world(world)
