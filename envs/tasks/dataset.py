@@ -193,7 +193,8 @@ def _present(
 
 def _checked(source: RowSource, spec: DatasetSpec) -> RowSource:
     """The source, if it has the columns that are needed."""
-    needed = [] if spec.whole else [spec.question, tuple(spec.answers), *([("ability",)] if spec.ability is None else [])]
+    stated = [("ability",)] if spec.ability is None else []
+    needed = [] if spec.whole else [spec.question, tuple(spec.answers), *stated]
     for names in needed:
         if source.columns is not None and not set(names) & set(source.columns):
             raise DataError(

@@ -129,7 +129,7 @@ def test_what_a_function_raises_or_returns_is_what_the_model_reads():
     assert said(tool_of(divide), {"a": 1, "b": 4}) == ("0.25", ToolStatus.OK)
     assert said(tool_of(divide), {"a": 1, "b": 0}) == ("float division by zero", ToolStatus.ERROR)
     assert said(tool_of(nothing), {}) == ("LookupError", ToolStatus.ERROR)
-    with pytest.raises(BrokenToolError, match="^gone$"):
+    with pytest.raises(BrokenToolError, match=r"^gone$"):
         said(tool_of(broken), {})
 
 

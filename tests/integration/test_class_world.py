@@ -67,7 +67,7 @@ def test_the_same_class_takes_a_step_in_trls_trainer(tmp_path, monkeypatch):
     )  # fmt: skip
     assert [tool.__name__ for tool in trainer.tools] == ["turn"]
     trainer.train()
-    assert trainer.state.global_step == 1
+    assert (trainer.state.global_step, trainer.reward_func_names) == (1, ["Safe"])
     assert {environment.code for environment in trainer.environments} <= {"12", "21"}
 
 

@@ -178,7 +178,7 @@ def test_a_program_is_cancelled_with_its_trajectory():
 
 
 def test_what_is_neither_a_world_nor_a_program():
-    with pytest.raises(ValueError, match=r"is neither a World nor a program of \(chat, row\)\.$"):
+    with pytest.raises(ValueError, match=r"is neither a World, a class nor a program of \(chat, row\)\.$"):
         find_world(len)
     with pytest.raises(ValueError, match=r"^env_config\['world'\]: sums: got an unexpected keyword argument 'to'\.$"):
         find_world({sums: {"to": 3}})
