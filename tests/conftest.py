@@ -30,7 +30,11 @@ FAST_WITH_RAY = "test_record.py"
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if "packages" not in (config.option.markexpr or ""):
+        left_out = [item for item in items if item.get_closest_marker("packages")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
     for item in items:
         if "ray_cluster" in item.fixturenames and item.path.name != FAST_WITH_RAY:
             item.add_marker("slow")
