@@ -200,8 +200,10 @@ class Worlds:
         said, reward, done = reply if isinstance(reply, tuple) and len(reply) == 3 else (reply, 0.0, False)
         return {"text": text(said), "reward": float(reward), "done": bool(done)}
 
-    def score(self, world: int, turns: list[str]) -> dict[str, Any] | None:
+    def score(self, world: int, turns: list[str], format_valid: bool) -> dict[str, Any] | None:
         made, luck = self._worlds[world]
+        if isinstance(made, MethodsLike) and not format_valid:
+            return None  # As for a class of this side, the configured reward judges a wrong format.
         with luck.swapped_in():
             score = made.score(turns)
         return score if score is None or isinstance(score, dict) else {"reward": float(score), "accuracy": float(score)}

@@ -218,7 +218,7 @@ class FarWorld(World):
         return Reply(reply["text"], reply["reward"], reply["done"])
 
     async def score(self, path: FinishedPath) -> Score | None:
-        score = await self._ask("score", turns=list(path.turns))
+        score = await self._ask("score", turns=list(path.turns), format_valid=path.format_valid)
         return None if score is None else Score(float(score["reward"]), min(max(float(score["accuracy"]), 0.0), 1.0))
 
     async def fork(self) -> World:

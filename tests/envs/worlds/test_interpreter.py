@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import dataclasses
 import sys
 from pathlib import Path
 
@@ -84,6 +85,7 @@ def test_public_methods_are_tools_as_in_trl():
             await play.act(Call("buy", arguments)) for arguments in ({"item": "tea", "number": 3}, {"item": "air"})
         ]
         score = await play.score(FINISHED)
+        assert await play.score(dataclasses.replace(FINISHED, format_valid=False)) is None
         return play.opening, world.takes_text, dict(world.tools), replies, score.reward
 
     opening, takes_text, tools, (bought, refused), reward = asyncio.run(played())

@@ -177,28 +177,6 @@ def test_a_lost_world_is_made_again_and_what_was_done_is_repeated(monkeypatch):
     assert Mortal.closed == 3
 
 
-def test_a_lost_world_that_cannot_be_made_again_is_broken():
-    class Gone(Mortal):
-        made = 0
-
-        async def reset(self, question):
-            Gone.made += 1
-            if Gone.made > 1:
-                raise BrokenToolError("no server")
-            return await super().reset(question)
-
-        async def act(self, action):
-            raise WorldLost("killed")
-
-    async def played():
-        play = trunk_of(Gone).fork()
-        for _ in range(2):
-            with pytest.raises(BrokenToolError, match=r"^no server$"):
-                await play.say("1")
-
-    asyncio.run(played())
-
-
 def test_a_world_that_takes_too_long_is_broken():
     class Slow(Counter):
         timeout_s = 0.05
