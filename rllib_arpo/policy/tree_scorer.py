@@ -9,7 +9,7 @@ from torch import nn
 
 from rllib_arpo.core.columns import END, PARENT, POSITION_IDS, TOKEN_IDS
 from rllib_arpo.policy.attention.tree import attention_dtype, plan_tree
-from rllib_arpo.policy.causal_lm import tree_hidden_states
+from rllib_arpo.policy.causal_lm import num_experts, tree_hidden_states
 from rllib_arpo.policy.compilation import compiled_parts
 from rllib_arpo.policy.head_chunk import EAGER, compiled
 from rllib_arpo.policy.lm_head import chunked_log_probs
@@ -40,9 +40,13 @@ class TreeScorer(nn.Module):
         """Has the parts that `learner_compile` names compiled, at their first use on a device of this type.
 
         Raises:
-            ValueError: the machine cannot compile (`compiled_parts`).
+            ValueError: the machine cannot compile (`compiled_parts`), or the layers cannot be compiled.
         """
         parts = compiled_parts(choice, device_type)
+        if "layers" in parts and num_experts(self.causal_lm.config):
+            if choice == "layers":
+                raise ValueError("learner_compile='layers': layers with experts are many graphs; set 'auto' or 'head'.")
+            parts -= {"layers"}
         self._chunk_functions = compiled() if "head" in parts else EAGER
         if "layers" in parts:
             for layer in self.causal_lm.get_decoder().layers:

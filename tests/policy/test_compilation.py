@@ -7,6 +7,7 @@ from rllib_arpo.policy import compilation
 from rllib_arpo.policy.head_chunk import EAGER, compiled
 from rllib_arpo.policy.lm_head import chunked_log_probs
 from tests.helpers.compilation import compiler, num_compiled
+from tests.policy.test_llm_rl_module import make_module
 
 __all__ = ["compiler"]
 
@@ -66,6 +67,19 @@ def test_the_parts_that_are_compiled(choice, device, can_compile, parts, monkeyp
     missing = None if can_compile else "a compiler"
     monkeypatch.setattr(compilation, "missing_for_compilation", lambda _device: missing)
     assert compilation.compiled_parts(choice, device) == parts
+
+
+def test_layers_with_experts_are_not_compiled(tiny_folder, monkeypatch):
+    """Their products of groups have no compiled form on a CPU, and the layers fall apart into many graphs."""
+    monkeypatch.setattr(compilation, "missing_for_compilation", lambda _device: None)
+    for architecture, are_compiled in (("llama", True), ("qwen3_moe", False)):
+        scorer = make_module(tiny_folder(architecture)).scorer
+        scorer.compile_parts("auto", "cuda")
+        layers = scorer.causal_lm.get_decoder().layers
+        assert {layer._compiled_call_impl is not None for layer in layers} == {are_compiled}
+        assert scorer._chunk_functions == compiled()
+    with pytest.raises(ValueError, match=r"^learner_compile='layers': layers with experts are many graphs; set "):
+        scorer.compile_parts("layers", "cpu")
 
 
 def test_a_machine_without_a_compiler_refuses_to_compile(monkeypatch):
