@@ -36,6 +36,7 @@ COMMANDS: dict[str, Command] = {
     "cold-start": Command("rllib_arpo.commands.cold_start", "fine-tune a model on tool-use transcripts"),
     "export": Command("rllib_arpo.commands.export", "make a Hugging Face model of a checkpoint"),
     "index": Command("rllib_arpo.commands.index", "build a search index of files"),
+    "new": Command("rllib_arpo.commands.new", "write an environment to begin with: a class, rows, tests, a training"),
     "try": Command("rllib_arpo.commands.try_world", "play a world by hand or at random, and fork it"),
     "doctor": Command("rllib_arpo.commands.doctor", "check this machine, and whether a run fits its memory"),
     "import-cache": Command("rllib_arpo.commands.import_cache", "add known search results to a cache"),
