@@ -19,7 +19,7 @@ def make_config(model: str, scripted: bool = False) -> ARPOConfig:
     config = (
         ARPOConfig()
         .environment("ToolEnv-v0", env_config=env_config)
-        .language_model(model_name_or_path=model)
+        .language_model(model_name_or_path=model, max_context_tokens=2048)
         .adaptive_rollout(num_rollouts=8, num_initial_rollouts=4, max_tool_calls=12, max_response_tokens=1024)
         .training(questions_per_batch=8, questions_per_minibatch=8)
         .evaluation(evaluation_interval=5, evaluation_duration=5, evaluation_config=held_out)

@@ -1,0 +1,37 @@
+"""The environment that `rllib-arpo new` writes: its tests pass, and it trains."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rllib_arpo.commands import run_command
+from tests.helpers.chat_templates import QWEN25
+from tests.helpers.models import byte_tokenizer, tiny_model
+
+
+def test_a_folder_that_is_not_empty_is_left_alone(tmp_path, capsys):
+    (tmp_path / "mine.py").write_text("")
+    assert run_command("new", [str(tmp_path)]) == 2
+    assert "is not an empty folder." in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_what_it_writes_runs(tmp_path):
+    folder = tmp_path / "mine"
+    assert run_command("new", [str(folder)]) == 0
+    readme = (folder / "README.md").read_text()
+    assert all(f"`{file.name}`" in readme for file in folder.iterdir() if file.name != "README.md")
+    model, tokenizer = tiny_model(tmp_path / "model"), byte_tokenizer()
+    tokenizer.chat_template = QWEN25
+    tokenizer.save_pretrained(model)
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(tmp_path)}
+    for command in ("-m pytest -q", f"train.py --scripted --iterations 2 --model {model}"):
+        arguments = [sys.executable, *command.split()]
+        done = subprocess.run(arguments, cwd=folder, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert len(list(tmp_path.glob("ray_results/**/trees/iteration-*.parquet"))) == 2
