@@ -1,0 +1,150 @@
+"""Worlds whose copies share something with the original, and those whose repetitions differ."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from rllib_arpo.envs.errors import ContractError
+from rllib_arpo.envs.worlds import Reply
+from rllib_arpo.envs.worlds.copies import CopyChecks
+from rllib_arpo.envs.worlds.play import Play
+from tests.envs.worlds.test_play import Counter, texts, trunk_of
+
+SESSIONS: dict[str, list[str]] = {}
+
+
+class Session(Counter):
+    """Keeps its lines elsewhere, under an id which a copy has too."""
+
+    made = 0
+
+    def __init__(self):
+        super().__init__()
+        Session.made += 1
+        self.id = f"session {Session.made}"
+        SESSIONS[self.id] = []
+
+    async def act(self, action):
+        SESSIONS[self.id].append(action)
+        return Reply(" ".join(SESSIONS[self.id]))
+
+
+class Folder(Session):
+    """Keeps its lines in a file."""
+
+    folder = Path()
+
+    async def act(self, action):
+        file = self.folder / self.id
+        with file.open("a") as lines:
+            lines.write(action)
+        return Reply(file.read_text())
+
+
+class Closure(Counter):
+    """Keeps its lines in a function."""
+
+    def __init__(self):
+        super().__init__()
+        lines: list[str] = []
+
+        def add(line):
+            lines.append(line)
+            return "".join(lines)
+
+        self.add = add
+
+    async def act(self, action):
+        return Reply(self.add(action))
+
+
+class Connection:
+    """As `requests.Session`: whatever holds it shares its cookies."""
+
+    def __init__(self):
+        self.cookies = []
+
+    def __deepcopy__(self, memo):
+        return self
+
+
+class Client(Counter):
+    """Keeps a connection that Python does not copy."""
+
+    def __init__(self):
+        super().__init__()
+        self.connection = Connection()
+
+    async def act(self, action):
+        self.connection.cookies.append(action)
+        return Reply("".join(self.connection.cookies))
+
+
+class Shared(Counter):
+    """Keeps its lines in an attribute of the class, which all worlds share: replays differ too."""
+
+    lines: ClassVar[list[str]] = []
+
+    async def act(self, action):
+        self.lines.append(action)
+        return Reply(str(len(self.lines)))
+
+
+async def forked(make) -> list[Play]:
+    trunk = trunk_of(make)
+    await trunk.ready()
+    root = trunk.handed_over()
+    await texts(root, "1")
+    child = root.fork()
+    await texts(root, "2")
+    await texts(child, "3")
+    return [root, child]
+
+
+@pytest.mark.parametrize("make", [Session, Folder, Closure, Client])
+def test_copies_that_share_something_end_the_run(make, tmp_path, monkeypatch):
+    monkeypatch.setattr(Folder, "folder", tmp_path)
+
+    async def checked():
+        await CopyChecks().check(await forked(make))
+
+    with pytest.raises(ContractError, match=r"the copies share something: turn 2, 3, got .* twice"):
+        asyncio.run(checked())
+
+
+def test_replays_that_differ_are_one_warning(caplog):
+    async def checked():
+        checks = CopyChecks()
+        await checks.check(await forked(Shared))
+        await checks.check(await forked(Shared))
+
+    asyncio.run(checked())
+    (record,) = caplog.records
+    assert record.getMessage().startswith("The world is not the same when it is repeated (turn 1, ")
+
+
+def test_only_the_first_copies_of_a_run_are_checked():
+    class Counted(Counter):
+        made = 0
+
+        def __init__(self):
+            super().__init__()
+            Counted.made += 1
+
+    async def checked():
+        checks = CopyChecks()
+        for _ in range(3):
+            plays = [play for _ in range(3) for play in await forked(Counted)]
+            before = Counted.made
+            await checks.check(plays)
+            yield Counted.made - before
+
+    async def numbers():
+        return [number async for number in checked()]
+
+    # Three forks and their three parents, twice each; again; then the last two of eight.
+    assert asyncio.run(numbers()) == [12, 12, 8]
