@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -46,6 +47,9 @@ COMMANDS: dict[str, Command] = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command that `argv` (default: that of this process) names; returns the exit status."""
     given = sys.argv[1:] if argv is None else list(argv)
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        # As with `python -m`: "module:name" finds the files that lie here.
+        sys.path.insert(0, os.getcwd())
     args = _parser().parse_args(given[:1])
     return run_command(args.command, given[1:])
 

@@ -15,6 +15,7 @@ from rllib_arpo import ARPOConfig
 
 def make_config(model: str, scripted: bool = False) -> ARPOConfig:
     env_config = json.loads(Path("env.json").read_text())
+    env_config["path"] = str(Path(env_config["path"]).resolve())  # Trials run in folders of their own.
     held_out = {"env_config": {**env_config, "split": "test"}}
     config = (
         ARPOConfig()
