@@ -10,10 +10,12 @@ from typing import Any
 
 from rllib_arpo.envs.support.texts import first_line
 from rllib_arpo.envs.support.validation import check_known, import_named
+from rllib_arpo.envs.worlds import gym, skyrl_gym, textarena
 from rllib_arpo.envs.worlds.classes import ClassAdapter
 from rllib_arpo.envs.worlds.interpreter import interpreter_world
 from rllib_arpo.envs.worlds.nemo_gym import nemo_gym_world
 from rllib_arpo.envs.worlds.openenv import openenv_world
+from rllib_arpo.envs.worlds.paid import is_class_of
 from rllib_arpo.envs.worlds.program import ProgramWorld
 from rllib_arpo.envs.worlds.world import World
 
@@ -21,8 +23,17 @@ from rllib_arpo.envs.worlds.world import World
 COMMON_OPTIONS = ("forks_by", "instruction", "max_reply_tokens", "timeout_s")
 #: Name in `env_config["world"]` -> from the other options to the maker of worlds.
 WORLDS: dict[str, Callable[..., Callable[[], World]]] = {
+    "gymnasium": gym.gymnasium_world,
     "nemo_gym": nemo_gym_world,
     "openenv": openenv_world,
+    "textarena": textarena.textarena_world,
+    "skyrl_gym": skyrl_gym.skyrl_gym_world,
+}
+#: Package and class -> the same for classes that are derived from it, which come before the options.
+GAMES: dict[tuple[str, str], Callable[..., Callable[[], World]]] = {
+    ("gymnasium", "Env"): gym.class_world,
+    ("textarena", "Env"): textarena.class_world,
+    ("skyrl_gym", "Env"): skyrl_gym.class_world,
 }
 
 
@@ -82,6 +93,9 @@ def _adapter_of(found: Any) -> Callable[..., Callable[[], World]]:
     """From options to the maker of worlds around an object."""
     if isinstance(found, type) and issubclass(found, World):
         return _Made(found)
+    for base, adapt in GAMES.items():
+        if is_class_of(found, *base):
+            return partial(adapt, found)
     if isinstance(found, type):
         return ClassAdapter(found)
     if inspect.iscoroutinefunction(found) and len(inspect.signature(found).parameters) >= 2:

@@ -1,0 +1,149 @@
+"""Gymnasium: an environment as a world. Its observations become texts, and texts its actions."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+
+from rllib_arpo.envs.errors import ContractError, ToolError
+from rllib_arpo.envs.question import Question
+from rllib_arpo.envs.support.texts import first_line
+from rllib_arpo.envs.support.validation import import_named
+from rllib_arpo.envs.worlds.paid import PaidWorld, seed_of, with_options
+from rllib_arpo.envs.worlds.world import Call, Reply, World
+
+#: The text of a turn -> an action. What it raises the model reads.
+Read = Callable[[str], Any]
+#: The environment, or its last observation -> what the model reads.
+Show = Callable[[Any], str]
+
+
+class GymWorld(PaidWorld):
+    """One environment, reset with the seed of the question's row; the row's other columns are the reset's options.
+
+    A text that is not an action is an error that the model reads. The environment does not notice it, but it counts as
+    one of `max_tool_calls`.
+
+    Args:
+        make: makes the environment.
+        read: None: for action spaces of texts.
+        show: gets the environment if its first parameter is named `env`, otherwise the observation; None: for
+            observation spaces of texts.
+    """
+
+    def __init__(self, make: Callable[[], gym.Env], read: Read | None = None, show: Show | None = None):
+        super().__init__()
+        self._make, self._read, self._show = make, read, show
+        self._env: gym.Env | None = None
+
+    async def reset(self, question: Question) -> str:
+        self._env = env = self._make()
+        for key, given, space in (("read", self._read, env.action_space), ("show", self._show, env.observation_space)):
+            if given is None and not isinstance(space, gym.spaces.Text):
+                raise ContractError(f"env_config['world'] needs {key!r}, since the environment has {space}, not Text.")
+        options = {name: value for name, value in question.row.items() if name != "seed"}
+        observation, _info = env.reset(seed=seed_of(question), options=options or None)
+        return self._shown(observation)
+
+    async def act(self, action: Call | str) -> Reply:
+        assert self._env is not None
+        chosen = action
+        if self._read is not None:
+            try:
+                chosen = self._read(str(action))
+            except ToolError:
+                raise
+            except Exception as error:
+                raise ToolError(f"{first_line(error)}.") from error
+        if not self._env.action_space.contains(chosen):
+            raise ToolError(f"{action!r} is not an action: {self._env.action_space}.")
+        observation, reward, terminated, truncated, _info = self._env.step(chosen)
+        return self.paid(self._shown(observation), float(reward), terminated or truncated)
+
+    async def close(self) -> None:
+        if self._env is not None:
+            self._env.close()
+
+    def _shown(self, observation: Any) -> str:
+        if self._show is None:
+            return str(observation)
+        assert self._env is not None
+        return self._show(self._env.unwrapped if _takes_env(self._show) else observation)
+
+
+def gymnasium_world(
+    id: str,  # As gymnasium calls it.
+    *,
+    read: Read | str | Sequence[str] | None = None,
+    show: Show | str | None = None,
+    **options: Any,
+) -> Callable[[], World]:
+    """The maker of worlds of a registered environment.
+
+    Args:
+        read, show: functions, or their names "module:function"; `read` may be a list of the actions' names instead.
+        options: of `gymnasium.make`.
+
+    Raises:
+        ValueError: there is no such environment.
+    """
+    try:
+        gym.spec(id)
+    except gym.error.Error as error:
+        raise ValueError(f"env_config['world']: gymnasium: {first_line(error)}") from error
+    return _maker(partial(gym.make, id, **options), read, show)
+
+
+def class_world(
+    made: Callable[..., gym.Env],
+    *,
+    read: Read | str | Sequence[str] | None = None,
+    show: Show | str | None = None,
+    **options: Any,
+) -> Callable[[], World]:
+    """The maker of worlds of a class of environments; `options` are its keyword arguments.
+
+    Raises:
+        ValueError: the class does not take them.
+    """
+    return _maker(with_options(made, options), read, show)
+
+
+def names_reader(names: Sequence[str]) -> Read:
+    """Reads the name of an action, in any case, as its number."""
+    numbers = {name.casefold(): number for number, name in enumerate(names)}
+
+    def read(text: str) -> int:
+        number = numbers.get(text.strip().casefold())
+        if number is None:
+            raise ToolError(f"Write one of these words: {', '.join(names)}.")
+        return number
+
+    return read
+
+
+def _maker(
+    make: Callable[[], gym.Env], read: Read | str | Sequence[str] | None, show: Show | str | None
+) -> Callable[[], World]:
+    if isinstance(read, Sequence) and not isinstance(read, str):
+        read = names_reader(read)
+    return partial(GymWorld, make, _function(read, "read"), _function(show, "show"))
+
+
+def _function(given: Any, key: str) -> Any:
+    """A function of the world's options, which may be its name "module:function"."""
+    found = import_named(given, "world") if isinstance(given, str) else given
+    if found is not None and not callable(found):
+        raise ValueError(f"env_config['world']: {key!r} must be a function or its name, not {given!r:.80}.")
+    return found
+
+
+def _takes_env(show: Show) -> bool:
+    try:
+        return next(iter(inspect.signature(show).parameters), "") == "env"
+    except ValueError:  # Some built-in functions do not say.
+        return False
