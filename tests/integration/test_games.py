@@ -1,0 +1,69 @@
+"""Games as worlds: two iterations with forks, scripted moves and a real update; `-m packages` for those of packages."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from rllib_arpo.rollout.episodes import episode_to_tree
+from rllib_arpo.envs.worlds.play import Forking
+from tests.helpers.configs import small_config
+from tests.helpers.models import byte_tokenizer
+
+
+@pytest.fixture
+def ways(monkeypatch) -> set[str]:
+    """The ways in which worlds fork."""
+    found, way = set(), Forking.way
+
+    def noted(self, world):
+        found.add(way(self, world))
+        return way(self, world)
+
+    monkeypatch.setattr(Forking, "way", noted)
+    return found
+
+
+def trains_with_forks(model_folder, built, env_config, moves) -> float:
+    """Two iterations in which every question forks twice; the share of trajectories that the world ended."""
+    tokenizer = byte_tokenizer()
+    replies = [[*tokenizer.encode(move), tokenizer.eos_token_id] for move in moves]
+    config = small_config(model_folder, vocab_size=len(tokenizer), replies=replies)
+    config.environment("ToolEnv-v0", env_config=env_config)
+    config.language_model(max_context_tokens=4096)
+    config.adaptive_rollout(branching="always", entropy_window=2, max_tool_calls=6, max_response_tokens=3000)
+    algorithm = built(config)
+    for _ in range(2):
+        result = algorithm.train()["env_runners"]
+        assert result["forks_refused"] == 0
+        trees = [episode_to_tree(sampled.episode) for sampled in algorithm.last_sampled]
+        assert {sum(t.parent is not None for t in tree.trajectories) for tree in trees} == {2}
+    return result["stop"].get("world_ended", 0.0)
+
+
+def test_frozen_lake_of_gymnasium_trains_with_forks(ray_cluster, model_folder, built, ways):
+    lake = {"id": "FrozenLake-v1", "is_slippery": False, "read": ["left", "down", "right", "up"], "show": str}
+    world = {"gymnasium": lake}
+    assert trains_with_forks(model_folder, built, {"world": world}, ["right", "down", "up"]) > 0
+    assert ways == {"copy"}
+
+
+@pytest.mark.packages
+@pytest.mark.parametrize("way", ["copy", "replay"])
+def test_2048_of_textarena_trains_with_forks(ray_cluster, model_folder, built, ways, way):
+    pytest.importorskip("textarena", reason="pip install rllib-arpo[games]")
+    world = {"textarena": {"id": "2048-v0", **({} if way == "copy" else {"forks_by": way})}}
+    assert trains_with_forks(model_folder, built, {"world": world}, ["up", "left", "[down]"]) < 1
+    assert ways == {way}
+
+
+@pytest.mark.packages
+def test_gsm8k_in_turns_of_skyrl_gym_trains_with_forks(ray_cluster, model_folder, built, ways, tmp_path):
+    pytest.importorskip("skyrl_gym", reason="pip install rllib-arpo[games]")
+    row = {"prompt": "1 + 1?", "reward_spec": {"ground_truth": "2"}, "extra_info": {"max_turns": 3}}
+    data = tmp_path / "rows.jsonl"
+    data.write_text(json.dumps(row) + "\n")
+    env_config = {"task": "rows", "path": str(data), "world": {"skyrl_gym": {"id": "gsm8k_multi_turn"}}}
+    assert trains_with_forks(model_folder, built, env_config, ["#### 3", "1", "#### 2"]) > 0
+    assert ways == {"copy"}
