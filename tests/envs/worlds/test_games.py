@@ -101,7 +101,8 @@ def test_a_game_of_textarena_shows_what_is_new_and_pays_at_its_end(textarena, fo
         await play.ready()
         (reply,) = await said(play, "up")
         child = play.fork()
-        assert await said(child, "down", "up") == (parents := await said(play, "down", "up"))
+        parents = await said(play, "down", "up")
+        assert await said(child, "down", "up") == parents
         await CopyChecks().check([child])
         assert (await score(play), await score(child)) == (Score(0.0, 0.5),) * 2
         assert play.forking.way(await play.ready()) == (forks_by or "copy")
@@ -157,7 +158,8 @@ def test_an_environment_of_skyrl_gym_gets_the_row_and_the_prompt(skyrl_gym, name
         (wrong,) = await said(play, "3")
         child = play.fork()
         found = [play.opening, wrong, *await said(play, "2"), *await said(child, "4")]
-        found += [await score(play), await score(child), play.forking.way(world := await play.ready())]
+        found += [await score(play), await score(child), play.forking.way(await play.ready())]
+        world = await play.ready()
         await play.close()
         return [*found, world._env.closed]
 
