@@ -39,7 +39,7 @@ def ways(monkeypatch) -> set[str]:
 
 
 def trains_with_forks(model_folder, built, env_config, moves) -> float:
-    """Two iterations in which questions fork twice, unless a first move ends them; the share of trajectories that the world ended."""
+    """Two iterations with forks, unless first moves end a question; the share of trajectories that the world ended."""
     tokenizer = byte_tokenizer()
     replies = [[*tokenizer.encode(move), tokenizer.eos_token_id] for move in moves]
     config = small_config(model_folder, vocab_size=len(tokenizer), replies=replies)
