@@ -23,7 +23,8 @@ class SkyRLWorld(PaidWorld):
 
     def __init__(self, make: Callable[..., Any]):
         super().__init__()
-        self._make, self._env = make, None
+        self._make = make
+        self._env: Any = None
 
     async def reset(self, question: Question) -> str:
         self._env = self._make(extras=copy.deepcopy(dict(question.row)))
@@ -34,7 +35,6 @@ class SkyRLWorld(PaidWorld):
         return _text(begun[len(asked) :])
 
     async def act(self, action: Call | str) -> Reply:
-        assert self._env is not None
         step = self._env.step(str(action))
         return self.paid(_text(step["observations"]), step["reward"], step["done"])
 

@@ -23,7 +23,8 @@ class TextArenaWorld(PaidWorld):
 
     def __init__(self, make: Callable[[], Any]):
         super().__init__()
-        self._make, self._game = make, None
+        self._make = make
+        self._game: Any = None
 
     async def reset(self, question: Question) -> str:
         self._game = self._make()
@@ -32,7 +33,6 @@ class TextArenaWorld(PaidWorld):
         return self._news()
 
     async def act(self, action: Call | str) -> Reply:
-        assert self._game is not None
         done, _info = self._game.step(str(action))
         if not done:
             return self.paid(self._news(), 0.0, False)
