@@ -42,6 +42,8 @@ _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
         (False,),
         "the learner chooses the experts of a token by itself, whatever the engine chose",
     ),
+    "skip_tokenizer_init": ((False,), "stop strings are found with the tokenizer"),
+    "disable_log_stats": ((True,), "the engine does not write vLLM's statistics"),
     # vLLM 0.32 and newer.
     "watermark_config": ((None,), "training samples from the model's own distribution, without a watermark"),
 }

@@ -24,18 +24,27 @@ def choose_transport(config: AlgorithmConfig) -> str:
     """The transport that `weight_sync` names; "auto": "ipc" or "nccl" where it fits, otherwise arrays.
 
     With a vLLM that this process does not see, and where evaluation has GPUs of another number, it is arrays. So it is
-    with a learner in a process to which Ray has given no GPU: it takes the first one, whatever engines have.
+    with a learner in a process to which Ray has given no GPU, unless there is only one: it takes the first, whatever
+    engines have. Ray gives fractions of the same GPU within a node, and may give those of several nodes.
     """
     if config.weight_sync != AUTO:
         return str(config.weight_sync)
     of_evaluation = (config.evaluation_config or {}).get("num_gpus_per_env_runner", config.num_gpus_per_env_runner)
     alike = not config.evaluation_num_env_runners or of_evaluation == config.num_gpus_per_env_runner
     placed = config.num_learners > 0 or (ray.is_initialized() and bool(ray.get_gpu_ids()))
+    gpus = _gpus_of_nodes()
+    fits = {"ipc": len(gpus) <= 1 and (placed or sum(gpus) <= 1), "nccl": placed}
     if config.lora is None and alike and vllm_version() is not None:
-        for sync in ("ipc", "nccl") if placed else ("ipc",):
-            if next(transfer_refusals(sync, config), None) is None:
+        for sync in fits:
+            if fits[sync] and next(transfer_refusals(sync, config), None) is None:
                 return sync
     return ARRAYS
+
+
+def _gpus_of_nodes() -> list[float]:
+    """The number of GPUs of each node that has some; empty if Ray does not run."""
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]] if ray.is_initialized() else []
+    return [resources["GPU"] for resources in nodes if resources.get("GPU")]
 
 
 def transfer_refusals(sync: str, config: AlgorithmConfig) -> Iterator[str]:

@@ -195,6 +195,14 @@ from tests.validation.sentences import message
             "whatever the engine chose.",
         ),
         (
+            {"engine": "vllm", "engine_kwargs": {"skip_tokenizer_init": True}},
+            "engine_kwargs['skip_tokenizer_init']=True: stop strings are found with the tokenizer.",
+        ),
+        (
+            {"engine": "vllm", "engine_kwargs": {"disable_log_stats": False}},
+            "engine_kwargs['disable_log_stats']=False: the engine does not write vLLM's statistics.",
+        ),
+        (
             {"engine": "vllm", "engine_kwargs": {"tensor_parallel_size": 2}, "num_gpus_per_env_runner": 1},
             "engine_kwargs['tensor_parallel_size']=2: needs as many GPUs in every env runner, and "
             "num_gpus_per_env_runner=1.",

@@ -78,8 +78,31 @@ def test_a_learner_in_the_driver_has_a_gpu_of_its_own_if_ray_has_given_it_one(mo
     """As in a trial of Tune; None: Ray does not run."""
     monkeypatch.setattr(ray, "is_initialized", lambda: gpu_ids is not None)
     monkeypatch.setattr(ray, "get_gpu_ids", lambda: gpu_ids)
+    monkeypatch.setattr(ray, "nodes", lambda: [node_with(1), node_with(0)])
     assert choose_transport(placed(0, 1, 1, 1)) == expected
     assert choose_transport(placed(0, 0.5, 1, 0.5)) == "ipc"
+
+
+def node_with(gpus: float, *, alive: bool = True) -> dict:
+    return {"Alive": alive, "Resources": {"CPU": 8.0} | ({"GPU": gpus} if gpus else {})}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "in_driver", "in_actor"),
+    [
+        ([node_with(1)], "ipc", "ipc"),
+        # The learner in the driver is on the first GPU, the engine may be on the second.
+        ([node_with(2)], ARRAYS, "ipc"),
+        ([node_with(1), node_with(1)], ARRAYS, ARRAYS),
+        ([node_with(1), node_with(1, alive=False)], "ipc", "ipc"),
+    ],
+)
+def test_memory_is_shared_if_ray_can_place_learner_and_engine_on_no_other_gpu(monkeypatch, nodes, in_driver, in_actor):
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "get_gpu_ids", list)
+    monkeypatch.setattr(ray, "nodes", lambda: nodes)
+    assert choose_transport(placed(0, 0.5, 1, 0.5)) == in_driver
+    assert choose_transport(placed(1, 0.5, 1, 0.5)) == in_actor
 
 
 @pytest.mark.parametrize(
