@@ -33,12 +33,14 @@ class StepInfo:
         tool_call: the call that was executed in this step, if any.
         stop_reason: set on the last step of an agent, None before.
         accuracy, format_valid: parts of the reward, meaningful on the last step.
+        requests_refused: on the last step, the requests of the path's agent that continued no conversation.
     """
 
     tool_call: ToolCall | None = None
     stop_reason: StopReason | None = None
     accuracy: float = 0.0
     format_valid: bool = False
+    requests_refused: int = 0
 
 
 def checked_ids(observation: Any, vocab_size: int, whose: str) -> np.ndarray:

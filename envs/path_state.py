@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from rllib_arpo.envs.protocols.protocol import CallRequest, Parsed
 from rllib_arpo.envs.worlds.play import Play
+from rllib_arpo.envs.worlds.world import Call, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,14 @@ class PathState:
     @property
     def num_tool_calls(self) -> int:
         return len(self.calls)
+
+    def last_turn(self, said: str, parsed: Parsed, num_prompt_tokens: int) -> Turn:
+        """The last turn, for worlds that take whole turns."""
+        call = None
+        if isinstance(parsed, CallRequest) and isinstance(parsed.argument, Mapping):
+            call = Call(parsed.name, dict(parsed.argument))
+        written = len(self.segments[-1])
+        return Turn(said, call, num_prompt_tokens + self.num_response_tokens - written, written)
 
     def with_generated(self, text: str, token_ids: np.ndarray) -> PathState:
         """The path with one more turn of the model."""

@@ -45,9 +45,17 @@ def build_prompt(
     """The prompt's token ids, [p] int32. `instruction` is that of `Protocol.prompt`.
 
     Raises:
+        DataError: as `checked_prompt`.
+    """
+    return checked_prompt(protocol.prompt(chat, question, instruction), question, config)
+
+
+def checked_prompt(prompt: np.ndarray, question: Question, config: ToolEnvConfig) -> np.ndarray:
+    """The prompt.
+
+    Raises:
         DataError: it is longer than `max_prompt_tokens`, or leaves no room for a response.
     """
-    prompt = protocol.prompt(chat, question, instruction)
     if config.max_prompt_tokens is not None and len(prompt) > config.max_prompt_tokens:
         limit = f"max_prompt_tokens = {config.max_prompt_tokens}"
         raise DataError(f"{question.source}: the prompt has {len(prompt)} tokens, more than {limit}.")

@@ -27,7 +27,8 @@ from rllib_arpo.envs.forkable_env import (
     StepResult,
 )
 from rllib_arpo.envs.path_state import PathState
-from rllib_arpo.envs.prompt import asked_alone, build_prompt, with_opening
+from rllib_arpo.envs.prompt import asked_alone, build_prompt, checked_prompt, with_opening
+from rllib_arpo.envs.protocols.function_calling import FunctionCallingProtocol
 from rllib_arpo.envs.protocols.prompts import turn_text
 from rllib_arpo.envs.protocols.protocol import Answer, CallRequest, Malformed, Nothing, end_of_turn
 from rllib_arpo.envs.question import Question
@@ -36,7 +37,7 @@ from rllib_arpo.envs.tasks.task import TEST
 from rllib_arpo.envs.tools.tool import Tool, cut, run_tool
 from rllib_arpo.envs.worlds.copies import CopyChecks
 from rllib_arpo.envs.worlds.play import Forking, Play
-from rllib_arpo.envs.worlds.world import Reply, World
+from rllib_arpo.envs.worlds.world import Opening, Reply, Turn, World
 
 #: Stands for the tool's name where a turn's text is the action.
 TEXT = "text"
@@ -76,14 +77,17 @@ class ToolEnv(ForkableMultiAgentEnv):
             for name, tool in self.tools.items()
             if tool.make_world is not None
         }
-        self._takes_text = False
+        self._takes_text = self._takes_turns = False
         if self._make_world is not None:
             self._forkings[self._make_world] = Forking(self._make_world, f"The world {self._make_world.name!r}")
-            self._takes_text = self._make_world().takes_text
+            world = self._make_world()
+            self._takes_text, self._takes_turns = world.takes_text, world.takes_turns
         self._checks = CopyChecks()
         self.chat = self.config.make_chat()
         self.tokenizer = self.chat.tokenizer
         self.protocol = self.config.make_protocol(self.tools, self.chat)
+        if self._takes_turns and not isinstance(self.protocol, FunctionCallingProtocol):
+            raise ValueError("env_config['protocol'] must be 'function_calling' for a world that takes turns.")
         self.stop = self.protocol.stop
         if self._takes_text:
             self.tool_names = (*self.tool_names, TEXT)
@@ -147,6 +151,9 @@ class ToolEnv(ForkableMultiAgentEnv):
         instruction = world.instruction
         if instruction is None:
             instruction = self.protocol.instruction(answers=type(world).score is World.score)
+        if isinstance(trunk.opening, Opening):
+            prompt = self.protocol.opening(self.chat, trunk.opening)
+            return self._begun(checked_prompt(prompt, question, self.config), num_roots)
         asked = with_opening(question, trunk.opening or "")
         return self._begun(build_prompt(self.chat, self.protocol, asked, self.config, instruction), num_roots)
 
@@ -198,6 +205,10 @@ class ToolEnv(ForkableMultiAgentEnv):
             return await self._end(state, StopReason.TOKEN_LIMIT)
         if isinstance(parsed, Answer) and not (is_full and parsed.text is None) and not self._takes_text:
             return await self._end(state, StopReason.ANSWER, parsed)
+        if self._takes_turns and not is_full and not isinstance(parsed, Malformed):
+            return await self._say(
+                agent_id, state, state.last_turn(self.protocol.said(text), parsed, len(self._prompt))
+            )
         if isinstance(parsed, CallRequest) and parsed.name in self.tools:
             return await self._call(agent_id, state, parsed)
         if self._takes_text and not is_full and not isinstance(parsed, CallRequest | Malformed):
@@ -224,23 +235,26 @@ class ToolEnv(ForkableMultiAgentEnv):
         else:
             answer = partial(state.plays[tool.make_world].call, tool, request.argument)
 
-        def framed(text: str) -> np.ndarray:
-            shown = cut(self.tokenizer, text, tool.max_result_tokens)
+        def framed(reply: Reply) -> np.ndarray:
+            shown = cut(self.tokenizer, reply.text, tool.max_result_tokens)
             return self.protocol.response(self.chat, request, shown, state.segments[-1])
 
         return await self._act(agent_id, state, request.name, _argument_text(request), answer, framed)
 
-    async def _say(self, agent_id: str, state: PathState, text: str) -> StepResult:
-        """Gives a turn's text to the world; extends the agent's path unless the trajectory ends here."""
+    async def _say(self, agent_id: str, state: PathState, said: str | Turn) -> StepResult:
+        """Gives a turn or its text to the world; extends the agent's path unless the trajectory ends here."""
         if state.num_tool_calls >= self.config.max_tool_calls:
             return await self._end(state, StopReason.TOOL_CALL_LIMIT)
         play = state.plays[self._make_world]
 
-        def framed(reply: str) -> np.ndarray:
-            shown = cut(self.tokenizer, reply, play.max_reply_tokens)
-            return self.protocol.reply(self.chat, shown, state.segments[-1])
+        def framed(reply: Reply) -> np.ndarray:
+            limit = partial(cut, self.tokenizer, max_tokens=play.max_reply_tokens)
+            if not isinstance(play.opening, Opening):
+                return self.protocol.reply(self.chat, limit(reply.text), state.segments[-1])
+            shown = [{**message, "content": limit(message["content"])} for message in reply.messages]
+            return self.protocol.replies(self.chat, shown, play.opening.functions, state.segments[-1])
 
-        return await self._act(agent_id, state, TEXT, text, partial(play.say, text), framed)
+        return await self._act(agent_id, state, TEXT, str(said), partial(play.say, said), framed)
 
     async def _result(self, tool: Tool, request: CallRequest) -> Reply:
         result = await run_tool(tool, request.argument)
@@ -253,13 +267,13 @@ class ToolEnv(ForkableMultiAgentEnv):
         name: str,
         argument: str,
         answer: Callable[[], Awaitable[Reply]],
-        framed: Callable[[str], np.ndarray],
+        framed: Callable[[Reply], np.ndarray],
     ) -> StepResult:
         """Waits for the answer to an action.
 
         Args:
             name, argument: the tool and its argument, or `TEXT` and what was said.
-            framed: the reply's text -> the tokens that the model reads.
+            framed: the reply -> the tokens that the model reads.
         """
         begin = time.perf_counter()
         try:
@@ -276,7 +290,7 @@ class ToolEnv(ForkableMultiAgentEnv):
         if reply.done:
             done = state.with_call(name, reply.status == ToolStatus.OK, np.zeros(0, np.int32))
             return await self._end(done, StopReason.WORLD_ENDED, call=call, paid=reply.reward)
-        after = state.with_call(name, reply.status == ToolStatus.OK, framed(reply.text))
+        after = state.with_call(name, reply.status == ToolStatus.OK, framed(reply))
         return await self._go_on(agent_id, state, after, call, reply.reward)
 
     async def _open(self, agent_id: str) -> None:
@@ -332,7 +346,8 @@ class ToolEnv(ForkableMultiAgentEnv):
                     reason = StopReason.ANSWER if reason == StopReason.NO_ANSWER else reason
         except BrokenToolError:
             reason = StopReason.BROKEN_TOOL
-        info = StepInfo(call, reason, score.accuracy, format_valid)
+        refused = sum(play.refused for play in state.plays.values())
+        info = StepInfo(call, reason, score.accuracy, format_valid, refused)
         truncated = reason in TRUNCATED_STOP_REASONS
         return np.zeros(0, np.int32), paid + score.reward, not truncated, truncated, {INFO_STEP: info}
 

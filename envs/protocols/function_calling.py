@@ -121,7 +121,7 @@ class FunctionCallingProtocol(Protocol):
         turn = turn.removesuffix(self.end_of_turn)
         if self.begins_in_thought:
             turn = turn.partition(f"</{THINK}>")[2]
-        return super().said(turn)
+        return super().said(turn).partition(f"<{CALL}>")[0].strip()
 
     def example(self, shot: Shot, shield: Callable[[str], str] = str) -> list[Message]:
         messages: list[Message] = [{"role": "user", "content": shield(shot.question)}]

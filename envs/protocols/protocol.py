@@ -16,8 +16,9 @@ import numpy as np
 
 from rllib_arpo.envs.protocols.prompts import CUT, Chat, Message, special_texts
 from rllib_arpo.envs.question import Question, Shot
-from rllib_arpo.envs.support.texts import closing_brace
+from rllib_arpo.envs.support.texts import closing_brace, mapped
 from rllib_arpo.envs.tools.tool import THINK, Tool
+from rllib_arpo.envs.worlds.world import Opening
 
 #: Placeholders for the texts of a user and an assistant while a template is rendered.
 USER, ASSISTANT = "\ue000user\ue001", "\ue000assistant\ue001"
@@ -110,6 +111,18 @@ class Protocol(ABC):
         after = after_turn(chat, self.functions, {"role": "user", "content": chat.shield(self.harmless(text))})
         return without_end(chat.encode(after), turn)
 
+    def opening(self, chat: Chat, opening: Opening) -> np.ndarray:
+        """The token ids of a prompt whose messages and functions are the world's, [p] int32."""
+        messages, functions = mapped((opening.messages, opening.functions), chat.shield)
+        return chat.encode(chat.render(messages, functions))
+
+    def replies(
+        self, chat: Chat, messages: Sequence[Message], functions: Sequence[Mapping[str, Any]], turn: np.ndarray
+    ) -> np.ndarray:
+        """The messages that the model reads after its turn, up to the point where it goes on; as `reply`."""
+        shown = mapped(messages, lambda text: chat.shield(self.harmless(text)))
+        return without_end(chat.encode(after_turn(chat, functions, *shown)), turn)
+
     @abstractmethod
     def example(self, shot: Shot, shield: Callable[[str], str] = str) -> list[Message]:
         """The messages that show a worked example, with its calls if the model has all the tools for them.
@@ -168,10 +181,10 @@ class Protocol(ABC):
         return bool(shot.calls) and all(call.tool in self.available for call in shot.calls)
 
 
-def after_turn(chat: Chat, functions: Sequence[Mapping[str, Any]], message: Message) -> str:
-    """The template's text after the assistant's turn, with a message, up to the point where the model goes on."""
-    messages = [{"role": "user", "content": USER}, {"role": "assistant", "content": ASSISTANT}, message]
-    return chat.render(messages, functions).partition(ASSISTANT)[2]
+def after_turn(chat: Chat, functions: Sequence[Mapping[str, Any]], *messages: Message) -> str:
+    """The template's text after the assistant's turn, with messages, up to the point where the model goes on."""
+    before = [{"role": "user", "content": USER}, {"role": "assistant", "content": ASSISTANT}]
+    return chat.render([*before, *messages], functions).partition(ASSISTANT)[2]
 
 
 def without_end(tokens: np.ndarray, turn: np.ndarray) -> np.ndarray:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 
 def valid_unicode(text: str) -> str:
     """`text` with each unpaired half of a surrogate pair replaced (such as half an emoji at the end of a snippet)."""
@@ -25,3 +28,12 @@ def closing_brace(text: str, begin: int) -> int | None:
         if depth == 0:
             return end
     return None
+
+
+def mapped(value: Any, change: Callable[[str], str]) -> Any:
+    """A JSON value (with tuples or lists) with all its texts changed, those of its keys too."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {change(key): mapped(inner, change) for key, inner in value.items()}
+    return [mapped(inner, change) for inner in value] if isinstance(value, list | tuple) else value

@@ -13,6 +13,7 @@ from typing import Any
 
 from rllib_arpo.envs.errors import ToolError
 from rllib_arpo.envs.support.model_json import parse_model_json
+from rllib_arpo.envs.support.texts import mapped
 from rllib_arpo.envs.tools.tool import Tool, ToolResult, listed
 from rllib_arpo.envs.worlds.world import Call, World
 
@@ -41,7 +42,7 @@ class SchemaTool(Tool):
         return self.input_schema.get("required", ())
 
     def shielded(self, shield: Callable[[str], str]) -> Tool:
-        schema = _mapped(self.input_schema, shield)
+        schema = mapped(self.input_schema, shield)
         return dataclasses.replace(self, description=shield(self.description), input_schema=schema)
 
     def schema(self) -> dict[str, Any]:
@@ -190,15 +191,6 @@ def _check_references(resource: Any, resolver: Any) -> None:
         at, where = found.contents, found.resolver
     for inner in resource.subresources():
         _check_references(inner, resolver.in_subresource(inner))
-
-
-def _mapped(value: Any, change: Callable[[str], str]) -> Any:
-    """A JSON value with all its texts changed, those of its keys too."""
-    if isinstance(value, str):
-        return change(value)
-    if isinstance(value, Mapping):
-        return {change(key): _mapped(inner, change) for key, inner in value.items()}
-    return [_mapped(inner, change) for inner in value] if isinstance(value, list) else value
 
 
 def _as_list(value: Any) -> Sequence[Any]:

@@ -16,11 +16,11 @@ from rllib_arpo.envs.rewards import FinishedPath, Score
 from rllib_arpo.envs.support.texts import first_line, valid_unicode
 from rllib_arpo.envs.tools.tool import Tool, place_of, read_argument
 from rllib_arpo.envs.worlds.luck import Luck
-from rllib_arpo.envs.worlds.world import Call, Reply, Way, World, WorldLost
+from rllib_arpo.envs.worlds.world import Call, Opening, Reply, Turn, Way, World, WorldLost
 
 T = TypeVar("T")
 
-#: Longer replies are cut in messages.
+#: Of longer replies messages show the part that differs.
 _SHOWN_CHARS = 200
 
 
@@ -28,7 +28,7 @@ _SHOWN_CHARS = 200
 class Move:
     """An action and its reply."""
 
-    action: Call | str
+    action: Call | str | Turn
     reply: Reply
 
 
@@ -40,7 +40,10 @@ class Differs(Exception):
     """
 
     def __init__(self, turn: int, what: str, before: str, again: str):
-        super().__init__(f"{what} got {again[:_SHOWN_CHARS]!r} in place of {before[:_SHOWN_CHARS]!r}")
+        same = next((i for i, (one, other) in enumerate(zip(before, again, strict=False)) if one != other), 0)
+        start = max(0, same - _SHOWN_CHARS // 2) if max(len(before), len(again)) > _SHOWN_CHARS else 0
+        shown = slice(start, start + _SHOWN_CHARS)
+        super().__init__(f"{what} got {again[shown]!r} in place of {before[shown]!r}")
         self.turn = turn
 
 
@@ -89,7 +92,7 @@ class Play:
     def __init__(self, forking: Forking, question: Question):
         self.forking, self._question = forking, question
         self.moves: tuple[Move, ...] = ()
-        self.opening: str | None = None
+        self.opening: str | Opening | None = None
         self.scored: tuple[FinishedPath, Score | None] | None = None
         self.copied_from: tuple[Play, int] | None = None
         self._world: World | None = None
@@ -113,7 +116,7 @@ class Play:
         assert self._world is not None
         return self._world
 
-    async def act(self, action: Call | str) -> Reply:
+    async def act(self, action: Call | str | Turn) -> Reply:
         """The world's answer to an action.
 
         Raises:
@@ -148,10 +151,10 @@ class Play:
         except ToolError as error:
             return Reply(str(error), status=ToolStatus.ERROR)
 
-    async def say(self, text: str) -> Reply:
-        """The world's answer to a turn's text; errors as with `call`."""
+    async def say(self, said: str | Turn) -> Reply:
+        """The world's answer to a turn or its text; errors as with `call`."""
         try:
-            return await self.act(text)
+            return await self.act(said)
         except ToolError as error:
             return Reply(str(error), status=ToolStatus.ERROR)
 
@@ -159,6 +162,11 @@ class Play:
     def paid(self) -> float:
         """The sum of the replies' rewards."""
         return sum(move.reply.reward for move in self.moves)
+
+    @property
+    def refused(self) -> int:
+        """The requests of the world's agent that continued no conversation."""
+        return 0 if self._world is None else self._world.refused
 
     @property
     def max_reply_tokens(self) -> int:
@@ -270,12 +278,12 @@ class Play:
         world, luck = self.forking.make(), Luck.of(self._question.question_id)
         try:
             opening = await self._limited(world, luck.run(world.reset(self._question)))
-            if not isinstance(opening, str):
+            if not isinstance(opening, str | Opening):
                 raise ContractError(f"{self.forking.name}: reset must return a text, not {opening!r:.80}.")
             if self.opening is None:
                 self.opening = opening
             if opening != self.opening:
-                raise Differs(0, "the beginning", self.opening, opening)
+                raise Differs(0, "the beginning", _told(self.opening), _told(opening))
             for turn, move in enumerate(self.moves, 1):
                 # What an action has done that took too long, nobody knows.
                 timed_out = move.reply.status == ToolStatus.TIMEOUT
@@ -299,7 +307,7 @@ class Play:
             self.moves, self.opening, self._making = (), None, None
             raise ToolError(f"{str(error).rstrip('.')}; it starts anew.") from error
 
-    async def _answer(self, world: World, luck: Luck, action: Call | str) -> Reply:
+    async def _answer(self, world: World, luck: Luck, action: Call | str | Turn) -> Reply:
         try:
             reply = await self._limited(world, luck.run(world.act(action)))
         except ToolError as error:
@@ -336,7 +344,10 @@ def _told(said: Any) -> str:
         return "no answer"
     if isinstance(said, Call):
         return f"{said.tool} {dict(said.arguments)}"
+    if isinstance(said, Opening):
+        return " ".join(map(str, said.messages + said.functions))
     if isinstance(said, Reply):
         paid = f" (reward {said.reward:g})" if said.reward else ""
-        return "error: " * (said.status != ToolStatus.OK) + said.text + paid + " (the end)" * said.done
+        text = said.text + " ".join(map(str, said.messages))
+        return "error: " * (said.status != ToolStatus.OK) + text + paid + " (the end)" * said.done
     return str(said)

@@ -12,7 +12,7 @@ from rllib_arpo.envs.forkable_env import TOOL_NOTE
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards import FinishedPath, Score
 from rllib_arpo.envs.worlds.luck import Luck
-from rllib_arpo.envs.worlds.world import Call, Reply, World
+from rllib_arpo.envs.worlds.world import Opening, Reply, World
 
 #: Asks the model: its next turn, without its thoughts.
 Chat = Callable[[str], Awaitable[str]]
@@ -31,28 +31,19 @@ class ProgramWorld(World):
     takes_text = True
     forks_by = "replay"
 
-    def __init__(self, program: Callable[[Chat, dict[str, Any]], Awaitable[float]], name: str):
+    def __init__(self, program: Callable[[Any, dict[str, Any]], Awaitable[float]], name: str):
         self._program, self._name = program, f"The program {name!r}"
         #: What the program asks, and None once it has ended.
-        self._asked: asyncio.Queue[str | None] = asyncio.Queue()
-        self._said: asyncio.Future[str] | None = None
+        self._asked: asyncio.Queue[Any] = asyncio.Queue()
+        self._said: asyncio.Future[Any] | None = None
         self._task: asyncio.Task[float] | None = None
         self._returned: float | None = None
 
-    async def reset(self, question: Question) -> str:
-        row = copy.deepcopy(dict(question.row))
-        self._task = asyncio.create_task(self._run(row, Luck.of(question.question_id)))
-        self._task.add_done_callback(lambda _: self._asked.put_nowait(None))
-        asked = await self._next()
-        if asked is None:
-            raise ContractError(f"{self._name} returned before it asked anything.")
-        return asked
+    async def reset(self, question: Question) -> str | Opening:
+        return await self._begun(question, self._chat)
 
-    async def act(self, action: Call | str) -> Reply:
-        if self._said is None or self._said.done():
-            raise ContractError(f"{self._name} did not wait for the model's answer.")
-        self._said.set_result(str(action))
-        asked = await self._next()
+    async def act(self, action: Any) -> Reply:
+        asked = await self._answered(action)
         return Reply("", done=True) if asked is None else Reply(asked)
 
     async def score(self, path: FinishedPath) -> Score | None:
@@ -64,20 +55,45 @@ class ProgramWorld(World):
             self._task.cancel()
             await asyncio.wait([self._task])
 
-    async def _run(self, row: dict[str, Any], luck: Luck) -> float:
-        return await luck.run(self._program(self._chat, row))
+    async def _begun(self, question: Question, chat: Any) -> Any:
+        """Starts the program with what it asks by: the first thing that it asks."""
+        run = self._run(chat, copy.deepcopy(dict(question.row)), Luck.of(question.question_id))
+        self._task = asyncio.create_task(run)
+        self._task.add_done_callback(lambda _: self._asked.put_nowait(None))
+        asked = await self._next()
+        if asked is None:
+            raise ContractError(f"{self._name} returned before it asked anything.")
+        return asked
+
+    async def _answered(self, said: Any) -> Any:
+        """Gives the program its answer: what it asks next; None: it has returned."""
+        if not self._waits:
+            raise ContractError(f"{self._name} did not wait for the model's answer.")
+        assert self._said is not None
+        self._said.set_result(said)
+        return await self._next()
+
+    async def _run(self, chat: Any, row: dict[str, Any], luck: Luck) -> float:
+        return await luck.run(self._program(chat, row))
+
+    @property
+    def _waits(self) -> bool:
+        """Whether it waits for the model."""
+        return self._said is not None and not self._said.done()
 
     async def _chat(self, text: str) -> str:
         if not isinstance(text, str):
             raise ContractError(f"{self._name} must ask with a text, not {text!r:.80}.")
-        if self._said is not None and not self._said.done():
+        if self._waits:
             raise ContractError(f"{self._name} asked before the model had answered; it may ask one thing at a time.")
+        return await self._ask(text)
+
+    async def _ask(self, asked: Any) -> Any:
         self._said = asyncio.get_running_loop().create_future()
-        self._asked.put_nowait(text)
+        self._asked.put_nowait(asked)
         return await self._said
 
-    async def _next(self) -> str | None:
-        """What the program asks next; None: it has returned."""
+    async def _next(self) -> Any:
         asked = await self._asked.get()
         if asked is None:
             self._returned = self._result()

@@ -12,6 +12,7 @@ from rllib_arpo.envs.support.texts import first_line
 from rllib_arpo.envs.support.validation import check_known, import_named
 from rllib_arpo.envs.worlds import gym, skyrl_gym, textarena
 from rllib_arpo.envs.worlds.classes import ClassAdapter
+from rllib_arpo.envs.worlds.endpoint import EndpointWorld
 from rllib_arpo.envs.worlds.interpreter import interpreter_world
 from rllib_arpo.envs.worlds.nemo_gym import nemo_gym_world
 from rllib_arpo.envs.worlds.openenv import openenv_world
@@ -115,16 +116,18 @@ class _Made:
 
 
 class _Program:
-    """A program, whose parameters after `chat` and `row` are the options."""
+    """A program of (chat, row) or (endpoint, row), whose further parameters are the options."""
 
     def __init__(self, program: Callable[..., Any]):
         self.program = program
         signature = inspect.signature(program)
-        self.__signature__ = signature.replace(parameters=list(signature.parameters.values())[2:])
+        asks, _row, *further = signature.parameters.values()
+        self.world = EndpointWorld if asks.name == "endpoint" else ProgramWorld
+        self.__signature__ = signature.replace(parameters=further)
 
     def __call__(self, **options: Any) -> Callable[[], World]:
         name = getattr(self.program, "__name__", "program")
-        return partial(ProgramWorld, partial(self.program, **options), name)
+        return partial(self.world, partial(self.program, **options), name)
 
 
 def _check_options(adapt: Callable[..., Any], options: Mapping[str, Any], what: str) -> None:

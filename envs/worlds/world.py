@@ -25,6 +25,38 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class Turn:
+    """A whole turn of the model, for worlds that take turns.
+
+    Attributes:
+        text: what it says, without thoughts and call.
+        call: what it calls, of whatever name.
+        num_read, num_written: tokens before the turn, and of it.
+    """
+
+    text: str
+    call: Call | None = None
+    num_read: int = 0
+    num_written: int = 0
+
+    def __str__(self) -> str:
+        return self.text if self.call is None else f"{self.text} {self.call.tool} {dict(self.call.arguments)}".strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """A whole prompt, for the chat template.
+
+    Attributes:
+        messages: {"role", "content"}, with "tool_calls" where calls are shown.
+        functions: JSON schemas of what the model may call, as OpenAI has them.
+    """
+
+    messages: tuple[Mapping[str, Any], ...]
+    functions: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Reply:
     """The world's answer to an action.
 
@@ -33,12 +65,14 @@ class Reply:
         reward: what the action earns.
         done: whether the world ends the trajectory here; the model does not read the text then.
         status: the outcome of a call.
+        messages: where the world takes turns, what the model reads next in place of the text, for the chat template.
     """
 
     text: str
     reward: float = 0.0
     done: bool = False
     status: ToolStatus = ToolStatus.OK
+    messages: tuple[Mapping[str, Any], ...] = ()
 
 
 class WorldLost(BrokenToolError):
@@ -55,22 +89,26 @@ class World(ABC):
     Attributes:
         tools: name -> JSON schema of a call's arguments, an object; its "description" is the tool's.
         takes_text: whether a turn without a call is an action too. Otherwise such a turn ends the trajectory.
+        takes_turns: whether every turn that keeps the protocol is an action, a `Turn`; `reset` returns an `Opening`.
         instruction: the system message for questions that have none; None: the protocol's.
         forks_by: the way of forking; None: the first that works.
         fork_is_copy: whether `fork` copies by `copy.deepcopy`, elsewhere, so that its first forks are checked.
+        refused: the number of requests of an agent in the world that it could not answer.
         timeout_s: seconds for `reset` and for each action; a world that takes longer is broken.
         max_reply_tokens: longer replies are cut in the middle.
     """
 
     tools: Mapping[str, Mapping[str, Any]] = {}
     takes_text: bool = False
+    takes_turns: bool = False
     instruction: str | None = None
     forks_by: ClassVar[Way | None] = None
     fork_is_copy: ClassVar[bool] = False
+    refused: int = 0
     timeout_s: float = 60.0
     max_reply_tokens: int = 2048
 
-    async def reset(self, question: Question) -> str:
+    async def reset(self, question: Question) -> str | Opening:
         """Begins; the same question must begin in the same way.
 
         Returns:
@@ -79,8 +117,8 @@ class World(ABC):
         return ""
 
     @abstractmethod
-    async def act(self, action: Call | str) -> Reply:
-        """Answers an action: a call, or the text of a turn.
+    async def act(self, action: Any) -> Reply:
+        """Answers an action: a `Call`; with `takes_text` the text of a turn, with `takes_turns` a `Turn`.
 
         Raises:
             ToolError: the action is at fault; the model reads the message, and goes on.

@@ -39,7 +39,7 @@ OWN_NAMES = {
     "num_env_steps_sampled",
     "num_env_steps_sampled_lifetime", "num_episodes", "num_episodes_lifetime", "num_module_steps_sampled",
     "num_module_steps_sampled_lifetime", "pass_at_k", "prefix_tokens_reused", "questions_dropped",
-    "questions_given_up", "questions_requeued", "resample_rounds", "response_tokens_mean", "stop",
+    "questions_given_up", "questions_requeued", "requests_refused", "resample_rounds", "response_tokens_mean", "stop",
     "tokens_per_second", "tool_calls_executed", "tool_calls_executed_lifetime", "tool_calls_per_trajectory",
     "tools", "topped_up_per_question", "weight_lag_max",
 }  # fmt: skip
@@ -83,6 +83,7 @@ class QuestionStats:
         nodes: the tool responses that were examined.
         prefix_tokens_reused: tokens of the forks' prefixes that came from the engine's prefix cache.
         forks_refused: forks that the environment refused by an error.
+        requests_refused: requests of agents that continued no conversation, on the leaves' whole paths.
         tools_offered: the tools that could have been called.
         node_groups: the returns below the tool responses of trajectories from the prompt; empty without a plan.
     """
@@ -106,6 +107,7 @@ class QuestionStats:
     prefix_tokens_reused: int = 0
     tools_offered: tuple[str, ...] = ()
     forks_refused: int = 0
+    requests_refused: int = 0
     node_groups: tuple[NodeGroup, ...] = ()
 
     @property
@@ -135,6 +137,7 @@ def question_stats(
     tools_offered: tuple[str, ...] = (),
     forks_refused: int = 0,
     *,
+    requests_refused: int = 0,
     plans_width: bool = False,
 ) -> QuestionStats:
     """The figures of a tree.
@@ -171,6 +174,7 @@ def question_stats(
         prefix_tokens_reused=prefix_tokens_reused,
         tools_offered=tools_offered,
         forks_refused=forks_refused,
+        requests_refused=requests_refused,
         node_groups=node_groups(tree) if plans_width else (),
     )
 
@@ -215,6 +219,7 @@ def rollout_metrics(questions: Sequence[QuestionStats], seconds: float) -> dict[
         "topped_up_per_question": sum(q.num_topped_up for q in questions) / num_questions,
         "prefix_tokens_reused": sum(q.prefix_tokens_reused for q in questions),
         "forks_refused": sum(q.forks_refused for q in questions),
+        "requests_refused": sum(q.requests_refused for q in questions),
         "tool_calls_executed": sum(len(q.tool_calls) for q in questions),
         "tool_calls_per_trajectory": _mean([n for q in questions for n in q.path_tool_calls]),
         "generated_tokens": num_generated_tokens,

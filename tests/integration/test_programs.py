@@ -1,10 +1,17 @@
-"""Programs as worlds: two iterations with forks, scripted words and a real update."""
+"""Programs and agents of an API as worlds: two iterations with forks, scripted words and a real update."""
 
 from __future__ import annotations
 
 import re
+import shutil
 
+import pytest
+from transformers import AutoTokenizer
+
+from rllib_arpo.connectors import steps
 from rllib_arpo.rollout.episodes import episode_to_tree
+from tests.helpers.api_agents import adder, process
+from tests.helpers.chat_templates import QWEN25
 from tests.helpers.configs import small_config
 from tests.helpers.models import byte_tokenizer
 
@@ -40,3 +47,52 @@ def test_a_program_trains_with_forks(ray_cluster, model_folder, built):
                 start = int(tree.question_id.removeprefix("seed/")) % 2
                 paid = start + sum({"two": 2, "three": 3, "five": 5}[word] for word in said)
                 assert tree.returns()[tree.trajectories.index(trajectory)] == paid / 10
+
+
+@pytest.fixture
+def calling_folder(model_folder, tmp_path) -> str:
+    """The tiny model with a template for tools."""
+    folder = shutil.copytree(model_folder, tmp_path / "calling")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.chat_template = QWEN25
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.mark.parametrize("agent", [adder, process])
+def test_an_unmodified_agent_trains_with_forks(ray_cluster, calling_folder, built, monkeypatch, agent):
+    """What is trained are the sampled ids, of which one is half of a letter: no text gives it back."""
+    tokenizer = AutoTokenizer.from_pretrained(calling_folder)
+    (half,) = set(tokenizer.encode("\u00e9")) - set(tokenizer.encode("\u00e8")) - set(tokenizer.encode("\u00c3"))
+    calls = [f'<tool_call>\n{{"name": "add", "arguments": {{"n": {n}}}}}\n</tool_call>' for n in (1, 2, 4)]
+    replies = [[half, *tokenizer.encode(call)] for call in calls]
+    replies.append([half, *tokenizer.encode("Done."), tokenizer.eos_token_id])
+    config = small_config(calling_folder, vocab_size=len(tokenizer), replies=replies)
+    config.language_model(max_context_tokens=2048)
+    env_config = {"world": agent, "protocol": "function_calling"}
+    config.environment("ToolEnv-v0", env_config=env_config)
+    config.adaptive_rollout(
+        branching="always", entropy_window=2, max_response_tokens=1200, max_turn_tokens=100, max_tool_calls=5
+    )
+    packed, pack_tree = [], steps.pack_tree
+    monkeypatch.setattr(
+        steps, "pack_tree", lambda *args, **kwargs: packed.append(pack_tree(*args, **kwargs)) or packed[-1]
+    )
+    algorithm = built(config)
+    forks = 0
+    for _ in range(2):
+        packed.clear()
+        result = algorithm.train()["env_runners"]
+        assert (result["forks_refused"], result["requests_refused"]) == (0, 0)
+        assert set(result["stop"]) >= {"world_ended"}
+        assert result["stop"]["world_ended"] + result["stop"]["tool_call_limit"] == 1.0
+        trees = [episode_to_tree(sampled.episode) for sampled in algorithm.last_sampled]
+        for tree, trained in zip(trees, packed, strict=True):
+            turns = [turn.token_ids.tolist() for trajectory in tree.trajectories for turn in trajectory.turns]
+            assert all(turn in replies for turn in turns)
+            found = [
+                trained.token_ids[(trained.node == node) & trained.loss_mask].tolist() for node in range(len(turns))
+            ]
+            assert sorted(found) == sorted(turns)
+            forks += sum(trajectory.parent is not None for trajectory in tree.trajectories)
+    assert forks > 0

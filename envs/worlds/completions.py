@@ -1,0 +1,115 @@
+"""Chat completions as OpenAI has them: requests as messages for chat templates, turns as answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rllib_arpo.envs.support.texts import mapped, valid_unicode
+from rllib_arpo.envs.worlds.world import Turn
+
+_ROLES = ("system", "user", "assistant", "tool")
+
+
+class Refused(Exception):
+    """A request that the endpoint does not answer; the client reads the message."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """A request. Keys that do not matter for what the model reads are left out, so that equal requests are equal.
+
+    Attributes:
+        messages: {"role", "content"}, with "tool_calls" (arguments as objects), "tool_call_id" and "name".
+        functions: the request's "tools".
+    """
+
+    messages: tuple[Mapping[str, Any], ...]
+    functions: tuple[Mapping[str, Any], ...]
+
+
+def read_request(body: Any) -> ChatRequest:
+    """What a request asks. How the model samples is not the request's: such keys are ignored.
+
+    Raises:
+        Refused: it is not a request of one completion of texts.
+    """
+    if not isinstance(body, Mapping) or not isinstance(body.get("messages"), list) or not body["messages"]:
+        raise Refused("A request must be an object with a list of messages.")
+    if body.get("n") not in (None, 1):
+        raise Refused("The endpoint gives one choice: n must be 1.")
+    names: dict[str, str] = {}
+    messages = tuple(read_message(message, names) for message in body["messages"])
+    tools = body.get("tools") or []
+    if not isinstance(tools, list) or not all(isinstance(tool, Mapping) for tool in tools):
+        raise Refused("The tools of a request must be a list of objects.")
+    return ChatRequest(messages, tuple(mapped(tools, valid_unicode)))
+
+
+def read_message(message: Any, names: dict[str, str]) -> Mapping[str, Any]:
+    """A message as templates take it.
+
+    Args:
+        names: of earlier calls' functions, by the calls' ids, to which the message's own are added.
+
+    Raises:
+        Refused: it has more than texts, or calls that are not JSON.
+    """
+    try:
+        content = message.get("content") or ""
+        if not isinstance(content, str):
+            if any(part["type"] != "text" for part in content):
+                raise Refused("The endpoint takes messages of text only.")
+            content = "".join(part["text"] for part in content)
+        role = "system" if message["role"] == "developer" else message["role"]
+        if role not in _ROLES:
+            raise Refused(f"The endpoint takes messages of {', '.join(_ROLES)}, not of {role!r:.80}.")
+        read = {"role": role, "content": valid_unicode(content)}
+        if message.get("tool_calls"):
+            read["tool_calls"] = [_read_call(call, names) for call in message["tool_calls"]]
+        if role == "tool":
+            read["name"] = message.get("name") or names.get(message["tool_call_id"], "")
+            read["tool_call_id"] = message["tool_call_id"]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise Refused(f"A message is not one of chat completions ({type(error).__name__}: {error}).") from error
+    return read
+
+
+def _read_call(call: Mapping[str, Any], names: dict[str, str]) -> dict[str, Any]:
+    function = call["function"]
+    names[call["id"]] = function["name"]
+    arguments = mapped(json.loads(function["arguments"]), valid_unicode)
+    return {"type": "function", "function": {"name": function["name"], "arguments": arguments}}
+
+
+def completion(turn: Turn, number: int, model: str) -> dict[str, Any]:
+    """A turn as the answer to a request, the `number`th of its trajectory: equal in a fork's repetition."""
+    message: dict[str, Any] = {"role": "assistant", "content": turn.text or None}
+    if turn.call is not None:
+        function = {"name": turn.call.tool, "arguments": json.dumps(turn.call.arguments)}
+        message["tool_calls"] = [{"id": f"call_{number}", "type": "function", "function": function}]
+    reason = "stop" if turn.call is None else "tool_calls"
+    return {
+        "id": f"chatcmpl-{number}",
+        "object": "chat.completion",
+        "created": 0,
+        "model": model,
+        "choices": [{"index": 0, "message": message, "finish_reason": reason, "logprobs": None}],
+        "usage": {
+            "prompt_tokens": turn.num_read,
+            "completion_tokens": turn.num_written,
+            "total_tokens": turn.num_read + turn.num_written,
+        },
+    }
+
+
+def as_chunk(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer as the only chunk of a stream."""
+    (choice,) = answer["choices"]
+    delta = dict(choice["message"])
+    if "tool_calls" in delta:
+        delta["tool_calls"] = [{"index": i, **call} for i, call in enumerate(delta["tool_calls"])]
+    chunk = {"index": 0, "delta": delta, "finish_reason": choice["finish_reason"], "logprobs": None}
+    return {**answer, "object": "chat.completion.chunk", "choices": [chunk]}
