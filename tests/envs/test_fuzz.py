@@ -101,7 +101,7 @@ class FewMcpTools(ToolSet):
         }
         return {
             name: McpTool(
-                name=name, description="", session=EchoSession(), server_name=name, timeout_s=5.0,
+                name=name, description="", session=EchoSession(), make_world=None, name_in_world=name, timeout_s=5.0,
                 max_result_tokens=100, max_concurrency=None, input_schema={"type": "object", **schema},
             )
             for name, schema in schemas.items()
