@@ -58,7 +58,8 @@ TAGS = TagProtocol()
 CALLS = FunctionCallingProtocol({}, end_of_turn="<|im_end|>", special=frozenset({"<|im_end|>", "<|im_start|>"}))
 MCP = McpTool(
     name="find", description="", session=None, make_world=None, name_in_world="find", timeout_s=1.0,
-    max_result_tokens=100, max_concurrency=None, input_schema={"properties": {"a": {"type": "object", "required": ["b"]}, "b": {}}},
+    max_result_tokens=100, max_concurrency=None,
+    input_schema={"properties": {"a": {"type": "object", "required": ["b"]}, "b": {}}},
 )  # fmt: skip
 
 
