@@ -260,8 +260,14 @@ class Play:
         if self._parent is not None:
             world = self._parent._world
             assert world is not None
-            self._world = await self._limited(world, world.fork())
-            self._parent = None
+            try:
+                made: object = await self._limited(world, world.fork())
+            finally:
+                # The parent goes on: what is forked from here later must not begin in its later state.
+                self._parent = None
+            if not isinstance(made, World):
+                raise ContractError(f"{self.forking.name}: fork must return a World, not {made!r:.80}.")
+            self._world = made
             return
         try:
             self._world, self._luck = await self.replayed()
