@@ -182,18 +182,23 @@ class Play:
         await self._make_owed()
         try:
             world = await self.ready()
-            score = await self._limited(world, self._luck.run(world.score(path)))
-        except (BrokenToolError, DataError):
-            raise
         except ForkRefused as error:
             raise BrokenToolError(str(error)) from error
+        score = await self.score_in(world, self._luck, path)
+        self.scored = path, score
+        return score
+
+    async def score_in(self, world: World, luck: Luck, path: FinishedPath) -> Score | None:
+        """What a world says of a finished path; errors as with `score`."""
+        try:
+            return self._checked(await self._limited(world, luck.run(world.score(path))))
+        except (BrokenToolError, DataError):
+            raise
         except Exception as error:
             # Masking it would let the model leave the training by a path that the world cannot read.
             raise ContractError(
                 f"{self.forking.name}: score raises {type(error).__name__}: {first_line(error)}."
             ) from error
-        self.scored = path, self._checked(score)
-        return self.scored[1]
 
     def _checked(self, score: Any) -> Score | None:
         if score is None:
@@ -315,7 +320,8 @@ class Play:
 
     async def _answer(self, world: World, luck: Luck, action: Call | str | Turn) -> Reply:
         try:
-            reply = await self._limited(world, luck.run(world.act(action)))
+            # What the world does with the arguments must not change what a replay gives it.
+            reply = await self._limited(world, luck.run(world.act(copy.deepcopy(action))))
         except ToolError as error:
             reply = Reply(str(error), status=ToolStatus.ERROR)
         if not (isinstance(reply, Reply) and isinstance(reply.text, str)):
