@@ -224,6 +224,7 @@ class ToolEnv(ForkableMultiAgentEnv):
             return await self._end(state, StopReason.TOOL_CALL_LIMIT)
         limit = self.config.max_calls_per_tool.get(request.name)
         if limit is not None and state.calls.count(request.name) >= limit:
+            await self._open(agent_id)  # A later turn could not take the fork back.
             refusal = (
                 f"The limit of {limit} calls of {request.name} is reached. You cannot use {request.name} any more."
             )
