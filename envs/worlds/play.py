@@ -291,7 +291,7 @@ class Play:
             opening = await self._limited(world, luck.run(world.reset(self._question)))
             if not isinstance(opening, str | Opening):
                 raise ContractError(f"{self.forking.name}: reset must return a text, not {opening!r:.80}.")
-            opening = valid_unicode(opening)
+            opening = valid_unicode(opening) if isinstance(opening, str) else opening
             if self.opening is None:
                 self.opening = opening
             if opening != self.opening:
