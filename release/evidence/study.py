@@ -28,7 +28,16 @@ from typing import IO
 from release.evidence import curves
 from release.evidence.study_figures import finished_runs
 from release.evidence.study_file import Arm, Study, read_study, study_of
-from release.evidence.study_rows import Row, append_row, is_finished, read_output, read_run, read_table, run_path, write_table
+from release.evidence.study_rows import (
+    Row,
+    append_row,
+    is_finished,
+    read_output,
+    read_run,
+    read_table,
+    run_path,
+    write_table,
+)
 from release.evidence.study_run import REPOSITORY, arguments_of, package_version
 from release.evidence.study_table import all_tables
 
