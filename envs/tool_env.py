@@ -15,7 +15,7 @@ import gymnasium as gym
 import numpy as np
 
 from rllib_arpo.core.tree import TRUNCATED_STOP_REASONS, StopReason, ToolCall, ToolStatus
-from rllib_arpo.envs.env_config import read_env_config
+from rllib_arpo.envs.env_config import TEXT, read_env_config
 from rllib_arpo.envs.errors import BrokenToolError, ForkRefused
 from rllib_arpo.envs.forkable_env import (
     INFO_STEP,
@@ -39,8 +39,6 @@ from rllib_arpo.envs.worlds.copies import CopyChecks
 from rllib_arpo.envs.worlds.play import Forking, Play
 from rllib_arpo.envs.worlds.world import Opening, Reply, Turn, World
 
-#: Stands for the tool's name where a turn's text is the action.
-TEXT = "text"
 #: Endings that a world's score is told of as bad format.
 _BAD_FORMAT = frozenset({StopReason.MALFORMED_CALL, StopReason.TOKEN_LIMIT})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import dataclasses
 from collections.abc import Awaitable, Callable, Mapping
@@ -127,13 +128,13 @@ class Play:
         try:
             reply = await self._answer(await self._recovered(), self._luck, action)
         except WorldLost:
-            await self._drop()
+            await self._dropped()
             # What they have done is gone with it.
             self.moves = tuple(move for move in self.moves if move.reply.status != ToolStatus.TIMEOUT)
             try:
                 reply = await self._answer(await self._recovered(), self._luck, action)
             except WorldLost as error:
-                await self._drop()
+                await self._dropped()
                 raise ToolError(f"{self.forking.name} was lost twice in one action ({error}).") from error
         self.moves += (Move(action, reply),)
         return reply
@@ -303,7 +304,8 @@ class Play:
                 if reply != move.reply:
                     raise Differs(turn, f"turn {turn}, {_told(move.action)},", _told(move.reply), _told(reply))
         except BaseException:
-            await world.close()
+            with contextlib.suppress(BrokenToolError):
+                await world.close()
             raise
         return world, luck
 
@@ -338,6 +340,11 @@ class Play:
             if not limit.expired():  # The world's own.
                 raise
             raise BrokenToolError(f"{type(world).__name__} did not answer in {world.timeout_s:g} s.") from error
+
+    async def _dropped(self) -> None:
+        """Closes a world that is lost, as far as that can be done."""
+        with contextlib.suppress(BrokenToolError):
+            await self._drop()
 
     async def _drop(self) -> None:
         world, self._world, self._making, self._parent = self._world, None, None, None

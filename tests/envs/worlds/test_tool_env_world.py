@@ -203,6 +203,14 @@ def test_limits_of_tokens_and_actions_end_a_trajectory(make, turn):
         ({}, r"^env_config has neither a 'task' nor a 'world'\.$"),
         ({"task": "seeds"}, r"^env_config\['task'\]: only a world \('world'\) asks questions of seeds\.$"),
         ({"world": {Sum: {"gaol": 3}}}, r"^env_config\['world'\]: Sum: got an unexpected keyword argument 'gaol'\.$"),
+        (
+            {"world": {Sum: {"forks_by": "deepcopy"}}},
+            r"forks_by must be \"fork\", \"copy\" or \"replay\", not 'deepcopy'\.$",
+        ),
+        (
+            {"world": {Sum: {"timeout_s": "30"}}},
+            r"^env_config\['world'\]: timeout_s must be a number above 0, not '30'\.$",
+        ),
         ({"world": {Sum: {}, Scored: {}}}, r"^env_config\['world'\] must name one world with an object of options"),
         ({"world": "nowhere:World"}, r"^env_config\['world'\]: 'nowhere:World' cannot be imported"),
         ({"world": "trextarena"}, r"^Unknown world 'trextarena'"),
