@@ -22,8 +22,8 @@ from rllib_arpo.envs.worlds.world import Way, World
 
 #: Options of every world, which replace its attributes of the same names -> whether a value will do, and what will.
 COMMON_OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "forks_by": (lambda value: value in get_args(Way), '"fork", "copy" or "replay"'),
-    "instruction": (lambda value: isinstance(value, str), "a text"),
+    "forks_by": (lambda value: value in (None, *get_args(Way)), '"fork", "copy" or "replay"'),
+    "instruction": (lambda value: value is None or isinstance(value, str), "a text"),
     "max_reply_tokens": (lambda value: type(value) is int and value >= 1, "an integer >= 1"),
     "timeout_s": (lambda value: type(value) in (int, float) and value > 0, "a number above 0"),
 }
