@@ -104,16 +104,16 @@ class SmallModel:
     def make(self, folder: Path, form: TrailForm = MAIN) -> None:
         with tempfile.TemporaryDirectory() as scratch:
             model = Path(scratch, "random")
-            self._write_random(model)
+            self.write_random(model, make_tokenizer())
             for number, stage in enumerate(self.stages):
                 tuned = folder if stage is self.stages[-1] else Path(scratch, str(number))
                 stage(str(model), tuned, form)
                 model = tuned
 
-    def _write_random(self, folder: Path) -> None:
+    def write_random(self, folder: Path, tokenizer: PreTrainedTokenizerFast) -> None:
+        """Writes the untrained model, always the same one, and its tokenizer."""
         import torch
 
-        tokenizer = make_tokenizer()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             self.random_model(tokenizer).save_pretrained(folder)
@@ -162,8 +162,12 @@ def look_back(model: LlamaForCausalLM, head: int, strength: float = 5.0) -> None
         key.copy_(strength * torch.cat([torch.ones_like(angles), torch.zeros_like(angles)]))
 
 
-def make_tokenizer() -> PreTrainedTokenizerFast:
-    """A byte-level BPE: tags, syllables, digits and the task's other words are a token each; any text encodes."""
+def make_tokenizer(words: Iterable[str] | None = None) -> PreTrainedTokenizerFast:
+    """A byte-level BPE: tags, digits and words are a token each; any text encodes.
+
+    Args:
+        words: texts with them; None: those of trails, with their syllables.
+    """
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -180,7 +184,7 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     )
     # More frequent pairs are joined first, so that a name is always the same three tokens.
     syllables = [text for syllable in SYLLABLES for text in (syllable, f" {syllable.capitalize()}")]
-    tokenizer.train_from_iterator([*1000 * syllables, *_words()], trainer)
+    tokenizer.train_from_iterator([*1000 * syllables, *_words()] if words is None else words, trainer)
     tokenizer.add_tokens([AddedToken(tag, normalized=False, lstrip=True) for tag in TAGS])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,

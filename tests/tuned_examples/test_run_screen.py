@@ -73,11 +73,11 @@ def masked(text: str, **names: str) -> str:
 def tiny_smollm2(tmp_path, monkeypatch) -> str:
     """A cache with a tiny model in place of the cold-started SmolLM2; the name of its folder."""
     cache = tmp_path / "cache"
-    TINY._write_random(cache / f"SmolLM2-135M-Instruct-{_find_gguf()[1]}")
+    TINY.write_random(cache / f"SmolLM2-135M-Instruct-{_find_gguf()[1]}", models.make_tokenizer())
     with monkeypatch.context() as patch:
         patch.setattr(models, "cached_folder", lambda name, _make, _cache: name)
         name = cold_started_smollm2(cache_dir=cache)
-    TINY._write_random(cache / name)
+    TINY.write_random(cache / name, models.make_tokenizer())
     return name
 
 

@@ -1,0 +1,114 @@
+"""FrozenLake as a recipe: maps of their own, what the model reads, demonstrations that the world repeats."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rllib_arpo.envs.question import QA, Question
+from rllib_arpo.envs.worlds.registry import find_world
+from tuned_examples import frozen_lake, frozen_lake_arpo
+from tuned_examples.frozen_lake import LIKES, MODEL, MOVES, TILES, Lake, demonstrated, half_good, lake_map, show
+from tuned_examples.trails_models import ColdStart
+
+LEFT, DOWN, RIGHT, UP = range(4)
+LAKE = {"tuned_examples.frozen_lake:Lake": {"read": list(MOVES), "show": "tuned_examples.frozen_lake:show"}}
+
+
+def reachable(rows: list[str]) -> set[str]:
+    """The kinds of tiles that a walk from S, not over holes, can reach."""
+    tiles = {(r, c): tile for r, row in enumerate(rows) for c, tile in enumerate(row)}
+    seen, todo = set(), [(0, 0)]
+    while todo:
+        place = todo.pop()
+        if tiles.get(place, "H") != "H" and place not in seen:
+            seen.add(place)
+            todo += [(place[0] + dr, place[1] + dc) for dr, dc in ((0, 1), (1, 0), (0, -1), (-1, 0))]
+    return {tiles[place] for place in seen}
+
+
+def test_a_seed_has_one_map_with_a_way_and_no_held_out_map_is_one_of_training():
+    maps = [tuple(lake_map(seed)) for seed in range(120)]
+    assert maps[7] == tuple(lake_map(7))
+    assert all("".join(rows)[0] == "S" and "".join(rows)[-1] == "G" and "G" in reachable(rows) for rows in maps)
+    assert not set(maps[::2]) & set(maps[1::2])
+    # Some seeds share a map, since few holes are few maps.
+    assert len(set(maps)) == 93
+
+
+def test_the_model_reads_its_four_neighbours(monkeypatch):
+    monkeypatch.setattr(frozen_lake, "lake_map", lambda _seed, _size: ["SFF", "HFF", "FFG"])
+    env = Lake(3)
+    env.reset(seed=0)
+    read = [show(env)]
+    for move in (RIGHT, DOWN, DOWN):
+        env.step(move)
+        read.append(show(env))
+    assert read == [
+        "wallLeft holeDown iceRight wallUp",
+        "iceLeft iceDown iceRight wallUp",
+        "holeLeft iceDown iceRight iceUp",
+        "iceLeft wallDown goalRight iceUp",
+    ]
+    assert env.step(RIGHT)[1:3] == (1.0, True)
+
+
+def test_every_neighbour_and_every_move_is_one_token():
+    tokenizer = frozen_lake._tokenizer()
+    words = [f"{tile}{move.title()}" for tile in set(TILES.values()) for move in MOVES]
+    for text in [*MOVES, *words, *(f" {word}" for word in words)]:
+        assert len(tokenizer.encode(text, add_special_tokens=False)) == 1, text
+
+
+def test_the_demonstrator_spares_walls_always_and_holes_when_it_looks(monkeypatch):
+    def moves(looks: float, tiles: tuple[str, ...]) -> np.ndarray:
+        monkeypatch.setattr(frozen_lake, "LOOKS", looks)
+        rng = np.random.default_rng(0)
+        return np.bincount([demonstrated(tiles, rng) for _ in range(4000)], minlength=4) / 4000
+
+    assert moves(1.0, ("", "F", "H", ""))[[LEFT, RIGHT, UP]].sum() == 0
+    never = LIKES[[DOWN, RIGHT]] / LIKES[[DOWN, RIGHT]].sum()
+    assert moves(0.0, ("", "F", "H", ""))[[DOWN, RIGHT]] == pytest.approx(never, abs=0.03)
+    assert moves(0.25, ("", "F", "H", ""))[RIGHT] == pytest.approx(0.75 * never[1], abs=0.03)
+    # Among holes alone it steps into one.
+    assert moves(1.0, ("", "H", "", ""))[DOWN] == 1
+
+
+def test_a_demonstration_is_what_the_world_of_the_recipe_answers():
+    async def answers(seed: int, texts: list[str]) -> list[tuple[str, bool]]:
+        world = find_world(LAKE)()
+        begin = await world.reset(Question("q", (), (), QA, "q", row={"seed": seed}))
+        replies = [await world.act(text) for text in texts]
+        return [(begin, False), *((reply.text, reply.done) for reply in replies)]
+
+    for number, row in enumerate(half_good(12)):
+        read, wrote = ([message["content"] for message in row["messages"][start::2]] for start in (0, 1))
+        got = asyncio.run(answers(2 * number, wrote))
+        assert [text for text, _done in got[:-1]] == read
+        # It goes on until the world or the limit ends it.
+        assert [done for _text, done in got[:-1]] == [False] * len(wrote)
+        assert got[-1][1] or len(wrote) == frozen_lake.MAX_MOVES
+
+
+def test_the_recipe_is_valid_with_and_without_forks(model_folder):
+    for algorithm in ("ARPO", "GRPO"):
+        config = frozen_lake_arpo.make_config(
+            model_folder, frozen_lake_arpo.parser.parse_args(["--algo", algorithm, "--seed", "3"])
+        )
+        config.validate()
+        evaluation = config.copy(copy_frozen=False).update_from_dict(config.evaluation_config)
+        assert (config.env_config["seed"], evaluation.env_config["split"]) == (3, "test")
+
+
+def test_the_name_of_a_model_follows_its_settings_and_what_it_reads(monkeypatch):
+    monkeypatch.setattr(frozen_lake, "cached_folder", lambda name, _make, _cache: name)
+    stage = ColdStart("half_good", count=4, epochs=1, batch_size=2, lr=1e-3)
+    tiny = replace(MODEL, hidden_size=32, num_layers=1, num_heads=2, stages=(stage,))
+    names = [frozen_lake.lake_model(tiny), frozen_lake.lake_model(replace(tiny, stages=(replace(stage, lr=1e-4),)))]
+    monkeypatch.setattr(frozen_lake, "show", lambda env: f"{env.s}")
+    names.append(frozen_lake.lake_model(tiny))
+    assert len(set(names)) == 3
+    assert all(name.startswith("frozen-lake-small-") for name in names)

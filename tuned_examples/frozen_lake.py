@@ -1,0 +1,152 @@
+"""FrozenLake on a map of its own for each seed, demonstrations of it, and a small model that they cold-start.
+
+    python -m tuned_examples.frozen_lake        # prints the folder of the model; makes it in some minutes
+
+The demonstrator walks right, mostly, or down, and never into a wall; but it looks for holes only every fourth time.
+ARPO teaches the model to look always.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv, generate_random_map
+
+from rllib_arpo import cold_start
+from rllib_arpo.terminal import about, activity
+from tuned_examples.smollm2 import cached_folder
+from tuned_examples.trails_models import MARKED_ROWS, ColdStart, SmallModel, make_tokenizer, write_rows
+
+SIZE = 4
+#: The share of ice among the tiles of a map, before those without a way to the goal are thrown away.
+ICE = 0.8
+#: gymnasium's actions, by number; and how much the demonstrator likes them: most of all to go right, also into a hole.
+MOVES = ("left", "down", "right", "up")
+LIKES = np.array([0.1, 0.25, 0.55, 0.1])
+#: How often the demonstrator looks for holes.
+LOOKS = 0.25
+TILES = {"S": "ice", "F": "ice", "H": "hole", "G": "goal", "": "wall"}
+#: The moves of a demonstration at most, and of a trajectory of the recipe.
+MAX_MOVES = 12
+#: Raise it after a change that `_mark` does not see.
+VERSION = 1
+
+Transcript = dict[str, list[dict[str, str]]]
+
+
+class Lake(FrozenLakeEnv):
+    """FrozenLake without slipping, on the map of the seed. Even and odd seeds have no map in common."""
+
+    def __init__(self, size: int = SIZE):
+        self.size = size
+        super().__init__(desc=lake_map(0, size), is_slippery=False)
+
+    def reset(self, *, seed=None, options=None):
+        super().__init__(desc=lake_map(seed or 0, self.size), is_slippery=False)
+        return super().reset(seed=seed)
+
+
+def lake_map(seed: int, size: int = SIZE) -> list[str]:
+    """The rows of a map with a way from S (start) to G (goal) over F (ice), around H (holes)."""
+    drawn = (generate_random_map(size, ICE, 1000 * seed + attempt) for attempt in itertools.count())
+    return next(rows for rows in drawn if zlib.crc32("".join(rows).encode()) % 2 == seed % 2)
+
+
+def show(env: FrozenLakeEnv) -> str:
+    """What lies around the player, such as "wallLeft iceDown holeRight wallUp"."""
+    return " ".join(f"{TILES[tile]}{move.title()}" for move, tile in zip(MOVES, around(env), strict=True))
+
+
+def around(env: FrozenLakeEnv) -> list[str]:
+    """The tiles to the left of the player, below, to the right and above; "" beyond the edge."""
+    row, column = divmod(int(env.s), env.ncol)
+    places = [(row, column - 1), (row + 1, column), (row, column + 1), (row - 1, column)]
+    inside = [0 <= r < env.nrow and 0 <= c < env.ncol for r, c in places]
+    return [env.desc[place].decode() if known else "" for place, known in zip(places, inside, strict=True)]
+
+
+def _playing(seed: int) -> Lake:
+    env = Lake()
+    env.reset(seed=seed)
+    return env
+
+
+def _messages(turns: Sequence[tuple[str, str]]) -> Transcript:
+    """A transcript of (what the model reads, what it writes)."""
+    pairs = [({"role": "user", "content": read}, {"role": "assistant", "content": wrote}) for read, wrote in turns]
+    return {"messages": list(itertools.chain(*pairs))}
+
+
+def half_good(count: int, seed: int = 0) -> Iterator[Transcript]:
+    """`count` games of the demonstrator, on maps of the training split."""
+    for number in range(count):
+        env, rng, turns = _playing(2 * number), np.random.default_rng((seed, number)), []
+        ended = False
+        while not ended and len(turns) < MAX_MOVES:
+            move = demonstrated(around(env), rng)
+            turns.append((show(env), MOVES[move]))
+            ended = env.step(move)[2]
+        yield _messages(turns)
+
+
+def demonstrated(tiles: Sequence[str], rng: np.random.Generator) -> int:
+    """The demonstrator's move, between these tiles (as `around` gives them)."""
+    avoided = ("", "H") if rng.random() < LOOKS and set(tiles) - {"", "H"} else ("",)
+    likes = LIKES * [tile not in avoided for tile in tiles]
+    return int(rng.choice(len(MOVES), p=likes / likes.sum()))
+
+
+#: Training texts: name -> (count, seed) -> rows.
+ROWS: dict[str, Callable[[int, int], Iterator[Transcript]]] = {"half_good": half_good}
+MODEL = SmallModel(
+    hidden_size=96,
+    num_layers=3,
+    num_heads=3,
+    stages=(ColdStart("half_good", count=4800, epochs=1, batch_size=32, lr=2e-3),),
+)
+
+
+def lake_model(recipe: SmallModel = MODEL, cache_dir: str | Path | None = None) -> str:
+    """Folder of the small model, cold-started; made the first time."""
+    return cached_folder(f"frozen-lake-small-{_mark(recipe)}", lambda folder: _make(recipe, folder), cache_dir)
+
+
+def _make(recipe: SmallModel, folder: Path) -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        model, tokenizer = Path(scratch, "random"), _tokenizer()
+        recipe.write_random(model, tokenizer)
+        for stage in recipe.stages:
+            data, tuned = Path(scratch, f"{stage.rows}.jsonl"), Path(scratch, stage.rows)
+            tuned = folder if stage is recipe.stages[-1] else tuned
+            write_rows(data, ROWS[stage.rows](stage.count, stage.seed))
+            line = about("model", f"cold start on {stage.count:,} texts ({stage.rows}), once")
+            with activity(line, "cold start", "steps") as on_step:
+                cold_start.train(stage.settings(str(model), str(data), str(tuned)), on_step)
+            model = tuned
+
+
+def _tokenizer():
+    """Each move is a token, and so is each word of `show`: reading a neighbour takes one look."""
+    seen = [f"{tile}{move.title()}" for move in MOVES for tile in TILES.values()]
+    return make_tokenizer([*MOVES, *seen, *(f" {word}" for word in seen)])
+
+
+def _mark(recipe: SmallModel) -> str:
+    """Twelve digits that differ if the weights would."""
+    tokenizer = _tokenizer()
+    text = [repr((VERSION, recipe)), tokenizer.backend_tokenizer.to_str(), str(tokenizer.chat_template)]
+    for stage in recipe.stages:
+        for row in ROWS[stage.rows](min(stage.count, MARKED_ROWS), stage.seed):
+            text.append(json.dumps(cold_start.tokenize_transcript(tokenizer, row["messages"])))
+    return hashlib.sha256("\n".join(text).encode()).hexdigest()[:12]
+
+
+if __name__ == "__main__":
+    print(lake_model())
