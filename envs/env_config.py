@@ -24,6 +24,9 @@ from rllib_arpo.envs.tools.schema_tool import WorldTool, schema_validator
 from rllib_arpo.envs.tools.tool import RESERVED_NAMES
 from rllib_arpo.envs.worlds.registry import WorldMaker, find_world
 
+#: Stands for the tool's name where a turn's text is the action.
+TEXT = "text"
+
 
 @dataclass(frozen=True, kw_only=True)
 class ToolEnvConfig:
@@ -166,7 +169,7 @@ def _make_tools(config: ToolEnvConfig, task: Task) -> dict[str, Tool]:
             _check_shown(tool, config, task)
             tools[tool_name] = tool
     for tool in _tools_of_world(config.make_world):
-        if tool.name in tools or tool.name in RESERVED_NAMES:
+        if tool.name in (*tools, *RESERVED_NAMES, TEXT):
             raise ValueError(f"env_config['world']: its tool {tool.name!r} needs another name.")
         tools[tool.name] = tool
     return tools

@@ -15,7 +15,7 @@ from rllib_arpo.envs.rewards.compose import needs_answers
 
 
 def with_opening(question: Question, opening: str) -> Question:
-    """The question with the text of its world at the end.
+    """The question with the text of its world at the end of the last user's message, or as one.
 
     Raises:
         DataError: neither asks anything.
@@ -24,8 +24,12 @@ def with_opening(question: Question, opening: str) -> Question:
         if not question.messages:
             raise DataError(f"{question.source}: neither the task nor the world asks anything.")
         return question
-    *before, (role, text) = question.messages or (("user", ""),)
-    return dataclasses.replace(question, messages=(*before, (role, f"{text}\n\n{opening}" if text else opening)))
+    messages = question.messages
+    if not messages or messages[-1][0] != "user":
+        return dataclasses.replace(question, messages=(*messages, ("user", opening)))
+    text = messages[-1][1]
+    shown = f"{text}\n\n{opening}" if text else opening
+    return dataclasses.replace(question, messages=(*messages[:-1], ("user", shown)))
 
 
 def asked_alone(question: Question, config: ToolEnvConfig) -> Question:

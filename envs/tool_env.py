@@ -15,7 +15,7 @@ import gymnasium as gym
 import numpy as np
 
 from rllib_arpo.core.tree import TRUNCATED_STOP_REASONS, StopReason, ToolCall, ToolStatus
-from rllib_arpo.envs.env_config import read_env_config
+from rllib_arpo.envs.env_config import TEXT, read_env_config
 from rllib_arpo.envs.errors import BrokenToolError, ForkRefused
 from rllib_arpo.envs.forkable_env import (
     INFO_STEP,
@@ -39,8 +39,6 @@ from rllib_arpo.envs.worlds.copies import CopyChecks
 from rllib_arpo.envs.worlds.play import Forking, Play
 from rllib_arpo.envs.worlds.world import Opening, Reply, Turn, World
 
-#: Stands for the tool's name where a turn's text is the action.
-TEXT = "text"
 #: Endings that a world's score is told of as bad format.
 _BAD_FORMAT = frozenset({StopReason.MALFORMED_CALL, StopReason.TOKEN_LIMIT})
 
@@ -224,6 +222,7 @@ class ToolEnv(ForkableMultiAgentEnv):
             return await self._end(state, StopReason.TOOL_CALL_LIMIT)
         limit = self.config.max_calls_per_tool.get(request.name)
         if limit is not None and state.calls.count(request.name) >= limit:
+            await self._open(agent_id)  # A later turn could not take the fork back.
             refusal = (
                 f"The limit of {limit} calls of {request.name} is reached. You cannot use {request.name} any more."
             )

@@ -85,6 +85,7 @@ class ARPO(TakesMessages, SharesMetrics, SharedCheckpoints, OnePolicy):
 
     @override(Algorithm)
     def setup(self, config: ARPOConfig) -> None:
+        self._given_weight_sync = config.weight_sync
         self.config = config = self._settled(config)
         self.last_evaluation: list[SampledQuestion] = []
         self.last_sampled: list[SampledQuestion] = []
@@ -125,9 +126,10 @@ class ARPO(TakesMessages, SharesMetrics, SharedCheckpoints, OnePolicy):
         return IterationLog(self.metrics)
 
     def _settled(self, config: ARPOConfig) -> ARPOConfig:
-        """Decides what the configuration leaves open; result and checkpoints state it.
+        """Decides what the configuration leaves open; results state it.
 
-        A trial that was given no seed draws one, so that trials differ. `weight_sync` names a transport.
+        A trial that was given no seed draws one, which checkpoints keep, so that trials differ. `weight_sync` names a
+        transport; checkpoints keep "auto", because they may be restored on other machines.
         """
         storage = self._storage  # Tune's; RLlib drops the trial's id.
         config = config.copy(copy_frozen=False)

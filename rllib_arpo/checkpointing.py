@@ -27,6 +27,8 @@ class SharedCheckpoints(Algorithm):
     """
 
     learner_group: ARPOLearnerGroup
+    #: `weight_sync` of the user's configuration; that of `config` names the transport that fits to this machine.
+    _given_weight_sync: str
     _restored_from: Checkpoint | None = None
 
     def _check_storage(self) -> None:
@@ -83,6 +85,12 @@ class SharedCheckpoints(Algorithm):
         saved: str = super().save_to_path(path, state=state, filesystem=filesystem, **kwargs)
         write_checksums(*resolve(saved, filesystem))
         return saved
+
+    @override(Algorithm)
+    def get_ctor_args_and_kwargs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Like RLlib's; a restored algorithm chooses a transport of its own for `weight_sync="auto"`."""
+        (config,), kwargs = super().get_ctor_args_and_kwargs()
+        return ({**config, "weight_sync": self._given_weight_sync},), kwargs
 
     @classmethod
     @override(Algorithm)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
+from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.errors import BrokenToolError, ContractError
 from rllib_arpo.envs.worlds.play import Differs, Play
 
@@ -28,12 +29,12 @@ class CopyChecks:
         """
         if not self._left:
             return
-        copied = [play for play in plays if play.copied_from is not None and play.moves]
+        copied = [play for play in plays if play.copied_from is not None and _repeats(play)]
         forks = [play for play in copied if play.copied_from is not None and play.copied_from[1]]
         chosen = (forks or copied)[: self._left]
         self._left -= len(chosen)
         parents = [play.copied_from[0] for play in chosen if play.copied_from is not None]
-        for play in dict.fromkeys([*chosen, *(parent for parent in parents if parent.moves)]):
+        for play in dict.fromkeys([*chosen, *filter(_repeats, parents)]):
             first, second = await difference(play), await difference(play)
             if first is None and second is None:
                 continue
@@ -52,6 +53,11 @@ class CopyChecks:
                 )
 
 
+def _repeats(play: Play) -> bool:
+    """Whether anything was done there that another world can repeat: not what took too long."""
+    return bool(play.moves) and all(move.reply.status != ToolStatus.TIMEOUT for move in play.moves)
+
+
 async def difference(play: Play) -> Differs | BrokenToolError | None:
     """What a replay of all moves does differently."""
     try:
@@ -62,7 +68,9 @@ async def difference(play: Play) -> Differs | BrokenToolError | None:
         if play.scored is None:
             return None
         path, before = play.scored
-        again = await luck.run(world.score(path))
+        again = await play.score_in(world, luck, path)
         return None if again == before else Differs(len(play.moves), "the score", str(before), str(again))
+    except BrokenToolError as error:
+        return error
     finally:
         await world.close()

@@ -59,7 +59,11 @@ class GymWorld(PaidWorld):
                 raise
             except Exception as error:
                 raise ToolError(f"{first_line(error)}.") from error
-        if not self._env.action_space.contains(chosen):
+        try:
+            known = self._env.action_space.contains(chosen)
+        except OverflowError:  # A number that numpy does not have.
+            known = False
+        if not known:
             raise ToolError(f"{action!r} is not an action: {self._env.action_space}.")
         observation, reward, terminated, truncated, _info = self._env.step(chosen)
         return self.paid(self._shown(observation), float(reward), terminated or truncated)

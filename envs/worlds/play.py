@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import dataclasses
 from collections.abc import Awaitable, Callable, Mapping
@@ -127,13 +128,13 @@ class Play:
         try:
             reply = await self._answer(await self._recovered(), self._luck, action)
         except WorldLost:
-            await self._drop()
+            await self._dropped()
             # What they have done is gone with it.
             self.moves = tuple(move for move in self.moves if move.reply.status != ToolStatus.TIMEOUT)
             try:
                 reply = await self._answer(await self._recovered(), self._luck, action)
             except WorldLost as error:
-                await self._drop()
+                await self._dropped()
                 raise ToolError(f"{self.forking.name} was lost twice in one action ({error}).") from error
         self.moves += (Move(action, reply),)
         return reply
@@ -182,18 +183,23 @@ class Play:
         await self._make_owed()
         try:
             world = await self.ready()
-            score = await self._limited(world, self._luck.run(world.score(path)))
-        except (BrokenToolError, DataError):
-            raise
         except ForkRefused as error:
             raise BrokenToolError(str(error)) from error
+        score = await self.score_in(world, self._luck, path)
+        self.scored = path, score
+        return score
+
+    async def score_in(self, world: World, luck: Luck, path: FinishedPath) -> Score | None:
+        """What a world says of a finished path; errors as with `score`."""
+        try:
+            return self._checked(await self._limited(world, luck.run(world.score(path))))
+        except (BrokenToolError, DataError):
+            raise
         except Exception as error:
             # Masking it would let the model leave the training by a path that the world cannot read.
             raise ContractError(
                 f"{self.forking.name}: score raises {type(error).__name__}: {first_line(error)}."
             ) from error
-        self.scored = path, self._checked(score)
-        return self.scored[1]
 
     def _checked(self, score: Any) -> Score | None:
         if score is None:
@@ -260,8 +266,14 @@ class Play:
         if self._parent is not None:
             world = self._parent._world
             assert world is not None
-            self._world = await self._limited(world, world.fork())
-            self._parent = None
+            try:
+                made: object = await self._limited(world, world.fork())
+            finally:
+                # The parent goes on: what is forked from here later must not begin in its later state.
+                self._parent = None
+            if not isinstance(made, World):
+                raise ContractError(f"{self.forking.name}: fork must return a World, not {made!r:.80}.")
+            self._world = made
             return
         try:
             self._world, self._luck = await self.replayed()
@@ -280,6 +292,7 @@ class Play:
             opening = await self._limited(world, luck.run(world.reset(self._question)))
             if not isinstance(opening, str | Opening):
                 raise ContractError(f"{self.forking.name}: reset must return a text, not {opening!r:.80}.")
+            opening = valid_unicode(opening) if isinstance(opening, str) else opening
             if self.opening is None:
                 self.opening = opening
             if opening != self.opening:
@@ -291,7 +304,8 @@ class Play:
                 if reply != move.reply:
                     raise Differs(turn, f"turn {turn}, {_told(move.action)},", _told(move.reply), _told(reply))
         except BaseException:
-            await world.close()
+            with contextlib.suppress(BrokenToolError):
+                await world.close()
             raise
         return world, luck
 
@@ -309,7 +323,8 @@ class Play:
 
     async def _answer(self, world: World, luck: Luck, action: Call | str | Turn) -> Reply:
         try:
-            reply = await self._limited(world, luck.run(world.act(action)))
+            # What the world does with the arguments must not change what a replay gives it.
+            reply = await self._limited(world, luck.run(world.act(copy.deepcopy(action))))
         except ToolError as error:
             reply = Reply(str(error), status=ToolStatus.ERROR)
         if not (isinstance(reply, Reply) and isinstance(reply.text, str)):
@@ -325,6 +340,11 @@ class Play:
             if not limit.expired():  # The world's own.
                 raise
             raise BrokenToolError(f"{type(world).__name__} did not answer in {world.timeout_s:g} s.") from error
+
+    async def _dropped(self) -> None:
+        """Closes a world that is lost, as far as that can be done."""
+        with contextlib.suppress(BrokenToolError):
+            await self._drop()
 
     async def _drop(self) -> None:
         world, self._world, self._making, self._parent = self._world, None, None, None

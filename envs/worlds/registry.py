@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 from rllib_arpo.envs.support.texts import first_line
 from rllib_arpo.envs.support.validation import check_known, import_named
@@ -18,10 +18,15 @@ from rllib_arpo.envs.worlds.nemo_gym import nemo_gym_world
 from rllib_arpo.envs.worlds.openenv import openenv_world
 from rllib_arpo.envs.worlds.paid import is_class_of
 from rllib_arpo.envs.worlds.program import ProgramWorld
-from rllib_arpo.envs.worlds.world import World
+from rllib_arpo.envs.worlds.world import Way, World
 
-#: Options of every world, which replace its attributes of the same names.
-COMMON_OPTIONS = ("forks_by", "instruction", "max_reply_tokens", "timeout_s")
+#: Options of every world, which replace its attributes of the same names -> whether a value will do, and what will.
+COMMON_OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "forks_by": (lambda value: value in (None, *get_args(Way)), '"fork", "copy" or "replay"'),
+    "instruction": (lambda value: value is None or isinstance(value, str), "a text"),
+    "max_reply_tokens": (lambda value: type(value) is int and value >= 1, "an integer >= 1"),
+    "timeout_s": (lambda value: type(value) in (int, float) and value > 0, "a number above 0"),
+}
 #: Name in `env_config["world"]` -> from the other options to the maker of worlds.
 WORLDS: dict[str, Callable[..., Callable[[], World]]] = {
     "gymnasium": gym.gymnasium_world,
@@ -77,6 +82,10 @@ def find_world(given: Any) -> WorldMaker:
         named, options = given, {}
     common = {name: value for name, value in options.items() if name in COMMON_OPTIONS}
     own = {name: value for name, value in options.items() if name not in COMMON_OPTIONS}
+    for name, value in common.items():
+        will_do, what = COMMON_OPTIONS[name]
+        if not will_do(value):
+            raise ValueError(f"env_config['world']: {name} must be {what}, not {value!r:.80}.")
     if "python" in own:
         python = own.pop("python")
         return WorldMaker(str(named), interpreter_world(named, python, own), common)

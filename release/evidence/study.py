@@ -6,7 +6,8 @@
 
 The same command goes on where it was stopped: finished runs are kept if they have the settings that the study's file
 gives them now, a run that was cut off is begun again. DIR gets the rows of each run and its log, `rows.parquet` with
-those of all finished runs, `tables.md` and `curves.png`. `--table` runs nothing. The exit status is 1 if a run failed.
+those of all finished runs, `tables.md` and `curves.png`. `--rows ROWS.parquet` begins DIR with the runs of a table, to
+go on with on another machine. `--table` runs nothing. The exit status is 1 if a run failed.
 """
 
 from __future__ import annotations
@@ -27,7 +28,16 @@ from typing import IO
 from release.evidence import curves
 from release.evidence.study_figures import finished_runs
 from release.evidence.study_file import Arm, Study, read_study, study_of
-from release.evidence.study_rows import Row, is_finished, read_output, read_run, read_table, run_path, write_table
+from release.evidence.study_rows import (
+    Row,
+    append_row,
+    is_finished,
+    read_output,
+    read_run,
+    read_table,
+    run_path,
+    write_table,
+)
 from release.evidence.study_run import REPOSITORY, arguments_of, package_version
 from release.evidence.study_table import all_tables
 
@@ -172,6 +182,8 @@ def run(study: Study, args: argparse.Namespace) -> int:
     """Runs what is missing, and shows what there is; the number of runs that failed."""
     jobs = jobs_of(study, args.arms, args.seeds, args.output)
     args.output.mkdir(parents=True, exist_ok=True)
+    if args.rows is not None:
+        keep_runs(read_table(args.rows), args.output)
     with (args.output / "lock").open("w") as lock:
         failed = run_missing(jobs, args.jobs or study.jobs, process_of(lock, args.jobs or study.jobs))
     rows = read_output(args.output)
@@ -181,6 +193,15 @@ def run(study: Study, args: argparse.Namespace) -> int:
     if failed:
         print(f"failed: {'; '.join(map(str, failed))}")
     return len(failed)
+
+
+def keep_runs(rows: Sequence[Row], output: Path) -> None:
+    """Gives the folder the runs of a table that it does not have."""
+    there = set(output.iterdir())
+    for row in rows:
+        path = run_path(output, row["arm"], row["seed"])
+        if path not in there:
+            append_row(path, row)
 
 
 def show(study: Study, rows: Sequence[Row], args: argparse.Namespace) -> None:
@@ -204,6 +225,7 @@ def main() -> int:
     parser.add_argument("--baseline", metavar="ARM", help="compare with this arm; default: the study's baseline")
     parser.add_argument("--seeds", nargs="+", type=int, help="default: those of the study")
     parser.add_argument("--jobs", type=int, help="runs at a time; default: the study's")
+    parser.add_argument("--rows", type=Path, help="a .parquet file, whose runs are kept as if they were in the folder")
     parser.add_argument("--table", type=Path, metavar="ROWS", help="the tables of a .parquet file; runs nothing")
     args = parser.parse_args()
     if args.table is None and (args.study is None or args.output is None):

@@ -24,6 +24,7 @@ from rllib_arpo.envs.errors import ForkRefused
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.support.data_files import read_json
 from rllib_arpo.envs.tools import Tool
+from rllib_arpo.envs.tools.tool import in_thread
 from rllib_arpo.envs.worlds import Reply
 from rllib_arpo.envs.worlds.copies import difference
 from rllib_arpo.envs.worlds.play import Forking, Play
@@ -68,7 +69,8 @@ async def _play(
     for role, text in (*question.messages, ("world", trunk.opening or "")):
         print(printable(f"{role}: {text}"))
     play = trunk.handed_over()
-    for action in actions:
+    # Reading blocks: a connection to a server must be kept meanwhile.
+    while (action := await in_thread(next, actions, None)) is not None:
         print(printable(f"> {action}"))
         reply = await _reply(play, tools, action)
         paid = f" (reward {reply.reward:g})" if reply.reward else ""
@@ -149,7 +151,7 @@ def random_value(schema: Mapping[str, Any], rng: random.Random) -> Any:
         return {name: random_value(inner, rng) for name, inner in schema.get("properties", {}).items()}
     if kind == "array":
         return [random_value(schema.get("items", {}), rng) for _ in range(rng.randint(0, 3))]
-    low = int(schema.get("minimum", 0))
+    low = int(schema.get("minimum", min(0, schema.get("maximum", 0))))
     number = rng.randint(low, int(schema.get("maximum", low + 9)))
     values = {"integer": number, "number": float(number), "boolean": bool(number % 2), "null": None}
     return values.get(kind, f"text {number}")

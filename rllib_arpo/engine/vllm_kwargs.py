@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rllib_arpo.engine.vllm_versions import FIRST_RUNNING_AHEAD, can_run_ahead, vllm_version
+
 #: `kv_cache_memory_bytes` of an engine on the CPU, unless `engine_kwargs` sets it.
 CPU_KV_CACHE_BYTES = 1 << 30
 #: `gpu_memory_utilization` of an engine on GPUs, unless `engine_kwargs` sets it: the default of vLLM.
@@ -58,6 +60,11 @@ def check_vllm_kwargs(engine_kwargs: Mapping[str, Any]) -> None:
         value = engine_kwargs.get(name, allowed[0])
         if value not in allowed:
             raise ValueError(f"engine_kwargs[{name!r}]={value!r}: {reason}.")
+    ahead, installed = engine_kwargs.get("async_scheduling", False), vllm_version()
+    # None leaves the choice to vLLM.
+    if ahead is not False and installed is not None and not can_run_ahead():
+        needed = f"needs vLLM {FIRST_RUNNING_AHEAD} or newer, and {installed} is installed"
+        raise ValueError(f"engine_kwargs['async_scheduling']={ahead!r}: {needed}.")
     size = engine_kwargs.get("tensor_parallel_size", 1)
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
         raise ValueError(f"engine_kwargs['tensor_parallel_size']={size!r}: must be an integer >= 1.")

@@ -9,9 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, wraps
+from typing import Any
 
 import torch
+
+#: How many graphs of a function a process may compile. Lengths, entropies, types and temperatures multiply, and torch's
+#: own limit of 8 would end the run.
+_MAX_GRAPHS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,4 +112,15 @@ EAGER = ChunkFunctions(score, logit_gradients)
 @cache
 def compiled() -> ChunkFunctions:
     """Both functions compiled: once for the first length of a chunk, and once for all others."""
-    return ChunkFunctions(torch.compile(score, fullgraph=True), torch.compile(logit_gradients, fullgraph=True))
+    return ChunkFunctions(_compiled(score), _compiled(logit_gradients))
+
+
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    function = torch.compile(function, fullgraph=True)
+
+    @wraps(function)
+    def call(*args: Any) -> Any:
+        with torch._dynamo.config.patch(recompile_limit=_MAX_GRAPHS):
+            return function(*args)
+
+    return call

@@ -9,6 +9,7 @@ from rllib_arpo.policy.causal_lm import num_experts, refuse_unsupported_config
 from rllib_arpo.policy.checkpoint_names import causal_lm_without_weights
 
 if TYPE_CHECKING:
+    from torch import nn
     from transformers import PretrainedConfig
 
 
@@ -41,7 +42,8 @@ def model_shape(model_name_or_path: str, lora: dict[str, Any] | None = None) -> 
     model = causal_lm_without_weights(model_name_or_path)
     config = model.config
     refuse_unsupported_config(config)
-    layers = [sum(weight.numel() for weight in layer.parameters()) for layer in model.get_decoder().layers]
+    decoder_layers = model.get_decoder().layers
+    layers = [sum(weight.numel() for weight in layer.parameters()) for layer in decoder_layers]
     parameters = sum(weight.numel() for weight in model.parameters())
     vocab_size = model.get_output_embeddings().out_features
     heads, adapter = config.num_attention_heads, 0
@@ -58,12 +60,13 @@ def model_shape(model_name_or_path: str, lora: dict[str, Any] | None = None) -> 
         vocab_size=vocab_size,
         kv_heads=getattr(config, "num_key_value_heads", None) or heads,
         head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
-        intermediate_size=_intermediate_size(config),
+        intermediate_size=_intermediate_size(config, decoder_layers[0]),
         adapter_parameters=adapter,
     )
 
 
-def _intermediate_size(config: PretrainedConfig) -> int:
-    size: int = config.intermediate_size
+def _intermediate_size(config: PretrainedConfig, layer: nn.Module) -> int:
+    # Families have other names for this key, such as OPT's `ffn_dim`; the widest matrix of a layer is the MLP's.
+    size: int = getattr(config, "intermediate_size", None) or max(max(weight.shape) for weight in layer.parameters())
     # Some layers of a mixture may have no experts.
     return max(size, config.num_experts_per_tok * config.moe_intermediate_size) if num_experts(config) else size

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoConfig
 
 from rllib_arpo.commands import run_command
 from rllib_arpo.doctor.budget_report import budget_checks, budget_text
@@ -196,6 +197,17 @@ def test_the_shape_of_a_mixture_has_all_experts(tmp_path):
     assert model_shape(tiny_model(tmp_path / "one", "qwen3_moe")) == mixture
     sent_to_three = tiny_model(tmp_path / "three", "qwen3_moe", num_experts_per_tok=3)
     assert model_shape(sent_to_three) == replace(mixture, intermediate_size=3 * 48)
+
+
+def test_the_width_of_a_layer_has_other_names(tmp_path):
+    """OPT has ffn_dim; a layer has 4 x 64 of attention and 2 x 160 of the MLP, both with biases, and two norms."""
+    sizes = {"hidden_size": 64, "word_embed_proj_dim": 64, "num_attention_heads": 2, "num_hidden_layers": 2}
+    sizes |= {"ffn_dim": 160, "vocab_size": 259, "max_position_embeddings": 126}
+    config = AutoConfig.for_model("opt", architectures=["OPTForCausalLM"], **sizes)
+    config.save_pretrained(tmp_path)
+    layer = 4 * 64 * 65 + 2 * 64 * 160 + 160 + 64 + 4 * 64
+    root = 259 * 64 + 128 * 64 + 2 * 64
+    assert model_shape(str(tmp_path)) == ModelShape(2 * layer + root, layer, root, 2, 64, 259, 2, 32, 160)
 
 
 def test_the_shape_of_an_adapter(model_folder):

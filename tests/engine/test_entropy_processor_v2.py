@@ -174,6 +174,9 @@ def test_entropies_leave_with_the_log_probs_of_their_step(runner):
 
 @pytest.mark.parametrize(("variable", "probe"), [("0", "ENTROPY_PROCESSOR"), ("1", "ENTROPY_PROCESSOR_V2")])
 def test_the_probe_follows_the_model_runner(llama_folder, monkeypatch, variable, probe):
+    from vllm import envs
+
+    envs.disable_envs_cache()  # An engine that was built in this process has cached all variables.
     config = arguments.engine_args(EngineConfig(llama_folder, dtype="float32", max_context_tokens=512))
     config = config.create_engine_config()
     # Afterwards: here vLLM refuses the newer runner, which needs Triton.

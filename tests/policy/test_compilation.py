@@ -1,5 +1,7 @@
 """Compiled parts of the model against the same parts as they are, and how often they are compiled."""
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -12,7 +14,7 @@ from tests.policy.test_llm_rl_module import make_module
 __all__ = ["compiler"]
 
 
-def head_results(functions, num_tokens, dtype, *, with_entropy=True, with_bias=True):
+def head_results(functions, num_tokens, dtype, *, with_entropy=True, with_bias=True, temperature=0.7):
     """Log-probs, entropies if asked for, and the gradients of a loss that weighs each token differently."""
     generator = torch.Generator().manual_seed(num_tokens)
 
@@ -21,7 +23,7 @@ def head_results(functions, num_tokens, dtype, *, with_entropy=True, with_bias=T
 
     hidden, weight, bias = draw(num_tokens, 6), draw(17, 6), draw(17) if with_bias else None
     targets = torch.randint(17, (num_tokens,), generator=generator)
-    settings = {"temperature": 0.7, "chunk_size": 8, "with_entropy": with_entropy, "functions": functions}
+    settings = {"temperature": temperature, "chunk_size": 8, "with_entropy": with_entropy, "functions": functions}
     outputs = [output for output in chunked_log_probs(hidden, targets, weight, bias, **settings) if output is not None]
     factors = torch.linspace(-1, 2, num_tokens, dtype=dtype)
     loss = sum((factors * output.square()).sum() for output in outputs)
@@ -39,6 +41,22 @@ def test_the_compiled_head_equals_the_eager_one_whatever_the_number_of_tokens(wi
             torch.testing.assert_close(got, want, rtol=1e-11, atol=1e-11)
     # Forward and backward, with and without entropies, for whole chunks, for a single token and for all other lengths.
     assert num_compiled() == 2 * 2 * 3
+
+
+@pytest.mark.usefixtures("compiler")
+def test_one_process_compiles_the_head_for_all_its_uses(monkeypatch):
+    """More graphs of one function than torch's own limit, which do not become code here."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    functions = compiled.__wrapped__()
+    for temperature in (0.7, 1.3, 0.7):
+        for dtype in (torch.float64, torch.float32):
+            for with_entropy in (True, False):
+                for num_tokens in (16, 11, 1):
+                    arguments = {"with_entropy": with_entropy, "temperature": temperature}
+                    got = head_results(functions, num_tokens, dtype, **arguments)
+                    want = head_results(EAGER, num_tokens, dtype, **arguments)
+                    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+    assert num_compiled() > 2 * torch._dynamo.config.recompile_limit
 
 
 @pytest.mark.usefixtures("compiler")

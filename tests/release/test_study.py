@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import rllib_arpo
-from release.evidence.study import jobs_of, process_of, run_missing
+from release.evidence.study import jobs_of, keep_runs, process_of, run_missing
 from release.evidence.study_file import FOLDER, read_study
 from release.evidence.study_rows import COLUMNS, append_row, read_run, read_table, run_path, write_table
 from tests.release.study_rows import TEXT, make_row, write_run, write_study
@@ -173,6 +173,17 @@ def test_a_row_has_all_columns_and_no_other(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_folder_begins_with_the_runs_of_a_table(tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder, seed in ((first, 0), (first, 1), (second, 1)):
+        folder.mkdir(exist_ok=True)
+        append_row(run_path(folder, "grpo", seed), make_row("grpo", seed, 0, 0, 0.25 if folder == first else 0.5))
+    write_table([row for seed in (0, 1) for row in read_run(run_path(first, "grpo", seed))], tmp_path / "rows.parquet")
+    keep_runs(read_table(tmp_path / "rows.parquet"), second)
+    assert read_run(run_path(second, "grpo", 0)) == read_run(run_path(first, "grpo", 0))
+    assert [row["accuracy"] for row in read_run(run_path(second, "grpo", 1))] == [0.5]
+
+
 def test_a_study_of_a_recipe_in_a_folder_of_its_own(tmp_path, model_folder, monkeypatch):
     """As docs/compare.md has it: the current folder has the recipe, the file and the rows."""
     (tmp_path / "my_recipe.py").write_text("from tests.release.tiny_recipe import *\n")

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import ray
 
+from rllib_arpo import ARPOConfig
 from rllib_arpo.weights import WEIGHT_SYNCS, make_weight_sync, transfer_backend
 from rllib_arpo.weights.snapshot import WeightSyncError
 from rllib_arpo.weights.weight_sync import InProcessReload
@@ -67,6 +68,8 @@ def test_weights_are_sent_once(ray_cluster, model_folder):
     try:
         sync, group = algorithm._weight_sync, algorithm.env_runner_group
         assert algorithm.config.weight_sync == "in_process_reload"  # Of "auto", without a GPU.
+        (kept,), _ = algorithm.get_ctor_args_and_kwargs()
+        assert ARPOConfig.from_state(kept).weight_sync == "auto"  # A checkpoint may be restored on another machine.
         learner = algorithm.learner_group._learner
         for parameter in learner.module["default_policy"].parameters():
             parameter.data.fill_(0.5)

@@ -154,9 +154,11 @@ class VLLMEngine:
         core = self._llm.engine_core.engine_core
         if core.batch_queue:
             core.scheduler.set_pause_state(PauseState.PAUSED_ALL)
-            while core.batch_queue:
-                self._held += self._digest(self._outputs())
-            core.scheduler.set_pause_state(PauseState.UNPAUSED)
+            try:
+                while core.batch_queue:
+                    self._held += self._digest(self._outputs())
+            finally:
+                core.scheduler.set_pause_state(PauseState.UNPAUSED)
 
     def has_unfinished(self) -> bool:
         return bool(self._running or self._held)

@@ -86,7 +86,7 @@ def call(tool: SearchTool, query: str = "eiffel tower") -> ToolResult:
 
 def ask(tool: SearchTool, query: str = "eiffel tower") -> ToolResult:
     """One call without repetitions; raises what the tool raises."""
-    return asyncio.run(tool(query, None))
+    return asyncio.run(tool(query))
 
 
 def test_requests_are_those_of_the_documentation():

@@ -8,11 +8,13 @@ from typing import ClassVar
 
 import pytest
 
-from rllib_arpo.envs.errors import ContractError
-from rllib_arpo.envs.worlds import Reply
-from rllib_arpo.envs.worlds.copies import CopyChecks
+from rllib_arpo.core.tree import ToolStatus
+from rllib_arpo.envs.errors import BrokenToolError, ContractError
+from rllib_arpo.envs.rewards import FinishedPath, Score
+from rllib_arpo.envs.worlds import Call, Reply, World
+from rllib_arpo.envs.worlds.copies import CopyChecks, difference
 from rllib_arpo.envs.worlds.play import Play
-from tests.envs.worlds.test_play import Counter, texts, trunk_of
+from tests.envs.worlds.test_play import QUESTION, Counter, texts, trunk_of
 
 SESSIONS: dict[str, list[str]] = {}
 
@@ -148,3 +150,60 @@ def test_only_the_first_copies_of_a_run_are_checked():
 
     # Three forks and their three parents, twice each; again; then the last two of eight.
     assert asyncio.run(numbers()) == [12, 12, 8]
+
+
+def test_what_a_world_does_with_its_arguments_does_not_change_what_was_done():
+    class Shelf(World):
+        tools: ClassVar = {"put": {}}
+
+        async def act(self, action):
+            thing = action.arguments["thing"]
+            shown = str(thing)
+            thing["used"] = True
+            return Reply(shown)
+
+    async def played():
+        root = trunk_of(Shelf)
+        await root.act(Call("put", {"thing": {}}))
+        child = root.fork()
+        reply = await child.act(Call("put", {"thing": {"size": 1}}))
+        await CopyChecks().check([child])
+        return reply.text
+
+    assert asyncio.run(played()) == "{'size': 1}"
+
+
+def test_what_took_too_long_cannot_be_repeated_and_accuses_no_copy():
+    class Late(Counter):
+        async def act(self, action):
+            return Reply("too late", status=ToolStatus.TIMEOUT)
+
+    async def played():
+        root = trunk_of(Late)
+        await texts(root, "1")
+        child = root.fork()
+        await texts(child, "2")
+        await CopyChecks().check([child])
+
+    asyncio.run(played())
+
+
+def test_a_score_that_cannot_be_repeated_accuses_no_copy():
+    class Judged(Counter):
+        judged = 0
+
+        async def score(self, path):
+            Judged.judged += 1
+            if Judged.judged > 1:
+                raise BrokenToolError("no judge")
+            return Score(1.0, 1.0)
+
+    async def played():
+        root = trunk_of(Judged)
+        await texts(root, "1")
+        child = root.fork()
+        await texts(child, "2")
+        await child.score(FinishedPath(QUESTION, (), True, None))
+        return await difference(child)
+
+    assert str(asyncio.run(played())) == "no judge"

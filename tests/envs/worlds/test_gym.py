@@ -90,6 +90,8 @@ def test_a_text_that_is_not_an_action_is_an_error_that_the_model_reads():
     wrong = ToolStatus.ERROR, False
     assert asyncio.run(played(MOVES, "jump")) == ("Write one of these words: left, down, right, up.", *wrong)
     assert asyncio.run(played(int, "4")) == ("'4' is not an action: Discrete(4).", *wrong)
+    huge = str(10**20)
+    assert asyncio.run(played(int, huge)) == (f"{huge!r} is not an action: Discrete(4).", *wrong)
     literal = "invalid literal for int() with base 10: 'up'."
     assert asyncio.run(played(int, "up")) == (literal, *wrong)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import dataclasses
+import re
 import sys
 from pathlib import Path
 
@@ -175,7 +175,5 @@ def test_a_world_that_cannot_be_made_is_one_sentence(world, message):
 
 
 def test_the_far_side_needs_only_the_standard_library():
-    nodes = list(ast.walk(ast.parse(Path(far_side.__file__).read_text())))
-    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
-    assert {name.partition(".")[0] for name in names} <= sys.stdlib_module_names
+    names = set(re.findall(r"^ *(?:import|from) (\w+)", Path(far_side.__file__).read_text(), re.MULTILINE))
+    assert {"copy", "json"} <= names <= sys.stdlib_module_names

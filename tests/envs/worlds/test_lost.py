@@ -1,4 +1,4 @@
-"""A world that is lost and cannot be made again."""
+"""Worlds that are lost and cannot be made again, and forks that fail."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import asyncio
 
 import pytest
 
-from rllib_arpo.envs.errors import BrokenToolError
+from rllib_arpo.envs.errors import BrokenToolError, ContractError
 from rllib_arpo.envs.question import QA, Question
 from rllib_arpo.envs.worlds import World, WorldLost
 from rllib_arpo.envs.worlds.play import Forking, Play
+from tests.envs.worlds.test_play import Counter, Forked, texts, trunk_of
 
 
 class Gone(World):
@@ -38,3 +39,37 @@ def test_a_lost_world_that_cannot_be_made_again_is_broken(monkeypatch):
                 await play.say("1")
 
     asyncio.run(played())
+
+
+def test_a_fork_that_fails_does_not_give_its_own_forks_the_parents_later_state():
+    class Busy(Forked):
+        failures = 1
+
+        async def fork(self):
+            if Busy.failures:
+                Busy.failures -= 1
+                raise BrokenToolError("busy")
+            return await super().fork()
+
+    async def played():
+        root = trunk_of(Busy)
+        await texts(root, "1")
+        placeholder = root.fork(begin=False)
+        assert await texts(root, "5") == ["7"]
+        return await texts(placeholder.fork(), "10")
+
+    assert asyncio.run(played()) == ["12"]
+
+
+def test_a_fork_that_is_not_a_world_names_the_contract():
+    class Forgetful(Counter):
+        async def fork(self):
+            return None
+
+    async def forked():
+        trunk = trunk_of(Forgetful)
+        await trunk.ready()
+        await trunk.fork().ready()
+
+    with pytest.raises(ContractError, match=r"^The world: fork must return a World, not None\.$"):
+        asyncio.run(forked())

@@ -158,6 +158,7 @@ class Mortal(Replayed):
 
     async def close(self):
         Mortal.closed += 1
+        raise BrokenToolError("nobody answers")
 
 
 def test_a_lost_world_is_made_again_and_what_was_done_is_repeated(monkeypatch):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -13,7 +16,9 @@ from rllib_arpo.envs.errors import BrokenToolError, DataError, ForkRefused, Tool
 from rllib_arpo.envs.forkable_env import OPTION_NUM_ROOTS, OPTION_QUESTION
 from rllib_arpo.envs.rewards import Score
 from rllib_arpo.envs.tool_env import ToolEnv
-from rllib_arpo.envs.worlds import Reply, World
+from rllib_arpo.envs.tools import TOOLS
+from rllib_arpo.envs.tools.tool import Tool
+from rllib_arpo.envs.worlds import Call, Reply, World
 from tests.helpers.chat_templates import QWEN25, merging_tokenizer
 
 ADD = {
@@ -143,6 +148,44 @@ def test_a_fork_that_is_not_its_parent_is_refused_in_its_first_turn(make, turn, 
     assert turn(env, "0", "1")[3] is False
 
 
+def test_a_fork_whose_first_call_a_limit_refuses_is_refused_in_that_turn(tokenizer_folder, turn, monkeypatch):
+    @dataclass(frozen=True, kw_only=True)
+    class DriftingTool(Tool):
+        name: ClassVar[str] = "drift"
+        timeout_s: float = 5.0
+        max_result_tokens: int = 100
+        make_world = Drifting
+
+        def as_call(self, argument):
+            return Call("drift", {})
+
+        async def __call__(self, argument):
+            raise AssertionError("it acts in a world")
+
+    monkeypatch.setattr(Drifting, "reset", World.reset)
+    monkeypatch.setattr(Drifting, "__init__", lambda world: setattr(world, "number", next(Drifting.made)))
+    monkeypatch.setitem(TOOLS, "drift", DriftingTool)
+    limits = {"max_tool_calls": 4, "max_calls_per_tool": {"drift": 1}}
+    env = ToolEnv({"model_name_or_path": tokenizer_folder, "task": "catalogue", "tools": {"drift": {}}, **limits})
+    env.reset(options={OPTION_QUESTION: 0, OPTION_NUM_ROOTS: 1})
+    turn(env, "0", "<drift> a </drift>")
+    env.fork_agent("0", "0.0")
+    with pytest.raises(ForkRefused, match="cannot be repeated"):
+        turn(env, "0.0", "<drift> b </drift>")
+
+
+def test_what_a_world_says_first_is_a_users_message(make, tmp_path):
+    class Briefed(Sum):
+        async def reset(self, question):
+            return "half \ud83d"
+
+    rows = tmp_path / "rows.jsonl"
+    asked = [{"role": "user", "content": "Ask."}, {"role": "assistant", "content": "Hm."}]
+    rows.write_text(json.dumps({"prompt": asked, "answer": "1"}))
+    prompt = start(make(Briefed, task="rows", path=str(rows)), 0)
+    assert "Hm.<|im_end|>\n<|im_start|>user\nhalf \ufffd<|im_end|>" in prompt
+
+
 def test_limits_of_tokens_and_actions_end_a_trajectory(make, turn):
     env = make(Sum, max_tool_calls=1, max_response_tokens=60)
     start(env)
@@ -160,6 +203,14 @@ def test_limits_of_tokens_and_actions_end_a_trajectory(make, turn):
         ({}, r"^env_config has neither a 'task' nor a 'world'\.$"),
         ({"task": "seeds"}, r"^env_config\['task'\]: only a world \('world'\) asks questions of seeds\.$"),
         ({"world": {Sum: {"gaol": 3}}}, r"^env_config\['world'\]: Sum: got an unexpected keyword argument 'gaol'\.$"),
+        (
+            {"world": {Sum: {"forks_by": "deepcopy"}}},
+            r"forks_by must be \"fork\", \"copy\" or \"replay\", not 'deepcopy'\.$",
+        ),
+        (
+            {"world": {Sum: {"timeout_s": "30"}}},
+            r"^env_config\['world'\]: timeout_s must be a number above 0, not '30'\.$",
+        ),
         ({"world": {Sum: {}, Scored: {}}}, r"^env_config\['world'\] must name one world with an object of options"),
         ({"world": "nowhere:World"}, r"^env_config\['world'\]: 'nowhere:World' cannot be imported"),
         ({"world": "trextarena"}, r"^Unknown world 'trextarena'"),
