@@ -48,6 +48,21 @@ def test_rounding_alone_makes_engine_and_learner_differ(folder, dtype):
         assert 0 < choices < 0.5 and gap < 0.5
 
 
+@pytest.mark.slow
+def test_an_engine_of_experts_works_beside_one_of_a_dense_model(folder, tmp_path):
+    """In one process, where the groups of processes that vLLM made for the dense model have none for experts."""
+    text = list(range(50))
+    dense = make_engine("vllm", EngineConfig(tiny_model(tmp_path), "float32", 512, engine_kwargs=ENGINE_KWARGS))
+    before = dense.score(text)
+    experts = make_engine("vllm", EngineConfig(folder, "float32", 512, engine_kwargs=ENGINE_KWARGS))
+    module = LLMRLModule(model_config={"model_name_or_path": folder, "dtype": "float32", "temperature": 1.0})
+    np.testing.assert_allclose(experts.score(text), module.score(np.array(text, np.int32)), atol=1e-4)
+    np.testing.assert_array_equal(dense.score(text), before)
+    experts.close()
+    np.testing.assert_array_equal(dense.score(text), before)
+    dense.close()
+
+
 def capture(worker, chosen: list[torch.Tensor]) -> None:
     """Runs in vLLM's worker, here in this process: `chosen` gets the experts of each step, layer after layer."""
     from vllm.model_executor.layers.fused_moe.layer import MoERunner

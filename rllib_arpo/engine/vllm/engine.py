@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from vllm import EngineArgs, LLMEngine, SamplingParams
+from vllm.distributed import parallel_state
 from vllm.platforms import current_platform
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.engine import EngineCoreOutput, FinishReason
@@ -111,6 +112,10 @@ class VLLMEngine:
         with cpu_threads(self._config.num_threads), readable_globals():
             vllm_config = arguments.create_engine_config(usage_context())
             choose_entropy_processor(vllm_config)
+            lacks_experts = parallel_state.model_parallel_is_initialized() and parallel_state._EP is None
+            if vllm_config.model_config.is_moe and lacks_experts:
+                # Those of a dense model's engine in this process have none for experts. All have one member.
+                parallel_state.destroy_model_parallel()
             if not current_platform.is_cpu():
                 prepare_gpus(vllm_config, self._config)
             return LLMEngine.from_vllm_config(vllm_config, disable_log_stats=arguments.disable_log_stats)
