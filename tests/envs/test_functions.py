@@ -204,10 +204,12 @@ def test_tools_of_other_packages_keep_their_schemas():
     assert said(weather, {"city": "Oslo"}) == ("() {'city': 'Oslo'}", ToolStatus.OK)
 
 
-def test_tools_of_langchain_itself():
-    tools = pytest.importorskip("langchain_core.tools")
+@pytest.mark.parametrize(
+    ("package", "options"), [("langchain_core.tools", {"parse_docstring": True}), ("smolagents", None)]
+)
+def test_tools_of_these_packages_themselves(package, options):
+    tool = pytest.importorskip(package).tool
 
-    @tools.tool(parse_docstring=True)
     def add(a: int, b: int) -> int:
         """Adds.
 
@@ -217,25 +219,7 @@ def test_tools_of_langchain_itself():
         """
         return a + b
 
-    added = tool_of(add)
-    assert (added.name, added.description, sorted(added.parameters)) == ("add", "Adds.", ["a", "b"])
-    assert said(added, {"a": 1, "b": 2}) == ("3", ToolStatus.OK)
-
-
-def test_tools_of_smolagents_itself():
-    smolagents = pytest.importorskip("smolagents")
-
-    @smolagents.tool
-    def add(a: int, b: int) -> int:
-        """Adds.
-
-        Args:
-            a: the first
-            b: the second
-        """
-        return a + b
-
-    added = tool_of(add)
+    added = tool_of(tool(add) if options is None else tool(**options)(add))
     assert (added.name, added.description, sorted(added.parameters)) == ("add", "Adds.", ["a", "b"])
     assert said(added, {"a": 1, "b": 2}) == ("3", ToolStatus.OK)
 
