@@ -178,8 +178,7 @@ def _make_tools(config: ToolEnvConfig, task: Task) -> dict[str, Tool]:
 def _tools_of_world(make: WorldMaker | None) -> list[WorldTool]:
     if make is None:
         return []
-    world = make()
-    tools = []
+    world, tools = make.sample, []
     for name, schema in world.tools.items():
         try:
             schema_validator(schema)

@@ -78,7 +78,7 @@ class ToolEnv(ForkableMultiAgentEnv):
         self._takes_text = self._takes_turns = False
         if self._make_world is not None:
             self._forkings[self._make_world] = Forking(self._make_world, f"The world {self._make_world.name!r}")
-            world = self._make_world()
+            world = self._make_world.sample
             self._takes_text, self._takes_turns = world.takes_text, world.takes_turns
         self._checks = CopyChecks()
         self.chat = self.config.make_chat()
@@ -148,7 +148,8 @@ class ToolEnv(ForkableMultiAgentEnv):
         world = await trunk.ready()
         instruction = world.instruction
         if instruction is None:
-            instruction = self.protocol.instruction(answers=type(world).score is World.score)
+            answers = type(world).score is World.score and not world.pays_by_replies
+            instruction = self.protocol.instruction(answers=answers)
         if isinstance(trunk.opening, Opening):
             prompt = self.protocol.opening(self.chat, trunk.opening)
             return self._begun(checked_prompt(prompt, question, self.config), num_roots)
@@ -357,7 +358,7 @@ class ToolEnv(ForkableMultiAgentEnv):
         play = state.plays[self._make_world]
         score = await play.score(dataclasses.replace(path, format_valid=reason not in _BAD_FORMAT))
         if score is None and reason == StopReason.WORLD_ENDED:
-            return Score(0.0, min(max(play.paid, 0.0), 1.0))
+            return play.paid_score()
         return score
 
     def _start(self, question: Question | None, prompt: np.ndarray) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,6 +10,11 @@ from typing import Any
 def valid_unicode(text: str) -> str:
     """`text` with each unpaired half of a surrogate pair replaced (such as half an emoji at the end of a snippet)."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def seed_of_name(name: str) -> int:
+    """A seed that depends on the name alone, in every process."""
+    return zlib.crc32(name.encode("utf-8", "replace"))
 
 
 def first_line(error: BaseException) -> str:

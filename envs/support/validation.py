@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Iterable
+import inspect
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+
+from rllib_arpo.envs.support.texts import first_line
 
 
 def check_known(names: Iterable[str], known: Iterable[str], what: str) -> None:
@@ -37,3 +40,27 @@ def import_named(name: str, key: str) -> Any:
         return getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError) as error:
         raise ValueError(f"env_config[{key!r}]: {name!r} cannot be imported ({error}).") from error
+
+
+def check_options(made: Callable[..., Any], options: Mapping[str, Any], what: str) -> None:
+    """Raises a ValueError, which begins with `what`, unless `options` can be the keyword arguments of `made`."""
+    try:
+        inspect.signature(made).bind(**options)
+    except TypeError as error:
+        raise ValueError(f"{what}: {first_line(error)}.") from error
+
+
+def function_named(given: Any, key: str, message: str) -> Any:
+    """`given`, or the function that it names as "module:function"; None stays None.
+
+    Args:
+        key: of `env_config` that has the name.
+        message: of the error, up to the value.
+
+    Raises:
+        ValueError: it is not a function.
+    """
+    found = import_named(given, key) if isinstance(given, str) else given
+    if found is not None and not callable(found):
+        raise ValueError(f"{message}, not {given!r:.80}.")
+    return found

@@ -1,42 +1,22 @@
-"""Games of other packages: worlds that take texts and pay for each, and what making them from options needs."""
+"""What making worlds of other packages' games needs."""
 
 from __future__ import annotations
 
 import importlib
-import inspect
 import sys
-import zlib
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from rllib_arpo.envs.question import Question
-from rllib_arpo.envs.rewards import FinishedPath, Score
-from rllib_arpo.envs.support.texts import first_line
-from rllib_arpo.envs.worlds.world import Reply, World
-
-
-class PaidWorld(World):
-    """A world whose rewards are those of its replies; the accuracy is their sum, between 0 and 1."""
-
-    takes_text = True
-
-    def __init__(self) -> None:
-        self.total = 0.0
-
-    def paid(self, text: str, reward: float, done: bool) -> Reply:
-        """The reply to an action that earned `reward`."""
-        self.total += float(reward)
-        return Reply(text, float(reward), bool(done))
-
-    async def score(self, path: FinishedPath) -> Score | None:
-        return Score(0.0, min(max(self.total, 0.0), 1.0))
+from rllib_arpo.envs.support.texts import seed_of_name
+from rllib_arpo.envs.support.validation import check_options
 
 
 def seed_of(question: Question) -> int:
     """The seed of the question's row; without one, a number that depends on the question's name alone."""
     seed = question.row.get("seed")
-    return zlib.crc32(question.question_id.encode("utf-8", "replace")) if seed is None else int(seed)
+    return seed_of_name(question.question_id) if seed is None else int(seed)
 
 
 def with_options(made: Callable[..., Any], options: dict[str, Any]) -> Callable[[], Any]:
@@ -45,10 +25,7 @@ def with_options(made: Callable[..., Any], options: dict[str, Any]) -> Callable[
     Raises:
         ValueError: it does not take them.
     """
-    try:
-        inspect.signature(made).bind(**options)
-    except TypeError as error:
-        raise ValueError(f"env_config['world']: {made.__name__}: {first_line(error)}.") from error
+    check_options(made, options, f"env_config['world']: {made.__name__}")
     return partial(made, **options)
 
 

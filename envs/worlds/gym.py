@@ -12,8 +12,8 @@ import gymnasium as gym
 from rllib_arpo.envs.errors import ContractError, ToolError
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.support.texts import first_line
-from rllib_arpo.envs.support.validation import import_named
-from rllib_arpo.envs.worlds.paid import PaidWorld, seed_of, with_options
+from rllib_arpo.envs.support.validation import function_named
+from rllib_arpo.envs.worlds.games import seed_of, with_options
 from rllib_arpo.envs.worlds.world import Call, Reply, World
 
 #: The text of a turn -> an action. What it raises the model reads.
@@ -22,7 +22,7 @@ Read = Callable[[str], Any]
 Show = Callable[[Any], str]
 
 
-class GymWorld(PaidWorld):
+class GymWorld(World):
     """One environment, reset with the seed of the question's row; the row's other columns are the reset's options.
 
     A text that is not an action is an error that the model reads. The environment does not notice it, but it counts as
@@ -35,8 +35,9 @@ class GymWorld(PaidWorld):
             observation spaces of texts.
     """
 
+    takes_text = pays_by_replies = True
+
     def __init__(self, make: Callable[[], gym.Env], read: Read | None = None, show: Show | None = None):
-        super().__init__()
         self._make, self._read, self._show = make, read, show
         self._env: gym.Env | None = None
 
@@ -66,7 +67,7 @@ class GymWorld(PaidWorld):
         if not known:
             raise ToolError(f"{action!r} is not an action: {self._env.action_space}.")
         observation, reward, terminated, truncated, _info = self._env.step(chosen)
-        return self.paid(self._shown(observation), float(reward), terminated or truncated)
+        return Reply(self._shown(observation), float(reward), bool(terminated or truncated))
 
     async def close(self) -> None:
         if self._env is not None:
@@ -140,10 +141,7 @@ def _maker(
 
 def _function(given: Any, key: str) -> Any:
     """A function of the world's options, which may be its name "module:function"."""
-    found = import_named(given, "world") if isinstance(given, str) else given
-    if found is not None and not callable(found):
-        raise ValueError(f"env_config['world']: {key!r} must be a function or its name, not {given!r:.80}.")
-    return found
+    return function_named(given, "world", f"env_config['world']: {key!r} must be a function or its name")
 
 
 def _takes_env(show: Show) -> bool:

@@ -9,7 +9,6 @@ import os
 import socket
 import struct
 import subprocess
-import zlib
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -20,6 +19,7 @@ from rllib_arpo.envs.errors import BrokenToolError
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards import FinishedPath, Score
 from rllib_arpo.envs.support.loop_thread import LoopThread, loop_thread
+from rllib_arpo.envs.support.texts import seed_of_name
 from rllib_arpo.envs.worlds.world import Call, Reply, World, WorldLost
 
 #: Seconds within which the process must begin, and must answer after a request was given up.
@@ -204,8 +204,7 @@ class FarWorld(World):
 
     async def reset(self, question: Question) -> str:
         self._process = await self._interpreter.process()
-        seed = zlib.crc32(question.question_id.encode("utf-8", "replace"))
-        begun = await self._ask("reset", row=dict(question.row), seed=seed)
+        begun = await self._ask("reset", row=dict(question.row), seed=seed_of_name(question.question_id))
         if self.forks_by is None:
             self.forks_by = "fork" if begun["copies"] else "replay"  # type: ignore[misc]
         return begun["opening"]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import random
-import zlib
 from collections.abc import Awaitable, Generator, Iterator
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+
+from rllib_arpo.envs.support.texts import seed_of_name
 
 T = TypeVar("T")
 
@@ -22,7 +23,7 @@ class Luck:
     @classmethod
     def of(cls, name: str) -> Luck:
         """The luck of a world at its beginning."""
-        return cls(zlib.crc32(name.encode("utf-8", "replace")))
+        return cls(seed_of_name(name))
 
     def copy(self) -> Luck:
         return Luck(0, self._states)

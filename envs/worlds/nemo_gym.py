@@ -13,22 +13,22 @@ from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards import FinishedPath, Score
 from rllib_arpo.envs.support.texts import first_line
 from rllib_arpo.envs.tasks.nemo_gym import tools_of_rows
-from rllib_arpo.envs.worlds.served import ServedWorld
 from rllib_arpo.envs.worlds.world import Call, Reply, World, WorldLost
 
 #: Answers that are not the server's own, but its proxy's.
 _NOT_OF_THE_SERVER = (429, 502, 503, 504)
 
 
-class _NemoGym(ServedWorld):
+class _NemoGym(World):
     """A session of a server, which a cookie names.
 
     Args:
         url: of the server.
     """
 
+    forks_by = "replay"
+
     def __init__(self, url: str):
-        super().__init__()
         self._url = url
         self._client: Any = None
         self._row: Mapping[str, Any] = {}
@@ -125,7 +125,7 @@ class NemoGymTools(_NemoGym):
 class NemoGymTurns(_NemoGym):
     """A server in Gymnasium's manner: `/reset`, and `/step` with each turn's text."""
 
-    takes_text = True
+    takes_text = pays_by_replies = True
 
     def __init__(self, url: str):
         super().__init__(url)
@@ -138,7 +138,6 @@ class NemoGymTurns(_NemoGym):
 
     async def act(self, action: Call | str) -> Reply:
         step = await self._own("/step", self._answered(str(action)))
-        self.paid += float(step["reward"])
         done = bool(step.get("terminated") or step.get("truncated"))
         return Reply(step.get("observation") or "", float(step["reward"]), done)
 
@@ -159,7 +158,7 @@ def nemo_gym_world(url: str, *, tools: str | None = None, turns: bool = False) -
         turns: whether the server takes turns (`GymnasiumServer`) in place of calls.
 
     Raises:
-        ValueError: the URL is none.
+        ValueError: it is not such a URL.
         DataError: the file cannot be read.
     """
     if not url.startswith(("http://", "https://")):

@@ -14,7 +14,7 @@ from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.errors import BrokenToolError, ToolError
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.support.loop_thread import loop_thread
-from rllib_arpo.envs.worlds.served import Read, ServedWorld, Show, as_text, reader, shower
+from rllib_arpo.envs.worlds.served import Read, Show, as_text, reader, shower
 from rllib_arpo.envs.worlds.world import Call, Reply, World, WorldLost
 
 #: Bytes of a message, at most.
@@ -35,7 +35,7 @@ class _Refused(Exception):
         super().__init__(". ".join([str(data.get("message")), *errors]))
 
 
-class OpenEnvWorld(ServedWorld):
+class OpenEnvWorld(World):
     """One session. The question's row are the arguments of the environment's `reset`, as far as it takes them.
 
     An environment in which an action raises goes on; the model reads the error.
@@ -47,8 +47,10 @@ class OpenEnvWorld(ServedWorld):
         show: shows the fields of an observation.
     """
 
+    forks_by = "replay"
+    pays_by_replies = True
+
     def __init__(self, url: str, tools: Mapping[str, Mapping[str, Any]] | None, read: Read, show: Show):
-        super().__init__()
         self.tools, self.takes_text = tools or {}, tools is None
         self._url, self._read, self._show = url, read, show
         self._socket: Any = None
@@ -74,12 +76,10 @@ class OpenEnvWorld(ServedWorld):
             if error.code in _OF_ACTIONS:
                 raise ToolError(str(error)) from error
             raise WorldLost(f"{self._url}: {error}") from error
-        reward = float(observed.get("reward") or 0.0)
-        self.paid += reward
         text, status = self._show(_fields(observed)), ToolStatus.OK
         if isinstance(action, Call):
             text, status = _of_tool(observed["observation"])
-        return Reply(text, reward, bool(observed.get("done")), status)
+        return Reply(text, float(observed.get("reward") or 0.0), bool(observed.get("done")), status)
 
     async def close(self) -> None:
         if self._socket is not None:
@@ -101,7 +101,7 @@ def openenv_world(
         read, show: see `reader` and `shower`.
 
     Raises:
-        ValueError: the URL is none, or the server does not list its tools.
+        ValueError: it is not such a URL, or the server does not list its tools.
     """
     parts = urlsplit(url)
     scheme = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}.get(parts.scheme)

@@ -169,6 +169,10 @@ class Play:
         """The requests of the world's agent that continued no conversation."""
         return 0 if self._world is None else self._world.refused
 
+    def paid_score(self) -> Score:
+        """The score where the replies alone pay: nothing more, and the accuracy is what they have paid."""
+        return Score(0.0, min(max(self.paid, 0.0), 1.0))
+
     @property
     def max_reply_tokens(self) -> int:
         return World.max_reply_tokens if self._world is None else self._world.max_reply_tokens
@@ -191,6 +195,8 @@ class Play:
 
     async def score_in(self, world: World, luck: Luck, path: FinishedPath) -> Score | None:
         """What a world says of a finished path; errors as with `score`."""
+        if world.pays_by_replies:
+            return self.paid_score()
         try:
             return self._checked(await self._limited(world, luck.run(world.score(path))))
         except (BrokenToolError, DataError):

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, get_args
 
-from rllib_arpo.envs.support.texts import first_line
-from rllib_arpo.envs.support.validation import check_known, import_named
+from rllib_arpo.envs.support.validation import check_known, check_options, import_named
 from rllib_arpo.envs.worlds import gym, skyrl_gym, textarena
 from rllib_arpo.envs.worlds.classes import ClassAdapter
 from rllib_arpo.envs.worlds.endpoint import EndpointWorld
+from rllib_arpo.envs.worlds.games import is_class_of
 from rllib_arpo.envs.worlds.interpreter import interpreter_world
 from rllib_arpo.envs.worlds.nemo_gym import nemo_gym_world
 from rllib_arpo.envs.worlds.openenv import openenv_world
-from rllib_arpo.envs.worlds.paid import is_class_of
 from rllib_arpo.envs.worlds.program import ProgramWorld
 from rllib_arpo.envs.worlds.world import Way, World
 
@@ -57,6 +57,11 @@ class WorldMaker:
     make: Callable[[], World]
     common: Mapping[str, Any] = field(default_factory=dict)
 
+    @functools.cached_property
+    def sample(self) -> World:
+        """A world that is never reset: it says which tools there are, and what it takes."""
+        return self()
+
     def __call__(self) -> World:
         world = self.make()
         for name, value in self.common.items():
@@ -95,7 +100,7 @@ def find_world(given: Any) -> WorldMaker:
     else:
         found = import_named(named, "world") if isinstance(named, str) else named
         name, adapt = getattr(found, "__name__", type(found).__name__), _adapter_of(found)
-    _check_options(adapt, own, f"env_config['world']: {name}")
+    check_options(adapt, own, f"env_config['world']: {name}")
     return WorldMaker(name, adapt(**own), common)
 
 
@@ -137,10 +142,3 @@ class _Program:
     def __call__(self, **options: Any) -> Callable[[], World]:
         name = getattr(self.program, "__name__", "program")
         return partial(self.world, partial(self.program, **options), name)
-
-
-def _check_options(adapt: Callable[..., Any], options: Mapping[str, Any], what: str) -> None:
-    try:
-        inspect.signature(adapt).bind(**options)
-    except TypeError as error:
-        raise ValueError(f"{what}: {first_line(error)}.") from error

@@ -7,11 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rllib_arpo.envs.errors import ToolError
-from rllib_arpo.envs.rewards import FinishedPath, Score
 from rllib_arpo.envs.support.model_json import parse_model_json
 from rllib_arpo.envs.support.texts import first_line
-from rllib_arpo.envs.support.validation import import_named
-from rllib_arpo.envs.worlds.world import World
+from rllib_arpo.envs.support.validation import function_named
 
 #: What a server shows, as JSON -> what the model reads.
 Show = Callable[[Any], str]
@@ -19,26 +17,11 @@ Show = Callable[[Any], str]
 Read = Callable[[str], Any]
 
 
-class ServedWorld(World):
-    """A world whose state is a server's, hence a fork repeats what its parent did in a session of its own.
-
-    Its accuracy is what its replies pay, between 0 and 1.
-    """
-
-    forks_by = "replay"
-
-    def __init__(self) -> None:
-        self.paid = 0.0
-
-    async def score(self, path: FinishedPath) -> Score | None:
-        return Score(0.0, min(max(self.paid, 0.0), 1.0))
-
-
 def reader(given: Read | str | None) -> Read:
     """`given` as a function: "module:function"; a field's name, which gets the text; None: the text is a JSON object.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: it is none of these.
     """
     if isinstance(given, str) and ":" not in given:
         return lambda text: {given: text}
@@ -50,7 +33,7 @@ def shower(given: Show | str | None) -> Show:
     """`given` as a function: "module:function"; a field's name; None: the only field if it has a text, else JSON.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: it is none of these.
     """
     if isinstance(given, str) and ":" not in given:
         return lambda shown: as_text(shown.get(given))
@@ -68,10 +51,7 @@ def as_text(shown: Any) -> str:
 
 
 def _function(given: Any, key: str) -> Any:
-    found = import_named(given, "world") if isinstance(given, str) else given
-    if found is not None and not callable(found):
-        raise ValueError(f"env_config['world']: {key!r} must be a field, a function or its name, not {given!r:.80}.")
-    return found
+    return function_named(given, "world", f"env_config['world']: {key!r} must be a field, a function or its name")
 
 
 def _read(read: Read, text: str) -> Any:

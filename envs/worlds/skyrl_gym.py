@@ -10,19 +10,20 @@ from typing import Any
 from rllib_arpo.envs.errors import ContractError
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.support.validation import check_known
-from rllib_arpo.envs.worlds.paid import PaidWorld, package_of_games
+from rllib_arpo.envs.worlds.games import package_of_games
 from rllib_arpo.envs.worlds.world import Call, Reply, World
 
 
-class SkyRLWorld(PaidWorld):
+class SkyRLWorld(World):
     """One `BaseTextEnv`, made of the question's row (its `extras`) and begun with the question's messages.
 
     Args:
         make: from `extras` to the environment.
     """
 
+    takes_text = pays_by_replies = True
+
     def __init__(self, make: Callable[..., Any]):
-        super().__init__()
         self._make = make
         self._env: Any = None
 
@@ -36,7 +37,7 @@ class SkyRLWorld(PaidWorld):
 
     async def act(self, action: Call | str) -> Reply:
         step = self._env.step(str(action))
-        return self.paid(_text(step["observations"]), step["reward"], step["done"])
+        return Reply(_text(step["observations"]), float(step["reward"]), bool(step["done"]))
 
     async def close(self) -> None:
         if self._env is not None:

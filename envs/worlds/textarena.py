@@ -8,11 +8,11 @@ from typing import Any
 
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.support.validation import check_known
-from rllib_arpo.envs.worlds.paid import PaidWorld, package_of_games, seed_of, with_options
+from rllib_arpo.envs.worlds.games import package_of_games, seed_of, with_options
 from rllib_arpo.envs.worlds.world import Call, Reply, World
 
 
-class TextArenaWorld(PaidWorld):
+class TextArenaWorld(World):
     """One game, reset with the seed of the question's row. It pays at its end.
 
     The model reads the game's new messages: without its own action, and without those that it has read.
@@ -21,8 +21,9 @@ class TextArenaWorld(PaidWorld):
         make: makes the game; its wrappers may change actions, those of observations have no effect.
     """
 
+    takes_text = pays_by_replies = True
+
     def __init__(self, make: Callable[[], Any]):
-        super().__init__()
         self._make = make
         self._game: Any = None
 
@@ -35,9 +36,9 @@ class TextArenaWorld(PaidWorld):
     async def act(self, action: Call | str) -> Reply:
         done, _info = self._game.step(str(action))
         if not done:
-            return self.paid(self._news(), 0.0, False)
+            return Reply(self._news())
         rewards, _info = self._game.close()
-        return self.paid(self._news(), (rewards or {}).get(0, 0.0), True)
+        return Reply(self._news(), float((rewards or {}).get(0, 0.0)), done=True)
 
     def _news(self) -> str:
         bare: Any = self._game
