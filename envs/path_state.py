@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from rllib_arpo.envs.protocols.protocol import CallRequest, Parsed
-from rllib_arpo.envs.worlds.play import Play
+from rllib_arpo.envs.worlds.session import WorldSession
 from rllib_arpo.envs.worlds.world import Call, Turn
 
 
 @dataclass(frozen=True, slots=True)
 class PathState:
-    """The state of one agent; replaced at every call. Only the plays change in place.
+    """The state of one agent; replaced at every call. Only the sessions change in place.
 
     Attributes:
         turns: the generated text of every turn.
@@ -24,7 +24,7 @@ class PathState:
         num_response_tokens: the length of all segments.
         calls: the tool of every executed call, in order, whatever its outcome.
         executed: names of the tools that ran with status OK.
-        plays: `Tool.make_world` -> the world of this path; no other path shares it.
+        sessions: `Tool.make_world` -> the world of this path; no other path shares it.
     """
 
     turns: tuple[str, ...] = ()
@@ -32,7 +32,7 @@ class PathState:
     num_response_tokens: int = 0
     calls: tuple[str, ...] = ()
     executed: frozenset[str] = frozenset()
-    plays: Mapping[Any, Play] = dataclasses.field(default_factory=dict)
+    sessions: Mapping[Any, WorldSession] = dataclasses.field(default_factory=dict)
 
     @property
     def num_tool_calls(self) -> int:

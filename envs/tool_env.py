@@ -36,7 +36,7 @@ from rllib_arpo.envs.rewards import FinishedPath, Score
 from rllib_arpo.envs.tasks.task import TEST
 from rllib_arpo.envs.tools.tool import Tool, cut, run_tool
 from rllib_arpo.envs.worlds.copies import CopyChecks
-from rllib_arpo.envs.worlds.play import Forking, Play
+from rllib_arpo.envs.worlds.session import Forking, WorldSession
 from rllib_arpo.envs.worlds.world import Opening, Reply, Turn, World
 
 #: Endings that a world's score is told of as bad format.
@@ -144,7 +144,7 @@ class ToolEnv(ForkableMultiAgentEnv):
         prompt = build_prompt(self.chat, self.protocol, asked_alone(question, self.config), self.config)
         return self._begun(prompt, num_roots)
 
-    async def _begun_by_world(self, question: Question, trunk: Play, num_roots: int) -> Any:
+    async def _begun_by_world(self, question: Question, trunk: WorldSession, num_roots: int) -> Any:
         world = await trunk.ready()
         instruction = world.instruction
         if instruction is None:
@@ -163,23 +163,23 @@ class ToolEnv(ForkableMultiAgentEnv):
         return observations, {agent: dict(info) for agent in observations}
 
     def add_agent(self, agent_id: str) -> np.ndarray:
-        plays = {make: trunk.handed_over() for make, trunk in self._trunks.items()}
-        self._start_agent(agent_id, PathState(plays=plays))
+        sessions = {make: trunk.fork_root() for make, trunk in self._trunks.items()}
+        self._start_agent(agent_id, PathState(sessions=sessions))
         return self._prompt
 
     def fork_agent(self, parent: str, child: str) -> np.ndarray:
         path = self._paths[parent]
         # A placeholder never acts.
-        plays = {make: play.fork(begin="@" not in child) for make, play in path.plays.items()}
-        self._start_agent(child, dataclasses.replace(path, plays=plays))
+        sessions = {make: session.fork(begin="@" not in child) for make, session in path.sessions.items()}
+        self._start_agent(child, dataclasses.replace(path, sessions=sessions))
         self._unopened.add(child)
         return np.concatenate([self._prompt, *path.segments])
 
     async def close_question(self) -> None:
-        plays = [play for path in self._paths.values() for play in path.plays.values()]
-        closings = [play.close() for play in (*plays, *self._trunks.values())]
+        sessions = [session for path in self._paths.values() for session in path.sessions.values()]
+        closings = [session.close() for session in (*sessions, *self._trunks.values())]
         errors = [error for error in await asyncio.gather(*closings, return_exceptions=True) if error is not None]
-        await self._checks.check(plays)
+        await self._checks.check(sessions)
         for error in errors:
             raise error
 
@@ -233,7 +233,7 @@ class ToolEnv(ForkableMultiAgentEnv):
         if tool.make_world is None:
             answer = partial(self._result, tool, request)
         else:
-            answer = partial(state.plays[tool.make_world].call, tool, request.argument)
+            answer = partial(state.sessions[tool.make_world].call, tool, request.argument)
 
         def framed(reply: Reply) -> np.ndarray:
             shown = cut(self.tokenizer, reply.text, tool.max_result_tokens)
@@ -245,16 +245,16 @@ class ToolEnv(ForkableMultiAgentEnv):
         """Gives a turn or its text to the world; extends the agent's path unless the trajectory ends here."""
         if state.num_tool_calls >= self.config.max_tool_calls:
             return await self._end(state, StopReason.TOOL_CALL_LIMIT)
-        play = state.plays[self._make_world]
+        session = state.sessions[self._make_world]
 
         def framed(reply: Reply) -> np.ndarray:
-            limit = partial(cut, self.tokenizer, max_tokens=play.max_reply_tokens)
-            if not isinstance(play.opening, Opening):
+            limit = partial(cut, self.tokenizer, max_tokens=session.max_reply_tokens)
+            if not isinstance(session.opening, Opening):
                 return self.protocol.reply(self.chat, limit(reply.text), state.segments[-1])
             shown = [{**message, "content": limit(message["content"])} for message in reply.messages]
-            return self.protocol.replies(self.chat, shown, play.opening.functions, state.segments[-1])
+            return self.protocol.replies(self.chat, shown, session.opening.functions, state.segments[-1])
 
-        return await self._act(agent_id, state, TEXT, str(said), partial(play.say, said), framed)
+        return await self._act(agent_id, state, TEXT, str(said), partial(session.say, said), framed)
 
     async def _result(self, tool: Tool, request: CallRequest) -> Reply:
         result = await run_tool(tool, request.argument)
@@ -302,9 +302,9 @@ class ToolEnv(ForkableMultiAgentEnv):
         if agent_id not in self._unopened:
             return
         try:
-            for play in self._paths[agent_id].plays.values():
-                if play.opening is not None:
-                    await play.ready()
+            for session in self._paths[agent_id].sessions.values():
+                if session.opening is not None:
+                    await session.ready()
         except BrokenToolError as error:
             raise ForkRefused(str(error)) from error
         self._unopened.discard(agent_id)
@@ -346,7 +346,7 @@ class ToolEnv(ForkableMultiAgentEnv):
                     reason = StopReason.ANSWER if reason == StopReason.NO_ANSWER else reason
         except BrokenToolError:
             reason = StopReason.BROKEN_TOOL
-        refused = sum(play.refused for play in state.plays.values())
+        refused = sum(session.refused for session in state.sessions.values())
         info = StepInfo(call, reason, score.accuracy, format_valid, refused)
         truncated = reason in TRUNCATED_STOP_REASONS
         return np.zeros(0, np.int32), paid + score.reward, not truncated, truncated, {INFO_STEP: info}
@@ -355,10 +355,10 @@ class ToolEnv(ForkableMultiAgentEnv):
         """What the world says of a path; None: it leaves that to the configured reward."""
         if self._make_world is None:
             return None
-        play = state.plays[self._make_world]
-        score = await play.score(dataclasses.replace(path, format_valid=reason not in _BAD_FORMAT))
+        session = state.sessions[self._make_world]
+        score = await session.score(dataclasses.replace(path, format_valid=reason not in _BAD_FORMAT))
         if score is None and reason == StopReason.WORLD_ENDED:
-            return play.paid_score()
+            return session.paid_score()
         return score
 
     def _start(self, question: Question | None, prompt: np.ndarray) -> None:
@@ -367,7 +367,9 @@ class ToolEnv(ForkableMultiAgentEnv):
         self._paths: dict[str, PathState] = {}
         self._ended: set[str] = set()
         #: The worlds from which those of the roots are forked.
-        self._trunks = {make: Play(forking, question) for make, forking in self._forkings.items()} if question else {}
+        self._trunks: dict[Any, WorldSession] = {}
+        if question is not None:
+            self._trunks = {make: WorldSession(forking, question) for make, forking in self._forkings.items()}
         #: Forks that have not had a turn yet.
         self._unopened: set[str] = set()
         self.agents, self._just_ended = [], frozenset()

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.errors import BrokenToolError, ContractError
-from rllib_arpo.envs.worlds.play import Differs, Play
+from rllib_arpo.envs.worlds.running import ReplayMismatch
+from rllib_arpo.envs.worlds.session import WorldSession
 
 #: Copied forks of a run that are checked.
 MAX_CHECKED = 8
@@ -21,24 +22,24 @@ class CopyChecks:
         self._left = MAX_CHECKED
         self._warned = False
 
-    async def check(self, plays: Iterable[Play]) -> None:
-        """Checks the finished plays of a question.
+    async def check(self, sessions: Iterable[WorldSession]) -> None:
+        """Checks the finished sessions of a question.
 
         Raises:
             ContractError: two replays agree, and the trajectory was another: the copies share something.
         """
         if not self._left:
             return
-        copied = [play for play in plays if play.copied_from is not None and _repeats(play)]
-        forks = [play for play in copied if play.copied_from is not None and play.copied_from[1]]
+        copied = [session for session in sessions if session.copied_from is not None and _repeats(session)]
+        forks = [session for session in copied if session.copied_from is not None and session.copied_from[1]]
         chosen = (forks or copied)[: self._left]
         self._left -= len(chosen)
-        parents = [play.copied_from[0] for play in chosen if play.copied_from is not None]
-        for play in dict.fromkeys([*chosen, *filter(_repeats, parents)]):
-            first, second = await difference(play), await difference(play)
+        parents = [session.copied_from[0] for session in chosen if session.copied_from is not None]
+        for session in dict.fromkeys([*chosen, *filter(_repeats, parents)]):
+            first, second = await difference(session), await difference(session)
             if first is None and second is None:
                 continue
-            name = play.forking.name
+            name = session.forking.name
             if first is not None and second is not None and str(first) == str(second):
                 raise ContractError(
                     f"{name} was forked by copy.deepcopy, and the copies share something: {first}, twice, when it was"
@@ -53,24 +54,24 @@ class CopyChecks:
                 )
 
 
-def _repeats(play: Play) -> bool:
+def _repeats(session: WorldSession) -> bool:
     """Whether anything was done there that another world can repeat: not what took too long."""
-    return bool(play.moves) and all(move.reply.status != ToolStatus.TIMEOUT for move in play.moves)
+    return bool(session.moves) and all(move.reply.status != ToolStatus.TIMEOUT for move in session.moves)
 
 
-async def difference(play: Play) -> Differs | BrokenToolError | None:
+async def difference(session: WorldSession) -> ReplayMismatch | BrokenToolError | None:
     """What a replay of all moves does differently."""
     try:
-        world, luck = await play.replayed()
-    except (Differs, BrokenToolError) as error:
+        running = await session.replayed()
+    except (ReplayMismatch, BrokenToolError) as error:
         return error
     try:
-        if play.scored is None:
+        if session.scored is None:
             return None
-        path, before = play.scored
-        again = await play.score_in(world, luck, path)
-        return None if again == before else Differs(len(play.moves), "the score", str(before), str(again))
+        path, before = session.scored
+        again = await session.score_in(running, path)
+        return None if again == before else ReplayMismatch(len(session.moves), "the score", before, again)
     except BrokenToolError as error:
         return error
     finally:
-        await world.close()
+        await running.world.close()

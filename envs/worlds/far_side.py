@@ -128,7 +128,7 @@ def schema(method: Any) -> dict[str, Any]:
     }
 
 
-class Luck:
+class RandomState:
     """The states of `random` and `numpy.random`, swapped in while a world runs."""
 
     def __init__(self, seed: int):
@@ -160,13 +160,13 @@ class Luck:
 
 
 class Worlds:
-    """The worlds of this process, each with its luck, by number."""
+    """The worlds of this process, each with its random numbers, by number."""
 
     def __init__(self, named: str, options: dict[str, Any]):
         module, _, name = named.partition(":")
         self._make = getattr(importlib.import_module(module), name)
         self._options = options
-        self._worlds: dict[int, tuple[WorldLike, Luck]] = {}
+        self._worlds: dict[int, tuple[WorldLike, RandomState]] = {}
         #: Whether Python can copy a world.
         self._copies: bool | None = None
 
@@ -177,10 +177,10 @@ class Worlds:
         return described
 
     def reset(self, world: int, row: dict[str, Any], seed: int) -> dict[str, Any]:
-        luck = Luck(seed)
-        with luck.swapped_in():
+        random_state = RandomState(seed)
+        with random_state.swapped_in():
             made = adapted(self._make(**self._options))
-            self._worlds[world] = made, luck
+            self._worlds[world] = made, random_state
             opening = made.reset(row)
         if self._copies is None:
             try:
@@ -191,8 +191,8 @@ class Worlds:
         return {"opening": text(opening), "copies": self._copies}
 
     def act(self, world: int, action: Any) -> dict[str, Any]:
-        made, luck = self._worlds[world]
-        with luck.swapped_in():
+        made, random_state = self._worlds[world]
+        with random_state.swapped_in():
             try:
                 reply = made.act(action)
             except made.read_by_model as error:
@@ -201,10 +201,10 @@ class Worlds:
         return {"text": text(said), "reward": float(reward), "done": bool(done)}
 
     def score(self, world: int, turns: list[str], format_valid: bool) -> dict[str, Any] | None:
-        made, luck = self._worlds[world]
+        made, random_state = self._worlds[world]
         if isinstance(made, MethodsLike) and not format_valid:
             return None  # As for a class of this side, the configured reward judges a wrong format.
-        with luck.swapped_in():
+        with random_state.swapped_in():
             score = made.score(turns)
         return score if score is None or isinstance(score, dict) else {"reward": float(score), "accuracy": float(score)}
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import functools
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -11,9 +13,12 @@ from rllib_arpo.envs.errors import BrokenToolError, ContractError, DataError, To
 from rllib_arpo.envs.forkable_env import TOOL_NOTE
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards import FinishedPath, Score
-from rllib_arpo.envs.worlds.luck import Luck
+from rllib_arpo.envs.worlds.random_state import RandomState
 from rllib_arpo.envs.worlds.world import Opening, Reply, World
 
+#: Seconds that a program may take to end when it is cancelled.
+CLOSE_TIMEOUT_S = 10.0
+_logger = logging.getLogger(__name__)
 #: Asks the model: its next turn, without its thoughts.
 Chat = Callable[[str], Awaitable[str]]
 
@@ -23,7 +28,7 @@ class ProgramWorld(World):
 
     What the program asks is what the model reads; the number that it returns is the reward. A trajectory that ends
     before (a limit, bad format) has the configured reward, and the program is cancelled. A fork runs it again. What the
-    program draws from `random` and `numpy.random` repeats; tasks that it starts have no luck of their own.
+    program draws from `random` and `numpy.random` repeats; tasks that it starts have none of their own.
 
     A `ToolError` that the program does not catch, as of a `ChatClient` without an answer, masks the trajectory.
     """
@@ -53,11 +58,13 @@ class ProgramWorld(World):
     async def close(self) -> None:
         if self._task is not None and not self._task.done():
             self._task.cancel()
-            await asyncio.wait([self._task])
+            await asyncio.wait([self._task], timeout=CLOSE_TIMEOUT_S)
+            if not self._task.done():
+                _warn_of_running(self._name)
 
     async def _begun(self, question: Question, chat: Any) -> Any:
         """Starts the program with what it asks by: the first thing that it asks."""
-        run = self._run(chat, copy.deepcopy(dict(question.row)), Luck.of(question.question_id))
+        run = self._run(chat, copy.deepcopy(dict(question.row)), RandomState.of(question.question_id))
         self._task = asyncio.create_task(run)
         self._task.add_done_callback(lambda _: self._asked.put_nowait(None))
         asked = await self._next()
@@ -73,8 +80,8 @@ class ProgramWorld(World):
         self._said.set_result(said)
         return await self._next()
 
-    async def _run(self, chat: Any, row: dict[str, Any], luck: Luck) -> float:
-        return await luck.run(self._program(chat, row))
+    async def _run(self, chat: Any, row: dict[str, Any], random_state: RandomState) -> float:
+        return await random_state.run(self._program(chat, row))
 
     @property
     def _waits(self) -> bool:
@@ -113,3 +120,10 @@ class ProgramWorld(World):
             error.add_note(f"{TOOL_NOTE}{self._name}")
             raise
         return finite(returned, f"{self._name}: the reward")
+
+
+@functools.lru_cache(maxsize=16)
+def _warn_of_running(name: str) -> None:
+    _logger.warning(
+        "%s has not ended %g s after it was cancelled: nobody waits for it any more.", name, CLOSE_TIMEOUT_S
+    )

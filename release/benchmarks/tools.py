@@ -33,7 +33,7 @@ from rllib_arpo.envs.support.cache import read_texts
 from rllib_arpo.envs.tools.search import MAX_QUERY_CHARS, SearchTool
 from rllib_arpo.envs.tools.tool import run_tool
 from rllib_arpo.envs.worlds import Call, Reply, World
-from rllib_arpo.envs.worlds.play import Forking, Play
+from rllib_arpo.envs.worlds.session import Forking, WorldSession
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 #: Calls that wait at the same time.
@@ -160,13 +160,13 @@ def forks(bench: Bench) -> dict[str, Any]:
     repeats = bench.pick(full=200, quick=50, tiny=2)
 
     async def median_ms(make: type[World], turns: int) -> float:
-        play = Play(Forking(make, make.__name__), question)
+        session = WorldSession(Forking(make, make.__name__), question)
         for turn in range(turns):
-            await play.say(f"turn {turn}")
+            await session.say(f"turn {turn}")
         times = []
         for _ in range(repeats):
             begin = time.perf_counter()
-            await play.fork().ready()
+            await session.fork().ready()
             times.append(time.perf_counter() - begin)
         return _ms(times, 50)
 

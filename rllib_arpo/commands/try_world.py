@@ -27,8 +27,8 @@ from rllib_arpo.envs.tools import Tool
 from rllib_arpo.envs.tools.tool import in_thread
 from rllib_arpo.envs.worlds import Reply
 from rllib_arpo.envs.worlds.copies import difference
-from rllib_arpo.envs.worlds.play import Forking, Play
 from rllib_arpo.envs.worlds.registry import WorldMaker
+from rllib_arpo.envs.worlds.session import Forking, WorldSession
 from rllib_arpo.errors import CHECKS, CommandError, command_errors
 from rllib_arpo.terminal import printable
 
@@ -64,31 +64,31 @@ def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
 async def _play(
     make: WorldMaker, question: Question, tools: Mapping[str, Tool], actions: Iterator[str], num_forks: int
 ) -> None:
-    trunk = Play(Forking(make, f"The world {make.name!r}"), question)
+    trunk = WorldSession(Forking(make, f"The world {make.name!r}"), question)
     await trunk.ready()
     for role, text in (*question.messages, ("world", trunk.opening or "")):
         print(printable(f"{role}: {text}"))
-    play = trunk.handed_over()
+    session = trunk.fork_root()
     # Reading blocks: a connection to a server must be kept meanwhile.
     while (action := await in_thread(next, actions, None)) is not None:
         print(printable(f"> {action}"))
-        reply = await _reply(play, tools, action)
+        reply = await _reply(session, tools, action)
         paid = f" (reward {reply.reward:g})" if reply.reward else ""
         print(printable(f"{reply.status}: {reply.text}{paid}"))
         if reply.done:
             print("The world has ended the trajectory.")
             break
-    print(f"Actions: {len(play.moves)}. Rewards: {play.paid:g}. {await _forked(play, num_forks)}")
-    first, second = await difference(play), await difference(play)
+    print(f"Actions: {len(session.moves)}. Rewards: {session.paid:g}. {await _forked(session, num_forks)}")
+    first, second = await difference(session), await difference(session)
     if first is None and second is None:
         print("Repeated twice, it gives the same replies.")
     else:
         print(printable(f"Repeated, it is another: {first or second}."))
-    for one in (play, trunk):
+    for one in (session, trunk):
         await one.close()
 
 
-async def _reply(play: Play, tools: Mapping[str, Tool], action: str) -> Reply:
+async def _reply(session: WorldSession, tools: Mapping[str, Tool], action: str) -> Reply:
     """The world's answer to a line: a call if it is a JSON object with a name, otherwise a text.
 
     Raises:
@@ -101,24 +101,24 @@ async def _reply(play: Play, tools: Mapping[str, Tool], action: str) -> Reply:
     if isinstance(call, dict) and "name" in call:
         if call["name"] not in tools:
             raise CommandError(f"The world has no tool {call['name']!r}: it has {', '.join(tools) or 'none'}.")
-        return await play.call(tools[call["name"]], call.get("arguments", {}))
-    if not (await play.ready()).takes_text:
+        return await session.call(tools[call["name"]], call.get("arguments", {}))
+    if not (await session.ready()).takes_text:
         raise CommandError(f'The world takes calls: {{"name": ..., "arguments": {{...}}}}, not {action!r:.80}.')
-    return await play.say(action)
+    return await session.say(action)
 
 
-async def _forked(play: Play, number: int) -> str:
-    """Forks a play that many times, one after the other, and tells the way and the median time."""
+async def _forked(session: WorldSession, number: int) -> str:
+    """Forks a session that many times, one after the other, and tells the way and the median time."""
     times = []
     for _ in range(number):
         begin = time.perf_counter()
-        fork = play.fork()
+        fork = session.fork()
         await fork.ready()
         times.append(1e3 * (time.perf_counter() - begin))
         await fork.close()
     if not times:
         return ""
-    way = play.forking.way(await play.ready())
+    way = session.forking.way(await session.ready())
     return f"It forks by {way}: {statistics.median(times):.2f} ms (median of {number})."
 
 

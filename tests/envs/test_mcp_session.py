@@ -129,7 +129,7 @@ def test_a_server_that_dies_twice_of_a_call_is_an_error_that_the_model_reads(ses
 
 
 def test_a_trajectorys_session_that_is_lost_is_not_opened_again(session_with):
-    """Its server's state is gone: `Play` repeats what was done, with another one."""
+    """Its server's state is gone: `WorldSession` repeats what was done, with another one."""
     session = session_with("counts", "dies", shared=False)
 
     async def calls():

@@ -13,8 +13,8 @@ from rllib_arpo.envs.errors import BrokenToolError, ContractError
 from rllib_arpo.envs.rewards import FinishedPath, Score
 from rllib_arpo.envs.worlds import Call, Reply, World
 from rllib_arpo.envs.worlds.copies import CopyChecks, difference
-from rllib_arpo.envs.worlds.play import Play
-from tests.envs.worlds.test_play import QUESTION, Counter, texts, trunk_of
+from rllib_arpo.envs.worlds.session import WorldSession
+from tests.envs.worlds.test_session import QUESTION, Counter, texts, trunk_of
 
 SESSIONS: dict[str, list[str]] = {}
 
@@ -96,10 +96,10 @@ class Shared(Counter):
         return Reply(str(len(self.lines)))
 
 
-async def forked(make) -> list[Play]:
+async def forked(make) -> list[WorldSession]:
     trunk = trunk_of(make)
     await trunk.ready()
-    root = trunk.handed_over()
+    root = trunk.fork_root()
     await texts(root, "1")
     child = root.fork()
     await texts(root, "2")

@@ -18,8 +18,8 @@ from rllib_arpo.envs.rewards import FinishedPath
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.worlds import Call, Opening, Turn
 from rllib_arpo.envs.worlds.completions import Refused, read_request
-from rllib_arpo.envs.worlds.play import Forking, Play
 from rllib_arpo.envs.worlds.registry import find_world
+from rllib_arpo.envs.worlds.session import Forking, WorldSession
 from rllib_arpo.rollout.episodes import episode_to_tree
 from rllib_arpo.rollout.messages import question_refs
 from rllib_arpo.rollout.question_loop import QuestionLoop
@@ -35,8 +35,8 @@ def called(n: int) -> Turn:
     return Turn("", Call("add", {"n": n}), 5, 7)
 
 
-def trunk_of(program, **options) -> Play:
-    return Play(Forking(find_world({program: options}), "The world"), QUESTION)
+def trunk_of(program, **options) -> WorldSession:
+    return WorldSession(Forking(find_world({program: options}), "The world"), QUESTION)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_the_sdk_asks_and_its_calls_come_back(agent, options):
     async def played():
         trunk = trunk_of(agent, **options)
         await trunk.ready()
-        root = trunk.handed_over()
+        root = trunk.fork_root()
         first = await root.say(called(1))
         child = root.fork()
         second = await child.say(called(5))

@@ -15,14 +15,14 @@ from rllib_arpo.envs.errors import ContractError
 from rllib_arpo.envs.question import QA, Question
 from rllib_arpo.envs.rewards import FinishedPath, Score
 from rllib_arpo.envs.worlds.copies import CopyChecks
-from rllib_arpo.envs.worlds.play import Forking, Play
 from rllib_arpo.envs.worlds.registry import find_world
+from rllib_arpo.envs.worlds.session import Forking, WorldSession
 
 Kind = Enum("Kind", ["PROMPT", "PLAYER_ACTION", "GAME_BOARD"])
 
 
-def begin(world, *messages, **row) -> Play:
-    return Play(Forking(find_world(world), "The world"), Question("q", messages, (), QA, "row 3", row=row))
+def begin(world, *messages, **row) -> WorldSession:
+    return WorldSession(Forking(find_world(world), "The world"), Question("q", messages, (), QA, "row 3", row=row))
 
 
 async def said(play, *texts):

@@ -12,15 +12,15 @@ from rllib_arpo.envs.errors import ContractError
 from rllib_arpo.envs.question import QA, Question
 from rllib_arpo.envs.rewards import FinishedPath, Score
 from rllib_arpo.envs.worlds.copies import CopyChecks
-from rllib_arpo.envs.worlds.play import Forking, Play
 from rllib_arpo.envs.worlds.registry import find_world
+from rllib_arpo.envs.worlds.session import Forking, WorldSession
 
 MOVES = ["left", "down", "right", "up"]
 LAKE = {"id": "FrozenLake-v1", "desc": ["SFH", "FFG"], "is_slippery": False, "read": MOVES, "show": str}
 
 
-def begin(world, **row) -> Play:
-    return Play(Forking(find_world(world), "The world"), Question("q", (), (), QA, "q", row=row))
+def begin(world, **row) -> WorldSession:
+    return WorldSession(Forking(find_world(world), "The world"), Question("q", (), (), QA, "q", row=row))
 
 
 async def said(play, *texts):

@@ -16,19 +16,19 @@ from rllib_arpo.envs.question import QA, Question
 from rllib_arpo.envs.rewards import FinishedPath
 from rllib_arpo.envs.worlds import Call, far_side, interpreter
 from rllib_arpo.envs.worlds.copies import CopyChecks
-from rllib_arpo.envs.worlds.play import Forking, Play
 from rllib_arpo.envs.worlds.registry import find_world
+from rllib_arpo.envs.worlds.session import Forking, WorldSession
 
 QUESTION = Question("q", (), (), QA, "q", row={"seed": 1})
 FINISHED = FinishedPath(QUESTION, ("2", "3"), True)
 
 
-def trunk_of(name: str, **options) -> Play:
+def trunk_of(name: str, **options) -> WorldSession:
     world = {f"tests.helpers.far_worlds:{name}": {"python": sys.executable, **options}}
-    return Play(Forking(find_world(world), "The world"), QUESTION)
+    return WorldSession(Forking(find_world(world), "The world"), QUESTION)
 
 
-async def said(play: Play, *texts: str) -> list[str]:
+async def said(play: WorldSession, *texts: str) -> list[str]:
     return [(await play.say(text)).text for text in texts]
 
 
@@ -37,7 +37,7 @@ def test_a_fork_goes_on_from_its_parents_state(name, way, capfd):
     async def played():
         trunk = trunk_of(name)
         await trunk.ready()
-        root, other = trunk.handed_over(), trunk.handed_over()
+        root, other = trunk.fork_root(), trunk.fork_root()
         found = await said(root, "2", "x")
         child = root.fork()
         found += [*await said(root, "3"), *await said(child, "20"), *await said(other, "1")]
@@ -143,7 +143,7 @@ def test_copies_that_share_something_end_the_run():
     async def checked():
         trunk = trunk_of("Shared")
         await trunk.ready()
-        root = trunk.handed_over()
+        root = trunk.fork_root()
         await said(root, "1")
         child = root.fork()
         await said(root, "2")

@@ -3,14 +3,47 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import pytest
 
 from rllib_arpo.envs.errors import BrokenToolError, ContractError
 from rllib_arpo.envs.question import QA, Question
-from rllib_arpo.envs.worlds import World, WorldLost
-from rllib_arpo.envs.worlds.play import Forking, Play
-from tests.envs.worlds.test_play import Counter, Forked, texts, trunk_of
+from rllib_arpo.envs.worlds import Reply, World, WorldLost
+from rllib_arpo.envs.worlds.session import Forking, WorldSession
+from tests.envs.worlds.test_session import Counter, Forked, Replayed, texts, trunk_of
+
+
+class Paying(Replayed):
+    """Pays for each action, begins elsewhere each time, and dies of "die"."""
+
+    made = 0
+
+    async def reset(self, question):
+        Paying.made += 1
+        return f"world {Paying.made}"
+
+    async def act(self, action):
+        if action == "die":
+            raise WorldLost("killed")
+        return Reply("right", reward=float(action))
+
+
+@pytest.mark.parametrize(
+    ("actions", "paid"), [(["0.0", "die"], "starts anew"), (["1.0", "die"], "has paid rewards, and cannot start anew")]
+)
+def test_a_lost_world_that_cannot_be_repeated_does_not_pay_again(actions, paid):
+    async def played():
+        session = trunk_of(Paying).fork()
+        first, second = await texts(session, *actions)
+        return f"{first}, {second}"
+
+    differs = r"The world cannot be repeated: the beginning got 'world \d+' in place of 'world \d+'; it "
+    if "cannot" in paid:
+        with pytest.raises(BrokenToolError, match=f"^{differs}{paid}.$"):
+            asyncio.run(played())
+    else:
+        assert re.fullmatch(f"right, {differs}{paid}.", asyncio.run(played()))
 
 
 class Gone(World):
@@ -33,7 +66,7 @@ def test_a_lost_world_that_cannot_be_made_again_is_broken(monkeypatch):
     monkeypatch.setattr(Gone, "made", 0)
 
     async def played():
-        play = Play(Forking(Gone, "The world"), Question("q", (), (), QA, "q")).fork()
+        play = WorldSession(Forking(Gone, "The world"), Question("q", (), (), QA, "q")).fork()
         for _ in range(2):
             with pytest.raises(BrokenToolError, match=r"^no server$"):
                 await play.say("1")

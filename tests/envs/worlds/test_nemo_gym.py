@@ -15,8 +15,8 @@ from rllib_arpo.envs.rewards import FinishedPath
 from rllib_arpo.envs.tasks.nemo_gym import NemoGymTask, tools_of_rows
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.worlds import Call
-from rllib_arpo.envs.worlds.play import Forking, Play
 from rllib_arpo.envs.worlds.registry import find_world
+from rllib_arpo.envs.worlds.session import Forking, WorldSession
 from tests.helpers.models import byte_tokenizer
 from tests.helpers.nemo_gym_server import ROW, SCHEMA, TOOLS, nemo_gym_server
 
@@ -37,15 +37,15 @@ def rows(tmp_path):
     return str(path)
 
 
-def trunk_of(server, **options) -> Play:
-    return Play(Forking(find_world({"nemo_gym": {"url": server.url, **options}}), "The world"), QUESTION)
+def trunk_of(server, **options) -> WorldSession:
+    return WorldSession(Forking(find_world({"nemo_gym": {"url": server.url, **options}}), "The world"), QUESTION)
 
 
 def finished(last: str) -> FinishedPath:
     return FinishedPath(QUESTION, ("a call", last), True, None)
 
 
-async def texts(play: Play, *calls: Call) -> list[str]:
+async def texts(play: WorldSession, *calls: Call) -> list[str]:
     return [(await play.act(call)).text for call in calls]
 
 
@@ -71,7 +71,7 @@ def test_a_cookie_a_trajectory_forks_by_replay_and_the_servers_score(server):
     async def played():
         trunk = trunk_of(server)
         await trunk.ready()
-        root = trunk.handed_over()
+        root = trunk.fork_root()
         found = await texts(root, ONE)
         child = root.fork()
         found += [*await texts(root, TWO, VALUE), *await texts(child, ONE, VALUE)]
@@ -136,9 +136,9 @@ def test_a_server_that_is_gone_or_refuses_its_own_paths_is_a_broken_tool(server)
         server.status, server.drops = 0, 1
         found.append(await broken(lambda play: play.score(finished("6")), other))
         server.status = 422
-        found.append(await broken(Play.ready, trunk_of(server)))
+        found.append(await broken(WorldSession.ready, trunk_of(server)))
         server.drops = 1
-        return [*found, await broken(Play.ready, trunk_of(server))]
+        return [*found, await broken(WorldSession.ready, trunk_of(server))]
 
     first, second, third, fourth = asyncio.run(played())
     assert (first, third) == ("/increment: 503", "/seed_session: 422 {}")
@@ -149,7 +149,7 @@ def test_a_server_of_turns(server):
     async def played():
         trunk = trunk_of(server, turns=True)
         await trunk.ready()
-        root = trunk.handed_over()
+        root = trunk.fork_root()
         first = await root.say("1")
         child = root.fork()
         second, other = await root.say("2"), await child.say("1")

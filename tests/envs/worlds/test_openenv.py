@@ -15,8 +15,8 @@ from rllib_arpo.envs.errors import BrokenToolError
 from rllib_arpo.envs.question import QA, Question
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.worlds import Call
-from rllib_arpo.envs.worlds.play import Forking, Play
 from rllib_arpo.envs.worlds.registry import find_world
+from rllib_arpo.envs.worlds.session import Forking, WorldSession
 from rllib_arpo.rollout.messages import SampledQuestion, question_refs
 from rllib_arpo.rollout.question_loop import QuestionLoop
 from tests.helpers.models import byte_tokenizer
@@ -32,12 +32,12 @@ def server():
         yield server
 
 
-def trunk_of(server, **options) -> Play:
+def trunk_of(server, **options) -> WorldSession:
     make = find_world({"openenv": {"url": server.url, "read": "message", **options}})
-    return Play(Forking(make, "The world"), QUESTION)
+    return WorldSession(Forking(make, "The world"), QUESTION)
 
 
-async def said(play: Play, *texts: str) -> list[str]:
+async def said(play: WorldSession, *texts: str) -> list[str]:
     return [(await play.say(text)).text for text in texts]
 
 
@@ -45,7 +45,7 @@ def test_a_session_a_trajectory_and_forks_by_replay(server):
     async def played():
         trunk = trunk_of(server)
         await trunk.ready()
-        root = trunk.handed_over()
+        root = trunk.fork_root()
         found = [trunk.opening, *await said(root, "1", "two", "3")]
         child = root.fork()
         found += [*await said(root, "10"), *await said(child, "20")]
@@ -111,7 +111,7 @@ def test_a_lost_connection_is_a_new_session_where_everything_is_repeated(server)
 
 
 def test_a_server_that_is_full_or_silent_or_gone_is_a_broken_tool(caplog):
-    async def broken(play: Play, text: str = "1") -> str:
+    async def broken(play: WorldSession, text: str = "1") -> str:
         with pytest.raises(BrokenToolError) as raised:
             await play.say(text)
         await play.close()

@@ -1,4 +1,4 @@
-"""Programs as worlds: what they ask and return, their luck, their errors, and forks by replay."""
+"""Programs as worlds: what they ask and return, their random numbers, their errors, and forks by replay."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from rllib_arpo.envs.question import QA, Question
 from rllib_arpo.envs.rewards import FinishedPath, Score
 from rllib_arpo.envs.support.chat_client import ChatClient
 from rllib_arpo.envs.tool_env import ToolEnv
-from rllib_arpo.envs.worlds.play import Forking, Play
 from rllib_arpo.envs.worlds.registry import find_world
+from rllib_arpo.envs.worlds.session import Forking, WorldSession
 from rllib_arpo.rollout.messages import question_refs
 from rllib_arpo.rollout.question_loop import QuestionLoop
 from tests.docs.pages import REPOSITORY, snippets
@@ -37,11 +37,11 @@ async def sums(chat, row, *, until=10):
     return turns
 
 
-def trunk_of(program, **options) -> Play:
-    return Play(Forking(find_world({program: options}), "The world"), QUESTION)
+def trunk_of(program, **options) -> WorldSession:
+    return WorldSession(Forking(find_world({program: options}), "The world"), QUESTION)
 
 
-async def texts(play: Play, *said: str) -> list[str]:
+async def texts(play: WorldSession, *said: str) -> list[str]:
     return [(await play.say(text)).text for text in said]
 
 
@@ -65,7 +65,7 @@ def test_forks_repeat_the_program_with_its_luck():
     async def played():
         trunk = trunk_of(sums)
         await trunk.ready()
-        root = trunk.handed_over()
+        root = trunk.fork_root()
         before = random.getstate()
         one = await texts(root, "1", "1")
         child = root.fork()
@@ -93,7 +93,7 @@ def test_a_program_that_differs_refuses_its_fork():
     async def played():
         trunk = trunk_of(drifting)
         await trunk.ready()
-        root = trunk.handed_over()
+        root = trunk.fork_root()
         await texts(root, "go")
         with pytest.raises(ForkRefused) as raised:
             await root.fork().ready()
@@ -203,7 +203,7 @@ def test_the_simulated_user_of_the_documentation_repeats_itself(tmp_path, monkey
     async def played():
         trunk = trunk_of(names["bargain"])
         await trunk.ready()
-        root = trunk.handed_over()
+        root = trunk.fork_root()
         offers = await texts(root, "20?", "25?")
         child = root.fork()
         await child.ready()
@@ -255,3 +255,24 @@ def test_a_refused_fork_is_topped_up_and_nothing_is_masked(tmp_path):
         "ForkRefused",
         "The world 'counting' cannot be repeated: turn 1, so, got 'number 1 again' in place of 'number 1'",
     )
+
+
+def test_a_program_that_does_not_end_when_it_is_cancelled_is_left_alone(monkeypatch, caplog):
+    monkeypatch.setattr("rllib_arpo.envs.worlds.program.CLOSE_TIMEOUT_S", 0.05)
+
+    async def stubborn(chat, row):
+        try:
+            return await chat("again?")
+        except asyncio.CancelledError:
+            return await asyncio.sleep(60.0, 0.0)
+
+    async def played():
+        sessions = [trunk_of(stubborn), trunk_of(stubborn)]
+        for session in sessions:
+            await session.ready()
+            await session.close()
+
+    asyncio.run(played())
+    assert caplog.messages == [
+        "The program 'stubborn' has not ended 0.05 s after it was cancelled: nobody waits for it any more."
+    ]

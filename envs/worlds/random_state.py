@@ -14,19 +14,19 @@ from rllib_arpo.envs.support.texts import seed_of_name
 T = TypeVar("T")
 
 
-class Luck:
-    """The states of both generators; games that draw from them replay, and forks have their parent's luck."""
+class RandomState:
+    """The states of both generators; games that draw from them replay, and forks go on from their parent's states."""
 
     def __init__(self, seed: int, states: tuple[Any, Any] | None = None):
         self._states = states or (random.Random(seed).getstate(), np.random.RandomState(seed).get_state())
 
     @classmethod
-    def of(cls, name: str) -> Luck:
-        """The luck of a world at its beginning."""
+    def of(cls, name: str) -> RandomState:
+        """The state of a world at its beginning."""
         return cls(seed_of_name(name))
 
-    def copy(self) -> Luck:
-        return Luck(0, self._states)
+    def copy(self) -> RandomState:
+        return RandomState(0, self._states)
 
     @contextlib.contextmanager
     def swapped_in(self) -> Iterator[None]:
@@ -47,14 +47,14 @@ class Luck:
 
 
 class _Run(Generic[T]):
-    def __init__(self, luck: Luck, awaitable: Awaitable[T]):
-        self._luck, self._awaitable = luck, awaitable
+    def __init__(self, random_state: RandomState, awaitable: Awaitable[T]):
+        self._random_state, self._awaitable = random_state, awaitable
 
     def __await__(self) -> Generator[Any, Any, T]:
         stretches = self._awaitable.__await__()
         error: BaseException | None = None
         while True:
-            with self._luck.swapped_in():
+            with self._random_state.swapped_in():
                 try:
                     waited = next(stretches) if error is None else stretches.throw(error)
                 except StopIteration as end:

@@ -1,4 +1,4 @@
-"""A world as a trajectory plays it: the ways of forking, losses, luck, and copies that share something."""
+"""A world as a trajectory plays it: the ways of forking, losses, random numbers, and copies that share something."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rllib_arpo.envs.errors import BrokenToolError, ContractError, ForkRefused, 
 from rllib_arpo.envs.question import QA, Question
 from rllib_arpo.envs.worlds import Reply, World, WorldLost
 from rllib_arpo.envs.worlds.copies import CopyChecks
-from rllib_arpo.envs.worlds.play import Forking, Play
+from rllib_arpo.envs.worlds.session import Forking, WorldSession
 
 QUESTION = Question("q", (), (), QA, "q", row={"seed": 1})
 
@@ -58,11 +58,11 @@ class Replayed(Counter):
         self.lock = threading.Lock()
 
 
-def trunk_of(make) -> Play:
-    return Play(Forking(make, "The world"), QUESTION)
+def trunk_of(make) -> WorldSession:
+    return WorldSession(Forking(make, "The world"), QUESTION)
 
 
-async def texts(play: Play, *actions: str) -> list[str]:
+async def texts(play: WorldSession, *actions: str) -> list[str]:
     return [(await play.say(action)).text for action in actions]
 
 
@@ -72,7 +72,7 @@ def test_each_way_gives_a_fork_its_parents_state(make, way):
         trunk = trunk_of(make)
         await trunk.ready()
         assert trunk.opening == "begin at 1"
-        root, other = trunk.handed_over(), trunk.handed_over()
+        root, other = trunk.fork_root(), trunk.fork_root()
         found = await texts(root, "1", "no", "2")
         placeholder = root.fork(begin=False)
         child = root.fork()
@@ -131,7 +131,7 @@ def test_a_replay_that_differs_refuses_the_fork():
     async def played():
         trunk = trunk_of(Drifting)
         await trunk.ready()
-        root = trunk.handed_over()
+        root = trunk.fork_root()
         assert await texts(root, "a", "b") == ["a in world 1", "b in world 1"]
         with pytest.raises(ForkRefused) as raised:
             await root.fork().ready()
@@ -238,7 +238,7 @@ class Dice(Counter):
         return Reply(f"{first} {np.random.randint(10**6)}")
 
 
-def test_each_world_has_its_luck_and_a_fork_its_parents():
+def test_each_world_has_its_random_numbers_and_a_fork_its_parents():
     async def played():
         trunk = trunk_of(Dice)
         one, two = trunk.fork(), trunk.fork()
@@ -256,3 +256,25 @@ def test_each_world_has_its_luck_and_a_fork_its_parents():
         assert (random.random(), np.random.random()) == outside
 
     asyncio.run(played())
+
+
+@pytest.mark.parametrize("make", [Forked, Replayed])
+def test_a_world_whose_making_was_cancelled_is_made_when_it_is_needed(make):
+    """Plain RLlib runs each step in a loop of its own, which cancels what it leaves behind."""
+    trunk = trunk_of(make)
+    root = asyncio.run(begun(trunk))
+    child = asyncio.run(forked_in_a_step(root))
+    assert asyncio.run(texts(child, "3")) == ["9"]
+
+
+async def begun(trunk: WorldSession) -> WorldSession:
+    await trunk.ready()
+    root = trunk.fork_root()
+    assert await texts(root, "5") == ["6"]
+    return root
+
+
+async def forked_in_a_step(root: WorldSession) -> WorldSession:
+    child = root.fork()
+    await asyncio.sleep(0)
+    return child

@@ -1,0 +1,133 @@
+"""A world while it runs: with random numbers of its own, within its time limit, its replies checked."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import dataclasses
+from collections.abc import Awaitable
+from typing import Any, TypeVar
+
+from rllib_arpo.core.tree import ToolStatus
+from rllib_arpo.envs.errors import BrokenToolError, ContractError, DataError, ToolError, finite
+from rllib_arpo.envs.question import Question
+from rllib_arpo.envs.rewards import FinishedPath, Score
+from rllib_arpo.envs.support.texts import first_line, valid_unicode
+from rllib_arpo.envs.worlds.random_state import RandomState
+from rllib_arpo.envs.worlds.world import Call, Opening, Reply, Turn, World
+
+T = TypeVar("T")
+
+#: Of longer replies messages show the part that differs.
+_SHOWN_CHARS = 200
+
+
+class RunningWorld:
+    """A world and its random numbers.
+
+    Attributes:
+        world: what runs.
+        name: of its kind, in messages.
+    """
+
+    def __init__(self, world: World, name: str, random_state: RandomState):
+        self.world, self.name, self._random_state = world, name, random_state
+
+    async def reset(self, question: Question) -> str | Opening:
+        """What the world begins with.
+
+        Raises:
+            BrokenToolError: it cannot begin, or takes too long.
+        """
+        opening = await self._limited(self._random_state.run(self.world.reset(question)))
+        if not isinstance(opening, str | Opening):
+            raise ContractError(f"{self.name}: reset must return a text, not {opening!r:.80}.")
+        return valid_unicode(opening) if isinstance(opening, str) else opening
+
+    async def act(self, action: Call | str | Turn) -> Reply:
+        """The answer to an action; a `ToolError` is one, too.
+
+        Raises:
+            BrokenToolError: the world cannot be used any more; `WorldLost`: another one can.
+        """
+        try:
+            # What the world does with the arguments must not change what a replay gives it.
+            reply = await self._limited(self._random_state.run(self.world.act(copy.deepcopy(action))))
+        except ToolError as error:
+            reply = Reply(str(error), status=ToolStatus.ERROR)
+        if not (isinstance(reply, Reply) and isinstance(reply.text, str)):
+            raise ContractError(f"{self.name} must return a Reply with a text, not {reply!r:.80}.")
+        reward = finite(reply.reward, f"{self.name}: the reward of {told(action)!r:.80}")
+        return dataclasses.replace(reply, text=valid_unicode(reply.text), reward=reward)
+
+    async def score(self, path: FinishedPath) -> Score | None:
+        """What the world says of a finished path.
+
+        Raises:
+            BrokenToolError: it cannot say.
+            ContractError: it raises another error, or returns no `Score`.
+        """
+        try:
+            score: Any = await self._limited(self._random_state.run(self.world.score(path)))
+        except (BrokenToolError, DataError):
+            raise
+        except Exception as error:
+            # Masking it would let the model leave the training by a path that the world cannot read.
+            raise ContractError(f"{self.name}: score raises {type(error).__name__}: {first_line(error)}.") from error
+        if score is None:
+            return None
+        if not isinstance(score, Score):
+            raise ContractError(f"{self.name}: score must return a Score or None, not {score!r:.80}.")
+        return Score(*(finite(one, f"{self.name}: the score") for one in (score.reward, score.accuracy)))
+
+    async def fork(self) -> RunningWorld:
+        """An independent one by the world's own `fork`."""
+        made: object = await self._limited(self.world.fork())
+        if not isinstance(made, World):
+            raise ContractError(f"{self.name}: fork must return a World, not {made!r:.80}.")
+        return RunningWorld(made, self.name, self._random_state.copy())
+
+    def copy(self) -> RunningWorld:
+        """An independent one by `copy.deepcopy`, which may raise anything."""
+        return RunningWorld(copy.deepcopy(self.world), self.name, self._random_state.copy())
+
+    async def _limited(self, awaitable: Awaitable[T]) -> T:
+        try:
+            async with asyncio.timeout(self.world.timeout_s) as limit:
+                return await awaitable
+        except TimeoutError as error:
+            if not limit.expired():  # The world's own.
+                raise
+            name = type(self.world).__name__
+            raise BrokenToolError(f"{name} did not answer in {self.world.timeout_s:g} s.") from error
+
+
+class ReplayMismatch(Exception):
+    """A world does not do again what was done before.
+
+    Attributes:
+        turn: the number of the action, from 1; 0: the beginning.
+    """
+
+    def __init__(self, turn: int, what: str, before: Any, again: Any):
+        old, new = told(before), told(again)
+        same = next((i for i, (one, other) in enumerate(zip(old, new, strict=False)) if one != other), 0)
+        start = max(0, same - _SHOWN_CHARS // 2) if max(len(old), len(new)) > _SHOWN_CHARS else 0
+        shown = slice(start, start + _SHOWN_CHARS)
+        super().__init__(f"{what} got {new[shown]!r} in place of {old[shown]!r}")
+        self.turn = turn
+
+
+def told(said: Any) -> str:
+    """An action or a reply in a message."""
+    if said is None:
+        return "no answer"
+    if isinstance(said, Call):
+        return f"{said.tool} {dict(said.arguments)}"
+    if isinstance(said, Opening):
+        return " ".join(map(str, said.messages + said.functions))
+    if isinstance(said, Reply):
+        paid = f" (reward {said.reward:g})" if said.reward else ""
+        text = said.text + " ".join(map(str, said.messages))
+        return "error: " * (said.status != ToolStatus.OK) + text + paid + " (the end)" * said.done
+    return str(said)
