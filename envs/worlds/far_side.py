@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
-import importlib
+import importlib.util
 import inspect
 import json
 import os
@@ -112,12 +112,19 @@ def adapted(world: Any) -> WorldLike:
 
 
 def schema(method: Any) -> dict[str, Any]:
-    """JSON schema of a method's arguments, from its type hints."""
+    """JSON schema of a method's arguments, from its type hints; without `**` ones, as for a class of the near side.
+
+    Raises:
+        ValueError: one of them has no name that a model could write.
+    """
     try:
         hints = typing.get_type_hints(method)
     except Exception:  # Names that only a type checker knows.
         hints = {}
-    parameters = inspect.signature(method).parameters.values()
+    parameters = [one for one in inspect.signature(method).parameters.values() if one.kind != one.VAR_KEYWORD]
+    for one in parameters:
+        if one.kind in (one.POSITIONAL_ONLY, one.VAR_POSITIONAL):
+            raise ValueError(f"{method.__name__}: its parameter {one.name!r} cannot be given by name")
     kinds = {one.name: hints.get(one.name) for one in parameters}
     types = {name: _JSON_TYPES.get(typing.get_origin(kind) or kind) for name, kind in kinds.items()}
     return {
@@ -163,8 +170,8 @@ class Worlds:
     """The worlds of this process, each with its random numbers, by number."""
 
     def __init__(self, named: str, options: dict[str, Any]):
-        module, _, name = named.partition(":")
-        self._make = getattr(importlib.import_module(module), name)
+        module, _, name = named.rpartition(":")
+        self._make = getattr(imported(module), name)
         self._options = options
         self._worlds: dict[int, tuple[WorldLike, RandomState]] = {}
         #: Whether Python can copy a world.
@@ -217,6 +224,17 @@ class Worlds:
 
     def ping(self) -> None:
         return None
+
+
+def imported(module: str) -> Any:
+    """A module by its name, or by the path of its file."""
+    if not module.endswith(".py"):
+        return importlib.import_module(module)
+    spec = importlib.util.spec_from_file_location("world_of_a_file", module)
+    assert spec is not None and spec.loader is not None
+    made = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
 
 
 def text(value: Any) -> str:

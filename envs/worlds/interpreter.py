@@ -29,6 +29,11 @@ _SCRIPT = Path(__file__).with_name("far_side.py")
 _OF_THIS_PYTHON = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 
 
+def environment_of_others() -> dict[str, str]:
+    """The environment of a process of another Python."""
+    return {name: value for name, value in os.environ.items() if name not in _OF_THIS_PYTHON}
+
+
 class _Process:
     """A process of the other Python, which answers one request after the other. Lives in one event loop.
 
@@ -38,14 +43,13 @@ class _Process:
     def __init__(self, python: str):
         ours, theirs = socket.socketpair()
         self._socket = ours
-        environment = {name: value for name, value in os.environ.items() if name not in _OF_THIS_PYTHON}
         silent = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
         with theirs:
             descriptor = theirs.fileno()
             self._popen = subprocess.Popen(
                 [python, str(_SCRIPT), str(descriptor)],
                 pass_fds=[descriptor],
-                env=environment,
+                env=environment_of_others(),
                 start_new_session=True,
                 **silent,  # type: ignore[call-overload]
             )
@@ -122,7 +126,7 @@ class Interpreter:
 
     Args:
         python: the other Python's path.
-        named: "module:name" of the world, there.
+        named: "module:name" of the world, there; the module may be the path of a file.
         options: its keyword arguments.
     """
 

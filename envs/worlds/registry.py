@@ -18,6 +18,7 @@ from rllib_arpo.envs.worlds.interpreter import interpreter_world
 from rllib_arpo.envs.worlds.nemo_gym import nemo_gym_world
 from rllib_arpo.envs.worlds.openenv import openenv_world
 from rllib_arpo.envs.worlds.program import ProgramWorld
+from rllib_arpo.envs.worlds.verifiers import verifiers_world
 from rllib_arpo.envs.worlds.world import Way, World
 
 #: Options of every world, which replace its attributes of the same names -> whether a value will do, and what will.
@@ -34,6 +35,7 @@ WORLDS: dict[str, Callable[..., Callable[[], World]]] = {
     "openenv": openenv_world,
     "textarena": textarena.textarena_world,
     "skyrl_gym": skyrl_gym.skyrl_gym_world,
+    "verifiers": verifiers_world,
 }
 #: Package and class -> the same for classes that are derived from it, which come before the options.
 GAMES: dict[tuple[str, str], Callable[..., Callable[[], World]]] = {
@@ -91,7 +93,7 @@ def find_world(given: Any) -> WorldMaker:
         will_do, what = COMMON_OPTIONS[name]
         if not will_do(value):
             raise ValueError(f"env_config['world']: {name} must be {what}, not {value!r:.80}.")
-    if "python" in own:
+    if "python" in own and named != "verifiers":
         python = own.pop("python")
         return WorldMaker(str(named), interpreter_world(named, python, own), common)
     if isinstance(named, str) and ":" not in named:

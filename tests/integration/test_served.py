@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from rllib_arpo.envs.worlds.play import Forking
+from rllib_arpo.envs.worlds.verifiers import write_rows
 from tests.helpers.configs import small_config
 from tests.helpers.models import byte_tokenizer
 from tests.helpers.other_python import free_port, python_with, running
@@ -80,3 +82,14 @@ def test_an_environment_of_openenv_in_another_interpreter(trains, openenv):
     """The class itself, without its server; what it takes and returns are objects of its package."""
     world = {"tests.helpers.openenv_far:Adder": {"python": openenv}}
     assert trains({"world": world}, ["1", "2"]) == ({"fork"}, {"ok"})
+
+
+def test_tasks_of_verifiers(trains, tmp_path, monkeypatch):
+    """In its own interpreter: openai 3 and mcp 2.3 are excluded by its pins."""
+    python = python_with("verifiers-0.4", "verifiers==0.4.0")
+    shutil.copy(Path(REPOSITORY) / "tests" / "helpers" / "capitals.py", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    write_rows("rows.jsonl", "capitals", python=python, number=4)
+    world = {"verifiers": {"python": python, "taskset": "capitals"}}
+    replies = ['<atlas_look_up> {"country": "Norway"} </atlas_look_up>', '<first> {"word": "Oslo"} </first>', "Oslo"]
+    assert trains({"task": "rows", "path": "rows.jsonl", "world": world}, replies) == ({"fork"}, {"ok"})

@@ -76,6 +76,13 @@ def test_each_world_has_its_luck_and_a_fork_its_parents():
     assert of_parent == of_child
 
 
+def test_a_schema_has_the_properties_that_it_has_on_this_side():
+    shop = "tests.helpers.far_worlds:Shop"
+    far, near = find_world({shop: {"python": sys.executable}}).sample, find_world(shop).sample
+    assert far.tools["buy"]["properties"].keys() == near.tools["buy"]["properties"].keys() == {"item", "number"}
+    assert far.tools["buy"]["required"] == near.tools["buy"]["required"] == ["item"]
+
+
 def test_public_methods_are_tools_as_in_trl():
     play = trunk_of("Shop")
 
@@ -164,6 +171,10 @@ def test_copies_that_share_something_end_the_run():
         (
             {"random:Random": {"python": "/no/python"}},
             "random:Random in /no/python cannot be made (/no/python does not",
+        ),
+        (
+            {"tests.helpers.far_worlds:Nameless": {"python": sys.executable}},
+            "cannot be made (ValueError: sell: its parameter 'items' cannot be given by name)",
         ),
         ({Question: {"python": sys.executable}}, "with 'python' a world is named as \"module:name\", not <class"),
     ],
