@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 
 import pytest
@@ -12,6 +13,12 @@ from rllib_arpo.envs.worlds.play import Forking
 from rllib_arpo.rollout.episodes import episode_to_tree
 from tests.helpers.configs import small_config
 from tests.helpers.models import byte_tokenizer
+from tests.helpers.other_python import packages_with
+
+GAMES = [
+    "textarena==0.7.4", "skyrl-gym==0.4.0", "chess==1.11.2", "nltk==3.10.4", "defusedxml==0.7.1", "func-timeout==4.3.5",
+    "omegaconf==2.4.0",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,18 +69,24 @@ def test_frozen_lake_of_gymnasium_trains_with_forks(ray_cluster, model_folder, b
     assert ways == {"copy"}
 
 
+@pytest.fixture
+def games(monkeypatch) -> None:
+    """The packages of the extra "games", behind those that are installed."""
+    monkeypatch.setattr(sys, "path", [*sys.path, packages_with("games", "--no-deps", *GAMES)])
+
+
 @pytest.mark.packages
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("way", ["copy", "replay"])
-def test_2048_of_textarena_trains_with_forks(ray_cluster, model_folder, built, ways, way):
-    pytest.importorskip("textarena", reason="pip install rllib-arpo[games]")
+def test_2048_of_textarena_trains_with_forks(ray_cluster, model_folder, built, games, ways, way):
     world = {"textarena": {"id": "2048-v0", **({} if way == "copy" else {"forks_by": way})}}
     assert trains_with_forks(model_folder, built, {"world": world}, ["up", "left", "[down]"]) < 1
     assert ways == {way}
 
 
 @pytest.mark.packages
-def test_gsm8k_in_turns_of_skyrl_gym_trains_with_forks(ray_cluster, model_folder, built, ways):
-    pytest.importorskip("skyrl_gym", reason="pip install rllib-arpo[games]")
+@pytest.mark.timeout(1800)
+def test_gsm8k_in_turns_of_skyrl_gym_trains_with_forks(ray_cluster, model_folder, built, games, ways):
     env_config = {"task": OnePlusOne, "world": {"skyrl_gym": {"id": "gsm8k_multi_turn"}}}
     assert trains_with_forks(model_folder, built, env_config, ["#### 3", "1", "#### 2"]) > 0
     assert ways == {"copy"}
