@@ -17,7 +17,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from rllib_arpo.envs.support.cache import read_texts
 from rllib_arpo.envs.tools.search import MAX_QUERY_CHARS, SearchTool
 from rllib_arpo.envs.tools.tool import run_tool
 from rllib_arpo.envs.worlds import Call, Reply, World
+from rllib_arpo.envs.worlds.registry import find_world
 from rllib_arpo.envs.worlds.session import Forking, WorldSession
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -155,23 +156,27 @@ class ReplayedLedger(Ledger):
 
 
 def forks(bench: Bench) -> dict[str, Any]:
-    """Milliseconds of a fork after so many turns, for each way in which a world forks in this process."""
+    """Milliseconds of a fork after so many turns, for each way in which a world forks, here and in another process."""
     question = Question("ledger", (), (), QA, "ledger")
     repeats = bench.pick(full=200, quick=50, tiny=2)
 
-    async def median_ms(make: type[World], turns: int) -> float:
-        session = WorldSession(Forking(make, make.__name__), question)
+    async def median_ms(make: Callable[[], World], turns: int) -> float:
+        session = WorldSession(Forking(make, "The ledger"), question)
         for turn in range(turns):
             await session.say(f"turn {turn}")
         times = []
         for _ in range(repeats):
             begin = time.perf_counter()
-            await session.fork().ready()
+            child = session.fork()
+            await child.ready()
             times.append(time.perf_counter() - begin)
+            await child.close()
+        await session.close()
         return _ms(times, 50)
 
     figures = {}
-    for way, make in WAYS.items():
+    for way, world in WAYS.items():
+        make = find_world(world)
         for turns in FORK_TURNS:
             figures[f"fork_{way}_ms_{turns}"] = asyncio.run(median_ms(make, turns))
     return _with_details(figures, {"forks": repeats, "lines": 1000})
@@ -188,7 +193,14 @@ def _with_details(figures: dict[str, float], detail: dict[str, float]) -> dict[s
 
 #: Turns after which a world is forked, and the worlds.
 FORK_TURNS = (1, 5, 20, 50)
-WAYS: dict[str, type[World]] = {"fork": ForkedLedger, "copy": Ledger, "replay": ReplayedLedger}
+FAR = {"python": sys.executable}
+WAYS: dict[str, Any] = {
+    "fork": ForkedLedger,
+    "copy": Ledger,
+    "replay": ReplayedLedger,
+    "far_copy": {f"{Path(__file__).with_name('far_ledger.py')}:Ledger": FAR},
+    "far_replay": {f"{Path(__file__).with_name('far_ledger.py')}:Ledger": {**FAR, "forks_by": "replay"}},
+}
 FORKS = {f"fork_{way}_ms_{turns}": "reported" for way in WAYS for turns in FORK_TURNS}
 PYTHON = {"python_warm_p50_ms": "< 40", "python_warm_p99_ms": "reported", "python_p99_over_p50_64": "< 10"}
 SEARCH = {"search_build_s": "< 30", "search_p50_ms": "< 5"}
