@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rllib_arpo.envs.worlds.play import Forking
+from rllib_arpo.envs.worlds.session import Forking
 from rllib_arpo.rollout.episodes import episode_to_tree
 from tests.helpers.configs import small_config
 from tests.helpers.models import TOKENIZER_SIZE, byte_tokenizer, tiny_model

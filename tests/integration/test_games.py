@@ -9,7 +9,7 @@ import pytest
 
 from rllib_arpo.envs.question import QA, Question
 from rllib_arpo.envs.tasks import Task
-from rllib_arpo.envs.worlds.play import Forking
+from rllib_arpo.envs.worlds.session import Forking
 from rllib_arpo.rollout.episodes import episode_to_tree
 from tests.helpers.configs import small_config
 from tests.helpers.models import byte_tokenizer

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rllib_arpo.envs.worlds.play import Forking
+from rllib_arpo.envs.worlds.session import Forking
 from rllib_arpo.envs.worlds.verifiers import write_rows
 from tests.helpers.configs import small_config
 from tests.helpers.models import byte_tokenizer

@@ -16,8 +16,8 @@ from rllib_arpo.envs.question import QA, Question
 from rllib_arpo.envs.rewards import FinishedPath
 from rllib_arpo.envs.worlds import Call
 from rllib_arpo.envs.worlds.copies import CopyChecks
-from rllib_arpo.envs.worlds.play import Forking, Play
 from rllib_arpo.envs.worlds.registry import find_world
+from rllib_arpo.envs.worlds.session import Forking, WorldSession
 from rllib_arpo.envs.worlds.verifiers import write_rows
 from tests.helpers import other_python
 
@@ -55,9 +55,9 @@ def test_a_task_has_its_tools_its_state_and_its_rewards(folder):
     question = Question("q", (), (), QA, "q", row=row)
 
     async def played():
-        trunk = Play(Forking(find_world({"verifiers": OPTIONS}), "The world"), question)
+        trunk = WorldSession(Forking(find_world({"verifiers": OPTIONS}), "The world"), question)
         world = await trunk.ready()
-        root = trunk.handed_over()
+        root = trunk.fork_root()
         found = [await root.act(Call("atlas_look_up", {"country": "Norway"}))]
         child = root.fork()
         found += [await root.act(Call("atlas_look_up", {"country": "Mars"}))]
