@@ -18,7 +18,10 @@ PROMPT_TOKENS, TURN_TOKENS = 24, 64
 def step_python(bench: Bench) -> dict[str, Any]:
     """CPU time of the engine's thread in a decoding step of 256 sequences, outside of the model, ours / bare vLLM's.
 
-    While the thread schedules, updates and tells what was sampled, a GPU computes nothing, or the step before. Bare
+    While the thread schedules, updates and tells what was sampled, a GPU computes nothing, or the step before. Counted
+    is the CPU time of this thread, without the calls that start the model and the sampler. So a wait for the GPU is not
+    counted, as long as the thread sleeps: the events that vLLM (read in 0.32) waits for are made with `blocking=True`.
+    What follows the wait is counted: copies of token ids, log-probs and entropies are made into arrays. Bare
     vLLM is its `LLMEngine` with the parameters of `LLM.generate`, which write the text of all tokens, and once more
     without text. The median of a run's steps counts.
     """
