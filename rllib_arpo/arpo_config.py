@@ -141,7 +141,7 @@ class ARPOConfig(AlgorithmConfig):
         kl_in_reward: bool = NotProvided,
         entropy_coeff: float = NotProvided,
         importance_cap: float | None = NotProvided,
-        gradient_checkpointing: bool | None = NotProvided,
+        gradient_checkpointing: bool | str = NotProvided,
         tree_attention: str = NotProvided,
         learner_compile: str = NotProvided,
         baseline: str = NotProvided,

@@ -21,7 +21,7 @@ The cold start of the 3B model needs one GPU of 80 GB. Those of 7B and 8B need s
 
 Hardware: 8 GPUs of the size above, four learners and four engines. Training holds 16 bytes a parameter (fp32 weights,
 gradients and two Adam moments), of which FSDP2 gives each learner a quarter. The 3B model also fits on one GPU of
-80 GB (56 GB by `rllib-arpo doctor`), which engine and learner share; the engine sleeps during updates (slow; for trying
+80 GB (59 GB by `rllib-arpo doctor`), which engine and learner share; the engine sleeps during updates (slow; for trying
 things out):
 
     --num-learners 0 --num-gpus-per-learner 0.75 --num-env-runners 1 --num-gpus-per-env-runner 0.25

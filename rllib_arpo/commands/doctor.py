@@ -18,7 +18,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 
-from rllib_arpo.doctor.budget_report import budget_checks, budget_text, gpu_memory
+from rllib_arpo.doctor.budget_report import budget_checks, budget_text, decide, gpu_memory
 from rllib_arpo.doctor.check_lines import Check, exit_status, report
 from rllib_arpo.doctor.data_checks import data_checks
 from rllib_arpo.doctor.machine_checks import Memory, machine_checks, memory_of_this_machine
@@ -74,7 +74,7 @@ def _budget(command: Sequence[str], memory: Memory, gpu_memory_gb: float | None,
         if args.gpu_memory_gb is not None and not args.gpu_memory_gb > 0:
             raise CommandError(f"--gpu-memory-gb {args.gpu_memory_gb:g}: must be positive.")
         config = recipe.make_config(args)
-        run = read_run(config)
+        run = decide(read_run(config), memory, args.gpu_memory_gb)
         of_data = data_checks(config) if rows else []
     text = budget_text(run, gpu_memory(memory, args.gpu_memory_gb))
     return text, budget_checks(run, memory, args.gpu_memory_gb) + of_data

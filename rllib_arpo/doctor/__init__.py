@@ -1,2 +1,2 @@
 """For the command doctor: checks of this machine (machine_checks), and whether a run fits into its memory
-(recipe -> memory_budget, placement -> budget_report); both as lines of check_lines."""
+(recipe -> budget_report, with the budget of rllib_arpo/learner); both as lines of check_lines."""

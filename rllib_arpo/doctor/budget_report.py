@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from rllib_arpo.doctor.check_lines import Check, Mark, size
 from rllib_arpo.doctor.machine_checks import Memory
-from rllib_arpo.doctor.memory_budget import learner_need
-from rllib_arpo.doctor.placement import Place, cpu_place, gpu_places, needed_on, num_gpus
 from rllib_arpo.doctor.recipe import Run
 from rllib_arpo.engine.memory import EngineNeed, Term, engine_need, engine_weights
+from rllib_arpo.learner.decide_checkpointing import decide_checkpointing
+from rllib_arpo.learner.memory_budget import learner_need
+from rllib_arpo.learner.placement import Place, cpu_place, gpu_places, needed_on, num_gpus
 
 #: The share of a learner's GPU that should remain for what is not counted.
 _SPARE = 0.1
-_NOT_COUNTED = "Not counted: one layer's own values in the backward pass, CUDA's context, the allocator's waste."
-_NO_CHECKPOINTING = "Not counted: activations, since the layers' are kept without gradient checkpointing."
+_NOT_COUNTED = "Not counted: the gradients of one layer's values, CUDA's context, the allocator's waste."
+_UNDECIDED = "gradient_checkpointing='auto': counted as True, since the GPU is not known."
 _ENGINE_MEMORY = "gpu_memory_utilization or kv_cache_memory_bytes"
 _SMALLER_LEARNER = "Take more learners with sharding='fsdp2', a smaller max_tokens_per_pass, or larger GPUs."
 _SMALLER_ENGINE = f"Give the engine less ({_ENGINE_MEMORY}), set sleep_level, or take separate GPUs."
@@ -26,6 +28,15 @@ _MORE_CACHE = (
 def gpu_memory(memory: Memory, given_gb: float | None) -> int | None:
     """Bytes of each GPU: as given, otherwise those of the smallest GPU here; None if there is none."""
     return int(given_gb * 1e9) if given_gb is not None else min(memory.gpus, default=None)
+
+
+def decide(run: Run, memory: Memory, given_gb: float | None) -> Run:
+    """The run with `gradient_checkpointing="auto"` decided, unless its learners have GPUs of which none is known."""
+    of_device = gpu_memory(memory, given_gb) if run.learner.gpus else memory.host
+    if run.learner.checkpointing is not None or of_device is None:
+        return run
+    decision = decide_checkpointing(run.model, run.learner, run.engine, of_device)
+    return replace(run, learner=replace(run.learner, checkpointing=decision.checkpointing), decision=str(decision))
 
 
 def budget_text(run: Run, on_gpu: int | None) -> str:
@@ -45,7 +56,9 @@ def _learner_lines(run: Run) -> Iterator[str]:
     if learner.offload:
         yield from map(_term, need.step)
         yield f"{size(need.resting + sum(term.bytes for term in need.step)):>11}  during an optimizer step"
-    yield f"{'':11}  {_NOT_COUNTED if learner.checkpointing else _NO_CHECKPOINTING}"
+    yield f"{'':11}  {_NOT_COUNTED}"
+    if line := _UNDECIDED if learner.checkpointing is None else run.decision:
+        yield f"{'':11}  {line}"
 
 
 def _engine_lines(run: Run, on_gpu: int | None) -> Iterator[str]:

@@ -12,13 +12,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from rllib_arpo.doctor.memory_budget import LearnerShape
-from rllib_arpo.engine.memory import EngineShape, kv_cache_bytes
-from rllib_arpo.engine.vllm_kwargs import CPU_KV_CACHE_BYTES, GPU_MEMORY_UTILIZATION
+from rllib_arpo.engine.memory import EngineShape
+from rllib_arpo.learner.memory_budget import LearnerShape
+from rllib_arpo.learner.run_shapes import engine_shape, learner_shape
 from rllib_arpo.policy.llm_rl_module import COMPUTE_DTYPES
-from rllib_arpo.policy.lm_head import CHUNK_SIZES
 from rllib_arpo.policy.model_shape import ModelShape, model_shape
-from rllib_arpo.weights.transports import shares_gpu
 
 if TYPE_CHECKING:
     from rllib_arpo.arpo_config import ARPOConfig
@@ -31,6 +29,7 @@ class Run:
     Attributes:
         name: of the model.
         questions, trajectories: an engine samples so many questions at a time, and of each so many trajectories.
+        decision: why `gradient_checkpointing="auto"` is what it is; empty where the configuration says it.
     """
 
     name: str
@@ -39,6 +38,7 @@ class Run:
     engine: EngineShape
     questions: int
     trajectories: int
+    decision: str = ""
 
 
 def load_recipe(path: str) -> ModuleType:
@@ -84,48 +84,8 @@ def read_run(config: ARPOConfig) -> Run:
     return Run(
         name=str(config.model_name_or_path),
         model=model_shape(str(config.model_name_or_path), config.lora),
-        learner=_learner_shape(config),
-        engine=_engine_shape(config),
+        learner=learner_shape(config),
+        engine=engine_shape(config),
         questions=config.num_envs_per_env_runner,
         trajectories=config.num_rollouts,
-    )
-
-
-def _learner_shape(config: ARPOConfig) -> LearnerShape:
-    number, gpus = max(config.num_learners, 1), float(config.num_gpus_per_learner)
-    checkpointing = config.gradient_checkpointing
-    return LearnerShape(
-        number=number,
-        gpus=gpus,
-        sharded=config.sharding == "fsdp2" and number > 1,
-        reference=config.kl_coeff > 0,
-        offload=config.optimizer_offload,
-        checkpointing=gpus > 0 if checkpointing is None else checkpointing,
-        tokens_per_pass=config.max_tokens_per_pass,
-        compute_bytes=COMPUTE_DTYPES[config.dtype].itemsize,
-        head_chunk=CHUNK_SIZES["cuda" if gpus else "cpu"],
-    )
-
-
-def _engine_shape(config: ARPOConfig) -> EngineShape:
-    kwargs = config.engine_kwargs
-    in_learner = config.num_env_runners == 0
-    separate = config.num_env_runners + config.evaluation_num_env_runners
-    gpus = float(config.num_gpus_per_env_runner) if separate else 0.0
-    on_cpu = gpus == 0 and not (in_learner and config.num_gpus_per_learner > 0)
-    weight_bytes = COMPUTE_DTYPES[config.dtype].itemsize
-    return EngineShape(
-        number=separate + in_learner,
-        gpus=gpus,
-        in_learner=in_learner,
-        parallel=kwargs.get("tensor_parallel_size", 1),
-        weight_bytes=weight_bytes,
-        kv_bytes=kv_cache_bytes(str(kwargs.get("kv_cache_dtype", "auto")), weight_bytes),
-        utilization=kwargs.get("gpu_memory_utilization", GPU_MEMORY_UTILIZATION),
-        kv_cache=kwargs.get("kv_cache_memory_bytes", CPU_KV_CACHE_BYTES if on_cpu else None),
-        context_tokens=config.max_context_tokens,
-        sleeps=config.sleep_level > 0,
-        shares_gpu=shares_gpu(config),
-        batched_tokens=kwargs.get("max_num_batched_tokens"),
-        sequences=kwargs.get("max_num_seqs"),
     )

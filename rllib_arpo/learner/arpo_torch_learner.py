@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -52,8 +53,10 @@ from rllib_arpo.core.loss import (
     tree_policy_objective,
 )
 from rllib_arpo.core.state_values import DECAY
+from rllib_arpo.learner.decide_checkpointing import decide_here
 from rllib_arpo.learner.gradients import NonFiniteLossError, gather_names
 from rllib_arpo.learner.learner_state import StatefulLearner
+from rllib_arpo.learner.memory_budget import AUTO
 from rllib_arpo.learner.metrics import Total, Totals, add_questions, summarize
 from rllib_arpo.learner.optimizer_offload import states_on_device
 from rllib_arpo.learner.pass_advantages import multiply_by_entropy, subtract_kl_to_go
@@ -74,6 +77,8 @@ if TYPE_CHECKING:
     from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
 
     from rllib_arpo.policy.llm_rl_module import LLMRLModule
+
+logger = logging.getLogger("rllib_arpo")
 
 
 def _clipping(config: AlgorithmConfig) -> tuple[float, float, float | None, bool]:
@@ -118,6 +123,12 @@ class ARPOTorchLearner(StatefulLearner):
         module = Learner._make_module(self)
         module[DEFAULT_MODULE_ID].check_parameters()
         self._place(module[DEFAULT_MODULE_ID])
+        if self.config.gradient_checkpointing == AUTO:
+            decision = decide_here(self.config, self._device, module[DEFAULT_MODULE_ID].scorer.compiles_layers)
+            logger.info("%s", decision)
+            # All as the one with the least memory: under FSDP2 the learners compute each layer together.
+            if gather_names([str(decision)] * decision.checkpointing, self.distributed):
+                module[DEFAULT_MODULE_ID].checkpoint_layers()
         return module
 
     def _place(self, module: LLMRLModule) -> LLMRLModule:

@@ -285,7 +285,10 @@ TRAINING = {
         2.0, "bound on the engine-to-learner importance weight; None: no correction.", optional(POSITIVE)
     ),
     "gradient_checkpointing": Option(
-        None, "compute activations again in the backward pass; None: on CUDA only.", one_of(None, True, False)
+        "auto",
+        'compute activations again in the backward pass; "auto": only where those of max_tokens_per_pass tokens would '
+        "not fit into the memory of the learner's GPU or machine.",
+        one_of("auto", True, False),
     ),
     "tree_attention": Option(
         "auto",

@@ -51,7 +51,8 @@ class LLMRLModule(TorchRLModule):
         dtype: "bfloat16", "float16", "float32" or "float64": the type of the matrix products. Trained weights are fp32
             (fp64 for "float64"), and autocast applies lower types; the frozen base of a LoRA has this type.
         temperature: the sampling temperature, > 0.
-        gradient_checkpointing: computes each layer again in the backward pass; None: only if CUDA is available.
+        gradient_checkpointing: computes each layer again in the backward pass; "auto": only after
+            `checkpoint_layers()`, which the learner calls if its memory asks for it.
         tree_attention: the kernel, a key of `TREE_KERNELS`; "auto" (or missing): the fastest that runs.
         lora: None trains all weights; keywords of `peft.LoraConfig` train a LoRA adapter alone.
 
@@ -81,10 +82,13 @@ class LLMRLModule(TorchRLModule):
         if settings.get("lora") is not None:
             round_weights(self.causal_lm, dtype)
             self._adapter = Adapter(self.causal_lm, settings["lora"])
-        checkpointing = settings.get("gradient_checkpointing")
-        if torch.cuda.is_available() if checkpointing is None else checkpointing:
-            self.causal_lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        if settings.get("gradient_checkpointing") is True:
+            self.checkpoint_layers()
         self.scorer = TreeScorer(self.causal_lm, dtype, settings.get("tree_attention", "auto"))
+
+    def checkpoint_layers(self) -> None:
+        """From now on the backward pass computes each layer again."""
+        self.causal_lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
     @override(TorchRLModule)
     def _forward_train(

@@ -22,6 +22,8 @@ class ModelShape:
         layer_parameters: of the largest decoder layer.
         root_parameters: outside of the decoder layers: embedding, last norm, head.
         intermediate_size: of a layer's MLP; of a mixture, of all experts of a token together.
+        experts_per_token: of a mixture; 0: the model is not one.
+        norms_heads: queries and keys pass a norm of their own (Qwen3).
         adapter_parameters: those of a LoRA, which are then trained alone; 0: all weights are trained.
     """
 
@@ -31,9 +33,12 @@ class ModelShape:
     layers: int
     hidden_size: int
     vocab_size: int
+    heads: int
     kv_heads: int
     head_dim: int
     intermediate_size: int
+    experts_per_token: int = 0
+    norms_heads: bool = False
     adapter_parameters: int = 0
 
 
@@ -58,9 +63,12 @@ def model_shape(model_name_or_path: str, lora: dict[str, Any] | None = None) -> 
         layers=len(layers),
         hidden_size=config.hidden_size,
         vocab_size=vocab_size,
+        heads=heads,
         kv_heads=getattr(config, "num_key_value_heads", None) or heads,
         head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
         intermediate_size=_intermediate_size(config, decoder_layers[0]),
+        experts_per_token=config.num_experts_per_tok if num_experts(config) else 0,
+        norms_heads=any(name.endswith("q_norm.weight") for name, _ in decoder_layers[0].named_parameters()),
         adapter_parameters=adapter,
     )
 

@@ -35,6 +35,8 @@ class TreeScorer(nn.Module):
         self._dtype = dtype
         self._tree_attention = tree_attention
         self._chunk_functions = EAGER
+        #: Whether `compile_parts` has had the layers compiled.
+        self.compiles_layers = False
 
     def compile_parts(self, choice: str, device_type: str) -> None:
         """Has the parts that `learner_compile` names compiled, at their first use on a device of this type.
@@ -48,7 +50,8 @@ class TreeScorer(nn.Module):
                 raise ValueError("learner_compile='layers': layers with experts are many graphs; set 'auto' or 'head'.")
             parts -= {"layers"}
         self._chunk_functions = compiled() if "head" in parts else EAGER
-        if "layers" in parts:
+        self.compiles_layers = "layers" in parts
+        if self.compiles_layers:
             for layer in self.causal_lm.get_decoder().layers:
                 # All layers share one compiled function, for passes of any length.
                 layer.compile(dynamic=True)

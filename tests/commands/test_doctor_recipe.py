@@ -10,7 +10,7 @@ import torch
 from transformers import AutoConfig
 
 from rllib_arpo.commands import run_command
-from rllib_arpo.doctor.budget_report import budget_checks, budget_text
+from rllib_arpo.doctor.budget_report import budget_checks, budget_text, decide
 from rllib_arpo.doctor.check_lines import report
 from rllib_arpo.doctor.data_checks import data_checks
 from rllib_arpo.doctor.machine_checks import Memory
@@ -27,7 +27,8 @@ CPU = Memory(gpus=(), host=512 * 10**9, object_store=150 * 10**9)
 GPUS = replace(CPU, gpus=(84_987_740_160,) * 2)
 
 #: By hand, of the tiny Llama: q and o 64 x 64, k and v 64 x 32, three of 64 x 128 and two norms are 36,992 in a layer;
-#: 259 x 64 of the embedding and the last norm are 16,640.
+#: 259 x 64 of the embedding and the last norm are 16,640. Compiled, a layer keeps of a token 2 x 2 (64 + 32) numbers of
+#: attention in bf16, 4 in fp32, the input's 64 in fp32, 3 (64 + 128) in bf16: 1,808 bytes.
 TEXT = """\
 MODEL: 90,624 parameters, 2 layers
 4 learners (1 GPU, sharding='fsdp2')
@@ -37,22 +38,26 @@ MODEL: 90,624 parameters, 2 layers
      0.4 MB  weights assembled: (16,640 outside of the layers + 2 x 36,992 of a layer) x 4 bytes
      0.2 MB  their gradients: (16,640 outside of the layers + 36,992 of a layer) x 4 bytes
      8.4 MB  inputs of the layers: 16,384 tokens x 64 numbers x 2 layers x 4 bytes
+    29.6 MB  activations of a layer: 16,384 tokens x 1,808 bytes x 1 layer
+     0.1 MB  weights of the layers, cast: 36,992 parameters x 1 layer x 2 bytes
      0.0 MB  the LM head, cast: 259 words x 64 numbers x 2 bytes
      2.1 MB  chunk of the LM head: 2 arrays x 1,024 tokens x 259 logits x 4 bytes
-    11.5 MB  during a pass
-             Not counted: one layer's own values in the backward pass, CUDA's context, the allocator's waste.
+    41.2 MB  during a pass
+             Not counted: the gradients of one layer's values, CUDA's context, the allocator's waste.
+             gradient_checkpointing='auto' is True: with all activations the device would hold 62,486,912 of \
+60,000,000 bytes; it may hold 80%.
 4 engines (1 GPU)
-    18.0 MB  its part: 0.9 of the GPU's 20,000,000 bytes
+    54.0 MB  its part: 0.9 of the GPU's 60,000,000 bytes
      0.2 MB  weights: 90,624 parameters x 2 bytes
-    17.8 MB  KV cache, at most: the engine's own values are taken from it
+    53.8 MB  KV cache, at most: the engine's own values are taken from it
       256 B  a token of it: 2 keys and values x 2 layers x 1 head x 32 numbers x 2 bytes
-     69,604  tokens, which are 12 trajectories of 5,632
+    210,229  tokens, which are 37 trajectories of 5,632
              At most 32 questions x 16 trajectories come at a time; they share their beginnings, and the rest waits.
 
-ok       GPUs      the run takes 8, here assumed to have 20.0 MB each
-ok       4 GPUs    1 learner: 11.5 MB of 20.0 MB
-ok       4 GPUs    1 engine: 18.0 MB of 20.0 MB
-ok       KV cache  69,604 tokens, 12 trajectories of the greatest length
+ok       GPUs      the run takes 8, here assumed to have 60.0 MB each
+ok       4 GPUs    1 learner: 41.2 MB of 60.0 MB
+ok       4 GPUs    1 engine: 54.0 MB of 60.0 MB
+ok       KV cache  210,229 tokens, 37 trajectories of the greatest length
 """
 
 
@@ -63,13 +68,13 @@ def run_of(model_folder: str, *argv: str, **changes: object):
 
 
 def compared(run, machine, given_gb=None) -> list[str]:
-    return report(budget_checks(run, machine, given_gb)).splitlines()
+    return report(budget_checks(decide(run, machine, given_gb), machine, given_gb)).splitlines()
 
 
 @pytest.mark.parametrize("before", [True, False])
 def test_the_budget_of_a_recipe(model_folder, capsys, monkeypatch, before):
     monkeypatch.setattr("rllib_arpo.commands.doctor.memory_of_this_machine", lambda: CPU)
-    own = ["--gpu-memory-gb", "0.02"]
+    own = ["--gpu-memory-gb", "0.06"]
     command = [RECIPE, "--model", model_folder, "--data", "d.parquet"]
     assert run_command("doctor", [*own, *command] if before else [*command, *own]) == 0
     assert capsys.readouterr().out.partition("\n\n")[2].replace(model_folder, "MODEL") == TEXT
@@ -121,7 +126,7 @@ def test_gpus_of_this_machine_are_compared(model_folder):
     run = run_of(model_folder, "--num-learners", "0", "--num-env-runners", "1")
     assert compared(run, GPUS) == [
         "ok       GPUs      the run takes 2, and this machine has 2",
-        "ok       1 GPU     1 learner: 12.1 MB of 85.0 GB",
+        "ok       1 GPU     1 learner: 63.1 MB of 85.0 GB",
         "ok       1 GPU     1 engine: 76.5 GB of 85.0 GB",
         "ok       KV cache  298,784,316 tokens, 53,051 trajectories of the greatest length",
     ]
@@ -129,23 +134,23 @@ def test_gpus_of_this_machine_are_compared(model_folder):
 
 def test_runs_that_do_not_fit_or_are_tight(model_folder):
     shared = ["--num-learners", "0", "--num-gpus-per-learner", "0.5", "--num-env-runners", "1"]
-    run = run_of(model_folder, *shared, "--num-gpus-per-env-runner", "0.5")
+    run = run_of(model_folder, *shared, "--num-gpus-per-env-runner", "0.5", gradient_checkpointing=True)
     # The recipe lets it sleep, and on GPUs as small as these it would have no KV cache.
     run = replace(run, engine=replace(run.engine, sleeps=False, shares_gpu=False))
     usual = "ok       GPUs      the run takes 1, here assumed to have"
-    assert compared(run, CPU, 0.011) == [
-        f"{usual} 11.0 MB each",
-        "missing  1 GPU     1 learner and 1 engine: 16.5 MB of 11.0 MB. "
+    assert compared(run, CPU, 0.038) == [
+        f"{usual} 38.0 MB each",
+        "missing  1 GPU     1 learner and 1 engine: 57.0 MB of 38.0 MB. "
         "Take more learners with sharding='fsdp2', a smaller max_tokens_per_pass, or larger GPUs.",
-        "ok       KV cache  16,479 tokens, 2 trajectories of the greatest length",
+        "ok       KV cache  58,667 tokens, 10 trajectories of the greatest length",
     ]
-    assert compared(run, CPU, 0.015)[1] == (
-        "missing  1 GPU     1 learner and 1 engine: 18.1 MB of 15.0 MB. "
+    assert compared(run, CPU, 0.052)[1] == (
+        "missing  1 GPU     1 learner and 1 engine: 62.6 MB of 52.0 MB. "
         "Give the engine less (gpu_memory_utilization or kv_cache_memory_bytes), set sleep_level, or take separate "
         "GPUs."
     )
-    assert compared(run, CPU, 0.0225)[1] == (
-        "warning  1 GPU     1 learner and 1 engine: 21.1 MB of 22.5 MB. Little is left for what is not counted. "
+    assert compared(run, CPU, 0.076)[1] == (
+        "warning  1 GPU     1 learner and 1 engine: 72.2 MB of 76.0 MB. Little is left for what is not counted. "
         "Take more learners with sharding='fsdp2', a smaller max_tokens_per_pass, or larger GPUs."
     )
     assert compared(run, CPU, 0.003)[2] == (
@@ -183,7 +188,7 @@ def test_a_run_on_the_cpu_is_compared_with_its_memory_whatever_gpus_would_have(m
 
 
 def test_the_shape_of_a_model(model_folder, tmp_path):
-    tied = ModelShape(90_624, 36_992, 16_640, 2, 64, 259, 1, 32, 128)
+    tied = ModelShape(90_624, 36_992, 16_640, 2, 64, 259, 2, 1, 32, 128)
     assert model_shape(model_folder) == tied
     untied = tiny_model(tmp_path / "untied", tie_word_embeddings=False)
     assert model_shape(untied) == replace(tied, parameters=90_624 + 16_576, root_parameters=16_640 + 16_576)
@@ -193,10 +198,11 @@ def test_the_shape_of_a_mixture_has_all_experts(tmp_path):
     """A layer has 64 (64 + 32 + 32 + 64) of attention, 4 x 64 of the router, 4 experts of 3 x 64 x 48 and four norms,
     two of 64 and two of 32."""
     layer = 64 * 192 + 4 * 64 + 4 * 3 * 64 * 48 + 2 * 64 + 2 * 32
-    mixture = ModelShape(2 * layer + 16_640, layer, 16_640, 2, 64, 259, 1, 32, 128)
+    sizes = (2, 64, 259, 2, 1, 32, 128)
+    mixture = ModelShape(2 * layer + 16_640, layer, 16_640, *sizes, experts_per_token=2, norms_heads=True)
     assert model_shape(tiny_model(tmp_path / "one", "qwen3_moe")) == mixture
     sent_to_three = tiny_model(tmp_path / "three", "qwen3_moe", num_experts_per_tok=3)
-    assert model_shape(sent_to_three) == replace(mixture, intermediate_size=3 * 48)
+    assert model_shape(sent_to_three) == replace(mixture, intermediate_size=3 * 48, experts_per_token=3)
 
 
 def test_the_width_of_a_layer_has_other_names(tmp_path):
@@ -207,7 +213,7 @@ def test_the_width_of_a_layer_has_other_names(tmp_path):
     config.save_pretrained(tmp_path)
     layer = 4 * 64 * 65 + 2 * 64 * 160 + 160 + 64 + 4 * 64
     root = 259 * 64 + 128 * 64 + 2 * 64
-    assert model_shape(str(tmp_path)) == ModelShape(2 * layer + root, layer, root, 2, 64, 259, 2, 32, 160)
+    assert model_shape(str(tmp_path)) == ModelShape(2 * layer + root, layer, root, 2, 64, 259, 2, 2, 32, 160)
 
 
 def test_the_shape_of_an_adapter(model_folder):
@@ -244,6 +250,19 @@ def test_layers_get_their_inputs_in_fp32(model_folder):
     with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
         tree_hidden_states(model, tokens[None], tokens[None], plan)
     assert dtypes == [torch.float32, torch.float32]
+
+
+def test_what_auto_means_is_told_where_the_device_is_known(model_folder):
+    run = run_of(model_folder)
+    undecided = "gradient_checkpointing='auto': counted as True, since the GPU is not known."
+    assert undecided in budget_text(decide(run, CPU, None), None)
+    kept = budget_text(decide(run, CPU, 80.0), 80 * 10**9)
+    assert "gradient_checkpointing='auto' is False: with all activations the device would hold 62,486,912 of " in kept
+    assert "    59.2 MB  activations of the layers: 16,384 tokens x 1,808 bytes x 2 layers\n" in kept
+    on_cpu = ["--num-learners", "0", "--num-gpus-per-learner", "0", "--num-gpus-per-env-runner", "0"]
+    assert "'auto' is False" in budget_text(decide(run_of(model_folder, *on_cpu), CPU, None), None)
+    given = decide(run_of(model_folder, gradient_checkpointing=False), CPU, 0.01)
+    assert "gradient_checkpointing" not in budget_text(given, 10**7)
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,10 @@ def vllm_config(utilization: float, kv_cache: int | None = None, parallel: int =
 
 @pytest.fixture
 def waited(monkeypatch) -> list[tuple[int, int, float]]:
-    """(free, needed, steady_s) of each wait, on GPUs of 20 GB: CUDA says that 9 are free, the driver that 15 and 14 are."""
+    """(free, needed, steady_s) of each wait.
+
+    On GPUs of 20 GB, of which CUDA says that 9 are free, and the driver that 15 and 14 are.
+    """
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (9 * GB, 20 * GB))
     monkeypatch.setattr(torch.cuda, "device_memory_used", lambda device: (5 + device) * GB)
     monkeypatch.setattr(gpu_memory, "current_platform", SimpleNamespace(get_device_total_memory=lambda device: 20 * GB))

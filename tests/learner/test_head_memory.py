@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from rllib_arpo.doctor.memory_budget import head_terms
+from rllib_arpo.learner.memory_budget import head_terms
 from rllib_arpo.policy.lm_head import chunked_log_probs
-from tests.doctor.test_memory_budget import LEARNER, MODEL
+from tests.learner.test_memory_budget import LEARNER, MODEL
 
 
 def peak_bytes(function) -> int:

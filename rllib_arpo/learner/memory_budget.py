@@ -1,10 +1,9 @@
-"""The memory that a learner needs on its GPU: pure arithmetic, each number with the product that it comes from.
+"""The memory that a learner needs on its device: pure arithmetic, each number with the product that it comes from.
 
 A learner that trains all weights holds 16 bytes a parameter: weights, gradients and Adam's two moments in fp32. FSDP2
-divides them among the learners, and assembles one layer after another to compute. Activations are those that gradient
-checkpointing keeps: the input of each layer, in fp32, since autocast leaves the sums that layers add to in the type of
-the weights. Not counted, because the code does not fix them: one layer's own values while it is computed again, CUDA's
-context, and memory that the allocator cannot use.
+divides them among the learners, and assembles one layer after another to compute. Activations are those that autograd
+keeps of each layer (`kept_token_bytes`), or of one layer and the inputs of all. Not counted, because the code does not
+fix them: the gradients of one layer's values, CUDA's context, and memory that the allocator cannot use.
 """
 
 from __future__ import annotations
@@ -17,6 +16,8 @@ from rllib_arpo.policy.model_shape import ModelShape
 #: Bytes of fp32: of trained weights, of gradients, of each of Adam's two moments, of activations and logits.
 _FP32 = 4
 _MOMENTS = 2 * _FP32
+#: The value of `gradient_checkpointing` that asks for `decide_checkpointing`.
+AUTO = "auto"
 #: FSDP2 assembles the next layer while it computes one.
 _LAYERS_ASSEMBLED = 2
 #: The LM head holds this many arrays of a chunk's logits in fp32 at a time (`policy/lm_head.py`).
@@ -33,9 +34,10 @@ class LearnerShape:
         sharded: each holds a part (FSDP2); otherwise all.
         reference: a frozen model for the KL lies beside the trained one.
         offload: Adam's moments are in the CPU's memory except during optimizer steps.
-        checkpointing: activations are computed again in the backward pass.
+        checkpointing: activations are computed again in the backward pass; None: not decided, counted as if they were.
         compute_bytes: of each number in the products of autocast, and of each weight of a LoRA's base.
         head_chunk: tokens whose logits are held at a time.
+        compiled: torch.compile has made the layers, which then keep less.
     """
 
     number: int
@@ -43,10 +45,11 @@ class LearnerShape:
     sharded: bool
     reference: bool
     offload: bool
-    checkpointing: bool
+    checkpointing: bool | None
     tokens_per_pass: int
     compute_bytes: int
     head_chunk: int
+    compiled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +89,61 @@ def learner_need(model: ModelShape, learner: LearnerShape) -> LearnerNeed:
         kept.append(product("reference of the KL", (trained, "parameters"), (_FP32, "bytes"), parts=parts))
     if not learner.offload:
         kept.append(moments)
-    if learner.checkpointing:
-        sizes = ((learner.tokens_per_pass, "tokens"), (model.hidden_size, "numbers"), (model.layers, "layers"))
-        passes.append(product("inputs of the layers", *sizes, (_FP32, "bytes")))
-    passes += head_terms(model, learner)
+    passes += [*activation_terms(model, learner), *head_terms(model, learner)]
     return LearnerNeed(tuple(kept), tuple(passes), (gradients, moments) if learner.offload else (gradients,))
+
+
+def activation_terms(model: ModelShape, learner: LearnerShape) -> list[Term]:
+    """What autograd keeps of the layers, and the weights that autocast has cast for them.
+
+    With gradient checkpointing these are the inputs of all layers, in fp32, since autocast leaves the sums that layers
+    add to in the type of the weights; and the rest of one layer alone, when it is computed again.
+    """
+    tokens, layers, terms = (learner.tokens_per_pass, "tokens"), (model.layers, "layers"), []
+    name = "activations of the layers"
+    if learner.checkpointing is not False:
+        name = "activations of a layer"
+        inputs = (tokens, (model.hidden_size, "numbers"), layers)
+        terms.append(product("inputs of the layers", *inputs, (_FP32, "bytes")))
+        layers = (1, "layers")
+    terms.append(product(name, tokens, (kept_token_bytes(model, learner), "bytes"), layers))
+    if learner.compute_bytes < _FP32 and not model.adapter_parameters:
+        cast = ((model.layer_parameters, "parameters"), layers, (learner.compute_bytes, "bytes"))
+        terms.append(product("weights of the layers, cast", *cast))
+    return terms
+
+
+def kept_token_bytes(model: ModelShape, learner: LearnerShape) -> int:
+    """Bytes of one token that a layer keeps for its backward pass, as autograd keeps them of Llama's and Qwen's layers.
+
+    `tests/learner/test_kept_activations.py` compares them with torch's. In units of the hidden size D, of the MLP's I
+    and of all heads' Q and K (queries; keys and values alike), with c and a bytes of a number in products and in
+    attention, a layer keeps
+
+    - of each of its two norms the input and the normalised input (4 D each), and one number;
+    - the inputs of products: of each by itself where autocast casts them (5 cD), otherwise of each norm's (2 cD);
+    - queries, keys, values and output of attention (2 aQ + 2 aK), its log-sum-exps, and the output once more where
+      the output product needs another type (cQ);
+    - gate, up, the activated gate and the product of both (4 cI);
+    - of each expert of a token the inputs of its two products (2 cD), from which rows are copied;
+    - of norms of queries and keys their inputs in fp32 and normalised ((4 + c)(Q + K)), and one number of each head.
+
+    Compiled, it keeps the layer's input (4 D), the outputs of both norms and of attention (3 cD) and 3 cI instead, and
+    norms of queries and keys their inputs alone (c (Q + K)).
+    """
+    size = learner.compute_bytes
+    attention = size if learner.gpus else max(size, _FP32)
+    hidden, queries, keys = model.hidden_size, model.heads * model.head_dim, model.kv_heads * model.head_dim
+    kept = attention * 2 * (queries + keys) + _FP32 * (2 + model.heads)
+    # Of a mixture only the attention is compiled.
+    compiled = learner.compiled and not model.experts_per_token
+    kept += size * (queries * (size != attention) + 2 * model.experts_per_token * hidden)
+    if model.norms_heads:
+        kept += (size if compiled else size + _FP32) * (queries + keys) + _FP32 * (model.heads + model.kv_heads)
+    if compiled:
+        return kept + _FP32 * hidden + size * (3 * hidden + 3 * model.intermediate_size)
+    inputs = 5 if size < _FP32 else 2
+    return kept + 4 * _FP32 * hidden + size * (inputs * hidden + 4 * model.intermediate_size)
 
 
 def head_terms(model: ModelShape, learner: LearnerShape) -> list[Term]:

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from rllib_arpo.doctor.memory_budget import LearnerShape, head_terms, learner_need
-from rllib_arpo.doctor.placement import Place, cpu_place, gpu_places, needed_on, num_gpus
 from rllib_arpo.engine.memory import EngineShape, Term, computed_kv_cache, engine_need
+from rllib_arpo.learner.memory_budget import LearnerShape, head_terms, learner_need
+from rllib_arpo.learner.placement import Place, cpu_place, gpu_places, needed_on, num_gpus
 from rllib_arpo.policy.model_shape import ModelShape
 
 MODEL = ModelShape(
@@ -18,6 +18,7 @@ MODEL = ModelShape(
     layers=2,
     hidden_size=8,
     vocab_size=50,
+    heads=2,
     kv_heads=2,
     head_dim=4,
     intermediate_size=16,
@@ -56,11 +57,14 @@ def test_a_learner_holds_16_bytes_a_parameter_and_activations():
     assert need.passes == (
         Term("gradients", 4000, "1,000 parameters x 4 bytes"),
         Term("inputs of the layers", 640, "10 tokens x 8 numbers x 2 layers x 4 bytes"),
+        # 2 x 2 (8 + 8) of attention, 4 (2 + 2), 16 x 8 of norms, 2 (5 x 8 + 4 x 16) of products.
+        Term("activations of a layer", 4160, "10 tokens x 416 bytes x 1 layer"),
+        Term("weights of the layers, cast", 600, "300 parameters x 1 layer x 2 bytes"),
         Term("the LM head, cast", 800, "50 words x 8 numbers x 2 bytes"),
         Term("gradient of the LM head", 1600, "50 words x 8 numbers x 4 bytes"),
         Term("chunk of the LM head", 1600, "2 arrays x 4 tokens x 50 logits x 4 bytes"),
     )
-    assert (need.resting, need.peak) == (12_000, 20_640)
+    assert (need.resting, need.peak) == (12_000, 25_400)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +119,7 @@ def test_fsdp2_divides_the_state_and_assembles_layers():
         Term("weights assembled", 4000, "(400 outside of the layers + 2 x 300 of a layer) x 4 bytes"),
         Term("their gradients", 2800, "(400 outside of the layers + 300 of a layer) x 4 bytes"),
     )
-    assert need.peak == 6000 + 8800 + 640 + 800 + 1600
+    assert need.peak == 6000 + 8800 + 640 + 4160 + 600 + 800 + 1600
     # Replicas do not divide anything.
     assert learner_need(MODEL, replace(LEARNER, number=2)) == learner_need(MODEL, LEARNER)
 
@@ -123,12 +127,12 @@ def test_fsdp2_divides_the_state_and_assembles_layers():
 @pytest.mark.parametrize(
     ("model", "learner", "resting", "peak"),
     [
-        # Adam's 8,000 bytes come for the step, when the 4,640 of activations and of the head are gone.
-        (MODEL, replace(LEARNER, offload=True), 4_000, 16_000),
-        (MODEL, replace(LEARNER, reference=True), 16_000, 24_640),
-        (MODEL, replace(LEARNER, checkpointing=False), 12_000, 20_000),
-        # The base in 2 bytes, the adapter in 16; the base itself is the reference.
-        (replace(MODEL, adapter_parameters=100), replace(LEARNER, reference=True), 3_200, 5_840),
+        # Adam's 8,000 bytes come for the step, when the 6,060 of activations and of the head are gone.
+        (MODEL, replace(LEARNER, offload=True, tokens_per_pass=5), 4_000, 16_000),
+        (MODEL, replace(LEARNER, reference=True), 16_000, 29_400),
+        (MODEL, replace(LEARNER, checkpointing=False), 12_000, 20_000 + 8_320 + 1_200),
+        # The base in 2 bytes, the adapter in 16, and nothing is cast; the base itself is the reference.
+        (replace(MODEL, adapter_parameters=100), replace(LEARNER, reference=True), 3_200, 10_000),
     ],
 )
 def test_switches_of_the_learner(model, learner, resting, peak):
@@ -213,9 +217,9 @@ def test_gpus_that_are_shared(learners, engines, number, places):
 
 def test_a_sleeping_engine_leaves_its_memory_to_the_update():
     learner, engine = learner_need(MODEL, LEARNER), engine_need(MODEL, ENGINE, 10_000)
-    assert needed_on(Place(1, 1, 1), learner, engine, sleeps=False) == 20_640 + 5000
-    assert needed_on(Place(1, 1, 1), learner, engine, sleeps=True) == 20_640
-    assert needed_on(Place(1, 1, 2), learner, engine, sleeps=True) == 12_000 + 2 * 5000
+    assert needed_on(Place(1, 1, 1), learner, engine, sleeps=False) == 25_400 + 5000
+    assert needed_on(Place(1, 1, 1), learner, engine, sleeps=True) == 25_400
+    assert needed_on(Place(1, 1, 3), learner, engine, sleeps=True) == 12_000 + 3 * 5000
 
 
 @pytest.mark.parametrize(

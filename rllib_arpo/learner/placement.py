@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
-from rllib_arpo.doctor.memory_budget import LearnerNeed, LearnerShape
+from rllib_arpo.learner.memory_budget import LearnerNeed, LearnerShape
 from rllib_arpo.engine.memory import EngineNeed, EngineShape
 
 #: Fractions of a GPU that differ by less are equal.

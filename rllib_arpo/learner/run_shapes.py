@@ -1,0 +1,60 @@
+"""The sizes of a run's learners and engines, from its configuration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rllib_arpo.engine.memory import EngineShape, kv_cache_bytes
+from rllib_arpo.engine.vllm_kwargs import CPU_KV_CACHE_BYTES, GPU_MEMORY_UTILIZATION
+from rllib_arpo.learner.memory_budget import AUTO, LearnerShape
+from rllib_arpo.policy.compilation import COMPILED_PARTS
+from rllib_arpo.policy.llm_rl_module import COMPUTE_DTYPES
+from rllib_arpo.policy.lm_head import CHUNK_SIZES
+from rllib_arpo.weights.transports import shares_gpu
+
+if TYPE_CHECKING:
+    from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+
+
+def learner_shape(config: AlgorithmConfig) -> LearnerShape:
+    """The learners, on machines that can compile if `learner_compile="auto"` asks for it."""
+    number, gpus = max(config.num_learners, 1), float(config.num_gpus_per_learner)
+    parts = COMPILED_PARTS.get(config.learner_compile, COMPILED_PARTS["layers" if gpus else "none"])
+    return LearnerShape(
+        number=number,
+        gpus=gpus,
+        sharded=config.sharding == "fsdp2" and number > 1,
+        reference=config.kl_coeff > 0,
+        offload=config.optimizer_offload,
+        checkpointing=None if config.gradient_checkpointing == AUTO else config.gradient_checkpointing,
+        tokens_per_pass=config.max_tokens_per_pass,
+        compute_bytes=COMPUTE_DTYPES[config.dtype].itemsize,
+        head_chunk=CHUNK_SIZES["cuda" if gpus else "cpu"],
+        compiled="layers" in parts,
+    )
+
+
+def engine_shape(config: AlgorithmConfig) -> EngineShape:
+    """The engines; those of another kind than vLLM are not counted."""
+    kwargs = config.engine_kwargs
+    counted = config.engine == "vllm"
+    in_learner = counted and config.num_env_runners == 0
+    separate = counted * (config.num_env_runners + config.evaluation_num_env_runners)
+    gpus = float(config.num_gpus_per_env_runner) if separate else 0.0
+    on_cpu = gpus == 0 and not (in_learner and config.num_gpus_per_learner > 0)
+    weight_bytes = COMPUTE_DTYPES[config.dtype].itemsize
+    return EngineShape(
+        number=separate + in_learner,
+        gpus=gpus,
+        in_learner=in_learner,
+        parallel=kwargs.get("tensor_parallel_size", 1),
+        weight_bytes=weight_bytes,
+        kv_bytes=kv_cache_bytes(str(kwargs.get("kv_cache_dtype", "auto")), weight_bytes),
+        utilization=kwargs.get("gpu_memory_utilization", GPU_MEMORY_UTILIZATION),
+        kv_cache=kwargs.get("kv_cache_memory_bytes", CPU_KV_CACHE_BYTES if on_cpu else None),
+        context_tokens=config.max_context_tokens,
+        sleeps=config.sleep_level > 0,
+        shares_gpu=shares_gpu(config),
+        batched_tokens=kwargs.get("max_num_batched_tokens"),
+        sequences=kwargs.get("max_num_seqs"),
+    )
