@@ -41,20 +41,19 @@ class TreeScorer(nn.Module):
     def compile_parts(self, choice: str, device_type: str) -> None:
         """Has the parts that `learner_compile` names compiled, at their first use on a device of this type.
 
+        Of a layer with experts only the attention is compiled: their products of groups would make many graphs of it.
+
         Raises:
-            ValueError: the machine cannot compile (`compiled_parts`), or the layers cannot be compiled.
+            ValueError: the machine cannot compile (`compiled_parts`).
         """
         parts = compiled_parts(choice, device_type)
-        if "layers" in parts and num_experts(self.causal_lm.config):
-            if choice == "layers":
-                raise ValueError("learner_compile='layers': layers with experts are many graphs; set 'auto' or 'head'.")
-            parts -= {"layers"}
         self._chunk_functions = compiled() if "head" in parts else EAGER
         self.compiles_layers = "layers" in parts
         if self.compiles_layers:
+            mixture = num_experts(self.causal_lm.config) > 0
             for layer in self.causal_lm.get_decoder().layers:
                 # All layers share one compiled function, for passes of any length.
-                layer.compile(dynamic=True)
+                (layer.self_attn if mixture else layer).compile(dynamic=True)
 
     def forward(
         self,

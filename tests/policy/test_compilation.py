@@ -5,7 +5,8 @@ from functools import partial
 import pytest
 import torch
 
-from rllib_arpo.policy import compilation
+from rllib_arpo.core.columns import LOG_PROBS
+from rllib_arpo.policy import compilation, tree_scorer
 from rllib_arpo.policy.head_chunk import EAGER, compiled
 from rllib_arpo.policy.lm_head import chunked_log_probs
 from tests.helpers.compilation import compiler, num_compiled
@@ -87,17 +88,32 @@ def test_the_parts_that_are_compiled(choice, device, can_compile, parts, monkeyp
     assert compilation.compiled_parts(choice, device) == parts
 
 
-def test_layers_with_experts_are_not_compiled(tiny_folder, monkeypatch):
-    """Their products of groups have no compiled form on a CPU, and the layers fall apart into many graphs."""
+def test_of_layers_with_experts_the_attention_is_compiled(tiny_folder, monkeypatch):
+    """Products of groups have no compiled form on a CPU, and the layers would fall apart into many graphs."""
     monkeypatch.setattr(compilation, "missing_for_compilation", lambda _device: None)
     for architecture, are_compiled in (("llama", True), ("qwen3_moe", False)):
         scorer = make_module(tiny_folder(architecture)).scorer
         scorer.compile_parts("auto", "cuda")
         layers = scorer.causal_lm.get_decoder().layers
         assert {layer._compiled_call_impl is not None for layer in layers} == {are_compiled}
+        assert {layer.self_attn._compiled_call_impl is not None for layer in layers} == {not are_compiled}
         assert scorer._chunk_functions == compiled()
-    with pytest.raises(ValueError, match=r"^learner_compile='layers': layers with experts are many graphs; set "):
-        scorer.compile_parts("layers", "cpu")
+
+
+@pytest.mark.usefixtures("compiler")
+def test_attention_beside_experts_is_one_graph_for_all_lengths(tiny_folder, random_pass, monkeypatch):
+    """Not made into code here, so that the results are the same to the bit."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    monkeypatch.setattr(tree_scorer, "compiled_parts", lambda *_: frozenset({"layers"}))
+    plain, compiled_module = (make_module(tiny_folder("qwen3_moe")) for _ in range(2))
+    compiled_module.scorer.compile_parts("layers", "cpu")
+    for seed in range(3):
+        batch = random_pass(seed=seed)
+        for module in (plain, compiled_module):
+            module.forward_train(batch)[LOG_PROBS].sum().backward()
+    for one, other in zip(plain.parameters(), compiled_module.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, rtol=0, atol=0)
+    assert num_compiled() == 1
 
 
 def test_a_machine_without_a_compiler_refuses_to_compile(monkeypatch):
