@@ -8,7 +8,7 @@ from dataclasses import replace
 from rllib_arpo.doctor.check_lines import Check, Mark, size
 from rllib_arpo.doctor.machine_checks import Memory
 from rllib_arpo.doctor.recipe import Run
-from rllib_arpo.engine.memory import EngineNeed, Term, engine_need, engine_weights
+from rllib_arpo.engine.memory import EngineNeed, EngineShape, Term, engine_need, engine_weights
 from rllib_arpo.learner.decide_checkpointing import decide_checkpointing
 from rllib_arpo.learner.memory_budget import learner_need
 from rllib_arpo.learner.placement import Place, cpu_place, gpu_places, needed_on, num_gpus
@@ -41,7 +41,10 @@ def decide(run: Run, memory: Memory, given_gb: float | None) -> Run:
 
 def budget_text(run: Run, on_gpu: int | None) -> str:
     """The arithmetic, a line each; GB are 10^9 bytes. `on_gpu`: bytes of each GPU, if they are known."""
-    return "\n".join([*_learner_lines(run), *_engine_lines(run, on_gpu)])
+    lines = [*_learner_lines(run), *_engine_lines(run, run.engine, on_gpu)]
+    if run.engine.evaluation is not None:
+        lines += _engine_lines(run, run.engine.evaluation, on_gpu, " for evaluation")
+    return "\n".join(lines)
 
 
 def _learner_lines(run: Run) -> Iterator[str]:
@@ -61,14 +64,11 @@ def _learner_lines(run: Run) -> Iterator[str]:
         yield f"{'':11}  {line}"
 
 
-def _engine_lines(run: Run, on_gpu: int | None) -> Iterator[str]:
-    engine, where = run.engine, _device(run.engine.gpus)
-    if engine.in_learner:
-        evaluation = f" and {engine.separate:,} for evaluation: {where}" if engine.separate else ""
-        where = f"in the learner's process{evaluation}"
+def _engine_lines(run: Run, engine: EngineShape, on_gpu: int | None, purpose: str = "") -> Iterator[str]:
+    where = "in the learner's process" if engine.in_learner else _device(engine.gpus)
     several = f", tensor_parallel_size={engine.parallel}: numbers are those of each GPU" if engine.parallel > 1 else ""
-    yield f"{_count(engine.number, 'engine')} ({where}{several})"
-    need = _engine_need(run, on_gpu)
+    yield f"{_count(engine.number, 'engine')}{purpose} ({where}{several})"
+    need = _engine_need(run, engine, on_gpu)
     if need is None:
         yield _term(engine_weights(run.model, engine))
         yield f"{'':11}  {engine.utilization:g} of the GPU's memory in all; the weights leave the rest to the KV cache."
@@ -80,31 +80,34 @@ def _engine_lines(run: Run, on_gpu: int | None) -> Iterator[str]:
     yield f"{need.token.bytes:>9,} B  a token of it: {need.token.formula}"
     longest = _count(need.trajectories, "trajectory", "trajectories")
     yield f"{need.tokens:>11,}  tokens, which are {longest} of {engine.context_tokens:,}"
+    if purpose:
+        return
     in_flight = f"{_count(run.questions, 'question')} x {_count(run.trajectories, 'trajectory', 'trajectories')}"
     yield f"{'':11}  At most {in_flight} come at a time; they share their beginnings, and the rest waits."
 
 
-def _engine_need(run: Run, on_gpu: int | None) -> EngineNeed | None:
+def _engine_need(run: Run, engine: EngineShape, on_gpu: int | None) -> EngineNeed | None:
     """None if it depends on the size of a GPU, which is not known."""
-    if on_gpu is None and run.engine.kv_cache is None:
+    if on_gpu is None and any(shape is not None and shape.kv_cache is None for shape in (engine, engine.evaluation)):
         return None
-    return engine_need(run.model, run.engine, on_gpu or 0)
+    return engine_need(run.model, engine, on_gpu or 0)
 
 
 def budget_checks(run: Run, memory: Memory, given_gb: float | None) -> list[Check]:
     """Compares the budget with this machine, or with GPUs of `given_gb`; a run without GPUs with this machine alone."""
     on_gpu = gpu_memory(memory, given_gb)
-    engine = _engine_need(run, on_gpu)
+    engine = _engine_need(run, run.engine, on_gpu)
     places = gpu_places(run.learner, run.engine)
     checks = [_number(run, memory, given_gb)] if places else []
     if engine is not None:
         if on_gpu is not None:
             checks += [_place(place, run, engine, on_gpu) for place in places]
-        found = f"{engine.tokens:,} tokens, {_count(engine.trajectories, 'trajectory', 'trajectories')}"
-        fits = engine.trajectories > 0
-        checks.append(_check(fits, "KV cache", f"{found} of the greatest length", _MORE_CACHE))
+        for need in filter(None, (engine, engine.evaluation)):
+            found = f"{need.tokens:,} tokens, {_count(need.trajectories, 'trajectory', 'trajectories')}"
+            name = "KV cache" if need is engine else "evaluation's KV cache"
+            checks.append(_check(need.trajectories > 0, name, f"{found} of the greatest length", _MORE_CACHE))
         on_cpu = cpu_place(run.learner, run.engine)
-        if on_cpu.learners or on_cpu.engines:
+        if on_cpu.learners or on_cpu.engines or on_cpu.evaluating:
             needed, found = _needed(on_cpu, run, engine, memory.host)
             checks.append(_check(needed <= memory.host, "CPU's memory", found, "Take a machine with more memory."))
     return checks
@@ -127,7 +130,7 @@ def _place(place: Place, run: Run, engine: EngineNeed, on_gpu: int) -> Check:
     learner, name = learner_need(run.model, run.learner), _count(place.number, "GPU")
     needed, found = _needed(place, run, engine, on_gpu)
     if needed > on_gpu:
-        each_fits_alone = place.engines and place.learners * learner.peak <= on_gpu
+        each_fits_alone = (place.engines or place.evaluating) and place.learners * learner.peak <= on_gpu
         return Check(Mark.MISSING, name, found, _SMALLER_ENGINE if each_fits_alone else _SMALLER_LEARNER)
     if place.learners and needed > (1 - _SPARE) * on_gpu:
         return Check(Mark.WARNING, name, found, f"Little is left for what is not counted. {_SMALLER_LEARNER}")
@@ -137,7 +140,7 @@ def _place(place: Place, run: Run, engine: EngineNeed, on_gpu: int) -> Check:
 def _needed(place: Place, run: Run, engine: EngineNeed, available: int) -> tuple[int, str]:
     """The bytes that a place needs, and these compared with those that it has."""
     needed = needed_on(place, learner_need(run.model, run.learner), engine, run.engine.sleeps)
-    numbers = [(place.learners, "learner"), (place.engines, "engine")]
+    numbers = [(place.learners, "learner"), (place.engines + place.evaluating, "engine")]
     users = " and ".join(_count(number, word) for number, word in numbers if number)
     return needed, f"{users}: {size(needed)} of {size(available)}"
 

@@ -42,7 +42,7 @@ class EngineShape:
     """The sizes of the engines.
 
     Attributes:
-        number: of engines, those of evaluation included.
+        number: of engines.
         gpus: of each in a process of its own; a fraction shares one, 0 is the CPU.
         in_learner: one of them is in the learner's process, on its GPU if it has one.
         parallel: GPUs that share the weights and the KV cache of an engine.
@@ -52,6 +52,7 @@ class EngineShape:
         sleeps: gives its memory to the learner during an update.
         shares_gpu: with a learner or another engine; its KV cache is then computed (`engine_need`), not measured.
         batched_tokens, sequences: of a step, at most; None: what vLLM takes on a GPU of this size.
+        evaluation: the engines of evaluation, if they have sizes of their own; others are among `number`.
     """
 
     number: int
@@ -67,6 +68,7 @@ class EngineShape:
     shares_gpu: bool = False
     batched_tokens: int | None = None
     sequences: int | None = None
+    evaluation: EngineShape | None = None
 
     @property
     def separate(self) -> int:
@@ -87,6 +89,7 @@ class EngineNeed:
         token: one token's keys and values.
         tokens: that the cache holds, at most.
         trajectories: of the longest context that the cache holds, at most.
+        evaluation: the memory of an engine of evaluation that has sizes of its own.
     """
 
     total: Term
@@ -96,6 +99,7 @@ class EngineNeed:
     token: Term
     tokens: int
     trajectories: int
+    evaluation: EngineNeed | None = None
 
 
 def engine_weights(model: ModelShape, engine: EngineShape) -> Term:
@@ -116,7 +120,8 @@ def engine_need(model: ModelShape, engine: EngineShape, gpu_memory: int) -> Engi
     own = own_terms(model, engine, gpu_memory) if computed else ()
     cache = total.bytes - weights.bytes - sum(term.bytes for term in own)
     tokens = max(cache, 0) // token.bytes
-    return EngineNeed(total, weights, own, cache, token, tokens, tokens // engine.context_tokens)
+    evaluation = None if engine.evaluation is None else engine_need(model, engine.evaluation, gpu_memory)
+    return EngineNeed(total, weights, own, cache, token, tokens, tokens // engine.context_tokens, evaluation)
 
 
 def own_terms(model: ModelShape, engine: EngineShape, gpu_memory: int) -> tuple[Term, ...]:

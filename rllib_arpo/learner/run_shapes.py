@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rllib_arpo.engine.memory import EngineShape, kv_cache_bytes
@@ -35,11 +36,22 @@ def learner_shape(config: AlgorithmConfig) -> LearnerShape:
 
 
 def engine_shape(config: AlgorithmConfig) -> EngineShape:
-    """The engines; those of another kind than vLLM are not counted."""
+    """The engines, with those of evaluation; engines of another kind than vLLM are not counted."""
+    engine = _engines(config)
+    evaluation = config.get_evaluation_config_object() if config.evaluation_num_env_runners else None
+    if evaluation is None:
+        return engine
+    own = _engines(evaluation)
+    if replace(own, number=engine.number) == engine:
+        return replace(engine, number=engine.number + own.number)
+    return replace(engine, evaluation=own)
+
+
+def _engines(config: AlgorithmConfig) -> EngineShape:
     kwargs = config.engine_kwargs
     counted = config.engine == "vllm"
     in_learner = counted and config.num_env_runners == 0
-    separate = counted * (config.num_env_runners + config.evaluation_num_env_runners)
+    separate = counted * config.num_env_runners
     gpus = float(config.num_gpus_per_env_runner) if separate else 0.0
     on_cpu = gpus == 0 and not (in_learner and config.num_gpus_per_learner > 0)
     weight_bytes = COMPUTE_DTYPES[config.dtype].itemsize

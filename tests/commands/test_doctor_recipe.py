@@ -233,9 +233,31 @@ def test_engines_for_evaluation_are_counted(model_folder):
     recipe = load_recipe(RECIPE)
     argv = ["--model", model_folder, "--data", "d.parquet"]
     config = recipe.make_config(parse_arguments(recipe, argv, None)).evaluation(evaluation_num_env_runners=2)
-    run = read_run(config.env_runners(num_env_runners=0))
-    assert (run.engine.number, run.engine.in_learner, run.engine.gpus) == (3, True, 1.0)
-    assert "\n3 engines (in the learner's process and 2 for evaluation: 1 GPU)\n" in budget_text(run, 10**9)
+    alike = read_run(config).engine
+    assert (alike.number, alike.evaluation) == (6, None)
+    run = read_run(config.copy().env_runners(num_env_runners=0))
+    assert (run.engine.number, run.engine.in_learner, run.engine.gpus) == (1, True, 0.0)
+    assert (run.engine.evaluation.number, run.engine.evaluation.gpus) == (2, 1.0)
+    text = budget_text(run, 10**9)
+    assert "\n1 engine (in the learner's process)\n" in text
+    assert "\n2 engines for evaluation (1 GPU)\n     0.9 GB  its part: 0.9 of the GPU's 1,000,000,000 bytes\n" in text
+
+
+def test_engines_for_evaluation_have_their_own_share(model_folder):
+    """The engine of training has 0.9 of its GPU, a smaller part of a second one is that of evaluation."""
+    recipe = load_recipe(RECIPE)
+    argv = ["--model", model_folder, "--data", "d.parquet", "--num-learners", "0", "--num-env-runners", "1"]
+    own = {"num_gpus_per_env_runner": 0.5, "engine_kwargs": {"gpu_memory_utilization": 0.4}}
+    config = recipe.make_config(parse_arguments(recipe, argv, None))
+    run = read_run(config.evaluation(evaluation_num_env_runners=2, evaluation_config=own))
+    assert compared(run, CPU, 80.0) == [
+        "ok       GPUs                   the run takes 3, here assumed to have 80.0 GB each",
+        "ok       1 GPU                  1 learner: 63.1 MB of 80.0 GB",
+        "ok       1 GPU                  1 engine: 72.0 GB of 80.0 GB",
+        "ok       1 GPU                  2 engines: 64.0 GB of 80.0 GB",
+        "ok       KV cache               281,249,292 tokens, 49,937 trajectories of the greatest length",
+        "ok       evaluation's KV cache  116,508,044 tokens, 20,686 trajectories of the greatest length",
+    ]
 
 
 def test_layers_get_their_inputs_in_fp32(model_folder):

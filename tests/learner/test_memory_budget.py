@@ -203,8 +203,14 @@ def test_a_part_without_room_for_a_trajectory_is_refused():
         (replace(LEARNER, gpus=0.5), replace(ENGINE, number=3, gpus=0.3), 2, [Place(1, 1, 1), Place(1, 0, 2)]),
         (LEARNER, replace(ENGINE, gpus=2.0, parallel=2), 3, [Place(1, 1, 0), Place(2, 0, 1)]),
         (LEARNER, replace(ENGINE, gpus=0.0, in_learner=True), 1, [Place(1, 1, 1)]),
-        # Beside it, two engines for evaluation.
+        # Beside it, two engines for evaluation; then two that take a quarter of a GPU each.
         (LEARNER, replace(ENGINE, number=3, in_learner=True), 3, [Place(1, 1, 1), Place(2, 0, 1)]),
+        (
+            replace(LEARNER, gpus=0.5),
+            replace(ENGINE, gpus=0.25, evaluation=replace(ENGINE, number=2, gpus=0.25)),
+            2,
+            [Place(1, 1, 1, 1), Place(1, 0, 0, 1)],
+        ),
         (replace(LEARNER, gpus=0.0), replace(ENGINE, gpus=0.0), 0, []),
         # Ten tenths are one GPU, whatever their sum is in floating point.
         (replace(LEARNER, gpus=0.0), replace(ENGINE, number=10, gpus=0.1), 1, [Place(1, 0, 10)]),
@@ -222,6 +228,14 @@ def test_a_sleeping_engine_leaves_its_memory_to_the_update():
     assert needed_on(Place(1, 1, 3), learner, engine, sleeps=True) == 12_000 + 3 * 5000
 
 
+def test_engines_of_evaluation_hold_their_own_part():
+    shared = replace(ENGINE, evaluation=replace(ENGINE, utilization=0.25))
+    learner, engine = learner_need(MODEL, LEARNER), engine_need(MODEL, shared, 10_000)
+    assert (engine.total.bytes, engine.evaluation.total.bytes) == (5000, 2500)
+    assert needed_on(Place(1, 1, 1, 2), learner, engine, sleeps=False) == 25_400 + 5000 + 2 * 2500
+    assert needed_on(Place(1, 0, 0, 1), learner, engine, sleeps=True) == 2500
+
+
 @pytest.mark.parametrize(
     ("learners", "engines", "place"),
     [
@@ -229,6 +243,7 @@ def test_a_sleeping_engine_leaves_its_memory_to_the_update():
         (replace(LEARNER, gpus=0.0), replace(ENGINE, gpus=0.0, in_learner=True), Place(1, 1, 1)),
         (LEARNER, replace(ENGINE, gpus=0.0, in_learner=True), Place(1, 0, 0)),
         (replace(LEARNER, gpus=0.0), ENGINE, Place(1, 1, 0)),
+        (LEARNER, replace(ENGINE, evaluation=replace(ENGINE, number=2, gpus=0.0)), Place(1, 0, 0, 2)),
     ],
 )
 def test_what_is_on_the_cpu(learners, engines, place):
