@@ -49,6 +49,8 @@ _MAX_DOCUMENTS = 50
 START_TIMEOUT_S, _CLOSE_TIMEOUT_S, _READ_TIMEOUT_S = 60.0, 5.0, 5.0
 #: Seconds between two looks at the memory of all processes of the browser.
 _WATCH_S = 0.2
+#: What Chromium says of a document that another one has taken the place of.
+_WENT_ON = ("Cannot find context", "navigated or closed")
 
 
 class PageError(Exception):
@@ -150,6 +152,7 @@ class _Page:
             self._answers.cancel()
 
     async def _open(self, context: Any) -> tuple[str, str]:
+        from playwright.async_api import Error
         from playwright.async_api import TimeoutError as PlaywrightTimeout
 
         page = await context.new_page()
@@ -163,9 +166,16 @@ class _Page:
             await page.goto(self._order["url"], wait_until="domcontentloaded", timeout=1000 * wait_s)
             left_s = max(0.1, deadline - loop.time())
             await page.wait_for_load_state("networkidle", timeout=1000 * left_s)
+        # From here on the page stays where it is; a document that is on its way may still come.
+        self._documents_left = 0
         try:
             async with asyncio.timeout(_READ_TIMEOUT_S):
-                return page.url, await self._html(context, page)
+                while True:
+                    try:
+                        return page.url, await self._html(context, page)
+                    except Error as error:
+                        if not any(told in str(error) for told in _WENT_ON):
+                            raise
         except TimeoutError as error:
             raise PageError("the page's scripts do not end.") from error
 
