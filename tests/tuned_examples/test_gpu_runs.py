@@ -48,11 +48,11 @@ def iterations(run: Path) -> list[int]:
     return [json.loads(line)["training_iteration"] for line in (run / "trial" / "result.json").read_text().splitlines()]
 
 
-def wait_for_checkpoint(run: Path, process: subprocess.Popen) -> None:
+def wait_for_checkpoint(run: Path, process: subprocess.Popen, log: Path) -> None:
     """Waits until a checkpoint is whole."""
     deadline = time.monotonic() + PATIENCE_S
     while not any(run.glob("trial/checkpoint_*/whole.json")):
-        assert process.poll() is None, "The recipe has ended before it was killed."
+        assert process.poll() is None, f"The recipe has ended before it was killed:\n{log.read_text()}"
         assert time.monotonic() < deadline, f"The recipe has no checkpoint after {PATIENCE_S} s."
         time.sleep(0.1)
 
@@ -69,7 +69,7 @@ def test_a_killed_run_goes_on_at_its_checkpoint(folder, monkeypatch, ray_cluster
             start_new_session=True,
         )
         try:
-            wait_for_checkpoint(run, process)
+            wait_for_checkpoint(run, process, folder / "log")
         finally:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
