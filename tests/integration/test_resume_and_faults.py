@@ -12,7 +12,6 @@ from rllib_arpo.core.tree import StopReason
 from rllib_arpo.engine.engine import GenerationRequest
 from rllib_arpo.engine.scripted_engine import ScriptedReply
 from tests.helpers.configs import small_config
-from tests.helpers.parquet import parquet, row
 from tests.helpers.scripted_env import ANSWER, TOOL
 from tests.helpers.weights import learner_weights
 
@@ -85,15 +84,6 @@ def test_an_engine_that_dies_in_mid_tree_is_replaced_and_its_questions_are_asked
     finally:
         algorithm.stop()
     assert "engine died at step 14" in caplog.text
-
-
-def test_bad_data_on_a_remote_env_runner_ends_the_run_at_once(built, ray_cluster, model_folder, tmp_path):
-    path = parquet(tmp_path / "holes.parquet", [row(), row(answer=""), row(), row()])
-    config = small_config(model_folder).env_runners(num_env_runners=1).training(questions_per_batch=4)
-    config.environment("ParquetQuestions-v0", env_config={"path": path, "tools": ["python"]})
-    algorithm = built(config)
-    with pytest.raises(ValueError, match=r"holes\.parquet.*row 1"):
-        algorithm.train()
 
 
 def test_restoring_another_checkpoint_of_the_same_age_reaches_the_engine_and_a_damaged_one_none(scripted, tmp_path):

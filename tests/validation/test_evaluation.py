@@ -10,11 +10,6 @@ from tests.helpers.configs import small_config
 from tests.validation.sentences import message
 
 
-def test_unknown_key_in_evaluation_config(model_folder):
-    config = small_config(model_folder).evaluation(evaluation_config={"temperatur": 0.5})
-    assert message(config) == "evaluation_config: 'temperatur' is not a key of ARPOConfig. Did you mean 'temperature'?"
-
-
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
@@ -42,25 +37,6 @@ def test_evaluation_is_greedy_and_never_forks(model_folder):
     overridden = small_config(model_folder).evaluation(evaluation_config={"explore": True, "num_rollouts": 3})
     assert (overridden.get_evaluation_config_object().explore, overridden.explore) == (True, True)
     assert overridden.get_evaluation_config_object().num_rollouts == 3
-
-
-@pytest.mark.parametrize(
-    ("override", "expected"),
-    [
-        ({"temperature": -1}, "evaluation_config: temperature=-1: must be a finite number > 0."),
-        (
-            {"num_cpus_per_env_runner": -1},
-            "evaluation_config: num_cpus_per_env_runner=-1: must be a finite number >= 0.",
-        ),
-        (
-            {"policies_to_train": []},
-            "evaluation_config: policies_to_train=[]: one model, that of language_model(), plays every trajectory and "
-            "is trained.",
-        ),
-    ],
-)
-def test_a_bad_value_for_evaluation_is_found_before_anything_starts(model_folder, override, expected):
-    assert message(small_config(model_folder).evaluation(evaluation_config=override)) == expected
 
 
 def test_a_whole_configuration_for_evaluation_is_refused(model_folder):

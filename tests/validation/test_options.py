@@ -10,8 +10,6 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
 
 from rllib_arpo import ARPOConfig
 from rllib_arpo.options.tables import ADAPTIVE_ROLLOUT, LANGUAGE_MODEL, OPTIONS, REPORTING, TRAINING
-from tests.helpers.configs import small_config
-from tests.validation.sentences import message
 
 TABLES = {
     "language_model": LANGUAGE_MODEL,
@@ -58,37 +56,6 @@ def test_defaults_are_a_configurations_own():
 
 def test_what_is_no_option_is_rllibs():
     assert set(vars(ARPOConfig())) - set(vars(AlgorithmConfig())) == set(OPTIONS)
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({"engine_kwargs": 5}, "engine_kwargs=5: must be a dict."),
-        ({"num_rollouts": 0}, "num_rollouts=0: must be an integer >= 1."),
-        ({"num_rollouts": 2.5}, "num_rollouts=2.5: must be an integer >= 1."),
-        ({"branch_width": "broad"}, "branch_width='broad': must be an integer >= 1 or 'wide' or 'planned'."),
-        ({"branch_width": 0}, "branch_width=0: must be an integer >= 1 or 'wide' or 'planned'."),
-        ({"clip_low": -0.1}, "clip_low=-0.1: must be a finite number >= 0."),
-        ({"dual_clip": 1.0}, "dual_clip=1.0: must be a finite number > 1."),
-        ({"deadline_reward": float("inf")}, "deadline_reward=inf: must be a finite number."),
-        ({"temperature": float("nan")}, "temperature=nan: must be a finite number > 0."),
-        ({"branch_base_probability": 1.5}, "branch_base_probability=1.5: must be a number in [0, 1]."),
-        ({"adam_betas": (0.9, 1.0)}, "adam_betas=(0.9, 1.0): must be two numbers in [0, 1)."),
-        ({"adam_betas": 0.9}, "adam_betas=0.9: must be two numbers in [0, 1)."),
-        (
-            {"branching": "entropy"},
-            "branching='entropy': must be one of 'threshold', 'probability', 'random', 'always', 'never'.",
-        ),
-        ({"deterministic": 1}, "deterministic=1: must be one of True, False."),
-        (
-            {"guards": {"gradnorm": 1.0}},
-            "guards='gradnorm': must be one of 'engine_logprob_gap', 'ratio_mean', 'entropy', 'grad_norm'.",
-        ),
-        ({"guards": {"grad_norm": 0}}, "guards['grad_norm']=0: must be a finite number > 0."),
-    ],
-)
-def test_one_sentence_names_the_key(model_folder, changes, expected):
-    assert message(small_config(model_folder).update_from_dict(changes)) == expected
 
 
 def test_setters_take_search_spaces():

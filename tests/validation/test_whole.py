@@ -40,31 +40,6 @@ def test_unknown_key_of_the_environment(model_folder):
 
 
 @pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        (
-            {"env_config": {"max_tool_calls": 7}},
-            "env_config['max_tool_calls'] contradicts max_tool_calls=3: set max_tool_calls alone.",
-        ),
-        ({"env": None}, "env is required: call .environment('ToolMath-v0', env_config={...})."),
-        (
-            {"env": "ToolMaths-v0"},
-            "env='ToolMaths-v0' is not registered: import its module, or call ray.tune.register_env.",
-        ),
-        (
-            {"model_name_or_path": None},
-            "model_name_or_path is required: call .language_model(model_name_or_path=...).",
-        ),
-        ({"model_name_or_path": 7}, "model_name_or_path=7: must be a text."),
-        ({"model_name_or_path": "/no/such/model"}, "model_name_or_path='/no/such/model': no such folder."),
-        ({"num_rollout": 8}, "'num_rollout' is not a key of ARPOConfig. Did you mean 'num_rollouts'?"),
-    ],
-)
-def test_one_sentence_names_the_key(model_folder, changes, expected):
-    assert message(small_config(model_folder).update_from_dict(changes)) == expected
-
-
-@pytest.mark.parametrize(
     ("keywords", "expected"),
     [
         ({"model_config": {"depth": 2}}, "model_config['depth']: LLMRLModule does not read it; name a subclass in "),
@@ -145,10 +120,11 @@ def test_missing_parquet(model_folder, tmp_path):
     assert str(tmp_path / "no.parquet") in message(questions_from(model_folder, str(tmp_path / "no.parquet")))
 
 
-def test_row_without_answer_ends_the_run_with_file_and_row(ray_cluster, model_folder, tmp_path):
+@pytest.mark.parametrize("num_env_runners", [0, 1])
+def test_row_without_answer_ends_the_run_with_file_and_row(ray_cluster, model_folder, tmp_path, num_env_runners):
     path = parquet(tmp_path / "holes.parquet", [row(), row(answer=""), row(), row()])
     config = questions_from(model_folder, path).training(questions_per_batch=4)
-    algorithm = config.build_algo()
+    algorithm = config.env_runners(num_env_runners=num_env_runners).build_algo()
     try:
         with pytest.raises(ValueError, match=r"holes\.parquet.*row 1"):
             algorithm.train()
