@@ -19,11 +19,15 @@ def llama_folder(tmp_path_factory) -> str:
     return tiny_model(tmp_path_factory.mktemp("llama"), "llama", vocab_size=300, seed=0)
 
 
-def start_engine(folder: str, **engine_kwargs):
-    config = EngineConfig(
-        folder, dtype="float32", max_context_tokens=512, num_threads=1, engine_kwargs=ENGINE_KWARGS | engine_kwargs
-    )
-    return make_engine("vllm", config)
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory) -> tuple[str, str]:
+    """Two tied models that differ in nothing but their weights."""
+    return tuple(tiny_model(tmp_path_factory.mktemp("tied"), seed=seed) for seed in (1, 2))
+
+
+def start_engine(folder: str, weight_transfer: str | None = None, **engine_kwargs):
+    kwargs = {"engine_kwargs": ENGINE_KWARGS | engine_kwargs, "weight_transfer": weight_transfer}
+    return make_engine("vllm", EngineConfig(folder, dtype="float32", max_context_tokens=512, num_threads=1, **kwargs))
 
 
 @pytest.fixture(scope="package")

@@ -36,16 +36,10 @@ def test_a_missing_vllm_is_one_sentence(monkeypatch):
         make_engine("vllm", EngineConfig("none"))
 
 
-@pytest.mark.parametrize(
-    ("engine_kwargs", "message"),
-    [
-        ({"max_num_seq": 4}, r"^engine_kwargs has the unknown key 'max_num_seq': did you mean 'max_num_seqs'\?$"),
-        ({"logprobs_mode": "raw_logits"}, r"^engine_kwargs may not set 'logprobs_mode': it follows from"),
-    ],
-)
-def test_wrong_engine_kwargs_are_named(llama_folder, engine_kwargs, message):
+def test_an_unknown_key_of_engine_kwargs_is_named(llama_folder):
+    message = r"^engine_kwargs has the unknown key 'max_num_seq': did you mean 'max_num_seqs'\?$"
     with pytest.raises(ValueError, match=message):
-        make_engine("vllm", EngineConfig(llama_folder, engine_kwargs=engine_kwargs))
+        make_engine("vllm", EngineConfig(llama_folder, engine_kwargs={"max_num_seq": 4}))
 
 
 def test_all_problems_of_a_checkpoint_are_in_one_sentence():

@@ -5,21 +5,13 @@ import pytest
 
 from rllib_arpo.engine.engine import NO_WEIGHTS, EngineConfig, EntropyReady, Finished, GenerationRequest
 from rllib_arpo.engine.scripted_engine import RandomPolicy, ScriptedEngine, ScriptedReply
+from tests.engine.conftest import run
 from tests.helpers.scripts import in_turn
 
 
 def scripted(replies=None, **engine_kwargs) -> ScriptedEngine:
     script = None if replies is None else in_turn(replies)
     return ScriptedEngine(EngineConfig("none", engine_kwargs={"script": script, **engine_kwargs}))
-
-
-def run(engine, *requests) -> dict[str, Finished]:
-    for request in requests:
-        engine.submit(request)
-    finished = {}
-    while engine.has_unfinished():
-        finished |= {event.request_id: event for event in engine.step() if isinstance(event, Finished)}
-    return finished
 
 
 def summary(events) -> list[tuple]:

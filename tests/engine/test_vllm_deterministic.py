@@ -7,10 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from rllib_arpo.engine import EngineConfig, make_engine
 from rllib_arpo.rollout.messages import question_refs
 from rllib_arpo.rollout.question_loop import QuestionLoop
-from tests.helpers.models import tiny_model
+from tests.engine.conftest import start_engine
 from tests.helpers.scripted_env import ANSWER, TOOL, ScriptedEnv
 from tests.rollout.conftest import settings
 
@@ -42,17 +41,9 @@ class TimedTools(ScriptedEnv):
 
 
 @pytest.fixture(scope="module")
-def engine_and_thread(tmp_path_factory):
-    folder = tiny_model(tmp_path_factory.mktemp("llama"), "llama", vocab_size=300, seed=0)
-    config = EngineConfig(
-        folder,
-        dtype="float32",
-        max_context_tokens=512,
-        num_threads=1,
-        engine_kwargs={"kv_cache_memory_bytes": 16 << 20},
-    )
+def engine_and_thread(llama_folder):
     with ThreadPoolExecutor(1) as thread:
-        engine = thread.submit(make_engine, "vllm", config).result()
+        engine = thread.submit(start_engine, llama_folder).result()
         yield engine, thread
         thread.submit(engine.close).result()
 

@@ -7,19 +7,11 @@ from transformers import AutoModelForCausalLM
 
 from rllib_arpo.engine.engine import EntropyReady, Finished, GenerationRequest
 from tests.engine.conftest import reference, run, run_one, start_engine
-from tests.helpers.models import tiny_model
 from tests.helpers.weights import weights_of
 
 pytestmark = pytest.mark.slow
 
 PROMPT = [10 + i % 40 for i in range(70)]
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory) -> tuple[str, str]:
-    """Two tied models that differ in nothing but their weights."""
-    base = tmp_path_factory.mktemp("in_flight")
-    return tuple(tiny_model(base / name, seed=seed) for name, seed in (("old", 1), ("new", 2)))
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 from rllib_arpo.engine.engine import EntropyReady, Finished, GenerationRequest
 from tests.engine.conftest import run, start_engine
 from tests.engine.run_ahead import start_engine_that_runs_ahead, streams_of_a_gpu
-from tests.helpers.models import byte_tokenizer, tiny_model
+from tests.helpers.models import byte_tokenizer
 from tests.helpers.weights import weights_of
 
 pytestmark = pytest.mark.slow
@@ -21,13 +21,6 @@ PROMPT = [10 + i % 40 for i in range(70)]
 def _streams():
     with streams_of_a_gpu():
         yield
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory) -> tuple[str, str]:
-    """Two tied models that differ in nothing but their weights."""
-    base = tmp_path_factory.mktemp("run_ahead")
-    return tuple(tiny_model(base / name, seed=seed) for name, seed in (("old", 1), ("new", 2)))
 
 
 @pytest.fixture(scope="module")

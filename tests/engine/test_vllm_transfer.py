@@ -9,7 +9,6 @@ import torch
 from ray.rllib.core import DEFAULT_MODULE_ID
 from transformers import AutoModelForCausalLM
 
-from rllib_arpo.engine import EngineConfig, make_engine
 from rllib_arpo.engine.engine import NO_WEIGHTS, GenerationRequest
 from rllib_arpo.engine.vllm import weight_transfer
 from rllib_arpo.engine.vllm.weight_transfer import INIT_INFOS, EngineGroupClient, send_weights
@@ -19,10 +18,9 @@ from rllib_arpo.policy.sharded_state import whole_tensors
 from rllib_arpo.weights import WEIGHT_SYNCS, vllm_transfer
 from rllib_arpo.weights.snapshot import WeightSnapshot, WeightSyncError, load_and_verify, probe_tokens
 from tests.engine import cpu_transfer
-from tests.engine.conftest import ENGINE_KWARGS, run_one
+from tests.engine.conftest import run_one, start_engine
 from tests.helpers.clusters import own_ray
 from tests.helpers.configs import small_config
-from tests.helpers.models import tiny_model
 from tests.helpers.weights import engine_log_probs, learner_log_probs, learner_weights
 
 PROMPT = [10 + i % 40 for i in range(70)]
@@ -97,22 +95,8 @@ def test_engines_hear_what_is_sent(monkeypatch, dtype, announced):
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    base = tmp_path_factory.mktemp("models")
-    return [tiny_model(base / str(seed), seed=seed) for seed in (1, 2)]
-
-
-@pytest.fixture(scope="module")
 def engine(folders):
-    config = EngineConfig(
-        folders[0],
-        dtype="float32",
-        max_context_tokens=512,
-        num_threads=1,
-        engine_kwargs=ENGINE_KWARGS,
-        weight_transfer=cpu_transfer.BACKEND,
-    )
-    engine = make_engine("vllm", config)
+    engine = start_engine(folders[0], cpu_transfer.BACKEND)
     yield engine
     engine.close()
 
