@@ -36,19 +36,6 @@ def test_every_question_has_a_whole_tree(trained):
         assert len(episode_to_tree(sampled.episode).trajectories) == 4
 
 
-def test_episode_return_mean_is_the_mean_over_trajectories(trained):
-    algorithm, result = trained
-    rewards = [r for s in algorithm.batches[-1] for r in episode_to_tree(s.episode).returns().tolist()]
-    assert len(rewards) == 8
-    assert result["env_runners"]["episode_return_mean"] == pytest.approx(sum(rewards) / 8)
-
-
-def test_num_env_steps_counts_unique_turns(trained):
-    algorithm, result = trained
-    turns = sum(len(t.turns) for s in algorithm.batches[-1] for t in episode_to_tree(s.episode).trajectories)
-    assert result["env_runners"]["num_env_steps_sampled"] == turns
-
-
 def test_behaviour_log_probs_are_the_learners(trained):
     """fp32 on both sides: the mean gap between engine and learner is rounding."""
     _algorithm, result = trained
