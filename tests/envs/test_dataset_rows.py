@@ -56,6 +56,9 @@ def test_a_row_that_does_not_fit_is_named(tmp_path, ending, text, message):
         ("arpo_mix", {"reward_model": {"ground_truth": " "}}, "no answer (`reward_model` is empty)."),
         ("arpo_mix", {"ability": "art"}, "`ability` must be 'math' or 'qa', not 'art'."),
         ("arpo_mix", {"ability": None}, "`ability` must be 'math' or 'qa', not None."),
+        ("rows", {"prompt": 3}, "`prompt` is not a list of {role, content}."),
+        ("rows", {"prompt": " "}, "`prompt` has no text."),
+        ("rows", {"prompt": "Q?", "answer": True}, "`answer` must be a string, a number, or a list of them."),
     ],
 )
 def test_other_rows_that_do_not_fit(tmp_path, name, changes, message):

@@ -93,18 +93,6 @@ def test_a_servers_tools_are_tools(stdio):
         ("price", '{"name": "oak chair"}', ToolResult("""no item '{"name": "oak chair"}'""")),
         ("multiply", '{"a": 7, "b": 12, "unit": " crowns"}', ToolResult("84 crowns")),
         ("multiply", "7 12", ToolResult("multiply takes one JSON object with 'a', 'b', 'unit'.", ERROR)),
-        ("multiply", "[" * 100_000, ToolResult("multiply takes one JSON object with 'a', 'b', 'unit'.", ERROR)),
-        ("multiply", '{"a": 7}', ToolResult("multiply: wrong arguments: 'b' is a required property.", ERROR)),
-        (
-            "multiply",
-            '{"a": 7, "b": 2, "c": 3}',
-            ToolResult("multiply has no parameter 'c': it takes 'a', 'b', 'unit'.", ERROR),
-        ),
-        (
-            "multiply",
-            '{"a": 7, "b": "x"}',
-            ToolResult("multiply: wrong arguments: 'b' 'x' is not of type 'integer'.", ERROR),
-        ),
         ("fail", "no such order", ToolResult("Error executing tool fail: no such order", ERROR)),
     ],
 )

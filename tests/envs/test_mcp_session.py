@@ -123,11 +123,6 @@ def test_a_session_that_has_ended_by_itself_is_opened_again(session_with):
     assert asyncio.run(session.call("b", {})) == "b answers"
 
 
-def test_a_server_that_dies_twice_of_a_call_is_an_error_that_the_model_reads(session_with):
-    with pytest.raises(ToolError, match=r"died twice during one call of 'a' \(gone\)"):
-        asyncio.run(session_with("dies", "dies", "answers").call("a", {}))
-
-
 def test_a_trajectorys_session_that_is_lost_is_not_opened_again(session_with):
     """Its server's state is gone: `WorldSession` repeats what was done, with another one."""
     session = session_with("counts", "dies", shared=False)

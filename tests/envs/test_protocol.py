@@ -5,6 +5,7 @@ from rllib_arpo.envs.protocols import PROTOCOLS, TagProtocol
 from rllib_arpo.envs.protocols.prompts import CUT, Chat
 from rllib_arpo.envs.protocols.protocol import Answer, CallRequest, Malformed, Nothing, boxed
 from rllib_arpo.envs.question import Shot, ShotCall
+from rllib_arpo.envs.tasks import ArithmeticTask, CatalogueTask
 from rllib_arpo.envs.tasks.shots import SHOTS
 from rllib_arpo.envs.tools import PythonTool
 from tests.helpers.models import byte_tokenizer
@@ -112,11 +113,14 @@ def test_a_worked_example():
         assert shown[1]["content"] == "<think> 3 * 12. </think> <answer> \\boxed{36} </answer>"
 
 
-@pytest.mark.parametrize("ability", SHOTS)
-def test_the_worked_examples_keep_to_the_protocol(ability):
-    tools = {call.tool: PythonTool() for shot in SHOTS[ability] for call in shot.calls}
-    for protocol in (TagProtocol(available=tools, require_thought=True), TagProtocol(require_thought=True)):
-        for shot in SHOTS[ability]:
+OF_TASKS = [task().question(0).shots for task in (CatalogueTask, ArithmeticTask)]
+
+
+@pytest.mark.parametrize(("shots", "thought"), [*((s, True) for s in SHOTS.values()), *((s, False) for s in OF_TASKS)])
+def test_the_worked_examples_keep_to_the_protocol(shots, thought):
+    tools = {call.tool: PythonTool() for shot in shots for call in shot.calls}
+    for protocol in (TagProtocol(available=tools, require_thought=thought), TagProtocol(require_thought=thought)):
+        for shot in shots:
             parts = protocol.example(shot)[1]["content"].split("\n<result> ")
             turns = [parts[0], *(part.split(" </result>\n", 1)[1] for part in parts[1:])]
             assert protocol.format_error(turns) is None

@@ -79,15 +79,6 @@ def test_partial_credit_is_a_matter_of_choice():
     assert 0.0 < asyncio.run(lenient.accuracy("7", question)) < 1.0
 
 
-def test_a_hostile_answer_is_wrong_and_the_next_one_is_scored(monkeypatch):
-    task = ReasoningGymTask(dataset="countdown", size=3)
-    question = task.question(0)
-    with monkeypatch.context() as patch:
-        patch.setattr(reasoning_gym, "SCORE_TIMEOUT_S", 1.0)
-        assert asyncio.run(task.accuracy("9**9**9**9**9", question)) == 0.0
-    assert asyncio.run(task.accuracy(question.answers[0], question)) == 1.0
-
-
 @pytest.mark.parametrize(
     ("output", "score"),
     [("0.25\n", 0.25), ("Only placed 3\n1.0\n", 1.0), ("", 0.0), ("nan", 0.0), ("1.5", 0.0)],

@@ -39,14 +39,6 @@ def test_prompt_and_answer_are_optional(tmp_path, row, messages, answers, abilit
     assert (question.messages, question.answers, question.ability) == (messages, answers, ability)
 
 
-def test_parts_are_chosen_as_with_other_data_sets(tmp_path):
-    path = json_lines(tmp_path / "r.jsonl", [{"prompt": f"Q{i}?"} for i in range(10)])
-    assert DatasetTask(task="rows", path=path, limit=3).num_questions == 3
-    train, test = (DatasetTask(task="rows", path=path, train_fraction=0.7, split=s) for s in ("train", "test"))
-    asked = [{task.question(i).row["prompt"] for i in range(task.num_questions)} for task in (train, test)]
-    assert (len(asked[0]), len(asked[1]), len(asked[0] | asked[1])) == (7, 3, 10)
-
-
 class Echo(World):
     takes_text = True
 
@@ -81,23 +73,3 @@ def test_answers_are_needed_where_nothing_else_scores(tmp_path, tokenizer_folder
     env = begun(1, world=Echo)
     assert "Level 4." in env.tokenizer.decode(env._prompt.tolist())
     assert turn(env, "0", "Hm.")[1] == 1.0
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ({"prompt": 3}, "`prompt` is not a list of {role, content}."),
-        ({"prompt": " "}, "`prompt` has no text."),
-        ({"prompt": "Q?", "answer": True}, "`answer` must be a string, a number, or a list of them."),
-    ],
-)
-def test_a_row_that_does_not_fit_is_named(tmp_path, row, message):
-    path = json_lines(tmp_path / "r.jsonl", [row])
-    with pytest.raises(DataError) as error:
-        DatasetTask(task="rows", path=path).question(0)
-    assert str(error.value) == f"{path}, row 0: {message}"
-
-
-def test_without_a_file_it_says_so():
-    with pytest.raises(ValueError, match=r"^env_config\['path'\] must name a \.parquet, \.json or \.jsonl file"):
-        DatasetTask(task="rows")

@@ -1,6 +1,5 @@
 import pytest
 
-from rllib_arpo.envs.protocols import TagProtocol
 from rllib_arpo.envs.tasks import ArithmeticTask, CatalogueTask
 from rllib_arpo.envs.tasks.catalogue import SHOTS, items
 from rllib_arpo.envs.tools import SearchTool
@@ -41,19 +40,6 @@ def test_items_that_are_shown_together_have_different_prices(split):
     prices = CatalogueTask(split=split).prices()
     for noun in {item.split()[1] for item in prices}:
         assert len({price for item, price in prices.items() if item.split()[1] == noun}) == 4
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_examples_keep_to_the_protocol(name):
-    question = TASKS[name]().question(0)
-    assert [role for role, _ in question.messages] == ["system", "user"]
-    protocol = TagProtocol(available=dict.fromkeys(("search", "python")))
-    assert len(question.shots) == 2
-    for shot in question.shots:
-        parts = protocol.example(shot)[1]["content"].split("\n<result> ")
-        turns = [parts[0], *(part.split(" </result>\n", 1)[1] for part in parts[1:])]
-        assert len(turns) == 1 + len(shot.calls)
-        assert protocol.format_error(turns) is None
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -33,7 +33,3 @@ class OtherPythonTool(TallyTool):
     """With the name of a tool."""
 
     name: ClassVar[str] = "python"
-
-
-class PlainClass(Tool):
-    pass

@@ -30,6 +30,11 @@ def test_token_f1(answer, gold, expected):
         ("NYC", ["New York City", "nyc."], 1.0),
         ("a b c d e f g h", ["h"], 0.0),
         ("Barack Obama Donald Trump", ["Barack Obama"], 0.0),
+        ("Barack Trump Donald Obama", ["Barack Obama"], 0.0),
+        ("no, yes", ["yes"], 0.0),
+        ("yesno", ["no"], 0.0),
+        ("12", ["1/2"], 0.0),
+        ("!", ["Barack Obama"], 0.0),
     ],
 )
 def test_f1_pays_for_no_lists(answer, gold, expected):
@@ -45,6 +50,7 @@ def test_f1_pays_for_no_lists(answer, gold, expected):
         ("3.5 million", ["35 million"], 0.0),
         ("1/2", ["12"], 0.0),
         ("-5", ["5"], 0.0),
+        ("no, yes", ["yes"], 0.0),
         ("U.S.", ["US"], 1.0),
         ("\\text{The Eiffel Tower}", ["Eiffel Tower"], 1.0),
         ("Spider-Man", ["spiderman"], 1.0),

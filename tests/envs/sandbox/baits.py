@@ -24,7 +24,6 @@ class Baits:
         self.abstract = f"bait-{os.getpid()}"
         self._tcp = self._listen(socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", 0))
         self.port = self._tcp.getsockname()[1]
-        self._udp = self._listen(socket.AF_INET, socket.SOCK_DGRAM, ("127.0.0.1", self.port))
         self._unix = self._listen(socket.AF_UNIX, socket.SOCK_STREAM, f"\0{self.abstract}")
         self._messages = self._listen(socket.AF_UNIX, socket.SOCK_DGRAM, f"\0{self.abstract}-messages")
         self._victim = subprocess.Popen(["sleep", "1000"])
@@ -45,10 +44,9 @@ class Baits:
             with contextlib.suppress(BlockingIOError):
                 server.accept()[0].close()
                 found.append(name)
-        for name, server in (("udp", self._udp), ("unix messages", self._messages)):
-            with contextlib.suppress(BlockingIOError):
-                server.recv(100)
-                found.append(name)
+        with contextlib.suppress(BlockingIOError):
+            self._messages.recv(100)
+            found.append("unix messages")
         if self._victim.poll() is not None:
             found.append("process")
         return found

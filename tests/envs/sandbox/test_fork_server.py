@@ -12,6 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psutil
 import pytest
 
 from rllib_arpo.envs.errors import BrokenToolError
@@ -39,14 +40,7 @@ def make_server():
 
 
 def children_of(pid: int) -> list[int]:
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            parent = int(folder.joinpath("stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-        found += [int(folder.name)] if parent == pid else []
-    return found
+    return [child.pid for child in psutil.Process(pid).children()]
 
 
 def eventually(condition) -> bool:

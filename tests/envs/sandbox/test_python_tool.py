@@ -1,6 +1,5 @@
 import asyncio
 import os
-import signal
 import time
 
 import pytest
@@ -105,14 +104,6 @@ def test_the_program_sees_no_variables_of_the_callers_environment(monkeypatch, u
     tool = PythonTool(preload=("math",), unsafe=unsafe)
     server_of(tool).close()
     assert call(tool, "import os; 'SOME_SECRET' in os.environ").text == "False"
-
-
-@BOTH
-def test_a_killed_server_comes_back(unsafe):
-    tool = PythonTool(preload=("math",), unsafe=unsafe)
-    tool.prepare()
-    os.kill(server_of(tool).pid, signal.SIGKILL)
-    assert call(tool, "print(2)") == ToolResult("2")
 
 
 def test_a_program_outside_the_fence_that_kills_its_supervisor_harms_only_itself():

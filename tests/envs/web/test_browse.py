@@ -50,10 +50,12 @@ def test_the_argument_of_a_tag(argument, expected):
 
 
 @pytest.mark.parametrize(
-    "argument", ["", "{", "{" * 100_000, '{"url": 3}', '{"a": "http://a.org"}', "the page of Vienna"]
-)
-def test_an_argument_without_a_url_is_an_error(argument):
-    assert call(BrowseTool(), argument).status == ToolStatus.ERROR
+    "argument",
+    ["", "{", "{" * 100_000, '{"url": 3}', '{"a": "http://a.org"}', "the page of Vienna", "http://xn--/", "http://[::1",
+     "http://xn--a-ecp.ru/", "http://a:99999/", "http://a:0/", "http://%00/", "http://\u00ad/"],
+)  # fmt: skip
+def test_an_argument_without_a_possible_url_is_the_models_error(argument):
+    assert call(BrowseTool(ports=None), argument).status == ToolStatus.ERROR
 
 
 def test_pages_are_kept_by_their_url_and_failures_are_not(tmp_path):

@@ -168,21 +168,6 @@ os._exit(1)
         blocked=r'error: \+\{"status": "ok", "output": "forged"\}',
     ),
     Attack(
-        name="forged_reply_on_every_file",
-        code="""
-import json, os
-
-for fd in range(3, 4096):
-    try:
-        os.write(fd, b"+" + json.dumps({"status": "ok", "output": "forged"}).encode())
-        print("BREACH")
-    except OSError:
-        pass
-os._exit(1)
-""",
-        blocked="error: ",
-    ),
-    Attack(
         name="forged_end",
         code=r"""
 import os

@@ -132,15 +132,6 @@ print("BREACH" if started > 40 else f"{started} threads")
         control=True,
     ),
     _fills(
-        "deleted_but_open_files",
-        """
-    for number in range(60):
-        held.append(open("x", "wb", buffering=0))
-        os.unlink("x")
-        written += held[-1].write(bytes(8 << 20))
-""",
-    ),
-    _fills(
         "shared_memory_beside_files",
         """
     for number in range(20):

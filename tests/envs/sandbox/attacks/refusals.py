@@ -55,9 +55,6 @@ REFUSALS = [
     ),
     raises("fork", "import os; os.fork()", _NOT_PERMITTED),
     raises(
-        "subprocess", 'import subprocess, sys; subprocess.run([sys.executable, "-c", "pass"])', _NOT_PERMITTED, True
-    ),
-    raises(
         "another_program",
         """import os, sys; os.execv(sys.executable, ["python", "-c", 'print("BREACH")'])""",
         _NOT_PERMITTED,
@@ -124,7 +121,6 @@ REFUSALS = [
     # Files that are not the call's.
     raises("file_of_the_owner", 'open("@secret_file@").read()', _NOT_THERE, control=True),
     raises("path_upwards", 'open("/tmp/" + "../" * 30 + "@secret_file@".lstrip("/")).read()', _NOT_THERE, control=True),
-    raises("symbolic_link", 'import os; os.symlink("@secret_file@", "x"); open("x").read()', _NOT_THERE, control=True),
     raises("hard_link", 'import os; os.link("@secret_file@", "x")', _NOT_THERE),
     raises(
         "hard_link_to_the_library",
@@ -142,19 +138,7 @@ REFUSALS = [
         r"PermissionError: \[Errno 1\]",
         control=True,
     ),
-    raises(
-        "udp",
-        'import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"x", ("127.0.0.1", @port@))',
-        r"PermissionError: \[Errno 1\]",
-        control=True,
-    ),
     raises("names", 'import socket; socket.gethostbyname("example.org")', "gaierror|OSError"),
-    raises(
-        "listens",
-        'import socket; socket.create_server(("127.0.0.1", 0))',
-        r"PermissionError: \[Errno 1\]",
-        control=True,
-    ),
     raises(
         "socket_without_a_path",
         'import socket; socket.socket(socket.AF_UNIX).connect(chr(0) + "@abstract@")',
