@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,6 +84,13 @@ def test_every_room_has_its_layer():
 def test_no_module_bears_the_name_of_one_of_the_standard_library():
     """A script in the same folder, or a debugger, would import the wrong one."""
     assert [name for name, _ in modules() if name.rpartition(".")[2] in sys.stdlib_module_names] == []
+
+
+def test_only_the_tests_of_release_gpus_and_documents_import_it():
+    """release, in turn, may use the tests' tables and servers."""
+    imports, tests = re.compile(r"^\s*(?:from|import) release\b", re.MULTILINE), REPOSITORY / "tests"
+    importing = {path.relative_to(tests).parts[0] for path in tests.rglob("*.py") if imports.search(path.read_text())}
+    assert importing == {"docs", "gpu", "release"}
 
 
 def all_files() -> Iterator[tuple[str, Path]]:

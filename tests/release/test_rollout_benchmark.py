@@ -10,7 +10,6 @@ import pytest
 from release.benchmarks.common.bench import alternate, ratio
 from release.benchmarks.common.runner import Benchmark
 from release.benchmarks.rollout import __main__ as command
-from release.benchmarks.rollout.workload import Workload
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -74,14 +73,3 @@ def test_sides_are_measured_in_turn_and_paired():
         "ratios": {"min": 3.0, "median": 3.0, "max": 3.0, "values": [3.0, 3.0]},
         "model": "tiny",
     }
-
-
-def test_lockstep_and_ours_have_the_same_latencies_prompts_and_lengths():
-    workload = Workload(turn_tokens=8, median_latency_s=2.0, seed=3)
-    latencies = [workload.latency(q, str(a), t) for q in range(4) for a in range(16) for t in range(3)]
-    assert workload.latency(1, "7", 2) == latencies[(1 * 16 + 7) * 3 + 2]
-    assert max(latencies) == 20.0  # cut at ten times the median
-    assert 1.5 < sorted(latencies)[len(latencies) // 2] < 2.5
-    assert len(workload.prompt(2)) == 64
-    assert workload.prompt(2) != workload.prompt(3)
-    assert workload.num_generated_tokens == 4 * 16 * 4 * 8
