@@ -112,23 +112,16 @@ def test_jsonl_and_parquet_hold_the_same_transcripts(tmp_path):
     assert cold_start.read_transcripts(tmp_path / "a.parquet") == [TRANSCRIPT]
 
 
-@pytest.mark.parametrize(
-    ("row", "complaint"),
-    [
-        ("{", "row 1: not JSON"),
-        ("[]", "row 1: not a JSON object."),
-        ('{"messages": []}', 'row 1: a row is {"messages": [...]} with at least one message.'),
-        ('{"messages": [{"role": "user"}]}', "row 1: every message has a role and a content, both text."),
-        (
-            '{"messages": [{"role": "user", "content": "?"}]}',
-            "row 1: the last message must be the assistant's, not the user's.",
-        ),
-        (
-            '{"messages": [{"role": "assistant", "content": "<result>4"}]}',
-            "row 1: a <result> or </result> tag of the assistant's text has no partner.",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("row", "complaint"), [
+    ("{", "row 1: not JSON"),
+    ("[]", "row 1: not a JSON object."),
+    ('{"messages": []}', 'row 1: a row is {"messages": [...]} with at least one message.'),
+    ('{"messages": [{"role": "user"}]}', "row 1: every message has a role and a content, both text."),
+    ('{"messages": [{"role": "user", "content": "?"}]}',
+     "row 1: the last message must be the assistant's, not the user's."),
+    ('{"messages": [{"role": "assistant", "content": "<result>4"}]}',
+     "row 1: a <result> or </result> tag of the assistant's text has no partner."),
+])  # fmt: skip
 def test_a_bad_row_is_named_with_its_file(tmp_path, row, complaint):
     path = tmp_path / "bad.jsonl"
     path.write_text(json.dumps({"messages": TRANSCRIPT}) + "\n" + row + "\n")

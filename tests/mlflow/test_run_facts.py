@@ -31,18 +31,13 @@ def test_a_run_of_arpo():
     ]
 
 
-@pytest.mark.parametrize(
-    ("rollout", "forks"),
-    [
-        ({"branching": "never"}, "none"),
-        ({"branching": "random", "random_fork_probability": 0.3}, "with probability 0.3, in the order `first_come`"),
-        ({"branching": "always"}, "at every node, in the order `first_come`"),
-        (
-            {"branching": "probability", "entropy_baseline": "running"},
-            "with probability P, P = 0.5 + 0.2 dH, dH from the running baseline, in the order `first_come`",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("rollout", "forks"), [
+    ({"branching": "never"}, "none"),
+    ({"branching": "random", "random_fork_probability": 0.3}, "with probability 0.3, in the order `first_come`"),
+    ({"branching": "always"}, "at every node, in the order `first_come`"),
+    ({"branching": "probability", "entropy_baseline": "running"},
+     "with probability P, P = 0.5 + 0.2 dH, dH from the running baseline, in the order `first_come`"),
+])  # fmt: skip
 def test_what_forks(rollout, forks):
     lines = description("ARPO", config(**rollout), "python train.py").splitlines()
     # Nothing is known of a checkout and of a folder.

@@ -15,19 +15,13 @@ from release.evidence.study_rows import COLUMNS, append_row, read_run, read_tabl
 from tests.release.study_rows import TEXT, make_row, write_run, write_study
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("baseline: grpo\n", "", "{path}: the key 'baseline' is missing."),
-        ("baseline: grpo\n", "baseline: ppo\n", "{path}: the baseline 'ppo' is not an arm."),
-        ("seeds: [0, 1]\n", "seeds: [0, 1]\nseed: 3\n", "{path}: the key 'seed' is unknown."),
-        (
-            "fork_rate_of: threshold",
-            "fork_rate_of: none",
-            "{path}, arm random: fork_rate_of='none' is not an arm with a fork rule of its own.",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "message"), [
+    ("baseline: grpo\n", "", "{path}: the key 'baseline' is missing."),
+    ("baseline: grpo\n", "baseline: ppo\n", "{path}: the baseline 'ppo' is not an arm."),
+    ("seeds: [0, 1]\n", "seeds: [0, 1]\nseed: 3\n", "{path}: the key 'seed' is unknown."),
+    ("fork_rate_of: threshold", "fork_rate_of: none",
+     "{path}, arm random: fork_rate_of='none' is not an arm with a fork rule of its own."),
+])  # fmt: skip
 def test_what_does_not_fit_in_a_file_is_refused(tmp_path, old, new, message):
     with pytest.raises(ValueError) as raised:
         write_study(tmp_path, TEXT.replace(old, new))

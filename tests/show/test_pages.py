@@ -134,23 +134,14 @@ def test_before_and_after_are_side_by_side(record, tmp_path):
     assert len(ids) == len(set(ids))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ([], "show: give either RUN_OR_FILE or --compare A B."),
-        (["{run}", "--compare", "{run}", "{run}"], "show: give either RUN_OR_FILE or --compare A B."),
-        (["{run}", "--limit", "0"], "--limit 0: must be at least 1."),
-        (
-            ["{run}/other"],
-            "{run}/other: neither a parquet file of a record nor a folder with trees/*.parquet below it.",
-        ),
-        (["{run}", "--question", "lamp"], "{run}: the record has no question 'lamp'; its last one is '" + CUPS + "'."),
-        (
-            ["--compare", "{run}", "{run}", "--question", "x"],
-            "{run} and {run} do not both have the question 'x'.",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "sentence"), [
+    ([], "show: give either RUN_OR_FILE or --compare A B."),
+    (["{run}", "--compare", "{run}", "{run}"], "show: give either RUN_OR_FILE or --compare A B."),
+    (["{run}", "--limit", "0"], "--limit 0: must be at least 1."),
+    (["{run}/other"], "{run}/other: neither a parquet file of a record nor a folder with trees/*.parquet below it."),
+    (["{run}", "--question", "lamp"], "{run}: the record has no question 'lamp'; its last one is '" + CUPS + "'."),
+    (["--compare", "{run}", "{run}", "--question", "x"], "{run} and {run} do not both have the question 'x'."),
+])  # fmt: skip
 def test_mistakes(record, tmp_path, capsys, arguments, sentence):
     filled = [argument.replace("{run}", str(record)) for argument in arguments]
     assert main(["show", *filled, "--output", str(tmp_path / "pages")]) == 2
@@ -161,21 +152,15 @@ def test_mistakes(record, tmp_path, capsys, arguments, sentence):
 FIELDS = list(SCHEMA)
 
 
-@pytest.mark.parametrize(
-    ("metadata", "fields", "sentence"),
-    [
-        ({}, FIELDS, "not a record of trees: its metadata lacks rllib_arpo.record.version."),
-        ({VERSION_KEY: b"1"}, FIELDS, "a record of version 1; this command reads version 3."),
-        ({VERSION_KEY: b"3"}, FIELDS[1:], "lacks the column 'purpose'."),
-        (
-            {VERSION_KEY: b"3"},
-            [pa.field("purpose", pa.int32()), *FIELDS[1:]],
-            "the column 'purpose' must be string and is not.",
-        ),
-        ({VERSION_KEY: b"3"}, FIELDS, "its metadata has no settings that can be read."),
-        ({VERSION_KEY: b"3", SETTINGS_KEY: b"{"}, FIELDS, "its metadata has no settings that can be read."),
-    ],
-)
+@pytest.mark.parametrize(("metadata", "fields", "sentence"), [
+    ({}, FIELDS, "not a record of trees: its metadata lacks rllib_arpo.record.version."),
+    ({VERSION_KEY: b"1"}, FIELDS, "a record of version 1; this command reads version 3."),
+    ({VERSION_KEY: b"3"}, FIELDS[1:], "lacks the column 'purpose'."),
+    ({VERSION_KEY: b"3"}, [pa.field("purpose", pa.int32()), *FIELDS[1:]],
+     "the column 'purpose' must be string and is not."),
+    ({VERSION_KEY: b"3"}, FIELDS, "its metadata has no settings that can be read."),
+    ({VERSION_KEY: b"3", SETTINGS_KEY: b"{"}, FIELDS, "its metadata has no settings that can be read."),
+])  # fmt: skip
 def test_other_files_are_refused(tmp_path, capsys, metadata, fields, sentence):
     path = tmp_path / "other.parquet"
     pq.write_table(pa.Table.from_pylist([], schema=pa.schema(fields, metadata=metadata)), path)

@@ -28,52 +28,26 @@ def said(turn: dict, num_roots: int = 8, trajectory: dict | None = None, **setti
     return words.decision(decided | turn, own, Question({}, roots, SETTINGS | settings))
 
 
-@pytest.mark.parametrize(
-    ("turn", "settings", "expected"),
-    [
-        (
-            {"children": 1},
-            {},
-            "dH = +0.21, P = 0.542 (from 0.5 + 0.2 dH), forks where P > 0.5: forked once, 3 of 8 left.",
-        ),
-        (
-            {"delta": -0.1, "probability": 0.271},
-            {"consecutive_fork_penalty": 0.5, "branching": "probability"},
-            "dH = −0.10, P = 0.271 (from 0.5 + 0.2 dH with the penalty for forks in a row), forks with probability P: "
-            "not forked, 4 of 8 left.",
-        ),
-        (
-            {"children": 3, "probability": None},
-            {"branching": "random", "random_fork_probability": 0.3},
-            "dH = +0.21, forks with probability 0.3: forked 3 times, 1 of 8 left.",
-        ),
-        (
-            {"children": 2, "probability": None},
-            {"branching": "a rule of the user"},
-            "dH = +0.21, forks by the rule 'a rule of the user': forked twice, 2 of 8 left.",
-        ),
-        (
-            {"children": 2},
-            {"branch_width": "planned"},
-            "dH = +0.21, P = 0.542 (from 0.5 + 0.2 dH), forks where P > 0.5, as wide as planned: forked twice, "
-            "2 of 8 left.",
-        ),
-        (
-            {"eligible": False},
-            {"branch_width": "planned"},
-            "dH = +0.21: not decided: earlier questions plan none here, no fork of 8 was left, or the question ended "
-            "first.",
-        ),
-        (
-            {"eligible": False},
-            {},
-            "dH = +0.21: not decided: no fork of 8 was left, or the question ended first.",
-        ),
-        ({"eligible": False}, {"num_rollouts": 8}, "dH = +0.21: not decided, since this question has no forks."),
-        ({"delta": None}, {}, "The node before this turn was not examined."),
-        ({"delta": None, "turn": 0, "depth": 0}, {}, "The prompt precedes this turn: there is nothing to decide."),
-    ],
-)
+@pytest.mark.parametrize(("turn", "settings", "expected"), [
+    ({"children": 1}, {}, "dH = +0.21, P = 0.542 (from 0.5 + 0.2 dH), forks where P > 0.5: forked once, 3 of 8 left."),
+    ({"delta": -0.1, "probability": 0.271}, {"consecutive_fork_penalty": 0.5, "branching": "probability"},
+     "dH = −0.10, P = 0.271 (from 0.5 + 0.2 dH with the penalty for forks in a row), forks with probability P: "
+     "not forked, 4 of 8 left."),
+    ({"children": 3, "probability": None}, {"branching": "random", "random_fork_probability": 0.3},
+     "dH = +0.21, forks with probability 0.3: forked 3 times, 1 of 8 left."),
+    ({"children": 2, "probability": None}, {"branching": "a rule of the user"},
+     "dH = +0.21, forks by the rule 'a rule of the user': forked twice, 2 of 8 left."),
+    ({"children": 2}, {"branch_width": "planned"},
+     "dH = +0.21, P = 0.542 (from 0.5 + 0.2 dH), forks where P > 0.5, as wide as planned: forked twice, "
+     "2 of 8 left."),
+    ({"eligible": False}, {"branch_width": "planned"},
+     "dH = +0.21: not decided: earlier questions plan none here, no fork of 8 was left, or the question ended "
+     "first."),
+    ({"eligible": False}, {}, "dH = +0.21: not decided: no fork of 8 was left, or the question ended first."),
+    ({"eligible": False}, {"num_rollouts": 8}, "dH = +0.21: not decided, since this question has no forks."),
+    ({"delta": None}, {}, "The node before this turn was not examined."),
+    ({"delta": None, "turn": 0, "depth": 0}, {}, "The prompt precedes this turn: there is nothing to decide."),
+])  # fmt: skip
 def test_decisions(turn, settings, expected):
     assert said(turn, **settings) == expected
 

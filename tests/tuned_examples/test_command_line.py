@@ -23,18 +23,13 @@ def env_config(name: str, *argv: str) -> dict:
     return recipe.make_config(recipe.parser.parse_args([*REQUIRED, *argv])).env_config
 
 
-@pytest.mark.parametrize(
-    ("argv", "expected"),
-    [
-        ([], {}),
-        (["--python-backend", "unsafe"], {"unsafe": True}),
-        (["--python-backend", "e2b"], {"backend": "e2b"}),
-        (
-            ["--python-backend", "sandbox_fusion", "--python-url", "http://10.0.0.5:8080"],
-            {"backend": "sandbox_fusion", "backend_options": {"url": "http://10.0.0.5:8080"}},
-        ),
-    ],
-)
+@pytest.mark.parametrize(("argv", "expected"), [
+    ([], {}),
+    (["--python-backend", "unsafe"], {"unsafe": True}),
+    (["--python-backend", "e2b"], {"backend": "e2b"}),
+    (["--python-backend", "sandbox_fusion", "--python-url", "http://10.0.0.5:8080"],
+     {"backend": "sandbox_fusion", "backend_options": {"url": "http://10.0.0.5:8080"}}),
+])  # fmt: skip
 def test_the_python_tool_has_the_back_end_of_the_command_line(argv, expected):
     assert env_config("reasoning_arpo", *argv)["tools"]["python"] == expected
 
@@ -61,42 +56,29 @@ def test_deep_search_has_a_judge_and_a_reader_of_pages():
     }
 
 
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (["--judge-model", "large"], "--judge-model: needs --judge-url and --judge-model."),
-        (["--reader-cache", "/c"], "--reader-cache: needs --reader-url and --reader-model."),
-        (["--python-url", "http://h"], "--python-url http://h: belongs to --python-backend sandbox_fusion."),
-        (
-            ["--num-gpus-per-env-runner", "1.5"],
-            "--num-gpus-per-env-runner 1.5: must be a whole number, or less than 1.",
-        ),
-        (
-            ["--num-env-runners", "0"],
-            "--num-env-runners 0: the engine would be in the learner's process; to share its GPU say "
-            "--num-env-runners 1 and fractions of --num-gpus-per-learner and --num-gpus-per-env-runner.",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("argv", "message"), [
+    (["--judge-model", "large"], "--judge-model: needs --judge-url and --judge-model."),
+    (["--reader-cache", "/c"], "--reader-cache: needs --reader-url and --reader-model."),
+    (["--python-url", "http://h"], "--python-url http://h: belongs to --python-backend sandbox_fusion."),
+    (["--num-gpus-per-env-runner", "1.5"], "--num-gpus-per-env-runner 1.5: must be a whole number, or less than 1."),
+    (["--num-env-runners", "0"],
+     "--num-env-runners 0: the engine would be in the learner's process; to share its GPU say "
+     "--num-env-runners 1 and fractions of --num-gpus-per-learner and --num-gpus-per-env-runner."),
+])  # fmt: skip
 def test_options_that_do_not_fit_are_named(argv, message):
     with pytest.raises(ValueError) as raised:
         env_config("deepsearch_qwen3_8b_arpo", *argv)
     assert str(raised.value) == message
 
 
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (
-            ["--algo", "PPO"],
-            "error: argument --algo: invalid choice: 'PPO' (choose from 'ARPO', 'GRPO', 'DAPO', 'ReinforcePlusPlus', "
-            "'AEPO', 'TreeGRPO')",
-        ),
-        (["--no-tune"], "error: argument --no-tune: does nothing here"),
-        (["--num-samples", "2"], "error: argument --num-samples: does nothing here"),
-        (["--checkpoint-freq", "0"], "error: argument --checkpoint-freq: 0: must be at least 1"),
-    ],
-)
+@pytest.mark.parametrize(("argv", "message"), [
+    (["--algo", "PPO"],
+     "error: argument --algo: invalid choice: 'PPO' (choose from 'ARPO', 'GRPO', 'DAPO', 'ReinforcePlusPlus', "
+     "'AEPO', 'TreeGRPO')"),
+    (["--no-tune"], "error: argument --no-tune: does nothing here"),
+    (["--num-samples", "2"], "error: argument --num-samples: does nothing here"),
+    (["--checkpoint-freq", "0"], "error: argument --checkpoint-freq: 0: must be at least 1"),
+])  # fmt: skip
 def test_options_of_rllib_that_mean_nothing_here_are_refused(argv, message, capsys):
     recipe = importlib.import_module("tuned_examples.reasoning_arpo")
     with pytest.raises(SystemExit):

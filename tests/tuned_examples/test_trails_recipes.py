@@ -92,35 +92,20 @@ def test_the_command_line_has_the_fork_rule_its_width_and_the_batch(model_folder
     assert make_config("trails_small_arpo", model_folder, *equal).rollout_budget == {"tool_calls": 96.0}
 
 
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (
-            ["--algo", "GRPO", "--entropy-baseline", "running"],
-            "--entropy-baseline running: --algo GRPO with branching='never' forks nothing.",
-        ),
-        (
-            ["--algo", "GRPO", "--attribution", "hard"],
-            "--attribution hard: --algo GRPO with branching='never' forks nothing.",
-        ),
-        (
-            ["--branching", "never", "--random-fork-probability", "0.3"],
-            "--random-fork-probability 0.3: --algo ARPO with branching='never' forks nothing.",
-        ),
-        (
-            ["--rollout-budget", "tool_calls=96"],
-            "--rollout-budget: say with --num-rollouts how many trajectories a question may have at most.",
-        ),
-        (
-            ["--algo", "GRPO", "--branch-width", "wide"],
-            "--branch-width wide: --algo GRPO with branching='never' forks nothing.",
-        ),
-        (
-            ["--branching", "random", "--random-fork-probability", "0.3", "--branch-threshold", "0.6"],
-            "--branch-threshold 0.6: belongs to --branching threshold, not to 'random'.",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("argv", "message"), [
+    (["--algo", "GRPO", "--entropy-baseline", "running"],
+     "--entropy-baseline running: --algo GRPO with branching='never' forks nothing."),
+    (["--algo", "GRPO", "--attribution", "hard"],
+     "--attribution hard: --algo GRPO with branching='never' forks nothing."),
+    (["--branching", "never", "--random-fork-probability", "0.3"],
+     "--random-fork-probability 0.3: --algo ARPO with branching='never' forks nothing."),
+    (["--rollout-budget", "tool_calls=96"],
+     "--rollout-budget: say with --num-rollouts how many trajectories a question may have at most."),
+    (["--algo", "GRPO", "--branch-width", "wide"],
+     "--branch-width wide: --algo GRPO with branching='never' forks nothing."),
+    (["--branching", "random", "--random-fork-probability", "0.3", "--branch-threshold", "0.6"],
+     "--branch-threshold 0.6: belongs to --branching threshold, not to 'random'."),
+])  # fmt: skip
 def test_an_option_that_the_rule_does_not_look_at_is_refused(argv, message, model_folder):
     with pytest.raises(ValueError) as raised:
         make_config("trails_small_arpo", model_folder, *argv).validate()

@@ -142,35 +142,22 @@ def test_a_learning_rate_that_can(model_folder, lr):
     small_config(model_folder).training(lr=lr).validate()
 
 
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        (
-            partial(ARPOConfig.offline_data, output_write_episodes=False),
-            "output_write_episodes=False: ARPO does not use this key of RLlib; leave it at True.",
-        ),
-        (
-            partial(ARPOConfig.multi_agent, policies={"default_policy": PolicySpec(config={"lr": 1.0})}),
-            f"policies={{'default_policy': <PolicySpec>}}: {ONE_POLICY}",
-        ),
-        (partial(ARPOConfig.multi_agent, policies_to_train=[]), f"policies_to_train=[]: {ONE_POLICY}"),
-        (partial(ARPOConfig.framework, framework="tf2"), "framework='tf2': only 'torch' is supported."),
-        (
-            partial(ARPOConfig.env_runners, explore=False),
-            "explore=False: training samples, and greedy decoding is for evaluation_config.",
-        ),
-        (
-            partial(ARPOConfig.env_runners, num_env_runners=1, create_local_env_runner=True),
-            "create_local_env_runner=True: beside remote env runners a local one would start an engine that has "
-            "nothing to do.",
-        ),
-        (
-            partial(ARPOConfig.callbacks, on_episode_step=print),
-            "on_episode_step=print: is never called, since an episode is made when its question has ended; "
-            "use on_episode_end.",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("change", "expected"), [
+    (partial(ARPOConfig.offline_data, output_write_episodes=False),
+     "output_write_episodes=False: ARPO does not use this key of RLlib; leave it at True."),
+    (partial(ARPOConfig.multi_agent, policies={"default_policy": PolicySpec(config={"lr": 1.0})}),
+     f"policies={{'default_policy': <PolicySpec>}}: {ONE_POLICY}"),
+    (partial(ARPOConfig.multi_agent, policies_to_train=[]), f"policies_to_train=[]: {ONE_POLICY}"),
+    (partial(ARPOConfig.framework, framework="tf2"), "framework='tf2': only 'torch' is supported."),
+    (partial(ARPOConfig.env_runners, explore=False),
+     "explore=False: training samples, and greedy decoding is for evaluation_config."),
+    (partial(ARPOConfig.env_runners, num_env_runners=1, create_local_env_runner=True),
+     "create_local_env_runner=True: beside remote env runners a local one would start an engine that has "
+     "nothing to do."),
+    (partial(ARPOConfig.callbacks, on_episode_step=print),
+     "on_episode_step=print: is never called, since an episode is made when its question has ended; "
+     "use on_episode_end."),
+])  # fmt: skip
 def test_what_rllibs_setters_are_told_is_refused_in_one_sentence(model_folder, change, expected):
     assert message(change(small_config(model_folder))) == expected
 

@@ -180,28 +180,19 @@ def test_unknown_key_in_tunes_param_space(model_folder, ray_cluster, tmp_path):
         ).fit()
 
 
-@pytest.mark.parametrize(
-    ("asked", "expected"),
-    [
-        (
-            {"custom_resources_per_env_runner": {"fpga": 1}},
-            "asks for 2 fpgas in total and the cluster has 0: lower custom_",
-        ),
-        ({"num_cpus_per_env_runner": 3}, "asks for 6 CPUs in total and the cluster has 4: lower num_cpus_per_"),
-        (
-            {"num_cpus_per_env_runner": 2},
-            "asks for 2 actors with 2 CPU each, which must lie on one node, and the cluster's nodes have room for 1: "
-            "lower num_cpus_per_",
-        ),
-        (
-            {"num_cpus_per_env_runner": 0.5, "custom_resources_per_env_runner": {"disk": 1}},
-            "asks for 2 actors with 0.5 CPU and 1 disk each, which must lie on one node, and the cluster's nodes have "
-            "room for 1: lower num_cpus_per_* (fractions are fine) or custom_resources_per_* or the number of actors.",
-        ),
-        ({"num_cpus_per_env_runner": 1, "evaluation_num_env_runners": 2}, None),
-        ({"num_cpus_per_env_runner": 1, "evaluation_num_env_runners": 3}, "asks for 5 CPUs in total"),
-    ],
-)
+@pytest.mark.parametrize(("asked", "expected"), [
+    ({"custom_resources_per_env_runner": {"fpga": 1}},
+     "asks for 2 fpgas in total and the cluster has 0: lower custom_"),
+    ({"num_cpus_per_env_runner": 3}, "asks for 6 CPUs in total and the cluster has 4: lower num_cpus_per_"),
+    ({"num_cpus_per_env_runner": 2},
+     "asks for 2 actors with 2 CPU each, which must lie on one node, and the cluster's nodes have room for 1: "
+     "lower num_cpus_per_"),
+    ({"num_cpus_per_env_runner": 0.5, "custom_resources_per_env_runner": {"disk": 1}},
+     "asks for 2 actors with 0.5 CPU and 1 disk each, which must lie on one node, and the cluster's nodes have "
+     "room for 1: lower num_cpus_per_* (fractions are fine) or custom_resources_per_* or the number of actors."),
+    ({"num_cpus_per_env_runner": 1, "evaluation_num_env_runners": 2}, None),
+    ({"num_cpus_per_env_runner": 1, "evaluation_num_env_runners": 3}, "asks for 5 CPUs in total"),
+])  # fmt: skip
 def test_each_actor_must_fit_on_a_node(model_folder, monkeypatch, asked, expected):
     """Three nodes: of two CPUs, with a disk, of one and of one; the other disk's node has no CPU."""
     nodes = [{"CPU": 2, "disk": 1}, {"CPU": 1}, {"CPU": 1}, {"disk": 1}]

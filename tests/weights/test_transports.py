@@ -50,25 +50,18 @@ def test_the_transport_of_a_placement(where, expected):
     assert choose_transport(placed(*where)) == expected
 
 
-@pytest.mark.parametrize(
-    ("where", "changes", "expected"),
-    [
-        ((1, 1, 1, 1), {"engine": "scripted"}, ARRAYS),
-        ((1, 1, 1, 1), {"max_weight_lag": 1}, ARRAYS),
-        ((1, 1, 1, 1), {"lora": {"r": 8}}, ARRAYS),
-        ((1, 1, 1, 1), {"weight_sync": ARRAYS}, ARRAYS),
-        ((1, 0, 1, 0), {"weight_sync": "nccl"}, "nccl"),
-        ((1, 1, 1, 1), {"evaluation_num_env_runners": 1}, "nccl"),
-        # Evaluation's engines share one GPU, or have no room on it.
-        (
-            (1, 1, 1, 1),
-            {"evaluation_num_env_runners": 2, "evaluation_config": {"num_gpus_per_env_runner": 0.5}},
-            ARRAYS,
-        ),
-        ((1, 0.5, 1, 0.25), {"evaluation_num_env_runners": 1}, "ipc"),
-        ((1, 0.5, 1, 0.5), {"evaluation_num_env_runners": 1}, ARRAYS),
-    ],
-)
+@pytest.mark.parametrize(("where", "changes", "expected"), [
+    ((1, 1, 1, 1), {"engine": "scripted"}, ARRAYS),
+    ((1, 1, 1, 1), {"max_weight_lag": 1}, ARRAYS),
+    ((1, 1, 1, 1), {"lora": {"r": 8}}, ARRAYS),
+    ((1, 1, 1, 1), {"weight_sync": ARRAYS}, ARRAYS),
+    ((1, 0, 1, 0), {"weight_sync": "nccl"}, "nccl"),
+    ((1, 1, 1, 1), {"evaluation_num_env_runners": 1}, "nccl"),
+    # Evaluation's engines share one GPU, or have no room on it.
+    ((1, 1, 1, 1), {"evaluation_num_env_runners": 2, "evaluation_config": {"num_gpus_per_env_runner": 0.5}}, ARRAYS),
+    ((1, 0.5, 1, 0.25), {"evaluation_num_env_runners": 1}, "ipc"),
+    ((1, 0.5, 1, 0.5), {"evaluation_num_env_runners": 1}, ARRAYS),
+])  # fmt: skip
 def test_other_settings_that_decide(where, changes, expected):
     assert choose_transport(placed(*where, **changes)) == expected
 
