@@ -54,18 +54,6 @@ class Dice(Adder):
         return str(random.randrange(10**6))
 
 
-class Shared(Adder):
-    """Keeps its lines in a list that a copy has too."""
-
-    def __init__(self):
-        super().__init__()
-        self.lines = Keeper()
-
-    def act(self, said):
-        self.lines.append(said)
-        return " ".join(self.lines)
-
-
 class Keeper(list):
     def __deepcopy__(self, memo):
         return self

@@ -12,25 +12,12 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from rllib_arpo.envs.errors import ContractError
-from rllib_arpo.envs.question import QA, Question
-from rllib_arpo.envs.rewards import FinishedPath, Score
+from rllib_arpo.envs.rewards import Score
 from rllib_arpo.envs.worlds.copies import CopyChecks
 from rllib_arpo.envs.worlds.registry import find_world
-from rllib_arpo.envs.worlds.session import Forking, WorldSession
+from tests.envs.worlds.test_gym import begin, said, score
 
 Kind = Enum("Kind", ["PROMPT", "PLAYER_ACTION", "GAME_BOARD"])
-
-
-def begin(world, *messages, **row) -> WorldSession:
-    return WorldSession(Forking(find_world(world), "The world"), Question("q", messages, (), QA, "row 3", row=row))
-
-
-async def said(play, *texts):
-    return [(reply.text, reply.reward, reply.done) for reply in [await play.say(text) for text in texts]]
-
-
-async def score(play):
-    return await play.score(FinishedPath(play._question, (), True, None, (), 0))
 
 
 class Game:
@@ -121,8 +108,6 @@ def test_a_class_of_textarena_is_a_world(textarena):
         return [(pay, done) for _, pay, done in await said(play, "[left]", "[up]")]
 
     assert asyncio.run(played()) == [(0.0, False), (0.5, True)]
-    with pytest.raises(ValueError, match=r"^env_config\['world'\]: Game: got an unexpected keyword argument 'size'\.$"):
-        find_world({Game: {"size": 4}})
 
 
 class Sums:

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from rllib_arpo.core.tree import ToolStatus
-from rllib_arpo.envs.errors import BrokenToolError, ContractError
+from rllib_arpo.envs.errors import BrokenToolError
 from rllib_arpo.envs.question import QA, Question
 from rllib_arpo.envs.rewards import FinishedPath
 from rllib_arpo.envs.worlds import Call, far_side, interpreter
-from rllib_arpo.envs.worlds.copies import CopyChecks
 from rllib_arpo.envs.worlds.registry import find_world
 from rllib_arpo.envs.worlds.session import Forking, WorldSession
+from tests.envs.worlds.test_session import texts as said
 
 QUESTION = Question("q", (), (), QA, "q", row={"seed": 1})
 FINISHED = FinishedPath(QUESTION, ("2", "3"), True)
@@ -26,10 +26,6 @@ FINISHED = FinishedPath(QUESTION, ("2", "3"), True)
 def trunk_of(name: str, **options) -> WorldSession:
     world = {f"tests.helpers.far_worlds:{name}": {"python": sys.executable, **options}}
     return WorldSession(Forking(find_world(world), "The world"), QUESTION)
-
-
-async def said(play: WorldSession, *texts: str) -> list[str]:
-    return [(await play.say(text)).text for text in texts]
 
 
 @pytest.mark.parametrize(("name", "way"), [("Adder", "fork"), ("Locked", "replay")])
@@ -144,21 +140,6 @@ def test_a_bug_over_there_is_a_bug_here_with_its_traceback():
     with pytest.raises(RuntimeError, match=r"^KeyError: 'nothing there'\n") as raised:
         asyncio.run(trunk_of("Adder").say("bug"))
     assert 'raise KeyError("nothing there")' in "".join(raised.value.__notes__)
-
-
-def test_copies_that_share_something_end_the_run():
-    async def checked():
-        trunk = trunk_of("Shared")
-        await trunk.ready()
-        root = trunk.fork_root()
-        await said(root, "1")
-        child = root.fork()
-        await said(root, "2")
-        await said(child, "3")
-        await CopyChecks().check([root, child])
-
-    with pytest.raises(ContractError, match=r"the copies share something: turn 2, 3, got .* twice"):
-        asyncio.run(checked())
 
 
 @pytest.mark.parametrize(

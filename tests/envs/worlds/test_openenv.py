@@ -19,6 +19,7 @@ from rllib_arpo.envs.worlds.registry import find_world
 from rllib_arpo.envs.worlds.session import Forking, WorldSession
 from rllib_arpo.rollout.messages import SampledQuestion, question_refs
 from rllib_arpo.rollout.question_loop import QuestionLoop
+from tests.envs.worlds.test_session import texts as said
 from tests.helpers.models import byte_tokenizer
 from tests.helpers.openenv_server import ADD, OpenEnvServer
 from tests.rollout.conftest import settings
@@ -35,10 +36,6 @@ def server():
 def trunk_of(server, **options) -> WorldSession:
     make = find_world({"openenv": {"url": server.url, "read": "message", **options}})
     return WorldSession(Forking(make, "The world"), QUESTION)
-
-
-async def said(play: WorldSession, *texts: str) -> list[str]:
-    return [(await play.say(text)).text for text in texts]
 
 
 def test_a_session_a_trajectory_and_forks_by_replay(server):
@@ -140,7 +137,6 @@ def test_a_server_that_is_full_or_silent_or_gone_is_a_broken_tool(caplog):
         ({"url": "localhost:8000"}, "openenv: 'url' must be like"),
         ({"url": "http://127.0.0.1:9", "tools": True}, "ws://127.0.0.1:9/ws does not list its tools"),
         ({"url": "http://127.0.0.1:9", "show": 3}, "'show' must be a field, a function or its name, not 3."),
-        ({"url": "http://127.0.0.1:9", "read": "nowhere:f"}, "'nowhere:f' cannot be imported"),
     ],
 )
 def test_wrong_options_are_one_sentence(options, message):

@@ -11,7 +11,7 @@ import pytest
 from rllib_arpo.core.tree import StopReason
 from rllib_arpo.engine.engine import EngineConfig
 from rllib_arpo.engine.scripted_engine import ScriptedEngine, ScriptedReply
-from rllib_arpo.envs.errors import BrokenToolError, ContractError, ForkRefused, ToolError
+from rllib_arpo.envs.errors import BrokenToolError, ContractError, ToolError
 from rllib_arpo.envs.question import QA, Question
 from rllib_arpo.envs.rewards import FinishedPath, Score
 from rllib_arpo.envs.support.chat_client import ChatClient
@@ -21,6 +21,7 @@ from rllib_arpo.envs.worlds.session import Forking, WorldSession
 from rllib_arpo.rollout.messages import question_refs
 from rllib_arpo.rollout.question_loop import QuestionLoop
 from tests.docs.pages import REPOSITORY, snippets
+from tests.envs.worlds.test_session import texts
 from tests.helpers.models import byte_tokenizer
 from tests.rollout.conftest import settings
 
@@ -39,10 +40,6 @@ async def sums(chat, row, *, until=10):
 
 def trunk_of(program, **options) -> WorldSession:
     return WorldSession(Forking(find_world({program: options}), "The world"), QUESTION)
-
-
-async def texts(play: WorldSession, *said: str) -> list[str]:
-    return [(await play.say(text)).text for text in said]
 
 
 def test_a_program_asks_and_its_number_is_the_reward():
@@ -80,26 +77,6 @@ def test_forks_repeat_the_program_with_its_luck():
     rolls, (parents, childs) = asyncio.run(played())
     assert parents == childs
     assert len({roll.split()[2] for roll in rolls}) == 3
-
-
-def test_a_program_that_differs_refuses_its_fork():
-    count = iter(range(100))
-
-    async def drifting(chat, row):
-        number = next(count)
-        await chat("begin")
-        await chat(f"run {number}")
-
-    async def played():
-        trunk = trunk_of(drifting)
-        await trunk.ready()
-        root = trunk.fork_root()
-        await texts(root, "go")
-        with pytest.raises(ForkRefused) as raised:
-            await root.fork().ready()
-        return str(raised.value)
-
-    assert asyncio.run(played()) == "The world cannot be repeated: turn 1, go, got 'run 1' in place of 'run 0'."
 
 
 async def silent(chat, row):
@@ -175,13 +152,6 @@ def test_a_program_is_cancelled_with_its_trajectory():
 
     asyncio.run(played())
     assert ended == [{"seed": 3}]
-
-
-def test_what_is_neither_a_world_nor_a_program():
-    with pytest.raises(ValueError, match=r"is neither a World, a class nor a program of \(chat, row\)\.$"):
-        find_world(len)
-    with pytest.raises(ValueError, match=r"^env_config\['world'\]: sums: got an unexpected keyword argument 'to'\.$"):
-        find_world({sums: {"to": 3}})
 
 
 def test_the_simulated_user_of_the_documentation_repeats_itself(tmp_path, monkeypatch):
