@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rllib_arpo import (
-    AEPOConfig,
-    ARPOConfig,
-    DAPOConfig,
-    GRPOConfig,
-    ReinforcePlusPlusConfig,
-    TreeGRPOConfig,
-)
+from rllib_arpo import AEPOConfig, ARPOConfig, DAPOConfig, GRPOConfig, ReinforcePlusPlusConfig, TreeGRPOConfig
 
 
 @pytest.mark.parametrize(
@@ -22,10 +15,7 @@ from rllib_arpo import (
             DAPOConfig,
             {"branching": "never", "clip_high": 0.28, "max_resample_rounds": 3, "overlong_buffer_tokens": 512},
         ),
-        (
-            ReinforcePlusPlusConfig,
-            {"branching": "never", "baseline": "batch", "kl_in_reward": True, "kl_coeff": 0.01},
-        ),
+        (ReinforcePlusPlusConfig, {"branching": "never", "baseline": "batch", "kl_in_reward": True, "kl_coeff": 0.01}),
         (
             AEPOConfig,
             {

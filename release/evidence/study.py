@@ -168,11 +168,7 @@ def process_of(lock: IO[str], at_a_time: int) -> Callable[[Job], subprocess.Pope
         command += ["--arm", job.arm.name, "--seed", str(job.seed), "--output", str(job.output.resolve())]
         with job.log.open("w") as log:
             return subprocess.Popen(
-                command,
-                env=environment,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                pass_fds=[lock.fileno()],
+                command, env=environment, stdout=log, stderr=subprocess.STDOUT, pass_fds=[lock.fileno()]
             )
 
     return start

@@ -59,10 +59,7 @@ def all_tables(rows: Sequence[Row], baseline: str, accuracies: Sequence[float], 
         *(
             part
             for accuracy in accuracies
-            for part in (
-                f"### Costs to an accuracy of {accuracy:g}",
-                reach_table(by_arm, baseline, accuracy),
-            )
+            for part in (f"### Costs to an accuracy of {accuracy:g}", reach_table(by_arm, baseline, accuracy))
         ),
         "### Forks, answers and tokens that are pulled both ways",
         means_table(found, arms, FORKS),

@@ -100,10 +100,7 @@ def processes(ray_cluster) -> list:
 
 @pytest.mark.parametrize(
     ("arguments", "tolerance"),
-    [
-        (["--dtype", "float32"], 1e-4),
-        (["--dtype", "bfloat16", "--lora-rank", "4", "--gradient-checkpointing"], 0.1),
-    ],
+    [(["--dtype", "float32"], 1e-4), (["--dtype", "bfloat16", "--lora-rank", "4", "--gradient-checkpointing"], 0.1)],
 )
 def test_two_processes_with_fsdp_train_what_one_does(processes, tmp_path, arguments, tolerance):
     """Accelerate deals out batches in turn: two processes with two passes read what one reads in four."""

@@ -280,10 +280,7 @@ def _packed(tree: QuestionTree):
 def test_kl_reward_to_go_by_hand():
     tree = make_tree(
         [1, 2],
-        [
-            make_trajectory("0", [make_turn([3, 4], [5, 6]), make_turn([7])]),
-            make_trajectory("1", [make_turn([8, 9])]),
-        ],
+        [make_trajectory("0", [make_turn([3, 4], [5, 6]), make_turn([7])]), make_trajectory("1", [make_turn([8, 9])])],
     )
     packed = concatenate([_packed(tree), _packed(tree)])
     # The prompt (100s) and the tool response (200s) are not generated.

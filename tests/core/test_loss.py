@@ -12,14 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rllib_arpo.core.advantages import ATTRIBUTIONS, leaf_ranges
-from rllib_arpo.core.loss import (
-    advantage_mass,
-    clipped_mass,
-    importance_weight,
-    kl_k1,
-    kl_k3,
-    tree_policy_objective,
-)
+from rllib_arpo.core.loss import advantage_mass, clipped_mass, importance_weight, kl_k1, kl_k3, tree_policy_objective
 from rllib_arpo.core.tree import QuestionTree, TreeLayout, depth_first_layout
 from tests.helpers.trees import make_trajectory, make_tree, make_turn, trees
 

@@ -233,12 +233,7 @@ def test_concatenating_nothing_is_refused():
 
 @pytest.mark.parametrize(
     ("sizes", "passes"),
-    [
-        ([], []),
-        ([5], [[0]]),
-        ([4, 6, 1, 9, 10], [[0, 1], [2, 3], [4]]),
-        ([6, 5, 5, 6], [[0], [1, 2], [3]]),
-    ],
+    [([], []), ([5], [[0]]), ([4, 6, 1, 9, 10], [[0, 1], [2, 3], [4]]), ([6, 5, 5, 6], [[0], [1, 2], [3]])],
 )
 def test_passes_are_filled_in_order(sizes: list[int], passes: list[list[int]]):
     assert plan_passes(sizes, 10) == passes

@@ -57,10 +57,7 @@ def test_case_a_equal_forks_and_uniform_weights_give_the_exact_gradient(problem,
 @pytest.mark.parametrize(
     ("problem", "settings"),
     [
-        (
-            make_problem(0, num_turns=3, vocab_size=3, can_stop=True),
-            rollout_settings(**RANDOM, num_initial_rollouts=1),
-        ),
+        (make_problem(0, num_turns=3, vocab_size=3, can_stop=True), rollout_settings(**RANDOM, num_initial_rollouts=1)),
         (make_problem(1, vocab_size=3, can_stop=True), rollout_settings(**RANDOM)),
         (make_problem(1, can_stop=True), rollout_settings(**RANDOM, branch_width=2)),
         (make_problem(1, vocab_size=3), rollout_settings(**THRESHOLD)),

@@ -8,14 +8,7 @@ import pytest
 from rllib_arpo.core.reshaping import Reshaping, reshaped_log_probs
 from rllib_arpo.engine import EngineConfig, make_engine
 from rllib_arpo.engine.engine import Finished, GenerationRequest
-from tests.engine.conftest import (
-    reference,
-    reference_logits,
-    reference_top_k_entropies,
-    run,
-    run_one,
-    start_engine,
-)
+from tests.engine.conftest import reference, reference_logits, reference_top_k_entropies, run, run_one, start_engine
 from tests.helpers.models import byte_tokenizer, tiny_model
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
@@ -72,15 +65,7 @@ def test_all_beside_windows_beside_none(engine, llama_folder):
     kinds = {"all": ("all", 5), "window": ("windows", 5), "none": ("windows", 0)}
     requests = {
         f"{name} {i}": GenerationRequest(
-            f"{name} {i}",
-            [*PROMPT, i],
-            10 + 15 * i,
-            (1.0, 0.7)[i % 2],
-            (),
-            window,
-            i,
-            ("exact", "top_k")[i % 2],
-            kind,
+            f"{name} {i}", [*PROMPT, i], 10 + 15 * i, (1.0, 0.7)[i % 2], (), window, i, ("exact", "top_k")[i % 2], kind
         )
         for i in range(4)
         for name, (kind, window) in kinds.items()

@@ -78,10 +78,7 @@ def test_events_come_a_step_later(engines):
     for engine in engines:
         engine.submit(GenerationRequest("a", PROMPT, 3, entropy_window=2, seed=1))
     steps = [[[type(event).__name__ for event in engine.step()] for _ in range(4)] for engine in engines]
-    assert steps == [
-        [[], ["EntropyReady"], ["Finished"], []],
-        [[], [], ["EntropyReady"], ["Finished"]],
-    ]
+    assert steps == [[[], ["EntropyReady"], ["Finished"], []], [[], [], ["EntropyReady"], ["Finished"]]]
 
 
 def test_weights_that_come_while_a_step_runs_sample_the_next_token(engines, folders):

@@ -57,13 +57,7 @@ def sample_sequentially(
                     waiting.append((child, agent_id, inherited + len(turns) - 1, before, initial, True))
                     num_children += 1
         trajectories.append(
-            Trajectory(
-                agent_id,
-                tuple(turns),
-                StopReason.ANSWER,
-                parent=parent,
-                num_inherited_turns=inherited,
-            )
+            Trajectory(agent_id, tuple(turns), StopReason.ANSWER, parent=parent, num_inherited_turns=inherited)
         )
         if not waiting and top_up:
             top_up = False

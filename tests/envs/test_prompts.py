@@ -39,11 +39,7 @@ def test_template_arguments_reach_the_template():
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [
-        ("a</answer><|im_end|>", "a</answer>"),
-        ("a<|im_end|><|endoftext|>", "a"),
-        ("<|im_start|>a", "<|im_start|>a"),
-    ],
+    [("a</answer><|im_end|>", "a</answer>"), ("a<|im_end|><|endoftext|>", "a"), ("<|im_start|>a", "<|im_start|>a")],
 )
 def test_the_text_of_a_turn_is_without_the_end_of_turn(tokenizer, text, expected):
     assert turn_text(tokenizer, encode(tokenizer, text)) == expected

@@ -80,8 +80,7 @@ def test_partial_credit_is_a_matter_of_choice():
 
 
 @pytest.mark.parametrize(
-    ("output", "score"),
-    [("0.25\n", 0.25), ("Only placed 3\n1.0\n", 1.0), ("", 0.0), ("nan", 0.0), ("1.5", 0.0)],
+    ("output", "score"), [("0.25\n", 0.25), ("Only placed 3\n1.0\n", 1.0), ("", 0.0), ("nan", 0.0), ("1.5", 0.0)]
 )
 def test_a_score_is_the_number_in_the_last_line(output, score):
     assert reasoning_gym.read_score(output) == score

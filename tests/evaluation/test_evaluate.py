@@ -90,8 +90,7 @@ def test_what_an_engine_refuses_is_one_sentence(arguments, capsys):
 
 
 @pytest.mark.parametrize(
-    ("owner", "name"),
-    [(runner, "ask"), (ToolEnv, "reset"), (models, "fingerprint"), (plan.Arm, "settings")],
+    ("owner", "name"), [(runner, "ask"), (ToolEnv, "reset"), (models, "fingerprint"), (plan.Arm, "settings")]
 )
 def test_a_bug_keeps_its_traceback(arguments, monkeypatch, owner, name):
     def fail(*_args, **_kwargs):

@@ -96,8 +96,7 @@ def gradient_and_log_probs(module: LLMRLModule, device: str):
 
 @pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize(
-    ("kernel", "dtype", "gap", "tolerance"),
-    [("path_gather", "float32", 1e-2, 1e-2), ("auto", "bfloat16", 0.5, 0.1)],
+    ("kernel", "dtype", "gap", "tolerance"), [("path_gather", "float32", 1e-2, 1e-2), ("auto", "bfloat16", 0.5, 0.1)]
 )
 def test_a_model_on_the_gpu_equals_it_on_the_cpu(model_folder, kernel, dtype, gap, tolerance, checkpointing):
     expected, expected_gradient = gradient_and_log_probs(make_module(model_folder, "float32"), "cpu")

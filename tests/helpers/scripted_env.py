@@ -8,13 +8,7 @@ import gymnasium as gym
 import numpy as np
 
 from rllib_arpo.core.tree import StopReason, ToolCall, ToolStatus
-from rllib_arpo.envs.forkable_env import (
-    INFO_STEP,
-    OPTION_NUM_ROOTS,
-    OPTION_QUESTION,
-    ForkableMultiAgentEnv,
-    StepInfo,
-)
+from rllib_arpo.envs.forkable_env import INFO_STEP, OPTION_NUM_ROOTS, OPTION_QUESTION, ForkableMultiAgentEnv, StepInfo
 
 PROMPT = (100, 101)
 TOOL, ANSWER, MALFORMED = 1, 2, 3

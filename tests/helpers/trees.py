@@ -8,15 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from hypothesis import strategies as st
 
-from rllib_arpo.core.tree import (
-    MASKED_STOP_REASONS,
-    QuestionTree,
-    StopReason,
-    ToolCall,
-    ToolStatus,
-    Trajectory,
-    Turn,
-)
+from rllib_arpo.core.tree import MASKED_STOP_REASONS, QuestionTree, StopReason, ToolCall, ToolStatus, Trajectory, Turn
 
 _COUNTING_STOP_REASONS = tuple(reason for reason in StopReason if reason not in MASKED_STOP_REASONS)
 _MASKED_STOP_REASONS = tuple(sorted(MASKED_STOP_REASONS))

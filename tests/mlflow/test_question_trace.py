@@ -6,15 +6,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from rllib_arpo.core.tree import (
-    ForkDecision,
-    QuestionTree,
-    StopReason,
-    ToolCall,
-    ToolStatus,
-    Trajectory,
-    TurnTimes,
-)
+from rllib_arpo.core.tree import ForkDecision, QuestionTree, StopReason, ToolCall, ToolStatus, Trajectory, TurnTimes
 from rllib_arpo.mlflow.question_trace import QuestionTrace, trace_scores, trace_tags
 from rllib_arpo.record.read import Question, questions_of
 from rllib_arpo.record.rows import QuestionFacts, question_rows

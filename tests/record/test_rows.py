@@ -172,13 +172,7 @@ def test_without_a_tokenizer_there_are_tokens_and_no_text():
 
 
 @pytest.mark.parametrize(
-    ("text", "ends"),
-    [
-        ("", []),
-        ("ab", [1, 2]),
-        ("a<|im_end|>b", [1, 11, 12]),
-        ("🎉!", [0, 0, 0, 1, 2]),
-    ],
+    ("text", "ends"), [("", []), ("ab", [1, 2]), ("a<|im_end|>b", [1, 11, 12]), ("🎉!", [0, 0, 0, 1, 2])]
 )
 def test_where_tokens_end(text, ends):
     assert token_text(TOKENIZER, ids(text)) == (text, ends)

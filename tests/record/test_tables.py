@@ -129,11 +129,7 @@ def test_a_question_that_the_update_does_not_get_is_recorded_without_advantages(
     made = config(model_folder)
     questions = [sampled(replace(TREE, question_id=name), i) for i, name in enumerate(("a", "b", "c"))]
     better = replace(TREE.trajectories[0], turns=paid(TREE.trajectories[0].turns, 4.75))
-    shaped = replace(
-        TREE,
-        question_id="b",
-        trajectories=(better,),
-    )
+    shaped = replace(TREE, question_id="b", trajectories=(better,))
     episodes = [questions[2].episode, tree_to_episode(shaped)]
     recorder = TreeRecorder(RecordSettings.from_config(made), lambda: tmp_path)
     recorder.training(1, questions, episodes, QuestionBatch.plan(episodes, PlanSettings.from_config(made)).statistics)

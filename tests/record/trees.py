@@ -57,11 +57,7 @@ TREE = QuestionTree(
             accuracy=1.0,
             format_valid=True,
         ),
-        Trajectory(
-            "1",
-            (turn("B", times=TurnTimes(0.0, 0.25, 0.25), reward=-1.0),),
-            StopReason.NO_ANSWER,
-        ),
+        Trajectory("1", (turn("B", times=TurnTimes(0.0, 0.25, 0.25), reward=-1.0),), StopReason.NO_ANSWER),
         Trajectory("2", (), StopReason.ENGINE_FAILURE, topped_up=True),
         Trajectory(
             "0.0",

@@ -40,10 +40,7 @@ def test_a_failing_benchmark_is_named_and_has_no_number(monkeypatch, tmp_path, c
     def measure(bench):
         return {"entropy_overhead": 0.01, "entropy_overhead_detail": {}}
 
-    benchmarks = (
-        Benchmark(fail, {"fork_cost_ratio": "<= 0.6"}),
-        Benchmark(measure, {"entropy_overhead": "<= 0.03"}),
-    )
+    benchmarks = (Benchmark(fail, {"fork_cost_ratio": "<= 0.6"}), Benchmark(measure, {"entropy_overhead": "<= 0.03"}))
     monkeypatch.setattr(command, "BENCHMARKS", benchmarks)
     file = tmp_path / "results.json"
     assert command.main(["--json", str(file), "--tiny"]) == 1

@@ -46,11 +46,7 @@ def test_deep_search_has_a_judge_and_a_reader_of_pages():
         "tools": {
             **plain["tools"],
             "browse": {
-                "summary_model": {
-                    "base_url": "http://127.0.0.1:8/v1",
-                    "model": "small",
-                    "cache_path": "/pages.sqlite",
-                }
+                "summary_model": {"base_url": "http://127.0.0.1:8/v1", "model": "small", "cache_path": "/pages.sqlite"}
             },
         },
     }

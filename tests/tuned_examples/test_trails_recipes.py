@@ -46,8 +46,7 @@ def test_a_form_brings_its_limits_to_training_and_evaluation(form, limits, model
 
 
 @pytest.mark.parametrize(
-    ("name", "buffer", "batch", "minibatch"),
-    [("trails_small_arpo", 64, 8, 4), ("trails_smollm2_135m_arpo", 80, 6, 3)],
+    ("name", "buffer", "batch", "minibatch"), [("trails_small_arpo", 64, 8, 4), ("trails_smollm2_135m_arpo", 80, 6, 3)]
 )
 def test_an_algorithms_own_settings_are_cut_to_the_recipe(name, buffer, batch, minibatch, model_folder):
     assert make_config(name, model_folder, "--algo", "DAPO").overlong_buffer_tokens == buffer

@@ -49,11 +49,7 @@ class LearnerSide:
     """
 
     def __init__(
-        self,
-        learner: ARPOTorchLearner,
-        packed: Sequence[PackedTree],
-        scalars: dict[str, float],
-        max_tokens: int,
+        self, learner: ARPOTorchLearner, packed: Sequence[PackedTree], scalars: dict[str, float], max_tokens: int
     ) -> None:
         self._learner, self._scalars = learner, scalars
         self._passes = group_into_passes(cut_into_pieces(packed, max_tokens), max_tokens)

@@ -27,8 +27,7 @@ BENCHMARKS = (
     Benchmark(forks.forks, {"fork_cached_fraction": ">= 0.95", "fork_cost_ratio": "<= 0.6"}),
     Benchmark(entropy_probe.overhead, {"entropy_overhead": "<= 0.03", "entropy_overhead_all": "reported"}),
     Benchmark(
-        lockstep.longtail,
-        {"lockstep_ratio_longtail": ">= 1.8", "lockstep_ratio_longtail_nologprobs": "reported"},
+        lockstep.longtail, {"lockstep_ratio_longtail": ">= 1.8", "lockstep_ratio_longtail_nologprobs": "reported"}
     ),
 )
 

@@ -13,13 +13,7 @@ from release.benchmarks.common.bench import MAX_CONTEXT_TOKENS, BenchmarkError, 
 from release.benchmarks.common.endless_models import NUM_BYTE_TOKENS
 from rllib_arpo import ARPOConfig
 from rllib_arpo.core.tree import StopReason, ToolCall, ToolStatus, fork_path
-from rllib_arpo.envs.forkable_env import (
-    INFO_STEP,
-    OPTION_NUM_ROOTS,
-    OPTION_QUESTION,
-    ForkableMultiAgentEnv,
-    StepInfo,
-)
+from rllib_arpo.envs.forkable_env import INFO_STEP, OPTION_NUM_ROOTS, OPTION_QUESTION, ForkableMultiAgentEnv, StepInfo
 from rllib_arpo.rollout.messages import question_refs
 from rllib_arpo.rollout.question_loop import QuestionLoop
 from rllib_arpo.rollout.settings import RolloutSettings

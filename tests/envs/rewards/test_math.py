@@ -144,12 +144,7 @@ def with_stand_in(monkeypatch, action: str) -> None:
 
 @pytest.mark.parametrize(
     ("action", "accuracy"),
-    [
-        ("return True", 1.0),
-        ("raise KeyError('x')", 0.0),
-        ("os._exit(3)", 0.0),
-        ("print('equal'); return False", 0.0),
-    ],
+    [("return True", 1.0), ("raise KeyError('x')", 0.0), ("os._exit(3)", 0.0), ("print('equal'); return False", 0.0)],
 )
 def test_a_comparison_that_fails_is_a_wrong_answer(monkeypatch, action, accuracy):
     with_stand_in(monkeypatch, action)

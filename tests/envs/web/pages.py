@@ -204,10 +204,7 @@ PAGES: Sequence[PageCase] = [
         ERROR,
     ),
     PageCase(
-        "crumbs",
-        stream(_crumbs, head="Transfer-Encoding: chunked"),
-        "The page comes in more than 20000 pieces.",
-        ERROR,
+        "crumbs", stream(_crumbs, head="Transfer-Encoding: chunked"), "The page comes in more than 20000 pieces.", ERROR
     ),
     # Responses that are not pages.
     PageCase(

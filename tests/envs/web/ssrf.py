@@ -167,9 +167,7 @@ ATTEMPTS: Sequence[Attempt] = [
         "form", page=f"<form method=post action='{_TO}'></form><script>document.forms[0].submit()</script>", moves=True
     ),
     Attempt(
-        "script_after_rebinding",
-        "http://rebind-script.test:{port}/page/{id}",
-        page="<script>fetch('/{id}')</script>",
+        "script_after_rebinding", "http://rebind-script.test:{port}/page/{id}", page="<script>fetch('/{id}')</script>"
     ),
     *_pages(
         False,

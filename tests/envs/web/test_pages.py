@@ -95,7 +95,7 @@ def test_a_busy_server_is_asked_again_and_a_missing_page_is_not():
     ("body", "content_type"),
     [
         # libxml2 compares the attributes of an element with each other: 100,000 of them take it half a minute.
-        (f"<p {' '.join(f'a{i}=1' for i in range(100_000))}>hello</p>", "text/html"),
+        (f"<p {' '.join(f'a{i}=1' for i in range(100_000))}>hello</p>", "text/html")
     ],
 )
 def test_a_page_that_is_slow_to_read_is_given_up_and_the_next_is_read(monkeypatch, body, content_type):
