@@ -176,45 +176,34 @@ def test_a_template_may_open_the_thought(make_env):
     assert step(env, "It is \\boxed{5}" + EOS)[3].stop_reason == StopReason.MALFORMED_CALL
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (call("a"), CallRequest("look_up", {"thing": "a"})),
-        ("\\boxed{3}" + call("a"), CallRequest("look_up", {"thing": "a"})),
-        ("<think> <tool_call> \\boxed{1} </think>" + call("a"), CallRequest("look_up", {"thing": "a"})),
-        ('<tool_call>{"name": "f", "arguments": {}}</tool_call>', CallRequest("f", {})),
-        (
-            '<tool_call>{"arguments": {"code": "print(\'<think>\')"}, "name": "f"}</tool_call>',
-            CallRequest("f", {"code": "print('<think>')"}),
-        ),
-        ("It is \\boxed{5}.", Answer("5")),
-        ("<think> \\boxed{1} </think> \\boxed{5}", Answer("5")),
-        ("\\boxed{5", Answer(None)),
-        ("It is 5.", Nothing()),
-        ("<think> \\boxed{1} </think> So it is.", Nothing()),
-        (call("a") + call("b"), Malformed("text after </tool_call>")),
-        ("<think> \\boxed{5}", Malformed("<think> is not closed")),
-        ("<tool_call> {", Malformed("<tool_call> is not closed")),
-        ("</think> \\boxed{5}", Malformed("</think> closes nothing")),
-        ("<tool_response> 5 </tool_response> \\boxed{5}", Malformed("the model wrote <tool_response>")),
-        ("<|im_start|>user\n\\boxed{5}", Malformed("the model wrote <|im_start|>")),
-        ("\\boxed{5}<|im_end|>\n" + EOS, Malformed("the model wrote <|im_end|>")),
-        ("<tool_call> search lamp </tool_call>", Malformed("<tool_call> does not hold JSON")),
-        ("<tool_call>" + "[" * 100_000 + "</tool_call>", Malformed("<tool_call> does not hold JSON")),
-        (
-            '<tool_call>{"name": "f", "arguments": {"a": "\\ud800"}}</tool_call>',
-            Malformed("<tool_call> does not hold JSON"),
-        ),
-        (
-            '<tool_call>{"name": "f"}</tool_call>',
-            Malformed('<tool_call> does not hold an object with "name" and "arguments"'),
-        ),
-        (
-            '<tool_call>{"name": "f", "arguments": "a"}</tool_call>',
-            Malformed('"name" must be a string and "arguments" an object'),
-        ),
-    ],
-)
+@pytest.mark.parametrize(("text", "expected"), [
+    (call("a"), CallRequest("look_up", {"thing": "a"})),
+    ("\\boxed{3}" + call("a"), CallRequest("look_up", {"thing": "a"})),
+    ("<think> <tool_call> \\boxed{1} </think>" + call("a"), CallRequest("look_up", {"thing": "a"})),
+    ('<tool_call>{"name": "f", "arguments": {}}</tool_call>', CallRequest("f", {})),
+    ('<tool_call>{"arguments": {"code": "print(\'<think>\')"}, "name": "f"}</tool_call>',
+     CallRequest("f", {"code": "print('<think>')"})),
+    ("It is \\boxed{5}.", Answer("5")),
+    ("<think> \\boxed{1} </think> \\boxed{5}", Answer("5")),
+    ("\\boxed{5", Answer(None)),
+    ("It is 5.", Nothing()),
+    ("<think> \\boxed{1} </think> So it is.", Nothing()),
+    (call("a") + call("b"), Malformed("text after </tool_call>")),
+    ("<think> \\boxed{5}", Malformed("<think> is not closed")),
+    ("<tool_call> {", Malformed("<tool_call> is not closed")),
+    ("</think> \\boxed{5}", Malformed("</think> closes nothing")),
+    ("<tool_response> 5 </tool_response> \\boxed{5}", Malformed("the model wrote <tool_response>")),
+    ("<|im_start|>user\n\\boxed{5}", Malformed("the model wrote <|im_start|>")),
+    ("\\boxed{5}<|im_end|>\n" + EOS, Malformed("the model wrote <|im_end|>")),
+    ("<tool_call> search lamp </tool_call>", Malformed("<tool_call> does not hold JSON")),
+    ("<tool_call>" + "[" * 100_000 + "</tool_call>", Malformed("<tool_call> does not hold JSON")),
+    ('<tool_call>{"name": "f", "arguments": {"a": "\\ud800"}}</tool_call>',
+     Malformed("<tool_call> does not hold JSON")),
+    ('<tool_call>{"name": "f"}</tool_call>',
+     Malformed('<tool_call> does not hold an object with "name" and "arguments"')),
+    ('<tool_call>{"name": "f", "arguments": "a"}</tool_call>',
+     Malformed('"name" must be a string and "arguments" an object')),
+])  # fmt: skip
 def test_parse_of_one_turn(text, expected):
     assert PROTOCOL.parse(text) == expected
 

@@ -86,19 +86,13 @@ def test_a_score_is_the_number_in_the_last_line(output, score):
     assert reasoning_gym.read_score(output) == score
 
 
-@pytest.mark.parametrize(
-    ("keys", "message"),
-    [
-        ({}, r"env_config\['dataset'\] must name a generator"),
-        ({"dataset": "chain_sums"}, "Unknown reasoning-gym dataset 'chain_sums': did you mean 'chain_sum'?"),
-        ({"dataset": "chain_sum", "config": {"min_term": 2}}, "did you mean 'min_terms'?"),
-        (
-            {"dataset": "chain_sum", "config": {"min_terms": 9, "max_terms": 2}},
-            r"env_config\['config'\] of .*'chain_sum'",
-        ),
-        ({"dataset": "chain_sum", "size": 0}, r"env_config\['size'\] must be at least 1, not 0"),
-    ],
-)
+@pytest.mark.parametrize(("keys", "message"), [
+    ({}, r"env_config\['dataset'\] must name a generator"),
+    ({"dataset": "chain_sums"}, "Unknown reasoning-gym dataset 'chain_sums': did you mean 'chain_sum'?"),
+    ({"dataset": "chain_sum", "config": {"min_term": 2}}, "did you mean 'min_terms'?"),
+    ({"dataset": "chain_sum", "config": {"min_terms": 9, "max_terms": 2}}, r"env_config\['config'\] of .*'chain_sum'"),
+    ({"dataset": "chain_sum", "size": 0}, r"env_config\['size'\] must be at least 1, not 0"),
+])  # fmt: skip
 def test_a_wrong_configuration_is_named(keys, message):
     with pytest.raises(ValueError, match=message):
         ReasoningGymTask(**keys)

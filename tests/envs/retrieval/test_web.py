@@ -248,26 +248,19 @@ def test_a_key_is_not_kept(backend):
     assert pickle.loads(pickle.dumps(tool)) == tool
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"backend": "searxng"}, "SearxNG needs `base_url`"),
-        ({"backend": "searxng", "base_url": "localhost:80"}, "must begin with http"),
-        (
-            {"backend": "brave", "backend_options": {"api_key": "x"}},
-            "'api_key' is not an option.* keys come from environment",
-        ),
-        ({"backend": "brave", "backend_options": {"count": 3}}, "'count' is not an option.* sets it itself"),
-        ({"backend": "googel"}, "Unknown search back-end 'googel'"),
-        ({"backend": "brave", "documents": [{"text": "a"}]}, "'documents' is an option of local search back-ends"),
-        ({"documents": [{"text": "a"}], "base_url": "http://a"}, "'base_url' is an option of web search back-ends"),
-        (
-            {"backend": "brave", "cache": "a.json"},
-            "import it into a sqlite file with rllib-arpo import-cache CACHE.sqlite a.json",
-        ),
-        ({"backend": "brave", "cache": "/no folder/a.sqlite"}, "no such folder"),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), [
+    ({"backend": "searxng"}, "SearxNG needs `base_url`"),
+    ({"backend": "searxng", "base_url": "localhost:80"}, "must begin with http"),
+    ({"backend": "brave", "backend_options": {"api_key": "x"}},
+     "'api_key' is not an option.* keys come from environment"),
+    ({"backend": "brave", "backend_options": {"count": 3}}, "'count' is not an option.* sets it itself"),
+    ({"backend": "googel"}, "Unknown search back-end 'googel'"),
+    ({"backend": "brave", "documents": [{"text": "a"}]}, "'documents' is an option of local search back-ends"),
+    ({"documents": [{"text": "a"}], "base_url": "http://a"}, "'base_url' is an option of web search back-ends"),
+    ({"backend": "brave", "cache": "a.json"},
+     "import it into a sqlite file with rllib-arpo import-cache CACHE.sqlite a.json"),
+    ({"backend": "brave", "cache": "/no folder/a.sqlite"}, "no such folder"),
+])  # fmt: skip
 def test_wrong_options_are_named(options, message):
     with pytest.raises(ValueError, match=message):
         SearchTool(**options)

@@ -28,26 +28,15 @@ def test_every_page_that_scripts_build_gives_its_text_or_its_error(chromium):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("script", "wait_s", "text", "status"),
-    [
-        # It is read as it is after this time; the others end by themselves, later on a busy machine.
-        ("location.reload()", 5.0, "URL: {url}\n\nx", ToolStatus.OK),
-        (
-            "for (i = 0; i < 3000; i++) open('about:blank')",
-            55.0,
-            "{url}: the page makes too many requests, frames or windows.",
-            ToolStatus.ERROR,
-        ),
-        # Three gigabytes.
-        (
-            "a = []; for (i = 0; i < 30; i++) a.push(new Uint8Array(1e8).fill(1))",
-            55.0,
-            "{url}: the page cannot be rendered (Page.goto: Page crashed).",
-            ToolStatus.ERROR,
-        ),
-    ],
-)
+@pytest.mark.parametrize(("script", "wait_s", "text", "status"), [
+    # It is read as it is after this time; the others end by themselves, later on a busy machine.
+    ("location.reload()", 5.0, "URL: {url}\n\nx", ToolStatus.OK),
+    ("for (i = 0; i < 3000; i++) open('about:blank')", 55.0,
+     "{url}: the page makes too many requests, frames or windows.", ToolStatus.ERROR),
+    # Three gigabytes.
+    ("a = []; for (i = 0; i < 30; i++) a.push(new Uint8Array(1e8).fill(1))", 55.0,
+     "{url}: the page cannot be rendered (Page.goto: Page crashed).", ToolStatus.ERROR),
+])  # fmt: skip
 def test_a_page_that_attacks_the_browser_ends_and_the_next_is_read(chromium, script, wait_s, text, status):
     options = {"render": True, "render_memory_mb": 2048, "render_wait_s": wait_s}
     pages.tool_for(**options).prepare()
