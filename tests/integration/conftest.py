@@ -8,8 +8,10 @@ import pytest
 from ray import tune
 
 from rllib_arpo import ARPO, ARPOConfig
+from rllib_arpo.envs.worlds.session import Forking
 from tests.helpers.configs import small_config
 from tests.helpers.faulty_env import FaultyEnv
+from tests.helpers.models import byte_tokenizer
 from tests.helpers.scripted_env import ANSWER
 
 
@@ -34,3 +36,32 @@ def built() -> Iterator[Callable[[ARPOConfig], ARPO]]:
     yield build
     for algorithm in algorithms:
         algorithm.stop()
+
+
+@pytest.fixture
+def trains(ray_cluster, model_folder, built, monkeypatch):
+    """trains(env_config, moves, ...) -> the ways in which worlds forked in two iterations, and the second's metrics.
+
+    Further keywords are of `adaptive_rollout`. What the tools answered is in `statuses` of the metrics.
+    """
+    ways, way = set(), Forking.way
+
+    def noted(forking, world):
+        ways.add(way(forking, world))
+        return way(forking, world)
+
+    def run(env_config, moves, **rollout):
+        monkeypatch.setattr(Forking, "way", noted)
+        tokenizer, statuses = byte_tokenizer(), set()
+        replies = [[*tokenizer.encode(move, add_special_tokens=False), tokenizer.eos_token_id] for move in moves]
+        config = small_config(model_folder, vocab_size=len(tokenizer), replies=replies)
+        config.environment("ToolEnv-v0", env_config=env_config).language_model(max_context_tokens=2048)
+        algorithm = built(config.adaptive_rollout(branching="always", entropy_window=2, **rollout))
+        for _ in range(2):
+            result = algorithm.train()["env_runners"]
+            assert (result["forks_refused"], result["stop"].get("broken_tool", 0.0)) == (0, 0.0)
+            assert result["forks_per_question"] > 0
+            statuses |= {str(call.status) for sampled in algorithm.last_sampled for call in sampled.stats.tool_calls}
+        return ways, result | {"statuses": statuses}
+
+    return run

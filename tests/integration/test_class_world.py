@@ -42,7 +42,7 @@ def test_a_class_trains_for_two_iterations_and_forks_by_copy(ray_cluster, built,
         forks = [t for tree in trees for t in tree.trajectories if "." in t.agent_id]
         assert forks and {t.stop_reason.name for t in forks} <= {"ANSWER", "TOOL_CALL_LIMIT"}
     # The roots' as well.
-    assert len(copies) > len(forks) and all(type(copy.object) is Safe for copy in copies)
+    assert len(copies) > len(forks) and all(type(copy.world.object) is Safe for copy in copies)
 
 
 @pytest.mark.slow

@@ -9,10 +9,6 @@ import pytest
 
 from rllib_arpo.envs.question import QA, Question
 from rllib_arpo.envs.tasks import Task
-from rllib_arpo.envs.worlds.session import Forking
-from rllib_arpo.rollout.episodes import episode_to_tree
-from tests.helpers.configs import small_config
-from tests.helpers.models import byte_tokenizer
 from tests.helpers.other_python import packages_with
 
 GAMES = [
@@ -32,41 +28,13 @@ class OnePlusOne(Task):
         return Question(f"sum/{number}", (("user", "1 + 1?"),), (), QA, f"sum {number}", row=row)
 
 
-@pytest.fixture
-def ways(monkeypatch) -> set[str]:
-    """The ways in which worlds fork."""
-    found, way = set(), Forking.way
-
-    def noted(self, world):
-        found.add(way(self, world))
-        return way(self, world)
-
-    monkeypatch.setattr(Forking, "way", noted)
-    return found
+LIMITS = {"max_tool_calls": 6, "max_response_tokens": 900}
 
 
-def trains_with_forks(model_folder, built, env_config, moves) -> float:
-    """Two iterations with forks, unless first moves end a question; the share of trajectories that the world ended."""
-    tokenizer = byte_tokenizer()
-    replies = [[*tokenizer.encode(move), tokenizer.eos_token_id] for move in moves]
-    config = small_config(model_folder, vocab_size=len(tokenizer), replies=replies)
-    config.environment("ToolEnv-v0", env_config=env_config)
-    config.language_model(max_context_tokens=1024)
-    config.adaptive_rollout(branching="always", entropy_window=2, max_tool_calls=6, max_response_tokens=900)
-    algorithm = built(config)
-    for _ in range(2):
-        result = algorithm.train()["env_runners"]
-        assert result["forks_refused"] == 0
-        trees = [episode_to_tree(sampled.episode) for sampled in algorithm.last_sampled]
-        assert 2 in {sum(t.parent is not None for t in tree.trajectories) for tree in trees}
-    return result["stop"].get("world_ended", 0.0)
-
-
-def test_frozen_lake_of_gymnasium_trains_with_forks(ray_cluster, model_folder, built, ways):
+def test_frozen_lake_of_gymnasium_trains_with_forks(trains):
     lake = {"id": "FrozenLake-v1", "is_slippery": False, "read": ["left", "down", "right", "up"], "show": str}
-    world = {"gymnasium": lake}
-    assert trains_with_forks(model_folder, built, {"world": world}, ["right", "down", "up"]) > 0
-    assert ways == {"copy"}
+    ways, result = trains({"world": {"gymnasium": lake}}, ["right", "down", "up"], **LIMITS)
+    assert (ways, result["stop"]["world_ended"] > 0) == ({"copy"}, True)
 
 
 @pytest.fixture
@@ -78,15 +46,15 @@ def games(monkeypatch) -> None:
 @pytest.mark.packages
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("way", ["copy", "replay"])
-def test_2048_of_textarena_trains_with_forks(ray_cluster, model_folder, built, games, ways, way):
+def test_2048_of_textarena_trains_with_forks(trains, games, way):
     world = {"textarena": {"id": "2048-v0", **({} if way == "copy" else {"forks_by": way})}}
-    assert trains_with_forks(model_folder, built, {"world": world}, ["up", "left", "[down]"]) < 1
-    assert ways == {way}
+    ways, result = trains({"world": world}, ["up", "left", "[down]"], **LIMITS)
+    assert (ways, result["stop"].get("world_ended", 0.0) < 1) == ({way}, True)
 
 
 @pytest.mark.packages
 @pytest.mark.timeout(1800)
-def test_gsm8k_in_turns_of_skyrl_gym_trains_with_forks(ray_cluster, model_folder, built, games, ways):
+def test_gsm8k_in_turns_of_skyrl_gym_trains_with_forks(trains, games):
     env_config = {"task": OnePlusOne, "world": {"skyrl_gym": {"id": "gsm8k_multi_turn"}}}
-    assert trains_with_forks(model_folder, built, env_config, ["#### 3", "1", "#### 2"]) > 0
-    assert ways == {"copy"}
+    ways, result = trains(env_config, ["#### 3", "1", "#### 2"], **LIMITS)
+    assert (ways, result["stop"]["world_ended"] > 0) == ({"copy"}, True)
