@@ -67,6 +67,20 @@ def ray_cluster() -> None:
 
 
 @pytest.fixture
+def built():
+    """`built(config)` -> its algorithm, which is stopped when the test has ended."""
+    algorithms = []
+
+    def build(config):
+        algorithms.append(config.build_algo())
+        return algorithms[-1]
+
+    yield build
+    for algorithm in algorithms:
+        algorithm.stop()
+
+
+@pytest.fixture
 def unknown_cluster(monkeypatch) -> None:
     """Validation as before Ray starts: no cluster limits what a configuration may ask for."""
     monkeypatch.setattr("rllib_arpo.validation.resources.ray.is_initialized", lambda: False)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-
 import pytest
 from ray import tune
 
-from rllib_arpo import ARPO, ARPOConfig
 from rllib_arpo.envs.worlds.session import Forking
 from tests.helpers.configs import small_config
 from tests.helpers.faulty_env import FaultyEnv
@@ -22,20 +19,6 @@ def scripted(ray_cluster, model_folder):
     config = small_config(model_folder, vocab_size=256, end_token_id=ANSWER, end_probability=0.3)
     config.environment("Faulty-v0", env_config={"rewards": {"0": 1.0}})
     return config.evaluation(evaluation_config={"env_config": {}})
-
-
-@pytest.fixture
-def built() -> Iterator[Callable[[ARPOConfig], ARPO]]:
-    """`built(config)` -> its algorithm, which is stopped when the test has ended."""
-    algorithms = []
-
-    def build(config: ARPOConfig) -> ARPO:
-        algorithms.append(config.build_algo())
-        return algorithms[-1]
-
-    yield build
-    for algorithm in algorithms:
-        algorithm.stop()
 
 
 @pytest.fixture

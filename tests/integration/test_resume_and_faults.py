@@ -74,15 +74,12 @@ def test_three_failures_in_a_row_end_the_run_with_the_cause(built, scripted):
         algorithm.train()
 
 
-def test_an_engine_that_dies_in_mid_tree_is_replaced_and_its_questions_are_asked_again(scripted, caplog):
+def test_an_engine_that_dies_in_mid_tree_is_replaced_and_its_questions_are_asked_again(scripted, caplog, built):
     """Every engine dies at its 14th step, after some questions have ended and while others are under way."""
     scripted.language_model(engine_kwargs={**scripted.engine_kwargs, "fail_at_step": 14})
     scripted.env_runners(num_env_runners=1, num_envs_per_env_runner=2).training(questions_per_batch=6)
-    algorithm = scripted.build_algo()
-    try:
-        assert questions(algorithm) == [f"q{i}" for i in range(6)]
-    finally:
-        algorithm.stop()
+    algorithm = built(scripted)
+    assert questions(algorithm) == [f"q{i}" for i in range(6)]
     assert "engine died at step 14" in caplog.text
 
 

@@ -65,29 +65,26 @@ def test_an_adapter_of_another_kind_is_refused(tmp_path):
         MergedWeights(folder, LORA, "float32")(adapter)
 
 
-def test_an_engine_in_another_process_gets_whole_weights_of_an_adapter(ray_cluster, model_folder):
-    algorithm = small_config(model_folder).env_runners(num_env_runners=1).language_model(lora=LORA).build_algo()
-    try:
-        group = algorithm.env_runner_group
+def test_an_engine_in_another_process_gets_whole_weights_of_an_adapter(ray_cluster, model_folder, built):
+    algorithm = built(small_config(model_folder).env_runners(num_env_runners=1).language_model(lora=LORA))
+    group = algorithm.env_runner_group
 
-        def engine_weights() -> dict[str, np.ndarray]:
-            [weights] = group.foreach_env_runner(lambda runner: runner.engine.weights, local_env_runner=False)
-            return weights
+    def engine_weights() -> dict[str, np.ndarray]:
+        [weights] = group.foreach_env_runner(lambda runner: runner.engine.weights, local_env_runner=False)
+        return weights
 
-        for name, array in weights_of(model_folder).items():
-            np.testing.assert_array_equal(engine_weights()[name], array)
+    for name, array in weights_of(model_folder).items():
+        np.testing.assert_array_equal(engine_weights()[name], array)
 
-        def move(learner):
-            move_adapter(learner)
-            learner._weight_version += 1
+    def move(learner):
+        move_adapter(learner)
+        learner._weight_version += 1
 
-        algorithm.learner_group.foreach_learner(move)
-        algorithm._push_weights()
-        adapter = learner_weights(algorithm)
-        assert all("lora_" in name for name in adapter)
-        expected = merged_by_peft(model_folder, adapter)
-        assert engine_weights().keys() == expected.keys()
-        for name, array in engine_weights().items():
-            np.testing.assert_allclose(array, expected[name], atol=1e-6)
-    finally:
-        algorithm.stop()
+    algorithm.learner_group.foreach_learner(move)
+    algorithm._push_weights()
+    adapter = learner_weights(algorithm)
+    assert all("lora_" in name for name in adapter)
+    expected = merged_by_peft(model_folder, adapter)
+    assert engine_weights().keys() == expected.keys()
+    for name, array in engine_weights().items():
+        np.testing.assert_allclose(array, expected[name], atol=1e-6)

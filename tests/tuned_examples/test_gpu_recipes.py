@@ -188,7 +188,7 @@ def test_without_a_gpu_all_is_in_one_process(data, model, unknown_cluster):
     assert (config.engine_kwargs, config.num_gpus_per_env_runner, config.sharding) == ({}, 0, "none")
 
 
-def test_a_recipe_runs_one_small_iteration(data, model, ray_cluster):
+def test_a_recipe_runs_one_small_iteration(data, model, ray_cluster, built):
     """With an engine that only knows one call, one right and one wrong answer, without a GPU."""
     config = build("deepsearch_qwen3_8b_arpo", data, model)
     replies = ["<search> six </search>", "<answer> \\boxed{42} </answer>", "<answer> \\boxed{41} </answer>"]
@@ -200,13 +200,10 @@ def test_a_recipe_runs_one_small_iteration(data, model, ray_cluster):
     config.training(questions_per_batch=2, questions_per_minibatch=1, lr=1e-3, sharding="none")
     config.env_runners(num_env_runners=0, num_gpus_per_env_runner=0, num_envs_per_env_runner=2)
     config.learners(num_learners=0, num_gpus_per_learner=0)
-    algo = config.build_algo()
-    try:
-        before = algo.learner_group.get_weights()["default_policy"]
-        result = algo.train()
-        after = algo.learner_group.get_weights()["default_policy"]
-    finally:
-        algo.stop()
+    algo = built(config)
+    before = algo.learner_group.get_weights()["default_policy"]
+    result = algo.train()
+    after = algo.learner_group.get_weights()["default_policy"]
     rollout = result["env_runners"]
     # Nothing but the answer can be wrong: a trajectory has reward 1 or 0, and no tool pair earns the bonus.
     assert rollout["format_valid"] == 1.0

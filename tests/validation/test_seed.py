@@ -25,19 +25,14 @@ def unseeded(ray_cluster, model_folder):
     return small_config(model_folder).debugging(seed=None)
 
 
-def test_a_drawn_seed_is_that_of_all_parts_and_survives_a_checkpoint(unseeded, tmp_path):
-    algorithm = unseeded.build_algo()
+def test_a_drawn_seed_is_that_of_all_parts_and_survives_a_checkpoint(unseeded, tmp_path, built):
+    algorithm = built(unseeded)
     seed = algorithm.config.seed
     runner = algorithm.env_runner_group.local_env_runner
-    try:
-        assert isinstance(seed, int)
-        assert (runner.config.seed, algorithm.evaluation_config.seed, algorithm.learner_group.config.seed) == (
-            seed,
-        ) * 3
-        assert algorithm.train()["config"]["seed"] == seed
-        path = algorithm.save_to_path(str(tmp_path / "checkpoint"))
-    finally:
-        algorithm.stop()
+    assert isinstance(seed, int)
+    assert (runner.config.seed, algorithm.evaluation_config.seed, algorithm.learner_group.config.seed) == (seed,) * 3
+    assert algorithm.train()["config"]["seed"] == seed
+    path = algorithm.save_to_path(str(tmp_path / "checkpoint"))
     assert unseeded.seed is None
     restored = ARPO.from_checkpoint(path)
     assert restored.config.seed == seed

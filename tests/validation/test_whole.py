@@ -121,28 +121,22 @@ def test_missing_parquet(model_folder, tmp_path):
 
 
 @pytest.mark.parametrize("num_env_runners", [0, 1])
-def test_row_without_answer_ends_the_run_with_file_and_row(ray_cluster, model_folder, tmp_path, num_env_runners):
+def test_row_without_answer_ends_the_run_with_file_and_row(ray_cluster, model_folder, tmp_path, num_env_runners, built):
     path = parquet(tmp_path / "holes.parquet", [row(), row(answer=""), row(), row()])
     config = questions_from(model_folder, path).training(questions_per_batch=4)
-    algorithm = config.env_runners(num_env_runners=num_env_runners).build_algo()
-    try:
-        with pytest.raises(ValueError, match=r"holes\.parquet.*row 1"):
-            algorithm.train()
-    finally:
-        algorithm.stop()
+    algorithm = built(config.env_runners(num_env_runners=num_env_runners))
+    with pytest.raises(ValueError, match=r"holes\.parquet.*row 1"):
+        algorithm.train()
 
 
 @pytest.mark.parametrize("num_env_runners", [0, 1])
-def test_bad_rows_are_skipped_and_counted(ray_cluster, model_folder, tmp_path, caplog, num_env_runners):
+def test_bad_rows_are_skipped_and_counted(ray_cluster, model_folder, tmp_path, caplog, num_env_runners, built):
     long = row(question="How much is " + "1 + " * 60 + "1?")
     path = parquet(tmp_path / "holes.parquet", [row(), row(answer=""), long, row()])
     config = questions_from(model_folder, path).training(questions_per_batch=4)
     config.environment(env_config={"max_prompt_tokens": 700}).env_runners(num_env_runners=num_env_runners)
-    algorithm = config.adaptive_rollout(on_bad_row="skip").build_algo()
-    try:
-        rollout = algorithm.train()["env_runners"]
-    finally:
-        algorithm.stop()
+    algorithm = built(config.adaptive_rollout(on_bad_row="skip"))
+    rollout = algorithm.train()["env_runners"]
     assert (rollout["questions_given_up"], rollout["num_episodes"]) == (2, 2)
     told = [record.getMessage() for record in caplog.records if "given up" in record.getMessage()]
     assert len(told) == 2

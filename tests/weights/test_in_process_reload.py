@@ -34,52 +34,48 @@ def test_names():
     ("num_env_runners", "num_learners"),
     [(0, 0), *(pytest.param(*numbers, marks=pytest.mark.slow) for numbers in ((0, 1), (1, 0), (2, 1)))],
 )
-def test_every_engine_gets_the_learners_weights(ray_cluster, model_folder, monkeypatch, num_env_runners, num_learners):
+def test_every_engine_gets_the_learners_weights(
+    ray_cluster, model_folder, monkeypatch, num_env_runners, num_learners, built
+):
     config = small_config(model_folder).env_runners(num_env_runners=num_env_runners, num_cpus_per_env_runner=0.25)
-    algorithm = config.learners(num_learners=num_learners).build_algo()
-    try:
-        set_learner_weights(algorithm, 0.5)
-        passed = []
-        on_first_learner = InProcessReload._on_first_learner
+    algorithm = built(config.learners(num_learners=num_learners))
+    set_learner_weights(algorithm, 0.5)
+    passed = []
+    on_first_learner = InProcessReload._on_first_learner
 
-        def spy(self, function):
-            passed.append(on_first_learner(self, function))
-            return passed[-1]
+    def spy(self, function):
+        passed.append(on_first_learner(self, function))
+        return passed[-1]
 
-        monkeypatch.setattr(InProcessReload, "_on_first_learner", spy)
-        if num_learners:
-            monkeypatch.setattr(ray, "put", lambda value: pytest.fail("a copy through the driver"))
-        algorithm._push_weights()
-        monkeypatch.undo()
-        assert algorithm._weight_version == 1
-        if num_learners:
-            assert [type(value) for value in passed] == [int, ray.ObjectRef]
-        engines = engine_weights(algorithm)
-        assert len(engines) == max(num_env_runners, 1)
-        for weights in engines:
-            assert weights.keys() == learner_weights(algorithm).keys()
-            assert all((array == 0.5).all() for array in weights.values())
-    finally:
-        algorithm.stop()
+    monkeypatch.setattr(InProcessReload, "_on_first_learner", spy)
+    if num_learners:
+        monkeypatch.setattr(ray, "put", lambda value: pytest.fail("a copy through the driver"))
+    algorithm._push_weights()
+    monkeypatch.undo()
+    assert algorithm._weight_version == 1
+    if num_learners:
+        assert [type(value) for value in passed] == [int, ray.ObjectRef]
+    engines = engine_weights(algorithm)
+    assert len(engines) == max(num_env_runners, 1)
+    for weights in engines:
+        assert weights.keys() == learner_weights(algorithm).keys()
+        assert all((array == 0.5).all() for array in weights.values())
 
 
-def test_weights_are_sent_once(ray_cluster, model_folder):
-    algorithm = small_config(model_folder).build_algo()
-    try:
-        sync, group = algorithm._weight_sync, algorithm.env_runner_group
-        assert algorithm.config.weight_sync == "in_process_reload"  # Of "auto", without a GPU.
-        (kept,), _ = algorithm.get_ctor_args_and_kwargs()
-        assert ARPOConfig.from_state(kept).weight_sync == "auto"  # A checkpoint may be restored on another machine.
-        learner = algorithm.learner_group._learner
-        for parameter in learner.module["default_policy"].parameters():
-            parameter.data.fill_(0.5)
-        assert sync.push(group) == 0
-        assert not any((array == 0.5).all() for array in engine_weights(algorithm)[0].values())
-        learner.set_state(learner.get_state())
-        assert sync.push(group) == 1
-        assert all((array == 0.5).all() for array in engine_weights(algorithm)[0].values())
-    finally:
-        algorithm.stop()
+def test_weights_are_sent_once(ray_cluster, model_folder, built):
+    algorithm = built(small_config(model_folder))
+    sync, group = algorithm._weight_sync, algorithm.env_runner_group
+    assert algorithm.config.weight_sync == "in_process_reload"  # Of "auto", without a GPU.
+    (kept,), _ = algorithm.get_ctor_args_and_kwargs()
+    assert ARPOConfig.from_state(kept).weight_sync == "auto"  # A checkpoint may be restored on another machine.
+    learner = algorithm.learner_group._learner
+    for parameter in learner.module["default_policy"].parameters():
+        parameter.data.fill_(0.5)
+    assert sync.push(group) == 0
+    assert not any((array == 0.5).all() for array in engine_weights(algorithm)[0].values())
+    learner.set_state(learner.get_state())
+    assert sync.push(group) == 1
+    assert all((array == 0.5).all() for array in engine_weights(algorithm)[0].values())
 
 
 @pytest.mark.parametrize("num_env_runners", [0, 1])
