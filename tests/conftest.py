@@ -1,7 +1,5 @@
 """Fixtures of the whole suite: one tiny model, and for the modules that ask for it one Ray, and a browser."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

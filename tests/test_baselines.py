@@ -1,7 +1,5 @@
 """The compared algorithms differ from ARPO only as their names say."""
 
-from __future__ import annotations
-
 import pytest
 
 from rllib_arpo import AEPOConfig, ARPOConfig, DAPOConfig, GRPOConfig, ReinforcePlusPlusConfig, TreeGRPOConfig

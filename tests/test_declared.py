@@ -1,7 +1,5 @@
 """Every package that the code imports stands in pyproject.toml: pip installs it, and its version has a bound."""
 
-from __future__ import annotations
-
 import ast
 import sys
 import tomllib

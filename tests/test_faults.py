@@ -1,7 +1,5 @@
 """A restarted env runner is a new process by the time RLlib takes it back into service."""
 
-from __future__ import annotations
-
 import threading
 import time
 

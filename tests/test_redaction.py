@@ -1,7 +1,5 @@
 """What is shown of settings, command lines and addresses."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The terminal of a run has the package's lines; everything is in the log."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

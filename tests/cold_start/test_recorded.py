@@ -1,7 +1,5 @@
 """The best recorded trajectories as examples of a cold start."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The entropy command against a slow loop of Hugging Face forward passes, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import defaultdict

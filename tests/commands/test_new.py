@@ -1,7 +1,5 @@
 """The environment that `rllib-arpo new` writes: its tests pass, and it trains."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -7,8 +7,6 @@ prompt [1, 2]
 `- "2": turn [30], stopped by the deadline              reward 0, does not count
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from ray.rllib.connectors.learner import LearnerConnectorPipeline

@@ -1,7 +1,5 @@
 """Connectors of users run on the driver, before it plans the update; ARPO refuses results that do not fit."""
 
-from __future__ import annotations
-
 import pytest
 from ray.rllib.connectors.connector_v2 import ConnectorV2
 

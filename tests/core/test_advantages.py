@@ -1,7 +1,5 @@
 """Advantages, weights and attribution: by hand and against explicit sums over leaves."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

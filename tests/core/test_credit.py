@@ -9,8 +9,6 @@ prompt
 The nodes: the first turn of "0", its second, that of "0.0", the first of "1", its second, that of "2".
 """
 
-from __future__ import annotations
-
 import math
 from contextlib import nullcontext
 from dataclasses import replace

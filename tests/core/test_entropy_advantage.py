@@ -1,7 +1,5 @@
 """AEPO's entropy-aware advantage by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

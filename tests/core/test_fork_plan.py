@@ -1,7 +1,5 @@
 """The number of suffixes of a node: the formula, its variances, and where both are taken from in a tree."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

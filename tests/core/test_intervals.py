@@ -1,7 +1,5 @@
 """Intervals against scipy's, and against the truth."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.stats import ttest_1samp, ttest_ind

@@ -1,7 +1,5 @@
 """The one-pass objective against an explicit loop over leaves and tokens, value and gradient, in fp64."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Packing against per-leaf path walking, splitting against the unsplit tree, and one tree by hand."""
 
-from __future__ import annotations
-
 from dataclasses import fields, replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """pass@k against enumeration."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

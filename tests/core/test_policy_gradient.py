@@ -4,8 +4,6 @@ Every tree that the rollout can sample is enumerated with its probability, so th
 the weights, the attribution and the fork decision are the project's own functions.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Least squares by hand."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """The counts of a forked tree by hand, and against walking every leaf's path."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

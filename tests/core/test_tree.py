@@ -1,7 +1,5 @@
 """The depth-first layout against trees by hand and against walking every leaf's path."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 

@@ -1,7 +1,5 @@
 """A backend of vLLM's weight transfer without a GPU: vLLM's own "ipc", but for the handles, which become arrays."""
 
-from __future__ import annotations
-
 import importlib
 from dataclasses import dataclass
 from typing import ClassVar

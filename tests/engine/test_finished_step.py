@@ -1,7 +1,5 @@
 """The step that vLLM has started ahead, without vLLM's model: what is left behind if it fails."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """The start of an engine on a GPU that it shares; what the GPU would say comes from stand-ins."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """`deterministic` on a real engine: the same trees and tokens, whatever the tools' timing and the batches it makes."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np

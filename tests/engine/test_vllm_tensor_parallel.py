@@ -3,8 +3,6 @@
 All tests use one start of the algorithm; the last one kills a worker.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import time

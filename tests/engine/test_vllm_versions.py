@@ -1,7 +1,5 @@
 """The accepted versions of vLLM and torch, and the differences between some of them."""
 
-from __future__ import annotations
-
 import importlib.util
 import tomllib
 from abc import ABC, abstractmethod

@@ -1,7 +1,5 @@
 """Fixtures of the environment tests: a byte-level tokenizer (one token per byte) and environments on it."""
 
-from __future__ import annotations
-
 import asyncio
 import tempfile
 from pathlib import Path

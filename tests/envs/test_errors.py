@@ -1,7 +1,5 @@
 """What counts as a number that users return."""
 
-from __future__ import annotations
-
 import math
 from decimal import Decimal
 from fractions import Fraction

@@ -4,8 +4,6 @@ Twice the text may take at most `MOST` times the time. `pytest -s tests/envs/tes
 reader.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import re

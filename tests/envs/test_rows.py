@@ -1,7 +1,5 @@
 """The task "rows": a file with a prompt, whose rows worlds begin with."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

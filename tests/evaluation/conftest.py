@@ -1,7 +1,5 @@
 """Evaluations with the scripted engine: quick, and the same whenever they are run."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

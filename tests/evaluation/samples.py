@@ -1,7 +1,5 @@
 """Questions of a record by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from rllib_arpo.record.read import Question, Trajectory

@@ -1,7 +1,5 @@
 """The command line: what it refuses, what it writes."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import shutil

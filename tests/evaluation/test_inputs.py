@@ -1,7 +1,5 @@
 """Results depend on more than the settings: files that are read; not those that the evaluation itself writes."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 

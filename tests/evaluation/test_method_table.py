@@ -1,7 +1,5 @@
 """Methods by tasks, by hand."""
 
-from __future__ import annotations
-
 import io
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Metrics of an arm by hand, and the table that shows them."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

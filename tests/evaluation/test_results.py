@@ -1,7 +1,5 @@
 """The folder of results: whole questions, under one set of settings, by one process at a time."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

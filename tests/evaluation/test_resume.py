@@ -1,7 +1,5 @@
 """A killed evaluation continues where it stopped, and ends with the results of an undisturbed one."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The evaluation asks as training's env runner does."""
 
-from __future__ import annotations
-
 import rllib_arpo
 from rllib_arpo.commands import run_command
 from rllib_arpo.core.tree import QuestionTree

@@ -1,7 +1,5 @@
 """The paper's suites: their tasks, their files, and the settings of the authors' evaluation."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

@@ -1,7 +1,5 @@
 """One MLflow run for every model and style, which a repeated command goes on with."""
 
-from __future__ import annotations
-
 import pytest
 from mlflow.tracking import MlflowClient
 

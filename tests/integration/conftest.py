@@ -1,7 +1,5 @@
 """The policy that several of these tests train: a scripted policy with a signal in every group."""
 
-from __future__ import annotations
-
 import pytest
 from ray import tune
 

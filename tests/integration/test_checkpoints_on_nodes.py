@@ -1,7 +1,5 @@
 """Checkpoints of learners on other machines than the driver: here nodes with addresses of their own."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A class that is written for TRL trains here and there."""
 
-from __future__ import annotations
-
 import inspect
 import json
 from pathlib import Path

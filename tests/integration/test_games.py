@@ -1,7 +1,5 @@
 """Games as worlds: two iterations with forks, scripted moves and a real update; `-m packages` for those of packages."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass
 

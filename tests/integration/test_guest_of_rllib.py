@@ -1,7 +1,5 @@
 """Things that users of RLlib do with any algorithm: set weights, take the module, reuse trials, stop."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

@@ -1,7 +1,5 @@
 """A learner that dies ends the run with the cause, and the last checkpoint goes on as if nothing had been."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

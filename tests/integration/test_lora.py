@@ -1,7 +1,5 @@
 """A run with LoRA: engine and learner agree, checkpoints resume, and the model that comes out is an ordinary one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Two iterations of a mixture of experts, with forks: its routers and experts learn, and reach the engine."""
 
-from __future__ import annotations
-
 import numpy as np
 from ray import tune
 

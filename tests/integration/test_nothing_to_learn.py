@@ -1,7 +1,5 @@
 """A run that cannot learn, or hardly chooses, says so; and what an environment must not return names it."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.helpers.faulty_env import FaultyEnv

@@ -1,7 +1,5 @@
 """`max_weight_lag`: the next questions are sampled during the update, and nothing about them is lost."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A run's record lies with its results and is the trees that it sampled."""
 
-from __future__ import annotations
-
 import pyarrow.parquet as pq
 import pytest
 

@@ -1,7 +1,5 @@
 """Stopped runs go on where they were; dead env runners do not lose questions, and do not pass in silence."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

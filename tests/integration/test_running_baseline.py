@@ -1,7 +1,5 @@
 """Entropies of earlier questions decide about later ones: the same for all env runners, and part of the checkpoint."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Worlds of real servers, and of an interpreter with packages that the locks exclude: two iterations with forks."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Engines that share a GPU with the learner sleep during the update: seen with the scripted engine, which counts."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

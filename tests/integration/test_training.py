@@ -1,7 +1,5 @@
 """Two iterations for real: vLLM, a tool process, two env runners, two learners, evaluation, checkpoints."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """One experiment under Ray Tune: two trials by name, their seeds, evaluations, MLflow runs, plots and traces."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Callbacks of users in a whole algorithm: what they log, when they raise, what they are told."""
 
-from __future__ import annotations
-
 import pytest
 from ray.rllib.callbacks.callbacks import RLlibCallback
 

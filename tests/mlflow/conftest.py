@@ -1,7 +1,5 @@
 """Folders of trials as Tune leaves them, MLflow's stores, and a server that can be stopped."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

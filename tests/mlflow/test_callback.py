@@ -1,7 +1,5 @@
 """The callback and a store that is healthy, dead, mute or stopped in mid-run: nothing waits, and nothing is lost."""
 
-from __future__ import annotations
-
 import copy
 import logging
 import os

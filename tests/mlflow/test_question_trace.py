@@ -1,7 +1,5 @@
 """From a recorded question to spans, literally."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """An MLflow run agrees with the folder of its trial, and a second call changes nothing."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

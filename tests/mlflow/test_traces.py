@@ -1,7 +1,5 @@
 """The questions of a record in an MLflow store: all of them, once, and found by what one asks for."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import dataclass, replace

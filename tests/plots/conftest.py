@@ -1,7 +1,5 @@
 """The record of a run on the disk."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Runs by hand: rows of a record and results of iterations."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """Learning curves by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from rllib_arpo.plots.accuracy import Point, draw_accuracy_by_calls, draw_progress, learning_curves

@@ -1,7 +1,5 @@
 """dH by turn and tool, by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Entropy by token position, by hand: forks are left out, a question counts once."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Forks by turn, by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

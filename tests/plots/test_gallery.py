@@ -1,7 +1,5 @@
 """The command `show --plots`, and what it writes of a run that lacks most."""
 
-from __future__ import annotations
-
 import pytest
 
 from rllib_arpo.commands import main

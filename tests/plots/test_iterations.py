@@ -1,7 +1,5 @@
 """The plots of Tune's results alone, by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

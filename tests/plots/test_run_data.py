@@ -1,7 +1,5 @@
 """The data that plots read of a run's folder."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

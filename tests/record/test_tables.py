@@ -1,7 +1,5 @@
 """The tables of a run: advantages as the update computes them, the settings, and who reads the files."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The writer's thread: nothing is lost in silence, and a disk that fails does not end a run."""
 
-from __future__ import annotations
-
 import logging
 import threading
 

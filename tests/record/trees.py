@@ -1,7 +1,5 @@
 """A small tree by hand, with everything that a record has to say of one."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from rllib_arpo.core.tree import (

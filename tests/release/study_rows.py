@@ -1,7 +1,5 @@
 """Rows and files of studies for tests."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

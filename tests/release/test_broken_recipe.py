@@ -1,7 +1,5 @@
 """Learning is broken on purpose: the trajectories of a question get the rewards of others."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from release.evidence.broken_recipe import Rewards, shuffled, swapped

@@ -1,7 +1,5 @@
 """Paired tests and Holm's correction, by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.stats import ttest_rel

@@ -1,7 +1,5 @@
 """The benchmark against TRL: our side on a tiny model, TRL's where it is installed, and that both use the same tags."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

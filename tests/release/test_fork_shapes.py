@@ -1,7 +1,5 @@
 """The simulation of the fork rules."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

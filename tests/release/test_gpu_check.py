@@ -1,7 +1,5 @@
 """The check for GPUs on a CPU: the command with `--tiny`, its file, and how it goes on."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

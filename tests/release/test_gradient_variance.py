@@ -1,7 +1,5 @@
 """The variance of gradients: estimates by hand and against plain ones, and that weights stay as they are."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow.parquet as pq
 import pytest

@@ -1,7 +1,5 @@
 """The learner's benchmarks run end to end on a tiny model, and their sides compute the same thing."""
 
-from __future__ import annotations
-
 import json
 import math
 import subprocess

@@ -1,7 +1,5 @@
 """A study: its file, which runs are started and which are not, what is refused."""
 
-from __future__ import annotations
-
 import importlib
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """One run of a study, really made: with the scripted engine, on a tiny model."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 from release.evidence.study_rows import COLUMNS, read_run, run_path

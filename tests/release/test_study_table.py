@@ -1,7 +1,5 @@
 """The figures and tables of a study, of literal rows, by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

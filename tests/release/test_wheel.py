@@ -1,7 +1,5 @@
 """The wheel, installed into an empty folder: all of `rllib_arpo` with its mark of types, and nothing beside it."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

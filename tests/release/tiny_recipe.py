@@ -1,7 +1,5 @@
 """A recipe with the scripted engine: seconds instead of minutes. The model's folder is in `TINY_MODEL`."""
 
-from __future__ import annotations
-
 import os
 
 from ray.rllib.examples.utils import add_rllib_example_script_args

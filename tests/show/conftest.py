@@ -1,7 +1,5 @@
 """Records on the disk, and a browser."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The pages in headless Chromium: no error, no request, accessible, usable by keyboard, quick."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The places of a tree's parts, the targets of keys, the shades of tokens."""
 
-from __future__ import annotations
-
 from rllib_arpo.record.read import Question, Trajectory
 from rllib_arpo.show.layout import neighbours, time_line, tree_layout
 from rllib_arpo.show.shades import StripPart, TextPart, strip, text_parts

@@ -1,7 +1,5 @@
 """The command show: which pages it writes, and what is wrong in one sentence."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import html

@@ -1,7 +1,5 @@
 """Fork decisions, endings and advantages in words."""
 
-from __future__ import annotations
-
 import pytest
 
 from rllib_arpo.record.read import Question, Trajectory

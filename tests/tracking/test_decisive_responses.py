@@ -1,7 +1,5 @@
 """The places of rises and forks: the metrics of trees written by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 

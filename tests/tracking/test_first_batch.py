@@ -1,7 +1,5 @@
 """What the first batch says before the first update, of literal questions."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

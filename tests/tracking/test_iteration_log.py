@@ -1,7 +1,5 @@
 """An iteration's result, from the trees of its questions, by hand."""
 
-from __future__ import annotations
-
 import logging
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The machine that a measured number names."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 

@@ -1,7 +1,5 @@
 """What users log on the driver stands beside ARPO's metrics, and never among them."""
 
-from __future__ import annotations
-
 import pytest
 
 from rllib_arpo.envs.errors import ContractError

@@ -1,7 +1,5 @@
 """The evaluation before the first iteration: a resumed run has it already."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 from rllib_arpo.tracking.transcripts import EvaluationTranscripts

@@ -1,7 +1,5 @@
 """Nightly runs of recipes: `pytest -m nightly tests/tuned_examples`."""
 
-from __future__ import annotations
-
 import pytest
 
 

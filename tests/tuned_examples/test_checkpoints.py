@@ -1,7 +1,5 @@
 """The best checkpoint stays when Tune deletes it; a run goes on at the newest whole one."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The command lines of the recipes: tools, helping models, sizes, and what is refused."""
 
-from __future__ import annotations
-
 import importlib
 import json
 from contextlib import nullcontext

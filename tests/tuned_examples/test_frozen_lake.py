@@ -1,7 +1,5 @@
 """FrozenLake as a recipe: maps of their own, what the model reads, demonstrations that the world repeats."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """A recipe for GPUs, started by its command line on a CPU with a tiny model, and killed."""
 
-from __future__ import annotations
-
 import json
 import os
 import runpy

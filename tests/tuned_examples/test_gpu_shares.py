@@ -1,7 +1,5 @@
 """Recipes that also run without a GPU divide those that there are."""
 
-from __future__ import annotations
-
 import importlib
 
 import pytest

@@ -3,8 +3,6 @@
 Each run takes from some minutes to half an hour on two cores.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A run keeps its results, says what it does, and continues after failures; with the scripted engine."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import logging

@@ -1,7 +1,5 @@
 """The whole text of a recipe, as a person sees it."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The recipes of the trails: every algorithm is valid on both, and what an algorithm does not read is refused."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
 from pathlib import Path

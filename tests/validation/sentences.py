@@ -1,7 +1,5 @@
 """The sentence of a refused configuration."""
 
-from __future__ import annotations
-
 import pytest
 
 from rllib_arpo import ARPOConfig

@@ -1,7 +1,5 @@
 """Keys that must fit together: those of the tree, of overlap, of the update, of engines and learners."""
 
-from __future__ import annotations
-
 from importlib.metadata import PackageNotFoundError
 
 import pytest

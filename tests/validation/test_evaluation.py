@@ -1,7 +1,5 @@
 """The allowed contents of `evaluation_config`, and evaluation without it."""
 
-from __future__ import annotations
-
 import pytest
 
 from rllib_arpo import ARPOConfig

@@ -1,7 +1,5 @@
 """The values of `language_model(lora=...)`."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

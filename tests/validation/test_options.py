@@ -1,7 +1,5 @@
 """The tables of options hold signatures, defaults, documentation and checks together."""
 
-from __future__ import annotations
-
 import inspect
 
 import pytest

@@ -1,7 +1,5 @@
 """RLlib's keys: ARPO checks those that it uses and refuses a change of all others, so that it ignores none."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

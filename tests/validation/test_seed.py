@@ -1,7 +1,5 @@
 """A run that is given no seed draws one, so that trials differ; it stands in results and checkpoints."""
 
-from __future__ import annotations
-
 import pytest
 
 from rllib_arpo import ARPO

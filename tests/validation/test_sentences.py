@@ -1,7 +1,5 @@
 """The sentences with which configurations are refused: each names the key."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.helpers.configs import small_config

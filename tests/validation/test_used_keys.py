@@ -1,7 +1,5 @@
 """Keys of RLlib that this package reads itself, or that go through its classes: they have an effect."""
 
-from __future__ import annotations
-
 import logging
 from types import SimpleNamespace
 

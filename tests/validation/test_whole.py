@@ -1,7 +1,5 @@
 """Whole configurations: valid ones, required keys, and what is checked beyond keys: models, data, the cluster."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 

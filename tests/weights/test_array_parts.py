@@ -1,7 +1,5 @@
 """Weights in parts are the same as those that go in one piece, bit by bit."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Where learners and engines compute decides how weights travel."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """A stand-in for an OpenAI-compatible endpoint on 127.0.0.1, whose model is a function."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from contextlib import ExitStack

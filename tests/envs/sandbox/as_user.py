@@ -5,8 +5,6 @@ lies below a folder that only root may pass (/root). The files themselves are th
 outside the namespace sees a difference.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import stat

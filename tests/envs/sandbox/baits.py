@@ -1,7 +1,5 @@
 """The targets of attacks: things of the sandbox's owner, and whether anything has touched them."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

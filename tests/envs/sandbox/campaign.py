@@ -3,8 +3,6 @@
 `python -m tests.envs.sandbox.campaign` prints JSON: {"user", "outcomes": {name: [what went wrong, ...]}, "leftovers"}.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """All attacks of the table, as this user and, when that is root, as an ordinary one."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os

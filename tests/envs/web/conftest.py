@@ -1,7 +1,5 @@
 """Fixtures of the tests of rendered pages."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

@@ -1,7 +1,5 @@
 """Pages on loopback for the browse tool, good and bad ones, and what the model must read of each."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import itertools

@@ -1,7 +1,5 @@
 """Curves, rises and rules of turns by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

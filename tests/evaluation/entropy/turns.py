@@ -1,7 +1,5 @@
 """Turns and questions of a record by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Attacks on the sandbox: names of what an attacker does, and how the sandbox must answer."""
 
-from __future__ import annotations
-
 from tests.envs.sandbox.attacks.attack import BREACH, MARKER, Attack
 from tests.envs.sandbox.attacks.intrusions import INTRUSIONS
 from tests.envs.sandbox.attacks.leftovers import LEFTOVERS

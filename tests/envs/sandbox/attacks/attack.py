@@ -1,7 +1,5 @@
 """The interface of an attack."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 #: What an attack's code, or the call after it, prints when it has the effect that it must not have.

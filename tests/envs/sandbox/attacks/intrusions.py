@@ -1,7 +1,5 @@
 """Attacks on what a call finds around it: secrets, the server in its memory, the reply, other processes."""
 
-from __future__ import annotations
-
 from tests.envs.sandbox.attacks.attack import Attack
 
 INTRUSIONS = [

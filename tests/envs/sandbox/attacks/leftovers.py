@@ -1,7 +1,5 @@
 """Attacks on later calls and on those beside them: what one call leaves behind, in memory, on disk or running."""
 
-from __future__ import annotations
-
 from tests.envs.sandbox.attacks.attack import Attack
 
 LEFTOVERS = [

@@ -1,7 +1,5 @@
 """Attacks on time, memory, disk and the size of the output."""
 
-from __future__ import annotations
-
 from tests.envs.sandbox.attacks.attack import Attack, raises
 
 

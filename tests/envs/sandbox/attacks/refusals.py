@@ -1,7 +1,5 @@
 """Attacks that the kernel must refuse in this call's process: rights, processes, networks, mounts, signals."""
 
-from __future__ import annotations
-
 from tests.envs.sandbox.attacks.attack import raises, refused, system_calls
 
 _NOT_PERMITTED = r"PermissionError|OSError: \[Errno 1\]"
