@@ -16,9 +16,13 @@ SERVER = {
     "url": "https://me:S3CRET@host:80/a@b?api_key=S3CRET&page=2",
 }
 SHOWN_SERVER = {
-    "command": "npx", "args": ["***", "***", "***"], "env": {"API": "***", "PORT": "***"}, "headers": {"X-Any": "***"},
-    "header_variables": {"Authorization": "***"}, "url": "https://***@host:80/a@b?api_key=***&page=2",
-}  # fmt: skip
+    "command": "npx",
+    "args": ["***", "***", "***"],
+    "env": {"API": "***", "PORT": "***"},
+    "headers": {"X-Any": "***"},
+    "header_variables": {"Authorization": "***"},
+    "url": "https://***@host:80/a@b?api_key=***&page=2",
+}
 
 
 def test_settings_keep_their_names_and_shapes():
@@ -26,10 +30,16 @@ def test_settings_keep_their_names_and_shapes():
     config |= {"runtime_env": {"env_vars": {"A": "S3CRET"}}, "webhook_url": "S3CRET", "bearer": "S3CRET"}
     config |= {"apiKey": "S3CRET", "judge": {"base_url": "http://a:b?c#d@e@host/v1", "api_key_variable": "OPENAI_KEY"}}
     assert without_secrets(config) == {
-        "tools": {"mcp": {"servers": {"files": SHOWN_SERVER}}}, "max_tokens": 32, "password": "***", "env": "Trails-v0",
-        "runtime_env": {"env_vars": {"A": "***"}}, "webhook_url": "***", "bearer": "***", "apiKey": "***",
+        "tools": {"mcp": {"servers": {"files": SHOWN_SERVER}}},
+        "max_tokens": 32,
+        "password": "***",
+        "env": "Trails-v0",
+        "runtime_env": {"env_vars": {"A": "***"}},
+        "webhook_url": "***",
+        "bearer": "***",
+        "apiKey": "***",
         "judge": {"base_url": "http://***@host/v1", "api_key_variable": "OPENAI_KEY"},
-    }  # fmt: skip
+    }
 
 
 def test_json_in_a_text_is_judged_as_what_it_says():

@@ -53,10 +53,15 @@ def test_a_world_is_played_by_hand_and_forked(tmp_path, capsys, monkeypatch):
     assert run_command("try", [config(tmp_path, coins=10)]) == 0
     played, _, end = capsys.readouterr().out.partition("Actions:")
     assert played.splitlines() == [
-        "world: You have 10 coins.", f"> {lines[0]}", "ok: 7 coins are left", f"> {lines[1]}",
-        "error: buy: wrong arguments: 'item' is a required property.", "> close", "ok:  (reward 0.5)",
+        "world: You have 10 coins.",
+        f"> {lines[0]}",
+        "ok: 7 coins are left",
+        f"> {lines[1]}",
+        "error: buy: wrong arguments: 'item' is a required property.",
+        "> close",
+        "ok:  (reward 0.5)",
         "The world has ended the trajectory.",
-    ]  # fmt: skip
+    ]
     assert re.fullmatch(
         r" 2\. Rewards: 0\.5\. It forks by copy: \d+\.\d\d ms \(median of 5\)\.\n"
         r"Repeated twice, it gives the same replies\.\n",

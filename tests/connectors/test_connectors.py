@@ -49,10 +49,16 @@ QUESTION = make_tree(
 
 def pipeline(**overrides) -> LearnerConnectorPipeline:
     values = {
-        "overlong_buffer_tokens": None, "max_response_tokens": 8, "baseline": "group", "returns": "total",
-        "normalize_std": True, "loss_aggregation": "token_mean", "leaf_weighting": "uniform", "attribution": "soft",
+        "overlong_buffer_tokens": None,
+        "max_response_tokens": 8,
+        "baseline": "group",
+        "returns": "total",
+        "normalize_std": True,
+        "loss_aggregation": "token_mean",
+        "leaf_weighting": "uniform",
+        "attribution": "soft",
         "with_entropies": False,
-    }  # fmt: skip
+    }
     return build_learner_pipeline(PipelineSettings(**values | overrides))
 
 

@@ -57,8 +57,14 @@ def test_a_masked_parent_loses_only_the_turns_that_nobody_else_passes():
     layout = depth_first_layout(_nested_tree(parent_stop=StopReason.DEADLINE))
     assert layout.leaves == (3, 2, 4, 1)
     assert [(node.trajectory, node.turn) for node in layout.nodes] == [
-        (0, 0), (0, 1), (3, 0), (2, 0), (2, 1), (4, 0), (1, 0),
-    ]  # fmt: skip
+        (0, 0),
+        (0, 1),
+        (3, 0),
+        (2, 0),
+        (2, 1),
+        (4, 0),
+        (1, 0),
+    ]
 
 
 def test_a_fork_at_a_turn_that_does_not_exist_is_refused():

@@ -119,9 +119,15 @@ def docker(words: Sequence[str]) -> None:
 
 
 PROGRAMS: dict[str, Callable[[Sequence[str]], None]] = {
-    "python": python, "rllib-arpo": rllib_arpo, "make": make, "mlflow": mlflow, "accelerate": accelerate, "pip": pip,
-    "pytest": pytest_, "docker": docker,
-}  # fmt: skip
+    "python": python,
+    "rllib-arpo": rllib_arpo,
+    "make": make,
+    "mlflow": mlflow,
+    "accelerate": accelerate,
+    "pip": pip,
+    "pytest": pytest_,
+    "docker": docker,
+}
 
 
 def commands(text: str) -> list[list[str]]:

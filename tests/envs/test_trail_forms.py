@@ -21,9 +21,16 @@ ASKED = {
         "Follow silver, gold and blue from Subilo.",
         "15",
         [
-            ("Subilo", "see Babosu"), ("Babosu", "see Noloto"), ("Noloto", "see Dabira"), ("Dabira", "see Siduli"),
-            ("Siduli", "see Milusa"), ("Milusa", "black Govubo, silver Mazido"), ("Mazido", "red Pimira, gold Vasapa"),
-            ("Vasapa", "see Mimuza"), ("Mimuza", "green Rigono, blue Lugoru"), ("Lugoru", "number 15"),
+            ("Subilo", "see Babosu"),
+            ("Babosu", "see Noloto"),
+            ("Noloto", "see Dabira"),
+            ("Dabira", "see Siduli"),
+            ("Siduli", "see Milusa"),
+            ("Milusa", "black Govubo, silver Mazido"),
+            ("Mazido", "red Pimira, gold Vasapa"),
+            ("Vasapa", "see Mimuza"),
+            ("Mimuza", "green Rigono, blue Lugoru"),
+            ("Lugoru", "number 15"),
         ],
     ),
     "plain": (
@@ -38,7 +45,7 @@ ASKED = {
             ("Tukifu", "number 55"),
         ],
     ),
-}  # fmt: skip
+}
 
 
 def test_the_questions_and_pages_of_the_main_form_stay_as_they_are():

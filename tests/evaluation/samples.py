@@ -9,9 +9,16 @@ def sample(number: int = 0, **changes: Any) -> Trajectory:
     """A right answer in one turn of nine tokens, with these changes of the row; `turns` replaces the turns."""
     turns = changes.pop("turns", (turn(),))
     row = {
-        "agent_id": str(number), "commit": "abc", "reward": 1.0, "accuracy": 1.0, "exact_match": 1.0, "f1": None,
-        "format_valid": True, "stop_reason": "answer", "counts": True,
-    }  # fmt: skip
+        "agent_id": str(number),
+        "commit": "abc",
+        "reward": 1.0,
+        "accuracy": 1.0,
+        "exact_match": 1.0,
+        "f1": None,
+        "format_valid": True,
+        "stop_reason": "answer",
+        "counts": True,
+    }
     return Trajectory(row | changes, tuple(turns))
 
 

@@ -198,8 +198,14 @@ def test_the_summary_says_what_was_run_and_every_figure(finished):
     assert tools["tool_calls"]["value"] == len(calls) / 20
     assert tools["tool_calls"]["low"] <= tools["tool_calls"]["value"] <= tools["tool_calls"]["high"]
     assert tools.keys() >= {
-        "pass_at_1", "pass_at_2", "exact_match", "f1", "format_valid", "response_tokens", "truncated",
-    }  # fmt: skip
+        "pass_at_1",
+        "pass_at_2",
+        "exact_match",
+        "f1",
+        "format_valid",
+        "response_tokens",
+        "truncated",
+    }
     (difference,) = summary["differences"]
     assert (difference["arm"].split()[-1], difference["minus"].split()[-1]) == ("direct", "tools")
     direct = summary["arms"][0]["metrics"]

@@ -29,18 +29,31 @@ def test_params_are_the_leaves_as_short_strings():
     server = {"command": "npx", "args": ["--token", "abc"], "env": {"A": "abc"}}
     config |= {"mcp": {"servers": {"s": server}}, "judge": {"base_url": "http://me:abc@h/v1", "api_key": "abc"}}
     assert flat_params(config) == {
-        "mcp/servers/s/command": "npx", "mcp/servers/s/args": "['***', '***']", "mcp/servers/s/env/A": "***",
-        "judge/base_url": "http://***@h/v1", "judge/api_key": "***", "lr": "1e-06", "env_config/seed": "3",
-        "env_config/tools": "['python']", "empty": "{}", "7": "None", "long": "y" * 6000,
-    }  # fmt: skip
+        "mcp/servers/s/command": "npx",
+        "mcp/servers/s/args": "['***', '***']",
+        "mcp/servers/s/env/A": "***",
+        "judge/base_url": "http://***@h/v1",
+        "judge/api_key": "***",
+        "lr": "1e-06",
+        "env_config/seed": "3",
+        "env_config/tools": "['python']",
+        "empty": "{}",
+        "7": "None",
+        "long": "y" * 6000,
+    }
 
 
 def test_metrics_are_the_numeric_leaves_without_the_config():
     result = {
         "env_runners": {"accuracy": 0.5, "entropy": {"delta": -0.25}, "forks": 3},
-        "learners": {"default_policy": {"kl": [2.0], "histogram": [0.0, 0.0]}}, "config": {"lr": 1e-6}, "pid": 77,
-        "done": True, "date": "today", "none": None, "training_iteration": 4,
-    }  # fmt: skip
+        "learners": {"default_policy": {"kl": [2.0], "histogram": [0.0, 0.0]}},
+        "config": {"lr": 1e-6},
+        "pid": 77,
+        "done": True,
+        "date": "today",
+        "none": None,
+        "training_iteration": 4,
+    }
     assert flat_metrics(result) == {
         "env_runners/accuracy": 0.5,
         "env_runners/entropy/delta": -0.25,

@@ -12,9 +12,13 @@ from rllib_arpo.record.schema import SCHEMA
 from tests.record.trees import SEARCH, TOKENIZER, TREE, ids, turn
 
 SETTINGS = {
-    "num_rollouts": 2, "branching": "threshold", "branch_base_probability": 0.5, "branch_entropy_weight": 0.2,
-    "branch_threshold": 0.5, "consecutive_fork_penalty": 0.0,
-}  # fmt: skip
+    "num_rollouts": 2,
+    "branching": "threshold",
+    "branch_base_probability": 0.5,
+    "branch_entropy_weight": 0.2,
+    "branch_threshold": 0.5,
+    "consecutive_fork_penalty": 0.0,
+}
 #: "0" searches, calls python, which fails, and answers; "0.0" was forked after the search, and its engine failed.
 FORKED = QuestionTree(
     "lamps",
@@ -104,18 +108,28 @@ SPANS = [
 ]
 OF_QUESTION = {"purpose": "evaluation", "iteration": 7, "number": 41, "trained": False}
 DECISION = {
-    "dH": 0.25, "P": 0.55, "level": 1.25, "eligible": True, "budget": 1, "children": 1,
+    "dH": 0.25,
+    "P": 0.55,
+    "level": 1.25,
+    "eligible": True,
+    "budget": 1,
+    "children": 1,
     "decision": "dH = +0.25, P = 0.550 (from 0.5 + 0.2 dH), forks where P > 0.5: forked once, 0 of 1 left.",
-}  # fmt: skip
+}
 OF_TURN = {"tokens": 1, "entropies": [1.0], "weight_versions": [3]}
 ENDED = {"reward": 1.0, "accuracy": 0.5, "format_valid": True, "stop_reason": "answer", "counts": True}
 FAILED = {"reward": 0.0, "accuracy": 0.0, "format_valid": False, "stop_reason": "engine_failure", "counts": False}
 ATTRIBUTES = [
-    OF_QUESTION, ENDED | {"topped_up": False}, OF_TURN | {"entropies": [0.5]}, {"seconds": 0.5, "tokens": 2},
-    OF_TURN | {"after_tool": "search"} | DECISION, {"seconds": 0.25, "tokens": 2}, OF_TURN | {"after_tool": "python"},
+    OF_QUESTION,
+    ENDED | {"topped_up": False},
+    OF_TURN | {"entropies": [0.5]},
+    {"seconds": 0.5, "tokens": 2},
+    OF_TURN | {"after_tool": "search"} | DECISION,
+    {"seconds": 0.25, "tokens": 2},
+    OF_TURN | {"after_tool": "python"},
     FAILED | {"topped_up": False} | DECISION,
     {"tokens": 2, "entropies": [1.0], "weight_versions": [4], "after_tool": "search"},
-]  # fmt: skip
+]
 
 
 def test_the_spans_of_a_fork_and_of_a_tool_that_fails():
@@ -127,9 +141,14 @@ def test_the_spans_of_a_fork_and_of_a_tool_that_fails():
 def test_what_a_trace_is_found_by():
     question = recorded(FORKED)
     assert trace_tags(question) == {
-        "purpose": "evaluation", "iteration": "7", "question_id": "lamps", "forks": "1",
-        "stop_reasons": "answer,engine_failure", "tools": "python,search", "failed_tools": "python",
-    }  # fmt: skip
+        "purpose": "evaluation",
+        "iteration": "7",
+        "question_id": "lamps",
+        "forks": "1",
+        "stop_reasons": "answer,engine_failure",
+        "tools": "python,search",
+        "failed_tools": "python",
+    }
     assert "failed_tools" not in trace_tags(recorded(TREE))
     # The fork does not count.
     assert trace_scores(question) == {"reward": 1.0, "best_reward": 1.0, "accuracy": 0.5}

@@ -12,10 +12,21 @@ SETTINGS = {"entropy_window": 4, "entropy_normalization": "sum_log_vocab"}
 def row(question: str = "a", agent: str = "0", depth: int | None = 0, tool: str | None = None, **changes) -> dict:
     """A turn of a training question of iteration 1; `tool`: the tool that answered before it."""
     fields = {
-        "purpose": "training", "iteration": 1, "question_id": question, "agent_id": agent,
-        "parent": agent.rpartition(".")[0] or None, "accuracy": 0.0, "reward": 0.0, "turn": depth, "depth": depth,
-        "entropies": [1.0], "after_tool": tool, "delta": None, "eligible": None, "children": None,
-    }  # fmt: skip
+        "purpose": "training",
+        "iteration": 1,
+        "question_id": question,
+        "agent_id": agent,
+        "parent": agent.rpartition(".")[0] or None,
+        "accuracy": 0.0,
+        "reward": 0.0,
+        "turn": depth,
+        "depth": depth,
+        "entropies": [1.0],
+        "after_tool": tool,
+        "delta": None,
+        "eligible": None,
+        "children": None,
+    }
     assert not changes.keys() - fields.keys()
     return fields | changes
 

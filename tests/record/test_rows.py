@@ -18,13 +18,28 @@ from tests.rollout.test_episodes import assert_same
 
 FACTS = QuestionFacts("training", iteration=7, number=41, seconds=2.5)
 OF_QUESTION = {
-    "purpose": "training", "iteration": 7, "number": 41, "question_id": "lamps", "question_seconds": 2.5,
-    "trained": True, "prompt": "Q?", "prompt_tokens": 2, **{column.name: None for column in ANSWER},
-}  # fmt: skip
+    "purpose": "training",
+    "iteration": 7,
+    "number": 41,
+    "question_id": "lamps",
+    "question_seconds": 2.5,
+    "trained": True,
+    "prompt": "Q?",
+    "prompt_tokens": 2,
+    **{column.name: None for column in ANSWER},
+}
 FIRST = {
-    "agent_id": "0", "parent": None, "inherited_turns": 0, "topped_up": False, "stop_reason": "answer", "counts": True,
-    "reward": 1.0, "accuracy": 1.0, "format_valid": True, "advantage": 0.5,
-}  # fmt: skip
+    "agent_id": "0",
+    "parent": None,
+    "inherited_turns": 0,
+    "topped_up": False,
+    "stop_reason": "answer",
+    "counts": True,
+    "reward": 1.0,
+    "accuracy": 1.0,
+    "format_valid": True,
+    "advantage": 0.5,
+}
 NO_NODE = {"level": None, "delta": None, "probability": None, "eligible": None, "budget": None, "children": None}
 NO_CALL = {
     "tool": None, "tool_input": None, "tool_status": None, "tool_seconds": None,
@@ -81,21 +96,49 @@ def test_the_rows_of_a_small_tree_begin_with_a_turn_that_calls_a_tool():
 
 def test_the_row_of_a_turn_after_a_response_has_the_node_before_it():
     assert written(question_rows(TREE, FACTS, TOKENIZER, advantages()))[1] == {
-        **OF_QUESTION, **FIRST, "turn": 1, "depth": 1, "text": "A", "token_ids": ids("A").tolist(), "token_ends": [1],
-        "log_probs": [-1.0], "entropies": [2.0], "weight_versions": [3], "turn_reward": 0.75, "started_s": 1.5,
-        "generated_s": 2.0, "answered_s": 2.0, **NO_CALL, "after_tool": "search", "level": 1.25, "delta": 0.25,
-        "probability": 0.55, "eligible": True, "budget": 2, "children": 1, "leaves": 1, "weight": 2.0,
-        "soft_positive": 1.0, "soft_negative": 0.0, "hard_advantage": 0.5,
-    }  # fmt: skip
+        **OF_QUESTION,
+        **FIRST,
+        "turn": 1,
+        "depth": 1,
+        "text": "A",
+        "token_ids": ids("A").tolist(),
+        "token_ends": [1],
+        "log_probs": [-1.0],
+        "entropies": [2.0],
+        "weight_versions": [3],
+        "turn_reward": 0.75,
+        "started_s": 1.5,
+        "generated_s": 2.0,
+        "answered_s": 2.0,
+        **NO_CALL,
+        "after_tool": "search",
+        "level": 1.25,
+        "delta": 0.25,
+        "probability": 0.55,
+        "eligible": True,
+        "budget": 2,
+        "children": 1,
+        "leaves": 1,
+        "weight": 2.0,
+        "soft_positive": 1.0,
+        "soft_negative": 0.0,
+        "hard_advantage": 0.5,
+    }
 
 
 def test_a_trajectory_without_a_turn_has_a_row():
     row = written(question_rows(TREE, FACTS, TOKENIZER, advantages()))[3]
     own = {name: value for name, value in row.items() if value is not None and name not in OF_QUESTION}
     assert own == {
-        "agent_id": "2", "inherited_turns": 0, "topped_up": True, "stop_reason": "engine_failure", "counts": False,
-        "reward": 0.0, "accuracy": 0.0, "format_valid": False,
-    }  # fmt: skip
+        "agent_id": "2",
+        "inherited_turns": 0,
+        "topped_up": True,
+        "stop_reason": "engine_failure",
+        "counts": False,
+        "reward": 0.0,
+        "accuracy": 0.0,
+        "format_valid": False,
+    }
 
 
 def test_a_masked_fork_has_no_advantage_and_is_not_examined_at_its_node():

@@ -136,9 +136,14 @@ def test_a_question_that_the_update_does_not_get_is_recorded_without_advantages(
     assert {
         (row["question_id"], row["trained"], row["agent_id"], row["reward"]) for row in rows if row["turn"] == 0
     } == {
-        ("a", False, "0", 1.0), ("a", False, "1", -1.0), ("a", False, "0.0", 0.25), ("b", True, "0", 5.0),
-        ("c", True, "0", 1.0), ("c", True, "1", -1.0), ("c", True, "0.0", 0.25),
-    }  # fmt: skip
+        ("a", False, "0", 1.0),
+        ("a", False, "1", -1.0),
+        ("a", False, "0.0", 0.25),
+        ("b", True, "0", 5.0),
+        ("c", True, "0", 1.0),
+        ("c", True, "1", -1.0),
+        ("c", True, "0.0", 0.25),
+    }
 
 
 def test_without_a_share_nothing_is_written(model_folder, tmp_path):

@@ -57,8 +57,13 @@ def test_arms_are_compared_with_the_baseline_and_with_their_random_forks():
     against, random = (part.splitlines() for part in parts if part.startswith("Each arm against"))
     assert against[0] == "Each arm against grpo, p corrected by Holm"
     assert against[2].split(" | ")[:6] == [
-        "| arm", "compared with", "seeds", "accuracy at equal calls", "p", "p corrected",
-    ]  # fmt: skip
+        "| arm",
+        "compared with",
+        "seeds",
+        "accuracy at equal calls",
+        "p",
+        "p corrected",
+    ]
     assert against[4].split(" | ") == [
         "| lean", "grpo", "5", "+0.270 [+0.250, +0.290]", "< 0.001", "< 0.001",
         "+0.135 [+0.125, +0.145]", "< 0.001", "< 0.001 |",

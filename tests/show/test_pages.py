@@ -31,9 +31,14 @@ def text_of(page: Path) -> str:
 def test_a_run_has_a_page_for_each_question_and_an_index(record, tmp_path, capsys):
     cups = "lamps_b_cups_b_2"
     assert show(tmp_path, record) == [
-        "evaluation-00000-lamps.html", f"evaluation-00000-{cups}.html", "evaluation-00003-lamps.html",
-        f"evaluation-00003-{cups}.html", "index.html", "training-00001-lamps.html", f"training-00001-{cups}.html",
-    ]  # fmt: skip
+        "evaluation-00000-lamps.html",
+        f"evaluation-00000-{cups}.html",
+        "evaluation-00003-lamps.html",
+        f"evaluation-00003-{cups}.html",
+        "index.html",
+        "training-00001-lamps.html",
+        f"training-00001-{cups}.html",
+    ]
     assert capsys.readouterr().out == f"{tmp_path}/index.html and 6 pages: open it in a browser.\n"
     index = text_of(tmp_path / "index.html")
     assert f"{CUPS} training, iteration 1 +0.06 +1.00 4 1 +0.250 2.5 search answer, deadline, engine_failure" in index

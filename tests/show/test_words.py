@@ -6,9 +6,15 @@ from rllib_arpo.record.read import Question, Trajectory
 from rllib_arpo.show import words
 
 SETTINGS = {
-    "num_rollouts": 16, "branching": "threshold", "branch_base_probability": 0.5, "branch_entropy_weight": 0.2,
-    "branch_threshold": 0.5, "branch_width": 1, "consecutive_fork_penalty": 0.0, "random_fork_probability": None,
-}  # fmt: skip
+    "num_rollouts": 16,
+    "branching": "threshold",
+    "branch_base_probability": 0.5,
+    "branch_entropy_weight": 0.2,
+    "branch_threshold": 0.5,
+    "branch_width": 1,
+    "consecutive_fork_penalty": 0.0,
+    "random_fork_probability": None,
+}
 ROOT = {"agent_id": "0", "parent": None, "topped_up": False, "inherited_turns": 0}
 
 

@@ -54,14 +54,33 @@ def test_a_recipe_has_the_authors_settings_and_is_valid(name, data, model, unkno
     config.validate()
     _, max_context_tokens, max_tool_calls, tools = RECIPES[name]
     settings = {
-        "num_rollouts": 16, "num_initial_rollouts": 8, "branching": "probability", "branch_base_probability": 0.5,
-        "branch_entropy_weight": 0.2, "branch_width": 1, "entropy_window": 20, "entropy_normalization": "sum_log_vocab",
-        "questions_per_batch": 128, "questions_per_minibatch": 16, "max_context_tokens": max_context_tokens,
-        "max_tool_calls": max_tool_calls, "lr": 1e-6, "kl_coeff": 0.0, "clip_low": 0.2, "clip_high": 0.2,
-        "dual_clip": 3.0, "adam_betas": (0.9, 0.999), "weight_decay": 0.01, "loss_aggregation": "token_mean",
-        "temperature": 1.0, "num_learners": 4, "sharding": "fsdp2", "num_gpus_per_learner": 1.0, "num_env_runners": 4,
+        "num_rollouts": 16,
+        "num_initial_rollouts": 8,
+        "branching": "probability",
+        "branch_base_probability": 0.5,
+        "branch_entropy_weight": 0.2,
+        "branch_width": 1,
+        "entropy_window": 20,
+        "entropy_normalization": "sum_log_vocab",
+        "questions_per_batch": 128,
+        "questions_per_minibatch": 16,
+        "max_context_tokens": max_context_tokens,
+        "max_tool_calls": max_tool_calls,
+        "lr": 1e-6,
+        "kl_coeff": 0.0,
+        "clip_low": 0.2,
+        "clip_high": 0.2,
+        "dual_clip": 3.0,
+        "adam_betas": (0.9, 0.999),
+        "weight_decay": 0.01,
+        "loss_aggregation": "token_mean",
+        "temperature": 1.0,
+        "num_learners": 4,
+        "sharding": "fsdp2",
+        "num_gpus_per_learner": 1.0,
+        "num_env_runners": 4,
         "num_gpus_per_env_runner": 1.0,
-    }  # fmt: skip
+    }
     assert {key: getattr(config, key) for key in settings} == settings
     search = config.env_config["tools"]["search"]
     assert (search["top_k"], search["max_result_tokens"]) == (10, 2500)

@@ -18,9 +18,15 @@ DATA = next(
 )
 #: Pairs of different gold answers that are equal: spellings, units.
 EQUAL_GOLDS = [
-    ("10,\\!080", "10080"), ("120", "120^\\circ"), ("15", "15\\mbox{ cm}^2"), ("30", "30^\\circ"), ("36", "36^\\circ"),
-    ("36", "\\$36"), ("90", "90^\\circ"), ("\\frac14", "\\frac{1}{4}"),
-]  # fmt: skip
+    ("10,\\!080", "10080"),
+    ("120", "120^\\circ"),
+    ("15", "15\\mbox{ cm}^2"),
+    ("30", "30^\\circ"),
+    ("36", "36^\\circ"),
+    ("36", "\\$36"),
+    ("90", "90^\\circ"),
+    ("\\frac14", "\\frac{1}{4}"),
+]
 
 
 def golds(name: str) -> list[str]:
