@@ -19,10 +19,11 @@ from rllib_arpo.envs.rewards.compose import Reward
 from rllib_arpo.envs.support.validation import check_known
 from rllib_arpo.envs.tasks import Task
 from rllib_arpo.envs.tasks.seeds import SeedsTask
-from rllib_arpo.envs.tools import Tool, find_tool, option_names
-from rllib_arpo.envs.tools.schema_tool import WorldTool, schema_validator
-from rllib_arpo.envs.tools.tool import RESERVED_NAMES
-from rllib_arpo.envs.worlds.registry import WorldMaker, find_world
+from rllib_arpo.envs.tools.registry import find_tool
+from rllib_arpo.envs.tools.tool import RESERVED_NAMES, Tool
+from rllib_arpo.envs.worlds.functions import option_names
+from rllib_arpo.envs.worlds.maker import WorldMaker
+from rllib_arpo.envs.worlds.registry import find_world
 
 #: Stands for the tool's name where a turn's text is the action.
 TEXT = "text"
@@ -168,33 +169,12 @@ def _make_tools(config: ToolEnvConfig, task: Task) -> dict[str, Tool]:
                 raise ValueError(f"env_config['tools'] has two tools {tool_name!r}.")
             _check_shown(tool, config, task)
             tools[tool_name] = tool
-    for tool in _tools_of_world(config.make_world):
+    for tool in config.make_world.tools() if config.make_world else ():
         if tool.name in (*tools, *RESERVED_NAMES, TEXT):
             raise ValueError(f"env_config['world']: its tool {tool.name!r} needs another name.")
         tools[tool.name] = tool
-    return tools
-
-
-def _tools_of_world(make: WorldMaker | None) -> list[WorldTool]:
-    if make is None:
-        return []
-    world, tools = make.sample, []
-    for name, schema in world.tools.items():
-        try:
-            schema_validator(schema)
-        except ValueError as error:
-            raise ValueError(f"env_config['world']: the schema of its tool {name!r} is wrong ({error}).") from error
-        tools.append(
-            WorldTool(
-                name=name,
-                description=schema.get("description", ""),
-                input_schema={key: value for key, value in schema.items() if key != "description"},
-                name_in_world=name,
-                make_world=make,
-                timeout_s=world.timeout_s,
-                max_result_tokens=world.max_reply_tokens,
-            )
-        )
+    for tool in tools.values():
+        tool.check_schema()
     return tools
 
 

@@ -6,9 +6,13 @@ masked and counted. `DataError` is the user's: it ends the run with one sentence
 
 from __future__ import annotations
 
+import contextlib
 import math
 import numbers
+from collections.abc import Iterator
 from typing import Any
+
+from rllib_arpo.envs.support.texts import first_line
 
 
 class ToolError(Exception):
@@ -33,6 +37,17 @@ class DataError(ValueError):
 
 class ContractError(DataError):
     """Code of the user, a reward or an environment, raised or returned what its contract excludes."""
+
+
+@contextlib.contextmanager
+def as_tool_error(beginning: str = "") -> Iterator[None]:
+    """Whatever the block raises is the model's mistake: a `ToolError`, whose message has this beginning."""
+    try:
+        yield
+    except ToolError:
+        raise
+    except Exception as error:
+        raise ToolError(f"{beginning}{first_line(error)}.") from error
 
 
 def finite(value: object, what: str) -> float:

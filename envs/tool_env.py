@@ -36,7 +36,8 @@ from rllib_arpo.envs.rewards import FinishedPath, Score
 from rllib_arpo.envs.tasks.task import TEST
 from rllib_arpo.envs.tools.tool import Tool, cut, run_tool
 from rllib_arpo.envs.worlds.copies import CopyChecks
-from rllib_arpo.envs.worlds.session import Forking, WorldSession
+from rllib_arpo.envs.worlds.maker import WorldMaker
+from rllib_arpo.envs.worlds.session import WorldSession
 from rllib_arpo.envs.worlds.world import Opening, Reply, Turn, World
 
 #: Endings that a world's score is told of as bad format.
@@ -69,15 +70,15 @@ class ToolEnv(ForkableMultiAgentEnv):
         self.config, self.task, self.tools = read_env_config(env_config)
         self.tool_names = tuple(self.tools)
         self._make_world = self.config.make_world
-        #: `Tool.make_world` -> the way in which such worlds fork.
-        self._forkings = {
-            tool.make_world: Forking(tool.make_world, f"The world of the tool {name!r}")
+        #: `Tool.make_world` -> the maker of its worlds, which knows how they fork.
+        self._makers = {
+            make: make if isinstance(make, WorldMaker) else WorldMaker(f"The world of the tool {name!r}", make)
             for name, tool in self.tools.items()
-            if tool.make_world is not None
+            if (make := tool.make_world) is not None
         }
         self._takes_text = self._takes_turns = False
         if self._make_world is not None:
-            self._forkings[self._make_world] = Forking(self._make_world, f"The world {self._make_world.name!r}")
+            self._makers[self._make_world] = self._make_world
             world = self._make_world.sample
             self._takes_text, self._takes_turns = world.takes_text, world.takes_turns
         self._checks = CopyChecks()
@@ -369,7 +370,7 @@ class ToolEnv(ForkableMultiAgentEnv):
         #: The worlds from which those of the roots are forked.
         self._trunks: dict[Any, WorldSession] = {}
         if question is not None:
-            self._trunks = {make: WorldSession(forking, question) for make, forking in self._forkings.items()}
+            self._trunks = {make: WorldSession(maker, question) for make, maker in self._makers.items()}
         #: Forks that have not had a turn yet.
         self._unopened: set[str] = set()
         self.agents, self._just_ended = [], frozenset()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from rllib_arpo.envs.protocols.function_calling import function_calling
 from rllib_arpo.envs.protocols.prompts import Chat
@@ -16,14 +17,9 @@ def tags(tools: Mapping[str, Tool], chat: Chat, require_thought: bool = False) -
     return TagProtocol(tuple(dict.fromkeys((*STANDARD_TOOLS, *tools))), tools, require_thought)
 
 
-def tags_with_thought(tools: Mapping[str, Tool], chat: Chat) -> TagProtocol:
-    """The same, but the format requires a thought."""
-    return tags(tools, chat, require_thought=True)
-
-
 #: Name -> protocol for these tools and this chat template. Raises a ValueError if the template does not suit.
 PROTOCOLS: dict[str, Callable[[Mapping[str, Tool], Chat], Protocol]] = {
     "tags": tags,
-    "tags_with_thought": tags_with_thought,
+    "tags_with_thought": partial(tags, require_thought=True),
     "function_calling": function_calling,
 }

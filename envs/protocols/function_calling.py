@@ -34,7 +34,6 @@ from rllib_arpo.envs.protocols.protocol import (
     defused,
     end_of_turn,
     only_punctuation,
-    without_end,
 )
 from rllib_arpo.envs.question import Shot
 from rllib_arpo.envs.support.model_json import parse_model_json
@@ -141,8 +140,8 @@ class FunctionCallingProtocol(Protocol):
         ]
 
     def response(self, chat: Chat, request: CallRequest, result: str, turn: np.ndarray) -> np.ndarray:
-        message = {"role": "tool", "name": request.name, "content": chat.shield(self.harmless(result))}
-        return without_end(chat.encode(after_turn(chat, self.functions, message)), turn)
+        message = {"role": "tool", "name": request.name, "content": result}
+        return self.replies(chat, [message], self.functions, turn)
 
     def _forbidden(self) -> re.Pattern[str]:
         tags = {f"<{slash}{name}>" for slash in ("", "/") for name in (CALL, THINK)}

@@ -108,8 +108,7 @@ class Protocol(ABC):
 
         The chat template frames it. Arguments and result are those of `response`.
         """
-        after = after_turn(chat, self.functions, {"role": "user", "content": chat.shield(self.harmless(text))})
-        return without_end(chat.encode(after), turn)
+        return self.replies(chat, [{"role": "user", "content": text}], self.functions, turn)
 
     def opening(self, chat: Chat, opening: Opening) -> np.ndarray:
         """The token ids of a prompt whose messages and functions are the world's, [p] int32."""

@@ -9,7 +9,7 @@ import asyncio
 import os
 import re
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -50,6 +50,7 @@ class WebEngine(WebOptions, SearchSource):
         default_url: of its server; None: it has no public one.
         key_variable: the environment variable that holds the key; None: it needs none.
         max_query_chars: the length of the longest query that it takes.
+        snippet: the field of a result that has its text.
 
     Raises:
         ValueError: an option is the engine's own or a secret, or the address or the key is missing.
@@ -59,6 +60,7 @@ class WebEngine(WebOptions, SearchSource):
     default_url: ClassVar[str | None] = None
     key_variable: ClassVar[str | None] = None
     max_query_chars: ClassVar[int] = 2000
+    snippet: ClassVar[str] = "content"
 
     def __post_init__(self) -> None:
         if self.url is None:
@@ -105,7 +107,7 @@ class WebEngine(WebOptions, SearchSource):
         except TimeoutError as error:
             raise TransientToolError(f"{self.title} did not answer within {self.request_timeout_s:g} s.") from error
         try:
-            pages = list(self.pages(reply))
+            pages = [show(_text(one, "title"), _text(one, self.snippet)) for one in self.results(reply)]
         except (AttributeError, KeyError, TypeError) as error:
             raise ToolError(f"{self.title} sent a reply that is not understood.") from error
         return [valid_unicode(" ".join(page.split())) for page in pages if page][:top_k]
@@ -115,7 +117,7 @@ class WebEngine(WebOptions, SearchSource):
         """Arguments of `httpx.AsyncClient.request`; the reply is JSON."""
 
     @abstractmethod
-    def pages(self, reply: Any) -> Iterator[str]:
+    def results(self, reply: Any) -> Sequence[Mapping[str, Any]]:
         """The pages in a reply; AttributeError, KeyError or TypeError if it does not have the documented form."""
 
     async def _ask(self, query: str, top_k: int) -> Any:
@@ -160,12 +162,10 @@ class SearxNG(WebEngine):
             "params": {**self.backend_options, "q": query, "format": "json"},
         }
 
-    def pages(self, reply: Any) -> Iterator[str]:
-        results = reply["results"]
-        if not results and reply.get("unresponsive_engines"):
+    def results(self, reply: Any) -> Sequence[Mapping[str, Any]]:
+        if not reply["results"] and reply.get("unresponsive_engines"):
             raise TransientToolError("No engine behind SearxNG answered.")
-        for result in results:
-            yield show(_text(result, "title"), _text(result, "content"))
+        return reply["results"]
 
     def denial(self, status: int) -> str:
         return f"SearxNG refused the request (status {status}): is json among search.formats of its settings.yml?"
@@ -178,6 +178,7 @@ class Brave(WebEngine):
     default_url = "https://api.search.brave.com/res/v1"
     key_variable = "BRAVE_API_KEY"
     max_query_chars = 400
+    snippet = "description"
 
     def request(self, query: str, top_k: int) -> dict[str, Any]:
         return {
@@ -187,11 +188,10 @@ class Brave(WebEngine):
             "headers": {"Accept": "application/json", "X-Subscription-Token": self.key},
         }
 
-    def pages(self, reply: Any) -> Iterator[str]:
+    def results(self, reply: Any) -> Sequence[Mapping[str, Any]]:
         if reply["type"] == "search" and "web" not in reply:
-            return  # Nothing was found.
-        for result in reply["web"]["results"]:
-            yield show(_text(result, "title"), _text(result, "description"))
+            return ()  # Nothing was found.
+        return reply["web"]["results"]
 
 
 class Serper(WebEngine):
@@ -200,6 +200,7 @@ class Serper(WebEngine):
     title = "Serper"
     default_url = "https://google.serper.dev"
     key_variable = "SERPER_API_KEY"
+    snippet = "snippet"
 
     def request(self, query: str, top_k: int) -> dict[str, Any]:
         return {
@@ -209,12 +210,11 @@ class Serper(WebEngine):
             "headers": {"X-API-KEY": self.key},
         }
 
-    def pages(self, reply: Any) -> Iterator[str]:
+    def results(self, reply: Any) -> Sequence[Mapping[str, Any]]:
         box = reply.get("answerBox")
-        if box is not None:
-            yield show(_text(box, "title"), _text(box, "answer") or _text(box, "snippet"))
-        for result in reply["organic"]:
-            yield show(_text(result, "title"), _text(result, "snippet"))
+        if box is None:
+            return reply["organic"]
+        return [{**box, "snippet": _text(box, "answer") or _text(box, "snippet")}, *reply["organic"]]
 
 
 class Tavily(WebEngine):
@@ -233,9 +233,8 @@ class Tavily(WebEngine):
             "headers": {"Authorization": f"Bearer {self.key}"},
         }
 
-    def pages(self, reply: Any) -> Iterator[str]:
-        for result in reply["results"]:
-            yield show(_text(result, "title"), _text(result, "content"))
+    def results(self, reply: Any) -> Sequence[Mapping[str, Any]]:
+        return reply["results"]
 
     def denial(self, status: int) -> str:
         return f"Tavily refused the key in {self.key_variable} (status {status}), or its plan is used up."

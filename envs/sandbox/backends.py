@@ -25,8 +25,8 @@ WARM_UPS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class LocalBackend(Backend):
-    """One server for all tools of this process with the same configuration.
+class LocalOptions:
+    """The settings of the interpreters on this machine.
 
     Attributes:
         packages: what the code can import beside the standard library: these, and what they require.
@@ -39,6 +39,11 @@ class LocalBackend(Backend):
     preload: tuple[str, ...] = ("math", "numpy", "sympy")
     interpreters: int | None = None
     unsafe: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalBackend(LocalOptions, Backend):
+    """One server for all tools of this process with the same configuration."""
 
     def check(self) -> None:
         if self.unsafe:

@@ -1,9 +1,10 @@
-"""Event loops on separate threads, for resources that outlive the loops that use them: a browser, server sessions."""
+"""Threads: for calls that wait, and with event loops of their own, for what outlives the loops that use it."""
 
 from __future__ import annotations
 
 import asyncio
 import atexit
+import concurrent.futures
 import functools
 import os
 import threading
@@ -63,6 +64,25 @@ def loop_thread(name: str) -> LoopThread:
 @functools.cache
 def _loop_thread(name: str, pid: int) -> LoopThread:
     return LoopThread(name)
+
+
+async def in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Calls a function in a thread of its own, a daemon: one that never ends keeps neither a call nor the process."""
+    future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+    future.set_running_or_notify_cancel()
+
+    def call() -> None:
+        try:
+            future.set_result(function(*arguments))
+        except StopIteration as error:  # No future of asyncio takes one.
+            bug = RuntimeError("the tool raised StopIteration")
+            bug.__cause__ = error
+            future.set_exception(bug)
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=call, name="tool", daemon=True).start()
+    return await asyncio.wrap_future(future)
 
 
 async def _within(coroutine: Coroutine[Any, Any, T], timeout_s: float) -> T:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from rllib_arpo.envs.tasks.arithmetic import ArithmeticTask
 from rllib_arpo.envs.tasks.catalogue import CatalogueTask
 from rllib_arpo.envs.tasks.dataset import DatasetTask
-from rllib_arpo.envs.tasks.nemo_gym import NemoGymTask
 from rllib_arpo.envs.tasks.reasoning_gym import ReasoningGymTask
 from rllib_arpo.envs.tasks.seeds import SeedsTask
 from rllib_arpo.envs.tasks.specs import SPECS
@@ -18,7 +17,6 @@ __all__ = ["TASKS", "DatasetTask", "Task"]
 TASKS: dict[str, type[Task]] = {
     "arithmetic": ArithmeticTask,
     "catalogue": CatalogueTask,
-    "nemo_gym": NemoGymTask,
     "reasoning_gym": ReasoningGymTask,
     "seeds": SeedsTask,
     "trails": TrailsTask,

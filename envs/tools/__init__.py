@@ -2,49 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-from functools import partial
-from typing import Any
-
-from rllib_arpo.envs.support.validation import check_known, import_named
 from rllib_arpo.envs.tools.browse import BrowseTool
-from rllib_arpo.envs.tools.function import FunctionMaker, function_maker, option_names
-from rllib_arpo.envs.tools.mcp import McpTools
 from rllib_arpo.envs.tools.python import PythonTool
 from rllib_arpo.envs.tools.search import SearchTool
-from rllib_arpo.envs.tools.tool import RESERVED_NAMES, Tool, ToolSet
+from rllib_arpo.envs.tools.tool import Tool, ToolSet
 
-__all__ = ["TOOLS", "Tool", "ToolSet", "find_tool", "option_names"]
-
-#: Name -> class of a tool, or of a set of tools: a dataclass whose fields are its configuration.
-TOOLS: dict[str, type[Tool] | type[ToolSet]] = {
-    tool.name: tool for tool in (PythonTool, SearchTool, BrowseTool, McpTools)
-}
-
-
-def find_tool(name: Any) -> type[Tool] | type[ToolSet] | FunctionMaker:
-    """The tool of that name, or a class or a function: itself, or as "module:name".
-
-    Raises:
-        ValueError: there is no such tool, or it is neither a dataclass that subclasses `Tool` or `ToolSet` nor a
-            function (`function_maker`), or its name is that of another tool or of a tag.
-    """
-    if isinstance(name, str) and ":" not in name:
-        check_known([name], TOOLS, "tool")
-        return TOOLS[name]
-    found: Any = import_named(name, "tools") if isinstance(name, str) else name
-    if found in TOOLS.values():
-        return found
-    made = found
-    if not (isinstance(found, type) and issubclass(found, (Tool, ToolSet)) and dataclasses.is_dataclass(found)):
-        try:
-            made = function_maker(found)
-        except ValueError as error:
-            raise ValueError(f"env_config['tools']: {name!r:.80}: {error}.") from error
-        if made is None:
-            what = "is neither a dataclass that subclasses Tool or ToolSet (its fields are the options) nor a function"
-            raise ValueError(f"env_config['tools']: {name!r:.80} {what}.")
-    own = made.keywords["name"] if isinstance(made, partial) else getattr(made, "name", None)
-    if own in {None, *RESERVED_NAMES, *TOOLS}:
-        raise ValueError(f"env_config['tools']: {name!r:.80} needs a `name` that neither a tool nor a tag has.")
-    return made
+__all__ = ["BrowseTool", "PythonTool", "SearchTool", "Tool", "ToolSet"]

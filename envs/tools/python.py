@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 
 from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.sandbox.backend import Backend, Limits
-from rllib_arpo.envs.sandbox.backends import BACKENDS
+from rllib_arpo.envs.sandbox.backends import BACKENDS, LocalOptions
 from rllib_arpo.envs.sandbox.fork_server import CallStatus, WorkerReply
-from rllib_arpo.envs.sandbox.packages import DEFAULT, import_names
+from rllib_arpo.envs.sandbox.packages import import_names
 from rllib_arpo.envs.support.validation import check_known
 from rllib_arpo.envs.tools.tool import Tool, ToolResult, with_attempts
 from rllib_arpo.envs.worlds.world import Call, Reply, World
@@ -27,7 +27,7 @@ _SLACK_S = 300.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class PythonTool(Tool):
+class PythonTool(Tool, LocalOptions):
     """Runs Python code and shows what it printed, or the value of its last expression if it printed nothing.
 
     A call has no network, no other process, no shell and no standard input; it sees the interpreter, the standard
@@ -43,7 +43,7 @@ class PythonTool(Tool):
             operating system's randomness may change.
         backend: "local", "sandbox_fusion" or "e2b".
         backend_options: fields of the remote back-end's class, such as {"url": ...}.
-        packages, preload, interpreters, unsafe: of the local back-end, see `LocalBackend`. A remote one shows whatever
+        packages, preload, interpreters, unsafe: of the local back-end, see `LocalOptions`. A remote one shows whatever
             its server or template has installed.
 
     Raises:
@@ -62,10 +62,6 @@ class PythonTool(Tool):
     session: bool = False
     backend: str = "local"
     backend_options: Mapping[str, Any] = field(default_factory=dict)
-    packages: tuple[str, ...] = DEFAULT
-    preload: tuple[str, ...] = ("math", "numpy", "sympy")
-    interpreters: int | None = None
-    unsafe: bool = False
 
     def __post_init__(self) -> None:
         for key in ("time_limit_s", "memory_mb", "disk_mb"):
@@ -138,8 +134,8 @@ class PythonTool(Tool):
         own = self.backend == "local"
         known = () if own else {f.name for f in dataclasses.fields(backend)}
         check_known(self.backend_options, known, f"option of the back-end {self.backend!r}")
-        local = {name: getattr(self, name) for name in ("interpreters", "unsafe")}
-        local |= {name: tuple(getattr(self, name)) for name in ("packages", "preload")}
+        local = {f.name: getattr(self, f.name) for f in dataclasses.fields(LocalOptions)}
+        local |= {name: tuple(local[name]) for name in ("packages", "preload")}
         made: Backend = backend(**(local if own else self.backend_options))
         return made
 

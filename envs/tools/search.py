@@ -128,34 +128,34 @@ def as_pages(texts: Sequence[str]) -> str:
 class OfflineSource(SearchSource):
     """A source that knows only the cache."""
 
+    cache: str | None
+
+    def __post_init__(self) -> None:
+        if self.cache is None:
+            raise ValueError("The search back-end 'offline' needs a `cache`.")
+
     async def search(self, query: str, top_k: int) -> list[str]:
         raise ToolError("The search cache has no result for this query.")
+
+
+#: Name of a back-end -> its class.
+SOURCES: dict[str, type[SearchSource]] = {LOCAL: LocalSource, OFFLINE: OfflineSource, **ENGINES}
 
 
 def _make_source(backend: str, options: Mapping[str, Any]) -> SearchSource:
     """The source of a back-end.
 
     Args:
-        backend: "local", "offline" or a name in `ENGINES`.
         options: those of the search tool, from which the source takes its own.
 
     Raises:
         ValueError: there is no such back-end, an option is for another kind of back-end, or one has a wrong value.
         DataError: the documents or the index do not exist.
     """
-    check_known([backend], [LOCAL, OFFLINE, *ENGINES], "search back-end")
-    kind = WEB if backend in ENGINES else backend
+    check_known([backend], SOURCES, "search back-end")
+    source: Any = SOURCES[backend]
+    own = {option.name: options[option.name] for option in fields(source)}
     for option, owner in _OWNERS.items():
-        if options[option] and owner != kind:
+        if options[option] and option not in own:
             raise ValueError(f"{option!r} is an option of {owner} search back-ends, and the back-end is {backend!r}.")
-    if kind == WEB:
-        return ENGINES[backend](**_own(options, WebOptions))
-    if kind == LOCAL:
-        return LocalSource(**_own(options, LocalOptions))
-    if options["cache"] is None:
-        raise ValueError("The search back-end 'offline' needs a `cache`.")
-    return OfflineSource()
-
-
-def _own(options: Mapping[str, Any], kind: type) -> dict[str, Any]:
-    return {option.name: options[option.name] for option in fields(kind)}
+    return source(**own)

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import dataclasses
+import functools
 import inspect
 import json
-import threading
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from rllib_arpo.core.tree import ToolStatus
-from rllib_arpo.envs.errors import ContractError, ToolError, TransientToolError
+from rllib_arpo.envs.errors import ContractError, ToolError, TransientToolError, as_tool_error
+from rllib_arpo.envs.support.loop_thread import in_thread
 from rllib_arpo.envs.support.per_loop import place
-from rllib_arpo.envs.support.texts import first_line, valid_unicode
-from rllib_arpo.envs.support.validation import check_known
+from rllib_arpo.envs.support.texts import valid_unicode
+from rllib_arpo.envs.tools.arguments import check_arguments, schema_validator
 
 if TYPE_CHECKING:
     from rllib_arpo.envs.worlds.world import Call
@@ -33,6 +34,8 @@ RESULT, ANSWER = "result", "answer"
 CALL, RESPONSE, TOOLS = "tool_call", "tool_response", "tools"
 #: No tool can have one of these names.
 RESERVED_NAMES = frozenset({THINK, RESULT, ANSWER, CALL, RESPONSE, TOOLS})
+#: What both protocols can write as a name.
+_NAME = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
 #: Seconds before the first repetition of a failed call, and the longest wait (doubled every time, drawn at random).
 RETRY_WAIT_S, MAX_RETRY_WAIT_S = 0.5, 10.0
 #: Longer texts than this many characters a token are cut before they are tokenised.
@@ -85,15 +88,27 @@ class Tool(ABC):
     make_world: ClassVar[Any] = None
 
     def expand(self) -> dict[str, Tool]:
-        """Name -> the tools that this entry of `env_config["tools"]` stands for: the tool itself.
+        """Name -> the tools that this entry of `env_config["tools"]` stands for: the tool itself."""
+        return {self.name: self}
+
+    def check_schema(self) -> None:
+        """Raises a ValueError if the schema of the arguments cannot be used."""
+        try:
+            _ = self._validator
+        except ValueError as error:
+            raise ValueError(f"The schema of the tool {self.name!r} is wrong ({error}).") from error
+
+    def check(self, arguments: Mapping[str, Any]) -> None:
+        """Checks a call's arguments.
 
         Raises:
-            ValueError: a parameter has a type that JSON schemas do not have.
+            ToolError: they do not fit the schema.
         """
-        for name, parameter in self.parameters.items():
-            for kind in _kinds(parameter):
-                check_known([kind], _IS_OF_TYPE, f"type of the parameter {name!r} of the tool {self.name!r}")
-        return {self.name: self}
+        check_arguments(self.name, self._validator, arguments)
+
+    @functools.cached_property
+    def _validator(self) -> Any:
+        return schema_validator(self.schema())
 
     def shielded(self, shield: Callable[[str], str]) -> Tool:
         """The tool as prompts describe it: `shield` is applied to texts that come from elsewhere."""
@@ -118,14 +133,9 @@ class Tool(ABC):
         A value that is not a text is written as JSON, as the model writes it between tags ("3", "[1, 2]").
 
         Raises:
-            ToolError: a parameter is missing or unknown, or does not have the type that `parameters` states.
+            ToolError: they do not fit the schema.
         """
-        if not set(self.schema()["required"]) <= set(arguments) <= set(self.parameters):
-            raise ToolError(f"{self.name} takes {listed(self.parameters)}, not {listed(arguments)}.")
-        for name, value in arguments.items():
-            kinds = _kinds(self.parameters[name])
-            if kinds and not any(_IS_OF_TYPE[kind](value) for kind in kinds):
-                raise ToolError(f"{self.name}: {name!r} must be of type {' or '.join(kinds)}.")
+        self.check(arguments)
         if len(self.parameters) != 1:
             return json.dumps(dict(arguments), ensure_ascii=False)
         (name,) = self.parameters
@@ -160,28 +170,6 @@ class Tool(ABC):
         """
 
 
-def _kinds(parameter: Mapping[str, Any]) -> Sequence[str]:
-    """The types that a parameter's schema states; none: any value will do."""
-    kinds = parameter.get("type", ())
-    return [kinds] if isinstance(kinds, str) else kinds
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-#: Type in a JSON schema -> whether a value is of it.
-_IS_OF_TYPE: Mapping[str, Callable[[Any], bool]] = {
-    "string": lambda value: isinstance(value, str),
-    "integer": lambda value: _is_number(value) and value == int(value),
-    "number": _is_number,
-    "boolean": lambda value: isinstance(value, bool),
-    "array": lambda value: isinstance(value, list),
-    "object": lambda value: isinstance(value, dict),
-    "null": lambda value: value is None,
-}
-
-
 class ToolSet(ABC):
     """An entry of `env_config["tools"]` that stands for several tools; a dataclass whose fields are its configuration.
 
@@ -198,6 +186,12 @@ class ToolSet(ABC):
         Raises:
             ValueError: the names cannot be found out, or do not suit.
         """
+
+
+def check_name(name: str) -> None:
+    """Raises a ValueError if no protocol can write `name`, that of a tool from elsewhere."""
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r} cannot be the name of a tool: it has letters, digits and '_', '.', '-' only")
 
 
 async def run_tool(tool: Tool, argument: str | Mapping[str, Any]) -> ToolResult:
@@ -250,14 +244,10 @@ def read_argument(tool: Tool, argument: str | Mapping[str, Any]) -> Any:
     Raises:
         ToolError: it cannot be read, which is the model's mistake.
     """
-    try:
+    with as_tool_error(f"{tool.name} cannot read its argument: "):
         text = argument if isinstance(argument, str) else tool.text_argument(argument)
         text.encode()  # Half of a character could not be sent to any service.
         return tool.read(text)
-    except ToolError:
-        raise
-    except Exception as error:
-        raise ToolError(f"{tool.name} cannot read its argument: {first_line(error)}.") from error
 
 
 def place_of(tool: Tool) -> AbstractAsyncContextManager[Any]:
@@ -278,25 +268,6 @@ async def with_attempts(number: int, function: Callable[..., Awaitable[T]], *arg
     return await attempts(function, *arguments)
 
 
-async def in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Calls a function in a thread of its own, a daemon: one that never ends keeps neither a call nor the process."""
-    future: concurrent.futures.Future[Any] = concurrent.futures.Future()
-    future.set_running_or_notify_cancel()
-
-    def call() -> None:
-        try:
-            future.set_result(function(*arguments))
-        except StopIteration as error:  # No future of asyncio takes one.
-            bug = RuntimeError("the tool raised StopIteration")
-            bug.__cause__ = error
-            future.set_exception(bug)
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=call, name="tool", daemon=True).start()
-    return await asyncio.wrap_future(future)
-
-
 def cut(tokenizer: Any, text: str, max_tokens: int) -> str:
     """`text`, without its middle if it is longer than `max_tokens` tokens (not counting the note about this)."""
     max_chars = _MAX_CHARS_PER_TOKEN * max_tokens
@@ -315,8 +286,3 @@ def cut(tokenizer: Any, text: str, max_tokens: int) -> str:
 def time_limit_exceeded(seconds: float) -> str:
     """The result of a call that was given up."""
     return f"Time limit of {seconds:g} s exceeded."
-
-
-def listed(names: Iterable[str]) -> str:
-    """Names in a sentence."""
-    return ", ".join(repr(name) for name in names) or "nothing"

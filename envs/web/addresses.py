@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import re
 import socket
 import threading
@@ -16,6 +15,7 @@ from typing import Any
 import httpx
 
 from rllib_arpo.envs.errors import ToolError, TransientToolError
+from rllib_arpo.envs.support.loop_thread import in_thread
 
 Address = IPv4Address | IPv6Address
 
@@ -60,25 +60,20 @@ _places = threading.BoundedSemaphore(_MAX_LOOK_UPS)
 async def system_resolve(host: str, port: int) -> list[str]:
     """The addresses that the operating system knows for `host`, in its order of preference."""
     # Not in the event loop's own threads: names with silent servers would block them.
-    found: concurrent.futures.Future[Any] = concurrent.futures.Future()
-    found.set_running_or_notify_cancel()
     try:
         async with asyncio.timeout(LOOK_UP_TIMEOUT_S):
             while not _places.acquire(blocking=False):
                 await asyncio.sleep(_PLACE_WAIT_S)
-            threading.Thread(target=_look_up, args=(host, port, found), name="look-up", daemon=True).start()
-            entries = await asyncio.wrap_future(found)
+            entries = await in_thread(_look_up, host, port)
     except TimeoutError as error:
         raise socket.gaierror(socket.EAI_AGAIN, f"no answer within {LOOK_UP_TIMEOUT_S:g} s") from error
     return list(dict.fromkeys(str(entry[4][0]) for entry in entries))
 
 
-def _look_up(host: str, port: int, found: concurrent.futures.Future[Any]) -> None:
+def _look_up(host: str, port: int) -> Sequence[Any]:
     """Asks the operating system, in a thread that has one of `_places`."""
     try:
-        found.set_result(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
-    except Exception as error:
-        found.set_exception(error)
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     finally:
         _places.release()
 

@@ -16,9 +16,10 @@ from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards import FinishedPath, Score
 from rllib_arpo.envs.rewards.compose import value_of
+from rllib_arpo.envs.support.loop_thread import in_thread
 from rllib_arpo.envs.support.texts import first_line
-from rllib_arpo.envs.tools.signature import Signature, answer_of
-from rllib_arpo.envs.tools.tool import in_thread
+from rllib_arpo.envs.support.validation import check_options
+from rllib_arpo.envs.worlds.signature import Signature, answer_of
 from rllib_arpo.envs.worlds.world import Call, Reply, World
 
 _RESET, _REWARD = "reset", "get_reward"
@@ -83,39 +84,32 @@ class ScoredObjectWorld(ObjectWorld):
         return Score(reward, min(max(reward, 0.0), 1.0))
 
 
-class ClassAdapter:
+def class_adapter(made: type) -> Callable[..., Callable[[], World]]:
     """From the options of a class, and `blocking`, to the maker of its worlds.
 
     Raises:
         ValueError: the class lacks a method, or a model cannot call one of its methods.
     """
+    # As TRL lists them: those of base classes are tools too, properties are not.
+    methods = dict(inspect.getmembers(made, inspect.isfunction))
+    what, names = f"env_config['world']: {made.__name__}", [name for name in methods if name[0] != "_"]
+    if _RESET not in names:
+        raise ValueError(f"{what} is neither a World nor a class with a method `{_RESET}`.")
+    signatures = {}
+    for name in names:
+        if name in (_RESET, _REWARD):
+            continue
+        try:
+            signatures[name] = Signature.of(inspect.getattr_static(made, name).__get__(object(), made))
+        except ValueError as error:
+            raise ValueError(f"{what}.{name}: {error}.") from error
+    base = ScoredObjectWorld if _REWARD in names else ObjectWorld
+    schemas = {name: {"description": one.description, **one.schema} for name, one in signatures.items()}
+    # A type of its own: errors name the class, and copies of a world share the schemas.
+    world: Any = type(made.__name__, (base,), {"made": made, "signatures": signatures, "tools": schemas})
 
-    def __init__(self, made: type):
-        # As TRL lists them: those of base classes are tools too, properties are not.
-        methods = dict(inspect.getmembers(made, inspect.isfunction))
-        what, names = f"env_config['world']: {made.__name__}", [name for name in methods if name[0] != "_"]
-        if _RESET not in names:
-            raise ValueError(f"{what} is neither a World nor a class with a method `{_RESET}`.")
-        signatures = {}
-        for name in names:
-            if name in (_RESET, _REWARD):
-                continue
-            try:
-                signatures[name] = Signature.of(inspect.getattr_static(made, name).__get__(object(), made))
-            except ValueError as error:
-                raise ValueError(f"{what}.{name}: {error}.") from error
-        base = ScoredObjectWorld if _REWARD in names else ObjectWorld
-        schemas = {name: {"description": one.description, **one.schema} for name, one in signatures.items()}
-        # A type of its own: errors name the class, and copies of a world share the schemas.
-        self._world = type(made.__name__, (base,), {"made": made, "signatures": signatures, "tools": schemas})
-        self.__signature__ = _with_blocking(inspect.signature(made))
+    def adapt(*, blocking: bool = False, **options: Any) -> Callable[[], World]:
+        check_options(made, options, what)
+        return partial(world, blocking=blocking, **options)
 
-    def __call__(self, **options: Any) -> Callable[[], World]:
-        return partial(self._world, **options)
-
-
-def _with_blocking(signature: inspect.Signature) -> inspect.Signature:
-    blocking = inspect.Parameter("blocking", inspect.Parameter.KEYWORD_ONLY, default=False)
-    own = list(signature.parameters.values())
-    rest = [one for one in own if one.kind == inspect.Parameter.VAR_KEYWORD]
-    return signature.replace(parameters=[*(one for one in own if one not in rest), blocking, *rest])
+    return adapt

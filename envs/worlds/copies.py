@@ -39,7 +39,7 @@ class CopyChecks:
             first, second = await difference(session), await difference(session)
             if first is None and second is None:
                 continue
-            name = session.forking.name
+            name = session.maker.name
             if first is not None and second is not None and str(first) == str(second):
                 raise ContractError(
                     f"{name} was forked by copy.deepcopy, and the copies share something: {first}, twice, when it was"

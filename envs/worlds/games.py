@@ -25,7 +25,7 @@ def with_options(made: Callable[..., Any], options: dict[str, Any]) -> Callable[
     Raises:
         ValueError: it does not take them.
     """
-    check_options(made, options, f"env_config['world']: {made.__name__}")
+    check_options(made, options, f"env_config['world']: {getattr(made, '__name__', 'options')}")
     return partial(made, **options)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from rllib_arpo.envs.errors import ContractError, ToolError
+from rllib_arpo.envs.errors import ContractError, ToolError, as_tool_error
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.support.texts import first_line
 from rllib_arpo.envs.support.validation import function_named
@@ -54,12 +54,8 @@ class GymWorld(World):
         assert self._env is not None
         chosen = action
         if self._read is not None:
-            try:
+            with as_tool_error():
                 chosen = self._read(str(action))
-            except ToolError:
-                raise
-            except Exception as error:
-                raise ToolError(f"{first_line(error)}.") from error
         try:
             known = self._env.action_space.contains(chosen)
         except OverflowError:  # A number that numpy does not have.
@@ -100,7 +96,7 @@ def gymnasium_world(
         gym.spec(id)
     except gym.error.Error as error:
         raise ValueError(f"env_config['world']: gymnasium: {first_line(error)}") from error
-    return _maker(partial(gym.make, id, **options), read, show)
+    return class_world(partial(gym.make, id), read=read, show=show, **options)
 
 
 def class_world(
@@ -115,7 +111,9 @@ def class_world(
     Raises:
         ValueError: the class does not take them.
     """
-    return _maker(with_options(made, options), read, show)
+    if isinstance(read, Sequence) and not isinstance(read, str):
+        read = names_reader(read)
+    return partial(GymWorld, with_options(made, options), _function(read, "read"), _function(show, "show"))
 
 
 def names_reader(names: Sequence[str]) -> Read:
@@ -129,14 +127,6 @@ def names_reader(names: Sequence[str]) -> Read:
         return number
 
     return read
-
-
-def _maker(
-    make: Callable[[], gym.Env], read: Read | str | Sequence[str] | None, show: Show | str | None
-) -> Callable[[], World]:
-    if isinstance(read, Sequence) and not isinstance(read, str):
-        read = names_reader(read)
-    return partial(GymWorld, make, _function(read, "read"), _function(show, "show"))
 
 
 def _function(given: Any, key: str) -> Any:

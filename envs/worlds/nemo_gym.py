@@ -12,7 +12,8 @@ from rllib_arpo.envs.errors import BrokenToolError
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards import FinishedPath, Score
 from rllib_arpo.envs.support.texts import first_line
-from rllib_arpo.envs.tasks.nemo_gym import tools_of_rows
+from rllib_arpo.envs.tasks.rows import all_rows, open_file
+from rllib_arpo.envs.tasks.specs import NEMO_GYM_PARAMS
 from rllib_arpo.envs.worlds.world import Call, Reply, World, WorldLost
 
 #: Answers that are not the server's own, but its proxy's.
@@ -85,7 +86,7 @@ class _NemoGym(World):
             "output": [*self._output, said],
             "parallel_tool_calls": False,
             "tool_choice": "auto",
-            "tools": self._row["responses_create_params"].get("tools") or [],
+            "tools": self._row[NEMO_GYM_PARAMS].get("tools") or [],
         }
         return {**self._row, "response": response}
 
@@ -166,6 +167,21 @@ def nemo_gym_world(url: str, *, tools: str | None = None, turns: bool = False) -
     if turns:
         return functools.partial(NemoGymTurns, url.rstrip("/"))
     return functools.partial(NemoGymTools, url.rstrip("/"), tools_of_rows(tools) if tools else {})
+
+
+def tools_of_rows(path: str) -> dict[str, Mapping[str, Any]]:
+    """The tools of all rows of a file: name -> schema with a description.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    tools: dict[str, Mapping[str, Any]] = {}
+    for _, row in all_rows(open_file(path), (NEMO_GYM_PARAMS,)):
+        for tool in (row.get(NEMO_GYM_PARAMS) or {}).get("tools") or ():
+            if tool.get("type") == "function":
+                schema = {**(tool.get("parameters") or {"type": "object", "properties": {}})}
+                tools.setdefault(tool["name"], {**schema, "description": tool.get("description") or ""})
+    return tools
 
 
 @functools.cache

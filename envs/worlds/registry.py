@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, get_args
 
 from rllib_arpo.envs.support.validation import check_known, check_options, import_named
 from rllib_arpo.envs.worlds import gym, skyrl_gym, textarena
-from rllib_arpo.envs.worlds.classes import ClassAdapter
+from rllib_arpo.envs.worlds.classes import class_adapter
 from rllib_arpo.envs.worlds.endpoint import EndpointWorld
-from rllib_arpo.envs.worlds.games import is_class_of
+from rllib_arpo.envs.worlds.games import is_class_of, with_options
 from rllib_arpo.envs.worlds.interpreter import interpreter_world
+from rllib_arpo.envs.worlds.maker import WorldMaker
 from rllib_arpo.envs.worlds.nemo_gym import nemo_gym_world
 from rllib_arpo.envs.worlds.openenv import openenv_world
 from rllib_arpo.envs.worlds.program import ProgramWorld
@@ -45,32 +44,6 @@ GAMES: dict[tuple[str, str], Callable[..., Callable[[], World]]] = {
 }
 
 
-@dataclass(frozen=True, eq=False)
-class WorldMaker:
-    """Makes the worlds of an environment.
-
-    Attributes:
-        name: of the world, in messages.
-        make: makes one.
-        common: values for attributes of it.
-    """
-
-    name: str
-    make: Callable[[], World]
-    common: Mapping[str, Any] = field(default_factory=dict)
-
-    @functools.cached_property
-    def sample(self) -> World:
-        """A world that is never reset: it says which tools there are, and what it takes."""
-        return self()
-
-    def __call__(self) -> World:
-        world = self.make()
-        for name, value in self.common.items():
-            setattr(world, name, value)
-        return world
-
-
 def find_world(given: Any) -> WorldMaker:
     """The maker of worlds of `env_config["world"]`.
 
@@ -95,7 +68,7 @@ def find_world(given: Any) -> WorldMaker:
             raise ValueError(f"env_config['world']: {name} must be {what}, not {value!r:.80}.")
     if "python" in own and named != "verifiers":
         python = own.pop("python")
-        return WorldMaker(str(named), interpreter_world(named, python, own), common)
+        return WorldMaker(f"The world {str(named)!r}", interpreter_world(named, python, own), common)
     if isinstance(named, str) and ":" not in named:
         check_known([named], WORLDS, "world")
         name, adapt = named, WORLDS[named]
@@ -103,44 +76,26 @@ def find_world(given: Any) -> WorldMaker:
         found = import_named(named, "world") if isinstance(named, str) else named
         name, adapt = getattr(found, "__name__", type(found).__name__), _adapter_of(found)
     check_options(adapt, own, f"env_config['world']: {name}")
-    return WorldMaker(name, adapt(**own), common)
+    return WorldMaker(f"The world {name!r}", adapt(**own), common)
 
 
 def _adapter_of(found: Any) -> Callable[..., Callable[[], World]]:
     """From options to the maker of worlds around an object."""
     if isinstance(found, type) and issubclass(found, World):
-        return _Made(found)
+        return lambda **options: with_options(found, options)
     for base, adapt in GAMES.items():
         if is_class_of(found, *base):
             return partial(adapt, found)
     if isinstance(found, type):
-        return ClassAdapter(found)
+        return class_adapter(found)
     if inspect.iscoroutinefunction(found) and len(inspect.signature(found).parameters) >= 2:
-        return _Program(found)
+        return partial(_program, found)
     raise ValueError(f"env_config['world']: {found!r:.80} is neither a World, a class nor a program of (chat, row).")
 
 
-class _Made:
-    """A class whose keyword arguments are the options."""
-
-    def __init__(self, made: Callable[..., World]):
-        self.made = made
-        self.__signature__ = inspect.signature(made)
-
-    def __call__(self, **options: Any) -> Callable[[], World]:
-        return partial(self.made, **options)
-
-
-class _Program:
+def _program(program: Callable[..., Any], /, **options: Any) -> Callable[[], World]:
     """A program of (chat, row) or (endpoint, row), whose further parameters are the options."""
-
-    def __init__(self, program: Callable[..., Any]):
-        self.program = program
-        signature = inspect.signature(program)
-        asks, _row, *further = signature.parameters.values()
-        self.world = EndpointWorld if asks.name == "endpoint" else ProgramWorld
-        self.__signature__ = signature.replace(parameters=further)
-
-    def __call__(self, **options: Any) -> Callable[[], World]:
-        name = getattr(self.program, "__name__", "program")
-        return partial(self.world, partial(self.program, **options), name)
+    name = getattr(program, "__name__", "program")
+    check_options(partial(program, None, None), options, f"env_config['world']: {name}")
+    asks = next(iter(inspect.signature(program).parameters))
+    return partial(EndpointWorld if asks == "endpoint" else ProgramWorld, partial(program, **options), name)

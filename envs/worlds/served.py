@@ -6,9 +6,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rllib_arpo.envs.errors import ToolError
+from rllib_arpo.envs.errors import ToolError, as_tool_error
 from rllib_arpo.envs.support.model_json import parse_model_json
-from rllib_arpo.envs.support.texts import first_line
 from rllib_arpo.envs.support.validation import function_named
 
 #: What a server shows, as JSON -> what the model reads.
@@ -55,12 +54,8 @@ def _function(given: Any, key: str) -> Any:
 
 
 def _read(read: Read, text: str) -> Any:
-    try:
+    with as_tool_error():
         return read(text)
-    except ToolError:
-        raise
-    except Exception as error:
-        raise ToolError(first_line(error)) from error
 
 
 def _object(text: str) -> Any:

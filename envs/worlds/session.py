@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rllib_arpo.core.tree import ToolStatus
-from rllib_arpo.envs.errors import BrokenToolError, ContractError, ForkRefused, ToolError
+from rllib_arpo.envs.errors import BrokenToolError, ForkRefused, ToolError
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards import FinishedPath, Score
 from rllib_arpo.envs.tools.tool import Tool, place_of, read_argument
+from rllib_arpo.envs.worlds.maker import WorldMaker
 from rllib_arpo.envs.worlds.random_state import RandomState
 from rllib_arpo.envs.worlds.running import ReplayMismatch, RunningWorld, told
-from rllib_arpo.envs.worlds.world import Call, Opening, Reply, Turn, Way, World, WorldLost
+from rllib_arpo.envs.worlds.world import Call, Opening, Reply, Turn, World, WorldLost
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,36 +24,6 @@ class Move:
 
     action: Call | str | Turn
     reply: Reply
-
-
-class Forking:
-    """How the worlds of one environment fork: the first way that works, decided once for all its questions.
-
-    Attributes:
-        make: makes a world.
-        name: of the world, in messages.
-    """
-
-    def __init__(self, make: Callable[[], World], name: str):
-        self.make, self.name = make, name
-        self._way: Way | None = None
-
-    def way(self, world: World) -> Way:
-        """The way of the first world that forks; all are of one kind."""
-        if self._way is None:
-            forks = type(world).fork is not World.fork
-            if world.forks_by not in (None, "copy", "replay", *(["fork"] if forks else [])):
-                raise ContractError(f"{self.name} cannot fork by {world.forks_by!r}.")
-            self._way = world.forks_by or ("fork" if forks else "copy")
-        return self._way
-
-    def copied(self, running: RunningWorld) -> RunningWorld | None:
-        """A copy; None, from now on, if Python cannot copy it."""
-        try:
-            return running.copy()
-        except Exception:
-            self._way = "replay"
-            return None
 
 
 class WorldSession:
@@ -67,8 +38,8 @@ class WorldSession:
         copied_from: the session whose world was copied, and how many moves both share.
     """
 
-    def __init__(self, forking: Forking, question: Question):
-        self.forking, self._question = forking, question
+    def __init__(self, maker: WorldMaker, question: Question):
+        self.maker, self._question = maker, question
         self.moves: tuple[Move, ...] = ()
         self.opening: str | Opening | None = None
         self.scored: tuple[FinishedPath, Score | None] | None = None
@@ -106,7 +77,7 @@ class WorldSession:
                 reply = await (await self._recovered()).act(action)
             except WorldLost as error:
                 await self._dropped()
-                raise ToolError(f"{self.forking.name} was lost twice in one action ({error}).") from error
+                raise ToolError(f"{self.maker.name} was lost twice in one action ({error}).") from error
         self.moves += (Move(action, reply),)
         return reply
 
@@ -169,13 +140,13 @@ class WorldSession:
         Args:
             begin: whether to make its world in the background, if that takes time and an event loop is running.
         """
-        child = WorldSession(self.forking, self._question)
+        child = WorldSession(self.maker, self._question)
         child.moves, child.opening = self.moves, self.opening
         source = self._parent if self._running is None and self._parent is not None else self
         running = source._running
-        way = None if running is None else self.forking.way(running.world)
+        way = None if running is None else self.maker.way(running.world)
         if running is not None and way == "copy":
-            child._running = self.forking.copied(running)
+            child._running = self.maker.copied(running)
         elif way == "fork":
             child._parent = source
             source._owed.append(child)
@@ -207,15 +178,15 @@ class WorldSession:
             ReplayMismatch: it does not answer as the first one did.
             BrokenToolError: it cannot be used.
         """
-        name, random_state = self.forking.name, RandomState.of(self._question.question_id)
-        running = RunningWorld(self.forking.make(), name, random_state)
+        name, random_state = self.maker.name, RandomState.of(self._question.question_id)
+        running = RunningWorld(self.maker(), name, random_state)
         try:
             opening = await running.reset(self._question)
             if self.opening is None:
                 self.opening = opening
             if opening != self.opening:
                 raise ReplayMismatch(0, "the beginning", self.opening, opening)
-            for turn, move in enumerate(self.moves, 1):
+            for turn, move in enumerate(() if running.world.stateless else self.moves, 1):
                 # What an action has done that took too long, nobody knows.
                 timed_out = move.reply.status == ToolStatus.TIMEOUT
                 reply = None if timed_out else await running.act(move.action)
@@ -249,7 +220,7 @@ class WorldSession:
         try:
             self._running = await self.replayed()
         except ReplayMismatch as error:
-            raise ForkRefused(f"{self.forking.name} cannot be repeated: {error}.") from error
+            raise ForkRefused(f"{self.maker.name} cannot be repeated: {error}.") from error
 
     def _begin(self) -> None:
         """Makes the world of a fork in the background."""

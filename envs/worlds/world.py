@@ -90,6 +90,7 @@ class World(ABC):
         tools: name -> JSON schema of a call's arguments, an object; its "description" is the tool's.
         takes_text: whether a turn without a call is an action too. Otherwise such a turn ends the trajectory.
         takes_turns: whether every turn that keeps the protocol is an action, a `Turn`; `reset` returns an `Opening`.
+        stateless: whether an answer depends on its action alone, so that another world need not repeat those before.
         pays_by_replies: whether the rewards of its replies are all that it pays, and their sum, between 0 and 1, is the
             accuracy; `score` is not asked then.
         instruction: the system message for questions that have none; None: the protocol's.
@@ -103,6 +104,7 @@ class World(ABC):
     tools: Mapping[str, Mapping[str, Any]] = {}
     takes_text: bool = False
     takes_turns: bool = False
+    stateless: bool = False
     pays_by_replies: bool = False
     instruction: str | None = None
     forks_by: ClassVar[Way | None] = None

@@ -33,8 +33,9 @@ from rllib_arpo.envs.support.cache import read_texts
 from rllib_arpo.envs.tools.search import MAX_QUERY_CHARS, SearchTool
 from rllib_arpo.envs.tools.tool import run_tool
 from rllib_arpo.envs.worlds import Call, Reply, World
+from rllib_arpo.envs.worlds.maker import WorldMaker
 from rllib_arpo.envs.worlds.registry import find_world
-from rllib_arpo.envs.worlds.session import Forking, WorldSession
+from rllib_arpo.envs.worlds.session import WorldSession
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 #: Calls that wait at the same time.
@@ -161,7 +162,7 @@ def forks(bench: Bench) -> dict[str, Any]:
     repeats = bench.pick(full=200, quick=50, tiny=2)
 
     async def median_ms(make: Callable[[], World], turns: int) -> float:
-        session = WorldSession(Forking(make, "The ledger"), question)
+        session = WorldSession(WorldMaker("The ledger", make), question)
         for turn in range(turns):
             await session.say(f"turn {turn}")
         times = []

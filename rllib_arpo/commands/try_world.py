@@ -23,12 +23,12 @@ from rllib_arpo.envs.env_config import read_env_config
 from rllib_arpo.envs.errors import ForkRefused
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.support.data_files import read_json
+from rllib_arpo.envs.support.loop_thread import in_thread
 from rllib_arpo.envs.tools import Tool
-from rllib_arpo.envs.tools.tool import in_thread
 from rllib_arpo.envs.worlds import Reply
 from rllib_arpo.envs.worlds.copies import difference
-from rllib_arpo.envs.worlds.registry import WorldMaker
-from rllib_arpo.envs.worlds.session import Forking, WorldSession
+from rllib_arpo.envs.worlds.maker import WorldMaker
+from rllib_arpo.envs.worlds.session import WorldSession
 from rllib_arpo.errors import CHECKS, CommandError, command_errors
 from rllib_arpo.terminal import printable
 
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
 async def _play(
     make: WorldMaker, question: Question, tools: Mapping[str, Tool], actions: Iterator[str], num_forks: int
 ) -> None:
-    trunk = WorldSession(Forking(make, f"The world {make.name!r}"), question)
+    trunk = WorldSession(make, question)
     await trunk.ready()
     for role, text in (*question.messages, ("world", trunk.opening or "")):
         print(printable(f"{role}: {text}"))
@@ -118,7 +118,7 @@ async def _forked(session: WorldSession, number: int) -> str:
         await fork.close()
     if not times:
         return ""
-    way = session.forking.way(await session.ready())
+    way = session.maker.way(await session.ready())
     return f"It forks by {way}: {statistics.median(times):.2f} ms (median of {number})."
 
 

@@ -20,7 +20,7 @@ DATA = next(
 
 def test_every_data_set_has_a_layout_here():
     assert set(SPECS) == set(LAYOUTS)
-    assert set(TASKS) == {*SPECS, "arithmetic", "catalogue", "nemo_gym", "reasoning_gym", "seeds", "trails"}
+    assert set(TASKS) == {*SPECS, "arithmetic", "catalogue", "reasoning_gym", "seeds", "trails"}
 
 
 @pytest.mark.parametrize("ending", WRITERS)

@@ -14,7 +14,7 @@ from rllib_arpo.envs.protocols.prompts import Chat
 from rllib_arpo.envs.protocols.protocol import Answer, CallRequest, Malformed, Nothing
 from rllib_arpo.envs.question import Shot, ShotCall
 from rllib_arpo.envs.tool_env import ToolEnv
-from rllib_arpo.envs.tools import TOOLS
+from rllib_arpo.envs.tools.registry import TOOLS
 from rllib_arpo.envs.tools.tool import Tool, ToolResult
 from tests.helpers.chat_templates import QWEN3, QWEN25, TEMPLATES, THINKING, merging_tokenizer
 from tests.helpers.models import byte_tokenizer
@@ -214,9 +214,9 @@ def test_how_calls_fail(make_env):
     wrong = '<tool_call>\n{"name": "look_up", "arguments": {"thing": "lamp", "colour": "red"}}\n</tool_call>'
     _, response, reward, info = step(env, wrong)
     assert (reward, info.stop_reason, info.tool_call.status) == (0.0, None, ToolStatus.ERROR)
-    assert "\nlook_up takes 'thing', not 'thing', 'colour'.\n" in env.tokenizer.decode(response)
+    assert "\nlook_up has no parameter 'colour': it takes 'thing'.\n" in env.tokenizer.decode(response)
     _, response, _, info = step(env, '<tool_call>\n{"name": "look_up", "arguments": {"thing": 7}}\n</tool_call>')
-    assert "'thing' must be of type string" in env.tokenizer.decode(response)
+    assert "'thing' 7 is not of type 'string'" in env.tokenizer.decode(response)
     assert step(env, call("lamp"))[3].stop_reason == StopReason.TOOL_CALL_LIMIT
     env.reset()
     _, response, reward, info = step(env, '<tool_call>\n{"name": "python", "arguments": {"code": "1"}}\n</tool_call>')

@@ -14,7 +14,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
@@ -32,11 +31,11 @@ from rllib_arpo.envs.support.chat_client import ChatClient
 from rllib_arpo.envs.support.texts import valid_unicode
 from rllib_arpo.envs.tasks import Task
 from rllib_arpo.envs.tool_env import ToolEnv
-from rllib_arpo.envs.tools import TOOLS
 from rllib_arpo.envs.tools.browse import BrowseTool
-from rllib_arpo.envs.tools.mcp import McpTool
+from rllib_arpo.envs.tools.registry import TOOLS
 from rllib_arpo.envs.tools.tool import Tool, ToolResult, ToolSet
 from rllib_arpo.envs.web.readable import Page
+from rllib_arpo.envs.worlds.functions import FunctionTool
 from tests.envs.test_growth import SHAPES
 from tests.helpers.chat_templates import QWEN25, merging_tokenizer
 
@@ -80,14 +79,6 @@ class TypedTool(Tool):
         return ToolResult(f"{argument:g}")
 
 
-class EchoSession:
-    server = SimpleNamespace(shared=True)
-
-    async def call(self, tool, arguments):
-        shown = SimpleNamespace(type="text", text=json.dumps(arguments))
-        return SimpleNamespace(content=[shown], structured_content=None, is_error=False)
-
-
 @dataclass(frozen=True, kw_only=True)
 class FewMcpTools(ToolSet):
     name: ClassVar[str] = "mcp"
@@ -100,12 +91,16 @@ class FewMcpTools(ToolSet):
             "tree": {"properties": {"a": {"$ref": "#"}, "b": {"enum": [1, "x"]}}},
         }
         return {
-            name: McpTool(
-                name=name, description="", session=EchoSession(), make_world=None, name_in_world=name, timeout_s=5.0,
-                max_result_tokens=100, max_concurrency=None, input_schema={"type": "object", **schema},
+            name: FunctionTool(
+                name=name,
+                function=json.dumps,
+                arguments=lambda given: ((given,), {}),
+                input_schema={"type": "object", **schema},
+                timeout_s=5.0,
+                max_result_tokens=100,
             )
             for name, schema in schemas.items()
-        }  # fmt: skip
+        }
 
 
 @dataclass(frozen=True)

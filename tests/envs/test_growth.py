@@ -25,15 +25,16 @@ from rllib_arpo.envs.rewards.mathematics import accuracy, forms, formulas, text
 from rllib_arpo.envs.support.model_json import parse_model_json
 from rllib_arpo.envs.support.texts import first_line, valid_unicode
 from rllib_arpo.envs.tasks.reasoning_gym import read_score
-from rllib_arpo.envs.tools import TOOLS
 from rllib_arpo.envs.tools.browse import BrowseTool
-from rllib_arpo.envs.tools.mcp import McpTool, shown
 from rllib_arpo.envs.tools.python import program
+from rllib_arpo.envs.tools.registry import TOOLS
 from rllib_arpo.envs.tools.search import MAX_QUERY_CHARS, SearchTool
 from rllib_arpo.envs.tools.tool import cut
 from rllib_arpo.envs.web.addresses import MAX_URL_CHARS, AddressRule
 from rllib_arpo.envs.web.fetch import Fetched
 from rllib_arpo.envs.web.readable import Page, is_html
+from rllib_arpo.envs.worlds.functions import FunctionTool
+from rllib_arpo.envs.worlds.mcp_client import shown
 from tests.helpers.models import byte_tokenizer
 
 #: The most that twice a text may take, as a multiple of the time of the text.
@@ -54,11 +55,12 @@ TOKENIZER = byte_tokenizer()
 CHAT = Chat(TOKENIZER)
 TAGS = TagProtocol()
 CALLS = FunctionCallingProtocol({}, end_of_turn="<|im_end|>", special=frozenset({"<|im_end|>", "<|im_start|>"}))
-MCP = McpTool(
-    name="find", description="", session=None, make_world=None, name_in_world="find", timeout_s=1.0,
-    max_result_tokens=100, max_concurrency=None,
+SCHEMA = FunctionTool(
+    name="find",
+    function=str,
+    arguments=dict,
     input_schema={"properties": {"a": {"type": "object", "required": ["b"]}, "b": {}}},
-)  # fmt: skip
+)
 
 
 def encoded(written: str):
@@ -100,8 +102,8 @@ READERS: dict[str, Callable[[str], object]] = {
     "tool search": SearchTool(documents=[{"text": "a"}]).read,
     "tool browse": BrowseTool().read,
     "tool browse: address": AddressRule().check_url,
-    "tool mcp": MCP.read,
-    "tool mcp: native": lambda s: MCP.text_argument({"a": s}),
+    "tool mcp": SCHEMA.read,
+    "tool mcp: native": lambda s: SCHEMA.text_argument({"a": s}),
     "tool mcp: result": lambda s: shown(SimpleNamespace(content=[SimpleNamespace(type="text", text=s)] * 2)),
     "web: kind of page": lambda s: is_html(page(s, s)),
     "web: page": lambda s: Page.from_json(Page("http://a.org", s, s).to_json()).shown(),

@@ -17,28 +17,18 @@ from rllib_arpo.envs.errors import BrokenToolError, ToolError
 from rllib_arpo.envs.protocols.prompts import Chat
 from rllib_arpo.envs.question import Question, Shot, ShotCall
 from rllib_arpo.envs.support.model_json import MAX_DEPTH, parse_model_json
-from rllib_arpo.envs.tools.mcp import McpTool, schema_validator
+from rllib_arpo.envs.tools.arguments import schema_validator
 from rllib_arpo.envs.tools.tool import Tool, ToolResult, run_tool
+from rllib_arpo.envs.worlds.functions import FunctionTool
 from tests.helpers.chat_templates import QWEN25
 from tests.helpers.models import byte_tokenizer
 
 
-class Session:
-    """Stands in for an `McpSession`; `calls` are the arguments that reach the server."""
-
-    def __init__(self):
-        self.calls: list[dict] = []
-
-    async def call(self, tool, arguments):
-        self.calls.append(arguments)
-        return type("Result", (), {"content": [], "structured_content": None, "is_error": False})()
-
-
-def mcp_tool(session: Session, **properties) -> McpTool:
-    return McpTool(
-        name="price", description="", session=session, name_in_world="price", make_world=None, timeout_s=5.0,
-        max_result_tokens=100, max_concurrency=None, input_schema={"type": "object", "properties": properties},
-    )  # fmt: skip
+def schema_tool(calls: list[dict], **properties) -> FunctionTool:
+    """A tool with these parameters; `calls` are the arguments that reach it."""
+    schema = {"type": "object", "properties": properties}
+    read = lambda given: ((given,), {})  # noqa: E731
+    return FunctionTool(name="price", input_schema=schema, arguments=read, function=calls.append)
 
 
 DEEP = '{"item": ' + "[" * 256 + "]" * 256 + "}"
@@ -67,9 +57,9 @@ def test_sound_json_is_read():
 )
 def test_half_a_character_is_the_models_error_and_not_a_lost_session(argument):
     """Though a tool with one text parameter takes the bare text, and what is not JSON is the text itself."""
-    session = Session()
-    result = asyncio.run(run_tool(mcp_tool(session, item={"type": "string"}), argument))
-    assert (result.status, session.calls) == (ToolStatus.ERROR, [])
+    calls: list[dict] = []
+    result = asyncio.run(run_tool(schema_tool(calls, item={"type": "string"}), argument))
+    assert (result.status, calls) == (ToolStatus.ERROR, [])
     assert "half of a character" in result.text or "surrogates not allowed" in result.text
 
 
@@ -95,7 +85,7 @@ def test_neither_a_servers_words_nor_worked_examples_hold_tokens_that_structure_
     chat = Chat(tokenizer)
 
     def num_special(word: str) -> int:
-        tool = mcp_tool(Session(), **{f"a{word}": {"type": "string", "description": word}})
+        tool = schema_tool([], **{f"a{word}": {"type": "string", "description": word}})
         tool = dataclasses.replace(tool, description=f"It has {word}.")
         call = ShotCall("price", word, word, word)
         shots = (Shot(word, (call,), word), Shot(word, (ShotCall("other", "", ""),), word, word))
@@ -136,7 +126,7 @@ def test_alternatives_that_refer_to_themselves_take_no_exponential_time(referenc
         name: {"$dynamicAnchor": name, "type": "object", "properties": {"a": tree}, "required": [name]}
         for name in ("one", "two")
     }
-    tool = dataclasses.replace(mcp_tool(Session()), input_schema={"$defs": either, "properties": {"a": tree}})
+    tool = dataclasses.replace(schema_tool([]), input_schema={"$defs": either, "properties": {"a": tree}})
     begin = time.thread_time()
     result = asyncio.run(run_tool(tool, '{"a": ' * 30 + "{}" + "}" * 30))
     assert result == ToolResult("The arguments are nested too deep for the tool's schema.", ToolStatus.ERROR)
@@ -222,10 +212,10 @@ def test_the_only_parameter_of_a_tool_has_any_type(schema, value, text):
     [("integer", "3"), ("integer", 0.5), ("integer", True), ("string", 3), ("array", {}), ("null", 0)],
 )
 def test_a_value_of_another_type_is_the_models_error(kind, value):
-    with pytest.raises(ToolError, match=rf"^add: 'by' must be of type {kind}\.$"):
+    with pytest.raises(ToolError, match=rf"^add: wrong arguments: 'by' {value!r} is not of type '{kind}'\.$"):
         Typed(by={"type": kind}, more={}).text_argument({"by": value, "more": 1})
 
 
 def test_an_unknown_type_is_refused_before_any_call():
-    with pytest.raises(ValueError, match="'integr': did you mean 'integer'"):
-        Typed(by={"type": "integr"}).expand()
+    with pytest.raises(ValueError, match=r"^The schema of the tool 'add' is wrong \('integr' is not valid"):
+        Typed(by={"type": "integr"}).check_schema()

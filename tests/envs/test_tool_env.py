@@ -12,7 +12,7 @@ from rllib_arpo.envs.errors import BrokenToolError
 from rllib_arpo.envs.forkable_env import INFO_STEP, OPTION_NUM_ROOTS, OPTION_QUESTION
 from rllib_arpo.envs.registry import make_tool_env
 from rllib_arpo.envs.tool_env import ToolEnv
-from rllib_arpo.envs.tools import TOOLS
+from rllib_arpo.envs.tools.registry import TOOLS
 from rllib_arpo.envs.tools.tool import Tool, ToolResult
 from rllib_arpo.envs.worlds import Call, Reply, World
 from tests.helpers.parquet import parquet, row

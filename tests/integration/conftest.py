@@ -3,7 +3,7 @@
 import pytest
 from ray import tune
 
-from rllib_arpo.envs.worlds.session import Forking
+from rllib_arpo.envs.worlds.maker import WorldMaker
 from tests.helpers.configs import small_config
 from tests.helpers.faulty_env import FaultyEnv
 from tests.helpers.models import byte_tokenizer
@@ -25,14 +25,14 @@ def trains(ray_cluster, model_folder, built, monkeypatch):
 
     Further keywords are of `adaptive_rollout`. What the tools answered is in `statuses` of the metrics.
     """
-    ways, way = set(), Forking.way
+    ways, way = set(), WorldMaker.way
 
     def noted(forking, world):
         ways.add(way(forking, world))
         return way(forking, world)
 
     def run(env_config, moves, **rollout):
-        monkeypatch.setattr(Forking, "way", noted)
+        monkeypatch.setattr(WorldMaker, "way", noted)
         tokenizer, statuses = byte_tokenizer(), set()
         replies = [[*tokenizer.encode(move, add_special_tokens=False), tokenizer.eos_token_id] for move in moves]
         config = small_config(model_folder, vocab_size=len(tokenizer), replies=replies)

@@ -24,7 +24,7 @@ from rllib_arpo.envs.errors import ContractError, ForkRefused
 from rllib_arpo.envs.forkable_env import INFO_STEP, StepInfo
 from rllib_arpo.envs.sandbox.backends import LocalBackend
 from rllib_arpo.envs.tool_env import ToolEnv
-from rllib_arpo.envs.tools import TOOLS
+from rllib_arpo.envs.tools.registry import TOOLS
 from rllib_arpo.envs.tools.tool import Tool, ToolResult
 from rllib_arpo.rollout.engine_loop import EngineLoop
 from rllib_arpo.rollout.messages import QuestionRef, question_refs

@@ -54,8 +54,8 @@ def test_a_class_of_trl_is_played_and_forked_by_tags(started, turn):
     for agent, reward in (("0", 0.0), ("0.0", 1.0)):
         _, earned, info, done = turn(env, agent, "<answer> \\boxed{done} </answer>")
         assert (earned, info.accuracy, info.format_valid, done) == (reward, reward, True, True)
-    (forking,) = env._forkings.values()
-    assert (forking._way, forking.name) == ("copy", "The world 'Safe'")
+    (maker,) = env._makers.values()
+    assert (maker._way, maker.name) == ("copy", "The world 'Safe'")
     asyncio.run(env.close_question())
 
 

@@ -18,8 +18,9 @@ from rllib_arpo.envs.rewards import FinishedPath
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.worlds import Call, Opening, Turn
 from rllib_arpo.envs.worlds.completions import Refused, read_request
+from rllib_arpo.envs.worlds.maker import WorldMaker
 from rllib_arpo.envs.worlds.registry import find_world
-from rllib_arpo.envs.worlds.session import Forking, WorldSession
+from rllib_arpo.envs.worlds.session import WorldSession
 from rllib_arpo.rollout.episodes import episode_to_tree
 from rllib_arpo.rollout.messages import question_refs
 from rllib_arpo.rollout.question_loop import QuestionLoop
@@ -36,7 +37,7 @@ def called(n: int) -> Turn:
 
 
 def trunk_of(program, **options) -> WorldSession:
-    return WorldSession(Forking(find_world({program: options}), "The world"), QUESTION)
+    return WorldSession(WorldMaker("The world", find_world({program: options})), QUESTION)
 
 
 @pytest.mark.parametrize(

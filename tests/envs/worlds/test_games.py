@@ -92,7 +92,7 @@ def test_a_game_of_textarena_shows_what_is_new_and_pays_at_its_end(textarena, fo
         assert await said(child, "down", "up") == parents
         await CopyChecks().check([child])
         assert (await score(play), await score(child)) == (Score(0.0, 0.5),) * 2
-        assert play.forking.way(await play.ready()) == (forks_by or "copy")
+        assert play.maker.way(await play.ready()) == (forks_by or "copy")
         return play.opening, reply, *parents
 
     rng = random.Random(7)
@@ -143,7 +143,7 @@ def test_an_environment_of_skyrl_gym_gets_the_row_and_the_prompt(skyrl_gym, name
         (wrong,) = await said(play, "3")
         child = play.fork()
         found = [play.opening, wrong, *await said(play, "2"), *await said(child, "4")]
-        found += [await score(play), await score(child), play.forking.way(await play.ready())]
+        found += [await score(play), await score(child), play.maker.way(await play.ready())]
         world = await play.ready()
         await play.close()
         return [*found, world._env.closed]

@@ -12,15 +12,16 @@ from rllib_arpo.envs.errors import ContractError
 from rllib_arpo.envs.question import QA, Question
 from rllib_arpo.envs.rewards import FinishedPath, Score
 from rllib_arpo.envs.worlds.copies import CopyChecks
+from rllib_arpo.envs.worlds.maker import WorldMaker
 from rllib_arpo.envs.worlds.registry import find_world
-from rllib_arpo.envs.worlds.session import Forking, WorldSession
+from rllib_arpo.envs.worlds.session import WorldSession
 
 MOVES = ["left", "down", "right", "up"]
 LAKE = {"id": "FrozenLake-v1", "desc": ["SFH", "FFG"], "is_slippery": False, "read": MOVES, "show": str}
 
 
 def begin(world, *messages, **row) -> WorldSession:
-    return WorldSession(Forking(find_world(world), "The world"), Question("q", messages, (), QA, "row 3", row=row))
+    return WorldSession(WorldMaker("The world", find_world(world)), Question("q", messages, (), QA, "row 3", row=row))
 
 
 async def said(play, *texts):
@@ -136,7 +137,7 @@ def test_a_fork_has_the_random_numbers_of_its_parent_and_goes_apart(forks_by):
         assert (others.split()[1], others.split()[0]) == (parents.split()[1], "ccc")
         assert await score(child) == Score(0.0, 0.5) and await score(other) == Score(0.0, 1.0)
         await CopyChecks().check([child, other])
-        return play.forking.way(await play.ready())
+        return play.maker.way(await play.ready())
 
     assert asyncio.run(played()) == (forks_by or "copy")
 

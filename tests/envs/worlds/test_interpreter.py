@@ -15,8 +15,9 @@ from rllib_arpo.envs.errors import BrokenToolError
 from rllib_arpo.envs.question import QA, Question
 from rllib_arpo.envs.rewards import FinishedPath
 from rllib_arpo.envs.worlds import Call, far_side, interpreter
+from rllib_arpo.envs.worlds.maker import WorldMaker
 from rllib_arpo.envs.worlds.registry import find_world
-from rllib_arpo.envs.worlds.session import Forking, WorldSession
+from rllib_arpo.envs.worlds.session import WorldSession
 from tests.envs.worlds.test_session import texts as said
 
 QUESTION = Question("q", (), (), QA, "q", row={"seed": 1})
@@ -25,7 +26,7 @@ FINISHED = FinishedPath(QUESTION, ("2", "3"), True)
 
 def trunk_of(name: str, **options) -> WorldSession:
     world = {f"tests.helpers.far_worlds:{name}": {"python": sys.executable, **options}}
-    return WorldSession(Forking(find_world(world), "The world"), QUESTION)
+    return WorldSession(WorldMaker("The world", find_world(world)), QUESTION)
 
 
 @pytest.mark.parametrize(("name", "way"), [("Adder", "fork"), ("Locked", "replay")])
@@ -37,7 +38,7 @@ def test_a_fork_goes_on_from_its_parents_state(name, way, capfd):
         found = await said(root, "2", "x")
         child = root.fork()
         found += [*await said(root, "3"), *await said(child, "20"), *await said(other, "1")]
-        score, used = await child.score(FINISHED), trunk.forking.way(await root.ready())
+        score, used = await child.score(FINISHED), trunk.maker.way(await root.ready())
         end = await child.say("90")
         for play in (trunk, root, other, child):
             await play.close()
@@ -53,7 +54,7 @@ def test_the_user_may_choose_replay_and_give_options():
     async def played():
         play = trunk_of("Adder", forks_by="replay", step=10).fork()
         found = await said(play, "2")
-        return found, play.forking.way(await play.ready())
+        return found, play.maker.way(await play.ready())
 
     assert asyncio.run(played()) == (["21"], "replay")
 

@@ -10,7 +10,8 @@ import pytest
 from rllib_arpo.envs.errors import BrokenToolError, ContractError
 from rllib_arpo.envs.question import QA, Question
 from rllib_arpo.envs.worlds import Reply, World, WorldLost
-from rllib_arpo.envs.worlds.session import Forking, WorldSession
+from rllib_arpo.envs.worlds.maker import WorldMaker
+from rllib_arpo.envs.worlds.session import WorldSession
 from tests.envs.worlds.test_session import Counter, Forked, Replayed, texts, trunk_of
 
 
@@ -66,7 +67,7 @@ def test_a_lost_world_that_cannot_be_made_again_is_broken(monkeypatch):
     monkeypatch.setattr(Gone, "made", 0)
 
     async def played():
-        play = WorldSession(Forking(Gone, "The world"), Question("q", (), (), QA, "q")).fork()
+        play = WorldSession(WorldMaker("The world", Gone), Question("q", (), (), QA, "q")).fork()
         for _ in range(2):
             with pytest.raises(BrokenToolError, match=r"^no server$"):
                 await play.say("1")

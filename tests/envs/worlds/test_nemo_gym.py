@@ -12,11 +12,13 @@ from rllib_arpo.envs.errors import BrokenToolError, DataError
 from rllib_arpo.envs.forkable_env import INFO_STEP
 from rllib_arpo.envs.question import QA, Question
 from rllib_arpo.envs.rewards import FinishedPath
-from rllib_arpo.envs.tasks.nemo_gym import NemoGymTask, tools_of_rows
+from rllib_arpo.envs.tasks import DatasetTask
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.worlds import Call
+from rllib_arpo.envs.worlds.maker import WorldMaker
+from rllib_arpo.envs.worlds.nemo_gym import tools_of_rows
 from rllib_arpo.envs.worlds.registry import find_world
-from rllib_arpo.envs.worlds.session import Forking, WorldSession
+from rllib_arpo.envs.worlds.session import WorldSession
 from tests.helpers.models import byte_tokenizer
 from tests.helpers.nemo_gym_server import ROW, SCHEMA, TOOLS, nemo_gym_server
 
@@ -38,7 +40,7 @@ def rows(tmp_path):
 
 
 def trunk_of(server, **options) -> WorldSession:
-    return WorldSession(Forking(find_world({"nemo_gym": {"url": server.url, **options}}), "The world"), QUESTION)
+    return WorldSession(WorldMaker("The world", find_world({"nemo_gym": {"url": server.url, **options}})), QUESTION)
 
 
 def finished(last: str) -> FinishedPath:
@@ -50,7 +52,7 @@ async def texts(play: WorldSession, *calls: Call) -> list[str]:
 
 
 def test_rows_are_questions_and_have_the_tools(rows):
-    question = NemoGymTask(path=rows).question(0)
+    question = DatasetTask(task="nemo_gym", path=rows).question(0)
     assert question.messages == (("system", "Count."), ("user", "Add 1 and 2."))
     assert question.row == ROW
     assert tools_of_rows(rows) == {
@@ -64,7 +66,7 @@ def test_a_wrong_row_names_its_place(tmp_path, row):
     path = tmp_path / "rows.jsonl"
     path.write_text(row)
     with pytest.raises(DataError, match=r"rows\.jsonl, row 0: `responses_create_params` must have messages of texts"):
-        NemoGymTask(path=str(path)).question(0)
+        DatasetTask(task="nemo_gym", path=str(path)).question(0)
 
 
 def test_a_cookie_a_trajectory_forks_by_replay_and_the_servers_score(server):

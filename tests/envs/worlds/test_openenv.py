@@ -15,8 +15,9 @@ from rllib_arpo.envs.errors import BrokenToolError
 from rllib_arpo.envs.question import QA, Question
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.worlds import Call
+from rllib_arpo.envs.worlds.maker import WorldMaker
 from rllib_arpo.envs.worlds.registry import find_world
-from rllib_arpo.envs.worlds.session import Forking, WorldSession
+from rllib_arpo.envs.worlds.session import WorldSession
 from rllib_arpo.rollout.messages import SampledQuestion, question_refs
 from rllib_arpo.rollout.question_loop import QuestionLoop
 from tests.envs.worlds.test_session import texts as said
@@ -35,7 +36,7 @@ def server():
 
 def trunk_of(server, **options) -> WorldSession:
     make = find_world({"openenv": {"url": server.url, "read": "message", **options}})
-    return WorldSession(Forking(make, "The world"), QUESTION)
+    return WorldSession(WorldMaker("The world", make), QUESTION)
 
 
 def test_a_session_a_trajectory_and_forks_by_replay(server):
@@ -65,7 +66,7 @@ def test_a_session_a_trajectory_and_forks_by_replay(server):
         ({"read": None}, "4", "An action is one JSON object.", "error"),
         ({"read": "number"}, "4", "Invalid message. message: Field required", "error"),
         ({"read": lambda text: {"message": str(len(text))}}, "four", "5", "ok"),
-        ({"read": lambda text: {"message": str(1 // 0)}}, "four", "integer division or modulo by zero", "error"),
+        ({"read": lambda text: {"message": str(1 // 0)}}, "four", "integer division or modulo by zero.", "error"),
         ({"show": "message"}, "4", "5", "ok"),
         ({"show": lambda fields: f"now {fields['message']}"}, "4", "now 5", "ok"),
     ],

@@ -16,8 +16,9 @@ from rllib_arpo.envs.question import QA, Question
 from rllib_arpo.envs.rewards import FinishedPath, Score
 from rllib_arpo.envs.support.chat_client import ChatClient
 from rllib_arpo.envs.tool_env import ToolEnv
+from rllib_arpo.envs.worlds.maker import WorldMaker
 from rllib_arpo.envs.worlds.registry import find_world
-from rllib_arpo.envs.worlds.session import Forking, WorldSession
+from rllib_arpo.envs.worlds.session import WorldSession
 from rllib_arpo.rollout.messages import question_refs
 from rllib_arpo.rollout.question_loop import QuestionLoop
 from tests.docs.pages import REPOSITORY, snippets
@@ -39,7 +40,7 @@ async def sums(chat, row, *, until=10):
 
 
 def trunk_of(program, **options) -> WorldSession:
-    return WorldSession(Forking(find_world({program: options}), "The world"), QUESTION)
+    return WorldSession(WorldMaker("The world", find_world({program: options})), QUESTION)
 
 
 def test_a_program_asks_and_its_number_is_the_reward():
@@ -68,7 +69,7 @@ def test_forks_repeat_the_program_with_its_luck():
         child = root.fork()
         await child.ready()
         pair = await texts(root, "1"), await texts(child, "1")
-        assert trunk.forking.way(await root.ready()) == "replay"
+        assert trunk.maker.way(await root.ready()) == "replay"
         assert random.getstate() == before
         for play in (trunk, root, child):
             await play.close()

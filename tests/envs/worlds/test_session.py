@@ -16,7 +16,8 @@ from rllib_arpo.envs.errors import BrokenToolError, ContractError, ForkRefused, 
 from rllib_arpo.envs.question import QA, Question
 from rllib_arpo.envs.worlds import Reply, World, WorldLost
 from rllib_arpo.envs.worlds.copies import CopyChecks
-from rllib_arpo.envs.worlds.session import Forking, WorldSession
+from rllib_arpo.envs.worlds.maker import WorldMaker
+from rllib_arpo.envs.worlds.session import WorldSession
 
 QUESTION = Question("q", (), (), QA, "q", row={"seed": 1})
 
@@ -59,7 +60,7 @@ class Replayed(Counter):
 
 
 def trunk_of(make) -> WorldSession:
-    return WorldSession(Forking(make, "The world"), QUESTION)
+    return WorldSession(WorldMaker("The world", make), QUESTION)
 
 
 async def texts(play: WorldSession, *actions: str) -> list[str]:
@@ -84,7 +85,7 @@ def test_each_way_gives_a_fork_its_parents_state(make, way):
             *await texts(other, "5"),
             *await texts(root, "1"),
         ]
-        assert trunk.forking.way(await root.ready()) == way
+        assert trunk.maker.way(await root.ready()) == way
         for play in (trunk, root, other, placeholder, child, late):
             await play.close()
         return found

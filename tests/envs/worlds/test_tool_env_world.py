@@ -16,7 +16,7 @@ from rllib_arpo.envs.errors import BrokenToolError, DataError, ForkRefused, Tool
 from rllib_arpo.envs.forkable_env import OPTION_NUM_ROOTS, OPTION_QUESTION
 from rllib_arpo.envs.rewards import Score
 from rllib_arpo.envs.tool_env import ToolEnv
-from rllib_arpo.envs.tools import TOOLS
+from rllib_arpo.envs.tools.registry import TOOLS
 from rllib_arpo.envs.tools.tool import Tool
 from rllib_arpo.envs.worlds import Call, Reply, World
 from tests.helpers.chat_templates import QWEN25, merging_tokenizer

@@ -16,8 +16,9 @@ from rllib_arpo.envs.question import QA, Question
 from rllib_arpo.envs.rewards import FinishedPath
 from rllib_arpo.envs.worlds import Call
 from rllib_arpo.envs.worlds.copies import CopyChecks
+from rllib_arpo.envs.worlds.maker import WorldMaker
 from rllib_arpo.envs.worlds.registry import find_world
-from rllib_arpo.envs.worlds.session import Forking, WorldSession
+from rllib_arpo.envs.worlds.session import WorldSession
 from rllib_arpo.envs.worlds.verifiers import write_rows
 from tests.helpers import other_python
 
@@ -55,7 +56,7 @@ def test_a_task_has_its_tools_its_state_and_its_rewards(folder):
     question = Question("q", (), (), QA, "q", row=row)
 
     async def played():
-        trunk = WorldSession(Forking(find_world({"verifiers": OPTIONS}), "The world"), question)
+        trunk = WorldSession(WorldMaker("The world", find_world({"verifiers": OPTIONS})), question)
         world = await trunk.ready()
         root = trunk.fork_root()
         found = [await root.act(Call("atlas_look_up", {"country": "Norway"}))]
@@ -64,7 +65,7 @@ def test_a_task_has_its_tools_its_state_and_its_rewards(folder):
         found += [await child.act(Call("first", {"word": "Oslo", "count": 2}))]
         score = [await root.score(FinishedPath(question, ("<a>", "<b>", "<think> Rome? </think> Oslo "), True))]
         score += [await child.score(FinishedPath(question, ("<a>", "<b>", "Rome"), True))]
-        way = root.forking.way(await root.ready())
+        way = root.maker.way(await root.ready())
         await CopyChecks().check([root, child])
         for play in (trunk, root, child):
             await play.close()

@@ -21,9 +21,12 @@ from rllib_arpo.engine.engine import EngineConfig
 from rllib_arpo.engine.scripted_engine import ScriptedEngine, ScriptedReply
 from rllib_arpo.envs.errors import BrokenToolError, ForkRefused
 from rllib_arpo.envs.forkable_env import OPTION_NUM_ROOTS, OPTION_QUESTION
+from rllib_arpo.envs.question import QA, Question
 from rllib_arpo.envs.tool_env import ToolEnv
-from rllib_arpo.envs.tools.mcp import McpTools
-from rllib_arpo.envs.tools.tool import Tool, ToolResult, run_tool
+from rllib_arpo.envs.tools.tool import Tool, ToolResult
+from rllib_arpo.envs.worlds.maker import WorldMaker
+from rllib_arpo.envs.worlds.mcp import McpTools
+from rllib_arpo.envs.worlds.session import WorldSession
 from rllib_arpo.rollout.engine_loop import EngineLoop
 from rllib_arpo.rollout.messages import QuestionRef
 from rllib_arpo.rollout.tree_sampler import TreeSampler
@@ -31,7 +34,7 @@ from tests.helpers.models import byte_tokenizer
 from tests.helpers.scripts import in_turn
 from tests.rollout.conftest import settings
 
-SERVER = str(Path(__file__).resolve().parents[1] / "helpers" / "mcp_server.py")
+SERVER = str(Path(__file__).resolve().parents[2] / "helpers" / "mcp_server.py")
 STDIO = {"command": sys.executable, "args": [SERVER]}
 SHARED = {**STDIO, "shared": True}
 #: A server of its own, for tests that kill it.
@@ -44,7 +47,15 @@ def expand(servers: dict, **options) -> dict[str, Tool]:
 
 
 def call(tool: Tool, argument: str) -> ToolResult:
-    return asyncio.run(run_tool(tool, argument))
+    """The answer to the only call of a trajectory."""
+
+    async def called() -> ToolResult:
+        session = WorldSession(WorldMaker("The server", tool.make_world), Question("q", (), (), QA, "q"))
+        reply = await session.call(tool, argument)
+        await session.close()
+        return ToolResult(reply.text, reply.status)
+
+    return asyncio.run(called())
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +133,7 @@ def test_a_server_that_dies_is_started_again_once_a_call(tmp_path):
     assert after != before
     assert call(tools["die"], str(tmp_path / "marker")) == ToolResult("alive again")
     died = call(tools["die"], "always")
-    assert (died.status, died.text[:50]) == (ERROR, "The MCP server died twice during one call of 'die'")
+    assert (died.status, died.text[:42]) == (ERROR, "The server was lost twice in one action (C")
     assert call(tools["price"], "brass lamp") == ToolResult("12")
 
 

@@ -10,10 +10,14 @@ from types import SimpleNamespace
 import pytest
 
 from rllib_arpo.envs.errors import ToolError
+from rllib_arpo.envs.question import QA, Question
 from rllib_arpo.envs.support.loop_thread import loop_thread
-from rllib_arpo.envs.tools.mcp_client import McpServer, shown
-from rllib_arpo.envs.tools.mcp_session import McpSession
-from rllib_arpo.envs.worlds import WorldLost
+from rllib_arpo.envs.worlds import Call, WorldLost
+from rllib_arpo.envs.worlds.maker import WorldMaker
+from rllib_arpo.envs.worlds.mcp import McpWorld
+from rllib_arpo.envs.worlds.mcp_client import McpServer, shown
+from rllib_arpo.envs.worlds.mcp_session import McpSession
+from rllib_arpo.envs.worlds.session import WorldSession
 
 
 class FakeClient:
@@ -30,10 +34,9 @@ class FakeClient:
         if self.kind == "ends" and self.closed.is_set():
             raise RuntimeError("Client must be used within an async context manager")
         self.calls.append(tool)
-        if self.kind == "counts" and tool != "waits":
-            return SimpleNamespace(content=[SimpleNamespace(type="text", text=str(len(self.calls)))], is_error=False)
         await (asyncio.sleep(60.0) if tool == "waits" else self.list_tools())
-        return f"{tool} {self.kind}"
+        text = str(len(self.calls)) if self.kind == "counts" else f"{tool} {self.kind}"
+        return SimpleNamespace(content=[SimpleNamespace(type="text", text=text)], is_error=False)
 
     async def list_tools(self, **options) -> None:
         busy_s = {"busy": 1.5, "hangs": None}.get(self.kind, 0.0)
@@ -63,14 +66,24 @@ def session_with(monkeypatch):
             finally:
                 client.closed.set()
 
-        monkeypatch.setattr("rllib_arpo.envs.tools.mcp_session.client_of", client_of)
-        monkeypatch.setattr("rllib_arpo.envs.tools.mcp_session.ALIVE_TIMEOUT_S", 0.1)
+        monkeypatch.setattr("rllib_arpo.envs.worlds.mcp_session.client_of", client_of)
+        monkeypatch.setattr("rllib_arpo.envs.worlds.mcp_session.ALIVE_TIMEOUT_S", 0.1)
         sessions.append(McpSession(thread, McpServer(command="none", shared=shared), 60.0))
         return sessions[-1]
 
     yield make
     for session in sessions:
         thread.run_blocking(session.close(), 60.0)
+
+
+async def said(session: McpSession, tool: str) -> str:
+    return shown(await session.call(tool, {}))
+
+
+async def in_a_world(session: McpSession, tool: str) -> str:
+    """The same by a trajectory that acts in a shared session."""
+    maker = WorldMaker("The server", lambda: McpWorld(session, {}, 60.0))
+    return (await WorldSession(maker, Question("q", (), (), QA, "q")).say(Call(tool, {}))).text
 
 
 async def in_flight(session: McpSession, number: int) -> None:
@@ -90,13 +103,13 @@ def test_a_slow_call_does_not_disturb_those_beside_it(session_with):
     session = session_with("busy", "answers")
 
     async def together():
-        beside = asyncio.create_task(session.call("b", {}))
+        beside = asyncio.create_task(said(session, "b"))
         await in_flight(session, 1)
         await given_up(session.call("a", {}), 0.2)
-        return await asyncio.gather(beside, session.call("c", {}))
+        return await asyncio.gather(beside, said(session, "c"))
 
     assert asyncio.run(together()) == ["b busy", "c busy"]
-    assert asyncio.run(session.call("d", {})) == "d busy"
+    assert asyncio.run(said(session, "d")) == "d busy"
 
 
 def test_a_hung_server_is_replaced_when_those_in_flight_have_waited_in_vain(session_with):
@@ -107,10 +120,10 @@ def test_a_hung_server_is_replaced_when_those_in_flight_have_waited_in_vain(sess
         witness = asyncio.create_task(given_up(session.call("b", {}), 1.0))
         await in_flight(session, 1)
         await given_up(session.call("a", {}), 0.2)
-        later = asyncio.create_task(session.call("c", {}))
+        later = asyncio.create_task(in_a_world(session, "c"))
         await in_flight(session, 2)
         await witness
-        assert await session.call("d", {}) == "d answers"
+        assert await in_a_world(session, "d") == "d answers"
         return await later
 
     assert asyncio.run(together()) == "c answers"
@@ -118,9 +131,30 @@ def test_a_hung_server_is_replaced_when_those_in_flight_have_waited_in_vain(sess
 
 def test_a_session_that_has_ended_by_itself_is_opened_again(session_with):
     session = session_with("ends", "answers")
-    assert asyncio.run(session.call("a", {})) == "a ends"
+    assert asyncio.run(said(session, "a")) == "a ends"
     time.sleep(0.5)
-    assert asyncio.run(session.call("b", {})) == "b answers"
+    assert asyncio.run(said(session, "b")) == "b answers"
+
+
+def test_a_shared_server_that_dies_is_opened_again_once_a_call_and_nothing_is_repeated(session_with):
+    session = session_with("dies", "answers", "dies", "dies", "answers")
+    assert asyncio.run(in_a_world(session, "a")) == "a answers"
+    asyncio.run(session._close())
+    assert asyncio.run(in_a_world(session, "b")) == "The server was lost twice in one action (gone)."
+    assert asyncio.run(in_a_world(session, "c")) == "c answers"
+
+
+def test_what_a_trajectory_did_in_a_shared_session_is_not_repeated(session_with):
+    async def counted() -> list[str]:
+        mcp = session_with("counts", "counts")
+        maker = WorldMaker("The server", lambda: McpWorld(mcp, {}, 60.0))
+        root = WorldSession(maker, Question("q", (), (), QA, "q"))
+        found = [(await root.say(Call("count", {}))).text for _ in range(2)]
+        found.append((await root.fork().say(Call("count", {}))).text)
+        await mcp.close()
+        return [*found, (await root.say(Call("count", {}))).text]
+
+    assert asyncio.run(counted()) == ["1", "2", "3", "1"]
 
 
 def test_a_trajectorys_session_that_is_lost_is_not_opened_again(session_with):
@@ -128,7 +162,7 @@ def test_a_trajectorys_session_that_is_lost_is_not_opened_again(session_with):
     session = session_with("counts", "dies", shared=False)
 
     async def calls():
-        assert shown(await session.call("count", {})) == "1"
+        assert await said(session, "count") == "1"
         await session._close()
         with pytest.raises(WorldLost, match="its server is gone"):
             await session.call("count", {})

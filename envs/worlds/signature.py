@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rllib_arpo.envs.errors import BrokenToolError, ContractError, ToolError
+from rllib_arpo.envs.support.loop_thread import in_thread
 from rllib_arpo.envs.support.texts import first_line
-from rllib_arpo.envs.tools.schema_tool import schema_validator
-from rllib_arpo.envs.tools.tool import in_thread
 
 #: Parameters of these kinds have no name that a model could write.
 _NAMELESS = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
@@ -59,7 +58,6 @@ class Signature:
             schema = adapter.json_schema(schema_generator=_untitled())
             # `SchemaTool` itself says which parameters there are.
             schema.pop("additionalProperties", None)
-            schema_validator(schema)
         except (pydantic.PydanticUserError, ValueError) as error:
             raise ValueError(f"its type hints make no JSON schema ({first_line(error)})") from error
         description, described, _ = parse_google_format_docstring(inspect.getdoc(function) or "")

@@ -13,7 +13,7 @@ from typing import Any
 from rllib_arpo.envs.errors import BrokenToolError, ToolError
 from rllib_arpo.envs.support.loop_thread import LoopThread, loop_thread
 from rllib_arpo.envs.support.per_loop import place
-from rllib_arpo.envs.tools.mcp_client import McpServer, SessionLost, asked, client_of
+from rllib_arpo.envs.worlds.mcp_client import McpServer, SessionLost, asked, client_of
 from rllib_arpo.envs.worlds.world import WorldLost
 
 #: Seconds within which a server that let a call time out must answer; otherwise it counts as dead.
@@ -35,7 +35,7 @@ class McpSession:
     """
 
     def __init__(self, thread: LoopThread, server: McpServer, start_timeout_s: float):
-        self._thread, self.server, self._start_timeout_s = thread, server, start_timeout_s
+        self.thread, self.server, self._start_timeout_s = thread, server, start_timeout_s
         self._tools: list[Any] | None = None
         self._lock = asyncio.Lock()
         self._client: Any = None
@@ -59,7 +59,7 @@ class McpSession:
         """
         try:
             limit_s = 2 * self._start_timeout_s + _CLOSE_TIMEOUT_S
-            self._tools = self._tools or self._thread.run_blocking(self._list_tools(), limit_s)
+            self._tools = self._tools or self.thread.run_blocking(self._list_tools(), limit_s)
         except TimeoutError as error:
             raise BrokenToolError("The MCP server did not list its tools in time.") from error
         return self._tools
@@ -70,22 +70,22 @@ class McpSession:
         Raises:
             BrokenToolError: the server does not start, or cannot be reached; `WorldLost`: the trajectory's is gone.
         """
-        await self._thread.run(self._opened())
+        await self.thread.run(self._opened())
 
     async def close(self) -> None:
         """Ends the session and, where it is a child process, the server."""
-        await self._thread.run(self._close())
+        await self.thread.run(self._close())
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> Any:
-        """The result of one call (`mcp.types.CallToolResult`); in a shared session repeated once if the server dies.
+        """The result of one call (`mcp.types.CallToolResult`).
 
         Raises:
-            ToolError: the server refuses the call, or dies again of it.
-            BrokenToolError: the server has died and does not come back; `WorldLost`: the trajectory's has died.
+            ToolError: the server refuses the call.
+            BrokenToolError: the server does not come back; `WorldLost`: it has died, maybe of this call.
         """
         flight = object()
         try:
-            return await self._thread.run(self._call(flight, tool, dict(arguments)))
+            return await self.thread.run(self._call(flight, tool, dict(arguments)))
         except asyncio.CancelledError:
             # A time limit, or the trajectory's end. It is noted here, since the next call must know of it and may
             # arrive before the thread has ended this one.
@@ -95,7 +95,6 @@ class McpSession:
             raise
 
     async def _call(self, flight: object, tool: str, arguments: dict[str, Any]) -> Any:
-        num_deaths = 0
         while True:
             client = await self._opened()
             self._in_flight.add(flight)
@@ -105,11 +104,8 @@ class McpSession:
                 return answer
             except SessionLost as error:
                 await self._forget(client)
-                if not self.server.shared:
+                if client is not self._given_up or not self.server.shared:
                     raise WorldLost(str(error)) from error
-                num_deaths += client is not self._given_up
-                if num_deaths == 2:
-                    raise ToolError(f"The MCP server died twice during one call of {tool!r} ({error}).") from error
             finally:
                 self._in_flight.discard(flight)
 

@@ -14,8 +14,8 @@ from pydantic import BaseModel, Field
 
 from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.errors import BrokenToolError, ToolError
-from rllib_arpo.envs.tools.function import function_maker
 from rllib_arpo.envs.tools.tool import run_tool
+from rllib_arpo.envs.worlds.functions import function_maker
 from tests.helpers.chat_templates import QWEN3
 from tests.helpers.models import byte_tokenizer
 
@@ -271,7 +271,10 @@ with_future.__annotations__["x"] = "Missing"
     [
         ([len], r"^env_config\['tools'\]: <built-in function len>: its parameter 'obj' cannot be given by name\.$"),
         ([Other], r"^env_config\['tools'\]: .* is neither a dataclass that subclasses Tool or ToolSet .* nor a functi"),
-        ([lambda: 1], r"^env_config\['tools'\]: <function <lambda> .*: '<lambda>' cannot be the name of a tool\.$"),
+        (
+            [lambda: 1],
+            r"^env_config\['tools'\]: <function <lambda> .*: '<lambda>' cannot be the name of a tool: it ",
+        ),
         ([with_future], r": its parameters cannot be read \(name 'Missing' is not defined\)\.$"),
         ({GREET: {"timeout": 1}}, rf"^Unknown option of the tool '{GREET}' 'timeout': did you mean 'timeout_s'\?$"),
         ({greet: {"function": 1}}, r"^Unknown option of the tool 'greet' 'function': known: max_attempts, "),

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from rllib_arpo.envs.tools.schema_tool import SchemaTool, schema_validator
-from rllib_arpo.envs.tools.signature import Signature, answer_of
-from rllib_arpo.envs.tools.tool import ToolResult
-
-#: What both protocols can write as a name.
-_NAME = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
+from rllib_arpo.envs.tools.schema_tool import SchemaTool
+from rllib_arpo.envs.tools.tool import ToolResult, check_name
+from rllib_arpo.envs.worlds.signature import Signature, answer_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,13 +76,8 @@ def function_maker(found: Any) -> FunctionMaker | None:
         schema, arguments = _schema_of_inputs(found.inputs), _by_name
     else:
         return None
-    if not _NAME.fullmatch(name):
-        raise ValueError(f"{name!r} cannot be the name of a tool")
+    check_name(name)
     schema = {key: value for key, value in schema.items() if key not in ("title", "description")}
-    try:
-        schema_validator(schema)
-    except ValueError as error:
-        raise ValueError(f"its schema is wrong ({error})") from error
     return partial(
         FunctionTool, function=function, arguments=arguments, name=name, description=description, input_schema=schema
     )

@@ -1,40 +1,34 @@
-"""Tools of Model Context Protocol servers as tools."""
+"""Model Context Protocol servers as worlds: their tools under `env_config["tools"]["mcp"]`."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
 import math
-import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, ClassVar
 
 from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.errors import BrokenToolError
-from rllib_arpo.envs.support.loop_thread import loop_thread
 from rllib_arpo.envs.support.validation import check_known
-from rllib_arpo.envs.tools.mcp_client import McpServer, shown
-from rllib_arpo.envs.tools.mcp_session import McpSession, session_of
-from rllib_arpo.envs.tools.schema_tool import WorldTool, schema_validator
-from rllib_arpo.envs.tools.tool import RESERVED_NAMES, Tool, ToolResult, ToolSet, time_limit_exceeded
+from rllib_arpo.envs.tools.tool import RESERVED_NAMES, Tool, ToolSet, check_name, time_limit_exceeded
+from rllib_arpo.envs.worlds.maker import WorldMaker
+from rllib_arpo.envs.worlds.mcp_client import McpServer, shown
+from rllib_arpo.envs.worlds.mcp_session import McpSession, session_of
 from rllib_arpo.envs.worlds.world import Call, Reply, World
-
-#: Names that can stand between "<" and ">" as a tag.
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
 class McpWorld(World):
-    """A trajectory's session with a server, which starts with its first call."""
+    """A trajectory's session with a server, which starts with its first call, or the one that all share."""
 
     forks_by = "replay"
     timeout_s = math.inf
 
-    def __init__(self, server: McpServer, start_timeout_s: float, call_timeout_s: float):
-        self._session = McpSession(loop_thread("mcp"), server, start_timeout_s)
-        self._call_timeout_s = call_timeout_s
+    def __init__(self, session: McpSession, tools: Mapping[str, Mapping[str, Any]], call_timeout_s: float):
+        self.tools, self.stateless = tools, session.server.shared
+        self._session, self._call_timeout_s = session, call_timeout_s
 
     async def act(self, action: Call | str) -> Reply:
         assert isinstance(action, Call)
@@ -46,25 +40,11 @@ class McpWorld(World):
             if not limit.expired():
                 raise
             return Reply(time_limit_exceeded(self._call_timeout_s), status=ToolStatus.TIMEOUT)
-        return Reply(shown(result), status=_status(result))
+        return Reply(shown(result), status=ToolStatus.ERROR if result.is_error else ToolStatus.OK)
 
     async def close(self) -> None:
-        await self._session.close()
-
-
-@dataclass(frozen=True, kw_only=True)
-class McpTool(WorldTool):
-    """One tool of an MCP server: of a trajectory's session, or of the one that all trajectories share."""
-
-    session: McpSession = field(repr=False)
-
-    async def __call__(self, arguments: Mapping[str, Any]) -> ToolResult:
-        result = await self.session.call(self.name_in_world, arguments)
-        return ToolResult(shown(result), _status(result))
-
-
-def _status(result: Any) -> ToolStatus:
-    return ToolStatus.ERROR if result.is_error else ToolStatus.OK
+        if not self.stateless:
+            await self._session.close()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,59 +77,48 @@ class McpTools(ToolSet):
 
     def expand(self) -> dict[str, Tool]:
         """Starts the servers, or reaches them, and makes a tool of each of theirs."""
-        found = [(name, tool) for name in self.servers for tool in self._tools_of(name)]
+        found = [(server, tool) for server in self.servers for tool in self._worlds_of(server).tools()]
         count = Counter(tool.name for _, tool in found)
+        limits = {name: getattr(self, name) for name in ("timeout_s", "max_result_tokens", "max_concurrency")}
         tools: dict[str, Tool] = {}
         for server, tool in found:
             taken = count[tool.name] > 1 or tool.name in _taken_names()
             name = f"{server}_{tool.name}" if taken else tool.name
-            if not _NAME.fullmatch(name):
-                raise ValueError(
-                    f"The MCP server {server!r}: {name!r} cannot be the name of a tool, which has letters, digits and"
-                    " '_', '.', '-' only."
-                )
+            try:
+                check_name(name)
+            except ValueError as error:
+                raise ValueError(f"The MCP server {server!r}: {error}.") from error
             if name in tools:
                 raise ValueError(f"The MCP server {server!r}: there are two tools {name!r}.")
-            tools[name] = dataclasses.replace(tool, name=name)
+            tools[name] = dataclasses.replace(tool, name=name, **limits)
         return tools
 
-    def _tools_of(self, server_name: str) -> list[McpTool]:
+    def _worlds_of(self, server_name: str) -> WorldMaker:
         try:
             server = McpServer(**self.servers[server_name])
             session = session_of(server, self.start_timeout_s)
-            offered = session.list_tools()
+            offered = {tool.name: tool for tool in session.list_tools()}
         except ModuleNotFoundError as error:
             raise ValueError(f"The mcp tools need the package {error.name} (pip install mcp).") from error
         except (ValueError, BrokenToolError) as error:
             raise ValueError(f"The MCP server {server_name!r}: {error}") from error
         if server.tools is not None:
-            check_known(server.tools, [tool.name for tool in offered], f"tool of the MCP server {server_name!r}")
-            offered = [tool for tool in offered if tool.name in server.tools]
-        make = None if server.shared else partial(McpWorld, server, self.start_timeout_s, self.timeout_s)
-        return [self._tool(session, make, server_name, tool) for tool in offered]
+            check_known(server.tools, offered, f"tool of the MCP server {server_name!r}")
+        schemas = {
+            name: {**tool.input_schema, "description": tool.description or ""}
+            for name, tool in offered.items()
+            if server.tools is None or name in server.tools
+        }
 
-    def _tool(self, session: McpSession, make: Callable[[], World] | None, server_name: str, tool: Any) -> McpTool:
-        try:
-            schema_validator(tool.input_schema)
-        except ValueError as error:
-            raise ValueError(
-                f"The MCP server {server_name!r}: the schema of its tool {tool.name!r} is wrong ({error})."
-            ) from error
-        return McpTool(
-            name=tool.name,
-            name_in_world=tool.name,
-            description=tool.description or "",
-            session=session,
-            make_world=make,
-            input_schema=tool.input_schema,
-            timeout_s=self.timeout_s,
-            max_result_tokens=self.max_result_tokens,
-            max_concurrency=self.max_concurrency,
-        )
+        def make() -> World:
+            own = session if server.shared else McpSession(session.thread, server, self.start_timeout_s)
+            return McpWorld(own, schemas, self.timeout_s)
+
+        return WorldMaker(f"The MCP server {server_name!r}", make)
 
 
 def _taken_names() -> frozenset[str]:
     # Imported here, because the registry needs this file.
-    from rllib_arpo.envs.tools import TOOLS
+    from rllib_arpo.envs.tools.registry import TOOLS
 
     return RESERVED_NAMES.union(TOOLS)

@@ -1,0 +1,89 @@
+"""Makes the worlds of an environment, and the tools that are calls of theirs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rllib_arpo.envs.errors import ContractError
+from rllib_arpo.envs.tools.schema_tool import SchemaTool
+from rllib_arpo.envs.tools.tool import ToolResult
+from rllib_arpo.envs.worlds.running import RunningWorld
+from rllib_arpo.envs.worlds.world import Call, Way, World
+
+
+class WorldMaker:
+    """Makes the worlds of one kind. They fork in the first way that works, which is decided once for all of them.
+
+    Attributes:
+        name: the beginning of messages: "The world 'safe'".
+        make: makes one.
+    """
+
+    def __init__(self, name: str, make: Callable[[], World], common: Mapping[str, Any] | None = None):
+        """Makes none yet. `common` has values for attributes of all worlds."""
+        self.name, self.make, self._common = name, make, common or {}
+        self._way: Way | None = None
+
+    @functools.cached_property
+    def sample(self) -> World:
+        """A world that is never reset: it says which tools there are, and what it takes."""
+        return self()
+
+    def __call__(self) -> World:
+        world = self.make()
+        for name, value in self._common.items():
+            setattr(world, name, value)
+        return world
+
+    def way(self, world: World) -> Way:
+        """The way of forking of the first world that forks."""
+        if self._way is None:
+            forks = type(world).fork is not World.fork
+            if world.forks_by not in (None, "copy", "replay", *(["fork"] if forks else [])):
+                raise ContractError(f"{self.name} cannot fork by {world.forks_by!r}.")
+            self._way = world.forks_by or ("fork" if forks else "copy")
+        return self._way
+
+    def copied(self, running: RunningWorld) -> RunningWorld | None:
+        """A copy; None, from now on, if Python cannot copy it."""
+        try:
+            return running.copy()
+        except Exception:
+            self._way = "replay"
+            return None
+
+    def tools(self) -> list[WorldTool]:
+        """The calls that the worlds take."""
+        return [
+            WorldTool(
+                name=name,
+                name_in_world=name,
+                description=schema.get("description", ""),
+                input_schema={key: value for key, value in schema.items() if key != "description"},
+                make_world=self,
+                timeout_s=self.sample.timeout_s,
+                max_result_tokens=self.sample.max_reply_tokens,
+            )
+            for name, schema in self.sample.tools.items()
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorldTool(SchemaTool):
+    """One of the calls that a world takes.
+
+    Attributes:
+        name_in_world: the name by which the world knows it.
+    """
+
+    name_in_world: str
+    make_world: WorldMaker = field(repr=False)  # type: ignore[misc]
+
+    def as_call(self, argument: Mapping[str, Any]) -> Call:
+        return Call(self.name_in_world, argument)
+
+    async def __call__(self, argument: Mapping[str, Any]) -> ToolResult:
+        raise TypeError(f"{self.name} acts in a world.")
