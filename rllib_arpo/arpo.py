@@ -30,10 +30,10 @@ from rllib_arpo.connectors.users import apply_user_connectors, user_connectors
 from rllib_arpo.core.rollout_history import RolloutHistory
 from rllib_arpo.core.settings import settings_from
 from rllib_arpo.faults import check_constructed
-from rllib_arpo.learner.gradients import NonFiniteLossError
+from rllib_arpo.learner.sharding import NonFiniteLossError
 from rllib_arpo.one_policy import OnePolicy
-from rllib_arpo.record.recorder import TreeRecorder
-from rllib_arpo.record.settings import RecordSettings
+from rllib_arpo.record.recorder import TreeRecorder, trial_folder
+from rllib_arpo.record.tables import RecordSettings
 from rllib_arpo.rollout.dispatch import ANSWER_TIMEOUT_S, DispatchSettings, QuestionDispatcher
 from rllib_arpo.rollout.messages import Purpose, SamplingConditions, question_refs
 from rllib_arpo.rollout.metrics import nested, plan_metrics, rollout_metrics
@@ -43,7 +43,6 @@ from rllib_arpo.rollout.settings import rollout_reference
 from rllib_arpo.tracking.console import ROLLOUT_TIMER, SYNC_TIMER, UPDATE_TIMER, Messages, TakesMessages
 from rllib_arpo.tracking.iteration_log import IterationLog, rllibs_own
 from rllib_arpo.tracking.shared_metrics import SharedMetrics, SharesMetrics
-from rllib_arpo.tracking.trial_folder import trial_folder
 from rllib_arpo.weights import make_weight_sync
 from rllib_arpo.weights.transports import choose_transport
 
@@ -340,8 +339,8 @@ class ARPO(TakesMessages, SharesMetrics, SharedCheckpoints, OnePolicy):
             folder: on the driver's machine; gets safetensors, configuration and tokenizer.
             dtype: of the weights in it ("bfloat16"); None: as trained, float32.
         """
-        from rllib_arpo.policy.huggingface import write_model
         from rllib_arpo.policy.lora import MergedWeights
+        from rllib_arpo.policy.module_checkpoint import write_model
 
         config = self.config
         weights = self.learner_group.module_state()[DEFAULT_MODULE_ID]

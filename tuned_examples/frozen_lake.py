@@ -20,6 +20,7 @@ import numpy as np
 from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv, generate_random_map
 
 from rllib_arpo import cold_start
+from rllib_arpo.cold_start.examples import tokenize_transcript
 from rllib_arpo.terminal import about, activity
 from tuned_examples.smollm2 import cached_folder
 from tuned_examples.trails_models import MARKED_ROWS, ColdStart, SmallModel, make_tokenizer, write_rows
@@ -144,7 +145,7 @@ def _mark(recipe: SmallModel) -> str:
     text = [repr((VERSION, recipe)), tokenizer.backend_tokenizer.to_str(), str(tokenizer.chat_template)]
     for stage in recipe.stages:
         for row in ROWS[stage.rows](min(stage.count, MARKED_ROWS), stage.seed):
-            text.append(json.dumps(cold_start.tokenize_transcript(tokenizer, row["messages"])))
+            text.append(json.dumps(tokenize_transcript(tokenizer, row["messages"])))
     return hashlib.sha256("\n".join(text).encode()).hexdigest()[:12]
 
 

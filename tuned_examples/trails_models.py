@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from rllib_arpo import cold_start
 from rllib_arpo.cold_start import ColdStartSettings
+from rllib_arpo.cold_start.examples import tokenize_transcript
 from rllib_arpo.envs.tasks.trail_forms import FORMS, MAIN, SYLLABLES, TrailForm
 from rllib_arpo.terminal import about, activity
 from tuned_examples.smollm2 import cached_folder, smollm2_135m_instruct
@@ -241,7 +242,7 @@ def _mark(
     text = [repr((VERSION, recipe, settings)), tokenizer.backend_tokenizer.to_str(), str(tokenizer.chat_template)]
     for stage in stages:
         for row in ROWS[stage.rows](min(stage.count, MARKED_ROWS), stage.seed, form):
-            text.append(json.dumps(cold_start.tokenize_transcript(tokenizer, row["messages"])))
+            text.append(json.dumps(tokenize_transcript(tokenizer, row["messages"])))
     return hashlib.sha256("\n".join(text).encode()).hexdigest()[:12]
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # A script finds its neighbours as well.
 
 from rllib_arpo import ARPOConfig
-from rllib_arpo.policy.dtypes import fast_dtype
+from rllib_arpo.policy.compilation import fast_dtype
 from rllib_arpo.recipes import add_arm_args, arm_config, recipe_parser, run_recipe, run_terminal
 from rllib_arpo.tracking.transcripts import EvaluationTranscripts
 from tuned_examples.decisive_steps import DecisiveSteps

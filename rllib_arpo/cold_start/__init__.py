@@ -3,29 +3,9 @@
     rllib-arpo cold-start --model Qwen/Qwen2.5-3B-Instruct --data transcripts.jsonl --output DIR
 
 ARPO starts from a model that already calls tools now and then. `train` makes one from any causal LM with a chat
-template; `transcripts` says what a row of the data is, `training` how much memory a model takes.
+template; `examples` says what a row of the data is, `training` how much memory a model takes.
 """
 
 from rllib_arpo.cold_start.training import ColdStartSettings, is_first_process, train
-from rllib_arpo.cold_start.transcripts import (
-    IGNORED,
-    Segment,
-    collate,
-    load_examples,
-    read_transcripts,
-    split_transcript,
-    tokenize_transcript,
-)
 
-__all__ = [
-    "IGNORED",
-    "ColdStartSettings",
-    "Segment",
-    "collate",
-    "is_first_process",
-    "load_examples",
-    "read_transcripts",
-    "split_transcript",
-    "tokenize_transcript",
-    "train",
-]
+__all__ = ["ColdStartSettings", "is_first_process", "train"]

@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rllib_arpo.cold_start.transcripts import collate, load_examples
-from rllib_arpo.policy.dtypes import fast_dtype
+from rllib_arpo.cold_start.examples import collate, load_examples
+from rllib_arpo.policy.compilation import fast_dtype
 
 if TYPE_CHECKING:
     import numpy as np
@@ -146,7 +146,7 @@ def train(settings: ColdStartSettings, on_step: Callable[[int, int], None] = lam
 def _examples(settings: ColdStartSettings, tokenizer: Any) -> list[dict[str, list[int]]]:
     if settings.best is None:
         return load_examples(tokenizer, settings.data, settings.max_length)
-    from rllib_arpo.cold_start.recorded import load_recorded
+    from rllib_arpo.cold_start.examples import load_recorded
 
     min_reward = -math.inf if settings.min_reward is None else settings.min_reward
     return load_recorded(settings.data, settings.best, min_reward, settings.max_length, len(tokenizer))

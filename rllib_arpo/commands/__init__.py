@@ -1,7 +1,8 @@
 """`python -m rllib_arpo COMMAND`, which is also installed as `rllib-arpo COMMAND`.
 
-A command is a module of this package with `add_arguments(parser)` and `run(args, argv)`, which returns the exit status;
-its docstring's first line is its description. It is imported only when a user calls it, so that help is quick.
+A command is a module of this package with `add_arguments(parser)` and `run(args, argv)`, which returns the exit status
+and raises a `CommandError` where the command line, the data or the output folder is wrong; the docstring's first line
+is its description. It is imported only when a user calls it, so that help is quick.
 """
 
 from __future__ import annotations
@@ -12,36 +13,32 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
 PROGRAM = "rllib-arpo"
 #: Exit status: the command line or its data is wrong.
 WRONG = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
-    """The module of a command, and its line in the list of all commands."""
-
-    module: str
-    summary: str
-
-
-COMMANDS: dict[str, Command] = {
-    "evaluate": Command("rllib_arpo.commands.evaluate", "ask a model a task's questions, with the tools of training"),
-    "entropy": Command(
-        "rllib_arpo.commands.entropy", "where a model is unsure after tool responses, and what each rule would fork"
-    ),
-    "show": Command("rllib_arpo.commands.show", "draw the recorded trees of a run, or its curves, as HTML pages"),
-    "log-run": Command("rllib_arpo.commands.log_run", "log the folder of a run or of an evaluation to MLflow"),
-    "cold-start": Command("rllib_arpo.commands.cold_start", "fine-tune a model on tool-use transcripts"),
-    "export": Command("rllib_arpo.commands.export", "make a Hugging Face model of a checkpoint"),
-    "index": Command("rllib_arpo.commands.index", "build a search index of files"),
-    "new": Command("rllib_arpo.commands.new", "write an environment to begin with: a class, rows, tests, a training"),
-    "try": Command("rllib_arpo.commands.try_world", "play a world by hand or at random, and fork it"),
-    "doctor": Command("rllib_arpo.commands.doctor", "check this machine, and whether a run fits its memory"),
-    "import-cache": Command("rllib_arpo.commands.import_cache", "add known search results to a cache"),
+#: Command -> its line in the list of all commands.
+COMMANDS = {
+    "evaluate": "ask a model a task's questions, with the tools of training",
+    "entropy": "where a model is unsure after tool responses, and what each rule would fork",
+    "show": "draw the recorded trees of a run, or its curves, as HTML pages",
+    "log-run": "log the folder of a run or of an evaluation to MLflow",
+    "cold-start": "fine-tune a model on tool-use transcripts",
+    "export": "make a Hugging Face model of a checkpoint",
+    "index": "build a search index of files",
+    "new": "write an environment to begin with: a class, rows, tests, a training",
+    "try": "play a world by hand or at random, and fork it",
+    "doctor": "check this machine, and whether a run fits its memory",
+    "import-cache": "add known search results to a cache",
 }
+
+
+def command_module(name: str) -> Any:
+    """The module of a command."""
+    return importlib.import_module(f"{__name__}.{'try_world' if name == 'try' else name.replace('-', '_')}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -56,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run_command(name: str, argv: Sequence[str]) -> int:
     """Runs the command `name` with its own arguments. A `CommandError` is one sentence, and the status `WRONG`."""
-    module = importlib.import_module(COMMANDS[name].module)
+    module = command_module(name)
     parser = argparse.ArgumentParser(prog=f"{PROGRAM} {name}", description=(module.__doc__ or "").partition("\n")[0])
     parser.add_argument("--traceback", action="store_true", help="of an error, also show where it came from")
     module.add_arguments(parser)
@@ -78,7 +75,7 @@ def run_command(name: str, argv: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    lines = "\n".join(f"  {name:<12} {command.summary}" for name, command in COMMANDS.items())
+    lines = "\n".join(f"  {name:<12} {summary}" for name, summary in COMMANDS.items())
     parser = argparse.ArgumentParser(
         prog=PROGRAM,
         description="ARPO for language models that call tools.",

@@ -17,13 +17,23 @@ import argparse
 import shutil
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rllib_arpo.doctor.budget_report import budget_checks, budget_text, decide, gpu_memory
-from rllib_arpo.doctor.check_lines import Check, exit_status, report
-from rllib_arpo.doctor.data_checks import data_checks
+from rllib_arpo.doctor.check_lines import Check, Mark, exit_status, report
 from rllib_arpo.doctor.machine_checks import Memory, machine_checks, memory_of_this_machine
 from rllib_arpo.doctor.recipe import load_recipe, parse_arguments, read_run
+from rllib_arpo.envs.env_config import read_env_config
+from rllib_arpo.envs.errors import DataError
+from rllib_arpo.envs.prompt import asked_alone, build_prompt
+from rllib_arpo.envs.registry import ENVIRONMENTS, with_task
 from rllib_arpo.errors import CommandError, command_errors
+from rllib_arpo.rollout.make_env import complete_env_config
+
+if TYPE_CHECKING:
+    from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+
+    from rllib_arpo.arpo_config import ARPOConfig
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,11 +56,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
-    """Runs the command; returns the exit status.
-
-    Raises:
-        CommandError: the recipe, its arguments or its model are wrong, or a size of GPUs comes without a recipe.
-    """
     if args.gpu_memory_gb is not None and not args.recipe:
         raise CommandError(f"--gpu-memory-gb {args.gpu_memory_gb:g}: give the recipe whose run needs such GPUs.")
     if args.rows and not args.recipe:
@@ -78,3 +83,40 @@ def _budget(command: Sequence[str], memory: Memory, gpu_memory_gb: float | None,
         of_data = data_checks(config) if rows else []
     text = budget_text(run, gpu_memory(memory, args.gpu_memory_gb))
     return text, budget_checks(run, memory, args.gpu_memory_gb) + of_data
+
+
+def data_checks(config: ARPOConfig) -> list[Check]:
+    """A line for the questions of training, and one for those of evaluation.
+
+    Raises:
+        ValueError: the environment or its data are wrong as a whole.
+    """
+    checks = [_check("training data", config)]
+    evaluation = config.get_evaluation_config_object()
+    if config.evaluation_interval and evaluation is not None:
+        checks.append(_check("evaluation data", evaluation))
+    return checks
+
+
+def _check(name: str, config: AlgorithmConfig) -> Check:
+    if config.env not in ENVIRONMENTS:
+        return Check(Mark.OK, name, f"not read: env={config.env!r} is not one of {', '.join(ENVIRONMENTS)}")
+    env_config, task, tools = read_env_config(with_task(config.env, complete_env_config(config)))
+    if task.num_questions is None:
+        return Check(Mark.OK, name, "generated without end")
+    chat = env_config.make_chat()
+    protocol = env_config.make_protocol(tools, chat)
+    bad = []
+    for number in range(task.num_questions):
+        try:
+            question = task.question(number, tuple(tools))
+            if env_config.world is None:  # A world ends the prompt when it is reset.
+                build_prompt(chat, protocol, asked_alone(question, env_config), env_config)
+        except DataError as error:
+            bad.append(str(error))
+    if not bad:
+        return Check(Mark.OK, name, f"all {task.num_questions:,} questions can be asked")
+    found = f"{len(bad):,} of {task.num_questions:,} questions cannot be asked. {min(bad)}"
+    if config.on_bad_row == "skip":
+        return Check(Mark.WARNING, name, found.rstrip("."), "They are left out and counted (questions_given_up).")
+    return Check(Mark.MISSING, name, found.rstrip("."), 'Mend them, or set on_bad_row="skip".')

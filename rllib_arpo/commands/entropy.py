@@ -24,18 +24,12 @@ from rllib_arpo.errors import CommandError, command_errors
 from rllib_arpo.evaluation.arguments import (
     MODEL_HELP,
     add_sampling_arguments,
-    chosen_tasks,
     positive,
-    questions_in_flight,
-    read_env_configs,
-    read_settings,
 )
-from rllib_arpo.evaluation.entropy.report import print_report
-from rllib_arpo.evaluation.entropy.summary import EntropySettings, TaskEntropy, as_json, task_entropy
-from rllib_arpo.evaluation.model_folders import remove_exported, resolve_models
-from rllib_arpo.evaluation.plan import Arm, EvaluationSettings, check_tasks, make_arms
-from rllib_arpo.evaluation.results import ResultFolder, StoredArm
-from rllib_arpo.evaluation.runner import VOCAB_SIZE, answer
+from rllib_arpo.evaluation.entropy.summary import EntropySettings, TaskEntropy, as_json, print_report, task_entropy
+from rllib_arpo.evaluation.plan import Arm, EvaluationSettings
+from rllib_arpo.evaluation.results import StoredArm
+from rllib_arpo.evaluation.runner import VOCAB_SIZE, answered
 from rllib_arpo.files import write_json
 from rllib_arpo.redaction import without_secrets
 from rllib_arpo.tracking.machine import origin
@@ -65,31 +59,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
-    """Runs the command; returns the exit status.
-
-    Raises:
-        CommandError: something of the command line or of the data is wrong.
-    """
     begin = time.perf_counter()
     with command_errors():
-        settings, own = read_settings(args), read_env_configs(args)
-        tasks, entropy_settings = chosen_tasks(args), _entropy_settings(args)
-        check_tasks(tasks, own, settings)
-        results = ResultFolder(args.output, replaces=True)
-    with results:
-        results.claim(dataclasses.asdict(settings))
-        (model,) = resolve_models([args.model], results.folder, settings.dtype)
-        arms = make_arms([model], [], tasks, own, settings)
-        stored = [(arm, results.arm(arm)) for arm in arms]
-        in_flight = questions_in_flight(args, settings)
-        answer(stored, settings, in_flight=in_flight, num_threads=args.num_threads, progress=args.progress)
-        remove_exported(results.folder)
+        entropy_settings = _entropy_settings(args)
+    with answered(args, [args.model], replaces=True) as (settings, folder, stored):
+        arms = [arm for arm, _ in stored]
         found = [_task_entropy(results_of, entropy_settings) for _, results_of in stored]
-        figures = _write_figures(results.folder, found, arms, entropy_settings, settings)
-        seconds = time.perf_counter() - begin
-        _write_summary(results.folder / SUMMARY, found, arms, settings, args, argv, seconds)
+        figures = _write_figures(folder, found, arms, entropy_settings, settings)
+        _write_summary(folder / SUMMARY, found, arms, settings, args, argv, time.perf_counter() - begin)
     print_report(found, entropy_settings)
-    print(f"The record, the summary and {', '.join(figures)} are in {results.folder}.")
+    print(f"The record, the summary and {', '.join(figures)} are in {folder}.")
     return 0
 
 
@@ -146,12 +125,7 @@ def _write_summary(
         "model_fingerprint": model.fingerprint,
         "vocab_size": found[0].vocab_size,
         "settings": dataclasses.asdict(settings) | own | {name: getattr(args, name) for name in BRANCHING_OPTIONS},
-        "env_configs": {
-            arm.task: without_secrets(
-                {key: value for key, value in arm.env_config.items() if key != "model_name_or_path"}
-            )
-            for arm in arms
-        },
+        "env_configs": {arm.task: without_secrets(arm.own_config) for arm in arms},
         "tasks": [as_json(task) for task in found],
     }
     write_json(path, summary)

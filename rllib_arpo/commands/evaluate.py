@@ -16,7 +16,6 @@ its seeds, whose scores are averaged. A model that was evaluated into the same f
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -26,11 +25,7 @@ from rllib_arpo.errors import INTERRUPTED, command_errors
 from rllib_arpo.evaluation.arguments import (
     MODEL_HELP,
     add_sampling_arguments,
-    chosen_tasks,
     names_in,
-    questions_in_flight,
-    read_env_configs,
-    read_settings,
 )
 from rllib_arpo.evaluation.method_table import (
     MethodTable,
@@ -40,14 +35,12 @@ from rllib_arpo.evaluation.method_table import (
     metric_names,
     print_method_table,
 )
-from rllib_arpo.evaluation.metrics import ArmMetrics, arm_metrics
-from rllib_arpo.evaluation.model_folders import remove_exported, resolve_models, split_methods
-from rllib_arpo.evaluation.plan import STYLES, TOOLS, Arm, EvaluationSettings, check_tasks, make_arms
-from rllib_arpo.evaluation.report import print_report
-from rllib_arpo.evaluation.results import ResultFolder, SettingsError, StoredArm
-from rllib_arpo.evaluation.runner import answer
-from rllib_arpo.evaluation.suites import score_of
-from rllib_arpo.evaluation.summary import SUMMARY, task_reports, write_summary
+from rllib_arpo.evaluation.metrics import ArmMetrics, arm_metrics, score_of
+from rllib_arpo.evaluation.model_folders import split_methods
+from rllib_arpo.evaluation.plan import STYLES, TOOLS, Arm, EvaluationSettings
+from rllib_arpo.evaluation.report import SUMMARY, print_report, task_reports, write_summary
+from rllib_arpo.evaluation.results import StoredArm
+from rllib_arpo.evaluation.runner import answered
 from rllib_arpo.redaction import without_secrets
 
 
@@ -64,11 +57,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
-    """Runs the command; returns the exit status.
-
-    Raises:
-        CommandError: something of the command line or of the data is wrong, or the output folder has other settings.
-    """
     try:
         _evaluate(args, argv)
     except KeyboardInterrupt:
@@ -80,29 +68,12 @@ def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
 def _evaluate(args: argparse.Namespace, argv: Sequence[str]) -> None:
     begin = time.perf_counter()
     with command_errors():
-        settings, own = read_settings(args), read_env_configs(args)
-        tasks, baselines = chosen_tasks(args), names_in(args.baselines)
-        check_tasks(tasks, own, settings)
         names, methods = split_methods([*args.model, *args.compare])
-        results = ResultFolder(args.output)
-    with results:
-        with command_errors((SettingsError,)):
-            results.claim(dataclasses.asdict(settings))
-        models = resolve_models(names, results.folder, settings.dtype)
-        arms = make_arms(models, baselines, tasks, own, settings)
-        with command_errors((SettingsError,)):
-            stored = [(arm, results.arm(arm)) for arm in arms]
-        with command_errors():
-            if args.mlflow:
-                _check_mlflow()
-        in_flight = questions_in_flight(args, settings)
-        for model in models:
-            own_arms = [each for each in stored if each[0].model == model]
-            answer(own_arms, settings, in_flight=in_flight, num_threads=args.num_threads, progress=args.progress)
-        _report(stored, results.folder, settings, methods, argv, begin)
+    check = _check_mlflow if args.mlflow else lambda: None
+    with answered(args, names, names_in(args.baselines), check=check) as (settings, folder, stored):
+        _report(stored, folder, settings, methods, argv, begin)
         if args.mlflow:
-            _log_to_mlflow(results.folder)
-        remove_exported(results.folder)
+            _log_to_mlflow(folder)
 
 
 def _report(
@@ -149,7 +120,7 @@ def _check_mlflow() -> None:
     Raises:
         ValueError: the local store cannot be opened.
     """
-    from rllib_arpo.mlflow.evaluation_log import EXPERIMENT
+    from rllib_arpo.mlflow.run_log import EXPERIMENT
     from rllib_arpo.mlflow.store import is_local, open_store, store_uri
 
     if is_local(store_uri()):
@@ -157,11 +128,11 @@ def _check_mlflow() -> None:
 
 
 def _log_to_mlflow(folder: Path) -> None:
-    from rllib_arpo.mlflow.evaluation_log import EXPERIMENT, log_evaluation
-    from rllib_arpo.mlflow.store import one_line, open_store, store_uri
+    from rllib_arpo.mlflow.run_log import log_folder
+    from rllib_arpo.mlflow.store import one_line, store_uri
 
     try:
-        log_evaluation(folder, open_store(experiment=EXPERIMENT))
+        log_folder(folder)
     except Exception as error:  # The stores behind MLflow raise errors of a dozen libraries.
         command = f"`rllib-arpo log-run {folder} --store {without_secrets(store_uri())}`"
         print(f"MLflow lacks a part of the evaluation ({one_line(error)}): log it with {command}.", file=sys.stderr)

@@ -12,7 +12,7 @@ import argparse
 from collections.abc import Sequence
 
 from rllib_arpo.errors import command_errors
-from rllib_arpo.policy.export import export_model
+from rllib_arpo.policy.module_checkpoint import export_model
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

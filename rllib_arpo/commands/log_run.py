@@ -12,11 +12,9 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from ray.tune.result import EXPR_RESULT_FILE
-
-from rllib_arpo.errors import CommandError
-from rllib_arpo.evaluation.summary import SUMMARY
-from rllib_arpo.record.recorder import RECORD_FOLDER
+from rllib_arpo.errors import CommandError, command_errors
+from rllib_arpo.evaluation.report import SUMMARY
+from rllib_arpo.plots.run_data import trial_folders
 from rllib_arpo.redaction import without_secrets
 
 
@@ -28,38 +26,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
-    """Runs the command; returns the exit status.
-
-    Raises:
-        CommandError: the folder is not one of a run, or the store does not take it.
-    """
     # They import mlflow.
-    from rllib_arpo.mlflow import evaluation_log, run_facts, run_log
-    from rllib_arpo.mlflow.store import one_line, open_store
+    from rllib_arpo.mlflow.run_log import log_folder
+    from rllib_arpo.mlflow.store import one_line
 
     folder = Path(args.folder)
-    is_evaluation = (folder / SUMMARY).is_file()
-    logged = [folder] if is_evaluation else _trials(folder)
-    for each in logged:
+    with command_errors():
+        folders = [folder] if (folder / SUMMARY).is_file() else trial_folders(folder)
+    for each in folders:
         try:
-            if is_evaluation:
-                store = open_store(args.store, args.experiment or evaluation_log.EXPERIMENT)
-                evaluation_log.log_evaluation(each, store)
-            else:
-                store = open_store(args.store, args.experiment or run_facts.read_facts(each).experiment)
-                run_log.log_run(each, store)
+            store = log_folder(each, args.store, args.experiment)
         except Exception as error:  # The stores behind MLflow raise errors of a dozen libraries.
             raise CommandError(f"{each}: not all of it is in MLflow ({one_line(error)}).") from error
         print(f"{each} is in MLflow: {without_secrets(store.uri)}")
     return 0
-
-
-def _trials(folder: Path) -> list[Path]:
-    names = (EXPR_RESULT_FILE, RECORD_FOLDER)
-    if any((folder / name).exists() for name in names):
-        return [folder]
-    found = sorted({path.parent for name in names for path in folder.glob(f"*/{name}")})
-    if not found:
-        missing = ", no ".join((*names, SUMMARY))
-        raise CommandError(f"{folder}: not the folder of a run: it has no {missing}.")
-    return found

@@ -5,8 +5,8 @@
     rllib-arpo show --compare TRIAL/trees/evaluation-00000.parquet TRIAL/trees/evaluation-00008.parquet
     rllib-arpo show ~/ray_results/ARPO_... --plots --output plots
 
-A page shows a question's tree, which trajectory waited for which tool, and each turn with its tokens shaded by their
-entropy, its tool call, the fork decision in words and its advantages. An index of several questions has filters.
+A page shows a question's tree, and each turn with its tokens shaded by their entropy, its tool call, the fork decision
+in words and its advantages. An index of several questions has filters.
 --plots draws the curves of a run instead: accuracy, entropy before and after tool responses, forks, seconds.
 """
 
@@ -39,11 +39,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
-    """Runs the command; returns the exit status.
-
-    Raises:
-        CommandError: the command line is wrong, or there is no such record or question.
-    """
     _check(args)
     with command_errors((ValueError, OSError)):
         if args.plots:
@@ -73,9 +68,11 @@ def _check(args: argparse.Namespace) -> None:
 def _draw_plots(place: str, output: Path) -> int:
     # They import matplotlib.
     from rllib_arpo.plots.gallery import PAGE, draw_all, plot_files, write_files
-    from rllib_arpo.plots.run_data import read_run, trial_folder_of
+    from rllib_arpo.plots.run_data import read_run, trial_folders
 
-    folder = trial_folder_of(place)
+    folder, *others = trial_folders(Path(place))
+    if others:
+        raise CommandError(f"{place}: has {len(others) + 1} trials; name the folder of one, such as {folder}.")
     drawn = draw_all(read_run(folder))
     write_files(output, plot_files(folder.name, drawn))
     for one in drawn:

@@ -1,9 +1,11 @@
-"""The versions of vLLM with which ARPO works. This check needs no vLLM, so that it can fail before an actor starts."""
+"""The versions and the arguments of vLLM with which ARPO works; the checks need no vLLM and come before any actor."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 from packaging.version import Version
 
@@ -40,3 +42,66 @@ def can_run_ahead() -> bool:
     """Whether vLLM may start a step before the engine has the output of the last one."""
     installed = vllm_version()
     return installed is not None and installed >= FIRST_RUNNING_AHEAD
+
+
+#: `kv_cache_memory_bytes` of an engine on the CPU, unless `engine_kwargs` sets it.
+CPU_KV_CACHE_BYTES = 1 << 30
+#: `gpu_memory_utilization` of an engine on GPUs, unless `engine_kwargs` sets it: the default of vLLM.
+GPU_MEMORY_UTILIZATION = 0.92
+#: Arguments of vLLM that follow from the configuration.
+FROM_CONFIGURATION = frozenset(
+    {
+        "model",
+        "dtype",
+        "max_model_len",
+        "seed",
+        "logprobs_mode",
+        "scheduling_policy",
+        "logits_processors",
+        "weight_transfer_config",
+    }
+)
+
+#: name -> (values that are allowed, why others are not).
+_REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
+    "pipeline_parallel_size": (
+        (1,),
+        "a tree is forked between two tokens, and pipeline stages work on several steps at once; "
+        "use tensor_parallel_size",
+    ),
+    "prefill_context_parallel_size": ((1,), "entropies are measured on one rank's logits; use tensor_parallel_size"),
+    "enable_batch_sharded_sampling": ((None, False), "entropies are measured on one rank's logits"),
+    "data_parallel_size": ((1,), "an env runner has one engine; use num_env_runners"),
+    "distributed_executor_backend": (
+        (None, "mp", "uni"),
+        "the engine's workers are processes of its env runner, on the GPUs that Ray gave to it",
+    ),
+    "speculative_config": ((None,), "entropies are measured for one token at a time"),
+    "enable_return_routed_experts": (
+        (False,),
+        "the learner chooses the experts of a token by itself, whatever the engine chose",
+    ),
+    "skip_tokenizer_init": ((False,), "stop strings are found with the tokenizer"),
+    "disable_log_stats": ((True,), "the engine does not write vLLM's statistics"),
+    # vLLM 0.32 and newer.
+    "watermark_config": ((None,), "training samples from the model's own distribution, without a watermark"),
+}
+
+
+def check_vllm_kwargs(engine_kwargs: Mapping[str, Any]) -> None:
+    """Raises ValueError, naming the key, for arguments with which ARPO's engine cannot work."""
+    for name in engine_kwargs:
+        if name in FROM_CONFIGURATION:
+            raise ValueError(f"engine_kwargs may not set {name!r}: it follows from the configuration.")
+    for name, (allowed, reason) in _REFUSED.items():
+        value = engine_kwargs.get(name, allowed[0])
+        if value not in allowed:
+            raise ValueError(f"engine_kwargs[{name!r}]={value!r}: {reason}.")
+    ahead, installed = engine_kwargs.get("async_scheduling", False), vllm_version()
+    # None leaves the choice to vLLM.
+    if ahead is not False and installed is not None and not can_run_ahead():
+        needed = f"needs vLLM {FIRST_RUNNING_AHEAD} or newer, and {installed} is installed"
+        raise ValueError(f"engine_kwargs['async_scheduling']={ahead!r}: {needed}.")
+    size = engine_kwargs.get("tensor_parallel_size", 1)
+    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        raise ValueError(f"engine_kwargs['tensor_parallel_size']={size!r}: must be an integer >= 1.")

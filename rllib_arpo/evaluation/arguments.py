@@ -5,19 +5,22 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rllib_arpo.core.entropy import ENTROPY_ESTIMATORS
+from rllib_arpo.envs.registry import task_keys
+from rllib_arpo.evaluation.metrics import SUITES, suite_tasks
 from rllib_arpo.evaluation.plan import EvaluationSettings
-from rllib_arpo.evaluation.suites import SUITES, suite_tasks, with_data_files
-from rllib_arpo.policy.dtypes import fast_dtype
+from rllib_arpo.policy.compilation import fast_dtype
 
 #: The key of `--env-config` whose value holds for every task.
 EVERY_TASK = "*"
 #: Default number of trajectories in flight.
 TRAJECTORIES_IN_FLIGHT = 64
+#: Of the files below `--data-root`.
+SUFFIXES = (".jsonl", ".json", ".parquet")
 MODEL_HELP = "a Hugging Face folder or id, or a checkpoint of ARPO"
 
 
@@ -89,6 +92,46 @@ def read_env_configs(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
 def chosen_tasks(args: argparse.Namespace) -> list[str]:
     """The tasks of `--suite`, then those of `--tasks`."""
     return list(dict.fromkeys([*suite_tasks(names_in(args.suite)), *names_in(args.tasks)]))
+
+
+def with_data_files(
+    root: Path, tasks: Sequence[str], configs: Mapping[str, Mapping[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """`configs` with a path below `root` for each of `tasks` that reads a file and states none.
+
+    The file of the task "simpleqa" is simpleqa.jsonl, or simpleqa/test.jsonl as in the authors' repository, in lower or
+    upper case; .json and .parquet are as good.
+
+    Args:
+        configs: task -> `env_config` keys.
+
+    Raises:
+        ValueError: a task has no file there, or two.
+    """
+    complete = {task: dict(keys) for task, keys in configs.items()}
+    for task in tasks:
+        keys = complete.setdefault(task, {})
+        reads_file = "path" in task_keys(task)
+        if reads_file and not any(keys.get(key) for key in ("path", "hub_id")):
+            keys["path"] = str(_data_file(root, task))
+    return complete
+
+
+def _data_file(root: Path, task: str) -> Path:
+    if not root.is_dir():
+        raise ValueError(f"--data-root {root}: no such folder.")
+    names = {f"{task}{suffix}" for suffix in SUFFIXES} | {f"{task}/test{suffix}" for suffix in SUFFIXES}
+    files = [path for pattern in ("*", "*/test.*") for path in root.glob(pattern) if path.is_file()]
+    found = sorted(path for path in files if path.relative_to(root).as_posix().lower() in names)
+    if not found:
+        raise ValueError(
+            f"--data-root {root} has no file of the task {task!r}: neither {task}.jsonl (.json, .parquet) nor"
+            f" {task}/test.jsonl; --data {task}=PATH names another."
+        )
+    if len(found) > 1:
+        several = ", ".join(str(path.relative_to(root)) for path in found)
+        raise ValueError(f"--data-root {root} has {len(found)} files of the task {task!r}: {several}.")
+    return found[0]
 
 
 def read_mapping(text: str, option: str) -> dict[str, Any]:

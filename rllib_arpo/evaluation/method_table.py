@@ -12,11 +12,10 @@ import numpy as np
 from rllib_arpo.core.intervals import Estimate, average_over_tasks, by_question, estimate_all
 from rllib_arpo.envs.question import QA
 from rllib_arpo.envs.tasks.specs import SPECS
-from rllib_arpo.evaluation.metrics import PASS
+from rllib_arpo.evaluation.metrics import PASS, score_of
 from rllib_arpo.evaluation.model_folders import short_labels
 from rllib_arpo.evaluation.plan import TOOLS, Arm
-from rllib_arpo.evaluation.report import ALL_EQUAL, SIGNIFICANT, cell, difference_cell, metric_label, plain_console
-from rllib_arpo.evaluation.suites import score_of
+from rllib_arpo.evaluation.report import ALL_EQUAL, SIGNIFICANT, cell, metric_label, plain_console, plain_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -130,27 +129,20 @@ def _is_knowledge(task: str) -> bool:
 
 def print_method_table(table: MethodTable, console: Console | None = None) -> None:
     """Prints the table and its legend."""
-    from rich import box
     from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
 
     console = plain_console(console or Console())
-    plural = "s" if len(table.rows) > 1 else ""
-    title = f"{len(table.rows)} method{plural}, {len(table.metrics)} tasks"
-    shown = Table(box=box.SIMPLE_HEAD, safe_box=True, title=title, title_justify="left")
-    shown.add_column("")
-    headers = [f"{escape(task)}\n{metric}" for task, metric in table.metrics.items()] + [AVERAGE]
-    headers += [f"{AVERAGE} minus\n{escape(table.rows[0].label)}"] * (len(table.rows) > 1)
-    for header in headers:
-        shown.add_column(header, justify="right")
+    several = len(table.rows) > 1
+    headers = ["", *(f"{task}\n{metric}" for task, metric in table.metrics.items()), AVERAGE]
+    headers += [f"{AVERAGE} minus\n{table.rows[0].label}"] * several
+    rows = []
     for row in table.rows:
         cells = [cell(row.cells.get(task), 3, "\n") for task in table.metrics] + [cell(row.average, 3, "\n")]
-        if len(table.rows) > 1:
-            cells.append(difference_cell(row.difference, 3, "\n"))
+        cells += [cell(row.difference, 3, "\n", is_difference=True)] * several
         count = f"\n({len(row.models)} models)" if len(row.models) > 1 else ""
-        shown.add_row(f"{escape(row.label)}{count}", *cells)
-    console.print(shown)
+        rows.append([f"{row.label}{count}", *cells])
+    title = f"{len(table.rows)} method{'s' * several}, {len(table.metrics)} tasks"
+    console.print(plain_table(headers, rows, title))
     for line in _legend(table):
         console.print(line, highlight=False, markup=False)
 

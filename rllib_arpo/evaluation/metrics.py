@@ -1,8 +1,8 @@
-"""From the record to metrics: every metric of an arm with its interval, and the differences between two arms."""
+"""From the record to metrics: each metric of an arm with its interval, differences, and which one is a task's score."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from rllib_arpo.core.intervals import Estimate, estimate_all, paired_differences
 from rllib_arpo.core.pass_at_k import is_correct, pass_at_k
 from rllib_arpo.core.tree import TRUNCATED_STOP_REASONS, ToolStatus
+from rllib_arpo.envs.support.validation import check_known
 from rllib_arpo.record.read import Question, Trajectory
 
 PASS = "pass_at_"
@@ -26,6 +27,29 @@ SAMPLE_METRICS: dict[str, Callable[[Trajectory], float | None]] = {
     "truncated": lambda s: float(s.row["stop_reason"] in TRUNCATED_STOP_REASONS),
     "masked": lambda s: float(not s.row["counts"]),
 }
+#: Suite -> its tasks, in the paper's order.
+SUITES: dict[str, tuple[str, ...]] = {
+    "math": ("aime24", "aime25", "math500", "gsm8k", "math"),
+    "knowledge": ("webwalker", "hotpotqa", "2wiki", "musique", "bamboogle"),
+    "deepsearch": ("gaia", "hle", "simpleqa", "xbench", "webwalker"),
+}
+#: Task -> the metric that is its score, as in the paper; pass@1 for the others.
+SCORES: dict[str, str] = dict.fromkeys(("hotpotqa", "2wiki", "musique", "bamboogle"), "f1")
+
+
+def score_of(task: str) -> str:
+    """The name of the metric that is the score of a task."""
+    return SCORES.get(task, f"{PASS}1")
+
+
+def suite_tasks(suites: Sequence[str]) -> list[str]:
+    """The tasks of these suites; equal ones count once.
+
+    Raises:
+        ValueError: there is no such suite.
+    """
+    check_known(suites, SUITES, "suite")
+    return list(dict.fromkeys(task for suite in suites for task in SUITES[suite]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from rllib_arpo.envs.support.data_files import fingerprint
 from rllib_arpo.errors import CommandError, command_errors
 from rllib_arpo.policy.checkpoint_names import causal_lm_config
-from rllib_arpo.policy.export import MODULE, export_model
+from rllib_arpo.policy.module_checkpoint import MODULE, export_model
 
 logger = logging.getLogger("rllib_arpo")
 

@@ -147,13 +147,17 @@ class Arm:
         """Names model and style in a report."""
         return f"{self.model.label} {self.style}"
 
+    @property
+    def own_config(self) -> dict[str, Any]:
+        """The environment's configuration without the model."""
+        return {key: value for key, value in self.env_config.items() if key != "model_name_or_path"}
+
     def settings(self) -> dict[str, Any]:
         """The settings, beside the shared ones, on which the arm's results depend."""
-        own = {key: value for key, value in self.env_config.items() if key != "model_name_or_path"}
         data = dict(self.first_env.task.inputs())
         for tool in self.first_env.tools.values():
             data |= tool.inputs()
-        return {"model_fingerprint": self.model.fingerprint, "env_config": own, "data": data}
+        return {"model_fingerprint": self.model.fingerprint, "env_config": self.own_config, "data": data}
 
     def rollout_settings(self, settings: EvaluationSettings) -> RolloutSettings:
         """The settings of the training sampler: no forks, no windows, a seed for every request."""

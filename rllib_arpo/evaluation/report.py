@@ -1,18 +1,26 @@
-"""The table on the console: one for every task, a line for every metric, arms of the evaluation side by side."""
+"""The results of an evaluation: a table on the console for every task, arms side by side; all of it as JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rllib_arpo.core.intervals import LEVEL, METHOD, Estimate
-from rllib_arpo.evaluation.metrics import PASS
+from rllib_arpo.evaluation.metrics import PASS, ArmMetrics, differences
+from rllib_arpo.evaluation.plan import TOOLS, Arm, EvaluationSettings
+from rllib_arpo.files import write_json
+from rllib_arpo.redaction import without_secrets
+from rllib_arpo.tracking.machine import origin
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+
+SUMMARY = "summary.json"
 #: Metric -> (how the table calls it, decimals).
 LABELS: dict[str, tuple[str, int]] = {
     "exact_match": ("EM", 3),
@@ -99,24 +107,30 @@ def largest_share(num_questions: int) -> float:
     return 1 - (1 - LEVEL) ** (1 / num_questions)
 
 
-def _table(report: TaskReport) -> Table:
+def plain_table(headers: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None) -> Table:
+    """A table whose first column names its rows; the others are numbers. Headers and names are shown as they are."""
     from rich import box
     from rich.markup import escape
     from rich.table import Table
 
+    table = Table(title=title and escape(title), title_justify="left", box=box.SIMPLE_HEAD, safe_box=True)
+    for i, header in enumerate(headers):
+        table.add_column(escape(header), justify="right" if i else "left")
+    for name, *cells in rows:
+        table.add_row(escape(name), *cells)
+    return table
+
+
+def _table(report: TaskReport) -> Table:
     title = f"{report.task}: {report.num_questions} questions, {report.num_samples} samples each"
-    table = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, safe_box=True)
-    table.add_column("")
-    for label in report.columns:
-        table.add_column(escape(label), justify="right")
-    for label in report.differences:
-        table.add_column(escape(f"{label} minus {report.reference}"), justify="right")
+    headers = ["", *report.columns, *(f"{label} minus {report.reference}" for label in report.differences)]
+    rows = []
     for metric in _shown_metrics(report):
         name, decimals = metric_label(metric)
         cells = [cell(column.get(metric), decimals) for column in report.columns.values()]
-        cells += [difference_cell(column.get(metric), decimals) for column in report.differences.values()]
-        table.add_row(name, *cells)
-    return table
+        cells += [cell(column.get(metric), decimals, is_difference=True) for column in report.differences.values()]
+        rows.append([name, *cells])
+    return plain_table(headers, rows, title)
 
 
 def _shown_metrics(report: TaskReport) -> list[str]:
@@ -131,27 +145,96 @@ def metric_label(metric: str) -> tuple[str, int]:
     return (f"pass@{metric.removeprefix(PASS)}", 3) if metric.startswith(PASS) else LABELS[metric]
 
 
-def cell(estimate: Estimate | None, decimals: int, separator: str = " ") -> str:
-    """Value, interval and standard deviation between seeds."""
+def cell(estimate: Estimate | None, decimals: int, separator: str = " ", is_difference: bool = False) -> str:
+    """Value and interval; the standard deviation between seeds, or of a difference a mark if it is not 0."""
     if estimate is None or estimate.value is None:
         return "-"
-    spread = f"{separator}sd {estimate.seed_std:.{decimals}f}" if estimate.seed_std else ""
-    value = f"{estimate.value:.{decimals}f}"
-    if estimate.low is None or estimate.high is None:
-        return value + spread
-    if estimate.low == estimate.high:
-        return f"{value} {ALL_EQUAL}{spread}"
-    return f"{value}{separator}\\[{estimate.low:.{decimals}f}, {estimate.high:.{decimals}f}]{spread}"
+    form = f"{'+' if is_difference else ''}.{decimals}f"
+    value, interval, low, high = f"{estimate.value:{form}}", "", estimate.low, estimate.high
+    spread = f"{separator}sd {estimate.seed_std:{form}}" if estimate.seed_std and not is_difference else ""
+    if low is not None and high is not None:
+        interval = f" {ALL_EQUAL}" if low == high else f"{separator}\\[{low:{form}}, {high:{form}}]"
+        if is_difference and low != high and not low <= 0 <= high:
+            spread = f" {SIGNIFICANT}"
+    return value + interval + spread
 
 
-def difference_cell(estimate: Estimate | None, decimals: int, separator: str = " ") -> str:
-    """Difference and interval, with a mark if the interval does not contain 0."""
-    if estimate is None or estimate.value is None:
-        return "-"
-    value = f"{estimate.value:+.{decimals}f}"
-    if estimate.low is None or estimate.high is None:
-        return value
-    if estimate.low == estimate.high:
-        return f"{value} {ALL_EQUAL}"
-    mark = "" if estimate.low <= 0 <= estimate.high else f" {SIGNIFICANT}"
-    return f"{value}{separator}\\[{estimate.low:+.{decimals}f}, {estimate.high:+.{decimals}f}]{mark}"
+def task_reports(
+    arms: Sequence[Arm], metrics: Mapping[str, ArmMetrics], settings: EvaluationSettings
+) -> list[TaskReport]:
+    """The metrics by task; arms are compared with the first model's arm with tools.
+
+    Args:
+        metrics: by the name of the arm.
+    """
+    reports = []
+    for task in dict.fromkeys(arm.task for arm in arms):
+        own = [arm for arm in arms if arm.task == task]
+        reference = next(arm for arm in own if arm.style == TOOLS)
+        reports.append(
+            TaskReport(
+                task=task,
+                num_questions=len(reference.numbers),
+                num_samples=settings.samples,
+                columns={arm.label: metrics[arm.name].estimates() for arm in own},
+                differences={
+                    arm.label: differences(metrics[reference.name], metrics[arm.name])
+                    for arm in own
+                    if arm is not reference
+                },
+                reference=reference.label,
+            )
+        )
+    return reports
+
+
+def write_summary(
+    path: Path,
+    arms: Sequence[Arm],
+    metrics: Mapping[str, ArmMetrics],
+    reports: Sequence[TaskReport],
+    settings: EvaluationSettings,
+    arguments: Sequence[str],
+    seconds: float,
+    methods: Mapping[str, Any],
+) -> None:
+    """Writes the summary, in one step.
+
+    Args:
+        arguments: of the command line.
+        seconds: the duration of this command, without the questions that an earlier one answered.
+        methods: the table of methods, as JSON.
+    """
+    summary = {
+        **origin("evaluate", arguments, seconds),
+        "settings": dataclasses.asdict(settings),
+        "interval": {"method": METHOD, "level": LEVEL},
+        "arms": [_arm(arm, metrics[arm.name], report) for report in reports for arm in arms if arm.task == report.task],
+        "differences": [
+            {"task": report.task, "arm": label, "minus": report.reference, "metrics": _plain(estimates)}
+            for report in reports
+            for label, estimates in report.differences.items()
+        ],
+        "methods": methods,
+    }
+    write_json(path, summary)
+
+
+def _arm(arm: Arm, metrics: ArmMetrics, report: TaskReport) -> dict[str, Any]:
+    return {
+        "label": arm.label,
+        "model": arm.model.name,
+        "model_fingerprint": arm.model.fingerprint,
+        "style": arm.style,
+        "task": arm.task,
+        "questions": len(metrics.question_ids),
+        "samples": report.num_samples,
+        "commits": list(metrics.commits),
+        "env_config": without_secrets(arm.own_config),
+        "metrics": _plain(report.columns[arm.label]),
+    }
+
+
+def _plain(estimates: Mapping[str, Any]) -> dict[str, Any]:
+    """Estimates as JSON: {"value", "low", "high", ...}."""
+    return {name: dataclasses.asdict(estimate) for name, estimate in estimates.items()}

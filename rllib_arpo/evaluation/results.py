@@ -24,10 +24,9 @@ from rllib_arpo.core.tree import OUTAGE_STOP_REASONS
 from rllib_arpo.evaluation.plan import Arm
 from rllib_arpo.files import write_json
 from rllib_arpo.record.read import Question, questions, record_files
-from rllib_arpo.record.recorder import RECORD_FOLDER
+from rllib_arpo.record.recorder import RECORD_FOLDER, write_table
 from rllib_arpo.record.rows import Row
 from rllib_arpo.record.tables import record_table
-from rllib_arpo.record.writer import write_table
 from rllib_arpo.redaction import without_secrets
 
 SETTINGS, LOCK = "settings.json", "lock"

@@ -1,33 +1,129 @@
 """Asks the questions of an arm with the sampler, the environment and the tools of training, in this process.
 
 It uses the parts of an env runner: an engine in its own thread, and a `QuestionLoop` that keeps many questions in
-flight. It needs neither Ray nor a learner.
+flight. It needs neither Ray nor a learner. Rows are the record's, with the answers and their scores.
 """
 
 from __future__ import annotations
 
+import argparse
+import dataclasses
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+from rllib_arpo.core.tree import Trajectory
 from rllib_arpo.engine import make_engine
 from rllib_arpo.engine.engine import Engine, EngineConfig
 from rllib_arpo.engine.engine_thread import EngineThread
+from rllib_arpo.envs.protocols.prompts import turn_text
+from rllib_arpo.envs.protocols.protocol import Answer
+from rllib_arpo.envs.question import QA, Question
+from rllib_arpo.envs.rewards import exact_match, token_f1
+from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.errors import command_errors
-from rllib_arpo.evaluation.answers import answered_rows
-from rllib_arpo.evaluation.plan import Arm, EvaluationSettings
-from rllib_arpo.evaluation.results import StoredArm
-from rllib_arpo.record.settings import stated
+from rllib_arpo.evaluation.arguments import chosen_tasks, questions_in_flight, read_env_configs, read_settings
+from rllib_arpo.evaluation.model_folders import remove_exported, resolve_models
+from rllib_arpo.evaluation.plan import Arm, EvaluationSettings, check_tasks, make_arms
+from rllib_arpo.evaluation.results import ResultFolder, SettingsError, StoredArm
+from rllib_arpo.record.rows import QuestionFacts, Row, question_rows
+from rllib_arpo.record.schema import BENCHMARK
+from rllib_arpo.record.tables import stated
+from rllib_arpo.rollout.episodes import episode_to_tree
 from rllib_arpo.rollout.messages import FailedQuestion, Purpose, SampledQuestion, question_refs
 from rllib_arpo.rollout.progress import PROGRESS_VARIABLE, RolloutProgress
 from rllib_arpo.rollout.question_loop import QuestionLoop
+from rllib_arpo.rollout.seeds import request_seed
 from rllib_arpo.rollout.settings import RolloutSettings
 from rllib_arpo.tracking.machine import commit
 
+
+def answered_rows(sampled: SampledQuestion, arm: Arm, rollout: RolloutSettings, commit: str | None) -> list[Row]:
+    """The rows of a question that was sampled without forks in an environment of the arm."""
+    env, tree = arm.first_env, episode_to_tree(sampled.episode)
+    question = env.task.question(sampled.number, tuple(env.tools))
+    asked = {
+        "task": arm.task,
+        "model": arm.model.name,
+        "style": arm.style,
+        "commit": commit,
+        "question": question.messages[-1][1],
+        "answers": list(question.answers),
+        "ability": question.ability,
+    }
+    answers = {}
+    for trajectory in tree.trajectories:
+        seed = request_seed(rollout.seed, sampled.number, trajectory.agent_id, 0) if rollout.temperature else None
+        answers[trajectory.agent_id] = {**asked, "sampling_seed": seed, **_scores(trajectory, question, env)}
+    facts = QuestionFacts(BENCHMARK, 0, sampled.number, sampled.seconds)
+    return question_rows(tree, facts, env.tokenizer, answers=answers)
+
+
+def _scores(trajectory: Trajectory, question: Question, env: ToolEnv) -> Row:
+    """The answer, and for knowledge its exact match and F1; both are 0 unless the answer has the right format."""
+    answer = _answer(trajectory, env)
+    if question.ability != QA:
+        return {"answer": answer, "exact_match": float(trajectory.accuracy >= 1.0), "f1": None}
+    if answer is None or not trajectory.format_valid:
+        return {"answer": answer, "exact_match": 0.0, "f1": 0.0}
+    f1 = max(token_f1(answer, alias) for alias in question.answers)
+    return {"answer": answer, "exact_match": exact_match(answer, question.answers), "f1": f1}
+
+
+def _answer(trajectory: Trajectory, env: ToolEnv) -> str | None:
+    if not trajectory.turns:
+        return None
+    parsed = env.protocol.parse(turn_text(env.tokenizer, trajectory.turns[-1].token_ids, keep=env.protocol.end_tags))
+    return parsed.text if isinstance(parsed, Answer) else None
+
+
 #: Key of a record's settings: the number of tokens that the model knows, V.
 VOCAB_SIZE = "vocab_size"
+
+
+@contextmanager
+def answered(
+    args: argparse.Namespace,
+    models: Sequence[str],
+    baselines: Sequence[str] = (),
+    *,
+    replaces: bool = False,
+    check: Callable[[], None] = lambda: None,
+) -> Iterator[tuple[EvaluationSettings, Path, list[tuple[Arm, StoredArm]]]]:
+    """Asks what is not answered yet of what a command line states: the settings, the folder `--output`, its arms.
+
+    Args:
+        args: of `add_sampling_arguments`, with `output`.
+        models: as the user wrote them.
+        baselines: as in `make_arms`.
+        replaces: as in `ResultFolder`.
+        check: a further check before the engine starts.
+
+    Raises:
+        CommandError: something of the command line or of the data is wrong, or the folder has other settings.
+    """
+    with command_errors():
+        settings, own, tasks = read_settings(args), read_env_configs(args), chosen_tasks(args)
+        check_tasks(tasks, own, settings)
+        results = ResultFolder(args.output, replaces)
+    with results:
+        with command_errors((SettingsError,)):
+            results.claim(dataclasses.asdict(settings))
+        found = resolve_models(models, results.folder, settings.dtype)
+        arms = make_arms(found, baselines, tasks, own, settings)
+        with command_errors((SettingsError,)):
+            stored = [(arm, results.arm(arm)) for arm in arms]
+        with command_errors():
+            check()
+        in_flight = questions_in_flight(args, settings)
+        for model in found:
+            of_model = [each for each in stored if each[0].model == model]
+            answer(of_model, settings, in_flight=in_flight, num_threads=args.num_threads, progress=args.progress)
+        yield settings, results.folder, stored
+        remove_exported(results.folder)
 
 
 @contextmanager

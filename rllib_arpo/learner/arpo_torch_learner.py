@@ -54,21 +54,20 @@ from rllib_arpo.core.loss import (
 )
 from rllib_arpo.core.state_values import DECAY
 from rllib_arpo.learner.decide_checkpointing import decide_here
-from rllib_arpo.learner.gradients import NonFiniteLossError, gather_names
-from rllib_arpo.learner.learner_state import StatefulLearner
+from rllib_arpo.learner.learner_state import StatefulLearner, states_on_device
 from rllib_arpo.learner.memory_budget import AUTO
 from rllib_arpo.learner.metrics import Total, Totals, add_questions, summarize
-from rllib_arpo.learner.optimizer_offload import states_on_device
-from rllib_arpo.learner.pass_advantages import multiply_by_entropy, subtract_kl_to_go
 from rllib_arpo.learner.passes import (
     Piece,
     cut_into_pieces,
     group_into_passes,
     has_advantage,
     idle_pass,
+    multiply_by_entropy,
     pass_to_tensors,
+    subtract_kl_to_go,
 )
-from rllib_arpo.learner.sharding import SHARDINGS
+from rllib_arpo.learner.sharding import SHARDINGS, NonFiniteLossError, gather_names
 from rllib_arpo.learner.training_data import Minibatch, QuestionBatch
 from rllib_arpo.learner.value_baseline import ValueBaseline
 from rllib_arpo.policy.llm_rl_module import BaseModel

@@ -1,9 +1,12 @@
-"""The state of a learner: what checkpoints keep of it, and which version of the weights it has."""
+"""The state of a learner: what checkpoints keep of it, where Adam's lies, and which version of the weights it has."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import torch
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.learner.learner import Learner
 from ray.rllib.core.learner.torch.torch_learner import TorchLearner
@@ -17,9 +20,27 @@ from rllib_arpo.policy.sharded_state import load_optimizer_state, optimizer_stat
 from rllib_arpo.weights.snapshot import WeightSnapshot, probe_tokens
 
 if TYPE_CHECKING:
-    import torch
-
     from rllib_arpo.learner.value_baseline import ValueBaseline
+
+
+@contextmanager
+def states_on_device(optimizers: Iterable[torch.optim.Optimizer], device: torch.device) -> Iterator[None]:
+    """Within this context the states are on `device`, where the optimizers step; afterwards on the CPU."""
+    optimizers = list(optimizers)
+    move_states(optimizers, device)
+    try:
+        yield
+    finally:
+        move_states(optimizers, torch.device("cpu"))
+
+
+def move_states(optimizers: Iterable[torch.optim.Optimizer], device: torch.device) -> None:
+    """Moves the tensors that have their parameter's shape; step counters stay where the optimizer needs them."""
+    for optimizer in optimizers:
+        for parameter, state in optimizer.state.items():
+            for name, value in state.items():
+                if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
+                    state[name] = value.to(device)
 
 
 #: The component of a learner's state with what `ValueBaseline` knows.

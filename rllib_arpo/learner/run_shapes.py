@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rllib_arpo.engine.memory import EngineShape, kv_cache_bytes
-from rllib_arpo.engine.vllm_kwargs import CPU_KV_CACHE_BYTES, GPU_MEMORY_UTILIZATION
+from rllib_arpo.engine.vllm_versions import CPU_KV_CACHE_BYTES, GPU_MEMORY_UTILIZATION
 from rllib_arpo.learner.memory_budget import AUTO, LearnerShape
 from rllib_arpo.policy.compilation import COMPILED_PARTS
 from rllib_arpo.policy.llm_rl_module import COMPUTE_DTYPES

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import logging
-import os
 import threading
 import uuid
 from collections.abc import Callable, Collection
@@ -36,8 +35,8 @@ from rllib_arpo.tracking.machine import commit
 
 logger = logging.getLogger(__name__)
 
-#: Seconds that the end of a run waits for a store that has just failed.
-MAX_DELAY_S = 15.0
+#: Seconds that the end of a run waits for a store that is taking the rest, and for one that has just failed.
+CLOSE_S, MAX_DELAY_S = 600.0, 15.0
 #: Seconds that an interrupted run waits for any store.
 INTERRUPT_S = 3.0
 #: Seconds after which a failed call is repeated once, since an idle connection that the server has closed fails once.
@@ -48,29 +47,26 @@ Folders = tuple[Path, Path]
 
 
 class ARPOMLflowCallback(LoggerCallback):
-    """Logs params, metrics, tags, plots, trees and, if asked, the last checkpoint of every trial, as one MLflow run.
+    """Logs params, metrics, tags, plots and trees of every trial, as one MLflow run.
 
     A thread makes the run agree with the trial's folder after every result (`run_log`), so the training loop does not
     wait for the store. A store that fails is asked again after the next result and at the end. What it does not take
     until then is not lost, since the folder has everything: `rllib-arpo log-run FOLDER --store URI` logs it later.
     Steps are training iterations. A resumed trial goes on in the same run.
 
-    The URI is `tracking_uri`, or the environment variable MLFLOW_TRACKING_URI, or that of a sqlite file.
+    The URI is `tracking_uri`, or the environment variable MLFLOW_TRACKING_URI, or that of `mlflow.db` in the current
+    folder, with the artifacts in `mlruns` beside it.
 
     Args:
         tracking_uri: an MLflow tracking URI.
-        local_folder: where `mlflow.db` and the artifacts (`mlruns`) lie if there is no URI; default: the current one.
         experiment_name: default: MLFLOW_EXPERIMENT_NAME, MLFLOW_EXPERIMENT_ID (of the user's store), "ARPO".
         tags: of every run.
-        tracking_token: for the server.
-        save_artifact: log the trial's last checkpoint, if it lies on a local disk, as the artifact "checkpoint".
-        artifact_timeout_s: how long the end of the run may wait for a store that is taking the rest.
         all_metrics: also log RLlib's own timers and throughputs (`metric_groups.LEFT_OUT`).
         report: draw the run's plots after every evaluation and at its end, and its trees at its end, and log them as
             the artifacts "plots" and "trees".
         traces: of each file of the trial's record (docs/watch.md), that is, of an iteration's recorded questions and
-            of an evaluation, this many questions are logged as traces, the same ones of each evaluation; those of
-            evaluations also as the table "evaluations.json". 0: none. Without a record there are none.
+            of an evaluation, this many questions are logged as traces, the same ones of each evaluation; 0: none.
+            Without a record there are none.
 
     Raises (in `setup`, before any trial starts):
         ValueError: the local store cannot be opened.
@@ -80,12 +76,8 @@ class ARPOMLflowCallback(LoggerCallback):
         self,
         tracking_uri: str | None = None,
         *,
-        local_folder: str | Path | None = None,
         experiment_name: str | None = None,
         tags: dict[str, str] | None = None,
-        tracking_token: str | None = None,
-        save_artifact: bool = False,
-        artifact_timeout_s: float = 600.0,
         all_metrics: bool = False,
         report: bool = True,
         traces: int = 8,
@@ -93,12 +85,8 @@ class ARPOMLflowCallback(LoggerCallback):
         if traces < 0:
             raise ValueError(f"traces={traces}: must be at least 0.")
         self.tracking_uri = tracking_uri
-        self.local_folder = local_folder
         self.experiment_name = experiment_name
         self.tags = tags or {}
-        self.tracking_token = tracking_token
-        self.save_artifact = save_artifact
-        self.artifact_timeout_s = artifact_timeout_s
         self.all_metrics = all_metrics
         self.report = report
         self.traces = traces
@@ -107,9 +95,7 @@ class ARPOMLflowCallback(LoggerCallback):
 
     def setup(self, *args: Any, **kwargs: Any) -> None:
         """Opens a local store; a server is asked later, in the thread."""
-        if self.tracking_token:
-            os.environ["MLFLOW_TRACKING_TOKEN"] = self.tracking_token
-        uri = store_uri(self.tracking_uri, self.local_folder)
+        uri = store_uri(self.tracking_uri)
         if is_local(uri):
             self._open()
         self._all_tags = run_tags() | self.tags
@@ -136,8 +122,6 @@ class ARPOMLflowCallback(LoggerCallback):
         folder, _ = self._started[trial.trial_id]
         write_facts(folder, replace(read_facts(folder), status=FAILED if failed else FINISHED))
         self._changed.add(trial.trial_id)
-        if self.save_artifact and trial.checkpoint is None:
-            logger.warning("Trial %s has no checkpoint to save: set `checkpoint_at_end=True` in Tune.", trial)
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
         """Wakes the thread, now that Tune has written the results of which the callback was told."""
@@ -156,10 +140,10 @@ class ARPOMLflowCallback(LoggerCallback):
                     write_facts(folder, replace(facts, status=KILLED))
             self.close(INTERRUPT_S)
 
-    def close(self, timeout_s: float | None = None) -> None:
-        """Logs what is still missing, as far as the store takes it in `timeout_s` (default: `artifact_timeout_s`)."""
+    def close(self, timeout_s: float = CLOSE_S) -> None:
+        """Logs what is still missing, as far as the store takes it in this time."""
         if self._thread is not None:
-            self._thread.close(self._started.values(), self.artifact_timeout_s if timeout_s is None else timeout_s)
+            self._thread.close(self._started.values(), timeout_s)
             self._thread = None
             atexit.unregister(self.close)
 
@@ -171,7 +155,7 @@ class ARPOMLflowCallback(LoggerCallback):
         self._ids = state["ids"]
 
     def _open(self) -> Store:
-        return open_store(self.tracking_uri, self.experiment_name, self.local_folder)
+        return open_store(self.tracking_uri, self.experiment_name)
 
     def _facts(self, trial: Trial) -> RunFacts:
         note = description(trial.trainable_name, trial.config, command_line(), self._commit, trial.path)
@@ -184,7 +168,6 @@ class ARPOMLflowCallback(LoggerCallback):
             all_metrics=self.all_metrics,
             report=self.report,
             traces=self.traces,
-            checkpoint=self.save_artifact,
         )
 
 

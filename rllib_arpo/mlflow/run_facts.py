@@ -41,7 +41,7 @@ class RunFacts:
     tags: with the description; given to a new run.
     status: of the trial.
     experiment: MLflow's; None: the store's default one.
-    all_metrics, report, traces, checkpoint: what is logged, as `ARPOMLflowCallback` has it.
+    all_metrics, report, traces: what is logged, as `ARPOMLflowCallback` has it.
     """
 
     id: str
@@ -52,7 +52,6 @@ class RunFacts:
     all_metrics: bool = False
     report: bool = True
     traces: int = 8
-    checkpoint: bool = False
 
     @property
     def has_ended(self) -> bool:

@@ -1,35 +1,66 @@
-"""Makes an MLflow run agree with the folder of a trial, as Tune and ARPO leave it."""
+"""Makes MLflow runs agree with the folder of a trial, as Tune and ARPO leave it, and with that of an evaluation."""
 
 from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 from mlflow.entities import Metric, Run
+from mlflow.store.tracking import SEARCH_TRACES_DEFAULT_MAX_RESULTS
+from mlflow.tracing.client import TracingClient
 from ray.air.constants import TIMESTAMP, TRAINING_ITERATION
 from ray.rllib.utils.metrics import EVALUATION_RESULTS
 from ray.tune.result import EXPR_PARAM_FILE, EXPR_RESULT_FILE
 
-from rllib_arpo.mlflow.flat import flat_metrics, flat_params
-from rllib_arpo.mlflow.metric_groups import metric_name
-from rllib_arpo.mlflow.run_facts import RUNNING, RunFacts, read_facts
-from rllib_arpo.mlflow.store import Store
-from rllib_arpo.mlflow.traces import log_evaluations, log_traces
+from rllib_arpo.evaluation.report import SUMMARY
+from rllib_arpo.mlflow.metric_groups import flat_metrics, flat_params, metric_name
+from rllib_arpo.mlflow.question_trace import FILE, WRITTEN, QuestionTrace
+from rllib_arpo.mlflow.run_facts import (
+    FINISHED,
+    NOTE_TAG,
+    RUN_FILE,
+    RUNNING,
+    RunFacts,
+    read_facts,
+    run_tags,
+    write_facts,
+)
+from rllib_arpo.mlflow.store import Store, open_store
 from rllib_arpo.plots.gallery import draw_all, plot_files, write_files
-from rllib_arpo.plots.run_data import EVALUATION, read_run
-from rllib_arpo.record.recorder import RECORD_FOLDER
+from rllib_arpo.plots.run_data import EVALUATION, read_results, read_run
+from rllib_arpo.record.read import numbered_questions, record_files
+from rllib_arpo.record.recorder import RECORD_FOLDER, rank
 from rllib_arpo.show.pages import tree_files
 
 #: Artifact folders of a run.
-PLOTS_ARTIFACT, TREES_ARTIFACT, CHECKPOINT_ARTIFACT = "plots", "trees", "checkpoint"
+PLOTS_ARTIFACT, TREES_ARTIFACT = "plots", "trees"
 #: Questions whose trees are logged: of the last iteration, and before and after training.
 NUM_QUESTIONS = 8
-#: The tag that says what the run has: bytes and iterations of `result.json`, and of which state the artifacts are.
+#: The tag that says what the run has: its last iteration and evaluation, and of which state the artifacts are.
 LOGGED_TAG = "rllib_arpo.logged"
+#: MLflow's experiment of evaluations.
+EXPERIMENT = "evaluation"
+#: The numeric fields of an estimate; their metric names are "gsm8k/pass_at_1", "gsm8k/pass_at_1/low", ...
+_PARTS = {"value": "", "low": "/low", "high": "/high", "seed_std": "/seed_std"}
+
+
+def log_folder(folder: Path, uri: str | None = None, experiment: str | None = None) -> Store:
+    """Logs the folder of a trial or of an evaluation, as the functions below do; returns the store.
+
+    Args:
+        uri: of the store; None: as `open_store`.
+        experiment: None: that of the trial's callback, or `EXPERIMENT`.
+    """
+    is_evaluation = (folder / SUMMARY).is_file()
+    store = open_store(uri, experiment or (EXPERIMENT if is_evaluation else read_facts(folder).experiment))
+    (log_evaluation if is_evaluation else log_run)(folder, store)
+    return store
 
 
 def log_run(folder: Path, store: Store) -> None:
@@ -42,10 +73,10 @@ def log_run(folder: Path, store: Store) -> None:
 
 
 class RunLog:
-    """Logs one folder repeatedly; it remembers what it has logged, so that a further call reads only what is new.
+    """Logs one folder repeatedly, each time what the run does not have yet.
 
     Args:
-        folder: of the trial: its record, `run.json` and its checkpoints.
+        folder: of the trial: its record and `run.json`.
         results: where Tune keeps `result.json` and `params.json` while the trial runs; default: `folder`.
     """
 
@@ -67,7 +98,7 @@ class RunLog:
         self._log_results(run, facts)
         self._log_status(run, facts.status)
         errors = []
-        for part in (self._log_traces, self._log_plots, self._log_trees, self._log_checkpoint):
+        for part in (self._log_traces, self._log_plots, self._log_trees):
             # A store without artifacts, or without traces, still gets the rest.
             try:
                 part(run, facts)
@@ -77,15 +108,14 @@ class RunLog:
             raise errors[0]
 
     def _log_results(self, run: Run, facts: RunFacts) -> None:
-        path = self._results / EXPR_RESULT_FILE
-        if not path.is_file():
-            return
-        begin = self._logged.get("bytes", 0)
-        # Otherwise the trial began anew, or went on at a checkpoint and made its last results again.
-        read = {"bytes": begin if _ends_a_row(path, begin) else 0, "iteration": self._logged.get("iteration", 0)}
-        self._store.log_metrics(run, _metrics(path, read, facts.all_metrics))
-        if read["bytes"] != begin:
-            self._remember(run, read)
+        """Leaves out an iteration that a restored trial made again, since MLflow would keep both its results."""
+        known = self._logged.get("iteration", 0)
+        new = [one for one in read_results(self._results / EXPR_RESULT_FILE) if one[TRAINING_ITERATION] > known]
+        if new:
+            self._store.log_metrics(run, _metrics(new, facts.all_metrics))
+            evaluated = [one[TRAINING_ITERATION] for one in new if EVALUATION_RESULTS in one]
+            before = self._logged.get("evaluated")
+            self._remember(run, {"iteration": new[-1][TRAINING_ITERATION], "evaluated": max(evaluated, default=before)})
 
     def _log_status(self, run: Run, status: str) -> None:
         if run.info.status == status:
@@ -104,42 +134,26 @@ class RunLog:
         for path in new:
             log_traces(self._store, run, path, facts.traces)
             self._traced[path] = written[path]
-        evaluations = {path.name: written[path] for path in written if path.name.startswith(EVALUATION)}
-        if evaluations:
-            state = [len(evaluations), max(evaluations.values())]
-            self._once(
-                run, "evaluations", state, partial(log_evaluations, self._store, run, self._record, facts.traces)
-            )
 
     def _log_plots(self, run: Run, facts: RunFacts) -> None:
         """While the trial runs, after evaluations only."""
         evaluated = max((path.name for path in self._written() if path.name.startswith(EVALUATION)), default=None)
         state = [self._logged.get("evaluated"), evaluated, *(self._end_state() if facts.has_ended else ())]
-        if facts.report and self._logged.get("bytes") and (facts.has_ended or self._logged.get("evaluated")):
+        if facts.report and self._logged.get("iteration") and (facts.has_ended or self._logged.get("evaluated")):
             self._once(run, PLOTS_ARTIFACT, state, lambda: self._log_files(run, PLOTS_ARTIFACT, self._plots()))
 
     def _log_trees(self, run: Run, facts: RunFacts) -> None:
-        if facts.report and facts.has_ended and self._logged.get("bytes"):
+        if facts.report and facts.has_ended and self._logged.get("iteration"):
             draw = partial(tree_files, self._folder, NUM_QUESTIONS)
             state = self._end_state()
             self._once(run, TREES_ARTIFACT, state, lambda: self._log_files(run, TREES_ARTIFACT, draw()))
 
-    def _log_checkpoint(self, run: Run, facts: RunFacts) -> None:
-        newest = max(self._folder.glob("checkpoint_*"), default=None)
-        if facts.checkpoint and facts.has_ended and newest is not None:
-            log = partial(self._store.client.log_artifacts, run.info.run_id, str(newest), CHECKPOINT_ARTIFACT)
-            self._once(run, CHECKPOINT_ARTIFACT, newest.name, log)
-
-    @property
-    def _record(self) -> Path:
-        return self._folder / RECORD_FOLDER
-
     def _written(self) -> dict[Path, int]:
         """The files of the record -> when each was written, ns since the epoch."""
-        return {path: path.stat().st_mtime_ns for path in self._record.glob("*.parquet")}
+        return {path: path.stat().st_mtime_ns for path in (self._folder / RECORD_FOLDER).glob("*.parquet")}
 
     def _end_state(self) -> list[int]:
-        return [self._logged["bytes"], max(self._written().values(), default=0)]
+        return [self._logged["iteration"], max(self._written().values(), default=0)]
 
     def _plots(self) -> Mapping[str, bytes]:
         return plot_files(self._folder.name, draw_all(read_run(self._folder, self._results / EXPR_RESULT_FILE)))
@@ -162,39 +176,96 @@ class RunLog:
         self._store.client.set_tag(run.info.run_id, LOGGED_TAG, json.dumps(self._logged))
 
 
-def _ends_a_row(path: Path, size: int) -> bool:
-    """Whether a row of the file ends after `size` bytes."""
-    with path.open("rb") as file:
-        file.seek(max(0, size - 1))
-        return size == 0 or file.read(1) == b"\n"
+def log_traces(store: Store, run: Run, path: Path, limit: int) -> None:
+    """Logs at most `limit` questions of a file of the record, each as a trace of the run.
+
+    They are chosen by their names, so that every evaluation has the same ones. The store says which of them it has, so
+    nothing is logged twice. If the file was written again, its traces are replaced.
+    """
+    run_id, written = run.info.run_id, path.stat().st_mtime_ns
+    columns = pq.read_table(path, columns=["number", "question_id"]).to_pydict()
+    questions = set(zip(columns["question_id"], columns["number"], strict=True))
+    numbers = [number for name, number in sorted(questions, key=lambda each: (rank(each[0]), each[1]))[:limit]]
+    logged = store.client.search_traces(
+        locations=[store.experiment],
+        filter_string=f"attribute.run_id = '{run_id}' AND metadata.{FILE} = '{path.name}'",
+        include_spans=False,
+        max_results=max(len(numbers), SEARCH_TRACES_DEFAULT_MAX_RESULTS),
+    )
+    if sum(trace.info.trace_metadata[WRITTEN] == str(written) for trace in logged) >= len(numbers):
+        return
+    if logged:
+        store.client.delete_traces(store.experiment, trace_ids=[trace.info.trace_id for trace in logged])
+    client = TracingClient(store.uri)
+    (file,) = record_files(path)
+    for question in numbered_questions(file, numbers):
+        trace = QuestionTrace(question, run_id, path.name, written)
+        # In this order: a trace that can be found has its spans.
+        client.log_spans(store.experiment, list(trace.spans()))
+        client.start_trace(trace.info(store.experiment))
 
 
-def _metrics(path: Path, read: dict[str, int], all_metrics: bool) -> Iterator[Metric]:
-    """The metrics of the results after the first `read["bytes"]` bytes of the file.
+def _metrics(results: Sequence[Mapping[str, Any]], all_metrics: bool) -> Iterator[Metric]:
+    """The times are Tune's, so that a result of which MLflow has a part stays one."""
+    for result in results:
+        time_ms = int(result.get(TIMESTAMP, 0)) * 1000
+        for name, value in flat_metrics(result, partial(metric_name, all_metrics=all_metrics)).items():
+            yield Metric(name, value, time_ms, result[TRAINING_ITERATION])
 
-    A line that is still being written is left for the next call. An iteration that a restored trial made again is left
-    out, since MLflow would keep both its results. While the results are read, `read` grows: "bytes", "iteration", and
-    "evaluated", the iteration of the last evaluation. The times are Tune's, so that a result of which MLflow has a part
-    stays one.
+
+def log_evaluation(folder: Path, store: Store) -> None:
+    """Makes the runs of an evaluation's folder agree with its summary; a second call changes nothing.
+
+    The settings and the description of an arm are the params of its run, its estimates the metrics.
 
     Raises:
-        ValueError: a row is not JSON.
+        Exception: of the store, or there is no summary in the folder.
     """
-    with path.open("rb") as file:
-        file.seek(read["bytes"])
-        for line in file:
-            if not line.endswith(b"\n"):
-                return
-            try:
-                result = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise ValueError(f"{path}, after byte {read['bytes']}: the row is not JSON ({error.msg}).") from None
-            read["bytes"] += len(line)
-            step, time_ms = result[TRAINING_ITERATION], int(result.get(TIMESTAMP, 0)) * 1000
-            if step <= read["iteration"]:
-                continue
-            for name, value in flat_metrics(result, partial(metric_name, all_metrics=all_metrics)).items():
-                yield Metric(name, value, time_ms, step)
-            read["iteration"] = step
-            if EVALUATION_RESULTS in result:
-                read["evaluated"] = step
+    path = folder / SUMMARY
+    summary = json.loads(path.read_text(encoding="utf-8"))
+    if not (folder / RUN_FILE).is_file():
+        write_facts(folder, RunFacts(uuid.uuid4().hex, folder.name, run_tags(), FINISHED, EXPERIMENT))
+    facts, written_ms = read_facts(folder), path.stat().st_mtime_ns // 1_000_000
+    for label in dict.fromkeys(arm["label"] for arm in summary["arms"]):
+        arms = [arm for arm in summary["arms"] if arm["label"] == label]
+        params, name = _arm_params(summary, arms), f"{arms[0]['model']} {arms[0]['style']}"
+        tags = {**facts.tags, NOTE_TAG: _note(params), "trial_name": label}
+        run = store.run_of(f"{facts.id} {name}", label, tags)
+        store.log_params(run, flat_params(params))
+        metrics = flat_metrics(_arm_metrics(arms))
+        known = run.data.metrics
+        store.log_metrics(
+            run, [Metric(key, value, written_ms, 0) for key, value in metrics.items() if known.get(key) != value]
+        )
+        if run.info.status != FINISHED:
+            store.client.set_terminated(run.info.run_id, FINISHED)
+
+
+def _note(params: Mapping[str, Any]) -> str:
+    tasks = ", ".join(f"{task} ({facts['questions']} questions)" for task, facts in params["tasks"].items())
+    lines = [
+        f"Evaluation of `{params['model']}` in the style `{params['style']}`.",
+        "",
+        f"- tasks: {tasks}, {params['samples']} samples each",
+        f"- command: `{params['command']}`",
+        *([f"- commit: `{params['commit']}`"] if params["commit"] else []),
+    ]
+    return "\n".join(lines)
+
+
+def _arm_params(summary: Mapping[str, Any], arms: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    first = arms[0]
+    shared = {key: first[key] for key in ("model", "model_fingerprint", "style", "samples")}
+    tasks = {arm["task"]: {"questions": arm["questions"], "env_config": json.dumps(arm["env_config"])} for arm in arms}
+    origin = {key: summary[key] for key in ("command", "commit", "interval")}
+    return {**shared, **origin, "settings": summary["settings"], "tasks": tasks}
+
+
+def _arm_metrics(arms: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    return {
+        f"{arm['task']}/{name}{suffix}": estimate[part]
+        for arm in arms
+        for name, estimate in arm["metrics"].items()
+        for part, suffix in _PARTS.items()
+        if estimate[part] is not None
+    }

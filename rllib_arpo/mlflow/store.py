@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
-from typing import TypeVar
 from urllib.parse import urlparse
 
 from mlflow.entities import Metric, Param, Run
@@ -26,7 +24,6 @@ MAX_PARAMS_PER_BATCH, MAX_METRICS_PER_BATCH = 100, 1000
 
 DEFAULT_EXPERIMENT = "ARPO"
 _SQLITE = "sqlite:///"
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,29 +43,28 @@ class Store:
 
     def log_params(self, run: Run, params: Mapping[str, str]) -> None:
         """Logs the params that the run does not have yet, since MLflow never lets a param change."""
-        missing = (Param(key, value) for key, value in params.items() if key not in run.data.params)
-        for batch in _batches(missing, MAX_PARAMS_PER_BATCH):
+        missing = [Param(key, value) for key, value in params.items() if key not in run.data.params]
+        for i in range(0, len(missing), MAX_PARAMS_PER_BATCH):
+            batch = missing[i : i + MAX_PARAMS_PER_BATCH]
             self.client.log_batch(run.info.run_id, params=batch, synchronous=True)
 
     def log_metrics(self, run: Run, metrics: Iterable[Metric]) -> None:
-        for batch in _batches(metrics, MAX_METRICS_PER_BATCH):
+        known = list(metrics)
+        for i in range(0, len(known), MAX_METRICS_PER_BATCH):
+            batch = known[i : i + MAX_METRICS_PER_BATCH]
             self.client.log_batch(run.info.run_id, metrics=batch, synchronous=True)
 
 
-def store_uri(uri: str | None = None, local_folder: str | Path | None = None) -> str:
-    """`uri`, or the environment variable MLFLOW_TRACKING_URI, or that of `mlflow.db` in a folder (default: here)."""
-    return uri or os.environ.get("MLFLOW_TRACKING_URI") or f"{_SQLITE}{_folder(local_folder) / 'mlflow.db'}"
+def store_uri(uri: str | None = None) -> str:
+    """`uri`, or the environment variable MLFLOW_TRACKING_URI, or that of `mlflow.db` in the current folder."""
+    return uri or os.environ.get("MLFLOW_TRACKING_URI") or f"{_SQLITE}{Path.cwd() / 'mlflow.db'}"
 
 
 def is_local(uri: str) -> bool:
     return urlparse(uri).scheme in ("", "file", "sqlite")
 
 
-def open_store(
-    uri: str | None = None,
-    experiment: str | None = None,
-    local_folder: str | Path | None = None,
-) -> Store:
+def open_store(uri: str | None = None, experiment: str | None = None) -> Store:
     """Opens the store and finds or creates the experiment.
 
     Args:
@@ -81,9 +77,9 @@ def open_store(
     """
     for name, value in HTTP_LIMITS.items():
         os.environ.setdefault(name, value)
-    chosen = store_uri(uri, local_folder)
+    chosen = store_uri(uri)
     is_default = not (uri or os.environ.get("MLFLOW_TRACKING_URI"))
-    artifacts = (_folder(local_folder) / "mlruns").as_uri() if is_default else None
+    artifacts = (Path.cwd() / "mlruns").as_uri() if is_default else None
     try:
         if chosen.startswith(_SQLITE):
             _check_sqlite(Path(chosen.removeprefix(_SQLITE)))
@@ -123,13 +119,3 @@ def _experiment(client: MlflowClient, name: str | None, artifacts: str | None) -
     if found.lifecycle_stage != "active":
         raise ValueError(f"experiment {found.name!r} is deleted there: restore it or name another one")
     return found.experiment_id
-
-
-def _folder(local_folder: str | Path | None) -> Path:
-    return Path(local_folder or ".").resolve()
-
-
-def _batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    iterator = iter(items)
-    while batch := list(islice(iterator, size)):
-        yield batch

@@ -12,14 +12,14 @@ from rllib_arpo.core.state_values import DECAY
 from rllib_arpo.engine import ENGINES
 from rllib_arpo.engine.engine import RECORD_ENTROPIES
 from rllib_arpo.learner.sharding import SHARDINGS
-from rllib_arpo.options.option import Option
-from rllib_arpo.options.rules import (
+from rllib_arpo.options.option import (
     FINITE,
     FRACTION,
     NOT_NEGATIVE,
     POSITIVE,
     PROBABILITY,
     SWITCH,
+    Option,
     Rule,
     a_dict,
     at_least,
@@ -349,7 +349,7 @@ TRAINING = {
     ),
     "guards": Option(
         {},
-        "limits of alarms on the learner's metrics, beside the defaults (`learner/guards.py`); None: off.",
+        "limits of alarms on the learner's metrics, beside the defaults (`learner/metrics.py`); None: off.",
         a_dict("a dict of limits by metric"),
     ),
     "max_error_share": Option(

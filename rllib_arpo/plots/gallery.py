@@ -10,14 +10,11 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from rllib_arpo.plots.accuracy import draw_accuracy_by_calls, draw_progress
-from rllib_arpo.plots.delta_by_turn import draw_rises
-from rllib_arpo.plots.entropy import draw_entropy
-from rllib_arpo.plots.forks import draw_forks
-from rllib_arpo.plots.iterations import draw_fork_history, draw_gap, draw_seconds
+from rllib_arpo.plots.iterations import draw_accuracy_by_calls, draw_fork_history, draw_gap, draw_progress, draw_seconds
 from rllib_arpo.plots.run_data import MissingDataError, RunData
 from rllib_arpo.plots.style import png
-from rllib_arpo.show.page import plots_page
+from rllib_arpo.plots.trees import draw_entropy, draw_forks, draw_rises
+from rllib_arpo.show.pages import plots_page
 
 PAGE = "plots.html"
 #: Matplotlib is not made for several threads.

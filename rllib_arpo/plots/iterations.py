@@ -1,18 +1,89 @@
-"""The plots of Tune's results alone, by iteration: forks, the engine-learner gap, and seconds."""
+"""The plots of Tune's results, by iteration: accuracy and reward, forks, the engine-learner gap, seconds."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
+import pyarrow.compute as pc
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from ray.air.constants import TIME_THIS_ITER_S, TRAINING_ITERATION
 from ray.rllib.core import DEFAULT_MODULE_ID
-from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, LEARNER_RESULTS, TIMERS
+from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, EPISODE_RETURN_MEAN, EVALUATION_RESULTS, LEARNER_RESULTS, TIMERS
 
 from rllib_arpo.core.results import number_at
-from rllib_arpo.learner.guards import GUARD_LIMITS
-from rllib_arpo.plots.run_data import MissingDataError, RunData
+from rllib_arpo.learner.metrics import GUARD_LIMITS
+from rllib_arpo.plots.run_data import EVALUATION, TRAINING, MissingDataError, RunData
 from rllib_arpo.plots.style import COLORS, count_axis, legend, panels
 from rllib_arpo.tracking.console import SYNC_TIMER, TIMER_LABELS
+from rllib_arpo.tracking.iteration_log import TOOL_CALLS_LIFETIME
+
+LABELS = {TRAINING: "training, as sampled", EVALUATION: "evaluation, held out"}
+#: Name on the plots -> the metric below `env_runners`, a mean per trajectory, and the column of the record.
+MEASURES = {"accuracy": ("accuracy", "accuracy"), "mean reward": (EPISODE_RETURN_MEAN, "reward")}
+
+
+def learning_curves(run: RunData, measure: str) -> dict[str, tuple[list[int], list[float]]]:
+    """`TRAINING` and `EVALUATION` -> iterations and values; an evaluation before the first iteration is at 0."""
+    metric, column = MEASURES[measure]
+    iterations, values = run.series(EVALUATION_RESULTS, ENV_RUNNER_RESULTS, metric)
+    if (before := _before_training(run, column)) is not None:
+        iterations, values = [0, *iterations], [before, *values]
+    return {TRAINING: run.series(ENV_RUNNER_RESULTS, metric), EVALUATION: (iterations, values)}
+
+
+def draw_progress(run: RunData) -> Figure:
+    """Draws accuracy and reward of training and evaluation.
+
+    Raises:
+        MissingDataError: no result has one of them.
+    """
+    by_measure = {measure: learning_curves(run, measure) for measure in MEASURES}
+    if not any(values for curves in by_measure.values() for _, values in curves.values()):
+        raise MissingDataError("No result of the run has an accuracy or a reward.")
+    figure, axes = panels(2)
+    for panel, (measure, curves) in zip(axes, by_measure.items(), strict=True):
+        for name, curve in curves.items():
+            _draw(panel, *curve, name)
+        panel.set_ylabel(measure)
+        count_axis(panel, "iteration")
+    axes[0].set_ylim(-0.02, 1.02)
+    legend(axes[0])
+    return figure
+
+
+def draw_accuracy_by_calls(run: RunData) -> Figure:
+    """Draws the accuracy against the tool calls that training has executed.
+
+    Raises:
+        MissingDataError: it has executed none.
+    """
+    calls = {0: 0.0, **dict(zip(*run.series(ENV_RUNNER_RESULTS, TOOL_CALLS_LIFETIME), strict=True))}
+    if not any(calls.values()):
+        raise MissingDataError("The run has executed no tool call.")
+    figure, (panel,) = panels(1)
+    for name, curve in learning_curves(run, "accuracy").items():
+        known = [(calls[iteration], value) for iteration, value in zip(*curve, strict=True) if iteration in calls]
+        _draw(panel, [count for count, _ in known], [value for _, value in known], name)
+    panel.set(xlabel="tool calls executed in training", ylabel="accuracy", ylim=(-0.02, 1.02))
+    legend(panel)
+    return figure
+
+
+def _before_training(run: RunData, column: str) -> float | None:
+    """The mean over trajectories of the recorded evaluation before the first iteration, which no result has."""
+    rows = run.rows(EVALUATION)
+    leaves = rows.filter(pc.equal(rows["iteration"], 0)).group_by(["question_id", "agent_id"])
+    mean: float | None = pc.mean(leaves.aggregate([(column, "min")])[f"{column}_min"]).as_py()
+    return mean
+
+
+def _draw(panel: Axes, x: Sequence[float], y: Sequence[float], name: str) -> None:
+    if x:
+        marker = "o" if name == EVALUATION else "."
+        panel.plot(x, y, color=COLORS[name], marker=marker, markersize=5, label=LABELS[name])
+
 
 GAP = "engine_logprob_gap"
 #: Timers of an iteration -> their names in the plot.

@@ -1,12 +1,12 @@
-"""Reads a run for the plots: Tune's result of each iteration, and the record of trees without its texts."""
+"""Reads a run for the plots: Tune's results, the record of trees without its texts, and the stages that it shows."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,6 +18,7 @@ from rllib_arpo.core.results import number_at
 from rllib_arpo.record.read import RecordFile, record_files
 from rllib_arpo.record.recorder import RECORD_FOLDER
 from rllib_arpo.record.schema import SCHEMA
+from rllib_arpo.show.words import name_of_stage
 
 #: Columns of the record that plots read; of a turn's entropies the first `NUM_POSITIONS`.
 COLUMNS = (
@@ -57,21 +58,19 @@ class RunData:
 EMPTY_RECORD = SCHEMA.empty_table().select(COLUMNS)
 
 
-def trial_folder_of(folder: str | Path) -> Path:
-    """The folder of the only trial in `folder`, a trial's or an experiment's.
+def trial_folders(folder: Path) -> list[Path]:
+    """The folders of the trials in `folder`, a trial's or an experiment's.
 
     Raises:
-        ValueError: there is none, or there are several.
+        ValueError: there is none.
     """
-    folder = Path(folder)
-    if (folder / EXPR_RESULT_FILE).is_file() or (folder / RECORD_FOLDER).is_dir():
-        return folder
-    found = sorted({path.parent for name in (EXPR_RESULT_FILE, RECORD_FOLDER) for path in folder.glob(f"*/{name}")})
+    names = (EXPR_RESULT_FILE, RECORD_FOLDER)
+    if any((folder / name).exists() for name in names):
+        return [folder]
+    found = sorted({path.parent for name in names for path in folder.glob(f"*/{name}")})
     if not found:
         raise ValueError(f"{folder}: not the folder of a run: it has no {EXPR_RESULT_FILE} and no {RECORD_FOLDER}.")
-    if len(found) > 1:
-        raise ValueError(f"{folder}: has {len(found)} trials; name the folder of one, such as {found[0]}.")
-    return found[0]
+    return found
 
 
 def read_run(folder: Path, results: Path | None = None) -> RunData:
@@ -132,3 +131,87 @@ def _rows(file: RecordFile) -> pa.Table:
     index = COLUMNS.index("entropies")
     cut = pc.list_slice(table["entropies"], 0, NUM_POSITIONS)
     return table.set_column(index, EMPTY_RECORD.schema.field(index), cut.cast(EMPTY_RECORD.schema.field(index).type))
+
+
+Measured = TypeVar("Measured")
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Rows of the record that belong together, and what they are."""
+
+    label: str
+    rows: pa.Table
+
+    def num_questions(self) -> int:
+        """Questions, each as often as it was asked."""
+        return self.rows.group_by(["iteration", "question_id"]).aggregate([]).num_rows
+
+
+def stages(run: RunData) -> list[Stage]:
+    """The first and the last evaluation and training, as far as the record has them.
+
+    Raises:
+        MissingDataError: there is no record.
+    """
+    held_out = run.rows(EVALUATION)
+    found = [
+        Stage(name_of_stage(EVALUATION, iteration), _of_iterations(held_out, iteration, iteration))
+        for iteration in _ends(held_out)
+    ]
+    trained = run.rows(TRAINING)
+    if trained.num_rows:
+        found.append(Stage(_iterations(*_first_and_last(trained)), trained))
+    if not found:
+        raise MissingDataError("The run has no record of its trees (record_share=None, or nothing was recorded yet).")
+    return found
+
+
+def of_stages(run: RunData, measure: Callable[[pa.Table], Measured], missing: str) -> dict[str, Measured]:
+    """Stage -> what is measured of its turns of trajectories from the prompt, without the stages that have nothing.
+
+    Raises:
+        MissingDataError: there is no record, or no stage has anything: `missing` says what.
+    """
+    found = {stage.label: measured for stage in stages(run) if (measured := measure(_from_the_prompt(stage.rows)))}
+    if not found:
+        raise MissingDataError(missing)
+    return found
+
+
+def halves(run: RunData) -> list[Stage]:
+    """The recorded training questions of the first and of the second half of the iterations; of one iteration, all.
+
+    Raises:
+        MissingDataError: the record has none.
+    """
+    trained = run.rows(TRAINING)
+    if not trained.num_rows:
+        raise MissingDataError("The record has no training question: a larger record_share keeps more of them.")
+    first, last = _first_and_last(trained)
+    middle = (first + last) // 2
+    parts = [(first, last)] if first == last else [(first, middle), (middle + 1, last)]
+    return [Stage(_iterations(*part), rows) for part in parts if (rows := _of_iterations(trained, *part)).num_rows]
+
+
+def _from_the_prompt(rows: pa.Table) -> pa.Table:
+    """The turns of trajectories from the prompt: forks start where the entropy is high, and would bias a mean."""
+    return rows.filter(pc.and_(pc.is_null(rows["parent"]), pc.is_valid(rows["turn"])))
+
+
+def _of_iterations(rows: pa.Table, first: int, last: int) -> pa.Table:
+    own = rows["iteration"]
+    return rows.filter(pc.and_(pc.greater_equal(own, first), pc.less_equal(own, last)))
+
+
+def _first_and_last(rows: pa.Table) -> tuple[int, int]:
+    ends = pc.min_max(rows["iteration"]).as_py()
+    return ends["min"], ends["max"]
+
+
+def _ends(rows: pa.Table) -> list[int]:
+    return sorted(set(_first_and_last(rows))) if rows.num_rows else []
+
+
+def _iterations(first: int, last: int) -> str:
+    return f"training, iteration {first}" if first == last else f"training, iterations {first} to {last}"

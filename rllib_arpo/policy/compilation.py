@@ -1,4 +1,4 @@
-"""The parts of the model that `torch.compile` compiles, and whether it can on this machine."""
+"""What this machine computes fast: the number format, and the parts of the model that `torch.compile` compiles."""
 
 from __future__ import annotations
 
@@ -7,6 +7,19 @@ import os
 import shutil
 import sysconfig
 from pathlib import Path
+
+import torch
+
+
+def fast_dtype() -> str:
+    """ "bfloat16" if this machine computes it in hardware (CUDA, or a CPU with bf16 instructions), or "float32".
+
+    A CPU without such instructions emulates bf16, at a small fraction of the speed of fp32.
+    """
+    if torch.cuda.is_available() or torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return "bfloat16"
+    return "float32"
+
 
 #: Value of `learner_compile` -> the parts of the model that it names.
 COMPILED_PARTS: dict[str, frozenset[str]] = {

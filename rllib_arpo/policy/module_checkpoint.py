@@ -1,23 +1,123 @@
-"""The weights in the folder of a module's checkpoint, as Hugging Face and PEFT read them."""
+"""Weights as Hugging Face and PEFT read them: a model's folder, that of a module's checkpoint, the export of one."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow.fs
+import torch
+from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_LEARNER_GROUP, COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 
-from rllib_arpo.policy.huggingface import read_weights, write_model
+from rllib_arpo.envs.support.texts import first_line
+from rllib_arpo.files import check_all_files
+from rllib_arpo.policy.checkpoint_names import as_tensors, causal_lm_without_weights
 from rllib_arpo.policy.lora import read_adapter
 
 if TYPE_CHECKING:
-    import numpy as np
-    import torch
-
     from rllib_arpo.policy.lora import Adapter
+
+
+logger = logging.getLogger("rllib_arpo")
+
+
+def write_model(
+    folder: str | Path, weights: Mapping[str, np.ndarray], model_name_or_path: str, dtype: str | None = None
+) -> None:
+    """Writes a model with the configuration, generation configuration and tokenizer of `model_name_or_path`.
+
+    Args:
+        folder: created if it does not exist.
+        weights: all of them by Hugging Face name, tied ones included; they are read only.
+        model_name_or_path: the model from which training started.
+        dtype: of the files ("bfloat16"); None: that of `weights`.
+    """
+    model = causal_lm_without_weights(model_name_or_path)
+    model.load_state_dict(dict(as_tensors(weights)), assign=True)
+    model.tie_weights()
+    if dtype is not None:
+        model = model.to(getattr(torch, dtype))
+    model.save_pretrained(folder)
+    write_generation_config(folder, model_name_or_path)
+    write_tokenizer(folder, model_name_or_path)
+
+
+def write_generation_config(folder: str | Path, model_name_or_path: str | Path) -> None:
+    """Puts the generation configuration of `model_name_or_path` beside a model, if it has one.
+
+    Copies it unchanged, since `save_pretrained` refuses contradictions that many published models have.
+    """
+    from transformers import GenerationConfig
+
+    try:
+        config = GenerationConfig.from_pretrained(model_name_or_path)
+    except OSError:
+        logger.debug("%s has no generation_config.json: it follows from config.json.", model_name_or_path)
+    else:
+        config.to_json_file(Path(folder) / "generation_config.json")
+
+
+def write_tokenizer(folder: str | Path, model_name_or_path: str | Path) -> None:
+    """Puts the tokenizer of `model_name_or_path` beside a model; an environment of token ids needs none."""
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model_name_or_path)
+    except (OSError, ValueError) as error:
+        logger.warning("%s has no tokenizer (%s), nor has %s.", model_name_or_path, first_line(error), folder)
+        return
+    tokenizer.save_pretrained(folder)
+
+
+def read_weights(folder: str | Path, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """All weights of a Hugging Face model by name, tied ones included."""
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).state_dict()
+
+
+#: The module's folder within an algorithm's checkpoint.
+MODULE = Path(COMPONENT_LEARNER_GROUP, COMPONENT_LEARNER, COMPONENT_RL_MODULE, DEFAULT_MODULE_ID)
+
+
+def export_model(checkpoint: str | Path, folder: str | Path, dtype: str | None = None) -> None:
+    """Writes the model of a checkpoint for `AutoModelForCausalLM.from_pretrained`, with its tokenizer.
+
+    A LoRA is merged into the base as it is on disk; in training the base was rounded to the compute dtype.
+
+    Args:
+        checkpoint: the folder of an algorithm's checkpoint, on this machine.
+        folder: created if it does not exist.
+        dtype: of the weights in it ("bfloat16"); None: as trained, float32.
+
+    Raises:
+        ValueError: a file of the checkpoint is missing, or is not the one that was saved.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    check_all_files(checkpoint)
+    module = Path(checkpoint) / MODULE
+    source, adapter = module / HUGGINGFACE, module / ADAPTER
+    if adapter.is_dir():
+        from peft import PeftConfig, PeftModel
+
+        source = PeftConfig.from_pretrained(adapter).base_model_name_or_path
+        base = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+        model = PeftModel.from_pretrained(base, adapter).merge_and_unload()
+    else:
+        model = AutoModelForCausalLM.from_pretrained(source, dtype="auto")
+    if dtype is not None:
+        model = model.to(getattr(torch, dtype))
+    model.save_pretrained(folder)
+    write_generation_config(folder, source)
+    write_tokenizer(folder, source)
+
 
 #: Folders in a module's checkpoint: of all weights, or of a LoRA adapter.
 HUGGINGFACE, ADAPTER = "huggingface", "adapter"

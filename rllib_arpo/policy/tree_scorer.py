@@ -11,8 +11,7 @@ from rllib_arpo.core.columns import END, PARENT, POSITION_IDS, TOKEN_IDS
 from rllib_arpo.policy.attention.tree import attention_dtype, plan_tree
 from rllib_arpo.policy.causal_lm import num_experts, tree_hidden_states
 from rllib_arpo.policy.compilation import compiled_parts
-from rllib_arpo.policy.head_chunk import EAGER, compiled
-from rllib_arpo.policy.lm_head import chunked_log_probs
+from rllib_arpo.policy.lm_head import EAGER, chunked_log_probs, compiled
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

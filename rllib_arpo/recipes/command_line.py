@@ -1,13 +1,19 @@
-"""The options that all recipes have."""
+"""The options of recipes: RLlib's own, and those of recipes that run with several algorithms, fork rules and seeds."""
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from ray.rllib.examples.utils import add_rllib_example_script_args
+from ray.tune.registry import get_trainable_cls
+
+from rllib_arpo.arpo_config import ARPOConfig
+from rllib_arpo.core.branching import rules_with
+from rllib_arpo.options.tables import ADAPTIVE_ROLLOUT, OPTIONS
 
 ALGORITHMS = ("ARPO", "GRPO", "DAPO", "ReinforcePlusPlus", "AEPO", "TreeGRPO")
 #: Options of RLlib's examples that would do nothing here: of other algorithms, of several trials, of its older API.
@@ -58,3 +64,138 @@ class Refused(argparse.Action):
         option_string: str | None = None,
     ) -> None:
         parser.error(f"argument {option_string}: does nothing here")
+
+
+#: Share of the longest response over which the overlong penalty falls, as in DAPO's paper (4,096 of 20,480).
+OVERLONG_SHARE = 5
+
+
+def _value(text: str) -> float | str:
+    """A number if the text is one."""
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text
+
+
+def _budget(text: str) -> dict[str, float]:
+    unit, _, amount = text.partition("=")
+    return {unit: float(amount)}
+
+
+#: Options of `ARPOConfig` that the command line has under the same names; those of forks need an algorithm that forks.
+FORK_OPTIONS = (
+    "num_initial_rollouts", "branching", "branch_width", "branch_threshold", "branch_share", "branch_base_probability",
+    "branch_entropy_weight", "random_fork_probability", "consecutive_fork_penalty", "pre_monitoring_sensitivity",
+    "entropy_window", "entropy_estimator", "entropy_normalization", "entropy_baseline", "entropy_baseline_quantile",
+    "entropy_baseline_questions", "budget_allocation", "attribution",
+)  # fmt: skip
+OTHER_OPTIONS = ("baseline", "record_share")
+
+
+def add_arm_args(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Adds the arguments of recipes that are run with several algorithms (RLlib's `--algo`), fork rules and seeds."""
+    parser.add_argument("--seed", type=int, default=0, help="of the order of the questions and of the forks")
+    parser.add_argument("--num-rollouts", type=int, help="M, trajectories per question; default: the recipe's")
+    parser.add_argument(
+        "--rollout-budget",
+        type=_budget,
+        metavar="UNIT=NUMBER",
+        help="what a question may spend, e.g. tool_calls=96; --num-rollouts is then the most trajectories",
+    )
+    for name in (*FORK_OPTIONS, *OTHER_OPTIONS):
+        doc = OPTIONS[name].doc.replace("%", "%%")
+        parser.add_argument(_flag(name), type=_value, help=f"{doc} Default: the recipe's, or the algorithm's")
+    parser.add_argument("--questions-per-batch", type=int, help="questions an update; default: the recipe's")
+    parser.add_argument(
+        "--questions-per-minibatch",
+        type=int,
+        help="default: the recipe's (all of a batch in one step, if it has none), and at most half of a batch with an "
+        "algorithm that needs several steps",
+    )
+    parser.add_argument("--num-epochs", type=int, help="how often an update passes over its batch; default: once")
+    return parser
+
+
+def arm_config(
+    args: argparse.Namespace,
+    *,
+    num_rollouts: int,
+    num_initial_rollouts: int,
+    branch_threshold: float,
+    max_response_tokens: int,
+    questions_per_batch: int,
+    questions_per_minibatch: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> ARPOConfig:
+    """The configuration of the algorithm and the fork rule that the command line names.
+
+    It fits an algorithm's own settings to the recipe's sizes: an overlong penalty (DAPO) begins a fifth of the longest
+    response before its end, and a minibatch is at most half a batch if an update must have several steps (AEPO).
+
+    Args:
+        args: of a parser that `add_arm_args` has seen.
+        num_rollouts, num_initial_rollouts: M, and N of algorithms that fork, where the command line does not say.
+        branch_threshold: tau, of the rule "threshold", where the command line does not say.
+        max_response_tokens: as in `ARPOConfig`.
+        questions_per_batch, questions_per_minibatch: where the command line does not say; None: a whole batch.
+        settings: further settings of the recipe. An algorithm's own, in which it differs from ARPO, come first.
+
+    Raises:
+        ValueError: an option belongs to forks, but the algorithm does not fork, or belongs to another rule.
+    """
+    if args.questions_per_batch is not None:
+        questions_per_batch = args.questions_per_batch
+    config = _algorithm_config(args.algo, settings or {})
+    if args.rollout_budget is not None and args.num_rollouts is None:
+        raise ValueError("--rollout-budget: say with --num-rollouts how many trajectories a question may have at most.")
+    config.adaptive_rollout(
+        num_rollouts=args.num_rollouts or num_rollouts,
+        rollout_budget=args.rollout_budget,
+        max_response_tokens=max_response_tokens,
+    )
+    _set_options(config, args)
+    if config.branching != "never" and args.num_initial_rollouts is None:
+        config.adaptive_rollout(num_initial_rollouts=num_initial_rollouts)
+    if args.branch_threshold is None and config.branching in rules_with("branch_threshold"):
+        config.adaptive_rollout(branch_threshold=branch_threshold)
+    if args.num_epochs is not None:
+        config.training(num_epochs=args.num_epochs)
+    if config.overlong_buffer_tokens is not None:
+        config.training(overlong_buffer_tokens=max_response_tokens // OVERLONG_SHARE)
+    most = questions_per_batch // 2 if config.keep_clipped_gradient else questions_per_batch
+    usual = min(questions_per_minibatch or questions_per_batch, most)
+    return config.training(
+        questions_per_batch=questions_per_batch, questions_per_minibatch=args.questions_per_minibatch or usual
+    )
+
+
+def _algorithm_config(name: str, settings: Mapping[str, Any]) -> ARPOConfig:
+    """The configuration of an algorithm with these settings, except where it differs from ARPO by itself."""
+    import rllib_arpo
+
+    rllib_arpo.register()  # Tune forgets the names at `ray.shutdown()`.
+    config: ARPOConfig = get_trainable_cls(name).get_default_config()
+    arpo = ARPOConfig()
+    own = {option for option in OPTIONS if getattr(config, option) != getattr(arpo, option)}
+    taken = {key: value for key, value in settings.items() if key not in own}
+    config.adaptive_rollout(**{key: value for key, value in taken.items() if key in ADAPTIVE_ROLLOUT})
+    return config.training(**{key: value for key, value in taken.items() if key not in ADAPTIVE_ROLLOUT})
+
+
+def _set_options(config: ARPOConfig, args: argparse.Namespace) -> None:
+    given = {name: value for name in (*FORK_OPTIONS, *OTHER_OPTIONS) if (value := getattr(args, name)) is not None}
+    for name, value in given.items():
+        setattr(config, name, value)
+    unread = [name for name in given if name != "branching" and name in FORK_OPTIONS]
+    if config.branching == "never" and unread:
+        option = f"{_flag(unread[0])} {given[unread[0]]}"
+        raise ValueError(f"{option}: --algo {args.algo} with branching='never' forks nothing.")
+    rules = rules_with("branch_threshold")
+    if args.branch_threshold is not None and config.branching not in rules:
+        option = f"--branch-threshold {args.branch_threshold}"
+        raise ValueError(f"{option}: belongs to --branching {' or '.join(rules)}, not to {config.branching!r}.")
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

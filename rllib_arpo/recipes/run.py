@@ -19,7 +19,7 @@ from ray.tune.result import DONE, TRAINING_ITERATION
 
 from rllib_arpo.arpo_config import ARPOConfig
 from rllib_arpo.core.results import number_at
-from rllib_arpo.policy.export import export_model
+from rllib_arpo.policy.module_checkpoint import export_model
 from rllib_arpo.recipes.checkpoints import BEST, TRIAL, KeepCheckpoints, read_score, take_newest
 from rllib_arpo.recipes.gpus import use_gpus
 from rllib_arpo.recipes.run_screen import SaysFailures, say_what_runs, sigterm_as_sigint

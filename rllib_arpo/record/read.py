@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rllib_arpo.core import tree as core
-from rllib_arpo.core.tree import QuestionTree, fork_path
+from rllib_arpo.core.tree import fork_path
 from rllib_arpo.record.schema import (
     ANSWER,
     EVALUATION,
@@ -89,14 +87,6 @@ class Question:
 
     def num_forks(self) -> int:
         return sum(trajectory.row["parent"] is not None for trajectory in self.trajectories)
-
-    def tree(self) -> QuestionTree:
-        """The tree as it was sampled."""
-        return QuestionTree(
-            question_id=self.row["question_id"],
-            prompt=np.array(self.row["prompt_ids"], np.int32),
-            trajectories=tuple(_sampled(trajectory) for trajectory in self.trajectories),
-        )
 
     def fork_budget(self) -> int:
         """Forks that the question may have: M - N."""
@@ -200,37 +190,3 @@ def _check_forks(question: Question) -> None:
                 f" fork of {parent!r} after turn {inherited}."
             )
         depths[trajectory.agent_id] = trajectory.depth_at_end()
-
-
-def _sampled(trajectory: Trajectory) -> core.Trajectory:
-    row = trajectory.row
-    same = ("agent_id", "accuracy", "format_valid", "parent", "topped_up")
-    return core.Trajectory(
-        **{name: row[name] for name in same},
-        turns=tuple(_sampled_turn(turn) for turn in trajectory.turns),
-        stop_reason=core.StopReason(row["stop_reason"]),
-        num_inherited_turns=row["inherited_turns"],
-    )
-
-
-def _sampled_turn(row: Row) -> core.Turn:
-    call = decision = times = None
-    if row["tool"] is not None:
-        status = core.ToolStatus(row["tool_status"])
-        call = core.ToolCall(row["tool"], status, row["tool_seconds"], row["tool_input"])
-    if row["level"] is not None:
-        names = ("level", "delta", "probability", "eligible", "children", "budget")
-        decision = core.ForkDecision(**{name: row[name] for name in names})
-    if row["started_s"] is not None:
-        times = core.TurnTimes(row["started_s"], row["generated_s"], row["answered_s"])
-    return core.Turn(
-        token_ids=np.array(row["token_ids"], np.int32),
-        log_probs=np.array(row["log_probs"], np.float32),
-        entropies=np.array(row["entropies"], np.float32),
-        observation=np.array(row["tool_output_ids"] or (), np.int32),
-        weight_versions=np.array(row["weight_versions"], np.int32),
-        tool_call=call,
-        decision=decision,
-        times=times,
-        reward=row["turn_reward"],
-    )

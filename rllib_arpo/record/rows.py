@@ -2,16 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from rllib_arpo.core.advantages import NodeAttribution
-from rllib_arpo.core.tree import ForkDecision, QuestionTree, ToolCall, Trajectory, TreeLayout, TurnTimes
+from rllib_arpo.core.tree import QuestionTree, Trajectory, TreeLayout
 from rllib_arpo.record.schema import ADVANTAGES, ANSWER, CALL, NODE, TURN
-from rllib_arpo.record.tokens import plain_text, token_text
+
+
+def token_text(tokenizer: Any, token_ids: Sequence[int] | np.ndarray) -> tuple[str | None, list[int] | None]:
+    """The text of sampled tokens, special tokens included, and where each token ends in it.
+
+    A token that holds only a part of a character ends where the token before it does; the token that completes the
+    character has it. The tokens are decoded one by one, since their texts depend on those before.
+
+    Returns:
+        (text, ends): `text[ends[i - 1]:ends[i]]` is token i's; `text` is None without a tokenizer, `ends` also if the
+        tokenizer is not one of the library `tokenizers`, or changes text that it has decoded already.
+    """
+    from tokenizers.decoders import DecodeStream
+
+    ids = [int(token) for token in token_ids]
+    text = plain_text(tokenizer, ids)
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if text is None or backend is None:
+        return text, None
+    stream, pieces, ends, length = DecodeStream(skip_special_tokens=False), [], [], 0
+    for token in ids:
+        piece = stream.step(backend, token) or ""
+        pieces.append(piece)
+        length += len(piece)
+        ends.append(length)
+    if not text.startswith("".join(pieces)):
+        return text, None
+    if ends:
+        # The last token may leave a character incomplete.
+        ends[-1] = len(text)
+    return text, ends
+
+
+def plain_text(tokenizer: Any, token_ids: Sequence[int] | np.ndarray) -> str | None:
+    """The text of tokens, special tokens included; None without a tokenizer."""
+    if tokenizer is None:
+        return None
+    ids = [int(token) for token in token_ids]
+    return tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
 
 Row = dict[str, Any]
 
@@ -70,7 +109,9 @@ def question_rows(
     rows = []
     for i, (trajectory, reward) in enumerate(zip(tree.trajectories, tree.returns().tolist(), strict=True)):
         answer = _NO_ANSWER if answers is None else answers[trajectory.agent_id]
-        shared = of_question | _trajectory(trajectory, reward) | {"advantage": by_leaf.get(i)} | answer
+        shared = (
+            of_question | _columns(_TRAJECTORY, trajectory) | {"reward": reward, "advantage": by_leaf.get(i)} | answer
+        )
         own = [turn | by_turn.get((i, turn["turn"]), _ABOVE_NO_LEAF) for turn in _turns(tree, trajectory, tokenizer)]
         rows += [shared | turn for turn in own or [_NO_TURN]]
     if advantages is None:
@@ -106,18 +147,19 @@ def _by_place(advantages: TreeAdvantages | None) -> tuple[dict[int, float], dict
     return {leaf: float(a) for leaf, a in zip(layout.leaves, advantages.leaves, strict=True)}, by_turn
 
 
-def _trajectory(trajectory: Trajectory, reward: float) -> Row:
-    return {
-        "agent_id": trajectory.agent_id,
-        "parent": trajectory.parent,
-        "inherited_turns": trajectory.num_inherited_turns,
-        "topped_up": trajectory.topped_up,
-        "stop_reason": str(trajectory.stop_reason),
-        "counts": trajectory.counts,
-        "reward": reward,
-        "accuracy": trajectory.accuracy,
-        "format_valid": trajectory.format_valid,
-    }
+#: Columns of the record -> attributes of a trajectory, a turn's times, its tool call and the decision before it.
+_TRAJECTORY = {
+    "agent_id": "agent_id", "parent": "parent", "inherited_turns": "num_inherited_turns", "topped_up": "topped_up",
+    "stop_reason": "stop_reason", "counts": "counts", "accuracy": "accuracy", "format_valid": "format_valid",
+}  # fmt: skip
+_TIMES = {"started_s": "started", "generated_s": "generated", "answered_s": "answered"}
+_CALL = {"tool": "name", "tool_input": "argument", "tool_status": "status", "tool_seconds": "latency_s"}
+_DECISION = {name: name for name in ("level", "delta", "probability", "eligible", "budget", "children")}
+
+
+def _columns(attributes: Mapping[str, str], value: object) -> Row:
+    """The columns that are attributes of a value; all None if there is no value."""
+    return {column: value and getattr(value, attribute) for column, attribute in attributes.items()}
 
 
 def _turns(tree: QuestionTree, trajectory: Trajectory, tokenizer: Any) -> Iterator[Row]:
@@ -135,34 +177,12 @@ def _turns(tree: QuestionTree, trajectory: Trajectory, tokenizer: Any) -> Iterat
             "entropies": turn.entropies,
             "weight_versions": turn.weight_versions,
             "turn_reward": turn.reward,
-            **_times(turn.times),
-            **_call(turn.tool_call),
+            **_columns(_TIMES, turn.times),
+            **_columns(_CALL, turn.tool_call),
             "tool_output": plain_text(tokenizer, turn.observation) if len(turn.observation) else None,
             "tool_output_tokens": len(turn.observation),
             "tool_output_ids": turn.observation if len(turn.observation) else None,
             "after_tool": None if before is None else before.tool,
-            **_decision(turn.decision),
+            **_columns(_DECISION, turn.decision),
         }
         before = turn
-
-
-def _times(times: TurnTimes | None) -> Row:
-    if times is None:
-        return dict.fromkeys(("started_s", "generated_s", "answered_s"))
-    return {"started_s": times.started, "generated_s": times.generated, "answered_s": times.answered}
-
-
-def _call(call: ToolCall | None) -> Row:
-    if call is None:
-        return dict.fromkeys(("tool", "tool_input", "tool_status", "tool_seconds"))
-    return {
-        "tool": call.name,
-        "tool_input": call.argument,
-        "tool_status": str(call.status),
-        "tool_seconds": call.latency_s,
-    }
-
-
-def _decision(decision: ForkDecision | None) -> Row:
-    names = ("level", "delta", "probability", "eligible", "budget", "children")
-    return {name: getattr(decision, name, None) for name in names}

@@ -9,7 +9,7 @@ import pyarrow as pa
 #: Of the columns and of their meaning; it grows when a column comes, changes or goes.
 VERSION = 3
 #: Keys of a file's metadata: the version, and the settings of the run as JSON (`tables.settings`).
-VERSION_KEY, SETTINGS_KEY = b"rllib_arpo.record.version", b"rllib_arpo.record.settings"
+VERSION_KEY, SETTINGS_KEY = b"rllib_arpo.record.version", b"rllib_arpo.record.tables"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""The pages of the command show: records -> layout, words, shades -> page (jinja2, templates/) -> pages."""
+"""The pages of the command show: records -> layout, words, shades -> pages (jinja2, templates/)."""

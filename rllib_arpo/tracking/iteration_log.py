@@ -28,7 +28,7 @@ from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
 from rllib_arpo.core.branching import AUTO, rules_with
 from rllib_arpo.core.tree import MASKED_STOP_REASONS, StopReason
-from rllib_arpo.learner.guards import GUARD_LIMITS, alarms
+from rllib_arpo.learner.metrics import GUARD_LIMITS, alarms
 from rllib_arpo.rollout.messages import SampledQuestion
 from rllib_arpo.tracking.first_batch import first_batch_line, first_batch_warnings
 
@@ -39,7 +39,7 @@ logger = logging.getLogger("rllib_arpo")
 
 #: Under `env_runners/`: what was made since the run began; RLlib has no counters for them.
 TOOL_CALLS_LIFETIME, GENERATED_TOKENS_LIFETIME = "tool_calls_executed_lifetime", "generated_tokens_lifetime"
-#: Under `learners/default_policy/`: how many guards (`learner/guards.py`) have crossed their limits.
+#: Under `learners/default_policy/`: how many guards (`learner/metrics.py`) have crossed their limits.
 NUM_ALARMS = "num_alarms"
 #: Endings that are faults of a tool or an environment.
 ENDED_IN_ERROR = (StopReason.ERROR, StopReason.BROKEN_TOOL)

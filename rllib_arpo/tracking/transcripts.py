@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 from ray.rllib.callbacks.callbacks import RLlibCallback
 
 from rllib_arpo.record.read import Question, RecordFile, questions, record_files
-from rllib_arpo.record.recorder import RECORD_FOLDER
+from rllib_arpo.record.recorder import RECORD_FOLDER, trial_folder
 from rllib_arpo.record.schema import EVALUATION
 from rllib_arpo.terminal import say
 from rllib_arpo.tracking.console import evaluation_line
-from rllib_arpo.tracking.trial_folder import trial_folder
 
 if TYPE_CHECKING:
     from ray.tune import ResultGrid

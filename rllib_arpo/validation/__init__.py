@@ -14,8 +14,7 @@ from rllib_arpo.policy.checkpoint_names import causal_lm_config
 from rllib_arpo.rollout.make_env import ENV_CONFIG_KEYS, complete_env_config
 from rllib_arpo.validation.combinations import check_combinations
 from rllib_arpo.validation.keys import check_keys
-from rllib_arpo.validation.lora import check_lora
-from rllib_arpo.validation.own_classes import check_callbacks, check_learner, check_rl_module
+from rllib_arpo.validation.own_classes import check_callbacks, check_learner, check_lora, check_rl_module
 from rllib_arpo.validation.resources import actor_bundles, check_cluster_resources
 
 __all__ = ["check_cluster_resources", "check_keys", "validate"]

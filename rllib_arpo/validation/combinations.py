@@ -11,8 +11,7 @@ from rllib_arpo.connectors import BATCH
 from rllib_arpo.core.branching import AUTO, BRANCHING_RULES, PLANNED, WIDE, looks_at_entropy, rules_with
 from rllib_arpo.core.credit import CREDITS, VALUE
 from rllib_arpo.core.rollout_budget import TOOL_CALLS
-from rllib_arpo.engine.vllm_kwargs import check_vllm_kwargs
-from rllib_arpo.engine.vllm_versions import check_vllm_version
+from rllib_arpo.engine.vllm_versions import check_vllm_kwargs, check_vllm_version
 from rllib_arpo.rollout.fork_schedule import OVER_TREE, RANKED
 from rllib_arpo.weights import transfer_backend
 from rllib_arpo.weights.transports import transfer_refusals

@@ -1,25 +1,237 @@
-"""Checks the names of all keys, the values of this package's options, and RLlib's keys."""
+"""RLlib's keys: those that ARPO uses, with their rules, and harmless ones; a change of any other key is refused.
+
+A key that a new RLlib adds is therefore refused as soon as a user changes it.
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+from ray.rllib.connectors.connector_v2 import ConnectorV2
 
-from rllib_arpo.learner.guards import GUARD_LIMITS
-from rllib_arpo.options.rules import POSITIVE, one_of, shown
-from rllib_arpo.options.tables import OPTIONS
-from rllib_arpo.validation.rllib_keys import (
-    ALLOWED,
-    HARMLESS,
-    HINTS,
-    UNREAD_IN_EVALUATION,
-    USED,
-    USED_IN_TRAINING,
-    keyword,
+from rllib_arpo.learner.metrics import GUARD_LIMITS
+from rllib_arpo.options.option import (
+    NOT_NEGATIVE,
+    POSITIVE,
+    SWITCH,
+    Rule,
+    a_dict,
+    at_least,
+    one_of,
+    optional,
+    shown,
 )
+from rllib_arpo.options.tables import OPTIONS, TRAINING
+
+
+def _is_learning_rate(value: Any) -> bool:
+    if not isinstance(value, list | tuple):
+        return isinstance(value, int | float) and POSITIVE.test(value)  # RLlib takes any other type for a schedule.
+    if len(value) < 2 or not all(isinstance(point, list | tuple) and len(point) == 2 for point in value):
+        return False
+    times, rates = zip(*value, strict=True)
+    if not all(map(NOT_NEGATIVE.test, times)) or not all(map(NOT_NEGATIVE.test, rates)):
+        return False
+    return times[0] == 0 and all(a < b for a, b in pairwise(times)) and any(rates)
+
+
+def _are_resources(value: Any) -> bool:
+    return a_dict(of=NOT_NEGATIVE).test(value) and not value.keys() & {"CPU", "GPU", "memory", "object_store_memory"}
+
+
+def _takes_two(function: Any) -> bool:
+    """Whether a function may be called with two arguments; of some built-in ones nobody knows."""
+    try:
+        inspect.signature(function).bind(None, None)
+    except TypeError:
+        return False
+    except ValueError:
+        return True
+    return True
+
+
+def _is_learner_class(value: Any) -> bool:
+    from rllib_arpo.learner.arpo_torch_learner import ARPOTorchLearner
+
+    return value is None or (isinstance(value, type) and issubclass(value, ARPOTorchLearner))
+
+
+def _is_env_runner_class(value: Any) -> bool:
+    from rllib_arpo.rollout.env_runner import ARPOEnvRunner
+
+    return isinstance(value, type) and issubclass(value, ARPOEnvRunner)
+
+
+def _is_callback(value: Any) -> bool:
+    return value is None or callable(value) or (isinstance(value, list | tuple) and all(map(callable, value)))
+
+
+def _is_only_policy(value: Any) -> bool:
+    """Names of policies, or a dict to specifications: "default_policy" alone, with nothing of its own."""
+    if not isinstance(value, dict | list | tuple | set | frozenset) or set(value) != {"default_policy"}:
+        return False
+    spec = value["default_policy"] if isinstance(value, dict) else None
+    parts = spec if isinstance(spec, list | tuple) else list(vars(spec).values()) if spec is not None else []
+    return not any(parts)
+
+
+_COUNT = at_least(0)
+_RESOURCES = Rule("a dict of numbers >= 0 by the resource's name, without CPU, GPU and memory", _are_resources)
+_CALLBACK = Rule("a function, or a list of functions", _is_callback)
+_CONNECTOR = Rule(
+    "a function of an observation space and an action space that returns a ConnectorV2, or a list of them",
+    lambda value: callable(value) and not isinstance(value, ConnectorV2) and _takes_two(value),
+)
+_LEARNING_RATE = Rule(
+    "a finite int or float > 0, or a schedule [[0, lr], [timestep, lr], ...] of numbers >= 0 at growing timesteps",
+    _is_learning_rate,
+)
+
+#: Keys that training and evaluation use, and their rules; None: RLlib or another check knows what they may be.
+USED: dict[str, Rule | None] = {
+    "env": None,
+    "env_config": a_dict(),
+    # Tune's placement group and Ray's actors
+    "num_cpus_per_env_runner": NOT_NEGATIVE,
+    "num_gpus_per_env_runner": NOT_NEGATIVE,
+    "custom_resources_per_env_runner": _RESOURCES,
+    "env_runner_cls": Rule("a subclass of ARPOEnvRunner", _is_env_runner_class),
+    "num_envs_per_env_runner": at_least(1),
+    "validate_env_runners_after_construction": SWITCH,
+    "restart_failed_env_runners": SWITCH,
+    "max_num_env_runner_restarts": Rule("an integer >= 0, or -1 for no limit", at_least(-1).test),
+    "delay_between_env_runner_restarts_s": NOT_NEGATIVE,
+    "env_runner_health_probe_timeout_s": POSITIVE,
+    "env_runner_restore_timeout_s": POSITIVE,
+    "callbacks_class": _CALLBACK,
+    "callbacks_on_env_runners_recreated": _CALLBACK,
+    "callbacks_on_environment_created": _CALLBACK,
+    "callbacks_on_episode_end": _CALLBACK,
+    "callbacks_on_sample_end": _CALLBACK,
+    "stats_cls_lookup": None,
+    "seed": optional(Rule("an integer from 0 to 2**32 - 1", lambda value: _COUNT.test(value) and value < 1 << 32)),
+    "_validate_config": None,
+}
+#: Keys that evaluation does not read, so that `evaluation_config` may not change them.
+USED_IN_TRAINING: dict[str, Rule | None] = {
+    "algo_class": None,
+    # Tune's placement group and Ray's actors
+    "placement_strategy": one_of("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"),
+    "num_cpus_for_main_process": NOT_NEGATIVE,
+    "custom_resources_for_main_process": _RESOURCES,
+    "num_env_runners": _COUNT,
+    "evaluation_num_env_runners": _COUNT,
+    "num_learners": _COUNT,
+    "num_cpus_per_learner": Rule(
+        'a finite number >= 0, or "auto"', lambda value: value == "auto" or NOT_NEGATIVE.test(value)
+    ),
+    "num_gpus_per_learner": NOT_NEGATIVE,
+    "custom_resources_per_learner": optional(_RESOURCES),
+    "local_gpu_idx": _COUNT,
+    # The learner
+    "lr": _LEARNING_RATE,
+    "grad_clip": optional(POSITIVE),
+    "grad_clip_by": one_of("value", "norm", "global_norm"),
+    "num_epochs": at_least(1),
+    "shuffle_batch_per_epoch": SWITCH,
+    "log_gradients": SWITCH,
+    "_learner_class": Rule("a subclass of ARPOTorchLearner", _is_learner_class),
+    "_learner_connector": optional(_CONNECTOR),
+    "_torch_lr_scheduler_classes": None,
+    "_model_config": None,
+    "_rl_module_spec": None,
+    # The driver
+    "evaluation_interval": optional(_COUNT),
+    "evaluation_duration": at_least(1),
+    "evaluation_config": optional(
+        a_dict("a dict of the keys that differ in evaluation, such as ARPOConfig.overrides() makes")
+    ),
+    "log_level": optional(one_of("DEBUG", "INFO", "WARN", "WARNING", "ERROR", "CRITICAL")),
+    "log_sys_usage": SWITCH,
+    "callbacks_on_algorithm_init": _CALLBACK,
+    "callbacks_on_checkpoint_loaded": _CALLBACK,
+    "callbacks_on_evaluate_start": _CALLBACK,
+    "callbacks_on_evaluate_end": _CALLBACK,
+    "callbacks_on_train_result": _CALLBACK,
+}
+#: Keys without effect here, whatever their value: those that RLlib sets, and details of others that are refused.
+HARMLESS = {
+    "_is_atari", "_is_frozen", "in_evaluation", "simple_optimizer",
+    "eager_tracing", "eager_max_retraces", "tf_session_args", "local_tf_session_args",
+    "torch_compile_learner_what_to_compile", "torch_compile_learner_dynamo_backend",
+    "torch_compile_learner_dynamo_mode", "torch_compile_worker_dynamo_backend", "torch_compile_worker_dynamo_mode",
+    "normalize_actions", "clip_actions", "disable_env_checking", "episode_lookback_horizon", "learner_config_dict",
+    "merge_env_runner_states", "broadcast_env_runner_states", "sync_filters_on_rollout_workers_timeout_s",
+    "env_runner_state_server_max_concurrency", "max_requests_in_flight_per_aggregator_actor",
+    "max_requests_in_flight_per_learner", "evaluation_auto_duration_min_env_steps_per_sample",
+    "evaluation_auto_duration_max_env_steps_per_sample",
+}  # fmt: skip
+
+_QUESTIONS = "does nothing in ARPO; use questions_per_batch"
+_ONE_BATCH = "does nothing in ARPO; use questions_per_batch: one iteration is one batch"
+_DEADLINE = "does nothing in ARPO; use question_deadline_s, which bounds every question"
+_ONE_POLICY = "one model, that of language_model(), plays every trajectory and is trained"
+_NO_MODULE = "an engine samples, not an RLModule; use learner_connector or the environment"
+_NOT_CALLED = "is never called, since an episode is made when its question has ended; use on_episode_end"
+_NEW_STACK = "ARPO runs on RLlib's new API stack alone"
+#: For some of the refused keys, words that complete the sentence "key=value: ...".
+HINTS = {
+    "framework_str": "only 'torch' is supported",
+    "torch_compile_learner": "does nothing in ARPO; use learner_compile",
+    "torch_skip_nan_gradients": "a gradient that is not finite ends the run, before it changes the weights",
+    "num_gpus": "does nothing in ARPO; use num_gpus_per_learner",
+    "create_local_env_runner": "beside remote env runners a local one would start an engine that has nothing to do",
+    **dict.fromkeys(("sample_timeout_s", "evaluation_sample_timeout_s"), _DEADLINE),
+    **dict.fromkeys(("_env_to_module_connector", "_module_to_env_connector"), _NO_MODULE),
+    "batch_mode": "whole questions are sampled",
+    "explore": "training samples, and greedy decoding is for evaluation_config",
+    **dict.fromkeys(("rollout_fragment_length", "train_batch_size", "_train_batch_size_per_learner"), _QUESTIONS),
+    "minibatch_size": "does nothing in ARPO; use questions_per_minibatch",
+    "gamma": "does nothing in ARPO: a trajectory's reward is not discounted",
+    "model": "does nothing in ARPO; use language_model()",
+    "optimizer": "does nothing in ARPO; use lr, adam_betas and weight_decay",
+    **dict.fromkeys((f"callbacks_on_episode_{name}" for name in ("created", "start", "step")), _NOT_CALLED),
+    **dict.fromkeys(("policies", "policies_to_train", "policy_mapping_fn"), _ONE_POLICY),
+    "evaluation_duration_unit": "evaluation_duration counts questions, which are 'episodes'",
+    "evaluation_parallel_to_training": "evaluation needs the weights of the iteration that has just ended",
+    "custom_evaluation_function": "does nothing in ARPO; override ARPO.evaluate() or use a callback",
+    **{f"min_{name}_per_iteration": _ONE_BATCH for name in ("time_s", "train_timesteps", "sample_timesteps")},
+    "ignore_env_runner_failures": "the questions of a failed env runner go to the others in any case",
+    **dict.fromkeys(("enable_rl_module_and_learner", "enable_env_runner_and_connector_v2"), _NEW_STACK),
+}
+#: For some of the refused keys, a test of (configuration, value): it holds where the key states what ARPO does anyway.
+ALLOWED: dict[str, Callable[[AlgorithmConfig, Any], bool]] = {
+    "create_local_env_runner": lambda config, _value: config.num_env_runners == 0,
+    "rollout_fragment_length": lambda config, _value: config.in_evaluation,
+    "explore": lambda config, _value: config.in_evaluation,
+    "batch_mode": lambda _config, value: value in ("truncate_episodes", "complete_episodes"),
+    "policies": lambda _config, value: _is_only_policy(value),
+    "policies_to_train": lambda _config, value: value is None or _is_only_policy(value),
+}
+#: Keys that RLlib's setters name without their underscore.
+_PRIVATE = {
+    "_train_batch_size_per_learner", "_env_to_module_connector", "_module_to_env_connector", "_learner_connector",
+    "_learner_class", "_model_config", "_rl_module_spec",
+}  # fmt: skip
+#: Options of `adaptive_rollout()` that only the driver reads, for training.
+_ONLY_IN_TRAINING = {"max_weight_lag", "entropy_baseline_quantile", "entropy_baseline_questions"}
+#: All keys that `evaluation_config` may only repeat.
+UNREAD_IN_EVALUATION = USED_IN_TRAINING.keys() | TRAINING.keys() | _ONLY_IN_TRAINING
+
+
+def keyword(key: str) -> str:
+    """The name of RLlib's attribute `key` in RLlib's setters."""
+    if key == "framework_str":
+        return "framework"
+    if key.startswith("callbacks_on_"):
+        return key.removeprefix("callbacks_")
+    return key.removeprefix("_") if key in _PRIVATE else key
+
 
 #: Keys that RLlib itself puts into a configuration's dict.
 RLLIB_KEYS = {"class"}

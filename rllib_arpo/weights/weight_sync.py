@@ -12,8 +12,7 @@ import ray
 from ray.rllib.core import DEFAULT_MODULE_ID
 
 from rllib_arpo.faults import Failure, restart_env_runner
-from rllib_arpo.weights.array_parts import put_weights
-from rllib_arpo.weights.snapshot import WeightSyncError
+from rllib_arpo.weights.snapshot import WeightSyncError, put_weights
 
 if TYPE_CHECKING:
     from ray.rllib.env.env_runner_group import EnvRunnerGroup
@@ -107,7 +106,7 @@ class WeightSync(ABC):
 class InProcessReload(WeightSync):
     """Sends the weights as arrays through Ray's object store; works with every engine and device.
 
-    A remote learner puts its weights into the object store itself, part by part (`array_parts`), and only the reference
+    A remote learner puts its weights into the object store itself, part by part (`put_weights`), and only the reference
     passes through the driver.
     """
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from rllib_arpo.cold_start.recorded import load_recorded
+from rllib_arpo.cold_start.examples import load_recorded
 from rllib_arpo.commands import run_command
 from rllib_arpo.envs.errors import DataError
 from tests.record.trees import TOKENIZER, TREE

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rllib_arpo import cold_start
-from rllib_arpo.cold_start import IGNORED, Segment
+from rllib_arpo.cold_start import examples as cold_start
+from rllib_arpo.cold_start.examples import IGNORED, Segment
 from rllib_arpo.envs.errors import DataError
 from tests.helpers.models import byte_tokenizer
 

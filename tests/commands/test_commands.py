@@ -38,8 +38,8 @@ class Toy:
 
 @pytest.fixture
 def toy(monkeypatch):
-    monkeypatch.setattr(commands, "COMMANDS", {"toy": commands.Command("toy.module", "says what it was given")})
-    monkeypatch.setattr(commands.importlib, "import_module", lambda name: {"toy.module": Toy}[name])
+    monkeypatch.setattr(commands, "COMMANDS", {"toy": "says what it was given"})
+    monkeypatch.setattr(commands.importlib, "import_module", lambda name: {"rllib_arpo.commands.toy": Toy}[name])
     monkeypatch.setattr(Toy, "calls", [])
     return Toy
 
@@ -95,6 +95,6 @@ def test_python_m_is_the_same_program(tmp_path):
 def test_the_console_script_and_the_commands_are_there():
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     assert project["scripts"] == {"rllib-arpo": "rllib_arpo.commands:main"}
-    for command in commands.COMMANDS.values():
-        module = commands.importlib.import_module(command.module)
+    for command in commands.COMMANDS:
+        module = commands.command_module(command)
         assert callable(module.add_arguments) and callable(module.run) and module.__doc__

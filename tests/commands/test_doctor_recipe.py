@@ -10,9 +10,9 @@ import torch
 from transformers import AutoConfig
 
 from rllib_arpo.commands import run_command
+from rllib_arpo.commands.doctor import data_checks
 from rllib_arpo.doctor.budget_report import budget_checks, budget_text, decide
 from rllib_arpo.doctor.check_lines import report
-from rllib_arpo.doctor.data_checks import data_checks
 from rllib_arpo.doctor.machine_checks import Memory
 from rllib_arpo.doctor.recipe import load_recipe, parse_arguments, read_run
 from rllib_arpo.envs.tasks.task import TEST

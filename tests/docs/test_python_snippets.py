@@ -184,7 +184,7 @@ def test_sql_snippets_are_answered_by_a_record(record):
 def record(desk, model_folder) -> None:
     """The record of an evaluation after 12 updates, in the current folder."""
     from rllib_arpo.record.recorder import TreeRecorder
-    from rllib_arpo.record.settings import RecordSettings
+    from rllib_arpo.record.tables import RecordSettings
     from rllib_arpo.rollout.episodes import tree_to_episode
     from rllib_arpo.rollout.messages import QuestionRef
     from tests.record.trees import TREE

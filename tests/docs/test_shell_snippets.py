@@ -22,7 +22,7 @@ from unittest import mock
 import pytest
 from packaging.requirements import Requirement
 
-from rllib_arpo.commands import COMMANDS
+from rllib_arpo.commands import command_module
 from rllib_arpo.doctor.recipe import load_recipe, parse_arguments
 from tests.docs.pages import PAGES, REPOSITORY, Snippet, snippets
 
@@ -69,7 +69,7 @@ def python(words: Sequence[str]) -> None:
 def rllib_arpo(words: Sequence[str]) -> None:
     command, *rest = words
     parser = argparse.ArgumentParser()
-    module = importlib.import_module(COMMANDS[command].module)
+    module = command_module(command)
     module.add_arguments(parser)
     args = parser.parse_args(rest)
     if command == "doctor" and args.recipe:

@@ -151,7 +151,7 @@ def test_entropies_leave_with_the_log_probs_of_their_step(runner):
     """The wrapper of vLLM's sampler puts those of this step in the place of the ranks, and none of an earlier one."""
     from vllm.v1.outputs import LogprobsTensors
 
-    from rllib_arpo.engine.vllm.step_outputs import send_entropies
+    from rllib_arpo.engine.vllm.entropy_processor import send_entropies
 
     ranks = torch.tensor([7])
 

@@ -10,7 +10,7 @@ import pytest
 import rllib_arpo
 from rllib_arpo.engine import ENGINES, EngineConfig, make_engine
 from rllib_arpo.engine.scripted_engine import ScriptedEngine
-from rllib_arpo.engine.vllm_kwargs import GPU_MEMORY_UTILIZATION
+from rllib_arpo.engine.vllm_versions import GPU_MEMORY_UTILIZATION
 from rllib_arpo.policy.checkpoint_names import check_shapes
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from rllib_arpo import cold_start
+from rllib_arpo.cold_start import examples as cold_start
 from rllib_arpo.envs.tasks.trail_forms import FORMS, LATE, MAIN, PLAIN
 from rllib_arpo.envs.tasks.trails import TrailsTask, make_trail, shows_a_choice, trail_names
 from tuned_examples.trails_demonstrations import PERFECT, _demonstrated, transcripts

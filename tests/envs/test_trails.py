@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from rllib_arpo import cold_start
+from rllib_arpo.cold_start import examples as cold_start
 from rllib_arpo.envs.tasks import trails
 from rllib_arpo.envs.tasks.trail_forms import FORMS, MAIN
 from rllib_arpo.envs.tasks.trails import TrailsTask, make_trail, shows_a_choice

@@ -17,8 +17,9 @@ from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.tools.python import PythonTool
 from rllib_arpo.evaluation import model_folders as models
 from rllib_arpo.evaluation import plan, runner
+from rllib_arpo.evaluation.arguments import read_env_configs
 from rllib_arpo.files import write_checksums
-from rllib_arpo.policy.export import MODULE
+from rllib_arpo.policy.module_checkpoint import MODULE
 from tests.evaluation.conftest import ANSWER, CALL, recorded, samples, scripted_command
 from tests.helpers.models import byte_tokenizer
 from tests.helpers.parquet import parquet
@@ -295,7 +296,7 @@ def test_env_config_from_a_yaml_file_and_relative_data_paths(tmp_path, monkeypat
     args = parser.parse_args(
         ["--model", "m", "--tasks", "gsm8k,hotpotqa", "--env-config", "tasks.yaml", "--data", "gsm8k=a=b.jsonl"]
     )
-    assert evaluate.read_env_configs(args) == {
+    assert read_env_configs(args) == {
         "gsm8k": {"few_shot": 2, "path": str(tmp_path / "a=b.jsonl")},
         "hotpotqa": {"limit": 3},
     }

@@ -11,7 +11,7 @@ import pytest
 
 from rllib_arpo.commands import run_command
 from rllib_arpo.evaluation import runner
-from rllib_arpo.evaluation.summary import SUMMARY
+from rllib_arpo.evaluation.report import SUMMARY
 from rllib_arpo.record.read import Question
 from tests.envs.rewards.judge_server import JudgeServer, honest
 from tests.evaluation.conftest import recorded, samples

@@ -9,6 +9,7 @@ from rllib_arpo.rollout.messages import Purpose, question_refs
 from tests.evaluation.conftest import REPLIES, recorded, scripted_command
 from tests.helpers.configs import small_config
 from tests.helpers.models import byte_tokenizer
+from tests.helpers.recorded_trees import recorded_tree
 
 
 def test_the_samples_are_those_of_an_env_runner(model_folder, tmp_path):
@@ -28,7 +29,7 @@ def test_the_samples_are_those_of_an_env_runner(model_folder, tmp_path):
     options = {"samples": "3", "limit": "5", "max_response_tokens": "300", "max_turn_tokens": "100"}
     command = scripted_command(model_folder, tmp_path, **options, max_tool_calls="2", max_context_tokens="1024")
     assert run_command("evaluate", [*command, "--no-mlflow"]) == 0
-    found = [answers(question.tree()) for question in recorded(tmp_path)]
+    found = [answers(recorded_tree(question)) for question in recorded(tmp_path)]
     assert found == [answers(episode_to_tree(question.episode)) for question in sampled]
     assert len({str(answer) for question in found for answer in question}) > 3
 

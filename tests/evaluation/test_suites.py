@@ -11,8 +11,8 @@ from rllib_arpo.core.reshaping import Reshaping
 from rllib_arpo.envs.tasks import TASKS
 from rllib_arpo.evaluation import runner
 from rllib_arpo.evaluation.arguments import chosen_tasks, read_env_configs
+from rllib_arpo.evaluation.metrics import SUITES, score_of, suite_tasks
 from rllib_arpo.evaluation.results import ResultFolder
-from rllib_arpo.evaluation.suites import SUITES, score_of, suite_tasks
 from tests.evaluation.conftest import CALL
 from tests.helpers.models import byte_tokenizer
 

@@ -10,7 +10,7 @@ from release.benchmarks.common.bench import median, rounded, timed
 from rllib_arpo.engine.vllm_versions import FIRST_WITH_TRANSFER, vllm_version
 from rllib_arpo.policy.llm_rl_module import LLMRLModule
 from rllib_arpo.weights import make_weight_sync, transfer_backend
-from rllib_arpo.weights.array_parts import arrays_in_parts
+from rllib_arpo.weights.snapshot import arrays_in_parts
 from tests.gpu.workbench import DTYPE, FULL, random_qwen2
 from tests.helpers.configs import small_config
 from tests.helpers.weights import engine_log_probs, learner_log_probs

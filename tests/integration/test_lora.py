@@ -8,7 +8,7 @@ import torch
 
 from rllib_arpo import ARPO
 from rllib_arpo.commands import run_command
-from rllib_arpo.policy.export import export_model
+from rllib_arpo.policy.module_checkpoint import export_model
 from tests.helpers.configs import small_config
 from tests.helpers.weights import TOKENS, engine_log_probs, learner_weights, move_adapter, peft_model
 

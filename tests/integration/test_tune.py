@@ -19,8 +19,7 @@ from ray.air.integrations.mlflow import MLflowLoggerCallback
 
 from rllib_arpo.commands import main
 from rllib_arpo.mlflow.callback import ARPOMLflowCallback
-from rllib_arpo.mlflow.flat import flat_metrics
-from rllib_arpo.mlflow.metric_groups import OTHER, metric_name
+from rllib_arpo.mlflow.metric_groups import OTHER, flat_metrics, metric_name
 from rllib_arpo.mlflow.question_trace import trajectory_name
 from rllib_arpo.record.read import questions, record_files
 from rllib_arpo.rollout.seeds import trial_seed
@@ -110,7 +109,7 @@ def results(ray_cluster, model_folder, workspace) -> tune.ResultGrid:
             checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=1),
             callbacks=[
                 MLflowLoggerCallback(tracking_uri=f"sqlite:///{workspace}/rays.db", experiment_name="two"),
-                ARPOMLflowCallback(f"sqlite:///{workspace}/ours.db", experiment_name="two", save_artifact=True),
+                ARPOMLflowCallback(f"sqlite:///{workspace}/ours.db", experiment_name="two"),
             ],
         ),
         tune_config=tune.TuneConfig(max_concurrent_trials=1, reuse_actors=True),
@@ -169,7 +168,6 @@ def test_an_mlflow_run_is_whole(results, workspace, capsys):
         return [Path(info.path).name for info in client.list_artifacts(run.info.run_id, place)]
 
     assert listed("plots") == PLOTS
-    assert "rllib_checkpoint.json" in listed("checkpoint")
     assert listed("trees") == ["before_and_after", "last_iteration"]
     before_and_after = ["compared-q0.html", "compared-q1.html", "compared-q2.html", "index.html"]
     assert listed("trees/before_and_after") == before_and_after

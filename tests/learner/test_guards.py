@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from ray.rllib.core.columns import Columns
 
-from rllib_arpo.learner.gradients import NonFiniteLossError
-from rllib_arpo.learner.guards import alarms
+from rllib_arpo.learner.metrics import alarms
+from rllib_arpo.learner.sharding import NonFiniteLossError
 from rllib_arpo.record.read import questions, record_files
 from tests.helpers.configs import small_config
 

@@ -12,7 +12,7 @@ from rllib_arpo.core.columns import END, PARENT, POSITION_IDS, TOKEN_IDS
 from rllib_arpo.learner.memory_budget import activation_terms
 from rllib_arpo.policy import tree_scorer
 from rllib_arpo.policy.attention.tree import register_tree_attention
-from rllib_arpo.policy.experts import experts_implementation
+from rllib_arpo.policy.causal_lm import experts_implementation
 from rllib_arpo.policy.model_shape import model_shape
 from rllib_arpo.policy.tree_scorer import TreeScorer
 from tests.helpers.compilation import compiler

@@ -21,8 +21,8 @@ from rllib_arpo.arpo_config import ARPOConfig
 from rllib_arpo.core.tree import QuestionTree
 from rllib_arpo.learner import learner_group as learner_group_module
 from rllib_arpo.learner.arpo_torch_learner import ARPOTorchLearner
-from rllib_arpo.learner.gradients import NonFiniteLossError
 from rllib_arpo.learner.learner_group import ARPOLearnerGroup
+from rllib_arpo.learner.sharding import NonFiniteLossError
 from rllib_arpo.weights.snapshot import WeightSnapshot
 from rllib_arpo.weights.weight_sync import put_snapshot
 from tests.helpers.clusters import own_ray

@@ -182,11 +182,9 @@ def test_where_the_store_is(workspace, empty_database, monkeypatch):
     def chosen(**arguments) -> str:
         return ARPOMLflowCallback(**arguments)._open().uri
 
-    (workspace / "folder").mkdir()
-    for name in ("mlflow.db", "env.db", "argument.db", "folder/mlflow.db"):
+    for name in ("mlflow.db", "env.db", "argument.db"):
         (workspace / name).write_bytes(empty_database.read_bytes())
     assert chosen() == f"sqlite:///{workspace}/mlflow.db"
-    assert chosen(local_folder="folder") == f"sqlite:///{workspace}/folder/mlflow.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///env.db")
     assert chosen() == "sqlite:///env.db"
     assert chosen(tracking_uri="sqlite:///argument.db") == "sqlite:///argument.db"

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from rllib_arpo.mlflow.flat import flat_metrics, flat_params, mlflow_key
+from rllib_arpo.mlflow.metric_groups import flat_metrics, flat_params, mlflow_key
 
 
 @pytest.mark.parametrize(

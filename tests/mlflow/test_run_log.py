@@ -19,14 +19,11 @@ FACTS = RunFacts("id1", "a run", {"purpose": "test"})
 
 @pytest.fixture
 def folder(workspace) -> Path:
-    """Of a trial that has ended after two results, with a checkpoint."""
+    """Of a trial that has ended after two results."""
     folder = workspace / "trial"
-    write_facts(folder, replace(FACTS, status=FINISHED, checkpoint=True))
+    write_facts(folder, replace(FACTS, status=FINISHED))
     (folder / "params.json").write_text(json.dumps({"lr": 1e-6, "env_config": {"seed": 3}}))
     add(folder, result(1), result(2, evaluation={"env_runners": {"accuracy": 1.0}}))
-    for name, content in (("checkpoint_000000", "old"), ("checkpoint_000001", "1.5")):
-        (folder / name).mkdir()
-        (folder / name / "weights").write_text(content)
     return folder
 
 
@@ -36,8 +33,7 @@ def add(folder: Path, *results: dict, end: str = "\n") -> None:
 
 
 def test_a_whole_folder(folder, local_database):
-    store = open_store()
-    log_run(folder, store)
+    log_run(folder, open_store())
     run = read_runs(local_database)["a run"]
     assert run.info.status == "FINISHED"
     assert run.data.params == {"lr": "1e-06", "env_config/seed": "3"}
@@ -46,10 +42,8 @@ def test_a_whole_folder(folder, local_database):
     assert sorted(run.data.metrics) == names
     assert history(local_database, run) == [(1, 0.5), (2, 1.0)]
     assert history(local_database, run, "5 learner/kl") == [(1, -1.0), (2, -2.0)]
-    assert artifacts(local_database, run) == ["checkpoint", "plots"]
+    assert artifacts(local_database, run) == ["plots"]
     assert artifacts(local_database, run, "plots") == ["plots/accuracy.png", "plots/plots.html"]
-    fetched = store.client.download_artifacts(run.info.run_id, "checkpoint/weights")
-    assert Path(fetched).read_text() == "1.5"
 
 
 def test_a_second_call_changes_nothing(folder, local_database, monkeypatch):
@@ -64,21 +58,19 @@ def test_a_second_call_changes_nothing(folder, local_database, monkeypatch):
     }
 
 
-def test_only_new_results_are_read_and_one_that_is_being_written_waits(folder, local_database):
+def test_a_result_that_is_being_written_waits(folder, local_database):
     write_facts(folder, FACTS)
     log = RunLog(folder, open_store())
     log.log()
-    content = (folder / "result.json").read_text()
-    (folder / "result.json").write_text("x" * (len(content) - 1) + "\n")  # It would not be JSON.
     add(folder, result(3), end="")
     log.log()
     run = read_runs(local_database)["a run"]
     assert history(local_database, run) == [(1, 0.5), (2, 1.0)]
-    add(folder, result(4))  # The end of the line of result 3, which is not JSON either: the error names it.
-    with pytest.raises(ValueError, match=rf"^{folder}/result.json, after byte {len(content)}: the row is not JSON"):
+    content = (folder / "result.json").read_text()
+    add(folder, result(4))  # The end of the line of result 3, which is not JSON: the error names it.
+    with pytest.raises(ValueError, match=rf"^{folder}/result.json, row 3: is not JSON"):
         log.log()
-    (folder / "result.json").write_text(content)
-    add(folder, result(3))
+    (folder / "result.json").write_text(content + "\n")
     log.log()
     assert history(local_database, run) == [(1, 0.5), (2, 1.0), (3, 1.5)]
 
@@ -130,7 +122,7 @@ def test_what_cannot_be_drawn_costs_nothing_else(folder, local_database, monkeyp
         log_run(folder, open_store())
     run = read_runs(local_database)["a run"]
     assert (run.info.status, run.data.metrics["1 progress/accuracy"]) == ("FINISHED", 1.0)
-    assert artifacts(local_database, run) == ["checkpoint"]
+    assert artifacts(local_database, run) == []
 
 
 def test_more_params_and_metrics_than_mlflow_takes_at_once(workspace, local_database):
@@ -158,8 +150,8 @@ def test_the_command_logs_the_trials_of_an_experiment(folder, workspace, local_d
         "a run": ("FINISHED", 1.0),
         "other": ("FINISHED", 0.5),
     }
-    assert main(["log-run", str(folder / "checkpoint_000001")]) == 2
-    sentence = "not the folder of a run: it has no result.json, no trees, no summary.json."
-    assert capsys.readouterr().err == f"error: {folder}/checkpoint_000001: {sentence}\n"
+    assert main(["log-run", str(folder / "none")]) == 2
+    sentence = "not the folder of a run: it has no result.json and no trees."
+    assert capsys.readouterr().err == f"error: {folder}/none: {sentence}\n"
     assert main(["log-run", str(folder), "--store", "http://127.0.0.1:9"]) == 2
     assert capsys.readouterr().err.startswith(f"error: {folder}: not all of it is in MLflow (ConnectionRefusedError")

@@ -11,9 +11,8 @@ from mlflow.exceptions import MlflowException
 
 from rllib_arpo.core.tree import QuestionTree
 from rllib_arpo.mlflow.run_facts import RunFacts, write_facts
-from rllib_arpo.mlflow.run_log import RunLog
+from rllib_arpo.mlflow.run_log import RunLog, log_traces
 from rllib_arpo.mlflow.store import Store, open_store
-from rllib_arpo.mlflow.traces import EVALUATIONS_COLUMNS, log_evaluations, log_traces
 from rllib_arpo.record.recorder import rank
 from tests.mlflow.conftest import history, result
 from tests.mlflow.test_question_trace import FORKED
@@ -138,25 +137,6 @@ def test_at_most_so_many_questions_are_chosen_by_name(logs, model_folder):
     for limit, expected in ((2, 2), (1, 2), (3, 3)):
         logs.log(limit)
         assert sorted(names(found(logs.store))) == sorted(sorted(NAMES, key=rank)[:expected])
-
-
-def test_the_table_of_evaluations(logs, model_folder):
-    logs.record(model_folder, {"lamps": FORKED})
-    store = logs.store
-    for _ in range(2):
-        log_evaluations(store, logs.run, logs.folder / "trees", 8)
-    run = store.client.get_run(logs.run.info.run_id)
-    assert json.loads(run.data.tags["mlflow.loggedArtifacts"]) == [{"path": "evaluations.json", "type": "table"}]
-    table = json.loads(Path(store.client.download_artifacts(run.info.run_id, "evaluations.json")).read_text())
-    assert table["columns"] == list(EVALUATIONS_COLUMNS)
-    assert table["data"] == [
-        [iteration, "lamps", *rest]
-        for iteration in (0, 3)
-        for rest in (
-            ("trajectory 0", "Q?", "a12bnoc", 1.0, 0.5, "answer", 2),
-            ("fork 0.0 after turn 1", "Q?", "a12de", 0.0, 0.0, "engine_failure", 1),
-        )
-    ]
 
 
 def read_files(logs: Logs) -> list[tuple[str, str]]:

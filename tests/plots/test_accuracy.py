@@ -2,7 +2,7 @@
 
 import pytest
 
-from rllib_arpo.plots.accuracy import Point, draw_accuracy_by_calls, draw_progress, learning_curves
+from rllib_arpo.plots.iterations import draw_accuracy_by_calls, draw_progress, learning_curves
 from rllib_arpo.plots.run_data import MissingDataError
 from tests.plots.runs import result, row, run_data
 
@@ -16,10 +16,9 @@ RUN = run_data(BEFORE, [result(1, 0.25, 0.5, 10), result(2, 0.5, float("nan"), 2
 
 
 def test_the_curves():
-    assert learning_curves(RUN) == {
-        "training": [Point(1, 10.0, 0.25, 0.5), Point(2, 25.0, 0.5, None)],
-        "evaluation": [Point(0, 0.0, 0.5, 0.25), Point(2, 25.0, 0.75, 1.5)],
-    }
+    assert learning_curves(RUN, "accuracy") == {"training": ([1, 2], [0.25, 0.5]), "evaluation": ([0, 2], [0.5, 0.75])}
+    # The reward of iteration 2 is not known.
+    assert learning_curves(RUN, "mean reward") == {"training": ([1], [0.5]), "evaluation": ([0, 2], [0.25, 1.5])}
 
 
 def test_the_figure_of_progress():

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from rllib_arpo.plots.delta_by_turn import draw_rises, rises_by_stage
 from rllib_arpo.plots.run_data import MissingDataError
+from rllib_arpo.plots.trees import draw_rises, rises_by_stage
 from tests.plots.runs import node, row, run_data
 
 ROWS = [

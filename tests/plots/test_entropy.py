@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from rllib_arpo.plots.entropy import curves_by_stage, draw_entropy
 from rllib_arpo.plots.run_data import MissingDataError
+from rllib_arpo.plots.trees import curves_by_stage, draw_entropy
 from tests.plots.runs import row, run_data
 
 TRAINING = [

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from rllib_arpo.plots.forks import draw_forks, forks_by_half
 from rllib_arpo.plots.run_data import MissingDataError
+from rllib_arpo.plots.trees import draw_forks, forks_by_half
 from tests.plots.runs import node, row, run_data
 
 ROWS = [

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from rllib_arpo.plots.run_data import read_results, read_run, trial_folder_of
+from rllib_arpo.commands import main
+from rllib_arpo.plots.run_data import read_results, read_run, trial_folders
 
 
 def write_results(folder: Path, *rows: dict, unfinished: str = "") -> Path:
@@ -47,14 +48,15 @@ def test_results_are_in_order_and_the_last_of_each_iteration_counts(tmp_path):
     assert read_results(tmp_path / "missing.json") == []
 
 
-def test_the_folder_of_the_only_trial(record, tmp_path):
-    assert trial_folder_of(record) == record
+def test_the_folders_of_trials(record, tmp_path, capsys):
+    assert trial_folders(record) == [record]
     with pytest.raises(ValueError) as error:
-        trial_folder_of(tmp_path)
+        trial_folders(tmp_path)
     assert str(error.value) == f"{tmp_path}: not the folder of a run: it has no result.json and no trees."
     write_results(tmp_path / "one")
-    assert trial_folder_of(tmp_path) == tmp_path / "one"
+    assert trial_folders(tmp_path) == [tmp_path / "one"]
     (tmp_path / "two" / "trees").mkdir(parents=True)
-    with pytest.raises(ValueError) as error:
-        trial_folder_of(tmp_path)
-    assert str(error.value) == f"{tmp_path}: has 2 trials; name the folder of one, such as {tmp_path / 'one'}."
+    assert trial_folders(tmp_path) == [tmp_path / "one", tmp_path / "two"]
+    assert main(["show", str(tmp_path), "--plots"]) == 2
+    sentence = f"{tmp_path}: has 2 trials; name the folder of one, such as {tmp_path / 'one'}."
+    assert capsys.readouterr().err == f"error: {sentence}\n"

@@ -7,8 +7,7 @@ import torch
 
 from rllib_arpo.core.columns import LOG_PROBS
 from rllib_arpo.policy import compilation, tree_scorer
-from rllib_arpo.policy.head_chunk import EAGER, compiled
-from rllib_arpo.policy.lm_head import chunked_log_probs
+from rllib_arpo.policy.lm_head import EAGER, chunked_log_probs, compiled
 from tests.helpers.compilation import compiler, num_compiled
 from tests.policy.test_llm_rl_module import make_module
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from rllib_arpo.policy.experts import AUTOCAST_EXPERTS, experts_implementation
+from rllib_arpo.policy.causal_lm import AUTOCAST_EXPERTS, experts_implementation
 
 
 @pytest.fixture

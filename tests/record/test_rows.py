@@ -7,11 +7,11 @@ import pytest
 from rllib_arpo.core.advantages import NodeAttribution
 from rllib_arpo.core.tree import depth_first_layout
 from rllib_arpo.record.read import questions_of
-from rllib_arpo.record.rows import QuestionFacts, TreeAdvantages, question_rows
+from rllib_arpo.record.rows import QuestionFacts, TreeAdvantages, question_rows, token_text
 from rllib_arpo.record.schema import ANSWER, SCHEMA
-from rllib_arpo.record.tokens import token_text
 from rllib_arpo.rollout.episodes import episode_to_tree, tree_to_episode
 from tests.helpers.models import TOKENIZER_SIZE
+from tests.helpers.recorded_trees import recorded_tree
 from tests.helpers.trees import random_tree
 from tests.record.trees import TOKENIZER, TREE, ids
 from tests.rollout.test_episodes import assert_same
@@ -160,7 +160,7 @@ def test_what_was_not_trained_has_no_advantages():
 def test_the_rows_give_the_tree_back(seed):
     tree = TREE if seed is None else random_tree(np.random.default_rng(seed), max_forks=6, masked_probability=0.2)
     (question,) = questions_of(written(question_rows(tree, FACTS, TOKENIZER)), {})
-    assert_same(question.tree(), episode_to_tree(tree_to_episode(tree)))
+    assert_same(recorded_tree(question), episode_to_tree(tree_to_episode(tree)))
 
 
 def test_without_a_tokenizer_there_are_tokens_and_no_text():

@@ -15,8 +15,7 @@ from rllib_arpo.core.columns import LAYOUTS, LEAF_ADVANTAGES, NODE_ATTRIBUTIONS,
 from rllib_arpo.learner.training_data import PlanSettings, QuestionBatch
 from rllib_arpo.record import schema
 from rllib_arpo.record.recorder import TreeRecorder, is_chosen
-from rllib_arpo.record.settings import RecordSettings
-from rllib_arpo.record.tables import training_table
+from rllib_arpo.record.tables import RecordSettings, training_table
 from rllib_arpo.rollout.episodes import tree_to_episode
 from rllib_arpo.rollout.messages import QuestionRef
 from tests.helpers.trees import paid, random_tree

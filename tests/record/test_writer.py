@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rllib_arpo.record import writer
-from rllib_arpo.record.writer import RecordWriter
+from rllib_arpo.record import recorder
+from rllib_arpo.record.recorder import RecordWriter
 
 
 def table(number: int = 0) -> pa.Table:
@@ -52,7 +52,7 @@ def test_a_disk_that_fails_is_one_warning_and_the_sum_at_the_end(tmp_path, warni
 
 
 def test_a_disk_that_comes_back_gets_the_next_files(tmp_path, monkeypatch, warnings):
-    written = writer.pq.write_table
+    written = recorder.pq.write_table
 
     def fails_once(made, path, **options):
         if path.name.startswith("a"):
@@ -60,7 +60,7 @@ def test_a_disk_that_comes_back_gets_the_next_files(tmp_path, monkeypatch, warni
             raise OSError(28, "No space left on device")
         written(made, path, **options)
 
-    monkeypatch.setattr(writer.pq, "write_table", fails_once)
+    monkeypatch.setattr(recorder.pq, "write_table", fails_once)
     made = RecordWriter(tmp_path)
     for name in ("a.parquet", "b.parquet"):
         made.submit(name, 1, table)
@@ -70,7 +70,7 @@ def test_a_disk_that_comes_back_gets_the_next_files(tmp_path, monkeypatch, warni
 
 
 def test_a_disk_that_is_too_slow_loses_files_aloud(tmp_path, monkeypatch, warnings):
-    monkeypatch.setattr(writer, "MAX_PENDING", 1)
+    monkeypatch.setattr(recorder, "MAX_PENDING", 1)
     goes_on = threading.Event()
     made = RecordWriter(tmp_path)
     made.submit("a.parquet", 1, lambda: goes_on.wait(10) and table())

@@ -9,7 +9,7 @@ import pytest
 from rllib_arpo import ARPOConfig
 from rllib_arpo.core.tree import QuestionTree
 from rllib_arpo.record.recorder import TreeRecorder
-from rllib_arpo.record.settings import RecordSettings
+from rllib_arpo.record.tables import RecordSettings
 from rllib_arpo.rollout.episodes import tree_to_episode
 from rllib_arpo.rollout.messages import Purpose, QuestionRef
 from tests.record.trees import TREE

@@ -59,7 +59,7 @@ def open_page(browser):
     contexts, faults = [], []
 
     def run(path: Path, scheme: str = "light"):
-        context = browser.new_context(color_scheme=scheme, permissions=["clipboard-read", "clipboard-write"])
+        context = browser.new_context(color_scheme=scheme)
         contexts.append(context)
         page = context.new_page()
         page.on("console", lambda message: faults.append(message.text))
@@ -133,26 +133,20 @@ def test_the_tree_is_used_by_keyboard(open_page, pages):
     assert "unfold" in reached and "a-node-0-0" in reached
     page.focus("#a-node-0-0")
     steps = []
-    for key in ("ArrowRight", "ArrowDown", "ArrowLeft", "ArrowDown", "Enter", "Escape"):
+    for key in ("Tab", "Enter", "Escape"):
         page.keyboard.press(key)
         steps.append(focused(page))
-    assert steps == ["a-node-0-1", "a-node-0.0-0", "a-node-0-0", "a-node-0.0-0", "a-turn-0.0-0", "a-node-0.0-0"]
-    assert page.evaluate("document.getElementById('a-turn-0.0-0').open")
+    assert steps == ["a-node-0-1", "a-turn-0-1", "a-node-0-1"]
+    assert page.evaluate("document.getElementById('a-turn-0-1').open")
 
 
 def test_the_buttons(open_page, pages):
     page = open_page(pages / "training-00001-lamps.html")
     opened = "[...document.querySelectorAll('details')].filter((part) => part.open).length"
     page.click("#unfold")
-    assert page.evaluate(opened) == 6
+    assert page.evaluate(opened) == 5
     page.click("#fold")
     assert page.evaluate(opened) == 0
-    page.click("#copy")
-    page.wait_for_function("document.getElementById('said').textContent === 'Copied.'")
-    copied = page.evaluate("navigator.clipboard.readText()")
-    assert copied.startswith(
-        "Question lamps (training, iteration 1)\n\nPrompt:\n    | Q?\n\nTrajectory 0, from the prompt"
-    )
     background = "getComputedStyle(document.body).backgroundColor"
     assert page.evaluate(background) == "rgb(255, 255, 255)"
     page.click("#theme")

@@ -11,11 +11,10 @@ from ray import tune
 from ray.rllib.callbacks.callbacks import RLlibCallback
 from safetensors.numpy import load_file
 
-from rllib_arpo.policy.export import MODULE
-from rllib_arpo.policy.module_checkpoint import HUGGINGFACE
+from rllib_arpo.policy.module_checkpoint import HUGGINGFACE, MODULE
 from rllib_arpo.recipes import recipe_parser, run_recipe
 from rllib_arpo.recipes.checkpoints import read_score
-from rllib_arpo.tracking.trial_folder import trial_folder
+from rllib_arpo.record.recorder import trial_folder
 from tests.helpers.configs import small_config
 from tests.helpers.faulty_env import FaultyEnv
 from tests.helpers.scripted_env import ANSWER

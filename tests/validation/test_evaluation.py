@@ -3,7 +3,7 @@
 import pytest
 
 from rllib_arpo import ARPOConfig
-from rllib_arpo.validation.rllib_keys import UNREAD_IN_EVALUATION, keyword
+from rllib_arpo.validation.keys import UNREAD_IN_EVALUATION, keyword
 from tests.helpers.configs import small_config
 from tests.validation.sentences import message
 

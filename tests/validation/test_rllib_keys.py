@@ -9,8 +9,8 @@ from ray.rllib.connectors.learner import AddOneTsToEpisodesAndTruncate
 from ray.rllib.policy.policy import PolicySpec
 
 from rllib_arpo import ARPOConfig
-from rllib_arpo.options.rules import shown
-from rllib_arpo.validation.rllib_keys import ALLOWED, HARMLESS, HINTS, USED, USED_IN_TRAINING, keyword
+from rllib_arpo.options.option import shown
+from rllib_arpo.validation.keys import ALLOWED, HARMLESS, HINTS, USED, USED_IN_TRAINING, keyword
 from tests.helpers.configs import small_config
 from tests.validation.sentences import message
 

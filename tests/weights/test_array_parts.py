@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from rllib_arpo.policy.llm_rl_module import LLMRLModule
-from rllib_arpo.weights.array_parts import arrays_in_parts, put_weights
-from rllib_arpo.weights.snapshot import WeightSnapshot
+from rllib_arpo.weights.snapshot import WeightSnapshot, arrays_in_parts, put_weights
 from tests.helpers.models import tiny_model
 
 

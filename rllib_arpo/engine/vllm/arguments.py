@@ -14,13 +14,13 @@ from vllm.usage.usage_lib import UsageContext
 
 from rllib_arpo.core.entropy import ENTROPY_ESTIMATORS
 from rllib_arpo.engine.engine import RECORD_ENTROPIES, EngineConfig, GenerationRequest
-from rllib_arpo.engine.vllm_kwargs import (
+from rllib_arpo.engine.vllm_versions import (
     CPU_KV_CACHE_BYTES,
     FROM_CONFIGURATION,
     GPU_MEMORY_UTILIZATION,
+    can_run_ahead,
     check_vllm_kwargs,
 )
-from rllib_arpo.engine.vllm_versions import can_run_ahead
 
 ENTROPY_PROCESSOR = "rllib_arpo.engine.vllm.entropy_processor:EntropyProcessor"
 #: Given by name, since worker processes import them as well.

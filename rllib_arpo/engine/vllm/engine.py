@@ -42,10 +42,10 @@ from rllib_arpo.engine.vllm.arguments import (
     token_prompt,
     usage_context,
 )
+from rllib_arpo.engine.vllm.entropy_processor import send_entropies
 from rllib_arpo.engine.vllm.gpu_memory import prepare_gpus
 from rllib_arpo.engine.vllm.packed_experts import unpack_experts
 from rllib_arpo.engine.vllm.process_state import cpu_threads, readable_globals, shared_memory_of
-from rllib_arpo.engine.vllm.step_outputs import send_entropies
 from rllib_arpo.policy.checkpoint_names import as_tensors, causal_lm_config, check_shapes, expected_shapes
 
 #: Request id of `VLLMEngine.score`.
@@ -314,7 +314,7 @@ def _append(running: _Running, output: EngineCoreOutput, weight_version: int) ->
         running.weight_versions += [weight_version] * len(output.new_token_ids)
         running.log_probs += output.new_logprobs.logprobs[:, 0].tolist()
         if len(running.entropies) < running.request.max_entropies:
-            running.entropies += output.new_logprobs.sampled_token_ranks.tolist()  # See `step_outputs`.
+            running.entropies += output.new_logprobs.sampled_token_ranks.tolist()  # See `send_entropies`.
 
 
 def _finish_reason(running: _Running, output: EngineCoreOutput) -> str | None:

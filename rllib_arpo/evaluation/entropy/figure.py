@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from rllib_arpo.evaluation.entropy.curves import AFTER_TOOLS, START, Curve
+from rllib_arpo.evaluation.entropy.measures import AFTER_TOOLS, START, Curve
 from rllib_arpo.evaluation.entropy.summary import EntropySettings, TaskEntropy
 from rllib_arpo.files import replace_file
 
@@ -77,7 +77,7 @@ def _draw_deltas(axes: Axes, found: TaskEntropy, settings: EntropySettings) -> N
 
 def _draw_rules(axes: Axes, found: TaskEntropy) -> None:
     axes.set(xlabel="expected children per node, without a budget", title="What each rule would fork")
-    children = {rule: forks.children_per_node for rule, forks in found.rules.items()}
+    children = {rule: forks["children_per_node"] for rule, forks in found.rules.items()}
     known = {rule: (e.value, e.low, e.high) for rule, e in children.items() if e.value is not None}
     names, values = [rule.name.replace(", ", "\n", 1) for rule in known], [value for value, _, _ in known.values()]
     axes.barh(names, values, color="0.6", xerr=_errors(list(known.values())))

@@ -1,4 +1,4 @@
-"""The figures of one task: curves, how the entropy rises at nodes, and the forks of each rule."""
+"""The results of one task, as JSON and as tables: curves, how the entropy rises at nodes, the forks of each rule."""
 
 from __future__ import annotations
 
@@ -8,12 +8,25 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from rich.console import Console
+from rich.table import Table
 
 from rllib_arpo.core.branching import BranchingParams
-from rllib_arpo.core.intervals import Estimate, estimate_all
-from rllib_arpo.evaluation.entropy.curves import START, Curve, entropy_curves, groups_of
-from rllib_arpo.evaluation.entropy.forks import ForkRule, Forks, expected_forks, fork_rules
-from rllib_arpo.evaluation.entropy.nodes import INITIAL, Node, deltas, nodes_of
+from rllib_arpo.core.intervals import LEVEL, Estimate, estimate_all
+from rllib_arpo.evaluation.entropy.measures import (
+    INITIAL,
+    START,
+    Curve,
+    ForkRule,
+    Node,
+    deltas,
+    entropy_curves,
+    expected_forks,
+    fork_rules,
+    groups_of,
+    nodes_of,
+)
+from rllib_arpo.evaluation.report import plain_console, plain_table
 from rllib_arpo.record.read import Question, Row
 
 #: The quantiles of dH over nodes.
@@ -57,14 +70,6 @@ class GroupRise:
 
 
 @dataclass(frozen=True, slots=True)
-class RuleForks:
-    """The forks of a rule; means are over questions, each by the mean of its nodes."""
-
-    children_per_node: Estimate
-    share_of_nodes_forked: Estimate
-
-
-@dataclass(frozen=True, slots=True)
 class TaskEntropy:
     """The results of the command for one task.
 
@@ -72,6 +77,7 @@ class TaskEntropy:
         questions: with all samples, including those without a turn.
         turns: of all samples, also of unfinished ones, by question, sample and round.
         nodes: [N]; `deltas` [N] are their dH from the initial baseline.
+        rules: their forks (`expected_forks`); means are over questions, each by the mean of its nodes.
         vocab_size: V.
     """
 
@@ -82,7 +88,7 @@ class TaskEntropy:
     deltas: np.ndarray
     curves: Mapping[str, Curve]
     rises: Mapping[str, GroupRise]
-    rules: Mapping[ForkRule, RuleForks]
+    rules: Mapping[ForkRule, Mapping[str, Estimate]]
     vocab_size: int
 
     @property
@@ -113,7 +119,7 @@ def task_entropy(task: str, questions: Sequence[Question], vocab_size: int, sett
         curves=entropy_curves(turns, settings.num_positions),
         rises=_rises(nodes, rises),
         rules={
-            rule: _rule_forks(nodes, expected_forks(rule, nodes, settings.params, vocab_size))
+            rule: _estimates(nodes, expected_forks(rule, nodes, settings.params, vocab_size))
             for rule in fork_rules(settings.normalization)
         },
         vocab_size=vocab_size,
@@ -144,11 +150,6 @@ def _group_rise(nodes: Sequence[Node], rises: np.ndarray) -> GroupRise:
     )
 
 
-def _rule_forks(nodes: Sequence[Node], forks: Forks) -> RuleForks:
-    found = _estimates(nodes, {"children": forks.children, "forked": forks.forked})
-    return RuleForks(found["children"], found["forked"])
-
-
 def _estimates(nodes: Sequence[Node], values: Mapping[str, np.ndarray]) -> dict[str, Estimate]:
     """The mean over questions, each by the mean of its nodes, with its interval over questions.
 
@@ -171,7 +172,10 @@ def as_json(found: TaskEntropy) -> dict[str, Any]:
         "nodes": len(found.nodes),
         "curves": {name: _plain_curve(curve) for name, curve in found.curves.items()},
         "rises": {name: dataclasses.asdict(rise) for name, rise in found.rises.items()},
-        "rules": [dataclasses.asdict(rule) | dataclasses.asdict(forks) for rule, forks in found.rules.items()],
+        "rules": [
+            dataclasses.asdict(rule) | {name: dataclasses.asdict(mean) for name, mean in forks.items()}
+            for rule, forks in found.rules.items()
+        ],
     }
 
 
@@ -179,3 +183,46 @@ def _plain_curve(curve: Curve) -> dict[str, list[Any]]:
     half_width = [None if np.isnan(value) else value for value in curve.half_width.tolist()]
     counts = {"questions": curve.num_questions.tolist(), "turns": curve.num_turns.tolist()}
     return {"mean": curve.mean.tolist(), "half_width": half_width, **counts}
+
+
+def print_report(found: Sequence[TaskEntropy], settings: EntropySettings, console: Console | None = None) -> None:
+    """Prints the tables of all tasks; without a terminal, as plain text."""
+    console = plain_console(console or Console())
+    for task in found:
+        console.print(f"{task.task}: {task.num_questions} questions, {task.num_samples} samples", highlight=False)
+        unfinished = f"{task.num_masked} samples were not finished (deadline, broken tool, error, engine)."
+        console.print(unfinished, highlight=False)
+        if not task.nodes:
+            console.print("No tool response was followed by a turn, so that nothing could rise.", highlight=False)
+            continue
+        console.print(_rises_table(task, settings))
+        console.print(_rules_table(task))
+    console.print(
+        f"Means are over questions, each by the mean of its nodes; [low, high]: {LEVEL:.0%} interval of "
+        "Student's t over questions. Rules: the budget of a question is not counted.",
+        highlight=False,
+        markup=False,
+    )
+
+
+def _rises_table(task: TaskEntropy, settings: EntropySettings) -> Table:
+    rows = []
+    for name, rise in task.rises.items():
+        cells = [_cell(rise.rise_nats_per_token, "+.3f"), _cell(rise.delta, "+.3f"), _cell(rise.share_positive, ".3f")]
+        rows.append([name, str(rise.nodes), *cells])
+    return plain_table(["", "nodes", "rise (nats per token)", f"dH ({settings.normalization})", "dH > 0"], rows)
+
+
+def _rules_table(task: TaskEntropy) -> Table:
+    rows = [
+        [rule.name, *(_cell(forks[name], ".3f") for name in ("children_per_node", "share_of_nodes_forked"))]
+        for rule, forks in task.rules.items()
+    ]
+    return plain_table(["rule", "children per node", "nodes forked"], rows)
+
+
+def _cell(estimate: Estimate, form: str) -> str:
+    value = f"{estimate.value:{form}}"
+    if estimate.low is None or estimate.low == estimate.high:
+        return value
+    return f"{value} \\[{estimate.low:{form}}, {estimate.high:{form}}]"

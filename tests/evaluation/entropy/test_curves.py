@@ -6,11 +6,18 @@ import pytest
 from rllib_arpo.core.branching import BranchingParams
 from rllib_arpo.core.entropy import ENTROPY_NORMALIZATIONS, running_delta
 from rllib_arpo.core.rollout_history import EarlierQuestion, RolloutHistory
-from rllib_arpo.evaluation.entropy.curves import entropy_curve, entropy_curves
-from rllib_arpo.evaluation.entropy.forks import ForkRule, expected_forks, fork_rules
-from rllib_arpo.evaluation.entropy.nodes import INITIAL, RUNNING, deltas, nodes_of
-from rllib_arpo.evaluation.entropy.report import print_report
-from rllib_arpo.evaluation.entropy.summary import EntropySettings, as_json, task_entropy
+from rllib_arpo.evaluation.entropy.measures import (
+    INITIAL,
+    RUNNING,
+    ForkRule,
+    deltas,
+    entropy_curve,
+    entropy_curves,
+    expected_forks,
+    fork_rules,
+    nodes_of,
+)
+from rllib_arpo.evaluation.entropy.summary import EntropySettings, as_json, print_report, task_entropy
 from tests.evaluation.entropy.turns import questions, turn
 
 V = 100
@@ -93,20 +100,23 @@ def test_what_each_rule_makes_of_them():
     nodes = nodes_of(TURNS, window=2)
     params = BranchingParams(branch_width=2, branch_base_probability=0.5, branch_entropy_weight=10.0)
     threshold, running, probability = (
-        expected_forks(ForkRule(branching, baseline, "vocab"), nodes, params, V)
-        for branching, baseline in (("threshold", INITIAL), ("threshold", RUNNING), ("probability", INITIAL))
+        {name: each.tolist() for name, each in expected_forks(rule, nodes, params, V).items()}
+        for rule in (
+            ForkRule(branching, baseline, "vocab")
+            for branching, baseline in (("threshold", INITIAL), ("threshold", RUNNING), ("probability", INITIAL))
+        )
     )
-    assert (threshold.children.tolist(), threshold.forked.tolist()) == ([2.0, 0.0, 2.0], [1.0, 0.0, 1.0])
-    assert (running.children.tolist(), running.forked.tolist()) == ([2.0, 0.0, 0.0], [1.0, 0.0, 0.0])
+    assert threshold == {"children_per_node": [2.0, 0.0, 2.0], "share_of_nodes_forked": [1.0, 0.0, 1.0]}
+    assert running == {"children_per_node": [2.0, 0.0, 0.0], "share_of_nodes_forked": [1.0, 0.0, 0.0]}
     # P = 0.5 + 10 dH is 0.8, 0.45, 0.7.
-    assert probability.children.tolist() == pytest.approx([1.6, 0.9, 1.4])
-    assert probability.forked.tolist() == pytest.approx([1 - 0.2**2, 1 - 0.55**2, 1 - 0.3**2])
+    assert probability["children_per_node"] == pytest.approx([1.6, 0.9, 1.4])
+    assert probability["share_of_nodes_forked"] == pytest.approx([1 - 0.2**2, 1 - 0.55**2, 1 - 0.3**2])
 
 
 def test_a_probability_is_cut_at_one():
     rule = ForkRule("probability", INITIAL, "vocab")
     made = expected_forks(rule, nodes_of(TURNS, 2), BranchingParams(branch_entropy_weight=1000.0), V)
-    assert made.children.tolist() == [1.0, 0.0, 1.0]
+    assert made["children_per_node"].tolist() == [1.0, 0.0, 1.0]
 
 
 def test_the_rules_are_the_thresholds_and_the_probability_in_all_units():

@@ -1,25 +1,32 @@
-"""Transcripts as token ids with labels: the loss covers what the model writes itself.
+"""The examples of a cold start as token ids with labels: from transcripts, or the best trajectories of a run's record.
 
-A row of the data (JSON lines or parquet) is
+A row of transcripts (JSON lines or parquet) is
 
     {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}
 
 whose assistant texts hold tool calls and, in `<result>...</result>`, what the tools answered. The model writes the
 assistant's text and the end-of-turn token, without the `<result>` blocks and the white space around them.
+
+The best of a record (rejection sampling, best of n; "RFT", arXiv 2308.01825) keep their tokens as they were sampled:
+nothing is rendered or tokenised again. In both cases the loss covers what the model generated.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.tasks.rows import all_rows, open_file
+from rllib_arpo.record.read import Question, Trajectory, questions, record_files
+from rllib_arpo.record.schema import TRAINING
 
 if TYPE_CHECKING:
     import torch
+
 
 #: The label of a token without a loss (PyTorch's `ignore_index`).
 IGNORED = -100
@@ -145,3 +152,62 @@ def load_examples(tokenizer: Any, path: str | Path, max_length: int) -> list[dic
         left_out = len(examples) - len(kept)
         print(f"{left_out} of {len(examples)} transcripts are longer than {max_length} tokens and are left out.")
     return kept
+
+
+def load_recorded(
+    place: str | Path, best: int, min_reward: float, max_length: int, vocab_size: int
+) -> list[dict[str, list[int]]]:
+    """`input_ids` and `labels`, both [t], of the best trajectories of each question that was trained on.
+
+    Trajectories of all iterations compete; equal ones count once, and masked ones not at all.
+
+    Args:
+        place: a file of the record, or a folder above (`RUN/trees`).
+        best: trajectories of a question, at most; of equal rewards the earlier one wins.
+        min_reward: a trajectory with less is left out.
+        max_length: longer trajectories (in tokens) are left out.
+        vocab_size: of the model that learns from them.
+
+    Raises:
+        DataError: there is no such record, no trajectory is left, or the record is of another vocabulary.
+    """
+    try:
+        found = [one for file in record_files(place) for one in _trajectories(questions(file), min_reward)]
+    except ValueError as error:
+        raise DataError(str(error)) from error
+    by_question: dict[str, dict[tuple[int, ...], tuple[float, dict[str, list[int]]]]] = {}
+    for question_id, reward, example in found:
+        if len(example["input_ids"]) <= max_length:
+            by_question.setdefault(question_id, {}).setdefault(tuple(example["input_ids"]), (reward, example))
+    examples = [
+        example
+        for distinct in by_question.values()
+        for _, example in sorted(distinct.values(), key=lambda scored: -scored[0])[:best]
+    ]
+    if not examples:
+        raise DataError(f"{place}: no trajectory has a reward of {min_reward:g} and at most {max_length} tokens.")
+    largest = max(max(example["input_ids"]) for example in examples)
+    if largest >= vocab_size:
+        raise DataError(f"{place}: it has the token id {largest}; the model has 0 to {vocab_size - 1}.")
+    print(f"{len(examples)} trajectories of {len(by_question)} questions, of {len(found)} that earned enough.")
+    return examples
+
+
+def _trajectories(asked: Iterator[Question], min_reward: float) -> Iterator[tuple[str, float, dict[str, list[int]]]]:
+    """(question id, reward, example) of each trajectory of training that earned enough."""
+    for question in asked:
+        if question.row["purpose"] != TRAINING:
+            continue
+        for trajectory in question.trajectories:
+            if trajectory.row["counts"] and trajectory.row["reward"] >= min_reward:
+                yield question.row["question_id"], trajectory.row["reward"], _example(question, trajectory)
+
+
+def _example(question: Question, trajectory: Trajectory) -> dict[str, list[int]]:
+    input_ids = list(question.row["prompt_ids"])
+    labels = [IGNORED] * len(input_ids)
+    for turn in question.path(trajectory):
+        read = list(turn["tool_output_ids"] or ())
+        input_ids += [*turn["token_ids"], *read]
+        labels += [*turn["token_ids"], *[IGNORED] * len(read)]
+    return {"input_ids": input_ids, "labels": labels}
