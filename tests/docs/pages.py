@@ -1,7 +1,5 @@
 """The pages of the documentation: their headings, links and fenced snippets."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Iterator

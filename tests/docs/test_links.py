@@ -1,7 +1,5 @@
 """Links of the documentation, of its tables of contents and of docstrings lead somewhere; no page repeats another."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from collections import defaultdict

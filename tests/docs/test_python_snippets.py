@@ -6,8 +6,6 @@ snippet that begins with "# NAME.py" is written to that file. A line that begins
 several: it changes a copy, which has to be valid.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import importlib

@@ -4,8 +4,6 @@ The commands train, download, or serve a page, so that none of them runs: each P
 when its own parser has accepted its arguments, `make` prints what it would do.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import os

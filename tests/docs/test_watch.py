@@ -1,7 +1,5 @@
 """docs/watch.md names every metric, and no other."""
 
-from __future__ import annotations
-
 import itertools
 import re
 

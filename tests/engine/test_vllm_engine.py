@@ -30,15 +30,12 @@ def test_entropies_and_log_probs_are_those_of_the_sampling_distribution(
     assert engine.vocab_size == 300
 
 
-@pytest.mark.parametrize(
-    "reshaping",
-    [
-        Reshaping(top_p=0.6),
-        Reshaping(top_k=5),
-        Reshaping(repetition_penalty=1.3),
-        Reshaping(top_p=0.95, top_k=20, repetition_penalty=1.1),
-    ],
-)
+@pytest.mark.parametrize("reshaping", [
+    Reshaping(top_p=0.6),
+    Reshaping(top_k=5),
+    Reshaping(repetition_penalty=1.3),
+    Reshaping(top_p=0.95, top_k=20, repetition_penalty=1.1),
+])  # fmt: skip
 def test_log_probs_are_those_of_the_reshaped_distribution(engine, llama_folder, reshaping):
     finished = run_one(engine, PROMPT, max_tokens=12, temperature=0.6, seed=1, reshaping=reshaping)
     logits = reference_logits(llama_folder, PROMPT, finished.token_ids).numpy()

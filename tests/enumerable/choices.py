@@ -1,7 +1,5 @@
 """Random choices that are replayed from a script, so that every outcome of a random process can be visited."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """The distribution of trees, added up from the outcomes of a random process."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from rllib_arpo.core.tree import QuestionTree

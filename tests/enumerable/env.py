@@ -1,7 +1,5 @@
 """The tabular problem as an environment: its tokens are 0 .. V - 1, the prompt is [V], every tool response [V + 1]."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import gymnasium as gym

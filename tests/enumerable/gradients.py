@@ -1,7 +1,5 @@
 """The learner's gradient of every tree that can be sampled, weighted with the tree's probability."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 

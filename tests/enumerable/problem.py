@@ -6,8 +6,6 @@ of a turn answers at once. The reward is a table over finished histories; with `
 paid.
 """
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ taken from it: the engine's tokens and the sampler's own random numbers are the 
 a question of its own. Questions do not touch one another, so many of them are in flight at once.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 from collections.abc import Iterator

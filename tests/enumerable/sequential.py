@@ -1,7 +1,5 @@
 """The adaptive rollout of docs/design.md as slowly and plainly as it can be said: one trajectory after the other."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -4,8 +4,6 @@ They say whether the results are right, and measure: figures are properties of t
 that take `sizes` also run on a CPU, with tiny models; GPU_CHECK_WORK names a folder that keeps the models.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 from collections.abc import Iterator

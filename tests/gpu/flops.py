@@ -1,7 +1,5 @@
 """The number of floating point operations of a forward and backward pass, and how many a machine makes a second."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """Whole iterations of the main job against TRL's (`release/benchmarks/end_to_end`), where TRL is installed."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """The kernels of tree attention: against dense attention in fp64, their speed, and each through a whole model."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

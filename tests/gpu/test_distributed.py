@@ -4,8 +4,6 @@ With one rank wherever there is a GPU, with two where there are two. More about 
 with Ray tests/learner/test_num_learners.py.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -5,8 +5,6 @@ model was off by 0.03 (log-probs) and 0.02 (entropies) on average on a CPU. The 
 against the distribution that vLLM tells of the same step.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -3,8 +3,6 @@
 Engine and learner share the GPU; all else is the recipes' own.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 from dataclasses import asdict, dataclass, replace

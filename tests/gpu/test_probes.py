@@ -4,8 +4,6 @@ Rounding has no target of its own. A forward pass of transformers in fp32 is the
 runner that vLLM chooses here, may be off by twice what transformers' own forward pass in bf16 is off by.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The rollout on one engine in bf16: 256 sequences against `vllm.LLM`, and what entropies and forks cost."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor

@@ -1,7 +1,5 @@
 """Engines on a GPU that others use: two that start at once, and one whose predecessor is still ending."""
 
-from __future__ import annotations
-
 import time
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context

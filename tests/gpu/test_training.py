@@ -1,7 +1,5 @@
 """The whole algorithm in bf16 on a GPU that engine and learner share: iterations, a checkpoint, and its restoration."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

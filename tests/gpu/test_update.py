@@ -1,7 +1,5 @@
 """Updates of a 1.5B model in bf16: tokens/s, MFU, memory, and trees against packing every trajectory by itself."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from ray.rllib.core import DEFAULT_MODULE_ID

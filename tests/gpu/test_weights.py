@@ -1,7 +1,5 @@
 """New weights of an engine, by each transport: that it has them, and the seconds for a 0.5B model."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Shared by the tests of a device: sizes, figures with targets, models with random weights, and configurations."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

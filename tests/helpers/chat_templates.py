@@ -3,8 +3,6 @@
 They write what the published templates of these models write; how it is put together is simpler.
 """
 
-from __future__ import annotations
-
 _TOOLS = (
     "# Tools\\n\\nYou may call functions. Their signatures are within <tools></tools>:\\n<tools>"
     "{% for tool in tools %}\\n{{ tool | tojson }}{% endfor %}\\n</tools>\\n\\n"

@@ -1,7 +1,5 @@
 """Ray for tests. Starting it takes seconds, so modules that need no more than two CPUs share one."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Fixtures of tests that compile, and a count of what is compiled."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Small configurations for tests that run the whole algorithm."""
 
-from __future__ import annotations
-
 from rllib_arpo import ARPOConfig
 
 

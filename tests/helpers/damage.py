@@ -1,7 +1,5 @@
 """Damage to files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 

@@ -1,7 +1,5 @@
 """Files of data sets in all their layouts and formats, and what a task asks of them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Attention over a packed tree, slow and obvious: what the kernels are compared with."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """The entropy of the next token, slow and obvious: what the fast ones are compared with."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

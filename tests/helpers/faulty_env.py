@@ -1,7 +1,5 @@
 """An environment that kills the process it runs in. Every question has a prompt of its own."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Fixtures of tests about the model: tiny random models as folders, made once per test session, and packed passes."""
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Callable

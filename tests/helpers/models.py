@@ -1,7 +1,5 @@
 """Tiny random causal LMs with a working tokenizer, saved as Hugging Face folders, in place of real models."""
 
-from __future__ import annotations
-
 import os
 
 import torch

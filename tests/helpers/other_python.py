@@ -1,7 +1,5 @@
 """Virtual environments with packages that this project's locks exclude; kept in the user's cache between runs."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

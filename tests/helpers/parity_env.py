@@ -1,7 +1,5 @@
 """An environment in which any model has turns, tool calls, and rewards that differ within a question."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from rllib_arpo.core.tree import StopReason, ToolCall, ToolStatus

@@ -1,7 +1,5 @@
 """Small question files in the layout of the ARPO authors' train_10k.parquet."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pyarrow.parquet as pq
 

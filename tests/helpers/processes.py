@@ -1,7 +1,5 @@
 """Runs a function in a process with fewer rights; lists processes."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import traceback

@@ -1,7 +1,5 @@
 """An environment whose protocol is a single token: the last token of a turn says what the turn does."""
 
-from __future__ import annotations
-
 import asyncio
 
 import gymnasium as gym

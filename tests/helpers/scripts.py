@@ -1,7 +1,5 @@
 """Scripts of the scripted engine (`engine_kwargs["script"]`) from replies that are written down."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from rllib_arpo.engine.engine import GenerationRequest

@@ -1,7 +1,5 @@
 """Random trajectory trees for property tests, and short builders for trees written by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

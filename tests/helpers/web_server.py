@@ -1,7 +1,5 @@
 """Servers on loopback that stand in for those of others: of web pages, and of services that speak JSON."""
 
-from __future__ import annotations
-
 import json
 import socket
 import threading

@@ -1,7 +1,5 @@
 """Compares what the engines of an algorithm compute with the learner's weights in a plain Hugging Face model."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

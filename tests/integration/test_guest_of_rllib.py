@@ -262,16 +262,13 @@ class NotToday(ScriptedEnv):
         refuse()
 
 
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        pytest.param(lambda config, patch: patch.setattr(ARPOEnvRunner, "load_weights", refuse), id="first push"),
-        pytest.param(lambda config, patch: patch.setattr(ARPOTorchLearner, "build", refuse), id="learner"),
-        pytest.param(lambda config, _: config.callbacks(on_algorithm_init=refuse), id="on_algorithm_init"),
-        pytest.param(lambda config, _: config.callbacks(on_environment_created=refuse), id="on_environment_created"),
-        pytest.param(lambda config, _: config.environment(NotToday), id="environment"),
-    ],
-)
+@pytest.mark.parametrize("spoil", [
+    pytest.param(lambda config, patch: patch.setattr(ARPOEnvRunner, "load_weights", refuse), id="first push"),
+    pytest.param(lambda config, patch: patch.setattr(ARPOTorchLearner, "build", refuse), id="learner"),
+    pytest.param(lambda config, _: config.callbacks(on_algorithm_init=refuse), id="on_algorithm_init"),
+    pytest.param(lambda config, _: config.callbacks(on_environment_created=refuse), id="on_environment_created"),
+    pytest.param(lambda config, _: config.environment(NotToday), id="environment"),
+])  # fmt: skip
 def test_a_failed_start_leaves_no_engine_behind(scripted, monkeypatch, spoil):
     spoil(scripted, monkeypatch)
     with pytest.raises(Exception, match="not today"):

@@ -1,7 +1,5 @@
 """Learners on tiny models, and a look at what they do."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import gymnasium as gym

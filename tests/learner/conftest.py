@@ -1,7 +1,5 @@
 """Questions to train on, and the fixtures of tests about the model."""
 
-from __future__ import annotations
-
 import pytest
 
 from rllib_arpo.core.tree import QuestionTree

@@ -1,7 +1,5 @@
 """The slow, obvious twin of the learner: every trajectory on its own, no packing, no passes, plain transformers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """A learner as one of several ranks, without Ray: any backend of torch.distributed, one rank being enough for it."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor

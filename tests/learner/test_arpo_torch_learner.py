@@ -1,7 +1,5 @@
 """`ARPOTorchLearner` against plain computations."""
 
-from __future__ import annotations
-
 import pickle
 
 import numpy as np

@@ -1,7 +1,5 @@
 """An update with compiled parts makes the gradients of an update without, and compiles a bounded number of times."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.helpers.compilation import compiler, num_compiled
@@ -23,16 +21,13 @@ def updates(config, batches):
 
 
 @pytest.mark.usefixtures("compiler")
-@pytest.mark.parametrize(
-    ("parts", "lora", "checkpointing", "graphs"),
-    [
-        # Forward and backward, for the first length and for all others, and once without entropies or gradients.
-        ("layers", None, False, 2 * 2 + 2 + 2),
-        pytest.param("head", None, False, 2 * 2 + 2, marks=pytest.mark.slow),
-        pytest.param("layers", None, True, 2 * 2 + 2 + 2, marks=pytest.mark.slow),
-        pytest.param("layers", LORA, False, 2 * 2 + 2 + 2, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize(("parts", "lora", "checkpointing", "graphs"), [
+    # Forward and backward, for the first length and for all others, and once without entropies or gradients.
+    ("layers", None, False, 2 * 2 + 2 + 2),
+    pytest.param("head", None, False, 2 * 2 + 2, marks=pytest.mark.slow),
+    pytest.param("layers", None, True, 2 * 2 + 2 + 2, marks=pytest.mark.slow),
+    pytest.param("layers", LORA, False, 2 * 2 + 2 + 2, marks=pytest.mark.slow),
+])  # fmt: skip
 def test_compiled_parts_change_no_gradient(model, questions, parts, lora, checkpointing, graphs):
     """Updates of three optimizer steps, in which passes and trees have many lengths."""
     if lora:

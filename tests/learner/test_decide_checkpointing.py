@@ -1,7 +1,5 @@
 """`gradient_checkpointing="auto"`, on devices of sizes around the budget of `test_memory_budget.py`."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Alarms on the learner's metrics, and what the algorithm does with them."""
 
-from __future__ import annotations
-
 import logging
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The memory that layers keep for the backward pass, as the doctor counts it, against what autograd keeps."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

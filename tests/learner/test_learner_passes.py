@@ -1,7 +1,5 @@
 """An update is cut into passes, and some pieces are left out of it."""
 
-from __future__ import annotations
-
 import pytest
 
 from rllib_arpo.core.columns import TOKEN_IDS

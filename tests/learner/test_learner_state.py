@@ -1,7 +1,5 @@
 """What a learner saves and restores, and when its weights count as other ones."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

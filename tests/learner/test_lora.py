@@ -1,7 +1,5 @@
 """LoRA in the learner: adapters alone are trained and saved, with the gradients of plain PEFT."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

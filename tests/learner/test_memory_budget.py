@@ -1,7 +1,5 @@
 """Memory by hand: a model of 1,000 parameters, of which 300 are in each of its two layers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -195,27 +193,20 @@ def test_a_part_without_room_for_a_trajectory_is_refused():
     )
 
 
-@pytest.mark.parametrize(
-    ("learners", "engines", "number", "places"),
-    [
-        (replace(LEARNER, number=4), replace(ENGINE, number=4), 8, [Place(4, 1, 0), Place(4, 0, 1)]),
-        (replace(LEARNER, gpus=0.75), replace(ENGINE, gpus=0.25), 1, [Place(1, 1, 1)]),
-        (replace(LEARNER, gpus=0.5), replace(ENGINE, number=3, gpus=0.3), 2, [Place(1, 1, 1), Place(1, 0, 2)]),
-        (LEARNER, replace(ENGINE, gpus=2.0, parallel=2), 3, [Place(1, 1, 0), Place(2, 0, 1)]),
-        (LEARNER, replace(ENGINE, gpus=0.0, in_learner=True), 1, [Place(1, 1, 1)]),
-        # Beside it, two engines for evaluation; then two that take a quarter of a GPU each.
-        (LEARNER, replace(ENGINE, number=3, in_learner=True), 3, [Place(1, 1, 1), Place(2, 0, 1)]),
-        (
-            replace(LEARNER, gpus=0.5),
-            replace(ENGINE, gpus=0.25, evaluation=replace(ENGINE, number=2, gpus=0.25)),
-            2,
-            [Place(1, 1, 1, 1), Place(1, 0, 0, 1)],
-        ),
-        (replace(LEARNER, gpus=0.0), replace(ENGINE, gpus=0.0), 0, []),
-        # Ten tenths are one GPU, whatever their sum is in floating point.
-        (replace(LEARNER, gpus=0.0), replace(ENGINE, number=10, gpus=0.1), 1, [Place(1, 0, 10)]),
-    ],
-)
+@pytest.mark.parametrize(("learners", "engines", "number", "places"), [
+    (replace(LEARNER, number=4), replace(ENGINE, number=4), 8, [Place(4, 1, 0), Place(4, 0, 1)]),
+    (replace(LEARNER, gpus=0.75), replace(ENGINE, gpus=0.25), 1, [Place(1, 1, 1)]),
+    (replace(LEARNER, gpus=0.5), replace(ENGINE, number=3, gpus=0.3), 2, [Place(1, 1, 1), Place(1, 0, 2)]),
+    (LEARNER, replace(ENGINE, gpus=2.0, parallel=2), 3, [Place(1, 1, 0), Place(2, 0, 1)]),
+    (LEARNER, replace(ENGINE, gpus=0.0, in_learner=True), 1, [Place(1, 1, 1)]),
+    # Beside it, two engines for evaluation; then two that take a quarter of a GPU each.
+    (LEARNER, replace(ENGINE, number=3, in_learner=True), 3, [Place(1, 1, 1), Place(2, 0, 1)]),
+    (replace(LEARNER, gpus=0.5), replace(ENGINE, gpus=0.25, evaluation=replace(ENGINE, number=2, gpus=0.25)), 2,
+     [Place(1, 1, 1, 1), Place(1, 0, 0, 1)]),
+    (replace(LEARNER, gpus=0.0), replace(ENGINE, gpus=0.0), 0, []),
+    # Ten tenths are one GPU, whatever their sum is in floating point.
+    (replace(LEARNER, gpus=0.0), replace(ENGINE, number=10, gpus=0.1), 1, [Place(1, 0, 10)]),
+])  # fmt: skip
 def test_gpus_that_are_shared(learners, engines, number, places):
     assert gpu_places(learners, engines) == places
     assert num_gpus(learners, engines) == number

@@ -1,7 +1,5 @@
 """Any number of learners makes the same update, whether each holds the model or all share it."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

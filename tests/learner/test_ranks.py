@@ -1,7 +1,5 @@
 """A learner that is the only rank of a process group makes the update of one without; NCCL: tests/gpu."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.learner import plain

@@ -1,7 +1,5 @@
 """The plan of an update and its shards."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

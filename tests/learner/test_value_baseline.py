@@ -1,7 +1,5 @@
 """`baseline="value"` against plain forward passes and a plain least-squares fit, trajectory by trajectory."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`sample_tree`: runs the tree sampler on scripted engines and environments."""
 
-from __future__ import annotations
-
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass

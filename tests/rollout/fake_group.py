@@ -1,7 +1,5 @@
 """Env runners without processes, for the dispatcher: they answer, hang, die or raise by script."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 

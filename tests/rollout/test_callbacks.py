@@ -1,7 +1,5 @@
 """Callbacks on an env runner may log under any name but those of ARPO's own metrics."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """Questions over env runners that die, hang, or raise: every question comes back, or the cause does."""
 
-from __future__ import annotations
-
 import pytest
 
 from rllib_arpo import faults

@@ -1,7 +1,5 @@
 """Decisions by the entropies of other questions, and of the first root: running baseline, pre-monitoring, penalty."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

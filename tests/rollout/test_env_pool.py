@@ -1,7 +1,5 @@
 """The environments of an env runner."""
 
-from __future__ import annotations
-
 import rllib_arpo
 from rllib_arpo.rollout.env_runner import ARPOEnvRunner
 from rllib_arpo.rollout.messages import Purpose

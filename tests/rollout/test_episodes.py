@@ -1,7 +1,5 @@
 """Trees survive the way through RLlib's `MultiAgentEpisode`."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Tools and engines that fail: every question has its M trajectories with named endings, or its cause is reported."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
@@ -351,25 +349,16 @@ class Careless(ScriptedEnv):
         return self._observation, self._reward, terminated, truncated, info
 
 
-@pytest.mark.parametrize(
-    ("returned", "sentence"),
-    [
-        ({"reward": float("nan")}, "Careless, question 0, agent 0: the reward must be a finite number, not nan."),
-        ({"reward": None}, "Careless, question 0, agent 0: the reward must be a finite number, not None."),
-        ({"observation": [[1, 2]]}, "Careless, question 0, an observation must be a list of token ids, not int64"),
-        ({"observation": [0.5]}, "Careless, question 0, an observation must be a list of token ids, not float64"),
-        (
-            {"observation": [[1], [2, 3]]},
-            "Careless, question 0, an observation must be a list of token ids, not [[1",
-        ),
-        ({"observation": "text"}, "Careless, question 0, an observation must be a list of token ids, not 'text'."),
-        (
-            {"observation": [50, -1]},
-            "Careless, question 0, an observation has the token id -1; the model has 0 to 10",
-        ),
-        ({"observation": [104]}, "Careless, question 0, an observation has the token id 104; the model has 0 to 103."),
-    ],
-)
+@pytest.mark.parametrize(("returned", "sentence"), [
+    ({"reward": float("nan")}, "Careless, question 0, agent 0: the reward must be a finite number, not nan."),
+    ({"reward": None}, "Careless, question 0, agent 0: the reward must be a finite number, not None."),
+    ({"observation": [[1, 2]]}, "Careless, question 0, an observation must be a list of token ids, not int64"),
+    ({"observation": [0.5]}, "Careless, question 0, an observation must be a list of token ids, not float64"),
+    ({"observation": [[1], [2, 3]]}, "Careless, question 0, an observation must be a list of token ids, not [[1"),
+    ({"observation": "text"}, "Careless, question 0, an observation must be a list of token ids, not 'text'."),
+    ({"observation": [50, -1]}, "Careless, question 0, an observation has the token id -1; the model has 0 to 10"),
+    ({"observation": [104]}, "Careless, question 0, an observation has the token id 104; the model has 0 to 103."),
+])  # fmt: skip
 def test_what_an_environment_must_not_return_ends_the_run_with_its_name(returned, sentence):
     script = in_turn([ScriptedReply([ANSWER])])
     engine = ScriptedEngine(EngineConfig("none", engine_kwargs={"script": script, "vocab_size": VOCAB_SIZE}))

@@ -1,7 +1,5 @@
 """Ranked and deterministic fork decisions, which must not depend on the timing of tools or of other questions."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """An engine that hangs in a step: the run ends with a cause, within a bounded time, and the process can also end."""
 
-from __future__ import annotations
-
 import threading
 import time
 

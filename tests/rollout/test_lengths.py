@@ -4,8 +4,6 @@ The longer a turn, the longer its tool takes, and questions overlap: a sampler t
 get short ones.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The metrics of two small questions, all by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

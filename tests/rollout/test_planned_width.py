@@ -1,7 +1,5 @@
 """`branch_width="planned"`: the returns of earlier questions decide the widths of forks."""
 
-from __future__ import annotations
-
 import pytest
 
 from rllib_arpo import ARPOConfig
@@ -40,17 +38,14 @@ def sample(sample_tree):
     return run
 
 
-@pytest.mark.parametrize(
-    ("rewards", "children"),
-    [
-        # Within (36 + 36) / 6 = 12, between (18 - 12) / 4: m = sqrt(12 / 1.5) = 2.8. Nothing is known of the second
-        # responses: they are as wide as at the start, if anything is left.
-        pytest.param((6, 0, 6, 0, 9, 3, 9, 3), {("0", 1): 2, ("0", 2): 2, ("1", 1): 2}, id="two children"),
-        pytest.param((6, 0, 6, 0, 6, 0, 6, 0), {("0", 1): 6}, id="all: paths from the prompt are alike"),
-        pytest.param((6, 6, 6, 6, 9, 9, 9, 9), {("0", 2): 3, ("1", 2): 3}, id="none: forks are alike"),
-        pytest.param((6,) * 8, {("0", 1): 3, ("1", 1): 3}, id="unknown: all are alike"),
-    ],
-)
+@pytest.mark.parametrize(("rewards", "children"), [
+    # Within (36 + 36) / 6 = 12, between (18 - 12) / 4: m = sqrt(12 / 1.5) = 2.8. Nothing is known of the second
+    # responses: they are as wide as at the start, if anything is left.
+    pytest.param((6, 0, 6, 0, 9, 3, 9, 3), {("0", 1): 2, ("0", 2): 2, ("1", 1): 2}, id="two children"),
+    pytest.param((6, 0, 6, 0, 6, 0, 6, 0), {("0", 1): 6}, id="all: paths from the prompt are alike"),
+    pytest.param((6, 6, 6, 6, 9, 9, 9, 9), {("0", 2): 3, ("1", 2): 3}, id="none: forks are alike"),
+    pytest.param((6,) * 8, {("0", 1): 3, ("1", 1): 3}, id="unknown: all are alike"),
+])  # fmt: skip
 def test_the_widths_follow_the_returns_of_the_question_before(sample, rewards, children):
     first = sample(NO_HISTORY, rewards)
     assert first.children == {("0", 1): 3, ("1", 1): 3}

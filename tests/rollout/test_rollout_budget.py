@@ -1,7 +1,5 @@
 """A budget in tool calls or generated tokens, in place of a number of trajectories."""
 
-from __future__ import annotations
-
 import pytest
 
 from rllib_arpo import ARPOConfig

@@ -1,7 +1,5 @@
 """The settings that the sampler reads of a configuration."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 
 import pytest

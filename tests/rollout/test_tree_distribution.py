@@ -1,7 +1,5 @@
 """The trees that `TreeSampler` samples, each with its exact probability, against those of a slow and plain rollout."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -53,40 +51,24 @@ RANDOM = {"branching": "random", "random_fork_probability": 0.3, "branch_width":
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("problem", "rule", "plainly", "keywords"),
-    [
-        pytest.param(ANY_LENGTH, rises, {}, {}, id="threshold"),
-        pytest.param(ANY_LENGTH, rises, {}, {"deterministic": True}, id="threshold, deterministic"),
-        pytest.param(ANY_LENGTH, rises, {}, {"budget_allocation": "ranked"}, id="threshold, ranked"),
-        pytest.param(LONG_TURNS, rises, {"window": 2}, {"entropy_window": 2}, id="k = 2"),
-        pytest.param(
-            LARGE_RISES,
-            rises_a_lot,
-            {"roots": 1},
-            {"branch_threshold": 0.54, "num_initial_rollouts": 1},
-            id="tau > alpha",
-        ),
-        pytest.param(
-            ANY_LENGTH, at_random, {"roots": 1}, {**RANDOM, "num_initial_rollouts": 1}, id="random, any length"
-        ),
-        pytest.param(TWO_TURNS, at_random, {}, RANDOM, id="random"),
-        pytest.param(TWO_TURNS, by_probability, {}, {"branching": "probability", "branch_width": 2}, id="per child"),
-        # Roots of two turns reach their only node at once, in order: a budget that binds goes the same way.
-        pytest.param(TWO_TURNS, at_random, {"budget": 3}, {**RANDOM, "num_rollouts": 5}, id="the budget binds"),
-        pytest.param(
-            TWO_TURNS,
-            at_random,
-            {"budget": 3},
-            {**RANDOM, "branch_width": "wide", "num_rollouts": 5},
-            id="wide: two children, then one",
-        ),
-        pytest.param(
-            TWO_TURNS, at_random, {"budget": 2, "top_up": True}, {**RANDOM, "num_rollouts": 4}, id="random, topped up"
-        ),
-        pytest.param(TWO_TURNS, rises, {"budget": 1, "top_up": True}, {"num_rollouts": 3}, id="topped up"),
-    ],
-)
+@pytest.mark.parametrize(("problem", "rule", "plainly", "keywords"), [
+    pytest.param(ANY_LENGTH, rises, {}, {}, id="threshold"),
+    pytest.param(ANY_LENGTH, rises, {}, {"deterministic": True}, id="threshold, deterministic"),
+    pytest.param(ANY_LENGTH, rises, {}, {"budget_allocation": "ranked"}, id="threshold, ranked"),
+    pytest.param(LONG_TURNS, rises, {"window": 2}, {"entropy_window": 2}, id="k = 2"),
+    pytest.param(LARGE_RISES, rises_a_lot, {"roots": 1}, {"branch_threshold": 0.54, "num_initial_rollouts": 1},
+                 id="tau > alpha"),
+    pytest.param(ANY_LENGTH, at_random, {"roots": 1}, {**RANDOM, "num_initial_rollouts": 1}, id="random, any length"),
+    pytest.param(TWO_TURNS, at_random, {}, RANDOM, id="random"),
+    pytest.param(TWO_TURNS, by_probability, {}, {"branching": "probability", "branch_width": 2}, id="per child"),
+    # Roots of two turns reach their only node at once, in order: a budget that binds goes the same way.
+    pytest.param(TWO_TURNS, at_random, {"budget": 3}, {**RANDOM, "num_rollouts": 5}, id="the budget binds"),
+    pytest.param(TWO_TURNS, at_random, {"budget": 3}, {**RANDOM, "branch_width": "wide", "num_rollouts": 5},
+                 id="wide: two children, then one"),
+    pytest.param(TWO_TURNS, at_random, {"budget": 2, "top_up": True}, {**RANDOM, "num_rollouts": 4},
+                 id="random, topped up"),
+    pytest.param(TWO_TURNS, rises, {"budget": 1, "top_up": True}, {"num_rollouts": 3}, id="topped up"),
+])  # fmt: skip
 def test_the_sampler_and_a_plain_rollout_have_the_same_distribution_of_trees(problem, rule, plainly, keywords):
     trees = tree_distribution(problem, rollout_settings(**keywords), top_up=plainly.get("top_up", False))
     sampled, plain = trees.probabilities(), sequential_distribution(problem, rule, **plainly).probabilities()

@@ -1,7 +1,5 @@
 """Golden trees: the sampler's trees for scripted generations (docs/design.md, "Adaptive rollout", rules 1 to 6)."""
 
-from __future__ import annotations
-
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 

@@ -104,32 +104,25 @@ def test_a_reader_that_dies_is_an_error(monkeypatch):
     assert pages.open_pages([case])["large"][0].text.startswith("The page cannot be read (")
 
 
-@pytest.mark.parametrize(
-    ("content", "content_type", "text"),
-    [
-        (b"\xef\xbb\xbfK\xc3\xa4se", "text/html; charset=latin-1", "Käse"),
-        ("Käse".encode("utf-16-be"), "text/html; charset=utf-16be", "Käse"),
-        (b"K\xe4se", "text/html; charset=utf-8", "K\ufffdse"),
-        (b"K\xe4se", "text/html", "Käse"),
-        (b"a", "text/html; charset=hex", "a"),
-        # Python decodes this one in quadratic time.
-        pytest.param(
-            b"a" * 800_000 + b"-" + b"a" * 200_000,
-            "text/html; charset=punycode",
-            "a" * 800_000 + "-" + "a" * 200_000,
-            id="punycode",
-        ),
-        (b"+ADw-b", "text/html; charset=utf-7", "+ADw-b"),
-        (b"\\x41", "text/html; charset=unicode_escape", "\\x41"),
-        (b"a-", "<meta charset=idna>", "a-"),
-        ("лампа".encode("koi8-r"), "text/html; charset=KOI8-R", "лампа"),
-        ("ランプ".encode("shift_jis"), "text/html; charset=Shift_JIS", "ランプ"),
-        ("ランプ".encode("euc_jp"), "text/html; charset=euc-jp", "ランプ"),
-        ("등불".encode("euc_kr"), "text/html; charset=euc-kr", "등불"),
-        ("燈".encode("big5"), "text/html; charset=big5", "燈"),
-        ("λ".encode("iso8859-7"), "text/html; charset=iso-8859-7", "λ"),
-        ("中文".encode("gb18030"), 'text/html; charset="gb2312"', "中文"),
-    ],
-)
+@pytest.mark.parametrize(("content", "content_type", "text"), [
+    (b"\xef\xbb\xbfK\xc3\xa4se", "text/html; charset=latin-1", "Käse"),
+    ("Käse".encode("utf-16-be"), "text/html; charset=utf-16be", "Käse"),
+    (b"K\xe4se", "text/html; charset=utf-8", "K\ufffdse"),
+    (b"K\xe4se", "text/html", "Käse"),
+    (b"a", "text/html; charset=hex", "a"),
+    # Python decodes this one in quadratic time.
+    pytest.param(b"a" * 800_000 + b"-" + b"a" * 200_000, "text/html; charset=punycode",
+                 "a" * 800_000 + "-" + "a" * 200_000, id="punycode"),
+    (b"+ADw-b", "text/html; charset=utf-7", "+ADw-b"),
+    (b"\\x41", "text/html; charset=unicode_escape", "\\x41"),
+    (b"a-", "<meta charset=idna>", "a-"),
+    ("лампа".encode("koi8-r"), "text/html; charset=KOI8-R", "лампа"),
+    ("ランプ".encode("shift_jis"), "text/html; charset=Shift_JIS", "ランプ"),
+    ("ランプ".encode("euc_jp"), "text/html; charset=euc-jp", "ランプ"),
+    ("등불".encode("euc_kr"), "text/html; charset=euc-kr", "등불"),
+    ("燈".encode("big5"), "text/html; charset=big5", "燈"),
+    ("λ".encode("iso8859-7"), "text/html; charset=iso-8859-7", "λ"),
+    ("中文".encode("gb18030"), 'text/html; charset="gb2312"', "中文"),
+])  # fmt: skip
 def test_text_of(content, content_type, text):
     assert text_of(content, content_type) == text

@@ -143,24 +143,13 @@ def test_a_bug_over_there_is_a_bug_here_with_its_traceback():
     assert 'raise KeyError("nothing there")' in "".join(raised.value.__notes__)
 
 
-@pytest.mark.parametrize(
-    ("world", "message"),
-    [
-        (
-            {"nowhere:World": {"python": sys.executable}},
-            "cannot be made (ModuleNotFoundError: No module named 'nowhere')",
-        ),
-        (
-            {"random:Random": {"python": "/no/python"}},
-            "random:Random in /no/python cannot be made (/no/python does not",
-        ),
-        (
-            {"tests.helpers.far_worlds:Nameless": {"python": sys.executable}},
-            "cannot be made (ValueError: sell: its parameter 'items' cannot be given by name)",
-        ),
-        ({Question: {"python": sys.executable}}, "with 'python' a world is named as \"module:name\", not <class"),
-    ],
-)
+@pytest.mark.parametrize(("world", "message"), [
+    ({"nowhere:World": {"python": sys.executable}}, "cannot be made (ModuleNotFoundError: No module named 'nowhere')"),
+    ({"random:Random": {"python": "/no/python"}}, "random:Random in /no/python cannot be made (/no/python does not"),
+    ({"tests.helpers.far_worlds:Nameless": {"python": sys.executable}},
+     "cannot be made (ValueError: sell: its parameter 'items' cannot be given by name)"),
+    ({Question: {"python": sys.executable}}, "with 'python' a world is named as \"module:name\", not <class"),
+])  # fmt: skip
 def test_a_world_that_cannot_be_made_is_one_sentence(world, message):
     with pytest.raises(ValueError, match=r"^env_config\['world'\]: ") as raised:
         find_world(world)

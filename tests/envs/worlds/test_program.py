@@ -103,19 +103,13 @@ async def no_number(chat, row):
     await chat("a")
 
 
-@pytest.mark.parametrize(
-    ("program", "message"),
-    [
-        (silent, "The program 'silent' returned before it asked anything."),
-        (not_a_text, "The program 'not_a_text' must ask with a text, not 1."),
-        (
-            two_at_once,
-            "The program 'two_at_once' asked before the model had answered; it may ask one thing at a time.",
-        ),
-        (impatient, "The program 'impatient' did not wait for the model's answer."),
-        (no_number, "The program 'no_number': the reward must be a finite number, not None."),
-    ],
-)
+@pytest.mark.parametrize(("program", "message"), [
+    (silent, "The program 'silent' returned before it asked anything."),
+    (not_a_text, "The program 'not_a_text' must ask with a text, not 1."),
+    (two_at_once, "The program 'two_at_once' asked before the model had answered; it may ask one thing at a time."),
+    (impatient, "The program 'impatient' did not wait for the model's answer."),
+    (no_number, "The program 'no_number': the reward must be a finite number, not None."),
+])  # fmt: skip
 def test_what_a_program_may_not_do_is_one_sentence(program, message):
     with pytest.raises(ContractError) as raised:
         asyncio.run(texts(trunk_of(program), "go", "on"))

@@ -197,26 +197,18 @@ def test_limits_of_tokens_and_actions_end_a_trajectory(make, turn):
     assert turn(env, "0", "1")[2].stop_reason == StopReason.TOOL_CALL_LIMIT
 
 
-@pytest.mark.parametrize(
-    ("env_config", "message"),
-    [
-        ({}, r"^env_config has neither a 'task' nor a 'world'\.$"),
-        ({"task": "seeds"}, r"^env_config\['task'\]: only a world \('world'\) asks questions of seeds\.$"),
-        ({"world": {Sum: {"gaol": 3}}}, r"^env_config\['world'\]: Sum: got an unexpected keyword argument 'gaol'\.$"),
-        (
-            {"world": {Sum: {"forks_by": "deepcopy"}}},
-            r"forks_by must be \"fork\", \"copy\" or \"replay\", not 'deepcopy'\.$",
-        ),
-        (
-            {"world": {Sum: {"timeout_s": "30"}}},
-            r"^env_config\['world'\]: timeout_s must be a number above 0, not '30'\.$",
-        ),
-        ({"world": {Sum: {}, Scored: {}}}, r"^env_config\['world'\] must name one world with an object of options"),
-        ({"world": "nowhere:World"}, r"^env_config\['world'\]: 'nowhere:World' cannot be imported"),
-        ({"world": "trextarena"}, r"^Unknown world 'trextarena'"),
-        ({"world": 3}, r"^env_config\['world'\]: 3 is neither "),
-    ],
-)
+@pytest.mark.parametrize(("env_config", "message"), [
+    ({}, r"^env_config has neither a 'task' nor a 'world'\.$"),
+    ({"task": "seeds"}, r"^env_config\['task'\]: only a world \('world'\) asks questions of seeds\.$"),
+    ({"world": {Sum: {"gaol": 3}}}, r"^env_config\['world'\]: Sum: got an unexpected keyword argument 'gaol'\.$"),
+    ({"world": {Sum: {"forks_by": "deepcopy"}}},
+     r"forks_by must be \"fork\", \"copy\" or \"replay\", not 'deepcopy'\.$"),
+    ({"world": {Sum: {"timeout_s": "30"}}}, r"^env_config\['world'\]: timeout_s must be a number above 0, not '30'\.$"),
+    ({"world": {Sum: {}, Scored: {}}}, r"^env_config\['world'\] must name one world with an object of options"),
+    ({"world": "nowhere:World"}, r"^env_config\['world'\]: 'nowhere:World' cannot be imported"),
+    ({"world": "trextarena"}, r"^Unknown world 'trextarena'"),
+    ({"world": 3}, r"^env_config\['world'\]: 3 is neither "),
+])  # fmt: skip
 def test_what_is_wrong_is_one_sentence(tokenizer_folder, env_config, message):
     with pytest.raises(ValueError, match=message):
         ToolEnv({"model_name_or_path": tokenizer_folder, **env_config})
