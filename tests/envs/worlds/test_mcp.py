@@ -13,6 +13,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -26,6 +27,7 @@ from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.tools.tool import Tool, ToolResult
 from rllib_arpo.envs.worlds.maker import WorldMaker
 from rllib_arpo.envs.worlds.mcp import McpTools
+from rllib_arpo.envs.worlds.mcp_session import McpSession
 from rllib_arpo.envs.worlds.session import WorldSession
 from rllib_arpo.rollout.engine_loop import EngineLoop
 from rllib_arpo.rollout.messages import QuestionRef
@@ -296,6 +298,13 @@ def test_a_name_that_no_tag_can_carry_is_refused():
     )
     with pytest.raises(ValueError, match=r"'odd': 'an odd/name' cannot be the name of a tool"):
         expand({"odd": {"command": sys.executable, "args": ["-c", code]}})
+
+
+def test_a_server_with_two_tools_of_one_name_is_refused(monkeypatch):
+    price = SimpleNamespace(name="price", description="", input_schema={})
+    monkeypatch.setattr(McpSession, "list_tools", lambda self: [price, price])
+    with pytest.raises(ValueError, match=r"^The MCP server 'shop': there are two tools 'price'\.$"):
+        expand({"shop": STDIO})
 
 
 def test_a_model_calls_an_mcp_tool_in_a_rollout(tmp_path):
