@@ -2,9 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 
-from rllib_arpo.engine.engine import GenerationRequest
-from rllib_arpo.engine.scripted_engine import Script, ScriptedReply
+from rllib_arpo.engine.engine import EngineConfig, GenerationRequest
+from rllib_arpo.engine.scripted_engine import Script, ScriptedEngine, ScriptedReply
 from tests.helpers.scripted_env import ANSWER, TOOL
+
+
+def scripted_engine(script: Script, **engine_kwargs) -> ScriptedEngine:
+    return ScriptedEngine(EngineConfig("none", engine_kwargs={"script": script, **engine_kwargs}))
 
 
 def tool(token: int, entropy: float = 1.0, **more) -> ScriptedReply:

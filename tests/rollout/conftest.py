@@ -8,15 +8,14 @@ import pytest
 
 from rllib_arpo.core.branching import BranchingParams
 from rllib_arpo.core.tree import ForkDecision, QuestionTree
-from rllib_arpo.engine.engine import EngineConfig
 from rllib_arpo.engine.scripted_engine import RandomPolicy, ScriptedEngine
 from rllib_arpo.rollout.engine_loop import EngineLoop
-from rllib_arpo.rollout.messages import QuestionRef, SampledQuestion, question_refs
+from rllib_arpo.rollout.messages import FailedQuestion, QuestionRef, SampledQuestion, question_refs
 from rllib_arpo.rollout.question_loop import QuestionLoop
 from rllib_arpo.rollout.settings import RolloutSettings
 from rllib_arpo.rollout.tree_sampler import TreeSampler
 from tests.helpers.scripted_env import ANSWER, TOOL, ScriptedEnv
-from tests.helpers.scripts import by_prefix
+from tests.helpers.scripts import by_prefix, scripted_engine
 
 VOCAB_SIZE = 256
 
@@ -79,11 +78,20 @@ def settings(**changes) -> RolloutSettings:
     return RolloutSettings(branching=branching, **values | changes)
 
 
+def ended(script, vocab_size, numbers, envs, config, **loop) -> dict[int, SampledQuestion | FailedQuestion]:
+    """Number -> question, in the order in which a `QuestionLoop` on a scripted engine has ended them."""
+    engine, results = scripted_engine(script, vocab_size=vocab_size), {}
+    with ThreadPoolExecutor(1) as thread, QuestionLoop(engine, thread, **loop) as running:
+        running.submit(question_refs(numbers), envs, config)
+        while running.in_flight:
+            results |= {question.ref.number: question for question in running.take()}
+    return results
+
+
 @pytest.fixture
 def sample_tree():
     def run(script, env_config=None, question=0, **changes) -> Sampled:
-        kwargs = {"script": script if callable(script) else by_prefix(script), "vocab_size": VOCAB_SIZE}
-        engine = ScriptedEngine(EngineConfig("none", engine_kwargs=kwargs))
+        engine = scripted_engine(script if callable(script) else by_prefix(script), vocab_size=VOCAB_SIZE)
         env = ScriptedEnv(env_config)
         progress = []
 
@@ -145,13 +153,7 @@ def sample_questions():
 
     def run(numbers, env_config, num_envs=2, **changes) -> SampledQuestions:
         policy = RandomPolicy(VOCAB_SIZE, replies=[[7, TOOL], [8, 8, 8, TOOL], [9, ANSWER], [7, 7, ANSWER]])
-        engine = ScriptedEngine(EngineConfig("none", engine_kwargs={"script": policy.reply, "vocab_size": VOCAB_SIZE}))
         envs = [_ManyQuestions(env_config) for _ in range(num_envs)]
-        sampled: list[SampledQuestion] = []
-        with ThreadPoolExecutor(1) as executor, QuestionLoop(engine, executor) as loop:
-            loop.submit(question_refs(numbers), envs, settings(**changes))
-            while loop.in_flight:
-                sampled += loop.take()
-        return SampledQuestions(sampled)
+        return SampledQuestions(list(ended(policy.reply, VOCAB_SIZE, numbers, envs, settings(**changes)).values()))
 
     return run

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from rllib_arpo.core.tree import StopReason, ToolStatus
-from rllib_arpo.engine.engine import EngineConfig, GenerationRequest
-from rllib_arpo.engine.scripted_engine import RandomPolicy, ScriptedEngine, ScriptedReply
+from rllib_arpo.engine.engine import GenerationRequest
+from rllib_arpo.engine.scripted_engine import RandomPolicy, ScriptedReply
 from rllib_arpo.envs.errors import ContractError, ForkRefused
 from rllib_arpo.envs.forkable_env import INFO_STEP, StepInfo
 from rllib_arpo.envs.sandbox.backends import LocalBackend
@@ -29,8 +29,8 @@ from rllib_arpo.rollout.messages import QuestionRef, question_refs
 from rllib_arpo.rollout.question_loop import QuestionLoop, SampledQuestion
 from tests.helpers.models import byte_tokenizer
 from tests.helpers.scripted_env import ANSWER, PROMPT, TOOL, ScriptedEnv
-from tests.helpers.scripts import in_turn
-from tests.rollout.conftest import VOCAB_SIZE, settings
+from tests.helpers.scripts import in_turn, scripted_engine
+from tests.rollout.conftest import VOCAB_SIZE, ended, settings
 
 QUESTIONS, M = 6, 4
 REPLIES = ("<flaky> 1 </flaky>", "<python> 1 + 1 </python>", "<answer> \\boxed{2} </answer>")
@@ -65,11 +65,7 @@ def sample(tmp_path, monkeypatch):
         tools = {"flaky": {"fault": fault}, "python": {"preload": ["math"], "time_limit_s": 5.0}}
         env_config = {"model_name_or_path": str(tmp_path), "task": "arithmetic", "tools": tools, "max_tool_calls": 6}
         policy = RandomPolicy(len(tokenizer), replies=replies)
-        engine = change(
-            ScriptedEngine(
-                EngineConfig("none", engine_kwargs={"script": script or policy.reply, "vocab_size": len(tokenizer)})
-            )
-        )
+        engine = change(scripted_engine(script or policy.reply, vocab_size=len(tokenizer)))
         sampled: list[SampledQuestion] = []
         config = settings(num_rollouts=M, num_initial_rollouts=2, max_context_tokens=4096, max_response_tokens=2000)
         with ThreadPoolExecutor(1) as thread, QuestionLoop(engine, thread) as loop:
@@ -169,15 +165,7 @@ def test_a_deadline_ends_only_its_own_questions_trajectories(sample_questions):
 
 def test_requests_that_a_deadline_cuts_off_leave_the_engine_while_the_loop_goes_on():
     """Nothing else is generated, so that no later request makes the engine's loop look."""
-    never = ScriptedEngine(
-        EngineConfig(
-            "none",
-            engine_kwargs={
-                "script": lambda _request, _times: ScriptedReply([7, ANSWER], delay=10**9),
-                "vocab_size": VOCAB_SIZE,
-            },
-        )
-    )
+    never = scripted_engine(lambda *_: ScriptedReply([7, ANSWER], delay=10**9), vocab_size=VOCAB_SIZE)
     limited = settings(num_rollouts=2, num_initial_rollouts=2, question_deadline_s=0.2)
     with ThreadPoolExecutor(1) as thread, QuestionLoop(never, thread) as loop:
         loop.submit([QuestionRef(0)], [ScriptedEnv()], limited)
@@ -244,22 +232,17 @@ def test_where_the_environment_cannot_fork_a_top_up_takes_the_place():
             return ScriptedReply([10, 11, TOOL], entropies=1.0)
         return ScriptedReply([*[20] * 30, ANSWER], entropies=3.0)
 
-    engine = ScriptedEngine(EngineConfig("none", engine_kwargs={"script": script, "vocab_size": VOCAB_SIZE}))
-    ended: dict[int, SampledQuestion] = {}
-    with ThreadPoolExecutor(1) as thread, QuestionLoop(engine, thread) as loop:
-        loop.submit(question_refs(range(4)), [Unforkable() for _ in range(4)], settings())
-        while loop.in_flight:
-            ended |= {question.ref.number: question for question in loop.take()}
+    questions = ended(script, VOCAB_SIZE, range(4), [Unforkable() for _ in range(4)], settings())
     for number, error in ((1, ("OSError", "no copy of the tool's state")), (2, ("ForkRefused", "another count"))):
-        stats = ended[number].stats
+        stats = questions[number].stats
         assert (stats.num_topped_up, stats.num_forks, stats.forks_refused) == (1, 0, 1)
         assert sum(node.decision.children for node in stats.nodes) == 0
         assert stats.stop_reasons == (StopReason.ANSWER,) * 2
-        assert [(e.agent_id, e.kind, e.text) for e in ended[number].errors] == [("0.0", *error)]
+        assert [(e.agent_id, e.kind, e.text) for e in questions[number].errors] == [("0.0", *error)]
     for number in (0, 3):
-        assert ended[number].stats.stop_reasons == (StopReason.ANSWER,) * 2
-        assert ended[number].stats.num_forks == 1
-        assert ended[number].stats.path_tokens == (34, 34)
+        stats = questions[number].stats
+        assert (stats.stop_reasons, stats.num_forks) == ((StopReason.ANSWER,) * 2, 1)
+        assert stats.path_tokens == (34, 34)
 
 
 class Served(ScriptedEnv):
@@ -294,9 +277,7 @@ class Served(ScriptedEnv):
 
 
 def test_a_slow_reset_stops_no_other_question_and_each_question_is_closed_once(caplog):
-    engine = ScriptedEngine(
-        EngineConfig("none", engine_kwargs={"script": lambda *_: ScriptedReply([ANSWER]), "vocab_size": VOCAB_SIZE})
-    )
+    engine = scripted_engine(lambda *_: ScriptedReply([ANSWER]), vocab_size=VOCAB_SIZE)
     closed, ended = [], {}
     with ThreadPoolExecutor(1) as thread, QuestionLoop(engine, thread) as loop:
         envs = [Served(closed, ended) for _ in range(5)]
@@ -319,7 +300,7 @@ def test_a_slow_reset_stops_no_other_question_and_each_question_is_closed_once(c
 def test_an_error_at_the_entropies_fails_its_own_request_only(window):
     """They come before the turn ends, or with its end if it is shorter than the window."""
     replies = [ScriptedReply([7, 7, 7, ANSWER]), ScriptedReply([8, 8, 8, ANSWER])]
-    engine = ScriptedEngine(EngineConfig("none", engine_kwargs={"script": in_turn(replies)}))
+    engine = scripted_engine(in_turn(replies))
 
     def fail(_entropies):
         raise OSError("no fork")
@@ -361,9 +342,5 @@ class Careless(ScriptedEnv):
 ])  # fmt: skip
 def test_what_an_environment_must_not_return_ends_the_run_with_its_name(returned, sentence):
     script = in_turn([ScriptedReply([ANSWER])])
-    engine = ScriptedEngine(EngineConfig("none", engine_kwargs={"script": script, "vocab_size": VOCAB_SIZE}))
-    with ThreadPoolExecutor(1) as thread, QuestionLoop(engine, thread, num_token_ids=104) as loop:
-        loop.submit(question_refs([0]), [Careless(**returned)], settings())
-        with pytest.raises(ContractError, match=f"^{re.escape(sentence)}"):
-            while loop.in_flight:
-                loop.take()
+    with pytest.raises(ContractError, match=f"^{re.escape(sentence)}"):
+        ended(script, VOCAB_SIZE, [0], [Careless(**returned)], settings(), num_token_ids=104)

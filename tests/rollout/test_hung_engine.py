@@ -5,15 +5,15 @@ import time
 
 import pytest
 
-from rllib_arpo.engine.engine import EngineConfig
 from rllib_arpo.engine.engine_thread import EngineThread
-from rllib_arpo.engine.scripted_engine import RandomPolicy, ScriptedEngine
+from rllib_arpo.engine.scripted_engine import RandomPolicy
 from rllib_arpo.rollout import engine_loop, env_runner
 from rllib_arpo.rollout.engine_loop import EngineFailureError
 from rllib_arpo.rollout.messages import question_refs
 from rllib_arpo.rollout.question_loop import QuestionLoop
 from tests.helpers.configs import small_config
 from tests.helpers.scripted_env import ANSWER, ScriptedEnv
+from tests.helpers.scripts import scripted_engine
 from tests.rollout.conftest import VOCAB_SIZE, settings
 
 
@@ -38,7 +38,7 @@ def short_limits(monkeypatch):
 @pytest.mark.timeout(60)
 def test_the_loop_ends_with_the_cause():
     policy = RandomPolicy(VOCAB_SIZE, replies=[[7, ANSWER]])
-    engine = ScriptedEngine(EngineConfig("none", engine_kwargs={"script": policy.reply, "vocab_size": VOCAB_SIZE}))
+    engine = scripted_engine(policy.reply, vocab_size=VOCAB_SIZE)
     hang(engine, after_steps=1)
     with (
         QuestionLoop(engine, EngineThread()) as loop,

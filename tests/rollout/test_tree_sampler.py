@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from rllib_arpo.core.tree import ForkDecision, StopReason
-from rllib_arpo.engine.engine import EngineConfig, EntropyReady, GenerationRequest
-from rllib_arpo.engine.scripted_engine import ScriptedEngine, ScriptedReply
+from rllib_arpo.engine.engine import EntropyReady, GenerationRequest
+from rllib_arpo.engine.scripted_engine import ScriptedReply
 from rllib_arpo.rollout.engine_loop import EngineLoop
 from rllib_arpo.rollout.episodes import episode_to_tree, tree_to_episode
 from rllib_arpo.rollout.metrics import question_stats
 from tests.helpers.scripted_env import ANSWER, PROMPT, TOOL
-from tests.helpers.scripts import answer, tool
+from tests.helpers.scripts import answer, scripted_engine, tool
 
 LOW, HIGH = 1.0, 3.0
 
@@ -269,7 +269,7 @@ def test_trajectories_do_not_wait_for_a_slow_tool_of_another(sample_tree):
 
 def test_a_cancelled_request_forks_nothing():
     """Its entropies arrive in the engine step after the deadline, before its coroutine has seen the cancellation."""
-    engine = ScriptedEngine(EngineConfig("none", engine_kwargs={"script": lambda *_: ScriptedReply([7] * 1000)}))
+    engine = scripted_engine(lambda *_: ScriptedReply([7] * 1000))
     forks = []
 
     async def main():
@@ -290,7 +290,7 @@ def test_a_cancelled_request_forks_nothing():
 
 def test_a_refused_request_fails_alone():
     """The engine refuses a prompt of another vocabulary; the request beside it goes on."""
-    engine = ScriptedEngine(EngineConfig("none", engine_kwargs={"script": lambda *_: answer(7)}))
+    engine = scripted_engine(lambda *_: answer(7))
     submit = engine.submit
 
     def picky(request):

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
 
 import httpx2
 import numpy as np
 import pytest
 
 from rllib_arpo.core.tree import StopReason
-from rllib_arpo.engine.engine import EngineConfig
-from rllib_arpo.engine.scripted_engine import ScriptedEngine, ScriptedReply
+from rllib_arpo.engine.scripted_engine import ScriptedReply
 from rllib_arpo.envs.errors import BrokenToolError
 from rllib_arpo.envs.question import QA, Question
 from rllib_arpo.envs.rewards import FinishedPath
@@ -22,12 +20,10 @@ from rllib_arpo.envs.worlds.maker import WorldMaker
 from rllib_arpo.envs.worlds.registry import find_world
 from rllib_arpo.envs.worlds.session import WorldSession
 from rllib_arpo.rollout.episodes import episode_to_tree
-from rllib_arpo.rollout.messages import question_refs
-from rllib_arpo.rollout.question_loop import QuestionLoop
 from tests.helpers.api_agents import ADD, adder, threaded
 from tests.helpers.chat_templates import QWEN25
 from tests.helpers.models import byte_tokenizer
-from tests.rollout.conftest import settings
+from tests.rollout.conftest import ended, settings
 
 QUESTION = Question("q", (), (), QA, "q", row={"seed": 3})
 
@@ -210,16 +206,10 @@ def sample(tmp_path):
         return ScriptedReply(said, entropies=3.0 if calls == 1 else 1.0)
 
     def run(program, numbers, **options):
-        kwargs = {"script": script, "vocab_size": len(tokenizer)}
-        engine = ScriptedEngine(EngineConfig("none", engine_kwargs=kwargs))
         env_config = {"model_name_or_path": str(tmp_path), "world": {program: options}, "protocol": "function_calling"}
         config = settings(num_rollouts=2, num_initial_rollouts=1, max_context_tokens=4000, max_response_tokens=2000)
-        ended = {}
-        with ThreadPoolExecutor(1) as thread, QuestionLoop(engine, thread) as loop:
-            loop.submit(question_refs(numbers), [ToolEnv(env_config)], config)
-            while loop.in_flight:
-                ended |= {question.ref.number: question for question in loop.take()}
-        return [ended[number] for number in numbers], tokenizer
+        questions = ended(script, len(tokenizer), numbers, [ToolEnv(env_config)], config)
+        return [questions[number] for number in numbers], tokenizer
 
     return run
 

@@ -18,8 +18,7 @@ from types import SimpleNamespace
 import pytest
 
 from rllib_arpo.core.tree import StopReason, ToolStatus
-from rllib_arpo.engine.engine import EngineConfig
-from rllib_arpo.engine.scripted_engine import ScriptedEngine, ScriptedReply
+from rllib_arpo.engine.scripted_engine import ScriptedReply
 from rllib_arpo.envs.errors import BrokenToolError, ForkRefused
 from rllib_arpo.envs.forkable_env import OPTION_NUM_ROOTS, OPTION_QUESTION
 from rllib_arpo.envs.question import QA, Question
@@ -33,7 +32,7 @@ from rllib_arpo.rollout.engine_loop import EngineLoop
 from rllib_arpo.rollout.messages import QuestionRef
 from rllib_arpo.rollout.tree_sampler import TreeSampler
 from tests.helpers.models import byte_tokenizer
-from tests.helpers.scripts import in_turn
+from tests.helpers.scripts import in_turn, scripted_engine
 from tests.rollout.conftest import settings
 
 SERVER = str(Path(__file__).resolve().parents[2] / "helpers" / "mcp_server.py")
@@ -317,7 +316,7 @@ def test_a_model_calls_an_mcp_tool_in_a_rollout(tmp_path):
         "<answer> \\boxed{84} </answer>",
     ]
     script = in_turn([ScriptedReply(tokenizer.encode(turn, add_special_tokens=False)) for turn in turns])
-    engine = ScriptedEngine(EngineConfig("none", engine_kwargs={"script": script, "vocab_size": len(tokenizer)}))
+    engine = scripted_engine(script, vocab_size=len(tokenizer))
 
     async def sample():
         with ThreadPoolExecutor(1) as executor:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from rllib_arpo.core.tree import StopReason, ToolStatus
-from rllib_arpo.engine.engine import EngineConfig
-from rllib_arpo.engine.scripted_engine import RandomPolicy, ScriptedEngine
+from rllib_arpo.engine.scripted_engine import RandomPolicy
 from rllib_arpo.envs.errors import BrokenToolError
 from rllib_arpo.envs.question import QA, Question
 from rllib_arpo.envs.tool_env import ToolEnv
@@ -18,12 +16,11 @@ from rllib_arpo.envs.worlds import Call
 from rllib_arpo.envs.worlds.maker import WorldMaker
 from rllib_arpo.envs.worlds.registry import find_world
 from rllib_arpo.envs.worlds.session import WorldSession
-from rllib_arpo.rollout.messages import SampledQuestion, question_refs
-from rllib_arpo.rollout.question_loop import QuestionLoop
+from rllib_arpo.rollout.messages import SampledQuestion
 from tests.envs.worlds.test_session import texts as said
 from tests.helpers.models import byte_tokenizer
 from tests.helpers.openenv_server import ADD, OpenEnvServer
-from tests.rollout.conftest import settings
+from tests.rollout.conftest import ended, settings
 
 QUESTION = Question("q", (), (), QA, "q", row={"seed": 1})
 
@@ -152,26 +149,19 @@ def test_a_server_that_dies_breaks_trajectories_and_the_run_goes_on(tmp_path):
     tokenizer.save_pretrained(tmp_path)
     replies = [tokenizer.encode(text, add_special_tokens=False) for text in ("1", "2")]
     policy = RandomPolicy(len(tokenizer), replies=replies)
-    engine = ScriptedEngine(EngineConfig("none", engine_kwargs={"script": policy.reply, "vocab_size": len(tokenizer)}))
     config = settings(num_rollouts=4, num_initial_rollouts=2, max_context_tokens=4096, max_response_tokens=3000)
-    ended = []
-    with (
-        OpenEnvServer(max_answers=130) as server,
-        ThreadPoolExecutor(1) as thread,
-        QuestionLoop(engine, thread) as loop,
-    ):
+    with OpenEnvServer(max_answers=130) as server:
         world = {"openenv": {"url": server.url, "read": "message"}}
         env_config = {"model_name_or_path": str(tmp_path), "world": world, "max_tool_calls": 12}
-        loop.submit(question_refs(range(6)), [ToolEnv(env_config) for _ in range(2)], config)
-        while loop.in_flight:
-            ended += loop.take()
-    sampled = [question for question in ended if isinstance(question, SampledQuestion)]
+        envs = [ToolEnv(env_config) for _ in range(2)]
+        questions = ended(policy.reply, len(tokenizer), range(6), envs, config).values()
+    sampled = [question for question in questions if isinstance(question, SampledQuestion)]
     reasons = [question.stats.stop_reasons for question in sampled]
-    assert len(ended) == 6
+    assert len(questions) == 6
     assert reasons[0] == (StopReason.TOOL_CALL_LIMIT,) * 4
     assert {len(one) for one in reasons} == {4}
     assert {reason for one in reasons for reason in one} == {StopReason.TOOL_CALL_LIMIT, StopReason.BROKEN_TOOL}
     assert sum(question.stats.num_forks for question in sampled) > 0
     gone = f"BrokenToolError: {server.url.replace('http', 'ws')}/ws cannot be reached"
-    failures = [question.failure.message for question in ended if question not in sampled]
+    failures = [question.failure.message for question in questions if question not in sampled]
     assert [message.partition(" (")[0] for message in failures] == [gone] * len(failures) != []

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from rllib_arpo.core.tree import StopReason
-from rllib_arpo.engine.engine import EngineConfig
-from rllib_arpo.engine.scripted_engine import ScriptedEngine, ScriptedReply
+from rllib_arpo.engine.scripted_engine import ScriptedReply
 from rllib_arpo.envs.errors import BrokenToolError, ContractError, ToolError
 from rllib_arpo.envs.question import QA, Question
 from rllib_arpo.envs.rewards import FinishedPath, Score
@@ -19,12 +17,10 @@ from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.worlds.maker import WorldMaker
 from rllib_arpo.envs.worlds.registry import find_world
 from rllib_arpo.envs.worlds.session import WorldSession
-from rllib_arpo.rollout.messages import question_refs
-from rllib_arpo.rollout.question_loop import QuestionLoop
 from tests.docs.pages import REPOSITORY, snippets
 from tests.envs.worlds.test_session import texts
 from tests.helpers.models import byte_tokenizer
-from tests.rollout.conftest import settings
+from tests.rollout.conftest import ended, settings
 
 QUESTION = Question("q", (), (), QA, "q", row={"seed": 3})
 PATH = FinishedPath(QUESTION, ("1",), True)
@@ -200,22 +196,15 @@ def test_a_refused_fork_is_topped_up_and_nothing_is_masked(tmp_path):
         first = "number 1" not in tokenizer.decode(request.prompt_token_ids)
         return ScriptedReply(said, entropies=1.0 if first else 3.0)
 
-    kwargs = {"script": script, "vocab_size": len(tokenizer)}
-    engine = ScriptedEngine(EngineConfig("none", engine_kwargs=kwargs))
-    config = settings(num_rollouts=2, num_initial_rollouts=1)
-    ended = {}
-    with ThreadPoolExecutor(1) as thread, QuestionLoop(engine, thread) as loop:
-        env = ToolEnv({"model_name_or_path": str(tmp_path), "world": counting})
-        loop.submit(question_refs([1, 0]), [env], config)
-        while loop.in_flight:
-            ended |= {question.ref.number: question for question in loop.take()}
-    refused, forked = ended[1].stats, ended[0].stats
+    env = ToolEnv({"model_name_or_path": str(tmp_path), "world": counting})
+    questions = ended(script, len(tokenizer), [1, 0], [env], settings(num_rollouts=2, num_initial_rollouts=1))
+    refused, forked = questions[1].stats, questions[0].stats
     assert (refused.forks_refused, refused.num_topped_up, refused.num_forks) == (1, 1, 0)
     assert (forked.forks_refused, forked.num_topped_up, forked.num_forks) == (0, 0, 1)
     for stats in (refused, forked):
         assert stats.stop_reasons == (StopReason.WORLD_ENDED,) * 2
         assert stats.rewards == (1.0, 1.0)
-    (error,) = ended[1].errors
+    (error,) = questions[1].errors
     assert (error.kind, error.text) == (
         "ForkRefused",
         "The world 'counting' cannot be repeated: turn 1, so, got 'number 1 again' in place of 'number 1'",
