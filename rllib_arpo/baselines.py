@@ -1,7 +1,5 @@
 """The algorithms that ARPO is compared with: the same algorithm with other switches."""
 
-from __future__ import annotations
-
 from ray.rllib.algorithms.algorithm import Algorithm
 
 from rllib_arpo.arpo import ARPO

@@ -1,7 +1,5 @@
 """Mistakes of the user, which one sentence explains; bugs, by contrast, need their traceback."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

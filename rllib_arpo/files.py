@@ -1,7 +1,5 @@
 """Replaces a file in one step; checksums of the files in a folder."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """One function decides what may be shown of a setting, an argument or an address, and be kept beside a run."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

@@ -1,7 +1,5 @@
 """transformers' Trainer, which here also splits models among processes on CPUs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -5,8 +5,6 @@ and raises a `CommandError` where the command line, the data or the output folde
 is its description. It is imported only when a user calls it, so that help is quick.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import os

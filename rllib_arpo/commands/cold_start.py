@@ -11,8 +11,6 @@ or on the best trajectories of a run's record (rejection sampling):
     accelerate launch --num_processes 8 -m rllib_arpo cold-start --fsdp --gradient-checkpointing ...
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 from collections.abc import Sequence

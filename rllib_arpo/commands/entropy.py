@@ -8,8 +8,6 @@ evaluate --entropies` writes it, and `entropy.json` (curves, rises and rules wit
 where). The same command draws the figure anew without asking; results of other settings are replaced.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import time

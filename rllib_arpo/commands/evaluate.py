@@ -13,8 +13,6 @@ methods by tasks, with the average over tasks. `--model METHOD=MODEL` names a mo
 its seeds, whose scores are averaged. A model that was evaluated into the same folder before is not asked again.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

@@ -6,8 +6,6 @@ A checkpoint holds the weights as Hugging Face and PEFT read them: `learner_grou
 has a folder "huggingface" or, of a LoRA, "adapter". This command merges an adapter into its base, and changes the type.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 

@@ -3,8 +3,6 @@
 rllib-arpo import-cache CACHE.sqlite FILE.json...
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 

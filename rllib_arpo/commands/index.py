@@ -6,8 +6,6 @@ Files: .jsonl and .parquet (one passage a row: "text" or "contents", perhaps "ti
 or a line), .json (a list of such rows, or a cache of search results: every distinct "Page N: ..." is a passage).
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 

@@ -6,8 +6,6 @@
 It needs no other file, so it also logs runs whose store was down. A second call changes nothing.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from pathlib import Path

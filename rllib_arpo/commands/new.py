@@ -3,8 +3,6 @@
 rllib-arpo new DIR
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from importlib.resources import as_file, files

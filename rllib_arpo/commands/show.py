@@ -10,8 +10,6 @@ in words and its advantages. An index of several questions has filters.
 --plots draws the curves of a run instead: accuracy, entropy before and after tool responses, forks, seconds.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from pathlib import Path

@@ -7,8 +7,6 @@ The file holds an `env_config` with a "world". An action is a text, or a call:
 {"name": "buy", "arguments": {"item": 3}}.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

@@ -3,8 +3,6 @@
 docs/design.md has the formulas, from "Group advantage" to "Weights", and under "Attribution".
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Mapping
 from typing import Any

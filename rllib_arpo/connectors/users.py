@@ -1,7 +1,5 @@
 """The learner connectors that a user adds (`config.learners(learner_connector=...)`)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 L: the leaves that count, in `TreeLayout.leaves` order. N: the nodes of the layout. T: packed tokens. All in float64.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The number of children that a tool response gets (ARPO, arXiv 2507.19849, section 3.1, eq. 4 and 5)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ leaves that count and N the nodes, both in the order of the layout. `rewards` ar
 turn was paid is in the tree. All in float64. With `normalize_std` rewards are divided by a standard deviation.
 """
 
-from __future__ import annotations
-
 import pkgutil
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass

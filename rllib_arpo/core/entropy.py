@@ -1,7 +1,5 @@
 """Entropy of the next token, and how much it rose after a tool response (ARPO, arXiv 2507.19849, eq. 3 and 4)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """How many continuations a tool response is worth, from the variances of earlier questions (docs/design.md)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ the choice of questions and the seeds. The interval of a mean of five to some hu
 bootstrap's, which is narrower than it by 2 % at 8 values and equal at 500.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

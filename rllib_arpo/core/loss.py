@@ -4,8 +4,6 @@ Everything here is per token and unnormalised: the learner sums over its loss to
 denominator of the minibatch. K: the loss tokens of one pass.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

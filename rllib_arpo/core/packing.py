@@ -4,8 +4,6 @@ Legend: `T` packed tokens, `N` nodes. Token t attends to s if and only if `s <= 
 follow it without a gap, so an ancestor's subtree is a half-open range that starts at the ancestor.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 

@@ -1,7 +1,5 @@
 """pass@k: which samples are correct, and the probability that k samples include a correct one."""
 
-from __future__ import annotations
-
 import math
 
 

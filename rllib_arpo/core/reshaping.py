@@ -1,7 +1,5 @@
 """Settings that change the sampling distribution beside the temperature; for evaluation only."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Reads numbers of a nested result of RLlib."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """A question's budget in executed tool calls or generated tokens, in place of a number of trajectories."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What the next questions get from earlier ones: baseline of dH, tau, cost of a path, plan (docs/design.md)."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace

@@ -1,7 +1,5 @@
 """Takes from the whole configuration what one part of the package reads."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from typing import Any, TypeVar
 

@@ -3,8 +3,6 @@
 S: states, D: the width of the hidden states. All in float64, so that sums over many states stay exact.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -3,8 +3,6 @@
 L: the leaves that count, in `TreeLayout.leaves` order. "Generated" are the model's own tokens, without tool responses.
 """
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

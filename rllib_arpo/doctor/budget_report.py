@@ -1,7 +1,5 @@
 """The text of a run's memory budget, and the checks that compare it with the machine."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Checks and their text: a line each, with a mark, a name, the findings and, where the check fails, advice."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass

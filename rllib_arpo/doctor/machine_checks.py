@@ -1,7 +1,5 @@
 """Checks of this machine: versions, GPUs, memory, programs, disks. They start no engine and no Ray."""
 
-from __future__ import annotations
-
 import ctypes
 import importlib.metadata
 import os

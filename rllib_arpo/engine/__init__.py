@@ -1,7 +1,5 @@
 """Inference engines by name. Each is imported only when it is made, so that vLLM is needed only where it runs."""
 
-from __future__ import annotations
-
 import importlib
 
 from rllib_arpo.engine.engine import Engine, EngineConfig

@@ -4,8 +4,6 @@ An engine is synchronous, and one thread drives it: `submit` any number of reque
 `cancel` those that are no longer wanted. Nothing here imports vLLM.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol

@@ -1,7 +1,5 @@
 """The one thread that may touch an engine."""
 
-from __future__ import annotations
-
 import queue
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Entropies of the first tokens of running requests, measured in the process that computes the logits."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any

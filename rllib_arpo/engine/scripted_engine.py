@@ -1,7 +1,5 @@
 """An engine without a model, for tests: it generates what a script states, or follows a random policy."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """The versions and the arguments of vLLM with which ARPO works; the checks need no vLLM and come before any actor."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version

@@ -1,7 +1,5 @@
 """The command-line options that all commands share which sample a model's answers."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """From the record to metrics: each metric of an arm with its interval, differences, and which one is a task's score."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The models that `--model` may name: a Hugging Face model, or a checkpoint of ARPO."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 from collections.abc import Sequence

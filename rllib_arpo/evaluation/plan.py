@@ -1,7 +1,5 @@
 """The plan of an evaluation: settings that all arms share, and one arm for every model, prompting style and task."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -4,8 +4,6 @@ It uses the parts of an env runner: an engine in its own thread, and a `Question
 flight. It needs neither Ray nor a learner. Rows are the record's, with the answers and their scores.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import os

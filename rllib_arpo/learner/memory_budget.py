@@ -6,8 +6,6 @@ keeps of each layer (`kept_token_bytes`), or of one layer and the inputs of all.
 fix them: the gradients of one layer's values, CUDA's context, and memory that the allocator cannot use.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from rllib_arpo.engine.memory import Term, product

@@ -6,8 +6,6 @@ same global value, which RLlib's averaging does not change. A guard raises an al
 goes wrong before the reward does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum

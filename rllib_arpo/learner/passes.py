@@ -4,8 +4,6 @@ A piece is a packed tree, or a part of a tree that is too large for a pass; it i
 pieces side by side. Its advantages change by the KL and the entropies of its tokens.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The GPUs that learners and engines share, and the memory that they need there. Pure functions."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from dataclasses import dataclass

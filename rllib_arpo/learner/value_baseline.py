@@ -1,7 +1,5 @@
 """`baseline="value"`: judges turns against values of the states before them (docs/design.md, "Values of states")."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The Tune callback that logs ARPO runs to MLflow without ever holding up training."""
 
-from __future__ import annotations
-
 import atexit
 import logging
 import threading

@@ -4,8 +4,6 @@ MLflow's charts view makes a section of all names that agree up to their last "/
 name. So a group is one section, with what people watch first at the top, and the "/" of a path becomes a space.
 """
 
-from __future__ import annotations
-
 import hashlib
 import numbers
 import re

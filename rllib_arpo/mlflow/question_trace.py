@@ -4,8 +4,6 @@ MLflow's own tracer is not used. It exports in threads that report an error to t
 one store a process.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

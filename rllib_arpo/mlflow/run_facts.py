@@ -1,7 +1,5 @@
 """The driver's facts of a trial, as `run.json` in the trial's folder: its description, its tags, its status."""
 
-from __future__ import annotations
-
 import dataclasses
 import getpass
 import json

@@ -1,7 +1,5 @@
 """Makes MLflow runs agree with the folder of a trial, as Tune and ARPO leave it, and with that of an evaluation."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 import uuid

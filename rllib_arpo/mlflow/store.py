@@ -1,7 +1,5 @@
 """Opens an MLflow store, which is a sqlite file, a folder or a server, and finds the runs of folders in it."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """An option: the default, the documentation and the rule of one keyword of `ARPOConfig`; rules for single values."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import math

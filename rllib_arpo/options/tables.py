@@ -1,7 +1,5 @@
 """The options of `ARPOConfig`'s methods, beside RLlib's own keys."""
 
-from __future__ import annotations
-
 from rllib_arpo.connectors import BATCH
 from rllib_arpo.core.advantages import ATTRIBUTIONS, LEAF_WEIGHTINGS, LOSS_AGGREGATIONS
 from rllib_arpo.core.branching import AUTO, AUTO_SHARE, BRANCHING_RULES, PLANNED, WIDE, BranchingParams

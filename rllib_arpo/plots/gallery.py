@@ -1,7 +1,5 @@
 """All plots of a run: as PNG files, and as one page."""
 
-from __future__ import annotations
-
 import base64
 import threading
 from collections.abc import Callable, Mapping, Sequence

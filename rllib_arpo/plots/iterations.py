@@ -1,7 +1,5 @@
 """The plots of Tune's results, by iteration: accuracy and reward, forks, the engine-learner gap, seconds."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

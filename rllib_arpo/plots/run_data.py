@@ -1,7 +1,5 @@
 """Reads a run for the plots: Tune's results, the record of trees without its texts, and the stages that it shows."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

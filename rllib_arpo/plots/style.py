@@ -1,7 +1,5 @@
 """The common style of all plots: size, grid, colours, and the figure as PNG."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 

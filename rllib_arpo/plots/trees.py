@@ -1,7 +1,5 @@
 """The plots of a run's record: entropy by token (the paper's first figure), its rise dH by turn and tool, and forks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

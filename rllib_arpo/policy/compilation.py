@@ -1,7 +1,5 @@
 """What this machine computes fast: the number format, and the parts of the model that `torch.compile` compiles."""
 
-from __future__ import annotations
-
 import logging
 import os
 import shutil

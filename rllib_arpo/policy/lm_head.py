@@ -12,8 +12,6 @@ backward. Compiled, the logits stay in the type of the products; they are read t
 entropies), and read and replaced once backward.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, wraps

@@ -1,7 +1,5 @@
 """Converts tensors that may be split among the learners (DTensors) to whole arrays, and back."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator, Mapping
 from typing import Any

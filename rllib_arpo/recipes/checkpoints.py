@@ -4,8 +4,6 @@ The folder of a run has the folder of the trial (`TRIAL`), with Tune's last chec
 the one at which the run went on last.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The options of recipes: RLlib's own, and those of recipes that run with several algorithms, fork rules and seeds."""
 
-from __future__ import annotations
-
 import argparse
 import os
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Runs a recipe with Ray Tune: checkpoints, further tries after failures, `--resume`, and the model at the end."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

@@ -1,7 +1,5 @@
 """Reads the record of a run: which questions it has, and a question with its trajectories and turns."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """From a question's tree to the rows of the record."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The columns of the record, one row a turn, and the version of their meaning (docs/watch.md says what is recorded)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """What the sampler makes of the entropies at the beginnings of turns."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

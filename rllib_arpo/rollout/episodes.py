@@ -4,8 +4,6 @@ Env step t of the episode holds turn t of every trajectory that has one (turns a
 enters the episode at the step that produced the tool response below which it starts.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

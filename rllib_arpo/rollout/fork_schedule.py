@@ -3,8 +3,6 @@
 Neither trajectories nor other questions wait for a decision: only the children start later.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Builds the environment that a configuration names."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig

@@ -4,8 +4,6 @@ The env runner that sampled a question reduces it to a `QuestionStats`; `rollout
 named after an agent, since fork ids would make the names unbounded.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The progress bar within an iteration: questions done, tokens per second, forks, tools in flight."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -1,7 +1,5 @@
 """The trajectories that a question may still start: by their number, and by their cost."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from rllib_arpo.rollout.agent import Agent

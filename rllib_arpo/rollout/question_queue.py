@@ -1,7 +1,5 @@
 """The questions of a dispatcher: which of them wait, what has happened to each, and which one is asked next."""
 
-from __future__ import annotations
-
 import logging
 from collections import deque
 from collections.abc import Sequence

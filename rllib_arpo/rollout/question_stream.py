@@ -1,7 +1,5 @@
 """The training questions in their order, batch by batch; reads ahead if older weights may sample questions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Seeds of requests, which depend only on what is generated, and the seed of a run that was given none."""
 
-from __future__ import annotations
-
 import hashlib
 import secrets
 

@@ -3,8 +3,6 @@
 Follows docs/design.md, "Adaptive rollout"; the numbers in brackets below are its rules.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Coroutine

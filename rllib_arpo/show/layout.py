@@ -1,7 +1,5 @@
 """Places the parts of a tree: time runs from left to right, a trajectory is a line."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

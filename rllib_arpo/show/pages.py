@@ -1,7 +1,5 @@
 """Makes the pages, jinja2's templates filled, and writes them into a folder: questions, an index, a run's plots."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re

@@ -1,7 +1,5 @@
 """Entropies as shades: of tokens in a text, and of the strip of a turn."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A question, a trajectory, a turn and a fork decision in words."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

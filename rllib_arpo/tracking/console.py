@@ -1,7 +1,5 @@
 """One line on the console per training iteration and per evaluation, at most 100 columns wide; warnings."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from collections import deque

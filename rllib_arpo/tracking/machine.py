@@ -1,7 +1,5 @@
 """The machine on which a number was measured: processor, memory, versions, commit."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import platform

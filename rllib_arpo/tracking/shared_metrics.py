@@ -1,7 +1,5 @@
 """The metrics of an algorithm: users log beside ARPO and RLlib, but not under their names."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

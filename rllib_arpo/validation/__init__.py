@@ -1,7 +1,5 @@
 """The checks of `ARPOConfig.validate()`: they run before any actor starts and raise one sentence that names the key."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Checks that keys fit together: of the tree, of overlap, of the update, of learners and engines, of evaluation."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import chain
 

@@ -3,8 +3,6 @@
 A key that a new RLlib adds is therefore refused as soon as a user changes it.
 """
 
-from __future__ import annotations
-
 import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence

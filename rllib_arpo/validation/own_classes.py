@@ -3,8 +3,6 @@
 Of LoRAs only the plain one is allowed, whose merged weights W + scale B A an engine can load.
 """
 
-from __future__ import annotations
-
 from dataclasses import fields
 from typing import Any
 

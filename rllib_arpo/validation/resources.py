@@ -1,7 +1,5 @@
 """Checks that the cluster can ever provide the resources that a configuration asks for."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence

@@ -4,8 +4,6 @@
 entropies (`entropy_processor_v2`: inside vLLM's newer model runner).
 """
 
-from __future__ import annotations
-
 import os
 
 from rllib_arpo.engine.vllm_versions import check_vllm_version

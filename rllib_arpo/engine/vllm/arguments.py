@@ -1,7 +1,5 @@
 """The input of vLLM: the arguments of an engine, and the prompt and the sampling parameters of a request."""
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 from typing import Any

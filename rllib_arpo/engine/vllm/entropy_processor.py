@@ -5,8 +5,6 @@ them, also while the next step is running (`AsyncGPUModelRunnerOutput` and `Asyn
 runners). Nothing reads the ranks. So the entropies take their place, and need neither a copy nor a wait of their own.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

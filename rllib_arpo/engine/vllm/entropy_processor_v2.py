@@ -4,8 +4,6 @@ vLLM itself imports this module, and only if it uses that runner. It has not run
 through vLLM's own sampler pipeline on the CPU, up to the kernels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import torch

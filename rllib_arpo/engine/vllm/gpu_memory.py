@@ -1,7 +1,5 @@
 """The start of an engine on GPUs that other processes use, or have used until a moment ago."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The packed weights of experts on CPUs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from vllm.platforms import current_platform

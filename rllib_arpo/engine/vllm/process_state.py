@@ -1,7 +1,5 @@
 """Keeps vLLM's hands off what it shares: other libraries' globals, the number of CPU threads, shared memory."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -4,8 +4,6 @@ vLLM does the work on the GPU: "nccl" broadcasts to engines on other GPUs, "ipc"
 engines in other processes on the same GPU.
 """
 
-from __future__ import annotations
-
 import itertools
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The figure of a task: entropy by token position, dH at the nodes, and the forks of each rule."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

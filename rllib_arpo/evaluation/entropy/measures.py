@@ -3,8 +3,6 @@
 A node is a tool response after which a trajectory went on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The results of one task, as JSON and as tables: curves, how the entropy rises at nodes, the forks of each rule."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ several trees may follow each other in one pass. The tokens of a chain attend on
 to each other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ pass once, and every layer uses the plan. The result equals dense attention unde
 compare them).
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 
