@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
 
-from rllib_arpo.core.tree import StopReason, ToolCall
+from rllib_arpo.core.tree import Place, StopReason, ToolCall
 from rllib_arpo.envs.errors import ContractError
 
 #: Key of `reset`'s options: the number of the question to ask (an int >= 0; every number names one question).
@@ -33,7 +33,8 @@ class StepInfo:
         tool_call: the call that was executed in this step, if any.
         stop_reason: set on the last step of an agent, None before.
         accuracy, format_valid: parts of the reward, meaningful on the last step.
-        requests_refused: on the last step, the requests of the path's agent that continued no conversation.
+        requests_refused: on the last step, the requests of the path's agent that were not answered.
+        follows: the place on the path behind which the model reads the observation; None: right after the turn.
     """
 
     tool_call: ToolCall | None = None
@@ -41,6 +42,7 @@ class StepInfo:
     accuracy: float = 0.0
     format_valid: bool = False
     requests_refused: int = 0
+    follows: Place | None = None
 
 
 def checked_ids(observation: Any, vocab_size: int, whose: str) -> np.ndarray:
@@ -74,8 +76,9 @@ class ForkableMultiAgentEnv(MultiAgentEnv):
     """One question per episode, one agent per trajectory, one step per turn.
 
     Observations and actions are int32 arrays of token ids. An observation is what the model reads NEXT (the prompt
-    at first, a tool response later), never the whole context. The environment enforces its own token and tool-call
-    limits: it ends the agent itself, scored, with a `StopReason`.
+    at first, a tool response later), never the whole context; with `StepInfo.follows` it is read behind an earlier
+    place of its path, where another conversation begins or goes on. The environment enforces its own token and
+    tool-call limits: it ends the agent itself, scored, with a `StopReason`.
 
     Attributes:
         stop: generation ends after the token that completes one of these strings (a tool call's end tag, ...).
@@ -141,7 +144,7 @@ class ForkableMultiAgentEnv(MultiAgentEnv):
             child: the id of the new agent.
 
         Returns:
-            The child's first observation: the token ids of its whole prefix, tool response included.
+            The child's first observation: the token ids of its whole context, tool response included.
 
         Raises:
             ValueError: an agent `child` exists already.

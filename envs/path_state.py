@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rllib_arpo.core.tree import Place
 from rllib_arpo.envs.protocols.protocol import CallRequest, Parsed
 from rllib_arpo.envs.worlds.session import WorldSession
 from rllib_arpo.envs.worlds.world import Call, Turn
@@ -20,16 +21,17 @@ class PathState:
 
     Attributes:
         turns: the generated text of every turn.
-        segments: the token ids after the prompt, in order: generated tokens, tool response, generated tokens, ...
-        num_response_tokens: the length of all segments.
+        context: the pieces of the token ids that the model has read and written in the present conversation, in order:
+            prompt, generated tokens, tool response, generated tokens, ...
+        written: the same, after each turn of the model.
         calls: the tool of every executed call, in order, whatever its outcome.
         executed: names of the tools that ran with status OK.
         sessions: `Tool.make_world` -> the world of this path; no other path shares it.
     """
 
     turns: tuple[str, ...] = ()
-    segments: tuple[np.ndarray, ...] = ()
-    num_response_tokens: int = 0
+    context: tuple[np.ndarray, ...] = ()
+    written: tuple[tuple[np.ndarray, ...], ...] = ()
     calls: tuple[str, ...] = ()
     executed: frozenset[str] = frozenset()
     sessions: Mapping[Any, WorldSession] = dataclasses.field(default_factory=dict)
@@ -38,29 +40,35 @@ class PathState:
     def num_tool_calls(self) -> int:
         return len(self.calls)
 
-    def last_turn(self, said: str, parsed: Parsed, num_prompt_tokens: int) -> Turn:
+    @property
+    def num_tokens(self) -> int:
+        """Of the context."""
+        return sum(map(len, self.context))
+
+    def last_turn(self, said: str, parsed: Parsed) -> Turn:
         """The last turn, for worlds that take whole turns."""
         call = None
         if isinstance(parsed, CallRequest) and isinstance(parsed.argument, Mapping):
             call = Call(parsed.name, dict(parsed.argument))
-        written = len(self.segments[-1])
-        return Turn(said, call, num_prompt_tokens + self.num_response_tokens - written, written)
+        written = len(self.context[-1])
+        return Turn(said, call, self.num_tokens - written, written)
 
     def with_generated(self, text: str, token_ids: np.ndarray) -> PathState:
         """The path with one more turn of the model."""
-        return dataclasses.replace(self.with_segment(token_ids), turns=(*self.turns, text))
+        context = (*self.context, token_ids)
+        return dataclasses.replace(self, turns=(*self.turns, text), context=context, written=(*self.written, context))
 
-    def with_call(self, name: str, succeeded: bool, response: np.ndarray) -> PathState:
+    def with_call(self, name: str, succeeded: bool, response: np.ndarray, follows: Place | None = None) -> PathState:
         """The path with an executed call and its response."""
         return dataclasses.replace(
-            self.with_segment(response),
+            self.with_response(response, follows),
             calls=(*self.calls, name),
             executed=self.executed | {name} if succeeded else self.executed,
         )
 
-    def with_segment(self, token_ids: np.ndarray) -> PathState:
-        """The path with further tokens, without an executed call."""
-        segments = (*self.segments, token_ids)
-        return dataclasses.replace(
-            self, segments=segments, num_response_tokens=self.num_response_tokens + len(token_ids)
-        )
+    def with_response(self, token_ids: np.ndarray, follows: Place | None = None) -> PathState:
+        """The path with further tokens, behind the place or the last ones, without an executed call."""
+        context = self.context
+        if follows is not None:
+            context = (np.concatenate(self.written[follows.turn])[: follows.num_tokens],)
+        return dataclasses.replace(self, context=(*context, token_ids))

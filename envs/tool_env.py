@@ -14,7 +14,8 @@ from typing import Any, Self
 import gymnasium as gym
 import numpy as np
 
-from rllib_arpo.core.tree import TRUNCATED_STOP_REASONS, StopReason, ToolCall, ToolStatus
+from rllib_arpo.core.tree import TRUNCATED_STOP_REASONS, Place, StopReason, ToolCall, ToolStatus
+from rllib_arpo.envs.conversation import next_messages
 from rllib_arpo.envs.env_config import TEXT, read_env_config
 from rllib_arpo.envs.errors import BrokenToolError, ForkRefused
 from rllib_arpo.envs.forkable_env import (
@@ -42,6 +43,8 @@ from rllib_arpo.envs.worlds.world import Opening, Reply, Turn, World
 
 #: Endings that a world's score is told of as bad format.
 _BAD_FORMAT = frozenset({StopReason.MALFORMED_CALL, StopReason.TOKEN_LIMIT})
+#: Of a step in which nothing was executed.
+_NO_CALL = StepInfo()
 
 
 class ToolEnv(ForkableMultiAgentEnv):
@@ -165,7 +168,7 @@ class ToolEnv(ForkableMultiAgentEnv):
 
     def add_agent(self, agent_id: str) -> np.ndarray:
         sessions = {make: trunk.fork_root() for make, trunk in self._trunks.items()}
-        self._start_agent(agent_id, PathState(sessions=sessions))
+        self._start_agent(agent_id, PathState(context=(self._prompt,), sessions=sessions))
         return self._prompt
 
     def fork_agent(self, parent: str, child: str) -> np.ndarray:
@@ -174,7 +177,7 @@ class ToolEnv(ForkableMultiAgentEnv):
         sessions = {make: session.fork(begin="@" not in child) for make, session in path.sessions.items()}
         self._start_agent(child, dataclasses.replace(path, sessions=sessions))
         self._unopened.add(child)
-        return np.concatenate([self._prompt, *path.segments])
+        return np.concatenate(path.context)
 
     async def close_question(self) -> None:
         sessions = [session for path in self._paths.values() for session in path.sessions.values()]
@@ -206,9 +209,7 @@ class ToolEnv(ForkableMultiAgentEnv):
         if isinstance(parsed, Answer) and not (is_full and parsed.text is None) and not self._takes_text:
             return await self._end(state, StopReason.ANSWER, parsed)
         if self._takes_turns and not is_full and not isinstance(parsed, Malformed):
-            return await self._say(
-                agent_id, state, state.last_turn(self.protocol.said(text), parsed, len(self._prompt))
-            )
+            return await self._say(agent_id, state, state.last_turn(self.protocol.said(text), parsed))
         if isinstance(parsed, CallRequest) and parsed.name in self.tools:
             return await self._call(agent_id, state, parsed)
         if self._takes_text and not is_full and not isinstance(parsed, CallRequest | Malformed):
@@ -228,17 +229,17 @@ class ToolEnv(ForkableMultiAgentEnv):
             refusal = (
                 f"The limit of {limit} calls of {request.name} is reached. You cannot use {request.name} any more."
             )
-            response = self.protocol.response(self.chat, request, refusal, state.segments[-1])
-            return await self._go_on(agent_id, state, state.with_segment(response))
+            response = self.protocol.response(self.chat, request, refusal, state.context[-1])
+            return await self._go_on(agent_id, state, state.with_response(response))
         tool = self.tools[request.name]
         if tool.make_world is None:
             answer = partial(self._result, tool, request)
         else:
             answer = partial(state.sessions[tool.make_world].call, tool, request.argument)
 
-        def framed(reply: Reply) -> np.ndarray:
+        def framed(reply: Reply) -> tuple[np.ndarray, None]:
             shown = cut(self.tokenizer, reply.text, tool.max_result_tokens)
-            return self.protocol.response(self.chat, request, shown, state.segments[-1])
+            return self.protocol.response(self.chat, request, shown, state.context[-1]), None
 
         return await self._act(agent_id, state, request.name, _argument_text(request), answer, framed)
 
@@ -248,12 +249,11 @@ class ToolEnv(ForkableMultiAgentEnv):
             return await self._end(state, StopReason.TOOL_CALL_LIMIT)
         session = state.sessions[self._make_world]
 
-        def framed(reply: Reply) -> np.ndarray:
-            limit = partial(cut, self.tokenizer, max_tokens=session.max_reply_tokens)
-            if not isinstance(session.opening, Opening):
-                return self.protocol.reply(self.chat, limit(reply.text), state.segments[-1])
-            shown = [{**message, "content": limit(message["content"])} for message in reply.messages]
-            return self.protocol.replies(self.chat, shown, session.opening.functions, state.segments[-1])
+        def framed(reply: Reply) -> tuple[np.ndarray, Place | None]:
+            limit = session.max_reply_tokens
+            if isinstance(said, Turn):
+                return next_messages(self.protocol, self.chat, self._prompt, state, reply, limit)
+            return self.protocol.reply(self.chat, cut(self.tokenizer, reply.text, limit), state.context[-1]), None
 
         return await self._act(agent_id, state, TEXT, str(said), partial(session.say, said), framed)
 
@@ -268,13 +268,13 @@ class ToolEnv(ForkableMultiAgentEnv):
         name: str,
         argument: str,
         answer: Callable[[], Awaitable[Reply]],
-        framed: Callable[[Reply], np.ndarray],
+        framed: Callable[[Reply], tuple[np.ndarray, Place | None]],
     ) -> StepResult:
         """Waits for the answer to an action.
 
         Args:
             name, argument: the tool and its argument, or `TEXT` and what was said.
-            framed: the reply -> the tokens that the model reads.
+            framed: the reply -> the tokens that the model reads, and the place that they follow.
         """
         begin = time.perf_counter()
         try:
@@ -291,8 +291,9 @@ class ToolEnv(ForkableMultiAgentEnv):
         if reply.done:
             done = state.with_call(name, reply.status == ToolStatus.OK, np.zeros(0, np.int32))
             return await self._end(done, StopReason.WORLD_ENDED, call=call, paid=reply.reward)
-        after = state.with_call(name, reply.status == ToolStatus.OK, framed(reply))
-        return await self._go_on(agent_id, state, after, call, reply.reward)
+        tokens, follows = framed(reply)
+        after = state.with_call(name, reply.status == ToolStatus.OK, tokens, follows)
+        return await self._go_on(agent_id, state, after, StepInfo(call, follows=follows), reply.reward)
 
     async def _open(self, agent_id: str) -> None:
         """Waits until the worlds of a fork are what its parent's were. It does so in the fork's first turn.
@@ -315,14 +316,14 @@ class ToolEnv(ForkableMultiAgentEnv):
         agent_id: str,
         before: PathState,
         after: PathState,
-        call: ToolCall | None = None,
+        info: StepInfo = _NO_CALL,
         paid: float = 0.0,
     ) -> StepResult:
         """Extends the agent's path by a response, unless it leaves no room for one more token."""
         if self._room(after) < 1:
-            return await self._end(before, StopReason.TOKEN_LIMIT, call=call, paid=paid)
+            return await self._end(before, StopReason.TOKEN_LIMIT, call=info.tool_call, paid=paid)
         self._paths[agent_id] = after
-        return after.segments[-1], paid, False, False, {INFO_STEP: StepInfo(tool_call=call)}
+        return after.context[-1], paid, False, False, {INFO_STEP: info}
 
     async def _end(
         self,
@@ -383,8 +384,8 @@ class ToolEnv(ForkableMultiAgentEnv):
 
     def _room(self, state: PathState) -> int:
         """The number of tokens that may still be generated on this path; negative beyond the limit."""
-        limit = min(self.config.max_response_tokens, self.config.max_context_tokens - len(self._prompt))
-        return limit - state.num_response_tokens
+        limit = min(len(self._prompt) + self.config.max_response_tokens, self.config.max_context_tokens)
+        return limit - state.num_tokens
 
     def _take_next_question(self, seed: int | None) -> int:
         if seed is not None and self.task.split != TEST:

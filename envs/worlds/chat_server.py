@@ -11,11 +11,13 @@ from typing import Any, Protocol
 from rllib_arpo.envs.support.per_loop import PerLoop
 from rllib_arpo.envs.worlds.completions import Refused, as_chunk
 
+_RETRIES = "x-stainless-retry-count"
+
 
 class Completes(Protocol):
     """What stands behind a path."""
 
-    async def complete(self, body: Mapping[str, Any]) -> dict[str, Any]: ...
+    async def complete(self, body: Mapping[str, Any], *, repeated: bool = False) -> dict[str, Any]: ...
 
 
 class ChatServer:
@@ -69,7 +71,8 @@ class ChatServer:
             return _error(404, "This trajectory has ended.")
         try:
             body = await request.json()
-            answer = await behind.complete(body)
+            # So says the SDK of OpenAI, and what is built on it, after a time-out.
+            answer = await behind.complete(body, repeated=request.headers.get(_RETRIES, "0") != "0")
         except ValueError as error:
             return _error(400, f"The request is not JSON ({error}).")
         except Refused as error:

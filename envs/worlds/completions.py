@@ -29,6 +29,12 @@ class ChatRequest:
     messages: tuple[Mapping[str, Any], ...]
     functions: tuple[Mapping[str, Any], ...]
 
+    def continues(self, talk: ChatRequest) -> bool:
+        """Whether it repeats a conversation, and adds messages."""
+        known = len(talk.messages)
+        repeats = self.messages[:known] == talk.messages and self.functions == talk.functions
+        return repeats and len(self.messages) > known
+
 
 def read_request(body: Any) -> ChatRequest:
     """What a request asks. How the model samples is not the request's: such keys are ignored.

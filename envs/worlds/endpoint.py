@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -11,9 +12,11 @@ from rllib_arpo.envs.errors import BrokenToolError, DataError
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.support.texts import first_line
 from rllib_arpo.envs.worlds.chat_server import SERVERS
-from rllib_arpo.envs.worlds.completions import Refused, completion, read_message, read_request
+from rllib_arpo.envs.worlds.completions import ChatRequest, Refused, completion, read_message, read_request
 from rllib_arpo.envs.worlds.program import ProgramWorld
-from rllib_arpo.envs.worlds.world import Opening, Reply, Turn
+from rllib_arpo.envs.worlds.world import BEGINS, Opening, Reply, Turn
+
+_ENDED = "This trajectory has ended."
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +33,12 @@ class Endpoint:
 
 
 class EndpointWorld(ProgramWorld):
-    """Runs a program whose requests become one conversation: each repeats the one before and its answer, and adds.
+    """Runs a program whose requests are conversations: one goes on where a request repeats it and adds messages.
 
-    The model reads what a request adds; what was sampled stays as it was. A request that does not continue the
-    conversation (a shortened history, a second agent) is refused and counted. A program that fails after that masks
-    its trajectory.
+    The model reads what a request adds; what was sampled stays as it was. A request that continues no conversation of
+    its run (a shortened history, an agent below this one) begins another. Requests are answered one after the other, in
+    the order in which they come; one that a client repeats gets the answer of the first. A program that fails after a
+    refused request masks its trajectory.
     """
 
     takes_turns = True
@@ -44,10 +48,11 @@ class EndpointWorld(ProgramWorld):
         missing = [package for package in ("starlette", "uvicorn") if find_spec(package) is None]
         if missing:
             raise ValueError(f"{self._name}: an endpoint needs {missing[0]} (pip install rllib-arpo[tools]).")
-        #: The last request's messages and the answer to it, and its functions.
-        self._talk: tuple[Mapping[str, Any], ...] = ()
-        self._functions: tuple[Mapping[str, Any], ...] = ()
-        self._number = 0
+        #: The conversation after each turn: the request's messages and the answer to it, and its functions.
+        self._talks: list[ChatRequest] = []
+        self._requests: list[tuple[ChatRequest, asyncio.Task[dict[str, Any]]]] = []
+        self._one_at_a_time = asyncio.Lock()
+        self._closed = False
 
     async def reset(self, question: Question) -> Opening:
         server = SERVERS.get()
@@ -55,37 +60,67 @@ class EndpointWorld(ProgramWorld):
         return await self._begun(question, self._endpoint)
 
     async def act(self, action: Any) -> Reply:
-        added = await self._answered(action)
-        return Reply("", done=True) if added is None else Reply("", messages=added)
+        reply = await self._answered(action)
+        return Reply("", done=True) if reply is None else reply
 
     async def close(self) -> None:
+        self._closed = True
         if self._waits:
             assert self._said is not None
-            self._said.set_exception(Refused("This trajectory has ended."))
+            self._said.set_exception(Refused(_ENDED))
         await super().close()
         await SERVERS.get().close(self)
 
-    async def complete(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    async def complete(self, body: Mapping[str, Any], *, repeated: bool = False) -> dict[str, Any]:
         """The answer to a request.
 
+        Args:
+            repeated: whether the client says that it has sent the request before.
+
         Raises:
-            Refused: it does not continue the conversation, or asks for what the endpoint does not do.
+            Refused: it adds nothing to a conversation, or asks for what the endpoint does not do.
         """
-        request = read_request(body)
-        known = len(self._talk)
-        if self._waits or (known and (request.functions != self._functions or request.messages[:known] != self._talk)):
-            self.refused += 1
-            raise Refused("This request does not continue the conversation of this trajectory: it must repeat it.")
-        added = request.messages[known:]
-        if not added:
-            self.refused += 1
+        try:
+            request = read_request(body)
+            before = [answer for asked, answer in self._requests if asked == request] if repeated else []
+            if not before:
+                # A task of its own: a client that waits no longer must not end the turn.
+                answer = asyncio.create_task(self._answer(request, str(body.get("model", ""))))
+                answer.add_done_callback(lambda task: task.cancelled() or task.exception())
+                self._requests.append((request, answer))
+                before.append(answer)
+            return await asyncio.shield(before[-1])
+        except Refused:
+            self.refused += not self._closed
+            raise
+
+    async def _answer(self, request: ChatRequest, model: str) -> dict[str, Any]:
+        async with self._one_at_a_time:
+            if self._closed:
+                raise Refused(_ENDED)
+            turn: Turn = await self._ask(
+                self._reply(request) if self._talks else Opening(request.messages, request.functions)
+            )
+            answer = completion(turn, len(self._talks) + 1, model)
+            said = read_message(answer["choices"][0]["message"], {})
+            self._talks.append(ChatRequest((*request.messages, said), request.functions))
+            return answer
+
+    def _reply(self, request: ChatRequest) -> Reply:
+        """What the model reads of a request: what it adds to the longest conversation that it repeats, the latest one.
+
+        Raises:
+            Refused: it adds nothing.
+        """
+        if request in self._talks:
             raise Refused("This request adds no message to the conversation.")
-        self._talk, self._functions = request.messages, request.functions
-        turn: Turn = await self._ask(added if known else Opening(added, request.functions))
-        self._number += 1
-        answer = completion(turn, self._number, str(body.get("model", "")))
-        self._talk += (read_message(answer["choices"][0]["message"], {}),)
-        return answer
+        continued = [turn for turn, talk in enumerate(self._talks) if request.continues(talk)]
+        if not continued:
+            return Reply("", messages=request.messages, functions=request.functions, follows=BEGINS)
+        turn = max(continued, key=lambda turn: (len(self._talks[turn].messages), turn))
+        added = request.messages[len(self._talks[turn].messages) :]
+        follows = None if turn == len(self._talks) - 1 else turn
+        return Reply("", messages=added, functions=request.functions, follows=follows)
 
     def _result(self) -> float:
         try:

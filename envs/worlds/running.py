@@ -14,7 +14,7 @@ from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards import FinishedPath, Score
 from rllib_arpo.envs.support.texts import first_line, valid_unicode
 from rllib_arpo.envs.worlds.random_state import RandomState
-from rllib_arpo.envs.worlds.world import Call, Opening, Reply, Turn, World
+from rllib_arpo.envs.worlds.world import BEGINS, Call, Opening, Reply, Turn, World
 
 T = TypeVar("T")
 
@@ -129,5 +129,6 @@ def told(said: Any) -> str:
     if isinstance(said, Reply):
         paid = f" (reward {said.reward:g})" if said.reward else ""
         text = said.text + " ".join(map(str, said.messages))
-        return "error: " * (said.status != ToolStatus.OK) + text + paid + " (the end)" * said.done
+        after = {None: "", BEGINS: " (another conversation)"}.get(said.follows, f" (after turn {said.follows})")
+        return "error: " * (said.status != ToolStatus.OK) + text + after + paid + " (the end)" * said.done
     return str(said)

@@ -108,7 +108,7 @@ class WorldSession:
 
     @property
     def refused(self) -> int:
-        """The requests of the world's agent that continued no conversation."""
+        """The requests of the world's agent that were not answered."""
         return 0 if self._running is None else self._running.world.refused
 
     def paid_score(self) -> Score:

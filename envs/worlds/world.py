@@ -56,6 +56,10 @@ class Opening:
     functions: tuple[Mapping[str, Any], ...] = ()
 
 
+#: `Reply.follows` of messages that begin another conversation.
+BEGINS = -1
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
     """The world's answer to an action.
@@ -66,6 +70,9 @@ class Reply:
         done: whether the world ends the trajectory here; the model does not read the text then.
         status: the outcome of a call.
         messages: where the world takes turns, what the model reads next in place of the text, for the chat template.
+        functions: what it may call then.
+        follows: the turn, from 0, whose conversation the messages continue; None: this one; `BEGINS`: none, they are a
+            whole prompt. Of the turns between, the model reads nothing then.
     """
 
     text: str
@@ -73,6 +80,8 @@ class Reply:
     done: bool = False
     status: ToolStatus = ToolStatus.OK
     messages: tuple[Mapping[str, Any], ...] = ()
+    functions: tuple[Mapping[str, Any], ...] = ()
+    follows: int | None = None
 
 
 class WorldLost(BrokenToolError):
@@ -96,7 +105,7 @@ class World(ABC):
         instruction: the system message for questions that have none; None: the protocol's.
         forks_by: the way of forking; None: the first that works.
         fork_is_copy: whether `fork` copies by `copy.deepcopy`, elsewhere, so that its first forks are checked.
-        refused: the number of requests of an agent in the world that it could not answer.
+        refused: the number of requests of an agent in the world that were not answered.
         timeout_s: seconds for `reset` and for each action; a world that takes longer is broken.
         max_reply_tokens: longer replies are cut in the middle.
     """

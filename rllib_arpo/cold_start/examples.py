@@ -154,9 +154,10 @@ def load_examples(tokenizer: Any, path: str | Path, max_length: int) -> list[dic
     return kept
 
 
-def load_recorded(
-    place: str | Path, best: int, min_reward: float, max_length: int, vocab_size: int
-) -> list[dict[str, list[int]]]:
+Example = dict[str, list[int]]
+
+
+def load_recorded(place: str | Path, best: int, min_reward: float, max_length: int, vocab_size: int) -> list[Example]:
     """`input_ids` and `labels`, both [t], of the best trajectories of each question that was trained on.
 
     Trajectories of all iterations compete; equal ones count once, and masked ones not at all.
@@ -165,7 +166,7 @@ def load_recorded(
         place: a file of the record, or a folder above (`RUN/trees`).
         best: trajectories of a question, at most; of equal rewards the earlier one wins.
         min_reward: a trajectory with less is left out.
-        max_length: longer trajectories (in tokens) are left out.
+        max_length: trajectories that are longer (in tokens, of their longest conversation) are left out.
         vocab_size: of the model that learns from them.
 
     Raises:
@@ -175,39 +176,49 @@ def load_recorded(
         found = [one for file in record_files(place) for one in _trajectories(questions(file), min_reward)]
     except ValueError as error:
         raise DataError(str(error)) from error
-    by_question: dict[str, dict[tuple[int, ...], tuple[float, dict[str, list[int]]]]] = {}
-    for question_id, reward, example in found:
-        if len(example["input_ids"]) <= max_length:
-            by_question.setdefault(question_id, {}).setdefault(tuple(example["input_ids"]), (reward, example))
-    examples = [
-        example
+    by_question: dict[str, dict[tuple[tuple[int, ...], ...], tuple[float, list[Example]]]] = {}
+    for question_id, reward, own in found:
+        ids = tuple(tuple(example["input_ids"]) for example in own)
+        if max(map(len, ids)) <= max_length:
+            by_question.setdefault(question_id, {}).setdefault(ids, (reward, own))
+    chosen = [
+        own
         for distinct in by_question.values()
-        for _, example in sorted(distinct.values(), key=lambda scored: -scored[0])[:best]
+        for _, own in sorted(distinct.values(), key=lambda scored: -scored[0])[:best]
     ]
+    examples = [example for own in chosen for example in own]
     if not examples:
         raise DataError(f"{place}: no trajectory has a reward of {min_reward:g} and at most {max_length} tokens.")
     largest = max(max(example["input_ids"]) for example in examples)
     if largest >= vocab_size:
         raise DataError(f"{place}: it has the token id {largest}; the model has 0 to {vocab_size - 1}.")
-    print(f"{len(examples)} trajectories of {len(by_question)} questions, of {len(found)} that earned enough.")
+    print(f"{len(chosen)} trajectories of {len(by_question)} questions, of {len(found)} that earned enough.")
     return examples
 
 
-def _trajectories(asked: Iterator[Question], min_reward: float) -> Iterator[tuple[str, float, dict[str, list[int]]]]:
-    """(question id, reward, example) of each trajectory of training that earned enough."""
+def _trajectories(asked: Iterator[Question], min_reward: float) -> Iterator[tuple[str, float, list[Example]]]:
+    """(question id, reward, examples) of each trajectory of training that earned enough."""
     for question in asked:
         if question.row["purpose"] != TRAINING:
             continue
         for trajectory in question.trajectories:
             if trajectory.row["counts"] and trajectory.row["reward"] >= min_reward:
-                yield question.row["question_id"], trajectory.row["reward"], _example(question, trajectory)
+                yield question.row["question_id"], trajectory.row["reward"], _examples(question, trajectory)
 
 
-def _example(question: Question, trajectory: Trajectory) -> dict[str, list[int]]:
+def _examples(question: Question, trajectory: Trajectory) -> list[Example]:
+    """The conversations of a trajectory, mostly one. What several have in common is in the loss of the first."""
     input_ids = list(question.row["prompt_ids"])
     labels = [IGNORED] * len(input_ids)
+    written: list[list[int]] = []
+    left: list[Example] = []
     for turn in question.path(trajectory):
+        input_ids, labels = [*input_ids, *turn["token_ids"]], [*labels, *turn["token_ids"]]
+        written.append(input_ids)
+        if turn["follows_turn"] is not None:
+            left.append({"input_ids": input_ids, "labels": labels})
+            input_ids = written[turn["follows_turn"]][: turn["follows_tokens"]]
+            labels = [IGNORED] * len(input_ids)
         read = list(turn["tool_output_ids"] or ())
-        input_ids += [*turn["token_ids"], *read]
-        labels += [*turn["token_ids"], *[IGNORED] * len(read)]
-    return {"input_ids": input_ids, "labels": labels}
+        input_ids, labels = [*input_ids, *read], [*labels, *[IGNORED] * len(read)]
+    return [one for one in (*left, {"input_ids": input_ids, "labels": labels}) if set(one["labels"]) != {IGNORED}]

@@ -1,6 +1,6 @@
 """Trees as flat arrays: every token once, depth first, prompt first.
 
-Legend: `T` packed tokens, `N` nodes. Token t attends to s if and only if `s <= t < end[s]`: the tokens below a node
+Legend: `T` packed tokens, `N` nodes. Token t attends to s if and only if `s <= t < end[s]`: the tokens below a token
 follow it without a gap, so an ancestor's subtree is a half-open range that starts at the ancestor.
 """
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from rllib_arpo.core.advantages import NodeAttribution
+from rllib_arpo.core.advantages import NodeAttribution, node_depths
 from rllib_arpo.core.entropy_advantage import turn_entropies
 from rllib_arpo.core.tree import QuestionTree, TreeLayout
 
@@ -97,7 +97,8 @@ def pack_tree(
     """Lays out the prompt and the turns of `layout` with their attribution.
 
     The tool response after a turn belongs to the turn's node, outside the loss. The first token of a branch has the
-    last token of its parent node as `parent`. A tool response below which nothing is generated is dropped.
+    last token of its parent node as `parent`. A tool response below which nothing is generated is dropped. One that
+    follows another place (`Turn.follows`) has the token there as `parent`, and lies below it.
 
     Args:
         tree, layout: the question and its depth-first order.
@@ -108,8 +109,9 @@ def pack_tree(
         one tree with T = prompt + unique generated tokens + attended tool-response tokens.
 
     Raises:
-        ValueError: the prompt is empty (a first token could not be scored), the attribution is not of this layout, or a
-            turn lacks the entropies of some of its tokens, which `with_entropies` needs.
+        ValueError: the prompt, or all that a turn has read, is empty (a first token could not be scored), the
+            attribution is not of this layout, or a turn lacks the entropies of some of its tokens, which
+            `with_entropies` needs.
     """
     num_nodes, num_prompt = len(layout.nodes), len(tree.prompt)
     if num_prompt == 0:
@@ -120,32 +122,82 @@ def pack_tree(
     generated = np.array([len(turn.token_ids) for turn in turns], dtype=np.int64)
     observed = _observation_lengths(tree, layout)
     begin = num_prompt + np.concatenate([[0], np.cumsum(generated + observed)]).astype(np.int64)
-    node_end = begin[1:].copy()
-    for i in reversed(range(num_nodes)):
-        above = layout.nodes[i].parent
-        if above >= 0:
-            node_end[above] = max(node_end[above], node_end[i])
-
     packed = untrained_chain(int(begin[-1]))
     packed.token_ids[:num_prompt] = tree.prompt
-    # The last entry, at index -1, is the prompt.
-    tail = np.full(num_nodes + 1, num_prompt - 1, dtype=np.int64)
+    # The last token that each node has written, and that its children have read; at index -1 the prompt's last.
+    written, tail = (np.full(num_nodes + 1, num_prompt - 1, dtype=np.int64) for _ in range(2))
+    depth = node_depths(layout)
     for i, (node, turn) in enumerate(zip(layout.nodes, turns, strict=True)):
-        above, start, middle, stop = tail[node.parent], begin[i], begin[i] + generated[i], begin[i + 1]
-        tail[i] = above if start == stop else stop - 1
-        if start == stop:
-            continue
+        start, middle, stop = begin[i], begin[i] + generated[i], begin[i + 1]
+        written[i] = _append(packed, start, middle, tail[node.parent])
+        behind = written[i]
+        if turn.follows is not None:
+            earlier = written[_ancestor(layout, i, depth[i] - turn.follows.turn)]
+            behind = _token_at(packed, earlier, turn.follows.num_tokens - 1)
+        tail[i] = _append(packed, middle, stop, behind)
         packed.token_ids[start:middle] = turn.token_ids
         packed.token_ids[middle:stop] = turn.observation[: observed[i]]
-        packed.position_ids[start:stop] = packed.position_ids[above] + 1 + np.arange(stop - start)
-        packed.parent[start] = above
-        packed.end[start:stop] = node_end[i]
         packed.node[start:stop] = i
         packed.loss_mask[start:middle] = True
         packed.behavior_log_probs[start:middle] = turn.log_probs
         if with_entropies:
             packed.behavior_entropies[start:middle] = turn_entropies(tree, turn)
-    return with_attribution(packed, attribution)
+    if (packed.parent[packed.loss_mask] < 0).any():
+        raise ValueError(f"question {tree.question_id} has a turn before which the model has read nothing")
+    return with_attribution(_depth_first(packed), attribution)
+
+
+def _append(packed: PackedTree, start: int, stop: int, behind: int) -> int:
+    """Places the tokens [start, stop) behind a token (-1: they begin anew), and gives the last one; without any, it."""
+    if start == stop:
+        return behind
+    packed.position_ids[start:stop] = np.arange(stop - start) + (packed.position_ids[behind] + 1 if behind >= 0 else 0)
+    packed.parent[start] = behind
+    return stop - 1
+
+
+def _ancestor(layout: TreeLayout, node: int, levels: int) -> int:
+    for _ in range(levels):
+        node = layout.nodes[node].parent
+    return node
+
+
+def _token_at(packed: PackedTree, token: int, position: int) -> int:
+    """The token at a position of the path that ends with `token`; -1 before all."""
+    while token >= 0 and packed.position_ids[token] > position:
+        token = packed.parent[token]
+    return token
+
+
+def _depth_first(packed: PackedTree) -> PackedTree:
+    """The tokens, given in an order in which parents come first, depth first, and with their `end`.
+
+    It moves tokens only where turns follow other places: a conversation that begins or goes on elsewhere
+    (`Turn.follows`) lies below the token that precedes it there.
+    """
+    tokens = np.arange(packed.num_tokens)
+    # Chunks of consecutive tokens, so cut that only their last tokens have children in other chunks.
+    branches = tokens[packed.parent != tokens - 1]
+    cuts = np.unique(np.concatenate([[0, packed.num_tokens], branches, packed.parent[branches] + 1]))
+    begin, length = cuts[:-1], np.diff(cuts)
+    # The chunk above each, and the tokens of it and below; the last entry, at index -1, is above all.
+    above = np.searchsorted(begin, packed.parent[begin], side="right") - 1
+    size, next_free = np.append(length, 0), np.zeros(len(begin) + 1, dtype=np.int64)
+    for chunk in reversed(range(len(begin))):
+        size[above[chunk]] += size[chunk]
+    moved = np.zeros(len(begin), dtype=np.int64)
+    for chunk in range(len(begin)):
+        moved[chunk] = next_free[above[chunk]]
+        next_free[above[chunk]] += size[chunk]
+        next_free[chunk] = moved[chunk] + length[chunk]
+    end = np.repeat(moved + size[:-1], length)
+    if np.array_equal(moved, begin):
+        return replace(packed, end=end)
+    place = tokens + np.repeat(moved - begin, length)
+    order = np.argsort(place)
+    parent = np.where(packed.parent < 0, -1, place[packed.parent])
+    columns = {field.name: getattr(packed, field.name)[order] for field in fields(PackedTree)}
+    return PackedTree(**columns | {"parent": parent[order], "end": end[order]})
 
 
 def with_attribution(packed: PackedTree, attribution: NodeAttribution) -> PackedTree:

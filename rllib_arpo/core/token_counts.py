@@ -34,11 +34,19 @@ def path_tokens(tree: QuestionTree, layout: TreeLayout) -> np.ndarray:
 
 
 def response_tokens(tree: QuestionTree, layout: TreeLayout) -> np.ndarray:
-    """[L] int64: what `max_response_tokens` counts, the generated and the tool tokens on each leaf's whole path."""
+    """[L] int64: what `max_response_tokens` counts, the tokens after the prompt on each leaf's whole path.
+
+    Of several conversations (`Turn.follows`) it is the longest.
+    """
     counts = np.zeros(len(layout.leaves), dtype=np.int64)
-    for node in layout.nodes:
+    # Tokens of the context after each node; at index -1, of the prompt.
+    context = np.full(len(layout.nodes) + 1, len(tree.prompt), dtype=np.int64)
+    for n, node in enumerate(layout.nodes):
         turn = tree.turn_of(node)
-        counts[node.leaf_begin : node.leaf_end] += len(turn.token_ids) + len(turn.observation)
+        written = context[node.parent] + len(turn.token_ids)
+        context[n] = (written if turn.follows is None else turn.follows.num_tokens) + len(turn.observation)
+        below = slice(node.leaf_begin, node.leaf_end)
+        counts[below] = np.maximum(counts[below], max(written, context[n]) - len(tree.prompt))
     return counts
 
 

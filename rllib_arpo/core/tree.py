@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -105,6 +106,14 @@ class TurnTimes:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """A place on a path: behind the first `num_tokens` tokens that its turn `turn` (from 0) had read and written."""
+
+    turn: int
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
     """One environment step of one trajectory.
 
@@ -114,6 +123,8 @@ class Turn:
         entropies: [min(k, n)] float32 nats, the entropies of the first k generated tokens (paper eq. 3); [n], of all,
             where record_entropies="all".
         observation: [m] int32, the tool response that follows; empty after the last turn.
+        follows: the place behind which the model reads the observation; None: right after the turn. Elsewhere another
+            conversation of the same trajectory begins or goes on: what lies between is not read any more.
         weight_versions: [n] int32, the version of the weights that sampled each token.
         tool_call: the call that produced `observation`, if one was executed.
         decision: about the tool response BEFORE this turn; None for a trajectory's first own turn, which has none or
@@ -131,11 +142,36 @@ class Turn:
     decision: ForkDecision | None = None
     times: TurnTimes | None = None
     reward: float = 0.0
+    follows: Place | None = None
 
     @property
     def tool(self) -> str:
         """The tool that the turn called."""
         return self.tool_call.name if self.tool_call else NO_TOOL
+
+
+def context_after(prompt: np.ndarray, turns: Sequence[Turn]) -> np.ndarray:
+    """The tokens that the model has read and written, and reads, when it goes on after the turns of a path, [n] int32.
+
+    Raises:
+        ValueError: an observation follows a place that the path does not have.
+    """
+    elsewhere = [i for i, turn in enumerate(turns) if turn.follows is not None]
+    pieces, rest = [prompt], turns
+    if elsewhere:
+        last, rest = turns[elsewhere[-1]], turns[elsewhere[-1] + 1 :]
+        assert last.follows is not None
+        pieces = [context_at(prompt, turns[: elsewhere[-1] + 1], last.follows), last.observation]
+    return np.concatenate([*pieces, *(piece for turn in rest for piece in (turn.token_ids, turn.observation))])
+
+
+def context_at(prompt: np.ndarray, turns: Sequence[Turn], place: Place) -> np.ndarray:
+    """The tokens before a place among the turns of a path, [n] int32; errors as `context_after`."""
+    if 0 <= place.turn < len(turns):
+        written = np.concatenate([context_after(prompt, turns[: place.turn]), turns[place.turn].token_ids])
+        if 0 <= place.num_tokens <= len(written):
+            return written[: place.num_tokens]
+    raise ValueError(f"an observation after turn {len(turns) - 1} follows {place}, which is not on its path")
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,7 @@ from rllib_arpo.learner.memory_budget import AUTO
 from rllib_arpo.learner.metrics import Total, Totals, add_questions, summarize
 from rllib_arpo.learner.passes import (
     Piece,
+    check_one_conversation,
     cut_into_pieces,
     group_into_passes,
     has_advantage,
@@ -170,7 +171,8 @@ class ARPOTorchLearner(StatefulLearner):
 
         Raises:
             NonFiniteLossError: the loss or gradient of a minibatch is NaN or infinite, on any learner.
-            ValueError: a trajectory is longer than `max_tokens_per_pass`.
+            ValueError: a trajectory is longer than `max_tokens_per_pass`, or, with `kl_in_reward`, has several
+                conversations.
         """
         self._check_is_built()
         self.before_gradient_based_update(timesteps=timesteps or {})
@@ -184,6 +186,8 @@ class ARPOTorchLearner(StatefulLearner):
             shared_data={REWARD_STATISTICS: training_data.statistics},
             metrics=self.metrics,
         )
+        if self.config.kl_in_reward:
+            check_one_conversation(columns[TREES])
         self._totals = Totals(self._device)
         add_questions(self._totals, columns)
         pieces = self._score(

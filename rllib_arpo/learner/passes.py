@@ -31,6 +31,7 @@ from rllib_arpo.core.columns import (
 )
 from rllib_arpo.core.entropy_advantage import entropy_factor
 from rllib_arpo.core.packing import PackedTree, concatenate, plan_passes, split_tree, untrained_chain
+from rllib_arpo.core.tree import QuestionTree
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,17 @@ def pass_to_tensors(pieces: Sequence[Piece], device: torch.device | str) -> dict
     if pieces[0].reference_log_probs is not None:
         columns[REFERENCE_LOG_PROBS] = torch.cat([piece.reference_log_probs for piece in pieces]).to(device)
     return columns
+
+
+def check_one_conversation(trees: Sequence[QuestionTree]) -> None:
+    """Raises a ValueError if a trajectory has several conversations: `subtract_kl_to_go` sums within one."""
+    for tree in trees:
+        for trajectory in tree.trajectories:
+            if any(turn.follows is not None for turn in trajectory.turns):
+                raise ValueError(
+                    "kl_in_reward=True: needs trajectories of one conversation, and trajectory "
+                    f"{trajectory.agent_id} of question {tree.question_id} has several."
+                )
 
 
 def subtract_kl_to_go(batch: dict[str, Any], kl: Tensor, kl_coeff: float) -> dict[str, Any]:

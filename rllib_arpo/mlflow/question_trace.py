@@ -138,7 +138,11 @@ class QuestionTrace:
                 seconds=(generated_s, end_s),
                 inputs=turn["tool_input"],
                 outputs=turn["tool_output"],
-                attributes={"seconds": turn["tool_seconds"], "tokens": turn["tool_output_tokens"]},
+                attributes={
+                    "seconds": turn["tool_seconds"],
+                    "tokens": turn["tool_output_tokens"],
+                    "elsewhere": words.elsewhere(turn, self.question) or None,
+                },
                 error=turn["tool_status"] if turn["tool_status"] != ToolStatus.OK else "",
             )
 

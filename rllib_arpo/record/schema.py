@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 #: Of the columns and of their meaning; it grows when a column comes, changes or goes.
-VERSION = 3
+VERSION = 4
 #: Keys of a file's metadata: the version, and the settings of the run as JSON (`tables.settings`).
 VERSION_KEY, SETTINGS_KEY = b"rllib_arpo.record.version", b"rllib_arpo.record.tables"
 
@@ -86,6 +86,10 @@ CALL = (
     _maybe("tool_output", _TEXT, "what the model read next, decoded; null: nothing"),
     _maybe("tool_output_tokens", _INT, "of it"),
     _maybe("tool_output_ids", _INTS, "its tokens; null: nothing"),
+    _maybe("follows_turn", _INT, "of another conversation: the depth of the turn that it follows; null: of this one"),
+    _maybe(
+        "follows_tokens", _INT, "how many tokens, read and written up to that turn's end, precede it; null: likewise"
+    ),
 )
 NODE = (
     _maybe("after_tool", _TEXT, 'the tool whose response precedes the turn ("": not named); null: the prompt does'),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from rllib_arpo.core.tree import ForkDecision, StopReason, ToolCall, Trajectory, Turn, TurnTimes
+from rllib_arpo.core.tree import ForkDecision, StopReason, Trajectory, Turn, TurnTimes
 from rllib_arpo.engine.engine import Finished
 from rllib_arpo.envs.forkable_env import StepInfo
 
@@ -16,7 +16,7 @@ class Agent:
     """A trajectory, which grows turn by turn; the fields that `Trajectory` has as well mean the same.
 
     Attributes:
-        context: all tokens that the model has read and written on the path of the trajectory.
+        context: the tokens that the model reads before its next turn.
         num_prompt_tokens: how many of them, the first, are the prompt.
         initial_entropies: of the root's first tokens, nats; None until they are known.
         decisions: number of turns on the path above a node -> the decision at the node.
@@ -102,7 +102,7 @@ def turn_of(
     finished: Finished,
     times: TurnTimes,
     observation: np.ndarray | None = None,
-    tool_call: ToolCall | None = None,
+    step: StepInfo | None = None,
     reward: float = 0.0,
 ) -> Turn:
     return Turn(
@@ -111,7 +111,8 @@ def turn_of(
         entropies=finished.entropies,
         observation=np.zeros(0, np.int32) if observation is None else observation,
         weight_versions=finished.weight_versions,
-        tool_call=tool_call,
+        tool_call=None if step is None else step.tool_call,
         times=times,
         reward=reward,
+        follows=None if step is None else step.follows,
     )

@@ -11,7 +11,7 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
-from rllib_arpo.core.tree import QuestionTree, Trajectory, Turn, fork_path
+from rllib_arpo.core.tree import QuestionTree, Trajectory, Turn, context_after, fork_path
 from rllib_arpo.envs.errors import finite
 from rllib_arpo.envs.forkable_env import INFO_STEP, StepInfo
 
@@ -74,7 +74,7 @@ def _add_turn(data: dict[str, dict[str, Any]], trajectory: Trajectory, own: int)
     data["actions"][agent] = turn.token_ids
     data["rewards"][agent] = turn.reward
     data["infos"][agent] = {
-        INFO_STEP: StepInfo(tool_call=turn.tool_call),
+        INFO_STEP: StepInfo(tool_call=turn.tool_call, follows=turn.follows),
         INFO_DECISION: turn.decision,
         INFO_TIMES: turn.times,
     }
@@ -98,12 +98,11 @@ def _first_info(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def path_token_ids(tree: QuestionTree, agent_id: str, own_turns: int | None = None) -> np.ndarray:
-    """Prompt, generated tokens and tool responses along a path, [n] int32; only the first `own_turns` of its own."""
+    """The context at the end of a path (`context_after`), [n] int32, or after the first `own_turns` of its own."""
     path = tree.path(agent_id)
     if own_turns is not None:
         path = path[: tree.by_id()[agent_id].num_inherited_turns + own_turns]
-    parts = [tree.prompt, *(part for turn in path for part in (turn.token_ids, turn.observation))]
-    return np.concatenate(parts).astype(np.int32)
+    return context_after(tree.prompt, path).astype(np.int32)
 
 
 def episode_to_tree(episode: MultiAgentEpisode) -> QuestionTree:
@@ -145,6 +144,7 @@ def _turn(episode: SingleAgentEpisode, i: int) -> Turn:
         observation=np.asarray(episode.observations[i + 1], np.int32),
         weight_versions=np.asarray(outputs[WEIGHT_VERSIONS][i], np.int32),
         tool_call=info[INFO_STEP].tool_call,
+        follows=info[INFO_STEP].follows,
         decision=info[INFO_DECISION],
         times=info[INFO_TIMES],
         reward=float(episode.rewards[i]),

@@ -30,7 +30,8 @@ from rllib_arpo.core.tree import (
 #: The names under `env_runners/` that ARPO reports, in training and evaluation: metrics, and the groups above them.
 #: RLlib would let a metric of a callback replace one of these, or fail where one is a group and the other a number.
 OWN_NAMES = {
-    "accuracy", "entropy", "episode_len_max", "episode_len_mean", "episode_len_min", "episode_return_max",
+    "accuracy", "conversations_begun",
+    "entropy", "episode_len_max", "episode_len_mean", "episode_len_min", "episode_return_max",
     "episode_return_mean", "episode_return_min", "fork_depth_mean", "fork_depth_p10", "fork_depth_p90",
     "fork_events_per_question", "fork_rate", "fork_width_planned", "forks_per_question", "forks_refused",
     "format_valid", "generated_tokens", "generated_tokens_lifetime", "initial_rollouts_per_question",
@@ -81,7 +82,8 @@ class QuestionStats:
         nodes: the tool responses that were examined.
         prefix_tokens_reused: tokens of the forks' prefixes that came from the engine's prefix cache.
         forks_refused: forks that the environment refused by an error.
-        requests_refused: requests of agents that continued no conversation, on the leaves' whole paths.
+        requests_refused: requests of agents that were not answered, on the leaves' whole paths.
+        conversations_begun: conversations after the first, behind a part of the prompt; a shared one once.
         tools_offered: the tools that could have been called.
         node_groups: the returns below the tool responses of trajectories from the prompt; empty without a plan.
     """
@@ -106,6 +108,7 @@ class QuestionStats:
     tools_offered: tuple[str, ...] = ()
     forks_refused: int = 0
     requests_refused: int = 0
+    conversations_begun: int = 0
     node_groups: tuple[NodeGroup, ...] = ()
 
     @property
@@ -173,6 +176,9 @@ def question_stats(
         tools_offered=tools_offered,
         forks_refused=forks_refused,
         requests_refused=requests_refused,
+        conversations_begun=sum(
+            turn.follows is not None and turn.follows.num_tokens <= len(tree.prompt) for turn in turns
+        ),
         node_groups=node_groups(tree) if plans_width else (),
     )
 
@@ -218,6 +224,7 @@ def rollout_metrics(questions: Sequence[QuestionStats], seconds: float) -> dict[
         "prefix_tokens_reused": sum(q.prefix_tokens_reused for q in questions),
         "forks_refused": sum(q.forks_refused for q in questions),
         "requests_refused": sum(q.requests_refused for q in questions),
+        "conversations_begun": sum(q.conversations_begun for q in questions),
         "tool_calls_executed": sum(len(q.tool_calls) for q in questions),
         "tool_calls_per_trajectory": _mean([n for q in questions for n in q.path_tool_calls]),
         "generated_tokens": num_generated_tokens,

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rllib_arpo.core.branching import NodeEvidence, branch_probability, looks_at_entropy, num_forks
-from rllib_arpo.core.tree import ForkDecision, QuestionTree, StopReason, TurnTimes
+from rllib_arpo.core.tree import ForkDecision, QuestionTree, StopReason, TurnTimes, context_after
 from rllib_arpo.engine.engine import Finished, GenerationRequest
 from rllib_arpo.envs.errors import ContractError, DataError, ForkRefused, finite
 from rllib_arpo.envs.forkable_env import (
@@ -46,7 +46,7 @@ class SampledTree:
     Attributes:
         prefix_tokens_reused: how many tokens of the forks' prefixes came from the engine's prefix cache.
         errors: the environment's errors, each of which ended one trajectory (`StopReason.ERROR`) or refused one fork.
-        requests_refused: requests of agents that continued no conversation.
+        requests_refused: requests of agents that were not answered.
     """
 
     tree: QuestionTree
@@ -221,8 +221,11 @@ class TreeSampler:
         reward = finite(reward, f"{self._name()} agent {agent.agent_id}: the reward")
         observation = checked_ids(observation, self._num_token_ids, self._name())
         times = replace(times, answered=self._seconds())
-        agent.turns.append(turn_of(finished, times, observation, step.tool_call, reward))
-        agent.context += [*finished.token_ids.tolist(), *observation.tolist()]
+        agent.turns.append(turn_of(finished, times, observation, step, reward))
+        if step.follows is None:
+            agent.context += [*finished.token_ids.tolist(), *observation.tolist()]
+        else:
+            agent.context = context_after(self._prompt, agent.path()).tolist()
         self._on_progress(tokens=len(finished.token_ids))
         if ended:
             agent.stop = step

@@ -50,6 +50,8 @@ class Panel:
             parts.append(words.decision(turn, trajectory, self.question).rstrip("."))
         if called := words.call(turn):
             parts.append(called)
+        if where := words.elsewhere(turn, self.question):
+            parts.append(where)
         return "; ".join(parts)
 
 

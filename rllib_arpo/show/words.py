@@ -61,6 +61,16 @@ def call(turn: Row) -> str:
     return f"{turn['tool'] or 'a tool'}: {turn['tool_status']}, {turn['tool_seconds']:.2f} s"
 
 
+def elsewhere(turn: Row, question: Question) -> str:
+    """Where the model read on after a turn, if not right there: "another conversation begins, ..."; otherwise empty."""
+    if turn["follows_turn"] is None:
+        return ""
+    shared = turn["follows_tokens"]
+    if shared <= question.row["prompt_tokens"]:
+        return f"another conversation begins, behind {tokens(shared)} of the prompt"
+    return f"the conversation of turn {turn['follows_turn'] + 1} goes on"
+
+
 def advantages(turn: Row) -> str:
     """The advantages of a turn's tokens; empty if the question was not trained."""
     if turn["leaves"] is None:

@@ -10,6 +10,7 @@ from ray.rllib.callbacks.callbacks import RLlibCallback
 from rllib_arpo.record.read import Question, RecordFile, questions, record_files
 from rllib_arpo.record.recorder import RECORD_FOLDER, trial_folder
 from rllib_arpo.record.schema import EVALUATION
+from rllib_arpo.show import words
 from rllib_arpo.terminal import say
 from rllib_arpo.tracking.console import evaluation_line
 
@@ -73,8 +74,11 @@ def _accuracy(question: Question) -> float:
 
 def _response(question: Question) -> str:
     """The text of model and tools in the first trajectory."""
-    turns = question.trajectories[0].turns
-    return "".join(text for turn in turns for text in (turn["text"], turn["tool_output"]) if text is not None)
+    pieces: list[str] = []
+    for turn in question.trajectories[0].turns:
+        where = words.elsewhere(turn, question)
+        pieces += [turn["text"] or "", f"\n[{where}]\n" if where else "", turn["tool_output"] or ""]
+    return "".join(pieces)
 
 
 def last_lines(prompt: str) -> str:

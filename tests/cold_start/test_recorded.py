@@ -7,7 +7,7 @@ import pytest
 from rllib_arpo.cold_start.examples import load_recorded
 from rllib_arpo.commands import run_command
 from rllib_arpo.envs.errors import DataError
-from tests.record.trees import TOKENIZER, TREE
+from tests.record.trees import HELPED, TOKENIZER, TREE
 from tests.show.conftest import write_record
 
 
@@ -30,6 +30,17 @@ def test_the_best_trajectories_are_examples_as_they_were_sampled(tmp_path, model
     capsys.readouterr()
     assert load_recorded(tmp_path, 9, 1.0, 100, 256) == [RIGHT, RIGHT]
     assert capsys.readouterr().out == "2 trajectories of 2 questions, of 2 that earned enough.\n"
+
+
+def test_each_conversation_of_a_trajectory_is_an_example(tmp_path, model_folder, capsys):
+    """What the third shares with the first is in the loss of the first alone; `best` counts trajectories."""
+    write_record(tmp_path, model_folder, [HELPED])
+    first = example(("Q?", False), ("A", True))
+    helper = example(("QH!", False), ("B", True))
+    assert load_recorded(tmp_path, 1, -10.0, 100, 256) == [first, helper, example(("Q?A3", False), ("C", True))]
+    assert capsys.readouterr().out == "1 trajectories of 1 questions, of 2 that earned enough.\n"
+    with pytest.raises(DataError, match=r"at most 4 tokens\.$"):
+        load_recorded(tmp_path, 1, -10.0, 4, 256)
 
 
 def test_what_cannot_be_learned_from_is_one_sentence(tmp_path, model_folder):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rllib_arpo.core.advantages import NodeAttribution, leaf_ranges, soft_attribution
 from rllib_arpo.core.packing import PackedTree, concatenate, pack_tree, plan_passes, split_tree
-from rllib_arpo.core.tree import QuestionTree, StopReason, depth_first_layout
+from rllib_arpo.core.tree import Place, QuestionTree, StopReason, context_after, depth_first_layout
 from tests.helpers.trees import make_trajectory, make_tree, make_turn, trees
 
 NO_NODES = NodeAttribution(np.zeros(0), np.zeros(0), np.zeros(0))
@@ -138,6 +138,67 @@ def test_packing_equals_walking_every_path(tree: QuestionTree, seed: int):
         np.testing.assert_allclose(packed.weight[t], sum(w for _, w in below), rtol=1e-12, atol=1e-12)
 
 
+def test_another_conversation_by_hand():
+    """After turn 0 one begins behind the prompt's first token; after turn 1 the first goes on, and "0.0" leaves it."""
+    tree = make_tree(
+        [10, 11, 12],
+        [
+            make_trajectory(
+                "0",
+                [
+                    replace(make_turn([13, 14], [20, 21], log_prob=-0.5), follows=Place(0, 1)),
+                    replace(make_turn([22], [15], log_prob=-0.25), follows=Place(0, 5)),
+                    make_turn([16], log_prob=-2.0),
+                ],
+            ),
+            make_trajectory("0.0", [make_turn([17])], num_inherited_turns=2),
+        ],
+    )
+    layout = depth_first_layout(tree)
+    weight = np.array([5.0, 6.0, 7.0, 8.0])
+    packed = pack_tree(tree, layout, NodeAttribution(weight, -weight, weight))
+    assert packed.token_ids.tolist() == [10, 11, 12, 13, 14, 15, 16, 17, 20, 21, 22]
+    assert packed.position_ids.tolist() == [0, 1, 2, 3, 4, 5, 6, 6, 1, 2, 3]
+    assert packed.parent.tolist() == [-1, 0, 1, 2, 3, 4, 5, 5, 0, 8, 9]
+    assert packed.end.tolist() == [11, 8, 8, 8, 8, 8, 7, 8, 11, 11, 11]
+    assert packed.node.tolist() == [-1, -1, -1, 0, 0, 1, 2, 3, 0, 0, 1]
+    assert np.flatnonzero(packed.turn_starts).tolist() == [6, 7, 10]
+    assert np.flatnonzero(packed.loss_mask).tolist() == [3, 4, 6, 7, 10]
+    assert packed.behavior_log_probs.tolist() == [0, 0, 0, -0.5, -0.5, 0, -2.0, -1.0, 0, 0, -0.25]
+    assert packed.weight.tolist() == [0, 0, 0, 5, 5, 0, 7, 8, 0, 0, 6]
+    first, second = split_tree(packed, 8)
+    assert first.token_ids.tolist() == [10, 11, 12, 13, 14, 15, 16, 17]
+    assert (second.token_ids.tolist(), second.end.tolist()) == ([10, 20, 21, 22], [4] * 4)
+    assert second.loss_mask.tolist() == [False, False, False, True]
+
+
+@settings(max_examples=200, deadline=None)
+@given(trees(max_forks=6, masked_probability=0.15, elsewhere_probability=0.5, empty_probability=0.0))
+def test_packing_equals_reading_every_turn_s_context(tree: QuestionTree):
+    tree = with_unique_tokens(tree)
+    packed, leaves = pack(tree)
+    index = {int(token): t for t, token in enumerate(packed.token_ids)}
+    expected_tokens = {int(token) for token in tree.prompt}
+    below: dict[int, set[str]] = {}
+    for agent_id in leaves:
+        path = tree.path(agent_id)
+        for i, turn in enumerate(path):
+            context = [*context_after(tree.prompt, path[:i]).tolist(), *turn.token_ids.tolist()]
+            expected_tokens.update(context)
+            places = [index[token] for token in context]
+            assert packed.position_ids[places].tolist() == list(range(len(context)))
+            assert packed.parent[places].tolist() == [-1, *places[:-1]]
+            assert ancestors(packed, places[-1]) == context
+            assert packed.loss_mask[places[-len(turn.token_ids) :]].all()
+            for t in places[-len(turn.token_ids) :]:
+                below.setdefault(t, set()).add(agent_id)
+    assert len(index) == packed.num_tokens
+    assert set(index) == expected_tokens
+    assert sorted(below) == np.flatnonzero(packed.loss_mask).tolist()
+    for t, agent_ids in below.items():
+        np.testing.assert_allclose(packed.weight[t], sum(leaves[a][1] for a in agent_ids), rtol=1e-12, atol=1e-12)
+
+
 def test_a_tree_in_which_no_leaf_counts_is_its_prompt():
     tree = make_tree([1, 2], [make_trajectory("0", [make_turn([3])], stop_reason=StopReason.DEADLINE)])
     packed = pack_tree(tree, depth_first_layout(tree), NO_NODES)
@@ -151,6 +212,12 @@ def test_an_empty_prompt_is_refused():
         pack(tree)
 
 
+def test_a_turn_that_has_read_nothing_is_refused():
+    turns = [replace(make_turn([3]), follows=Place(0, 0)), make_turn([4])]
+    with pytest.raises(ValueError, match="question q has a turn before which the model has read nothing"):
+        pack(make_tree([1, 2], [make_trajectory("0", turns)]))
+
+
 def test_an_attribution_of_another_layout_is_refused():
     tree = make_tree([1], [make_trajectory("0", [make_turn([3])])])
     with pytest.raises(ValueError, match="attribution of 0 nodes does not fit a layout of 1"):
@@ -158,7 +225,10 @@ def test_an_attribution_of_another_layout_is_refused():
 
 
 @settings(max_examples=100, deadline=None)
-@given(trees(max_forks=6, entropy_window=9), st.integers(0, 10))
+@given(
+    trees(max_forks=6, entropy_window=9) | trees(max_forks=6, entropy_window=9, elsewhere_probability=0.5),
+    st.integers(0, 10),
+)
 def test_parts_hold_whole_paths_of_the_tree(tree: QuestionTree, slack: int):
     packed, _ = pack(with_unique_tokens(tree), with_entropies=True)
     index = {int(token): t for t, token in enumerate(packed.token_ids)}

@@ -1,10 +1,21 @@
 """The depth-first layout against trees by hand and against walking every leaf's path."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 from hypothesis import given, settings
 
 from rllib_arpo.core.token_counts import all_path_tokens
-from rllib_arpo.core.tree import QuestionTree, StopReason, TreeLayout, TreeNode, depth_first_layout
+from rllib_arpo.core.tree import (
+    Place,
+    QuestionTree,
+    StopReason,
+    TreeLayout,
+    TreeNode,
+    context_after,
+    depth_first_layout,
+)
 from tests.helpers.trees import make_trajectory, make_tree, make_turn, trees
 
 
@@ -22,6 +33,22 @@ def _nested_tree(parent_stop: StopReason = StopReason.ANSWER) -> QuestionTree:
             make_trajectory("0.0.0", [make_turn([16])], num_inherited_turns=2),
         ],
     )
+
+
+def test_contexts_of_several_conversations():
+    """The second begins behind the prompt's first token, the first goes on, and then the second one's first answer."""
+    turns = [
+        replace(make_turn([3], [4, 5]), follows=Place(0, 1)),
+        replace(make_turn([6], [7]), follows=Place(0, 3)),
+        replace(make_turn([8], [9]), follows=Place(1, 4)),
+        make_turn([10], [11]),
+    ]
+    prompt = np.array([1, 2])
+    contexts = [context_after(prompt, turns[:i]).tolist() for i in range(5)]
+    assert contexts == [[1, 2], [1, 4, 5], [1, 2, 3, 7], [1, 4, 5, 6, 9], [1, 4, 5, 6, 9, 10, 11]]
+    for place in (Place(1, 1), Place(-1, 1), Place(0, 4), Place(0, -1)):
+        with pytest.raises(ValueError, match=r"^an observation after turn 0 follows Place\(.*, which is not on its"):
+            context_after(prompt, [replace(turns[0], follows=place), turns[3]])
 
 
 def test_paths_and_generated_tokens_of_a_nested_tree():

@@ -20,16 +20,20 @@ ADD = {
 BEGIN = [{"role": "system", "content": "You add."}]
 
 
-async def add(client: openai.AsyncOpenAI, total: int, *, stream=False, compacts_at=None, changed=None) -> float:
+async def add(
+    client: openai.AsyncOpenAI, total: int, *, stream=False, compacts_at=None, changed=None, helped=False, n=1
+) -> float:
     """As the SDK's users write it: a loop of calls, until the model says something without one.
 
     Args:
-        compacts_at: the number of messages at which the history is shortened.
+        compacts_at: the number of messages at which the history is shortened, once.
         changed: replaces the result of the first call.
+        helped: whether each result has what another agent says of it, which has a prompt of its own and no tools.
+        n: answers to a request.
     """
     messages = [*BEGIN, {"role": "user", "content": f"Begin at {total}."}]
     while True:
-        asked = {"model": "policy", "messages": messages, "tools": [ADD]}
+        asked = {"model": "policy", "messages": messages, "tools": [ADD], "n": n}
         if stream:
             chunks = [chunk async for chunk in await client.chat.completions.create(**asked, stream=True)]
             message = chunks[0].choices[0].delta
@@ -41,9 +45,13 @@ async def add(client: openai.AsyncOpenAI, total: int, *, stream=False, compacts_
         for call in message.tool_calls:
             total += json.loads(call.function.arguments)["n"]
             result = changed if changed and len(messages) == 3 else str(total)
+            if helped:
+                question = [{"role": "system", "content": "You check."}, {"role": "user", "content": f"Is it {total}?"}]
+                checked = await client.chat.completions.create(model="policy", messages=question)
+                result += f" ({checked.choices[0].message.content})"
             messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
         if len(messages) == compacts_at:
-            messages = [*BEGIN, {"role": "user", "content": f"So far: {total}."}]
+            messages, compacts_at = [*BEGIN, {"role": "user", "content": f"So far: {total}."}], None
 
 
 async def adder(endpoint, row, *, base_url=False, **options):

@@ -6,7 +6,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 from hypothesis import strategies as st
 
-from rllib_arpo.core.tree import MASKED_STOP_REASONS, QuestionTree, StopReason, ToolCall, ToolStatus, Trajectory, Turn
+from rllib_arpo.core.tree import (
+    MASKED_STOP_REASONS,
+    Place,
+    QuestionTree,
+    StopReason,
+    ToolCall,
+    ToolStatus,
+    Trajectory,
+    Turn,
+    context_after,
+)
 
 _COUNTING_STOP_REASONS = tuple(reason for reason in StopReason if reason not in MASKED_STOP_REASONS)
 _MASKED_STOP_REASONS = tuple(sorted(MASKED_STOP_REASONS))
@@ -69,6 +79,7 @@ class RandomTrees:
         masked_probability: of a stop reason that takes the trajectory out of the mean and the loss.
         trailing_observation_probability: of a tool response after a trajectory's last turn.
         paid_turn_probability: of a reward for a turn that is not the last.
+        elsewhere_probability: of a tool response that follows any place of its path (`Turn.follows`).
     """
 
     vocab_size: int = 50
@@ -84,6 +95,7 @@ class RandomTrees:
     masked_probability: float = 0.0
     trailing_observation_probability: float = 0.2
     paid_turn_probability: float = 0.0
+    elsewhere_probability: float = 0.0
 
     def tree(self, rng: np.random.Generator) -> QuestionTree:
         num_roots = rng.integers(1, self.max_roots + 1)
@@ -92,7 +104,22 @@ class RandomTrees:
             trajectories += self._fork(rng, trajectories)
         num_prompt_tokens = rng.integers(1, self.max_prompt_tokens + 1)
         prompt = rng.integers(self.vocab_size, size=num_prompt_tokens, dtype=np.int32)
-        return QuestionTree("random", prompt, tuple(trajectories))
+        tree = QuestionTree("random", prompt, tuple(trajectories))
+        return self._elsewhere(rng, tree) if self.elsewhere_probability else tree
+
+    def _elsewhere(self, rng: np.random.Generator, tree: QuestionTree) -> QuestionTree:
+        for i, trajectory in enumerate(tree.trajectories):
+            for own, turn in enumerate(trajectory.turns):
+                if turn.tool_call is None or rng.random() >= self.elsewhere_probability:
+                    continue
+                path = tree.path(trajectory.agent_id)[: trajectory.num_inherited_turns + own + 1]
+                k = int(rng.integers(len(path)))
+                num_written = len(context_after(tree.prompt, path[:k])) + len(path[k].token_ids)
+                turns = list(tree.trajectories[i].turns)
+                turns[own] = replace(turn, follows=Place(k, int(rng.integers(num_written + 1))))
+                moved = replace(trajectory, turns=tuple(turns))
+                tree = replace(tree, trajectories=(*tree.trajectories[:i], moved, *tree.trajectories[i + 1 :]))
+        return tree
 
     def _fork(self, rng: np.random.Generator, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
         """A fork of any of the `trajectories`; none where the drawn one called no tool in a turn of its own."""

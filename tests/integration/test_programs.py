@@ -59,8 +59,12 @@ def calling_folder(model_folder, tmp_path) -> str:
     return str(folder)
 
 
-@pytest.mark.parametrize("agent", [adder, process])
-def test_an_unmodified_agent_trains_with_forks(ray_cluster, calling_folder, built, monkeypatch, agent):
+@pytest.mark.parametrize(
+    ("world", "begins"),
+    [(adder, False), (process, False), ({adder: {"compacts_at": 4}}, True), ({adder: {"helped": True}}, True)],
+    ids=["in this process", "a process", "compacts its history", "asks a helper"],
+)
+def test_an_unmodified_agent_trains_with_forks(ray_cluster, calling_folder, built, monkeypatch, world, begins):
     """What is trained are the sampled ids, of which one is half of a letter: no text gives it back."""
     tokenizer = AutoTokenizer.from_pretrained(calling_folder)
     (half,) = set(tokenizer.encode("\u00e9")) - set(tokenizer.encode("\u00e8")) - set(tokenizer.encode("\u00c3"))
@@ -69,7 +73,7 @@ def test_an_unmodified_agent_trains_with_forks(ray_cluster, calling_folder, buil
     replies.append([half, *tokenizer.encode("Done."), tokenizer.eos_token_id])
     config = small_config(calling_folder, vocab_size=len(tokenizer), replies=replies)
     config.language_model(max_context_tokens=2048)
-    env_config = {"world": agent, "protocol": "function_calling"}
+    env_config = {"world": world, "protocol": "function_calling"}
     config.environment("ToolEnv-v0", env_config=env_config)
     config.adaptive_rollout(
         branching="always", entropy_window=2, max_response_tokens=1200, max_turn_tokens=100, max_tool_calls=5
@@ -84,6 +88,7 @@ def test_an_unmodified_agent_trains_with_forks(ray_cluster, calling_folder, buil
         packed.clear()
         result = algorithm.train()["env_runners"]
         assert (result["forks_refused"], result["requests_refused"]) == (0, 0)
+        assert (result["conversations_begun"] > 0) == begins
         assert set(result["stop"]) >= {"world_ended"}
         assert result["stop"]["world_ended"] + result["stop"]["tool_call_limit"] == 1.0
         trees = [episode_to_tree(sampled.episode) for sampled in algorithm.last_sampled]
@@ -94,5 +99,11 @@ def test_an_unmodified_agent_trains_with_forks(ray_cluster, calling_folder, buil
                 trained.token_ids[(trained.node == node) & trained.loss_mask].tolist() for node in range(len(turns))
             ]
             assert sorted(found) == sorted(turns)
+            for trajectory, reward in zip(tree.trajectories, tree.returns(), strict=True):
+                paid = [turn.reward for turn in tree.path(trajectory.agent_id)]
+                assert paid[:-1] == [0.0] * (len(paid) - 1)
+                assert paid[-1] == reward
             forks += sum(trajectory.parent is not None for trajectory in tree.trajectories)
     assert forks > 0
+    evaluated = algorithm.evaluate()["env_runners"]
+    assert (evaluated["requests_refused"], evaluated["conversations_begun"] > 0) == (0, begins)

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rllib_arpo.core.tree import QuestionTree, Trajectory
+from rllib_arpo.core.tree import QuestionTree, Trajectory, context_after
 from tests.helpers.trees import random_tree
 
 
@@ -57,7 +57,9 @@ class Scores:
 
 
 def score(model, tree: QuestionTree, agent_id: str, temperature: float = 1.0) -> Scores:
-    """One plain forward pass over prompt, turns and tool responses of one trajectory."""
+    """One plain forward pass over prompt, turns and tool responses of one trajectory; of conversations, one a turn."""
+    if any(turn.follows for turn in tree.path(agent_id)):
+        return _score_turn_by_turn(model, tree, agent_id, temperature)
     tokens, generated, turns = list(tree.prompt), [], []
     for turn in tree.path(agent_id):
         generated += range(len(tokens), len(tokens) + len(turn.token_ids))
@@ -67,6 +69,19 @@ def score(model, tree: QuestionTree, agent_id: str, temperature: float = 1.0) ->
     log_probs = (model(tokens[None]).logits[0] / temperature).log_softmax(-1)[generated - 1]
     entropies = -(log_probs.exp() * log_probs).sum(-1)
     return Scores(log_probs[torch.arange(len(generated)), tokens[generated]], entropies, turns)
+
+
+def _score_turn_by_turn(model, tree: QuestionTree, agent_id: str, temperature: float) -> Scores:
+    log_probs, turns, path = [torch.zeros(0, model.config.vocab_size, dtype=model.dtype)], [], tree.path(agent_id)
+    generated = torch.tensor(np.concatenate([turn.token_ids for turn in path]), dtype=torch.long)
+    for i, turn in enumerate(path):
+        tokens = torch.tensor(np.concatenate([context_after(tree.prompt, path[:i]), turn.token_ids]), dtype=torch.long)
+        begin, end = len(tokens) - len(turn.token_ids), len(tokens)
+        log_probs.append((model(tokens[None]).logits[0, begin - 1 : end - 1] / temperature).log_softmax(-1))
+        turns += [id(turn)] * len(turn.token_ids)
+    of_vocabulary = torch.cat(log_probs)
+    entropies = -(of_vocabulary.exp() * of_vocabulary).sum(-1)
+    return Scores(of_vocabulary[torch.arange(len(generated)), generated], entropies, turns)
 
 
 def counted(tree: QuestionTree) -> dict[str, float]:

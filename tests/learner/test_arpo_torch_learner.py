@@ -33,6 +33,7 @@ def flat_questions() -> list[QuestionTree]:
 
 
 NESTED = {"max_roots": 1, "max_forks": 9, "max_turns": 2}
+CONVERSATIONS = {"elsewhere_probability": 0.5, "empty_probability": 0.0, "max_forks": 6}
 #: Name -> (options of the update, shape of the random trees, all with masked leaves).
 CASES = {
     "soft": ({}, {}),
@@ -62,6 +63,11 @@ CASES = {
     "Tree-GRPO": ({"baseline": "tree"}, {}),
     "TreeRL": ({"baseline": "node_values", "normalize_std": False}, NESTED),
     "siblings": ({"baseline": "siblings"}, {}),
+    "several conversations": ({}, CONVERSATIONS),
+    "several conversations, hard, in parts": (
+        {"attribution": "hard", "loss_aggregation": "sequence_mean", "max_tokens_per_pass": 60},
+        CONVERSATIONS,
+    ),
     "siblings, hard": ({"baseline": "siblings", "attribution": "hard"}, NESTED),
 }
 
@@ -106,6 +112,16 @@ def test_kl_in_reward_equals_the_plain_computation(model, flat_questions, baseli
     plain.loss(actual, flat_questions[:2], config, old, of_reference, batch).backward()
 
     assert_close(learner.recorded[0], {name: p.grad for name, p in actual.named_parameters()}, rtol=1e-9)
+
+
+def test_kl_in_reward_refuses_several_conversations(model):
+    trees = [plain.random_question(0, "q0", max_forks=0, max_roots=4, elsewhere_probability=1.0, empty_probability=0.0)]
+    config = make_config(model, kl_coeff=0.3, kl_in_reward=True)
+    message = (
+        r"^kl_in_reward=True: needs trajectories of one conversation, and trajectory \d of question q0 has several"
+    )
+    with pytest.raises(ValueError, match=message):
+        build_learner(config).update(make_batch(config, trees))
 
 
 @pytest.mark.parametrize("attribution", ["soft", "hard"])

@@ -81,7 +81,7 @@ def test_a_file_states_its_version_and_the_settings(model_folder):
         model_folder, branching="random", random_fork_probability=0.2, branch_width="planned", temperature=0.7
     )
     metadata = training_table(1, [(sampled(TREE), None)], RecordSettings.from_config(made), None).schema.metadata
-    assert metadata[schema.VERSION_KEY] == b"3"
+    assert metadata[schema.VERSION_KEY] == b"4"
     stated = json.loads(metadata[schema.SETTINGS_KEY])
     assert stated == RecordSettings.from_config(made).training
     names = ("model_name_or_path", "branching", "branch_width", "temperature", "branch_threshold", "baseline", "seed")

@@ -4,6 +4,7 @@ import numpy as np
 
 from rllib_arpo.core.tree import (
     ForkDecision,
+    Place,
     QuestionTree,
     StopReason,
     ToolCall,
@@ -64,5 +65,23 @@ TREE = QuestionTree(
             parent="0",
             num_inherited_turns=1,
         ),
+    ),
+)
+
+#: An agent asks a helper, whose prompt begins as its own does, and goes on; "0.0" was forked at the helper's answer.
+HELPED = QuestionTree(
+    "helped",
+    ids("Q?"),
+    (
+        Trajectory(
+            "0",
+            (
+                turn("A", "H!", tool_call=SEARCH, follows=Place(0, 1)),
+                turn("B", "3", tool_call=SEARCH, follows=Place(0, 3)),
+                turn("C", reward=1.0),
+            ),
+            StopReason.WORLD_ENDED,
+        ),
+        Trajectory("0.0", (turn("D", reward=-1.0),), StopReason.WORLD_ENDED, parent="0", num_inherited_turns=2),
     ),
 )

@@ -46,7 +46,8 @@ def assert_same(a: QuestionTree, b: QuestionTree) -> None:
         for one, two in zip(trajectory.turns, copy.turns, strict=True):
             for name in ("token_ids", "log_probs", "entropies", "observation", "weight_versions"):
                 assert getattr(one, name).tolist() == getattr(two, name).tolist(), (agent, name)
-            assert (one.tool_call, one.decision, one.times, one.reward) == (
+            assert (one.follows, one.tool_call, one.decision, one.times, one.reward) == (
+                two.follows,
                 two.tool_call,
                 two.decision,
                 two.times,
@@ -64,7 +65,7 @@ def test_a_root_and_its_fork_are_paid_alike_for_the_turn_that_they_share():
 
 @pytest.mark.parametrize("seed", range(25))
 def test_round_trip_of_random_trees(seed):
-    tree = random_tree(np.random.default_rng(seed), vocab_size=50, paid_turn_probability=0.5)
+    tree = random_tree(np.random.default_rng(seed), vocab_size=50, paid_turn_probability=0.5, elsewhere_probability=0.3)
     assert_same(tree, episode_to_tree(tree_to_episode(tree)))
 
 

@@ -12,6 +12,8 @@ import pytest
 
 from rllib_arpo.commands import main
 from rllib_arpo.record.schema import SCHEMA, SETTINGS_KEY, VERSION_KEY
+from tests.record.trees import HELPED
+from tests.show.conftest import write_record
 
 CUPS = "lamps & <b>cups</b>/2"
 
@@ -61,6 +63,17 @@ def test_a_page_says_what_happened(record, tmp_path):
         "Weights: version 4.",
     ):
         assert said in page
+
+
+def test_a_page_shows_where_conversations_begin_and_go_on(tmp_path, model_folder):
+    write_record(tmp_path / "run", model_folder, [HELPED])
+    show(tmp_path, tmp_path / "run")
+    page = (tmp_path / "training-00001-helped.html").read_text()
+    begins = "another conversation begins, behind 1 token of the prompt"
+    for said in (f"<p>Here {begins}.</p>", "<p>Here the conversation of turn 1 goes on.</p>"):
+        assert said in page
+    assert page.count(">anew</text>") == 1
+    assert page.count(">back</text>") == 1
 
 
 def test_the_limit_keeps_the_last_pages(record, tmp_path):
@@ -152,12 +165,12 @@ FIELDS = list(SCHEMA)
 
 @pytest.mark.parametrize(("metadata", "fields", "sentence"), [
     ({}, FIELDS, "not a record of trees: its metadata lacks rllib_arpo.record.version."),
-    ({VERSION_KEY: b"1"}, FIELDS, "a record of version 1; this command reads version 3."),
-    ({VERSION_KEY: b"3"}, FIELDS[1:], "lacks the column 'purpose'."),
-    ({VERSION_KEY: b"3"}, [pa.field("purpose", pa.int32()), *FIELDS[1:]],
+    ({VERSION_KEY: b"1"}, FIELDS, "a record of version 1; this command reads version 4."),
+    ({VERSION_KEY: b"4"}, FIELDS[1:], "lacks the column 'purpose'."),
+    ({VERSION_KEY: b"4"}, [pa.field("purpose", pa.int32()), *FIELDS[1:]],
      "the column 'purpose' must be string and is not."),
-    ({VERSION_KEY: b"3"}, FIELDS, "its metadata has no settings that can be read."),
-    ({VERSION_KEY: b"3", SETTINGS_KEY: b"{"}, FIELDS, "its metadata has no settings that can be read."),
+    ({VERSION_KEY: b"4"}, FIELDS, "its metadata has no settings that can be read."),
+    ({VERSION_KEY: b"4", SETTINGS_KEY: b"{"}, FIELDS, "its metadata has no settings that can be read."),
 ])  # fmt: skip
 def test_other_files_are_refused(tmp_path, capsys, metadata, fields, sentence):
     path = tmp_path / "other.parquet"

@@ -70,6 +70,20 @@ def test_endings(row, expected):
     assert words.ending(Trajectory(row, ())) == expected
 
 
+def test_several_conversations():
+    question = Question({"prompt_tokens": 5}, (), {})
+    turns = [
+        {"follows_turn": 0, "follows_tokens": 5},
+        {"follows_turn": 0, "follows_tokens": 6},
+        {"follows_turn": None, "follows_tokens": None},
+    ]
+    assert [words.elsewhere(turn, question) for turn in turns] == [
+        "another conversation begins, behind 5 tokens of the prompt",
+        "the conversation of turn 1 goes on",
+        "",
+    ]
+
+
 def test_advantages():
     shared = {"leaves": 3, "weight": 2.0, "soft_positive": 1.0, "soft_negative": -0.5, "hard_advantage": 0.25}
     assert words.advantages(shared) == (

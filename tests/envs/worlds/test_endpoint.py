@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import re
 
 import httpx2
 import numpy as np
 import pytest
 
-from rllib_arpo.core.tree import StopReason
+from rllib_arpo.core.tree import Place, StopReason, context_after
 from rllib_arpo.engine.scripted_engine import ScriptedReply
 from rllib_arpo.envs.errors import BrokenToolError
 from rllib_arpo.envs.question import QA, Question
@@ -19,6 +21,7 @@ from rllib_arpo.envs.worlds.completions import Refused, read_request
 from rllib_arpo.envs.worlds.maker import WorldMaker
 from rllib_arpo.envs.worlds.registry import find_world
 from rllib_arpo.envs.worlds.session import WorldSession
+from rllib_arpo.envs.worlds.world import BEGINS
 from rllib_arpo.rollout.episodes import episode_to_tree
 from tests.helpers.api_agents import ADD, adder, threaded
 from tests.helpers.chat_templates import QWEN25
@@ -75,55 +78,117 @@ async def told(endpoint, row):
         begin = {"role": "user", "content": [{"type": "text", "text": "Hello."}]}
         answer = await ask(begin)
         errors = [
-            await ask(begin),
             await ask(begin, answer),
-            await ask({"role": "user", "content": "Hello!"}, answer, begin),
-            await ask(begin, {**answer, "content": "Another."}, begin),
-            await ask(begin, answer, begin, tools=[ADD]),
             await ask(begin, answer, begin, n=2),
             await ask(begin, answer, {"role": "user", "content": [{"type": "image_url"}]}),
             await ask(begin, answer, {"role": "critic", "content": "No."}),
             await ask(begin, answer, begin, tools=["add"]),
             await ask(begin, answer, "On."),
-            await ask(begin, answer, {"role": "user", "content": "On.", "name": "Ann"}),
         ]
-        await ask(
-            begin,
-            answer,
-            {"role": "user", "content": "On.", "name": "Ann"},
-            errors[-1],
-            {"role": "user", "content": "\n".join(errors[:-1])},
-        )
+        await ask(begin, answer, {"role": "user", "content": "\n".join(errors), "name": "Ann"})
     return 1.0
 
 
-def test_requests_that_do_not_continue_are_refused_and_counted():
+def test_wrong_requests_are_refused_and_counted():
     async def played():
         play = trunk_of(told)
         await play.ready()
         first = await play.say(Turn("Hi."))
-        second = await play.say(Turn("Well."))
         last = await play.say(Turn("So."))
         refused = play.refused
         await play.close()
-        return first.messages, second.messages[-1]["content"].split("\n"), last.done, refused
+        return first.messages, last.done, refused
 
-    first, errors, done, refused = asyncio.run(played())
-    apart = "This request does not continue the conversation of this trajectory: it must repeat it."
-    assert first == ({"role": "user", "content": "On."},)
-    assert errors == [
-        apart,
+    (message,), done, refused = asyncio.run(played())
+    assert (message["role"], done, refused) == ("user", True, 6)
+    assert message["content"].split("\n") == [
         "This request adds no message to the conversation.",
-        apart,
-        apart,
-        apart,
         "The endpoint gives one choice: n must be 1.",
         "The endpoint takes messages of text only.",
         "The endpoint takes messages of system, user, assistant, tool, not of 'critic'.",
         "The tools of a request must be a list of objects.",
         "A message is not one of chat completions (AttributeError: 'str' object has no attribute 'get').",
     ]
-    assert (done, refused) == (True, 5)
+
+
+def client_of(endpoint):
+    return httpx2.AsyncClient(transport=httpx2.ASGITransport(endpoint.app), base_url=endpoint.base_url)
+
+
+def user(text):
+    return {"role": "user", "content": text}
+
+
+async def said(http, *messages, headers=None, **more):
+    response = await http.post("chat/completions", json={"messages": list(messages), **more}, headers=headers)
+    return response.json()["choices"][0]["message"]
+
+
+async def wanders(endpoint, row):
+    """Begins conversations, and comes back to earlier ones."""
+    async with client_of(endpoint) as http:
+        main = [user("Plan."), await said(http, user("Plan."))]
+        await said(http, {"role": "system", "content": "You help."}, user("How?"))
+        main += [user("On."), await said(http, *main, user("On."))]
+        await said(http, *main[:2], user("Otherwise."))
+        await said(http, user("Plan."))
+        await said(http, *main, user("With a tool."), tools=[ADD])
+        await said(http, {**main[1], "content": "Changed."}, user("So?"))
+    return 1.0
+
+
+def test_a_request_goes_on_with_the_conversation_that_it_repeats_or_begins_another():
+    async def played():
+        play = trunk_of(wanders)
+        await play.ready()
+        found = [await play.say(Turn(f"{i}.")) for i in range(7)]
+        refused = play.refused
+        await play.close()
+        return found, refused
+
+    found, refused = asyncio.run(played())
+    said = [(reply.follows, [message["content"] for message in reply.messages]) for reply in found]
+    assert said == [
+        (BEGINS, ["You help.", "How?"]),
+        (0, ["On."]),
+        (0, ["Otherwise."]),
+        (BEGINS, ["Plan."]),
+        (BEGINS, ["Plan.", "0.", "On.", "2.", "With a tool."]),
+        (BEGINS, ["Changed.", "So?"]),
+        (None, []),
+    ]
+    assert [reply.functions for reply in found[3:6]] == [(), (ADD,), ()]
+    assert (found[-1].done, refused) == (True, 0)
+
+
+async def parallel(endpoint, row):
+    """Asks two helpers at once, and the second one twice because it waits too long."""
+    async with client_of(endpoint) as http:
+        begun = asyncio.create_task(said(http, user("One.")))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(said(http, user("Two.")), 0.05)
+        again = said(http, user("Two."), headers={"x-stainless-retry-count": "1"})
+        answers = await asyncio.gather(begun, again)
+        after = await said(http, user("Two."), headers={"x-stainless-retry-count": "1"})
+    return float("".join(answer["content"] for answer in (*answers, after)))
+
+
+def test_requests_at_once_take_turns_and_a_repeated_one_gets_the_same_answer():
+    async def played():
+        play = trunk_of(parallel)
+        await play.ready()
+        await asyncio.sleep(0.1)
+        second = await play.say(Turn("1"))
+        last = await play.say(Turn("2"))
+        score = await play.score(FinishedPath(QUESTION, (), True))
+        refused = play.refused
+        await play.close()
+        return play.opening, second, last.done, score.reward, refused
+
+    opening, second, done, reward, refused = asyncio.run(played())
+    assert opening == Opening((user("One."),))
+    assert second.messages == (user("Two."),)
+    assert (done, reward, refused) == (True, 122.0, 0)
 
 
 def test_an_agent_whose_trajectory_has_ended_is_told_and_the_server_ends_with_the_last_one():
@@ -154,18 +219,22 @@ def test_an_endpoint_needs_the_protocol_of_its_calls(tmp_path):
         ToolEnv({"model_name_or_path": str(tmp_path), "world": adder, "protocol": "tags"})
 
 
+async def fails_after_a_refusal(endpoint, row):
+    await adder(endpoint, row)
+    return await adder(endpoint, row, n=2)
+
+
 def test_an_agent_that_fails_after_a_refused_request_is_broken():
     async def played():
-        play = trunk_of(adder, compacts_at=4)
-        with pytest.raises(
-            BrokenToolError, match=r"failed after a refused request \(BadRequestError: .*continue"
-        ) as raised:
-            await play.say(called(1))
+        play = trunk_of(fails_after_a_refusal)
+        await play.ready()
+        with pytest.raises(BrokenToolError, match=r"failed after a refused request \(BadRequestError: .*n must be 1"):
+            await play.say(Turn("Hi."))
         refused = play.refused
         await play.close()
-        return refused, raised.value
+        return refused
 
-    assert asyncio.run(played())[0] == 1
+    assert asyncio.run(played()) == 1
 
 
 def test_messages_as_templates_take_them():
@@ -202,11 +271,14 @@ def sample(tmp_path):
         prompt = tokenizer.decode(request.prompt_token_ids)
         calls = prompt.count("<|im_start|>assistant") - 1
         call = f'<tool_call>\n{{"name": "add", "arguments": {{"n": {calls + 1 + times}}}}}\n</tool_call>'
-        said = tokenizer.encode(call) if calls < 2 else [*tokenizer.encode("Done."), tokenizer.eos_token_id]
+        words = "Right." if "You check." in prompt else "Done."
+        asks = calls < 2 and words == "Done."
+        said = tokenizer.encode(call) if asks else [*tokenizer.encode(words), tokenizer.eos_token_id]
         return ScriptedReply(said, entropies=3.0 if calls == 1 else 1.0)
 
     def run(program, numbers, **options):
-        env_config = {"model_name_or_path": str(tmp_path), "world": {program: options}, "protocol": "function_calling"}
+        world = {"world": {program: options}, "protocol": "function_calling", "max_tool_calls": 8}
+        env_config = {"model_name_or_path": str(tmp_path), **world}
         config = settings(num_rollouts=2, num_initial_rollouts=1, max_context_tokens=4000, max_response_tokens=2000)
         questions = ended(script, len(tokenizer), numbers, [ToolEnv(env_config)], config)
         return [questions[number] for number in numbers], tokenizer
@@ -251,7 +323,76 @@ def test_a_changed_message_is_a_refused_fork(sample):
     )
 
 
-def test_a_shortened_history_is_counted_and_masks(sample):
-    (question,), _ = sample(adder, [1], compacts_at=4)
+def test_a_refused_request_is_counted_and_masks_if_the_agent_fails(sample):
+    (question,), _ = sample(fails_after_a_refusal, [1])
     assert question.stats.requests_refused == 2
     assert set(question.stats.stop_reasons) == {StopReason.BROKEN_TOOL}
+
+
+def rendered(tokenizer, *talk, tools=None):
+    """The twin: the template's text of a whole conversation, up to the end of its last message."""
+    return tokenizer.apply_chat_template(list(talk), tools=tools, tokenize=False).removesuffix("<|im_end|>\n")
+
+
+def call_of(n):
+    call = {"type": "function", "function": {"name": "add", "arguments": {"n": n}}}
+    return {"role": "assistant", "content": "", "tool_calls": [call]}
+
+
+def texts(tokenizer, tree, trajectory):
+    """What each turn has read and written, decoded."""
+    path = tree.path(trajectory.agent_id)
+    return [
+        tokenizer.decode([*context_after(tree.prompt, path[:i]), *turn.token_ids]).removesuffix("<|im_end|>")
+        for i, turn in enumerate(path)
+    ]
+
+
+def test_a_shortened_history_begins_another_conversation_with_the_run_s_reward(sample):
+    (question,), tokenizer = sample(adder, [1], compacts_at=4)
+    tree = episode_to_tree(question.episode)
+    root, fork = tree.trajectories
+    stats = question.stats
+    assert (stats.num_forks, stats.requests_refused, stats.conversations_begun) == (1, 0, 1)
+    assert stats.stop_reasons == (StopReason.WORLD_ENDED,) * 2
+    begin = {"role": "system", "content": "You add."}
+    common = len(tokenizer.encode(rendered(tokenizer, begin, user("Begin at 2."), tools=[ADD]).partition("Begin")[0]))
+    assert [turn.follows for turn in root.turns] == [Place(0, common), None, None, None]
+    assert tree.path("0.0")[: fork.num_inherited_turns] == list(root.turns[: fork.num_inherited_turns])
+    second = [begin, user("So far: 3."), call_of(1), {"role": "tool", "content": "4"}]
+    assert texts(tokenizer, tree, root) == [
+        rendered(tokenizer, begin, user("Begin at 2."), call_of(1), tools=[ADD]),
+        rendered(tokenizer, *second[:3], tools=[ADD]),
+        rendered(tokenizer, *second, call_of(2), tools=[ADD]),
+        rendered(tokenizer, *second, call_of(2), {"role": "tool", "content": "6"},
+                 {"role": "assistant", "content": "Done."}, tools=[ADD]),
+    ]  # fmt: skip
+    assert stats.rewards == (0.6, (4 + fork_calls(tokenizer, fork)) / 10)
+
+
+def fork_calls(tokenizer, fork):
+    said = "".join(tokenizer.decode(turn.token_ids) for turn in fork.turns)
+    return sum(int(n) for n in re.findall(r'"n": (\d+)', said))
+
+
+def test_a_helper_s_conversation_is_one_of_its_own_and_the_first_goes_on_after_it(sample):
+    (question,), tokenizer = sample(adder, [1], helped=True)
+    tree = episode_to_tree(question.episode)
+    root, fork = tree.trajectories
+    stats = question.stats
+    assert (stats.num_forks, stats.requests_refused, stats.conversations_begun) == (1, 0, 3)
+    assert stats.stop_reasons == (StopReason.WORLD_ENDED,) * 2
+    asked = {"role": "system", "content": "You check."}
+    right = {"role": "assistant", "content": "Right."}
+    talk = [{"role": "system", "content": "You add."}, user("Begin at 2."), call_of(1)]
+    talk += [{"role": "tool", "content": "3 (Right.)"}, call_of(2), {"role": "tool", "content": "5 (Right.)"}]
+    assert texts(tokenizer, tree, root) == [
+        rendered(tokenizer, *talk[:3], tools=[ADD]),
+        rendered(tokenizer, asked, user("Is it 3?"), right),
+        rendered(tokenizer, *talk[:5], tools=[ADD]),
+        rendered(tokenizer, asked, user("Is it 5?"), right),
+        rendered(tokenizer, *talk, {"role": "assistant", "content": "Done."}, tools=[ADD]),
+    ]
+    assert [turn.follows.turn for turn in root.turns[:-1]] == [0, 0, 0, 2]
+    assert fork.num_inherited_turns == 2
+    assert texts(tokenizer, tree, fork)[:2] == texts(tokenizer, tree, root)[:2]

@@ -1,0 +1,41 @@
+"""What the model reads next where a world takes turns: its conversation goes on, or another one does."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from rllib_arpo.core.tree import Place
+from rllib_arpo.envs.path_state import PathState
+from rllib_arpo.envs.protocols.prompts import Chat
+from rllib_arpo.envs.protocols.protocol import Protocol
+from rllib_arpo.envs.tools.tool import cut
+from rllib_arpo.envs.worlds.world import BEGINS, Opening, Reply
+
+
+def next_messages(
+    protocol: Protocol, chat: Chat, prompt: np.ndarray, state: PathState, reply: Reply, max_tokens: int
+) -> tuple[np.ndarray, Place | None]:
+    """The tokens of a reply's messages, [m] int32, and the place that they follow; None: the last turn.
+
+    Args:
+        prompt: the path's first.
+        state: the path, with the turn to which the world replied.
+        max_tokens: longer messages of a conversation that goes on are cut in the middle.
+    """
+    if reply.follows == BEGINS:
+        return behind_common(prompt, protocol.opening(chat, Opening(reply.messages, reply.functions)))
+    limit = partial(cut, chat.tokenizer, max_tokens=max_tokens)
+    shown = [{**message, "content": limit(message["content"])} for message in reply.messages]
+    written = state.context if reply.follows is None else state.written[reply.follows]
+    tokens = protocol.replies(chat, shown, reply.functions, written[-1])
+    return tokens, None if reply.follows is None else Place(reply.follows, sum(map(len, written)))
+
+
+def behind_common(prompt: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, Place]:
+    """Another prompt as what follows the beginning that it has in common with the first; its last token always does."""
+    length = min(len(prompt), len(other) - 1)
+    differs = np.flatnonzero(prompt[:length] != other[:length])
+    common = int(differs[0]) if len(differs) else length
+    return other[common:], Place(0, common)
