@@ -226,7 +226,8 @@ def test_an_attribution_of_another_layout_is_refused():
 
 @settings(max_examples=100, deadline=None)
 @given(
-    trees(max_forks=6, entropy_window=9) | trees(max_forks=6, entropy_window=9, elsewhere_probability=0.5),
+    trees(max_forks=6, entropy_window=9)
+    | trees(max_forks=6, entropy_window=9, elsewhere_probability=0.5, empty_probability=0.0),
     st.integers(0, 10),
 )
 def test_parts_hold_whole_paths_of_the_tree(tree: QuestionTree, slack: int):
