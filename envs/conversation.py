@@ -1,7 +1,5 @@
 """What the model reads next where a world takes turns: its conversation goes on, or another one does."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np
