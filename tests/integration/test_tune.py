@@ -192,7 +192,7 @@ def check_metrics(metrics: dict[str, float], folder: Path) -> None:
     assert names == METRICS | {OTHER: OTHERS}
     rollouts = [name for group in list(METRICS)[1:4] for name in METRICS[group]]
     assert set(evaluation) <= {"tools " + name for name in METRICS["4 tools"]} | set(rollouts)
-    assert len(evaluation) == 47
+    assert len(evaluation) == 48
     last = json.loads((folder / "result.json").read_text().splitlines()[-1])
     assert metrics["1 progress/evaluation accuracy"] == last["evaluation"]["env_runners"]["accuracy"]
     assert metrics["3 entropy and forks/entropy delta"] == last["env_runners"]["entropy"]["delta"]
