@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 
 from rllib_arpo.core.tree import Place
+from rllib_arpo.envs.errors import ContractError
 from rllib_arpo.envs.path_state import PathState
 from rllib_arpo.envs.protocols.prompts import Chat
 from rllib_arpo.envs.protocols.protocol import Protocol
@@ -20,12 +21,19 @@ def next_messages(
     Args:
         prompt: the path's first.
         state: the path, with the turn to which the world replied.
+        reply: its text, as of an error, is a message of the user where it has no messages.
         max_tokens: longer messages of a conversation that goes on are cut in the middle.
+
+    Raises:
+        ContractError: the reply follows a turn that is not on the path.
     """
+    if reply.follows not in (None, BEGINS, *range(len(state.turns))):
+        raise ContractError(f"A reply after {len(state.turns)} turns follows turn {reply.follows!r:.80}.")
     if reply.follows == BEGINS:
         return behind_common(prompt, protocol.opening(chat, Opening(reply.messages, reply.functions)))
+    messages = reply.messages or ({"role": "user", "content": reply.text},)
     limit = partial(cut, chat.tokenizer, max_tokens=max_tokens)
-    shown = [{**message, "content": limit(message["content"])} for message in reply.messages]
+    shown = [{**message, "content": limit(message["content"])} for message in messages]
     written = state.context if reply.follows is None else state.written[reply.follows]
     tokens = protocol.replies(chat, shown, reply.functions, written[-1])
     return tokens, None if reply.follows is None else Place(reply.follows, sum(map(len, written)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections.abc import Mapping
 from typing import Any, Protocol
 
 from rllib_arpo.envs.support.per_loop import PerLoop
@@ -17,7 +16,7 @@ _RETRIES = "x-stainless-retry-count"
 class Completes(Protocol):
     """What stands behind a path."""
 
-    async def complete(self, body: Mapping[str, Any], *, repeated: bool = False) -> dict[str, Any]: ...
+    async def complete(self, body: Any, *, repeated: bool = False) -> dict[str, Any]: ...
 
 
 class ChatServer:
@@ -71,10 +70,11 @@ class ChatServer:
             return _error(404, "This trajectory has ended.")
         try:
             body = await request.json()
+        except ValueError:
+            body = None  # Which is refused, and counted, as what is no request.
+        try:
             # So says the SDK of OpenAI, and what is built on it, after a time-out.
             answer = await behind.complete(body, repeated=request.headers.get(_RETRIES, "0") != "0")
-        except ValueError as error:
-            return _error(400, f"The request is not JSON ({error}).")
         except Refused as error:
             return _error(400, str(error))
         if not body.get("stream"):

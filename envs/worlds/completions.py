@@ -43,7 +43,7 @@ def read_request(body: Any) -> ChatRequest:
         Refused: it is not a request of one completion of texts.
     """
     if not isinstance(body, Mapping) or not isinstance(body.get("messages"), list) or not body["messages"]:
-        raise Refused("A request must be an object with a list of messages.")
+        raise Refused("A request must be a JSON object with a list of messages.")
     if body.get("n") not in (None, 1):
         raise Refused("The endpoint gives one choice: n must be 1.")
     names: dict[str, str] = {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -71,10 +70,11 @@ class EndpointWorld(ProgramWorld):
         await super().close()
         await SERVERS.get().close(self)
 
-    async def complete(self, body: Mapping[str, Any], *, repeated: bool = False) -> dict[str, Any]:
+    async def complete(self, body: Any, *, repeated: bool = False) -> dict[str, Any]:
         """The answer to a request.
 
         Args:
+            body: the JSON of the request.
             repeated: whether the client says that it has sent the request before.
 
         Raises:

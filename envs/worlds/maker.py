@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rllib_arpo.envs.errors import ContractError
+from rllib_arpo.envs.support.texts import first_line
 from rllib_arpo.envs.tools.schema_tool import SchemaTool
 from rllib_arpo.envs.tools.tool import ToolResult
 from rllib_arpo.envs.worlds.running import RunningWorld
@@ -48,10 +49,17 @@ class WorldMaker:
         return self._way
 
     def copied(self, running: RunningWorld) -> RunningWorld | None:
-        """A copy; None, from now on, if Python cannot copy it."""
+        """A copy; None, from now on, if Python cannot copy it.
+
+        Raises:
+            ContractError: it cannot, and `forks_by` demands it.
+        """
         try:
             return running.copy()
-        except Exception:
+        except Exception as error:
+            if running.world.forks_by == "copy":
+                wrong = f"{type(error).__name__}: {first_line(error)}"
+                raise ContractError(f'{self.name} has forks_by = "copy", and copy.deepcopy raises {wrong}.') from error
             self._way = "replay"
             return None
 

@@ -243,7 +243,7 @@ class WorldSession:
 
         Raises:
             ToolError: what was done cannot be repeated; the world starts anew.
-            BrokenToolError: it cannot start anew either, since it would pay again for what it has paid.
+            BrokenToolError: it cannot start anew either, since it would pay again for what it has paid, or ask again.
         """
         try:
             return await self._ready()
@@ -251,6 +251,8 @@ class WorldSession:
             reason = str(error).rstrip(".")
             if any(move.reply.reward for move in self.moves):
                 raise BrokenToolError(f"{reason}; it has paid rewards, and cannot start anew.") from error
+            if self.maker.sample.takes_turns:
+                raise BrokenToolError(f"{reason}; its conversations cannot start anew.") from error
             self.moves, self.opening, self._making = (), None, None
             raise ToolError(f"{reason}; it starts anew.") from error
 

@@ -69,7 +69,8 @@ class Reply:
         reward: what the action earns.
         done: whether the world ends the trajectory here; the model does not read the text then.
         status: the outcome of a call.
-        messages: where the world takes turns, what the model reads next in place of the text, for the chat template.
+        messages: where the world takes turns, what the model reads next in place of the text, for the chat template;
+            without them the text is a message of the user.
         functions: what it may call then.
         follows: the turn, from 0, whose conversation the messages continue; None: this one; `BEGINS`: none, they are a
             whole prompt. Of the turns between, the model reads nothing then.

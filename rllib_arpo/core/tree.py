@@ -112,6 +112,10 @@ class Place:
     turn: int
     num_tokens: int
 
+    def begins(self, num_prompt_tokens: int) -> bool:
+        """Whether it is in the prompt: a conversation that is read behind it begins there."""
+        return self.turn == 0 and self.num_tokens <= num_prompt_tokens
+
 
 @dataclass(frozen=True, slots=True)
 class Turn:
@@ -156,22 +160,26 @@ def context_after(prompt: np.ndarray, turns: Sequence[Turn]) -> np.ndarray:
     Raises:
         ValueError: an observation follows a place that the path does not have.
     """
-    elsewhere = [i for i, turn in enumerate(turns) if turn.follows is not None]
-    pieces, rest = [prompt], turns
-    if elsewhere:
-        last, rest = turns[elsewhere[-1]], turns[elsewhere[-1] + 1 :]
-        assert last.follows is not None
-        pieces = [context_at(prompt, turns[: elsewhere[-1] + 1], last.follows), last.observation]
-    return np.concatenate([*pieces, *(piece for turn in rest for piece in (turn.token_ids, turn.observation))])
-
-
-def context_at(prompt: np.ndarray, turns: Sequence[Turn], place: Place) -> np.ndarray:
-    """The tokens before a place among the turns of a path, [n] int32; errors as `context_after`."""
-    if 0 <= place.turn < len(turns):
-        written = np.concatenate([context_after(prompt, turns[: place.turn]), turns[place.turn].token_ids])
-        if 0 <= place.num_tokens <= len(written):
-            return written[: place.num_tokens]
-    raise ValueError(f"an observation after turn {len(turns) - 1} follows {place}, which is not on its path")
+    # The number of tokens up to the end of each turn, and of each turn's observation.
+    written: list[int] = []
+    length = len(prompt)
+    for i, turn in enumerate(turns):
+        written.append(length + len(turn.token_ids))
+        place = turn.follows or Place(i, written[i])
+        if not (0 <= place.turn <= i and 0 <= place.num_tokens <= written[place.turn]):
+            raise ValueError(f"an observation after turn {i} follows {place}, which is not on its path")
+        length = place.num_tokens + len(turn.observation)
+    # From the end to the prompt: of each piece what lies before the place where the next one is read.
+    pieces: list[np.ndarray] = []
+    i = len(turns) - 1
+    while i >= 0:
+        place = turns[i].follows or Place(i, written[i])
+        pieces.append(turns[i].observation[: max(0, length - place.num_tokens)])
+        i, length = place.turn, min(length, place.num_tokens)
+        begin = written[i] - len(turns[i].token_ids)
+        pieces.append(turns[i].token_ids[: max(0, length - begin)])
+        i, length = i - 1, min(length, begin)
+    return np.concatenate([prompt[:length], *reversed(pieces)])
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from rllib_arpo.doctor.recipe import Run
 from rllib_arpo.engine.memory import EngineNeed, EngineShape, Term, engine_need, engine_weights
 from rllib_arpo.learner.decide_checkpointing import decide_checkpointing
 from rllib_arpo.learner.memory_budget import learner_need
-from rllib_arpo.learner.placement import Place, cpu_place, gpu_places, needed_on, num_gpus
+from rllib_arpo.learner.placement import DeviceGroup, cpu_group, gpu_groups, needed_on, num_gpus
 
 #: The share of a learner's GPU that should remain for what is not counted.
 _SPARE = 0.1
@@ -95,16 +95,16 @@ def budget_checks(run: Run, memory: Memory, given_gb: float | None) -> list[Chec
     """Compares the budget with this machine, or with GPUs of `given_gb`; a run without GPUs with this machine alone."""
     on_gpu = gpu_memory(memory, given_gb)
     engine = _engine_need(run, run.engine, on_gpu)
-    places = gpu_places(run.learner, run.engine)
-    checks = [_number(run, memory, given_gb)] if places else []
+    groups = gpu_groups(run.learner, run.engine)
+    checks = [_number(run, memory, given_gb)] if groups else []
     if engine is not None:
         if on_gpu is not None:
-            checks += [_place(place, run, engine, on_gpu) for place in places]
+            checks += [_group(group, run, engine, on_gpu) for group in groups]
         for need in filter(None, (engine, engine.evaluation)):
             found = f"{need.tokens:,} tokens, {_count(need.trajectories, 'trajectory', 'trajectories')}"
             name = "KV cache" if need is engine else "evaluation's KV cache"
             checks.append(_check(need.trajectories > 0, name, f"{found} of the greatest length", _MORE_CACHE))
-        on_cpu = cpu_place(run.learner, run.engine)
+        on_cpu = cpu_group(run.learner, run.engine)
         if on_cpu.learners or on_cpu.engines or on_cpu.evaluating:
             needed, found = _needed(on_cpu, run, engine, memory.host)
             checks.append(_check(needed <= memory.host, "CPU's memory", found, "Take a machine with more memory."))
@@ -123,22 +123,22 @@ def _number(run: Run, memory: Memory, given_gb: float | None) -> Check:
     return _check(here >= wanted, "GPUs", f"the run takes {wanted}, and this machine has {here}", advice)
 
 
-def _place(place: Place, run: Run, engine: EngineNeed, on_gpu: int) -> Check:
+def _group(group: DeviceGroup, run: Run, engine: EngineNeed, on_gpu: int) -> Check:
     """The check of GPUs that are used alike."""
-    learner, name = learner_need(run.model, run.learner), _count(place.number, "GPU")
-    needed, found = _needed(place, run, engine, on_gpu)
+    learner, name = learner_need(run.model, run.learner), _count(group.number, "GPU")
+    needed, found = _needed(group, run, engine, on_gpu)
     if needed > on_gpu:
-        each_fits_alone = (place.engines or place.evaluating) and place.learners * learner.peak <= on_gpu
+        each_fits_alone = (group.engines or group.evaluating) and group.learners * learner.peak <= on_gpu
         return Check(Mark.MISSING, name, found, _SMALLER_ENGINE if each_fits_alone else _SMALLER_LEARNER)
-    if place.learners and needed > (1 - _SPARE) * on_gpu:
+    if group.learners and needed > (1 - _SPARE) * on_gpu:
         return Check(Mark.WARNING, name, found, f"Little is left for what is not counted. {_SMALLER_LEARNER}")
     return Check(Mark.OK, name, found)
 
 
-def _needed(place: Place, run: Run, engine: EngineNeed, available: int) -> tuple[int, str]:
-    """The bytes that a place needs, and these compared with those that it has."""
-    needed = needed_on(place, learner_need(run.model, run.learner), engine, run.engine.sleeps)
-    numbers = [(place.learners, "learner"), (place.engines + place.evaluating, "engine")]
+def _needed(group: DeviceGroup, run: Run, engine: EngineNeed, available: int) -> tuple[int, str]:
+    """The bytes that a group needs, and these compared with those that it has."""
+    needed = needed_on(group, learner_need(run.model, run.learner), engine, run.engine.sleeps)
+    numbers = [(group.learners, "learner"), (group.engines + group.evaluating, "engine")]
     users = " and ".join(_count(number, word) for number, word in numbers if number)
     return needed, f"{users}: {size(needed)} of {size(available)}"
 

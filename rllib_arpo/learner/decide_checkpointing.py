@@ -13,7 +13,7 @@ import torch
 
 from rllib_arpo.engine.memory import EngineShape, engine_need
 from rllib_arpo.learner.memory_budget import LearnerShape, learner_need
-from rllib_arpo.learner.placement import cpu_place, gpu_places, needed_on
+from rllib_arpo.learner.placement import cpu_group, gpu_groups, needed_in_update
 from rllib_arpo.learner.run_shapes import engine_shape, learner_shape
 from rllib_arpo.policy.model_shape import ModelShape, model_shape
 
@@ -36,16 +36,16 @@ class Decision:
     def __str__(self) -> str:
         return (
             f"gradient_checkpointing='auto' is {self.checkpointing}: with all activations the device would hold "
-            f"{self.needed:,} of {self.memory:,} bytes; it may hold {FILLED:.0%}."
+            f"{self.needed:,} of {self.memory:,} bytes in an update; it may hold {FILLED:.0%}."
         )
 
 
 def decide_checkpointing(model: ModelShape, learner: LearnerShape, engine: EngineShape, memory: int) -> Decision:
     """Args: `memory`: bytes of each GPU that a learner uses, or of its machine if it has none."""
-    places = gpu_places(learner, engine) if learner.gpus else [cpu_place(learner, engine)]
+    groups = gpu_groups(learner, engine) if learner.gpus else [cpu_group(learner, engine)]
     need = learner_need(model, replace(learner, checkpointing=False))
     of_engine = engine_need(model, engine, memory)
-    needed = max(needed_on(place, need, of_engine, engine.sleeps) for place in places if place.learners)
+    needed = max(needed_in_update(group, need, of_engine, engine.sleeps) for group in groups if group.learners)
     return Decision(needed > FILLED * memory, needed, memory)
 
 

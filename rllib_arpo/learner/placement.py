@@ -12,7 +12,7 @@ _ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DeviceGroup:
     """`number` GPUs that are used alike: each by so many learners, and by parts of so many engines; or the CPU.
 
     `evaluating` are engines of evaluation that have sizes of their own.
@@ -24,7 +24,7 @@ class Place:
     evaluating: int = 0
 
 
-def gpu_places(learner: LearnerShape, engine: EngineShape) -> list[Place]:
+def gpu_groups(learner: LearnerShape, engine: EngineShape) -> list[DeviceGroup]:
     """The GPUs of a run. Learners and engines that take fractions go to the first GPU that has room, as Ray packs them.
 
     An engine in the learner's process does not take a GPU of its own.
@@ -47,17 +47,17 @@ def gpu_places(learner: LearnerShape, engine: EngineShape) -> list[Place]:
         users[index][kind] += 1
     if engine.in_learner and learner.gpus > 0:
         users[0]["engines"] += 1
-    places = Counter((user["learners"], user["engines"], user["evaluating"]) for user in users)
-    return [Place(number, *key) for key, number in places.items()]
+    groups = Counter((user["learners"], user["engines"], user["evaluating"]) for user in users)
+    return [DeviceGroup(number, *key) for key, number in groups.items()]
 
 
-def cpu_place(learner: LearnerShape, engine: EngineShape) -> Place:
+def cpu_group(learner: LearnerShape, engine: EngineShape) -> DeviceGroup:
     """The learners and engines of which none has a GPU; an engine is as many processes as `parallel` says."""
     with_gpu = engine.gpus > 0 or (engine.in_learner and learner.gpus > 0)
     engines = 0 if with_gpu else engine.number * engine.parallel
     other = engine.evaluation
     evaluating = 0 if other is None or other.gpus > 0 else other.number * other.parallel
-    return Place(1, 0 if learner.gpus else learner.number, engines, evaluating)
+    return DeviceGroup(1, 0 if learner.gpus else learner.number, engines, evaluating)
 
 
 def num_gpus(learner: LearnerShape, engine: EngineShape) -> int:
@@ -65,13 +65,20 @@ def num_gpus(learner: LearnerShape, engine: EngineShape) -> int:
     asked = learner.number * learner.gpus + engine.separate * engine.gpus
     if engine.evaluation is not None:
         asked += engine.evaluation.number * engine.evaluation.gpus
-    return max(math.ceil(asked - _ROUNDING), sum(place.number for place in gpu_places(learner, engine)))
+    return max(math.ceil(asked - _ROUNDING), sum(group.number for group in gpu_groups(learner, engine)))
 
 
-def needed_on(place: Place, learner: LearnerNeed, engine: EngineNeed, sleeps: bool) -> int:
-    """Bytes that the users of a place need at the same time, in the update or while engines sample."""
-    engines = place.engines * engine.total.bytes
-    if engine.evaluation is not None:
-        engines += place.evaluating * engine.evaluation.total.bytes
-    update = place.learners * learner.peak + (0 if sleeps else engines)
-    return max(update, place.learners * learner.resting + engines)
+def needed_on(group: DeviceGroup, learner: LearnerNeed, engine: EngineNeed, sleeps: bool) -> int:
+    """Bytes that the users of a group need at the same time, in the update or while engines sample."""
+    sampling = group.learners * learner.resting + _of_engines(group, engine)
+    return max(needed_in_update(group, learner, engine, sleeps), sampling)
+
+
+def needed_in_update(group: DeviceGroup, learner: LearnerNeed, engine: EngineNeed, sleeps: bool) -> int:
+    """Bytes that the users of a group need at the same time in the update; engines that sleep need none."""
+    return group.learners * learner.peak + (0 if sleeps else _of_engines(group, engine))
+
+
+def _of_engines(group: DeviceGroup, engine: EngineNeed) -> int:
+    evaluation = 0 if engine.evaluation is None else engine.evaluation.total.bytes
+    return group.engines * engine.total.bytes + group.evaluating * evaluation

@@ -176,9 +176,7 @@ def question_stats(
         tools_offered=tools_offered,
         forks_refused=forks_refused,
         requests_refused=requests_refused,
-        conversations_begun=sum(
-            turn.follows is not None and turn.follows.num_tokens <= len(tree.prompt) for turn in turns
-        ),
+        conversations_begun=sum(turn.follows is not None and turn.follows.begins(len(tree.prompt)) for turn in turns),
         node_groups=node_groups(tree) if plans_width else (),
     )
 

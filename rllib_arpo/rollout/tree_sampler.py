@@ -225,7 +225,10 @@ class TreeSampler:
         if step.follows is None:
             agent.context += [*finished.token_ids.tolist(), *observation.tolist()]
         else:
-            agent.context = context_after(self._prompt, agent.path()).tolist()
+            try:
+                agent.context = context_after(self._prompt, agent.path()).tolist()
+            except ValueError as error:
+                raise ContractError(f"{self._name()} agent {agent.agent_id}: {error}.") from error
         self._on_progress(tokens=len(finished.token_ids))
         if ended:
             agent.stop = step

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rllib_arpo.core.branching import PLANNED, rule_in_words
+from rllib_arpo.core.tree import Place
 from rllib_arpo.record.read import Question, Row, Trajectory
 from rllib_arpo.record.schema import BENCHMARK, FAILED, TRAINING
 
@@ -61,13 +62,17 @@ def call(turn: Row) -> str:
     return f"{turn['tool'] or 'a tool'}: {turn['tool_status']}, {turn['tool_seconds']:.2f} s"
 
 
+def begins(turn: Row, question: Question) -> bool:
+    """Whether another conversation begins after a turn, behind which the model does not read on."""
+    return Place(turn["follows_turn"], turn["follows_tokens"]).begins(question.row["prompt_tokens"])
+
+
 def elsewhere(turn: Row, question: Question) -> str:
     """Where the model read on after a turn, if not right there: "another conversation begins, ..."; otherwise empty."""
     if turn["follows_turn"] is None:
         return ""
-    shared = turn["follows_tokens"]
-    if shared <= question.row["prompt_tokens"]:
-        return f"another conversation begins, behind {tokens(shared)} of the prompt"
+    if begins(turn, question):
+        return f"another conversation begins, behind {tokens(turn['follows_tokens'])} of the prompt"
     return f"the conversation of turn {turn['follows_turn'] + 1} goes on"
 
 

@@ -51,6 +51,31 @@ def test_contexts_of_several_conversations():
             context_after(prompt, [replace(turns[0], follows=place), turns[3]])
 
 
+@settings(max_examples=100, deadline=None)
+@given(trees(max_forks=6, elsewhere_probability=0.5))
+def test_contexts_equal_those_that_are_kept_turn_by_turn(tree: QuestionTree):
+    for trajectory in tree.trajectories:
+        path = tree.path(trajectory.agent_id)
+        written: list[list[int]] = []
+        context = tree.prompt.tolist()
+        for i, turn in enumerate(path):
+            assert context_after(tree.prompt, path[:i]).tolist() == context
+            written.append([*context, *turn.token_ids.tolist()])
+            k, n = (i, len(written[i])) if turn.follows is None else (turn.follows.turn, turn.follows.num_tokens)
+            context = [*written[k][:n], *turn.observation.tolist()]
+        assert context_after(tree.prompt, path).tolist() == context
+
+
+def test_a_path_of_thousands_of_conversations_has_its_context():
+    turns = [replace(make_turn([3], [4]), follows=Place(max(i - 1, 0), 3)) for i in range(3000)]
+    assert context_after(np.array([1, 2]), turns).tolist() == [1, 2, 3, 4]
+
+
+def test_a_conversation_begins_in_the_prompt_alone():
+    """Later conversations may be shorter than the first prompt."""
+    assert [Place(0, 3).begins(3), Place(0, 4).begins(3), Place(1, 2).begins(3)] == [True, False, False]
+
+
 def test_paths_and_generated_tokens_of_a_nested_tree():
     tree = _nested_tree()
     paths = {t.agent_id: [turn.token_ids.tolist() for turn in tree.path(t.agent_id)] for t in tree.trajectories}

@@ -24,6 +24,8 @@ NEEDED = 29_520
         # Half of the GPU is the engine's, which may sleep; a second learner is as large as the first.
         (replace(UNDECIDED, gpus=0.5), replace(ENGINE, gpus=0.5, kv_cache=640), NEEDED + 2000 + 640),
         (replace(UNDECIDED, gpus=0.5), replace(ENGINE, gpus=0.5, kv_cache=640, sleeps=True), NEEDED),
+        # While it samples, an engine that sleeps in the update may take all: that says nothing of activations.
+        (replace(UNDECIDED, gpus=0.5), replace(ENGINE, gpus=0.5, kv_cache=90_000, sleeps=True), NEEDED),
         (replace(UNDECIDED, gpus=0.5, number=2), ENGINE, 2 * NEEDED),
         # On a CPU attention is in fp32, 64 bytes a token and layer more, with 16 of its output; the head takes more.
         (ON_CPU, ENGINE, NEEDED + 10 * 2 * (64 + 16) + 1200),
@@ -42,8 +44,8 @@ def test_undecided_is_counted_as_checkpointing():
 
 def test_the_decision_as_a_sentence():
     assert str(Decision(True, 93_000, 80_000)) == (
-        "gradient_checkpointing='auto' is True: with all activations the device would hold 93,000 of 80,000 bytes; it "
-        "may hold 80%."
+        "gradient_checkpointing='auto' is True: with all activations the device would hold 93,000 of 80,000 bytes in "
+        "an update; it may hold 80%."
     )
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from rllib_arpo.engine.memory import EngineShape, Term, computed_kv_cache, engine_need
 from rllib_arpo.learner.memory_budget import LearnerShape, head_terms, learner_need
-from rllib_arpo.learner.placement import Place, cpu_place, gpu_places, needed_on, num_gpus
+from rllib_arpo.learner.placement import DeviceGroup, cpu_group, gpu_groups, needed_on, num_gpus
 from rllib_arpo.policy.model_shape import ModelShape
 
 MODEL = ModelShape(
@@ -193,49 +193,49 @@ def test_a_part_without_room_for_a_trajectory_is_refused():
     )
 
 
-@pytest.mark.parametrize(("learners", "engines", "number", "places"), [
-    (replace(LEARNER, number=4), replace(ENGINE, number=4), 8, [Place(4, 1, 0), Place(4, 0, 1)]),
-    (replace(LEARNER, gpus=0.75), replace(ENGINE, gpus=0.25), 1, [Place(1, 1, 1)]),
-    (replace(LEARNER, gpus=0.5), replace(ENGINE, number=3, gpus=0.3), 2, [Place(1, 1, 1), Place(1, 0, 2)]),
-    (LEARNER, replace(ENGINE, gpus=2.0, parallel=2), 3, [Place(1, 1, 0), Place(2, 0, 1)]),
-    (LEARNER, replace(ENGINE, gpus=0.0, in_learner=True), 1, [Place(1, 1, 1)]),
+@pytest.mark.parametrize(("learners", "engines", "number", "groups"), [
+    (replace(LEARNER, number=4), replace(ENGINE, number=4), 8, [DeviceGroup(4, 1, 0), DeviceGroup(4, 0, 1)]),
+    (replace(LEARNER, gpus=0.75), replace(ENGINE, gpus=0.25), 1, [DeviceGroup(1, 1, 1)]),
+    (replace(LEARNER, gpus=0.5), replace(ENGINE, number=3, gpus=0.3), 2, [DeviceGroup(1, 1, 1), DeviceGroup(1, 0, 2)]),
+    (LEARNER, replace(ENGINE, gpus=2.0, parallel=2), 3, [DeviceGroup(1, 1, 0), DeviceGroup(2, 0, 1)]),
+    (LEARNER, replace(ENGINE, gpus=0.0, in_learner=True), 1, [DeviceGroup(1, 1, 1)]),
     # Beside it, two engines for evaluation; then two that take a quarter of a GPU each.
-    (LEARNER, replace(ENGINE, number=3, in_learner=True), 3, [Place(1, 1, 1), Place(2, 0, 1)]),
+    (LEARNER, replace(ENGINE, number=3, in_learner=True), 3, [DeviceGroup(1, 1, 1), DeviceGroup(2, 0, 1)]),
     (replace(LEARNER, gpus=0.5), replace(ENGINE, gpus=0.25, evaluation=replace(ENGINE, number=2, gpus=0.25)), 2,
-     [Place(1, 1, 1, 1), Place(1, 0, 0, 1)]),
+     [DeviceGroup(1, 1, 1, 1), DeviceGroup(1, 0, 0, 1)]),
     (replace(LEARNER, gpus=0.0), replace(ENGINE, gpus=0.0), 0, []),
     # Ten tenths are one GPU, whatever their sum is in floating point.
-    (replace(LEARNER, gpus=0.0), replace(ENGINE, number=10, gpus=0.1), 1, [Place(1, 0, 10)]),
+    (replace(LEARNER, gpus=0.0), replace(ENGINE, number=10, gpus=0.1), 1, [DeviceGroup(1, 0, 10)]),
 ])  # fmt: skip
-def test_gpus_that_are_shared(learners, engines, number, places):
-    assert gpu_places(learners, engines) == places
+def test_gpus_that_are_shared(learners, engines, number, groups):
+    assert gpu_groups(learners, engines) == groups
     assert num_gpus(learners, engines) == number
 
 
 def test_a_sleeping_engine_leaves_its_memory_to_the_update():
     learner, engine = learner_need(MODEL, LEARNER), engine_need(MODEL, ENGINE, 10_000)
-    assert needed_on(Place(1, 1, 1), learner, engine, sleeps=False) == 25_400 + 5000
-    assert needed_on(Place(1, 1, 1), learner, engine, sleeps=True) == 25_400
-    assert needed_on(Place(1, 1, 3), learner, engine, sleeps=True) == 12_000 + 3 * 5000
+    assert needed_on(DeviceGroup(1, 1, 1), learner, engine, sleeps=False) == 25_400 + 5000
+    assert needed_on(DeviceGroup(1, 1, 1), learner, engine, sleeps=True) == 25_400
+    assert needed_on(DeviceGroup(1, 1, 3), learner, engine, sleeps=True) == 12_000 + 3 * 5000
 
 
 def test_engines_of_evaluation_hold_their_own_part():
     shared = replace(ENGINE, evaluation=replace(ENGINE, utilization=0.25))
     learner, engine = learner_need(MODEL, LEARNER), engine_need(MODEL, shared, 10_000)
     assert (engine.total.bytes, engine.evaluation.total.bytes) == (5000, 2500)
-    assert needed_on(Place(1, 1, 1, 2), learner, engine, sleeps=False) == 25_400 + 5000 + 2 * 2500
-    assert needed_on(Place(1, 0, 0, 1), learner, engine, sleeps=True) == 2500
+    assert needed_on(DeviceGroup(1, 1, 1, 2), learner, engine, sleeps=False) == 25_400 + 5000 + 2 * 2500
+    assert needed_on(DeviceGroup(1, 0, 0, 1), learner, engine, sleeps=True) == 2500
 
 
 @pytest.mark.parametrize(
-    ("learners", "engines", "place"),
+    ("learners", "engines", "group"),
     [
-        (replace(LEARNER, number=2, gpus=0.0), replace(ENGINE, gpus=0.0, parallel=2), Place(1, 2, 2)),
-        (replace(LEARNER, gpus=0.0), replace(ENGINE, gpus=0.0, in_learner=True), Place(1, 1, 1)),
-        (LEARNER, replace(ENGINE, gpus=0.0, in_learner=True), Place(1, 0, 0)),
-        (replace(LEARNER, gpus=0.0), ENGINE, Place(1, 1, 0)),
-        (LEARNER, replace(ENGINE, evaluation=replace(ENGINE, number=2, gpus=0.0)), Place(1, 0, 0, 2)),
+        (replace(LEARNER, number=2, gpus=0.0), replace(ENGINE, gpus=0.0, parallel=2), DeviceGroup(1, 2, 2)),
+        (replace(LEARNER, gpus=0.0), replace(ENGINE, gpus=0.0, in_learner=True), DeviceGroup(1, 1, 1)),
+        (LEARNER, replace(ENGINE, gpus=0.0, in_learner=True), DeviceGroup(1, 0, 0)),
+        (replace(LEARNER, gpus=0.0), ENGINE, DeviceGroup(1, 1, 0)),
+        (LEARNER, replace(ENGINE, evaluation=replace(ENGINE, number=2, gpus=0.0)), DeviceGroup(1, 0, 0, 2)),
     ],
 )
-def test_what_is_on_the_cpu(learners, engines, place):
-    assert cpu_place(learners, engines) == place
+def test_what_is_on_the_cpu(learners, engines, group):
+    assert cpu_group(learners, engines) == group

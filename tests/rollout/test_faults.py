@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from rllib_arpo.core.tree import StopReason, ToolStatus
+from rllib_arpo.core.tree import Place, StopReason, ToolStatus
 from rllib_arpo.engine.engine import GenerationRequest
 from rllib_arpo.engine.scripted_engine import RandomPolicy, ScriptedReply
 from rllib_arpo.envs.errors import ContractError, ForkRefused
@@ -328,6 +328,20 @@ class Careless(ScriptedEnv):
     async def step_agent(self, agent_id, token_ids):
         _, _, terminated, truncated, info = await super().step_agent(agent_id, token_ids)
         return self._observation, self._reward, terminated, truncated, info
+
+
+class Elsewhere(ScriptedEnv):
+    """Goes on at a place that its path does not have."""
+
+    async def step_agent(self, agent_id, token_ids):
+        return np.array([50], np.int32), 0.0, False, False, {INFO_STEP: StepInfo(follows=Place(1, 2))}
+
+
+def test_a_place_that_is_not_on_the_path_ends_the_run():
+    sentence = "Elsewhere, question 0, agent 0: an observation after turn 0 follows Place(turn=1, num_tokens=2), which"
+    script = in_turn([ScriptedReply([TOOL])])
+    with pytest.raises(ContractError, match=f"^{re.escape(sentence)}"):
+        ended(script, VOCAB_SIZE, [0], [Elsewhere({})], settings(), num_token_ids=104)
 
 
 @pytest.mark.parametrize(("returned", "sentence"), [

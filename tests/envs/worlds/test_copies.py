@@ -14,7 +14,7 @@ from rllib_arpo.envs.rewards import FinishedPath, Score
 from rllib_arpo.envs.worlds import Call, Reply, World
 from rllib_arpo.envs.worlds.copies import CopyChecks, difference
 from rllib_arpo.envs.worlds.session import WorldSession
-from tests.envs.worlds.test_session import QUESTION, Counter, texts, trunk_of
+from tests.envs.worlds.test_session import QUESTION, Counter, Replayed, texts, trunk_of
 
 SESSIONS: dict[str, list[str]] = {}
 
@@ -33,6 +33,20 @@ class Session(Counter):
     async def act(self, action):
         SESSIONS[self.id].append(action)
         return Reply(" ".join(SESSIONS[self.id]))
+
+
+class Demanded(Replayed):
+    forks_by = "copy"
+
+
+def test_a_world_that_demands_copies_is_not_replayed():
+    async def forked():
+        trunk = trunk_of(Demanded)
+        await trunk.ready()
+        trunk.fork()
+
+    with pytest.raises(ContractError, match=r'^The world has forks_by = "copy", and copy.deepcopy raises TypeError: '):
+        asyncio.run(forked())
 
 
 class Folder(Session):

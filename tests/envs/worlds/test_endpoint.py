@@ -202,6 +202,10 @@ def test_an_agent_whose_trajectory_has_ended_is_told_and_the_server_ends_with_th
             await other.ready()
             await play.close()
             gone = await http.post("chat/completions", json={"messages": []})
+            async with httpx2.AsyncClient(base_url=(await other.ready())._endpoint.base_url) as its:
+                wrong = await its.post("chat/completions", content="{")
+            assert (wrong.status_code, other.refused) == (400, 1)
+            assert wrong.json()["error"]["message"] == "A request must be a JSON object with a list of messages."
             await other.close()
         with pytest.raises(httpx2.ConnectError):
             async with httpx2.AsyncClient(base_url=base_url) as http:

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from rllib_arpo.core.tree import StopReason, ToolStatus
-from rllib_arpo.envs.errors import BrokenToolError, DataError, ForkRefused, ToolError
+from rllib_arpo.envs.errors import BrokenToolError, ContractError, DataError, ForkRefused, ToolError
 from rllib_arpo.envs.forkable_env import OPTION_NUM_ROOTS, OPTION_QUESTION
 from rllib_arpo.envs.rewards import Score
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.tools.registry import TOOLS
 from rllib_arpo.envs.tools.tool import Tool
-from rllib_arpo.envs.worlds import Call, Reply, World
+from rllib_arpo.envs.worlds import Call, Opening, Reply, World, WorldLost
 from tests.helpers.chat_templates import QWEN25, merging_tokenizer
 
 ADD = {
@@ -116,6 +116,36 @@ def test_texts_and_calls_are_actions_and_their_replies_are_framed(make, turn, tm
     text, reward, info, done = turn(env, "0", "4")
     # Without a score only the replies pay; their sum is the accuracy.
     assert (text, reward, info.stop_reason, info.accuracy, done) == ("", 0.25, StopReason.WORLD_ENDED, 0.75, True)
+
+
+class Talking(World):
+    """Takes turns: the first is an error, the second dies, the others are followed by turn 9."""
+
+    takes_turns = True
+    begun = itertools.count()
+
+    async def reset(self, question):
+        return Opening(({"role": "user", "content": f"Begin, {next(self.begun)}."},))
+
+    async def act(self, action):
+        if action.text == "no":
+            raise ToolError("That is no number.")
+        if action.text == "die":
+            raise WorldLost("killed")
+        return Reply("", messages=({"role": "user", "content": "On."},), follows=9)
+
+
+def test_of_a_world_that_takes_turns_errors_are_read_and_what_it_must_not_do_is_told(make, turn, tmp_path):
+    merging_tokenizer(QWEN25).save_pretrained(tmp_path)
+    env = make(Talking, protocol="function_calling", model_name_or_path=str(tmp_path))
+    start(env, num_roots=2)
+    text, _, info, _ = turn(env, "0", "no<|im_end|>")
+    assert text == "\n<|im_start|>user\nThat is no number.<|im_end|>\n<|im_start|>assistant\n"
+    assert info.tool_call.status == ToolStatus.ERROR
+    with pytest.raises(ContractError, match=r"^A reply after 2 turns follows turn 9\.$"):
+        turn(env, "0", "yes<|im_end|>")
+    # It begins otherwise each time: what was said cannot be repeated, nor said to another beginning.
+    assert turn(env, "1", "die<|im_end|>")[2].stop_reason == StopReason.BROKEN_TOOL
 
 
 def test_a_broken_world_ends_its_trajectory_alone(make, turn):
