@@ -54,6 +54,9 @@ def finished_runs(rows: Iterable[Row]) -> tuple[list[Run], list[str]]:
     """The runs that came to their last iteration, and the names of the others.
 
     A row that does not tell its run's last iteration is of a study whose runs are all equally long.
+
+    Raises:
+        ValueError: runs of a seed, which are compared in pairs, did not begin with the same model.
     """
     by_run: dict[tuple[str, int], list[Row]] = {}
     for row in sorted(rows, key=lambda row: row["iteration"]):
@@ -66,6 +69,14 @@ def finished_runs(rows: Iterable[Row]) -> tuple[list[Run], list[str]]:
             finished.append(Run(arm, seed, tuple(run)))
         else:
             others.append(f"{arm}, seed {seed}")
+    first: dict[int, Run] = {}
+    for run in finished:
+        one = first.setdefault(run.seed, run)
+        if run.rows[0]["accuracy"] != one.rows[0]["accuracy"]:
+            raise ValueError(
+                f"seed {run.seed}: {run.arm} begins with the accuracy {run.rows[0]['accuracy']}, {one.arm} with "
+                f"{one.rows[0]['accuracy']}: they start from different models (other machines train other ones)."
+            )
     return finished, others
 
 
