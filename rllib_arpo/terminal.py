@@ -37,6 +37,14 @@ def printable(text: str) -> str:
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
+def short_path(path: str | Path) -> str:
+    """A path below the current folder, or below the user's own ("~"), in fewer letters."""
+    for folder, name in ((Path.cwd(), ""), (Path.home(), "~/")):
+        if Path(path).is_relative_to(folder):
+            return f"{name}{Path(path).relative_to(folder)}"
+    return str(path)
+
+
 def say(text: str) -> None:
     """Shows lines on the terminal."""
     if _open is None:

@@ -22,7 +22,7 @@ from rllib_arpo.recipes.checkpoints import BEST, TRIAL, KeepCheckpoints, read_sc
 from rllib_arpo.recipes.gpus import use_gpus
 from rllib_arpo.recipes.run_screen import SaysFailures, say_what_runs, sigterm_as_sigint
 from rllib_arpo.redaction import without_secrets
-from rllib_arpo.terminal import say
+from rllib_arpo.terminal import say, short_path
 from rllib_arpo.tracking.console import ConsoleCallback, say_result
 from rllib_arpo.tracking.transcripts import EvaluationTranscripts, say_before_and_after
 
@@ -226,7 +226,7 @@ def _check_end(result: tune.Result, args: argparse.Namespace, output: Path) -> N
 def _goes_on(args: argparse.Namespace, output: Path) -> str:
     if args.no_tune or not args.checkpoint_freq or not (output / ARGUMENTS_FILE).is_file():
         return "there is no checkpoint"
-    return f"the same command with {'' if args.output else f'--output {output} '}--resume goes on"
+    return f"the same command with {'' if args.output else f'--output {short_path(output)} '}--resume goes on"
 
 
 def _save_model(result: tune.Result, output: Path) -> None:
@@ -234,8 +234,8 @@ def _save_model(result: tune.Result, output: Path) -> None:
     best, last = read_score(output), result.checkpoint.path
     export_model(output / BEST if best else last, output / MODEL)
     of_best = best and f"iteration {best['iteration']} (the best {best['metric']}, {best['value']:.3f})"
-    say(f"The model of {of_best or 'the last checkpoint'} is in {output / MODEL}.")
-    say(f"That of the last checkpoint: rllib-arpo export {last} FOLDER")
+    say(f"The model of {of_best or 'the last checkpoint'} is in {short_path(output / MODEL)}.")
+    say(f"That of the last checkpoint: rllib-arpo export {short_path(last)} FOLDER")
 
 
 def _report_test(result: Mapping[str, Any], args: argparse.Namespace, metric: str) -> None:

@@ -19,7 +19,7 @@ from ray import tune
 from rllib_arpo.errors import INTERRUPTED
 from rllib_arpo.redaction import without_secrets
 from rllib_arpo.rollout.progress import PROGRESS_VARIABLE
-from rllib_arpo.terminal import RunTerminal, about, say
+from rllib_arpo.terminal import RunTerminal, about, say, short_path
 from rllib_arpo.tracking.machine import machine_in_words
 
 if TYPE_CHECKING:
@@ -91,13 +91,13 @@ def say_what_runs(config: ARPOConfig, args: argparse.Namespace, experiment: str,
     lines = [
         about("trains", f"on {config.env}, seed {config.seed}: {length_in_words(config, args)}"),
         about("trees", trees_in_words(config)),
-        about("policy", f"{_short(config.model_name_or_path)}, {config.dtype}"),
+        about("policy", f"{short_path(config.model_name_or_path)}, {config.dtype}"),
         about("machine", machine_in_words()),
         about("MLflow", mlflow_in_words(experiment)),
         *COLUMNS,
     ]
     if folder is not None:
-        lines.append(about("results", _short(folder)))
+        lines.append(about("results", short_path(folder)))
     say("\n".join(lines))
 
 
@@ -122,7 +122,7 @@ def trees_in_words(config: ARPOConfig) -> str:
 
 def mlflow_in_words(experiment: str) -> str:
     """The place of the run in MLflow: the command that shows the local store, or the address of the user's own."""
-    program = _short(Path(sys.executable).with_name("mlflow"))
+    program = short_path(Path(sys.executable).with_name("mlflow"))
     local = f"{program} ui --backend-store-uri sqlite:///mlflow.db"
     return f'{without_secrets(os.environ.get("MLFLOW_TRACKING_URI") or local)}, experiment "{experiment}"'
 
@@ -137,11 +137,3 @@ class SaysFailures(tune.Callback):
         # An actor that has died adds advice behind its error.
         error = next((line for line in reversed(lines) if ERROR.match(line)), lines[-1])
         say(f"The run failed ({without_secrets(error)}); it goes on at its last checkpoint.")
-
-
-def _short(path: str | Path) -> str:
-    """A path below the current folder, or below the user's own ("~"), in fewer letters."""
-    for folder, name in ((Path.cwd(), ""), (Path.home(), "~/")):
-        if Path(path).is_relative_to(folder):
-            return f"{name}{Path(path).relative_to(folder)}"
-    return str(path)

@@ -11,7 +11,7 @@ from rllib_arpo.record.read import Question, RecordFile, questions, record_files
 from rllib_arpo.record.recorder import RECORD_FOLDER, trial_folder
 from rllib_arpo.record.schema import EVALUATION
 from rllib_arpo.show import words
-from rllib_arpo.terminal import say
+from rllib_arpo.terminal import say, short_path
 from rllib_arpo.tracking.console import evaluation_line
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def say_before_and_after(results: ResultGrid) -> None:
     say(
         f"\nGreedy accuracy on {len(before)} held-out questions: {accuracies[0]:.3f} before, {accuracies[1]:.3f} after."
     )
-    say(f"All transcripts: rllib-arpo show {trial}")
+    say(f"All transcripts: rllib-arpo show {short_path(trial)}")
 
 
 def _accuracy(question: Question) -> float:

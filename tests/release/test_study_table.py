@@ -137,7 +137,9 @@ def test_unfinished_runs_are_left_out_and_named():
 def test_runs_of_a_seed_that_begin_with_other_models_are_refused():
     rows = [make_row(arm, seed, 0, 0, begin) for arm, seed, begin in (("a", 0, 0.25), ("a", 1, 0.5), ("b", 0, 0.5))]
     assert len(finished_runs(rows[:2])[0]) == 2
-    with pytest.raises(ValueError, match=r"^seed 0: b begins with the accuracy 0\.5, a with 0\.25: they start from dif"):
+    with pytest.raises(
+        ValueError, match=r"^seed 0: b begins with the accuracy 0\.5, a with 0\.25: they start from dif"
+    ):
         finished_runs(rows)
 
 
