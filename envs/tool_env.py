@@ -17,7 +17,7 @@ import numpy as np
 from rllib_arpo.core.tree import TRUNCATED_STOP_REASONS, Place, StopReason, ToolCall, ToolStatus
 from rllib_arpo.envs.conversation import next_messages
 from rllib_arpo.envs.env_config import TEXT, read_env_config
-from rllib_arpo.envs.errors import BrokenToolError, ForkRefused
+from rllib_arpo.envs.errors import BrokenToolError
 from rllib_arpo.envs.forkable_env import (
     INFO_STEP,
     OPTION_NUM_ROOTS,
@@ -303,12 +303,8 @@ class ToolEnv(ForkableMultiAgentEnv):
         """
         if agent_id not in self._unopened:
             return
-        try:
-            for session in self._paths[agent_id].sessions.values():
-                if session.opening is not None:
-                    await session.ready()
-        except BrokenToolError as error:
-            raise ForkRefused(str(error)) from error
+        for session in self._paths[agent_id].sessions.values():
+            await session.ready_as_fork()
         self._unopened.discard(agent_id)
 
     async def _go_on(

@@ -108,6 +108,11 @@ class Score:
     reward: float
     accuracy: float
 
+    @classmethod
+    def of(cls, reward: float) -> Score:
+        """Where the reward tells the accuracy too: its part between 0 and 1."""
+        return cls(reward, min(max(reward, 0.0), 1.0))
+
 
 @dataclass(frozen=True)
 class Scorer:

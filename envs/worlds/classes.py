@@ -81,7 +81,7 @@ class ScoredObjectWorld(ObjectWorld):
         if not path.format_valid:
             return None
         reward = await value_of(f"{self.made.__name__}.{_REWARD}", partial(self._called, self.object.get_reward))
-        return Score(reward, min(max(reward, 0.0), 1.0))
+        return Score.of(reward)
 
 
 def class_adapter(made: type) -> Callable[..., Callable[[], World]]:

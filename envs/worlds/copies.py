@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.errors import BrokenToolError, ContractError
 from rllib_arpo.envs.worlds.running import ReplayMismatch
 from rllib_arpo.envs.worlds.session import WorldSession
 
-#: Copied forks of a run that are checked.
-MAX_CHECKED = 8
+#: Copied forks that an environment checks, and the seconds that it takes after a question: less than closing may take.
+MAX_CHECKED, TIMEOUT_S = 8, 10.0
 _logger = logging.getLogger(__name__)
 
 
@@ -33,6 +34,20 @@ class CopyChecks:
         copied = [session for session in sessions if session.copied_from is not None and _repeats(session)]
         forks = [session for session in copied if session.copied_from is not None and session.copied_from[1]]
         chosen = (forks or copied)[: self._left]
+        try:
+            async with asyncio.timeout(TIMEOUT_S) as limit:
+                await self._compare(chosen)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            self._left = 0
+            _logger.warning(
+                "%s takes more than %g s to be repeated: whether its copies share something is not known.",
+                chosen[0].maker.name,
+                TIMEOUT_S,
+            )
+
+    async def _compare(self, chosen: Sequence[WorldSession]) -> None:
         self._left -= len(chosen)
         parents = [session.copied_from[0] for session in chosen if session.copied_from is not None]
         for session in dict.fromkeys([*chosen, *filter(_repeats, parents)]):
@@ -74,4 +89,4 @@ async def difference(session: WorldSession) -> ReplayMismatch | BrokenToolError 
     except BrokenToolError as error:
         return error
     finally:
-        await running.world.close()
+        await running.close_lost()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,8 @@ from rllib_arpo.envs.tools.schema_tool import SchemaTool
 from rllib_arpo.envs.tools.tool import ToolResult
 from rllib_arpo.envs.worlds.running import RunningWorld
 from rllib_arpo.envs.worlds.world import Call, Way, World
+
+_logger = logging.getLogger(__name__)
 
 
 class WorldMaker:
@@ -34,7 +37,9 @@ class WorldMaker:
         return self()
 
     def __call__(self) -> World:
-        world = self.make()
+        return self.with_common(self.make())
+
+    def with_common(self, world: World) -> World:
         for name, value in self._common.items():
             setattr(world, name, value)
         return world
@@ -57,9 +62,10 @@ class WorldMaker:
         try:
             return running.copy()
         except Exception as error:
+            wrong = f"{type(error).__name__}: {first_line(error)}"
             if running.world.forks_by == "copy":
-                wrong = f"{type(error).__name__}: {first_line(error)}"
                 raise ContractError(f'{self.name} has forks_by = "copy", and copy.deepcopy raises {wrong}.') from error
+            _logger.warning("%s cannot be copied (%s): its forks are replayed.", self.name, wrong)
             self._way = "replay"
             return None
 

@@ -120,7 +120,7 @@ class NemoGymTools(_NemoGym):
     async def score(self, path: FinishedPath) -> Score | None:
         verified = await self._own("/verify", self._answered(path.turns[-1] if path.turns else ""))
         reward = float(verified["reward"])
-        return Score(reward, min(max(reward, 0.0), 1.0))
+        return Score.of(reward)
 
 
 class NemoGymTurns(_NemoGym):

@@ -53,7 +53,7 @@ class ProgramWorld(World):
 
     async def score(self, path: FinishedPath) -> Score | None:
         await self.close()
-        return None if self._returned is None else Score(self._returned, min(max(self._returned, 0.0), 1.0))
+        return None if self._returned is None else Score.of(self._returned)
 
     async def close(self) -> None:
         if self._task is not None and not self._task.done():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import dataclasses
+import logging
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 
@@ -18,6 +19,7 @@ from rllib_arpo.envs.worlds.world import BEGINS, Call, Opening, Reply, Turn, Wor
 
 T = TypeVar("T")
 
+_logger = logging.getLogger(__name__)
 #: Of longer replies messages show the part that differs.
 _SHOWN_CHARS = 200
 
@@ -91,10 +93,23 @@ class RunningWorld:
         """An independent one by `copy.deepcopy`, which may raise anything."""
         return RunningWorld(copy.deepcopy(self.world), self.name, self._random_state.copy())
 
+    async def close_lost(self) -> None:
+        """Closes a world in whose place comes another one, or an error: one of `close` is only logged."""
+        try:
+            await self._limited(self.world.close())
+        except Exception as error:
+            _logger.warning("%s did not close: %s: %s", self.name, type(error).__name__, first_line(error))
+
     async def _limited(self, awaitable: Awaitable[T]) -> T:
+        task = asyncio.current_task()
+        assert task is not None
         try:
             async with asyncio.timeout(self.world.timeout_s) as limit:
                 return await awaitable
+        except asyncio.CancelledError as error:
+            if task.cancelling():
+                raise
+            raise RuntimeError(f"{self.name} cancelled itself.") from error
         except TimeoutError as error:
             if not limit.expired():  # The world's own.
                 raise
@@ -111,7 +126,10 @@ class ReplayMismatch(Exception):
 
     def __init__(self, turn: int, what: str, before: Any, again: Any):
         old, new = told(before), told(again)
-        same = next((i for i, (one, other) in enumerate(zip(old, new, strict=False)) if one != other), 0)
+        if old == new:
+            old, new = repr(before), repr(again)
+        shorter = min(len(old), len(new))
+        same = next((i for i in range(shorter) if old[i] != new[i]), shorter)
         start = max(0, same - _SHOWN_CHARS // 2) if max(len(old), len(new)) > _SHOWN_CHARS else 0
         shown = slice(start, start + _SHOWN_CHARS)
         super().__init__(f"{what} got {new[shown]!r} in place of {old[shown]!r}")

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rllib_arpo.core.tree import ToolStatus
-from rllib_arpo.envs.errors import BrokenToolError, ForkRefused, ToolError
+from rllib_arpo.envs.errors import BrokenToolError, DataError, ForkRefused, ToolError
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards import FinishedPath, Score
+from rllib_arpo.envs.support.texts import first_line
 from rllib_arpo.envs.tools.tool import Tool, place_of, read_argument
 from rllib_arpo.envs.worlds.maker import WorldMaker
 from rllib_arpo.envs.worlds.random_state import RandomState
@@ -20,10 +21,11 @@ from rllib_arpo.envs.worlds.world import Call, Opening, Reply, Turn, World, Worl
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """An action and its reply."""
+    """An action and its reply; of a call as the model wrote it, its tool."""
 
     action: Call | str | Turn
     reply: Reply
+    tool: Tool | None = None
 
 
 class WorldSession:
@@ -59,8 +61,26 @@ class WorldSession:
         """
         return (await self._ready()).world
 
-    async def act(self, action: Call | str | Turn) -> Reply:
+    async def ready_as_fork(self) -> None:
+        """Makes the world of a fork, unless its parent had none.
+
+        Raises:
+            ForkRefused: it cannot be made, also because of a bug: in the same actions of its parent there was none.
+        """
+        if self.opening is None:
+            return
+        try:
+            await self._ready()
+        except (DataError, ForkRefused):
+            raise
+        except Exception as error:
+            raise ForkRefused(f"{type(error).__name__}: {first_line(error)}") from error
+
+    async def act(self, action: Call | str | Turn, tool: Tool | None = None) -> Reply:
         """The world's answer to an action.
+
+        Args:
+            tool: in one of whose `max_concurrency` places the world acts.
 
         Raises:
             ToolError: the action cannot be answered, which the model reads.
@@ -68,17 +88,17 @@ class WorldSession:
         """
         await self._make_owed()
         try:
-            reply = await (await self._recovered()).act(action)
+            reply = await _act_in(await self._recovered(), action, tool)
         except WorldLost:
             await self._dropped()
             # What they have done is gone with it.
             self.moves = tuple(move for move in self.moves if move.reply.status != ToolStatus.TIMEOUT)
             try:
-                reply = await (await self._recovered()).act(action)
+                reply = await _act_in(await self._recovered(), action, tool)
             except WorldLost as error:
                 await self._dropped()
                 raise ToolError(f"{self.maker.name} was lost twice in one action ({error}).") from error
-        self.moves += (Move(action, reply),)
+        self.moves += (Move(action, reply, tool),)
         return reply
 
     async def call(self, tool: Tool, argument: str | Mapping[str, object]) -> Reply:
@@ -88,9 +108,7 @@ class WorldSession:
             BrokenToolError: the world cannot be used any more.
         """
         try:
-            read = read_argument(tool, argument)
-            async with place_of(tool):
-                return await self.act(tool.as_call(read))
+            return await self.act(tool.as_call(read_argument(tool, argument)), tool)
         except ToolError as error:
             return Reply(str(error), status=ToolStatus.ERROR)
 
@@ -113,7 +131,7 @@ class WorldSession:
 
     def paid_score(self) -> Score:
         """The score where the replies alone pay: nothing more, and the accuracy is what they have paid."""
-        return Score(0.0, min(max(self.paid, 0.0), 1.0))
+        return Score(0.0, Score.of(self.paid).accuracy)
 
     @property
     def max_reply_tokens(self) -> int:
@@ -123,10 +141,13 @@ class WorldSession:
         """What the world itself says of a finished path; errors as with `RunningWorld.score`."""
         await self._make_owed()
         try:
-            running = await self._ready()
+            try:
+                score = await self.score_in(await self._ready(), path)
+            except WorldLost:
+                await self._dropped()
+                score = await self.score_in(await self._ready(), path)
         except ForkRefused as error:
             raise BrokenToolError(str(error)) from error
-        score = await self.score_in(running, path)
         self.scored = path, score
         return score
 
@@ -169,7 +190,8 @@ class WorldSession:
         if self._making is not None and not self._making.done():
             self._making.cancel()
             await asyncio.wait([self._making])
-        await self._drop()
+        if (running := self._taken()) is not None:
+            await running.world.close()
 
     async def replayed(self) -> RunningWorld:
         """Another world in which everything was done again.
@@ -189,12 +211,11 @@ class WorldSession:
             for turn, move in enumerate(() if running.world.stateless else self.moves, 1):
                 # What an action has done that took too long, nobody knows.
                 timed_out = move.reply.status == ToolStatus.TIMEOUT
-                reply = None if timed_out else await running.act(move.action)
+                reply = None if timed_out else await _act_in(running, move.action, move.tool)
                 if reply != move.reply:
                     raise ReplayMismatch(turn, f"turn {turn}, {told(move.action)},", move.reply, reply)
         except BaseException:
-            with contextlib.suppress(BrokenToolError):
-                await running.world.close()
+            await running.close_lost()
             raise
         return running
 
@@ -213,10 +234,13 @@ class WorldSession:
             assert parent is not None
             try:
                 self._running = await parent.fork()
+                self.maker.with_common(self._running.world)
+                return
+            except WorldLost:
+                pass  # A replay makes it, too.
             finally:
                 # The parent goes on: what is forked from here later must not begin in its later state.
                 self._parent = None
-            return
         try:
             self._running = await self.replayed()
         except ReplayMismatch as error:
@@ -243,7 +267,8 @@ class WorldSession:
 
         Raises:
             ToolError: what was done cannot be repeated; the world starts anew.
-            BrokenToolError: it cannot start anew either, since it would pay again for what it has paid, or ask again.
+            BrokenToolError: it cannot start anew either: it would pay again for what it has paid, or begin otherwise
+                than the model has read.
         """
         try:
             return await self._ready()
@@ -251,20 +276,26 @@ class WorldSession:
             reason = str(error).rstrip(".")
             if any(move.reply.reward for move in self.moves):
                 raise BrokenToolError(f"{reason}; it has paid rewards, and cannot start anew.") from error
-            if self.maker.sample.takes_turns:
-                raise BrokenToolError(f"{reason}; its conversations cannot start anew.") from error
+            begins_otherwise = isinstance(error.__cause__, ReplayMismatch) and not error.__cause__.turn
+            if self.maker.sample.takes_turns or begins_otherwise:
+                raise BrokenToolError(f"{reason}; it cannot start anew.") from error
             self.moves, self.opening, self._making = (), None, None
             raise ToolError(f"{reason}; it starts anew.") from error
 
     async def _dropped(self) -> None:
         """Closes a world that is lost, as far as that can be done."""
-        with contextlib.suppress(BrokenToolError):
-            await self._drop()
+        if (running := self._taken()) is not None:
+            await running.close_lost()
 
-    async def _drop(self) -> None:
+    def _taken(self) -> RunningWorld | None:
+        """The world, which the session has no more."""
         running, self._running, self._making, self._parent = self._running, None, None, None
-        if running is not None:
-            await running.world.close()
+        return running
+
+
+async def _act_in(running: RunningWorld, action: Call | str | Turn, tool: Tool | None) -> Reply:
+    async with contextlib.nullcontext() if tool is None else place_of(tool):
+        return await running.act(action)
 
 
 def _read(task: asyncio.Task[None]) -> None:

@@ -156,5 +156,5 @@ class World(ABC):
         raise NotImplementedError
 
     async def close(self) -> None:
-        """Gives back what the world holds; called once, when the question has ended."""
+        """Gives back what the world holds; called once, when the question has ended, `reset` failed or it was lost."""
         return None

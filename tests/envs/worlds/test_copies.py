@@ -13,6 +13,7 @@ from rllib_arpo.envs.errors import BrokenToolError, ContractError
 from rllib_arpo.envs.rewards import FinishedPath, Score
 from rllib_arpo.envs.worlds import Call, Reply, World
 from rllib_arpo.envs.worlds.copies import CopyChecks, difference
+from rllib_arpo.envs.worlds.running import ReplayMismatch
 from rllib_arpo.envs.worlds.session import WorldSession
 from tests.envs.worlds.test_session import QUESTION, Counter, Replayed, texts, trunk_of
 
@@ -37,6 +38,27 @@ class Session(Counter):
 
 class Demanded(Replayed):
     forks_by = "copy"
+
+
+def test_a_world_that_python_cannot_copy_is_replayed_and_the_log_says_so(caplog):
+    async def played():
+        root = trunk_of(Replayed)
+        await texts(root, "1")
+        return await texts(root.fork(), "2") + await texts(root.fork(), "3")
+
+    assert asyncio.run(played()) == ["4", "5"]
+    assert caplog.messages == [
+        "The world cannot be copied (TypeError: cannot pickle '_thread.lock' object): its forks are replayed."
+    ]
+
+
+def test_two_texts_that_differ_are_shown_where_they_do():
+    def differs(before: Reply, again: Reply) -> str:
+        return str(ReplayMismatch(1, "turn 1", before, again))
+
+    longer = differs(Reply("a" * 300), Reply("a" * 300 + " and b"))
+    assert longer == f"turn 1 got '{'a' * 100} and b' in place of '{'a' * 100}'"
+    assert "functions=({'name': 'f'},)" in differs(Reply("a"), Reply("a", functions=({"name": "f"},)))
 
 
 def test_a_world_that_demands_copies_is_not_replayed():
@@ -164,6 +186,24 @@ def test_only_the_first_copies_of_a_run_are_checked():
 
     # Three forks and their three parents, twice each; again; then the last two of eight.
     assert asyncio.run(numbers()) == [12, 12, 8]
+
+
+def test_checks_that_take_too_long_end_with_a_warning(caplog, monkeypatch):
+    class Slow(Counter):
+        async def act(self, action):
+            await asyncio.sleep(0.05)
+            return await super().act(action)
+
+    async def checked():
+        checks = CopyChecks()
+        for _ in range(2):
+            await checks.check(await forked(Slow))
+
+    monkeypatch.setattr("rllib_arpo.envs.worlds.copies.TIMEOUT_S", 0.01)
+    asyncio.run(checked())
+    assert caplog.messages == [
+        "The world takes more than 0.01 s to be repeated: whether its copies share something is not known."
+    ]
 
 
 def test_what_a_world_does_with_its_arguments_does_not_change_what_was_done():

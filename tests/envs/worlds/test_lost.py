@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
+from typing import ClassVar
 
 import pytest
 
 from rllib_arpo.envs.errors import BrokenToolError, ContractError
 from rllib_arpo.envs.question import QA, Question
+from rllib_arpo.envs.rewards import Score
 from rllib_arpo.envs.worlds import Reply, World, WorldLost
 from rllib_arpo.envs.worlds.maker import WorldMaker
 from rllib_arpo.envs.worlds.session import WorldSession
@@ -16,35 +18,113 @@ from tests.envs.worlds.test_session import Counter, Forked, Replayed, texts, tru
 
 
 class Paying(Replayed):
-    """Pays for each action, begins elsewhere each time, and dies of "die"."""
+    """Pays for each action, is another one each time, and dies of "die"."""
 
     made = 0
 
     async def reset(self, question):
         Paying.made += 1
-        return f"world {Paying.made}"
+        self.number = Paying.made
+        return "begin"
 
     async def act(self, action):
         if action == "die":
             raise WorldLost("killed")
-        return Reply("right", reward=float(action))
+        return Reply(f"world {self.number}", reward=float(action))
+
+
+class Elsewhere(Paying):
+    """Begins otherwise each time."""
+
+    async def reset(self, question):
+        await super().reset(question)
+        return f"world {self.number}"
 
 
 @pytest.mark.parametrize(
-    ("actions", "paid"), [(["0.0", "die"], "starts anew"), (["1.0", "die"], "has paid rewards, and cannot start anew")]
+    ("make", "actions", "differs", "ends"),
+    [
+        (Paying, ["0.0", "die"], "turn 1, 0.0,", "it starts anew"),
+        (Paying, ["1.0", "die"], "turn 1, 1.0,", "it has paid rewards, and cannot start anew"),
+        # The model has read the other beginning.
+        (Elsewhere, ["0.0", "die"], "the beginning", "it cannot start anew"),
+    ],
 )
-def test_a_lost_world_that_cannot_be_repeated_does_not_pay_again(actions, paid):
+def test_a_lost_world_that_cannot_be_repeated_does_not_pay_again(make, actions, differs, ends):
     async def played():
-        session = trunk_of(Paying).fork()
-        first, second = await texts(session, *actions)
-        return f"{first}, {second}"
+        return (await texts(trunk_of(make).fork(), *actions))[1]
 
-    differs = r"The world cannot be repeated: the beginning got 'world \d+' in place of 'world \d+'; it "
-    if "cannot" in paid:
-        with pytest.raises(BrokenToolError, match=f"^{differs}{paid}.$"):
+    sentence = rf"The world cannot be repeated: {differs} got 'world \d+.*' in place of 'world \d+.*'; {ends}\."
+    if "cannot" in ends:
+        with pytest.raises(BrokenToolError, match=f"^{sentence}$"):
             asyncio.run(played())
     else:
-        assert re.fullmatch(f"right, {differs}{paid}.", asyncio.run(played()))
+        assert re.fullmatch(sentence, asyncio.run(played()))
+
+
+def test_a_root_whose_world_begins_otherwise_than_the_prompt_is_broken():
+    async def played():
+        trunk = trunk_of(Elsewhere)
+        await trunk.ready()
+        first, second = trunk.fork_root(), trunk.fork_root()
+        assert (await texts(first, "0"))[0] == trunk.opening
+        with pytest.raises(BrokenToolError, match=r"the beginning got .*; it cannot start anew"):
+            await texts(second, "0")
+
+    asyncio.run(played())
+
+
+def test_a_score_and_a_fork_of_a_lost_world_are_those_of_another_one():
+    class Brittle(Forked):
+        """Its process dies in the first score and the first fork of a run."""
+
+        deaths: ClassVar = {"score", "fork"}
+
+        def dies_in(self, what):
+            if what in self.deaths:
+                self.deaths.remove(what)
+                raise WorldLost("killed")
+
+        async def fork(self):
+            self.dies_in("fork")
+            return await super().fork()
+
+        async def score(self, path):
+            self.dies_in("score")
+            return Score.of(float(self.total))
+
+    async def played():
+        root = trunk_of(Brittle)
+        await texts(root, "5")
+        child = root.fork()
+        found = await texts(child, "1")
+        return [*found, *await texts(root, "2"), await root.score(None)]
+
+    assert asyncio.run(played()) == ["7", "8", Score(8.0, 1.0)]
+
+
+def test_a_close_that_raises_hides_no_error(caplog):
+    class Half(Counter):
+        async def reset(self, question):
+            raise BrokenToolError("the server is full")
+
+        async def close(self):
+            self.client.close()
+
+    with pytest.raises(BrokenToolError, match=r"^the server is full$"):
+        asyncio.run(trunk_of(Half).ready())
+    assert caplog.messages == ["The world did not close: AttributeError: 'Half' object has no attribute 'client'"]
+
+
+def test_a_world_that_cancels_itself_is_a_bug_and_no_time_limit():
+    class Cancelling(Counter):
+        async def act(self, action):
+            task = asyncio.ensure_future(asyncio.sleep(60))
+            task.cancel()
+            await task
+
+    with pytest.raises(RuntimeError, match=r"^The world cancelled itself\.$"):
+        asyncio.run(texts(trunk_of(Cancelling), "1"))
 
 
 class Gone(World):

@@ -11,7 +11,7 @@ from rllib_arpo.core.tree import StopReason, ToolStatus
 from rllib_arpo.envs.errors import BrokenToolError, DataError
 from rllib_arpo.envs.forkable_env import INFO_STEP
 from rllib_arpo.envs.question import QA, Question
-from rllib_arpo.envs.rewards import FinishedPath
+from rllib_arpo.envs.rewards import FinishedPath, Score
 from rllib_arpo.envs.tasks import DatasetTask
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.worlds import Call
@@ -116,10 +116,12 @@ def test_a_lost_connection_is_a_new_session_where_everything_is_repeated(server)
         await texts(play, ONE)
         server.drops = 1
         found = await texts(play, TWO, VALUE)
+        server.drops = 1
+        score = await play.score(finished("6"))
         await play.close()
-        return found
+        return found, score
 
-    assert asyncio.run(played()) == ['{"success": true}', '{"count": 6}']
+    assert asyncio.run(played()) == (['{"success": true}', '{"count": 6}'], Score(1.0, 1.0))
 
 
 def test_a_server_that_is_gone_or_refuses_its_own_paths_is_a_broken_tool(server):
@@ -135,7 +137,7 @@ def test_a_server_that_is_gone_or_refuses_its_own_paths_is_a_broken_tool(server)
         await texts(other, ONE)
         server.status = 503
         found = [await broken(lambda play: play.act(ONE), play)]
-        server.status, server.drops = 0, 1
+        server.status, server.drops = 0, 2
         found.append(await broken(lambda play: play.score(finished("6")), other))
         server.status = 422
         found.append(await broken(WorldSession.ready, trunk_of(server)))
@@ -144,7 +146,7 @@ def test_a_server_that_is_gone_or_refuses_its_own_paths_is_a_broken_tool(server)
 
     first, second, third, fourth = asyncio.run(played())
     assert (first, third) == ("/increment: 503", "/seed_session: 422 {}")
-    assert second.startswith("/verify: ") and fourth.startswith("/seed_session: ")
+    assert second.startswith("/seed_session: ") and fourth.startswith("/seed_session: ")
 
 
 def test_a_server_of_turns(server):

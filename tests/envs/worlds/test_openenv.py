@@ -48,6 +48,9 @@ def test_a_session_a_trajectory_and_forks_by_replay(server):
         end = await child.say("100")
         for play in (trunk, root, child):
             await play.close()
+        async with asyncio.timeout(20):
+            while server.open:  # The server has yet to notice.
+                await asyncio.sleep(0.01)
         return found, paid, score.accuracy, end.done
 
     found, paid, accuracy, done = asyncio.run(played())

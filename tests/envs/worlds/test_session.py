@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
 import threading
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -175,6 +177,38 @@ def test_a_lost_world_is_made_again_and_what_was_done_is_repeated(monkeypatch):
     lost = "The world was lost twice in one action (killed)."
     assert asyncio.run(played()) == ["6", "too slow", "6", "7", "4", lost, "5"]
     assert Mortal.closed == 3
+
+
+def test_options_of_all_worlds_are_those_of_forks_too():
+    async def played():
+        trunk = WorldSession(WorldMaker("The world", Forked, {"timeout_s": 7.0}), QUESTION)
+        return (await trunk.fork_root().ready()).timeout_s, (await (await begun(trunk)).fork().ready()).timeout_s
+
+    assert asyncio.run(played()) == (7.0, 7.0)
+
+
+def test_a_replay_keeps_to_the_places_of_its_tools():
+    class Narrow(Replayed):
+        tools: ClassVar = {"add": {"properties": {"n": {"type": "integer"}}}}
+        acting, most = 0, 0
+
+        async def act(self, action):
+            Narrow.acting += 1
+            Narrow.most = max(Narrow.most, Narrow.acting)
+            await asyncio.sleep(0.001)
+            Narrow.acting -= 1
+            return await super().act(action.arguments["n"])
+
+    async def played():
+        maker = WorldMaker("The world", Narrow)
+        (tool,) = maker.tools()
+        root = WorldSession(maker, QUESTION)
+        tool = dataclasses.replace(tool, max_concurrency=1)
+        await root.call(tool, {"n": 1})
+        forks = [root.fork() for _ in range(4)]
+        return [(await fork.call(tool, {"n": 2})).text for fork in forks]
+
+    assert (asyncio.run(played()), Narrow.most) == (["4"] * 4, 1)
 
 
 def test_a_world_that_takes_too_long_is_broken():

@@ -148,6 +148,31 @@ def test_of_a_world_that_takes_turns_errors_are_read_and_what_it_must_not_do_is_
     assert turn(env, "1", "die<|im_end|>")[2].stop_reason == StopReason.BROKEN_TOOL
 
 
+class OnceOnly(Sum):
+    """Its second replay has a bug."""
+
+    forks_by = "replay"
+    made = itertools.count()
+
+    async def reset(self, question):
+        self.number = next(self.made)
+        return await super().reset(question)
+
+    async def act(self, action):
+        if self.number:
+            raise KeyError("a bug")
+        return await super().act(action)
+
+
+def test_a_fork_whose_replay_alone_raises_is_refused(make, turn):
+    env = make(OnceOnly)
+    start(env)
+    turn(env, "0", "1")
+    env.fork_agent("0", "0.0")
+    with pytest.raises(ForkRefused, match=r"^KeyError: 'a bug'$"):
+        turn(env, "0.0", "2")
+
+
 def test_a_broken_world_ends_its_trajectory_alone(make, turn):
     env = make(Sum)
     start(env, num_roots=2)
