@@ -1,9 +1,13 @@
 """The policy that several of these tests train: a scripted policy with a signal in every group."""
 
+import shutil
+
 import pytest
 from ray import tune
+from transformers import AutoTokenizer
 
 from rllib_arpo.envs.worlds.maker import WorldMaker
+from tests.helpers.chat_templates import QWEN25
 from tests.helpers.configs import small_config
 from tests.helpers.faulty_env import FaultyEnv
 from tests.helpers.models import byte_tokenizer
@@ -20,10 +24,20 @@ def scripted(ray_cluster, model_folder):
 
 
 @pytest.fixture
+def calling_folder(model_folder, tmp_path) -> str:
+    """The tiny model with a template for tools."""
+    folder = shutil.copytree(model_folder, tmp_path / "calling")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.chat_template = QWEN25
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture
 def trains(ray_cluster, model_folder, built, monkeypatch):
     """trains(env_config, moves, ...) -> the ways in which worlds forked in two iterations, and the second's metrics.
 
-    Further keywords are of `adaptive_rollout`. What the tools answered is in `statuses` of the metrics.
+    `model` is a folder; further keywords are of `adaptive_rollout`. What tools answered: `statuses` of the metrics.
     """
     ways, way = set(), WorldMaker.way
 
@@ -31,11 +45,11 @@ def trains(ray_cluster, model_folder, built, monkeypatch):
         ways.add(way(forking, world))
         return way(forking, world)
 
-    def run(env_config, moves, **rollout):
+    def run(env_config, moves, *, model=model_folder, **rollout):
         monkeypatch.setattr(WorldMaker, "way", noted)
         tokenizer, statuses = byte_tokenizer(), set()
         replies = [[*tokenizer.encode(move, add_special_tokens=False), tokenizer.eos_token_id] for move in moves]
-        config = small_config(model_folder, vocab_size=len(tokenizer), replies=replies)
+        config = small_config(model, vocab_size=len(tokenizer), replies=replies)
         config.environment("ToolEnv-v0", env_config=env_config).language_model(max_context_tokens=2048)
         algorithm = built(config.adaptive_rollout(branching="always", entropy_window=2, **rollout))
         for _ in range(2):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 
 import pytest
 from transformers import AutoTokenizer
@@ -11,7 +10,6 @@ from transformers import AutoTokenizer
 from rllib_arpo.connectors import steps
 from rllib_arpo.rollout.episodes import episode_to_tree
 from tests.helpers.api_agents import adder, process
-from tests.helpers.chat_templates import QWEN25
 from tests.helpers.configs import small_config
 from tests.helpers.models import byte_tokenizer
 
@@ -47,16 +45,6 @@ def test_a_program_trains_with_forks(ray_cluster, model_folder, built):
                 start = int(tree.question_id.removeprefix("seed/")) % 2
                 paid = start + sum({"two": 2, "three": 3, "five": 5}[word] for word in said)
                 assert tree.returns()[tree.trajectories.index(trajectory)] == paid / 10
-
-
-@pytest.fixture
-def calling_folder(model_folder, tmp_path) -> str:
-    """The tiny model with a template for tools."""
-    folder = shutil.copytree(model_folder, tmp_path / "calling")
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokenizer.chat_template = QWEN25
-    tokenizer.save_pretrained(folder)
-    return str(folder)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from rllib_arpo.envs.worlds.verifiers import write_rows
+from tests.helpers.framework_agents import framework
 from tests.helpers.other_python import free_port, python_with, running
 
 #: What a server of nemo-gym 0.4.0 imports. All that it requires would bring a numpy that Python 3.11 cannot build.
@@ -70,3 +71,19 @@ def test_tasks_of_verifiers(trains, tmp_path, monkeypatch):
     replies = ['<atlas_look_up> {"country": "Norway"} </atlas_look_up>', '<first> {"word": "Oslo"} </first>', "Oslo"]
     ways, result = trains({"task": "rows", "path": "rows.jsonl", "world": world}, replies, **LIMITS)
     assert (ways, result["statuses"]) == ({"fork"}, {"ok"})
+
+
+@pytest.mark.parametrize(("kind", "begins"), [("langchain", False), ("smolagents", True)])
+def test_an_agent_of_a_framework(trains, calling_folder, kind, begins):
+    """LangChain sends back what it was answered; smolagents writes calls as text: each step is another conversation."""
+    python = python_with("agents", "langchain==1.5.2", "langchain-openai==1.7.4", "smolagents[openai]==1.26.0")
+    end = {"langchain": "Done.", "smolagents": _call("final_answer", answer="3")}[kind]
+    replies = [_call("add", n=1), _call("add", n=2), end]
+    env_config = {"world": {framework: {"interpreter": python, "kind": kind}}, "protocol": "function_calling"}
+    limits = {"max_tool_calls": 6, "max_response_tokens": 1800, "max_turn_tokens": 100}
+    ways, result = trains(env_config, replies, model=calling_folder, **limits)
+    assert (ways, result["requests_refused"], result["conversations_begun"] > 0) == ({"replay"}, 0, begins)
+
+
+def _call(name, **arguments):
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
