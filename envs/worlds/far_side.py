@@ -1,7 +1,7 @@
 """The far side of `interpreter.py`: worlds in a process of another Python, which answers on a socket.
 
 It runs as a script of its own, in Python 3.9 or newer. Nothing beyond the standard library is imported here, but what
-the world itself imports.
+the world itself imports, and numpy where it is installed.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _JSON_TYPES: dict[Any, str] = {
     list: "array",
     dict: "object",
 }
-#: Methods that are not calls of the model.
-_OWN_METHODS = ("reset", "get_reward", "score", "close")
+#: Public methods that are not calls of the model.
+_OWN_METHODS = ("reset", "get_reward")
 
 
 class WorldLike:
@@ -55,8 +55,10 @@ class WorldLike:
     def reset(self, row: dict[str, Any]) -> Any:
         return finished(self.world.reset(row))
 
-    def act(self, action: Any) -> Any:
-        return finished(self.world.act(action))
+    def act(self, action: Any) -> tuple[Any, Any, Any]:
+        """What is said, the reward, and whether it is the end."""
+        reply = finished(self.world.act(action))
+        return reply if isinstance(reply, tuple) and len(reply) == 3 else (reply, 0.0, False)
 
     def score(self, turns: list[str]) -> Any:
         return finished(self.world.score(turns)) if hasattr(self.world, "score") else None
@@ -75,7 +77,7 @@ class GymLike(WorldLike):
         seen = finished(self.world.reset(**row))
         return seen[0] if isinstance(seen, tuple) else seen
 
-    def act(self, action: Any) -> Any:
+    def act(self, action: Any) -> tuple[Any, Any, Any]:
         seen, reward, *ends = finished(self.world.step(action))
         self.paid += float(reward)
         return seen, reward, any(map(bool, ends[:-1]))
@@ -87,23 +89,27 @@ class GymLike(WorldLike):
 class MethodsLike(WorldLike):
     """An object whose public methods are tools, as TRL's environments: `reset(**row)`, maybe `get_reward()`.
 
-    The model reads whatever a method raises.
+    The tools are those that `classes.py` lists. The model reads whatever a method raises.
     """
 
     read_by_model = (Exception,)
 
     def tools(self) -> dict[str, Any]:
-        methods = inspect.getmembers(self.world, inspect.ismethod)
-        return {name: schema(one) for name, one in methods if not name.startswith("_") and name not in _OWN_METHODS}
+        names = [name for name, _ in inspect.getmembers(type(self.world), inspect.isfunction)]
+        tools = [name for name in names if not name.startswith("_") and name not in _OWN_METHODS]
+        return {name: schema(getattr(self.world, name)) for name in tools}
 
     def reset(self, row: dict[str, Any]) -> Any:
         return finished(self.world.reset(**row)) if hasattr(self.world, "reset") else ""
 
-    def act(self, action: Any) -> Any:
-        return finished(getattr(self.world, action["tool"])(**action["arguments"]))
+    def act(self, action: Any) -> tuple[Any, Any, Any]:
+        return finished(getattr(self.world, action["tool"])(**action["arguments"])), 0.0, False
 
     def score(self, turns: list[str]) -> Any:
         return finished(self.world.get_reward()) if hasattr(self.world, "get_reward") else None
+
+    def close(self) -> None:
+        """Nothing: a method `close` is a tool."""
 
 
 def adapted(world: Any) -> WorldLike:
@@ -201,10 +207,9 @@ class Worlds:
         made, random_state = self._worlds[world]
         with random_state.swapped_in():
             try:
-                reply = made.act(action)
+                said, reward, done = made.act(action)
             except made.read_by_model as error:
                 return {"text": str(error) or type(error).__name__, "error": True}
-        said, reward, done = reply if isinstance(reply, tuple) and len(reply) == 3 else (reply, 0.0, False)
         return {"text": text(said), "reward": float(reward), "done": bool(done)}
 
     def score(self, world: int, turns: list[str], format_valid: bool) -> dict[str, Any] | None:

@@ -60,11 +60,27 @@ class Keeper(list):
 
 
 class Shop:
-    """In TRL's manner."""
+    """In TRL's manner, with methods whose names mean something to other kinds of worlds."""
+
+    owner = property(lambda self: 1 / 0)
 
     def reset(self, seed, **row):
         self.basket = []
         return f"shop {seed}"
+
+    @staticmethod
+    def hours() -> tuple:
+        return 9, 17, True
+
+    def score(self, item: str) -> str:
+        return f"{item}: 7 of 10"
+
+    def close(self, door: str) -> str:
+        return f"{door} is closed"
+
+    @classmethod
+    def branches(cls):
+        return [cls]
 
     def buy(self, item: str, number: int = 1, **rest) -> str:
         """Puts an item into the basket."""

@@ -14,7 +14,7 @@ from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.errors import BrokenToolError
 from rllib_arpo.envs.question import QA, Question
 from rllib_arpo.envs.rewards import FinishedPath
-from rllib_arpo.envs.worlds import Call, far_side, interpreter
+from rllib_arpo.envs.worlds import Call, Reply, far_side, interpreter
 from rllib_arpo.envs.worlds.maker import WorldMaker
 from rllib_arpo.envs.worlds.registry import find_world
 from rllib_arpo.envs.worlds.session import WorldSession
@@ -73,10 +73,12 @@ def test_each_world_has_its_luck_and_a_fork_its_parents():
     assert of_parent == of_child
 
 
-def test_a_schema_has_the_properties_that_it_has_on_this_side():
+def test_a_class_of_trl_has_the_tools_that_it_has_on_this_side():
     shop = "tests.helpers.far_worlds:Shop"
     far, near = find_world({shop: {"python": sys.executable}}).sample, find_world(shop).sample
-    assert far.tools["buy"]["properties"].keys() == near.tools["buy"]["properties"].keys() == {"item", "number"}
+    properties = {name: list(tool["properties"]) for name, tool in far.tools.items()}
+    assert properties == {name: list(tool["properties"]) for name, tool in near.tools.items()}
+    assert properties == {"buy": ["item", "number"], "close": ["door"], "hours": [], "score": ["item"]}
     assert far.tools["buy"]["required"] == near.tools["buy"]["required"] == ["item"]
 
 
@@ -85,23 +87,27 @@ def test_public_methods_are_tools_as_in_trl():
 
     async def played():
         world = await play.ready()
-        replies = [
-            await play.act(Call("buy", arguments)) for arguments in ({"item": "tea", "number": 3}, {"item": "air"})
+        calls = [
+            Call("buy", {"item": "tea", "number": 3}),
+            Call("hours", {}),
+            Call("score", {"item": "tea"}),
+            Call("close", {"door": "front"}),
+            Call("buy", {"item": "air"}),
         ]
+        replies = [await play.act(call) for call in calls]
         score = await play.score(FINISHED)
         assert await play.score(dataclasses.replace(FINISHED, format_valid=False)) is None
-        return play.opening, world.takes_text, dict(world.tools), replies, score.reward
+        return play.opening, world.takes_text, world.tools["buy"], replies, score.reward
 
-    opening, takes_text, tools, (bought, refused), reward = asyncio.run(played())
-    assert (opening, takes_text, bought.text, reward) == ("shop 1", False, "3 items", 1.0)
-    assert (refused.text, refused.status) == ("no air here", ToolStatus.ERROR)
-    assert tools == {
-        "buy": {
-            "type": "object",
-            "properties": {"item": {"type": "string"}, "number": {"type": "integer"}},
-            "required": ["item"],
-            "description": "Puts an item into the basket.",
-        }
+    opening, takes_text, buy, replies, reward = asyncio.run(played())
+    assert (opening, takes_text, reward) == ("shop 1", False, 1.0)
+    found = ["3 items", "(9, 17, True)", "tea: 7 of 10", "front is closed"]
+    assert replies == [*map(Reply, found), Reply("no air here", status=ToolStatus.ERROR)]
+    assert buy == {
+        "type": "object",
+        "properties": {"item": {"type": "string"}, "number": {"type": "integer"}},
+        "required": ["item"],
+        "description": "Puts an item into the basket.",
     }
 
 
