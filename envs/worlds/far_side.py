@@ -145,15 +145,13 @@ class RandomState:
     """The states of `random` and `numpy.random`, swapped in while a world runs."""
 
     def __init__(self, seed: int):
-        self._states: dict[str, Any] = {}
-        self._seed = seed
+        self._states: dict[str, Any] = {"random": random.Random(seed).getstate()}
+        if "numpy" in sys.modules:
+            self._states["numpy"] = sys.modules["numpy"].random.RandomState(seed).get_state()
 
     @contextlib.contextmanager
     def swapped_in(self) -> Iterator[None]:
         outside = self._now()
-        random.seed(self._seed)
-        if "numpy" in outside:
-            sys.modules["numpy"].random.seed(self._seed)
         self._set(self._states)
         try:
             yield
@@ -166,8 +164,7 @@ class RandomState:
         return {"random": random.getstate(), **({"numpy": numpy.random.get_state()} if numpy else {})}
 
     def _set(self, states: dict[str, Any]) -> None:
-        if "random" in states:
-            random.setstate(states["random"])
+        random.setstate(states["random"])
         if "numpy" in states:
             sys.modules["numpy"].random.set_state(states["numpy"])
 
@@ -178,6 +175,9 @@ class Worlds:
     def __init__(self, named: str, options: dict[str, Any]):
         module, _, name = named.rpartition(":")
         self._make = getattr(imported(module), name)
+        # A world may import it later, and draw at once: its first draws must be seeded as well.
+        with contextlib.suppress(ImportError):
+            importlib.import_module("numpy")
         self._options = options
         self._worlds: dict[int, tuple[WorldLike, RandomState]] = {}
         #: Whether Python can copy a world.

@@ -1,4 +1,4 @@
-"""Worlds for a process of another Python, which has only its standard library."""
+"""Worlds for a process of another Python, which may have only its standard library."""
 
 from __future__ import annotations
 
@@ -48,10 +48,12 @@ class Locked(Adder):
 
 
 class Dice(Adder):
-    """Draws from `random`."""
+    """Draws from `random`, and from a `numpy` that it imports when it needs it."""
 
     def act(self, said):
-        return str(random.randrange(10**6))
+        import numpy as np
+
+        return f"{random.randrange(10**6)} {np.random.randint(10**6)}"
 
 
 class Keeper(list):
