@@ -227,9 +227,6 @@ class Worlds:
         if world in self._worlds:
             self._worlds.pop(world)[0].close()
 
-    def ping(self) -> None:
-        return None
-
 
 def imported(module: str) -> Any:
     """A module by its name, or by the path of its file."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
+import math
 import os
 import socket
 import struct
@@ -22,8 +24,8 @@ from rllib_arpo.envs.support.loop_thread import LoopThread, loop_thread
 from rllib_arpo.envs.support.texts import seed_of_name
 from rllib_arpo.envs.worlds.world import Call, Reply, World, WorldLost
 
-#: Seconds within which the process must begin, and must answer after a request was given up.
-START_TIMEOUT_S, ALIVE_TIMEOUT_S = 120.0, 5.0
+#: Seconds within which the process must begin, and must be done with a request that nobody waits for any more.
+START_TIMEOUT_S, GIVEN_UP_TIMEOUT_S = 120.0, 5.0
 _SCRIPT = Path(__file__).with_name("far_side.py")
 #: Variables that would show the other Python this one's packages.
 _OF_THIS_PYTHON = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
@@ -54,7 +56,8 @@ class _Process:
                 **silent,  # type: ignore[call-overload]
             )
         self._numbers = itertools.count()
-        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        #: What it has not answered, by number, in order: it is busy with the first. Cancelled: nobody waits for it.
+        self._unanswered: dict[int, asyncio.Future[Any]] = {}
         self.gone = False
 
     async def begin(self, named: str, options: Mapping[str, Any]) -> Any:
@@ -69,28 +72,26 @@ class _Process:
             WorldLost: it is gone.
             RuntimeError: the world's code raised.
         """
-        number = self.tell(do, **fields)
-        self._waiting[number] = asyncio.get_running_loop().create_future()
-        try:
-            return await self._waiting[number]
-        finally:
-            del self._waiting[number]
-
-    def tell(self, do: str, **fields: Any) -> int:
-        """Asks without waiting for the answer. Returns the request's number; errors as with `ask`."""
         if self.gone:
             raise WorldLost("its process has ended")
         number = next(self._numbers)
         body = json.dumps({"id": number, "do": do, **fields}, default=_plain).encode()
+        self._unanswered[number] = asyncio.get_running_loop().create_future()
         self._writer.write(struct.pack(">I", len(body)) + body)
-        return number
-
-    async def check(self) -> None:
-        """Ends the process if it does not answer: a request that hangs holds up those of all worlds."""
         try:
-            async with asyncio.timeout(ALIVE_TIMEOUT_S):
-                await self.ask("ping")
-        except (TimeoutError, WorldLost):
+            return await self._unanswered[number]
+        except asyncio.CancelledError:
+            self._doubt()
+            raise
+
+    def _doubt(self) -> None:
+        """Ends the process soon if it stays busy with a request that was given up: those of all worlds wait for it."""
+        number = next(iter(self._unanswered), None)
+        if number is not None and self._unanswered[number].cancelled():
+            asyncio.get_running_loop().call_later(GIVEN_UP_TIMEOUT_S, self._end_if_busy_with, number)
+
+    def _end_if_busy_with(self, number: int) -> None:
+        if number in self._unanswered:
             self.end()
 
     def end(self) -> None:
@@ -101,8 +102,9 @@ class _Process:
             while True:
                 (length,) = struct.unpack(">I", await reader.readexactly(4))
                 answer = json.loads(await reader.readexactly(length))
-                future = self._waiting.get(answer["id"])
-                if future is None or future.done():
+                future = self._unanswered.pop(answer["id"])
+                self._doubt()
+                if future.cancelled():
                     continue
                 if "raised" in answer:
                     error = RuntimeError(answer["raised"])
@@ -112,7 +114,7 @@ class _Process:
                     future.set_result(answer["value"])
         except (asyncio.IncompleteReadError, ConnectionError):
             self.gone = True
-            for future in self._waiting.values():
+            for future in self._unanswered.values():
                 if not future.done():
                     future.set_exception(WorldLost("its process has died"))
         finally:
@@ -133,8 +135,8 @@ class Interpreter:
     def __init__(self, python: str, named: str, options: Mapping[str, Any]):
         self._python, self._named, self._options = python, named, options
         self._thread: LoopThread = loop_thread("interpreter")
-        self._lock = asyncio.Lock()
         self._process: _Process | None = None
+        self._starting: asyncio.Task[_Process] | None = None
         self._described: Any = None
 
     def describe(self) -> dict[str, Any]:
@@ -144,14 +146,14 @@ class Interpreter:
             ValueError: the world cannot be made there.
         """
         try:
-            self._thread.run_blocking(self._running(), START_TIMEOUT_S)
-        except (BrokenToolError, RuntimeError, TimeoutError) as error:
+            self._thread.run_blocking(self._running(), math.inf)  # It has its own limit.
+        except (BrokenToolError, RuntimeError) as error:
             place = f"env_config['world']: {self._named} in {self._python}"
             raise ValueError(f"{place} cannot be made ({error}).") from error
         return self._described
 
     async def process(self) -> _Process:
-        """A process that is alive as far as is known.
+        """A process that is alive as far as is known. One that starts goes on if the caller no longer waits.
 
         Raises:
             BrokenToolError: it does not start.
@@ -163,36 +165,41 @@ class Interpreter:
 
     async def ask(self, process: _Process, do: str, **fields: Any) -> Any:
         """See `_Process.ask`."""
-        try:
-            return await self._thread.run(process.ask(do, **fields))
-        except asyncio.CancelledError:
-            # A time limit, or the trajectory's end.
-            asyncio.run_coroutine_threadsafe(process.check(), self._thread.loop)
-            raise
+        return await self._thread.run(process.ask(do, **fields))
 
-    def tell(self, process: _Process, do: str, **fields: Any) -> None:
-        """Asks for something that nobody waits for."""
+    def tell(self, process: _Process, limit_s: float, do: str, **fields: Any) -> None:
+        """Asks for something in the background, which may take `limit_s` seconds and fail."""
 
-        def told() -> None:
-            if not process.gone:
-                process.tell(do, **fields)
+        async def told() -> None:
+            with contextlib.suppress(TimeoutError, WorldLost, RuntimeError):
+                async with asyncio.timeout(limit_s):
+                    await process.ask(do, **fields)
 
-        self._thread.loop.call_soon_threadsafe(told)
+        asyncio.run_coroutine_threadsafe(told(), self._thread.loop)
 
     async def _running(self) -> _Process:
-        async with self._lock:
-            if self._process is None or self._process.gone:
-                try:
-                    process = _Process(self._python)
-                except OSError as error:
-                    raise BrokenToolError(f"{self._python} does not start ({error})") from error
-                try:
-                    self._described = await process.begin(self._named, self._options)
-                except BaseException:
-                    process.end()
-                    raise
-                self._process = process
-            return self._process
+        if self._process is None or self._process.gone:
+            if self._starting is None or self._starting.done():
+                self._starting = asyncio.create_task(self._start())
+            return await asyncio.shield(self._starting)
+        return self._process
+
+    async def _start(self) -> _Process:
+        try:
+            process = _Process(self._python)
+        except OSError as error:
+            raise BrokenToolError(f"{self._python} does not start ({error})") from error
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                self._described = await process.begin(self._named, self._options)
+        except TimeoutError as error:
+            process.end()
+            raise BrokenToolError(f"it has not begun in {START_TIMEOUT_S:g} s") from error
+        except BaseException:
+            process.end()
+            raise
+        self._process = process
+        return process
 
 
 class FarWorld(World):
@@ -231,6 +238,9 @@ class FarWorld(World):
             await self._ask("fork", child=child._number)
         except RuntimeError as error:
             raise BrokenToolError(f"it cannot be copied ({error})") from error
+        except BaseException:
+            await child.close()  # It may be made there still.
+            raise
         return child
 
     def __deepcopy__(self, memo: Any) -> World:
@@ -238,7 +248,7 @@ class FarWorld(World):
 
     async def close(self) -> None:
         if self._process is not None:
-            self._interpreter.tell(self._process, "close", world=self._number)
+            self._interpreter.tell(self._process, self.timeout_s, "close", world=self._number)
 
     async def _ask(self, do: str, **fields: Any) -> Any:
         assert self._process is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import threading
@@ -26,6 +27,11 @@ class Adder:
             time.sleep(60)
         if said == "bug":
             raise KeyError("nothing there")
+        if said == "nap":
+            time.sleep(0.5)
+            return str(os.getpid())
+        if said == "worlds":
+            return str(sum(isinstance(one, Adder) for one in gc.get_objects()))
         self.total += self.step * int(said)
         return f"{self.total}", 0.5, self.total > 100
 

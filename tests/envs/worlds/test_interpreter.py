@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import re
 import sys
@@ -131,7 +132,7 @@ def test_a_process_that_dies_is_started_again_and_what_was_done_is_repeated():
 
 
 def test_a_world_that_hangs_is_broken_and_its_process_is_replaced(monkeypatch):
-    monkeypatch.setattr(interpreter, "ALIVE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(interpreter, "GIVEN_UP_TIMEOUT_S", 0.2)
 
     async def played():
         one, two = trunk_of("Adder", timeout_s=1.0).fork(), trunk_of("Adder").fork()
@@ -141,6 +142,59 @@ def test_a_world_that_hangs_is_broken_and_its_process_is_replaced(monkeypatch):
         return [*found, *await said(two, "3")]
 
     assert asyncio.run(played()) == ["3", "6"]
+
+
+def test_a_request_that_was_given_up_disturbs_no_other_and_is_ended_when_its_turn_comes(monkeypatch):
+    monkeypatch.setattr(interpreter, "GIVEN_UP_TIMEOUT_S", 0.2)
+
+    async def played():
+        one, two, three = (trunk_of("Adder").fork() for _ in range(3))
+        before = await said(one, "nap")
+        await two.ready()
+        nap = asyncio.create_task(said(one, "nap"))
+        await asyncio.sleep(0.1)
+        hang = asyncio.create_task(two.say("hang"))
+        await asyncio.sleep(0.1)
+        hang.cancel()
+        assert await nap == before
+        return await said(three, "2")
+
+    assert asyncio.run(played()) == ["3"]
+
+
+def test_a_process_that_starts_slowly_starts_again_whatever_the_time_limit(tmp_path, monkeypatch):
+    slow = tmp_path / "slow.py"
+    slow.write_text("import time\nfrom tests.helpers.far_worlds import Adder\ntime.sleep(1.0)\n")
+    world = {f"{slow}:Adder": {"python": sys.executable, "timeout_s": 0.4}}
+    with monkeypatch.context() as patched, pytest.raises(ValueError, match=r"made \(it has not begun in 0\.1 s\)\.$"):
+        patched.setattr(interpreter, "START_TIMEOUT_S", 0.1)
+        find_world(world)
+    maker = WorldMaker("The world", find_world(world))
+
+    async def played():
+        with pytest.raises(BrokenToolError, match=r"^FarWorld did not answer in 0\.4 s\.$"):
+            await said(WorldSession(maker, QUESTION), "die")
+        for _ in range(20):
+            with contextlib.suppress(BrokenToolError):
+                return await said(WorldSession(maker, QUESTION), "2")
+
+    assert asyncio.run(played()) == ["3"]
+
+
+def test_the_world_of_a_fork_that_was_given_up_is_closed_over_there():
+    async def played():
+        trunk, other = (trunk_of("Adder", step=2) for _ in range(2))
+        await trunk.ready()
+        nap = asyncio.create_task(trunk.say("nap"))
+        await asyncio.sleep(0.1)
+        child = trunk.fork()
+        await asyncio.sleep(0.1)
+        await child.close()
+        await nap
+        await trunk.close()
+        return await said(other, "worlds")
+
+    assert asyncio.run(played()) == ["1"]
 
 
 def test_a_bug_over_there_is_a_bug_here_with_its_traceback():
