@@ -180,8 +180,6 @@ class Worlds:
             importlib.import_module("numpy")
         self._options = options
         self._worlds: dict[int, tuple[WorldLike, RandomState]] = {}
-        #: Whether Python can copy a world.
-        self._copies: bool | None = None
 
     def describe(self) -> dict[str, Any]:
         world = adapted(self._make(**self._options))
@@ -189,19 +187,12 @@ class Worlds:
         world.close()
         return described
 
-    def reset(self, world: int, row: dict[str, Any], seed: int) -> dict[str, Any]:
+    def reset(self, world: int, row: dict[str, Any], seed: int) -> str:
         random_state = RandomState(seed)
         with random_state.swapped_in():
             made = adapted(self._make(**self._options))
             self._worlds[world] = made, random_state
-            opening = made.reset(row)
-        if self._copies is None:
-            try:
-                copy.deepcopy(made)
-                self._copies = True
-            except Exception:
-                self._copies = False
-        return {"opening": text(opening), "copies": self._copies}
+            return text(made.reset(row))
 
     def act(self, world: int, action: Any) -> dict[str, Any]:
         made, random_state = self._worlds[world]

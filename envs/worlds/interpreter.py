@@ -21,8 +21,8 @@ from rllib_arpo.envs.errors import BrokenToolError
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards import FinishedPath, Score
 from rllib_arpo.envs.support.loop_thread import LoopThread, loop_thread
-from rllib_arpo.envs.support.texts import seed_of_name
-from rllib_arpo.envs.worlds.world import Call, Reply, World, WorldLost
+from rllib_arpo.envs.support.texts import first_line, seed_of_name
+from rllib_arpo.envs.worlds.world import Call, NotCopied, Reply, World, WorldLost
 
 #: Seconds within which the process must begin, and must be done with a request that nobody waits for any more.
 START_TIMEOUT_S, GIVEN_UP_TIMEOUT_S = 120.0, 5.0
@@ -215,10 +215,7 @@ class FarWorld(World):
 
     async def reset(self, question: Question) -> str:
         self._process = await self._interpreter.process()
-        begun = await self._ask("reset", row=dict(question.row), seed=seed_of_name(question.question_id))
-        if self.forks_by is None:
-            self.forks_by = "fork" if begun["copies"] else "replay"  # type: ignore[misc]
-        return begun["opening"]
+        return await self._ask("reset", row=dict(question.row), seed=seed_of_name(question.question_id))
 
     async def act(self, action: Call | str) -> Reply:
         said = {"tool": action.tool, "arguments": dict(action.arguments)} if isinstance(action, Call) else action
@@ -237,7 +234,7 @@ class FarWorld(World):
         try:
             await self._ask("fork", child=child._number)
         except RuntimeError as error:
-            raise BrokenToolError(f"it cannot be copied ({error})") from error
+            raise NotCopied(first_line(error)) from error
         except BaseException:
             await child.close()  # It may be made there still.
             raise

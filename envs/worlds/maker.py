@@ -50,24 +50,29 @@ class WorldMaker:
             forks = type(world).fork is not World.fork
             if world.forks_by not in (None, "copy", "replay", *(["fork"] if forks else [])):
                 raise ContractError(f"{self.name} cannot fork by {world.forks_by!r}.")
-            self._way = world.forks_by or ("fork" if forks else "copy")
+            asked = "fork" if world.fork_is_copy and world.forks_by == "copy" else world.forks_by
+            self._way = asked or ("fork" if forks else "copy")
         return self._way
 
     def copied(self, running: RunningWorld) -> RunningWorld | None:
-        """A copy; None, from now on, if Python cannot copy it.
-
-        Raises:
-            ContractError: it cannot, and `forks_by` demands it.
-        """
+        """A copy; None if Python cannot copy it; errors as with `replay_instead`."""
         try:
             return running.copy()
         except Exception as error:
-            wrong = f"{type(error).__name__}: {first_line(error)}"
-            if running.world.forks_by == "copy":
-                raise ContractError(f'{self.name} has forks_by = "copy", and copy.deepcopy raises {wrong}.') from error
-            _logger.warning("%s cannot be copied (%s): its forks are replayed.", self.name, wrong)
-            self._way = "replay"
+            self.replay_instead(running.world, f"{type(error).__name__}: {first_line(error)}")
             return None
+
+    def replay_instead(self, world: World, raised: str) -> None:
+        """Replays from now on, since `copy.deepcopy` raised this.
+
+        Raises:
+            ContractError: `forks_by` demands copies.
+        """
+        if world.forks_by == "copy":
+            raise ContractError(f'{self.name} has forks_by = "copy", and copy.deepcopy raises {raised}.')
+        if self._way != "replay":
+            _logger.warning("%s cannot be copied (%s): its forks are replayed.", self.name, raised)
+        self._way = "replay"
 
     def tools(self) -> list[WorldTool]:
         """The calls that the worlds take."""

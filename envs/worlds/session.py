@@ -16,7 +16,7 @@ from rllib_arpo.envs.tools.tool import Tool, place_of, read_argument
 from rllib_arpo.envs.worlds.maker import WorldMaker
 from rllib_arpo.envs.worlds.random_state import RandomState
 from rllib_arpo.envs.worlds.running import ReplayMismatch, RunningWorld, told
-from rllib_arpo.envs.worlds.world import Call, Opening, Reply, Turn, World, WorldLost
+from rllib_arpo.envs.worlds.world import Call, NotCopied, Opening, Reply, Turn, World, WorldLost
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,11 +236,14 @@ class WorldSession:
                 self._running = await parent.fork()
                 self.maker.with_common(self._running.world)
                 return
+            except NotCopied as error:
+                self.maker.replay_instead(parent.world, str(error))
             except WorldLost:
-                pass  # A replay makes it, too.
+                pass
             finally:
                 # The parent goes on: what is forked from here later must not begin in its later state.
                 self._parent = None
+            self.copied_from = None
         try:
             self._running = await self.replayed()
         except ReplayMismatch as error:

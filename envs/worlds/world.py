@@ -89,6 +89,10 @@ class WorldLost(BrokenToolError):
     """The world's process or connection is gone: another world takes over, where the same actions are repeated."""
 
 
+class NotCopied(Exception):
+    """`fork` copies, and this world cannot be copied: from then on the worlds of its kind are replayed."""
+
+
 class World(ABC):
     """What one trajectory acts in: a game, a simulated user, a service with a state.
 
@@ -152,6 +156,9 @@ class World(ABC):
         """An independent world in the same state. A world that does not override this is copied or replayed.
 
         This world does not act meanwhile.
+
+        Raises:
+            NotCopied: it can only be replayed.
         """
         raise NotImplementedError
 

@@ -53,6 +53,14 @@ class Locked(Adder):
         return super().act(said)
 
 
+class Streaming(Adder):
+    """Cannot be copied once it has acted."""
+
+    def act(self, said):
+        self.stream = (one for one in said)
+        return super().act(said)
+
+
 class Dice(Adder):
     """Draws from `random`, and from a `numpy` that it imports when it needs it."""
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rllib_arpo.core.tree import ToolStatus
-from rllib_arpo.envs.errors import BrokenToolError
+from rllib_arpo.envs.errors import BrokenToolError, ContractError
 from rllib_arpo.envs.question import QA, Question
 from rllib_arpo.envs.rewards import FinishedPath
 from rllib_arpo.envs.worlds import Call, Reply, far_side, interpreter
@@ -30,10 +30,18 @@ def trunk_of(name: str, **options) -> WorldSession:
     return WorldSession(WorldMaker("The world", find_world(world)), QUESTION)
 
 
-@pytest.mark.parametrize(("name", "way"), [("Adder", "fork"), ("Locked", "replay")])
-def test_a_fork_goes_on_from_its_parents_state(name, way, capfd):
+@pytest.mark.parametrize(
+    ("name", "options", "way"),
+    [
+        ("Adder", {}, "fork"),
+        ("Adder", {"forks_by": "copy"}, "fork"),
+        ("Locked", {}, "replay"),
+        ("Streaming", {}, "replay"),
+    ],
+)
+def test_a_fork_goes_on_from_its_parents_state(name, options, way, capfd):
     async def played():
-        trunk = trunk_of(name)
+        trunk = trunk_of(name, **options)
         await trunk.ready()
         root, other = trunk.fork_root(), trunk.fork_root()
         found = await said(root, "2", "x")
@@ -41,6 +49,7 @@ def test_a_fork_goes_on_from_its_parents_state(name, way, capfd):
         found += [*await said(root, "3"), *await said(child, "20"), *await said(other, "1")]
         score, used = await child.score(FINISHED), trunk.maker.way(await root.ready())
         end = await child.say("90")
+        assert (child.copied_from is None) == (used == "replay")
         for play in (trunk, root, other, child):
             await play.close()
         return [trunk.opening, *found], used, (score.reward, score.accuracy), child.paid, end.done
@@ -49,6 +58,17 @@ def test_a_fork_goes_on_from_its_parents_state(name, way, capfd):
     found = ["begin at 1", "3", refused, "6", "23", "2"]
     assert asyncio.run(played()) == (found, way, (2.3, 1.0), 1.5, True)
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_world_that_demands_copies_is_not_replayed():
+    async def forked():
+        trunk = trunk_of("Locked", forks_by="copy")
+        await trunk.ready()
+        await trunk.fork().ready()
+
+    demanded = r'^The world has forks_by = "copy", and copy.deepcopy raises TypeError: cannot pickle '
+    with pytest.raises(ContractError, match=demanded):
+        asyncio.run(forked())
 
 
 def test_the_user_may_choose_replay_and_give_options():
