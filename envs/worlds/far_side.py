@@ -181,8 +181,11 @@ class Worlds:
         self._options = options
         self._worlds: dict[int, tuple[WorldLike, RandomState]] = {}
 
+    def _made(self) -> WorldLike:
+        return adapted(finished(self._make(**self._options)))
+
     def describe(self) -> dict[str, Any]:
-        world = adapted(self._make(**self._options))
+        world = self._made()
         described = {"tools": world.tools(), "takes_text": world.takes_text()}
         world.close()
         return described
@@ -190,7 +193,7 @@ class Worlds:
     def reset(self, world: int, row: dict[str, Any], seed: int) -> str:
         random_state = RandomState(seed)
         with random_state.swapped_in():
-            made = adapted(self._make(**self._options))
+            made = self._made()
             self._worlds[world] = made, random_state
             return text(made.reset(row))
 

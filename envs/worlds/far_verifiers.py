@@ -29,7 +29,7 @@ class Tasks:
     """A task, made of its row: what `far_side.WorldLike` takes.
 
     Attributes:
-        shared: the toolsets of all tasks, once their `setup` is done; a fork does not copy them.
+        shared: the toolsets of all tasks; None before their `setup`. A fork does not copy them.
     """
 
     shared: ClassVar[list[Any] | None] = None
@@ -40,8 +40,7 @@ class Tasks:
         if self._kind.NEEDS_CONTAINER:
             raise ValueError(f"the tasks of {taskset} need a container")
         self._toolsets = self._kind.toolsets(self._config)
-        self._unready = made.toolsets(made.config) if Tasks.shared is None else []
-        self.tools = {name: {**one.parameters, "description": one.description} for name, one in self._found().items()}
+        self.tools: dict[str, Any] = {}
         self._calls: list[tuple[Any, str]] = []
 
     async def reset(self, row: dict[str, Any]) -> None:
@@ -52,12 +51,8 @@ class Tasks:
         for message in self._task.data.prompt:
             self._note(message)
         await invoke(self._task.setup, {"trace": self._trace, "runtime": NOWHERE})
-        for toolset in [*self._unready, *self._toolsets]:
-            await toolset.setup()
-        if Tasks.shared is None:
-            Tasks.shared = self._unready
-        self._unready = []
         for toolset in self._toolsets:
+            await toolset.setup()
             await toolset.setup_task(self._task)
 
     async def act(self, call: dict[str, Any]) -> str:
@@ -65,7 +60,7 @@ class Tasks:
         _call_state.set(self._trace.state)
         said = ""
         try:
-            told = await self._found()[call["tool"]].run(call["arguments"], None, convert_result=True)
+            told = await self.found()[call["tool"]].run(call["arguments"], None, convert_result=True)
             said = "\n".join(block.text for block in told.content)
         except ToolError as error:
             said = str(error)
@@ -88,9 +83,9 @@ class Tasks:
         await self._task.score(self._trace, NOWHERE)
         return self._trace.reward
 
-    def _found(self) -> dict[str, Any]:
+    def found(self) -> dict[str, Any]:
         """The tools, by the names that a harness gives them."""
-        toolsets = [*(Tasks.shared or self._unready), *self._toolsets]
+        toolsets = [*(Tasks.shared or ()), *self._toolsets]
         marked = [(one.server_name, function) for one in toolsets for function in discover_decorated(one, "tool")]
         tools = [(server, Tool.from_function(function, function.tool_name)) for server, function in marked]
         return {f"{server}_{tool.name}" if server else tool.name: tool for server, tool in tools}
@@ -98,6 +93,19 @@ class Tasks:
     def _note(self, message: Any, sampled: bool = False) -> None:
         parent = len(self._trace.nodes) - 1 if self._trace.nodes else None
         self._trace.nodes.append(vf.MessageNode(message=message, parent=parent, sampled=sampled))
+
+
+async def tasks(taskset: str, config: dict[str, Any]) -> Tasks:
+    """Makes one; at the process's start it also sets up the toolsets of all, which is no world's time."""
+    task = Tasks(taskset, config)
+    if Tasks.shared is None:
+        made = taskset_of(taskset, config)
+        shared = made.toolsets(made.config)
+        for toolset in shared:
+            await toolset.setup()
+        Tasks.shared = shared
+    task.tools = {name: {**one.parameters, "description": one.description} for name, one in task.found().items()}
+    return task
 
 
 def main(name: str, number: str, config: str) -> None:

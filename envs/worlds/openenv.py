@@ -139,8 +139,11 @@ async def _connected(url: str) -> Any:
     from websockets.exceptions import InvalidHandshake
 
     try:
-        # No limit for the answer to a ping: `timeout_s` limits an action, and a server may be busy with one.
-        return await connect(url, max_size=_MAX_BYTES, close_timeout=_CLOSE_TIMEOUT_S, ping_timeout=None)
+        # No limit for the handshake, nor for the answer to a ping: `timeout_s` limits what a session does, and a server
+        # may be busy with another's action.
+        return await connect(
+            url, max_size=_MAX_BYTES, open_timeout=None, ping_timeout=None, close_timeout=_CLOSE_TIMEOUT_S
+        )
     except (OSError, InvalidHandshake) as error:
         raise BrokenToolError(f"{url} cannot be reached ({error}).") from error
 

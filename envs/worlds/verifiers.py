@@ -29,7 +29,7 @@ def verifiers_world(taskset: str, *, python: str, config: Mapping[str, Any] | No
     Raises:
         ValueError: there is no such Python or taskset, or its tasks need a container.
     """
-    return interpreter_world(f"{_FILE}:Tasks", python, {"taskset": taskset, "config": config or {}})
+    return interpreter_world(f"{_FILE}:tasks", python, {"taskset": taskset, "config": config or {}})
 
 
 def write_rows(path: str, taskset: str, *, python: str, number: int, config: Mapping[str, Any] | None = None) -> None:

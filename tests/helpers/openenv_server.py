@@ -8,6 +8,7 @@ from typing import Any
 
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request
 
 from rllib_arpo.envs.support.loop_thread import LoopThread
 
@@ -22,6 +23,7 @@ class OpenEnvServer:
     """Args:
         max_sessions: at a time.
         max_answers: it dies after so many.
+        open_s: seconds that it takes to open a connection.
 
     Attributes:
         url: where it listens, after `with`.
@@ -29,9 +31,9 @@ class OpenEnvServer:
         open: the connections with a session.
     """
 
-    def __init__(self, max_sessions: int = 100, max_answers: int | None = None):
+    def __init__(self, max_sessions: int = 100, max_answers: int | None = None, open_s: float = 0.0):
         self.url, self.sessions, self.open = "", 0, set[ServerConnection]()
-        self._max_sessions, self._left = max_sessions, max_answers
+        self._max_sessions, self._left, self._open_s = max_sessions, max_answers, open_s
         self._thread, self._server = LoopThread("openenv stand-in"), None
 
     def __enter__(self) -> OpenEnvServer:
@@ -46,7 +48,7 @@ class OpenEnvServer:
         self._thread.run_blocking(self._cut(), 10.0)
 
     async def _start(self) -> None:
-        self._server = await serve(self._session, "127.0.0.1", 0)
+        self._server = await serve(self._session, "127.0.0.1", 0, process_request=self._opened)
         self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     async def _cut(self) -> None:
@@ -56,6 +58,9 @@ class OpenEnvServer:
     async def _kill(self) -> None:
         self._server.close(close_connections=False)
         await self._cut()
+
+    async def _opened(self, connection: ServerConnection, request: Request) -> None:
+        await asyncio.sleep(self._open_s)
 
     async def _session(self, connection: ServerConnection) -> None:
         if not self._server.is_serving():

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import socket
 
 import pytest
+from websockets.asyncio.client import connect
 
 from rllib_arpo.core.tree import StopReason, ToolStatus
 from rllib_arpo.engine.scripted_engine import RandomPolicy
@@ -106,6 +108,14 @@ def test_a_lost_connection_is_a_new_session_where_everything_is_repeated(server)
     crashed = f"The world was lost twice in one action ({server.url.replace('http', 'ws')}/ws: it crashed)."
     assert asyncio.run(played()) == ["6", "7", crashed, "8"]
     assert server.sessions == 4
+
+
+def test_only_the_worlds_time_limit_holds_while_a_connection_opens(monkeypatch):
+    monkeypatch.setattr("websockets.asyncio.client.connect", functools.partial(connect, open_timeout=0.1))
+    with OpenEnvServer(open_s=0.5) as server:
+        assert asyncio.run(said(trunk_of(server), "1")) == ["2"]
+        with pytest.raises(BrokenToolError, match=r"^OpenEnvWorld did not answer in 0\.2 s\.$"):
+            asyncio.run(said(trunk_of(server, timeout_s=0.2), "1"))
 
 
 def test_a_server_that_is_full_or_silent_or_gone_is_a_broken_tool(caplog):

@@ -50,6 +50,16 @@ def test_tasks_are_rows(folder):
         write_rows("rows.jsonl", "nowhere", python=sys.executable, number=3)
 
 
+def test_the_set_up_of_shared_toolsets_belongs_to_the_start(folder):
+    source = (folder / "capitals.py").read_text()
+    (folder / "slow.py").write_text(source.replace("Words.number += 1", "import time\n        time.sleep(1.0)"))
+    world = {"verifiers": {**OPTIONS, "taskset": "slow", "timeout_s": 0.8}}
+    row = {"prompt": [{"role": "user", "content": "The capital of Norway?"}], "answer": "Oslo"}
+    question = Question("q", (), (), QA, "q", row=row)
+    session = WorldSession(WorldMaker("The world", find_world(world)), question)
+    assert asyncio.run(session.act(Call("first", {"word": "Oslo"}))).text == "O of toolset 0"
+
+
 def test_a_task_has_its_tools_its_state_and_its_rewards(folder):
     asked = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "The capital of Norway?"}]
     row = {"prompt": asked, "answer": "Oslo"}
@@ -86,7 +96,7 @@ def test_a_task_has_its_tools_its_state_and_its_rewards(folder):
     ("change", "message"),
     [
         ({"taskset": "nowhere"}, "cannot be made (ModuleNotFoundError: No module named 'nowhere')."),
-        ({"python": "/no/python"}, "far_verifiers.py:Tasks in /no/python cannot be made (/no/python does not start"),
+        ({"python": "/no/python"}, "far_verifiers.py:tasks in /no/python cannot be made (/no/python does not start"),
         ({"taskset": "boxed"}, "cannot be made (ValueError: the tasks of boxed need a container)."),
     ],
 )
