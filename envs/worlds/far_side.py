@@ -106,7 +106,7 @@ class MethodsLike(WorldLike):
         return finished(getattr(self.world, action["tool"])(**action["arguments"])), 0.0, False
 
     def score(self, turns: list[str]) -> Any:
-        return finished(self.world.get_reward()) if hasattr(self.world, "get_reward") else None
+        return float(finished(self.world.get_reward())) if hasattr(self.world, "get_reward") else None
 
     def close(self) -> None:
         """Nothing: a method `close` is a tool."""

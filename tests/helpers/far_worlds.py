@@ -109,6 +109,11 @@ class Shop:
         return 1.0 if len(self.basket) == 3 else 0.0
 
 
+class Unpaid(Shop):
+    def get_reward(self):
+        return None
+
+
 class Walk:
     """In Gymnasium's manner."""
 

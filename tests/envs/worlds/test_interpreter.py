@@ -132,6 +132,11 @@ def test_public_methods_are_tools_as_in_trl():
     }
 
 
+def test_a_reward_that_is_none_is_not_left_to_the_configured_one():
+    with pytest.raises(ContractError, match=r"^The world: score raises RuntimeError: TypeError: float\(\) "):
+        asyncio.run(trunk_of("Unpaid").score(FINISHED))
+
+
 def test_steps_are_texts_as_in_gymnasium():
     async def played():
         play = trunk_of("Walk")
