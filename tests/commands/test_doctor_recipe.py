@@ -45,7 +45,7 @@ MODEL: 90,624 parameters, 2 layers
     41.2 MB  during a pass
              Not counted: the gradients of one layer's values, CUDA's context, the allocator's waste.
              gradient_checkpointing='auto' is True: with all activations the device would hold 62,486,912 of \
-60,000,000 bytes; it may hold 80%.
+60,000,000 bytes in an update; it may hold 80%.
 4 engines (1 GPU)
     54.0 MB  its part: 0.9 of the GPU's 60,000,000 bytes
      0.2 MB  weights: 90,624 parameters x 2 bytes
