@@ -65,8 +65,18 @@ def checked_ids(observation: Any, vocab_size: int, whose: str) -> np.ndarray:
 
 
 async def settled(value: Any) -> Any:
-    """The result of a method that may be a coroutine."""
-    return await value if inspect.isawaitable(value) else value
+    """The result of a method that may be a coroutine.
+
+    Raises:
+        RuntimeError: the method raises a `CancelledError`, though nobody cancels the task that waits for it.
+    """
+    try:
+        return await value if inspect.isawaitable(value) else value
+    except asyncio.CancelledError as error:
+        waiting = asyncio.current_task()
+        if waiting is None or waiting.cancelling():
+            raise
+        raise RuntimeError("it waited for something that was cancelled").with_traceback(error.__traceback__) from error
 
 
 StepResult = tuple[np.ndarray, float, bool, bool, dict[str, Any]]

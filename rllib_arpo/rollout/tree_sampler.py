@@ -107,8 +107,10 @@ class TreeSampler:
                 await self._run_all([self._run(root) for root in roots])
                 await self._top_up()
         except TimeoutError as error:
-            if not (self._agents and deadline.expired()):
-                raise TimeoutError(f"{self._name()} could not be reset in time. {error}") from error
+            if not deadline.expired():
+                raise
+            if not self._agents:
+                raise TimeoutError(f"{self._name()} could not be reset in time.") from error
             for agent in self._agents.values():
                 agent.stop_at_deadline(self._settings.deadline_reward)
         trajectories = tuple(agent.finished() for agent in self._agents.values())
@@ -197,7 +199,7 @@ class TreeSampler:
         try:
             observation, reward, terminated, truncated, info = await self._answer(agent, finished)
         except asyncio.CancelledError:
-            # The deadline: the turn is whole, though its tool has not answered.
+            # The deadline (see `settled`): the turn is whole, though its tool has not answered.
             agent.turns.append(turn_of(finished, times))
             raise
         except DataError:
@@ -237,7 +239,7 @@ class TreeSampler:
         """The environment's answer to a turn: of a tool, or of what grades the trajectory."""
         self._on_progress(tools=1)
         try:
-            return await self._env.step_agent(agent.agent_id, finished.token_ids)
+            return await settled(self._env.step_agent(agent.agent_id, finished.token_ids))
         finally:
             self._on_progress(tools=-1)
 
