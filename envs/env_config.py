@@ -146,9 +146,26 @@ def read_env_config(env_config: Mapping[str, Any]) -> tuple[ToolEnvConfig, Task,
     task: Task = task_class(**{key: value for key, value in env_config.items() if key in of_task})
     if isinstance(task, SeedsTask) and config.world is None:
         raise ValueError("env_config['task']: only a world ('world') asks questions of seeds.")
-    tools = _make_tools(config, task)
+    if config.make_world is not None and config.make_world.sample.takes_turns:
+        _check_turns(config, config.make_world)
+        tools: dict[str, Tool] = {}
+    else:
+        tools = _make_tools(config, task)
     check_known(config.max_calls_per_tool, tools, "tool in env_config['max_calls_per_tool']")
     return config, task, tools
+
+
+def _check_turns(config: ToolEnvConfig, world: WorldMaker) -> None:
+    if config.protocol != "function_calling":
+        raise ValueError("env_config['protocol'] must be 'function_calling' for a world that takes turns.")
+    useless = {
+        "['tools']": config.tools,
+        "['max_calls_per_tool']": config.max_calls_per_tool,
+        "['world']: instruction": world.sample.instruction,
+    }
+    for key, value in useless.items():
+        if value:
+            raise ValueError(f"env_config{key} would do nothing: {world.name} takes turns, and says all that is read.")
 
 
 def _make_tools(config: ToolEnvConfig, task: Task) -> dict[str, Tool]:

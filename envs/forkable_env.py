@@ -33,7 +33,6 @@ class StepInfo:
         tool_call: the call that was executed in this step, if any.
         stop_reason: set on the last step of an agent, None before.
         accuracy, format_valid: parts of the reward, meaningful on the last step.
-        requests_refused: on the last step, the requests of the path's agent that were not answered.
         follows: the place on the path behind which the model reads the observation; None: right after the turn.
     """
 
@@ -41,7 +40,6 @@ class StepInfo:
     stop_reason: StopReason | None = None
     accuracy: float = 0.0
     format_valid: bool = False
-    requests_refused: int = 0
     follows: Place | None = None
 
 
@@ -170,6 +168,13 @@ class ForkableMultiAgentEnv(MultiAgentEnv):
         Called once when a question has ended, also by its deadline, an error or the end of the run; no agent acts
         after that.
         """
+
+    def take_refused(self) -> int:
+        """The number of requests of agents that were not answered since the last call, in all environments of the pool.
+
+        Those of trajectories and questions that failed are among them.
+        """
+        return 0
 
     def another(self) -> Self | None:
         """Another environment of the same configuration, which shares the constant parts with this one.

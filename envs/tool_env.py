@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import dataclasses
-import json
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -15,7 +14,7 @@ import gymnasium as gym
 import numpy as np
 
 from rllib_arpo.core.tree import TRUNCATED_STOP_REASONS, Place, StopReason, ToolCall, ToolStatus
-from rllib_arpo.envs.conversation import next_messages
+from rllib_arpo.envs.conversation import UnreadableError, first_messages, next_messages
 from rllib_arpo.envs.env_config import TEXT, read_env_config
 from rllib_arpo.envs.errors import BrokenToolError
 from rllib_arpo.envs.forkable_env import (
@@ -29,7 +28,6 @@ from rllib_arpo.envs.forkable_env import (
 )
 from rllib_arpo.envs.path_state import PathState
 from rllib_arpo.envs.prompt import asked_alone, build_prompt, checked_prompt, with_opening
-from rllib_arpo.envs.protocols.function_calling import FunctionCallingProtocol
 from rllib_arpo.envs.protocols.prompts import turn_text
 from rllib_arpo.envs.protocols.protocol import Answer, CallRequest, Malformed, Nothing, end_of_turn
 from rllib_arpo.envs.question import Question
@@ -60,12 +58,11 @@ class ToolEnv(ForkableMultiAgentEnv):
         this way; it is not cut, since the model could not answer it;
       - a call after max_tool_calls executed calls (TOOL_CALL_LIMIT; a call beyond max_calls_per_tool is answered by a
         refusal instead, and the trajectory goes on);
-      - a tool that cannot be brought back (BROKEN_TOOL).
+      - the world's word that it is over (WORLD_ENDED), or a tool or world that cannot be brought back (BROKEN_TOOL,
+        which is masked in training, and keeps what replies have paid).
 
-    BROKEN_TOOL (masked in training) has the reward 0. `env_config["reward"]` rewards all other paths; by default every
-    path except ANSWER with a right format gets -1.
-
-    RLlib demands spaces: here they are the space of a single token; observations and actions are sequences of tokens.
+    `env_config["reward"]` rewards all other paths that the world does not score; by default each except ANSWER with a
+    right format gets -1. RLlib demands spaces: here that of a single token, though observations are sequences of them.
     """
 
     def __init__(self, env_config: Mapping[str, Any]):
@@ -88,8 +85,6 @@ class ToolEnv(ForkableMultiAgentEnv):
         self.chat = self.config.make_chat()
         self.tokenizer = self.chat.tokenizer
         self.protocol = self.config.make_protocol(self.tools, self.chat)
-        if self._takes_turns and not isinstance(self.protocol, FunctionCallingProtocol):
-            raise ValueError("env_config['protocol'] must be 'function_calling' for a world that takes turns.")
         self.stop = self.protocol.stop
         if self._takes_text:
             self.tool_names = (*self.tool_names, TEXT)
@@ -98,7 +93,7 @@ class ToolEnv(ForkableMultiAgentEnv):
         self.num_questions = self.task.num_questions
         for tool in self.tools.values():
             tool.prepare()
-        self._start(None, np.zeros(0, np.int32))
+        self._start(None)
         # Without numbers from outside, the env runners of plain RLlib ask 0, 1, 2, ... in turn.
         self._stride = max(1, getattr(env_config, "num_workers", None) or 1)
         self._next_question = max(0, getattr(env_config, "worker_index", 0) - 1)
@@ -111,7 +106,7 @@ class ToolEnv(ForkableMultiAgentEnv):
         if type(self) is not ToolEnv:
             return None
         env = copy.copy(self)
-        env._start(None, np.zeros(0, np.int32))
+        env._start(None)
         return env
 
     @classmethod
@@ -127,6 +122,9 @@ class ToolEnv(ForkableMultiAgentEnv):
             question = asked_alone(task.question(0, tuple(tools)), config)
             build_prompt(chat, config.make_protocol(tools, chat), question, config)
 
+    def take_refused(self) -> int:
+        return 0 if self._make_world is None else self._make_world.sample.take_refused()
+
     def get_observation_space(self, agent_id: str) -> gym.Space:
         return self.observation_space
 
@@ -140,8 +138,9 @@ class ToolEnv(ForkableMultiAgentEnv):
         number = options.get(OPTION_QUESTION)
         if number is None:
             number = self._take_next_question(seed)
+        self._start(None)  # The next line may raise.
         question = self.task.question(int(number), tuple(self.tools))
-        self._start(question, np.zeros(0, np.int32))
+        self._start(question)
         num_roots = options.get(OPTION_NUM_ROOTS, 1)
         if self._make_world is not None:
             return self._begun_by_world(question, self._trunks[self._make_world], num_roots)
@@ -155,7 +154,7 @@ class ToolEnv(ForkableMultiAgentEnv):
             answers = type(world).score is World.score and not world.pays_by_replies
             instruction = self.protocol.instruction(answers=answers)
         if isinstance(trunk.opening, Opening):
-            prompt = self.protocol.opening(self.chat, trunk.opening)
+            prompt = first_messages(self.protocol, self.chat, trunk.opening)
             return self._begun(checked_prompt(prompt, question, self.config), num_roots)
         asked = with_opening(question, trunk.opening or "")
         return self._begun(build_prompt(self.chat, self.protocol, asked, self.config, instruction), num_roots)
@@ -241,7 +240,7 @@ class ToolEnv(ForkableMultiAgentEnv):
             shown = cut(self.tokenizer, reply.text, tool.max_result_tokens)
             return self.protocol.response(self.chat, request, shown, state.context[-1]), None
 
-        return await self._act(agent_id, state, request.name, _argument_text(request), answer, framed)
+        return await self._act(agent_id, state, request.name, request.argument_text, answer, framed)
 
     async def _say(self, agent_id: str, state: PathState, said: str | Turn) -> StepResult:
         """Gives a turn or its text to the world; extends the agent's path unless the trajectory ends here."""
@@ -255,7 +254,11 @@ class ToolEnv(ForkableMultiAgentEnv):
                 return next_messages(self.protocol, self.chat, self._prompt, state, reply, limit)
             return self.protocol.reply(self.chat, cut(self.tokenizer, reply.text, limit), state.context[-1]), None
 
-        return await self._act(agent_id, state, TEXT, str(said), partial(session.say, said), framed)
+        try:
+            return await self._act(agent_id, state, TEXT, str(said), partial(session.say, said), framed)
+        except UnreadableError as error:
+            tried = dataclasses.replace(state, calls=(*state.calls, TEXT))
+            return await self._say(agent_id, tried, Turn("", refused=str(error)))
 
     async def _result(self, tool: Tool, request: CallRequest) -> Reply:
         result = await run_tool(tool, request.argument)
@@ -344,8 +347,7 @@ class ToolEnv(ForkableMultiAgentEnv):
                     reason = StopReason.ANSWER if reason == StopReason.NO_ANSWER else reason
         except BrokenToolError:
             reason = StopReason.BROKEN_TOOL
-        refused = sum(session.refused for session in state.sessions.values())
-        info = StepInfo(call, reason, score.accuracy, format_valid, refused)
+        info = StepInfo(call, reason, score.accuracy, format_valid)
         truncated = reason in TRUNCATED_STOP_REASONS
         return np.zeros(0, np.int32), paid + score.reward, not truncated, truncated, {INFO_STEP: info}
 
@@ -359,9 +361,9 @@ class ToolEnv(ForkableMultiAgentEnv):
             return session.paid_score()
         return score
 
-    def _start(self, question: Question | None, prompt: np.ndarray) -> None:
+    def _start(self, question: Question | None) -> None:
         """Forgets the last question and its agents."""
-        self.question, self._prompt = question, prompt
+        self.question, self._prompt = question, np.zeros(0, np.int32)
         self._paths: dict[str, PathState] = {}
         self._ended: set[str] = set()
         #: The worlds from which those of the roots are forked.
@@ -389,8 +391,3 @@ class ToolEnv(ForkableMultiAgentEnv):
         number = self._next_question
         self._next_question += self._stride
         return number
-
-
-def _argument_text(request: CallRequest) -> str:
-    argument = request.argument
-    return argument if isinstance(argument, str) else json.dumps(argument, ensure_ascii=False)

@@ -6,6 +6,7 @@ never changes the model's own tokens.
 
 from __future__ import annotations
 
+import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -35,6 +36,10 @@ class CallRequest:
 
     name: str
     argument: str | Mapping[str, Any]
+
+    @property
+    def argument_text(self) -> str:
+        return self.argument if isinstance(self.argument, str) else json.dumps(self.argument, ensure_ascii=False)
 
 
 @dataclass(frozen=True, slots=True)

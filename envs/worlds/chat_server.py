@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from rllib_arpo.envs.support.per_loop import PerLoop
 from rllib_arpo.envs.worlds.completions import Refused, as_chunk
 
+_ENDED = "This trajectory has ended."
 _RETRIES = "x-stainless-retry-count"
 
 
@@ -17,6 +18,8 @@ class Completes(Protocol):
     """What stands behind a path."""
 
     async def complete(self, body: Any, *, repeated: bool = False) -> dict[str, Any]: ...
+
+    def refuse(self, told: str) -> None: ...
 
 
 class ChatServer:
@@ -37,6 +40,7 @@ class ChatServer:
             routes=[
                 Route("/{path}/v1/chat/completions", self._complete, methods=["POST"]),
                 Route("/{path}/v1/models", self._models),
+                Route("/{path}/{other:path}", self._other, methods=["DELETE", "GET", "PATCH", "POST", "PUT"]),
             ]
         )
 
@@ -67,7 +71,7 @@ class ChatServer:
 
         behind = self._paths.get(request.path_params["path"])
         if behind is None:
-            return _error(404, "This trajectory has ended.")
+            return _error(404, _ENDED)
         try:
             body = await request.json()
         except ValueError:
@@ -80,6 +84,15 @@ class ChatServer:
         if not body.get("stream"):
             return JSONResponse(answer)
         return Response(f"data: {json.dumps(as_chunk(answer))}\n\ndata: [DONE]\n\n", media_type="text/event-stream")
+
+    async def _other(self, request: Any) -> Any:
+        behind = self._paths.get(request.path_params["path"])
+        if behind is None:
+            return _error(404, _ENDED)
+        asked = f"{request.method} /{request.path_params['other']}"
+        told = f"The endpoint answers POST /v1/chat/completions and GET /v1/models, not {asked:.80}."
+        behind.refuse(told)
+        return _error(404, told)
 
     async def _models(self, request: Any) -> Any:
         from starlette.responses import JSONResponse

@@ -42,8 +42,10 @@ class EndpointWorld(ProgramWorld):
 
     takes_turns = True
 
-    def __init__(self, program: Any, name: str):
+    def __init__(self, program: Any, name: str, refusals: list[str]):
+        """Args: `refusals` gets what the refused requests of all worlds of a maker were told."""
         super().__init__(program, name)
+        self._refusals = refusals
         missing = [package for package in ("starlette", "uvicorn") if find_spec(package) is None]
         if missing:
             raise ValueError(f"{self._name}: an endpoint needs {missing[0]} (pip install rllib-arpo[tools]).")
@@ -78,7 +80,7 @@ class EndpointWorld(ProgramWorld):
             repeated: whether the client says that it has sent the request before.
 
         Raises:
-            Refused: it adds nothing to a conversation, or asks for what the endpoint does not do.
+            Refused: it adds nothing to a conversation, or asks for what the endpoint or the template does not do.
         """
         try:
             request = read_request(body)
@@ -90,9 +92,20 @@ class EndpointWorld(ProgramWorld):
                 self._requests.append((request, answer))
                 before.append(answer)
             return await asyncio.shield(before[-1])
-        except Refused:
-            self.refused += not self._closed
+        except Refused as error:
+            self.refuse(str(error))
             raise
+
+    def take_refused(self) -> int:
+        number = len(self._refusals)
+        self._refusals.clear()
+        return number
+
+    def refuse(self, told: str) -> None:
+        """Counts a request that is refused, unless the trajectory has ended."""
+        if not self._closed:
+            self.refused += 1
+            self._refusals.append(told)
 
     async def _answer(self, request: ChatRequest, model: str) -> dict[str, Any]:
         async with self._one_at_a_time:
@@ -101,6 +114,8 @@ class EndpointWorld(ProgramWorld):
             turn: Turn = await self._ask(
                 self._reply(request) if self._talks else Opening(request.messages, request.functions)
             )
+            if turn.refused:
+                raise Refused(turn.refused)
             answer = completion(turn, len(self._talks) + 1, model)
             said = read_message(answer["choices"][0]["message"], {})
             self._talks.append(ChatRequest((*request.messages, said), request.functions))

@@ -98,4 +98,5 @@ def _program(program: Callable[..., Any], /, **options: Any) -> Callable[[], Wor
     name = getattr(program, "__name__", "program")
     check_options(partial(program, None, None), options, f"env_config['world']: {name}")
     asks = next(iter(inspect.signature(program).parameters))
-    return partial(EndpointWorld if asks == "endpoint" else ProgramWorld, partial(program, **options), name)
+    made = partial(program, **options), name
+    return partial(EndpointWorld, *made, []) if asks == "endpoint" else partial(ProgramWorld, *made)

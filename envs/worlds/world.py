@@ -32,15 +32,18 @@ class Turn:
         text: what it says, without thoughts and call.
         call: what it calls, of whatever name.
         num_read, num_written: tokens before the turn, and of it.
+        refused: why the chat template could not render the last reply, which the model did not read: it said nothing.
     """
 
     text: str
     call: Call | None = None
     num_read: int = 0
     num_written: int = 0
+    refused: str = ""
 
     def __str__(self) -> str:
-        return self.text if self.call is None else f"{self.text} {self.call.tool} {dict(self.call.arguments)}".strip()
+        call = "" if self.call is None else f" {self.call.tool} {dict(self.call.arguments)}"
+        return f"{self.text}{call}{self.refused}".strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +164,10 @@ class World(ABC):
             NotCopied: it can only be replayed.
         """
         raise NotImplementedError
+
+    def take_refused(self) -> int:
+        """The number of requests that all worlds of this one's maker have not answered since the last call."""
+        return 0
 
     async def close(self) -> None:
         """Gives back what the world holds; called once, when the question has ended, `reset` failed or it was lost."""

@@ -82,7 +82,7 @@ class QuestionStats:
         nodes: the tool responses that were examined.
         prefix_tokens_reused: tokens of the forks' prefixes that came from the engine's prefix cache.
         forks_refused: forks that the environment refused by an error.
-        requests_refused: requests of agents that were not answered, on the leaves' whole paths.
+        requests_refused: requests of agents that its env runner has not answered since the question that ended before.
         conversations_begun: conversations after the first, behind a part of the prompt; a shared one once.
         tools_offered: the tools that could have been called.
         node_groups: the returns below the tool responses of trajectories from the prompt; empty without a plan.

@@ -171,7 +171,7 @@ class QuestionLoop:
                 sampled.prefix_tokens_reused,
                 env.tool_names,
                 sum(error.refused_fork for error in sampled.errors),
-                requests_refused=sampled.requests_refused,
+                requests_refused=env.take_refused(),
                 plans_width=settings.rollout_reference.plans_width,
             )
             seconds = time.perf_counter() - begin

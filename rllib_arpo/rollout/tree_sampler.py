@@ -46,13 +46,11 @@ class SampledTree:
     Attributes:
         prefix_tokens_reused: how many tokens of the forks' prefixes came from the engine's prefix cache.
         errors: the environment's errors, each of which ended one trajectory (`StopReason.ERROR`) or refused one fork.
-        requests_refused: requests of agents that were not answered.
     """
 
     tree: QuestionTree
     prefix_tokens_reused: int
     errors: tuple[TrajectoryError, ...] = ()
-    requests_refused: int = 0
 
 
 class TreeSampler:
@@ -115,8 +113,7 @@ class TreeSampler:
                 agent.stop_at_deadline(self._settings.deadline_reward)
         trajectories = tuple(agent.finished() for agent in self._agents.values())
         tree = QuestionTree(str(question_id), self._prompt, trajectories)
-        refused = sum(agent.stop.requests_refused for agent in self._agents.values() if agent.stop is not None)
-        return SampledTree(tree, self._prefix_tokens_reused, tuple(self._errors), refused)
+        return SampledTree(tree, self._prefix_tokens_reused, tuple(self._errors))
 
     async def _top_up(self) -> None:
         """[5] more than once only where trajectories have cost less than was foreseen."""

@@ -9,6 +9,12 @@ import sys
 import httpx2
 import openai
 
+from rllib_arpo.envs.question import QA, Question
+from rllib_arpo.envs.worlds.maker import WorldMaker
+from rllib_arpo.envs.worlds.registry import find_world
+from rllib_arpo.envs.worlds.session import WorldSession
+
+QUESTION = Question("q", (), (), QA, "q", row={"seed": 3})
 ADD = {
     "type": "function",
     "function": {
@@ -52,6 +58,23 @@ async def add(
             messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
         if len(messages) == compacts_at:
             messages, compacts_at = [*BEGIN, {"role": "user", "content": f"So far: {total}."}], None
+
+
+def trunk_of(program, **options) -> WorldSession:
+    return WorldSession(WorldMaker("The world", find_world({program: options})), QUESTION)
+
+
+def client_of(endpoint):
+    return httpx2.AsyncClient(transport=httpx2.ASGITransport(endpoint.app), base_url=endpoint.base_url)
+
+
+def user(text):
+    return {"role": "user", "content": text}
+
+
+async def said(http, *messages, headers=None, **more):
+    response = await http.post("chat/completions", json={"messages": list(messages), **more}, headers=headers)
+    return response.json()["choices"][0]["message"]
 
 
 async def adder(endpoint, row, *, base_url=False, **options):

@@ -11,32 +11,16 @@ import numpy as np
 import pytest
 
 from rllib_arpo.core.tree import Place, StopReason, context_after
-from rllib_arpo.engine.scripted_engine import ScriptedReply
-from rllib_arpo.envs.errors import BrokenToolError
-from rllib_arpo.envs.question import QA, Question
 from rllib_arpo.envs.rewards import FinishedPath
-from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.worlds import Call, Opening, Turn
 from rllib_arpo.envs.worlds.completions import Refused, read_request
-from rllib_arpo.envs.worlds.maker import WorldMaker
-from rllib_arpo.envs.worlds.registry import find_world
-from rllib_arpo.envs.worlds.session import WorldSession
 from rllib_arpo.envs.worlds.world import BEGINS
 from rllib_arpo.rollout.episodes import episode_to_tree
-from tests.helpers.api_agents import ADD, adder, threaded
-from tests.helpers.chat_templates import QWEN25
-from tests.helpers.models import byte_tokenizer
-from tests.rollout.conftest import ended, settings
-
-QUESTION = Question("q", (), (), QA, "q", row={"seed": 3})
+from tests.helpers.api_agents import ADD, QUESTION, adder, client_of, said, threaded, trunk_of, user
 
 
 def called(n: int) -> Turn:
     return Turn("", Call("add", {"n": n}), 5, 7)
-
-
-def trunk_of(program, **options) -> WorldSession:
-    return WorldSession(WorldMaker("The world", find_world({program: options})), QUESTION)
 
 
 @pytest.mark.parametrize(
@@ -64,64 +48,6 @@ def test_the_sdk_asks_and_its_calls_come_back(agent, options):
     assert first.messages == ({"role": "tool", "content": "4", "name": "add", "tool_call_id": "call_1"},)
     assert (second.messages[0]["content"], third.messages[0]["content"]) == ("9", "6")
     assert (last.done, last.messages, reward) == (True, (), 0.6)
-
-
-async def told(endpoint, row):
-    """What the endpoint answers to requests that are wrong, as one text that the model reads."""
-    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(endpoint.app), base_url=endpoint.base_url) as http:
-
-        async def ask(*messages, **more):
-            response = await http.post("chat/completions", json={"messages": list(messages), **more})
-            body = response.json()
-            return body["error"]["message"] if response.status_code == 400 else body["choices"][0]["message"]
-
-        begin = {"role": "user", "content": [{"type": "text", "text": "Hello."}]}
-        answer = await ask(begin)
-        errors = [
-            await ask(begin, answer),
-            await ask(begin, answer, begin, n=2),
-            await ask(begin, answer, {"role": "user", "content": [{"type": "image_url"}]}),
-            await ask(begin, answer, {"role": "critic", "content": "No."}),
-            await ask(begin, answer, begin, tools=["add"]),
-            await ask(begin, answer, "On."),
-        ]
-        await ask(begin, answer, {"role": "user", "content": "\n".join(errors), "name": "Ann"})
-    return 1.0
-
-
-def test_wrong_requests_are_refused_and_counted():
-    async def played():
-        play = trunk_of(told)
-        await play.ready()
-        first = await play.say(Turn("Hi."))
-        last = await play.say(Turn("So."))
-        refused = play.refused
-        await play.close()
-        return first.messages, last.done, refused
-
-    (message,), done, refused = asyncio.run(played())
-    assert (message["role"], done, refused) == ("user", True, 6)
-    assert message["content"].split("\n") == [
-        "This request adds no message to the conversation.",
-        "The endpoint gives one choice: n must be 1.",
-        "The endpoint takes messages of text only.",
-        "The endpoint takes messages of system, user, assistant, tool, not of 'critic'.",
-        "The tools of a request must be a list of objects.",
-        "A message is not one of chat completions (AttributeError: 'str' object has no attribute 'get').",
-    ]
-
-
-def client_of(endpoint):
-    return httpx2.AsyncClient(transport=httpx2.ASGITransport(endpoint.app), base_url=endpoint.base_url)
-
-
-def user(text):
-    return {"role": "user", "content": text}
-
-
-async def said(http, *messages, headers=None, **more):
-    response = await http.post("chat/completions", json={"messages": list(messages), **more}, headers=headers)
-    return response.json()["choices"][0]["message"]
 
 
 async def wanders(endpoint, row):
@@ -201,7 +127,7 @@ def test_an_agent_whose_trajectory_has_ended_is_told_and_the_server_ends_with_th
             other = trunk_of(adder)
             await other.ready()
             await play.close()
-            gone = await http.post("chat/completions", json={"messages": []})
+            gone = [await http.post(path, json={"messages": []}) for path in ("chat/completions", "responses")]
             async with httpx2.AsyncClient(base_url=(await other.ready())._endpoint.base_url) as its:
                 wrong = await its.post("chat/completions", content="{")
             assert (wrong.status_code, other.refused) == (400, 1)
@@ -210,35 +136,9 @@ def test_an_agent_whose_trajectory_has_ended_is_told_and_the_server_ends_with_th
         with pytest.raises(httpx2.ConnectError):
             async with httpx2.AsyncClient(base_url=base_url) as http:
                 await http.get("models")
-        return [model["id"] for model in models], gone.status_code, gone.json()["error"]["message"]
+        return [model["id"] for model in models], [(one.status_code, one.json()["error"]["message"]) for one in gone]
 
-    assert asyncio.run(played()) == (["policy"], 404, "This trajectory has ended.")
-
-
-def test_an_endpoint_needs_the_protocol_of_its_calls(tmp_path):
-    byte_tokenizer().save_pretrained(tmp_path)
-    with pytest.raises(
-        ValueError, match=r"^env_config\['protocol'\] must be 'function_calling' for a world that takes"
-    ):
-        ToolEnv({"model_name_or_path": str(tmp_path), "world": adder, "protocol": "tags"})
-
-
-async def fails_after_a_refusal(endpoint, row):
-    await adder(endpoint, row)
-    return await adder(endpoint, row, n=2)
-
-
-def test_an_agent_that_fails_after_a_refused_request_is_broken():
-    async def played():
-        play = trunk_of(fails_after_a_refusal)
-        await play.ready()
-        with pytest.raises(BrokenToolError, match=r"failed after a refused request \(BadRequestError: .*n must be 1"):
-            await play.say(Turn("Hi."))
-        refused = play.refused
-        await play.close()
-        return refused
-
-    assert asyncio.run(played()) == 1
+    assert asyncio.run(played()) == (["policy"], [(404, "This trajectory has ended.")] * 2)
 
 
 def test_messages_as_templates_take_them():
@@ -262,32 +162,6 @@ def test_messages_as_templates_take_them():
     body["messages"][1]["tool_calls"] = [{**call, "function": {"name": "add", "arguments": "{"}}]
     with pytest.raises(Refused, match=r"^A message is not one of chat completions \(JSONDecodeError: "):
         read_request(body)
-
-
-@pytest.fixture
-def sample(tmp_path):
-    """sample(program, numbers) -> the sampled questions: a root and a fork at its second call, then nothing more."""
-    tokenizer = byte_tokenizer()
-    tokenizer.chat_template = QWEN25
-    tokenizer.save_pretrained(tmp_path)
-
-    def script(request, times):
-        prompt = tokenizer.decode(request.prompt_token_ids)
-        calls = prompt.count("<|im_start|>assistant") - 1
-        call = f'<tool_call>\n{{"name": "add", "arguments": {{"n": {calls + 1 + times}}}}}\n</tool_call>'
-        words = "Right." if "You check." in prompt else "Done."
-        asks = calls < 2 and words == "Done."
-        said = tokenizer.encode(call) if asks else [*tokenizer.encode(words), tokenizer.eos_token_id]
-        return ScriptedReply(said, entropies=3.0 if calls == 1 else 1.0)
-
-    def run(program, numbers, **options):
-        world = {"world": {program: options}, "protocol": "function_calling", "max_tool_calls": 8}
-        env_config = {"model_name_or_path": str(tmp_path), **world}
-        config = settings(num_rollouts=2, num_initial_rollouts=1, max_context_tokens=4000, max_response_tokens=2000)
-        questions = ended(script, len(tokenizer), numbers, [ToolEnv(env_config)], config)
-        return [questions[number] for number in numbers], tokenizer
-
-    return run
 
 
 def test_what_an_agent_adds_is_framed_by_the_template_and_turns_stay_as_sampled(sample):
@@ -325,12 +199,6 @@ def test_a_changed_message_is_a_refused_fork(sample):
         "'name': 'add', 'tool_call_id': 'call_1'}\" in place of \"{'role': 'tool', 'content': '3', "
         "'name': 'add', 'tool_call_id': 'call_1'}\""
     )
-
-
-def test_a_refused_request_is_counted_and_masks_if_the_agent_fails(sample):
-    (question,), _ = sample(fails_after_a_refusal, [1])
-    assert question.stats.requests_refused == 2
-    assert set(question.stats.stop_reasons) == {StopReason.BROKEN_TOOL}
 
 
 def rendered(tokenizer, *talk, tools=None):

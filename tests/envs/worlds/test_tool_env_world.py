@@ -173,6 +173,28 @@ def test_a_fork_whose_replay_alone_raises_is_refused(make, turn):
         turn(env, "0.0", "2")
 
 
+def test_a_question_that_cannot_be_made_leaves_nothing_of_the_one_before(make, turn, monkeypatch):
+    closed = []
+
+    class Closing(Sum):
+        async def close(self):
+            closed.append(self.total)
+
+    def bad_row(*_args):
+        raise DataError("row 7 is bad")
+
+    env = make(Closing)
+    start(env)
+    turn(env, "0", "1")
+    asyncio.run(env.close_question())
+    before = list(closed)
+    monkeypatch.setattr(type(env.task), "question", bad_row)
+    with pytest.raises(DataError, match="^row 7 is bad$"):
+        start(env)
+    asyncio.run(env.close_question())
+    assert closed == before != []
+
+
 def test_a_broken_world_ends_its_trajectory_alone(make, turn):
     env = make(Sum)
     start(env, num_roots=2)
