@@ -8,6 +8,7 @@ several: it changes a copy, which has to be valid.
 
 import argparse
 import ast
+import asyncio
 import importlib
 import json
 import os
@@ -22,7 +23,9 @@ from unittest import mock
 import pytest
 
 from rllib_arpo import ARPOConfig
+from rllib_arpo.envs.worlds import Call, Turn
 from tests.docs.pages import PAGES, README, Snippet, name_of, snippets
+from tests.helpers.api_agents import trunk_of
 from tests.helpers.models import tiny_model
 
 #: Other readers of snippets: tests/docs/test_shell_snippets.py and Sphinx. Text is pictures and folders.
@@ -139,6 +142,17 @@ def test_the_snippet_of_the_class_is_valid(desk, monkeypatch):
     monkeypatch.setattr(ARPOConfig, "build_algo", lambda config: validate(config=config))
     indented = ARPOConfig.__doc__.partition(".. code-block:: python\n")[2].partition("Setters")[0]
     run(Snippet(Path("ARPOConfig"), 1, "python", textwrap.dedent(indented)), {"ARPOConfig": ARPOConfig})
+
+
+def test_the_calculator_answers_a_wrong_call(desk):
+    async def played():
+        play = trunk_of(importlib.import_module("calculator").calculator)
+        await play.ready()
+        reply = await play.say(Turn("", Call("add", {"a": "1", "b": "2"})))
+        await play.close()
+        return [message["content"] for message in reply.messages]
+
+    assert asyncio.run(played()) == ["unsupported operand type(s) for +: 'int' and 'str'"]
 
 
 def test_yaml_snippets_are_configurations_of_environments(desk):

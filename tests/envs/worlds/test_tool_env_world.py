@@ -189,7 +189,7 @@ def test_a_question_that_cannot_be_made_leaves_nothing_of_the_one_before(make, t
     asyncio.run(env.close_question())
     before = list(closed)
     monkeypatch.setattr(type(env.task), "question", bad_row)
-    with pytest.raises(DataError, match="^row 7 is bad$"):
+    with pytest.raises(DataError, match=r"^row 7 is bad$"):
         start(env)
     asyncio.run(env.close_question())
     assert closed == before != []
