@@ -62,11 +62,14 @@ class Agent:
     def stop_at_deadline(self, reward: float | None) -> None:
         """[6] masks an unfinished trajectory, or pays its last turn the reward set for this case.
 
-        A trajectory without a turn of its own is always masked: the reward would fall on its ancestors' tokens.
+        A trajectory without a turn of its own is always masked: the reward would fall on its ancestors' tokens. So is a
+        fork whose first turn was not answered, since the environment has not said yet that it is what its parent was.
         """
         if self.stop is not None:
             return
-        if reward is None or not self.turns:
+        times = self.turns[0].times if self.turns else None
+        unverified = self.parent is not None and times is not None and times.answered is None
+        if reward is None or not self.turns or unverified:
             self.stop = StepInfo(stop_reason=StopReason.DEADLINE)
         else:
             self.stop = StepInfo(stop_reason=StopReason.TIME_LIMIT)

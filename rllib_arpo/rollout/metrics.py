@@ -75,7 +75,7 @@ class QuestionStats:
         path_tokens: generated tokens on each leaf's whole path.
         path_tool_calls: tool calls on each leaf's whole path.
         tool_calls: the calls that were executed, a shared one once.
-        num_turns, num_generated_tokens: unique ones.
+        num_turns, num_generated_tokens: unique ones; the tokens also of forks that were taken back.
         oldest_weights: the smallest weight version that sampled any of the tokens; None if there are no tokens.
         initial_accuracies: of the leaves that began at the prompt, without those that filled up the budget.
         initial_entropies: nats, the mean over the window at the start of each root.
@@ -139,6 +139,7 @@ def question_stats(
     forks_refused: int = 0,
     *,
     requests_refused: int = 0,
+    tokens_taken_back: int = 0,
     plans_width: bool = False,
 ) -> QuestionStats:
     """The figures of a tree.
@@ -160,7 +161,7 @@ def question_stats(
         path_tool_calls=tuple(sum(turn.tool_call is not None for turn in path) for path in paths),
         tool_calls=tuple(turn.tool_call for turn in turns if turn.tool_call is not None),
         num_turns=len(turns),
-        num_generated_tokens=sampled_tokens(tree),
+        num_generated_tokens=sampled_tokens(tree) + tokens_taken_back,
         num_forks=sum(leaf.parent is not None for leaf in leaves),
         num_initial_rollouts=len(initial),
         num_topped_up=sum(leaf.topped_up for leaf in leaves),

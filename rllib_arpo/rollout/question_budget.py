@@ -1,7 +1,8 @@
 """The trajectories that a question may still start: by their number, and by their cost."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from rllib_arpo.core.tree import Turn
 from rllib_arpo.rollout.agent import Agent
 from rllib_arpo.rollout.fork_schedule import OVER_TREE, ForkCandidate
 from rllib_arpo.rollout.settings import RolloutSettings
@@ -10,10 +11,16 @@ from rllib_arpo.rollout.settings import RolloutSettings
 class QuestionBudget:
     """Reads the agents of a running question; M bounds their number, and a `RolloutBudget` their cost."""
 
-    def __init__(self, settings: RolloutSettings, agents: Mapping[str, Agent]):
-        """Args: `agents`: agent id -> the agents so far; the sampler adds to it."""
+    def __init__(self, settings: RolloutSettings, agents: Mapping[str, Agent], taken_back: Sequence[Turn] = ()):
+        """
+        Args:
+            agents: agent id -> the agents so far; the sampler adds to it.
+            taken_back: the turns of forks that have left the tree, likewise; after the first the question forks no
+                more.
+        """
         self._settings = settings
         self._agents = agents
+        self._taken_back = taken_back
 
     def places(self) -> int:
         """The number of the M trajectories that do not exist yet."""
@@ -43,5 +50,5 @@ class QuestionBudget:
         budget = self._settings.budget
         if budget is None:
             return self.places()
-        spent = budget.cost(turn for agent in self._agents.values() for turn in agent.turns)
+        spent = budget.cost([*self._taken_back, *(turn for agent in self._agents.values() for turn in agent.turns)])
         return min(self.places(), budget.top_ups(spent))

@@ -15,6 +15,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from rllib_arpo.core.rollout_budget import RolloutBudget
 from rllib_arpo.core.tree import Place, StopReason, ToolStatus
 from rllib_arpo.engine.engine import GenerationRequest
 from rllib_arpo.engine.scripted_engine import RandomPolicy, ScriptedReply
@@ -224,18 +225,20 @@ class Unforkable(ScriptedEnv):
         return await super().step_agent(agent_id, token_ids)
 
 
+def by_length(request, _times):
+    if len(request.prompt_token_ids) < 5:
+        return ScriptedReply([10, 11, TOOL], entropies=1.0)
+    return ScriptedReply([*[20] * 30, ANSWER], entropies=3.0)
+
+
 def test_where_the_environment_cannot_fork_a_top_up_takes_the_place():
     """Question 1 cannot be forked at its first node, in mid-step of an engine that also generates the others."""
-
-    def script(request, _times):
-        if len(request.prompt_token_ids) < 5:
-            return ScriptedReply([10, 11, TOOL], entropies=1.0)
-        return ScriptedReply([*[20] * 30, ANSWER], entropies=3.0)
-
-    questions = ended(script, VOCAB_SIZE, range(4), [Unforkable() for _ in range(4)], settings())
+    questions = ended(by_length, VOCAB_SIZE, range(4), [Unforkable() for _ in range(4)], settings())
     for number, error in ((1, ("OSError", "no copy of the tool's state")), (2, ("ForkRefused", "another count"))):
         stats = questions[number].stats
         assert (stats.num_topped_up, stats.num_forks, stats.forks_refused) == (1, 0, 1)
+        # The fork that was taken back had a turn.
+        assert (stats.num_generated_tokens, stats.prefix_tokens_reused) == (68 + 31 * (number == 2), 0)
         assert sum(node.decision.children for node in stats.nodes) == 0
         assert stats.stop_reasons == (StopReason.ANSWER,) * 2
         assert [(e.agent_id, e.kind, e.text) for e in questions[number].errors] == [("0.0", *error)]
@@ -243,6 +246,14 @@ def test_where_the_environment_cannot_fork_a_top_up_takes_the_place():
         stats = questions[number].stats
         assert (stats.stop_reasons, stats.num_forks) == ((StopReason.ANSWER,) * 2, 1)
         assert stats.path_tokens == (34, 34)
+        assert (stats.num_generated_tokens, stats.prefix_tokens_reused) == (3 + 31 + 31, 8)
+
+
+def test_what_a_fork_generates_that_is_taken_back_is_spent():
+    """Of 100 tokens its path costs 34 and the fork's turn 31: one further path, where 66 tokens would pay for two."""
+    budget = RolloutBudget("generated_tokens", 100, path_cost=34.0)
+    questions = ended(by_length, VOCAB_SIZE, [2], [Unforkable()], settings(num_rollouts=9, budget=budget))
+    assert (questions[2].stats.num_topped_up, questions[2].stats.num_generated_tokens) == (1, 34 + 31 + 34)
 
 
 class Served(ScriptedEnv):

@@ -179,11 +179,11 @@ def test_a_root_and_its_fork_are_paid_alike_for_the_turn_that_they_share(sample_
     assert [turn.reward for t in sampled.tree.trajectories for turn in t.turns] == [0.5, 1.0, 1.0]
 
 
-def test_progress_has_the_tools_in_flight_also_of_those_that_a_deadline_ends(sample_tree):
+def test_progress_has_the_tokens_and_the_tools_in_flight_also_of_those_that_a_deadline_ends(sample_tree):
     script = {PROMPT: [tool(10)], (*PROMPT, 10, TOOL, 50, 0): tool(20)}
     env_config = {"delays": {("0", 1): 60.0}}
     sampled = sample_tree(script, env_config, num_rollouts=1, branching="never", question_deadline_s=0.3)
-    assert sampled.progress == [{"tools": 1}, {"tools": -1}, {"tokens": 2}, {"tools": 1}, {"tools": -1}]
+    assert sampled.progress == [{"tokens": 2}, {"tools": 1}, {"tools": -1}] * 2
 
 
 def test_with_a_deadline_reward_the_unfinished_count(sample_tree):
@@ -201,15 +201,16 @@ def test_with_a_deadline_reward_the_unfinished_count(sample_tree):
     assert sampled.tree.returns().tolist() == [0.0, -0.5]
 
 
-def test_a_fork_without_a_turn_of_its_own_is_masked_whatever_the_deadline_costs(sample_tree):
+@pytest.mark.parametrize(("first", "turns"), [([21] * 10**6, []), ([21, TOOL], [(21, TOOL)])])
+def test_a_fork_without_an_answered_turn_is_masked_whatever_the_deadline_costs(sample_tree, first, turns):
     """ "0" waits for its second tool, "0.0" is still in its first turn: the penalty is for what "0" sampled alone."""
     script = {
         PROMPT: [tool(10), answer(11)],
-        (*PROMPT, 10, TOOL, 50, 0): [tool(20, HIGH), ScriptedReply([21] * 10**6)],
+        (*PROMPT, 10, TOOL, 50, 0): [tool(20, HIGH), ScriptedReply(first)],
     }
     sampled = sample_tree(
         script,
-        {"delays": {("0", 1): 60.0}, "rewards": {"1": 1.0}},
+        {"delays": {("0", 1): 60.0, ("0.0", 1): 60.0}, "rewards": {"1": 1.0}},
         num_rollouts=3,
         num_initial_rollouts=2,
         question_deadline_s=2.0,
@@ -220,7 +221,7 @@ def test_a_fork_without_a_turn_of_its_own_is_masked_whatever_the_deadline_costs(
     assert sampled.shape() == {
         "0": (None, 0, [(10, TOOL), (20, TOOL)], "time_limit"),
         "1": (None, 0, [(11, ANSWER)], "answer"),
-        "0.0": ("0", 1, [], "deadline"),
+        "0.0": ("0", 1, turns, "deadline"),
     }
     assert [t.counts for t in sampled.tree.trajectories] == [True, True, False]
     assert sampled.tree.returns().tolist() == [-1.0, 1.0, 0.0]
