@@ -41,7 +41,7 @@ QUESTION = (
     _always("iteration", _INT, "the update for which it was sampled, from 1; of other purposes: the updates before it"),
     _always("number", pa.int64(), "of the question in the order of its task"),
     _always("question_id", _TEXT, "as the environment names it"),
-    _always("question_seconds", _FLOAT, "from its first request to its last ending"),
+    _always("question_seconds", _FLOAT, "from the begin of the environment's reset to its last ending"),
     _always("trained", _BOOL, "whether the update got it; false in an evaluation"),
     _maybe("prompt", _TEXT, "what the model read first; null, as all that is decoded: the model has no tokenizer"),
     _always("prompt_tokens", _INT, "of the prompt"),

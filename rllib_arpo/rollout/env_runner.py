@@ -364,7 +364,10 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
     def stop(self) -> None:
         self.drop_questions()
         for env in itertools.chain.from_iterable(self._envs.values()):
-            env.close()
+            try:
+                env.close()
+            except Exception as error:  # The engine must end all the same.
+                logger.warning("%s of env runner %s did not close (%r).", type(env).__name__, self.worker_index, error)
         self._envs.clear()
         # Only once: after its shutdown nobody answers calls of the thread.
         if (engine := self.__dict__.pop("engine", None)) is not None:

@@ -98,7 +98,7 @@ class SampledQuestion:
     """One question with its tree, as the driver gets it.
 
     Attributes:
-        seconds: wall time from its first request to its last ending.
+        seconds: wall time from the begin of the environment's reset to its last ending.
         errors: those that ended a trajectory with `StopReason.ERROR`, or refused a fork.
     """
 

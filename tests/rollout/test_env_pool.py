@@ -6,13 +6,23 @@ from rllib_arpo.rollout.messages import Purpose
 from tests.helpers.configs import small_config
 
 
-def test_they_share_what_never_changes(model_folder):
+def test_they_share_what_never_changes_and_one_that_does_not_close_leaves_the_engine_to_be_closed(
+    model_folder, monkeypatch, caplog
+):
+    def fail(_env):
+        raise OSError("its socket is gone")
+
     rllib_arpo.register()
     runner = ARPOEnvRunner(small_config(model_folder).env_runners(num_envs_per_env_runner=3))
     first, *others = runner._env_pool(Purpose.TRAINING)
     assert [other.task is first.task for other in others] == [True, True]
     assert runner._env_pool(Purpose.EVALUATION)[0].task is not first.task
+    monkeypatch.setattr(type(first), "close", fail)
+    closed, close = [], runner.engine.close
+    monkeypatch.setattr(runner.engine, "close", lambda: closed.append(close()))
     runner.stop()
+    assert closed == [None]
+    assert caplog.text.count("ToolEnv of env runner None did not close (OSError('its socket is gone')).") == 6
 
 
 def test_the_metrics_know_which_tools_it_has(model_folder):
