@@ -88,9 +88,11 @@ class EngineLoop:
 
     async def _in_engine_thread(self, function: Callable[..., Any], *args: Any) -> Any:
         try:
-            async with asyncio.timeout(STEP_TIMEOUT_S):
+            async with asyncio.timeout(STEP_TIMEOUT_S) as limit:
                 return await asyncio.get_running_loop().run_in_executor(self._executor, function, *args)
         except TimeoutError:
+            if not limit.expired():  # The engine's own.
+                raise
             self._hangs = True
             raise TimeoutError(f"The engine has not finished a step within {STEP_TIMEOUT_S:g} s.") from None
 

@@ -370,9 +370,10 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
                 logger.warning("%s of env runner %s did not close (%r).", type(env).__name__, self.worker_index, error)
         self._envs.clear()
         # Only once: after its shutdown nobody answers calls of the thread.
-        if (engine := self.__dict__.pop("engine", None)) is not None:
-            try:
+        try:
+            if (engine := self.__dict__.pop("engine", None)) is not None:
                 self._engine_thread.call(engine.close, timeout_s=CLOSE_TIMEOUT_S)
-            except TimeoutError:
-                logger.warning("Env runner %s leaves a hung engine behind.", self.worker_index)
-        self._engine_thread.shutdown()
+        except TimeoutError:
+            logger.warning("Env runner %s leaves a hung engine behind.", self.worker_index)
+        finally:
+            self._engine_thread.shutdown()

@@ -112,10 +112,16 @@ class QuestionLoop:
         return taken
 
     def stop(self) -> None:
-        """Cancels unfinished questions and waits for the thread; can be called twice."""
+        """Cancels unfinished questions and waits for the thread; can be called twice.
+
+        Errors that `take` has not raised, such as those of closing the last questions, are logged.
+        """
         if self._thread.is_alive():
             self._call(self._main_task.cancel)
         self._thread.join()
+        while not self._finished.empty():
+            if isinstance(item := self._finished.get(), BaseException):
+                _logger.error("After the last question: %s", item)
 
     def __enter__(self) -> QuestionLoop:
         return self

@@ -19,7 +19,7 @@ from rllib_arpo.core.rollout_budget import RolloutBudget
 from rllib_arpo.core.tree import Place, StopReason, ToolStatus
 from rllib_arpo.engine.engine import GenerationRequest
 from rllib_arpo.engine.scripted_engine import RandomPolicy, ScriptedReply
-from rllib_arpo.envs.errors import ContractError, ForkRefused
+from rllib_arpo.envs.errors import ContractError, DataError, ForkRefused
 from rllib_arpo.envs.forkable_env import INFO_STEP, StepInfo
 from rllib_arpo.envs.sandbox.backends import LocalBackend
 from rllib_arpo.envs.tool_env import ToolEnv
@@ -131,13 +131,14 @@ def test_a_tool_process_that_is_killed_again_and_again_comes_back(sample):
     assert sum(calls(sampled, "python").values()) > 10
 
 
-def test_an_engine_that_dies_in_mid_tree_ends_the_loop_at_once(sample):
+@pytest.mark.parametrize("kind", [RuntimeError, TimeoutError])
+def test_an_engine_that_dies_in_mid_tree_ends_the_loop_at_once(sample, kind):
     def dies(engine):
         step = engine.step
 
         def faulty():
             if engine.num_steps == 60:
-                raise RuntimeError("the engine died")
+                raise kind("the engine died")
             return step()
 
         engine.step = faulty
@@ -305,6 +306,16 @@ def test_a_slow_reset_stops_no_other_question_and_each_question_is_closed_once(c
         assert ended[number].stats.stop_reasons == (StopReason.ANSWER,) * 3
     assert ended[2].failure.message.startswith("TimeoutError: Served, question 2, could not be reset in time.")
     assert ended[3].failure.message == "OSError: no server"
+
+
+class Accuses(ScriptedEnv):
+    async def close_question(self):
+        raise DataError("the copies share something")
+
+
+def test_an_error_of_closing_the_last_question_is_logged(caplog):
+    ended(lambda *_: ScriptedReply([ANSWER]), VOCAB_SIZE, [0], [Accuses()], settings())
+    assert "After the last question: the copies share something" in caplog.text
 
 
 @pytest.mark.parametrize("window", [2, 9])
