@@ -165,7 +165,9 @@ def _check_turns(config: ToolEnvConfig, world: WorldMaker) -> None:
     }
     for key, value in useless.items():
         if value:
-            raise ValueError(f"env_config{key} would do nothing: {world.name} takes turns, and says all that is read.")
+            raise ValueError(
+                f"env_config{key} would do nothing: {world.name} takes turns, and the model reads its messages alone."
+            )
 
 
 def _make_tools(config: ToolEnvConfig, task: Task) -> dict[str, Tool]:

@@ -144,7 +144,8 @@ def test_messages_that_the_template_does_not_take_are_a_refused_request_also_in_
 
 @pytest.mark.parametrize(("keys", "sentence"), [
     ({"protocol": "tags"}, "['protocol'] must be 'function_calling' for a world that takes turns."),
-    ({"tools": ["python"]}, "['tools'] would do nothing: The world 'adder' takes turns, and says all that is read."),
+    ({"tools": ["python"]},
+     "['tools'] would do nothing: The world 'adder' takes turns, and the model reads its messages alone."),
     ({"max_calls_per_tool": {"add": 1}}, "['max_calls_per_tool'] would do nothing: The world 'adder' takes turns, "),
     ({"world": {adder: {"instruction": "Add."}}}, "['world']: instruction would do nothing: The world 'adder' takes"),
 ])  # fmt: skip
