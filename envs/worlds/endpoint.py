@@ -53,7 +53,7 @@ class EndpointWorld(ProgramWorld):
         self._talks: list[ChatRequest] = []
         self._requests: list[tuple[ChatRequest, asyncio.Task[dict[str, Any]]]] = []
         self._one_at_a_time = asyncio.Lock()
-        self._closed = False
+        self._closed, self._refused = False, 0
 
     async def reset(self, question: Question) -> Opening:
         server = SERVERS.get()
@@ -104,7 +104,7 @@ class EndpointWorld(ProgramWorld):
     def refuse(self, told: str) -> None:
         """Counts a request that is refused, unless the trajectory has ended."""
         if not self._closed:
-            self.refused += 1
+            self._refused += 1
             self._refusals.append(told)
 
     async def _answer(self, request: ChatRequest, model: str) -> dict[str, Any]:
@@ -143,7 +143,7 @@ class EndpointWorld(ProgramWorld):
         except (BrokenToolError, DataError):
             raise
         except Exception as error:
-            if not self.refused:
+            if not self._refused:
                 raise
             failed = f"{type(error).__name__}: {first_line(error)}"
             raise BrokenToolError(f"{self._name} failed after a refused request ({failed}).") from error

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.errors import BrokenToolError, ContractError, DataError, ToolError, finite
+from rllib_arpo.envs.forkable_env import settled
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards import FinishedPath, Score
 from rllib_arpo.envs.support.texts import first_line, valid_unicode
@@ -101,15 +102,9 @@ class RunningWorld:
             _logger.warning("%s did not close: %s: %s", self.name, type(error).__name__, first_line(error))
 
     async def _limited(self, awaitable: Awaitable[T]) -> T:
-        task = asyncio.current_task()
-        assert task is not None
         try:
             async with asyncio.timeout(self.world.timeout_s) as limit:
-                return await awaitable
-        except asyncio.CancelledError as error:
-            if task.cancelling():
-                raise
-            raise RuntimeError(f"{self.name} cancelled itself.") from error
+                return await settled(awaitable)
         except TimeoutError as error:
             if not limit.expired():  # The world's own.
                 raise

@@ -124,11 +124,6 @@ class WorldSession:
         """The sum of the replies' rewards."""
         return sum(move.reply.reward for move in self.moves)
 
-    @property
-    def refused(self) -> int:
-        """The requests of the world's agent that were not answered."""
-        return 0 if self._running is None else self._running.world.refused
-
     def paid_score(self) -> Score:
         """The score where the replies alone pay: nothing more, and the accuracy is what they have paid."""
         return Score(0.0, Score.of(self.paid).accuracy)

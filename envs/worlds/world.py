@@ -113,7 +113,6 @@ class World(ABC):
         instruction: the system message for questions that have none; None: the protocol's.
         forks_by: the way of forking; None: the first that works.
         fork_is_copy: whether `fork` copies by `copy.deepcopy`, elsewhere, so that its first forks are checked.
-        refused: the number of requests of an agent in the world that were not answered.
         timeout_s: seconds for `reset` and for each action; a world that takes longer is broken.
         max_reply_tokens: longer replies are cut in the middle.
     """
@@ -126,7 +125,6 @@ class World(ABC):
     instruction: str | None = None
     forks_by: ClassVar[Way | None] = None
     fork_is_copy: ClassVar[bool] = False
-    refused: int = 0
     timeout_s: float = 60.0
     max_reply_tokens: int = 2048
 

@@ -68,7 +68,7 @@ def test_a_request_goes_on_with_the_conversation_that_it_repeats_or_begins_anoth
         play = trunk_of(wanders)
         await play.ready()
         found = [await play.say(Turn(f"{i}.")) for i in range(7)]
-        refused = play.refused
+        refused = play.maker.sample.take_refused()
         await play.close()
         return found, refused
 
@@ -107,7 +107,7 @@ def test_requests_at_once_take_turns_and_a_repeated_one_gets_the_same_answer():
         second = await play.say(Turn("1"))
         last = await play.say(Turn("2"))
         score = await play.score(FinishedPath(QUESTION, (), True))
-        refused = play.refused
+        refused = play.maker.sample.take_refused()
         await play.close()
         return play.opening, second, last.done, score.reward, refused
 
@@ -130,7 +130,7 @@ def test_an_agent_whose_trajectory_has_ended_is_told_and_the_server_ends_with_th
             gone = [await http.post(path, json={"messages": []}) for path in ("chat/completions", "responses")]
             async with httpx2.AsyncClient(base_url=(await other.ready())._endpoint.base_url) as its:
                 wrong = await its.post("chat/completions", content="{")
-            assert (wrong.status_code, other.refused) == (400, 1)
+            assert (wrong.status_code, other.maker.sample.take_refused()) == (400, 1)
             assert wrong.json()["error"]["message"] == "A request must be a JSON object with a list of messages."
             await other.close()
         with pytest.raises(httpx2.ConnectError):

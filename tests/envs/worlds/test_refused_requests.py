@@ -52,7 +52,7 @@ def test_wrong_requests_are_refused_and_counted():
         await play.ready()
         first = await play.say(Turn("Hi."))
         last = await play.say(Turn("So."))
-        refused = play.refused
+        refused = play.maker.sample.take_refused()
         await play.close()
         return first.messages, last.done, refused
 
@@ -83,7 +83,7 @@ def test_an_agent_that_fails_after_a_refused_request_is_broken():
         await play.ready()
         with pytest.raises(BrokenToolError, match=r"failed after a refused request \(BadRequestError: .*n must be 1"):
             await play.say(Turn("Hi."))
-        refused = play.refused
+        refused = play.maker.sample.take_refused()
         await play.close()
         return refused
 
