@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +15,7 @@ from rllib_arpo.envs.question import Comparison
 from rllib_arpo.envs.registry import find_task, task_keys
 from rllib_arpo.envs.rewards import Scorer, make_scorer
 from rllib_arpo.envs.rewards.compose import Reward
-from rllib_arpo.envs.support.validation import check_known
+from rllib_arpo.envs.support.validation import check_count, check_known
 from rllib_arpo.envs.tasks import Task
 from rllib_arpo.envs.tasks.seeds import SeedsTask
 from rllib_arpo.envs.tools.registry import find_tool
@@ -77,8 +76,8 @@ class ToolEnvConfig:
         self.make_scorer()
         for key in ("max_context_tokens", "max_prompt_tokens", "max_response_tokens", "max_turn_tokens"):
             if (value := getattr(self, key)) is not None:
-                _check_count(key, value, 1)
-        _check_count("max_tool_calls", self.max_tool_calls, 0)
+                check_count(key, value, 1)
+        check_count("max_tool_calls", self.max_tool_calls, 0)
         self._check_tool_limits()
 
     def _check_tool_limits(self) -> None:
@@ -120,11 +119,6 @@ class ToolEnvConfig:
         return PROTOCOLS[self.protocol](shown, chat)
 
 
-def _check_count(key: str, value: Any, minimum: int) -> None:
-    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < minimum:
-        raise ValueError(f"env_config[{key!r}] must be an integer >= {minimum}, not {value!r}.")
-
-
 def read_env_config(env_config: Mapping[str, Any]) -> tuple[ToolEnvConfig, Task, dict[str, Tool]]:
     """Checks `env_config` and builds its parts. Cheap: starts no process, opens no index, loads no model.
 
@@ -142,6 +136,7 @@ def read_env_config(env_config: Mapping[str, Any]) -> tuple[ToolEnvConfig, Task,
     task_class: Any = find_task(name)
     of_task = task_keys(name)
     check_known(env_config, own | of_task, "env_config key")
+    check_count("seed", env_config.get("seed", 0), 0)
     config = ToolEnvConfig(**{key: value for key, value in env_config.items() if key in own})
     task: Task = task_class(**{key: value for key, value in env_config.items() if key in of_task})
     if isinstance(task, SeedsTask) and config.world is None:

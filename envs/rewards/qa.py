@@ -81,6 +81,9 @@ def _compatible(text: str) -> str:
 
 
 def _usual(character: str) -> str:
+    if unicodedata.category(character)[0] == "P" and ord(character) not in _SPELLINGS:
+        usual = unicodedata.normalize("NFKC", character)
+        return usual if usual.isascii() else " "  # Such as "。" and "《".
     kind = unicodedata.decomposition(character).partition(" ")[0]
     if kind == "<fraction>":
         return " " + unicodedata.normalize("NFKC", character).replace("\u2044", "/")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import numbers
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -24,6 +25,12 @@ def check_known(names: Iterable[str], known: Iterable[str], what: str) -> None:
         near = difflib.get_close_matches(str(name), known, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known) or 'none'}."
         raise ValueError(f"Unknown {what} {name!r}: {hint}")
+
+
+def check_count(key: str, value: Any, minimum: int) -> None:
+    """Raises a ValueError that names the key of `env_config`, unless the value is an integer that is large enough."""
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < minimum:
+        raise ValueError(f"env_config[{key!r}] must be an integer >= {minimum}, not {value!r}.")
 
 
 def import_named(name: str, key: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import numbers
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,12 +16,14 @@ import numpy as np
 from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.question import MATH, QA, Question
 from rllib_arpo.envs.support.data_files import check_unicode
+from rllib_arpo.envs.support.validation import check_count
 from rllib_arpo.envs.tasks.rows import RowSource, all_rows, open_file, open_hub
 from rllib_arpo.envs.tasks.shots import MAX_SHOTS, SHOTS
 from rllib_arpo.envs.tasks.specs import SPECS, DatasetSpec
 from rllib_arpo.envs.tasks.task import TRAIN, Task, check_split, permutation
 
 logger = logging.getLogger(__name__)
+_CHOOSE = "env_config['subset'], 'train_fraction' and what is skipped"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,15 +63,17 @@ class DatasetTask(Task):
         check_split(self.split)
         if self.path and (self.hub_id or self.hub_config or self.hub_split):
             raise ValueError("env_config['path'] and env_config['hub_...'] exclude each other.")
-        if not 0 <= self.few_shot <= MAX_SHOTS:
-            raise ValueError(f"env_config['few_shot'] must be from 0 to {MAX_SHOTS}, not {self.few_shot}.")
-        if self.limit is not None and self.limit < 1:
-            raise ValueError(f"env_config['limit'] must be at least 1, not {self.limit}.")
-        if self.train_fraction is not None and not 0 < self.train_fraction < 1:
-            raise ValueError(f"env_config['train_fraction'] must be between 0 and 1, not {self.train_fraction}.")
+        if self.few_shot not in range(MAX_SHOTS + 1):
+            raise ValueError(f"env_config['few_shot'] must be from 0 to {MAX_SHOTS}, not {self.few_shot!r}.")
+        if self.limit is not None:
+            check_count("limit", self.limit, 1)
+        fraction = self.train_fraction
+        if fraction is not None and not (isinstance(fraction, numbers.Real) and 0 < fraction < 1):
+            raise ValueError(f"env_config['train_fraction'] must be between 0 and 1, not {fraction!r}.")
         _ranges(self.subset)
         if self.num_questions == 0:
-            raise DataError(f"{', '.join(source.name for source in self._sources)}: no rows.")
+            left = "no rows" if not sum(source.size for source in self._sources) else f"{_CHOOSE} leave no rows"
+            raise DataError(f"{', '.join(source.name for source in self._sources)}: {left}.")
 
     @property
     def spec(self) -> DatasetSpec:
@@ -116,6 +121,8 @@ class DatasetTask(Task):
     def _sources(self) -> tuple[RowSource, ...]:
         if self.path:
             paths = [self.path] if isinstance(self.path, str | os.PathLike) else self.path
+            if not (isinstance(paths, list | tuple) and all(isinstance(path, str | os.PathLike) for path in paths)):
+                raise ValueError(f"env_config['path'] must be a file's name, or a list of them, not {self.path!r:.80}.")
             return tuple(_checked(open_file(str(path)), self.spec) for path in paths)
         hub = self.spec.hub
         hub_id = self.hub_id or (hub and hub.hub_id)
@@ -224,13 +231,19 @@ def _askable(source: RowSource, skip: tuple[tuple[str, str], ...]) -> np.ndarray
 
 def _ranges(subset: Sequence[Any] | None) -> list[tuple[int, int]]:
     """The (begin, end) pairs of `subset`."""
-    pairs = [subset] if subset and isinstance(subset[0], int) else subset or ()
-    for pair in pairs:
-        if not (len(pair) == 2 and all(isinstance(n, int) for n in pair) and 0 <= pair[0] < pair[1]):
-            raise ValueError(
-                f"env_config['subset'] must be (begin, end) with begin < end, or a list of them, not {subset}."
-            )
+    if subset is None:
+        return []
+    pairs = [subset] if isinstance(subset, list | tuple) and all(isinstance(n, int) for n in subset) else subset
+    if not (isinstance(pairs, list | tuple) and pairs and all(map(_is_range, pairs))):
+        raise ValueError(
+            f"env_config['subset'] must be (begin, end) with begin < end, or a list of them, not {subset!r:.80}."
+        )
     return [(begin, end) for begin, end in pairs]
+
+
+def _is_range(pair: Any) -> bool:
+    of_two = isinstance(pair, list | tuple) and len(pair) == 2 and all(isinstance(n, int) for n in pair)
+    return of_two and 0 <= pair[0] < pair[1]
 
 
 def _stem(name: str) -> str:

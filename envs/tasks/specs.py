@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -64,7 +65,10 @@ def texts(value: Any) -> tuple[str, ...]:
     values = value if isinstance(value, list | tuple) else [value]
     if not all(isinstance(one, str | int | float) and not isinstance(one, bool) for one in values if one is not None):
         raise ValueError("must be a string, a number, or a list of them")
-    return _distinct(str(one) for one in values if one is not None)
+    if any(isinstance(one, float) and not math.isfinite(one) for one in values):
+        raise ValueError("has a number that is not finite")
+    whole = (int(one) if isinstance(one, float) and one.is_integer() else one for one in values)
+    return _distinct(str(one) for one in whole if one is not None)
 
 
 def after_hashes(value: Any) -> tuple[str, ...]:

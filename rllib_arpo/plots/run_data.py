@@ -20,7 +20,7 @@ from rllib_arpo.show.words import name_of_stage
 
 #: Columns of the record that plots read; of a turn's entropies the first `NUM_POSITIONS`.
 COLUMNS = (
-    "purpose", "iteration", "question_id", "agent_id", "parent", "accuracy", "reward",
+    "purpose", "iteration", "number", "question_id", "agent_id", "parent", "accuracy", "reward",
     "turn", "depth", "entropies", "after_tool", "delta", "eligible", "children",
 )  # fmt: skip
 NUM_POSITIONS = 64
@@ -143,7 +143,7 @@ class Stage:
 
     def num_questions(self) -> int:
         """Questions, each as often as it was asked."""
-        return self.rows.group_by(["iteration", "question_id"]).aggregate([]).num_rows
+        return self.rows.group_by(["iteration", "number"]).aggregate([]).num_rows
 
 
 def stages(run: RunData) -> list[Stage]:

@@ -207,5 +207,12 @@ def _trained(asked: Sequence[SampledQuestion], episodes: Sequence[MultiAgentEpis
     """For each question the episode on which the update trains; a connector of the user may have made a new one."""
     own = {id(question.episode) for question in asked}
     kept = {id(episode) for episode in episodes}
-    new = {episode.id_: episode for episode in episodes if id(episode) not in own}
-    return [question.episode if id(question.episode) in kept else new.get(question.episode.id_) for question in asked]
+    # A question may be asked twice in a batch: new episodes are in the order of the old ones.
+    new: dict[str, list[MultiAgentEpisode]] = {}
+    for episode in episodes:
+        if id(episode) not in own:
+            new.setdefault(episode.id_, []).append(episode)
+    return [
+        question.episode if id(question.episode) in kept else (new.get(question.episode.id_) or [None]).pop(0)
+        for question in asked
+    ]

@@ -47,6 +47,7 @@ def test_a_row_that_does_not_fit_is_named(tmp_path, ending, text, message):
         ("math", {"solution": "It is 5."}, "`solution` has no \\boxed{}."),
         ("math", {"solution": "\\boxed{5"}, "`solution` has a \\boxed{ that is not closed."),
         ("hotpotqa", {"answer": []}, "no answer (`answer` is empty)."),
+        ("hotpotqa", {"answer": float("inf")}, "`answer` has a number that is not finite."),
         ("hotpotqa", {"answer": True}, "`answer` must be a string, a number, or a list of them."),
         ("arpo_mix", {"prompt": None}, "no `prompt`."),
         ("arpo_mix", {"prompt": "Q?"}, "`prompt` is not a list of {role, content}."),

@@ -14,6 +14,7 @@ def row(question: str = "a", agent: str = "0", depth: int | None = 0, tool: str 
     fields = {
         "purpose": "training",
         "iteration": 1,
+        "number": ord(question[0]),
         "question_id": question,
         "agent_id": agent,
         "parent": agent.rpartition(".")[0] or None,

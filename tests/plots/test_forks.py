@@ -32,6 +32,12 @@ def test_the_forks_of_both_halves():
     np.testing.assert_allclose(second.share, [0.0, 1.0])
 
 
+def test_a_question_that_is_asked_twice_in_a_batch_counts_twice():
+    again = [node("a", "0", 1, 0.5, children=2, number=number) for number in (0, 5)]
+    (found,) = forks_by_half(run_data(again)).values()
+    assert (found.per_question.tolist(), found.num_questions) == ([2.0], 2)
+
+
 def test_the_figure():
     figure = draw_forks(run_data(ROWS))
     count, share = figure.axes

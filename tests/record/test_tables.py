@@ -145,6 +145,21 @@ def test_a_question_that_the_update_does_not_get_is_recorded_without_advantages(
     }
 
 
+def test_the_new_episodes_of_a_question_that_is_asked_twice_keep_their_order(model_folder, tmp_path):
+    made = config(model_folder)
+    questions = [sampled(TREE, number) for number in (3, 4)]
+    shaped = [
+        replace(TREE, trajectories=(replace(TREE.trajectories[0], turns=paid(TREE.trajectories[0].turns, reward)),))
+        for reward in (1.75, 4.75)
+    ]
+    episodes = [tree_to_episode(tree) for tree in shaped]
+    recorder = TreeRecorder(RecordSettings.from_config(made), lambda: tmp_path)
+    recorder.training(1, questions, episodes, QuestionBatch.plan(episodes, PlanSettings.from_config(made)).statistics)
+    recorder.close()
+    rows = pq.read_table(tmp_path / "trees" / "iteration-00001.parquet").to_pylist()
+    assert {(row["number"], row["reward"]) for row in rows} == {(3, 2.0), (4, 5.0)}
+
+
 def test_without_a_share_nothing_is_written(model_folder, tmp_path):
     made = config(model_folder, record_share=None)
     record(tmp_path, made)
