@@ -78,7 +78,9 @@ def assert_same_weights(some, others) -> None:
     """Bit by bit; at the end also what only the repacked copies of vLLM's CPU build can tell."""
     assert some[0].keys() == others[0].keys() and len(some[0]) > 10
     for name, parameter in some[0].items():
-        assert parameter.dtype == torch.bfloat16 and torch.equal(parameter, others[0][name])
+        # With AMX vLLM keeps biases of small layers in float32.
+        assert parameter.dtype == others[0][name].dtype and torch.equal(parameter, others[0][name])
+        assert parameter.dtype == torch.bfloat16 or name.endswith("bias")
     np.testing.assert_array_equal(some[1], others[1])
 
 

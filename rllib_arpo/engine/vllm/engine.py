@@ -45,7 +45,7 @@ from rllib_arpo.engine.vllm.arguments import (
 from rllib_arpo.engine.vllm.entropy_processor import send_entropies
 from rllib_arpo.engine.vllm.gpu_memory import prepare_gpus
 from rllib_arpo.engine.vllm.packed_experts import unpack_experts
-from rllib_arpo.engine.vllm.process_state import cpu_threads, readable_globals, shared_memory_of
+from rllib_arpo.engine.vllm.process_state import allow_amx, cpu_threads, readable_globals, shared_memory_of
 from rllib_arpo.policy.checkpoint_names import as_tensors, causal_lm_config, check_shapes, expected_shapes
 
 #: Request id of `VLLMEngine.score`.
@@ -104,6 +104,8 @@ class VLLMEngine:
         _LIVE_ENGINES.add(self)
         self._stop_strings = StopStrings(self._llm.tokenizer)
         self._llm.collective_rpc(send_entropies)
+        if current_platform.is_cpu():
+            self._llm.collective_rpc(allow_amx)
         self._warm_up()
         workers = getattr(self._llm.model_executor, "workers", ())
         self._shared_memory = shared_memory_of(worker.proc.pid for worker in workers)

@@ -1,4 +1,4 @@
-"""Keeps vLLM's hands off what it shares: other libraries' globals, the number of CPU threads, shared memory."""
+"""The process that vLLM computes in: what it shares (other libraries' globals, CPU threads, shared memory), and AMX."""
 
 import os
 import re
@@ -44,6 +44,16 @@ def cpu_threads(num_threads: int | None) -> Iterator[None]:
         os.environ.pop("OMP_NUM_THREADS", None)
         if inherited is not None:
             os.environ["OMP_NUM_THREADS"] = inherited
+
+
+def allow_amx(_worker: object) -> None:
+    """Runs in vLLM's worker: asks Linux for AMX's registers.
+
+    vLLM's attention in bfloat16 uses them on CPUs that have them, and asks for nothing (read in 0.32): the process then
+    ends by SIGILL, unless a product of oneDNN has come first.
+    """
+    if torch.cpu._is_amx_tile_supported():
+        torch.cpu._init_amx()
 
 
 def shared_memory_of(pids: Iterable[int]) -> set[Path]:
