@@ -121,7 +121,7 @@ def answered(
             of_model = [each for each in stored if each[0].model == model]
             answer(of_model, settings, in_flight=in_flight, num_threads=args.num_threads, progress=args.progress)
         yield settings, results.folder, stored
-        remove_exported(results.folder)
+        remove_exported(found)
 
 
 @contextmanager

@@ -6,7 +6,9 @@ import shutil
 from argparse import Namespace
 
 import pytest
+import torch
 from pyarrow.fs import LocalFileSystem
+from transformers import AutoConfig
 
 from rllib_arpo.commands import evaluate, run_command
 from rllib_arpo.envs import tool_env
@@ -236,13 +238,16 @@ def test_a_checkpoint_beside_its_base(arguments, model_folder, tmp_path, capsys)
     shutil.copytree(model_folder, checkpoint / MODULE / "huggingface")
     write_checksums(str(checkpoint), LocalFileSystem())
     command = [*arguments("--samples", "2", "--limit", "3", "--no-mlflow"), "--compare", str(checkpoint)]
+    exports = [models.resolve_models([str(checkpoint)], tmp_path / "dtypes", d)[0].path for d in ("bfloat16", "float32")]
+    assert [AutoConfig.from_pretrained(path).dtype for path in exports] == [torch.bfloat16, torch.float32]
+    (tmp_path / "out" / "exported-mine").mkdir(parents=True)
     assert run_command("evaluate", command) == 0
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert [row["label"] for row in summary["arms"]] == ["llama tools", "checkpoint_000001 tools"]
     (difference,) = summary["differences"]
     ends = {(e["value"], e["low"], e["high"]) for name, e in difference["metrics"].items() if name != "f1"}
     assert ends == {(0.0, 0.0, 0.0)}
-    assert not list((tmp_path / "out").glob("exported-*"))
+    assert [path.name for path in (tmp_path / "out").glob("exported-*")] == ["exported-mine"]
     # The run goes on and writes other weights to the same place: these are not the folder's any more.
     config = checkpoint / MODULE / "huggingface" / "config.json"
     config.write_text(config.read_text().replace("{", '{"changed": true,', 1))
