@@ -238,7 +238,9 @@ def test_a_checkpoint_beside_its_base(arguments, model_folder, tmp_path, capsys)
     shutil.copytree(model_folder, checkpoint / MODULE / "huggingface")
     write_checksums(str(checkpoint), LocalFileSystem())
     command = [*arguments("--samples", "2", "--limit", "3", "--no-mlflow"), "--compare", str(checkpoint)]
-    exports = [models.resolve_models([str(checkpoint)], tmp_path / "dtypes", d)[0].path for d in ("bfloat16", "float32")]
+    exports = [
+        models.resolve_models([str(checkpoint)], tmp_path / "dtypes", d)[0].path for d in ("bfloat16", "float32")
+    ]
     assert [AutoConfig.from_pretrained(path).dtype for path in exports] == [torch.bfloat16, torch.float32]
     (tmp_path / "out" / "exported-mine").mkdir(parents=True)
     assert run_command("evaluate", command) == 0
