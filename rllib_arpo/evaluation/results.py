@@ -27,7 +27,7 @@ from rllib_arpo.record.read import Question, questions, record_files
 from rllib_arpo.record.recorder import RECORD_FOLDER, write_table
 from rllib_arpo.record.rows import Row
 from rllib_arpo.record.tables import record_table
-from rllib_arpo.redaction import without_secrets
+from rllib_arpo.redaction import comparable
 
 SETTINGS, LOCK = "settings.json", "rllib_arpo.lock"
 #: The name of an arm's folder begins with its number.
@@ -132,7 +132,7 @@ class ResultFolder:
         if known.keys() != {"settings", _REPLACEABLE}:
             raise ResultsError(f"{path}: not the settings of an evaluation; name another --output.")
         self._replaces = self._replaces and (known[_REPLACEABLE] or not has_questions)
-        return arms if has_questions and self._differs(known["settings"], without_secrets(settings), "") else []
+        return arms if has_questions and self._differs(known["settings"], comparable(settings), "") else []
 
     def claim(self, settings: Mapping[str, Any]) -> None:
         """Stores the settings that all arms share; replaces those under which no question was answered.
@@ -142,7 +142,7 @@ class ResultFolder:
         """
         for arm in self.check(settings):
             shutil.rmtree(arm.folder)
-        write_json(self.folder / SETTINGS, {"settings": without_secrets(settings), _REPLACEABLE: self._replaces})
+        write_json(self.folder / SETTINGS, {"settings": comparable(settings), _REPLACEABLE: self._replaces})
 
     def arm(self, arm: Arm) -> StoredArm:
         """The place of an arm, with its settings.
@@ -151,7 +151,9 @@ class ResultFolder:
             ResultsError: as `check`.
         """
         names = {"model": arm.model.name, "style": arm.style, "task": arm.task}
-        settings = _plain(without_secrets(arm.settings()))
+        # Names of data are paths, and their values no secrets.
+        given = arm.settings().items()
+        settings = _plain({key: value if key == "data" else comparable(value, key) for key, value in given})
         stored = next((one for one in self.arms() if (one.model, one.style, one.task) == tuple(names.values())), None)
         if stored is None:
             taken = [int(found[1]) for path in self.folder.iterdir() if (found := _NUMBERED.match(path.name))]

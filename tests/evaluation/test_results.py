@@ -78,7 +78,15 @@ def test_other_settings_are_refused_once_there_are_results(tmp_path):
         )
         with pytest.raises(ResultsError, match="results of m tools squares with env_config/few_shot=null, not 2"):
             results.arm(arm(env_config={"few_shot": 2}))
-        results.arm(arm("cubes", env_config={"few_shot": 2}))
+        hidden = results.arm(arm("cubes", env_config={"answer_key": "right"}, data={"/a/api_key": "1f"}))
+        hidden.add(0, rows(0), {})
+        assert "right" not in (hidden.folder / "settings.json").read_text()
+        for key, of_data, message in (
+            ("left", "1f", r'env_config/answer_key="\*\*\* \w{4}", not "\*\*\* \w{4}":'),
+            ("right", "2f", 'data//a/api_key="1f", not "2f":'),
+        ):
+            with pytest.raises(ResultsError, match=message):
+                results.arm(arm("cubes", env_config={"answer_key": key}, data={"/a/api_key": of_data}))
 
 
 def test_other_settings_replace_the_results_where_the_command_says_so(tmp_path):
