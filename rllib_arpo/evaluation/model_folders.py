@@ -55,7 +55,7 @@ def split_methods(texts: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """(models, name of a model -> its method) of texts like "MODEL" or "METHOD=MODEL"; a folder that exists is a model.
 
     Raises:
-        ValueError: a model has two methods.
+        ValueError: a model has two methods, or the name of another model's method.
     """
     models: list[str] = []
     methods: dict[str, str] = {}
@@ -67,6 +67,9 @@ def split_methods(texts: Sequence[str]) -> tuple[list[str], dict[str, str]]:
                 raise ValueError(f"--model {text}: {model} has the method {methods[name]!r} already.")
             text = model
         models.append(text)
+    for name in map(_canonical, models):
+        if name in methods.values() and methods.get(name) != name:
+            raise ValueError(f"--model {name}: another model has the method {name!r}.")
     return models, methods
 
 

@@ -57,7 +57,7 @@ def no_engine(monkeypatch):
     ("arithmetic", ["--samples", "2", "--temperature", "0"], "samples=2: at temperature 0 all samples are equal"),
     ("arithmetic", ["--temperature", "nan"], "temperature=nan: must be a number >= 0."),
     ("arithmetic", ["--question-deadline", "nan"], "question_deadline=nan: must be a number of seconds > 0."),
-    ("arithmetic", ["--seed", "-1"], "seed=-1: must be at least 0."),
+    ("arithmetic", ["--seed", "-1"], "seed=-1: must be from 0 to 2**32 - 1."),
     ("arithmetic", ["--max-tool-calls", "-1"], "env_config['max_tool_calls'] must be an integer >= 0"),
     ("arithmetic", ["--max-context-tokens", "50"], "leaves no room for a response within"),
     ("arithmetic", ["--compare", "/nowhere/model"], "'/nowhere/model': no such folder"),
@@ -70,6 +70,8 @@ def no_engine(monkeypatch):
     ("arithmetic", ["--max-calls-per-tool", "search=2"], "Unknown tool in --max-calls-per-tool 'search': known"),
     ("arithmetic", ["--max-calls-per-tool", "python=5"], "['python'] = 5 would do nothing: max_tool_calls = 3"),
     ("arithmetic", ["--model", "A=m", "--model", "B=m"], "--model B=m: m has the method 'A' already."),
+    ("arithmetic", ["--model", "org/m=x", "--model", "org/m"], "--model org/m: another model has the method 'org/m'."),
+    ("arithmetic", ["--seed", "4294967296"], "seed=4294967296: must be from 0 to 2**32 - 1."),
 ])  # fmt: skip
 def test_what_is_wrong_is_said_before_an_engine_starts(arguments, no_engine, capsys, tasks, more, message):
     command = [*arguments(tasks=tasks, env_config="{}"), "--no-mlflow", *more]
