@@ -1,6 +1,7 @@
 """One function decides what may be shown of a setting, an argument or an address, and be kept beside a run."""
 
 import ast
+import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -54,6 +55,22 @@ def without_secrets(value: Any, name: str = "") -> Any:
     if _SECRET.search(name) and not (name.endswith("s") and _NUMBER.fullmatch(str(value))):
         return HIDDEN
     return _text_without_secrets(value) if isinstance(value, str) else value
+
+
+def comparable(value: Any, name: str = "") -> Any:
+    """`without_secrets` for a comparison: each value that it changes gets 16 bits of its hash, as "*** 1a2b".
+
+    So a change is seen, but for one of 65,536; of a secret, a reader learns no more than these bits.
+    """
+    return _marked(without_secrets(value, name), value)
+
+
+def _marked(shown: Any, value: Any) -> Any:
+    if isinstance(shown, Mapping):
+        return {key: _marked(each, value[key]) for key, each in shown.items()}
+    if isinstance(shown, list):
+        return [_marked(*pair) for pair in zip(shown, value, strict=True)]
+    return shown if shown == value else f"{shown} {hashlib.sha256(repr(value).encode()).hexdigest()[:4]}"
 
 
 def command_without_secrets(arguments: Sequence[str]) -> list[str]:

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from rllib_arpo.arpo_config import ARPOConfig
-from rllib_arpo.redaction import command_without_secrets, without_secrets
+from rllib_arpo.redaction import command_without_secrets, comparable, without_secrets
 
 SERVER = {
     "command": "npx",
@@ -40,6 +40,13 @@ def test_settings_keep_their_names_and_shapes():
         "apiKey": "***",
         "judge": {"base_url": "http://***@host/v1", "api_key_variable": "OPENAI_KEY"},
     }
+
+
+def test_what_is_hidden_can_be_compared():
+    secret, other = ({"tools": (True, {"answer_key": key, "url": f"http://h/?sig={key}", "n": 1})} for key in "ab")
+    assert comparable(secret) == {"tools": [True, {"answer_key": "*** d749", "url": "http://h/?sig=*** 1de9", "n": 1}]}
+    assert comparable(other) == {"tools": [True, {"answer_key": "*** fa34", "url": "http://h/?sig=*** 1039", "n": 1}]}
+    assert comparable(7, "seed_key") == "*** 7902"
 
 
 def test_json_in_a_text_is_judged_as_what_it_says():

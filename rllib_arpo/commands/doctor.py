@@ -76,8 +76,8 @@ def _budget(command: Sequence[str], memory: Memory, gpu_memory_gb: float | None,
     with command_errors():
         recipe = load_recipe(command[0])
         args = parse_arguments(recipe, command[1:], gpu_memory_gb)
-        if args.gpu_memory_gb is not None and not args.gpu_memory_gb > 0:
-            raise CommandError(f"--gpu-memory-gb {args.gpu_memory_gb:g}: must be positive.")
+        if args.gpu_memory_gb is not None and not 0 < args.gpu_memory_gb < float("inf"):
+            raise CommandError(f"--gpu-memory-gb {args.gpu_memory_gb:g}: must be a positive number.")
         config = recipe.make_config(args)
         run = decide(read_run(config), memory, args.gpu_memory_gb)
         of_data = data_checks(config) if rows else []

@@ -5,7 +5,7 @@
 Samples with the sampler and the tools of training, without forks, and keeps the entropy of every generated token. Into
 DIR go a figure for each task (`entropy-TASK.png`), the record of the questions (docs/watch.md) as `rllib-arpo
 evaluate --entropies` writes it, and `entropy.json` (curves, rises and rules with their intervals, and what was run
-where). The same command draws the figure anew without asking; results of other settings are replaced.
+where). The same command draws the figure anew without asking; it replaces its own results of other settings.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--output",
         default="entropy",
-        help="folder of the figure, the record and the summary; replaces those of other settings",
+        help="folder of the figure, the record and the summary; replaces its own of other settings",
     )
     add("--window", type=positive, default=defaults.entropy_window, help="k, the tokens of which dH is made")
     add("--positions", type=positive, default=64, help="tokens of a turn that the curves show")

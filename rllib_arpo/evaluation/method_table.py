@@ -73,13 +73,14 @@ class MethodTable:
 
 def method_table(scores: Sequence[Scores], metrics: Mapping[str, str]) -> MethodTable:
     """The table of these scores; its rows are in the order in which they occur, and the first one is the reference."""
-    labels = short_labels(list(dict.fromkeys(s.model for s in scores if s.method is None)))
-    by_label: dict[str, list[Scores]] = {}
+    methods = {s.method: s.method for s in scores if s.method is not None}
+    labels = short_labels(list(dict.fromkeys([*methods, *(s.model for s in scores if s.method is None)]))) | methods
+    by_row: dict[tuple[str, str], list[Scores]] = {}
     for s in scores:
-        by_label.setdefault(f"{labels[s.model] if s.method is None else s.method} {s.style}", []).append(s)
-    first = _complete_values(next(iter(by_label.values()), []), metrics)
+        by_row.setdefault((s.method or s.model, s.style), []).append(s)
+    first = _complete_values(next(iter(by_row.values()), []), metrics)
     rows: list[MethodRow] = []
-    for label, own in by_label.items():
+    for (name, style), own in by_row.items():
         complete = _complete_values(own, metrics)
         models = tuple(_models(own))
         average = None if complete is None else average_over_tasks(complete)
@@ -87,7 +88,9 @@ def method_table(scores: Sequence[Scores], metrics: Mapping[str, str]) -> Method
         if rows and first is not None and complete is not None:
             pairs = zip(first, complete, strict=True)
             difference = average_over_tasks([by_question(b) - by_question(a) for a, b in pairs])
-        rows.append(MethodRow(label, models, estimate_all(_values(own, metrics)), average, difference))
+        rows.append(
+            MethodRow(f"{labels[name]} {style}", models, estimate_all(_values(own, metrics)), average, difference)
+        )
     return MethodTable(metrics, tuple(rows))
 
 

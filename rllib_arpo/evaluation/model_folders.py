@@ -55,7 +55,7 @@ def split_methods(texts: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """(models, name of a model -> its method) of texts like "MODEL" or "METHOD=MODEL"; a folder that exists is a model.
 
     Raises:
-        ValueError: a model has two methods.
+        ValueError: a model has two methods, or the name of another model's method.
     """
     models: list[str] = []
     methods: dict[str, str] = {}
@@ -67,13 +67,16 @@ def split_methods(texts: Sequence[str]) -> tuple[list[str], dict[str, str]]:
                 raise ValueError(f"--model {text}: {model} has the method {methods[name]!r} already.")
             text = model
         models.append(text)
+    for name in map(_canonical, models):
+        if name in methods.values() and methods.get(name) != name:
+            raise ValueError(f"--model {name}: another model has the method {name!r}.")
     return models, methods
 
 
-def remove_exported(folder: Path) -> None:
-    """Deletes the models that were exported into `folder`, also by a process that was killed."""
-    for exported in folder.glob(f"{_EXPORTED}*"):
-        shutil.rmtree(exported)
+def remove_exported(models: Sequence[Model]) -> None:
+    """Deletes the folders into which `resolve_models` exported these models."""
+    for path in {model.path for model in models if model.path != model.name}:
+        shutil.rmtree(path)
 
 
 def short_labels(names: Sequence[str]) -> dict[str, str]:
@@ -98,7 +101,7 @@ def _resolve(name: str, label: str, folder: Path, dtype: str) -> Model:
     module = Path(name) / MODULE
     if module.is_dir():
         mark = fingerprint(file for part in module.iterdir() for file in _model_files(part))
-        return Model(name, label, _export(name, folder / f"{_EXPORTED}{mark}", dtype), mark)
+        return Model(name, label, _export(name, folder / f"{_EXPORTED}{mark}-{dtype}", dtype), mark)
     if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
         raise CommandError(f"{name} is neither a Hugging Face model (it has no config.json) nor a checkpoint of ARPO.")
     with command_errors():

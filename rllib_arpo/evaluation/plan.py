@@ -75,8 +75,8 @@ class EvaluationSettings:
             raise ValueError(f"question_deadline={self.question_deadline_s}: must be a number of seconds > 0.")
         if not 0 <= self.temperature < float("inf"):
             raise ValueError(f"temperature={self.temperature}: must be a number >= 0.")
-        if self.seed < 0:
-            raise ValueError(f"seed={self.seed}: must be at least 0.")
+        if not 0 <= self.seed < 1 << 32:
+            raise ValueError(f"seed={self.seed}: must be from 0 to 2**32 - 1.")
         if self.temperature == 0 and self.samples > 1:
             raise ValueError(f"samples={self.samples}: at temperature 0 all samples are equal, take 1.")
         self._check_reshaping()

@@ -27,13 +27,17 @@ from rllib_arpo.record.read import Question, questions, record_files
 from rllib_arpo.record.recorder import RECORD_FOLDER, write_table
 from rllib_arpo.record.rows import Row
 from rllib_arpo.record.tables import record_table
-from rllib_arpo.redaction import without_secrets
+from rllib_arpo.redaction import comparable
 
-SETTINGS, LOCK = "settings.json", "lock"
+SETTINGS, LOCK = "settings.json", "rllib_arpo.lock"
+#: The name of an arm's folder begins with its number.
+_NUMBERED = re.compile(r"(\d\d+)-")
+#: In the settings of all arms: whether a command that `replaces` results may delete them.
+_REPLACEABLE = "replaceable"
 
 
-class SettingsError(ValueError):
-    """The folder holds results of other settings."""
+class ResultsError(ValueError):
+    """The folder holds results of other settings, or a file that is damaged or not an evaluation's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +65,18 @@ class StoredArm:
         write_table(record_table(rows, stated), trees / f"question-{number:08d}.parquet")
 
     def numbers(self) -> set[int]:
-        """The questions that need not be asked again: all but those with a sample that an outage ended."""
-        files = sorted((self.folder / RECORD_FOLDER).glob("*.parquet"))
-        if not files:
+        """The questions that need not be asked again: all but those with a sample that an outage ended.
+
+        Raises:
+            ResultsError: a file is damaged, or of another version.
+        """
+        if not self.has_questions():
             return set()
-        found = ds.dataset(files).to_table(columns=["number", "stop_reason"]).to_pydict()
+        try:
+            files = [file.path for file in record_files(self.folder / RECORD_FOLDER)]
+            found = ds.dataset(files).to_table(columns=["number", "stop_reason"]).to_pydict()
+        except (ValueError, OSError) as error:
+            raise ResultsError(str(error)) from error
         outages = {n for n, reason in zip(*found.values(), strict=True) if reason in OUTAGE_STOP_REASONS}
         return set(found["number"]) - outages
 
@@ -83,17 +94,20 @@ class ResultFolder:
     """The arms of a folder. Only one process at a time may use it. Use as a context manager.
 
     Args:
-        replaces: results of other settings are deleted instead of refused.
+        replaces: results of other settings are deleted instead of refused, if such a command began the folder.
 
     Raises:
-        ValueError: the folder cannot be written, or another process evaluates into it.
+        ValueError: the folder cannot be written, its path is not UTF-8, or another process evaluates into it.
     """
 
     def __init__(self, folder: str | Path, replaces: bool = False):
         self.folder, self._replaces = Path(folder), replaces
         try:
+            str(folder).encode()
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._lock = (self.folder / LOCK).open("w")
+            self._lock = (self.folder / LOCK).open("a")
+        except UnicodeEncodeError as error:
+            raise ValueError(f"--output {self.folder}: the path is not UTF-8.") from error
         except OSError as error:
             raise ValueError(f"--output {self.folder}: not a folder that can be written ({error.strerror}).") from error
         try:
@@ -103,32 +117,48 @@ class ResultFolder:
             self._lock.close()
             raise ValueError(f"{self.folder}: another evaluation is writing here.") from None
 
+    def check(self, settings: Mapping[str, Any]) -> list[StoredArm]:
+        """The arms that `claim` would delete. Changes nothing.
+
+        Raises:
+            ResultsError: there are results with others, and the message names the first key that differs; or a file is
+                damaged or not an evaluation's.
+        """
+        path, arms = self.folder / SETTINGS, self.arms()
+        has_questions = any(arm.has_questions() for arm in arms)
+        if not has_questions and not path.exists():
+            return []
+        known = _read(path)
+        if known.keys() != {"settings", _REPLACEABLE}:
+            raise ResultsError(f"{path}: not the settings of an evaluation; name another --output.")
+        self._replaces = self._replaces and (known[_REPLACEABLE] or not has_questions)
+        return arms if has_questions and self._differs(known["settings"], comparable(settings), "") else []
+
     def claim(self, settings: Mapping[str, Any]) -> None:
         """Stores the settings that all arms share; replaces those under which no question was answered.
 
         Raises:
-            SettingsError: there are results with others; the message names the first key that differs.
+            ResultsError: as `check`.
         """
-        known, path, settings = _read(self.folder / SETTINGS), self.folder / SETTINGS, without_secrets(settings)
-        if any(arm.has_questions() for arm in self.arms()) and self._differs(known["settings"], settings, ""):
-            for arm in self.arms():
-                shutil.rmtree(arm.folder)
-        write_json(path, {"settings": settings})
+        for arm in self.check(settings):
+            shutil.rmtree(arm.folder)
+        write_json(self.folder / SETTINGS, {"settings": comparable(settings), _REPLACEABLE: self._replaces})
 
     def arm(self, arm: Arm) -> StoredArm:
         """The place of an arm, with its settings.
 
         Raises:
-            SettingsError: as `claim`.
+            ResultsError: as `check`.
         """
         names = {"model": arm.model.name, "style": arm.style, "task": arm.task}
-        settings = _plain(without_secrets(arm.settings()))
-        every = self.arms()
-        stored = next((one for one in every if (one.model, one.style, one.task) == tuple(names.values())), None)
+        # Names of data are paths, and their values no secrets.
+        given = arm.settings().items()
+        settings = _plain({key: value if key == "data" else comparable(value, key) for key, value in given})
+        stored = next((one for one in self.arms() if (one.model, one.style, one.task) == tuple(names.values())), None)
         if stored is None:
-            last = max((int(one.folder.name.partition("-")[0]) for one in every), default=0)
+            taken = [int(found[1]) for path in self.folder.iterdir() if (found := _NUMBERED.match(path.name))]
             slug = re.sub(r"[^\w.]+", "-", f"{arm.label} {arm.task}")
-            folder = self.folder / f"{last + 1:02d}-{slug[-80:].lstrip('-')}"
+            folder = self.folder / f"{max(taken, default=0) + 1:02d}-{slug[-80:].lstrip('-')}"
         else:
             folder = stored.folder
             if stored.has_questions() and self._differs(stored.settings, settings, f" of {arm.name}"):
@@ -138,8 +168,15 @@ class ResultFolder:
         return StoredArm(folder, **names, settings=settings)
 
     def arms(self) -> list[StoredArm]:
-        """The arms that the folder has, the oldest first."""
-        return [StoredArm(path.parent, **_read(path)) for path in sorted(self.folder.glob(f"*/{SETTINGS}"))]
+        """The arms that the folder has, the oldest first; other folders are left alone.
+
+        Raises:
+            ResultsError: a file is damaged.
+        """
+        paths = [path for path in sorted(self.folder.glob(f"*/{SETTINGS}")) if _NUMBERED.match(path.parent.name)]
+        found = [(path.parent, _read(path)) for path in paths]
+        keys = {"model", "style", "task", "settings"}
+        return [StoredArm(folder, **content) for folder, content in found if content.keys() == keys]
 
     def close(self) -> None:
         """Can be called twice."""
@@ -156,7 +193,7 @@ class ResultFolder:
         difference = first_difference(known, _plain(given))
         if difference is not None and not self._replaces:
             key, old, new = difference
-            raise SettingsError(
+            raise ResultsError(
                 f"{self.folder} has results{of_arm} with {key}={old}, not {new}: keep the setting, or name another "
                 "--output."
             )
@@ -181,4 +218,9 @@ def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    """An object in a file; another value counts as {}."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise ResultsError(f"{path}: missing or damaged ({error}); name another --output.") from error
+    return content if isinstance(content, dict) else {}

@@ -26,7 +26,7 @@ from rllib_arpo.errors import command_errors
 from rllib_arpo.evaluation.arguments import chosen_tasks, questions_in_flight, read_env_configs, read_settings
 from rllib_arpo.evaluation.model_folders import remove_exported, resolve_models
 from rllib_arpo.evaluation.plan import Arm, EvaluationSettings, check_tasks, make_arms
-from rllib_arpo.evaluation.results import ResultFolder, SettingsError, StoredArm
+from rllib_arpo.evaluation.results import ResultFolder, ResultsError, StoredArm
 from rllib_arpo.record.rows import QuestionFacts, Row, question_rows
 from rllib_arpo.record.schema import BENCHMARK
 from rllib_arpo.record.tables import stated
@@ -101,27 +101,29 @@ def answered(
         check: a further check before the engine starts.
 
     Raises:
-        CommandError: something of the command line or of the data is wrong, or the folder has other settings.
+        CommandError: something of the command line or of the data is wrong, or the folder cannot be continued.
     """
     with command_errors():
         settings, own, tasks = read_settings(args), read_env_configs(args), chosen_tasks(args)
         check_tasks(tasks, own, settings)
         results = ResultFolder(args.output, replaces)
     with results:
-        with command_errors((SettingsError,)):
-            results.claim(dataclasses.asdict(settings))
+        with command_errors((ResultsError,)):
+            results.check(dataclasses.asdict(settings))
         found = resolve_models(models, results.folder, settings.dtype)
         arms = make_arms(found, baselines, tasks, own, settings)
-        with command_errors((SettingsError,)):
-            stored = [(arm, results.arm(arm)) for arm in arms]
         with command_errors():
             check()
+        with command_errors((ResultsError,)):
+            results.claim(dataclasses.asdict(settings))
+            stored = [(arm, results.arm(arm)) for arm in arms]
+            missing = [(arm, place, sorted(set(arm.numbers) - place.numbers())) for arm, place in stored]
         in_flight = questions_in_flight(args, settings)
         for model in found:
-            of_model = [each for each in stored if each[0].model == model]
+            of_model = [each for each in missing if each[0].model == model and each[2]]
             answer(of_model, settings, in_flight=in_flight, num_threads=args.num_threads, progress=args.progress)
         yield settings, results.folder, stored
-        remove_exported(results.folder)
+        remove_exported(found)
 
 
 @contextmanager
@@ -183,27 +185,25 @@ def ask(
 
 
 def answer(
-    arms: Sequence[tuple[Arm, StoredArm]],
+    missing: Sequence[tuple[Arm, StoredArm, Sequence[int]]],
     settings: EvaluationSettings,
     *,
     in_flight: int,
     num_threads: int | None,
     progress: str | None,
 ) -> None:
-    """Asks the questions that these arms of one model have not answered yet, and stores them.
+    """Asks questions of these arms of one model, and stores them.
 
     Args:
-        arms: each with what the folder of results has of it.
+        missing: each arm with its place in the folder of results, and the questions that it lacks, at least one.
         in_flight: the number of questions in progress at a time.
         progress: how to show it, as in `showing_progress`.
     """
-    missing = [(arm, stored, sorted(set(arm.numbers) - stored.numbers())) for arm, stored in arms]
-    waiting = [each for each in missing if each[2]]
-    if not waiting:
+    if not missing:
         return
     code = commit()
-    with running_engine([arm for arm, _, _ in waiting], settings, num_threads) as (engine, thread):
-        for arm, stored, numbers in waiting:
+    with running_engine([arm for arm, _, _ in missing], settings, num_threads) as (engine, thread):
+        for arm, stored, numbers in missing:
             print(f"{arm.task}, {arm.label}: {len(numbers)} of {len(arm.numbers)} questions to ask.", flush=True)
             rollout = arm.rollout_settings(settings)
             states = stated(arm.model.name, rollout) | {VOCAB_SIZE: engine.vocab_size}

@@ -20,6 +20,8 @@ HTTP_LIMITS = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIME
 #: MLflow's limits of a batch (mlflow/utils/validation.py).
 MAX_PARAMS_PER_BATCH, MAX_METRICS_PER_BATCH = 100, 1000
 
+#: MLflow's filters have no escapes: what would end a quoted text there is encoded in the tag.
+_QUOTABLE = str.maketrans({"'": "%27", "\\": "%5C"})
 DEFAULT_EXPERIMENT = "ARPO"
 _SQLITE = "sqlite:///"
 
@@ -34,6 +36,7 @@ class Store:
 
     def run_of(self, folder_id: str, name: str, tags: Mapping[str, str]) -> Run:
         """The run of a folder; a new one, with these tags, if there is none."""
+        folder_id = folder_id.translate(_QUOTABLE)
         known = self.client.search_runs([self.experiment], f"tags.`{FOLDER_TAG}` = '{folder_id}'", max_results=1)
         if known:
             return known[0]

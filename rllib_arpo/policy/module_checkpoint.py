@@ -36,7 +36,11 @@ def write_model(
         weights: all of them by Hugging Face name, tied ones included; they are read only.
         model_name_or_path: the model from which training started.
         dtype: of the files ("bfloat16"); None: that of `weights`.
+
+    Raises:
+        ValueError: `folder` cannot be made.
     """
+    make_folder(folder)
     model = causal_lm_without_weights(model_name_or_path)
     model.load_state_dict(dict(as_tensors(weights)), assign=True)
     model.tie_weights()
@@ -45,6 +49,18 @@ def write_model(
     model.save_pretrained(folder)
     write_generation_config(folder, model_name_or_path)
     write_tokenizer(folder, model_name_or_path)
+
+
+def make_folder(folder: str | Path) -> None:
+    """Makes a folder for a model, before anything is loaded; `save_pretrained` only logs that there is a file.
+
+    Raises:
+        ValueError: it cannot be made.
+    """
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"{folder}: not a folder that can be written ({error.strerror}).") from error
 
 
 def write_generation_config(folder: str | Path, model_name_or_path: str | Path) -> None:
@@ -96,12 +112,13 @@ def export_model(checkpoint: str | Path, folder: str | Path, dtype: str | None =
         dtype: of the weights in it ("bfloat16"); None: as trained, float32.
 
     Raises:
-        ValueError: a file of the checkpoint is missing, or is not the one that was saved.
+        ValueError: a file of the checkpoint is missing, or is not the one that was saved; or `folder` cannot be made.
     """
     import torch
     from transformers import AutoModelForCausalLM
 
     check_all_files(checkpoint)
+    make_folder(folder)
     module = Path(checkpoint) / MODULE
     source, adapter = module / HUGGINGFACE, module / ADAPTER
     if adapter.is_dir():

@@ -21,7 +21,7 @@ from rllib_arpo.policy.module_checkpoint import export_model
 from rllib_arpo.recipes.checkpoints import BEST, TRIAL, KeepCheckpoints, read_score, take_newest
 from rllib_arpo.recipes.gpus import use_gpus
 from rllib_arpo.recipes.run_screen import SaysFailures, say_what_runs, sigterm_as_sigint
-from rllib_arpo.redaction import without_secrets
+from rllib_arpo.redaction import comparable
 from rllib_arpo.terminal import say, short_path
 from rllib_arpo.tracking.console import ConsoleCallback, say_result
 from rllib_arpo.tracking.transcripts import EvaluationTranscripts, say_before_and_after
@@ -212,7 +212,7 @@ def _check_output(output: Path, args: argparse.Namespace) -> None:
 
 
 def _arguments(args: argparse.Namespace) -> dict[str, Any]:
-    return {name: without_secrets(value, name) for name, value in vars(args).items() if name not in _FREE}
+    return {name: comparable(value, name) for name, value in vars(args).items() if name not in _FREE}
 
 
 def _check_end(result: tune.Result, args: argparse.Namespace, output: Path) -> None:

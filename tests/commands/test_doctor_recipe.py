@@ -293,7 +293,10 @@ def test_what_auto_means_is_told_where_the_device_is_known(model_folder):
         (["none.py"], "The recipe 'none.py' does not exist."),
         (["--gpu-memory-gb", "80"], "--gpu-memory-gb 80: give the recipe whose run needs such GPUs."),
         ([RECIPE, "--model", "/none", "--data", "d"], "model_name_or_path='/none': no such folder."),
-        (["--gpu-memory-gb", "0", RECIPE, "--model", "m", "--data", "d"], "--gpu-memory-gb 0: must be positive."),
+        *(
+            (["--gpu-memory-gb", gb, RECIPE, "--model", "m", "--data", "d"], f"-gb {gb}: must be a positive number.")
+            for gb in ("0", "inf", "nan")
+        ),
         (["--rows"], "--rows: give the recipe whose data are to be read."),
         ([__file__], "has no 'parser'."),
     ],

@@ -226,6 +226,10 @@ def test_the_same_command_asks_nothing_again_and_another_one_replaces_the_result
     make_engine = runner.make_engine
     monkeypatch.setattr(runner, "make_engine", lambda *_args: pytest.fail("an engine was started"))
     assert commands.main(command) == 0
+    # What is wrong is found before results are replaced.
+    assert commands.main([*command, "--samples", "2", "--model", str(tmp_path / "typo")]) == 2
+    assert commands.main([*command, "--samples", "2", "--max-context-tokens", "50"]) == 2
+    assert {len(question.trajectories) for question in recorded(tmp_path / "out")} == {4}
     monkeypatch.setattr(runner, "make_engine", make_engine)
     assert commands.main([*command, "--samples", "2"]) == 0
     assert {len(question.trajectories) for question in recorded(tmp_path / "out")} == {2}

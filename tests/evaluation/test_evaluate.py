@@ -6,7 +6,9 @@ import shutil
 from argparse import Namespace
 
 import pytest
+import torch
 from pyarrow.fs import LocalFileSystem
+from transformers import AutoConfig
 
 from rllib_arpo.commands import evaluate, run_command
 from rllib_arpo.envs import tool_env
@@ -55,7 +57,7 @@ def no_engine(monkeypatch):
     ("arithmetic", ["--samples", "2", "--temperature", "0"], "samples=2: at temperature 0 all samples are equal"),
     ("arithmetic", ["--temperature", "nan"], "temperature=nan: must be a number >= 0."),
     ("arithmetic", ["--question-deadline", "nan"], "question_deadline=nan: must be a number of seconds > 0."),
-    ("arithmetic", ["--seed", "-1"], "seed=-1: must be at least 0."),
+    ("arithmetic", ["--seed", "-1"], "seed=-1: must be from 0 to 2**32 - 1."),
     ("arithmetic", ["--max-tool-calls", "-1"], "env_config['max_tool_calls'] must be an integer >= 0"),
     ("arithmetic", ["--max-context-tokens", "50"], "leaves no room for a response within"),
     ("arithmetic", ["--compare", "/nowhere/model"], "'/nowhere/model': no such folder"),
@@ -68,6 +70,8 @@ def no_engine(monkeypatch):
     ("arithmetic", ["--max-calls-per-tool", "search=2"], "Unknown tool in --max-calls-per-tool 'search': known"),
     ("arithmetic", ["--max-calls-per-tool", "python=5"], "['python'] = 5 would do nothing: max_tool_calls = 3"),
     ("arithmetic", ["--model", "A=m", "--model", "B=m"], "--model B=m: m has the method 'A' already."),
+    ("arithmetic", ["--model", "org/m=x", "--model", "org/m"], "--model org/m: another model has the method 'org/m'."),
+    ("arithmetic", ["--seed", "4294967296"], "seed=4294967296: must be from 0 to 2**32 - 1."),
 ])  # fmt: skip
 def test_what_is_wrong_is_said_before_an_engine_starts(arguments, no_engine, capsys, tasks, more, message):
     command = [*arguments(tasks=tasks, env_config="{}"), "--no-mlflow", *more]
@@ -236,13 +240,18 @@ def test_a_checkpoint_beside_its_base(arguments, model_folder, tmp_path, capsys)
     shutil.copytree(model_folder, checkpoint / MODULE / "huggingface")
     write_checksums(str(checkpoint), LocalFileSystem())
     command = [*arguments("--samples", "2", "--limit", "3", "--no-mlflow"), "--compare", str(checkpoint)]
+    exports = [
+        models.resolve_models([str(checkpoint)], tmp_path / "dtypes", d)[0].path for d in ("bfloat16", "float32")
+    ]
+    assert [AutoConfig.from_pretrained(path).dtype for path in exports] == [torch.bfloat16, torch.float32]
+    (tmp_path / "out" / "exported-mine").mkdir(parents=True)
     assert run_command("evaluate", command) == 0
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert [row["label"] for row in summary["arms"]] == ["llama tools", "checkpoint_000001 tools"]
     (difference,) = summary["differences"]
     ends = {(e["value"], e["low"], e["high"]) for name, e in difference["metrics"].items() if name != "f1"}
     assert ends == {(0.0, 0.0, 0.0)}
-    assert not list((tmp_path / "out").glob("exported-*"))
+    assert [path.name for path in (tmp_path / "out").glob("exported-*")] == ["exported-mine"]
     # The run goes on and writes other weights to the same place: these are not the folder's any more.
     config = checkpoint / MODULE / "huggingface" / "config.json"
     config.write_text(config.read_text().replace("{", '{"changed": true,', 1))

@@ -49,6 +49,14 @@ def test_models_of_a_method_are_its_seeds():
     assert (row.average.value, row.average.seed_std, row.average.low) == (0.5, 0.0, 0.5)
 
 
+def test_a_method_that_is_called_like_a_model_is_another_row():
+    table = method_table([scores("/m/one", "gsm8k", EASY, "base"), scores("/m/base", "gsm8k", 1 - EASY)], METRICS)
+    assert [(row.label, row.models, row.cells["gsm8k"].value) for row in table.rows] == [
+        ("base tools", ("/m/one",), 0.75),
+        ("m/base tools", ("/m/base",), 0.25),
+    ]
+
+
 def test_the_difference_of_the_averages_is_paired():
     """Every question of the second row is better by 0.125: the difference has no spread, though both rows have."""
     both = [("base", 0.0), ("trained", 0.125)]

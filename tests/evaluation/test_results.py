@@ -2,11 +2,13 @@
 
 from types import SimpleNamespace
 
+import pyarrow.parquet as pq
 import pytest
 
 from rllib_arpo.core.tree import StopReason
-from rllib_arpo.evaluation.results import ResultFolder, SettingsError, first_difference
+from rllib_arpo.evaluation.results import ResultFolder, ResultsError, first_difference
 from rllib_arpo.record.rows import QuestionFacts, question_rows
+from rllib_arpo.record.schema import VERSION_KEY
 from tests.helpers.trees import make_trajectory, make_tree, make_turn
 
 
@@ -69,14 +71,22 @@ def test_other_settings_are_refused_once_there_are_results(tmp_path):
         results.claim({"samples": 2, "limits": (1, 2)})
         results.arm(arm(env_config={})).add(0, rows(0), {})
         results.claim({"samples": 2, "limits": [1, 2]})
-        with pytest.raises(SettingsError) as error:
+        with pytest.raises(ResultsError) as error:
             results.claim({"samples": 3, "limits": (1, 2)})
         assert str(error.value) == (
             f"{tmp_path} has results with samples=2, not 3: keep the setting, or name another --output."
         )
-        with pytest.raises(SettingsError, match="results of m tools squares with env_config/few_shot=null, not 2"):
+        with pytest.raises(ResultsError, match="results of m tools squares with env_config/few_shot=null, not 2"):
             results.arm(arm(env_config={"few_shot": 2}))
-        results.arm(arm("cubes", env_config={"few_shot": 2}))
+        hidden = results.arm(arm("cubes", env_config={"answer_key": "right"}, data={"/a/api_key": "1f"}))
+        hidden.add(0, rows(0), {})
+        assert "right" not in (hidden.folder / "settings.json").read_text()
+        for key, of_data, message in (
+            ("left", "1f", r'env_config/answer_key="\*\*\* \w{4}", not "\*\*\* \w{4}":'),
+            ("right", "2f", 'data//a/api_key="1f", not "2f":'),
+        ):
+            with pytest.raises(ResultsError, match=message):
+                results.arm(arm("cubes", env_config={"answer_key": key}, data={"/a/api_key": of_data}))
 
 
 def test_other_settings_replace_the_results_where_the_command_says_so(tmp_path):
@@ -85,8 +95,62 @@ def test_other_settings_replace_the_results_where_the_command_says_so(tmp_path):
         results.arm(arm()).add(0, rows(0), {})
         assert results.arm(arm(few_shot=2)).numbers() == set()
         results.arm(arm(few_shot=2)).add(0, rows(0), {})
+        results.check({"samples": 2})
+        assert results.arms() != []
         results.claim({"samples": 2})
         assert results.arms() == []
+        results.arm(arm()).add(0, rows(0), {})
+    with ResultFolder(tmp_path) as results:
+        results.claim({"samples": 2})  # From here on the folder belongs to a command that replaces nothing.
+    with ResultFolder(tmp_path, replaces=True) as results:
+        with pytest.raises(ResultsError, match="has results with samples=2, not 3"):
+            results.claim({"samples": 3})
+        with pytest.raises(ResultsError, match="with few_shot=null, not 2"):
+            results.arm(arm(few_shot=2))
+
+
+def test_what_is_not_of_an_evaluation_stays_as_it_is(tmp_path):
+    files = {".vscode/settings.json": "{} // mine", "03-mine/settings.json": '{"a": 1}', "lock": "mine"}
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    with ResultFolder(tmp_path, replaces=True) as results:
+        results.claim({})
+        assert results.arm(arm()).folder.name == "04-m-tools-squares"
+        assert [one.task for one in results.arms()] == ["squares"]
+    assert {name: (tmp_path / name).read_text() for name in files} == files
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("settings.json", b'{"settings": {}}', "not the settings of an evaluation; name another --output."),
+        ("settings.json", b"[]", "not the settings of an evaluation; name another --output."),
+        ("settings.json", None, "missing or damaged ([Errno 2] No such file or directory"),
+        ("settings.json", b"\xff", "missing or damaged ('utf-8' codec"),
+        ("01-m-tools-squares/settings.json", b"", "missing or damaged (Expecting value"),
+        ("01-m-tools-squares/trees/question-00000000.parquet", b"PAR1", "not a parquet file ("),
+        ("01-m-tools-squares/trees/question-00000000.parquet", 3, "a record of version 3; this command reads version"),
+    ],
+)
+def test_a_damaged_file_is_named(tmp_path, name, content, message):
+    with ResultFolder(tmp_path) as results:
+        results.claim({})
+        results.arm(arm()).add(0, rows(0), {})
+    file = tmp_path / name
+    if content is None:
+        file.unlink()
+    elif isinstance(content, bytes):
+        file.write_bytes(content)
+    else:
+        table = pq.read_table(file)
+        pq.write_table(table.replace_schema_metadata(table.schema.metadata | {VERSION_KEY: str(content)}), file)
+    before = file.read_bytes() if file.exists() else None
+    with ResultFolder(tmp_path) as results, pytest.raises(ResultsError) as error:
+        results.claim({})
+        results.arm(arm()).numbers()
+    assert str(error.value).startswith(f"{file}: {message}")
+    assert (file.read_bytes() if file.exists() else None) == before
 
 
 @pytest.mark.parametrize(
@@ -112,3 +176,5 @@ def test_a_file_is_no_folder(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="file: not a folder that can be written"):
         ResultFolder(tmp_path / "file")
+    with pytest.raises(ValueError, match="the path is not UTF-8"):
+        ResultFolder(tmp_path / "\udce9")

@@ -5,10 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from pyarrow.fs import LocalFileSystem
 
 from rllib_arpo import ARPO
 from rllib_arpo.commands import run_command
-from rllib_arpo.policy.module_checkpoint import export_model
+from rllib_arpo.files import write_checksums
+from rllib_arpo.policy.module_checkpoint import export_model, write_model
 from tests.helpers.configs import small_config
 from tests.helpers.weights import TOKENS, engine_log_probs, learner_weights, move_adapter, peft_model
 
@@ -97,3 +99,15 @@ def test_a_folder_that_is_not_a_checkpoint_is_named(tmp_path):
         ValueError, match=f"^{tmp_path}/checksums.json is missing: {tmp_path} is not a whole checkpoint"
     ):
         export_model(tmp_path, tmp_path / "out")
+
+
+def test_a_file_in_the_place_of_a_model_is_named_before_anything_is_loaded(tmp_path, capsys):
+    checkpoint, file = tmp_path / "checkpoint", tmp_path / "file"
+    checkpoint.mkdir()
+    write_checksums(str(checkpoint), LocalFileSystem())
+    file.write_text("mine")
+    assert run_command("export", [str(checkpoint), str(file)]) == 2
+    assert capsys.readouterr().err == f"error: {file}: not a folder that can be written (File exists).\n"
+    with pytest.raises(ValueError, match="file/model: not a folder that can be written"):
+        write_model(file / "model", {}, "none")
+    assert file.read_text() == "mine"

@@ -58,6 +58,12 @@ def test_a_second_call_changes_nothing(folder, local_database, monkeypatch):
     }
 
 
+def test_a_folder_with_quotes_in_its_id_is_found_again(workspace, local_database):
+    store, ids = open_store(), ["/o'brien", "/obrien", "/\"o'", "/o\\"]
+    runs = [[store.run_of(id_, id_, {}).info.run_id for id_ in ids] for _ in range(2)]
+    assert runs[0] == runs[1] and len(set(runs[0])) == 4
+
+
 def test_a_result_that_is_being_written_waits(folder, local_database):
     write_facts(folder, FACTS)
     log = RunLog(folder, open_store())

@@ -119,8 +119,8 @@ def test_a_run_is_resumed_if_there_is_one_and_with_its_own_arguments(monkeypatch
     assert refusal(*output, "--resume") == "--seed 0: the run in DIR/run was begun with 3."
     free = {"num_learners": 4, "num_env_runners": 5, "max_failures": 6}
     assert run._arguments(SimpleNamespace(**free, hf_token="abc", model="s3://me:abc@b")) == {
-        "hf_token": "***",
-        "model": "s3://***@b",
+        "hf_token": "*** 62d9",
+        "model": "s3://***@b dee2",
     }
 
 
