@@ -4,6 +4,7 @@ The folder of a run has the folder of the trial (`TRIAL`), with Tune's last chec
 the one at which the run went on last.
 """
 
+import csv
 import json
 import os
 import shutil
@@ -12,11 +13,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ray.air.constants import EXPR_PARAM_FILE, EXPR_RESULT_FILE, TRAINING_ITERATION
+from ray.air.constants import EXPR_PARAM_FILE, EXPR_PROGRESS_FILE, EXPR_RESULT_FILE, TRAINING_ITERATION
 from ray.tune import Callback
 from ray.tune.experiment import Trial
 
 from rllib_arpo.core.results import number_at
+from rllib_arpo.envs.support.data_files import parse_json
 from rllib_arpo.files import check_all_files, replace_file, write_json
 from rllib_arpo.terminal import say
 
@@ -79,23 +81,22 @@ def iteration_of(checkpoint: Path) -> int | None:
         return None
 
 
-def take_newest(run: Path) -> Path | None:
-    """Prepares a run to go on: returns its newest whole checkpoint, out of Tune's way; None: it has to begin anew.
+def take_newest(run: Path) -> Path:
+    """Prepares a run to go on: returns its newest whole checkpoint, out of Tune's way.
 
     Tune numbers the checkpoints from 0 again, so all of them leave the trial's folder. Results of later iterations,
-    which are made again, are removed. A kill at any moment leaves the checkpoint where the next call finds it.
+    which are made again, and the trial's error are removed. A kill at any moment leaves the checkpoint where the next
+    call finds it.
 
     Raises:
-        ValueError: Checkpoints were completed, and the files of each are damaged now.
+        ValueError: no checkpoint was completed, or the files of each are damaged now.
+        DataError: a row of the results is damaged.
     """
     found = [*run.glob(f"{TRIAL}/checkpoint_*"), *run.glob(f"{RESUMED}_*")]
     iterations = {path: number for path in found if (number := iteration_of(path)) is not None}
     newest = next(filter(_has_its_files, sorted(iterations, key=iterations.__getitem__, reverse=True)), None)
     if newest is None:
-        if iterations:
-            raise ValueError(f"{run}: no checkpoint is whole. Nothing was removed; --output names another folder.")
-        shutil.rmtree(run / TRIAL, ignore_errors=True)
-        return None
+        raise ValueError(f"{run}: no checkpoint is whole. Nothing was removed; --output names another folder.")
     taken = run / f"{RESUMED}_{iterations[newest]:06d}"
     if newest != taken:
         shutil.rmtree(taken, ignore_errors=True)  # A part of one.
@@ -103,7 +104,9 @@ def take_newest(run: Path) -> Path | None:
     for other in found:
         if other not in (newest, taken):
             shutil.rmtree(other)
-    _cut_results(run / TRIAL / EXPR_RESULT_FILE, iterations[newest])
+    _cut_results(run / TRIAL, iterations[newest])
+    for error in run.glob(f"{TRIAL}/error.*"):
+        error.unlink()
     return taken
 
 
@@ -124,20 +127,26 @@ def read_score(run: Path) -> dict[str, Any] | None:
 
 def _save_results(trial: Trial, folder: Path) -> None:
     """Copies the results so far into the trial's folder; Tune does so now and then, and a kill would lose the last."""
-    for name in (EXPR_PARAM_FILE, EXPR_RESULT_FILE):
+    for name in (EXPR_PARAM_FILE, EXPR_RESULT_FILE, EXPR_PROGRESS_FILE):
         written = Path(trial.local_path or folder, name)
         if written.is_file():
             with replace_file(folder / name) as file:
                 shutil.copyfile(written, file)
 
 
-def _cut_results(path: Path, iteration: int) -> None:
+def _cut_results(trial: Path, iteration: int) -> None:
     """Removes the results that come after an iteration, and what a kill has left of a row."""
+    path, progress = trial / EXPR_RESULT_FILE, trial / EXPR_PROGRESS_FILE
     if not path.is_file():
         return
-    rows = [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    rows = [line for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
+    numbers = [parse_json(row, f"{path}, row {i}")[TRAINING_ITERATION] for i, row in enumerate(rows)]
+    kept = [row for row, number in zip(rows, numbers, strict=True) if number <= iteration]
     with replace_file(path) as file:
-        file.write_text("".join(row for row in rows if json.loads(row)[TRAINING_ITERATION] <= iteration))
+        file.write_bytes(b"".join(kept))
+    if progress.is_file():
+        with progress.open(newline="") as old, replace_file(progress) as file, file.open("w", newline="") as new:
+            csv.writer(new).writerows(list(csv.reader(old))[: 1 + len(kept)])
 
 
 def _keep(checkpoint: Path, run: Path, score: Mapping[str, Any]) -> None:

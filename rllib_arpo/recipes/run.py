@@ -1,12 +1,13 @@
 """Runs a recipe with Ray Tune: checkpoints, further tries after failures, `--resume`, and the model at the end."""
 
 import argparse
+import fcntl
 import json
 import math
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ from ray.tune.result import DONE, TRAINING_ITERATION
 
 from rllib_arpo.arpo_config import ARPOConfig
 from rllib_arpo.core.results import number_at
+from rllib_arpo.envs.support.data_files import read_json
+from rllib_arpo.files import write_json
 from rllib_arpo.policy.module_checkpoint import export_model
-from rllib_arpo.recipes.checkpoints import BEST, TRIAL, KeepCheckpoints, read_score, take_newest
+from rllib_arpo.recipes.checkpoints import BEST, TRIAL, WHOLE, KeepCheckpoints, read_score, take_newest
 from rllib_arpo.recipes.gpus import use_gpus
 from rllib_arpo.recipes.run_screen import SaysFailures, say_what_runs, sigterm_as_sigint
 from rllib_arpo.redaction import comparable
@@ -34,6 +37,14 @@ RESULTS = Path("~/ray_results")
 LAST_CHECKPOINTS = 2
 #: In the folder of a run: the arguments of its command line, and the model that it saves at its end.
 ARGUMENTS_FILE, MODEL = "arguments.json", "model"
+#: In the folder of a run: the file that its process locks.
+LOCK = "lock"
+#: Options that need Tune.
+_OF_TUNE = (
+    "resume", "output", "as_test", "as_release_test", "checkpoint_freq", "checkpoint_at_end", "max_failures"
+)  # fmt: skip
+#: The variable that names the file of --as-release-test.
+_RELEASE_TEST_FILE = "TEST_OUTPUT_JSON"
 #: With this variable SIGINT raises KeyboardInterrupt in `tune.run` as anywhere.
 _NO_HANDLER_OF_TUNE = "TUNE_DISABLE_SIGINT_HANDLER"
 #: Arguments that may change when a run is resumed: those about machines, failures and output.
@@ -63,16 +74,29 @@ def run_recipe(
         experiment_name: in MLflow.
         test_metric: with --as-test and --as-release-test, what has to reach --stop-reward in the last iteration; the
             run goes on to --stop-iters. Default: the mean reward while sampling, which also ends the run.
-        save_model: export the model of the best checkpoint into the run's folder.
+        save_model: export the model of the best checkpoint into the run's folder; with --no-tune the last model.
 
     Raises:
-        ValueError: the configuration is wrong, or the folder does not fit to --resume.
+        ValueError: the configuration is wrong, the folder does not fit to --resume, or another process uses it.
         RuntimeError: the run failed too often, or missed its reward (--as-test).
         KeyboardInterrupt: SIGINT or SIGTERM; its message says how the run goes on.
     """
-    is_test = args.as_test or args.as_release_test
     output = Path(args.output or RESULTS.expanduser() / f"{args.algo}_{time.strftime('%Y-%m-%d_%H-%M-%S')}")
     _check_output(output, args)
+    with nullcontext() if args.no_tune else _held(output):
+        _run(config, args, output, experiment_name, test_metric, save_model)
+    return output
+
+
+def _run(
+    config: ARPOConfig,
+    args: argparse.Namespace,
+    output: Path,
+    experiment_name: str,
+    test_metric: str | None,
+    save_model: bool,
+) -> None:
+    is_test = args.as_test or args.as_release_test
     say_what_runs(config, args, experiment_name, None if args.no_tune else output)
     stop = {TRAINING_ITERATION: args.stop_iters}
     if test_metric is None or not is_test:
@@ -82,8 +106,8 @@ def run_recipe(
             use_arguments(config, args, ray.cluster_resources().get("GPU", 0))
             config.copy(copy_frozen=False).validate()  # Tune would try a wrong one again and again.
             if args.no_tune:
-                _train_here(config, stop)
-                return output
+                _train_here(config, stop, output / MODEL if save_model else None)
+                return
             results = _train(config, args, output, experiment_name, stop, save_model)
         _check_end(results[0], args, output)
     except KeyboardInterrupt:
@@ -94,7 +118,6 @@ def run_recipe(
         _save_model(results[0], output)
     if is_test:
         _report_test(results[0].metrics or {}, args, test_metric or MEAN_REWARD)
-    return output
 
 
 @contextmanager
@@ -149,8 +172,7 @@ def _train(
     newest = take_newest(output) if args.resume else None
     if newest is not None:
         say(f"The run goes on at {newest.name}.")
-    output.mkdir(parents=True, exist_ok=True)
-    (output / ARGUMENTS_FILE).write_text(json.dumps(_arguments(args), indent=1))
+    write_json(output / ARGUMENTS_FILE, _arguments(args))
     mlflow = ARPOMLflowCallback(experiment_name=experiment_name)
     checkpoints = KeepCheckpoints(EVALUATION_ACCURACY if config.evaluation_interval else MEAN_REWARD)
     try:
@@ -179,14 +201,17 @@ def _train(
     return tune.ResultGrid(analysis)
 
 
-def _train_here(config: ARPOConfig, stop: Mapping[str, float]) -> None:
-    """--no-tune: calls `algo.train()` in this process."""
+def _train_here(config: ARPOConfig, stop: Mapping[str, float], model: Path | None) -> None:
+    """--no-tune: calls `algo.train()` in this process; `model`: the folder for the trained model."""
     algo = config.build_algo()
     try:
         result: Mapping[str, Any] = {}
         while not any((found := number_at(result, key)) is not None and found >= stop[key] for key in stop):
             result = algo.train()
             say_result(result)
+        if model is not None:
+            algo.save_model(model)
+            say(f"The model is in {short_path(model)}.")
     finally:
         algo.stop()
 
@@ -194,8 +219,11 @@ def _train_here(config: ARPOConfig, stop: Mapping[str, float]) -> None:
 def _check_output(output: Path, args: argparse.Namespace) -> None:
     """A run is begun in a folder without one, and resumed with the arguments that it was begun with."""
     begun = (output / ARGUMENTS_FILE).is_file()
-    if args.no_tune and (name := next((name for name in ("resume", "output", "as_test") if getattr(args, name)), None)):
-        raise ValueError(f"--{name.replace('_', '-')}: needs Tune, and --no-tune leaves it out.")
+    if args.no_tune and (name := next((name for name in _OF_TUNE if getattr(args, name)), None)):
+        value = "" if getattr(args, name) is True else f" {getattr(args, name)}"
+        raise ValueError(f"--{name.replace('_', '-')}{value}: needs Tune, and --no-tune leaves it out.")
+    if args.as_release_test and _RELEASE_TEST_FILE not in os.environ:
+        raise ValueError(f"--as-release-test: the variable {_RELEASE_TEST_FILE} has to name the file of its figures.")
     if args.resume and not args.output:
         raise ValueError("--resume: say by --output which run goes on.")
     if args.resume and not begun:
@@ -204,11 +232,23 @@ def _check_output(output: Path, args: argparse.Namespace) -> None:
         raise ValueError(f"--output {output}: there is a run already; go on with it by --resume, or name another.")
     if not args.resume:
         return
-    before = json.loads((output / ARGUMENTS_FILE).read_text())
+    before = read_json(output / ARGUMENTS_FILE)
     for name, value in _arguments(args).items():
         if value != before.get(name):
             option = name.replace("_", "-")
             raise ValueError(f"--{option} {value}: the run in {output} was begun with {before.get(name)}.")
+
+
+@contextmanager
+def _held(output: Path) -> Iterator[None]:
+    """Keeps other processes out of the folder of a run; the kernel ends that when this one dies, however it dies."""
+    output.mkdir(parents=True, exist_ok=True)
+    with (output / LOCK).open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"--output {output}: another process trains here.") from None
+        yield
 
 
 def _arguments(args: argparse.Namespace) -> dict[str, Any]:
@@ -224,7 +264,7 @@ def _check_end(result: tune.Result, args: argparse.Namespace, output: Path) -> N
 
 
 def _goes_on(args: argparse.Namespace, output: Path) -> str:
-    if args.no_tune or not args.checkpoint_freq or not (output / ARGUMENTS_FILE).is_file():
+    if not any(output.rglob(WHOLE)):
         return "there is no checkpoint"
     return f"the same command with {'' if args.output else f'--output {short_path(output)} '}--resume goes on"
 
@@ -253,6 +293,6 @@ def _report_test(result: Mapping[str, Any], args: argparse.Namespace, metric: st
             "passed": [passed], "not_passed": [not passed], "success_metric": metric, "best_value": reached,
             "target_value": args.stop_reward, "time_taken": result["time_total_s"],
         }  # fmt: skip
-        Path(os.environ["TEST_OUTPUT_JSON"]).write_text(json.dumps(figures))
+        Path(os.environ[_RELEASE_TEST_FILE]).write_text(json.dumps(figures))
     elif not passed:
         raise RuntimeError(f"--as-test: {metric} is {reached}, and should be {args.stop_reward:g}.")

@@ -1,5 +1,6 @@
 """The best checkpoint stays when Tune deletes it; a run goes on at the newest whole one."""
 
+import csv
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 from pyarrow.fs import LocalFileSystem
 
+from rllib_arpo.envs.errors import DataError
 from rllib_arpo.files import write_checksums
 from rllib_arpo.recipes import checkpoints
 from rllib_arpo.recipes.checkpoints import BEST, KeepCheckpoints, mark_whole, read_score, take_newest
@@ -83,14 +85,16 @@ def test_a_kill_while_files_are_linked_leaves_the_former_best(tmp_path, monkeypa
 
 def test_the_results_so_far_are_saved_with_a_checkpoint(tmp_path):
     (tmp_path / "staging").mkdir()
-    (tmp_path / "staging" / "result.json").write_text('{"training_iteration": 1}\n')
+    for name in ("result.json", "progress.csv"):
+        (tmp_path / "staging" / name).write_text('{"training_iteration": 1}\n')
     (tmp_path / "trial" / "checkpoint_000000").mkdir(parents=True)
     checkpoint = SimpleNamespace(path=str(tmp_path / "trial" / "checkpoint_000000"))
     told = SimpleNamespace(
         last_result={"training_iteration": 1}, checkpoint=checkpoint, local_path=str(tmp_path / "staging")
     )
     KeepCheckpoints(METRIC).on_trial_save(1, [told], told)
-    assert (tmp_path / "trial" / "result.json").read_text() == '{"training_iteration": 1}\n'
+    for name in ("result.json", "progress.csv"):
+        assert (tmp_path / "trial" / name).read_text() == '{"training_iteration": 1}\n'
 
 
 def written(run: Path, name: str, iteration: int) -> Path:
@@ -108,21 +112,28 @@ def results(run: Path, iterations: range, rest: str = "") -> None:
     (run / "trial").mkdir(exist_ok=True)
     text = "".join(json.dumps({"training_iteration": i}) + "\n" for i in iterations)
     (run / "trial" / "result.json").write_text(text + rest)
+    (run / "trial" / "progress.csv").write_text("it,x\n" + "".join(f'{i},"a\nb"\n' for i in iterations) + rest[:3])
 
 
 def left(run: Path) -> tuple[list[str], list[int]]:
     """(the checkpoints, the iterations of the results) in the folder of a run."""
     folders = [path for path in (*run.glob("*"), *run.glob("trial/*")) if path.is_dir() and path.name != "trial"]
     rows = (run / "trial" / "result.json").read_text().splitlines()
-    return sorted(str(path.relative_to(run)) for path in folders), [json.loads(r)["training_iteration"] for r in rows]
+    numbers = [json.loads(row)["training_iteration"] for row in rows]
+    with (run / "trial" / "progress.csv").open(newline="") as file:
+        assert [*csv.reader(file)] == [["it", "x"], *([str(i), "a\nb"] for i in numbers)]
+    return sorted(str(path.relative_to(run)) for path in folders), numbers
 
 
 def test_a_run_goes_on_at_its_newest_checkpoint_and_without_later_results(tmp_path):
     written(tmp_path, "trial/checkpoint_000003", 8)
     written(tmp_path, "trial/checkpoint_000004", 10)
     results(tmp_path, range(1, 13), rest='{"training_iter')
+    for name in ("error.txt", "error.pkl"):
+        (tmp_path / "trial" / name).touch()
     assert take_newest(tmp_path) == tmp_path / "resumed_at_000010"
     assert left(tmp_path) == (["resumed_at_000010"], [*range(1, 11)])
+    assert not [*tmp_path.glob("trial/error.*")]
     assert take_newest(tmp_path) == tmp_path / "resumed_at_000010"  # It was killed again, at once.
     written(tmp_path, "trial/checkpoint_000000", 12)
     results(tmp_path, range(1, 13))
@@ -152,17 +163,24 @@ def test_a_torn_checkpoint_gives_way_to_the_one_before(tmp_path, capsys, hurt, s
     assert capsys.readouterr().out.startswith(f"checkpoint_000004 is left out: {newest}/{said}" if said else "")
 
 
-def test_without_a_completed_checkpoint_a_run_begins_anew(tmp_path):
-    (written(tmp_path, "trial/checkpoint_000000", 1) / "whole.json").unlink()
-    results(tmp_path, range(1, 2))
-    assert take_newest(tmp_path) is None
-    assert not (tmp_path / "trial").exists()
+def test_a_damaged_row_of_the_results_is_named(tmp_path):
+    written(tmp_path, "trial/checkpoint_000003", 8)
+    results(tmp_path, range(1, 3), rest="{}}\n")
+    with pytest.raises(DataError, match=rf"^{tmp_path}/trial/result\.json, row 2: not JSON"):
+        take_newest(tmp_path)
 
 
-@pytest.mark.parametrize("hurt", [flip_a_bit, lambda file: (file.unlink(), file.mkdir())])
-def test_damaged_checkpoints_are_never_removed(tmp_path, hurt):
+@pytest.mark.parametrize(
+    "hurt",
+    [
+        lambda folder: flip_a_bit(folder / "weights" / "model"),
+        lambda folder: ((folder / "weights" / "model").unlink(), (folder / "weights" / "model").mkdir()),
+        lambda folder: (folder / "whole.json").unlink(),
+    ],
+)
+def test_results_and_damaged_or_torn_checkpoints_are_never_removed(tmp_path, hurt):
     folder = written(tmp_path, "trial/checkpoint_000000", 1)
-    hurt(folder / "weights" / "model")
+    hurt(folder)
     results(tmp_path, range(1, 2))
     with pytest.raises(ValueError, match=r"no checkpoint is whole\. Nothing was removed"):
         take_newest(tmp_path)

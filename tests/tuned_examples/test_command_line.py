@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from rllib_arpo.recipes import recipe_parser, run
+from rllib_arpo.recipes.checkpoints import mark_whole
 from rllib_arpo.recipes.run import run_recipe, use_arguments
 from tests.helpers.configs import small_config
 
@@ -102,6 +103,7 @@ def reasoning(*argv: str):
 
 def test_a_run_is_resumed_if_there_is_one_and_with_its_own_arguments(monkeypatch, tmp_path):
     monkeypatch.setattr(run, "_train", lambda *_: pytest.fail("It has started."))
+    monkeypatch.delenv("TEST_OUTPUT_JSON", raising=False)
     folder = tmp_path / "run"
 
     def refusal(*argv: str) -> str:
@@ -112,16 +114,36 @@ def test_a_run_is_resumed_if_there_is_one_and_with_its_own_arguments(monkeypatch
     output = ["--output", str(folder)]
     assert refusal("--resume") == "--resume: say by --output which run goes on."
     assert refusal("--resume", *output) == "--resume: there is no run in DIR/run."
-    folder.mkdir()
+    assert refusal("--as-release-test").startswith("--as-release-test: the variable TEST_OUTPUT_JSON has to name")
+    assert not folder.exists()
+    with run._held(folder):
+        assert refusal(*output) == "--output DIR/run: another process trains here."
     begun = run._arguments(reasoning(*output, "--seed", "3")[1])
     (folder / run.ARGUMENTS_FILE).write_text(json.dumps(begun))
     assert refusal(*output) == ("--output DIR/run: there is a run already; go on with it by --resume, or name another.")
     assert refusal(*output, "--resume") == "--seed 0: the run in DIR/run was begun with 3."
+    (folder / run.ARGUMENTS_FILE).write_text("")
+    assert refusal(*output, "--resume").startswith("DIR/run/arguments.json: not JSON")
     free = {"num_learners": 4, "num_env_runners": 5, "max_failures": 6}
     assert run._arguments(SimpleNamespace(**free, hf_token="abc", model="s3://me:abc@b")) == {
         "hf_token": "*** 62d9",
         "model": "s3://***@b dee2",
     }
+
+
+def test_options_of_tune_are_refused_without_it():
+    parser = recipe_parser(stop_reward=1.0, stop_iters=2)
+    for argv, named in (
+        (["--output", "o"], "--output /"),
+        (["--resume"], "--resume:"),
+        (["--as-test"], "--as-test:"),
+        (["--as-release-test"], "--as-release-test:"),
+        (["--checkpoint-freq", "2"], "--checkpoint-freq 2:"),
+        (["--checkpoint-at-end"], "--checkpoint-at-end:"),
+        (["--max-failures", "1"], "--max-failures 1:"),
+    ):
+        with pytest.raises(ValueError, match=f"^{named}.* needs Tune, and --no-tune leaves it out"):
+            run_recipe(small_config("m"), parser.parse_args(["--no-tune", *argv]), "recipe")
 
 
 @pytest.mark.parametrize(
@@ -131,9 +153,9 @@ def test_an_interrupted_run_is_not_a_finished_one(monkeypatch, tmp_path, model_f
     """Tune returns as usual after Ctrl-C where it handles that."""
 
     def interrupted(*_):
-        (tmp_path / "run").mkdir()
         if begun:
-            (tmp_path / "run" / run.ARGUMENTS_FILE).write_text("{}")
+            (tmp_path / "run" / "trial" / "checkpoint_000000").mkdir(parents=True)
+            mark_whole(tmp_path / "run" / "trial" / "checkpoint_000000", 1)
         return [result]
 
     result = SimpleNamespace(error=None, metrics={"done": False, "training_iteration": 3})

@@ -104,8 +104,12 @@ def test_what_a_run_keeps_and_how_it_goes_on(ray_cluster, model_folder, tmp_path
     assert any((model[name] != weights).any() for name, weights in last.items())
 
 
-def test_without_tune_the_lines_are_the_same(ray_cluster, model_folder, capsys):
+def test_without_tune_the_lines_are_the_same_and_the_model_is_saved(
+    ray_cluster, model_folder, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr("rllib_arpo.recipes.run.RESULTS", tmp_path)
     args = recipe_parser(stop_reward=2.0, stop_iters=2).parse_args(["--no-tune", "--num-gpus-per-learner", "0"])
-    run_recipe(small_config(model_folder), args, "recipe")
+    run = run_recipe(small_config(model_folder), args, "recipe", save_model=True)
     said = capsys.readouterr().out.splitlines()
     assert [line[:9] for line in said if line.startswith("iter ")] == ["iter    1", "iter    2"]
+    assert (run / "model" / "model.safetensors").is_file()
