@@ -130,9 +130,13 @@ class BranchingRule:
     is_choosy: bool = True
 
 
+#: Options of the rules that look at P.
+_OF_P = ("branch_base_probability", "branch_entropy_weight")
 BRANCHING_RULES: dict[str, BranchingRule] = {
-    "threshold": BranchingRule(_threshold, "where P > {branch_threshold:g}", _threshold_chance, ("branch_threshold",)),
-    "probability": BranchingRule(_probability, "with probability P", _probability_chance),
+    "threshold": BranchingRule(
+        _threshold, "where P > {branch_threshold:g}", _threshold_chance, ("branch_threshold", *_OF_P)
+    ),
+    "probability": BranchingRule(_probability, "with probability P", _probability_chance, _OF_P),
     "random": BranchingRule(
         _random, "with probability {random_fork_probability:g}", options=("random_fork_probability",)
     ),

@@ -140,7 +140,7 @@ def arm_config(
         settings: further settings of the recipe. An algorithm's own, in which it differs from ARPO, come first.
 
     Raises:
-        ValueError: an option belongs to forks, but the algorithm does not fork, or belongs to another rule.
+        ValueError: an option belongs to forks, but the algorithm does not fork.
     """
     if args.questions_per_batch is not None:
         questions_per_batch = args.questions_per_batch
@@ -148,7 +148,7 @@ def arm_config(
     if args.rollout_budget is not None and args.num_rollouts is None:
         raise ValueError("--rollout-budget: say with --num-rollouts how many trajectories a question may have at most.")
     config.adaptive_rollout(
-        num_rollouts=args.num_rollouts or num_rollouts,
+        num_rollouts=num_rollouts if args.num_rollouts is None else args.num_rollouts,
         rollout_budget=args.rollout_budget,
         max_response_tokens=max_response_tokens,
     )
@@ -162,10 +162,10 @@ def arm_config(
     if config.overlong_buffer_tokens is not None:
         config.training(overlong_buffer_tokens=max_response_tokens // OVERLONG_SHARE)
     most = questions_per_batch // 2 if config.keep_clipped_gradient else questions_per_batch
-    usual = min(questions_per_minibatch or questions_per_batch, most)
-    return config.training(
-        questions_per_batch=questions_per_batch, questions_per_minibatch=args.questions_per_minibatch or usual
-    )
+    minibatch = args.questions_per_minibatch
+    if minibatch is None:
+        minibatch = min(questions_per_minibatch or questions_per_batch, most)
+    return config.training(questions_per_batch=questions_per_batch, questions_per_minibatch=minibatch)
 
 
 def _algorithm_config(name: str, settings: Mapping[str, Any]) -> ARPOConfig:
@@ -189,10 +189,6 @@ def _set_options(config: ARPOConfig, args: argparse.Namespace) -> None:
     if config.branching == "never" and unread:
         option = f"{_flag(unread[0])} {given[unread[0]]}"
         raise ValueError(f"{option}: --algo {args.algo} with branching='never' forks nothing.")
-    rules = rules_with("branch_threshold")
-    if args.branch_threshold is not None and config.branching not in rules:
-        option = f"--branch-threshold {args.branch_threshold}"
-        raise ValueError(f"{option}: belongs to --branching {' or '.join(rules)}, not to {config.branching!r}.")
 
 
 def _flag(name: str) -> str:

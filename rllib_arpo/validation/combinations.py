@@ -10,6 +10,7 @@ from rllib_arpo.core.branching import AUTO, BRANCHING_RULES, PLANNED, WIDE, look
 from rllib_arpo.core.credit import CREDITS, VALUE
 from rllib_arpo.core.rollout_budget import TOOL_CALLS
 from rllib_arpo.engine.vllm_versions import check_vllm_kwargs, check_vllm_version
+from rllib_arpo.options.tables import OPTIONS
 from rllib_arpo.rollout.fork_schedule import OVER_TREE, RANKED
 from rllib_arpo.weights import transfer_backend
 from rllib_arpo.weights.transports import transfer_refusals
@@ -97,8 +98,6 @@ def _of_entropy(config: AlgorithmConfig) -> Iterator[str]:
         yield f"{questions}: needs entropy_baseline='running', {others}."
     if automatic and baseline == "running":
         yield "branch_threshold='auto': entropy_baseline='running' moves already; set its entropy_baseline_quantile."
-    if automatic:
-        yield from _of_other_rules(config, "branch_threshold")
     if config.branch_share is not None and not automatic:
         yield f"branch_share={config.branch_share}: belongs to branch_threshold='auto'."
     if baseline == "running" and not (looks_at_entropy(branching) or config.budget_allocation in RANKED):
@@ -106,16 +105,10 @@ def _of_entropy(config: AlgorithmConfig) -> Iterator[str]:
     chooses_without = BRANCHING_RULES[branching].is_choosy and not looks_at_entropy(branching)
     if chooses_without and config.budget_allocation in RANKED:
         yield f"budget_allocation={config.budget_allocation!r}: branching={branching!r} must ignore the entropy."
-    if config.random_fork_probability is not None:
-        yield from _of_other_rules(config, "random_fork_probability")
-
-
-def _of_other_rules(config: AlgorithmConfig, option: str) -> Iterator[str]:
-    """The rule does not read the option."""
-    rules = rules_with(option)
-    if config.branching not in rules:
-        given = f"{option}={getattr(config, option)!r}"
-        yield f"{given}: belongs to branching={' or '.join(map(repr, rules))}, not to {config.branching!r}."
+    for option in dict.fromkeys(name for rule in BRANCHING_RULES.values() for name in rule.options):
+        value, rules = getattr(config, option), rules_with(option)
+        if branching not in rules and value != OPTIONS[option].default:
+            yield f"{option}={value!r}: belongs to branching={' or '.join(map(repr, rules))}, not to {branching!r}."
 
 
 def _of_penalty(config: AlgorithmConfig) -> Iterator[str]:

@@ -101,9 +101,11 @@ def test_the_command_line_has_the_fork_rule_its_width_and_the_batch(model_folder
     (["--algo", "GRPO", "--branch-width", "wide"],
      "--branch-width wide: --algo GRPO with branching='never' forks nothing."),
     (["--branching", "random", "--random-fork-probability", "0.3", "--branch-threshold", "0.6"],
-     "--branch-threshold 0.6: belongs to --branching threshold, not to 'random'."),
+     "branch_threshold=0.6: belongs to branching='threshold', not to 'random'."),
+    (["--num-rollouts", "0"], "num_rollouts=0: must be an integer >= 1."),
+    (["--questions-per-minibatch", "0"], "questions_per_minibatch=0: must be an integer >= 1."),
 ])  # fmt: skip
-def test_an_option_that_the_rule_does_not_look_at_is_refused(argv, message, model_folder):
+def test_an_option_without_effect_or_of_no_size_is_refused(argv, message, model_folder):
     with pytest.raises(ValueError) as raised:
         make_config("trails_small_arpo", model_folder, *argv).validate()
     assert str(raised.value) == message
