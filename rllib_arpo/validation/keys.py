@@ -12,6 +12,7 @@ from typing import Any
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.connectors.connector_v2 import ConnectorV2
 
+from rllib_arpo.core.branching import AUTO, PLANNED
 from rllib_arpo.learner.metrics import GUARD_LIMITS
 from rllib_arpo.options.option import (
     NOT_NEGATIVE,
@@ -216,8 +217,18 @@ _PRIVATE = {
     "_train_batch_size_per_learner", "_env_to_module_connector", "_module_to_env_connector", "_learner_connector",
     "_learner_class", "_model_config", "_rl_module_spec",
 }  # fmt: skip
-#: Options of `adaptive_rollout()` that only the driver reads, for training.
-_ONLY_IN_TRAINING = {"max_weight_lag", "entropy_baseline_quantile", "entropy_baseline_questions"}
+#: Options that only the driver reads, from the configuration of training.
+_ONLY_IN_TRAINING = {
+    "max_weight_lag", "entropy_baseline_quantile", "entropy_baseline_questions", "branch_share", "record_share",
+}  # fmt: skip
+#: Options that greedy decoding does not read, and the value, if there is one, that states what it does.
+UNREAD_IF_GREEDY = dict.fromkeys(
+    (
+        "temperature", "rollout_budget", "branch_width", "branch_threshold", "branch_base_probability",
+        "branch_entropy_weight", "random_fork_probability", "consecutive_fork_penalty", "pre_monitoring_sensitivity",
+        "budget_allocation",
+    )
+) | {"branching": "never", "num_rollouts": 1, "num_initial_rollouts": 1}  # fmt: skip
 #: All keys that `evaluation_config` may only repeat.
 UNREAD_IN_EVALUATION = USED_IN_TRAINING.keys() | TRAINING.keys() | _ONLY_IN_TRAINING
 
@@ -292,10 +303,16 @@ def _check_unchanged(config: AlgorithmConfig, key: str, name: str, value: Any, d
 
 
 def _check_read_in_evaluation(config: AlgorithmConfig) -> None:
-    """A key of `evaluation_config` that evaluation never reads may only repeat the value of training."""
+    """A key of `evaluation_config` that evaluation does not read may only repeat the value of training."""
+    explore = config.evaluation_config.get("explore", False)
+    SWITCH.check(f"{OF_EVALUATION}explore", explore)
     for key, value in config.evaluation_config.items():
-        if key in UNREAD_IN_EVALUATION and value != getattr(config, key):
-            name = OF_EVALUATION + keyword(key)
-            raise ValueError(
-                f"{name}={shown(value)}: evaluation does not read it; set it outside of evaluation_config."
-            )
+        if key not in UNREAD_IN_EVALUATION | UNREAD_IF_GREEDY.keys() or value == (usual := getattr(config, key)):
+            continue
+        name = f"{OF_EVALUATION}{keyword(key)}={shown(value)}"
+        # The earlier questions that these follow are asked for by the configuration of training.
+        follows = (key, value) == ("branch_threshold", AUTO) or (key == "branch_width" and PLANNED in (value, usual))
+        if key in UNREAD_IN_EVALUATION or (explore and follows):
+            raise ValueError(f"{name}: evaluation does not read it; set it outside of evaluation_config.")
+        if not explore and key in UNREAD_IF_GREEDY and value != UNREAD_IF_GREEDY[key]:
+            raise ValueError(f"{name}: greedy decoding does not read it; set explore=True beside it.")

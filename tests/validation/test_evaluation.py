@@ -3,7 +3,7 @@
 import pytest
 
 from rllib_arpo import ARPOConfig
-from rllib_arpo.validation.keys import UNREAD_IN_EVALUATION, keyword
+from rllib_arpo.validation.keys import UNREAD_IF_GREEDY, UNREAD_IN_EVALUATION, keyword
 from tests.helpers.configs import small_config
 from tests.validation.sentences import message
 
@@ -44,7 +44,7 @@ def test_a_whole_configuration_for_evaluation_is_refused(model_folder):
         "evaluation_config=<ARPOConfig>: must be a dict of the keys that differ in evaluation, such as "
         "ARPOConfig.overrides() makes."
     )
-    small_config(model_folder).evaluation(evaluation_config=ARPOConfig.overrides(temperature=0.5)).validate()
+    small_config(model_folder).evaluation(evaluation_config=ARPOConfig.overrides(seed=5)).validate()
 
 
 def test_a_key_that_evaluation_does_not_read_is_refused(model_folder):
@@ -65,11 +65,36 @@ def test_a_key_that_evaluation_does_not_read_may_be_repeated(model_folder):
     config.validate()
 
 
+@pytest.mark.parametrize("key", [*UNREAD_IF_GREEDY])
+def test_a_key_that_greedy_decoding_does_not_read_is_refused(model_folder, key):
+    config = small_config(model_folder)
+    config.evaluation_config = {key: "another"}
+    assert message(config) == (
+        f"evaluation_config: {key}='another': greedy decoding does not read it; set explore=True beside it."
+    )
+    config.evaluation_config["explore"] = True
+    assert "explore" not in message(config)
+
+
+@pytest.mark.parametrize(
+    ("training", "override"),
+    [
+        ({}, {"branch_threshold": "auto"}),
+        ({}, {"branch_width": "planned"}),
+        ({"branch_width": "planned"}, {"branch_width": 2}),
+    ],
+)
+def test_what_follows_earlier_questions_is_that_of_training(model_folder, training, override):
+    config = small_config(model_folder).update_from_dict(training)
+    config.evaluation(evaluation_config={"explore": True, "branching": "threshold"} | override)
+    assert message(config).endswith(": evaluation does not read it; set it outside of evaluation_config.")
+
+
 @pytest.mark.parametrize(
     "override",
     [
-        {"explore": True},
-        {"explore": False},
+        {"explore": True, "num_rollouts": 8, "temperature": 0.7, "branching": "threshold", "branch_width": 2},
+        {"explore": False, "branching": "never", "num_rollouts": 1},
         {"num_envs_per_env_runner": 5},
         {"env_runner_restore_timeout_s": 5.0},
         {"seed": 5},
