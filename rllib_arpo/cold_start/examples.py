@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rllib_arpo.envs.errors import DataError
+from rllib_arpo.envs.support.data_files import check_unicode
 from rllib_arpo.envs.tasks.rows import all_rows, open_file
 from rllib_arpo.record.read import Question, Trajectory, questions, record_files
 from rllib_arpo.record.schema import TRAINING
@@ -44,14 +45,14 @@ class Segment:
     generated: bool
 
 
-def read_transcripts(path: str | Path) -> list[list[dict[str, str]]]:
-    """The `messages` of every row of a .jsonl, .json or .parquet file, checked.
+def read_transcripts(path: str | Path) -> dict[str, list[dict[str, str]]]:
+    """The `messages` of every row of a .jsonl, .json or .parquet file, checked, by the place of the row.
 
     Raises:
         DataError: there is no such file, or a row is not a transcript; rows are counted from 0.
     """
     rows = all_rows(open_file(str(path)), ("messages",))
-    transcripts = [_checked_messages(row, f"{path}, row {number}") for number, row in rows]
+    transcripts = {(place := f"{path}, row {number}"): _checked_messages(row, place) for number, row in rows}
     if not transcripts:
         raise DataError(f"{path} has no rows.")
     return transcripts
@@ -81,8 +82,10 @@ def split_transcript(tokenizer: Any, messages: list[dict[str, str]]) -> list[Seg
     the last answer follows the template's generation prompt, as it does in a rollout.
 
     Raises:
-        ValueError: the tokenizer's chat template cannot be used in this way.
+        ValueError: the tokenizer's chat template cannot be used in this way, or a text is not Unicode.
+        TemplateError: the chat template refuses these messages.
     """
+    check_unicode(*(message["content"] for message in messages))
     if tokenizer.chat_template is None or tokenizer.eos_token is None:
         raise ValueError(f"The tokenizer of {tokenizer.name_or_path} needs a chat template and an end-of-turn token.")
     answers = {f"\ue000{i}\ue001": m["content"] for i, m in enumerate(messages) if m["role"] == "assistant"}
@@ -143,8 +146,18 @@ def load_examples(tokenizer: Any, path: str | Path, max_length: int) -> list[dic
     """The tokenized transcripts of a file; drops those of more than `max_length` tokens and prints their number.
 
     A transcript is never cut: its end is the answer, which the model is to learn.
+
+    Raises:
+        DataError: a row is not a transcript for this tokenizer, or all are too long.
     """
-    examples = [tokenize_transcript(tokenizer, messages) for messages in read_transcripts(path)]
+    from jinja2 import TemplateError
+
+    examples = []
+    for place, messages in read_transcripts(path).items():
+        try:
+            examples.append(tokenize_transcript(tokenizer, messages))
+        except (ValueError, TemplateError) as error:
+            raise DataError(f"{place}: {error}") from error
     kept = [example for example in examples if len(example["input_ids"]) <= max_length]
     if not kept:
         raise DataError(f"{path}: every transcript is longer than {max_length} tokens; raise --max-length.")

@@ -24,6 +24,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rllib_arpo.cold_start.examples import collate, load_examples
+from rllib_arpo.options.option import FINITE, NOT_NEGATIVE, POSITIVE, at_least, one_of, optional
+from rllib_arpo.policy.checkpoint_names import causal_lm_config
 from rllib_arpo.policy.compilation import fast_dtype
 
 if TYPE_CHECKING:
@@ -31,6 +33,18 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, TrainingArguments
 
     from rllib_arpo.policy.lora import Adapter
+
+
+#: What each setting has to be by itself.
+_RULES = {
+    **dict.fromkeys(("epochs", "lr"), POSITIVE),
+    **dict.fromkeys(("warmup", "weight_decay"), NOT_NEGATIVE),
+    **dict.fromkeys(("batch_size", "gradient_accumulation", "max_length", "logging_steps"), at_least(1)),
+    **dict.fromkeys(("lora_rank", "best"), optional(at_least(1))),
+    "min_reward": optional(FINITE),
+    "seed": at_least(0),
+    "dtype": optional(one_of("bfloat16", "float32")),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,21 +93,17 @@ class ColdStartSettings:
     min_reward: float | None = field(default=None, repr=False)
 
     def check(self) -> None:
-        """Compares the settings with each other and with the processes and packages that are there.
+        """Compares the settings with each other and with the processes, packages and the model that are there.
 
         Raises:
-            ValueError: they contradict each other.
+            ValueError: one is wrong, they contradict each other, or there is no such model.
             ImportError: a LoRA needs PEFT, which is not installed.
         """
-        if self.dtype not in (None, "bfloat16", "float32"):
-            raise ValueError(f"dtype={self.dtype!r}: must be 'bfloat16' or 'float32'.")
-        if self.best is not None and self.best < 1:
-            raise ValueError(f"best={self.best}: must be at least 1.")
+        for name, rule in _RULES.items():
+            rule.check(name, getattr(self, name))
         if self.best is None and (self.min_reward is not None or Path(self.data).is_dir()):
             raise ValueError("The record of a run needs best, the number of trajectories a question.")
         if self.lora_rank is not None:
-            if self.lora_rank < 1:
-                raise ValueError(f"lora_rank={self.lora_rank}: must be at least 1.")
             from rllib_arpo.policy.lora import lora_config
 
             lora_config(_lora(self))
@@ -102,6 +112,7 @@ class ColdStartSettings:
                 "fsdp splits the model over processes, and there is one: start the command by `accelerate launch "
                 "--num_processes N -m rllib_arpo cold-start` or by torchrun."
             )
+        causal_lm_config(self.model)
 
 
 def train(settings: ColdStartSettings, on_step: Callable[[int, int], None] = lambda _done, _total: None) -> list[float]:
@@ -111,14 +122,14 @@ def train(settings: ColdStartSettings, on_step: Callable[[int, int], None] = lam
         on_step: called after each step with the number of steps that are done, and of all.
 
     Raises:
-        FileExistsError: the output folder is not empty.
+        FileExistsError: the output is not an empty folder.
         DataError: the data cannot be read.
         ValueError, ImportError: see `ColdStartSettings.check`.
     """
     settings.check()
     output = Path(settings.output)
-    if output.exists() and any(output.iterdir()):
-        raise FileExistsError(f"The output folder {output} is not empty.")
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise FileExistsError(f"{output} is not an empty folder.")
 
     from transformers import AutoTokenizer
 

@@ -56,18 +56,27 @@ def test_the_loss_falls_and_the_output_is_a_model_folder(tmp_path, capsys, of_lo
     assert tuned(**example).loss.item() < 0.5 * float(first)
 
     assert run_command("cold-start", argv) == 2
-    assert "is not empty" in capsys.readouterr().err
+    assert capsys.readouterr().err.endswith(f"error: {tmp_path}/tuned is not an empty folder.\n")
+    assert run_command("cold-start", [*argv, "--output", data]) == 2
+    assert capsys.readouterr().err == f"error: {data} is not an empty folder.\n"
 
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
         (["--fsdp"], "fsdp splits the model over processes, and there is one: start the command by `accelerate launch"),
-        (["--lora-rank", "0"], "lora_rank=0: must be at least 1."),
+        (["--lora-rank", "0"], "lora_rank=0: must be an integer >= 1."),
+        (["--epochs", "0"], "epochs=0.0: must be a finite number > 0."),
+        (["--lr", "nan"], "lr=nan: must be a finite number > 0."),
+        (["--warmup", "-3"], "warmup=-3.0: must be a finite number >= 0."),
+        (["--batch-size", "0"], "batch_size=0: must be an integer >= 1."),
+        (["--gradient-accumulation", "0"], "gradient_accumulation=0: must be an integer >= 1."),
+        (["--logging-steps", "0"], "logging_steps=0: must be an integer >= 1."),
+        ([], "model_name_or_path='./none': no such folder."),
     ],
 )
 def test_settings_that_cannot_work_are_refused_before_anything_is_read(capsys, arguments, complaint):
-    assert run_command("cold-start", [*arguments, "--model", "none", "--data", "none", "--output", "none"]) == 2
+    assert run_command("cold-start", [*arguments, "--model", "./none", "--data", "none", "--output", "none"]) == 2
     assert capsys.readouterr().err.startswith(f"error: {complaint}")
 
 

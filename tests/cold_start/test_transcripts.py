@@ -108,8 +108,8 @@ def test_a_batch_is_padded_on_the_right_without_loss():
 def test_jsonl_and_parquet_hold_the_same_transcripts(tmp_path):
     (tmp_path / "a.jsonl").write_text(json.dumps({"messages": TRANSCRIPT, "source": "x"}) + "\n\n")
     pq.write_table(pa.Table.from_pylist([{"messages": TRANSCRIPT}]), tmp_path / "a.parquet")
-    assert cold_start.read_transcripts(tmp_path / "a.jsonl") == [TRANSCRIPT]
-    assert cold_start.read_transcripts(tmp_path / "a.parquet") == [TRANSCRIPT]
+    for name in ("a.jsonl", "a.parquet"):
+        assert cold_start.read_transcripts(tmp_path / name) == {f"{tmp_path / name}, row 0": TRANSCRIPT}
 
 
 @pytest.mark.parametrize(("row", "complaint"), [
@@ -121,12 +121,19 @@ def test_jsonl_and_parquet_hold_the_same_transcripts(tmp_path):
      "row 1: the last message must be the assistant's, not the user's."),
     ('{"messages": [{"role": "assistant", "content": "<result>4"}]}',
      "row 1: a <result> or </result> tag of the assistant's text has no partner."),
+    ('{"messages": [{"role": "assistant", "content": "4"}]}', "row 1: Cannot apply chat template to an empty"),
+    ('{"messages": [{"role": "user", "content": "\\ud800"}, {"role": "assistant", "content": "4"}]}',
+     "row 1: not valid Unicode"),
+    ('{"messages": [{"role": "tool", "content": "?"}, {"role": "assistant", "content": "4"}]}', "row 1: no tools here"),
 ])  # fmt: skip
 def test_a_bad_row_is_named_with_its_file(tmp_path, row, complaint):
     path = tmp_path / "bad.jsonl"
     path.write_text(json.dumps({"messages": TRANSCRIPT}) + "\n" + row + "\n")
+    tokenizer = byte_tokenizer()
+    refuses = "{% if messages[0]['role'] == 'tool' %}{{ raise_exception('no tools here') }}{% endif %}"
+    tokenizer.chat_template = refuses + tokenizer.chat_template
     with pytest.raises(DataError) as error:
-        cold_start.read_transcripts(path)
+        cold_start.load_examples(tokenizer, path, max_length=1000)
     assert str(error.value).startswith(f"{path}, {complaint}")
 
 
