@@ -94,10 +94,15 @@ def jobs_of(study: Study, arms: Sequence[str] | None, seeds: Sequence[int] | Non
     Args:
         arms: None: all.
         seeds: None: each arm's own.
+
+    Raises:
+        ValueError: there is no such arm, or a seed is named twice: both runs would write into one file.
     """
     found = [
         Job(study, arm, seed, output) for arm in study.arms_named(arms) for seed in (seeds if seeds else arm.seeds)
     ]
+    if twice := [job for job in found if found.count(job) > 1]:
+        raise ValueError(f"seeds: {twice[0]} is named twice.")
     return sorted(found, key=lambda job: job.seed)
 
 

@@ -32,6 +32,8 @@ from typing import Any
 
 import yaml
 
+from rllib_arpo.options.option import at_least
+
 FOLDER = Path(__file__).resolve().parent / "studies"
 KEYS = {
     "recipe", "arguments", "iterations", "evaluate_every", "seeds", "jobs", "baseline", "accuracies_to_reach",
@@ -182,6 +184,8 @@ def _check_keys(where: str, said: Mapping[str, Any], needed: set[str], known: se
 
 def _check_arm(study: Study, arm: Arm) -> None:
     where = f"{study.path}, arm {arm.name}"
+    for name in ("iterations", "evaluate_every"):
+        at_least(1).check(f"{where}: {name}", getattr(arm, name))
     if arm.iterations % arm.evaluate_every:
         raise ValueError(
             f"{where}: iterations={arm.iterations} cannot be divided by evaluate_every={arm.evaluate_every}."

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rllib_arpo.envs.support.data_files import opened_parquet
 from rllib_arpo.files import replace_file
 
 Row = Mapping[str, Any]
@@ -92,8 +93,13 @@ def read_output(output: Path) -> list[dict[str, Any]]:
 
 
 def read_table(path: Path) -> list[dict[str, Any]]:
-    """The rows of a .parquet file; a column that it lacks is null, and so is NaN, which earlier studies wrote."""
-    rows = pq.read_table(path).to_pylist()
+    """The rows of a .parquet file; a column that it lacks is null, and so is NaN, which earlier studies wrote.
+
+    Raises:
+        DataError: the file is not there or not readable.
+    """
+    with opened_parquet(path) as file:
+        rows = file.read().to_pylist()
     return in_order({name: _or_null(row.get(name)) for name in COLUMNS} for row in rows)
 
 

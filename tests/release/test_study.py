@@ -17,6 +17,8 @@ from tests.release.study_rows import TEXT, make_row, write_run, write_study
     ("baseline: grpo\n", "", "{path}: the key 'baseline' is missing."),
     ("baseline: grpo\n", "baseline: ppo\n", "{path}: the baseline 'ppo' is not an arm."),
     ("seeds: [0, 1]\n", "seeds: [0, 1]\nseed: 3\n", "{path}: the key 'seed' is unknown."),
+    ("evaluate_every: 2\n", "evaluate_every: 0\n",
+     "{path}, arm grpo: evaluate_every=0: must be an integer >= 1."),
     ("fork_rate_of: threshold", "fork_rate_of: none",
      "{path}, arm random: fork_rate_of='none' is not an arm with a fork rule of its own."),
 ])  # fmt: skip
@@ -26,9 +28,11 @@ def test_what_does_not_fit_in_a_file_is_refused(tmp_path, old, new, message):
     assert str(raised.value) == message.format(path=tmp_path / "tiny_study.yaml")
 
 
-def test_a_file_or_a_recipe_that_is_not_there_is_a_sentence(tmp_path):
+def test_a_file_a_table_or_a_recipe_that_is_not_there_is_a_sentence(tmp_path):
     with pytest.raises(ValueError, match=r"none\.yaml: there is no such study; name its file before --table\.$"):
         read_study(tmp_path / "none.yaml")
+    with pytest.raises(ValueError, match=r"none\.parquet: not a readable parquet file \("):
+        read_table(tmp_path / "none.parquet")
     for recipe in ("nothing", "nothing.below"):
         study = write_study(tmp_path, TEXT.replace("tests.release.tiny_recipe", recipe))
         with pytest.raises(ValueError, match=f"recipe: there is no module '{recipe}'; the current folder and"):
@@ -143,6 +147,12 @@ def test_random_forks_at_another_rate_are_refused(plan, tmp_path):
     write_run(tmp_path, study, "threshold", 0, *range(5), fork_rate=0.5)
     with pytest.raises(ValueError, match=r"fork-probability 0\.2500' and not .*fork-probability 0\.5000'"):
         run()
+
+
+def test_a_run_is_not_started_twice(tmp_path):
+    for text, seeds in ((TEXT.replace("[0, 1]", "[0, 0]"), None), (TEXT, [0, 0])):
+        with pytest.raises(ValueError, match=r"^seeds: grpo, seed 0 is named twice\.$"):
+            jobs_of(write_study(tmp_path, text), None, seeds, tmp_path)
 
 
 def test_two_calls_do_not_write_into_one_folder(tmp_path):
