@@ -39,10 +39,8 @@ LAST_CHECKPOINTS = 2
 ARGUMENTS_FILE, MODEL = "arguments.json", "model"
 #: In the folder of a run: the file that its process locks.
 LOCK = "lock"
-#: Options that need Tune.
-_OF_TUNE = (
-    "resume", "output", "as_test", "as_release_test", "checkpoint_freq", "checkpoint_at_end", "max_failures"
-)  # fmt: skip
+#: Options that need Tune. Recipes also have defaults of --checkpoint-freq and --max-failures, which a line recalls.
+_OF_TUNE = ("resume", "output", "as_test", "as_release_test", "checkpoint_at_end")
 #: The variable that names the file of --as-release-test.
 _RELEASE_TEST_FILE = "TEST_OUTPUT_JSON"
 #: With this variable SIGINT raises KeyboardInterrupt in `tune.run` as anywhere.
@@ -203,6 +201,7 @@ def _train(
 
 def _train_here(config: ARPOConfig, stop: Mapping[str, float], model: Path | None) -> None:
     """--no-tune: calls `algo.train()` in this process; `model`: the folder for the trained model."""
+    say("Without Tune no checkpoint is kept, and a failure ends the run.")
     algo = config.build_algo()
     try:
         result: Mapping[str, Any] = {}
@@ -220,7 +219,7 @@ def _check_output(output: Path, args: argparse.Namespace) -> None:
     """A run is begun in a folder without one, and resumed with the arguments that it was begun with."""
     begun = (output / ARGUMENTS_FILE).is_file()
     if args.no_tune and (name := next((name for name in _OF_TUNE if getattr(args, name)), None)):
-        value = "" if getattr(args, name) is True else f" {getattr(args, name)}"
+        value = f" {args.output}" if name == "output" else ""
         raise ValueError(f"--{name.replace('_', '-')}{value}: needs Tune, and --no-tune leaves it out.")
     if args.as_release_test and _RELEASE_TEST_FILE not in os.environ:
         raise ValueError(f"--as-release-test: the variable {_RELEASE_TEST_FILE} has to name the file of its figures.")
