@@ -14,7 +14,6 @@ import gymnasium as gym
 import numpy as np
 
 from rllib_arpo.core.tree import TRUNCATED_STOP_REASONS, Place, StopReason, ToolCall, ToolStatus
-from rllib_arpo.envs.conversation import UnreadableError, first_messages, next_messages
 from rllib_arpo.envs.env_config import TEXT, read_env_config
 from rllib_arpo.envs.errors import BrokenToolError
 from rllib_arpo.envs.forkable_env import (
@@ -34,6 +33,7 @@ from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards import FinishedPath, Score
 from rllib_arpo.envs.tasks.task import TEST
 from rllib_arpo.envs.tools.tool import Tool, cut, run_tool
+from rllib_arpo.envs.worlds.conversation import UnreadableError, first_messages, next_messages
 from rllib_arpo.envs.worlds.copies import CopyChecks
 from rllib_arpo.envs.worlds.maker import WorldMaker
 from rllib_arpo.envs.worlds.session import WorldSession
