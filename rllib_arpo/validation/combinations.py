@@ -98,7 +98,7 @@ def _of_entropy(config: AlgorithmConfig) -> Iterator[str]:
         yield f"{questions}: needs entropy_baseline='running', {others}."
     if automatic and baseline == "running":
         yield "branch_threshold='auto': entropy_baseline='running' moves already; set its entropy_baseline_quantile."
-    if config.branch_share is not None and not automatic:
+    if config.branch_share is not None and not (automatic or config.in_evaluation):
         yield f"branch_share={config.branch_share}: belongs to branch_threshold='auto'."
     if baseline == "running" and not (looks_at_entropy(branching) or config.budget_allocation in RANKED):
         yield f"entropy_baseline='running': branching={branching!r} does not look at the entropy."

@@ -90,6 +90,12 @@ def test_what_follows_earlier_questions_is_that_of_training(model_folder, traini
     assert message(config).endswith(": evaluation does not read it; set it outside of evaluation_config.")
 
 
+def test_an_evaluation_that_forks_may_have_a_threshold_of_its_own(model_folder):
+    config = small_config(model_folder).adaptive_rollout(branch_threshold="auto", branch_share=0.3)
+    override = {"explore": True, "branching": "threshold", "branch_threshold": 0.6, "num_rollouts": 4}
+    config.evaluation(evaluation_config=override).validate()
+
+
 @pytest.mark.parametrize(
     "override",
     [
