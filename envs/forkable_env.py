@@ -13,6 +13,7 @@ from ray.rllib.env.multi_agent_env import MultiAgentEnv
 
 from rllib_arpo.core.tree import Place, StopReason, ToolCall
 from rllib_arpo.envs.errors import ContractError
+from rllib_arpo.envs.support.loop_thread import uncancelled
 
 #: Key of `reset`'s options: the number of the question to ask (an int >= 0; every number names one question).
 OPTION_QUESTION = "question"
@@ -68,13 +69,8 @@ async def settled(value: Any) -> Any:
     Raises:
         RuntimeError: the method raises a `CancelledError`, though nobody cancels the task that waits for it.
     """
-    try:
+    with uncancelled("it waited for something that was cancelled"):
         return await value if inspect.isawaitable(value) else value
-    except asyncio.CancelledError as error:
-        waiting = asyncio.current_task()
-        if waiting is None or waiting.cancelling():
-            raise
-        raise RuntimeError("it waited for something that was cancelled").with_traceback(error.__traceback__) from error
 
 
 StepResult = tuple[np.ndarray, float, bool, bool, dict[str, Any]]

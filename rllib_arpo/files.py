@@ -1,11 +1,12 @@
 """Replaces a file in one step; checksums of the files in a folder."""
 
+import fcntl
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from pyarrow.fs import FileSelector, FileSystem, LocalFileSystem
 
@@ -28,6 +29,19 @@ def replace_file(path: Path) -> Iterator[Path]:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
         raise
+
+
+def take_lock(file: IO[Any], told: str) -> None:
+    """Locks an open file until it is closed; the kernel ends that when the process dies, however it dies.
+
+    Raises:
+        ValueError: with the text `told`: another process has the lock. The file is closed.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise ValueError(told) from None
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
+import contextlib
 import functools
 import os
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -64,6 +65,22 @@ def loop_thread(name: str) -> LoopThread:
 @functools.cache
 def _loop_thread(name: str, pid: int) -> LoopThread:
     return LoopThread(name)
+
+
+@contextlib.contextmanager
+def uncancelled(told: str) -> Iterator[None]:
+    """Around what a coroutine of the user awaits: a `CancelledError` is its task's own, or a bug.
+
+    Raises:
+        RuntimeError: with the text `told`: there is one, though nobody cancels the task that waits.
+    """
+    try:
+        yield
+    except asyncio.CancelledError as error:
+        waiting = asyncio.current_task()
+        if waiting is None or waiting.cancelling():
+            raise
+        raise RuntimeError(told).with_traceback(error.__traceback__) from error
 
 
 async def in_thread(function: Callable[..., Any], *arguments: Any) -> Any:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.errors import ContractError, ToolError, TransientToolError, as_tool_error
-from rllib_arpo.envs.support.loop_thread import in_thread
+from rllib_arpo.envs.support.loop_thread import in_thread, uncancelled
 from rllib_arpo.envs.support.per_loop import place
 from rllib_arpo.envs.support.texts import valid_unicode
 from rllib_arpo.envs.tools.arguments import check_arguments, schema_validator
@@ -221,16 +221,11 @@ async def _result(tool: Tool, argument: Any) -> ToolResult:
     Raises:
         ContractError: it is neither a `ToolResult` nor a text.
     """
-    try:
+    with uncancelled("CancelledError, though nobody has cancelled the call"):
         call = in_thread(tool, argument) if tool.blocking else tool(argument)
         if not inspect.isawaitable(call):
             raise ContractError(f"The tool {tool.name!r} has a plain `def __call__`: say async, or blocking = True.")
         result: Any = await call
-    except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            raise
-        raise RuntimeError("CancelledError, though nobody has cancelled the call") from error
     if isinstance(result, str):
         return ToolResult(result)
     if not (isinstance(result, ToolResult) and isinstance(result.text, str)):

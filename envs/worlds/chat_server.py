@@ -10,7 +10,8 @@ from typing import Any, Protocol
 from rllib_arpo.envs.support.per_loop import PerLoop
 from rllib_arpo.envs.worlds.completions import Refused, as_chunk
 
-_ENDED = "This trajectory has ended."
+#: What an agent is told whose trajectory has ended.
+ENDED = "This trajectory has ended."
 _RETRIES = "x-stainless-retry-count"
 
 
@@ -71,7 +72,7 @@ class ChatServer:
 
         behind = self._paths.get(request.path_params["path"])
         if behind is None:
-            return _error(404, _ENDED)
+            return _error(404, ENDED)
         try:
             body = await request.json()
         except ValueError:
@@ -88,7 +89,7 @@ class ChatServer:
     async def _other(self, request: Any) -> Any:
         behind = self._paths.get(request.path_params["path"])
         if behind is None:
-            return _error(404, _ENDED)
+            return _error(404, ENDED)
         asked = f"{request.method} /{request.path_params['other']}"
         told = f"The endpoint answers POST /v1/chat/completions and GET /v1/models, not {asked:.80}."
         behind.refuse(told)

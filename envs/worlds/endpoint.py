@@ -10,12 +10,10 @@ from typing import Any
 from rllib_arpo.envs.errors import BrokenToolError, DataError
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.support.texts import first_line
-from rllib_arpo.envs.worlds.chat_server import SERVERS
+from rllib_arpo.envs.worlds.chat_server import ENDED, SERVERS
 from rllib_arpo.envs.worlds.completions import ChatRequest, Refused, completion, read_message, read_request
 from rllib_arpo.envs.worlds.program import ProgramWorld
 from rllib_arpo.envs.worlds.world import BEGINS, Opening, Reply, Turn
-
-_ENDED = "This trajectory has ended."
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +66,7 @@ class EndpointWorld(ProgramWorld):
         self._closed = True
         if self._waits:
             assert self._said is not None
-            self._said.set_exception(Refused(_ENDED))
+            self._said.set_exception(Refused(ENDED))
         await super().close()
         await SERVERS.get().close(self)
 
@@ -110,7 +108,7 @@ class EndpointWorld(ProgramWorld):
     async def _answer(self, request: ChatRequest, model: str) -> dict[str, Any]:
         async with self._one_at_a_time:
             if self._closed:
-                raise Refused(_ENDED)
+                raise Refused(ENDED)
             turn: Turn = await self._ask(
                 self._reply(request) if self._talks else Opening(request.messages, request.functions)
             )

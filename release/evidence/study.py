@@ -13,7 +13,6 @@ go on with on another machine. `--table` runs nothing. The exit status is 1 if a
 from __future__ import annotations
 
 import argparse
-import fcntl
 import os
 import shlex
 import signal
@@ -40,6 +39,7 @@ from release.evidence.study_rows import (
 )
 from release.evidence.study_run import REPOSITORY, arguments_of, package_version
 from release.evidence.study_table import all_tables
+from rllib_arpo.files import take_lock
 
 POLL_S = 0.5
 
@@ -157,13 +157,8 @@ def process_of(lock: IO[str], at_a_time: int) -> Callable[[Job], subprocess.Pope
     Raises:
         ValueError: runs of another call of the study, which may have been killed itself, write into the folder.
     """
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        folder = Path(lock.name).parent
-        raise ValueError(
-            f"{folder}: runs of an earlier call still write into it; wait for them, or end them."
-        ) from None
+    folder = Path(lock.name).parent
+    take_lock(lock, f"{folder}: runs of an earlier call still write into it; wait for them, or end them.")
     threads = max(1, len(os.sched_getaffinity(0)) // at_a_time)
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))

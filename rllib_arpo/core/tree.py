@@ -160,12 +160,13 @@ def context_after(prompt: np.ndarray, turns: Sequence[Turn]) -> np.ndarray:
     Raises:
         ValueError: an observation follows a place that the path does not have.
     """
-    # The number of tokens up to the end of each turn, and of each turn's observation.
+    # The number of tokens up to the end of each turn, and the place that its observation follows.
     written: list[int] = []
+    places: list[Place] = []
     length = len(prompt)
     for i, turn in enumerate(turns):
         written.append(length + len(turn.token_ids))
-        place = turn.follows or Place(i, written[i])
+        places.append(place := turn.follows or Place(i, written[i]))
         if not (0 <= place.turn <= i and 0 <= place.num_tokens <= written[place.turn]):
             raise ValueError(f"an observation after turn {i} follows {place}, which is not on its path")
         length = place.num_tokens + len(turn.observation)
@@ -173,7 +174,7 @@ def context_after(prompt: np.ndarray, turns: Sequence[Turn]) -> np.ndarray:
     pieces: list[np.ndarray] = []
     i = len(turns) - 1
     while i >= 0:
-        place = turns[i].follows or Place(i, written[i])
+        place = places[i]
         pieces.append(turns[i].observation[: max(0, length - place.num_tokens)])
         i, length = place.turn, min(length, place.num_tokens)
         begin = written[i] - len(turns[i].token_ids)

@@ -9,7 +9,6 @@ A file of a question appears whole and on the disk, so a process that is killed 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import re
 import shutil
@@ -22,7 +21,7 @@ import pyarrow.dataset as ds
 
 from rllib_arpo.core.tree import OUTAGE_STOP_REASONS
 from rllib_arpo.evaluation.plan import Arm
-from rllib_arpo.files import write_json
+from rllib_arpo.files import take_lock, write_json
 from rllib_arpo.record.read import Question, questions, record_files
 from rllib_arpo.record.recorder import RECORD_FOLDER, write_table
 from rllib_arpo.record.rows import Row
@@ -110,12 +109,7 @@ class ResultFolder:
             raise ValueError(f"--output {self.folder}: the path is not UTF-8.") from error
         except OSError as error:
             raise ValueError(f"--output {self.folder}: not a folder that can be written ({error.strerror}).") from error
-        try:
-            # The kernel releases the lock when the process dies, however it dies.
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._lock.close()
-            raise ValueError(f"{self.folder}: another evaluation is writing here.") from None
+        take_lock(self._lock, f"{self.folder}: another evaluation is writing here.")
 
     def check(self, settings: Mapping[str, Any]) -> list[StoredArm]:
         """The arms that `claim` would delete. Changes nothing.

@@ -1,7 +1,6 @@
 """Runs a recipe with Ray Tune: checkpoints, further tries after failures, `--resume`, and the model at the end."""
 
 import argparse
-import fcntl
 import json
 import math
 import os
@@ -19,7 +18,7 @@ from ray.tune.result import DONE, TRAINING_ITERATION
 from rllib_arpo.arpo_config import ARPOConfig
 from rllib_arpo.core.results import number_at
 from rllib_arpo.envs.support.data_files import read_json
-from rllib_arpo.files import write_json
+from rllib_arpo.files import take_lock, write_json
 from rllib_arpo.policy.module_checkpoint import export_model
 from rllib_arpo.recipes.checkpoints import BEST, TRIAL, WHOLE, KeepCheckpoints, read_score, take_newest
 from rllib_arpo.recipes.gpus import use_gpus
@@ -240,13 +239,10 @@ def _check_output(output: Path, args: argparse.Namespace) -> None:
 
 @contextmanager
 def _held(output: Path) -> Iterator[None]:
-    """Keeps other processes out of the folder of a run; the kernel ends that when this one dies, however it dies."""
+    """Keeps other processes out of the folder of a run."""
     output.mkdir(parents=True, exist_ok=True)
     with (output / LOCK).open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(f"--output {output}: another process trains here.") from None
+        take_lock(lock, f"--output {output}: another process trains here.")
         yield
 
 

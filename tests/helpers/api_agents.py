@@ -13,6 +13,7 @@ from rllib_arpo.envs.question import QA, Question
 from rllib_arpo.envs.worlds.maker import WorldMaker
 from rllib_arpo.envs.worlds.registry import find_world
 from rllib_arpo.envs.worlds.session import WorldSession
+from tests.helpers import framework_agents
 
 QUESTION = Question("q", (), (), QA, "q", row={"seed": 3})
 ADD = {
@@ -92,8 +93,17 @@ async def threaded(endpoint, row):
 
 async def process(endpoint, row):
     """In a process of its own, which knows the address only."""
-    arguments = ["-m", __name__, endpoint.base_url, str(row["seed"])]
-    agent = await asyncio.create_subprocess_exec(sys.executable, *arguments, stdout=asyncio.subprocess.PIPE)
+    return await _printed(sys.executable, "-m", __name__, endpoint.base_url, str(row["seed"]))
+
+
+async def framework(endpoint, row, *, interpreter, kind):
+    """In a process of another Python, where its packages are."""
+    return await _printed(interpreter, framework_agents.__file__, kind, endpoint.base_url, str(row["seed"]))
+
+
+async def _printed(*command: str) -> float:
+    """The number that a process prints, which ends with the program that waits for it."""
+    agent = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     try:
         told, _ = await agent.communicate()
     except asyncio.CancelledError:

@@ -1,20 +1,6 @@
 """Agents of LangChain and of smolagents, as their users write them: python framework_agents.py KIND BASE_URL TOTAL."""
 
-import asyncio
 import sys
-
-
-async def framework(endpoint, row, *, interpreter, kind):
-    """The program that starts one with the Python where its packages are."""
-    arguments = [__file__, kind, endpoint.base_url, str(row["seed"])]
-    agent = await asyncio.create_subprocess_exec(interpreter, *arguments, stdout=asyncio.subprocess.PIPE)
-    try:
-        told, _ = await agent.communicate()
-    except asyncio.CancelledError:
-        agent.kill()
-        await agent.wait()
-        raise
-    return float(told)
 
 
 class Sum:

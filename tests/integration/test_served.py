@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rllib_arpo.envs.worlds.verifiers import write_rows
-from tests.helpers.framework_agents import framework
+from tests.helpers.api_agents import framework
 from tests.helpers.other_python import free_port, python_with, running
 
 #: What a server of nemo-gym 0.4.0 imports. All that it requires would bring a numpy that Python 3.11 cannot build.
