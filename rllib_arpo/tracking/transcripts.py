@@ -49,7 +49,8 @@ def say_before_and_after(results: ResultGrid) -> None:
         say("\nThe run kept no record of its evaluations (record_share=None), so that there is nothing to compare.")
         return
     if len(files) == 1:
-        say(f"\nThe run ended before its first evaluation in training; the one before it is in {files[0].path}")
+        path = short_path(files[0].path)
+        say(f"\nThe run ended before its first evaluation in training; the one before it is in {path}")
         return
     before, after = ({q.row["question_id"]: q for q in questions(file)} for file in (files[0], files[-1]))
     both = [name for name in before if name in after]
