@@ -43,7 +43,7 @@ WARNING rllib_arpo: No trajectory of the first batch goes on after a tool's resp
 ITERATION = "iter # reward # acc # tools # dH - forks # roll # upd # sync # s\n"
 END = """
 The run ended before its first evaluation in training; the one before it is in \
-HOME/ray_results/ARPO_#/trial/trees/evaluation-#.parquet
+~/ray_results/ARPO_#/trial/trees/evaluation-#.parquet
 """
 
 #: Not by its values: the memory of a virtual machine may change meanwhile.
