@@ -186,9 +186,7 @@ def _read(reader: Callable[[Any], Any], column: str, value: Any) -> Any:
         raise ValueError(f"`{column}` {error}") from error
 
 
-def _present(
-    columns: Sequence[str] | Mapping[str, Any], row: Mapping[str, Any], *, optional: bool = False
-) -> str | None:
+def _present(columns: Sequence[str] | Mapping[str, Any], row: Mapping[str, Any], *, optional: bool) -> str | None:
     """The first of these columns that the row has; None: it may do without, and does."""
     for column in columns:
         if row.get(column) is not None:

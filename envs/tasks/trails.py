@@ -170,7 +170,7 @@ def make_trail(number: int, form: TrailForm = MAIN) -> Trail:
     return Trail(opening, tuple(str(labels[0]) for labels in colours), pages)
 
 
-def trail_names(number: int, form: TrailForm = MAIN) -> Iterator[str]:
+def trail_names(number: int, form: TrailForm) -> Iterator[str]:
     """The names of a trail, of three syllables each ("Korami"); no other trail of the form has any of them."""
     order = permutation(0, 0, len(SYLLABLES) ** 3)
     for index in order[number * form.names_per_trail : (number + 1) * form.names_per_trail]:

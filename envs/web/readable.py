@@ -67,7 +67,7 @@ _HTML_TYPES = frozenset({"text/html", "application/xhtml+xml"})
 _TEXT_TYPES = frozenset({"application/json", "application/xml", "application/javascript", "application/x-ndjson"})
 
 
-async def page_of(fetched: Fetched, links: bool = False) -> Page:
+async def page_of(fetched: Fetched, links: bool) -> Page:
     """The page's title and readable text: of HTML the main text, or all its text if no main text is found.
 
     Args:

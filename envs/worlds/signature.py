@@ -94,7 +94,7 @@ def _untitled() -> Any:
     return Untitled
 
 
-async def answer_of(function: Callable[..., Any], *args: Any, in_a_thread: bool = False, **kwargs: Any) -> str:
+async def answer_of(function: Callable[..., Any], *args: Any, in_a_thread: bool, **kwargs: Any) -> str:
     """What a function or coroutine function says to a model; a result that is not a text is written by `str`.
 
     Raises:

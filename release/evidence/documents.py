@@ -1,8 +1,8 @@
-"""Writes the tables of studies into the project's documents, from the rows that are kept.
+"""Writes the tables of studies into docs/evidence.md, from the rows that are kept.
 
     python -m release.evidence.documents
 
-Where a document has the line
+Where the page has the line
 
     <!-- table: STUDY | BASELINE | HEADING | ARM ARM ... -->
 
@@ -23,22 +23,22 @@ from release.evidence.study_table import all_tables
 
 REPOSITORY = Path(__file__).parents[2]
 RESULTS = REPOSITORY / "release/evidence/results"
-DOCUMENTS = (REPOSITORY / "README.md", REPOSITORY / "docs/evidence.md")
+PAGE = REPOSITORY / "docs/evidence.md"
 
 _TABLE = re.compile(r"^<!-- table: (?P<asked>.*) -->\n(?:\|.*\n)*", re.MULTILINE)
 
 
 def filled(text: str) -> str:
-    """A document with its tables as they are now.
+    """The page with its tables as they are now.
 
     Raises:
-        ValueError: the rows do not have a table, a heading or an arm that the document asks for.
+        ValueError: the rows do not have a table, a heading or an arm that the page asks for.
     """
     return _TABLE.sub(lambda found: f"<!-- table: {found['asked']} -->\n{table(found['asked'])}\n", text)
 
 
 def table(asked: str) -> str:
-    """Args: asked: "STUDY | BASELINE | HEADING | ARM ARM ...", as in a document."""
+    """Args: asked: "STUDY | BASELINE | HEADING | ARM ARM ...", as on the page."""
     study, baseline, heading, arms = (part.strip() for part in asked.split("|"))
     parts = [part for part in printed(study, baseline).split("### ") if part.startswith(heading)]
     if len(parts) != 1:
@@ -60,5 +60,4 @@ def printed(name: str, baseline: str) -> str:
 
 
 if __name__ == "__main__":
-    for document in DOCUMENTS:
-        document.write_text(filled(document.read_text()))
+    PAGE.write_text(filled(PAGE.read_text()))

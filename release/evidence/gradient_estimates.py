@@ -57,7 +57,7 @@ class Sample:
 
 
 def estimates(
-    sample: Sample, reference_signal: float = float("nan"), seed: int = 0, num_resamples: int = NUM_RESAMPLES
+    sample: Sample, reference_signal: float = float("nan"), num_resamples: int = NUM_RESAMPLES
 ) -> dict[str, np.ndarray]:
     """Figures of a sample, and of samples of n batches that are drawn from it.
 
@@ -80,7 +80,7 @@ def estimates(
     n = len(sample.calls)
     if n < 2:
         raise ValueError(f"{n} batches have no variance; at least two are needed.")
-    drawn = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=num_resamples)
+    drawn = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=num_resamples)
     counts = np.concatenate([np.ones((1, n), dtype=drawn.dtype), drawn]).astype(float)
     products = sample.sketches @ sample.sketches.T
     np.fill_diagonal(products, 0.0)

@@ -76,7 +76,7 @@ def reward_scale(std: float) -> float:
     return std + STD_EPSILON if std > STD_EPSILON else 1.0
 
 
-def group_reward_scale(rewards: np.ndarray, normalize_std: bool = True) -> float:
+def group_reward_scale(rewards: np.ndarray, normalize_std: bool) -> float:
     """The number by which `group_advantages` divides the rewards [L] of one question."""
     return reward_scale(float(np.std(rewards, ddof=1))) if normalize_std and len(rewards) > 1 else 1.0
 
@@ -133,9 +133,8 @@ def _branch_factors(layout: TreeLayout) -> np.ndarray:
     return num_leaves * share[last_node] / branches[last_node]
 
 
-#: name -> `layout -> factor[L]`; the factors of a question add up to L. "uniform" is ARPO's default and biased: on
-#: the enumerable problem of tests/core/test_policy_gradient.py (two turns of two tokens, M = 3, N = 2) the expected
-#: gradient is 37 % away from the exact one (sine of the angle 0.28); GRPO, normalised likewise, is 29 % away (0.24).
+#: name -> `layout -> factor[L]`; the factors of a question add up to L. "uniform" is ARPO's default and biased
+#: (docs/limits.md, "The gradient").
 LEAF_WEIGHTINGS: dict[str, Callable[[TreeLayout], np.ndarray]] = {
     "uniform": _uniform_factors,
     "branch": _branch_factors,

@@ -150,7 +150,7 @@ def rules_with(option: str) -> list[str]:
     return [name for name, rule in BRANCHING_RULES.items() if option in rule.options]
 
 
-def looks_at_entropy(name: str) -> bool:
+def decides_by_p(name: str) -> bool:
     """Whether a rule that is registered by now decides by P, the probability that the entropy gives."""
     rule = BRANCHING_RULES.get(name)
     return rule is not None and rule.chance is not None

@@ -62,7 +62,7 @@ ENTROPY_NORMALIZATIONS: dict[str, Callable[[np.ndarray, int], float]] = {
 }
 
 
-def entropy_level(entropies: np.ndarray, vocab_size: int, normalization: str = "sum_log_vocab") -> float:
+def entropy_level(entropies: np.ndarray, vocab_size: int, normalization: str) -> float:
     """`normalize(H)`: how unsure the model is over a window, in the units of dH.
 
     Args:

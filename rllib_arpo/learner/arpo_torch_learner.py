@@ -53,7 +53,7 @@ from rllib_arpo.core.loss import (
     tree_policy_objective,
 )
 from rllib_arpo.core.state_values import DECAY
-from rllib_arpo.learner.decide_checkpointing import decide_here
+from rllib_arpo.learner.gradient_checkpointing import decide_here
 from rllib_arpo.learner.learner_state import StatefulLearner, states_on_device
 from rllib_arpo.learner.memory_budget import AUTO
 from rllib_arpo.learner.metrics import Total, Totals, add_questions, summarize

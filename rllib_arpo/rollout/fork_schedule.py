@@ -134,7 +134,7 @@ RANKED = frozenset({"ranked", "ranked_over_tree"})
 OVER_TREE = frozenset({"ranked_over_tree", "random_over_tree"})
 
 
-def make_schedule(budget_allocation: str, rng: np.random.Generator, *, deterministic: bool = False) -> ForkSchedule:
+def make_schedule(budget_allocation: str, rng: np.random.Generator, *, deterministic: bool) -> ForkSchedule:
     """The schedule of one question.
 
     Args:

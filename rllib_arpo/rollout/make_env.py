@@ -26,7 +26,7 @@ def complete_env_config(config: AlgorithmConfig) -> dict[str, Any]:
     return {**shared, "seed": config.seed or 0, **config.env_config}
 
 
-def env_context(config: AlgorithmConfig, worker_index: int = 0, vector_index: int = 0) -> EnvContext:
+def env_context(config: AlgorithmConfig, worker_index: int, vector_index: int = 0) -> EnvContext:
     """The configuration of an environment; `vector_index` is its place in the env runner's pool."""
     return EnvContext(
         complete_env_config(config),

@@ -11,7 +11,7 @@ from rllib_arpo.rollout.settings import RolloutSettings
 class QuestionBudget:
     """Reads the agents of a running question; M bounds their number, and a `RolloutBudget` their cost."""
 
-    def __init__(self, settings: RolloutSettings, agents: Mapping[str, Agent], taken_back: Sequence[Turn] = ()):
+    def __init__(self, settings: RolloutSettings, agents: Mapping[str, Agent], taken_back: Sequence[Turn]):
         """
         Args:
             agents: agent id -> the agents so far; the sampler adds to it.

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rllib_arpo.core.branching import NodeEvidence, branch_probability, looks_at_entropy, num_forks
+from rllib_arpo.core.branching import NodeEvidence, branch_probability, decides_by_p, num_forks
 from rllib_arpo.core.tree import ForkDecision, QuestionTree, StopReason, Turn, TurnTimes, context_after
 from rllib_arpo.engine.engine import Finished, GenerationRequest
 from rllib_arpo.envs.errors import ContractError, DataError, ForkRefused, finite
@@ -326,7 +326,7 @@ class TreeSampler:
         children = sum(self._fork(candidate) for _ in range(wanted))
         agent.decisions[candidate.num_turns] = replace(
             agent.decisions[candidate.num_turns],
-            probability=branch_probability(node, params) if looks_at_entropy(params.branching) else None,
+            probability=branch_probability(node, params) if decides_by_p(params.branching) else None,
             eligible=True,
             children=children,
             budget=budget,

@@ -6,7 +6,7 @@ from itertools import chain
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 from rllib_arpo.connectors import BATCH
-from rllib_arpo.core.branching import AUTO, BRANCHING_RULES, PLANNED, WIDE, looks_at_entropy, rules_with
+from rllib_arpo.core.branching import AUTO, BRANCHING_RULES, PLANNED, WIDE, decides_by_p, rules_with
 from rllib_arpo.core.credit import CREDITS, VALUE
 from rllib_arpo.core.rollout_budget import TOOL_CALLS
 from rllib_arpo.engine.vllm_versions import check_vllm_kwargs, check_vllm_version
@@ -100,9 +100,9 @@ def _of_entropy(config: AlgorithmConfig) -> Iterator[str]:
         yield "branch_threshold='auto': entropy_baseline='running' moves already; set its entropy_baseline_quantile."
     if config.branch_share is not None and not (automatic or config.in_evaluation):
         yield f"branch_share={config.branch_share}: belongs to branch_threshold='auto'."
-    if baseline == "running" and not (looks_at_entropy(branching) or config.budget_allocation in RANKED):
+    if baseline == "running" and not (decides_by_p(branching) or config.budget_allocation in RANKED):
         yield f"entropy_baseline='running': branching={branching!r} does not look at the entropy."
-    chooses_without = BRANCHING_RULES[branching].is_choosy and not looks_at_entropy(branching)
+    chooses_without = BRANCHING_RULES[branching].is_choosy and not decides_by_p(branching)
     if chooses_without and config.budget_allocation in RANKED:
         yield f"budget_allocation={config.budget_allocation!r}: branching={branching!r} must ignore the entropy."
     for option in dict.fromkeys(name for rule in BRANCHING_RULES.values() for name in rule.options):
@@ -114,7 +114,7 @@ def _of_entropy(config: AlgorithmConfig) -> Iterator[str]:
 def _of_penalty(config: AlgorithmConfig) -> Iterator[str]:
     """The penalty multiplies P and needs the decisions above the node."""
     penalty = f"consecutive_fork_penalty={config.consecutive_fork_penalty}"
-    if not looks_at_entropy(config.branching):
+    if not decides_by_p(config.branching):
         yield f"{penalty}: branching={config.branching!r} has no P."
     if config.budget_allocation in OVER_TREE:
         allocation = f"budget_allocation={config.budget_allocation!r}"

@@ -7,10 +7,7 @@ from tests.enumerable.choices import Choices
 
 
 class Distribution:
-    """Trees with their probabilities. Those that differ only in the order of their roots teach the same: they are one.
-
-    `num_outcomes` counts the outcomes that made them.
-    """
+    """Trees with their probabilities; those that differ only in the order of their roots teach the same and are one."""
 
     def __init__(self):
         self._trees: dict[tuple, tuple[float, QuestionTree]] = {}
@@ -30,10 +27,6 @@ class Distribution:
         """Raises: AssertionError: the probabilities of the outcomes do not add up to 1."""
         mass = sum(probability for probability, _ in self)
         assert abs(mass - 1.0) < 1e-9, f"the probabilities of all trees add up to {mass}"
-
-    @property
-    def num_outcomes(self) -> int:
-        return len(self._outcomes)
 
     def __iter__(self) -> Iterator[tuple[float, QuestionTree]]:
         return iter(self._trees.values())

@@ -1,4 +1,4 @@
-"""The tables of studies in the project's documents."""
+"""The tables of studies on the page of evidence, and what README.md says of them."""
 
 import re
 
@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from release.evidence import gradient_variance
-from release.evidence.documents import DOCUMENTS, RESULTS, filled, printed, table
+from release.evidence.documents import PAGE, REPOSITORY, RESULTS, filled, printed, table
 from release.evidence.study_file import read_study, study_of
 from release.evidence.study_rows import read_table
 
@@ -18,10 +18,9 @@ BASELINES = {
 }
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_documents_have_the_tables_of_the_rows_that_are_kept(document):
+def test_the_page_has_the_tables_of_the_rows_that_are_kept():
     """After a change of rows or tables: python -m release.evidence.documents"""
-    text = document.read_text()
+    text = PAGE.read_text()
     assert filled(text) == text
 
 
@@ -43,15 +42,14 @@ def test_the_single_runs_that_evidence_tells_of_are_among_the_rows():
     assert (collapsed[0], max(collapsed), collapsed[-1]) == (0.25, 0.57, 0.18)
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_documents_have_no_table_of_arms_that_is_not_made(document):
-    lines = document.read_text().splitlines()
+def test_the_page_has_no_table_of_arms_that_is_not_made():
+    lines = PAGE.read_text().splitlines()
     tables = [number for number, line in enumerate(lines) if line.startswith("| arm |")]
     assert tables
     assert [lines[number] for number in tables if not lines[number - 1].startswith("<!-- table: ")] == []
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("document", [REPOSITORY / "README.md", PAGE], ids=lambda path: path.name)
 def test_intervals_in_sentences_are_of_a_table_that_a_command_prints(document):
     told, known = _intervals(document.read_text()), _intervals(_gradients())
     for study, baselines in BASELINES.items():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rllib_arpo.core.branching import BRANCHING_RULES, BranchingParams, NodeEvidence, looks_at_entropy
+from rllib_arpo.core.branching import BRANCHING_RULES, BranchingParams, NodeEvidence, decides_by_p
 from rllib_arpo.core.entropy import ENTROPY_NORMALIZATIONS, entropy_delta, running_delta
 from rllib_arpo.core.intervals import half_width
 from rllib_arpo.core.rollout_history import entropy_levels
@@ -158,7 +158,7 @@ def fork_rules(normalization: str) -> list[ForkRule]:
     """All rules that look at the entropy, from both baselines, in units of `normalization`; "probability" in others."""
     rules = [
         ForkRule(name, baseline, normalization)
-        for name in filter(looks_at_entropy, BRANCHING_RULES)
+        for name in filter(decides_by_p, BRANCHING_RULES)
         for baseline in (INITIAL, RUNNING)
     ]
     others = [unit for unit in ENTROPY_NORMALIZATIONS if unit != normalization]

@@ -1,4 +1,4 @@
-"""Answers that are meant to hang, crash or flood the comparison; read by the tests and by the benchmark."""
+"""Answers that are meant to hang, crash or flood the comparison."""
 
 #: The gold answer against which they are tried: no plain number, so that algebra is needed.
 GOLD = "2\\pi"
