@@ -98,8 +98,8 @@ def _fork_warnings(stats: Sequence[QuestionStats], branching: str) -> Iterator[s
         )
     elif branching in rules_with("branch_threshold") and not any(node.decision.children for node in decided):
         yield (
-            f"None of the {len(decided)} tool responses of the first batch forks: branch_threshold is too high, or set "
-            'it to "auto".'
+            f"None of the {len(decided)} tool responses of the first batch forks: branch_threshold is too high; with "
+            '"auto" it follows dH from now on.'
         )
 
 

@@ -100,7 +100,8 @@ def test_an_environment_that_pays_and_tells_no_accuracy_is_not_warned_of():
      "The entropy hardly differs between tool responses (by 0.0002 nats from the 10 % to the 90 % quantile), so "
      "that it cannot choose forks: look at temperature and entropy_window."),
     ({"forked": "0000"},
-     'None of the 8 tool responses of the first batch forks: branch_threshold is too high, or set it to "auto".'),
+     "None of the 8 tool responses of the first batch forks: branch_threshold is too high; with "
+     '"auto" it follows dH from now on.'),
 ])  # fmt: skip
 def test_forks_with_nothing_to_work_with(nodes, told):
     stats = [asked("10", "01", **nodes), asked("00", "01", **nodes)]
