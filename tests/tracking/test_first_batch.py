@@ -108,5 +108,11 @@ def test_forks_with_nothing_to_work_with(nodes, told):
     assert warnings(*stats) == [told]
     assert warnings(*stats, branching="never") == []
     assert warnings(*stats, branching="random") == ([told] if "goes on" in told else [])
+    # Nothing is told of responses that no rule was asked about: a budget pays for no fork.
+    undecided = [
+        replace(one, nodes=tuple(replace(n, decision=replace(n.decision, eligible=False)) for n in one.nodes))
+        for one in stats
+    ]
+    assert warnings(*undecided) == ([told] if "goes on" in told else [])
     # Without trajectories beside the roots there is nothing to fork.
     assert warnings(asked("10", **nodes), asked("00", **nodes)) == []
