@@ -22,7 +22,7 @@ import numpy as np
 from release.evidence.study_figures import finished_runs
 from release.evidence.study_rows import fork_rate, read_table
 from rllib_arpo.core.advantages import group_advantages
-from rllib_arpo.core.branching import children_per_fork
+from rllib_arpo.core.branching import WIDE, children_per_fork
 from rllib_arpo.envs.tasks.trail_forms import FORMS, TrailForm
 
 RESULTS = Path(__file__).parent / "results"
@@ -134,6 +134,19 @@ def measured_calls(form: str) -> dict[str, tuple[float, float]]:
     return found
 
 
+def shape(text: str) -> tuple[int, int, int]:
+    """M, N and Z of "M:N:Z".
+
+    Raises:
+        ValueError: it is not 1 <= N <= M, and 1 <= Z or "wide"; a planned width is not simulated.
+    """
+    *sizes, width = text.split(":")
+    rollouts, roots = map(int, sizes)
+    if not 1 <= roots <= rollouts or (width != WIDE and int(width) < 1):
+        raise ValueError(text)
+    return rollouts, roots, children_per_fork(width if width == WIDE else int(width), rollouts, roots)
+
+
 def _table(form: TrailForm, shapes: dict[str, tuple[Shape, str]], questions: int, seed: int) -> str:
     base = simulate(form, Shape(ROLLOUTS, ROLLOUTS, 1, 0.0, 0.0), questions, seed)
     lines = ["| shape | calls | measured | of GRPO's calls | fork depth | signal-to-noise / GRPO |", "|---" * 6 + "|"]
@@ -148,7 +161,8 @@ def _table(form: TrailForm, shapes: dict[str, tuple[Shape, str]], questions: int
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--form", choices=STUDIES, default="main")
-    parser.add_argument("--shapes", nargs="*", default=["16:4:1", "16:4:3", "16:2:wide"], metavar="M:N:Z")
+    shapes = [*map(shape, ("16:4:1", "16:4:3", "16:2:wide"))]
+    parser.add_argument("--shapes", nargs="*", type=shape, default=shapes, metavar="M:N:Z")
     parser.add_argument("--questions", type=int, default=4000, help="simulated for each shape")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
@@ -160,12 +174,10 @@ def main() -> None:
     rows = {n: (Shape(ROLLOUTS, roots, 1, *rates), f"{measured[n][0]:.1f}") for n, (roots, *rates) in arms.items()}
     print(_table(form, rows, args.questions, args.seed), end="\n\n")
     asked = {}
-    for text in args.shapes:
-        rollouts, roots, width = text.split(":")
-        wide = children_per_fork(int(width) if width.isdigit() else width, int(rollouts), int(roots))
+    for rollouts, roots, width in args.shapes:
         rate = measured["random-n4"][1]
         for rule, rates in (("threshold", (1.0, STRAY_FORKS)), ("random", (rate, rate))):
-            asked[f"{text} {rule}"] = Shape(int(rollouts), int(roots), wide, *rates), ""
+            asked[f"{rollouts}:{roots}:{width} {rule}"] = Shape(rollouts, roots, width, *rates), ""
     print(_table(form, asked, args.questions, args.seed))
 
 

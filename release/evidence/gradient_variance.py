@@ -158,8 +158,16 @@ def measure(study: Study, arm: Arm, num_batches: int, folder: Path) -> None:
 
 
 def measure_all(study: Study, arms: Sequence[Arm], num_batches: int, output: Path) -> None:
-    """The reference first, then the arms; those that need another's fork rate last."""
-    folder = output.with_suffix(".parts")
+    """The reference first, then the arms; those that need another's fork rate last.
+
+    Raises:
+        ValueError: an arm needs the fork rate of one that is neither measured nor asked for, or as in `measure`.
+    """
+    folder, named = output.with_suffix(".parts"), {arm.name for arm in arms}
+    for arm in arms:
+        source = arm.fork_rate_of
+        if source is not None and source not in named and not (folder / f"{source}.npz").is_file():
+            raise ValueError(f"{arm.name}: has the fork rate of {source!r}, which is not measured; name it as well.")
     folder.mkdir(parents=True, exist_ok=True)
     measure(study, replace(study.arms[study.baseline], name=REFERENCE), REFERENCE_FACTOR * num_batches, folder)
     for arm in sorted(arms, key=lambda arm: arm.fork_rate_of is not None):

@@ -32,14 +32,33 @@ from typing import Any
 
 import yaml
 
-from rllib_arpo.options.option import at_least
+from rllib_arpo.envs.support.texts import first_line
+from rllib_arpo.options.option import FINITE, Rule, a_dict, at_least
 
 FOLDER = Path(__file__).resolve().parent / "studies"
-KEYS = {
-    "recipe", "arguments", "iterations", "evaluate_every", "seeds", "jobs", "baseline", "accuracies_to_reach",
-    "calls", "arms",
-}  # fmt: skip
-ARM_KEYS = {"arguments", "iterations", "evaluate_every", "seeds", "fork_rate_of"}
+_TEXT = Rule("a text", lambda value: isinstance(value, str))
+
+
+def _list_of(rule: Rule, words: str) -> Rule:
+    return Rule(words, lambda value: isinstance(value, list) and all(map(rule.test, value)))
+
+
+#: Keys of a study and of an arm, with the rules of their values.
+ARM_KEYS = {
+    "arguments": _TEXT,
+    "iterations": at_least(1),
+    "evaluate_every": at_least(1),
+    "seeds": _list_of(at_least(0), "a list of integers >= 0"),
+    "fork_rate_of": _TEXT,
+}
+KEYS = {name: rule for name, rule in ARM_KEYS.items() if name != "fork_rate_of"} | {
+    "recipe": _TEXT,
+    "jobs": at_least(1),
+    "baseline": _TEXT,
+    "accuracies_to_reach": _list_of(FINITE, "a list of numbers"),
+    "calls": at_least(1),
+    "arms": a_dict("a dict of arms by name"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +158,15 @@ def read_study(path: Path) -> Study:
     """Reads and checks the file of a study.
 
     Raises:
-        ValueError: a key is missing, unknown, or does not fit to another one.
+        ValueError: a key is missing or unknown, its value breaks its rule, or it does not fit to another one.
     """
     if not path.is_file():
         raise ValueError(f"{path}: there is no such study; name its file before --table.")
-    said = yaml.safe_load(path.read_text())
-    _check_keys(f"{path}", said, KEYS, KEYS)
+    try:
+        said = yaml.safe_load(path.read_text())
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path}: not YAML ({first_line(error)}).") from error
+    _check_keys(f"{path}", said, set(KEYS), KEYS)
     study = Study(
         path=path,
         recipe=said["recipe"],
@@ -176,16 +198,17 @@ def _arm(path: Path, name: str, said: str | Mapping[str, Any], study: Mapping[st
     )
 
 
-def _check_keys(where: str, said: Mapping[str, Any], needed: set[str], known: set[str]) -> None:
-    for problem, keys in (("missing", needed - said.keys()), ("unknown", said.keys() - known)):
+def _check_keys(where: str, said: Any, needed: set[str], known: Mapping[str, Rule]) -> None:
+    a_dict("a dict").check(where, said)
+    for problem, keys in (("missing", needed - said.keys()), ("unknown", said.keys() - known.keys())):
         if keys:
             raise ValueError(f"{where}: the key {min(keys)!r} is {problem}.")
+    for key, value in said.items():
+        known[key].check(f"{where}: {key}", value)
 
 
 def _check_arm(study: Study, arm: Arm) -> None:
     where = f"{study.path}, arm {arm.name}"
-    for name in ("iterations", "evaluate_every"):
-        at_least(1).check(f"{where}: {name}", getattr(arm, name))
     if arm.iterations % arm.evaluate_every:
         raise ValueError(
             f"{where}: iterations={arm.iterations} cannot be divided by evaluate_every={arm.evaluate_every}."

@@ -1,10 +1,10 @@
 """The tables of a study, in Markdown, made of its raw rows alone.
 
 `a ± s (d [low, high])`: mean and standard deviation over seeds; the difference to the baseline over the seeds that both
-have, paired, with its 95 % interval over these seeds (Student's t), if there are at least five. All runs of a study
-start from one model and are evaluated on the same questions: intervals are over what a seed changes, the order of
-training questions and what is sampled. Intervals are not corrected for the number of arms; the p of the comparisons
-are, by Holm, for all comparisons of a table.
+have, paired, with its 95 % interval over these seeds (Student's t), if there are at least five. A figure that not all
+seeds have says of how many it is. All runs of a study start from one model and are evaluated on the same questions:
+intervals are over what a seed changes, the order of training questions and what is sampled. Intervals are not corrected
+for the number of arms; the p of the comparisons are, by Holm, for all comparisons of a table.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from release.evidence import study_figures
 from release.evidence.comparisons import Comparison, Figures, compare, paired
-from release.evidence.study_figures import Run, figures, finished_runs, reach
+from release.evidence.study_figures import CALLS_OF_UPDATES, Run, figures, finished_runs, reach
 from release.evidence.study_rows import Row
 from rllib_arpo.core.intervals import estimate_all
 
@@ -73,15 +73,23 @@ def all_tables(rows: Sequence[Row], baseline: str, accuracies: Sequence[float], 
 
 
 def accuracy_table(found: Figures, arms: Sequence[str], baseline: str) -> str:
-    """Args: arms: in the order of the lines. Columns of decisive steps only where the task has some."""
+    """Args: arms: in the order of the lines.
+
+    Columns of decisive steps only where the task has some, calls of the updates only where runs go on after these.
+    """
     shown = [name for name in DECISIVE if any(len(_values(found[arm], name)) for arm in arms)]
-    header = ["arm", "seeds", *(DECISIVE[name] for name in shown), *ACCURACIES, "calls"]
+    goes_on = any(run[CALLS_OF_UPDATES] < run["calls"] for arm in arms for run in found[arm].values())
+    figures = [*ACCURACIES[:2], *([CALLS_OF_UPDATES] if goes_on else []), *ACCURACIES[2:], "calls"]
+    header = ["arm", "seeds", *(DECISIVE[name] for name in shown), *figures]
     lines = []
     for arm in arms:
         cells = [arm, str(len(found[arm]))]
         cells += [_plain_mean(found[arm], name) for name in shown]
-        cells += [_spread(found[arm], name) + _difference(found, arm, baseline, name) for name in ACCURACIES]
-        lines.append([*cells, f"{np.mean(_values(found[arm], 'calls')):,.0f}"])
+        cells += [
+            _compared(found, arm, baseline, name) if name in ACCURACIES else f"{_values(found[arm], name).mean():,.0f}"
+            for name in figures
+        ]
+        lines.append(cells)
     return _markdown(header, lines)
 
 
@@ -105,7 +113,8 @@ def comparison_table(found: Figures, pairs: Sequence[tuple[str, str]]) -> str:
     by_figure = [compare(found, pairs, figure, MIN_SEEDS) for figure in TESTED]
     lines = []
     for of_pair in zip(*by_figure, strict=True):
-        seeds = str(max(len(one.differences) for one in of_pair))
+        # One number, unless the figures are of different seeds: then in their order.
+        seeds = " and ".join(dict.fromkeys(str(len(one.differences)) for one in of_pair if len(one.differences))) or "0"
         lines.append([of_pair[0].arm, of_pair[0].other, seeds, *(cell for one in of_pair for cell in _tested(one))])
     return _markdown(header, lines)
 
@@ -182,11 +191,14 @@ def _plain_mean(by_seed: Mapping[int, Mapping[str, float]], name: str) -> str:
     return f"{values.mean():.2f}" if len(values) else ""
 
 
-def _spread(by_seed: Mapping[int, Mapping[str, float]], name: str) -> str:
-    values = _values(by_seed, name)
+def _compared(found: Figures, arm: str, baseline: str, name: str) -> str:
+    """A figure of an arm, its difference to the baseline's, and of how many seeds it is, if not of all."""
+    values = _values(found[arm], name)
     if not len(values):
         return "too few calls"
-    return f"{values.mean():.3f}" + (f" ± {values.std(ddof=1):.3f}" if len(values) > 1 else "")
+    spread = f" ± {values.std(ddof=1):.3f}" if len(values) > 1 else ""
+    left = f", {len(values)} of {len(found[arm])} seeds" if len(values) < len(found[arm]) else ""
+    return f"{values.mean():.3f}{spread}{_difference(found, arm, baseline, name)}{left}"
 
 
 def _difference(found: Figures, arm: str, baseline: str, name: str) -> str:

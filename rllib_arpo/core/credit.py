@@ -178,11 +178,19 @@ def advantages_of(
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """(the advantage of each leaf in its last turn, [L], and those of all turns, [N, L]; None: they are the same).
 
+    A credit is not asked where no leaf counts, and may change the rewards that it gets.
+
     Raises:
         ValueError: what the credit gave has another shape, or is not finite.
     """
-    found = np.asarray(credit(rewards, tree, layout, normalize_std), dtype=np.float64)
     num_nodes, num_leaves = len(layout.nodes), len(layout.leaves)
+    if not num_leaves:
+        return np.zeros(0), None
+    given = credit(rewards.copy(), tree, layout, normalize_std)
+    try:
+        found = np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError):  # Rows of different lengths, or not numbers.
+        found = np.array(np.nan)
     if found.shape not in ((num_leaves,), (num_nodes, num_leaves)) or not np.isfinite(found).all():
         raise ValueError(
             f"baseline: {getattr(credit, '__name__', credit)} gave {found.shape} for {num_leaves} leaves and "

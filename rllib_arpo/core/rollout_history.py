@@ -17,7 +17,7 @@ class EarlierQuestion:
     Attributes:
         levels: tool -> the mean entropy of the window after each of its responses, nats per token.
         rises: dH at each response of all tools.
-        path_costs: unit of a budget -> what each leaf's whole path costs in it.
+        path_costs: unit of a budget -> what the whole path of each leaf costs in it, without those of an outage.
         nodes: the tool responses on trajectories from the prompt, with the returns below them; only for a plan.
     """
 

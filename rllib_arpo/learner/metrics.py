@@ -82,7 +82,8 @@ def summarize(sums: dict[Total, float], gradient_norms: Sequence[float], has_ref
     loss tokens, all epochs; `clip_fraction` is the share of the absolute advantage mass that clipping removed;
     `mixed_sign_share` is the share of the generated tokens on several trajectories whose advantages have both signs.
     With `baseline="value"`, `value_loss` is the mean squared error of the values with which this update judged turns,
-    and `value_explained_variance` the share of the advantages' squares that they took away (negative: they added).
+    and `value_explained_variance` the share of the advantages' squares that they took away (negative: they added;
+    left out where all advantages are 0).
     The token counts are those of one epoch, but `tokens_computed`: of all passes forward and backward.
     """
     result = {
@@ -96,7 +97,8 @@ def summarize(sums: dict[Total, float], gradient_norms: Sequence[float], has_ref
         result["mixed_sign_share"] = sums[Total.TOKENS_MIXED] / num_shared
     if num_leaves := sums[Total.VALUE_LEAVES]:
         result["value_loss"] = sums[Total.VALUE_ERROR] / num_leaves
-        result["value_explained_variance"] = 1.0 - sums[Total.VALUE_ERROR] / (sums[Total.VALUE_SQUARES] or 1.0)
+    if squares := sums[Total.VALUE_SQUARES]:
+        result["value_explained_variance"] = 1.0 - sums[Total.VALUE_ERROR] / squares
     if gradient_norms:
         result["policy_loss"] = sums[Total.POLICY_LOSS] / len(gradient_norms)
         result["total_loss"] = sums[Total.LOSS] / len(gradient_norms)

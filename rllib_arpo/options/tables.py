@@ -26,6 +26,7 @@ from rllib_arpo.options.option import (
     one_of,
     optional,
     or_name,
+    takes,
 )
 from rllib_arpo.policy.attention.tree import TREE_KERNELS
 from rllib_arpo.policy.compilation import COMPILED_PARTS
@@ -56,13 +57,17 @@ def _is_baseline(value: object) -> bool:
     if not isinstance(value, str):
         return False
     try:
-        return value == BATCH or callable(credit_of(value))
+        return value == BATCH or takes(credit_of(value), 4)
     except (ImportError, AttributeError, ValueError):
         return False
 
 
 BASELINE = Rule(
-    lambda: f'one of {", ".join(map(repr, [*CREDITS, BATCH]))}, or "module:function" that can be imported', _is_baseline
+    lambda: (
+        f'one of {", ".join(map(repr, [*CREDITS, BATCH]))}, or "module:function" that can be imported, of four '
+        "arguments"
+    ),
+    _is_baseline,
 )
 
 LANGUAGE_MODEL = {

@@ -72,7 +72,9 @@ class RecordSettings:
 
 
 def _stated(config: ARPOConfig) -> dict[str, Any]:
-    rollout = RolloutSettings.from_config(config, explore=config.explore)
+    # A budget would change N by what a path may cost at the start.
+    without_budget = config.copy(copy_frozen=False).adaptive_rollout(rollout_budget=None)
+    rollout = RolloutSettings.from_config(without_budget, explore=config.explore)
     settings = {name: getattr(config, name) for name in (*FOLLOWS_EARLIER_QUESTIONS, *UPDATE_SETTINGS)}
     return stated(config.model_name_or_path, rollout) | settings
 

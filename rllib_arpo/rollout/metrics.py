@@ -19,6 +19,7 @@ from rllib_arpo.core.rollout_history import EarlierQuestion, RolloutReference
 from rllib_arpo.core.token_counts import all_path_tokens, sampled_tokens
 from rllib_arpo.core.tree import (
     MASKED_STOP_REASONS,
+    OUTAGE_STOP_REASONS,
     ForkDecision,
     QuestionTree,
     StopReason,
@@ -122,12 +123,17 @@ class QuestionStats:
         return len(counted) > 1
 
     def history(self) -> EarlierQuestion:
-        """The measurements for later questions: tool responses on trajectories from the prompt, costs of all paths."""
+        """The measurements for later questions: tool responses on trajectories from the prompt, costs of all paths.
+
+        A path that an outage cut off does not tell what paths cost.
+        """
         nodes = [node for node in self.nodes if node.on_policy]
         levels: dict[str, list[float]] = {}
         for node in nodes:
             levels.setdefault(node.tool, []).append(node.entropy)
-        costs = {TOOL_CALLS: list(self.path_tool_calls), GENERATED_TOKENS: list(self.path_tokens)}
+        whole = [reason not in OUTAGE_STOP_REASONS for reason in self.stop_reasons]
+        paths = {TOOL_CALLS: self.path_tool_calls, GENERATED_TOKENS: self.path_tokens}
+        costs = {unit: list(itertools.compress(cost, whole)) for unit, cost in paths.items()}
         return EarlierQuestion(levels, [node.decision.delta for node in nodes], costs, self.node_groups)
 
 

@@ -102,7 +102,8 @@ def decision(turn: Row, trajectory: Trajectory, question: Question) -> str:
         return f"{rise}: not decided, since this question has no forks."
     if not turn["eligible"]:
         plan = "earlier questions plan none here, " if question.settings.get("branch_width") == PLANNED else ""
-        reasons = f"{plan}no fork of {budget} was left, a fork was refused, or the question ended first"
+        left = "the budget paid no fork" if question.settings.get("rollout_budget") else f"no fork of {budget} was left"
+        reasons = f"{plan}{left}, a fork was refused, or the question ended first"
         return f"{rise}: not decided: {reasons}."
     children = turn["children"]
     forked = _TIMES.get(children, f"forked {children} times")

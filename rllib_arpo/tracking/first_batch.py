@@ -87,9 +87,10 @@ def _fork_warnings(stats: Sequence[QuestionStats], branching: str) -> Iterator[s
     """More forks than the entropy can choose is a warning of every iteration (`IterationLog.forks`)."""
     decided = _decided(stats)
     entropies = [node.entropy for question in stats for node in question.nodes if node.on_policy]
-    if not decided:
+    if not any(question.nodes for question in stats):
         yield "No trajectory of the first batch goes on after a tool's response, so that nothing forks."
-    elif not decides_by_p(branching):
+    elif not (decided and decides_by_p(branching)):
+        # A `rollout_budget` may pay for no fork until it is known what paths cost.
         return
     elif (spread := float(np.ptp(np.quantile(entropies, (0.1, 0.9))))) < MIN_SPREAD:
         yield (
@@ -98,8 +99,8 @@ def _fork_warnings(stats: Sequence[QuestionStats], branching: str) -> Iterator[s
         )
     elif branching in rules_with("branch_threshold") and not any(node.decision.children for node in decided):
         yield (
-            f"None of the {len(decided)} tool responses of the first batch forks: branch_threshold is too high, or set "
-            'it to "auto".'
+            f"None of the {len(decided)} tool responses of the first batch forks: branch_threshold is too high; with "
+            '"auto" it follows dH from now on.'
         )
 
 

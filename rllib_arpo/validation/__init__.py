@@ -11,7 +11,7 @@ from rllib_arpo.envs.registry import ENVIRONMENTS, register_envs, validate_env_c
 from rllib_arpo.policy.checkpoint_names import causal_lm_config
 from rllib_arpo.rollout.make_env import ENV_CONFIG_KEYS, complete_env_config
 from rllib_arpo.validation.combinations import check_combinations
-from rllib_arpo.validation.keys import check_keys
+from rllib_arpo.validation.keys import OF_EVALUATION, check_keys
 from rllib_arpo.validation.own_classes import check_callbacks, check_learner, check_lora, check_rl_module
 from rllib_arpo.validation.resources import actor_bundles, check_cluster_resources
 
@@ -33,7 +33,16 @@ def validate(config: AlgorithmConfig) -> None:
     check_callbacks(config)
     _check_env(config)
     if not config.in_evaluation:
+        _check_evaluation(config)
         check_cluster_resources(actor_bundles(config))
+
+
+def _check_evaluation(config: AlgorithmConfig) -> None:
+    """RLlib would check this configuration when the engines have started."""
+    try:
+        validate(config.get_evaluation_config_object())
+    except ValueError as error:
+        raise ValueError(f"{OF_EVALUATION}{error}") from error
 
 
 def _check_model(name: str | None, max_context_tokens: int) -> None:

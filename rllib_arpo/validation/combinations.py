@@ -68,7 +68,9 @@ def _of_tree(config: AlgorithmConfig) -> Iterator[str]:
             yield from _of_penalty(config)
     elif config.branch_width == PLANNED and not config.in_evaluation:
         yield "branch_width='planned': branching='never' forks nothing."
-    if config.rollout_budget is not None and TOOL_CALLS in config.rollout_budget and not config.max_tool_calls:
+    # Greedy decoding does not read it.
+    budget = config.rollout_budget if config.explore else None
+    if budget is not None and TOOL_CALLS in budget and not config.max_tool_calls:
         yield f"rollout_budget={config.rollout_budget}: max_tool_calls=0 lets nobody spend it."
     if config.max_response_tokens > config.max_context_tokens:
         response = f"max_response_tokens={config.max_response_tokens}"

@@ -4,7 +4,6 @@ A key that a new RLlib adds is therefore refused as soon as a user changes it.
 """
 
 import difflib
-import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -24,6 +23,7 @@ from rllib_arpo.options.option import (
     one_of,
     optional,
     shown,
+    takes,
 )
 from rllib_arpo.options.tables import OPTIONS, TRAINING
 
@@ -41,17 +41,6 @@ def _is_learning_rate(value: Any) -> bool:
 
 def _are_resources(value: Any) -> bool:
     return a_dict(of=NOT_NEGATIVE).test(value) and not value.keys() & {"CPU", "GPU", "memory", "object_store_memory"}
-
-
-def _takes_two(function: Any) -> bool:
-    """Whether a function may be called with two arguments; of some built-in ones nobody knows."""
-    try:
-        inspect.signature(function).bind(None, None)
-    except TypeError:
-        return False
-    except ValueError:
-        return True
-    return True
 
 
 def _is_learner_class(value: Any) -> bool:
@@ -84,7 +73,7 @@ _RESOURCES = Rule("a dict of numbers >= 0 by the resource's name, without CPU, G
 _CALLBACK = Rule("a function, or a list of functions", _is_callback)
 _CONNECTOR = Rule(
     "a function of an observation space and an action space that returns a ConnectorV2, or a list of them",
-    lambda value: callable(value) and not isinstance(value, ConnectorV2) and _takes_two(value),
+    lambda value: callable(value) and not isinstance(value, ConnectorV2) and takes(value, 2),
 )
 _LEARNING_RATE = Rule(
     "a finite int or float > 0, or a schedule [[0, lr], [timestep, lr], ...] of numbers >= 0 at growing timesteps",

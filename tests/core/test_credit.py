@@ -18,7 +18,7 @@ import pytest
 
 from rllib_arpo.core.advantages import leaf_ranges
 from rllib_arpo.core.credit import CREDITS, advantages_of, credit_of
-from rllib_arpo.core.tree import depth_first_layout
+from rllib_arpo.core.tree import StopReason, depth_first_layout
 from rllib_arpo.options.tables import OPTIONS
 from tests.helpers.trees import make_trajectory, make_tree, make_turn, paid
 
@@ -72,21 +72,32 @@ def test_every_credit_is_tested_by_hand():
 
 
 def of_a_user(rewards, tree, layout, normalize_std):
-    return {"leaves": rewards, "wrong": rewards[:-1], "nan": rewards * np.nan}[tree.question_id]
+    rewards -= rewards.max()
+    given = {"leaves": rewards, "wrong": rewards[:-1], "nan": rewards * np.nan, "rows": [[1.0], [1.0, 2.0]]}
+    return (given | {"nothing": None, "texts": ["a"] * 4})[tree.question_id]
 
 
-@pytest.mark.parametrize(("kind", "wrong"), [("leaves", False), ("wrong", True), ("nan", True)])
-def test_a_function_of_the_user(kind, wrong):
-    credit, tree = credit_of(f"{__name__}:of_a_user"), replace(TREE, question_id=kind)
-    with pytest.raises(ValueError, match=r"of_a_user gave .* 4 leaves and 6 nodes") if wrong else nullcontext():
-        leaves, nodes = advantages_of(credit, REWARDS, tree, LAYOUT, True)
-        assert nodes is None and leaves.tolist() == REWARDS.tolist()
+@pytest.mark.parametrize("kind", ["leaves", "wrong", "nan", "rows", "nothing", "texts"])
+def test_a_function_of_the_user(kind):
+    credit, tree, rewards = credit_of(f"{__name__}:of_a_user"), replace(TREE, question_id=kind), REWARDS.copy()
+    wrong = pytest.raises(ValueError, match=r"^baseline: of_a_user gave .* 4 leaves and 6 nodes")
+    with nullcontext() if kind == "leaves" else wrong:
+        leaves, nodes = advantages_of(credit, rewards, tree, LAYOUT, True)
+        assert nodes is None and leaves.tolist() == [0, -3, -4, -1]
+    assert rewards.tolist() == REWARDS.tolist()
+
+
+def test_a_function_of_the_user_is_not_asked_where_no_leaf_counts():
+    masked = [replace(trajectory, stop_reason=StopReason.DEADLINE) for trajectory in TREE.trajectories]
+    tree = replace(TREE, trajectories=tuple(masked))
+    leaves, nodes = advantages_of(of_a_user, np.zeros(0), tree, depth_first_layout(tree), True)
+    assert (leaves.tolist(), nodes) == ([], None)
 
 
 def test_a_baseline_is_a_name_or_a_function():
     rule = OPTIONS["baseline"].rule
     rule.check("baseline", f"{__name__}:of_a_user")
-    for wrong in ("none", "json:nothing", "json:__doc__", 3):
+    for wrong in ("none", "json:nothing", "json:__doc__", "json:loads", 3):
         with pytest.raises(ValueError, match=r"^baseline=.*: must be one of 'group', .* or \"module:function\""):
             rule.check("baseline", wrong)
 

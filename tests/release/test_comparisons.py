@@ -78,3 +78,7 @@ def test_arms_are_compared_with_the_baseline_and_with_their_random_forks():
 def test_an_arm_with_too_few_calls_has_no_p_at_equal_calls():
     table = comparison_table(figures(finished_runs(ROWS)[0], 11), [("lean", "grpo")]).splitlines()
     assert table[2].startswith("| lean | grpo | 5 | too few calls |  |  | +0.135 ")
+    # Where seed 0 alone has them, the seeds of both figures are told.
+    longer = [row | {"tool_calls": row["tool_calls"] + (row["seed"] == 0) * row["iteration"]} for row in ROWS]
+    table = comparison_table(figures(finished_runs(longer)[0], 11), [("lean", "grpo")]).splitlines()
+    assert table[2].startswith("| lean | grpo | 1 and 5 | +0.250 |  |  | +0.135 ")

@@ -1,10 +1,22 @@
 """The simulation of the fork rules."""
 
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from release.evidence.fork_shapes import Shape, gradient, sample_tree, signal_to_noise, simulate
-from rllib_arpo.envs.tasks.trail_forms import MAIN
+from release.evidence.fork_shapes import Shape, gradient, sample_tree, shape, signal_to_noise, simulate
+from rllib_arpo.core.tree import QuestionTree
+from rllib_arpo.envs.tasks.trail_forms import LATE, MAIN
+from rllib_arpo.rollout.engine_loop import EngineLoop
+from rllib_arpo.rollout.messages import QuestionRef
+from rllib_arpo.rollout.tree_sampler import TreeSampler
+from tests.helpers.scripted_env import ScriptedEnv
+from tests.helpers.scripts import answer, scripted_engine, tool
+from tests.rollout.conftest import VOCAB_SIZE, settings
+from tests.rollout.test_rollout_budget import RESPONSE
 
 
 def test_shapes_by_hand():
@@ -35,3 +47,38 @@ def test_signal_to_noise_of_a_known_distribution():
     rng = np.random.default_rng(0)
     gradients = np.array([2.0, 0.0, 0.0]) + rng.normal(size=(20_000, 3))
     assert signal_to_noise(gradients, np.ones(20_000)) == pytest.approx(4 / 3, rel=0.03)
+
+
+def sampled(num_pages: int, pattern: tuple[int, ...], rollouts: int, roots: int, width: int) -> QuestionTree:
+    """The tree sampler's, where the entropy rises after the pages of the pattern alone."""
+
+    def script(request, _times_asked):
+        page = request.prompt_token_ids.count(RESPONSE) - 1
+        return (tool if page + 1 < num_pages else answer)(10, 2.0 if page in pattern else 1.0)
+
+    config = settings(num_rollouts=rollouts, num_initial_rollouts=roots, branch_width=width, deterministic=True)
+
+    async def main():
+        with ThreadPoolExecutor(1) as thread:
+            async with EngineLoop(scripted_engine(script, vocab_size=VOCAB_SIZE), thread) as loop:
+                return await TreeSampler(ScriptedEnv(), loop, config, VOCAB_SIZE, QuestionRef(0)).sample()
+
+    return asyncio.run(main()).tree
+
+
+@pytest.mark.parametrize("form", [MAIN, LATE], ids=lambda form: form.name)
+@pytest.mark.parametrize("text", ["16:4:1", "16:4:3", "16:2:wide", "16:8:1", "32:4:7", "5:5:2", "64:2:2"])
+def test_the_simulation_forks_where_the_tree_sampler_does(form, text):
+    rollouts, roots, width = shape(text)
+    for pattern in form.patterns:
+        tree = sampled(form.num_pages, pattern, rollouts, roots, width)
+        forks = [t.num_inherited_turns for t in tree.trajectories if t.parent is not None]
+        certain = Shape(rollouts, roots, width, 1.0, 0.0)
+        leaves, depths = sample_tree(replace(form, patterns=(pattern,)), certain, 0.5, np.random.default_rng(0))
+        assert (len(leaves), sorted(depths)) == (len(tree.trajectories), sorted(forks))
+
+
+@pytest.mark.parametrize("text", ["16:2:planned", "16:2:0", "16:2:-1", "2:4:1", "4:0:wide", "16:2"])
+def test_what_is_not_a_shape_is_refused(text):
+    with pytest.raises(ValueError):
+        shape(text)

@@ -117,8 +117,12 @@ def test_arms_that_are_measured_are_not_measured_again(tmp_path, monkeypatch):
 
     monkeypatch.setattr(gradient_variance, "sample_batches", sample_batches)
     study, output = write_study(tmp_path), tmp_path / "rows.parquet"
+    with pytest.raises(ValueError, match=r"^random: has the fork rate of 'threshold', which is not measured; name it"):
+        measure_all(study, study.arms_named(["random"]), 3, output)
+    assert not sampled
     measure_all(study, study.arms_named(["grpo"]), 3, output)
     measure_all(study, study.arms_named(None), 3, output)
+    measure_all(study, study.arms_named(["random"]), 3, output)
     assert sampled == [
         f"{REFERENCE}: --lr 1e-3 --algo GRPO --seed 1000000",
         "grpo: --lr 1e-3 --algo GRPO --seed 0",

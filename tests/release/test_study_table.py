@@ -112,6 +112,20 @@ def test_a_run_with_too_few_calls_has_no_figure_at_them():
     assert all(np.isnan(found[0][name]) for name in names)
     assert [found[1][name] for name in names] == pytest.approx([0.25, 0.5])
     assert accuracy_table(figures([short], 20), ["a"], "grpo").count("too few calls") == 2
+    # Of the other seed alone: the table says so.
+    cells = accuracy_table(figures([short, long], 20), ["a"], "grpo").splitlines()[2].split(" | ")
+    assert cells[1:] == [
+        "2", "1.000 ± 0.000", "0.500 ± 0.000", "0.250, 1 of 2 seeds", "0.500, 1 of 2 seeds", "25 |",
+    ]  # fmt: skip
+
+
+def test_a_run_that_goes_on_after_the_others_shows_the_calls_of_the_updates_that_are_compared():
+    usual = run("grpo", 0, (0, 0.0), (100, 0.5), (200, 1.0))
+    lean = run("lean", 0, (0, 0.0), (40, None), (80, 0.5), (120, 1.0))
+    header, _, *lines = accuracy_table(figures([usual, lean], 120), ["grpo", "lean"], "grpo").splitlines()
+    at = header.split(" | ").index("calls up to there")
+    assert header.split(" | ")[at - 1] == "mean over updates"
+    assert [(line.split(" | ")[at], line.split(" | ")[-1]) for line in lines] == [("200", "200 |"), ("80", "120 |")]
 
 
 def test_means_have_intervals_over_seeds():

@@ -1,11 +1,13 @@
 """A budget in tool calls or generated tokens, in place of a number of trajectories."""
 
+import numpy as np
 import pytest
 
 from rllib_arpo import ARPOConfig
 from rllib_arpo.core.rollout_budget import RolloutBudget
 from rllib_arpo.core.rollout_history import EarlierQuestion, RolloutHistory
 from rllib_arpo.core.tree import QuestionTree
+from rllib_arpo.rollout.metrics import question_stats
 from rllib_arpo.rollout.settings import RolloutSettings
 from tests.helpers.configs import small_config
 from tests.helpers.scripts import answer, tool
@@ -71,6 +73,31 @@ def test_about_the_budget_is_spent_whatever_the_shape(
     calls, tokens = spent(sampled.tree)
     assert abs((calls if unit == "tool_calls" else tokens) - amount) <= path_cost / 2
     assert any(t.parent for t in sampled.tree.trajectories)
+
+
+def test_paths_of_different_lengths_cost_more_than_the_budget(sample_tree):
+    """The documentation's number: another call follows three of four, so that paths of every length go on alike."""
+    rng = np.random.default_rng(0)
+
+    def script(request, _times_asked):
+        return tool(10) if rng.random() < 0.75 else answer(11)
+
+    history, spending = RolloutHistory(8), []
+    for question in range(40):
+        cost = history.reference().path_costs.get("tool_calls", 6.0)
+        tree = sample_tree(
+            script,
+            question=question,
+            branching="always",
+            branch_width=7,
+            num_rollouts=99,
+            num_initial_rollouts=2,
+            budget=RolloutBudget("tool_calls", 96, cost),
+            deterministic=True,
+        ).tree
+        history.extend([question_stats(tree, entropy_window=1).history()])
+        spending.append(spent(tree)[0] / 96)
+    assert np.mean(spending[8:]) == pytest.approx(1.6, abs=0.15)
 
 
 def test_paths_that_are_shorter_than_foreseen_are_topped_up_until_the_budget_is_spent(sample_tree):

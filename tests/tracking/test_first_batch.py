@@ -100,12 +100,19 @@ def test_an_environment_that_pays_and_tells_no_accuracy_is_not_warned_of():
      "The entropy hardly differs between tool responses (by 0.0002 nats from the 10 % to the 90 % quantile), so "
      "that it cannot choose forks: look at temperature and entropy_window."),
     ({"forked": "0000"},
-     'None of the 8 tool responses of the first batch forks: branch_threshold is too high, or set it to "auto".'),
+     "None of the 8 tool responses of the first batch forks: branch_threshold is too high; with "
+     '"auto" it follows dH from now on.'),
 ])  # fmt: skip
 def test_forks_with_nothing_to_work_with(nodes, told):
     stats = [asked("10", "01", **nodes), asked("00", "01", **nodes)]
     assert warnings(*stats) == [told]
     assert warnings(*stats, branching="never") == []
     assert warnings(*stats, branching="random") == ([told] if "goes on" in told else [])
+    # Nothing is told of responses that no rule was asked about: a budget pays for no fork.
+    undecided = [
+        replace(one, nodes=tuple(replace(n, decision=replace(n.decision, eligible=False)) for n in one.nodes))
+        for one in stats
+    ]
+    assert warnings(*undecided) == ([told] if "goes on" in told else [])
     # Without trajectories beside the roots there is nothing to fork.
     assert warnings(asked("10", **nodes), asked("00", **nodes)) == []

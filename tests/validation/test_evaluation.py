@@ -97,6 +97,36 @@ def test_an_evaluation_that_forks_may_have_a_threshold_of_its_own(model_folder):
 
 
 @pytest.mark.parametrize(
+    ("training", "override", "expected"),
+    [
+        ({}, {"num_rollouts": 1}, "num_initial_rollouts=2: must not exceed num_rollouts=1."),
+        ({"pre_monitoring_sensitivity": 1.0}, {"branch_width": "wide"},
+         "branch_width='wide': not with pre_monitoring_sensitivity, whose N differs between questions."),
+        ({"branch_width": "planned"}, {"branching": "probability"},
+         "branch_width='planned': branching='probability' draws each child by itself, whatever their number."),
+        ({"rollout_budget": {"tool_calls": 9}}, {"max_tool_calls": 0},
+         "rollout_budget={'tool_calls': 9}: max_tool_calls=0 lets nobody spend it."),
+        ({}, {"env_config": {"spli": "test"}}, "Unknown env_config key 'spli': did you mean 'split'?"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("own", [0, 1])
+def test_an_evaluation_that_could_not_sample_is_refused_before_engines_start(
+    model_folder, training, override, expected, own
+):
+    config = small_config(model_folder).update_from_dict(training)
+    config.evaluation(
+        evaluation_config={"explore": True, "branching": "threshold"} | override, evaluation_num_env_runners=own
+    )
+    assert message(config) == f"evaluation_config: {expected}"
+
+
+def test_greedy_evaluation_without_tools_has_no_budget_to_spend(model_folder):
+    config = small_config(model_folder).adaptive_rollout(rollout_budget={"tool_calls": 9})
+    config.evaluation(evaluation_config={"max_tool_calls": 0}).validate()
+    config.get_evaluation_config_object().validate()
+
+
+@pytest.mark.parametrize(
     "override",
     [
         {"explore": True, "num_rollouts": 8, "temperature": 0.7, "branching": "threshold", "branch_width": 2},
@@ -107,7 +137,7 @@ def test_an_evaluation_that_forks_may_have_a_threshold_of_its_own(model_folder):
         {"max_response_tokens": 60},
         {"callbacks_on_episode_end": print},
         {"max_context_tokens": 512},
-        {"max_context_tokens": 8192, "evaluation_num_env_runners": 1},
+        {"max_context_tokens": 2048, "evaluation_num_env_runners": 1},
     ],
 )
 def test_what_evaluation_reads_may_differ(model_folder, override):
