@@ -78,7 +78,10 @@ def _value(text: str) -> float | str:
 
 def _budget(text: str) -> dict[str, float]:
     unit, _, amount = text.partition("=")
-    return {unit: float(amount)}
+    try:
+        return {unit: float(amount)}
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not UNIT=NUMBER, such as tool_calls=96.") from None
 
 
 #: Options of `ARPOConfig` that the command line has under the same names; those of forks need an algorithm that forks.

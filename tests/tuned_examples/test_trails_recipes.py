@@ -111,6 +111,12 @@ def test_an_option_without_effect_or_of_no_size_is_refused(argv, message, model_
     assert str(raised.value) == message
 
 
+def test_a_budget_that_is_none_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        importlib.import_module("tuned_examples.trails_small_arpo").parser.parse_args(["--rollout-budget", "96"])
+    assert capsys.readouterr().err.endswith("'96' is not UNIT=NUMBER, such as tool_calls=96.\n")
+
+
 def test_the_figure_is_drawn_with_the_settings_of_the_run(model_folder, monkeypatch):
     commands = []
 
