@@ -32,7 +32,8 @@ from tests.helpers.models import tiny_model
 ELSEWHERE = {"sh", "text", "{include} ../CONTRIBUTING.md", "{include} ../release/benchmarks/README.md", "{toctree}",
              "{eval-rst}"}  # fmt: skip
 MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
-GSM8K = [{"question": "What is 2 + 3?", "answer": "2 + 3 = 5\n#### 5"}]
+#: Enough for a part of them that training leaves to evaluation.
+GSM8K = [{"question": f"What is 2 + {n}?", "answer": f"2 + {n} = {2 + n}\n#### {2 + n}"} for n in range(40)]
 FILES = {snippet.file: snippet.text for page in PAGES for snippet in snippets(page, "python") if snippet.file}
 
 
