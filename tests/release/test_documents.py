@@ -15,6 +15,7 @@ BASELINES = {
     "trails-small": "grpo grpo-two-steps grpo-m8-two-steps random-n4-two-steps",
     "trails-late-small": "grpo random-n4",
     "trails-plain-small": "grpo",
+    "shapes-small": "grpo grpo-m8 n2-z7 random-n2-z7 random-m32-n4-z7",
 }
 
 
