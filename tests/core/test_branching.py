@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from rllib_arpo.arpo_config import ARPOConfig
 from rllib_arpo.core.branching import (
+    BRANCHING_RULES,
     BranchingParams,
     NodeEvidence,
     branch_probability,
@@ -85,12 +86,12 @@ def test_random_without_its_probability_is_refused():
         num_forks(NodeEvidence(0.0), 1, BranchingParams("random"), np.random.default_rng(0))
 
 
-@pytest.mark.parametrize("rule", ["threshold", "probability", "random", "always"])
-def test_the_budget_caps_the_children(rule: str):
+@pytest.mark.parametrize("rule", sorted(BRANCHING_RULES))
+def test_the_budget_caps_the_children_of_every_rule(rule: str):
     always = BranchingParams(rule, 3, branch_base_probability=1.0, random_fork_probability=1.0)
     rng = np.random.default_rng(0)
     created = [num_forks(NodeEvidence(0.5), budget, always, rng) for budget in (0, 1, 2, 3, 4)]
-    assert created == [0, 1, 2, 3, 3]
+    assert created == ([0, 0, 0, 0, 0] if rule == "never" else [0, 1, 2, 3, 3])
 
 
 def test_nothing_is_drawn_without_budget():
