@@ -114,9 +114,7 @@ def figures(runs: Sequence[Run], calls: int) -> dict[str, dict[int, dict[str, fl
             "accuracy before": run.evaluated[0]["accuracy"],
             "accuracy at the end": run.evaluated[-1]["accuracy"],
             "mean over updates": mean_accuracy(run, UPDATES, last_update),
-            CALLS_OF_UPDATES: float(
-                np.interp(last_update, [row[UPDATES] for row in run.rows], [row[CALLS] for row in run.rows])
-            ),
+            CALLS_OF_UPDATES: float(run.rows[last_update][CALLS]),
             "mean over calls": mean_accuracy(run, CALLS, calls) if lasts else np.nan,
             "accuracy at equal calls": float(accuracies_at(run, CALLS, np.array(calls))) if lasts else np.nan,
             **{shown: _or_nan(last[name]) for shown, name in COSTS.items()},

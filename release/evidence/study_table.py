@@ -79,15 +79,15 @@ def accuracy_table(found: Figures, arms: Sequence[str], baseline: str) -> str:
     """
     shown = [name for name in DECISIVE if any(len(_values(found[arm], name)) for arm in arms)]
     goes_on = any(run[CALLS_OF_UPDATES] < run["calls"] for arm in arms for run in found[arm].values())
-    figures = [*ACCURACIES[:2], *([CALLS_OF_UPDATES] if goes_on else []), *ACCURACIES[2:], "calls"]
-    header = ["arm", "seeds", *(DECISIVE[name] for name in shown), *figures]
+    columns = [*ACCURACIES[:2], *([CALLS_OF_UPDATES] if goes_on else []), *ACCURACIES[2:], "calls"]
+    header = ["arm", "seeds", *(DECISIVE[name] for name in shown), *columns]
     lines = []
     for arm in arms:
         cells = [arm, str(len(found[arm]))]
         cells += [_plain_mean(found[arm], name) for name in shown]
         cells += [
             _compared(found, arm, baseline, name) if name in ACCURACIES else f"{_values(found[arm], name).mean():,.0f}"
-            for name in figures
+            for name in columns
         ]
         lines.append(cells)
     return _markdown(header, lines)

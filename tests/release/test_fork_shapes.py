@@ -1,7 +1,5 @@
 """The simulation of the fork rules."""
 
-import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -10,12 +8,8 @@ import pytest
 from release.evidence.fork_shapes import Shape, gradient, sample_tree, shape, signal_to_noise, simulate
 from rllib_arpo.core.tree import QuestionTree
 from rllib_arpo.envs.tasks.trail_forms import LATE, MAIN
-from rllib_arpo.rollout.engine_loop import EngineLoop
-from rllib_arpo.rollout.messages import QuestionRef
-from rllib_arpo.rollout.tree_sampler import TreeSampler
-from tests.helpers.scripted_env import ScriptedEnv
-from tests.helpers.scripts import answer, scripted_engine, tool
-from tests.rollout.conftest import VOCAB_SIZE, settings
+from tests.helpers.scripts import answer, tool
+from tests.rollout.conftest import sampled_tree
 from tests.rollout.test_rollout_budget import RESPONSE
 
 
@@ -56,14 +50,8 @@ def sampled(num_pages: int, pattern: tuple[int, ...], rollouts: int, roots: int,
         page = request.prompt_token_ids.count(RESPONSE) - 1
         return (tool if page + 1 < num_pages else answer)(10, 2.0 if page in pattern else 1.0)
 
-    config = settings(num_rollouts=rollouts, num_initial_rollouts=roots, branch_width=width, deterministic=True)
-
-    async def main():
-        with ThreadPoolExecutor(1) as thread:
-            async with EngineLoop(scripted_engine(script, vocab_size=VOCAB_SIZE), thread) as loop:
-                return await TreeSampler(ScriptedEnv(), loop, config, VOCAB_SIZE, QuestionRef(0)).sample()
-
-    return asyncio.run(main()).tree
+    sizes = {"num_rollouts": rollouts, "num_initial_rollouts": roots, "branch_width": width}
+    return sampled_tree(script, **sizes, deterministic=True).tree
 
 
 @pytest.mark.parametrize("form", [MAIN, LATE], ids=lambda form: form.name)

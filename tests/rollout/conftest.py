@@ -88,24 +88,25 @@ def ended(script, vocab_size, numbers, envs, config, **loop) -> dict[int, Sample
     return results
 
 
+def sampled_tree(script, env_config=None, question=0, **changes) -> Sampled:
+    engine = scripted_engine(script if callable(script) else by_prefix(script), vocab_size=VOCAB_SIZE)
+    env = ScriptedEnv(env_config)
+    progress = []
+
+    async def main():
+        with ThreadPoolExecutor(1) as executor:
+            async with EngineLoop(engine, executor) as loop:
+                told = {"on_progress": lambda **amounts: progress.append(amounts)}
+                ref = QuestionRef(question)
+                return await TreeSampler(env, loop, settings(**changes), VOCAB_SIZE, ref, **told).sample()
+
+    sampled = asyncio.run(main())
+    return Sampled(sampled.tree, sampled.prefix_tokens_reused, engine, env, progress)
+
+
 @pytest.fixture
 def sample_tree():
-    def run(script, env_config=None, question=0, **changes) -> Sampled:
-        engine = scripted_engine(script if callable(script) else by_prefix(script), vocab_size=VOCAB_SIZE)
-        env = ScriptedEnv(env_config)
-        progress = []
-
-        async def main():
-            with ThreadPoolExecutor(1) as executor:
-                async with EngineLoop(engine, executor) as loop:
-                    told = {"on_progress": lambda **amounts: progress.append(amounts)}
-                    ref = QuestionRef(question)
-                    return await TreeSampler(env, loop, settings(**changes), VOCAB_SIZE, ref, **told).sample()
-
-        sampled = asyncio.run(main())
-        return Sampled(sampled.tree, sampled.prefix_tokens_reused, engine, env, progress)
-
-    return run
+    return sampled_tree
 
 
 @dataclass
