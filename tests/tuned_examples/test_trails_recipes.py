@@ -58,11 +58,13 @@ def test_an_algorithms_own_settings_are_cut_to_the_recipe(name, buffer, batch, m
 def test_the_sizes_of_the_tree_are_the_recipes_unless_they_are_given(model_folder):
     def sizes(*argv: str) -> tuple:
         config = make_config("trails_small_arpo", model_folder, *argv)
-        return config.num_rollouts, config.num_initial_rollouts, config.attribution
+        return config.num_rollouts, config.num_initial_rollouts, config.branch_width, config.attribution
 
-    assert sizes() == (16, 8, "soft")
-    assert sizes("--num-initial-rollouts", "4", "--attribution", "hard") == (16, 4, "hard")
-    assert sizes("--algo", "GRPO", "--num-rollouts", "8") == (8, 8, "soft")
+    assert sizes() == (16, 2, 7, "soft")
+    assert sizes("--num-initial-rollouts", "4", "--attribution", "hard") == (16, 4, 7, "hard")
+    assert sizes("--branch-width", "1", "--branching", "always") == (16, 2, 1, "soft")
+    assert sizes("--algo", "AEPO") == (16, 2, 1, "soft")
+    assert sizes("--algo", "GRPO", "--num-rollouts", "8") == (8, 8, 1, "soft")
     assert make_config("trails_smollm2_135m_arpo", model_folder).num_initial_rollouts == 2
 
 
