@@ -190,6 +190,8 @@ def test_a_broken_reward_is_a_broken_tool(make_tool_env, turn):
         (43, "<note> abc </note>", None),
         (29, "<answer> \\boxed{-1} </answer>", StopReason.ANSWER),
         (28, "<answer> \\boxed{-1} </answer>", StopReason.TOKEN_LIMIT),
+        (22, "<answer> 84 </answer>", StopReason.ANSWER),
+        (21, "<answer> 84 </answer>", StopReason.TOKEN_LIMIT),
     ],
 )
 @pytest.mark.parametrize("by_context", [False, True])
