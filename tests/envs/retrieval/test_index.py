@@ -255,19 +255,6 @@ def test_64_searches_at_once_find_what_one_after_the_other_finds(tmp_path, folde
     assert asyncio.run(all_at_once()) == [expected[i % 3] for i in range(64)]
 
 
-def test_an_index_of_the_cached_pages_finds_them(tmp_path):
-    cache = {
-        "tower": "Page 1: The Eiffel Tower is in Paris.\nPage 2: Big Ben is in London.",
-        "river": "Page 1: The Danube flows through Vienna.",
-    }
-    (tmp_path / "search_cache.json").write_text(json.dumps(cache))
-    build_folder([tmp_path / "search_cache.json"], tmp_path / "index", show_progress=False)
-    tool = SearchTool(index=str(tmp_path / "index"), cache=str(tmp_path / "search_cache.json"), top_k=1)
-    call = lambda query: asyncio.run(run_tool(tool, query)).text  # noqa: E731
-    assert call("tower") == cache["tower"]
-    assert call("Where does the Danube flow?") == "Page 1: The Danube flows through Vienna."
-
-
 def test_a_long_query_is_no_burden():
     index = build_in_memory([{"text": f"word{i} common"} for i in range(1000)])
     begin = time.perf_counter()
