@@ -62,18 +62,6 @@ def test_a_lost_world_that_cannot_be_repeated_does_not_pay_again(make, actions, 
         assert re.fullmatch(sentence, asyncio.run(played()))
 
 
-def test_a_root_whose_world_begins_otherwise_than_the_prompt_is_broken():
-    async def played():
-        trunk = trunk_of(Elsewhere)
-        await trunk.ready()
-        first, second = trunk.fork_root(), trunk.fork_root()
-        assert (await texts(first, "0"))[0] == trunk.opening
-        with pytest.raises(BrokenToolError, match=r"the beginning got .*; it cannot start anew"):
-            await texts(second, "0")
-
-    asyncio.run(played())
-
-
 def test_a_score_and_a_fork_of_a_lost_world_are_those_of_another_one():
     class Brittle(Forked):
         """Its process dies in the first score and the first fork of a run."""

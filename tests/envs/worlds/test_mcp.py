@@ -17,8 +17,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rllib_arpo.core.tree import StopReason, ToolStatus
-from rllib_arpo.engine.scripted_engine import ScriptedReply
+from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.errors import BrokenToolError, ForkRefused
 from rllib_arpo.envs.forkable_env import OPTION_NUM_ROOTS, OPTION_QUESTION
 from rllib_arpo.envs.question import QA, Question
@@ -28,12 +27,7 @@ from rllib_arpo.envs.worlds.maker import WorldMaker
 from rllib_arpo.envs.worlds.mcp import McpTools
 from rllib_arpo.envs.worlds.mcp_session import McpSession
 from rllib_arpo.envs.worlds.session import WorldSession
-from rllib_arpo.rollout.engine_loop import EngineLoop
-from rllib_arpo.rollout.messages import QuestionRef
-from rllib_arpo.rollout.tree_sampler import TreeSampler
 from tests.helpers.models import byte_tokenizer
-from tests.helpers.scripts import in_turn, scripted_engine
-from tests.rollout.conftest import settings
 
 SERVER = str(Path(__file__).resolve().parents[2] / "helpers" / "mcp_server.py")
 STDIO = {"command": sys.executable, "args": [SERVER]}
@@ -304,29 +298,3 @@ def test_a_server_with_two_tools_of_one_name_is_refused(monkeypatch):
     monkeypatch.setattr(McpSession, "list_tools", lambda self: [price, price])
     with pytest.raises(ValueError, match=r"^The MCP server 'shop': there are two tools 'price'\.$"):
         expand({"shop": STDIO})
-
-
-def test_a_model_calls_an_mcp_tool_in_a_rollout(tmp_path):
-    """The scripted model calls two tools of the server, one in each of two turns, and answers with the product."""
-    env = make_env(tmp_path)
-    tokenizer = env.tokenizer
-    turns = [
-        "<price> brass lamp </price>",
-        '<multiply> {"a": 7, "b": 12} </multiply>',
-        "<answer> \\boxed{84} </answer>",
-    ]
-    script = in_turn([ScriptedReply(tokenizer.encode(turn, add_special_tokens=False)) for turn in turns])
-    engine = scripted_engine(script, vocab_size=len(tokenizer))
-
-    async def sample():
-        with ThreadPoolExecutor(1) as executor:
-            async with EngineLoop(engine, executor) as loop:
-                config = settings(num_rollouts=1, max_context_tokens=4096, max_response_tokens=2000)
-                return await TreeSampler(env, loop, config, len(tokenizer), QuestionRef(0)).sample()
-
-    (trajectory,) = asyncio.run(sample()).tree.trajectories
-    called = [(turn.tool_call.name, turn.tool_call.status) for turn in trajectory.turns if turn.tool_call]
-    assert called == [("price", OK), ("multiply", OK)]
-    assert trajectory.stop_reason == StopReason.ANSWER
-    responses = [tokenizer.decode(turn.observation.tolist()) for turn in trajectory.turns[:2]]
-    assert [response.strip() for response in responses] == ["<result> 12 </result>", "<result> 84 </result>"]

@@ -7,20 +7,15 @@ import random
 
 import pytest
 
-from rllib_arpo.core.tree import StopReason
-from rllib_arpo.engine.scripted_engine import ScriptedReply
 from rllib_arpo.envs.errors import BrokenToolError, ContractError, ToolError
 from rllib_arpo.envs.question import QA, Question
 from rllib_arpo.envs.rewards import FinishedPath, Score
 from rllib_arpo.envs.support.chat_client import ChatClient
-from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.worlds.maker import WorldMaker
 from rllib_arpo.envs.worlds.registry import find_world
 from rllib_arpo.envs.worlds.session import WorldSession
 from tests.docs.pages import REPOSITORY, snippets
 from tests.envs.worlds.test_session import texts
-from tests.helpers.models import byte_tokenizer
-from tests.rollout.conftest import ended, settings
 
 QUESTION = Question("q", (), (), QA, "q", row={"seed": 3})
 PATH = FinishedPath(QUESTION, ("1",), True)
@@ -174,41 +169,6 @@ def test_the_simulated_user_of_the_documentation_repeats_itself(tmp_path, monkey
     assert offers == ["My offer number 2 is 30 dollars.", "My offer number 3 is 30 dollars."]
     assert parents == childs == ["My offer number 4 is 30 dollars.", ""]
     assert score == Score(0.7, 0.7)
-
-
-async def counting(chat, row):
-    """Asks three times; every tenth run is different from then on."""
-    counting.runs += 1
-    odd = row["seed"] == 2 and counting.runs > 1
-    for number in range(3):
-        await chat(f"number {number}" + " again" * odd * (number > 0))
-    return 1.0
-
-
-def test_a_refused_fork_is_topped_up_and_nothing_is_masked(tmp_path):
-    """The program of question 1 is another one in its second run; those of the others are repeated."""
-    counting.runs = 0
-    tokenizer = byte_tokenizer()
-    tokenizer.save_pretrained(tmp_path)
-    said = [*tokenizer.encode("so"), tokenizer.eos_token_id]
-
-    def script(request, _times):
-        first = "number 1" not in tokenizer.decode(request.prompt_token_ids)
-        return ScriptedReply(said, entropies=1.0 if first else 3.0)
-
-    env = ToolEnv({"model_name_or_path": str(tmp_path), "world": counting})
-    questions = ended(script, len(tokenizer), [1, 0], [env], settings(num_rollouts=2, num_initial_rollouts=1))
-    refused, forked = questions[1].stats, questions[0].stats
-    assert (refused.forks_refused, refused.num_topped_up, refused.num_forks) == (1, 1, 0)
-    assert (forked.forks_refused, forked.num_topped_up, forked.num_forks) == (0, 0, 1)
-    for stats in (refused, forked):
-        assert stats.stop_reasons == (StopReason.WORLD_ENDED,) * 2
-        assert stats.rewards == (1.0, 1.0)
-    (error,) = questions[1].errors
-    assert (error.kind, error.text) == (
-        "ForkRefused",
-        "The world 'counting' cannot be repeated: turn 1, so, got 'number 1 again' in place of 'number 1'",
-    )
 
 
 def test_a_program_that_does_not_end_when_it_is_cancelled_is_left_alone(monkeypatch, caplog):

@@ -9,7 +9,6 @@ import httpx2
 import pytest
 
 from rllib_arpo.core.tree import StopReason
-from rllib_arpo.envs.errors import BrokenToolError
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.worlds import Turn
 from rllib_arpo.rollout.episodes import episode_to_tree
@@ -75,19 +74,6 @@ def test_wrong_requests_are_refused_and_counted():
 async def fails_after_a_refusal(endpoint, row):
     await adder(endpoint, row)
     return await adder(endpoint, row, n=2)
-
-
-def test_an_agent_that_fails_after_a_refused_request_is_broken():
-    async def played():
-        play = trunk_of(fails_after_a_refusal)
-        await play.ready()
-        with pytest.raises(BrokenToolError, match=r"failed after a refused request \(BadRequestError: .*n must be 1"):
-            await play.say(Turn("Hi."))
-        refused = play.maker.sample.take_refused()
-        await play.close()
-        return refused
-
-    assert asyncio.run(played()) == 1
 
 
 def test_a_refused_request_is_counted_and_masks_if_the_agent_fails(sample):

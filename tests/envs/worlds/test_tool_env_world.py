@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from rllib_arpo.core.tree import StopReason, ToolStatus
-from rllib_arpo.envs.errors import BrokenToolError, ContractError, DataError, ForkRefused, ToolError
+from rllib_arpo.envs.errors import ContractError, DataError, ForkRefused, ToolError
 from rllib_arpo.envs.forkable_env import OPTION_NUM_ROOTS, OPTION_QUESTION
 from rllib_arpo.envs.rewards import Score
 from rllib_arpo.envs.tool_env import ToolEnv
@@ -44,8 +44,6 @@ class Sum(World):
         return f"Make {self.goal} of {self.total}."
 
     async def act(self, action):
-        if action == "break":
-            raise BrokenToolError("broken")
         if isinstance(action, str) and not action.isdecimal():
             raise ToolError("Write a number.")
         self.total += int(action) if isinstance(action, str) else action.arguments["number"]
@@ -195,13 +193,6 @@ def test_a_question_that_cannot_be_made_leaves_nothing_of_the_one_before(make, t
     assert closed == before != []
 
 
-def test_a_broken_world_ends_its_trajectory_alone(make, turn):
-    env = make(Sum)
-    start(env, num_roots=2)
-    assert turn(env, "0", "break")[2].stop_reason == StopReason.BROKEN_TOOL
-    assert turn(env, "1", "1")[3] is False
-
-
 def test_a_world_may_score_and_a_plain_turn_ends_one_that_takes_no_texts(make, turn):
     env = make(Scored)
     start(env, num_roots=2)
@@ -263,15 +254,10 @@ def test_what_a_world_says_first_is_a_users_message(make, tmp_path):
     assert "Hm.<|im_end|>\n<|im_start|>user\nhalf \ufffd<|im_end|>" in prompt
 
 
-def test_limits_of_tokens_and_actions_end_a_trajectory(make, turn):
-    env = make(Sum, max_tool_calls=1, max_response_tokens=60)
+def test_a_text_that_fills_the_limit_of_tokens_ends_a_trajectory(make, turn):
+    env = make(Sum, max_response_tokens=60)
     start(env)
-    long = "1" * 60
-    assert turn(env, "0", long)[2].stop_reason == StopReason.TOKEN_LIMIT
-    env = make(Sum, max_tool_calls=1)
-    start(env)
-    turn(env, "0", "1")
-    assert turn(env, "0", "1")[2].stop_reason == StopReason.TOOL_CALL_LIMIT
+    assert turn(env, "0", "1" * 60)[2].stop_reason == StopReason.TOKEN_LIMIT
 
 
 @pytest.mark.parametrize(("env_config", "message"), [
