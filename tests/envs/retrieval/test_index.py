@@ -245,14 +245,11 @@ def test_other_users_read_an_index(folder, public_folder):
     as_ordinary_user(search_read_only, str(public_folder / "index"))
 
 
-def test_64_searches_at_once_find_what_one_after_the_other_finds(tmp_path, folder):
+async def test_64_searches_at_once_find_what_one_after_the_other_finds(tmp_path, folder):
     tool = SearchTool(index=str(folder), top_k=1)
-
-    async def all_at_once() -> list[ToolResult]:
-        return await asyncio.gather(*(run_tool(tool, CITIES[i % 3][0]) for i in range(64)))
-
     expected = [ToolResult(f"Page 1: {title}: {text}") for title, text in CITIES]
-    assert asyncio.run(all_at_once()) == [expected[i % 3] for i in range(64)]
+    found = await asyncio.gather(*(run_tool(tool, CITIES[i % 3][0]) for i in range(64)))
+    assert found == [expected[i % 3] for i in range(64)]
 
 
 def test_a_long_query_is_no_burden():

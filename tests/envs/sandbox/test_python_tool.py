@@ -112,22 +112,16 @@ def test_a_program_outside_the_fence_that_kills_its_supervisor_harms_only_itself
     assert call(tool, "print(2)") == ToolResult("2")
 
 
-def test_python_does_not_hold_up_the_event_loop():
+async def test_python_does_not_hold_up_the_event_loop():
     tool = PythonTool(time_limit_s=60.0)
     tool.prepare()
+    order = []
 
-    async def run() -> list[str]:
-        order = []
+    async def one(name, code):
+        order.append((await run_tool(tool, code)).text)
 
-        async def one(name, code):
-            order.append((await run_tool(tool, code)).text)
-
-        await asyncio.gather(
-            one("slow", "import time; time.sleep(1.5); print('slow')"), *(one("", "1") for _ in range(3))
-        )
-        return order
-
-    assert asyncio.run(run()) == ["1", "1", "1", "slow"]
+    await asyncio.gather(one("slow", "import time; time.sleep(1.5); print('slow')"), *(one("", "1") for _ in range(3)))
+    assert order == ["1", "1", "1", "slow"]
 
 
 def test_a_session_keeps_variables_functions_and_files_but_shows_output_once():

@@ -165,28 +165,24 @@ COUNT, PID = "<count> {} </count>", "<pid> {} </pid>"
 
 
 @pytest.mark.slow
-def test_each_trajectory_and_each_fork_has_a_server_of_its_own(tmp_path):
+async def test_each_trajectory_and_each_fork_has_a_server_of_its_own(tmp_path):
     """Two roots, a fork, a fork that cannot repeat what its parent read, and the next question."""
     env = make_env(tmp_path)
-
-    async def counts() -> list[str]:
-        env.reset(options={OPTION_QUESTION: 0, OPTION_NUM_ROOTS: 2})
-        found = [await said(env, "0", COUNT), await said(env, "0", COUNT), await said(env, "1", COUNT)]
-        env.fork_agent("0", "0.0")
-        found += [await said(env, "0", COUNT), await said(env, "0.0", COUNT)]
-        pid = int(await said(env, "1", PID))
-        env.fork_agent("1", "1.0")
-        with pytest.raises(ForkRefused, match=rf"cannot be repeated: turn 2, pid {{}}, got '\d+ ?' in .* '{pid} ?'"):
-            await said(env, "1.0", COUNT)
-        found += [await said(env, "1", COUNT)]
-        await env.close_question()
-        assert not Path(f"/proc/{pid}").exists()
-        env.reset(options={OPTION_QUESTION: 1})
-        found += [await said(env, "0", COUNT)]
-        await env.close_question()
-        return found
-
-    assert asyncio.run(counts()) == ["1", "2", "1", "3", "3", "2", "1"]
+    env.reset(options={OPTION_QUESTION: 0, OPTION_NUM_ROOTS: 2})
+    found = [await said(env, "0", COUNT), await said(env, "0", COUNT), await said(env, "1", COUNT)]
+    env.fork_agent("0", "0.0")
+    found += [await said(env, "0", COUNT), await said(env, "0.0", COUNT)]
+    pid = int(await said(env, "1", PID))
+    env.fork_agent("1", "1.0")
+    with pytest.raises(ForkRefused, match=rf"cannot be repeated: turn 2, pid {{}}, got '\d+ ?' in .* '{pid} ?'"):
+        await said(env, "1.0", COUNT)
+    found += [await said(env, "1", COUNT)]
+    await env.close_question()
+    assert not Path(f"/proc/{pid}").exists()
+    env.reset(options={OPTION_QUESTION: 1})
+    found += [await said(env, "0", COUNT)]
+    await env.close_question()
+    assert found == ["1", "2", "1", "3", "3", "2", "1"]
 
 
 @pytest.mark.slow
@@ -198,18 +194,14 @@ def test_each_trajectory_and_each_fork_has_a_server_of_its_own(tmp_path):
         '<multiply> {"a": 1, "b": 1, "unit": "\\ud83d"} </multiply>',
     ],
 )
-def test_a_call_that_breaks_costs_neither_its_neighbours_nor_its_own_trajectory(tmp_path, breaks):
+async def test_a_call_that_breaks_costs_neither_its_neighbours_nor_its_own_trajectory(tmp_path, breaks):
     env = make_env(tmp_path, timeout_s=10.0)
-
-    async def counts() -> list[str]:
-        env.reset(options={OPTION_QUESTION: 0, OPTION_NUM_ROOTS: 3})
-        found = [await said(env, agent, COUNT) for agent in "012"]
-        _broken, *answers = await asyncio.gather(said(env, "0", breaks), said(env, "1", COUNT), said(env, "2", COUNT))
-        found += [*answers, *[await said(env, agent, COUNT) for agent in "012"]]
-        await env.close_question()
-        return found
-
-    assert asyncio.run(counts()) == ["1", "1", "1", "2", "2", "2", "3", "3"]
+    env.reset(options={OPTION_QUESTION: 0, OPTION_NUM_ROOTS: 3})
+    found = [await said(env, agent, COUNT) for agent in "012"]
+    _broken, *answers = await asyncio.gather(said(env, "0", breaks), said(env, "1", COUNT), said(env, "2", COUNT))
+    found += [*answers, *[await said(env, agent, COUNT) for agent in "012"]]
+    await env.close_question()
+    assert found == ["1", "1", "1", "2", "2", "2", "3", "3"]
 
 
 #: A server whose only tool is answered by what its argument says, with the request's id in place of ID.

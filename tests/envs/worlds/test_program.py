@@ -34,41 +34,33 @@ def trunk_of(program, **options) -> WorldSession:
     return WorldSession(WorldMaker("The world", find_world({program: options})), QUESTION)
 
 
-def test_a_program_asks_and_its_number_is_the_reward():
-    async def played():
-        play = trunk_of(sums, until=6)
-        await play.ready()
-        first = await play.say("1")
-        cut_off = play.fork()
-        last = await play.say("7")
-        assert await cut_off.score(PATH) is None
-        return play.opening, first.text, last, await play.score(PATH)
-
-    opening, first, last, score = asyncio.run(played())
-    assert (opening.split()[:2], first.split()[:2]) == (["3", "and"], ["4", "and"])
+async def test_a_program_asks_and_its_number_is_the_reward():
+    play = trunk_of(sums, until=6)
+    await play.ready()
+    first = await play.say("1")
+    cut_off = play.fork()
+    last = await play.say("7")
+    assert await cut_off.score(PATH) is None
+    assert (play.opening.split()[:2], first.text.split()[:2]) == (["3", "and"], ["4", "and"])
     assert (last.text, last.done, last.reward) == ("", True, 0.0)
-    assert score == Score(2.0, 1.0)
+    assert await play.score(PATH) == Score(2.0, 1.0)
 
 
-def test_forks_repeat_the_program_with_its_luck():
-    async def played():
-        trunk = trunk_of(sums)
-        await trunk.ready()
-        root = trunk.fork_root()
-        before = random.getstate()
-        one = await texts(root, "1", "1")
-        child = root.fork()
-        await child.ready()
-        pair = await texts(root, "1"), await texts(child, "1")
-        assert trunk.maker.way(await root.ready()) == "replay"
-        assert random.getstate() == before
-        for play in (trunk, root, child):
-            await play.close()
-        return [*one, *pair[0]], pair
-
-    rolls, (parents, childs) = asyncio.run(played())
+async def test_forks_repeat_the_program_with_its_luck():
+    trunk = trunk_of(sums)
+    await trunk.ready()
+    root = trunk.fork_root()
+    before = random.getstate()
+    one = await texts(root, "1", "1")
+    child = root.fork()
+    await child.ready()
+    parents, childs = await texts(root, "1"), await texts(child, "1")
+    assert trunk.maker.way(await root.ready()) == "replay"
+    assert random.getstate() == before
+    for play in (trunk, root, child):
+        await play.close()
     assert parents == childs
-    assert len({roll.split()[2] for roll in rolls}) == 3
+    assert len({roll.split()[2] for roll in [*one, *parents]}) == 3
 
 
 async def silent(chat, row):
@@ -122,7 +114,7 @@ def test_a_programs_errors():
     assert told(KeyError("a")) == ("'a'", ["tool: The program 'raising'"])
 
 
-def test_a_program_is_cancelled_with_its_trajectory():
+async def test_a_program_is_cancelled_with_its_trajectory():
     ended = []
 
     async def patient(chat, row):
@@ -131,16 +123,13 @@ def test_a_program_is_cancelled_with_its_trajectory():
         finally:
             ended.append(row)
 
-    async def played():
-        play = trunk_of(patient)
-        await play.ready()
-        await play.close()
-
-    asyncio.run(played())
+    play = trunk_of(patient)
+    await play.ready()
+    await play.close()
     assert ended == [{"seed": 3}]
 
 
-def test_the_simulated_user_of_the_documentation_repeats_itself(tmp_path, monkeypatch):
+async def test_the_simulated_user_of_the_documentation_repeats_itself(tmp_path, monkeypatch):
     """A model that never says the same twice: with its cache forks are what their parents were."""
     (snippet,) = [
         snippet for snippet in snippets(REPOSITORY / "docs" / "own.md", "python") if snippet.file == "lamp.py"
@@ -155,23 +144,19 @@ def test_the_simulated_user_of_the_documentation_repeats_itself(tmp_path, monkey
         return f"My offer number {len(asked)} is 30 dollars."
 
     monkeypatch.setattr(ChatClient, "_ask", answer)
-
-    async def played():
-        trunk = trunk_of(names["bargain"])
-        await trunk.ready()
-        root = trunk.fork_root()
-        offers = await texts(root, "20?", "25?")
-        child = root.fork()
-        await child.ready()
-        return offers, [await texts(play, "30!", "I take it.") for play in (root, child)], await child.score(PATH)
-
-    offers, (parents, childs), score = asyncio.run(played())
+    trunk = trunk_of(names["bargain"])
+    await trunk.ready()
+    root = trunk.fork_root()
+    offers = await texts(root, "20?", "25?")
+    child = root.fork()
+    await child.ready()
+    parents, childs = [await texts(play, "30!", "I take it.") for play in (root, child)]
     assert offers == ["My offer number 2 is 30 dollars.", "My offer number 3 is 30 dollars."]
     assert parents == childs == ["My offer number 4 is 30 dollars.", ""]
-    assert score == Score(0.7, 0.7)
+    assert await child.score(PATH) == Score(0.7, 0.7)
 
 
-def test_a_program_that_does_not_end_when_it_is_cancelled_is_left_alone(monkeypatch, caplog):
+async def test_a_program_that_does_not_end_when_it_is_cancelled_is_left_alone(monkeypatch, caplog):
     monkeypatch.setattr("rllib_arpo.envs.worlds.program.CLOSE_TIMEOUT_S", 0.05)
 
     async def stubborn(chat, row):
@@ -180,13 +165,10 @@ def test_a_program_that_does_not_end_when_it_is_cancelled_is_left_alone(monkeypa
         except asyncio.CancelledError:
             return await asyncio.sleep(60.0, 0.0)
 
-    async def played():
-        sessions = [trunk_of(stubborn), trunk_of(stubborn)]
-        for session in sessions:
-            await session.ready()
-            await session.close()
-
-    asyncio.run(played())
+    sessions = [trunk_of(stubborn), trunk_of(stubborn)]
+    for session in sessions:
+        await session.ready()
+        await session.close()
     assert caplog.messages == [
         "The program 'stubborn' has not ended 0.05 s after it was cancelled: nobody waits for it any more."
     ]

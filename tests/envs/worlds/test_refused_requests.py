@@ -45,18 +45,15 @@ async def told(endpoint, row):
     return 1.0
 
 
-def test_wrong_requests_are_refused_and_counted():
-    async def played():
-        play = trunk_of(told)
-        await play.ready()
-        first = await play.say(Turn("Hi."))
-        last = await play.say(Turn("So."))
-        refused = play.maker.sample.take_refused()
-        await play.close()
-        return first.messages, last.done, refused
-
-    (message,), done, refused = asyncio.run(played())
-    assert (message["role"], done, refused) == ("user", True, 9)
+async def test_wrong_requests_are_refused_and_counted():
+    play = trunk_of(told)
+    await play.ready()
+    first = await play.say(Turn("Hi."))
+    last = await play.say(Turn("So."))
+    refused = play.maker.sample.take_refused()
+    await play.close()
+    (message,) = first.messages
+    assert (message["role"], last.done, refused) == ("user", True, 9)
     assert message["content"].split("\n") == [
         "This request adds no message to the conversation.",
         "The endpoint gives one choice: n must be 1.",

@@ -60,32 +60,27 @@ def test_the_set_up_of_shared_toolsets_belongs_to_the_start(folder):
     assert asyncio.run(session.act(Call("first", {"word": "Oslo"}))).text == "O of toolset 0"
 
 
-def test_a_task_has_its_tools_its_state_and_its_rewards(folder):
+async def test_a_task_has_its_tools_its_state_and_its_rewards(folder):
     asked = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "The capital of Norway?"}]
     row = {"prompt": asked, "answer": "Oslo"}
     question = Question("q", (), (), QA, "q", row=row)
-
-    async def played():
-        trunk = WorldSession(WorldMaker("The world", find_world({"verifiers": OPTIONS})), question)
-        world = await trunk.ready()
-        root = trunk.fork_root()
-        found = [await root.act(Call("atlas_look_up", {"country": "Norway"}))]
-        child = root.fork()
-        found += [await root.act(Call("atlas_look_up", {"country": "Mars"}))]
-        found += [await child.act(Call("first", {"word": "Oslo", "count": 2}))]
-        score = [await root.score(FinishedPath(question, ("<a>", "<b>", "<think> Rome? </think> Oslo "), True))]
-        score += [await child.score(FinishedPath(question, ("<a>", "<b>", "Rome"), True))]
-        way = root.maker.way(await root.ready())
-        await CopyChecks().check([root, child])
-        for play in (trunk, root, child):
-            await play.close()
-        return trunk.opening, dict(world.tools), found, score, way
-
-    opening, tools, (found, wrong, first), (right, rome), way = asyncio.run(played())
-    assert (opening, way) == ("", "fork")
-    assert tools.keys() == {"first", "atlas_look_up"}
-    assert tools["atlas_look_up"]["properties"] == {"country": {"title": "Country", "type": "string"}}
-    assert tools["atlas_look_up"]["description"] == "The capital of a country."
+    trunk = WorldSession(WorldMaker("The world", find_world({"verifiers": OPTIONS})), question)
+    world = await trunk.ready()
+    root = trunk.fork_root()
+    found = await root.act(Call("atlas_look_up", {"country": "Norway"}))
+    child = root.fork()
+    wrong = await root.act(Call("atlas_look_up", {"country": "Mars"}))
+    first = await child.act(Call("first", {"word": "Oslo", "count": 2}))
+    right = await root.score(FinishedPath(question, ("<a>", "<b>", "<think> Rome? </think> Oslo "), True))
+    rome = await child.score(FinishedPath(question, ("<a>", "<b>", "Rome"), True))
+    way = root.maker.way(await root.ready())
+    await CopyChecks().check([root, child])
+    for play in (trunk, root, child):
+        await play.close()
+    assert (trunk.opening, way) == ("", "fork")
+    assert world.tools.keys() == {"first", "atlas_look_up"}
+    assert world.tools["atlas_look_up"]["properties"] == {"country": {"title": "Country", "type": "string"}}
+    assert world.tools["atlas_look_up"]["description"] == "The capital of a country."
     assert (found.text, first.text) == ("Oslo", "Os of toolset 1")
     assert (wrong.text[:28], wrong.status) == ("Error executing tool look_up", ToolStatus.ERROR)
     assert (right.reward, right.accuracy) == (1 + 0.25 / 3, 1.0)
