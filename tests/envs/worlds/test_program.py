@@ -8,16 +8,12 @@ import random
 import pytest
 
 from rllib_arpo.envs.errors import BrokenToolError, ContractError, ToolError
-from rllib_arpo.envs.question import QA, Question
 from rllib_arpo.envs.rewards import FinishedPath, Score
 from rllib_arpo.envs.support.chat_client import ChatClient
-from rllib_arpo.envs.worlds.maker import WorldMaker
-from rllib_arpo.envs.worlds.registry import find_world
-from rllib_arpo.envs.worlds.session import WorldSession
 from tests.docs.pages import REPOSITORY, snippets
 from tests.envs.worlds.test_session import texts
+from tests.helpers.api_agents import QUESTION, trunk_of
 
-QUESTION = Question("q", (), (), QA, "q", row={"seed": 3})
 PATH = FinishedPath(QUESTION, ("1",), True)
 
 
@@ -28,10 +24,6 @@ async def sums(chat, row, *, until=10):
         total += int(await chat(f"{total} and {random.randrange(10**6)}"))
         turns += 1
     return turns
-
-
-def trunk_of(program, **options) -> WorldSession:
-    return WorldSession(WorldMaker("The world", find_world({program: options})), QUESTION)
 
 
 async def test_a_program_asks_and_its_number_is_the_reward():
