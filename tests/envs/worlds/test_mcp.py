@@ -1,4 +1,4 @@
-"""Tools of a real MCP server, over standard input and output and over HTTP, by themselves and in a rollout."""
+"""Tools of a real MCP server, over standard input and output and over HTTP, by themselves and in an environment."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import json
 import os
 import re
 import signal
-import socket
-import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +26,7 @@ from rllib_arpo.envs.worlds.mcp import McpTools
 from rllib_arpo.envs.worlds.mcp_session import McpSession
 from rllib_arpo.envs.worlds.session import WorldSession
 from tests.helpers.models import byte_tokenizer
+from tests.helpers.other_python import free_port, running
 
 SERVER = str(Path(__file__).resolve().parents[2] / "helpers" / "mcp_server.py")
 STDIO = {"command": sys.executable, "args": [SERVER]}
@@ -56,27 +55,6 @@ def call(tool: Tool, argument: str) -> ToolResult:
 @pytest.fixture(scope="module")
 def stdio() -> dict[str, Tool]:
     return expand({"shop": SHARED})
-
-
-class running:
-    """The server at a port, until the block ends."""
-
-    def __init__(self, port: int):
-        self._port = port
-
-    def __enter__(self) -> running:
-        self._process = subprocess.Popen([sys.executable, SERVER, str(self._port)], stderr=subprocess.DEVNULL)
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", self._port)) == 0:
-                    return self
-            time.sleep(0.05)
-        raise TimeoutError("The MCP server did not start.")
-
-    def __exit__(self, *exc_info) -> None:
-        self._process.kill()
-        self._process.wait()
 
 
 def test_a_servers_tools_are_tools(stdio):
@@ -134,17 +112,16 @@ def test_a_server_that_dies_is_started_again_once_a_call(tmp_path):
 
 @pytest.mark.slow
 def test_an_http_server_that_is_gone_is_a_broken_tool_until_it_is_back():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    with running(port):
+    port = free_port()
+    command = (sys.executable, SERVER, str(port))
+    with running(*command, port=port):
         tools = expand({"shop": {"url": f"http://127.0.0.1:{port}/mcp", "shared": True}})
         assert call(tools["price"], "brass lamp") == ToolResult("12")
         assert call(tools["multiply"], '{"a": 7, "b": "x"}').status == ERROR
         assert call(tools["fail"], "no such order") == ToolResult("Error executing tool fail: no such order", ERROR)
     with pytest.raises(BrokenToolError, match="cannot be used"):
         call(tools["price"], "brass lamp")
-    with running(port):
+    with running(*command, port=port):
         assert call(tools["price"], "brass lamp") == ToolResult("12")
 
 

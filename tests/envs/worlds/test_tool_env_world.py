@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -17,8 +15,8 @@ from rllib_arpo.envs.forkable_env import OPTION_NUM_ROOTS, OPTION_QUESTION
 from rllib_arpo.envs.rewards import Score
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.tools.registry import TOOLS
-from rllib_arpo.envs.tools.tool import Tool
-from rllib_arpo.envs.worlds import Call, Opening, Reply, World, WorldLost
+from rllib_arpo.envs.worlds import Opening, Reply, World, WorldLost
+from tests.envs.test_tool_env import NotebookTool
 from tests.helpers.chat_templates import QWEN25, merging_tokenizer
 
 ADD = {
@@ -217,18 +215,9 @@ def test_a_fork_that_is_not_its_parent_is_refused_in_its_first_turn(make, turn, 
 
 
 def test_a_fork_whose_first_call_a_limit_refuses_is_refused_in_that_turn(tokenizer_folder, turn, monkeypatch):
-    @dataclass(frozen=True, kw_only=True)
-    class DriftingTool(Tool):
-        name: ClassVar[str] = "drift"
-        timeout_s: float = 5.0
-        max_result_tokens: int = 100
+    class DriftingTool(NotebookTool):
+        name = "drift"
         make_world = Drifting
-
-        def as_call(self, argument):
-            return Call("drift", {})
-
-        async def __call__(self, argument):
-            raise AssertionError("it acts in a world")
 
     monkeypatch.setattr(Drifting, "reset", World.reset)
     monkeypatch.setattr(Drifting, "__init__", lambda world: setattr(world, "number", next(Drifting.made)))
