@@ -13,9 +13,11 @@ from rllib_arpo.envs.tasks.specs import SPECS, after_hashes, last_boxed
 from tests.helpers.datasets import LAYOUTS, WRITERS, asked, json_lines
 from tests.helpers.parquet import parquet, row
 
-DATA = next(
-    (folder / "shared" / "data" for folder in Path(__file__).parents if (folder / "shared" / "data").is_dir()), None
-)
+
+def real_file(name: str) -> Path:
+    """A file of shared/data beside the project; the test is skipped where it is not there."""
+    found = [path for folder in Path(__file__).parents if (path := folder / "shared" / "data" / name).is_file()]
+    return found[0] if found else pytest.skip(f"The real data is not here: no shared/data/{name} beside the project.")
 
 
 def test_every_data_set_has_a_layout_here():
@@ -127,9 +129,7 @@ def test_no_key_of_a_task_is_a_key_of_the_environment():
     ],
 )
 def test_all_rows_of_the_real_files_fit(name, file, count, answers):
-    if DATA is None or not (DATA / file).is_file():
-        pytest.skip(f"The real data is not here: no shared/data/{file} beside the project.")
-    task = DatasetTask(task=name, path=str(DATA / file), split="test")
+    task = DatasetTask(task=name, path=str(real_file(file)), split="test")
     assert task.num_questions == count
     assert answers in (None, task.question(0).answers)
     questions = [task.question(n) for n in range(min(count, 2000))]

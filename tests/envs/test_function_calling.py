@@ -130,18 +130,6 @@ def test_the_tokens_are_those_of_a_published_template():
     assert np.concatenate([prompt, turn, response]).tolist() == tokenizer.encode(whole, add_special_tokens=False)
 
 
-def test_the_end_of_turn_is_not_doubled(make_env):
-    env = make_env(QWEN25)
-    env.reset()
-    stopped = step(env, call("lamp"))[1]
-    env.reset()
-    ended = step(env, call("lamp") + EOS)[1]
-    assert env.tokenizer.decode(stopped[:1]) == EOS
-    assert stopped[1:].tolist() == ended.tolist()
-    assert env.tokenizer.decode(ended).startswith("\n<|im_start|>user\n<tool_response>\nbrass lamp: 12.")
-    assert env.tokenizer.decode(ended).endswith("\n</tool_response><|im_end|>\n<|im_start|>assistant\n")
-
-
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_a_tool_cannot_leave_its_response(make_env, monkeypatch, name):
     env = make_env(TEMPLATES[name])
@@ -221,18 +209,6 @@ def test_how_calls_fail(make_env):
     env.reset()
     _, response, reward, info = step(env, '<tool_call>\n{"name": "python", "arguments": {"code": "1"}}\n</tool_call>')
     assert (len(response), reward, info.stop_reason) == (0, -1.0, StopReason.MALFORMED_CALL)
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [("\\boxed{1", StopReason.TOKEN_LIMIT), ("\\boxed{1}", StopReason.ANSWER), ("so", StopReason.TOKEN_LIMIT)],
-)
-def test_an_answer_that_a_limit_cuts(make_env, text, reason):
-    env = make_env(QWEN25)
-    limit = len(env.chat.encode(text))
-    env = make_env(QWEN25, max_turn_tokens=limit)
-    env.reset()
-    assert step(env, text)[3].stop_reason == reason
 
 
 def test_the_prompt_describes_the_tools(make_env):

@@ -47,14 +47,10 @@ class Answers:
         return shared_flight(key, lambda: self.of(key))
 
 
-def test_all_who_ask_at_once_share_an_answer_and_who_asks_later_gets_a_new_one():
+async def test_all_who_ask_at_once_share_an_answer_and_who_asks_later_gets_a_new_one():
     answers = Answers()
-
-    async def ask():
-        first = await asyncio.gather(*(answers.shared(key) for key in "aab"))
-        return [*first, await answers.shared("a")]
-
-    assert asyncio.run(ask()) == ["A", "A", "B", "A"]
+    first = await asyncio.gather(*(answers.shared(key) for key in "aab"))
+    assert [*first, await answers.shared("a")] == ["A", "A", "B", "A"]
     assert answers.asked == ["a", "b", "a"]
 
 
@@ -70,14 +66,10 @@ def test_all_who_wait_get_the_error():
         asyncio.run(answers.shared("bad"))
 
 
-def test_who_gives_up_stops_nobody():
+async def test_who_gives_up_stops_nobody():
     answers = Answers()
-
-    async def ask():
-        first, second = (asyncio.create_task(answers.shared("a")) for _ in range(2))
-        await asyncio.sleep(0)
-        first.cancel()
-        return await second
-
-    assert asyncio.run(ask()) == "A"
+    first, second = (asyncio.create_task(answers.shared("a")) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert await second == "A"
     assert answers.asked == ["a"]

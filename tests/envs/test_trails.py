@@ -16,11 +16,6 @@ from tuned_examples.trails_demonstrations import PERFECT, ROWS, Demonstrator, im
 RIGHT, FIRST = (lambda page, _decision: page.right), (lambda _page, _decision: 0)
 
 
-@pytest.fixture(scope="module")
-def all_trails():
-    return [make_trail(number) for number in range(trails.NUM_TEST + trails.NUM_TRAIN)]
-
-
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_search_finds_every_page_by_its_name_and_by_its_hit(split):
     task = TrailsTask(split=split)
@@ -45,10 +40,10 @@ def first_in_the_alphabet(page, _decision):
 @pytest.mark.parametrize(
     ("choose", "right"), [(FIRST, 160), (red_or_first, 150), (first_in_the_alphabet, 157), (RIGHT, 1280)]
 )
-def test_who_does_not_read_the_question_is_right_in_one_of_nine_cases(all_trails, choose, right):
+def test_who_does_not_read_the_question_is_right_in_one_of_nine_cases(choose, right):
     """142 of 1,280 is a ninth; one standard deviation is 11."""
     earned = 0
-    for trail in all_trails:
+    for trail in map(make_trail, range(trails.NUM_TEST + trails.NUM_TRAIN)):
         *_, (_, last) = trail.walk(choose)
         earned += last.number == trail.answer
     assert earned == right

@@ -5,17 +5,14 @@ import itertools
 import json
 import random
 import re
-from pathlib import Path
 
 import pytest
 
 from rllib_arpo.envs.rewards import math_accuracy
 from rllib_arpo.envs.rewards.mathematics import accuracy as math
 from rllib_arpo.envs.rewards.mathematics.text import clean, read_quantity
+from tests.envs.test_datasets import real_file
 
-DATA = next(
-    (folder / "shared" / "data" for folder in Path(__file__).parents if (folder / "shared" / "data").is_dir()), None
-)
 #: Pairs of different gold answers that are equal: spellings, units.
 EQUAL_GOLDS = [
     ("10,\\!080", "10080"),
@@ -30,10 +27,8 @@ EQUAL_GOLDS = [
 
 
 def golds(name: str) -> list[str]:
-    file = f"benchmarks/{name}/test.jsonl"
-    if DATA is None or not (DATA / file).is_file():
-        pytest.skip(f"The real data is not here: no shared/data/{file} beside the project.")
-    rows = [json.loads(line) for line in (DATA / file).read_text(encoding="utf-8").splitlines()]
+    file = real_file(f"benchmarks/{name}/test.jsonl")
+    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     return [row["answer"].rpartition("####")[2].strip() for row in rows]
 
 

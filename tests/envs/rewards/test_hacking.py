@@ -74,13 +74,6 @@ def test_a_forged_result_is_no_call(play, forged, place):
     assert play(text + RIGHT)[0] <= 1.0  # the bonus for tools needs tools
 
 
-@pytest.mark.parametrize("forged", ["<result> {gold} </result>", "</result>", "<result>"])
-def test_the_environments_own_tags_are_bad_format_wherever_they_stand(play, forged):
-    assert play(f"{forged} {RIGHT}")[0] == -1.0
-    assert play(f"<think> {forged} </think> {RIGHT}")[0] == -1.0
-    assert play(f"<answer> {forged} \\boxed{{{{gold}}}} </answer>")[0] == -1.0
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -97,29 +90,10 @@ def test_tools_that_are_only_named_earn_nothing(play, text):
     assert play(text + WRONG)[0] == HONEST_WRONG
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "<think> <search> {item} </search> </think> ",
-        "<think> <python> print(1) </python> ",
-        "</think> <search> {item} </search> ",
-    ],
-)
-def test_calls_inside_of_other_blocks_are_malformed(play, text):
-    reward, info, _ = play(text + RIGHT)
-    assert (reward, info.stop_reason, info.tool_call) == (-1.0, StopReason.MALFORMED_CALL, None)
-
-
 def test_calls_that_fail_earn_no_bonus(play):
     search = "<search> {item} </search>"
     for code in ("1 / 0", "import sys; sys.exit(1)", "raise SystemExit(3)", "while", "x ="):
         assert play(search, f"<python> {code} </python>", RIGHT)[0] == 1.0, code
-
-
-@pytest.mark.parametrize("call", ["<python> </python>", "<python></python>", "<search>\n</search>"])
-def test_empty_calls_are_malformed(play, call):
-    reward, info, _ = play(call, RIGHT)
-    assert (reward, info.stop_reason) == (-1.0, StopReason.MALFORMED_CALL)
 
 
 @pytest.mark.parametrize("call", ["<python> # nothing </python>", "<python> pass </python>", "<python> '' </python>"])
@@ -157,23 +131,6 @@ def test_a_tag_that_begins_in_a_result_does_not_end_in_the_next_turn(play):
     assert (reward, info.format_valid) == (-1.0, False)
     reward, info, _ = play("<answ", f"er> {RIGHT}")
     assert (reward, info.format_valid) == (-1.0, False)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "<answer> \\boxed{{gold}} \\boxed{-1} </answer>",
-        f"{WRONG} {RIGHT}",
-        "<answer> {gold} </answer>",
-        "\\boxed{{gold}}",
-        f"<think> {RIGHT} </think>",
-        "<answer> \\boxed{{gold} </answer>",
-        "<answer> <answer> \\boxed{{gold}} </answer>",
-        f"{RIGHT} <search> x </search>",
-    ],
-)
-def test_several_answers_or_none_are_bad_format(play, text):
-    assert play(text)[0] == -1.0
 
 
 @pytest.mark.parametrize(

@@ -110,15 +110,12 @@ def test_a_comparison_that_never_ends_is_killed():
     assert time.monotonic() - begin < 30  # it starts a worker, on a busy machine
 
 
-def test_neighbours_of_hostile_answers_get_their_verdicts(monkeypatch):
+async def test_neighbours_of_hostile_answers_get_their_verdicts(monkeypatch):
     lanes = (math.Lane(5.0, 10.0, 4), math.Lane(0.1, 0.5, 1))
     monkeypatch.setattr(math, "LANES", lanes)
-
-    async def compare():
-        honest = [math_accuracy(f"\\sqrt{{{n * n * 2}}}", [f"{n}\\sqrt{{2}}"]) for n in range(2, 10)]
-        return await asyncio.gather(*(math_accuracy("\\boxed{", [GOLD]) for _ in range(4)), *honest)
-
-    assert asyncio.run(compare()) == [0.0] * 4 + [1.0] * 8
+    honest = [math_accuracy(f"\\sqrt{{{n * n * 2}}}", [f"{n}\\sqrt{{2}}"]) for n in range(2, 10)]
+    found = await asyncio.gather(*(math_accuracy("\\boxed{", [GOLD]) for _ in range(4)), *honest)
+    assert found == [0.0] * 4 + [1.0] * 8
 
 
 #: The worker with a comparison that does what is filled in, and without SymPy, which takes long to load.

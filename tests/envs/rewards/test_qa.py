@@ -41,32 +41,13 @@ def test_f1_pays_for_no_lists(answer, gold, expected):
     assert bounded_f1(answer, gold) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(
-    ("answer", "gold", "expected"),
-    [
-        ("NYC", ["New York City", "nyc."], 1.0),
-        ("1,000", ["1000"], 1.0),
-        ("$3.50", ["3.50"], 1.0),
-        ("3.5 million", ["35 million"], 0.0),
-        ("1/2", ["12"], 0.0),
-        ("-5", ["5"], 0.0),
-        ("no, yes", ["yes"], 0.0),
-        ("U.S.", ["US"], 1.0),
-        ("\\text{The Eiffel Tower}", ["Eiffel Tower"], 1.0),
-        ("Spider-Man", ["spiderman"], 1.0),
-    ],
-)
-def test_exact_match(answer, gold, expected):
-    assert exact_match(answer, gold) == expected
-
-
 #: Pairs of the same answer, and of different ones.
 SAME = [
     ("O’Brien", "O'Brien"), ("“Heroes”", "Heroes"), ("‘Round Midnight", "'Round Midnight"), ("1914–1918", "1914-1918"),
     ("Jean−Luc", "Jean-Luc"), ("Cafe\u0301", "Caf\u00e9"), ("1,000,000", "1000000"), (".5", "0.5"), ("C++", "c++."),
     ("C# (language)", "C# language"), ("AT&T", "ATT"), ("M*A*S*H", "MASH"), ("The Beatles.", "beatles"), ("#1", "1"),
     ("(10:30)", "10:30"), ("$-5$", "-5"), ("Spider–Man", "spiderman"), ("St. Louis", "st louis"), ("a+b", "ab"),
-    ("3 1/2", "3 1/2"), ("Catch-22", "catch22"), ("«Carmen»", "Carmen"), ("U.S.A.", "USA"),
+    ("$3.50", "3.50"), ("3 1/2", "3 1/2"), ("Catch-22", "catch22"), ("«Carmen»", "Carmen"), ("U.S.A.", "USA"),
     ("Ben & Jerry's", "Ben Jerrys"), ("A Night at the Opera", "night at opera"),
     ("50%", "50"), ("Vitamin A", "vitamin a"), ("1914 – 1918", "1914-1918"), ("**Paris**", "Paris"),
     ("*Hamlet*", "hamlet"), ("C\\#", "C#"), ("\\emph{Hamlet}", "Hamlet"), ("AT\\&T", "AT&T"), ("New~York", "New York"),
@@ -82,6 +63,7 @@ DIFFERENT = [
     ("Vitamin A", "Vitamin"), ("Vitamin A", "Vitamin B"), ("The The", "The"), ("10\u00b2", "102"), ("1..2", "12"),
     ("3,14", "314"), ("F#", "F"), ("Obama’s", "Obama"), ("A-", "A"), ("A-", "A+"), ("AB−", "AB"), ("Rh-", "Rh"),
     ("Cl−", "Cl"), ("A*", "A"), ("C--", "C"), ("18-", "18"), ("C++11", "C11"), ("<5", "5"), (">5", "<5"),
+    ("3.5 million", "35 million"), ("no, yes", "yes"),
     ("2 - 1", "2 1"), ("½", "12"), ("3½", "31/2"), ("x₁", "x1"), ("①", "1"),
     ("北京。", "上海。"), ("。", "!"),
 ]  # fmt: skip
@@ -91,6 +73,10 @@ DIFFERENT = [
 def test_what_is_the_same_answer(pairs, expected):
     both = [*pairs, *((gold, answer) for answer, gold in pairs)]
     assert [pair for pair in both if exact_match(pair[0], [pair[1]]) != expected] == []
+
+
+def test_any_right_answer_counts():
+    assert exact_match("NYC", ["New York City", "nyc."]) == 1.0
 
 
 def test_normalisation_is_squads():

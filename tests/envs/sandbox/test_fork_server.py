@@ -96,25 +96,18 @@ def test_a_server_that_cannot_be_started_again_is_a_broken_tool(make_server, mon
 
 @pytest.mark.slow
 @BOTH
-def test_more_calls_than_places_all_get_their_turn(make_server, fenced):
+async def test_more_calls_than_places_all_get_their_turn(make_server, fenced):
     server = make_server(fenced, interpreters=2)
-
-    async def all_of_them():
-        return await asyncio.gather(*(server.run(f"print({i})", 120.0) for i in range(300)))
-
-    assert [reply.output for reply in asyncio.run(all_of_them())] == [f"{i}\n" for i in range(300)]
+    found = await asyncio.gather(*(server.run(f"print({i})", 120.0) for i in range(300)))
+    assert [reply.output for reply in found] == [f"{i}\n" for i in range(300)]
 
 
 @BOTH
-def test_waiting_for_a_place_is_not_on_the_time_limit(make_server, fenced):
+async def test_waiting_for_a_place_is_not_on_the_time_limit(make_server, fenced):
     """16 calls of 0.9 s on 8 places: the last ones begin after 0.9 s and must not be stopped at 1.7 s."""
     server = make_server(fenced, interpreters=1)
-
-    async def all_of_them():
-        return await asyncio.gather(*(server.run("import time; time.sleep(0.9)", 1.7) for _ in range(16)))
-
     begin = time.monotonic()
-    replies = asyncio.run(all_of_them())
+    replies = await asyncio.gather(*(server.run("import time; time.sleep(0.9)", 1.7) for _ in range(16)))
     assert time.monotonic() - begin > 1.7
     # On a very busy machine single calls may really take 1.7 s.
     assert sum(reply.status == "ok" for reply in replies) >= 10
@@ -146,18 +139,15 @@ def test_dead_dispatchers_are_replaced(make_server, fenced):
     assert server.alive
 
 
-def test_calls_outlive_a_server_that_is_killed_under_them(make_server):
+async def test_calls_outlive_a_server_that_is_killed_under_them(make_server):
     """Process 1 inside the fence is killed with six calls running; their second attempts find the next server."""
     server = make_server(True, interpreters=2)
-
-    async def calls():
-        await server.run("0", 60.0)
-        running = [asyncio.create_task(server.run(f"import time; time.sleep(1); print({i})", 60.0)) for i in range(6)]
-        await asyncio.sleep(0.5)
-        signal.pidfd_send_signal(server._running._init, signal.SIGKILL)
-        return await asyncio.gather(*running)
-
-    assert [reply.output for reply in asyncio.run(calls())] == [f"{i}\n" for i in range(6)]
+    await server.run("0", 60.0)
+    running = [asyncio.create_task(server.run(f"import time; time.sleep(1); print({i})", 60.0)) for i in range(6)]
+    await asyncio.sleep(0.5)
+    signal.pidfd_send_signal(server._running._init, signal.SIGKILL)
+    found = await asyncio.gather(*running)
+    assert [reply.output for reply in found] == [f"{i}\n" for i in range(6)]
 
 
 def test_a_call_replaces_one_server_that_hangs_and_gives_up_at_the_second(make_server, monkeypatch):
@@ -177,19 +167,15 @@ def test_a_call_replaces_one_server_that_hangs_and_gives_up_at_the_second(make_s
     assert (reply, len(started)) == (WorkerReply("worker", ""), 2)
 
 
-def test_an_abandoned_call_ends(make_server):
+async def test_an_abandoned_call_ends(make_server):
     server = make_server(True)
     server.start()
     idle = len(descendants(zombies=True))
-
-    async def give_up():
-        task = asyncio.create_task(server.run("import time; time.sleep(1000)", 1000.0))
-        await asyncio.sleep(0.5)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(give_up())
+    task = asyncio.create_task(server.run("import time; time.sleep(1000)", 1000.0))
+    await asyncio.sleep(0.5)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
     assert len(settled(idle)) <= idle
 
 

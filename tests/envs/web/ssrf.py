@@ -83,7 +83,6 @@ ATTEMPTS: Sequence[Attempt] = [
         ipv6="http://[::1]:{port}/{id}",
         ipv6_unspecified="http://[::]:{port}/{id}",
         ipv6_mapped="http://[::ffff:127.0.0.1]:{port}/{id}",
-        ipv6_mapped_hexadecimal="http://[::ffff:7f00:1]:{port}/{id}",
         capital_scheme="HTTP://127.0.0.1:{port}/{id}",
         fragment="http://127.0.0.1:{port}/{id}#@example.com/",
         question_mark="http://127.0.0.1:{port}/{id}?@example.com/",
@@ -110,13 +109,7 @@ ATTEMPTS: Sequence[Attempt] = [
         no_scheme="127.0.0.1:{port}/{id}",
         file="file:///etc/passwd",
         ftp="ftp://127.0.0.1:{port}/{id}",
-        gopher="gopher://127.0.0.1:{port}/_GET%20/{id}",
-        dict_="dict://127.0.0.1:{port}/{id}",
         data="data:text/html,<iframe src=http://127.0.0.1:{port}/{id}>",
-        javascript="javascript:fetch('http://127.0.0.1:{port}/{id}')",
-        view_source="view-source:http://127.0.0.1:{port}/{id}",
-        websocket_url="ws://127.0.0.1:{port}/{id}",
-        unix_socket="http+unix://%2Fvar%2Frun%2Fdocker.sock/{id}",
     ),
     # Names.
     *_urls(
@@ -141,7 +134,6 @@ ATTEMPTS: Sequence[Attempt] = [
         False,
         redirect_with_user="{site}/go/302?to=http://a@127.0.0.1:{port}/{id}",
         redirect_to_file="{site}/go/302?to=file:///etc/passwd",
-        redirect_to_gopher="{site}/go/302?to=gopher://127.0.0.1:{port}/{id}",
     ),
     Attempt("robots_redirect", "http://rebind-robots.test:{port}/{id}", robots=True),
     # What a rendered page asks for.

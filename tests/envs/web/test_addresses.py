@@ -122,7 +122,7 @@ def silent_names(monkeypatch):
         thread.join()
 
 
-def test_silent_name_servers_keep_nothing_else_waiting(monkeypatch, silent_names):
+async def test_silent_name_servers_keep_nothing_else_waiting(monkeypatch, silent_names):
     monkeypatch.setattr("rllib_arpo.envs.web.addresses.LOOK_UP_TIMEOUT_S", 1.0)
     rule = AddressRule()
 
@@ -130,23 +130,18 @@ def test_silent_name_servers_keep_nothing_else_waiting(monkeypatch, silent_names
         with pytest.raises(TransientToolError, match=f"{host}: the host is not known .*no answer within 1 s"):
             await rule.addresses(httpx.URL(f"http://{host}/"))
 
-    async def together():
-        asking = asyncio.gather(*(ask(f"{number}.silent") for number in range(50)))
-        await asyncio.sleep(0.1)
-        assert len(silent_names) == 40
-        async with asyncio.timeout(0.5):
-            await asyncio.to_thread(time.sleep, 0)
-        await asking
-
-    asyncio.run(together())
+    asking = asyncio.gather(*(ask(f"{number}.silent") for number in range(50)))
+    await asyncio.sleep(0.1)
+    assert len(silent_names) == 40
+    async with asyncio.timeout(0.5):
+        await asyncio.to_thread(time.sleep, 0)
+    await asking
     assert all(thread.daemon for thread in silent_names)
 
 
-def test_look_ups_that_are_given_up_make_room(silent_names):
-    async def give_up():
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.1):
-                await system_resolve("a.silent", 80)
-        return await asyncio.gather(*(system_resolve("localhost", 80) for _ in range(100)))
-
-    assert asyncio.run(give_up()) == [["127.0.0.1"]] * 100
+async def test_look_ups_that_are_given_up_make_room(silent_names):
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await system_resolve("a.silent", 80)
+    found = await asyncio.gather(*(system_resolve("localhost", 80) for _ in range(100)))
+    assert found == [["127.0.0.1"]] * 100

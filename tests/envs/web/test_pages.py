@@ -80,17 +80,12 @@ def test_a_busy_server_is_asked_again_and_a_missing_page_is_not():
     assert answers == {"/busy": [], "/missing": [200]}
 
 
-@pytest.mark.parametrize(
-    ("body", "content_type"),
-    [
-        # libxml2 compares the attributes of an element with each other: 100,000 of them take it half a minute.
-        (f"<p {' '.join(f'a{i}=1' for i in range(100_000))}>hello</p>", "text/html")
-    ],
-)
-def test_a_page_that_is_slow_to_read_is_given_up_and_the_next_is_read(monkeypatch, body, content_type):
+def test_a_page_that_is_slow_to_read_is_given_up_and_the_next_is_read(monkeypatch):
+    # libxml2 compares the attributes of an element with each other: 100,000 of them take it half a minute.
+    body = f"<p {' '.join(f'a{i}=1' for i in range(100_000))}>hello</p>"
     monkeypatch.setattr(readable, "TIME_LIMIT_S", 3.0)
     readable.readers().start()
-    slow = pages.PageCase("slow", pages.page(body, content_type), "The page takes too long to read.", ToolStatus.ERROR)
+    slow = pages.PageCase("slow", pages.page(body), "The page takes too long to read.", ToolStatus.ERROR)
     begin = time.perf_counter()
     assert pages.wrong_pages([slow]) == {}
     assert time.perf_counter() - begin < 20

@@ -40,13 +40,10 @@ class Demanded(Replayed):
     forks_by = "copy"
 
 
-def test_a_world_that_python_cannot_copy_is_replayed_and_the_log_says_so(caplog):
-    async def played():
-        root = trunk_of(Replayed)
-        await texts(root, "1")
-        return await texts(root.fork(), "2") + await texts(root.fork(), "3")
-
-    assert asyncio.run(played()) == ["4", "5"]
+async def test_a_world_that_python_cannot_copy_is_replayed_and_the_log_says_so(caplog):
+    root = trunk_of(Replayed)
+    await texts(root, "1")
+    assert await texts(root.fork(), "2") + await texts(root.fork(), "3") == ["4", "5"]
     assert caplog.messages == [
         "The world cannot be copied (TypeError: cannot pickle '_thread.lock' object): its forks are replayed."
     ]
@@ -61,14 +58,11 @@ def test_two_texts_that_differ_are_shown_where_they_do():
     assert "functions=({'name': 'f'},)" in differs(Reply("a"), Reply("a", functions=({"name": "f"},)))
 
 
-def test_a_world_that_demands_copies_is_not_replayed():
-    async def forked():
+async def test_a_world_that_demands_copies_is_not_replayed():
+    with pytest.raises(ContractError, match=r'^The world has forks_by = "copy", and copy.deepcopy raises TypeError: '):
         trunk = trunk_of(Demanded)
         await trunk.ready()
         trunk.fork()
-
-    with pytest.raises(ContractError, match=r'^The world has forks_by = "copy", and copy.deepcopy raises TypeError: '):
-        asyncio.run(forked())
 
 
 class Folder(Session):
@@ -144,28 +138,21 @@ async def forked(make) -> list[WorldSession]:
 
 
 @pytest.mark.parametrize("make", [Session, Folder, Closure, Client])
-def test_copies_that_share_something_end_the_run(make, tmp_path, monkeypatch):
+async def test_copies_that_share_something_end_the_run(make, tmp_path, monkeypatch):
     monkeypatch.setattr(Folder, "folder", tmp_path)
-
-    async def checked():
+    with pytest.raises(ContractError, match=r"the copies share something: turn 2, 3, got .* twice"):
         await CopyChecks().check(await forked(make))
 
-    with pytest.raises(ContractError, match=r"the copies share something: turn 2, 3, got .* twice"):
-        asyncio.run(checked())
 
-
-def test_replays_that_differ_are_one_warning(caplog):
-    async def checked():
-        checks = CopyChecks()
-        await checks.check(await forked(Shared))
-        await checks.check(await forked(Shared))
-
-    asyncio.run(checked())
+async def test_replays_that_differ_are_one_warning(caplog):
+    checks = CopyChecks()
+    await checks.check(await forked(Shared))
+    await checks.check(await forked(Shared))
     (record,) = caplog.records
     assert record.getMessage().startswith("The world is not the same when it is repeated (turn 1, ")
 
 
-def test_only_the_first_copies_of_a_run_are_checked():
+async def test_only_the_first_copies_of_a_run_are_checked():
     class Counted(Counter):
         made = 0
 
@@ -181,32 +168,26 @@ def test_only_the_first_copies_of_a_run_are_checked():
             await checks.check(plays)
             yield Counted.made - before
 
-    async def numbers():
-        return [number async for number in checked()]
-
     # Three forks and their three parents, twice each; again; then the last two of eight.
-    assert asyncio.run(numbers()) == [12, 12, 8]
+    assert [number async for number in checked()] == [12, 12, 8]
 
 
-def test_checks_that_take_too_long_end_with_a_warning(caplog, monkeypatch):
+async def test_checks_that_take_too_long_end_with_a_warning(caplog, monkeypatch):
     class Slow(Counter):
         async def act(self, action):
             await asyncio.sleep(0.05)
             return await super().act(action)
 
-    async def checked():
-        checks = CopyChecks()
-        for _ in range(2):
-            await checks.check(await forked(Slow))
-
     monkeypatch.setattr("rllib_arpo.envs.worlds.copies.TIMEOUT_S", 0.01)
-    asyncio.run(checked())
+    checks = CopyChecks()
+    for _ in range(2):
+        await checks.check(await forked(Slow))
     assert caplog.messages == [
         "The world takes more than 0.01 s to be repeated: whether its copies share something is not known."
     ]
 
 
-def test_what_a_world_does_with_its_arguments_does_not_change_what_was_done():
+async def test_what_a_world_does_with_its_arguments_does_not_change_what_was_done():
     class Shelf(World):
         tools: ClassVar = {"put": {}}
 
@@ -216,33 +197,27 @@ def test_what_a_world_does_with_its_arguments_does_not_change_what_was_done():
             thing["used"] = True
             return Reply(shown)
 
-    async def played():
-        root = trunk_of(Shelf)
-        await root.act(Call("put", {"thing": {}}))
-        child = root.fork()
-        reply = await child.act(Call("put", {"thing": {"size": 1}}))
-        await CopyChecks().check([child])
-        return reply.text
-
-    assert asyncio.run(played()) == "{'size': 1}"
+    root = trunk_of(Shelf)
+    await root.act(Call("put", {"thing": {}}))
+    child = root.fork()
+    reply = await child.act(Call("put", {"thing": {"size": 1}}))
+    await CopyChecks().check([child])
+    assert reply.text == "{'size': 1}"
 
 
-def test_what_took_too_long_cannot_be_repeated_and_accuses_no_copy():
+async def test_what_took_too_long_cannot_be_repeated_and_accuses_no_copy():
     class Late(Counter):
         async def act(self, action):
             return Reply("too late", status=ToolStatus.TIMEOUT)
 
-    async def played():
-        root = trunk_of(Late)
-        await texts(root, "1")
-        child = root.fork()
-        await texts(child, "2")
-        await CopyChecks().check([child])
-
-    asyncio.run(played())
+    root = trunk_of(Late)
+    await texts(root, "1")
+    child = root.fork()
+    await texts(child, "2")
+    await CopyChecks().check([child])
 
 
-def test_a_score_that_cannot_be_repeated_accuses_no_copy():
+async def test_a_score_that_cannot_be_repeated_accuses_no_copy():
     class Judged(Counter):
         judged = 0
 
@@ -252,12 +227,9 @@ def test_a_score_that_cannot_be_repeated_accuses_no_copy():
                 raise BrokenToolError("no judge")
             return Score(1.0, 1.0)
 
-    async def played():
-        root = trunk_of(Judged)
-        await texts(root, "1")
-        child = root.fork()
-        await texts(child, "2")
-        await child.score(FinishedPath(QUESTION, (), True, None))
-        return await difference(child)
-
-    assert str(asyncio.run(played())) == "no judge"
+    root = trunk_of(Judged)
+    await texts(root, "1")
+    child = root.fork()
+    await texts(child, "2")
+    await child.score(FinishedPath(QUESTION, (), True, None))
+    assert str(await difference(child)) == "no judge"

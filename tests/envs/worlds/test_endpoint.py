@@ -27,27 +27,23 @@ def called(n: int) -> Turn:
     ("agent", "options"),
     [(adder, {}), (adder, {"base_url": True}), (adder, {"base_url": True, "stream": True}), (threaded, {})],
 )
-def test_the_sdk_asks_and_its_calls_come_back(agent, options):
-    async def played():
-        trunk = trunk_of(agent, **options)
-        await trunk.ready()
-        root = trunk.fork_root()
-        first = await root.say(called(1))
-        child = root.fork()
-        second = await child.say(called(5))
-        third = await root.say(called(2))
-        last = await root.say(Turn("That is all."))
-        score = await root.score(FinishedPath(QUESTION, (), True))
-        for play in (trunk, root, child):
-            await play.close()
-        return trunk.opening, [first, second, third, last], score.reward
-
-    opening, (first, second, third, last), reward = asyncio.run(played())
+async def test_the_sdk_asks_and_its_calls_come_back(agent, options):
+    trunk = trunk_of(agent, **options)
+    await trunk.ready()
+    root = trunk.fork_root()
+    first = await root.say(called(1))
+    child = root.fork()
+    second = await child.say(called(5))
+    third = await root.say(called(2))
+    last = await root.say(Turn("That is all."))
+    score = await root.score(FinishedPath(QUESTION, (), True))
+    for play in (trunk, root, child):
+        await play.close()
     said = ({"role": "system", "content": "You add."}, {"role": "user", "content": "Begin at 3."})
-    assert opening == Opening(said, (ADD,))
+    assert trunk.opening == Opening(said, (ADD,))
     assert first.messages == ({"role": "tool", "content": "4", "name": "add", "tool_call_id": "call_1"},)
     assert (second.messages[0]["content"], third.messages[0]["content"]) == ("9", "6")
-    assert (last.done, last.messages, reward) == (True, (), 0.6)
+    assert (last.done, last.messages, score.reward) == (True, (), 0.6)
 
 
 async def wanders(endpoint, row):
@@ -63,16 +59,12 @@ async def wanders(endpoint, row):
     return 1.0
 
 
-def test_a_request_goes_on_with_the_conversation_that_it_repeats_or_begins_another():
-    async def played():
-        play = trunk_of(wanders)
-        await play.ready()
-        found = [await play.say(Turn(f"{i}.")) for i in range(7)]
-        refused = play.maker.sample.take_refused()
-        await play.close()
-        return found, refused
-
-    found, refused = asyncio.run(played())
+async def test_a_request_goes_on_with_the_conversation_that_it_repeats_or_begins_another():
+    play = trunk_of(wanders)
+    await play.ready()
+    found = [await play.say(Turn(f"{i}.")) for i in range(7)]
+    refused = play.maker.sample.take_refused()
+    await play.close()
     said = [(reply.follows, [message["content"] for message in reply.messages]) for reply in found]
     assert said == [
         (BEGINS, ["You help.", "How?"]),
@@ -99,46 +91,42 @@ async def parallel(endpoint, row):
     return float("".join(answer["content"] for answer in (*answers, after)))
 
 
-def test_requests_at_once_take_turns_and_a_repeated_one_gets_the_same_answer():
-    async def played():
-        play = trunk_of(parallel)
-        await play.ready()
-        await asyncio.sleep(0.1)
-        second = await play.say(Turn("1"))
-        last = await play.say(Turn("2"))
-        score = await play.score(FinishedPath(QUESTION, (), True))
-        refused = play.maker.sample.take_refused()
-        await play.close()
-        return play.opening, second, last.done, score.reward, refused
-
-    opening, second, done, reward, refused = asyncio.run(played())
-    assert opening == Opening((user("One."),))
+async def test_requests_at_once_take_turns_and_a_repeated_one_gets_the_same_answer():
+    play = trunk_of(parallel)
+    await play.ready()
+    await asyncio.sleep(0.1)
+    second = await play.say(Turn("1"))
+    last = await play.say(Turn("2"))
+    score = await play.score(FinishedPath(QUESTION, (), True))
+    refused = play.maker.sample.take_refused()
+    await play.close()
+    assert play.opening == Opening((user("One."),))
     assert second.messages == (user("Two."),)
-    assert (done, reward, refused) == (True, 122.0, 0)
+    assert (last.done, score.reward, refused) == (True, 122.0, 0)
 
 
-def test_an_agent_whose_trajectory_has_ended_is_told_and_the_server_ends_with_the_last_one():
-    async def played():
-        play = trunk_of(threaded)
-        await play.ready()
-        base_url = (await play.ready())._endpoint.base_url
+async def test_an_agent_whose_trajectory_has_ended_is_told_and_the_server_ends_with_the_last_one():
+    play = trunk_of(threaded)
+    await play.ready()
+    base_url = (await play.ready())._endpoint.base_url
+    async with httpx2.AsyncClient(base_url=base_url) as http:
+        models = (await http.get("models")).json()["data"]
+        other = trunk_of(adder)
+        await other.ready()
+        await play.close()
+        gone = [await http.post(path, json={"messages": []}) for path in ("chat/completions", "responses")]
+        async with httpx2.AsyncClient(base_url=(await other.ready())._endpoint.base_url) as its:
+            wrong = await its.post("chat/completions", content="{")
+        assert (wrong.status_code, other.maker.sample.take_refused()) == (400, 1)
+        assert wrong.json()["error"]["message"] == "A request must be a JSON object with a list of messages."
+        await other.close()
+    with pytest.raises(httpx2.ConnectError):
         async with httpx2.AsyncClient(base_url=base_url) as http:
-            models = (await http.get("models")).json()["data"]
-            other = trunk_of(adder)
-            await other.ready()
-            await play.close()
-            gone = [await http.post(path, json={"messages": []}) for path in ("chat/completions", "responses")]
-            async with httpx2.AsyncClient(base_url=(await other.ready())._endpoint.base_url) as its:
-                wrong = await its.post("chat/completions", content="{")
-            assert (wrong.status_code, other.maker.sample.take_refused()) == (400, 1)
-            assert wrong.json()["error"]["message"] == "A request must be a JSON object with a list of messages."
-            await other.close()
-        with pytest.raises(httpx2.ConnectError):
-            async with httpx2.AsyncClient(base_url=base_url) as http:
-                await http.get("models")
-        return [model["id"] for model in models], [(one.status_code, one.json()["error"]["message"]) for one in gone]
-
-    assert asyncio.run(played()) == (["policy"], [(404, "This trajectory has ended.")] * 2)
+            await http.get("models")
+    assert [model["id"] for model in models] == ["policy"]
+    assert [(one.status_code, one.json()["error"]["message"]) for one in gone] == [
+        (404, "This trajectory has ended.")
+    ] * 2
 
 
 def test_messages_as_templates_take_them():

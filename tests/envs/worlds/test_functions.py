@@ -16,8 +16,6 @@ from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.errors import BrokenToolError, ToolError
 from rllib_arpo.envs.tools.tool import run_tool
 from rllib_arpo.envs.worlds.functions import function_maker
-from tests.helpers.chat_templates import QWEN3
-from tests.helpers.models import byte_tokenizer
 
 
 class Colour(Enum):
@@ -242,16 +240,6 @@ def test_a_function_answers_by_tags(make_tool_env, turn, tools):
     assert turn(env, "0", "<greet> Ada </greet>")[0] == "\n<result> Hello Ada </result>\n"
     text, _, info, _ = turn(env, "0", '<greet> {"name": "Nobody"} </greet>')
     assert (text, info.tool_call.status) == ("\n<result> There is nobody. </result>\n", ToolStatus.ERROR)
-
-
-def test_a_function_answers_native_calls(make_tool_env, turn, tmp_path):
-    tokenizer = byte_tokenizer()
-    tokenizer.chat_template = QWEN3
-    tokenizer.save_pretrained(tmp_path)
-    env = make_tool_env(tools={GREET: {}}, protocol="function_calling", model_name_or_path=str(tmp_path))
-    env.reset(options={"question": 0})
-    call = '<tool_call>\n{"name": "greet", "arguments": {"name": "Ada"}}\n</tool_call>'
-    assert "<tool_response>\nHello Ada\n</tool_response>" in turn(env, "0", call)[0]
 
 
 @dataclass

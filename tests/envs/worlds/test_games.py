@@ -82,32 +82,27 @@ def textarena(monkeypatch):
 
 
 @pytest.mark.parametrize("forks_by", [None, "replay"])
-def test_a_game_of_textarena_shows_what_is_new_and_pays_at_its_end(textarena, forks_by):
-    async def played():
-        play = begin({"textarena": {"id": "Tiles-v0", "target": 2, "forks_by": forks_by}}, seed=7)
-        await play.ready()
-        (reply,) = await said(play, "up")
-        child = play.fork()
-        parents = await said(play, "down", "up")
-        assert await said(child, "down", "up") == parents
-        await CopyChecks().check([child])
-        assert (await score(play), await score(child)) == (Score(0.0, 0.5),) * 2
-        assert play.maker.way(await play.ready()) == (forks_by or "copy")
-        return play.opening, reply, *parents
-
+async def test_a_game_of_textarena_shows_what_is_new_and_pays_at_its_end(textarena, forks_by):
     rng = random.Random(7)
     tiles = [f"A tile appears: {rng.randrange(10**6)}" for _ in range(4)]
     first, second, third, last = tiles
     expected = (f"Play.\n{first}", (second, 0.0, False), (third, 0.0, False), (last, 0.5, True))
-    assert asyncio.run(played()) == expected
+    play = begin({"textarena": {"id": "Tiles-v0", "target": 2, "forks_by": forks_by}}, seed=7)
+    await play.ready()
+    (reply,) = await said(play, "up")
+    child = play.fork()
+    parents = await said(play, "down", "up")
+    assert await said(child, "down", "up") == parents
+    await CopyChecks().check([child])
+    assert await score(play), await score(child) == (Score(0.0, 0.5),) * 2
+    assert play.maker.way(await play.ready()) == (forks_by or "copy")
+    assert (play.opening, reply, *parents) == expected
 
 
-def test_a_class_of_textarena_is_a_world(textarena):
-    async def played():
-        play = begin({Game: {"target": 1}}, seed=1)
-        return [(pay, done) for _, pay, done in await said(play, "[left]", "[up]")]
-
-    assert asyncio.run(played()) == [(0.0, False), (0.5, True)]
+async def test_a_class_of_textarena_is_a_world(textarena):
+    play = begin({Game: {"target": 1}}, seed=1)
+    found = [(pay, done) for _, pay, done in await said(play, "[left]", "[up]")]
+    assert found == [(0.0, False), (0.5, True)]
 
 
 class Sums:
@@ -136,19 +131,17 @@ def skyrl_gym(monkeypatch):
 
 
 @pytest.mark.parametrize("named", [{"skyrl_gym": {"id": "sums"}}, Sums])
-def test_an_environment_of_skyrl_gym_gets_the_row_and_the_prompt(skyrl_gym, named):
-    async def played():
-        play = begin(named, ("user", "1 + 1?"), reward_spec={"ground_truth": "2"})
-        await play.ready()
-        (wrong,) = await said(play, "3")
-        child = play.fork()
-        found = [play.opening, wrong, *await said(play, "2"), *await said(child, "4")]
-        found += [await score(play), await score(child), play.maker.way(await play.ready())]
-        world = await play.ready()
-        await play.close()
-        return [*found, world._env.closed]
-
-    assert asyncio.run(played()) == [
+async def test_an_environment_of_skyrl_gym_gets_the_row_and_the_prompt(skyrl_gym, named):
+    play = begin(named, ("user", "1 + 1?"), reward_spec={"ground_truth": "2"})
+    await play.ready()
+    (wrong,) = await said(play, "3")
+    child = play.fork()
+    found = [play.opening, wrong, *await said(play, "2"), *await said(child, "4")]
+    found += [await score(play), await score(child), play.maker.way(await play.ready())]
+    world = await play.ready()
+    await play.close()
+    found += [world._env.closed]
+    assert found == [
         "Begin.", ("Wrong.\n\nAgain.", 0.0, False), ("", 0.75, True), ("", 0.0, True),
         Score(0.0, 0.75), Score(0.0, 0.0), "copy", True,
     ]  # fmt: skip

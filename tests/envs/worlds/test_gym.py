@@ -60,25 +60,20 @@ def show(env):
     return f"square {env.s} of {env.desc.size}"
 
 
-def test_an_environment_by_its_id_is_read_by_names_and_shown_by_its_observation():
-    async def played():
-        play = begin({"gymnasium": LAKE}, seed=3)
-        await play.ready()
-        found = [play.opening, *await said(play, " Down\n", "right", "right"), await score(play)]
-        await play.close()
-        return found
-
-    assert asyncio.run(played()) == ["0", ("3", 0.0, False), ("4", 0.0, False), ("5", 1.0, True), Score(0.0, 1.0)]
+async def test_an_environment_by_its_id_is_read_by_names_and_shown_by_its_observation():
+    play = begin({"gymnasium": LAKE}, seed=3)
+    await play.ready()
+    found = [play.opening, *await said(play, " Down\n", "right", "right"), await score(play)]
+    await play.close()
+    assert found == ["0", ("3", 0.0, False), ("4", 0.0, False), ("5", 1.0, True), Score(0.0, 1.0)]
 
 
-def test_show_may_take_the_environment_and_both_may_be_names():
-    async def played():
-        options = {**LAKE, "read": "builtins:int", "show": "tests.envs.worlds.test_gym:show"}
-        play = begin({"gymnasium": options}, seed=3)
-        await play.ready()
-        return [play.opening, *await said(play, "2", "2")]
-
-    assert asyncio.run(played()) == ["square 0 of 6", ("square 1 of 6", 0.0, False), ("square 2 of 6", 0.0, True)]
+async def test_show_may_take_the_environment_and_both_may_be_names():
+    options = {**LAKE, "read": "builtins:int", "show": "tests.envs.worlds.test_gym:show"}
+    play = begin({"gymnasium": options}, seed=3)
+    await play.ready()
+    found = [play.opening, *await said(play, "2", "2")]
+    assert found == ["square 0 of 6", ("square 1 of 6", 0.0, False), ("square 2 of 6", 0.0, True)]
 
 
 def test_a_text_that_is_not_an_action_is_an_error_that_the_model_reads():
@@ -97,49 +92,40 @@ def test_a_text_that_is_not_an_action_is_an_error_that_the_model_reads():
     assert asyncio.run(played(int, "up")) == (literal, *wrong)
 
 
-def test_spaces_of_texts_need_no_functions_and_the_row_resets():
-    async def played():
-        first, same, other = begin(Echo, seed=1, hard=True), begin(Echo, seed=1, hard=True), begin(Echo, seed=2)
-        for play in (first, same, other):
-            await play.ready()
-        assert first.opening == same.opening and first.opening.endswith(" {'hard': True}")
-        assert other.opening != first.opening and other.opening.endswith(" None")
-        too_long = (await first.say("sixsix")).text
-        assert too_long == f"'sixsix' is not an action: {Echo.action_space}."
-        assert [reward for _, reward, _ in await said(first, "aa", "bbb")] == [0.5, 0.75]
-        assert await score(first) == Score(0.0, 1.0)  # of 1.25
-
-    asyncio.run(played())
+async def test_spaces_of_texts_need_no_functions_and_the_row_resets():
+    first, same, other = begin(Echo, seed=1, hard=True), begin(Echo, seed=1, hard=True), begin(Echo, seed=2)
+    for play in (first, same, other):
+        await play.ready()
+    assert first.opening == same.opening and first.opening.endswith(" {'hard': True}")
+    assert other.opening != first.opening and other.opening.endswith(" None")
+    too_long = (await first.say("sixsix")).text
+    assert too_long == f"'sixsix' is not an action: {Echo.action_space}."
+    assert [reward for _, reward, _ in await said(first, "aa", "bbb")] == [0.5, 0.75]
+    assert await score(first) == Score(0.0, 1.0)  # of 1.25
 
 
 @pytest.mark.parametrize("ends", ["terminated", "truncated"])
-def test_both_ends_of_an_episode_end_the_trajectory(ends):
-    async def played():
-        play = begin({Echo: {"ends": ends, "pay": -1}}, seed=1)
-        found = [done for _, _, done in await said(play, "a", "b")]
-        assert await score(play) == Score(0.0, 0.0)
-        world = await play.ready()
-        await play.close()
-        return [*found, world._env.closed]
-
-    assert asyncio.run(played()) == [False, True, True]
+async def test_both_ends_of_an_episode_end_the_trajectory(ends):
+    play = begin({Echo: {"ends": ends, "pay": -1}}, seed=1)
+    found = [done for _, _, done in await said(play, "a", "b")]
+    assert await score(play) == Score(0.0, 0.0)
+    world = await play.ready()
+    await play.close()
+    assert [*found, world._env.closed] == [False, True, True]
 
 
 @pytest.mark.parametrize("forks_by", [None, "replay"])
-def test_a_fork_has_the_random_numbers_of_its_parent_and_goes_apart(forks_by):
-    async def played():
-        play = begin({Echo: {"forks_by": forks_by}}, seed=1)
-        await said(play, "a")
-        child, other = play.fork(), play.fork()
-        ((parents, _, _),) = await said(play, "b")
-        assert await said(child, "b") == [(parents, 0.25, True)]
-        ((others, _, _),) = await said(other, "ccc")
-        assert (others.split()[1], others.split()[0]) == (parents.split()[1], "ccc")
-        assert await score(child) == Score(0.0, 0.5) and await score(other) == Score(0.0, 1.0)
-        await CopyChecks().check([child, other])
-        return play.maker.way(await play.ready())
-
-    assert asyncio.run(played()) == (forks_by or "copy")
+async def test_a_fork_has_the_random_numbers_of_its_parent_and_goes_apart(forks_by):
+    play = begin({Echo: {"forks_by": forks_by}}, seed=1)
+    await said(play, "a")
+    child, other = play.fork(), play.fork()
+    ((parents, _, _),) = await said(play, "b")
+    assert await said(child, "b") == [(parents, 0.25, True)]
+    ((others, _, _),) = await said(other, "ccc")
+    assert (others.split()[1], others.split()[0]) == (parents.split()[1], "ccc")
+    assert await score(child) == Score(0.0, 0.5) and await score(other) == Score(0.0, 1.0)
+    await CopyChecks().check([child, other])
+    assert play.maker.way(await play.ready()) == (forks_by or "copy")
 
 
 def test_wrong_options_are_told_before_anything_is_made():

@@ -60,38 +60,28 @@ def test_a_fork_goes_on_from_its_parents_state(name, options, way, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_world_that_demands_copies_is_not_replayed():
-    async def forked():
+async def test_a_world_that_demands_copies_is_not_replayed():
+    demanded = r'^The world has forks_by = "copy", and copy.deepcopy raises TypeError: cannot pickle '
+    with pytest.raises(ContractError, match=demanded):
         trunk = trunk_of("Locked", forks_by="copy")
         await trunk.ready()
         await trunk.fork().ready()
 
-    demanded = r'^The world has forks_by = "copy", and copy.deepcopy raises TypeError: cannot pickle '
-    with pytest.raises(ContractError, match=demanded):
-        asyncio.run(forked())
+
+async def test_the_user_may_choose_replay_and_give_options():
+    play = trunk_of("Adder", forks_by="replay", step=10).fork()
+    found = await said(play, "2")
+    assert (found, play.maker.way(await play.ready())) == (["21"], "replay")
 
 
-def test_the_user_may_choose_replay_and_give_options():
-    async def played():
-        play = trunk_of("Adder", forks_by="replay", step=10).fork()
-        found = await said(play, "2")
-        return found, play.maker.way(await play.ready())
-
-    assert asyncio.run(played()) == (["21"], "replay")
-
-
-def test_each_world_has_its_luck_and_a_fork_its_parents():
-    async def played():
-        trunk = trunk_of("Dice")
-        one, two = trunk.fork(), trunk.fork()
-        rolls = await said(one, "", ""), await said(two, "", "")
-        child = one.fork()
-        return rolls, await said(one, ""), await said(child, "")
-
-    (first, second), of_parent, of_child = asyncio.run(played())
+async def test_each_world_has_its_luck_and_a_fork_its_parents():
+    trunk = trunk_of("Dice")
+    one, two = trunk.fork(), trunk.fork()
+    first, second = await said(one, "", ""), await said(two, "", "")
+    child = one.fork()
     assert first == second
     assert len(set(first)) == 2
-    assert of_parent == of_child
+    assert await said(one, "") == await said(child, "")
 
 
 def test_a_class_of_trl_has_the_tools_that_it_has_on_this_side():
@@ -103,28 +93,23 @@ def test_a_class_of_trl_has_the_tools_that_it_has_on_this_side():
     assert far.tools["buy"]["required"] == near.tools["buy"]["required"] == ["item"]
 
 
-def test_public_methods_are_tools_as_in_trl():
+async def test_public_methods_are_tools_as_in_trl():
     play = trunk_of("Shop")
-
-    async def played():
-        world = await play.ready()
-        calls = [
-            Call("buy", {"item": "tea", "number": 3}),
-            Call("hours", {}),
-            Call("score", {"item": "tea"}),
-            Call("close", {"door": "front"}),
-            Call("buy", {"item": "air"}),
-        ]
-        replies = [await play.act(call) for call in calls]
-        score = await play.score(FINISHED)
-        assert await play.score(dataclasses.replace(FINISHED, format_valid=False)) is None
-        return play.opening, world.takes_text, world.tools["buy"], replies, score.reward
-
-    opening, takes_text, buy, replies, reward = asyncio.run(played())
-    assert (opening, takes_text, reward) == ("shop 1", False, 1.0)
+    world = await play.ready()
+    calls = [
+        Call("buy", {"item": "tea", "number": 3}),
+        Call("hours", {}),
+        Call("score", {"item": "tea"}),
+        Call("close", {"door": "front"}),
+        Call("buy", {"item": "air"}),
+    ]
+    replies = [await play.act(call) for call in calls]
+    score = await play.score(FINISHED)
+    assert await play.score(dataclasses.replace(FINISHED, format_valid=False)) is None
+    assert (play.opening, world.takes_text, score.reward) == ("shop 1", False, 1.0)
     found = ["3 items", "(9, 17, True)", "tea: 7 of 10", "front is closed"]
     assert replies == [*map(Reply, found), Reply("no air here", status=ToolStatus.ERROR)]
-    assert buy == {
+    assert world.tools["buy"] == {
         "type": "object",
         "properties": {"item": {"type": "string"}, "number": {"type": "integer"}},
         "required": ["item"],
@@ -137,54 +122,42 @@ def test_a_reward_that_is_none_is_not_left_to_the_configured_one():
         asyncio.run(trunk_of("Unpaid").score(FINISHED))
 
 
-def test_steps_are_texts_as_in_gymnasium():
-    async def played():
-        play = trunk_of("Walk")
-        first, last = await play.say("right"), await play.say("left")
-        again, end = await play.say("left"), await play.score(FINISHED)
-        return play.opening, [reply.text for reply in (first, last, again)], again.done, end.accuracy
-
-    assert asyncio.run(played()) == ("at 1", ["at 2", "at 1", "at 0"], True, 0.75)
+async def test_steps_are_texts_as_in_gymnasium():
+    play = trunk_of("Walk")
+    first, last = await play.say("right"), await play.say("left")
+    again, end = await play.say("left"), await play.score(FINISHED)
+    assert [play.opening, first.text, last.text, again.text] == ["at 1", "at 2", "at 1", "at 0"]
+    assert (again.done, end.accuracy) == (True, 0.75)
 
 
-def test_a_process_that_dies_is_started_again_and_what_was_done_is_repeated():
-    async def played():
-        one, two = trunk_of("Adder").fork(), trunk_of("Adder").fork()
-        return [*await said(one, "2"), *await said(two, "4", "die", "1"), *await said(one, "1")]
-
+async def test_a_process_that_dies_is_started_again_and_what_was_done_is_repeated():
     lost = "The world was lost twice in one action (its process has died)."
-    assert asyncio.run(played()) == ["3", "5", lost, "6", "4"]
+    one, two = trunk_of("Adder").fork(), trunk_of("Adder").fork()
+    found = [*await said(one, "2"), *await said(two, "4", "die", "1"), *await said(one, "1")]
+    assert found == ["3", "5", lost, "6", "4"]
 
 
-def test_a_world_that_hangs_is_broken_and_its_process_is_replaced(monkeypatch):
+async def test_a_world_that_hangs_is_broken_and_its_process_is_replaced(monkeypatch):
     monkeypatch.setattr(interpreter, "GIVEN_UP_TIMEOUT_S", 0.2)
-
-    async def played():
-        one, two = trunk_of("Adder", timeout_s=1.0).fork(), trunk_of("Adder").fork()
-        found = await said(two, "2")
-        with pytest.raises(BrokenToolError, match=r"^FarWorld did not answer in 1 s\.$"):
-            await one.say("hang")
-        return [*found, *await said(two, "3")]
-
-    assert asyncio.run(played()) == ["3", "6"]
+    one, two = trunk_of("Adder", timeout_s=1.0).fork(), trunk_of("Adder").fork()
+    found = await said(two, "2")
+    with pytest.raises(BrokenToolError, match=r"^FarWorld did not answer in 1 s\.$"):
+        await one.say("hang")
+    assert [*found, *await said(two, "3")] == ["3", "6"]
 
 
-def test_a_request_that_was_given_up_disturbs_no_other_and_is_ended_when_its_turn_comes(monkeypatch):
+async def test_a_request_that_was_given_up_disturbs_no_other_and_is_ended_when_its_turn_comes(monkeypatch):
     monkeypatch.setattr(interpreter, "GIVEN_UP_TIMEOUT_S", 0.2)
-
-    async def played():
-        one, two, three = (trunk_of("Adder").fork() for _ in range(3))
-        before = await said(one, "nap")
-        await two.ready()
-        nap = asyncio.create_task(said(one, "nap"))
-        await asyncio.sleep(0.1)
-        hang = asyncio.create_task(two.say("hang"))
-        await asyncio.sleep(0.1)
-        hang.cancel()
-        assert await nap == before
-        return await said(three, "2")
-
-    assert asyncio.run(played()) == ["3"]
+    one, two, three = (trunk_of("Adder").fork() for _ in range(3))
+    before = await said(one, "nap")
+    await two.ready()
+    nap = asyncio.create_task(said(one, "nap"))
+    await asyncio.sleep(0.1)
+    hang = asyncio.create_task(two.say("hang"))
+    await asyncio.sleep(0.1)
+    hang.cancel()
+    assert await nap == before
+    assert await said(three, "2") == ["3"]
 
 
 def test_a_process_that_starts_slowly_starts_again_whatever_the_time_limit(tmp_path, monkeypatch):
@@ -206,20 +179,17 @@ def test_a_process_that_starts_slowly_starts_again_whatever_the_time_limit(tmp_p
     assert asyncio.run(played()) == ["3"]
 
 
-def test_the_world_of_a_fork_that_was_given_up_is_closed_over_there():
-    async def played():
-        trunk, other = (trunk_of("Adder", step=2) for _ in range(2))
-        await trunk.ready()
-        nap = asyncio.create_task(trunk.say("nap"))
-        await asyncio.sleep(0.1)
-        child = trunk.fork()
-        await asyncio.sleep(0.1)
-        await child.close()
-        await nap
-        await trunk.close()
-        return await said(other, "worlds")
-
-    assert asyncio.run(played()) == ["1"]
+async def test_the_world_of_a_fork_that_was_given_up_is_closed_over_there():
+    trunk, other = (trunk_of("Adder", step=2) for _ in range(2))
+    await trunk.ready()
+    nap = asyncio.create_task(trunk.say("nap"))
+    await asyncio.sleep(0.1)
+    child = trunk.fork()
+    await asyncio.sleep(0.1)
+    await child.close()
+    await nap
+    await trunk.close()
+    assert await said(other, "worlds") == ["1"]
 
 
 def test_a_bug_over_there_is_a_bug_here_with_its_traceback():

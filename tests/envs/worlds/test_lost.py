@@ -62,19 +62,7 @@ def test_a_lost_world_that_cannot_be_repeated_does_not_pay_again(make, actions, 
         assert re.fullmatch(sentence, asyncio.run(played()))
 
 
-def test_a_root_whose_world_begins_otherwise_than_the_prompt_is_broken():
-    async def played():
-        trunk = trunk_of(Elsewhere)
-        await trunk.ready()
-        first, second = trunk.fork_root(), trunk.fork_root()
-        assert (await texts(first, "0"))[0] == trunk.opening
-        with pytest.raises(BrokenToolError, match=r"the beginning got .*; it cannot start anew"):
-            await texts(second, "0")
-
-    asyncio.run(played())
-
-
-def test_a_score_and_a_fork_of_a_lost_world_are_those_of_another_one():
+async def test_a_score_and_a_fork_of_a_lost_world_are_those_of_another_one():
     class Brittle(Forked):
         """Its process dies in the first score and the first fork of a run."""
 
@@ -93,14 +81,11 @@ def test_a_score_and_a_fork_of_a_lost_world_are_those_of_another_one():
             self.dies_in("score")
             return Score.of(float(self.total))
 
-    async def played():
-        root = trunk_of(Brittle)
-        await texts(root, "5")
-        child = root.fork()
-        found = await texts(child, "1")
-        return [*found, *await texts(root, "2"), await root.score(None)]
-
-    assert asyncio.run(played()) == ["7", "8", Score(8.0, 1.0)]
+    root = trunk_of(Brittle)
+    await texts(root, "5")
+    child = root.fork()
+    found = await texts(child, "1")
+    assert [*found, *await texts(root, "2"), await root.score(None)] == ["7", "8", Score(8.0, 1.0)]
 
 
 def test_a_close_that_raises_hides_no_error(caplog):
@@ -143,19 +128,15 @@ class Gone(World):
         raise WorldLost("killed")
 
 
-def test_a_lost_world_that_cannot_be_made_again_is_broken(monkeypatch):
+async def test_a_lost_world_that_cannot_be_made_again_is_broken(monkeypatch):
     monkeypatch.setattr(Gone, "made", 0)
-
-    async def played():
-        play = WorldSession(WorldMaker("The world", Gone), Question("q", (), (), QA, "q")).fork()
-        for _ in range(2):
-            with pytest.raises(BrokenToolError, match=r"^no server$"):
-                await play.say("1")
-
-    asyncio.run(played())
+    play = WorldSession(WorldMaker("The world", Gone), Question("q", (), (), QA, "q")).fork()
+    for _ in range(2):
+        with pytest.raises(BrokenToolError, match=r"^no server$"):
+            await play.say("1")
 
 
-def test_a_fork_that_fails_does_not_give_its_own_forks_the_parents_later_state():
+async def test_a_fork_that_fails_does_not_give_its_own_forks_the_parents_later_state():
     class Busy(Forked):
         failures = 1
 
@@ -165,25 +146,19 @@ def test_a_fork_that_fails_does_not_give_its_own_forks_the_parents_later_state()
                 raise BrokenToolError("busy")
             return await super().fork()
 
-    async def played():
-        root = trunk_of(Busy)
-        await texts(root, "1")
-        placeholder = root.fork(begin=False)
-        assert await texts(root, "5") == ["7"]
-        return await texts(placeholder.fork(), "10")
-
-    assert asyncio.run(played()) == ["12"]
+    root = trunk_of(Busy)
+    await texts(root, "1")
+    placeholder = root.fork(begin=False)
+    assert await texts(root, "5") == ["7"]
+    assert await texts(placeholder.fork(), "10") == ["12"]
 
 
-def test_a_fork_that_is_not_a_world_names_the_contract():
+async def test_a_fork_that_is_not_a_world_names_the_contract():
     class Forgetful(Counter):
         async def fork(self):
             return None
 
-    async def forked():
+    with pytest.raises(ContractError, match=r"^The world: fork must return a World, not None\.$"):
         trunk = trunk_of(Forgetful)
         await trunk.ready()
         await trunk.fork().ready()
-
-    with pytest.raises(ContractError, match=r"^The world: fork must return a World, not None\.$"):
-        asyncio.run(forked())

@@ -1,4 +1,4 @@
-"""Tools of a real MCP server, over standard input and output and over HTTP, by themselves and in a rollout."""
+"""Tools of a real MCP server, over standard input and output and over HTTP, by themselves and in an environment."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import json
 import os
 import re
 import signal
-import socket
-import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -17,8 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rllib_arpo.core.tree import StopReason, ToolStatus
-from rllib_arpo.engine.scripted_engine import ScriptedReply
+from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.errors import BrokenToolError, ForkRefused
 from rllib_arpo.envs.forkable_env import OPTION_NUM_ROOTS, OPTION_QUESTION
 from rllib_arpo.envs.question import QA, Question
@@ -28,12 +25,8 @@ from rllib_arpo.envs.worlds.maker import WorldMaker
 from rllib_arpo.envs.worlds.mcp import McpTools
 from rllib_arpo.envs.worlds.mcp_session import McpSession
 from rllib_arpo.envs.worlds.session import WorldSession
-from rllib_arpo.rollout.engine_loop import EngineLoop
-from rllib_arpo.rollout.messages import QuestionRef
-from rllib_arpo.rollout.tree_sampler import TreeSampler
 from tests.helpers.models import byte_tokenizer
-from tests.helpers.scripts import in_turn, scripted_engine
-from tests.rollout.conftest import settings
+from tests.helpers.other_python import free_port, running
 
 SERVER = str(Path(__file__).resolve().parents[2] / "helpers" / "mcp_server.py")
 STDIO = {"command": sys.executable, "args": [SERVER]}
@@ -62,27 +55,6 @@ def call(tool: Tool, argument: str) -> ToolResult:
 @pytest.fixture(scope="module")
 def stdio() -> dict[str, Tool]:
     return expand({"shop": SHARED})
-
-
-class running:
-    """The server at a port, until the block ends."""
-
-    def __init__(self, port: int):
-        self._port = port
-
-    def __enter__(self) -> running:
-        self._process = subprocess.Popen([sys.executable, SERVER, str(self._port)], stderr=subprocess.DEVNULL)
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", self._port)) == 0:
-                    return self
-            time.sleep(0.05)
-        raise TimeoutError("The MCP server did not start.")
-
-    def __exit__(self, *exc_info) -> None:
-        self._process.kill()
-        self._process.wait()
 
 
 def test_a_servers_tools_are_tools(stdio):
@@ -140,17 +112,16 @@ def test_a_server_that_dies_is_started_again_once_a_call(tmp_path):
 
 @pytest.mark.slow
 def test_an_http_server_that_is_gone_is_a_broken_tool_until_it_is_back():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    with running(port):
+    port = free_port()
+    command = (sys.executable, SERVER, str(port))
+    with running(*command, port=port):
         tools = expand({"shop": {"url": f"http://127.0.0.1:{port}/mcp", "shared": True}})
         assert call(tools["price"], "brass lamp") == ToolResult("12")
         assert call(tools["multiply"], '{"a": 7, "b": "x"}').status == ERROR
         assert call(tools["fail"], "no such order") == ToolResult("Error executing tool fail: no such order", ERROR)
     with pytest.raises(BrokenToolError, match="cannot be used"):
         call(tools["price"], "brass lamp")
-    with running(port):
+    with running(*command, port=port):
         assert call(tools["price"], "brass lamp") == ToolResult("12")
 
 
@@ -171,28 +142,24 @@ COUNT, PID = "<count> {} </count>", "<pid> {} </pid>"
 
 
 @pytest.mark.slow
-def test_each_trajectory_and_each_fork_has_a_server_of_its_own(tmp_path):
+async def test_each_trajectory_and_each_fork_has_a_server_of_its_own(tmp_path):
     """Two roots, a fork, a fork that cannot repeat what its parent read, and the next question."""
     env = make_env(tmp_path)
-
-    async def counts() -> list[str]:
-        env.reset(options={OPTION_QUESTION: 0, OPTION_NUM_ROOTS: 2})
-        found = [await said(env, "0", COUNT), await said(env, "0", COUNT), await said(env, "1", COUNT)]
-        env.fork_agent("0", "0.0")
-        found += [await said(env, "0", COUNT), await said(env, "0.0", COUNT)]
-        pid = int(await said(env, "1", PID))
-        env.fork_agent("1", "1.0")
-        with pytest.raises(ForkRefused, match=rf"cannot be repeated: turn 2, pid {{}}, got '\d+ ?' in .* '{pid} ?'"):
-            await said(env, "1.0", COUNT)
-        found += [await said(env, "1", COUNT)]
-        await env.close_question()
-        assert not Path(f"/proc/{pid}").exists()
-        env.reset(options={OPTION_QUESTION: 1})
-        found += [await said(env, "0", COUNT)]
-        await env.close_question()
-        return found
-
-    assert asyncio.run(counts()) == ["1", "2", "1", "3", "3", "2", "1"]
+    env.reset(options={OPTION_QUESTION: 0, OPTION_NUM_ROOTS: 2})
+    found = [await said(env, "0", COUNT), await said(env, "0", COUNT), await said(env, "1", COUNT)]
+    env.fork_agent("0", "0.0")
+    found += [await said(env, "0", COUNT), await said(env, "0.0", COUNT)]
+    pid = int(await said(env, "1", PID))
+    env.fork_agent("1", "1.0")
+    with pytest.raises(ForkRefused, match=rf"cannot be repeated: turn 2, pid {{}}, got '\d+ ?' in .* '{pid} ?'"):
+        await said(env, "1.0", COUNT)
+    found += [await said(env, "1", COUNT)]
+    await env.close_question()
+    assert not Path(f"/proc/{pid}").exists()
+    env.reset(options={OPTION_QUESTION: 1})
+    found += [await said(env, "0", COUNT)]
+    await env.close_question()
+    assert found == ["1", "2", "1", "3", "3", "2", "1"]
 
 
 @pytest.mark.slow
@@ -204,18 +171,14 @@ def test_each_trajectory_and_each_fork_has_a_server_of_its_own(tmp_path):
         '<multiply> {"a": 1, "b": 1, "unit": "\\ud83d"} </multiply>',
     ],
 )
-def test_a_call_that_breaks_costs_neither_its_neighbours_nor_its_own_trajectory(tmp_path, breaks):
+async def test_a_call_that_breaks_costs_neither_its_neighbours_nor_its_own_trajectory(tmp_path, breaks):
     env = make_env(tmp_path, timeout_s=10.0)
-
-    async def counts() -> list[str]:
-        env.reset(options={OPTION_QUESTION: 0, OPTION_NUM_ROOTS: 3})
-        found = [await said(env, agent, COUNT) for agent in "012"]
-        _broken, *answers = await asyncio.gather(said(env, "0", breaks), said(env, "1", COUNT), said(env, "2", COUNT))
-        found += [*answers, *[await said(env, agent, COUNT) for agent in "012"]]
-        await env.close_question()
-        return found
-
-    assert asyncio.run(counts()) == ["1", "1", "1", "2", "2", "2", "3", "3"]
+    env.reset(options={OPTION_QUESTION: 0, OPTION_NUM_ROOTS: 3})
+    found = [await said(env, agent, COUNT) for agent in "012"]
+    _broken, *answers = await asyncio.gather(said(env, "0", breaks), said(env, "1", COUNT), said(env, "2", COUNT))
+    found += [*answers, *[await said(env, agent, COUNT) for agent in "012"]]
+    await env.close_question()
+    assert found == ["1", "1", "1", "2", "2", "2", "3", "3"]
 
 
 #: A server whose only tool is answered by what its argument says, with the request's id in place of ID.
@@ -304,29 +267,3 @@ def test_a_server_with_two_tools_of_one_name_is_refused(monkeypatch):
     monkeypatch.setattr(McpSession, "list_tools", lambda self: [price, price])
     with pytest.raises(ValueError, match=r"^The MCP server 'shop': there are two tools 'price'\.$"):
         expand({"shop": STDIO})
-
-
-def test_a_model_calls_an_mcp_tool_in_a_rollout(tmp_path):
-    """The scripted model calls two tools of the server, one in each of two turns, and answers with the product."""
-    env = make_env(tmp_path)
-    tokenizer = env.tokenizer
-    turns = [
-        "<price> brass lamp </price>",
-        '<multiply> {"a": 7, "b": 12} </multiply>',
-        "<answer> \\boxed{84} </answer>",
-    ]
-    script = in_turn([ScriptedReply(tokenizer.encode(turn, add_special_tokens=False)) for turn in turns])
-    engine = scripted_engine(script, vocab_size=len(tokenizer))
-
-    async def sample():
-        with ThreadPoolExecutor(1) as executor:
-            async with EngineLoop(engine, executor) as loop:
-                config = settings(num_rollouts=1, max_context_tokens=4096, max_response_tokens=2000)
-                return await TreeSampler(env, loop, config, len(tokenizer), QuestionRef(0)).sample()
-
-    (trajectory,) = asyncio.run(sample()).tree.trajectories
-    called = [(turn.tool_call.name, turn.tool_call.status) for turn in trajectory.turns if turn.tool_call]
-    assert called == [("price", OK), ("multiply", OK)]
-    assert trajectory.stop_reason == StopReason.ANSWER
-    responses = [tokenizer.decode(turn.observation.tolist()) for turn in trajectory.turns[:2]]
-    assert [response.strip() for response in responses] == ["<result> 12 </result>", "<result> 84 </result>"]

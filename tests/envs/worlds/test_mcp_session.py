@@ -112,21 +112,17 @@ def test_a_slow_call_does_not_disturb_those_beside_it(session_with):
     assert asyncio.run(said(session, "d")) == "d busy"
 
 
-def test_a_hung_server_is_replaced_when_those_in_flight_have_waited_in_vain(session_with):
+async def test_a_hung_server_is_replaced_when_those_in_flight_have_waited_in_vain(session_with):
     """The call that came later is sent again, and its server's end is not put down to it."""
     session = session_with("hangs", "dies", "answers")
-
-    async def together():
-        witness = asyncio.create_task(given_up(session.call("b", {}), 1.0))
-        await in_flight(session, 1)
-        await given_up(session.call("a", {}), 0.2)
-        later = asyncio.create_task(in_a_world(session, "c"))
-        await in_flight(session, 2)
-        await witness
-        assert await in_a_world(session, "d") == "d answers"
-        return await later
-
-    assert asyncio.run(together()) == "c answers"
+    witness = asyncio.create_task(given_up(session.call("b", {}), 1.0))
+    await in_flight(session, 1)
+    await given_up(session.call("a", {}), 0.2)
+    later = asyncio.create_task(in_a_world(session, "c"))
+    await in_flight(session, 2)
+    await witness
+    assert await in_a_world(session, "d") == "d answers"
+    assert await later == "c answers"
 
 
 def test_a_session_that_has_ended_by_itself_is_opened_again(session_with):
@@ -144,32 +140,25 @@ def test_a_shared_server_that_dies_is_opened_again_once_a_call_and_nothing_is_re
     assert asyncio.run(in_a_world(session, "c")) == "c answers"
 
 
-def test_what_a_trajectory_did_in_a_shared_session_is_not_repeated(session_with):
-    async def counted() -> list[str]:
-        mcp = session_with("counts", "counts")
-        maker = WorldMaker("The server", lambda: McpWorld(mcp, {}, 60.0))
-        root = WorldSession(maker, Question("q", (), (), QA, "q"))
-        found = [(await root.say(Call("count", {}))).text for _ in range(2)]
-        found.append((await root.fork().say(Call("count", {}))).text)
-        await mcp.close()
-        return [*found, (await root.say(Call("count", {}))).text]
-
-    assert asyncio.run(counted()) == ["1", "2", "3", "1"]
+async def test_what_a_trajectory_did_in_a_shared_session_is_not_repeated(session_with):
+    mcp = session_with("counts", "counts")
+    maker = WorldMaker("The server", lambda: McpWorld(mcp, {}, 60.0))
+    root = WorldSession(maker, Question("q", (), (), QA, "q"))
+    found = [(await root.say(Call("count", {}))).text for _ in range(2)]
+    found.append((await root.fork().say(Call("count", {}))).text)
+    await mcp.close()
+    assert [*found, (await root.say(Call("count", {}))).text] == ["1", "2", "3", "1"]
 
 
-def test_a_trajectorys_session_that_is_lost_is_not_opened_again(session_with):
+async def test_a_trajectorys_session_that_is_lost_is_not_opened_again(session_with):
     """Its server's state is gone: `WorldSession` repeats what was done, with another one."""
     session = session_with("counts", "dies", shared=False)
-
-    async def calls():
-        assert await said(session, "count") == "1"
-        await session._close()
-        with pytest.raises(WorldLost, match="its server is gone"):
-            await session.call("count", {})
-        with pytest.raises(WorldLost, match="gone"):
-            await session_with("dies", shared=False).call("a", {})
-
-    asyncio.run(calls())
+    assert await said(session, "count") == "1"
+    await session._close()
+    with pytest.raises(WorldLost, match="its server is gone"):
+        await session.call("count", {})
+    with pytest.raises(WorldLost, match="gone"):
+        await session_with("dies", shared=False).call("a", {})
 
 
 @pytest.mark.parametrize(

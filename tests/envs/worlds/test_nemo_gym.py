@@ -69,21 +69,19 @@ def test_a_wrong_row_names_its_place(tmp_path, row):
         DatasetTask(task="nemo_gym", path=str(path)).question(0)
 
 
-def test_a_cookie_a_trajectory_forks_by_replay_and_the_servers_score(server):
-    async def played():
-        trunk = trunk_of(server)
-        await trunk.ready()
-        root = trunk.fork_root()
-        found = await texts(root, ONE)
-        child = root.fork()
-        found += [*await texts(root, TWO, VALUE), *await texts(child, ONE, VALUE)]
-        scores = [await play.score(finished("6")) for play in (root, child)]
-        for play in (trunk, root, child):
-            await play.close()
-        return found, [(score.reward, score.accuracy) for score in scores]
-
+async def test_a_cookie_a_trajectory_forks_by_replay_and_the_servers_score(server):
     done = '{"success": true}'
-    assert asyncio.run(played()) == ([done, done, '{"count": 6}', done, '{"count": 5}'], [(1.0, 1.0), (0.0, 0.0)])
+    trunk = trunk_of(server)
+    await trunk.ready()
+    root = trunk.fork_root()
+    found = await texts(root, ONE)
+    child = root.fork()
+    found += [*await texts(root, TWO, VALUE), *await texts(child, ONE, VALUE)]
+    scores = [await play.score(finished("6")) for play in (root, child)]
+    for play in (trunk, root, child):
+        await play.close()
+    assert found == [done, done, '{"count": 6}', done, '{"count": 5}']
+    assert [(score.reward, score.accuracy) for score in scores] == [(1.0, 1.0), (0.0, 0.0)]
     assert sorted(server.counts.values()) == [5, 6]
     assert server.verified[0]["expected_count"] == 6
     assert server.verified[0]["response"]["output"] == [
@@ -100,28 +98,22 @@ def test_a_cookie_a_trajectory_forks_by_replay_and_the_servers_score(server):
     ]
 
 
-def test_a_servers_error_is_what_the_model_reads(server):
-    async def played():
-        play = trunk_of(server).fork()
-        reply = await play.act(Call("increment", {"count": 13}))
-        await play.close()
-        return reply.text, reply.status
-
-    assert asyncio.run(played()) == ('{"error": "13 is not a count"}', ToolStatus.ERROR)
+async def test_a_servers_error_is_what_the_model_reads(server):
+    play = trunk_of(server).fork()
+    reply = await play.act(Call("increment", {"count": 13}))
+    await play.close()
+    assert (reply.text, reply.status) == ('{"error": "13 is not a count"}', ToolStatus.ERROR)
 
 
-def test_a_lost_connection_is_a_new_session_where_everything_is_repeated(server):
-    async def played():
-        play = trunk_of(server).fork()
-        await texts(play, ONE)
-        server.drops = 1
-        found = await texts(play, TWO, VALUE)
-        server.drops = 1
-        score = await play.score(finished("6"))
-        await play.close()
-        return found, score
-
-    assert asyncio.run(played()) == (['{"success": true}', '{"count": 6}'], Score(1.0, 1.0))
+async def test_a_lost_connection_is_a_new_session_where_everything_is_repeated(server):
+    play = trunk_of(server).fork()
+    await texts(play, ONE)
+    server.drops = 1
+    found = await texts(play, TWO, VALUE)
+    server.drops = 1
+    score = await play.score(finished("6"))
+    await play.close()
+    assert (found, score) == (['{"success": true}', '{"count": 6}'], Score(1.0, 1.0))
 
 
 def test_a_server_that_is_gone_or_refuses_its_own_paths_is_a_broken_tool(server):
@@ -149,20 +141,18 @@ def test_a_server_that_is_gone_or_refuses_its_own_paths_is_a_broken_tool(server)
     assert second.startswith("/seed_session: ") and fourth.startswith("/seed_session: ")
 
 
-def test_a_server_of_turns(server):
-    async def played():
-        trunk = trunk_of(server, turns=True)
-        await trunk.ready()
-        root = trunk.fork_root()
-        first = await root.say("1")
-        child = root.fork()
-        second, other = await root.say("2"), await child.say("1")
-        accuracy = (await root.score(finished("2"))).accuracy
-        for play in (trunk, root, child):
-            await play.close()
-        return trunk.opening, first.text, (second.reward, second.done), other.text, accuracy
-
-    assert asyncio.run(played()) == ("go", "at 4", (0.5, True), "at 5", 0.5)
+async def test_a_server_of_turns(server):
+    trunk = trunk_of(server, turns=True)
+    await trunk.ready()
+    root = trunk.fork_root()
+    first = await root.say("1")
+    child = root.fork()
+    second, other = await root.say("2"), await child.say("1")
+    accuracy = (await root.score(finished("2"))).accuracy
+    for play in (trunk, root, child):
+        await play.close()
+    assert (trunk.opening, first.text, other.text) == ("go", "at 4", "at 5")
+    assert (second.reward, second.done, accuracy) == (0.5, True, 0.5)
     assert sorted(server.closed) == ["s0", "s1"]
     assert [len(body["response"]["output"]) for body in server.verified] == [1, 1, 1, 1]
 

@@ -38,26 +38,22 @@ def trunk_of(server, **options) -> WorldSession:
     return WorldSession(WorldMaker("The world", make), QUESTION)
 
 
-def test_a_session_a_trajectory_and_forks_by_replay(server):
-    async def played():
-        trunk = trunk_of(server)
-        await trunk.ready()
-        root = trunk.fork_root()
-        found = [trunk.opening, *await said(root, "1", "two", "3")]
-        child = root.fork()
-        found += [*await said(root, "10"), *await said(child, "20")]
-        paid, score = child.paid, await child.score(None)
-        end = await child.say("100")
-        for play in (trunk, root, child):
-            await play.close()
-        async with asyncio.timeout(20):
-            while server.open:  # The server has yet to notice.
-                await asyncio.sleep(0.01)
-        return found, paid, score.accuracy, end.done
-
-    found, paid, accuracy, done = asyncio.run(played())
+async def test_a_session_a_trajectory_and_forks_by_replay(server):
+    trunk = trunk_of(server)
+    await trunk.ready()
+    root = trunk.fork_root()
+    found = [trunk.opening, *await said(root, "1", "two", "3")]
+    child = root.fork()
+    found += [*await said(root, "10"), *await said(child, "20")]
+    paid, score = child.paid, await child.score(None)
+    end = await child.say("100")
+    for play in (trunk, root, child):
+        await play.close()
+    async with asyncio.timeout(20):
+        while server.open:  # The server has yet to notice.
+            await asyncio.sleep(0.01)
     assert found == ["begin at 1", "2", "invalid literal: two", "5", "15", "25"]
-    assert (paid, accuracy, done) == (0.75, 0.75, True)
+    assert (paid, score.accuracy, end.done) == (0.75, 0.75, True)
     assert (server.sessions, server.open) == (2, set())
 
 
@@ -73,40 +69,31 @@ def test_a_session_a_trajectory_and_forks_by_replay(server):
         ({"show": lambda fields: f"now {fields['message']}"}, "4", "now 5", "ok"),
     ],
 )
-def test_texts_are_read_and_observations_shown(server, options, text, shown, status):
-    async def played():
-        play = trunk_of(server, **options)
-        reply = await play.say(text)
-        await play.close()
-        return reply.text, reply.status
-
-    assert asyncio.run(played()) == (shown, ToolStatus(status))
+async def test_texts_are_read_and_observations_shown(server, options, text, shown, status):
+    play = trunk_of(server, **options)
+    reply = await play.say(text)
+    await play.close()
+    assert (reply.text, reply.status) == (shown, ToolStatus(status))
 
 
-def test_the_servers_tools_are_called(server):
+async def test_the_servers_tools_are_called(server):
     play = trunk_of(server, tools=True)
-
-    async def played():
-        world = await play.ready()
-        replies = [await world.act(Call("add", {"number": number})) for number in (2, 3)]
-        await play.close()
-        return world.takes_text, dict(world.tools), [reply.text for reply in replies]
-
     tools = {"add": {**ADD["input_schema"], "description": "Adds a number."}}
-    assert asyncio.run(played()) == (False, tools, ["3", "6"])
+    world = await play.ready()
+    replies = [await world.act(Call("add", {"number": number})) for number in (2, 3)]
+    await play.close()
+    assert (world.takes_text, dict(world.tools)) == (False, tools)
+    assert [reply.text for reply in replies] == ["3", "6"]
 
 
-def test_a_lost_connection_is_a_new_session_where_everything_is_repeated(server):
-    async def played():
-        play = trunk_of(server).fork()
-        found = await said(play, "5")
-        await asyncio.to_thread(server.cut)
-        found += await said(play, "1", "crash", "1")
-        await play.close()
-        return found
-
+async def test_a_lost_connection_is_a_new_session_where_everything_is_repeated(server):
     crashed = f"The world was lost twice in one action ({server.url.replace('http', 'ws')}/ws: it crashed)."
-    assert asyncio.run(played()) == ["6", "7", crashed, "8"]
+    play = trunk_of(server).fork()
+    found = await said(play, "5")
+    await asyncio.to_thread(server.cut)
+    found += await said(play, "1", "crash", "1")
+    await play.close()
+    assert found == ["6", "7", crashed, "8"]
     assert server.sessions == 4
 
 

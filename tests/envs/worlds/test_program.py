@@ -7,22 +7,13 @@ import random
 
 import pytest
 
-from rllib_arpo.core.tree import StopReason
-from rllib_arpo.engine.scripted_engine import ScriptedReply
 from rllib_arpo.envs.errors import BrokenToolError, ContractError, ToolError
-from rllib_arpo.envs.question import QA, Question
 from rllib_arpo.envs.rewards import FinishedPath, Score
 from rllib_arpo.envs.support.chat_client import ChatClient
-from rllib_arpo.envs.tool_env import ToolEnv
-from rllib_arpo.envs.worlds.maker import WorldMaker
-from rllib_arpo.envs.worlds.registry import find_world
-from rllib_arpo.envs.worlds.session import WorldSession
 from tests.docs.pages import REPOSITORY, snippets
 from tests.envs.worlds.test_session import texts
-from tests.helpers.models import byte_tokenizer
-from tests.rollout.conftest import ended, settings
+from tests.helpers.api_agents import QUESTION, trunk_of
 
-QUESTION = Question("q", (), (), QA, "q", row={"seed": 3})
 PATH = FinishedPath(QUESTION, ("1",), True)
 
 
@@ -35,45 +26,33 @@ async def sums(chat, row, *, until=10):
     return turns
 
 
-def trunk_of(program, **options) -> WorldSession:
-    return WorldSession(WorldMaker("The world", find_world({program: options})), QUESTION)
-
-
-def test_a_program_asks_and_its_number_is_the_reward():
-    async def played():
-        play = trunk_of(sums, until=6)
-        await play.ready()
-        first = await play.say("1")
-        cut_off = play.fork()
-        last = await play.say("7")
-        assert await cut_off.score(PATH) is None
-        return play.opening, first.text, last, await play.score(PATH)
-
-    opening, first, last, score = asyncio.run(played())
-    assert (opening.split()[:2], first.split()[:2]) == (["3", "and"], ["4", "and"])
+async def test_a_program_asks_and_its_number_is_the_reward():
+    play = trunk_of(sums, until=6)
+    await play.ready()
+    first = await play.say("1")
+    cut_off = play.fork()
+    last = await play.say("7")
+    assert await cut_off.score(PATH) is None
+    assert (play.opening.split()[:2], first.text.split()[:2]) == (["3", "and"], ["4", "and"])
     assert (last.text, last.done, last.reward) == ("", True, 0.0)
-    assert score == Score(2.0, 1.0)
+    assert await play.score(PATH) == Score(2.0, 1.0)
 
 
-def test_forks_repeat_the_program_with_its_luck():
-    async def played():
-        trunk = trunk_of(sums)
-        await trunk.ready()
-        root = trunk.fork_root()
-        before = random.getstate()
-        one = await texts(root, "1", "1")
-        child = root.fork()
-        await child.ready()
-        pair = await texts(root, "1"), await texts(child, "1")
-        assert trunk.maker.way(await root.ready()) == "replay"
-        assert random.getstate() == before
-        for play in (trunk, root, child):
-            await play.close()
-        return [*one, *pair[0]], pair
-
-    rolls, (parents, childs) = asyncio.run(played())
+async def test_forks_repeat_the_program_with_its_luck():
+    trunk = trunk_of(sums)
+    await trunk.ready()
+    root = trunk.fork_root()
+    before = random.getstate()
+    one = await texts(root, "1", "1")
+    child = root.fork()
+    await child.ready()
+    parents, childs = await texts(root, "1"), await texts(child, "1")
+    assert trunk.maker.way(await root.ready()) == "replay"
+    assert random.getstate() == before
+    for play in (trunk, root, child):
+        await play.close()
     assert parents == childs
-    assert len({roll.split()[2] for roll in rolls}) == 3
+    assert len({roll.split()[2] for roll in [*one, *parents]}) == 3
 
 
 async def silent(chat, row):
@@ -127,7 +106,7 @@ def test_a_programs_errors():
     assert told(KeyError("a")) == ("'a'", ["tool: The program 'raising'"])
 
 
-def test_a_program_is_cancelled_with_its_trajectory():
+async def test_a_program_is_cancelled_with_its_trajectory():
     ended = []
 
     async def patient(chat, row):
@@ -136,16 +115,13 @@ def test_a_program_is_cancelled_with_its_trajectory():
         finally:
             ended.append(row)
 
-    async def played():
-        play = trunk_of(patient)
-        await play.ready()
-        await play.close()
-
-    asyncio.run(played())
+    play = trunk_of(patient)
+    await play.ready()
+    await play.close()
     assert ended == [{"seed": 3}]
 
 
-def test_the_simulated_user_of_the_documentation_repeats_itself(tmp_path, monkeypatch):
+async def test_the_simulated_user_of_the_documentation_repeats_itself(tmp_path, monkeypatch):
     """A model that never says the same twice: with its cache forks are what their parents were."""
     (snippet,) = [
         snippet for snippet in snippets(REPOSITORY / "docs" / "own.md", "python") if snippet.file == "lamp.py"
@@ -160,58 +136,19 @@ def test_the_simulated_user_of_the_documentation_repeats_itself(tmp_path, monkey
         return f"My offer number {len(asked)} is 30 dollars."
 
     monkeypatch.setattr(ChatClient, "_ask", answer)
-
-    async def played():
-        trunk = trunk_of(names["bargain"])
-        await trunk.ready()
-        root = trunk.fork_root()
-        offers = await texts(root, "20?", "25?")
-        child = root.fork()
-        await child.ready()
-        return offers, [await texts(play, "30!", "I take it.") for play in (root, child)], await child.score(PATH)
-
-    offers, (parents, childs), score = asyncio.run(played())
+    trunk = trunk_of(names["bargain"])
+    await trunk.ready()
+    root = trunk.fork_root()
+    offers = await texts(root, "20?", "25?")
+    child = root.fork()
+    await child.ready()
+    parents, childs = [await texts(play, "30!", "I take it.") for play in (root, child)]
     assert offers == ["My offer number 2 is 30 dollars.", "My offer number 3 is 30 dollars."]
     assert parents == childs == ["My offer number 4 is 30 dollars.", ""]
-    assert score == Score(0.7, 0.7)
+    assert await child.score(PATH) == Score(0.7, 0.7)
 
 
-async def counting(chat, row):
-    """Asks three times; every tenth run is different from then on."""
-    counting.runs += 1
-    odd = row["seed"] == 2 and counting.runs > 1
-    for number in range(3):
-        await chat(f"number {number}" + " again" * odd * (number > 0))
-    return 1.0
-
-
-def test_a_refused_fork_is_topped_up_and_nothing_is_masked(tmp_path):
-    """The program of question 1 is another one in its second run; those of the others are repeated."""
-    counting.runs = 0
-    tokenizer = byte_tokenizer()
-    tokenizer.save_pretrained(tmp_path)
-    said = [*tokenizer.encode("so"), tokenizer.eos_token_id]
-
-    def script(request, _times):
-        first = "number 1" not in tokenizer.decode(request.prompt_token_ids)
-        return ScriptedReply(said, entropies=1.0 if first else 3.0)
-
-    env = ToolEnv({"model_name_or_path": str(tmp_path), "world": counting})
-    questions = ended(script, len(tokenizer), [1, 0], [env], settings(num_rollouts=2, num_initial_rollouts=1))
-    refused, forked = questions[1].stats, questions[0].stats
-    assert (refused.forks_refused, refused.num_topped_up, refused.num_forks) == (1, 1, 0)
-    assert (forked.forks_refused, forked.num_topped_up, forked.num_forks) == (0, 0, 1)
-    for stats in (refused, forked):
-        assert stats.stop_reasons == (StopReason.WORLD_ENDED,) * 2
-        assert stats.rewards == (1.0, 1.0)
-    (error,) = questions[1].errors
-    assert (error.kind, error.text) == (
-        "ForkRefused",
-        "The world 'counting' cannot be repeated: turn 1, so, got 'number 1 again' in place of 'number 1'",
-    )
-
-
-def test_a_program_that_does_not_end_when_it_is_cancelled_is_left_alone(monkeypatch, caplog):
+async def test_a_program_that_does_not_end_when_it_is_cancelled_is_left_alone(monkeypatch, caplog):
     monkeypatch.setattr("rllib_arpo.envs.worlds.program.CLOSE_TIMEOUT_S", 0.05)
 
     async def stubborn(chat, row):
@@ -220,13 +157,10 @@ def test_a_program_that_does_not_end_when_it_is_cancelled_is_left_alone(monkeypa
         except asyncio.CancelledError:
             return await asyncio.sleep(60.0, 0.0)
 
-    async def played():
-        sessions = [trunk_of(stubborn), trunk_of(stubborn)]
-        for session in sessions:
-            await session.ready()
-            await session.close()
-
-    asyncio.run(played())
+    sessions = [trunk_of(stubborn), trunk_of(stubborn)]
+    for session in sessions:
+        await session.ready()
+        await session.close()
     assert caplog.messages == [
         "The program 'stubborn' has not ended 0.05 s after it was cancelled: nobody waits for it any more."
     ]

@@ -70,29 +70,26 @@ async def texts(play: WorldSession, *actions: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("make", "way"), [(Forked, "fork"), (Counter, "copy"), (Replayed, "replay")])
-def test_each_way_gives_a_fork_its_parents_state(make, way):
-    async def played():
-        trunk = trunk_of(make)
-        await trunk.ready()
-        assert trunk.opening == "begin at 1"
-        root, other = trunk.fork_root(), trunk.fork_root()
-        found = await texts(root, "1", "no", "2")
-        placeholder = root.fork(begin=False)
-        child = root.fork()
-        found += await texts(root, "10")
-        late = placeholder.fork()
-        found += [
-            *await texts(child, "20"),
-            *await texts(late, "30"),
-            *await texts(other, "5"),
-            *await texts(root, "1"),
-        ]
-        assert trunk.maker.way(await root.ready()) == way
-        for play in (trunk, root, other, placeholder, child, late):
-            await play.close()
-        return found
-
-    assert asyncio.run(played()) == ["2", "that is no number", "4", "14", "24", "34", "6", "15"]
+async def test_each_way_gives_a_fork_its_parents_state(make, way):
+    trunk = trunk_of(make)
+    await trunk.ready()
+    assert trunk.opening == "begin at 1"
+    root, other = trunk.fork_root(), trunk.fork_root()
+    found = await texts(root, "1", "no", "2")
+    placeholder = root.fork(begin=False)
+    child = root.fork()
+    found += await texts(root, "10")
+    late = placeholder.fork()
+    found += [
+        *await texts(child, "20"),
+        *await texts(late, "30"),
+        *await texts(other, "5"),
+        *await texts(root, "1"),
+    ]
+    assert trunk.maker.way(await root.ready()) == way
+    for play in (trunk, root, other, placeholder, child, late):
+        await play.close()
+    assert found == ["2", "that is no number", "4", "14", "24", "34", "6", "15"]
 
 
 @settings(max_examples=40, deadline=None)
@@ -119,7 +116,7 @@ def test_whatever_is_played_parents_and_children_stay_apart(make, moves):
     asyncio.run(play_all())
 
 
-def test_a_replay_that_differs_refuses_the_fork():
+async def test_a_replay_that_differs_refuses_the_fork():
     class Drifting(Replayed):
         made = 0
 
@@ -131,18 +128,15 @@ def test_a_replay_that_differs_refuses_the_fork():
         async def act(self, action):
             return Reply(f"{action} in world {self.number}")
 
-    async def played():
-        trunk = trunk_of(Drifting)
-        await trunk.ready()
-        root = trunk.fork_root()
-        assert await texts(root, "a", "b") == ["a in world 1", "b in world 1"]
-        with pytest.raises(ForkRefused) as raised:
-            await root.fork().ready()
-        assert await texts(root, "c") == ["c in world 1"]
-        return str(raised.value)
-
     message = "The world cannot be repeated: turn 1, a, got 'a in world 2' in place of 'a in world 1'."
-    assert asyncio.run(played()) == message
+    trunk = trunk_of(Drifting)
+    await trunk.ready()
+    root = trunk.fork_root()
+    assert await texts(root, "a", "b") == ["a in world 1", "b in world 1"]
+    with pytest.raises(ForkRefused) as raised:
+        await root.fork().ready()
+    assert await texts(root, "c") == ["c in world 1"]
+    assert str(raised.value) == message
 
 
 class Mortal(Replayed):
@@ -164,30 +158,25 @@ class Mortal(Replayed):
         raise BrokenToolError("nobody answers")
 
 
-def test_a_lost_world_is_made_again_and_what_was_done_is_repeated(monkeypatch):
+async def test_a_lost_world_is_made_again_and_what_was_done_is_repeated(monkeypatch):
     monkeypatch.setattr(Mortal, "deaths", 1)
     monkeypatch.setattr(Mortal, "closed", 0)
-
-    async def played():
-        play = trunk_of(Mortal).fork()
-        found = await texts(play, "5", "slow", "die", "1")
-        monkeypatch.setattr(Mortal, "deaths", 2)
-        return [*found, *await texts(trunk_of(Mortal).fork(), "3", "die", "1")]
-
     lost = "The world was lost twice in one action (killed)."
-    assert asyncio.run(played()) == ["6", "too slow", "6", "7", "4", lost, "5"]
+    play = trunk_of(Mortal).fork()
+    found = await texts(play, "5", "slow", "die", "1")
+    monkeypatch.setattr(Mortal, "deaths", 2)
+    found += await texts(trunk_of(Mortal).fork(), "3", "die", "1")
+    assert found == ["6", "too slow", "6", "7", "4", lost, "5"]
     assert Mortal.closed == 3
 
 
-def test_options_of_all_worlds_are_those_of_forks_too():
-    async def played():
-        trunk = WorldSession(WorldMaker("The world", Forked, {"timeout_s": 7.0}), QUESTION)
-        return (await trunk.fork_root().ready()).timeout_s, (await (await begun(trunk)).fork().ready()).timeout_s
-
-    assert asyncio.run(played()) == (7.0, 7.0)
+async def test_options_of_all_worlds_are_those_of_forks_too():
+    trunk = WorldSession(WorldMaker("The world", Forked, {"timeout_s": 7.0}), QUESTION)
+    assert (await trunk.fork_root().ready()).timeout_s == 7.0
+    assert (await (await begun(trunk)).fork().ready()).timeout_s == 7.0
 
 
-def test_a_replay_keeps_to_the_places_of_its_tools():
+async def test_a_replay_keeps_to_the_places_of_its_tools():
     class Narrow(Replayed):
         tools: ClassVar = {"add": {"properties": {"n": {"type": "integer"}}}}
         acting, most = 0, 0
@@ -199,30 +188,25 @@ def test_a_replay_keeps_to_the_places_of_its_tools():
             Narrow.acting -= 1
             return await super().act(action.arguments["n"])
 
-    async def played():
-        maker = WorldMaker("The world", Narrow)
-        (tool,) = maker.tools()
-        root = WorldSession(maker, QUESTION)
-        tool = dataclasses.replace(tool, max_concurrency=1)
-        await root.call(tool, {"n": 1})
-        forks = [root.fork() for _ in range(4)]
-        return [(await fork.call(tool, {"n": 2})).text for fork in forks]
-
-    assert (asyncio.run(played()), Narrow.most) == (["4"] * 4, 1)
+    maker = WorldMaker("The world", Narrow)
+    (tool,) = maker.tools()
+    root = WorldSession(maker, QUESTION)
+    tool = dataclasses.replace(tool, max_concurrency=1)
+    await root.call(tool, {"n": 1})
+    forks = [root.fork() for _ in range(4)]
+    found = [(await fork.call(tool, {"n": 2})).text for fork in forks]
+    assert (found, Narrow.most) == (["4"] * 4, 1)
 
 
-def test_a_world_that_takes_too_long_is_broken():
+async def test_a_world_that_takes_too_long_is_broken():
     class Slow(Counter):
         timeout_s = 0.05
 
         async def act(self, action):
             await asyncio.sleep(60)
 
-    async def played():
-        await trunk_of(Slow).say("1")
-
     with pytest.raises(BrokenToolError, match=r"^Slow did not answer in 0\.05 s\.$"):
-        asyncio.run(played())
+        await trunk_of(Slow).say("1")
 
 
 def test_what_is_not_a_reply_names_the_contract():
@@ -251,17 +235,14 @@ def test_a_score_that_is_none_names_the_contract():
             asyncio.run(trunk_of(Scored).score(path))
 
 
-def test_a_way_that_a_world_does_not_have_names_the_contract():
+async def test_a_way_that_a_world_does_not_have_names_the_contract():
     class Unforkable(Counter):
         forks_by = "fork"
 
-    async def forked():
+    with pytest.raises(ContractError, match=r"^The world cannot fork by 'fork'\.$"):
         trunk = trunk_of(Unforkable)
         await trunk.ready()
         trunk.fork()
-
-    with pytest.raises(ContractError, match=r"^The world cannot fork by 'fork'\.$"):
-        asyncio.run(forked())
 
 
 class Dice(Counter):
@@ -273,24 +254,21 @@ class Dice(Counter):
         return Reply(f"{first} {np.random.randint(10**6)}")
 
 
-def test_each_world_has_its_random_numbers_and_a_fork_its_parents():
-    async def played():
-        trunk = trunk_of(Dice)
-        one, two = trunk.fork(), trunk.fork()
-        random.seed(7)
-        np.random.seed(7)
-        outside = random.random(), np.random.random()
-        random.seed(7)
-        np.random.seed(7)
-        rolls = await asyncio.gather(texts(one, "", ""), texts(two, "", ""))
-        assert rolls[0] == rolls[1]
-        assert len(set(rolls[0])) == 2
-        child = one.fork()
-        assert await texts(child, "") == await texts(one, "")
-        await CopyChecks().check([child])
-        assert (random.random(), np.random.random()) == outside
-
-    asyncio.run(played())
+async def test_each_world_has_its_random_numbers_and_a_fork_its_parents():
+    trunk = trunk_of(Dice)
+    one, two = trunk.fork(), trunk.fork()
+    random.seed(7)
+    np.random.seed(7)
+    outside = random.random(), np.random.random()
+    random.seed(7)
+    np.random.seed(7)
+    rolls = await asyncio.gather(texts(one, "", ""), texts(two, "", ""))
+    assert rolls[0] == rolls[1]
+    assert len(set(rolls[0])) == 2
+    child = one.fork()
+    assert await texts(child, "") == await texts(one, "")
+    await CopyChecks().check([child])
+    assert (random.random(), np.random.random()) == outside
 
 
 @pytest.mark.parametrize("make", [Forked, Replayed])

@@ -5,20 +5,18 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import pytest
 
 from rllib_arpo.core.tree import StopReason, ToolStatus
-from rllib_arpo.envs.errors import BrokenToolError, ContractError, DataError, ForkRefused, ToolError
+from rllib_arpo.envs.errors import ContractError, DataError, ForkRefused, ToolError
 from rllib_arpo.envs.forkable_env import OPTION_NUM_ROOTS, OPTION_QUESTION
 from rllib_arpo.envs.rewards import Score
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.tools.registry import TOOLS
-from rllib_arpo.envs.tools.tool import Tool
-from rllib_arpo.envs.worlds import Call, Opening, Reply, World, WorldLost
+from rllib_arpo.envs.worlds import Opening, Reply, World, WorldLost
+from tests.envs.test_tool_env import NotebookTool
 from tests.helpers.chat_templates import QWEN25, merging_tokenizer
 
 ADD = {
@@ -44,8 +42,6 @@ class Sum(World):
         return f"Make {self.goal} of {self.total}."
 
     async def act(self, action):
-        if action == "break":
-            raise BrokenToolError("broken")
         if isinstance(action, str) and not action.isdecimal():
             raise ToolError("Write a number.")
         self.total += int(action) if isinstance(action, str) else action.arguments["number"]
@@ -195,13 +191,6 @@ def test_a_question_that_cannot_be_made_leaves_nothing_of_the_one_before(make, t
     assert closed == before != []
 
 
-def test_a_broken_world_ends_its_trajectory_alone(make, turn):
-    env = make(Sum)
-    start(env, num_roots=2)
-    assert turn(env, "0", "break")[2].stop_reason == StopReason.BROKEN_TOOL
-    assert turn(env, "1", "1")[3] is False
-
-
 def test_a_world_may_score_and_a_plain_turn_ends_one_that_takes_no_texts(make, turn):
     env = make(Scored)
     start(env, num_roots=2)
@@ -226,18 +215,9 @@ def test_a_fork_that_is_not_its_parent_is_refused_in_its_first_turn(make, turn, 
 
 
 def test_a_fork_whose_first_call_a_limit_refuses_is_refused_in_that_turn(tokenizer_folder, turn, monkeypatch):
-    @dataclass(frozen=True, kw_only=True)
-    class DriftingTool(Tool):
-        name: ClassVar[str] = "drift"
-        timeout_s: float = 5.0
-        max_result_tokens: int = 100
+    class DriftingTool(NotebookTool):
+        name = "drift"
         make_world = Drifting
-
-        def as_call(self, argument):
-            return Call("drift", {})
-
-        async def __call__(self, argument):
-            raise AssertionError("it acts in a world")
 
     monkeypatch.setattr(Drifting, "reset", World.reset)
     monkeypatch.setattr(Drifting, "__init__", lambda world: setattr(world, "number", next(Drifting.made)))
@@ -263,15 +243,10 @@ def test_what_a_world_says_first_is_a_users_message(make, tmp_path):
     assert "Hm.<|im_end|>\n<|im_start|>user\nhalf \ufffd<|im_end|>" in prompt
 
 
-def test_limits_of_tokens_and_actions_end_a_trajectory(make, turn):
-    env = make(Sum, max_tool_calls=1, max_response_tokens=60)
+def test_a_text_that_fills_the_limit_of_tokens_ends_a_trajectory(make, turn):
+    env = make(Sum, max_response_tokens=60)
     start(env)
-    long = "1" * 60
-    assert turn(env, "0", long)[2].stop_reason == StopReason.TOKEN_LIMIT
-    env = make(Sum, max_tool_calls=1)
-    start(env)
-    turn(env, "0", "1")
-    assert turn(env, "0", "1")[2].stop_reason == StopReason.TOOL_CALL_LIMIT
+    assert turn(env, "0", "1" * 60)[2].stop_reason == StopReason.TOKEN_LIMIT
 
 
 @pytest.mark.parametrize(("env_config", "message"), [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 import subprocess
@@ -12,18 +11,17 @@ from pathlib import Path
 import pytest
 
 from rllib_arpo.core.tree import ToolStatus
-from rllib_arpo.envs.question import QA, Question
 from rllib_arpo.envs.rewards import FinishedPath
 from rllib_arpo.envs.worlds import Call
 from rllib_arpo.envs.worlds.copies import CopyChecks
-from rllib_arpo.envs.worlds.maker import WorldMaker
 from rllib_arpo.envs.worlds.registry import find_world
-from rllib_arpo.envs.worlds.session import WorldSession
 from rllib_arpo.envs.worlds.verifiers import write_rows
+from tests.envs.worlds.test_gym import begin
 from tests.helpers import other_python
 
 HELPERS = Path(other_python.__file__).parent
 OPTIONS = {"taskset": "capitals", "python": sys.executable}
+ASKED = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "The capital of Norway?"}]
 
 
 @pytest.fixture
@@ -43,49 +41,39 @@ def folder(tmp_path, monkeypatch) -> Path:
 def test_tasks_are_rows(folder):
     write_rows("rows.jsonl", "capitals", python=sys.executable, number=3, config={"number": 2})
     first, second = map(json.loads, Path("rows.jsonl").read_text().splitlines())
-    asked = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "The capital of Norway?"}]
-    assert first == {"prompt": asked, "system_prompt": None, "answer": "Oslo"}
+    assert first == {"prompt": ASKED, "system_prompt": None, "answer": "Oslo"}
     assert second["answer"] == "Rome"
     with pytest.raises(subprocess.CalledProcessError):
         write_rows("rows.jsonl", "nowhere", python=sys.executable, number=3)
 
 
-def test_the_set_up_of_shared_toolsets_belongs_to_the_start(folder):
+async def test_the_set_up_of_shared_toolsets_belongs_to_the_start(folder):
     source = (folder / "capitals.py").read_text()
     (folder / "slow.py").write_text(source.replace("Words.number += 1", "import time\n        time.sleep(1.0)"))
     world = {"verifiers": {**OPTIONS, "taskset": "slow", "timeout_s": 0.8}}
-    row = {"prompt": [{"role": "user", "content": "The capital of Norway?"}], "answer": "Oslo"}
-    question = Question("q", (), (), QA, "q", row=row)
-    session = WorldSession(WorldMaker("The world", find_world(world)), question)
-    assert asyncio.run(session.act(Call("first", {"word": "Oslo"}))).text == "O of toolset 0"
+    session = begin(world, prompt=ASKED, answer="Oslo")
+    assert (await session.act(Call("first", {"word": "Oslo"}))).text == "O of toolset 0"
 
 
-def test_a_task_has_its_tools_its_state_and_its_rewards(folder):
-    asked = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "The capital of Norway?"}]
-    row = {"prompt": asked, "answer": "Oslo"}
-    question = Question("q", (), (), QA, "q", row=row)
-
-    async def played():
-        trunk = WorldSession(WorldMaker("The world", find_world({"verifiers": OPTIONS})), question)
-        world = await trunk.ready()
-        root = trunk.fork_root()
-        found = [await root.act(Call("atlas_look_up", {"country": "Norway"}))]
-        child = root.fork()
-        found += [await root.act(Call("atlas_look_up", {"country": "Mars"}))]
-        found += [await child.act(Call("first", {"word": "Oslo", "count": 2}))]
-        score = [await root.score(FinishedPath(question, ("<a>", "<b>", "<think> Rome? </think> Oslo "), True))]
-        score += [await child.score(FinishedPath(question, ("<a>", "<b>", "Rome"), True))]
-        way = root.maker.way(await root.ready())
-        await CopyChecks().check([root, child])
-        for play in (trunk, root, child):
-            await play.close()
-        return trunk.opening, dict(world.tools), found, score, way
-
-    opening, tools, (found, wrong, first), (right, rome), way = asyncio.run(played())
-    assert (opening, way) == ("", "fork")
-    assert tools.keys() == {"first", "atlas_look_up"}
-    assert tools["atlas_look_up"]["properties"] == {"country": {"title": "Country", "type": "string"}}
-    assert tools["atlas_look_up"]["description"] == "The capital of a country."
+async def test_a_task_has_its_tools_its_state_and_its_rewards(folder):
+    trunk = begin({"verifiers": OPTIONS}, prompt=ASKED, answer="Oslo")
+    world = await trunk.ready()
+    root = trunk.fork_root()
+    found = await root.act(Call("atlas_look_up", {"country": "Norway"}))
+    child = root.fork()
+    wrong = await root.act(Call("atlas_look_up", {"country": "Mars"}))
+    first = await child.act(Call("first", {"word": "Oslo", "count": 2}))
+    question = trunk._question
+    right = await root.score(FinishedPath(question, ("<a>", "<b>", "<think> Rome? </think> Oslo "), True))
+    rome = await child.score(FinishedPath(question, ("<a>", "<b>", "Rome"), True))
+    way = root.maker.way(await root.ready())
+    await CopyChecks().check([root, child])
+    for play in (trunk, root, child):
+        await play.close()
+    assert (trunk.opening, way) == ("", "fork")
+    assert world.tools.keys() == {"first", "atlas_look_up"}
+    assert world.tools["atlas_look_up"]["properties"] == {"country": {"title": "Country", "type": "string"}}
+    assert world.tools["atlas_look_up"]["description"] == "The capital of a country."
     assert (found.text, first.text) == ("Oslo", "Os of toolset 1")
     assert (wrong.text[:28], wrong.status) == ("Error executing tool look_up", ToolStatus.ERROR)
     assert (right.reward, right.accuracy) == (1 + 0.25 / 3, 1.0)

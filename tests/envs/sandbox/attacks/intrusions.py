@@ -156,16 +156,6 @@ raise ValueError("still an error")
     ),
     # The output, and the tool's report about the call.
     Attack(
-        name="forged_reply",
-        code="""
-import json, os
-
-os.write(1, b"+" + json.dumps({"status": "ok", "output": "forged"}).encode())
-os._exit(1)
-""",
-        blocked=r'error: \+\{"status": "ok", "output": "forged"\}',
-    ),
-    Attack(
         name="forged_end",
         code=r"""
 import os
@@ -196,11 +186,6 @@ raise Lie
         "error: .*",
     ),
     # Signals.
-    Attack(
-        name="kills_all",
-        code='import os; os.kill(-1, 9); print("alive")',
-        blocked="(signal 9: |ok: alive|error: .*(ProcessLookupError|PermissionError).*)",
-    ),
     Attack(
         name="kills_its_parent",
         code="""

@@ -62,18 +62,6 @@ print("BREACH" if os.listdir("/tmp") or os.listdir("/dev/shm") else "clean")
 """,
     ),
     Attack(
-        name="compiled_modules",
-        code="""
-import os
-
-folder = os.path.join(os.path.dirname(os.__file__), "__pycache__")
-open(os.path.join(folder, "colorsys.cpython-311.pyc"), "wb").write(b"x")
-print("BREACH")
-""",
-        blocked="error: .*(PermissionError|OSError|FileNotFoundError).*",
-        then='import colorsys; print("clean")',
-    ),
-    Attack(
         name="traces_of_earlier_code",
         code="""
 text = "FOOTPRINT" + "-" + "of-an-earlier-call" * 50
@@ -122,23 +110,6 @@ import fcntl, os
 fcntl.flock(open(os.__file__), fcntl.LOCK_EX | fcntl.LOCK_NB)
 print("clean")
 """,
-    ),
-    Attack(
-        name="threads_that_go_on",
-        code="""
-import threading, time
-
-
-def forever():
-    while True:
-        time.sleep(0.01)
-
-
-for _ in range(8):
-    threading.Thread(target=forever).start()
-print("main thread has ended")
-""",
-        blocked="ok: main thread has ended",
     ),
     Attack(
         name="refuses_to_end",

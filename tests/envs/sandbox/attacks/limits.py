@@ -146,23 +146,6 @@ print("BREACH" if started > 40 else f"{started} threads")
 """,
     ),
     raises("sparse_file", 'open("x", "wb").truncate(1 << 40)', r"OSError: \[Errno 27\]"),
-    Attack(
-        name="mapped_sparse_file",
-        code="""
-import mmap
-
-with open("a", "w+b") as one, open("b", "w+b") as two:
-    maps = []
-    for file in (one, two):
-        file.truncate(60 << 20)
-        maps.append(mmap.mmap(file.fileno(), 60 << 20))
-    for view in maps:
-        for position in range(0, 60 << 20, 4096):
-            view[position] = 1
-print("BREACH")
-""",
-        blocked="signal 7: .*",
-    ),
     Attack("one_huge_line", 'import sys; [sys.stdout.write("x" * (1 << 20)) for _ in range(100)]', "output: .*"),
     Attack("endless_errors", 'import os\nwhile True:\n    os.write(2, b"x" * 65536)', "output: .*"),
 ]
