@@ -70,11 +70,6 @@ class Dice(Adder):
         return f"{random.randrange(10**6)} {np.random.randint(10**6)}"
 
 
-class Keeper(list):
-    def __deepcopy__(self, memo):
-        return self
-
-
 class Shop:
     """In TRL's manner, with methods whose names mean something to other kinds of worlds."""
 
