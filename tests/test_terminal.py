@@ -6,53 +6,29 @@ import os
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
 from rllib_arpo.terminal import RunTerminal, activity, open_terminal, say, say_once
 
 
-class Pty:
-    """Collects what is written to it."""
-
-    def __init__(self) -> None:
-        self._master, self.slave = os.openpty()
-        self._chunks: list[bytes] = []
-        self._thread = threading.Thread(target=self._read)
-        self._thread.start()
-
-    def close(self) -> None:
-        os.close(self.slave)
-        self._thread.join()
-        os.close(self._master)
-
-    @property
-    def text(self) -> str:
-        return b"".join(self._chunks).decode()
-
-    def _read(self) -> None:
-        while True:
-            try:
-                chunk = os.read(self._master, 1 << 16)
-            except OSError:  # Nobody can write any more.
-                return
-            self._chunks.append(chunk)
-
-
 @contextmanager
-def on_a_terminal() -> Iterator[Pty]:
-    """Standard output is a terminal meanwhile; its text is complete afterwards."""
-    pty, kept = Pty(), os.dup(1)
-    os.dup2(pty.slave, 1)
+def on_a_terminal() -> Iterator[list[str]]:
+    """Standard output is a terminal meanwhile; afterwards the list has its text, which must be short."""
+    (master, slave), kept, texts = os.openpty(), os.dup(1), []
+    os.dup2(slave, 1)
+    os.close(slave)
     try:
-        yield pty
+        yield texts
     finally:
         os.dup2(kept, 1)
         os.close(kept)
-        pty.close()
+        with suppress(OSError):  # Nobody can write any more.
+            while True:
+                texts.append(os.read(master, 1 << 16).decode())
+        os.close(master)
 
 
 def screen_of(text: str) -> list[str]:
@@ -174,10 +150,10 @@ def raises_enospc(*_arguments):
 
 
 def test_the_bar_of_an_activity_is_below_the_lines_and_leaves_nothing_behind(tmp_path):
-    with on_a_terminal() as pty, RunTerminal(tmp_path / "run.log"), activity("begins", "cold start", "steps") as tell:
+    with on_a_terminal() as texts, RunTerminal(tmp_path / "run.log"), activity("begins", "cold start", "steps") as tell:
         tell(1, 4)
         say("a line")
         tell(3, 4)
-    assert screen_of(pty.text) == ["begins", "a line", ""]
-    bars = re.findall(r"cold start: +(\d+)%", pty.text)
+    assert screen_of("".join(texts)) == ["begins", "a line", ""]
+    bars = re.findall(r"cold start: +(\d+)%", "".join(texts))
     assert (bars[0], bars[-1]) == ("0", "75")

@@ -20,16 +20,6 @@ ANSWER = CALL + RESULT + FINAL
 TRANSCRIPT = [{"role": "user", "content": "What is a?"}, {"role": "assistant", "content": ANSWER}]
 
 
-def test_segments_of_a_transcript_with_a_tool_call():
-    assert cold_start.split_transcript(byte_tokenizer(), TRANSCRIPT) == [
-        Segment("<|im_start|>user\nWhat is a?<|im_end|>\n<|im_start|>assistant\n", False),
-        Segment("<think>look</think><search>a</search>", True),
-        Segment("\n<result> 42 </result>\n", False),
-        Segment("<answer>\\boxed{42}</answer>", True),
-        Segment("<|im_end|>", True),
-    ]
-
-
 def test_every_turn_of_a_conversation_is_trained_on():
     messages = [
         {"role": "user", "content": "1"},

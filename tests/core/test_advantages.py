@@ -63,18 +63,6 @@ def test_tree_advantages_by_hand():
     np.testing.assert_allclose(tree_advantages(rewards, roots), between + within, rtol=1e-13)
 
 
-def test_tree_advantages_without_the_standard_deviation():
-    # Between: 1.5, -0.5, -1; within: 1, -1, 0.
-    rewards, roots = np.array([2.5, 0.5, 0.0]), np.array([0, 0, 1])
-    np.testing.assert_allclose(tree_advantages(rewards, roots, normalize_std=False), [2.5, -1.5, -1.0])
-
-
-def test_without_forks_tree_advantages_are_group_advantages():
-    rewards = np.array([1.0, 0.0, 0.3, 1.1])
-    np.testing.assert_array_equal(tree_advantages(rewards, np.arange(4)), group_advantages(rewards))
-    assert tree_advantages(np.array([0.1] * 4), np.array([0, 0, 1, 1])).tolist() == [0.0] * 4
-
-
 def test_the_root_of_a_leaf_is_that_of_its_whole_line():
     tree = make_tree(
         [1],
@@ -90,18 +78,9 @@ def test_the_root_of_a_leaf_is_that_of_its_whole_line():
     assert leaf_roots(tree, layout).tolist() == [0, 0, 10]
 
 
-def test_group_advantages_without_the_standard_deviation():
-    np.testing.assert_allclose(group_advantages(np.array([3.0, 0.0, 0.0]), normalize_std=False), [2.0, -1.0, -1.0])
-
-
 @pytest.mark.parametrize("rewards", [[], [0.7], [0.1, 0.1, 0.1], [-1.0] * 16])
 def test_a_group_without_signal_has_advantage_zero_exactly(rewards: list[float]):
     assert group_advantages(np.array(rewards)).tolist() == [0.0] * len(rewards)
-
-
-def test_batch_advantages_by_hand():
-    expected = np.array([0.5, -1.5]) / (0.5 + 1e-6)
-    np.testing.assert_allclose(batch_advantages(np.array([1.0, -1.0]), 0.5, 0.5), expected, rtol=1e-14)
 
 
 def test_a_batch_of_equal_rewards_is_not_scaled():

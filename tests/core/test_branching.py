@@ -16,7 +16,6 @@ from rllib_arpo.core.branching import (
     children_per_fork,
     num_forks,
     num_initial_rollouts,
-    rule_in_words,
     threshold_of,
 )
 from rllib_arpo.core.entropy import ENTROPY_NORMALIZATIONS, TOP_K, entropy_delta, top_k_entropy
@@ -35,16 +34,6 @@ class ScriptedDraws:
 
 
 NO_DRAWS = ScriptedDraws()
-
-
-def test_branch_probability_is_linear_and_not_clipped():
-    params = BranchingParams(branch_base_probability=0.5, branch_entropy_weight=2.0)
-    assert [branch_probability(NodeEvidence(delta), params) for delta in (-0.5, 0.0, 0.25, 0.5)] == [
-        -0.5,
-        0.5,
-        1.0,
-        1.5,
-    ]
 
 
 def test_threshold_forks_all_children_strictly_above_tau():
@@ -189,11 +178,6 @@ def test_the_table_of_the_documentation(nats, sum_log_vocab, mean_log_vocab, voc
     assert found == pytest.approx(expected, abs=5e-6)
 
 
-def test_always_forks_all_children_whatever_the_entropy_does():
-    params = BranchingParams("always", 3)
-    assert [num_forks(NodeEvidence(d), 10, params, NO_DRAWS) for d in (-1.0, 0.0, 1.0)] == [3, 3, 3]
-
-
 def test_consecutive_forks_lower_the_probability():
     # P = (0.5 + 0.2 * 0.5) (1 - 0.25 l) = 0.6, 0.45, 0.3, 0.15, 0, 0.
     params = BranchingParams("probability", 1, 0.5, 0.2, consecutive_fork_penalty=0.25)
@@ -210,16 +194,6 @@ def test_an_automatic_threshold_is_p_at_the_rise():
     rise = 0.3
     params = BranchingParams("threshold", 1, 0.4, 0.2, threshold_of("auto", rise, 0.4, 0.2))
     assert [num_forks(NodeEvidence(d), 1, params, NO_DRAWS) for d in (0.29, 0.31)] == [0, 1]
-
-
-def test_the_words_of_the_threshold():
-    def words(branch_threshold: float | str, branch_share: float | None = None) -> str:
-        given = {"branch_threshold": branch_threshold, "branch_share": branch_share}
-        return rule_in_words({"branching": "threshold", **given})
-
-    assert words(0.5) == "where P > 0.5"
-    assert words("auto") == "where dH is in the highest 25% of the last questions'"
-    assert words("auto", 0.4) == "where dH is in the highest 40% of the last questions'"
 
 
 def test_pre_monitoring_by_hand():

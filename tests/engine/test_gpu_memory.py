@@ -95,11 +95,3 @@ def test_other_caches_are_left_alone(model_folder, waited, shares_gpu, kv_cache,
     prepare_gpus(vllm, EngineConfig(model_folder, shares_gpu=shares_gpu))
     assert vllm.cache_config.kv_cache_memory_bytes == kv_cache
     assert waited == waits
-
-
-def test_a_part_that_is_too_small_is_one_sentence(model_folder, waited):
-    with pytest.raises(
-        ValueError, match=r"^engine_kwargs\['gpu_memory_utilization'\]=0\.1: of 2,000,000,000 bytes the "
-    ):
-        prepare_gpus(vllm_config(0.1), EngineConfig(model_folder, max_context_tokens=512, shares_gpu=True))
-    assert waited == []

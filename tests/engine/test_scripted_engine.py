@@ -58,55 +58,6 @@ def test_all_entropies_are_told_at_the_end_and_the_window_in_time():
     ]
 
 
-def test_the_prefix_cache_counts_the_longest_common_prefix():
-    engine = scripted([ScriptedReply([4, 5, 6])] * 5)
-    asked = [[1, 2, 3], [1, 2, 3, 4, 5, 9], [7], [1, 2], [1, 2, 3, 4, 5, 9, 4]]
-    cached = [run(engine, GenerationRequest("a", prefix, max_tokens=3))["a"].num_cached_tokens for prefix in asked]
-    assert cached == [0, 5, 0, 2, 7]
-
-
-def test_weights_are_recorded_and_drop_the_cache():
-    engine = scripted([ScriptedReply([4])] * 3, weight_names=["w"])
-    run(engine, GenerationRequest("a", [1, 2], max_tokens=1))
-    engine.update_weights([("w", np.ones(2))], version=3)
-    finished = run(engine, GenerationRequest("a", [1, 2], max_tokens=1))["a"]
-    assert (finished.weight_versions.tolist(), finished.num_cached_tokens) == ([3], 0)
-    assert {name: array.tolist() for name, array in engine.weights.items()} == {"w": [1.0, 1.0]}
-    with pytest.raises(ValueError, match=r"^Unknown or missing weights: v, w\.$"):
-        engine.update_weights([("v", np.ones(2))], version=4)
-
-
-def test_running_requests_go_on_with_new_weights():
-    engine = scripted([ScriptedReply([4, 5, 6], delay=1), ScriptedReply([7, 8], fail_after=1)])
-    for name in ("a", "b"):
-        engine.submit(GenerationRequest(name, [1], max_tokens=9))
-    finished = {event.request_id: event for event in engine.step()}
-    for version in (3, 4):
-        engine.update_weights([], version)
-        finished |= {event.request_id: event for event in engine.step()}
-    finished |= run(engine)
-    assert {name: f.weight_versions.tolist() for name, f in finished.items()} == {"b": [-1], "a": [3, 4, 4]}
-    assert finished["a"].weight_versions.dtype == "int32"
-
-
-def test_an_engine_can_die():
-    engine = scripted([ScriptedReply([4, 5, 6])], fail_at_step=2)
-    engine.submit(GenerationRequest("a", [1], max_tokens=3))
-    assert engine.step() == []
-    with pytest.raises(RuntimeError, match="died at step 2"):
-        engine.step()
-
-
-def test_the_random_policy_does_not_depend_on_what_else_runs():
-    request = GenerationRequest("a", [1, 2, 3], max_tokens=20, entropy_window=4, seed=5)
-    alone = run(scripted(seed=1, vocab_size=16), request)["a"]
-    others = [GenerationRequest(str(i), [1, 2, 3], 20, seed=i) for i in (3, 4, 6)]
-    among = run(scripted(seed=1, vocab_size=16), *others, request)
-    assert among["a"].token_ids.tolist() == alone.token_ids.tolist()
-    assert len({tuple(f.token_ids.tolist()) for f in among.values()}) == 4
-    assert run(scripted(seed=2, vocab_size=16), request)["a"].token_ids.tolist() != alone.token_ids.tolist()
-
-
 def test_the_random_policy_reports_its_own_distribution():
     engine = scripted(seed=1, vocab_size=16, end_probability=0.2)
     request = GenerationRequest("a", [1, 2, 3], max_tokens=20, temperature=0.7, entropy_window=20, seed=6)

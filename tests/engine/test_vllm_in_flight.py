@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
-from transformers import AutoModelForCausalLM
 
 from rllib_arpo.engine.engine import EntropyReady, Finished, GenerationRequest
 from tests.engine.conftest import reference, run, run_one, start_engine
@@ -33,33 +31,10 @@ def steps(engine, num_steps: int) -> list:
     return [event for _ in range(num_steps) for event in engine.step()]
 
 
-def greedy(folder: str, prompt: list[int], num_tokens: int) -> list[int]:
-    """Greedy continuation by plain forward passes of the whole prefix."""
-    model, ids = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32), list(prompt)
-    for _ in range(num_tokens):
-        with torch.no_grad():
-            ids.append(int(model(torch.tensor([ids])).logits[0, -1].argmax()))
-    return ids[len(prompt) :]
-
-
 def log_probs_by_version(folders, prompt: list[int], finished: Finished, temperature: float = 1.0) -> np.ndarray:
     """[n]: each token's log-prob under the weights whose version it bears (-1: old, 5: new), by Hugging Face."""
     old, new = (reference(folder, prompt, finished.token_ids, temperature)[0] for folder in folders)
     return np.where(finished.weight_versions == 5, new, old)
-
-
-def test_a_greedy_request_goes_on_as_the_new_weights_would(engine, folders):
-    old, new = folders
-    engine.submit(GenerationRequest("a", PROMPT, max_tokens=12, temperature=0.0))
-    steps(engine, 5)
-    engine.update_weights(weights_of(new).items(), version=5)
-    finished = run(engine)["a"]
-    before = greedy(old, PROMPT, 5)
-    after = greedy(new, [*PROMPT, *before], 7)
-    assert after != greedy(old, [*PROMPT, *before], 7)
-    assert finished.token_ids.tolist() == before + after
-    assert finished.weight_versions.tolist() == [-1] * 5 + [5] * 7
-    np.testing.assert_allclose(finished.log_probs, log_probs_by_version(folders, PROMPT, finished), atol=1e-4)
 
 
 def test_sampled_requests_keep_tokens_windows_and_log_probs(engine, folders):

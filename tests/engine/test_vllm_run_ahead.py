@@ -1,14 +1,18 @@
 """Engines that start a step before they look at the last one's output, against engines that do not.
 
-vLLM's older model runner, with CUDA's streams left out (`run_ahead`): the newer one needs Triton.
+vLLM's older model runner: the newer one needs Triton. On a CPU vLLM turns its asynchronous scheduling off; here it has
+the schedule of a GPU, without its streams.
 """
+
+import contextlib
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
+import torch
 
 from rllib_arpo.engine.engine import EntropyReady, Finished, GenerationRequest
 from tests.engine.conftest import run, start_engine
-from tests.engine.run_ahead import start_engine_that_runs_ahead, streams_of_a_gpu
 from tests.helpers.models import byte_tokenizer
 from tests.helpers.weights import weights_of
 
@@ -17,10 +21,40 @@ pytestmark = pytest.mark.slow
 PROMPT = [10 + i % 40 for i in range(70)]
 
 
+class _OnACPU:
+    """A stream or an event of CUDA on a CPU, where all has happened when a call returns."""
+
+    def __init__(self, *_args, **_settings):
+        pass
+
+    def __getattr__(self, _method):
+        return lambda *_args: None
+
+
 @pytest.fixture(scope="module", autouse=True)
-def _streams():
-    with streams_of_a_gpu():
+def streams_of_a_gpu() -> Iterator[None]:
+    """torch.cuda has streams and events, as far as vLLM's `AsyncGPUModelRunnerOutput` uses them."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("Event", "Stream", "current_stream"):
+            patch.setattr(torch.cuda, name, _OnACPU)
+        patch.setattr(torch.cuda, "stream", lambda _stream: contextlib.nullcontext())
         yield
+
+
+def start_engine_that_runs_ahead(folder: str, **engine_kwargs):
+    from rllib_arpo.engine.vllm import engine as engine_module
+
+    choose = engine_module.choose_entropy_processor
+
+    def choose_and_run_ahead(config):
+        config.scheduler_config.async_scheduling = True
+        choose(config)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine_module, "choose_entropy_processor", choose_and_run_ahead)
+        engine = start_engine(folder, **engine_kwargs)
+    assert engine._llm.engine_core.engine_core.batch_queue is not None
+    return engine
 
 
 @pytest.fixture(scope="module")

@@ -81,24 +81,6 @@ def test_generation_is_the_single_process_engines(parallel, engine):
         assert (double.finish_reason, double.num_cached_tokens) == (single.finish_reason, single.num_cached_tokens)
 
 
-def fork_while_the_parent_runs(engine) -> tuple[list, dict]:
-    prompt = [50 + i % 90 for i in range(70)]
-    engine.submit(GenerationRequest("parent", prompt, max_tokens=20, seed=1, entropy_window=2))
-    steps = [engine.step() for _ in range(2)]
-    engine.submit(GenerationRequest("fork", [*prompt, 1, 2, 3], max_tokens=2, seed=2))
-    engine.submit(GenerationRequest("dropped", prompt, max_tokens=20, seed=2, entropy_window=5))
-    engine.step()
-    engine.cancel("dropped")
-    return steps, run(engine)
-
-
-def test_a_fork_of_a_running_request_reuses_its_blocks(parallel):
-    steps, finished = parallel(fork_while_the_parent_runs)
-    assert [[type(event).__name__ for event in events] for events in steps] == [[], ["EntropyReady"]]
-    assert finished.keys() == {"parent", "fork"}
-    assert finished["fork"].num_cached_tokens == 64
-
-
 def test_score(parallel, llama_folder):
     expected = reference(llama_folder, PROMPT[:1], PROMPT[1:], 1.0)[0]
     np.testing.assert_allclose(parallel(lambda engine: engine.score(PROMPT)), expected, atol=1e-4)

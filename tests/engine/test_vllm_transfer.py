@@ -49,14 +49,6 @@ def test_the_engines_of_a_group_get_consecutive_ranks():
     ]
 
 
-def test_a_client_is_what_vllm_asks_for():
-    from vllm.distributed.weight_transfer import VLLMWeightSyncClient
-
-    client = EngineGroupClient(lambda *call: None, world_sizes=[1])
-    assert isinstance(client, VLLMWeightSyncClient)
-    client.init_weight_transfer_engine({"packed": False})
-
-
 def test_what_the_trainers_begin_with():
     nccl = INIT_INFOS["nccl"](3)
     assert (nccl.rank, nccl.world_size, nccl.is_sender, nccl.backend) == (0, 4, True, "nccl")

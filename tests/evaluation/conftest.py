@@ -9,6 +9,8 @@ from rllib_arpo.envs.tasks import ArithmeticTask
 from rllib_arpo.evaluation.results import ResultFolder
 from rllib_arpo.record.read import Question, Trajectory
 from tests.helpers.models import byte_tokenizer
+from tests.helpers.parquet import parquet
+from tests.helpers.parquet import row as parquet_row
 
 #: The right answer to the first question.
 (ANSWER,) = ArithmeticTask(split="test").question(0).answers
@@ -51,5 +53,25 @@ def arguments(model_folder, tmp_path):
 
     def make(*more: str, model: str = model_folder, **options) -> list[str]:
         return [*scripted_command(model, tmp_path / "out", **options), *more]
+
+    return make
+
+
+@pytest.fixture
+def command(arguments, tmp_path):
+    """command(replies, tools=...) -> a command line that asks four questions of knowledge, one after the other."""
+
+    def make(*replies: str, **env_config) -> list[str]:
+        tokenizer = byte_tokenizer()
+        tokens = [tokenizer.encode(reply, add_special_tokens=False) for reply in replies]
+        rows = [parquet_row(f"Question {i}?", "red") | {"ability": "qa"} for i in range(4)]
+        return arguments(
+            "--no-mlflow",
+            tasks="parquet",
+            engine_kwargs=json.dumps({"vocab_size": 259, "replies": tokens}),
+            env_config=json.dumps({"parquet": env_config}),
+            data=f"parquet={parquet(tmp_path / 'questions.parquet', rows)}",
+            questions_in_flight="1",
+        )
 
     return make

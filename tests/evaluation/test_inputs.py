@@ -1,6 +1,5 @@
 """Results depend on more than the settings: files that are read; not those that the evaluation itself writes."""
 
-import json
 import sqlite3
 
 import pytest
@@ -9,32 +8,11 @@ from rllib_arpo.commands import run_command
 from rllib_arpo.envs.retrieval.build_index import build_folder
 from rllib_arpo.evaluation import runner
 from tests.envs.rewards.judge_server import JudgeServer, honest
-from tests.helpers.models import byte_tokenizer
 from tests.helpers.parquet import parquet
 from tests.helpers.parquet import row as parquet_row
 from tests.helpers.web_server import Reply, json_service
 
 SEARCH, ANSWER = "<search> barn </search>", "<answer> \\boxed{red} </answer>"
-
-
-@pytest.fixture
-def command(arguments, tmp_path):
-    """command(replies, tools=...) -> a command line that asks four questions of knowledge one after the other."""
-
-    def make(*replies: str, **env_config) -> list[str]:
-        tokenizer = byte_tokenizer()
-        tokens = [tokenizer.encode(reply, add_special_tokens=False) for reply in replies]
-        rows = [parquet_row(f"Question {i}?", "red") | {"ability": "qa"} for i in range(4)]
-        return arguments(
-            "--no-mlflow",
-            tasks="parquet",
-            engine_kwargs=json.dumps({"vocab_size": 259, "replies": tokens}),
-            env_config=json.dumps({"parquet": env_config}),
-            data=f"parquet={parquet(tmp_path / 'questions.parquet', rows)}",
-            questions_in_flight="1",
-        )
-
-    return make
 
 
 @pytest.fixture

@@ -1,13 +1,44 @@
 """Metrics of an arm by hand, and the table that shows them."""
 
 import io
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from rllib_arpo.evaluation.metrics import arm_metrics, differences
 from rllib_arpo.evaluation.report import TaskReport, largest_share, print_report
-from tests.evaluation.samples import question, sample, turn, wrong
+from rllib_arpo.record.read import Question, Trajectory
+
+
+def sample(number: int = 0, **changes: Any) -> Trajectory:
+    """A right answer in one turn of nine tokens, with these changes of the row; `turns` replaces the turns."""
+    turns = changes.pop("turns", (turn(),))
+    row = {
+        "agent_id": str(number),
+        "commit": "abc",
+        "reward": 1.0,
+        "accuracy": 1.0,
+        "exact_match": 1.0,
+        "f1": None,
+        "format_valid": True,
+        "stop_reason": "answer",
+        "counts": True,
+    }
+    return Trajectory(row | changes, tuple(turns))
+
+
+def turn(tokens: int = 9, tool_status: str | None = None) -> dict[str, Any]:
+    return {"token_ids": [0] * tokens, "tool": tool_status and "python", "tool_status": tool_status}
+
+
+def wrong(number: int = 0, **changes: Any) -> Trajectory:
+    return sample(number, **{"reward": 0.0, "accuracy": 0.0, "exact_match": 0.0} | changes)
+
+
+def question(number: int, *samples: Trajectory) -> Question:
+    return Question({"number": number, "question_id": f"q{number}"}, samples, {})
+
 
 FIRST = [
     question(0, sample(turns=[turn(2, "ok"), turn(3, "error"), turn(4)]), wrong(1), wrong(2)),

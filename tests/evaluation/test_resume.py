@@ -15,9 +15,6 @@ from rllib_arpo.evaluation.report import SUMMARY
 from rllib_arpo.record.read import Question
 from tests.envs.rewards.judge_server import JudgeServer, honest
 from tests.evaluation.conftest import recorded, samples
-from tests.helpers.models import byte_tokenizer
-from tests.helpers.parquet import parquet
-from tests.helpers.parquet import row as parquet_row
 
 NUM_QUESTIONS = 150
 CONFIG = json.dumps({"arithmetic": {"num_test_questions": NUM_QUESTIONS}})
@@ -76,28 +73,20 @@ def sampled(question: Question) -> list:
     return [question.row["prompt_ids"], [one.row for one in question.trajectories], turns]
 
 
-def test_questions_that_a_broken_judge_ended_are_asked_again(arguments, tmp_path, capsys):
+def test_questions_that_a_broken_judge_ended_are_asked_again(command, tmp_path, capsys):
     is_up = []
     server = JudgeServer(lambda message: honest(message) if is_up else 400)
     judge = {"base_url": server.base_url, "model": "m", "max_attempts": 1}
-    rows = [parquet_row(f"Question {i}?", "red") | {"ability": "qa"} for i in range(3)]
-    replies = [byte_tokenizer().encode("<answer> \\boxed{red} </answer>", add_special_tokens=False)]
-    command = arguments(
-        "--no-mlflow",
-        tasks="parquet",
-        engine_kwargs=json.dumps({"vocab_size": 259, "replies": replies}),
-        env_config=json.dumps({"parquet": {"tools": {}, "qa_metric": "judge", "judge": judge}}),
-        data=f"parquet={parquet(tmp_path / 'questions.parquet', rows)}",
-    )
+    line = command("<answer> \\boxed{red} </answer>", tools={}, qa_metric="judge", judge=judge)
 
     def endings() -> list[tuple[str, bool]]:
         return [(sample.row["stop_reason"], sample.row["accuracy"] == 1) for sample in samples(tmp_path / "out")]
 
-    assert run_command("evaluate", command) == 0
-    assert endings() == [("broken_tool", False)] * 3
+    assert run_command("evaluate", line) == 0
+    assert endings() == [("broken_tool", False)] * 4
     assert "Warning: some trajectories were not finished" in capsys.readouterr().out
     is_up.append(True)
-    assert run_command("evaluate", command) == 0
-    assert endings() == [("answer", True)] * 3
+    assert run_command("evaluate", line) == 0
+    assert endings() == [("answer", True)] * 4
     assert "Warning" not in capsys.readouterr().out
     server.close()

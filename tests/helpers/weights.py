@@ -20,6 +20,7 @@ def move_adapter(learner, seed: int = 1) -> None:
         torch.manual_seed(seed)
         for tensor in learner.module["default_policy"]._adapter.tensors().values():
             tensor.normal_(std=0.1)
+    learner._weight_version += 1
 
 
 def peft_model(base, lora: dict, adapter: dict[str, np.ndarray]):

@@ -1,6 +1,5 @@
 """Things that users of RLlib do with any algorithm: set weights, take the module, reuse trials, stop."""
 
-import json
 import threading
 import time
 
@@ -11,7 +10,6 @@ from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE, DEFAULT_MODUL
 from ray.tune.result import STDERR_FILE, STDOUT_FILE, TRIAL_INFO
 
 from rllib_arpo import ARPO
-from rllib_arpo.core.tree import StopReason
 from rllib_arpo.learner.arpo_torch_learner import ARPOTorchLearner
 from rllib_arpo.learner.learner_group import ARPOLearnerGroup
 from rllib_arpo.rollout.env_runner import ARPOEnvRunner
@@ -68,24 +66,6 @@ def test_weights_that_the_user_changes_reach_the_engine(built, scripted, change,
     np.testing.assert_array_equal(seen[0], 2 * before)
 
 
-def test_weights_that_the_user_sets_reach_remote_engines(built, scripted):
-    algorithm = built(scripted.env_runners(num_env_runners=1).learners(num_learners=1))
-    before = learner_weights(algorithm)[NAME]
-
-    def in_the_engine() -> np.ndarray:
-        [weights] = algorithm.env_runner_group.foreach_env_runner(
-            lambda runner: runner.engine.weights[NAME], local_env_runner=False
-        )
-        return weights
-
-    algorithm.set_weights(doubled(algorithm))
-    np.testing.assert_array_equal(in_the_engine(), 2 * before)
-    change_in_each_learner(algorithm)
-    algorithm.evaluate()
-    np.testing.assert_array_equal(in_the_engine(), 4 * before)
-    np.testing.assert_array_equal(algorithm.get_module().get_state()[NAME], 4 * before)
-
-
 def test_the_learners_state_does_not_pass_through_the_driver(scripted, tmp_path, monkeypatch):
     """Neither when a checkpoint is written nor when it is read."""
     passed = []
@@ -121,18 +101,6 @@ def test_the_path_of_a_checkpoint_may_be_relative(built, scripted, tmp_path, mon
     restored = ARPO.from_checkpoint("mine")
     restored.stop()
     assert type(restored) is ARPO
-
-
-def test_a_learner_group_that_is_restored_from_a_path_reaches_the_engine(built, scripted, tmp_path):
-    algorithm = built(scripted)
-    path = algorithm.learner_group.save_to_path(str(tmp_path / "learners"))
-    before = algorithm.env_runner.engine.weights[NAME].copy()
-    algorithm.learner_group.set_weights(doubled(algorithm))
-    algorithm.evaluate()
-    np.testing.assert_array_equal(algorithm.env_runner.engine.weights[NAME], 2 * before)
-    algorithm.learner_group.restore_from_path(path)
-    algorithm.evaluate()
-    np.testing.assert_array_equal(algorithm.env_runner.engine.weights[NAME], before)
 
 
 @pytest.mark.parametrize("num_learners", [0, 1])
@@ -174,29 +142,6 @@ def test_metrics_that_users_of_rllib_look_for(built, scripted):
     assert rollout["num_module_steps_sampled_lifetime"]["default_policy"] > turns
     assert learner["kl"] > 0
     assert learner["total_loss"] != learner["policy_loss"]
-
-
-class Raising(ScriptedEnv):
-    """Every third call of its tool raises."""
-
-    calls = 0
-
-    async def step_agent(self, agent_id, token_ids):
-        Raising.calls += 1
-        if Raising.calls % 3 == 0:
-            json.loads("<html>")
-        return await super().step_agent(agent_id, token_ids)
-
-
-def test_a_tool_that_raises_now_and_then_costs_its_trajectories_only(built, scripted, caplog):
-    algorithm = built(scripted.environment(Raising, env_config={"rewards": {"0": 1.0}}))
-    for _ in range(3):
-        rollout = algorithm.train()["env_runners"]
-        assert 0 < rollout["stop"][StopReason.ERROR] < 1
-        assert rollout["questions_given_up"] == 0
-    told = [record.getMessage() for record in caplog.records if "JSONDecodeError" in record.getMessage()]
-    assert len(told) == 1
-    assert "the environment raised JSONDecodeError: Expecting value: line 1 column 1 (char 0) (" in told[0]
 
 
 class BadQuestions(ScriptedEnv):

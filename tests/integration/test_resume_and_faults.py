@@ -127,13 +127,6 @@ def test_other_algorithms_train(built, scripted, model_folder, config_class, for
     assert any(not np.array_equal(before[name], value) for name, value in learner_weights(algorithm).items())
 
 
-def test_an_engine_without_the_weights_refuses_to_sample(built, scripted):
-    algorithm = built(scripted)
-    algorithm._weight_version += 1
-    with pytest.raises(RuntimeError, match="Env runner 0 has weights 0, not 1"):
-        algorithm._sample_batch()
-
-
 def test_what_has_no_signal_after_the_last_round_is_left_out(built, scripted):
     """Question 2 alone has rewards that differ: 2 and 3 replace 0 and 1, and then 4, without signal, replaces 3."""
     algorithm = built(scripted.training(max_resample_rounds=2))

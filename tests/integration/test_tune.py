@@ -20,7 +20,6 @@ from ray.air.integrations.mlflow import MLflowLoggerCallback
 from rllib_arpo.commands import main
 from rllib_arpo.mlflow.callback import ARPOMLflowCallback
 from rllib_arpo.mlflow.metric_groups import OTHER, flat_metrics, metric_name
-from rllib_arpo.mlflow.question_trace import trajectory_name
 from rllib_arpo.record.read import questions, record_files
 from rllib_arpo.rollout.seeds import trial_seed
 from rllib_arpo.tracking.transcripts import EvaluationTranscripts, evaluation_files, say_before_and_after
@@ -29,7 +28,7 @@ from tests.helpers.faulty_env import FaultyEnv
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-#: Seconds that MLflow's server may need to start, and its page to show what it has.
+#: Seconds that MLflow's server may need to start.
 PATIENCE_S = 60.0
 RATES = [1e-3, 1e-4]
 
@@ -240,20 +239,11 @@ def wait_for(uri: str) -> None:
             time.sleep(0.1)
 
 
-@pytest.fixture
-def page(browser):
-    # MLflow's drawers need the room.
-    context = browser.new_context(viewport={"width": 2560, "height": 1440})
-    context.set_default_timeout(1000 * PATIENCE_S)
-    yield context.new_page()
-    context.close()
-
-
 def name(row: Mapping[str, Any]) -> tuple[str, str, str]:
     return row["purpose"], str(row["iteration"]), row["question_id"]
 
 
-def test_chromium_shows_every_question_and_a_fork_s_dh_and_p(mlflow_server, results, page):
+def test_a_server_gets_every_question_of_a_run(mlflow_server, results):
     """Of a run that `rllib-arpo log-run` brings to another store."""
     wait_for(mlflow_server)
     folder = results[1].path
@@ -262,23 +252,7 @@ def test_chromium_shows_every_question_and_a_fork_s_dh_and_p(mlflow_server, resu
     experiment = client.get_experiment_by_name("traces").experiment_id
     [logged] = client.search_runs([experiment])
     recorded = [question for file in record_files(folder) for question in questions(file)]
-    traces = client.search_traces(locations=[experiment], run_id=logged.info.run_id, include_spans=False)
-    ids = {name(trace.info.tags): trace.info.trace_id for trace in traces}
-    assert len(traces) == len(recorded) == 2 * 2 + 3 * 3
-    assert sorted(ids) == sorted(name(question.row) for question in recorded)
-
-    page.goto(f"{mlflow_server}/#/experiments/{experiment}/traces")
-    for question in recorded:
-        row = page.locator(f"a[href*='{ids[name(question.row)]}']", has_text=f"{question.row['question_id']}: ")
-        row.first.wait_for()
-
-    forked = next(question for question in recorded if question.num_forks())
-    fork = next(trajectory for trajectory in forked.trajectories if trajectory.row["parent"] is not None)
-    parent = forked.trajectory(fork.row["parent"])
-    decided = next(turn for turn in parent.turns if turn["depth"] == fork.row["inherited_turns"])
-    page.goto(f"{mlflow_server}/#/experiments/{experiment}/traces?traceId={ids[name(forked.row)]}")
-    page.get_by_text(trajectory_name(fork), exact=True).first.click()
-    page.get_by_role("tab", name="Attributes").click()
-    for symbol, value in (("dH", decided["delta"]), ("P", decided["probability"])):
-        page.get_by_text(symbol, exact=True).first.wait_for()
-        page.get_by_text(str(value), exact=True).first.wait_for()
+    traces = client.search_traces(locations=[experiment], run_id=logged.info.run_id)
+    assert len(recorded) == 2 * 2 + 3 * 3
+    assert all(trace.data.spans for trace in traces)
+    assert sorted(name(trace.info.tags) for trace in traces) == sorted(name(question.row) for question in recorded)

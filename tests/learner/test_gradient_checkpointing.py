@@ -42,13 +42,6 @@ def test_undecided_is_counted_as_checkpointing():
     assert learner_need(MODEL, UNDECIDED) == learner_need(MODEL, LEARNER)
 
 
-def test_the_decision_as_a_sentence():
-    assert str(Decision(True, 93_000, 80_000)) == (
-        "gradient_checkpointing='auto' is True: with all activations the device would hold 93,000 of 80,000 bytes in "
-        "an update; it may hold 80%."
-    )
-
-
 @pytest.mark.parametrize(("memory", "checkpointing"), [(10**12, False), (10**6, True)])
 @pytest.mark.parametrize("engine", ["vllm", "scripted"])
 def test_a_learner_decides_by_the_memory_of_its_machine(model, monkeypatch, memory, checkpointing, engine):

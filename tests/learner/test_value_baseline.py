@@ -123,22 +123,6 @@ def two_paths(name: str, *rewards: float) -> QuestionTree:
     return make_tree([1], [make_trajectory(str(i), turns[i], reward=r) for i, r in enumerate(rewards)], name)
 
 
-def test_the_first_update_is_the_groups_and_the_second_knows_the_states(model):
-    questions, gradients = [two_paths("q", 0.0, 1.0)], {}
-    for baseline in ("group", "value"):
-        config = make_config(model, lr=1e-12, baseline=baseline, questions_per_minibatch=1)
-        learner = build_learner(config)
-        record_gradients(learner)
-        results = [metrics(learner.update(make_batch(config, questions))) for _ in range(20)]
-        gradients[baseline] = learner.recorded
-    assert_close(gradients["value"][0], gradients["group"][0], rtol=1e-12)
-    assert results[0]["value_explained_variance"] == 0.0
-    assert results[1]["value_explained_variance"] > 0.3
-    assert results[-1]["value_explained_variance"] > 0.7
-    # Only the first turns, which read the prompt, are judged as before.
-    assert results[-1]["grad_norm"] < 0.9 * results[0]["grad_norm"]
-
-
 def test_groups_without_signal_are_judged_against_values(model):
     config = make_config(model, baseline="value", questions_per_minibatch=1)
     learner = build_learner(config)

@@ -34,6 +34,9 @@ def test_a_run_of_arpo():
 @pytest.mark.parametrize(("rollout", "forks"), [
     ({"branching": "never"}, "none"),
     ({"branching": "random", "random_fork_probability": 0.3}, "with probability 0.3, in the order `first_come`"),
+    ({"branch_threshold": "auto"},
+     "where dH is in the highest 25% of the last questions', P = 0.5 + 0.2 dH, dH from the initial baseline, in the "
+     "order `first_come`"),
     ({"branching": "always"}, "at every node, in the order `first_come`"),
     ({"branching": "probability", "entropy_baseline": "running"},
      "with probability P, P = 0.5 + 0.2 dH, dH from the running baseline, in the order `first_come`"),

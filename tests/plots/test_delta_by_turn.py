@@ -1,9 +1,7 @@
 """dH by turn and tool, by hand."""
 
 import numpy as np
-import pytest
 
-from rllib_arpo.plots.run_data import MissingDataError
 from rllib_arpo.plots.trees import draw_rises, rises_by_stage
 from tests.plots.runs import node, row, run_data
 
@@ -41,9 +39,3 @@ def test_the_figure():
         "after python (1 node)", "after search (4 nodes)",
     ]  # fmt: skip
     assert (panel.get_xlabel(), panel.get_ylabel()) == ("turns before the tool response", "dH (sum_log_vocab, k = 4)")
-
-
-def test_a_run_without_a_rise():
-    with pytest.raises(MissingDataError) as error:
-        draw_rises(run_data([row()]))
-    assert str(error.value) == "No recorded tool response was followed by a turn, so that nothing could rise."

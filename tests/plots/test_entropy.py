@@ -1,9 +1,7 @@
 """Entropy by token position, by hand: forks are left out, a question counts once."""
 
 import numpy as np
-import pytest
 
-from rllib_arpo.plots.run_data import MissingDataError
 from rllib_arpo.plots.trees import curves_by_stage, draw_entropy
 from tests.plots.runs import row, run_data
 
@@ -51,16 +49,3 @@ def test_the_figure():
         "start (3 turns)", "after python (1 turns)", "after search (1 turns)",
     ]  # fmt: skip
     assert (training.get_xlabel(), before.get_ylabel()) == ("token of the turn", "entropy (nats)")
-
-
-@pytest.mark.parametrize(
-    ("run", "sentence"),
-    [
-        (run_data(), "The run has no record of its trees (record_share=None, or nothing was recorded yet)."),
-        (run_data([row(entropies=None)]), "No recorded turn has an entropy."),
-    ],
-)
-def test_a_run_without(run, sentence):
-    with pytest.raises(MissingDataError) as error:
-        draw_entropy(run)
-    assert str(error.value) == sentence

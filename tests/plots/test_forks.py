@@ -1,11 +1,9 @@
 """Forks by turn, by hand."""
 
 import numpy as np
-import pytest
 
-from rllib_arpo.plots.run_data import MissingDataError
 from rllib_arpo.plots.trees import draw_forks, forks_by_half
-from tests.plots.runs import node, row, run_data
+from tests.plots.runs import node, run_data
 
 ROWS = [
     # Iteration 1: two questions; one node of three at depth 1 has two children.
@@ -48,16 +46,3 @@ def test_the_figure():
         "training, iterations 1 to 2 (2 questions)", "training, iterations 3 to 4 (1 question)",
     ]  # fmt: skip
     assert (count.get_xlabel(), count.get_ylabel()) == ("turns before the fork", "forks per question")
-
-
-@pytest.mark.parametrize(
-    ("rows", "sentence"),
-    [
-        ([], "The record has no training question: a larger record_share keeps more of them."),
-        ([row()], "No recorded training question was forked."),
-    ],
-)
-def test_a_run_without(rows, sentence):
-    with pytest.raises(MissingDataError) as error:
-        draw_forks(run_data(rows))
-    assert str(error.value) == sentence

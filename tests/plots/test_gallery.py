@@ -3,6 +3,9 @@
 import pytest
 
 from rllib_arpo.commands import main
+from rllib_arpo.plots import iterations, trees
+from rllib_arpo.plots.run_data import MissingDataError
+from tests.plots.runs import result, row, run_data
 
 PNG = b"\x89PNG\r\n\x1a\n"
 NO_RESULTS = {
@@ -42,3 +45,26 @@ def test_mistakes(record, tmp_path, capsys, arguments, sentence):
     assert main(["show", *filled, "--output", str(tmp_path / "plots")]) == 2
     assert capsys.readouterr().err == f"error: {sentence.replace('{run}', str(record))}\n"
     assert not (tmp_path / "plots").exists()
+
+
+@pytest.mark.parametrize(("draw", "run", "sentence"), [
+    (iterations.draw_progress, run_data(), "No result of the run has an accuracy or a reward."),
+    (iterations.draw_accuracy_by_calls, run_data(results=[result(1, 0.5, 1.0, 0)]),
+     "The run has executed no tool call."),
+    (iterations.draw_fork_history,
+     run_data(results=[{"training_iteration": 1, "env_runners": {"forks_per_question": 0.0, "fork_depth_mean": 1.0}}]),
+     "No iteration has a fork."),
+    (iterations.draw_gap, run_data(), "No result of the run has the metric engine_logprob_gap."),
+    (iterations.draw_seconds, run_data(), "No result of the run has the seconds of its iteration."),
+    (trees.draw_entropy, run_data(),
+     "The run has no record of its trees (record_share=None, or nothing was recorded yet)."),
+    (trees.draw_entropy, run_data([row(entropies=None)]), "No recorded turn has an entropy."),
+    (trees.draw_rises, run_data([row()]),
+     "No recorded tool response was followed by a turn, so that nothing could rise."),
+    (trees.draw_forks, run_data(), "The record has no training question: a larger record_share keeps more of them."),
+    (trees.draw_forks, run_data([row()]), "No recorded training question was forked."),
+])  # fmt: skip
+def test_a_run_without_the_data_of_a_plot(draw, run, sentence):
+    with pytest.raises(MissingDataError) as error:
+        draw(run)
+    assert str(error.value) == sentence

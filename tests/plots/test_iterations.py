@@ -1,10 +1,8 @@
 """The plots of Tune's results alone, by hand."""
 
 import numpy as np
-import pytest
 
 from rllib_arpo.plots.iterations import draw_fork_history, draw_gap, draw_seconds, seconds_of
-from rllib_arpo.plots.run_data import MissingDataError
 from tests.plots.runs import run_data
 
 
@@ -72,17 +70,3 @@ def test_the_seconds():
     tops = [bar.get_y() + bar.get_height() for bar in panel.patches]
     np.testing.assert_allclose(tops, [4, 5, 7, 9, 7.5, 10, 10, 20])
     assert (panel.get_xlabel(), panel.get_ylabel()) == ("iteration", "seconds")
-
-
-@pytest.mark.parametrize(
-    ("draw", "results", "sentence"),
-    [
-        (draw_fork_history, [forked(1, 0.0, 1.0, 1.0, 1.0)], "No iteration has a fork."),
-        (draw_gap, [], "No result of the run has the metric engine_logprob_gap."),
-        (draw_seconds, [], "No result of the run has the seconds of its iteration."),
-    ],
-)
-def test_a_run_without(draw, results, sentence):
-    with pytest.raises(MissingDataError) as error:
-        draw(run_data(results=results))
-    assert str(error.value) == sentence

@@ -109,16 +109,6 @@ def record(folder: Path, made: ARPOConfig, iterations: int = 2) -> None:
     recorder.close()
 
 
-def test_duckdb_answers_the_mean_of_dh_by_tool_and_turn_in_one_query(model_folder, tmp_path):
-    duckdb = pytest.importorskip("duckdb")
-    record(tmp_path, config(model_folder))
-    query = (
-        f"SELECT after_tool, depth, avg(delta), count(delta) FROM '{tmp_path}/trees/*.parquet' "
-        "WHERE delta IS NOT NULL GROUP BY ALL ORDER BY ALL"
-    )
-    assert duckdb.sql(query).fetchall() == [("search", 1, 0.25, 2)]
-
-
 def test_a_share_of_the_questions_is_chosen_by_their_names():
     names = [f"train/{i}" for i in range(2000)]
     chosen = {share: {name for name in names if is_chosen(name, share)} for share in (0.0, 0.1, 0.5, 1.0)}

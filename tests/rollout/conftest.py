@@ -109,40 +109,18 @@ def sample_tree():
     return sampled_tree
 
 
-@dataclass
-class SampledQuestions:
-    questions: list[SampledQuestion]
-
-    @property
-    def finished(self) -> list[int]:
-        """The questions' numbers in the order in which they ended."""
-        return [q.number for q in self.questions]
-
-    def lengths(self) -> list[tuple[int, ...]]:
-        return [q.stats.path_tokens for q in sorted(self.questions, key=lambda q: q.number)]
-
-
 class _ManyQuestions(ScriptedEnv):
-    """Every question has a prompt of its own.
-
-    env_config: `slow_question`: the only one for which the delays hold; `delay_per_token`: seconds that a tool takes
-    for each token of the turn that calls it.
-    """
+    """Every question has a prompt of its own. env_config: `slow_question`: the only one for which the delays hold."""
 
     def __init__(self, env_config):
         super().__init__(env_config)
         self._all_delays = self.delays
         self._slow = env_config.get("slow_question")
-        self._delay_per_token = env_config.get("delay_per_token", 0.0)
 
     def reset(self, *, seed=None, options=None):
         result = super().reset(seed=seed, options=options)
         self.delays = self._all_delays if self._slow in (None, self.question) else {}
         return result
-
-    async def step_agent(self, agent_id, token_ids):
-        await asyncio.sleep(self._delay_per_token * len(token_ids))
-        return await super().step_agent(agent_id, token_ids)
 
     def prompt(self):
         return [*super().prompt(), self.question]
@@ -150,11 +128,11 @@ class _ManyQuestions(ScriptedEnv):
 
 @pytest.fixture
 def sample_questions():
-    """Runs a `QuestionLoop` with a random policy that calls tools."""
+    """Runs a `QuestionLoop` with a random policy that calls tools -> the questions, in the order of their ends."""
 
-    def run(numbers, env_config, num_envs=2, **changes) -> SampledQuestions:
+    def run(numbers, env_config, num_envs=2, **changes) -> list[SampledQuestion]:
         policy = RandomPolicy(VOCAB_SIZE, replies=[[7, TOOL], [8, 8, 8, TOOL], [9, ANSWER], [7, 7, ANSWER]])
         envs = [_ManyQuestions(env_config) for _ in range(num_envs)]
-        return SampledQuestions(list(ended(policy.reply, VOCAB_SIZE, numbers, envs, settings(**changes)).values()))
+        return list(ended(policy.reply, VOCAB_SIZE, numbers, envs, settings(**changes)).values())
 
     return run

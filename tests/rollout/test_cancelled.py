@@ -1,15 +1,11 @@
 """A `CancelledError`, or a `TimeoutError`, that an environment raises by itself."""
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
 
 from rllib_arpo.core.tree import StopReason
 from rllib_arpo.engine.scripted_engine import ScriptedReply
-from rllib_arpo.rollout.messages import question_refs
-from rllib_arpo.rollout.question_loop import QuestionLoop
 from tests.helpers.scripted_env import ANSWER, ScriptedEnv
-from tests.helpers.scripts import scripted_engine
-from tests.rollout.conftest import VOCAB_SIZE, settings
+from tests.rollout.conftest import VOCAB_SIZE, ended, settings
 
 
 class Cancels(ScriptedEnv):
@@ -38,18 +34,13 @@ class Cancels(ScriptedEnv):
 
 def test_what_nobody_cancelled_is_an_error_of_the_environment_and_not_the_deadline(caplog):
     """The environment answers the next question after each."""
-    engine = scripted_engine(lambda *_: ScriptedReply([ANSWER]), vocab_size=VOCAB_SIZE)
-    ended = {}
-    with ThreadPoolExecutor(1) as thread, QuestionLoop(engine, thread) as loop:
-        loop.submit(question_refs(range(5)), [Cancels()], settings())
-        while found := loop.take(20):
-            ended |= {question.ref.number: question for question in found}
-    assert list(ended) == [0, 1, 2, 3, 4]
-    assert ended[0].stats.stop_reasons == (StopReason.ERROR,) * 2
-    (error, _) = ended[0].errors
+    questions = ended(lambda *_: ScriptedReply([ANSWER]), VOCAB_SIZE, range(5), [Cancels()], settings())
+    assert list(questions) == [0, 1, 2, 3, 4]
+    assert questions[0].stats.stop_reasons == (StopReason.ERROR,) * 2
+    (error, _) = questions[0].errors
     assert (error.kind, error.text) == ("RuntimeError", "it waited for something that was cancelled")
-    assert ended[1].failure.message == "RuntimeError: it waited for something that was cancelled"
-    assert ended[3].failure.message == "TimeoutError: the database is down"
+    assert questions[1].failure.message == "RuntimeError: it waited for something that was cancelled"
+    assert questions[3].failure.message == "TimeoutError: the database is down"
     assert "Cancels did not close question 2 (RuntimeError('it waited" in caplog.text
     for number in (2, 4):
-        assert ended[number].stats.stop_reasons == (StopReason.ANSWER,) * 2
+        assert questions[number].stats.stop_reasons == (StopReason.ANSWER,) * 2

@@ -68,32 +68,18 @@ def collect(dispatcher: QuestionDispatcher, numbers, purpose=Purpose.TRAINING, *
     return [question.number for question in sampled]
 
 
-def sample(dispatcher: QuestionDispatcher, numbers, purpose=Purpose.TRAINING) -> list[int]:
+def sample(dispatcher: QuestionDispatcher, numbers, purpose=Purpose.TRAINING, **conditions) -> list[int]:
     dispatcher.ask(question_refs(numbers, purpose))
-    return collect(dispatcher, numbers, purpose)
+    return collect(dispatcher, numbers, purpose, **conditions)
 
 
 def test_questions_are_shared_out(make_group):
     group, dispatcher = make_group({1: [], 2: []})
-    assert sample(dispatcher, range(5)) == [0, 1, 2, 3, 4]
-    assert group.asked == [(1, [0, 2]), (2, [1, 3]), (1, [4])]
-    assert group.timeouts == {dispatch.POLL_S}
-
-
-def test_every_env_runner_is_given_the_same_rollout_reference(make_group):
-    group, dispatcher = make_group({1: [], 2: []})
     reference = RolloutReference({"search": 0.5}, 0.5)
-    dispatcher.ask(question_refs(range(5)))
-    collect(dispatcher, range(5), rollout_reference=reference)
-    assert len(group.references) == 3
-    assert set(map(id, group.references)) == {id(reference)}
-
-
-def test_who_is_quick_gets_more(make_group):
-    """Two at a time, one per environment; env runner 2 ends one question a round."""
-    group, dispatcher = make_group({1: [], 2: [1, 1, 1, 1]})
-    assert sample(dispatcher, range(9)) == list(range(9))
-    assert group.asked == [(1, [0, 2]), (2, [1, 3]), (1, [4, 5]), (2, [6]), (1, [7, 8])]
+    assert sample(dispatcher, range(5), rollout_reference=reference) == [0, 1, 2, 3, 4]
+    assert group.asked == [(1, [0, 2]), (2, [1, 3]), (1, [4])]
+    assert [id(given) for given in group.references] == [id(reference)] * 3
+    assert group.timeouts == {dispatch.POLL_S}
 
 
 def test_env_runners_that_go_on_during_the_update_are_given_all(make_group):
@@ -142,26 +128,24 @@ def test_a_batch_that_has_ended_already_does_not_keep_the_next_one_waiting(make_
     assert group.asked == [(1, [0, 1, 2, 3]), (1, [4, 5])]
 
 
-@pytest.mark.parametrize("error", [DIES, RESTARTS], ids=["died", "restarts"])
-def test_only_the_questions_of_a_dead_env_runner_are_asked_again(make_group, error):
-    """Ray restarts it by itself: killing it would only end the new process."""
-    group, dispatcher = make_group({1: [], 2: [error]})
-    assert sample(dispatcher, range(4)) == [0, 1, 2, 3]
-    assert group.asked == [(1, [0, 2]), (2, [1, 3]), (1, [1]), (2, [3])]
-    assert group.restarted == []
-
-
-def test_an_env_runner_that_does_not_answer_is_restarted(make_group):
-    group, dispatcher = make_group({1: [], 2: [HANGS]})
-    assert sample(dispatcher, range(2)) == [0, 1]
-    assert group.restarted == [2]
-
-
-def test_an_env_runner_without_a_finished_question_is_restarted(make_group):
-    """200 seconds a round; the limit is the deadline of 10 seconds and the slack of 300."""
-    group, dispatcher = make_group({1: [SILENT, SILENT]})
-    assert sample(dispatcher, range(2)) == [0, 1]
-    assert group.restarted == [1]
+@pytest.mark.parametrize(("replies", "num_questions", "asked", "restarted"), [
+    pytest.param({1: [], 2: [1, 1, 1, 1]}, 9, [(1, [0, 2]), (2, [1, 3]), (1, [4, 5]), (2, [6]), (1, [7, 8])], [],
+                 id="two at a time, one per environment; 2 ends one question a round, so that 1 gets more"),
+    # Ray restarts an env runner that died by itself: killing it would only end the new process.
+    pytest.param({1: [], 2: [DIES]}, 4, [(1, [0, 2]), (2, [1, 3]), (1, [1]), (2, [3])], [],
+                 id="only the questions of a dead one are asked again"),
+    pytest.param({1: [], 2: [RESTARTS]}, 4, [(1, [0, 2]), (2, [1, 3]), (1, [1]), (2, [3])], [], id="restarts"),
+    pytest.param({1: [], 2: [HANGS]}, 2, [(1, [0]), (2, [1]), (1, [1])], [2], id="does not answer"),
+    # 200 seconds a round; the limit is the deadline of 10 seconds and the slack of 300.
+    pytest.param({1: [SILENT, SILENT]}, 2, [(1, [0, 1]), (1, [0, 1])], [1], id="ends no question"),
+    pytest.param({1: [FORGETS]}, 2, [(1, [0, 1]), (1, [0, 1])], [], id="no longer has its questions"),
+    pytest.param({1: [Failure("RuntimeError: engine died", retry=True)], 2: []}, 2,
+                 [(1, [0]), (2, [1]), (1, [0])], [1], id="a broken engine"),
+])  # fmt: skip
+def test_what_an_env_runner_loses_is_asked_again(make_group, replies, num_questions, asked, restarted):
+    group, dispatcher = make_group(replies)
+    assert sample(dispatcher, range(num_questions)) == list(range(num_questions))
+    assert (group.asked, group.restarted) == (asked, restarted)
 
 
 def test_while_the_driver_does_something_else_no_env_runner_is_silent(make_group):
@@ -172,12 +156,6 @@ def test_while_the_driver_does_something_else_no_env_runner_is_silent(make_group
     group.clock[0] += 2000.0
     assert collect(dispatcher, [1, 2, 3]) == [1, 2, 3]
     assert group.restarted == []
-
-
-def test_questions_that_an_env_runner_no_longer_has_are_asked_again(make_group):
-    group, dispatcher = make_group({1: [FORGETS]})
-    assert sample(dispatcher, range(2)) == [0, 1]
-    assert group.asked == [(1, [0, 1]), (1, [0, 1])]
 
 
 def test_an_env_runner_that_was_restarted_meanwhile_is_asked_only_what_it_lost(make_group):
@@ -197,12 +175,6 @@ def test_questions_of_an_env_runner_that_died_unnoticed_are_asked_again(make_gro
     group.set_actor_state(2, healthy=False)
     assert collect(dispatcher, [1, 2, 3]) == [1, 2, 3]
     assert group.asked == [(1, [0, 2]), (2, [1, 3]), (1, [1, 3])]
-
-
-def test_an_env_runner_with_a_broken_engine_is_restarted(make_group):
-    group, dispatcher = make_group({1: [Failure("RuntimeError: engine died", retry=True)], 2: []})
-    assert sample(dispatcher, range(2)) == [0, 1]
-    assert group.restarted == [1]
 
 
 def test_bad_data_is_raised_at_once(make_group):

@@ -3,23 +3,29 @@
 import numpy as np
 import pytest
 
-from rllib_arpo.core.rollout_history import RolloutReference
+from rllib_arpo.core.rollout_history import NO_HISTORY, RolloutReference
 from rllib_arpo.engine.scripted_engine import ScriptedReply
 from tests.helpers.scripted_env import ANSWER, PROMPT, TOOL
 from tests.helpers.scripts import answer, tool
 
 NODE = (*PROMPT, 10, TOOL, 50, 0)
 LN_V = np.log(256)
+HISTORY = RolloutReference({"tool": 0.5 * LN_V}, after_tool=0.5 * LN_V)
 
 
-@pytest.mark.parametrize(("earlier", "forks"), [(0.5, 1), (0.7, 0)])
-def test_the_running_baseline_is_that_of_the_same_tool_in_earlier_questions(sample_tree, earlier, forks):
+@pytest.mark.parametrize(("earlier", "level", "forks"), [
+    ({"tool": 0.5, "other": 0.0}, 0.5, 1),
+    ({"tool": 0.7, "other": 0.0}, 0.7, 0),
+    # Without a history of its own a tool is compared with the opening.
+    ({"other": 0.0}, 3.0, 0),
+])  # fmt: skip
+def test_the_running_baseline_is_that_of_the_same_tool_in_earlier_questions(sample_tree, earlier, level, forks):
     """The entropy falls below the opening, and is above or below what this tool's responses left before."""
     script = {PROMPT: [tool(10, 3.0), answer(11)], NODE: [answer(20, 0.6), answer(21)]}
-    reference = RolloutReference({"tool": earlier, "other": 0.0}, after_tool=0.3)
+    reference = RolloutReference(earlier, after_tool=0.3)
     sampled = sample_tree(dict(script), entropy_baseline="running", rollout_reference=reference)
     decision = sampled.decisions[("0", 1)]
-    assert decision.delta == pytest.approx((0.6 - earlier) / LN_V)
+    assert decision.delta == pytest.approx((0.6 - level) / LN_V)
     assert decision.level == pytest.approx(0.6 / LN_V)
     assert decision.children == forks
     assert sample_tree(dict(script), rollout_reference=reference).decisions[("0", 1)].children == 0
@@ -34,30 +40,23 @@ def test_pre_monitoring_compares_as_many_tokens_as_the_first_window_has(sample_t
         entropy_window=20,
         entropy_normalization="sum_log_vocab",
         pre_monitoring_sensitivity=2.0,
-        rollout_reference=RolloutReference({"tool": 0.5 * LN_V}, after_tool=0.5 * LN_V),
+        rollout_reference=HISTORY,
     )
     assert sum(not t.topped_up for t in sampled.tree.trajectories) == num_roots
 
 
-def test_a_tool_without_a_history_is_compared_with_the_opening(sample_tree):
-    script = {PROMPT: [tool(10, 3.0), answer(11)], NODE: answer(20, 0.6)}
-    reference = RolloutReference({"other": 0.0}, after_tool=0.0)
-    sampled = sample_tree(script, entropy_baseline="running", rollout_reference=reference)
-    assert sampled.decisions[("0", 1)].delta == pytest.approx((0.6 - 3.0) / LN_V)
-
-
 @pytest.mark.parametrize(
-    ("root_entropy", "num_roots"),
+    ("reference", "root_entropy", "num_roots"),
     # M = 8, beta = 2, H_tool = 0.5: sigma(2 (H_root - 0.5)) of H_root = 0, 0.5, 1 is 0.269, 0.5, 0.731.
-    [(0.0, 2), (0.5, 4), (1.0, 6)],
+    [(HISTORY, 0.0, 2), (HISTORY, 0.5, 4), (HISTORY, 1.0, 6), (NO_HISTORY, 1.0, 5)],
 )
-def test_pre_monitoring_chooses_the_number_of_roots(sample_tree, root_entropy, num_roots):
+def test_pre_monitoring_chooses_the_number_of_roots(sample_tree, reference, root_entropy, num_roots):
     sampled = sample_tree(
         lambda request, times: answer(10, root_entropy * LN_V),
         num_rollouts=8,
         num_initial_rollouts=5,
         pre_monitoring_sensitivity=2.0,
-        rollout_reference=RolloutReference({"tool": 0.5 * LN_V}, after_tool=0.5 * LN_V),
+        rollout_reference=reference,
     )
     trajectories = sampled.tree.trajectories
     assert [t.agent_id for t in trajectories] == [str(i) for i in range(8)]
@@ -66,20 +65,13 @@ def test_pre_monitoring_chooses_the_number_of_roots(sample_tree, root_entropy, n
     assert [r.request_id for r in sampled.engine.submitted[:2]] == ["training/0/0/0", "training/0/1/0"]
 
 
-def test_without_a_history_the_configured_number_of_roots_starts(sample_tree):
-    sampled = sample_tree(
-        lambda request, times: answer(10), num_rollouts=8, num_initial_rollouts=5, pre_monitoring_sensitivity=2.0
-    )
-    assert sum(not t.topped_up for t in sampled.tree.trajectories) == 5
-
-
 def test_pre_monitoring_with_a_first_root_that_fails_tops_up(sample_tree):
     replies = [ScriptedReply([10, 10], fail_after=0), answer(11), answer(12)]
     sampled = sample_tree(
         {PROMPT: replies},
         num_rollouts=3,
         pre_monitoring_sensitivity=2.0,
-        rollout_reference=RolloutReference({"tool": 0.5 * LN_V}, after_tool=0.5 * LN_V),
+        rollout_reference=HISTORY,
     )
     assert [str(t.stop_reason) for t in sampled.tree.trajectories] == ["engine_failure", "answer", "answer"]
 

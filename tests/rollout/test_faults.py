@@ -159,10 +159,10 @@ def test_a_deadline_ends_only_its_own_questions_trajectories(sample_questions):
         question_deadline_s=4.0,
         deterministic=True,
     )
-    reasons = {q.number: Counter(q.stats.stop_reasons) for q in sampled.questions}
+    reasons = {q.number: Counter(q.stats.stop_reasons) for q in sampled}
     assert [StopReason.DEADLINE in reasons[number] for number in range(4)] == [False, True, False, False]
-    assert all(len(q.stats.stop_reasons) == 4 for q in sampled.questions)
-    assert sampled.finished[-1] == 1
+    assert all(len(q.stats.stop_reasons) == 4 for q in sampled)
+    assert sampled[-1].number == 1
 
 
 def test_requests_that_a_deadline_cuts_off_leave_the_engine_while_the_loop_goes_on():

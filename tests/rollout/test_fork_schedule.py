@@ -148,7 +148,7 @@ def test_other_questions_do_not_wait_for_a_schedule(sample_questions):
         num_rollouts=3,
         num_initial_rollouts=2,
     )
-    assert done.finished == [1, 0]
+    assert [question.number for question in done] == [1, 0]
 
 
 @pytest.mark.parametrize(

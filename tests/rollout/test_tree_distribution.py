@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 
 from tests.enumerable.problem import make_problem
@@ -77,19 +76,3 @@ def test_the_sampler_and_a_plain_rollout_have_the_same_distribution_of_trees(pro
     assert max(abs(sampled[tree] / plain[tree] - 1.0) for tree in plain) < 1e-6
     shapes = {tuple(t.agent_id for t in tree.trajectories) for _, tree in trees}
     assert len(shapes) > 1
-
-
-def test_a_short_budget_goes_to_the_larger_rise_when_ranked():
-    """Both roots have one node. First come, the first root has the fork; ranked, the one whose response rises more."""
-    problem = make_problem(3)
-    keywords = {"branch_base_probability": 1.0, "branch_entropy_weight": 0.0, "num_rollouts": 3}
-
-    def parent_and_its_rival(tree):
-        roots = {t.agent_id: int(t.turns[0].token_ids[0]) for t in tree.trajectories if t.parent is None}
-        (parent,) = (t.parent for t in tree.trajectories if t.parent)
-        return problem.entropies[problem.rows[roots.pop(parent),]], problem.entropies[problem.rows[roots.popitem()[1],]]
-
-    for allocation, possible in (("first_come", {-1, 0, 1}), ("ranked", {0, 1})):
-        trees = tree_distribution(problem, rollout_settings(**keywords, budget_allocation=allocation))
-        pairs = [parent_and_its_rival(tree) for _, tree in trees]
-        assert {int(np.sign(own - rival)) for own, rival in pairs} == possible

@@ -63,32 +63,6 @@ def test_decisions_of_forks_and_top_ups():
     assert said({}, trajectory={"topped_up": True}) == "dH = +0.21: not decided, since a top-up is not forked."
 
 
-@pytest.mark.parametrize(
-    ("row", "expected"),
-    [
-        ({"stop_reason": "answer", "counts": True, "reward": 1.1, "advantage": 0.87}, "answer, reward +1.10, A +0.87"),
-        ({"stop_reason": "no_answer", "counts": True, "reward": -1.0, "advantage": None}, "no answer, reward −1.00"),
-        ({"stop_reason": "deadline", "counts": False, "reward": 0.0, "advantage": None}, "deadline, masked"),
-    ],
-)
-def test_endings(row, expected):
-    assert words.ending(Trajectory(row, ())) == expected
-
-
-def test_several_conversations():
-    question = Question({"prompt_tokens": 5}, (), {})
-    turns = [
-        {"follows_turn": 0, "follows_tokens": 5},
-        {"follows_turn": 0, "follows_tokens": 6},
-        {"follows_turn": None, "follows_tokens": None},
-    ]
-    assert [words.elsewhere(turn, question) for turn in turns] == [
-        "another conversation begins, behind 5 tokens of the prompt",
-        "the conversation of turn 1 goes on",
-        "",
-    ]
-
-
 def test_advantages():
     shared = {"leaves": 3, "weight": 2.0, "soft_positive": 1.0, "soft_negative": -0.5, "hard_advantage": 0.25}
     assert words.advantages(shared) == (

@@ -100,10 +100,6 @@ def test_an_evaluation_that_forks_may_have_a_threshold_of_its_own(model_folder):
     ("training", "override", "expected"),
     [
         ({}, {"num_rollouts": 1}, "num_initial_rollouts=2: must not exceed num_rollouts=1."),
-        ({"pre_monitoring_sensitivity": 1.0}, {"branch_width": "wide"},
-         "branch_width='wide': not with pre_monitoring_sensitivity, whose N differs between questions."),
-        ({"branch_width": "planned"}, {"branching": "probability"},
-         "branch_width='planned': branching='probability' draws each child by itself, whatever their number."),
         ({"rollout_budget": {"tool_calls": 9}}, {"max_tool_calls": 0},
          "rollout_budget={'tool_calls': 9}: max_tool_calls=0 lets nobody spend it."),
         ({}, {"env_config": {"spli": "test"}}, "Unknown env_config key 'spli': did you mean 'split'?"),

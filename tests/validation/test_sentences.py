@@ -159,6 +159,8 @@ REFUSED = [
      "weights alone."),
     ({"lora": {"target_modules": ["q_proj", "lm_head"]}},
      "lora: adapts 'lm_head', and only linear layers before the LM head are supported."),
+    ({"lora": {"target_modules": ["embed_tokens"]}},
+     "lora: adapts 'model.embed_tokens', and only linear layers before the LM head are supported."),
     ({"lora": {"target_modules": ["query"]}},
      "lora: Target modules {'query'} not found in the base model. Please check the target modules and try again."),
     ({"lora": {}, "weight_sync": "ipc", "engine": "vllm", "num_env_runners": 1, "num_gpus_per_env_runner": 0.5,

@@ -142,15 +142,6 @@ def test_bad_rows_are_skipped_and_counted(ray_cluster, model_folder, tmp_path, c
     assert any("row 2: the prompt has" in line and "more than max_prompt_tokens = 700." in line for line in told)
 
 
-def test_more_cpus_than_the_cluster_has(model_folder, ray_cluster):
-    config = small_config(model_folder).env_runners(num_env_runners=4, num_cpus_per_env_runner=1)
-    expected = (
-        "The run asks for 4 CPUs in total and the cluster has 2: lower num_cpus_per_* (fractions are fine) or the "
-        "number of actors."
-    )
-    assert message(config) == expected
-
-
 def test_tune_counts_the_main_process_too(model_folder, ray_cluster):
     config = small_config(model_folder).env_runners(num_env_runners=2, num_cpus_per_env_runner=1)
     config.validate()

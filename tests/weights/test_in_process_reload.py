@@ -5,7 +5,6 @@ import pytest
 import ray
 
 from rllib_arpo import ARPOConfig
-from rllib_arpo.weights import WEIGHT_SYNCS, make_weight_sync, transfer_backend
 from rllib_arpo.weights.snapshot import WeightSyncError
 from rllib_arpo.weights.weight_sync import InProcessReload
 from tests.helpers.configs import small_config
@@ -17,17 +16,6 @@ def engine_weights(algorithm) -> list[dict[str, np.ndarray]]:
     return group.foreach_env_runner(
         lambda runner: runner.engine.weights, local_env_runner=group.num_remote_env_runners() == 0
     )
-
-
-def test_names():
-    assert list(WEIGHT_SYNCS)[:4] == ["auto", "in_process_reload", "nccl", "ipc"]
-    assert type(make_weight_sync("auto", None)) is InProcessReload
-    assert [transfer_backend(name) for name in ("auto", "in_process_reload", "nccl", "ipc")] == [
-        None,
-        None,
-        "nccl",
-        "ipc",
-    ]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,8 @@
 """Curves, rises and rules of turns by hand."""
 
+from collections.abc import Iterable, Sequence
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -18,9 +21,33 @@ from rllib_arpo.evaluation.entropy.measures import (
     nodes_of,
 )
 from rllib_arpo.evaluation.entropy.summary import EntropySettings, as_json, print_report, task_entropy
-from tests.evaluation.entropy.turns import questions, turn
+from rllib_arpo.record.read import Question, Row, Trajectory
 
 V = 100
+
+
+def turn(number: int, sample: int, depth: int, entropies: Sequence[float], tool: str | None = None) -> Row:
+    """A turn with these entropies; after the first one, by default behind the python tool."""
+    after = tool or ("python" if depth else None)
+    return {
+        "number": number, "agent_id": str(sample), "depth": depth, "after_tool": after, "entropies": list(entropies),
+    }  # fmt: skip
+
+
+def questions(turns: Iterable[Row], unfinished: Iterable[tuple[int, int]] = ()) -> list[Question]:
+    """The questions that have these turns; of the samples (question, sample) in `unfinished` none counts."""
+    cut = set(unfinished)
+    own: dict[tuple[int, int], list[Row]] = {sample: [] for sample in cut}
+    for row in turns:
+        own.setdefault((row["number"], int(row["agent_id"])), []).append(row)
+    numbers = sorted({number for number, _ in own})
+    return [Question({}, tuple(_trajectory(sample, own, cut) for sample in sorted(own) if sample[0] == n), {})
+            for n in numbers]  # fmt: skip
+
+
+def _trajectory(sample: tuple[int, int], own: dict[tuple[int, int], list[Row]], cut: set[tuple[int, int]]) -> Any:
+    rows = sorted(own[sample], key=lambda row: row["depth"])
+    return Trajectory({"agent_id": str(sample[1]), "counts": sample not in cut}, tuple(rows))
 
 
 def test_a_question_counts_once_however_many_turns_it_has():
@@ -35,17 +62,6 @@ def test_a_question_counts_once_however_many_turns_it_has():
     assert np.isnan(curve.half_width[2])
     assert entropy_curve(turns, 2).mean.tolist() == [4.0, 3.0]
     assert entropy_curve([], 2).mean.shape == (0,)
-
-
-def test_the_interval_holds_the_truth_in_95_of_100_cases():
-    """Questions differ, and so do their samples: an interval over single turns would be far too narrow."""
-    rng, held = np.random.default_rng(0), 0
-    for _ in range(1000):
-        levels = rng.normal(3.0, 1.0, 5)
-        turns = [(q, np.array([level + rng.normal(0.0, 0.3)])) for q, level in enumerate(levels) for _ in range(5)]
-        curve = entropy_curve(turns, 1)
-        held += abs(curve.mean[0] - 3.0) <= curve.half_width[0]
-    assert 0.93 <= held / 1000 <= 0.97
 
 
 def test_groups_of_turns_by_tool_and_by_round():
