@@ -1,7 +1,6 @@
 """Fixtures of the environment tests: a byte-level tokenizer (one token per byte) and environments on it."""
 
 import asyncio
-import inspect
 import tempfile
 from pathlib import Path
 
@@ -15,14 +14,10 @@ from tests.helpers.models import byte_tokenizer
 EOS = "<|im_end|>"
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Runs tests that are coroutine functions, each in a loop of its own."""
-    if not inspect.iscoroutinefunction(pyfuncitem.obj):
-        return None
-    arguments = inspect.signature(pyfuncitem.obj).parameters
-    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in arguments}))
-    return True
+@pytest.fixture
+def anyio_backend() -> str:
+    """Where tests that are coroutine functions run, each in a loop of its own."""
+    return "asyncio"
 
 
 @pytest.fixture(scope="session")

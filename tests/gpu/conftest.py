@@ -13,10 +13,7 @@ import pytest
 import torch
 
 from tests.gpu.workbench import FULL, TINY, Figures, Sizes
-from tests.helpers.model_fixtures import random_pass
 from tests.helpers.models import tiny_model
-
-__all__ = ["random_pass"]
 
 _IS_TINY = os.environ.get("GPU_CHECK") == "tiny"
 _SKIP = pytest.mark.skip(reason="needs a CUDA device: torch.cuda.is_available() is False")
@@ -78,14 +75,19 @@ def other_folder(tmp_path_factory) -> str:
 @pytest.fixture
 def own_ray() -> Iterator[None]:
     """A Ray of its own, with all GPUs, and the environment "Parity-v0"."""
+    import ray
     from ray import tune
 
-    from tests.helpers import clusters
+    import rllib_arpo
     from tests.helpers.parity_env import ParityEnv
 
-    with clusters.own_ray(log_to_driver=False):
-        tune.register_env("Parity-v0", ParityEnv)
-        yield
+    if ray.is_initialized():
+        ray.shutdown()
+    ray.init(include_dashboard=False, log_to_driver=False)
+    rllib_arpo.register()
+    tune.register_env("Parity-v0", ParityEnv)
+    yield
+    ray.shutdown()
 
 
 def start_engine(folder: str, runner: str, dtype: str = "float32", can_sleep: bool = False, **engine_kwargs):

@@ -17,11 +17,6 @@ from tests.gpu.conftest import RUNNERS, start_engine
 from tests.helpers.weights import weights_of
 
 PROMPT = [10 + i % 40 for i in range(70)]
-#: In two waves they come and go, so that rows move; windows end before, with and after the requests.
-REQUESTS = [
-    GenerationRequest(str(i), [i, *PROMPT[: 3 + 9 * i]], 20 + i, (1.0, 0.7, 0.0)[i % 3], (), 6 * (i % 5), seed=i)
-    for i in range(7)
-]
 #: dtype -> mean absolute error of log-probs and of entropies, in nats.
 MEAN_ERRORS = {"float32": (2e-3, 2e-3), "bfloat16": (0.06, 0.04)}
 
@@ -65,11 +60,15 @@ def test_the_probe_is_exact_for_the_distribution_that_vllm_tells(engine, tempera
 @pytest.mark.parametrize("runner", RUNNERS)
 def test_an_engine_that_runs_a_step_ahead_generates_the_same(llama_folder, runner):
     """In fp32, with seeds and greedily, against one that waits for every step."""
+    requests = [
+        GenerationRequest(str(i), [i, *PROMPT[: 3 + 9 * i]], 20 + i, (1.0, 0.7, 0.0)[i % 3], (), 6 * (i % 5), seed=i)
+        for i in range(7)
+    ]
     finished = {}
     for ahead in (False, True):
         engine = start_engine(llama_folder, runner, enforce_eager=True, async_scheduling=ahead)
         assert (engine._llm.engine_core.engine_core.batch_queue is not None) == ahead
-        finished[ahead] = run(engine, *REQUESTS[:4]) | run(engine, *REQUESTS[4:])
+        finished[ahead] = run(engine, *requests[:4]) | run(engine, *requests[4:])
         engine.close()
     for name, waiting in finished[False].items():
         ahead = finished[True][name]
@@ -79,8 +78,14 @@ def test_an_engine_that_runs_a_step_ahead_generates_the_same(llama_folder, runne
 
 
 def test_log_probs_and_entropies_of_a_mixed_batch(engine, llama_folder):
-    finished = run(engine, *REQUESTS[:4]) | run(engine, *REQUESTS[4:])
-    for request in REQUESTS:
+    """Requests come and go, so that rows move; windows end before, with and after the requests."""
+    requests = [
+        GenerationRequest(str(i), [i, *PROMPT[: 3 + 9 * i]], 20 + i, (1.0, 0.7, 0.0)[i % 3], (), 6 * (i % 5), seed=i)
+        for i in range(7)
+    ]
+    finished = run(engine, *requests[:4])
+    finished |= run(engine, *requests[4:])
+    for request in requests:
         result = finished[request.request_id]
         assert len(result.entropies) == min(request.entropy_window, len(result.token_ids))
         assert_close(engine, result, llama_folder, request.prompt_token_ids, request.temperature or 1.0)
@@ -105,6 +110,16 @@ def test_prompts_in_chunks_and_a_batch_that_is_preempted(llama_folder, engine):
     small.close()
     for one in requests:
         assert_close(small, finished[one.request_id], llama_folder, one.prompt_token_ids)
+
+
+def test_a_fork_of_a_running_request_reuses_its_blocks(engine):
+    prompt = [50 + i % 90 for i in range(70)]
+    engine.submit(GenerationRequest("parent", prompt, max_tokens=40, seed=1, entropy_window=2))
+    for _ in range(2):
+        events = engine.step()
+    assert [type(event).__name__ for event in events] == ["EntropyReady"]
+    engine.submit(GenerationRequest("fork", [*prompt, 1, 2, 3], max_tokens=2, seed=2))
+    assert run(engine)["fork"].num_cached_tokens == 64
 
 
 def test_new_weights_between_requests_and_between_two_tokens(engine, llama_folder, other_folder):

@@ -1,0 +1,36 @@
+"""Slow and long trajectories are neither dropped nor starved: lengths are distributed as with one question at a time.
+
+The longer a turn, the longer its tool takes, and questions overlap: a sampler that takes the first ones to end would
+get short ones.
+"""
+
+import numpy as np
+import pytest
+
+BUDGET = {"num_rollouts": 4, "num_initial_rollouts": 2}
+
+
+def tokens_per_question(questions) -> np.ndarray:
+    """[Q]: mean tokens of a path. Questions, unlike the trajectories of one, are independent of each other."""
+    return np.array([np.mean(q.stats.path_tokens) for q in questions])
+
+
+def deviation(sample: np.ndarray, other: np.ndarray) -> float:
+    """The difference of the means, in standard errors."""
+    error = np.sqrt(sample.var(ddof=1) / len(sample) + other.var(ddof=1) / len(other))
+    return float(abs(sample.mean() - other.mean()) / error)
+
+
+@pytest.mark.slow
+def test_lengths_do_not_depend_on_how_many_questions_run_at_a_time(sample_questions):
+    numbers = list(range(64))
+    slow_if_long = {"delay_per_token": 0.005}
+    together = sample_questions(numbers, slow_if_long, num_envs=8, **BUDGET)
+    alone = sample_questions(numbers, {}, num_envs=1, deterministic=True, **BUDGET)
+    seeded = sample_questions(numbers, slow_if_long, num_envs=8, deterministic=True, **BUDGET)
+    # With seeds: the very same trajectories, whichever ended first.
+    assert seeded.finished != alone.finished == numbers
+    assert seeded.lengths() == alone.lengths()
+    # Without: all questions, the same distribution.
+    assert sorted(together.finished) == numbers
+    assert deviation(tokens_per_question(together.questions), tokens_per_question(alone.questions)) < 4
