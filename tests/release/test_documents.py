@@ -16,6 +16,7 @@ BASELINES = {
     "trails-late-small": "grpo random-n4",
     "trails-plain-small": "grpo",
     "shapes-small": "grpo grpo-m8 n2-z7 random-n2-z7 random-m32-n4-z7",
+    "lake-small": "grpo",
 }
 
 
@@ -67,7 +68,7 @@ def _gradients() -> str:
 
 def _intervals(text: str) -> set[tuple[float, ...]]:
     """(value, low, high) of every "value [low, high]", with up to two words before the bracket; values without sign."""
-    found = re.findall(r"([−+]?[\d.,]+)(?: \w+){0,2} \[([^\], ]+), ([^\] ]+)\]", text.replace("\n", " "))
+    found = re.findall(r"([−+]?[\d.,]+)(?: \w+){0,2} \[([^\], ]+), ([^\] ]+)\]", " ".join(text.split()))
     numbers = ([float(part.replace("−", "-").replace(",", "")) for part in parts] for parts in found)
     return {(abs(value), low, high) for value, low, high in numbers}
 
