@@ -7,7 +7,13 @@ python -m tuned_examples.trails_small_arpo --algo GRPO
 python -m tuned_examples.trails_small_arpo --form late
 python -m tuned_examples.trails_small_arpo --branching random --random-fork-probability 0.3
 
-Results, of this and of all fork rules and baselines over seeds: docs/evidence.md.
+Results on 128 held-out questions, greedy, mean and standard deviation over ten seeds:
+
+    arm                accuracy after 24 updates   tool calls of these   accuracy after 10,000 calls
+    default            0.948 ± 0.047               9,560                 0.952 ± 0.043
+    --algo GRPO        0.924 ± 0.071               18,497                0.731 ± 0.109
+
+All fork rules and baselines, with the commands, the commits and the machines: docs/evidence.md.
 """
 
 import sys
@@ -24,7 +30,7 @@ from tuned_examples.trails_models import small_model
 
 parser = add_arm_args(recipe_parser(stop_reward=1.0, stop_iters=24))
 parser.add_argument("--form", choices=FORMS, default=MAIN.name, help="of the trails: where they ask for decisions")
-parser.add_argument("--lr", type=float, default=4e-4, help="the learning rate")
+parser.add_argument("--lr", type=float, default=2e-4, help="the learning rate")
 parser.add_argument("--num-threads", type=int, default=1, help="of the engine and of the learner")
 
 
@@ -44,6 +50,7 @@ def make_config(model: str, args) -> ARPOConfig:
             branch_threshold=0.505,
             max_response_tokens=form.max_response_tokens,
             questions_per_batch=8,
+            questions_per_minibatch=4,
         )
         .environment("Trails-v0", env_config={"seed": args.seed, "form": form.name})
         .language_model(

@@ -19,7 +19,7 @@ from release.evidence.study_figures import CALLS_OF_UPDATES, Run, figures, finis
 from release.evidence.study_rows import Row
 from rllib_arpo.core.intervals import estimate_all
 
-ACCURACIES = ("accuracy at the end", "mean over updates", "mean over calls", "accuracy at equal calls")
+ACCURACIES = ("accuracy at equal updates", "mean over updates", "mean over calls", "accuracy at equal calls")
 #: Figure of decisive steps -> its column.
 DECISIVE = {"decisive_auc": "AUC of dH", "decisive_fork_share": "forks at decisive steps"}
 #: The tested figures: the primary figure, and the secondary one.

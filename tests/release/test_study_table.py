@@ -25,7 +25,7 @@ def test_figures_of_two_runs():
     assert found["threshold"][0]["mean over calls"] == pytest.approx(0.5)
     assert found["grpo"][0]["accuracy at equal calls"] == pytest.approx(0.5)
     assert found["threshold"][0]["accuracy at equal calls"] == pytest.approx(1.0)
-    assert found["grpo"][0]["accuracy at the end"] == 1.0
+    assert found["grpo"][0]["accuracy at equal updates"] == 1.0
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_only_shared_seeds_are_paired():
 def test_columns_of_decisive_steps_are_those_of_tasks_that_have_some():
     runs = [run("a", 0, (0, 0.0), (10, 0.5), decisive_fork_share=0.75), run("b", 0, (0, 0.0), (10, 0.5))]
     table = accuracy_table(figures(runs, 10), ["a", "b"], "grpo").splitlines()
-    assert table[0].startswith("| arm | seeds | forks at decisive steps | accuracy at the end |")
+    assert table[0].startswith("| arm | seeds | forks at decisive steps | accuracy at equal updates |")
     assert table[2:] == [
         "| a | 1 | 0.75 | 0.500 | 0.250 | 0.250 | 0.500 | 10 |", "| b | 1 |  | 0.500 | 0.250 | 0.250 | 0.500 | 10 |",
     ]  # fmt: skip

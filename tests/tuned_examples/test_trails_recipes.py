@@ -44,13 +44,14 @@ def test_a_form_brings_its_limits_to_training_and_evaluation(form, limits, model
 
 
 @pytest.mark.parametrize(
-    ("name", "buffer", "batch", "minibatch"), [("trails_small_arpo", 64, 8, 4), ("trails_smollm2_135m_arpo", 80, 6, 3)]
+    ("name", "buffer", "batch", "own", "aepo"),
+    [("trails_small_arpo", 64, 8, 4, 4), ("trails_smollm2_135m_arpo", 80, 6, 6, 3)],
 )
-def test_an_algorithms_own_settings_are_cut_to_the_recipe(name, buffer, batch, minibatch, model_folder):
+def test_an_algorithms_own_settings_are_cut_to_the_recipe(name, buffer, batch, own, aepo, model_folder):
     assert make_config(name, model_folder, "--algo", "DAPO").overlong_buffer_tokens == buffer
     assert make_config(name, model_folder).overlong_buffer_tokens is None
-    assert make_config(name, model_folder).questions_per_minibatch == batch
-    assert make_config(name, model_folder, "--algo", "AEPO").questions_per_minibatch == minibatch
+    assert make_config(name, model_folder).questions_per_minibatch == own
+    assert make_config(name, model_folder, "--algo", "AEPO").questions_per_minibatch == aepo
     given = make_config(name, model_folder, "--algo", "AEPO", "--questions-per-minibatch", "1")
     assert (given.questions_per_batch, given.questions_per_minibatch) == (batch, 1)
 
