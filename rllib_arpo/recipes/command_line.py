@@ -126,7 +126,7 @@ def arm_config(
     branch_threshold: float,
     max_response_tokens: int,
     questions_per_batch: int,
-    branch_width: int = 1,
+    branch_width: int | None = None,
     questions_per_minibatch: int | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> ARPOConfig:
@@ -139,7 +139,8 @@ def arm_config(
         args: of a parser that `add_arm_args` has seen.
         num_rollouts, num_initial_rollouts: M, and N of algorithms that fork, where the command line does not say.
         branch_threshold: tau, of the rule "threshold", where the command line does not say.
-        branch_width: Z of ARPO, where the command line does not say. Its relatives keep their own.
+        branch_width: Z of ARPO, where the command line does not say; its relatives keep their own. None: as in
+            `settings`.
         max_response_tokens: as in `ARPOConfig`.
         questions_per_batch, questions_per_minibatch: where the command line does not say; None: a whole batch.
         settings: further settings of the recipe. An algorithm's own, in which it differs from ARPO, come first.
@@ -160,7 +161,7 @@ def arm_config(
     _set_options(config, args)
     if config.branching != "never" and args.num_initial_rollouts is None:
         config.adaptive_rollout(num_initial_rollouts=num_initial_rollouts)
-    if args.algo == "ARPO" and config.branching != "never" and args.branch_width is None:
+    if branch_width is not None and args.algo == "ARPO" and config.branching != "never" and args.branch_width is None:
         config.adaptive_rollout(branch_width=branch_width)
     if args.branch_threshold is None and config.branching in rules_with("branch_threshold"):
         config.adaptive_rollout(branch_threshold=branch_threshold)
