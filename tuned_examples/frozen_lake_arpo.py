@@ -14,14 +14,13 @@ Results on 128 held-out questions (88 different maps), greedy, with twelve moves
     2      0.406             0.719     0.719      0.719      2.5
     3      0.406             0.719     0.719      0.844      2.7
 
-On these questions a uniformly random player has 0.047 and the demonstrator 0.312. A player that goes
-right, or down where it cannot, and never into a hole that it sees, has 0.719; to do better, the model has to get out of
-dead ends.
+On these questions a uniformly random player has 0.047 and the demonstrator 0.312. A player that goes right, or down
+where it cannot, and never into a hole that it sees, has 0.719; to do better, the model has to get out of dead ends.
 
 All seeds share the cold start, which took 62 CPU seconds (3.2 minutes). A run took about 100 CPU seconds (seeds 2 and
 3, without Ray's own processes). Both cores were busy with other work, which had priority (load 12 to 19), so the
-minutes are too many. The settings were tried on seed 0 only. Float32, one thread each. Ten seeds with two
-optimizer steps an update, and other shapes of trees: docs/evidence.md.
+minutes are too many. The settings were tried on seed 0 only. Float32, one thread each. Ten seeds with two optimizer
+steps an update, and other shapes of trees: docs/evidence.md.
 """
 
 import sys

@@ -111,7 +111,6 @@ def figures(runs: Sequence[Run], calls: int) -> dict[str, dict[int, dict[str, fl
     for run in runs:
         last, lasts = run.rows[-1], run.calls >= calls
         found.setdefault(run.arm, {})[run.seed] = {
-            "accuracy before": run.evaluated[0]["accuracy"],
             "accuracy at equal updates": float(accuracies_at(run, UPDATES, np.array(last_update))),
             "mean over updates": mean_accuracy(run, UPDATES, last_update),
             CALLS_OF_UPDATES: float(run.rows[last_update][CALLS]),

@@ -11,6 +11,7 @@ from rllib_arpo.core.entropy import (
     exact_entropy,
     running_delta,
 )
+from tests.helpers.entropy import token_entropy
 
 
 def test_entropy_of_distributions_known_in_closed_form():
@@ -18,6 +19,8 @@ def test_entropy_of_distributions_known_in_closed_form():
     # p = (1/2, 1/4, 1/4): 1.5 bits.
     expected = torch.tensor([math.log(4.0), 0.0, 1.5 * math.log(2.0)])
     torch.testing.assert_close(exact_entropy(torch.log_softmax(logits, -1)), expected)
+    # The twin that other tests compare with.
+    torch.testing.assert_close(token_entropy(logits), expected)
 
 
 def test_gradient_of_the_entropy_with_an_impossible_token():

@@ -142,10 +142,12 @@ def test_a_large_question_opens_quickly(open_page, model_folder, tmp_path):
     """Of visible ASCII characters; the entropies of all tokens are recorded."""
     sizes = {"max_prompt_tokens": 600, "max_turn_tokens": 900, "max_observation_tokens": 200, "entropy_window": 900}
     tree = random_tree(np.random.default_rng(0), vocab_size=94, max_roots=9, max_turns=9, max_forks=9, **sizes)
-    assert sum(len(turn.token_ids) for trajectory in tree.trajectories for turn in trajectory.turns) > 20_000
+    turns = [turn for trajectory in tree.trajectories for turn in trajectory.turns]
+    assert sum(len(turn.token_ids) for turn in turns) > 20_000
     write_record(tmp_path, model_folder, [tree])
     source = tmp_path / "trees" / "iteration-00001.parquet"
     assert main(["show", str(source), "--output", str(tmp_path / "pages")]) == 0
     begin = time.perf_counter()
-    open_page(tmp_path / "pages" / "training-00001-random.html")
+    page = open_page(tmp_path / "pages" / "training-00001-random.html")
     assert time.perf_counter() - begin < PATIENCE_S
+    assert page.locator("svg a").count() == len(turns)

@@ -94,7 +94,7 @@ async def test_a_game_of_textarena_shows_what_is_new_and_pays_at_its_end(textare
     parents = await said(play, "down", "up")
     assert await said(child, "down", "up") == parents
     await CopyChecks().check([child])
-    assert await score(play), await score(child) == (Score(0.0, 0.5),) * 2
+    assert (await score(play), await score(child)) == (Score(0.0, 0.5),) * 2
     assert play.maker.way(await play.ready()) == (forks_by or "copy")
     assert (play.opening, reply, *parents) == expected
 
