@@ -83,6 +83,11 @@ def test_a_group_without_signal_has_advantage_zero_exactly(rewards: list[float])
     assert group_advantages(np.array(rewards)).tolist() == [0.0] * len(rewards)
 
 
+def test_batch_advantages_by_hand():
+    expected = np.array([0.5, -1.5]) / (0.5 + 1e-6)
+    np.testing.assert_allclose(batch_advantages(np.array([1.0, -1.0]), 0.5, 0.5), expected, rtol=1e-14)
+
+
 def test_a_batch_of_equal_rewards_is_not_scaled():
     assert reward_scale(0.25) == 0.25 + 1e-6
     assert (reward_scale(0.0), reward_scale(1e-17)) == (1.0, 1.0)
