@@ -108,7 +108,7 @@ def length_in_words(config: ARPOConfig, args: argparse.Namespace) -> str:
 
 
 def trees_in_words(config: ARPOConfig) -> str:
-    """E.g. "M = 8 trajectories a question, N = 2 of them from the prompt, forks: threshold"."""
+    """E.g. "M = 8 trajectories a question, N = 2 of them from the prompt, forks: threshold, Z = 1 at a time"."""
     size = f"M = {config.num_rollouts} trajectories a question"
     if config.rollout_budget is not None:
         [(unit, amount)] = config.rollout_budget.items()
@@ -117,7 +117,7 @@ def trees_in_words(config: ARPOConfig) -> str:
         return f"{size}, no forks"
     chosen = config.pre_monitoring_sensitivity is not None
     begin = "N chosen for each question" if chosen else f"N = {config.num_initial_rollouts} of them from the prompt"
-    return f"{size}, {begin}, forks: {config.branching}"
+    return f"{size}, {begin}, forks: {config.branching}, Z = {config.branch_width} at a time"
 
 
 def mlflow_in_words(experiment: str) -> str:

@@ -25,7 +25,7 @@ TINY = SmallModel(hidden_size=64, num_layers=1, num_heads=2, num_backward_heads=
 FIRST_SCREEN = """\
 ARPO, experiment "trails". Output of other packages: outputs/trails-#.log (--verbose #: here)
 trains on Trails-v#, seed #: # iteration of # questions, fewer if the mean reward is #
-trees M = # trajectories a question, N = # of them from the prompt, forks: threshold
+trees M = # trajectories a question, N = # of them from the prompt, forks: threshold, Z = # at a time
 policy HERE/cache/MODEL, TYPE
 machine MACHINE
 MLflow BIN/mlflow ui --backend-store-uri sqlite:///mlflow.db, experiment "trails"
