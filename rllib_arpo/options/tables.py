@@ -388,7 +388,7 @@ REPORTING = {
     "record_share": Option(
         0.05,
         "the share of the training questions whose trees are recorded in the trial's folder (docs/watch.md), beside "
-        "those of all evaluation questions; None: no record.",
+        "those of all evaluation questions; None: only of questions that end the run.",
         optional(PROBABILITY),
     ),
 }

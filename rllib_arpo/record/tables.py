@@ -48,7 +48,7 @@ class RecordSettings:
 
     Attributes:
         model: whose tokenizer decodes.
-        share: of the training questions that are recorded (`record_share`); None: nothing is recorded.
+        share: of the training questions that are recorded (`record_share`); None: only questions that end the run are.
         training, evaluation: the settings that the files of each purpose state.
         advantages: (episodes, statistics of the rewards of the whole batch) -> the advantages of each.
     """
