@@ -114,9 +114,9 @@ MODEL = SmallModel(
 )
 
 
-def lake_model(recipe: SmallModel = MODEL, cache_dir: str | Path | None = None) -> str:
+def lake_model(recipe: SmallModel = MODEL) -> str:
     """Folder of the small model, cold-started; made the first time."""
-    return cached_folder(f"frozen-lake-small-{_mark(recipe)}", lambda folder: _make(recipe, folder), cache_dir)
+    return cached_folder(f"frozen-lake-small-{_mark(recipe)}", lambda folder: _make(recipe, folder))
 
 
 def _make(recipe: SmallModel, folder: Path) -> None:

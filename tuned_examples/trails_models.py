@@ -214,11 +214,11 @@ def small_model(recipe: SmallModel | None = None, cache_dir: str | Path | None =
     return cached_folder(name, lambda folder: recipe.make(folder, trail_form), cache_dir)
 
 
-def cold_started_smollm2(stage: ColdStart | None = None, cache_dir: str | Path | None = None) -> str:
+def cold_started_smollm2(cache_dir: str | Path | None = None) -> str:
     """Folder of SmolLM2-135M-Instruct, tuned on transcripts of an imperfect demonstrator."""
     from transformers import AutoTokenizer
 
-    stage = stage or ColdStart("imperfect", count=160, epochs=1, batch_size=4, lr=2e-4)
+    stage = ColdStart("imperfect", count=160, epochs=1, batch_size=4, lr=2e-4)
     model = smollm2_135m_instruct(cache_dir)
     name = f"trails-{Path(model).name}-{_mark(stage, [stage], AutoTokenizer.from_pretrained(model))}"
     return cached_folder(name, lambda folder: stage(model, folder) and None, cache_dir)

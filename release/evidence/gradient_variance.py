@@ -30,6 +30,8 @@ from release.evidence.gradient_estimates import Sample, estimates, interval, ske
 from release.evidence.study_file import Arm, Study, read_study, study_of
 from release.evidence.study_rows import fork_rate
 from release.evidence.study_run import find, make_algorithm, provenance
+from rllib_arpo.envs.support.data_files import opened_parquet
+from rllib_arpo.evaluation.arguments import positive
 from rllib_arpo.files import replace_file
 
 REFERENCE, REFERENCE_FACTOR = "reference", 4
@@ -163,14 +165,16 @@ def measure_all(study: Study, arms: Sequence[Arm], num_batches: int, output: Pat
     Raises:
         ValueError: an arm needs the fork rate of one that is neither measured nor asked for, or as in `measure`.
     """
-    folder, named = output.with_suffix(".parts"), {arm.name for arm in arms}
+    folder, named = output.with_suffix(".parts"), {arm.name: arm for arm in arms}
     for arm in arms:
         source = arm.fork_rate_of
         if source is not None and source not in named and not (folder / f"{source}.npz").is_file():
             raise ValueError(f"{arm.name}: has the fork rate of {source!r}, which is not measured; name it as well.")
+    # What is measured is checked.
+    named |= {name: study.arms[name] for arm in arms if (name := arm.fork_rate_of) is not None}
     folder.mkdir(parents=True, exist_ok=True)
     measure(study, replace(study.arms[study.baseline], name=REFERENCE), REFERENCE_FACTOR * num_batches, folder)
-    for arm in sorted(arms, key=lambda arm: arm.fork_rate_of is not None):
+    for arm in sorted(named.values(), key=lambda arm: arm.fork_rate_of is not None):
         measure(study, arm, num_batches, folder)
     rows = pa.Table.from_pylist([row for path in sorted(folder.glob("*.npz")) for row in Batches.read(path).rows])
     sketches = rows.column("sketch").cast(pa.list_(pa.float32()))
@@ -232,19 +236,20 @@ def main() -> int:
     parser.add_argument("--study", type=Path, default=study_of("trails-small"))
     parser.add_argument("--output", type=Path, help="a .parquet file of all rows")
     parser.add_argument("--arms", nargs="+", help="default: all of the study")
-    parser.add_argument("--batches", type=int, default=64, help="of each arm")
+    parser.add_argument("--batches", type=positive, default=64, help="of each arm")
     parser.add_argument("--table", type=Path, help="run nothing: the table of a .parquet file")
     args = parser.parse_args()
-    study = read_study(args.study)
-    if args.table is None:
-        if args.output is None:
-            parser.error("--output is needed, or --table.")
-        try:
+    if args.table is None and args.output is None:
+        parser.error("--output is needed, or --table.")
+    try:
+        if args.table is None:
+            study = read_study(args.study)
             measure_all(study, study.arms_named(args.arms), args.batches, args.output)
-        except ValueError as error:
-            print(f"error: {error}", file=sys.stderr)
-            return 1
-    print(table(pq.read_table(args.table or args.output).to_pylist(), REFERENCE))
+        with opened_parquet(args.table or args.output) as file:
+            print(table(file.read().to_pylist(), REFERENCE))
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     return 0
 
 

@@ -39,6 +39,7 @@ from release.evidence.study_rows import (
 )
 from release.evidence.study_run import REPOSITORY, arguments_of, package_version
 from release.evidence.study_table import all_tables
+from rllib_arpo.evaluation.arguments import positive
 from rllib_arpo.files import take_lock
 
 POLL_S = 0.5
@@ -69,13 +70,19 @@ class Job:
         return is_finished(read_run(self.path), self.arm.iterations)
 
     @property
-    def can_start(self) -> bool:
-        """Whether the run is finished whose fork rate this one has."""
+    def source(self) -> Job | None:
+        """The run whose fork rate this one has."""
         name = self.arm.fork_rate_of
-        return name is None or Job(self.study, self.study.arms[name], self.seed, self.output).is_finished
+        return None if name is None else Job(self.study, self.study.arms[name], self.seed, self.output)
+
+    @property
+    def can_start(self) -> bool:
+        return self.source is None or self.source.is_finished
 
     def check(self) -> None:
-        """Raises ValueError if the rows have other settings, another version or another fork rate than they would."""
+        """Raises ValueError if rows, also the source's, have other settings, version or fork rate than they would."""
+        if self.source is not None:
+            self.source.check()
         rows = read_run(self.path)
         wanted = {"settings_hash": self.study.settings_hash(self.arm), "package_version": package_version()}
         if rows and self.can_start:
@@ -202,7 +209,6 @@ def keep_runs(rows: Sequence[Row], output: Path) -> None:
 
 def show(study: Study, rows: Sequence[Row], args: argparse.Namespace) -> None:
     """Prints the tables of the arms that are asked for; into `args.output`, if it is given, go they and the curves."""
-    study.arms_named([*(args.arms or ()), *([args.baseline] if args.baseline else ())])
     chosen = [row for row in rows if args.arms is None or row["arm"] in args.arms]
     tables = all_tables(chosen, args.baseline or study.baseline, study.accuracies_to_reach, study.calls)
     print(tables)
@@ -220,7 +226,7 @@ def main() -> int:
     parser.add_argument("--arms", nargs="+", help="default: all")
     parser.add_argument("--baseline", metavar="ARM", help="compare with this arm; default: the study's baseline")
     parser.add_argument("--seeds", nargs="+", type=int, help="default: those of the study")
-    parser.add_argument("--jobs", type=int, help="runs at a time; default: the study's")
+    parser.add_argument("--jobs", type=positive, help="runs at a time; default: the study's")
     parser.add_argument("--rows", type=Path, help="a .parquet file, whose runs are kept as if they were in the folder")
     parser.add_argument("--table", type=Path, metavar="ROWS", help="the tables of a .parquet file; runs nothing")
     args = parser.parse_args()
@@ -229,10 +235,12 @@ def main() -> int:
     # The runs that were started end with the study.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
+        rows = [] if args.table is None else read_table(args.table)
+        study = read_study(args.study or study_of(rows[0]["study"] or ""))
+        study.arms_named([*(args.arms or ()), *([args.baseline] if args.baseline else ())])
         if args.table is None:
-            return 1 if run(read_study(args.study), args) else 0
-        rows = read_table(args.table)
-        show(read_study(args.study or study_of(rows[0]["study"])), rows, args)
+            return 1 if run(study, args) else 0
+        show(study, rows, args)
         return 0
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)

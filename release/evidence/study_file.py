@@ -39,13 +39,20 @@ FOLDER = Path(__file__).resolve().parent / "studies"
 _TEXT = Rule("a text", lambda value: isinstance(value, str))
 
 
+def _is_command_line(value: Any) -> bool:
+    try:
+        return isinstance(value, str) and shlex.split(value) is not None
+    except ValueError:
+        return False
+
+
 def _list_of(rule: Rule, words: str) -> Rule:
     return Rule(words, lambda value: isinstance(value, list) and all(map(rule.test, value)))
 
 
 #: Keys of a study and of an arm, with the rules of their values.
 ARM_KEYS = {
-    "arguments": _TEXT,
+    "arguments": Rule("a text of arguments, with an end of each quotation", _is_command_line),
     "iterations": at_least(1),
     "evaluate_every": at_least(1),
     "seeds": _list_of(at_least(0), "a list of integers >= 0"),
@@ -154,6 +161,16 @@ def study_of(name: str) -> Path:
     return FOLDER / f"{name.replace('-', '_')}.yaml"
 
 
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that a mapping has twice, of which YAML keeps the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value]
+        if twice := [key for key in keys if keys.count(key) > 1]:
+            raise yaml.MarkedYAMLError(problem=f"the key {twice[0]!r} is there twice", problem_mark=node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
 def read_study(path: Path) -> Study:
     """Reads and checks the file of a study.
 
@@ -163,7 +180,7 @@ def read_study(path: Path) -> Study:
     if not path.is_file():
         raise ValueError(f"{path}: there is no such study; name its file before --table.")
     try:
-        said = yaml.safe_load(path.read_text())
+        said = yaml.load(path.read_text(), _Loader)
     except yaml.YAMLError as error:
         raise ValueError(f"{path}: not YAML ({first_line(error)}).") from error
     _check_keys(f"{path}", said, set(KEYS), KEYS)

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.support.data_files import opened_parquet
 from rllib_arpo.files import replace_file
 
@@ -96,10 +97,12 @@ def read_table(path: Path) -> list[dict[str, Any]]:
     """The rows of a .parquet file; a column that it lacks is null, and so is NaN, which earlier studies wrote.
 
     Raises:
-        DataError: the file is not there or not readable.
+        DataError: the file is not there, not readable, or has other rows.
     """
     with opened_parquet(path) as file:
         rows = file.read().to_pylist()
+    if not rows or any(row.get(name) is None for row in rows for name in ("arm", "seed", "iteration")):
+        raise DataError(f"{path}: has no rows of a study, each of an arm, a seed and an iteration.")
     return in_order({name: _or_null(row.get(name)) for name in COLUMNS} for row in rows)
 
 

@@ -29,12 +29,18 @@ from rllib_arpo.evaluation.plan import Arm, EvaluationSettings
 from rllib_arpo.evaluation.results import StoredArm
 from rllib_arpo.evaluation.runner import VOCAB_SIZE, answered
 from rllib_arpo.files import write_json
+from rllib_arpo.options.option import FINITE, POSITIVE, PROBABILITY, at_least
 from rllib_arpo.redaction import without_secrets
 from rllib_arpo.tracking.machine import origin
 
 SUMMARY = "entropy.json"
-#: Option -> the key of `BranchingParams` that it sets; defaults are ARPO's.
-BRANCHING_OPTIONS = ("branch_width", "branch_base_probability", "branch_entropy_weight", "branch_threshold")
+#: Option, a key of `BranchingParams`, -> the rule of its value; defaults are ARPO's.
+BRANCHING_OPTIONS = {
+    "branch_width": at_least(1),
+    "branch_base_probability": PROBABILITY,
+    "branch_entropy_weight": POSITIVE,
+    "branch_threshold": FINITE,
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,8 +78,8 @@ def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
 
 def _entropy_settings(args: argparse.Namespace) -> EntropySettings:
     params = BranchingParams(**{name: getattr(args, name) for name in BRANCHING_OPTIONS})
-    if params.branch_width < 1:
-        raise ValueError(f"branch_width={params.branch_width}: must be at least 1.")
+    for name, rule in BRANCHING_OPTIONS.items():
+        rule.check(name, getattr(params, name))
     return EntropySettings(args.window, args.positions, args.entropy_normalization, params)
 
 

@@ -15,7 +15,7 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core.learner.training_data import TrainingData
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 
-from rllib_arpo.connectors import PipelineSettings, reward_connectors
+from rllib_arpo.connectors import BATCH, PipelineSettings, reward_connectors
 from rllib_arpo.core.advantages import loss_denominator
 from rllib_arpo.core.columns import LAYOUTS, LEAF_REWARDS, TREES
 from rllib_arpo.core.entropy_advantage import EntropyStatistics, entropy_statistics, unique_entropies
@@ -103,7 +103,7 @@ class QuestionBatch(TrainingData):
         entropies = None
         if pipeline.with_entropies:
             entropies = [unique_entropies(tree, layout) for tree, layout in questions]
-        compared = [np.concatenate(columns[LEAF_REWARDS])] if pipeline.baseline == "batch" else columns[LEAF_REWARDS]
+        compared = [np.concatenate(columns[LEAF_REWARDS])] if pipeline.baseline == BATCH else columns[LEAF_REWARDS]
         orders = _epoch_orders(len(episodes), settings.num_epochs, seed if settings.shuffle_batch_per_epoch else None)
         return cls(
             episodes=list(episodes),

@@ -193,7 +193,8 @@ def _set_options(config: ARPOConfig, args: argparse.Namespace) -> None:
     given = {name: value for name in (*FORK_OPTIONS, *OTHER_OPTIONS) if (value := getattr(args, name)) is not None}
     for name, value in given.items():
         setattr(config, name, value)
-    unread = [name for name in given if name != "branching" and name in FORK_OPTIONS]
+    read = {"branching", *OTHER_OPTIONS, *(("entropy_baseline_questions",) if config.rollout_budget else ())}
+    unread = [name for name in given if name not in read]
     if config.branching == "never" and unread:
         option = f"{_flag(unread[0])} {given[unread[0]]}"
         raise ValueError(f"{option}: --algo {args.algo} with branching='never' forks nothing.")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
@@ -149,7 +150,7 @@ def evaluation_table(iteration: int, sampled: Sequence[SampledQuestion], setting
 
 def record_table(rows: Sequence[Row], stated: Mapping[str, Any]) -> pa.Table:
     """Rows as a table of the record that states these settings."""
-    metadata = {VERSION_KEY: str(VERSION), SETTINGS_KEY: json.dumps(stated)}
+    metadata = {VERSION_KEY: str(VERSION), SETTINGS_KEY: json.dumps(stated, default=np.generic.item)}
     return pa.Table.from_pylist(list(rows), schema=SCHEMA.with_metadata(metadata))
 
 

@@ -46,7 +46,7 @@ class SamplingConditions:
 
     Attributes:
         weight_version: of the weights that its engine must have; None: any.
-        rollout_reference: the levels with which the question's entropies are compared.
+        rollout_reference: what was measured in earlier questions.
     """
 
     weight_version: int | None = None

@@ -19,8 +19,8 @@ from rllib_arpo.engine.engine import WINDOWS
 class RolloutSettings:
     """Settings of adaptive rollout (docs/design.md); the attributes have the names of `ARPOConfig`.
 
-    `temperature` 0 decodes greedily. `max_turn_tokens` None leaves a turn as long as the response may be.
-    `rollout_reference` holds the entropies of earlier questions of the run. Only the commands that evaluate a model set
+    `branching` has the whole fork rule, and `budget` is that of `rollout_budget`. `temperature` 0 decodes greedily.
+    `max_turn_tokens` None leaves a turn as long as the response may be. Only the commands that evaluate a model set
     `reshaping`.
     """
 

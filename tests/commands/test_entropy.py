@@ -243,7 +243,14 @@ def test_a_model_that_calls_no_tool(model_folder, tmp_path, capsys):
     assert (task["nodes"], list(task["curves"])) == (0, ["start"])
 
 
-def test_a_wrong_branch_width_is_said_before_an_engine_starts(model_folder, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(("option", "value", "message"), [
+    ("--branch-width", "0", "branch_width=0: must be an integer >= 1."),
+    ("--branch-threshold", "nan", "branch_threshold=nan: must be a finite number."),
+    ("--branch-base-probability", "2", "branch_base_probability=2.0: must be a number in [0, 1]."),
+])  # fmt: skip
+def test_a_wrong_rule_is_said_before_an_engine_starts(
+    model_folder, tmp_path, monkeypatch, capsys, option, value, message
+):
     monkeypatch.setattr(runner, "make_engine", lambda *_args: pytest.fail("an engine was started"))
-    assert commands.main([*entropy_command(model_folder, tmp_path / "out"), "--branch-width", "0"]) == 2
-    assert capsys.readouterr().err == "error: branch_width=0: must be at least 1.\n"
+    assert commands.main([*entropy_command(model_folder, tmp_path / "out"), option, value]) == 2
+    assert capsys.readouterr().err == f"error: {message}\n"

@@ -1,5 +1,7 @@
 """The variance of gradients: estimates by hand and against plain ones, and that weights stay as they are."""
 
+import sys
+
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -10,7 +12,7 @@ from release.evidence.gradient_estimates import Sample, estimates, interval, ske
 from release.evidence.gradient_variance import REFERENCE, Batches, GradientCatcher, measure_all, table
 from tests.learner import plain
 from tests.learner.builders import build_learner, make_batch, make_config, parameters, record_gradients
-from tests.release.study_rows import write_study
+from tests.release.study_rows import TEXT, write_study
 
 
 def sample_of(gradients: np.ndarray, calls: float = 10.0) -> Sample:
@@ -134,3 +136,19 @@ def test_arms_that_are_measured_are_not_measured_again(tmp_path, monkeypatch):
     assert shown[4].startswith("| reference | 12 | 10 | 2.00 |")
     with pytest.raises(ValueError, match="is of 12 batches, other settings or another version; take another --output"):
         measure_all(study, study.arms_named(None), 4, output)
+    changed = write_study(tmp_path, TEXT.replace('threshold: ""', "threshold: --entropy-baseline running"))
+    (tmp_path / "rows.parts" / "random.npz").unlink()
+    with pytest.raises(ValueError, match=r"threshold\.npz: is of 3 batches, other settings or another version; take"):
+        measure_all(changed, changed.arms_named(["random"]), 3, output)
+
+
+@pytest.mark.parametrize(("line", "message"), [
+    ("--study {0}/none.yaml --output {0}/rows.parquet", "error: {0}/none.yaml: there is no such study; "),
+    ("--table {0}/none.parquet", "error: {0}/none.parquet: not a readable parquet file ("),
+    ("--output {0}/rows.parquet --batches 0", "argument --batches: '0' is not an integer >= 1\n"),
+])  # fmt: skip
+def test_a_wrong_command_line_is_a_sentence(tmp_path, monkeypatch, capsys, line, message):
+    monkeypatch.setattr("sys.argv", ["gradient_variance", *line.format(tmp_path).split()])
+    with pytest.raises(SystemExit):
+        sys.exit(gradient_variance.main())
+    assert message.format(tmp_path) in capsys.readouterr().err

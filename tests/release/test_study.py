@@ -4,10 +4,12 @@ import importlib
 import subprocess
 import sys
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import rllib_arpo
-from release.evidence.study import jobs_of, keep_runs, process_of, run_missing
+from release.evidence.study import jobs_of, keep_runs, main, process_of, run_missing
 from release.evidence.study_file import FOLDER, read_study
 from release.evidence.study_rows import COLUMNS, append_row, read_run, read_table, run_path, write_table
 from tests.release.study_rows import TEXT, make_row, write_run, write_study
@@ -21,7 +23,11 @@ from tests.release.study_rows import TEXT, make_row, write_run, write_study
      "{path}: evaluate_every=0: must be an integer >= 1."),
     ("calls: 20\n", "calls: 9,000\n", "{path}: calls='9,000': must be an integer >= 1."),
     ("seeds: [0, 1]\n", "seeds: 3\n", "{path}: seeds=3: must be a list of integers >= 0."),
-    ("arguments: --lr 1e-3\n", "arguments:\n", "{path}: arguments=None: must be a text."),
+    ("arguments: --lr 1e-3\n", "arguments:\n",
+     "{path}: arguments=None: must be a text of arguments, with an end of each quotation."),
+    ('threshold: ""', """threshold: --lr '1""",
+     """{path}, arm threshold: arguments="--lr '1": must be a text of arguments, with an end of each quotation."""),
+    ('threshold: ""', 'grpo: ""', "{path}: not YAML (the key 'grpo' is there twice)."),
     ('threshold: ""\n', "threshold:\n", "{path}, arm threshold=None: must be a dict."),
     ("fork_rate_of: threshold", "iterations: x", "{path}, arm random: iterations='x': must be an integer >= 1."),
     ("jobs: 2\n", "jobs: [\n", "{path}: not YAML (while parsing a flow sequence)."),
@@ -144,6 +150,29 @@ def test_rows_of_other_settings_are_refused_before_anything_runs(plan, tmp_path)
     new = study.settings_hash(study.arms["grpo"])
     assert str(raised.value) == f"{path}: is of a run with settings_hash='abc' and not {new!r}; take another --output."
     assert started == []
+
+
+def test_the_run_whose_fork_rate_another_has_is_of_the_same_settings(plan, tmp_path):
+    study, _, _, _ = plan
+    path = write_run(tmp_path, study, "threshold", 0, *range(5), settings_hash="abc", fork_rate=0.25)
+    with pytest.raises(ValueError, match=f"^{path}: is of a run with settings_hash='abc' and not "):
+        run_missing(jobs_of(study, ["random"], [0], tmp_path), 1, None)
+
+
+@pytest.mark.parametrize(("line", "message"), [
+    ("{0}/tiny_study.yaml --output {0}/rows --baseline ppo", "error: {0}/tiny_study.yaml: has no arm 'ppo'; there "),
+    ("{0}/tiny_study.yaml --output {0}/rows --jobs -1", "argument --jobs: '-1' is not an integer >= 1\n"),
+    ("--table {0}/other.parquet", "error: {0}/other.parquet: has no rows of a study, each of an arm, a seed and an "),
+])  # fmt: skip
+def test_a_wrong_command_line_runs_nothing(tmp_path, monkeypatch, capsys, line, message):
+    write_study(tmp_path)
+    pq.write_table(pa.table({"arm": ["a"]}), tmp_path / "other.parquet")
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.setattr("release.evidence.study.run_missing", lambda *_: pytest.fail("A run was started."))
+    monkeypatch.setattr("sys.argv", ["study", *line.format(tmp_path).split()])
+    with pytest.raises(SystemExit):
+        sys.exit(main())
+    assert message.format(tmp_path) in capsys.readouterr().err
 
 
 def test_random_forks_at_another_rate_are_refused(plan, tmp_path):

@@ -102,7 +102,7 @@ def test_the_recipe_is_valid_with_and_without_forks(model_folder):
 
 
 def test_the_name_of_a_model_follows_its_settings_and_what_it_reads(monkeypatch):
-    monkeypatch.setattr(frozen_lake, "cached_folder", lambda name, _make, _cache: name)
+    monkeypatch.setattr(frozen_lake, "cached_folder", lambda name, _make: name)
     stage = ColdStart("half_good", count=4, epochs=1, batch_size=2, lr=1e-3)
     tiny = replace(MODEL, hidden_size=32, num_layers=1, num_heads=2, stages=(stage,))
     names = [frozen_lake.lake_model(tiny), frozen_lake.lake_model(replace(tiny, stages=(replace(stage, lr=1e-4),)))]

@@ -89,12 +89,16 @@ def test_the_command_line_has_the_fork_rule_its_width_and_the_batch(model_folder
     assert (automatic.branch_threshold, automatic.branch_share) == ("auto", 0.3)
     automatic.validate()
     equal = ("--algo", "GRPO", "--rollout-budget", "tool_calls=96", "--num-rollouts", "64")
-    assert make_config("trails_small_arpo", model_folder, *equal).rollout_budget == {"tool_calls": 96.0}
+    equal += ("--entropy-baseline-questions", "32")  # A budget reads it without forks as well.
+    spends = make_config("trails_small_arpo", model_folder, *equal)
+    assert (spends.rollout_budget, spends.entropy_baseline_questions) == ({"tool_calls": 96.0}, 32)
 
 
 @pytest.mark.parametrize(("argv", "message"), [
     (["--algo", "GRPO", "--entropy-baseline", "running"],
      "--entropy-baseline running: --algo GRPO with branching='never' forks nothing."),
+    (["--algo", "GRPO", "--entropy-baseline-questions", "32"],
+     "--entropy-baseline-questions 32: --algo GRPO with branching='never' forks nothing."),
     (["--algo", "GRPO", "--attribution", "hard"],
      "--attribution hard: --algo GRPO with branching='never' forks nothing."),
     (["--branching", "never", "--random-fork-probability", "0.3"],

@@ -22,8 +22,8 @@ def model_for(bench: Bench) -> str:
     return bench.pick(full=SMOLLM2, quick=SMOLLM2_FIFTH, tiny=SMOLLM2_FIFTH)
 
 
-def rollouts_for(bench: Bench, sharing: float, *, full: int = 2048, quick: int = 2048, tiny: int = 128) -> Rollouts:
-    return make_rollouts([make_question(sharing, bench.pick(full=full, quick=quick, tiny=tiny))])
+def rollouts_for(bench: Bench, sharing: float, *, full: int = 2048, quick: int = 2048) -> Rollouts:
+    return make_rollouts([make_question(sharing, bench.pick(full=full, quick=quick, tiny=128))])
 
 
 def workload(bench: Bench, rollouts: Rollouts) -> dict[str, Any]:
