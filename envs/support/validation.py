@@ -45,7 +45,7 @@ def import_named(name: str, key: str) -> Any:
     module_name, _, attribute = name.partition(":")
     try:
         return getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # Of the user's module.
         raise ValueError(f"env_config[{key!r}]: {name!r} cannot be imported ({error}).") from error
 
 

@@ -24,6 +24,7 @@ import ast
 import hashlib
 import importlib.util
 import json
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -202,7 +203,9 @@ def read_study(path: Path) -> Study:
 
 
 def _arm(path: Path, name: str, said: str | Mapping[str, Any], study: Mapping[str, Any]) -> Arm:
-    """An arm that is a string alone is its arguments."""
+    """An arm that is a string alone is its arguments; its rows and its log are files with its name."""
+    if not re.fullmatch(r"[\w.-]+", name):
+        raise ValueError(f"{path}, arm {name!r}: the name may have letters, digits, '_', '-' and '.' alone.")
     of_arm = {"arguments": said} if isinstance(said, str) else said
     _check_keys(f"{path}, arm {name}", of_arm, {"arguments"}, ARM_KEYS)
     return Arm(

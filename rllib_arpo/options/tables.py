@@ -54,12 +54,12 @@ def _is_budget(value: object) -> bool:
 
 
 def _is_baseline(value: object) -> bool:
-    if not isinstance(value, str):
-        return False
+    if not isinstance(value, str) or ":" not in value:
+        return value in (*CREDITS, BATCH)
     try:
-        return value == BATCH or takes(credit_of(value), 4)
-    except (ImportError, AttributeError, ValueError):
-        return False
+        return takes(credit_of(value), 4)
+    except Exception as error:  # Of the user's module.
+        raise ValueError(f"baseline={value!r} cannot be imported ({error}).") from error
 
 
 BASELINE = Rule(

@@ -94,11 +94,17 @@ def test_a_function_of_the_user_is_not_asked_where_no_leaf_counts():
     assert (leaves.tolist(), nodes) == ([], None)
 
 
-def test_a_baseline_is_a_name_or_a_function():
+def test_a_baseline_is_a_name_or_a_function(tmp_path, monkeypatch):
     rule = OPTIONS["baseline"].rule
     rule.check("baseline", f"{__name__}:of_a_user")
-    for wrong in ("none", "json:nothing", "json:__doc__", "json:loads", 3):
+    for wrong in ("none", "json:__doc__", "json:loads", 3):
         with pytest.raises(ValueError, match=r"^baseline=.*: must be one of 'group', .* or \"module:function\""):
+            rule.check("baseline", wrong)
+    (tmp_path / "broken.py").write_text("no_name")
+    monkeypatch.syspath_prepend(tmp_path)
+    causes = {"json:nothing": "module 'json' has no attribute 'nothing'", "broken:it": "name 'no_name' is not defined"}
+    for wrong, cause in causes.items():
+        with pytest.raises(ValueError, match=rf"^baseline='{wrong}' cannot be imported \({cause}\)\.$"):
             rule.check("baseline", wrong)
 
 

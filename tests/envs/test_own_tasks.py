@@ -49,12 +49,15 @@ def test_what_is_no_task_is_refused(task_class):
     [
         ("squers", r"^Unknown task 'squers': did you mean 'squares'\?$"),
         ("nowhere:Task", r"^env_config\['task'\]: 'nowhere:Task' cannot be imported \(No module named 'nowhere'\)\.$"),
+        ("broken:Task", r"'broken:Task' cannot be imported \(name 'no_name' is not defined\)\.$"),
         ("tests.helpers.own_task:Task2", r"^env_config\['task'\]: .* cannot be imported \(module .* has no attribute"),
         (NoDataclass, r"^env_config\['task'\]: <class '.*NoDataclass'> is not a dataclass that subclasses"),
         ("tests.helpers.own_task:dataclass", r"^env_config\['task'\]: 'tests.helpers.own_task:dataclass' is not a da"),
     ],
 )
-def test_a_wrong_name_is_one_sentence(model_folder, task, message):
+def test_a_wrong_name_is_one_sentence(model_folder, task, message, tmp_path, monkeypatch):
+    (tmp_path / "broken.py").write_text("no_name")
+    monkeypatch.syspath_prepend(tmp_path)
     register_task("squares", SquaresTask)
     with pytest.raises(ValueError, match=message):
         ToolEnv({"model_name_or_path": model_folder, "task": task})

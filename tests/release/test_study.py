@@ -27,6 +27,7 @@ from tests.release.study_rows import TEXT, make_row, write_run, write_study
      "{path}: arguments=None: must be a text of arguments, with an end of each quotation."),
     ('threshold: ""', """threshold: --lr '1""",
      """{path}, arm threshold: arguments="--lr '1": must be a text of arguments, with an end of each quotation."""),
+    ("threshold: \"\"", "a/b: \"\"", "{path}, arm 'a/b': the name may have letters, digits, '_', '-' and '.' alone."),
     ('threshold: ""', 'grpo: ""', "{path}: not YAML (the key 'grpo' is there twice)."),
     ('threshold: ""\n', "threshold:\n", "{path}, arm threshold=None: must be a dict."),
     ("fork_rate_of: threshold", "iterations: x", "{path}, arm random: iterations='x': must be an integer >= 1."),
