@@ -30,8 +30,14 @@ MAX_TOKENS_PER_PASS = 4096
 _TOKENS = gym.spaces.Box(0, 2**31 - 1, (1,), np.int32)
 
 
-def build_learner(folder: str, dtype: str = "float32", num_gpus: int = 0) -> ARPOTorchLearner:
-    config = make_config(folder, dtype).learners(num_learners=0, num_gpus_per_learner=num_gpus)
+def build_learner(
+    folder: str, dtype: str = "float32", num_gpus: int = 0, learner_compile: str = "auto"
+) -> ARPOTorchLearner:
+    config = (
+        make_config(folder, dtype)
+        .training(learner_compile=learner_compile)
+        .learners(num_learners=0, num_gpus_per_learner=num_gpus)
+    )
     return config.build_learner(spaces={DEFAULT_MODULE_ID: (_TOKENS, _TOKENS)})
 
 
