@@ -170,7 +170,7 @@ def measure_all(study: Study, arms: Sequence[Arm], num_batches: int, output: Pat
         source = arm.fork_rate_of
         if source is not None and source not in named and not (folder / f"{source}.npz").is_file():
             raise ValueError(f"{arm.name}: has the fork rate of {source!r}, which is not measured; name it as well.")
-    # What is measured is checked.
+    # `measure` checks the settings of those that are measured already.
     named |= {name: study.arms[name] for arm in arms if (name := arm.fork_rate_of) is not None}
     folder.mkdir(parents=True, exist_ok=True)
     measure(study, replace(study.arms[study.baseline], name=REFERENCE), REFERENCE_FACTOR * num_batches, folder)
