@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +72,7 @@ from rllib_arpo.learner.sharding import SHARDINGS, NonFiniteLossError, gather_na
 from rllib_arpo.learner.training_data import Minibatch, QuestionBatch
 from rllib_arpo.learner.value_baseline import ValueBaseline
 from rllib_arpo.policy.llm_rl_module import BaseModel
+from rllib_arpo.policy.sharded_state import returns_whole
 
 if TYPE_CHECKING:
     from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
@@ -292,6 +293,16 @@ class ARPOTorchLearner(StatefulLearner):
         self._totals.add(Total.QUESTIONS_TRAINED, len(question_ids))
         self._log_steps_trained(sum(len(columns[LAYOUTS][question].nodes) for question in minibatch.questions))
         return norm
+
+    @staticmethod
+    @override(TorchLearner)
+    def _get_clip_function() -> Callable[..., Tensor | None]:
+        return returns_whole(TorchLearner._get_clip_function())
+
+    @staticmethod
+    @override(TorchLearner)
+    def _get_global_norm_function() -> Callable[..., Tensor]:
+        return returns_whole(TorchLearner._get_global_norm_function())
 
     @override(TorchLearner)
     def apply_gradients(self, gradients_dict: dict[Any, Tensor]) -> None:

@@ -1,7 +1,7 @@
 """Converts tensors that may be split among the learners (DTensors) to whole arrays, and back."""
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,19 @@ def whole_tensors(tensors: Mapping[str, Tensor], dtype: torch.dtype | None = Non
 def _whole(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
     part = tensor.detach().to(dtype or tensor.dtype)
     return part.full_tensor() if isinstance(part, DTensor) else part
+
+
+def returns_whole(norm: Callable[..., Tensor | None]) -> Callable[..., Tensor | None]:
+    """A norm of gradients that may be split, as RLlib computes it, whole: its metrics cannot average DTensors.
+
+    If they are split, all learners must call it.
+    """
+
+    def whole_norm(*args: Any, **kwargs: Any) -> Tensor | None:
+        result = norm(*args, **kwargs)
+        return None if result is None else _whole(result, None)
+
+    return whole_norm
 
 
 def part_like(whole: np.ndarray | Tensor, like: Tensor) -> Tensor:

@@ -15,9 +15,10 @@ from rllib_arpo.policy.llm_rl_module import LLMRLModule
 from tests.gpu.workbench import DEVICE
 from tests.helpers.dense_attention import kernel_errors, relative_error
 
-#: Largest relative error of output and gradients.
+#: Largest relative error of output and gradients. On an H100 the gradients of torch's fp32 attention were off by 3.4e-4
+#: (TF32 has such errors), its output by 4e-7.
 TOLERANCES = [
-    ("path_gather", torch.float32, 1e-4),
+    ("path_gather", torch.float32, 1e-3),
     ("path_gather", torch.bfloat16, 2e-2),
     ("varlen", torch.bfloat16, 2e-2),
     ("varlen", torch.float16, 5e-3),

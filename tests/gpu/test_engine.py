@@ -12,13 +12,14 @@ import pytest
 import torch
 
 from rllib_arpo.engine.engine import NO_WEIGHTS, Finished, GenerationRequest
+from rllib_arpo.engine.vllm_versions import FIRST_RUNNING_AHEAD, can_run_ahead
 from tests.engine.conftest import reference, run, run_one
 from tests.gpu.conftest import RUNNERS, start_engine
 from tests.helpers.weights import weights_of
 
 PROMPT = [10 + i % 40 for i in range(70)]
 #: dtype -> mean absolute error of log-probs and of entropies, in nats.
-MEAN_ERRORS = {"float32": (2e-3, 2e-3), "bfloat16": (0.06, 0.04)}
+MEAN_ERRORS = {"float32": (4e-3, 4e-3), "bfloat16": (0.06, 0.04)}
 
 
 @pytest.fixture(
@@ -60,6 +61,8 @@ def test_the_probe_is_exact_for_the_distribution_that_vllm_tells(engine, tempera
 @pytest.mark.parametrize("runner", RUNNERS)
 def test_an_engine_that_runs_a_step_ahead_generates_the_same(llama_folder, runner):
     """In fp32, with seeds and greedily, against one that waits for every step."""
+    if not can_run_ahead():
+        pytest.skip(f"needs vLLM {FIRST_RUNNING_AHEAD} or newer")
     requests = [
         GenerationRequest(str(i), [i, *PROMPT[: 3 + 9 * i]], 20 + i, (1.0, 0.7, 0.0)[i % 3], (), 6 * (i % 5), seed=i)
         for i in range(7)
@@ -171,6 +174,6 @@ def test_an_engine_on_two_devices_computes_the_same(runner, llama_folder, other_
         engine.update_weights(weights_of(folder).items(), version)
         finished = run_one(engine, PROMPT, max_tokens=20, temperature=0.7, seed=1, entropy_window=8)
         log_probs, entropies = reference(folder, PROMPT, finished.token_ids, 0.7)
-        assert np.abs(finished.log_probs - log_probs).mean() < 2e-3
-        assert np.abs(finished.entropies - entropies[:8]).mean() < 2e-3
+        assert np.abs(finished.log_probs - log_probs).mean() < 4e-3
+        assert np.abs(finished.entropies - entropies[:8]).mean() < 4e-3
     engine.close()

@@ -16,7 +16,7 @@ from rllib_arpo.engine.entropy_windows import EntropyWindow, measure
 from rllib_arpo.policy.llm_rl_module import LLMRLModule
 from rllib_arpo.weights.snapshot import PROBE_TOLERANCES, probe_tokens
 from tests.engine.conftest import run
-from tests.gpu.workbench import DEVICE, DTYPE, random_qwen2
+from tests.gpu.workbench import DEVICE, DTYPE, random_qwen3
 from tests.helpers.entropy import token_entropy
 
 CONTEXT_TOKENS = 512
@@ -30,7 +30,7 @@ Outputs = list[tuple[np.ndarray, np.ndarray]]
 
 @pytest.fixture(scope="module")
 def engine(sizes, work):
-    folder = random_qwen2(sizes.small, work)
+    folder = random_qwen3(sizes.small, work)
     engine = make_engine("vllm", EngineConfig(folder, DTYPE, CONTEXT_TOKENS, engine_kwargs=sizes.engine_kwargs()))
     yield engine
     engine.close()
@@ -48,7 +48,7 @@ def test_log_probs_and_entropies_are_off_by_rounding_alone(engine, sizes, work, 
     done = run(engine, *requests)
     finished = [done[request.request_id] for request in requests]
     ours = [(one.log_probs, one.entropies) for one in finished]
-    folder = random_qwen2(sizes.small, work)
+    folder = random_qwen3(sizes.small, work)
     exact, rounded = (transformers_outputs(folder, dtype, requests, finished) for dtype in ("float32", DTYPE))
     for kind, name in enumerate(("log-probs", "entropies")):
         error, of_transformers = mean_error(ours, exact, kind), mean_error(rounded, exact, kind)
@@ -85,7 +85,7 @@ def mean_error(outputs: Outputs, exact: Outputs, kind: int) -> float:
 
 
 def test_the_probe_sees_weights_that_have_not_arrived_and_passes_those_that_have(engine, sizes, work, figures):
-    settings = {"model_name_or_path": random_qwen2(sizes.small, work, seed=1), "dtype": DTYPE, "temperature": 1.0}
+    settings = {"model_name_or_path": random_qwen3(sizes.small, work, seed=3), "dtype": DTYPE, "temperature": 1.0}
     module = LLMRLModule(model_config=settings).to(DEVICE)
     probe, limit = probe_tokens(module.vocab_size, CONTEXT_TOKENS), PROBE_TOLERANCES[DTYPE]
 

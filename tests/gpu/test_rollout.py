@@ -12,7 +12,7 @@ from release.benchmarks.common.bench import Bench, EngineHandle, rounded
 from release.benchmarks.rollout import entropy_probe, forks
 from release.benchmarks.rollout.raw_vllm import bare_arguments, generate, rollout
 from release.benchmarks.rollout.workload import Workload
-from tests.gpu.workbench import DEVICE, DTYPE, Figures, random_qwen2
+from tests.gpu.workbench import DEVICE, DTYPE, Figures, random_qwen3
 
 #: Tokens per second of ours / of vLLM.
 OF_VLLM = 0.95
@@ -44,7 +44,7 @@ def test_rollouts(sizes, work, figures):
         )
         for seed in range(sizes.repeats + 1)
     ]
-    handle = EngineHandle(random_qwen2(sizes.small, work), DTYPE, sizes.engine_kwargs())
+    handle = EngineHandle(random_qwen3(sizes.small, work), DTYPE, sizes.engine_kwargs())
     try:
         ours = [rollout(handle, workload) for workload in workloads][1:]
         arguments = handle.call(bare_arguments, handle.config)

@@ -13,7 +13,7 @@ from rllib_arpo.engine.memory import own_terms
 from rllib_arpo.policy.model_shape import model_shape
 from tests.engine.conftest import run
 from tests.gpu.conftest import start_engine
-from tests.gpu.workbench import DTYPE, FULL, random_qwen2
+from tests.gpu.workbench import DTYPE, FULL, random_qwen3
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 #: Of a GPU, for each of two engines.
@@ -41,7 +41,7 @@ def use_engine(folder: str) -> tuple[int, int]:
 
 
 def test_two_engines_that_start_at_once_keep_to_their_parts(work, figures):
-    folder = random_qwen2(FULL.small, work)
+    folder = random_qwen3(FULL.small, work)
     free, total = torch.cuda.mem_get_info()
     with ProcessPoolExecutor(2, get_context("spawn")) as pool:
         (cache, own), other = pool.map(use_engine, [folder] * 2)

@@ -11,7 +11,7 @@ from release.benchmarks.learner.rollouts import make_rollouts
 from rllib_arpo.arpo import ARPO
 from rllib_arpo.rollout.episodes import episode_to_tree
 from tests.gpu.flops import model_flops
-from tests.gpu.workbench import Figures, Sizes, random_qwen2
+from tests.gpu.workbench import Figures, Sizes, random_qwen3
 from tests.helpers.configs import small_config
 from tests.helpers.weights import engine_log_probs, learner_log_probs, learner_weights
 
@@ -29,7 +29,7 @@ def probe_gap(algorithm: ARPO) -> float:
 
 
 def test_iterations_and_a_checkpoint(own_ray, sizes, work, figures, tmp_path):
-    config = sizes.config(random_qwen2(sizes.small, work))
+    config = sizes.config(random_qwen3(sizes.small, work))
     if torch.cuda.is_available():
         config.env_runners(num_env_runners=1, num_gpus_per_env_runner=0.5)
         config.learners(num_learners=0, num_gpus_per_learner=0.5).language_model(sleep_level=2)
@@ -79,12 +79,12 @@ def add_iterations(algorithm: ARPO, results: list[dict[str, Any]], sizes: Sizes,
 @pytest.mark.parametrize("level", [0, 1, 2])
 def test_an_engine_sleeps_beside_a_learner_in_a_process_of_its_own(own_ray, model_folder, level):
     config = small_config(model_folder, engine="vllm", gpu_memory_utilization=0.3, kv_cache_memory_bytes=256 << 20)
-    config.language_model(sleep_level=level)
+    config.environment("Parity-v0", env_config={"num_turns": 2}).language_model(sleep_level=level)
     config.env_runners(num_env_runners=1, num_gpus_per_env_runner=0.5)
     config.learners(num_learners=1, num_gpus_per_learner=0.5)
     algorithm = config.build_algo()
     try:
         for _ in range(2):
-            assert gap(algorithm.train()) < 5e-3
+            assert gap(algorithm.train()) < 1e-2
     finally:
         algorithm.stop()

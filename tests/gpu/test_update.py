@@ -13,7 +13,7 @@ from rllib_arpo.core.tree import QuestionTree
 from rllib_arpo.learner.training_data import PlanSettings, QuestionBatch
 from rllib_arpo.rollout.episodes import tree_to_episode
 from tests.gpu.flops import model_flops
-from tests.gpu.workbench import DEVICE, Sizes, random_qwen2
+from tests.gpu.workbench import DEVICE, Sizes, random_qwen3
 from tests.learner import plain
 from tests.learner.builders import build_learner as make_learner
 from tests.learner.builders import make_batch, make_config, parameters
@@ -25,7 +25,7 @@ MFU, OF_IDEAL = 0.35, 0.85
 
 @pytest.fixture(scope="module")
 def learner(sizes, work):
-    learner = build_learner(random_qwen2(sizes.large, work), "bfloat16", num_gpus=int(torch.cuda.is_available()))
+    learner = build_learner(random_qwen3(sizes.large, work), "bfloat16", num_gpus=int(torch.cuda.is_available()))
     learner.config = learner.config.copy(copy_frozen=False)
     learner.config.training(max_tokens_per_pass=sizes.tokens_per_pass)
     return learner

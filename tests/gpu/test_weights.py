@@ -9,7 +9,7 @@ from rllib_arpo.engine.vllm_versions import FIRST_WITH_TRANSFER, vllm_version
 from rllib_arpo.policy.llm_rl_module import LLMRLModule
 from rllib_arpo.weights import make_weight_sync, transfer_backend
 from rllib_arpo.weights.snapshot import arrays_in_parts
-from tests.gpu.workbench import DTYPE, FULL, random_qwen2
+from tests.gpu.workbench import DTYPE, FULL, random_qwen3
 from tests.helpers.configs import small_config
 from tests.helpers.weights import engine_log_probs, learner_log_probs
 
@@ -34,7 +34,7 @@ def test_seconds_of_a_push(transport, own_ray, sizes, work, figures):
     """Learner and engine in a process each, on a GPU they share or on two; on a CPU both are in this process."""
     on_gpu = torch.cuda.is_available()
     remote, share = int(on_gpu), GPUS[transport][1] * on_gpu
-    config = sizes.config(random_qwen2(sizes.small, work)).language_model(weight_sync=transport)
+    config = sizes.config(random_qwen3(sizes.small, work)).language_model(weight_sync=transport)
     config.env_runners(num_env_runners=remote, num_gpus_per_env_runner=share)
     config.learners(num_learners=remote, num_gpus_per_learner=share)
     algorithm = config.build_algo()
@@ -54,7 +54,7 @@ def test_seconds_of_a_push(transport, own_ray, sizes, work, figures):
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_arrays_leave_the_gpu_in_parts_as_in_one_piece(work, figures):
-    settings = {"model_name_or_path": random_qwen2(FULL.small, work), "dtype": DTYPE, "temperature": 1.0}
+    settings = {"model_name_or_path": random_qwen3(FULL.small, work), "dtype": DTYPE, "temperature": 1.0}
     module, dtype = LLMRLModule(model_config=settings).to("cuda"), torch.bfloat16
 
     def parts() -> dict[str, np.ndarray]:
@@ -81,6 +81,7 @@ def count_as_new(learner, **_kwargs: object) -> None:
 def test_engines_compute_with_the_learners_weights_after_every_update(transport, own_ray, model_folder):
     share = GPUS[transport][1]
     config = small_config(model_folder, engine="vllm", gpu_memory_utilization=0.3, kv_cache_memory_bytes=256 << 20)
+    config.environment("Parity-v0", env_config={"num_turns": 2})
     config.env_runners(num_env_runners=1, num_gpus_per_env_runner=share)
     config.learners(num_learners=1, num_gpus_per_learner=share)
     algorithm = config.build_algo()

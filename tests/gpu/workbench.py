@@ -26,7 +26,7 @@ STD, EMBEDDING_STD = 0.02, 0.1
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A Qwen2 with tied embeddings and random weights."""
+    """A Qwen3 with tied embeddings and random weights."""
 
     hidden_size: int
     num_layers: int
@@ -47,7 +47,8 @@ class Sizes:
 
     Attributes:
         is_tiny: targets of speed do not count.
-        small, large: models; as large as Qwen2.5-0.5B and 1.5B.
+        small, large: models; as large as Qwen2.5-0.5B and 1.5B. Transformers would give a folder of a Qwen2 Qwen's own
+            kind of tokenizer, with a token that ends sequences.
         kv_cache_bytes: of each engine.
         products: n of the [n, n] products, the fastest of which is the peak.
         repeats: of each timing; one more comes first and does not count.
@@ -172,17 +173,17 @@ class Figures:
             self.missed.append(f"{name}: {value:g}, not {target}")
 
 
-def random_qwen2(shape: Shape, work: Path, seed: int = 0) -> str:
+def random_qwen3(shape: Shape, work: Path, seed: int = 0) -> str:
     """The folder of a random model in bfloat16, below `work`, where it is made once; no token ends its sequences."""
-    name = f"qwen2-{shape.hidden_size}x{shape.num_layers}-{shape.vocab_size}-{seed}"
-    return cached_folder(name, lambda folder: _make_qwen2(folder, shape, seed), work / "models")
+    name = f"qwen3-{shape.hidden_size}x{shape.num_layers}-{shape.vocab_size}-{seed}"
+    return cached_folder(name, lambda folder: _make_qwen3(folder, shape, seed), work / "models")
 
 
-def _make_qwen2(folder: Path, shape: Shape, seed: int) -> None:
+def _make_qwen3(folder: Path, shape: Shape, seed: int) -> None:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     config = AutoConfig.for_model(
-        "qwen2",
+        "qwen3",
         vocab_size=shape.vocab_size,
         hidden_size=shape.hidden_size,
         intermediate_size=shape.intermediate_size,
