@@ -166,6 +166,8 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=4000, help="simulated for each shape")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
+    if args.questions < 2:
+        parser.error(f"--questions {args.questions}: a variance needs at least 2")
     form, measured = FORMS[args.form], measured_calls(args.form)
     arms = {"grpo": (ROLLOUTS, 0.0, 0.0)}
     for arm, roots in (("", 8), ("-n4", 4)):
