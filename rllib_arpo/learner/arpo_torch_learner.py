@@ -280,8 +280,7 @@ class ARPOTorchLearner(StatefulLearner):
             message = f"The loss is not finite in the pass of the questions {failed_ids}."
             raise NonFiniteLossError(message, failed_ids)
 
-        parameters = list(self._params.values())
-        gradients = self._sharding.reduce_gradients(parameters)
+        gradients = self._sharding.reduce_gradients(list(self._params.values()))
         norm = self._sharding.norm(gradients)
         if not math.isfinite(norm):
             ids = gather_names(question_ids, self.distributed)
@@ -322,8 +321,7 @@ class ARPOTorchLearner(StatefulLearner):
         self._totals.add(Total.TOKENS_COMPUTED, sum(p.packed.num_tokens for p in pieces if p.question >= 0))
         fwd_out = self.module[DEFAULT_MODULE_ID].forward_train(batch)
         # RLlib's; it calls `compute_loss_for_module`.
-        losses = self.compute_losses(fwd_out={DEFAULT_MODULE_ID: fwd_out}, batch={DEFAULT_MODULE_ID: batch})
-        loss = losses[DEFAULT_MODULE_ID]
+        [loss] = self.compute_losses(fwd_out={DEFAULT_MODULE_ID: fwd_out}, batch={DEFAULT_MODULE_ID: batch}).values()
         # Even if the loss is not finite: other learners may wait for this one in the backward pass.
         loss.backward()
         return bool(torch.isfinite(loss))
