@@ -18,8 +18,8 @@ from tests.gpu.conftest import RUNNERS, start_engine
 from tests.helpers.weights import weights_of
 
 PROMPT = [10 + i % 40 for i in range(70)]
-#: dtype -> mean absolute error of log-probs and of entropies, in nats.
-MEAN_ERRORS = {"float32": (4e-3, 4e-3), "bfloat16": (0.06, 0.04)}
+#: dtype -> mean absolute error of log-probs and of entropies, in nats. On an H100 log-probs in fp32 were off by 2.5e-3.
+MEAN_ERRORS = {"float32": (4e-3, 2e-3), "bfloat16": (0.06, 0.04)}
 
 
 @pytest.fixture(
@@ -174,6 +174,6 @@ def test_an_engine_on_two_devices_computes_the_same(runner, llama_folder, other_
         engine.update_weights(weights_of(folder).items(), version)
         finished = run_one(engine, PROMPT, max_tokens=20, temperature=0.7, seed=1, entropy_window=8)
         log_probs, entropies = reference(folder, PROMPT, finished.token_ids, 0.7)
-        assert np.abs(finished.log_probs - log_probs).mean() < 4e-3
-        assert np.abs(finished.entropies - entropies[:8]).mean() < 4e-3
+        assert np.abs(finished.log_probs - log_probs).mean() < 2e-3
+        assert np.abs(finished.entropies - entropies[:8]).mean() < 2e-3
     engine.close()

@@ -3,6 +3,7 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -157,7 +158,7 @@ def test_an_error_of_the_guard_against_restating_is_not_the_answers(monkeypatch)
 
 def test_a_comparison_that_waits_for_the_processor_gets_its_verdict(monkeypatch):
     with_stand_in(monkeypatch, "time.sleep(0.5); return True")
-    assert accuracies([("y", "x")], [math.Lane(0.15, 60.0, 1)], monkeypatch) == [1.0]
+    assert accuracies([("y", "x")], [replace(math.LANES[0], wall_s=60.0)], monkeypatch) == [1.0]
 
 
 def test_a_comparing_process_that_does_not_start_is_a_broken_tool(monkeypatch):
