@@ -16,6 +16,7 @@ BASELINES = {
     "trails-late-small": "grpo random-n4",
     "trails-plain-small": "grpo",
     "shapes-small": "grpo grpo-m8 n2-z7 random-n2-z7 random-m32-n4-z7",
+    "shapes-late-small": "grpo grpo-m8 n2-z7 random-n2-z7 random-m32-n4-z7",
     "lake-small": "grpo",
 }
 
