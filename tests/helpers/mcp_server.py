@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import time
-from pathlib import Path
 
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
@@ -50,11 +49,8 @@ def sleep(seconds: float) -> str:
 
 
 @server.tool()
-def die(marker: str) -> str:
-    """Kills the server, unless the file `marker` exists, which it makes."""
-    if marker != "always" and Path(marker).exists():
-        return "alive again"
-    Path(marker).touch() if marker != "always" else None
+def die() -> None:
+    """Kills the server."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 

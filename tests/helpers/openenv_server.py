@@ -22,7 +22,6 @@ ADD = {
 class OpenEnvServer:
     """Args:
         max_sessions: at a time.
-        max_answers: it dies after so many.
         open_s: seconds that it takes to open a connection.
 
     Attributes:
@@ -31,9 +30,9 @@ class OpenEnvServer:
         open: the connections with a session.
     """
 
-    def __init__(self, max_sessions: int = 100, max_answers: int | None = None, open_s: float = 0.0):
+    def __init__(self, max_sessions: int = 100, open_s: float = 0.0):
         self.url, self.sessions, self.open = "", 0, set[ServerConnection]()
-        self._max_sessions, self._left, self._open_s = max_sessions, max_answers, open_s
+        self._max_sessions, self._open_s = max_sessions, open_s
         self._thread, self._server = LoopThread("openenv stand-in"), None
 
     def __enter__(self) -> OpenEnvServer:
@@ -79,9 +78,6 @@ class OpenEnvServer:
                 if asked["type"] == "close":
                     return
                 answer = await _answer(state, asked["type"], asked["data"])
-                if self._left == 0:
-                    return await self._kill()
-                self._left = None if self._left is None else self._left - 1
                 await connection.send(json.dumps(answer))
                 if answer["data"].get("code") == "SESSION_ERROR":
                     return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -65,57 +64,6 @@ async def test_a_world_that_demands_copies_is_not_replayed():
         trunk.fork()
 
 
-class Folder(Session):
-    """Keeps its lines in a file."""
-
-    folder = Path()
-
-    async def act(self, action):
-        file = self.folder / self.id
-        with file.open("a") as lines:
-            lines.write(action)
-        return Reply(file.read_text())
-
-
-class Closure(Counter):
-    """Keeps its lines in a function."""
-
-    def __init__(self):
-        super().__init__()
-        lines: list[str] = []
-
-        def add(line):
-            lines.append(line)
-            return "".join(lines)
-
-        self.add = add
-
-    async def act(self, action):
-        return Reply(self.add(action))
-
-
-class Connection:
-    """As `requests.Session`: whatever holds it shares its cookies."""
-
-    def __init__(self):
-        self.cookies = []
-
-    def __deepcopy__(self, memo):
-        return self
-
-
-class Client(Counter):
-    """Keeps a connection that Python does not copy."""
-
-    def __init__(self):
-        super().__init__()
-        self.connection = Connection()
-
-    async def act(self, action):
-        self.connection.cookies.append(action)
-        return Reply("".join(self.connection.cookies))
-
-
 class Shared(Counter):
     """Keeps its lines in an attribute of the class, which all worlds share: replays differ too."""
 
@@ -137,11 +85,9 @@ async def forked(make) -> list[WorldSession]:
     return [root, child]
 
 
-@pytest.mark.parametrize("make", [Session, Folder, Closure, Client])
-async def test_copies_that_share_something_end_the_run(make, tmp_path, monkeypatch):
-    monkeypatch.setattr(Folder, "folder", tmp_path)
+async def test_copies_that_share_something_end_the_run():
     with pytest.raises(ContractError, match=r"the copies share something: turn 2, 3, got .* twice"):
-        await CopyChecks().check(await forked(make))
+        await CopyChecks().check(await forked(Session))
 
 
 async def test_replays_that_differ_are_one_warning(caplog):

@@ -9,20 +9,15 @@ import socket
 import pytest
 from websockets.asyncio.client import connect
 
-from rllib_arpo.core.tree import StopReason, ToolStatus
-from rllib_arpo.engine.scripted_engine import RandomPolicy
+from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.errors import BrokenToolError
 from rllib_arpo.envs.question import QA, Question
-from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.worlds import Call
 from rllib_arpo.envs.worlds.maker import WorldMaker
 from rllib_arpo.envs.worlds.registry import find_world
 from rllib_arpo.envs.worlds.session import WorldSession
-from rllib_arpo.rollout.messages import SampledQuestion
 from tests.envs.worlds.test_session import texts as said
-from tests.helpers.models import byte_tokenizer
 from tests.helpers.openenv_server import ADD, OpenEnvServer
-from tests.rollout.conftest import ended, settings
 
 QUESTION = Question("q", (), (), QA, "q", row={"seed": 1})
 
@@ -141,27 +136,3 @@ def test_wrong_options_are_one_sentence(options, message):
     with pytest.raises(ValueError, match=r"^env_config\['world'\]: .*") as raised:
         find_world({"openenv": options})
     assert message in str(raised.value)
-
-
-def test_a_server_that_dies_breaks_trajectories_and_the_run_goes_on(tmp_path):
-    """Each question asks for 13 answers a trajectory, those of replays included: the second pair is cut off."""
-    tokenizer = byte_tokenizer()
-    tokenizer.save_pretrained(tmp_path)
-    replies = [tokenizer.encode(text, add_special_tokens=False) for text in ("1", "2")]
-    policy = RandomPolicy(len(tokenizer), replies=replies)
-    config = settings(num_rollouts=4, num_initial_rollouts=2, max_context_tokens=4096, max_response_tokens=3000)
-    with OpenEnvServer(max_answers=130) as server:
-        world = {"openenv": {"url": server.url, "read": "message"}}
-        env_config = {"model_name_or_path": str(tmp_path), "world": world, "max_tool_calls": 12}
-        envs = [ToolEnv(env_config) for _ in range(2)]
-        questions = ended(policy.reply, len(tokenizer), range(6), envs, config).values()
-    sampled = [question for question in questions if isinstance(question, SampledQuestion)]
-    reasons = [question.stats.stop_reasons for question in sampled]
-    assert len(questions) == 6
-    assert reasons[0] == (StopReason.TOOL_CALL_LIMIT,) * 4
-    assert {len(one) for one in reasons} == {4}
-    assert {reason for one in reasons for reason in one} == {StopReason.TOOL_CALL_LIMIT, StopReason.BROKEN_TOOL}
-    assert sum(question.stats.num_forks for question in sampled) > 0
-    gone = f"BrokenToolError: {server.url.replace('http', 'ws')}/ws cannot be reached"
-    failures = [question.failure.message for question in questions if question not in sampled]
-    assert [message.partition(" (")[0] for message in failures] == [gone] * len(failures) != []
