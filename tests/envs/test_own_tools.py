@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
-from rllib_arpo.envs.tool_env import ToolEnv
 from tests.helpers.own_tool import TallyTool
 
 TALLY = "tests.helpers.own_tool:TallyTool"
 
 
-def make_env(model_folder: str, tools) -> ToolEnv:
-    return ToolEnv({"model_name_or_path": model_folder, "task": "arithmetic", "tools": tools})
-
-
-def call(env: ToolEnv, agent_id: str, text: str) -> str:
-    tokens = env.tokenizer.encode(f"<tally>{text}</tally>", add_special_tokens=False)
-    observation, *_ = asyncio.run(env.step_agent(agent_id, tokens))
-    return env.tokenizer.decode(observation).strip()
-
-
 @pytest.mark.parametrize("tool", [TALLY, TallyTool])
-def test_a_tool_of_ones_own_answers_with_its_options(model_folder, tool):
-    env = make_env(model_folder, {tool: {"unit": "signs"}, "python": {}})
+def test_a_tool_of_ones_own_answers_with_its_options(make_tool_env, turn, tool):
+    env = make_tool_env(tools={tool: {"unit": "signs"}, "python": {}})
     assert list(env.tools) == ["tally", "python"]
     env.reset(options={"question": 0})
-    assert call(env, "0", "abc") == "<result> 3 signs </result>"
+    assert turn(env, "0", "<tally>abc</tally>")[0] == "\n<result> 3 signs </result>\n"
 
 
 @pytest.mark.parametrize(
@@ -42,6 +29,6 @@ def test_a_tool_of_ones_own_answers_with_its_options(model_folder, tool):
         ({TALLY: {"units": "notes"}}, rf"^Unknown option of the tool '{TALLY}' 'units': did you mean 'unit'\?$"),
     ],
 )
-def test_a_wrong_name_is_one_sentence(model_folder, tools, message):
+def test_a_wrong_name_is_one_sentence(make_tool_env, tools, message):
     with pytest.raises(ValueError, match=message):
-        make_env(model_folder, tools)
+        make_tool_env(tools=tools)

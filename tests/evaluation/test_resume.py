@@ -13,7 +13,7 @@ from rllib_arpo.commands import run_command
 from rllib_arpo.evaluation import runner
 from rllib_arpo.evaluation.report import SUMMARY
 from rllib_arpo.record.read import Question
-from tests.envs.rewards.judge_server import JudgeServer, honest
+from tests.envs.rewards.judge_server import honest, judge_server
 from tests.evaluation.conftest import recorded, samples
 
 NUM_QUESTIONS = 150
@@ -75,18 +75,17 @@ def sampled(question: Question) -> list:
 
 def test_questions_that_a_broken_judge_ended_are_asked_again(command, tmp_path, capsys):
     is_up = []
-    server = JudgeServer(lambda message: honest(message) if is_up else 400)
-    judge = {"base_url": server.base_url, "model": "m", "max_attempts": 1}
-    line = command("<answer> \\boxed{red} </answer>", tools={}, qa_metric="judge", judge=judge)
 
     def endings() -> list[tuple[str, bool]]:
         return [(sample.row["stop_reason"], sample.row["accuracy"] == 1) for sample in samples(tmp_path / "out")]
 
-    assert run_command("evaluate", line) == 0
-    assert endings() == [("broken_tool", False)] * 4
-    assert "Warning: some trajectories were not finished" in capsys.readouterr().out
-    is_up.append(True)
-    assert run_command("evaluate", line) == 0
+    with judge_server(lambda message: honest(message) if is_up else 400) as server:
+        judge = {"base_url": server.url, "model": "m", "max_attempts": 1}
+        line = command("<answer> \\boxed{red} </answer>", tools={}, qa_metric="judge", judge=judge)
+        assert run_command("evaluate", line) == 0
+        assert endings() == [("broken_tool", False)] * 4
+        assert "Warning: some trajectories were not finished" in capsys.readouterr().out
+        is_up.append(True)
+        assert run_command("evaluate", line) == 0
     assert endings() == [("answer", True)] * 4
     assert "Warning" not in capsys.readouterr().out
-    server.close()

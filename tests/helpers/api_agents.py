@@ -9,13 +9,9 @@ import sys
 import httpx2
 import openai
 
-from rllib_arpo.envs.question import QA, Question
-from rllib_arpo.envs.worlds.maker import WorldMaker
-from rllib_arpo.envs.worlds.registry import find_world
 from rllib_arpo.envs.worlds.session import WorldSession
-from tests.helpers import framework_agents
+from tests.helpers import framework_agents, worlds
 
-QUESTION = Question("q", (), (), QA, "q", row={"seed": 3})
 ADD = {
     "type": "function",
     "function": {
@@ -62,7 +58,7 @@ async def add(
 
 
 def trunk_of(program, **options) -> WorldSession:
-    return WorldSession(WorldMaker("The world", find_world({program: options})), QUESTION)
+    return worlds.trunk_of({program: options}, seed=3)
 
 
 def client_of(endpoint):

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.cookies import SimpleCookie
-from http.server import BaseHTTPRequestHandler
 from typing import Any
 
-from tests.helpers.web_server import reply, serving
+from tests.helpers.web_server import Reply, Request, json_service
 
 SCHEMA = {"type": "object", "properties": {"count": {"type": "integer"}}, "required": ["count"]}
 TOOLS = [
@@ -52,21 +50,19 @@ class Counters:
 def nemo_gym_server() -> Iterator[Counters]:
     counters, numbers = Counters(), itertools.count()
 
-    def route(handler: BaseHTTPRequestHandler) -> None:
-        cookie = SimpleCookie(handler.headers.get("Cookie", ""))
+    def answer(request: Request) -> Reply | None:
+        cookie = SimpleCookie(request.headers.get("cookie", ""))
         session = cookie["session"].value if "session" in cookie else f"s{next(numbers)}"
-        length = int(handler.headers.get("Content-Length", 0))
-        body = json.loads(handler.rfile.read(length)) if length else {}
         if counters.drops:
             counters.drops -= 1
             counters.counts.clear()
-            return handler.connection.close()
-        status, answer = answered(counters, session, handler.path, body)
-        headers = {"Content-Type": "application/json", "Set-Cookie": f"session={session}; path=/; httponly"}
-        reply(handler, json.dumps(answer), counters.status or status, headers)
+            return None
+        status, body = answered(counters, session, request.path, request.body or {})
+        headers = {"Set-Cookie": f"session={session}; path=/; httponly"}
+        return Reply(body, counters.status or status, headers=headers)
 
-    with serving("127.0.0.1", route) as server:
-        counters.url = f"http://127.0.0.1:{server.port}"
+    with json_service(answer) as service:
+        counters.url = service.url
         yield counters
 
 

@@ -100,6 +100,7 @@ class Reply:
     body: Any
     status: int = 200
     delay_s: float = 0.0
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -126,7 +127,7 @@ def json_service(answer: Callable[[Request], Reply | None]) -> Iterator[JsonServ
         if found is not None:
             time.sleep(found.delay_s)
             content = found.body if isinstance(found.body, bytes) else json.dumps(found.body)
-            reply(handler, content, found.status, {"Content-Type": "application/json"})
+            reply(handler, content, found.status, {"Content-Type": "application/json", **found.headers})
 
     with serving("127.0.0.1", route) as server:
         service.url = f"http://127.0.0.1:{server.port}"

@@ -2,33 +2,19 @@
 
 import json
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager
 
-from tests.helpers.web_server import Reply, Request, completion, json_service
+from tests.helpers.web_server import JsonService, Reply, Request, completion, json_service
 
 
-class JudgeServer:
-    """Serves until `close`.
+def judge_server(model: Callable[[str], str | int]) -> AbstractContextManager[JsonService]:
+    """Serves until the block ends; the model: the user's message -> its reply; an int is an HTTP error's status."""
 
-    Args:
-        reply: the model: the user's message -> its reply; an int is an HTTP error's status.
-
-    Attributes:
-        requests: the messages of every request, in order.
-    """
-
-    def __init__(self, reply: Callable[[str], str | int]):
-        self.requests: list[list[dict[str, str]]] = []
-        self._reply, self._stack = reply, ExitStack()
-        self.base_url = f"{self._stack.enter_context(json_service(self._answer)).url}/v1"
-
-    def _answer(self, request: Request) -> Reply:
-        self.requests.append(request.body["messages"])
-        found = self._reply(request.body["messages"][-1]["content"])
+    def answer(request: Request) -> Reply:
+        found = model(request.body["messages"][-1]["content"])
         return Reply({}, found) if isinstance(found, int) else Reply(completion(found))
 
-    def close(self) -> None:
-        self._stack.close()
+    return json_service(answer)
 
 
 def fields(message: str) -> dict[str, object]:

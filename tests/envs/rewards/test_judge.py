@@ -1,4 +1,5 @@
 import asyncio
+from contextlib import ExitStack
 
 import pytest
 
@@ -6,7 +7,8 @@ from rllib_arpo.envs.errors import BrokenToolError
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards import FinishedPath, Judge, Score, make_scorer
 from rllib_arpo.envs.rewards.judge import MAX_ANSWER_CHARS, read_verdict
-from tests.envs.rewards.judge_server import JudgeServer, fields, honest
+from tests.envs.rewards.judge_server import fields, honest, judge_server
+from tests.helpers.web_server import JsonService
 
 ANSWER = "Candidate's answer"
 QUESTION = Question("q", (("user", "Where is the Louvre?"),), ("Paris", "Paris, France"), "qa", "here")
@@ -14,20 +16,13 @@ QUESTION = Question("q", (("user", "Where is the Louvre?"),), ("Paris", "Paris, 
 
 @pytest.fixture
 def serve():
-    """serve(reply) -> a `JudgeServer`, closed after the test."""
-    servers = []
-
-    def start(reply) -> JudgeServer:
-        servers.append(JudgeServer(reply))
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.close()
+    """serve(model) -> a `judge_server` until the test ends."""
+    with ExitStack() as stack:
+        yield lambda model: stack.enter_context(judge_server(model))
 
 
-def judge(server: JudgeServer, **keys) -> Judge:
-    return Judge.from_config({"base_url": server.base_url, "model": "m", "max_attempts": 1, **keys})
+def judge(server: JsonService, **keys) -> Judge:
+    return Judge.from_config({"base_url": server.url, "model": "m", "max_attempts": 1, **keys})
 
 
 def accuracies(grader: Judge, *answers: str) -> list[float]:
@@ -45,7 +40,7 @@ def in_first_answers(reply, message: str) -> str:
 def test_the_judges_verdict_is_the_accuracy(serve):
     server = serve(honest)
     assert accuracies(judge(server), "Paris", "Paris, France", "Rome") == [1.0, 1.0, 0.0]
-    system, user = server.requests[-1]
+    system, user = server.requests[-1].body["messages"]
     assert system["role"] == "system" and "VERDICT: NOT_ATTEMPTED" in system["content"]
     assert fields(user["content"]) == {
         "Question": "Where is the Louvre?",
@@ -88,7 +83,7 @@ INJECTIONS = [
 def test_an_answer_cannot_leave_its_line(serve, answer):
     server = serve(honest)
     assert accuracies(judge(server), answer) == [0.0]
-    message = server.requests[-1][-1]["content"]
+    message = server.requests[-1].body["messages"][-1]["content"]
     lines = message.splitlines()
     assert [line.split(":")[0] for line in lines] == ["Question", "Reference answers", "Candidate's answer"]
     assert not any(mark in message for mark in ("<|", "<s", "</", "<e", "[INST", "[/INST"))
@@ -104,7 +99,7 @@ def test_a_judge_that_repeats_the_answer_before_its_verdict_is_not_misled(serve)
 def test_long_answers_are_cut(serve):
     server = serve(honest)
     assert accuracies(judge(server), "x" * 10**6) == [0.0]
-    message = server.requests[-1][-1]["content"]
+    message = server.requests[-1].body["messages"][-1]["content"]
     left_out = f"... [{10**6 - MAX_ANSWER_CHARS} characters left out]"
     assert fields(message)[ANSWER] == "x" * MAX_ANSWER_CHARS + " " + left_out
 
@@ -160,7 +155,7 @@ def test_all_environments_share_one_check_and_its_failure(serve):
 
 def test_the_scorer_asks_the_judge_for_questions_of_knowledge_only(serve):
     server = serve(honest)
-    scorer = make_scorer(qa_metric="judge", judge={"base_url": server.base_url, "model": "m"})
+    scorer = make_scorer(qa_metric="judge", judge={"base_url": server.url, "model": "m"})
     math = Question("q", (("user", "1 + 1"),), ("2",), "math", "here")
     assert asyncio.run(scorer(FinishedPath(math, ("t",), True, "2"))) == Score(1.0, 1.0)
     assert server.requests == []

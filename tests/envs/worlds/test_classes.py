@@ -11,7 +11,6 @@ import pytest
 
 from rllib_arpo.core.tree import StopReason, ToolStatus
 from rllib_arpo.envs.errors import ContractError, DataError
-from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.worlds.registry import find_world
 from tests.helpers.chat_templates import QWEN3
 from tests.helpers.models import byte_tokenizer
@@ -22,17 +21,11 @@ ROW = {"prompt": "Open the safe.", "code": "123"}
 
 
 @pytest.fixture
-def started(tokenizer_folder, tmp_path):
-    """started(world, **env_config) -> an environment whose question has begun."""
+def started(begun, tmp_path):
+    """started(world, ...) -> the same as `begun`, with `ROW` as its question."""
     (tmp_path / "safes.jsonl").write_text(json.dumps(ROW))
-
-    def start(world=SAFE, **env_config) -> ToolEnv:
-        task = {"task": "rows", "path": str(tmp_path / "safes.jsonl")}
-        env = ToolEnv({"model_name_or_path": tokenizer_folder, "world": world, **task, **env_config})
-        asyncio.run(env.reset(options={"question": 0}))
-        return env
-
-    return start
+    task = {"task": "rows", "path": str(tmp_path / "safes.jsonl")}
+    return lambda world=SAFE, **env_config: begun(world, **{**task, **env_config})
 
 
 def calling_folder(tmp_path) -> str:
@@ -111,25 +104,13 @@ class Meeting:
         return len(self.words) / 2
 
 
-@pytest.fixture
-def seeded(tokenizer_folder):
-    """seeded(world) -> an environment on the seeds, whose question has begun."""
-
-    def start(world) -> ToolEnv:
-        env = ToolEnv({"model_name_or_path": tokenizer_folder, "world": world, "max_tool_calls": 9})
-        asyncio.run(env.reset(options={"question": 0}))
-        return env
-
-    return start
-
-
-def test_methods_of_all_kinds_are_called(seeded, turn):
+def test_methods_of_all_kinds_are_called(begun, turn):
     class Asking(Meeting):
         async def reset(self, seed: int) -> str:
             await super().reset(seed)
             return "Speak."
 
-    env = seeded({Asking: {"name": "Eve", "to": "Bob"}})
+    env = begun({Asking: {"name": "Eve", "to": "Bob"}})
     assert list(env.tools) == ["fail", "roll", "say", "thread", "twice", "who"]
 
     def said(name: str, argument: str = "{}") -> tuple[str, ToolStatus]:
@@ -147,15 +128,15 @@ def test_methods_of_all_kinds_are_called(seeded, turn):
     assert (reward, info.accuracy, info.stop_reason) == (1.5, 1.0, StopReason.ANSWER)
 
 
-def test_plain_methods_have_the_worlds_luck_and_blocking_ones_a_thread(seeded, turn):
+def test_plain_methods_have_the_worlds_luck_and_blocking_ones_a_thread(begun, turn):
     class Asking(Meeting):
         def reset(self, seed: int) -> str:
             return "Roll."
 
-    env = seeded(Asking)
+    env = begun(Asking)
     env.fork_agent("0", "0.0")
     assert turn(env, "0", "<roll> {} </roll>")[0] == turn(env, "0.0", "<roll> {} </roll>")[0]
-    blocking = seeded({Asking: {"blocking": True}})
+    blocking = begun({Asking: {"blocking": True}})
     assert turn(blocking, "0", "<thread> {} </thread>")[0] == "\n<result> False </result>\n"
 
 
@@ -181,7 +162,7 @@ def test_a_class_without_get_reward_leaves_it_to_the_answer(started, turn, tmp_p
         started(Unscored)
 
 
-def test_rewards_and_rows_that_do_not_fit_are_one_sentence(seeded, started, turn):
+def test_rewards_and_rows_that_do_not_fit_are_one_sentence(begun, started, turn):
     class Wrong(Safe):
         def get_reward(self):
             return None
@@ -189,7 +170,7 @@ def test_rewards_and_rows_that_do_not_fit_are_one_sentence(seeded, started, turn
     with pytest.raises(ContractError, match=r"^Wrong\.get_reward must be a finite number, not None\.$"):
         turn(started(Wrong), "0", "<answer> \\boxed{} </answer>")
     with pytest.raises(DataError, match=r"^seed 0: Safe\.reset does not take this row: missing a required argument"):
-        seeded(SAFE)
+        begun(SAFE)
 
 
 class Untyped:

@@ -14,7 +14,8 @@ from rllib_arpo.envs.worlds import Call, Reply, World
 from rllib_arpo.envs.worlds.copies import CopyChecks, difference
 from rllib_arpo.envs.worlds.running import ReplayMismatch
 from rllib_arpo.envs.worlds.session import WorldSession
-from tests.envs.worlds.test_session import QUESTION, Counter, Replayed, texts, trunk_of
+from tests.envs.worlds.test_session import Counter, Replayed
+from tests.helpers.worlds import QUESTION, texts, trunk_of
 
 SESSIONS: dict[str, list[str]] = {}
 

@@ -16,7 +16,8 @@ from rllib_arpo.envs.worlds import Call, Opening, Turn
 from rllib_arpo.envs.worlds.completions import Refused, read_request
 from rllib_arpo.envs.worlds.world import BEGINS
 from rllib_arpo.rollout.episodes import episode_to_tree
-from tests.helpers.api_agents import ADD, QUESTION, adder, client_of, said, threaded, trunk_of, user
+from tests.helpers.api_agents import ADD, adder, client_of, said, threaded, trunk_of, user
+from tests.helpers.worlds import QUESTION
 
 
 def called(n: int) -> Turn:

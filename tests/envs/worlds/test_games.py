@@ -15,7 +15,8 @@ from rllib_arpo.envs.errors import ContractError
 from rllib_arpo.envs.rewards import Score
 from rllib_arpo.envs.worlds.copies import CopyChecks
 from rllib_arpo.envs.worlds.registry import find_world
-from tests.envs.worlds.test_gym import begin, said, score
+from tests.envs.worlds.test_gym import said, score
+from tests.helpers.worlds import trunk_of
 
 Kind = Enum("Kind", ["PROMPT", "PLAYER_ACTION", "GAME_BOARD"])
 
@@ -87,7 +88,7 @@ async def test_a_game_of_textarena_shows_what_is_new_and_pays_at_its_end(textare
     tiles = [f"A tile appears: {rng.randrange(10**6)}" for _ in range(4)]
     first, second, third, last = tiles
     expected = (f"Play.\n{first}", (second, 0.0, False), (third, 0.0, False), (last, 0.5, True))
-    play = begin({"textarena": {"id": "Tiles-v0", "target": 2, "forks_by": forks_by}}, seed=7)
+    play = trunk_of({"textarena": {"id": "Tiles-v0", "target": 2, "forks_by": forks_by}}, seed=7)
     await play.ready()
     (reply,) = await said(play, "up")
     child = play.fork()
@@ -100,7 +101,7 @@ async def test_a_game_of_textarena_shows_what_is_new_and_pays_at_its_end(textare
 
 
 async def test_a_class_of_textarena_is_a_world(textarena):
-    play = begin({Game: {"target": 1}}, seed=1)
+    play = trunk_of({Game: {"target": 1}}, seed=1)
     found = [(pay, done) for _, pay, done in await said(play, "[left]", "[up]")]
     assert found == [(0.0, False), (0.5, True)]
 
@@ -132,7 +133,7 @@ def skyrl_gym(monkeypatch):
 
 @pytest.mark.parametrize("named", [{"skyrl_gym": {"id": "sums"}}, Sums])
 async def test_an_environment_of_skyrl_gym_gets_the_row_and_the_prompt(skyrl_gym, named):
-    play = begin(named, ("user", "1 + 1?"), reward_spec={"ground_truth": "2"})
+    play = trunk_of(named, ("user", "1 + 1?"), reward_spec={"ground_truth": "2"})
     await play.ready()
     (wrong,) = await said(play, "3")
     child = play.fork()
@@ -148,7 +149,7 @@ async def test_an_environment_of_skyrl_gym_gets_the_row_and_the_prompt(skyrl_gym
 
 
 def test_a_prompt_that_init_changes_is_refused(skyrl_gym):
-    play = begin(Sums, ("user", "1 + 1?"), reward_spec={"ground_truth": "lost"})
+    play = trunk_of(Sums, ("user", "1 + 1?"), reward_spec={"ground_truth": "lost"})
     with pytest.raises(ContractError, match=r"^row 3: init of .* must keep the prompt, and may add to it\.$"):
         asyncio.run(play.ready())
 

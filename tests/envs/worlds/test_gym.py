@@ -9,19 +9,13 @@ import pytest
 
 from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.errors import ContractError
-from rllib_arpo.envs.question import QA, Question
 from rllib_arpo.envs.rewards import FinishedPath, Score
 from rllib_arpo.envs.worlds.copies import CopyChecks
-from rllib_arpo.envs.worlds.maker import WorldMaker
 from rllib_arpo.envs.worlds.registry import find_world
-from rllib_arpo.envs.worlds.session import WorldSession
+from tests.helpers.worlds import trunk_of
 
 MOVES = ["left", "down", "right", "up"]
 LAKE = {"id": "FrozenLake-v1", "desc": ["SFH", "FFG"], "is_slippery": False, "read": MOVES, "show": str}
-
-
-def begin(world, *messages, **row) -> WorldSession:
-    return WorldSession(WorldMaker("The world", find_world(world)), Question("q", messages, (), QA, "row 3", row=row))
 
 
 async def said(play, *texts):
@@ -61,7 +55,7 @@ def show(env):
 
 
 async def test_an_environment_by_its_id_is_read_by_names_and_shown_by_its_observation():
-    play = begin({"gymnasium": LAKE}, seed=3)
+    play = trunk_of({"gymnasium": LAKE}, seed=3)
     await play.ready()
     found = [play.opening, *await said(play, " Down\n", "right", "right"), await score(play)]
     await play.close()
@@ -70,7 +64,7 @@ async def test_an_environment_by_its_id_is_read_by_names_and_shown_by_its_observ
 
 async def test_show_may_take_the_environment_and_both_may_be_names():
     options = {**LAKE, "read": "builtins:int", "show": "tests.envs.worlds.test_gym:show"}
-    play = begin({"gymnasium": options}, seed=3)
+    play = trunk_of({"gymnasium": options}, seed=3)
     await play.ready()
     found = [play.opening, *await said(play, "2", "2")]
     assert found == ["square 0 of 6", ("square 1 of 6", 0.0, False), ("square 2 of 6", 0.0, True)]
@@ -78,7 +72,7 @@ async def test_show_may_take_the_environment_and_both_may_be_names():
 
 def test_a_text_that_is_not_an_action_is_an_error_that_the_model_reads():
     async def played(read, text):
-        play = begin({"gymnasium": {**LAKE, "read": read}}, seed=0)
+        play = trunk_of({"gymnasium": {**LAKE, "read": read}}, seed=0)
         reply = await play.say(text)
         assert await said(play.fork(), *["1" if read is int else "down"]) == [("3", 0.0, False)]
         return reply.text, reply.status, reply.done
@@ -93,7 +87,7 @@ def test_a_text_that_is_not_an_action_is_an_error_that_the_model_reads():
 
 
 async def test_spaces_of_texts_need_no_functions_and_the_row_resets():
-    first, same, other = begin(Echo, seed=1, hard=True), begin(Echo, seed=1, hard=True), begin(Echo, seed=2)
+    first, same, other = trunk_of(Echo, seed=1, hard=True), trunk_of(Echo, seed=1, hard=True), trunk_of(Echo, seed=2)
     for play in (first, same, other):
         await play.ready()
     assert first.opening == same.opening and first.opening.endswith(" {'hard': True}")
@@ -106,7 +100,7 @@ async def test_spaces_of_texts_need_no_functions_and_the_row_resets():
 
 @pytest.mark.parametrize("ends", ["terminated", "truncated"])
 async def test_both_ends_of_an_episode_end_the_trajectory(ends):
-    play = begin({Echo: {"ends": ends, "pay": -1}}, seed=1)
+    play = trunk_of({Echo: {"ends": ends, "pay": -1}}, seed=1)
     found = [done for _, _, done in await said(play, "a", "b")]
     assert await score(play) == Score(0.0, 0.0)
     world = await play.ready()
@@ -116,7 +110,7 @@ async def test_both_ends_of_an_episode_end_the_trajectory(ends):
 
 @pytest.mark.parametrize("forks_by", [None, "replay"])
 async def test_a_fork_has_the_random_numbers_of_its_parent_and_goes_apart(forks_by):
-    play = begin({Echo: {"forks_by": forks_by}}, seed=1)
+    play = trunk_of({Echo: {"forks_by": forks_by}}, seed=1)
     await said(play, "a")
     child, other = play.fork(), play.fork()
     ((parents, _, _),) = await said(play, "b")
@@ -141,4 +135,4 @@ def test_wrong_options_are_told_before_anything_is_made():
 def test_spaces_that_are_not_texts_ask_for_the_functions():
     message = r"^env_config\['world'\] needs 'read', since the environment has Discrete\(4\), not Text\.$"
     with pytest.raises(ContractError, match=message):
-        asyncio.run(begin({"gymnasium": {"id": "FrozenLake-v1"}}).ready())
+        asyncio.run(trunk_of({"gymnasium": {"id": "FrozenLake-v1"}}).ready())

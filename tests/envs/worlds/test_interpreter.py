@@ -13,21 +13,19 @@ import pytest
 
 from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.errors import BrokenToolError, ContractError
-from rllib_arpo.envs.question import QA, Question
+from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards import FinishedPath
 from rllib_arpo.envs.worlds import Call, Reply, far_side, interpreter
-from rllib_arpo.envs.worlds.maker import WorldMaker
 from rllib_arpo.envs.worlds.registry import find_world
 from rllib_arpo.envs.worlds.session import WorldSession
-from tests.envs.worlds.test_session import texts as said
+from tests.helpers.worlds import QUESTION, trunk_of
+from tests.helpers.worlds import texts as said
 
-QUESTION = Question("q", (), (), QA, "q", row={"seed": 1})
 FINISHED = FinishedPath(QUESTION, ("2", "3"), True)
 
 
-def trunk_of(name: str, **options) -> WorldSession:
-    world = {f"tests.helpers.far_worlds:{name}": {"python": sys.executable, **options}}
-    return WorldSession(WorldMaker("The world", find_world(world)), QUESTION)
+def far(name: str, **options) -> WorldSession:
+    return trunk_of({f"tests.helpers.far_worlds:{name}": {"python": sys.executable, **options}})
 
 
 @pytest.mark.parametrize(
@@ -41,7 +39,7 @@ def trunk_of(name: str, **options) -> WorldSession:
 )
 def test_a_fork_goes_on_from_its_parents_state(name, options, way, capfd):
     async def played():
-        trunk = trunk_of(name, **options)
+        trunk = far(name, **options)
         await trunk.ready()
         root, other = trunk.fork_root(), trunk.fork_root()
         found = await said(root, "2", "x")
@@ -63,19 +61,19 @@ def test_a_fork_goes_on_from_its_parents_state(name, options, way, capfd):
 async def test_a_world_that_demands_copies_is_not_replayed():
     demanded = r'^The world has forks_by = "copy", and copy.deepcopy raises TypeError: cannot pickle '
     with pytest.raises(ContractError, match=demanded):
-        trunk = trunk_of("Locked", forks_by="copy")
+        trunk = far("Locked", forks_by="copy")
         await trunk.ready()
         await trunk.fork().ready()
 
 
 async def test_the_user_may_choose_replay_and_give_options():
-    play = trunk_of("Adder", forks_by="replay", step=10).fork()
+    play = far("Adder", forks_by="replay", step=10).fork()
     found = await said(play, "2")
     assert (found, play.maker.way(await play.ready())) == (["21"], "replay")
 
 
 async def test_each_world_has_its_luck_and_a_fork_its_parents():
-    trunk = trunk_of("Dice")
+    trunk = far("Dice")
     one, two = trunk.fork(), trunk.fork()
     first, second = await said(one, "", ""), await said(two, "", "")
     child = one.fork()
@@ -86,15 +84,15 @@ async def test_each_world_has_its_luck_and_a_fork_its_parents():
 
 def test_a_class_of_trl_has_the_tools_that_it_has_on_this_side():
     shop = "tests.helpers.far_worlds:Shop"
-    far, near = find_world({shop: {"python": sys.executable}}).sample, find_world(shop).sample
-    properties = {name: list(tool["properties"]) for name, tool in far.tools.items()}
+    there, near = find_world({shop: {"python": sys.executable}}).sample, find_world(shop).sample
+    properties = {name: list(tool["properties"]) for name, tool in there.tools.items()}
     assert properties == {name: list(tool["properties"]) for name, tool in near.tools.items()}
     assert properties == {"buy": ["item", "number"], "close": ["door"], "hours": [], "score": ["item"]}
-    assert far.tools["buy"]["required"] == near.tools["buy"]["required"] == ["item"]
+    assert there.tools["buy"]["required"] == near.tools["buy"]["required"] == ["item"]
 
 
 async def test_public_methods_are_tools_as_in_trl():
-    play = trunk_of("Shop")
+    play = far("Shop")
     world = await play.ready()
     calls = [
         Call("buy", {"item": "tea", "number": 3}),
@@ -119,11 +117,11 @@ async def test_public_methods_are_tools_as_in_trl():
 
 def test_a_reward_that_is_none_is_not_left_to_the_configured_one():
     with pytest.raises(ContractError, match=r"^The world: score raises RuntimeError: TypeError: float\(\) "):
-        asyncio.run(trunk_of("Unpaid").score(FINISHED))
+        asyncio.run(far("Unpaid").score(FINISHED))
 
 
 async def test_steps_are_texts_as_in_gymnasium():
-    play = trunk_of("Walk")
+    play = far("Walk")
     first, last = await play.say("right"), await play.say("left")
     again, end = await play.say("left"), await play.score(FINISHED)
     assert [play.opening, first.text, last.text, again.text] == ["at 1", "at 2", "at 1", "at 0"]
@@ -132,14 +130,14 @@ async def test_steps_are_texts_as_in_gymnasium():
 
 async def test_a_process_that_dies_is_started_again_and_what_was_done_is_repeated():
     lost = "The world was lost twice in one action (its process has died)."
-    one, two = trunk_of("Adder").fork(), trunk_of("Adder").fork()
+    one, two = far("Adder").fork(), far("Adder").fork()
     found = [*await said(one, "2"), *await said(two, "4", "die", "1"), *await said(one, "1")]
     assert found == ["3", "5", lost, "6", "4"]
 
 
 async def test_a_world_that_hangs_is_broken_and_its_process_is_replaced(monkeypatch):
     monkeypatch.setattr(interpreter, "GIVEN_UP_TIMEOUT_S", 0.2)
-    one, two = trunk_of("Adder", timeout_s=1.0).fork(), trunk_of("Adder").fork()
+    one, two = far("Adder", timeout_s=1.0).fork(), far("Adder").fork()
     found = await said(two, "2")
     with pytest.raises(BrokenToolError, match=r"^FarWorld did not answer in 1 s\.$"):
         await one.say("hang")
@@ -148,7 +146,7 @@ async def test_a_world_that_hangs_is_broken_and_its_process_is_replaced(monkeypa
 
 async def test_a_request_that_was_given_up_disturbs_no_other_and_is_ended_when_its_turn_comes(monkeypatch):
     monkeypatch.setattr(interpreter, "GIVEN_UP_TIMEOUT_S", 0.2)
-    one, two, three = (trunk_of("Adder").fork() for _ in range(3))
+    one, two, three = (far("Adder").fork() for _ in range(3))
     before = await said(one, "nap")
     await two.ready()
     nap = asyncio.create_task(said(one, "nap"))
@@ -167,20 +165,20 @@ def test_a_process_that_starts_slowly_starts_again_whatever_the_time_limit(tmp_p
     with monkeypatch.context() as patched, pytest.raises(ValueError, match=r"made \(it has not begun in 0\.1 s\)\.$"):
         patched.setattr(interpreter, "START_TIMEOUT_S", 0.1)
         find_world(world)
-    maker = WorldMaker("The world", find_world(world))
+    trunk = trunk_of(world)
 
     async def played():
         with pytest.raises(BrokenToolError, match=r"^FarWorld did not answer in 0\.4 s\.$"):
-            await said(WorldSession(maker, QUESTION), "die")
+            await said(trunk.fork(), "die")
         for _ in range(20):
             with contextlib.suppress(BrokenToolError):
-                return await said(WorldSession(maker, QUESTION), "2")
+                return await said(trunk.fork(), "2")
 
     assert asyncio.run(played()) == ["3"]
 
 
 async def test_the_world_of_a_fork_that_was_given_up_is_closed_over_there():
-    trunk, other = (trunk_of("Adder", step=2) for _ in range(2))
+    trunk, other = (far("Adder", step=2) for _ in range(2))
     await trunk.ready()
     nap = asyncio.create_task(trunk.say("nap"))
     await asyncio.sleep(0.1)
@@ -194,7 +192,7 @@ async def test_the_world_of_a_fork_that_was_given_up_is_closed_over_there():
 
 def test_a_bug_over_there_is_a_bug_here_with_its_traceback():
     with pytest.raises(RuntimeError, match=r"^KeyError: 'nothing there'\n") as raised:
-        asyncio.run(trunk_of("Adder").say("bug"))
+        asyncio.run(far("Adder").say("bug"))
     assert 'raise KeyError("nothing there")' in "".join(raised.value.__notes__)
 
 

@@ -9,12 +9,10 @@ from typing import ClassVar
 import pytest
 
 from rllib_arpo.envs.errors import BrokenToolError, ContractError
-from rllib_arpo.envs.question import QA, Question
 from rllib_arpo.envs.rewards import Score
 from rllib_arpo.envs.worlds import Reply, World, WorldLost
-from rllib_arpo.envs.worlds.maker import WorldMaker
-from rllib_arpo.envs.worlds.session import WorldSession
-from tests.envs.worlds.test_session import Counter, Forked, Replayed, texts, trunk_of
+from tests.envs.worlds.test_session import Counter, Forked, Replayed
+from tests.helpers.worlds import texts, trunk_of
 
 
 class Paying(Replayed):
@@ -130,7 +128,7 @@ class Gone(World):
 
 async def test_a_lost_world_that_cannot_be_made_again_is_broken(monkeypatch):
     monkeypatch.setattr(Gone, "made", 0)
-    play = WorldSession(WorldMaker("The world", Gone), Question("q", (), (), QA, "q")).fork()
+    play = trunk_of(Gone).fork()
     for _ in range(2):
         with pytest.raises(BrokenToolError, match=r"^no server$"):
             await play.say("1")

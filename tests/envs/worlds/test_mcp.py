@@ -23,7 +23,6 @@ from rllib_arpo.envs.worlds.maker import WorldMaker
 from rllib_arpo.envs.worlds.mcp import McpTools
 from rllib_arpo.envs.worlds.mcp_session import McpSession
 from rllib_arpo.envs.worlds.session import WorldSession
-from tests.helpers.models import byte_tokenizer
 from tests.helpers.other_python import free_port, running
 
 SERVER = str(Path(__file__).resolve().parents[2] / "helpers" / "mcp_server.py")
@@ -108,12 +107,6 @@ def test_an_http_server_that_is_gone_is_a_broken_tool_until_it_is_back():
         assert call(tools["price"], "brass lamp") == ToolResult("12")
 
 
-def make_env(tmp_path, **options) -> ToolEnv:
-    byte_tokenizer().save_pretrained(tmp_path)
-    tools = {"mcp": {"servers": {"shop": STDIO}, **options}}
-    return ToolEnv({"model_name_or_path": str(tmp_path), "task": "arithmetic", "tools": tools})
-
-
 async def said(env: ToolEnv, agent: str, turn: str) -> str:
     """The environment's answer to a turn, without tags."""
     tokens = env.tokenizer.encode(turn, add_special_tokens=False)
@@ -125,9 +118,9 @@ COUNT, PID = "<count> {} </count>", "<pid> {} </pid>"
 
 
 @pytest.mark.slow
-async def test_each_trajectory_and_each_fork_has_a_server_of_its_own(tmp_path):
+async def test_each_trajectory_and_each_fork_has_a_server_of_its_own(make_tool_env):
     """Two roots, a fork, a fork that cannot repeat what its parent read, and the next question."""
-    env = make_env(tmp_path)
+    env = make_tool_env(tools={"mcp": {"servers": {"shop": STDIO}}})
     env.reset(options={OPTION_QUESTION: 0, OPTION_NUM_ROOTS: 2})
     found = [await said(env, "0", COUNT), await said(env, "0", COUNT), await said(env, "1", COUNT)]
     env.fork_agent("0", "0.0")
@@ -154,8 +147,8 @@ async def test_each_trajectory_and_each_fork_has_a_server_of_its_own(tmp_path):
         '<multiply> {"a": 1, "b": 1, "unit": "\\ud83d"} </multiply>',
     ],
 )
-async def test_a_call_that_breaks_costs_neither_its_neighbours_nor_its_own_trajectory(tmp_path, breaks):
-    env = make_env(tmp_path, timeout_s=10.0)
+async def test_a_call_that_breaks_costs_neither_its_neighbours_nor_its_own_trajectory(make_tool_env, breaks):
+    env = make_tool_env(tools={"mcp": {"servers": {"shop": STDIO}, "timeout_s": 10.0}})
     env.reset(options={OPTION_QUESTION: 0, OPTION_NUM_ROOTS: 3})
     found = [await said(env, agent, COUNT) for agent in "012"]
     _broken, *answers = await asyncio.gather(said(env, "0", breaks), said(env, "1", COUNT), said(env, "2", COUNT))

@@ -9,20 +9,15 @@ import pytest
 
 from rllib_arpo.core.tree import StopReason, ToolStatus
 from rllib_arpo.envs.errors import BrokenToolError, DataError
-from rllib_arpo.envs.forkable_env import INFO_STEP
-from rllib_arpo.envs.question import QA, Question
 from rllib_arpo.envs.rewards import FinishedPath, Score
 from rllib_arpo.envs.tasks import DatasetTask
-from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.worlds import Call
-from rllib_arpo.envs.worlds.maker import WorldMaker
 from rllib_arpo.envs.worlds.nemo_gym import tools_of_rows
 from rllib_arpo.envs.worlds.registry import find_world
 from rllib_arpo.envs.worlds.session import WorldSession
-from tests.helpers.models import byte_tokenizer
-from tests.helpers.nemo_gym_server import ROW, SCHEMA, TOOLS, nemo_gym_server
+from tests.helpers import worlds
+from tests.helpers.nemo_gym_server import ROW, SCHEMA, nemo_gym_server
 
-QUESTION = Question("q", (), (), QA, "q", row=ROW)
 ONE, TWO, VALUE = Call("increment", {"count": 1}), Call("increment", {"count": 2}), Call("value", {})
 
 
@@ -40,11 +35,11 @@ def rows(tmp_path):
 
 
 def trunk_of(server, **options) -> WorldSession:
-    return WorldSession(WorldMaker("The world", find_world({"nemo_gym": {"url": server.url, **options}})), QUESTION)
+    return worlds.trunk_of({"nemo_gym": {"url": server.url, **options}}, **ROW)
 
 
 def finished(last: str) -> FinishedPath:
-    return FinishedPath(QUESTION, ("a call", last), True, None)
+    return FinishedPath(worlds.QUESTION, ("a call", last), True, None)
 
 
 async def texts(play: WorldSession, *calls: Call) -> list[str]:
@@ -157,26 +152,14 @@ async def test_a_server_of_turns(server):
     assert [len(body["response"]["output"]) for body in server.verified] == [1, 1, 1, 1]
 
 
-def test_an_environment_with_rows_tools_and_score(server, rows, tmp_path):
-    tokenizer = byte_tokenizer()
-    tokenizer.save_pretrained(tmp_path)
-    world = {"nemo_gym": {"url": server.url, "tools": rows}}
-    env = ToolEnv({"model_name_or_path": str(tmp_path), "task": "nemo_gym", "path": rows, "world": world})
-
-    async def played():
-        prompts, _ = await env.reset(options={"question": 0})
-        steps = []
-        for text in ('<increment> {"count": 3} </increment>', "done"):
-            turn = tokenizer.encode(text, add_special_tokens=False)
-            steps.append(await env.step_agent("0", turn))
-        await env.close_question()
-        return tokenizer.decode(prompts["0"]), steps
-
-    prompt, (call, end) = asyncio.run(played())
+def test_an_environment_with_rows_tools_and_score(server, rows, begun, turn):
+    env = begun({"nemo_gym": {"url": server.url, "tools": rows}}, task="nemo_gym", path=rows)
+    prompt = env.tokenizer.decode(env._prompt.tolist())
     assert "Add 1 and 2." in prompt and "Count." in prompt
-    assert '{"success": true}' in tokenizer.decode(call[0])
-    assert (end[1], end[2], end[4][INFO_STEP].stop_reason) == (1.0, True, StopReason.ANSWER)
-    assert TOOLS[0]["name"] in env.tools
+    assert '{"success": true}' in turn(env, "0", '<increment> {"count": 3} </increment>')[0]
+    _, reward, info, done = turn(env, "0", "done")
+    asyncio.run(env.close_question())
+    assert (reward, info.stop_reason, done) == (1.0, StopReason.ANSWER, True)
 
 
 def test_wrong_options_are_one_sentence():

@@ -11,15 +11,12 @@ from websockets.asyncio.client import connect
 
 from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.errors import BrokenToolError
-from rllib_arpo.envs.question import QA, Question
 from rllib_arpo.envs.worlds import Call
-from rllib_arpo.envs.worlds.maker import WorldMaker
 from rllib_arpo.envs.worlds.registry import find_world
 from rllib_arpo.envs.worlds.session import WorldSession
-from tests.envs.worlds.test_session import texts as said
+from tests.helpers import worlds
 from tests.helpers.openenv_server import ADD, OpenEnvServer
-
-QUESTION = Question("q", (), (), QA, "q", row={"seed": 1})
+from tests.helpers.worlds import texts as said
 
 
 @pytest.fixture
@@ -29,8 +26,7 @@ def server():
 
 
 def trunk_of(server, **options) -> WorldSession:
-    make = find_world({"openenv": {"url": server.url, "read": "message", **options}})
-    return WorldSession(WorldMaker("The world", make), QUESTION)
+    return worlds.trunk_of({"openenv": {"url": server.url, "read": "message", **options}})
 
 
 async def test_a_session_a_trajectory_and_forks_by_replay(server):

@@ -11,8 +11,8 @@ from rllib_arpo.envs.errors import BrokenToolError, ContractError, ToolError
 from rllib_arpo.envs.rewards import FinishedPath, Score
 from rllib_arpo.envs.support.chat_client import ChatClient
 from tests.docs.pages import REPOSITORY, snippets
-from tests.envs.worlds.test_session import texts
-from tests.helpers.api_agents import QUESTION, trunk_of
+from tests.helpers.api_agents import trunk_of
+from tests.helpers.worlds import QUESTION, texts
 
 PATH = FinishedPath(QUESTION, ("1",), True)
 

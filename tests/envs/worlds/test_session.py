@@ -15,13 +15,10 @@ from hypothesis import strategies as st
 
 from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.errors import BrokenToolError, ContractError, ForkRefused, ToolError
-from rllib_arpo.envs.question import QA, Question
 from rllib_arpo.envs.worlds import Reply, World, WorldLost
 from rllib_arpo.envs.worlds.copies import CopyChecks
-from rllib_arpo.envs.worlds.maker import WorldMaker
 from rllib_arpo.envs.worlds.session import WorldSession
-
-QUESTION = Question("q", (), (), QA, "q", row={"seed": 1})
+from tests.helpers.worlds import texts, trunk_of
 
 
 class Counter(World):
@@ -59,14 +56,6 @@ class Replayed(Counter):
     def __init__(self):
         super().__init__()
         self.lock = threading.Lock()
-
-
-def trunk_of(make) -> WorldSession:
-    return WorldSession(WorldMaker("The world", make), QUESTION)
-
-
-async def texts(play: WorldSession, *actions: str) -> list[str]:
-    return [(await play.say(action)).text for action in actions]
 
 
 @pytest.mark.parametrize(("make", "way"), [(Forked, "fork"), (Counter, "copy"), (Replayed, "replay")])
@@ -171,7 +160,7 @@ async def test_a_lost_world_is_made_again_and_what_was_done_is_repeated(monkeypa
 
 
 async def test_options_of_all_worlds_are_those_of_forks_too():
-    trunk = WorldSession(WorldMaker("The world", Forked, {"timeout_s": 7.0}), QUESTION)
+    trunk = trunk_of({Forked: {"timeout_s": 7.0}})
     assert (await trunk.fork_root().ready()).timeout_s == 7.0
     assert (await (await begun(trunk)).fork().ready()).timeout_s == 7.0
 
@@ -188,9 +177,8 @@ async def test_a_replay_keeps_to_the_places_of_its_tools():
             Narrow.acting -= 1
             return await super().act(action.arguments["n"])
 
-    maker = WorldMaker("The world", Narrow)
-    (tool,) = maker.tools()
-    root = WorldSession(maker, QUESTION)
+    root = trunk_of(Narrow)
+    (tool,) = root.maker.tools()
     tool = dataclasses.replace(tool, max_concurrency=1)
     await root.call(tool, {"n": 1})
     forks = [root.fork() for _ in range(4)]

@@ -16,8 +16,8 @@ from rllib_arpo.envs.worlds import Call
 from rllib_arpo.envs.worlds.copies import CopyChecks
 from rllib_arpo.envs.worlds.registry import find_world
 from rllib_arpo.envs.worlds.verifiers import write_rows
-from tests.envs.worlds.test_gym import begin
 from tests.helpers import other_python
+from tests.helpers.worlds import trunk_of
 
 HELPERS = Path(other_python.__file__).parent
 OPTIONS = {"taskset": "capitals", "python": sys.executable}
@@ -51,12 +51,12 @@ async def test_the_set_up_of_shared_toolsets_belongs_to_the_start(folder):
     source = (folder / "capitals.py").read_text()
     (folder / "slow.py").write_text(source.replace("Words.number += 1", "import time\n        time.sleep(1.0)"))
     world = {"verifiers": {**OPTIONS, "taskset": "slow", "timeout_s": 0.8}}
-    session = begin(world, prompt=ASKED, answer="Oslo")
+    session = trunk_of(world, prompt=ASKED, answer="Oslo")
     assert (await session.act(Call("first", {"word": "Oslo"}))).text == "O of toolset 0"
 
 
 async def test_a_task_has_its_tools_its_state_and_its_rewards(folder):
-    trunk = begin({"verifiers": OPTIONS}, prompt=ASKED, answer="Oslo")
+    trunk = trunk_of({"verifiers": OPTIONS}, prompt=ASKED, answer="Oslo")
     world = await trunk.ready()
     root = trunk.fork_root()
     found = await root.act(Call("atlas_look_up", {"country": "Norway"}))
