@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rllib_arpo.envs.forkable_env import INFO_STEP
+from rllib_arpo.envs.forkable_env import INFO_STEP, OPTION_NUM_ROOTS, OPTION_QUESTION
 from rllib_arpo.envs.tool_env import ToolEnv
 from tests.helpers.models import byte_tokenizer
 
@@ -29,12 +29,27 @@ def tokenizer_folder(tmp_path_factory) -> str:
 
 @pytest.fixture
 def make_tool_env(tokenizer_folder):
-    """make_tool_env(task="catalogue", ...) -> a ToolEnv with the byte tokenizer."""
+    """make_tool_env(...) -> a ToolEnv with the byte tokenizer; of the catalogue or, with a world, of seeds."""
 
     def make(**env_config) -> ToolEnv:
-        return ToolEnv({"model_name_or_path": tokenizer_folder, "task": "catalogue", **env_config})
+        task = "seeds" if "world" in env_config else "catalogue"
+        return ToolEnv({"model_name_or_path": tokenizer_folder, "task": task, **env_config})
 
     return make
+
+
+@pytest.fixture
+def begun(make_tool_env):
+    """begun(question=0, num_roots=1, ...) -> such a ToolEnv whose question has begun."""
+
+    def begin(question: int = 0, num_roots: int = 1, **env_config) -> ToolEnv:
+        env = make_tool_env(**env_config)
+        start = env.reset(options={OPTION_QUESTION: question, OPTION_NUM_ROOTS: num_roots})
+        if asyncio.iscoroutine(start):
+            asyncio.run(start)
+        return env
+
+    return begin
 
 
 @pytest.fixture

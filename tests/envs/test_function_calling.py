@@ -16,7 +16,7 @@ from rllib_arpo.envs.question import Shot, ShotCall
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.tools.registry import TOOLS
 from rllib_arpo.envs.tools.tool import Tool, ToolResult
-from tests.helpers.chat_templates import QWEN3, QWEN25, TEMPLATES, THINKING, merging_tokenizer
+from tests.helpers.chat_templates import QWEN3, QWEN25, TEMPLATES, THINKING, calling_folder, merging_tokenizer
 from tests.helpers.models import byte_tokenizer
 
 RESULTS = {"lamp": "brass lamp: 12.\n\nold lamp: 7.", "empty": "", "é": '"quoted"\n'}
@@ -51,8 +51,7 @@ def make_env(tmp_path):
     """make_env(chat template, ...) -> a ToolEnv that calls functions."""
 
     def make(template: str, **env_config) -> ToolEnv:
-        merging_tokenizer(template).save_pretrained(tmp_path)
-        keys = {"model_name_or_path": str(tmp_path), "task": "arithmetic", "tools": ["look_up"]}
+        keys = {"model_name_or_path": calling_folder(tmp_path, template), "task": "arithmetic", "tools": ["look_up"]}
         return ToolEnv({**keys, "protocol": "function_calling", **env_config})
 
     return make

@@ -37,7 +37,7 @@ from rllib_arpo.envs.tools.tool import Tool, ToolResult, ToolSet
 from rllib_arpo.envs.web.readable import Page
 from rllib_arpo.envs.worlds.functions import FunctionTool
 from tests.envs.test_growth import SHAPES
-from tests.helpers.chat_templates import QWEN25, merging_tokenizer
+from tests.helpers.chat_templates import calling_folder
 
 OK, ERROR = ToolStatus.OK, ToolStatus.ERROR
 #: Seconds of processor time for which one turn may hold the loop, in the best of three attempts: a busy machine takes
@@ -182,10 +182,14 @@ def stand_ins(monkeypatch):
 
 
 def make_env(folder, protocol: str, **keys) -> ToolEnv:
-    merging_tokenizer(QWEN25).save_pretrained(folder)
     tools = {"python": {"backend": "echo"}, "search": {"documents": [{"text": "lamp"}]}}
     tools |= {name: {} for name in ("browse", "mcp", "typed")}
-    config = {"model_name_or_path": str(folder), "task": f"{__name__}:GoldsTask", "tools": tools, "protocol": protocol}
+    config = {
+        "model_name_or_path": calling_folder(folder),
+        "task": f"{__name__}:GoldsTask",
+        "tools": tools,
+        "protocol": protocol,
+    }
     return ToolEnv({**config, "max_response_tokens": 100_000, "max_context_tokens": 200_000, **keys})
 
 

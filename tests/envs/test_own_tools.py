@@ -10,10 +10,9 @@ TALLY = "tests.helpers.own_tool:TallyTool"
 
 
 @pytest.mark.parametrize("tool", [TALLY, TallyTool])
-def test_a_tool_of_ones_own_answers_with_its_options(make_tool_env, turn, tool):
-    env = make_tool_env(tools={tool: {"unit": "signs"}, "python": {}})
+def test_a_tool_of_ones_own_answers_with_its_options(begun, turn, tool):
+    env = begun(tools={tool: {"unit": "signs"}, "python": {}})
     assert list(env.tools) == ["tally", "python"]
-    env.reset(options={"question": 0})
     assert turn(env, "0", "<tally>abc</tally>")[0] == "\n<result> 3 signs </result>\n"
 
 

@@ -1,7 +1,5 @@
 """The task "rows": a file with a prompt, whose rows worlds begin with."""
 
-import asyncio
-
 import pytest
 
 from rllib_arpo.envs.errors import DataError
@@ -47,27 +45,18 @@ class Echo(World):
         return Reply("", reward=1.0, done=True)
 
 
-def test_answers_are_needed_where_nothing_else_scores(tmp_path, tokenizer_folder, turn):
+def test_answers_are_needed_where_nothing_else_scores(tmp_path, tokenizer_folder, begun, turn):
     (tmp_path / "r.jsonl").write_text('{"prompt": "Who?", "level": 3}\n{"level": 4}')
-
     rows = {"task": "rows", "path": str(tmp_path / "r.jsonl"), "split": "test"}
-    base = {"model_name_or_path": tokenizer_folder, **rows}
-
-    def begun(number: int = 0, **env_config) -> ToolEnv:
-        env = ToolEnv({**base, **env_config})
-        start = env.reset(options={"question": number})
-        if env_config.get("world"):
-            asyncio.run(start)
-        return env
-
     message = r"r\.jsonl, row 0: no right answer, which only a world or a reward of your own does without\.$"
     with pytest.raises(DataError, match=message):
-        begun()
+        begun(**rows)
     with pytest.raises(DataError, match=message):
-        ToolEnv.validate_config(base | {"reward": {"accuracy": 1.0}})
+        ToolEnv.validate_config({"model_name_or_path": tokenizer_folder, "reward": {"accuracy": 1.0}, **rows})
     with pytest.raises(DataError, match=r"r\.jsonl, row 1: neither the task nor the world asks anything\.$"):
-        begun(1, reward="valid_format")
-    assert turn(begun(reward=lambda path: len(path.answer)), "0", "<answer> \\boxed{me} </answer>")[1] == 2.0
-    env = begun(1, world=Echo)
+        begun(1, reward="valid_format", **rows)
+    env = begun(reward=lambda path: len(path.answer), **rows)
+    assert turn(env, "0", "<answer> \\boxed{me} </answer>")[1] == 2.0
+    env = begun(1, world=Echo, **rows)
     assert "Level 4." in env.tokenizer.decode(env._prompt.tolist())
     assert turn(env, "0", "Hm.")[1] == 1.0

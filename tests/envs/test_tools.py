@@ -9,13 +9,10 @@ import pytest
 from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.errors import ContractError, ToolError
 from rllib_arpo.envs.tools.tool import Tool, ToolResult, cut, run_tool
+from tests.helpers.calls import call
 from tests.helpers.models import byte_tokenizer
 
 OK, ERROR, TIMEOUT = ToolStatus.OK, ToolStatus.ERROR, ToolStatus.TIMEOUT
-
-
-def call(tool: Tool, argument: str) -> ToolResult:
-    return asyncio.run(run_tool(tool, argument))
 
 
 def test_long_output_is_cut_in_the_middle():

@@ -77,6 +77,12 @@ def jinja(template: str) -> str:
     return template.replace("%}\n", "%}{{ '\\n' }}")
 
 
+def calling_folder(folder, chat_template: str = QWEN25) -> str:
+    """The folder, with a tokenizer that calls functions."""
+    merging_tokenizer(chat_template).save_pretrained(folder)
+    return str(folder)
+
+
 def merging_tokenizer(chat_template: str):
     """A byte-level BPE tokenizer that merges over white space, as real ones do, with ChatML's tokens and tool tags."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers

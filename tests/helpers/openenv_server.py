@@ -62,9 +62,6 @@ class OpenEnvServer:
         await asyncio.sleep(self._open_s)
 
     async def _session(self, connection: ServerConnection) -> None:
-        if not self._server.is_serving():
-            connection.transport.abort()
-            return
         if len(self.open) >= self._max_sessions:
             full = {"message": f"Server at capacity: {self._max_sessions}.", "code": "CAPACITY_REACHED"}
             await connection.send(json.dumps({"type": "error", "data": full}))

@@ -1,7 +1,8 @@
-"""Runs a function in a process with fewer rights; lists processes."""
+"""Runs a function in a process with fewer rights; lists processes, and waits for what they do."""
 
 import multiprocessing
 import os
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,14 @@ def descendants(*, zombies: bool = False) -> set[int]:
         added = {pid for pid, parent in parents.items() if parent in added} - found
         found |= added
     return found
+
+
+def eventually(condition: Callable[[], object], patience_s: float = 30.0) -> bool:
+    """Whether the condition holds before the patience ends."""
+    deadline = time.monotonic() + patience_s
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return bool(condition())
 
 
 def as_ordinary_user(function: Callable, *args) -> None:

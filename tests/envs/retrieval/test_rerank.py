@@ -1,11 +1,10 @@
-import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from rllib_arpo.envs.retrieval.rerank import Reranker
 from rllib_arpo.envs.tools.search import SearchTool
-from rllib_arpo.envs.tools.tool import run_tool
+from tests.helpers.calls import call
 from tests.helpers.models import byte_tokenizer
 
 PASSAGES = [f"{word} " * count for word in ("danube", "tower", "käse", "x") for count in (1, 3, 12)]
@@ -77,14 +76,14 @@ def test_search_shows_the_best_of_the_candidates(encoder):
     documents = [{"text": f"common {passage.strip()}"} for passage in PASSAGES]
     texts = [document["text"] for document in documents]
     settings = {"documents": documents, "rerank_model": encoder, "top_k": 4}
-    found = asyncio.run(run_tool(SearchTool(**settings), "common")).text.splitlines()
+    found = call(SearchTool(**settings), "common").text.splitlines()
     scores = slow_scores(encoder, "common", texts)
     assert found == [texts[i] for i in sorted(range(len(texts)), key=lambda i: -round(scores[i], 5))[:4]]
     few = SearchTool(**settings, rerank_candidates=1)
     lexical = SearchTool(documents=documents, top_k=4)
-    few, lexical = (asyncio.run(run_tool(tool, "common")).text.splitlines() for tool in (few, lexical))
+    few, lexical = (call(tool, "common").text.splitlines() for tool in (few, lexical))
     assert sorted(few) == sorted(lexical)
-    assert asyncio.run(run_tool(SearchTool(**settings), "unknown")).text == "Nothing found."
+    assert call(SearchTool(**settings), "unknown").text == "Nothing found."
 
 
 def test_wrong_settings_are_named(encoder):

@@ -5,7 +5,6 @@ import asyncio
 import pytest
 
 from rllib_arpo.core.tree import StopReason
-from rllib_arpo.envs.forkable_env import OPTION_NUM_ROOTS, OPTION_QUESTION
 from rllib_arpo.envs.rewards.mathematics import accuracy as math
 from rllib_arpo.envs.tasks import reasoning_gym
 
@@ -14,7 +13,7 @@ HONEST_WRONG = 0.0
 
 
 @pytest.fixture
-def play(make_tool_env, turn, monkeypatch):
+def play(begun, turn, monkeypatch):
     """play(texts, **env_config) -> (sum of rewards, last StepInfo, texts of the tool responses) of one trajectory.
 
     `{gold}` in a text is the right answer, `{item}` the item that the catalogue is asked for.
@@ -22,8 +21,7 @@ def play(make_tool_env, turn, monkeypatch):
     monkeypatch.setattr(math, "LANES", (math.Lane(30.0, 60.0, 2),))
 
     def run(*texts: str, **env_config):
-        env = make_tool_env(**env_config)
-        env.reset(options={OPTION_QUESTION: 0, OPTION_NUM_ROOTS: 1})
+        env = begun(**env_config)
         gold = env.question.answers[0]
         item = env.question.messages[-1][1].removesuffix("s?").split(" ", 6)[-1]
         total, responses = 0.0, []

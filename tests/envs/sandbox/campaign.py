@@ -15,14 +15,13 @@ from pathlib import Path
 from rllib_arpo.envs.sandbox.fork_server import GRACE_S, ForkServer, WorkerReply
 from tests.envs.sandbox.attacks import ATTACKS, BREACH, Attack
 from tests.envs.sandbox.baits import Baits
-from tests.helpers.processes import descendants
+from tests.helpers.processes import descendants, eventually
 
 SETUP = "import math, numpy, sympy"
 #: A right answer, whatever an attack does meanwhile.
 NEIGHBOUR = "import sympy\nx = sympy.Symbol('neighbour')\nprint(sum(range(100)), sympy.expand((x + 1)**2))"
 NEIGHBOUR_ANSWER = WorkerReply("ok", "4950 neighbour**2 + 2*neighbour + 1\n")
 _NEIGHBOUR_TIME_S = 60.0
-_SETTLE_S = 20.0
 _AT_ONCE = 8
 
 
@@ -76,10 +75,8 @@ def traces() -> set[str]:
 
 def settled(at_most: int) -> list[int]:
     """The descendants once there are at most so many, or those that are still there after a while."""
-    deadline = time.monotonic() + _SETTLE_S
-    while len(found := descendants(zombies=True)) > at_most and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return sorted(found)
+    eventually(lambda: len(descendants(zombies=True)) <= at_most)
+    return sorted(descendants(zombies=True))
 
 
 def main() -> dict:

@@ -20,10 +20,9 @@ from rllib_arpo.envs.sandbox import fork_server
 from rllib_arpo.envs.sandbox.fork_server import ForkServer, WorkerReply
 from rllib_arpo.envs.sandbox.launch import launch
 from tests.envs.sandbox.campaign import settled
-from tests.helpers.processes import descendants
+from tests.helpers.processes import descendants, eventually
 
 BOTH = pytest.mark.parametrize("fenced", [True, False])
-_PATIENCE_S = 30.0
 
 
 @pytest.fixture
@@ -41,13 +40,6 @@ def make_server():
 
 def children_of(pid: int) -> list[int]:
     return [child.pid for child in psutil.Process(pid).children()]
-
-
-def eventually(condition) -> bool:
-    deadline = time.monotonic() + _PATIENCE_S
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return bool(condition())
 
 
 FORKING = """

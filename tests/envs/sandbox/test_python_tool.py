@@ -8,14 +8,11 @@ from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.sandbox.backends import LocalBackend
 from rllib_arpo.envs.tools.python import PythonSession, PythonTool, program
 from rllib_arpo.envs.tools.tool import ToolResult, run_tool
+from tests.helpers.calls import call
 
 OK, ERROR, TIMEOUT = ToolStatus.OK, ToolStatus.ERROR, ToolStatus.TIMEOUT
 #: The same tool inside and outside the fence.
 BOTH = pytest.mark.parametrize("unsafe", [False, True])
-
-
-def call(tool: PythonTool, argument: str) -> ToolResult:
-    return asyncio.run(run_tool(tool, argument))
 
 
 def within(session: PythonSession, argument: str) -> ToolResult:

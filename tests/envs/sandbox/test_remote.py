@@ -9,7 +9,8 @@ import pytest
 
 from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.tools.python import PythonTool
-from rllib_arpo.envs.tools.tool import ToolResult, run_tool
+from rllib_arpo.envs.tools.tool import ToolResult
+from tests.helpers.calls import call
 from tests.helpers.web_server import Reply, Request, json_service
 
 OK, ERROR, TIMEOUT = ToolStatus.OK, ToolStatus.ERROR, ToolStatus.TIMEOUT
@@ -74,10 +75,6 @@ def make(service, monkeypatch):
 @pytest.fixture(params=["sandbox_fusion", "e2b"])
 def make_tool(request, make):
     return functools.partial(make, request.param)
-
-
-def call(tool, argument):
-    return asyncio.run(run_tool(tool, argument))
 
 
 @pytest.mark.parametrize(

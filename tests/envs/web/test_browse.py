@@ -11,18 +11,15 @@ import pytest
 from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.errors import BrokenToolError, ToolError
 from rllib_arpo.envs.tools.browse import BrowseTool
-from rllib_arpo.envs.tools.tool import ToolResult, run_tool
+from rllib_arpo.envs.tools.tool import ToolResult
 from rllib_arpo.envs.web import browser, fetch, render
 from rllib_arpo.envs.web.addresses import system_resolve
 from rllib_arpo.envs.web.render import INSTALL
 from tests.envs.web import pages
 from tests.helpers import web_server
+from tests.helpers.calls import call
 
 LOCAL = {"allow_private": ["127.0.0.1"], "ports": None, "max_attempts": 1}
-
-
-def call(tool: BrowseTool, argument: str) -> ToolResult:
-    return asyncio.run(run_tool(tool, argument))
 
 
 def test_the_arguments_of_a_function_call():

@@ -1,6 +1,5 @@
 """Pages served on loopback: the right text, or the right error within the deadline."""
 
-import asyncio
 import gzip
 import resource
 import time
@@ -9,11 +8,12 @@ import pytest
 
 from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.tools.browse import BrowseTool
-from rllib_arpo.envs.tools.tool import ToolResult, run_tool
+from rllib_arpo.envs.tools.tool import ToolResult
 from rllib_arpo.envs.web import readable
 from rllib_arpo.envs.web.reader import text_of
 from tests.envs.web import pages
 from tests.helpers import web_server
+from tests.helpers.calls import call
 
 
 def test_every_page_gives_its_text_or_its_error():
@@ -74,7 +74,7 @@ def test_a_busy_server_is_asked_again_and_a_missing_page_is_not():
 
     with web_server.serving("127.0.0.1", route) as server:
         tool, host = pages.tool_for(max_attempts=3), f"http://127.0.0.1:{server.port}"
-        busy, missing = (asyncio.run(run_tool(tool, f"{host}{path}")) for path in ("/busy", "/missing"))
+        busy, missing = (call(tool, f"{host}{path}") for path in ("/busy", "/missing"))
     assert busy == ToolResult(f"URL: {host}/busy\n\nat last")
     assert missing.status == ToolStatus.ERROR
     assert answers == {"/busy": [], "/missing": [200]}

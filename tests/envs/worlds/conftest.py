@@ -1,6 +1,4 @@
-"""`begun`: an environment with a world. `sample`: agents of an API with a scripted model."""
-
-import asyncio
+"""`sample`: agents of an API with a scripted model."""
 
 import pytest
 
@@ -14,18 +12,6 @@ STRICT = (
     "{% for message in messages %}{% if message.role == 'system' and not loop.first %}"
     "{{ raise_exception('The system message comes first.') }}{% endif %}{% endfor %}"
 )
-
-
-@pytest.fixture
-def begun(make_tool_env):
-    """begun(world, ...) -> a ToolEnv with this world whose question 0 has begun; the task is the seeds by default."""
-
-    def begin(world, **env_config) -> ToolEnv:
-        env = make_tool_env(**{"task": "seeds", "world": world, "max_tool_calls": 9, **env_config})
-        asyncio.run(env.reset(options={"question": 0}))
-        return env
-
-    return begin
 
 
 @pytest.fixture

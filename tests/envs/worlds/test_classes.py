@@ -12,8 +12,7 @@ import pytest
 from rllib_arpo.core.tree import StopReason, ToolStatus
 from rllib_arpo.envs.errors import ContractError, DataError
 from rllib_arpo.envs.worlds.registry import find_world
-from tests.helpers.chat_templates import QWEN3
-from tests.helpers.models import byte_tokenizer
+from tests.helpers.chat_templates import QWEN3, calling_folder
 from tests.helpers.safe import Safe
 
 SAFE = "tests.helpers.safe:Safe"
@@ -22,18 +21,10 @@ ROW = {"prompt": "Open the safe.", "code": "123"}
 
 @pytest.fixture
 def started(begun, tmp_path):
-    """started(world, ...) -> the same as `begun`, with `ROW` as its question."""
+    """started(world, ...) -> an environment with this world, whose question is `ROW`."""
     (tmp_path / "safes.jsonl").write_text(json.dumps(ROW))
     task = {"task": "rows", "path": str(tmp_path / "safes.jsonl")}
-    return lambda world=SAFE, **env_config: begun(world, **{**task, **env_config})
-
-
-def calling_folder(tmp_path) -> str:
-    """A tokenizer whose chat template calls functions."""
-    tokenizer = byte_tokenizer()
-    tokenizer.chat_template = QWEN3
-    tokenizer.save_pretrained(tmp_path / "calling")
-    return str(tmp_path / "calling")
+    return lambda world=SAFE, **env_config: begun(**{**task, "world": world, **env_config})
 
 
 def test_a_class_of_trl_is_played_and_forked_by_tags(started, turn):
@@ -53,7 +44,7 @@ def test_a_class_of_trl_is_played_and_forked_by_tags(started, turn):
 
 
 def test_and_by_native_function_calls(started, turn, tmp_path):
-    env = started(model_name_or_path=calling_folder(tmp_path), protocol="function_calling")
+    env = started(model_name_or_path=calling_folder(tmp_path / "calling", QWEN3), protocol="function_calling")
     prompt = env.tokenizer.decode(env._prompt.tolist())
     properties = {"digits": {"type": "string", "description": "The whole code."}}
     schema = {"type": "object", "properties": properties, "required": ["digits"]}
@@ -110,7 +101,7 @@ def test_methods_of_all_kinds_are_called(begun, turn):
             await super().reset(seed)
             return "Speak."
 
-    env = begun({Asking: {"name": "Eve", "to": "Bob"}})
+    env = begun(world={Asking: {"name": "Eve", "to": "Bob"}}, max_tool_calls=9)
     assert list(env.tools) == ["fail", "roll", "say", "thread", "twice", "who"]
 
     def said(name: str, argument: str = "{}") -> tuple[str, ToolStatus]:
@@ -133,10 +124,10 @@ def test_plain_methods_have_the_worlds_luck_and_blocking_ones_a_thread(begun, tu
         def reset(self, seed: int) -> str:
             return "Roll."
 
-    env = begun(Asking)
+    env = begun(world=Asking)
     env.fork_agent("0", "0.0")
     assert turn(env, "0", "<roll> {} </roll>")[0] == turn(env, "0.0", "<roll> {} </roll>")[0]
-    blocking = begun({Asking: {"blocking": True}})
+    blocking = begun(world={Asking: {"blocking": True}})
     assert turn(blocking, "0", "<thread> {} </thread>")[0] == "\n<result> False </result>\n"
 
 
@@ -170,7 +161,7 @@ def test_rewards_and_rows_that_do_not_fit_are_one_sentence(begun, started, turn)
     with pytest.raises(ContractError, match=r"^Wrong\.get_reward must be a finite number, not None\.$"):
         turn(started(Wrong), "0", "<answer> \\boxed{} </answer>")
     with pytest.raises(DataError, match=r"^seed 0: Safe\.reset does not take this row: missing a required argument"):
-        begun(SAFE)
+        begun(world=SAFE)
 
 
 class Untyped:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from dataclasses import dataclass
@@ -14,8 +13,8 @@ from pydantic import BaseModel, Field
 
 from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.errors import BrokenToolError, ToolError
-from rllib_arpo.envs.tools.tool import run_tool
 from rllib_arpo.envs.worlds.functions import function_maker
+from tests.helpers.calls import call
 
 
 class Colour(Enum):
@@ -58,7 +57,7 @@ def tool_of(function: Any, **options):
 
 
 def said(tool, argument: str | dict) -> tuple[str, ToolStatus]:
-    result = asyncio.run(run_tool(tool, argument))
+    result = call(tool, argument)
     return result.text, result.status
 
 
@@ -233,9 +232,8 @@ GREET = f"{__name__}:greet"
 
 
 @pytest.mark.parametrize("tools", [[greet], [GREET], {greet: {"max_result_tokens": 99}}])
-def test_a_function_answers_by_tags(make_tool_env, turn, tools):
-    env = make_tool_env(tools=tools)
-    env.reset(options={"question": 0})
+def test_a_function_answers_by_tags(begun, turn, tools):
+    env = begun(tools=tools)
     assert "To use greet (Greets someone), write <greet> name </greet>." in env.tokenizer.decode(env._prompt.tolist())
     assert turn(env, "0", "<greet> Ada </greet>")[0] == "\n<result> Hello Ada </result>\n"
     text, _, info, _ = turn(env, "0", '<greet> {"name": "Nobody"} </greet>')

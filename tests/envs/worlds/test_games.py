@@ -82,28 +82,29 @@ def textarena(monkeypatch):
         monkeypatch.setitem(sys.modules, name, module)
 
 
-@pytest.mark.parametrize("forks_by", [None, "replay"])
-async def test_a_game_of_textarena_shows_what_is_new_and_pays_at_its_end(textarena, forks_by):
+@pytest.mark.parametrize(
+    ("named", "move", "way"),
+    [
+        ({"textarena": {"id": "Tiles-v0", "target": 2}}, "up", "copy"),
+        ({"textarena": {"id": "Tiles-v0", "target": 2, "forks_by": "replay"}}, "up", "replay"),
+        ({Game: {"target": 2}}, "[up]", "copy"),
+    ],
+)
+async def test_a_game_of_textarena_shows_what_is_new_and_pays_at_its_end(textarena, named, move, way):
     rng = random.Random(7)
     tiles = [f"A tile appears: {rng.randrange(10**6)}" for _ in range(4)]
     first, second, third, last = tiles
     expected = (f"Play.\n{first}", (second, 0.0, False), (third, 0.0, False), (last, 0.5, True))
-    play = trunk_of({"textarena": {"id": "Tiles-v0", "target": 2, "forks_by": forks_by}}, seed=7)
+    play = trunk_of(named, seed=7)
     await play.ready()
-    (reply,) = await said(play, "up")
+    (reply,) = await said(play, move)
     child = play.fork()
-    parents = await said(play, "down", "up")
-    assert await said(child, "down", "up") == parents
+    parents = await said(play, "down", move)
+    assert await said(child, "down", move) == parents
     await CopyChecks().check([child])
     assert (await score(play), await score(child)) == (Score(0.0, 0.5),) * 2
-    assert play.maker.way(await play.ready()) == (forks_by or "copy")
+    assert play.maker.way(await play.ready()) == way
     assert (play.opening, reply, *parents) == expected
-
-
-async def test_a_class_of_textarena_is_a_world(textarena):
-    play = trunk_of({Game: {"target": 1}}, seed=1)
-    found = [(pay, done) for _, pay, done in await said(play, "[left]", "[up]")]
-    assert found == [(0.0, False), (0.5, True)]
 
 
 class Sums:

@@ -153,7 +153,7 @@ async def test_a_server_of_turns(server):
 
 
 def test_an_environment_with_rows_tools_and_score(server, rows, begun, turn):
-    env = begun({"nemo_gym": {"url": server.url, "tools": rows}}, task="nemo_gym", path=rows)
+    env = begun(world={"nemo_gym": {"url": server.url, "tools": rows}}, task="nemo_gym", path=rows)
     prompt = env.tokenizer.decode(env._prompt.tolist())
     assert "Add 1 and 2." in prompt and "Count." in prompt
     assert '{"success": true}' in turn(env, "0", '<increment> {"count": 3} </increment>')[0]

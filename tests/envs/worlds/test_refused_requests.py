@@ -9,12 +9,10 @@ import httpx2
 import pytest
 
 from rllib_arpo.core.tree import StopReason
-from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.worlds import Turn
 from rllib_arpo.rollout.episodes import episode_to_tree
 from tests.helpers.api_agents import adder, client_of, said, trunk_of, user
-from tests.helpers.chat_templates import QWEN25
-from tests.helpers.models import byte_tokenizer
+from tests.helpers.chat_templates import calling_folder
 
 
 async def told(endpoint, row):
@@ -132,16 +130,11 @@ def test_messages_that_the_template_does_not_take_are_a_refused_request_also_in_
     ({"max_calls_per_tool": {"add": 1}}, "['max_calls_per_tool'] would do nothing: The world 'adder' takes turns, "),
     ({"world": {adder: {"instruction": "Add."}}}, "['world']: instruction would do nothing: The world 'adder' takes"),
 ])  # fmt: skip
-def test_keys_that_an_agent_of_an_api_would_not_notice_are_refused(tmp_path, keys, sentence):
-    byte_tokenizer().save_pretrained(tmp_path)
-    env_config = {"model_name_or_path": str(tmp_path), "world": adder, "protocol": "function_calling", **keys}
+def test_keys_that_an_agent_of_an_api_would_not_notice_are_refused(make_tool_env, keys, sentence):
     with pytest.raises(ValueError, match=f"^{re.escape(f'env_config{sentence}')}"):
-        ToolEnv(env_config)
+        make_tool_env(**{"world": adder, "protocol": "function_calling", **keys})
 
 
-def test_a_task_s_own_tools_are_not_made_beside_an_agent_of_an_api(tmp_path):
-    tokenizer = byte_tokenizer()
-    tokenizer.chat_template = QWEN25
-    tokenizer.save_pretrained(tmp_path)
-    world = {"world": adder, "protocol": "function_calling", "task": "catalogue"}
-    assert ToolEnv({"model_name_or_path": str(tmp_path), **world}).tool_names == ("text",)
+def test_a_task_s_own_tools_are_not_made_beside_an_agent_of_an_api(make_tool_env, tmp_path):
+    asked = {"task": "catalogue", "model_name_or_path": calling_folder(tmp_path)}
+    assert make_tool_env(world=adder, protocol="function_calling", **asked).tool_names == ("text",)

@@ -11,13 +11,12 @@ import pytest
 
 from rllib_arpo.core.tree import StopReason, ToolStatus
 from rllib_arpo.envs.errors import ContractError, DataError, ForkRefused, ToolError
-from rllib_arpo.envs.forkable_env import OPTION_NUM_ROOTS, OPTION_QUESTION
 from rllib_arpo.envs.rewards import Score
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.tools.registry import TOOLS
 from rllib_arpo.envs.worlds import Opening, Reply, World, WorldLost
 from tests.envs.test_tool_env import NotebookTool
-from tests.helpers.chat_templates import QWEN25, merging_tokenizer
+from tests.helpers.chat_templates import calling_folder
 
 ADD = {
     "type": "object",
@@ -71,18 +70,8 @@ class Drifting(Sum):
         return Reply(f"world {self.number}")
 
 
-@pytest.fixture
-def make(tokenizer_folder):
-    def made(world, **env_config) -> ToolEnv:
-        return ToolEnv({"model_name_or_path": tokenizer_folder, "world": world, "max_tool_calls": 9, **env_config})
-
-    return made
-
-
-def start(env: ToolEnv, number: int = 1, num_roots: int = 1) -> str:
-    options = {OPTION_QUESTION: number, OPTION_NUM_ROOTS: num_roots}
-    observations, _ = asyncio.run(env.reset(options=options))
-    return env.tokenizer.decode(observations["0"])
+def prompt_of(env: ToolEnv) -> str:
+    return env.tokenizer.decode(env._prompt)
 
 
 #: Protocol -> a call as the model writes it, and the result as it reads it.
@@ -96,10 +85,9 @@ WRITTEN = {
 
 
 @pytest.mark.parametrize("protocol", WRITTEN)
-def test_texts_and_calls_are_actions_and_their_replies_are_framed(make, turn, tmp_path, protocol):
-    merging_tokenizer(QWEN25).save_pretrained(tmp_path)
-    env = make(Sum, protocol=protocol, model_name_or_path=str(tmp_path))
-    assert start(env).endswith("<|im_start|>user\nMake 10 of 2.<|im_end|>\n<|im_start|>assistant\n")
+def test_texts_and_calls_are_actions_and_their_replies_are_framed(begun, turn, tmp_path, protocol):
+    env = begun(1, world=Sum, protocol=protocol, model_name_or_path=calling_folder(tmp_path), max_tool_calls=4)
+    assert prompt_of(env).endswith("<|im_start|>user\nMake 10 of 2.<|im_end|>\n<|im_start|>assistant\n")
     call, result = WRITTEN[protocol]
     text, reward, info, done = turn(env, "0", call)
     assert (text, reward, info.tool_call.name, done) == (result, 0.25, "add", False)
@@ -131,10 +119,8 @@ class Talking(World):
         return Reply("", messages=({"role": "user", "content": "On."},), follows=9)
 
 
-def test_of_a_world_that_takes_turns_errors_are_read_and_what_it_must_not_do_is_told(make, turn, tmp_path):
-    merging_tokenizer(QWEN25).save_pretrained(tmp_path)
-    env = make(Talking, protocol="function_calling", model_name_or_path=str(tmp_path))
-    start(env, num_roots=2)
+def test_of_a_world_that_takes_turns_errors_are_read_and_what_it_must_not_do_is_told(begun, turn, tmp_path):
+    env = begun(num_roots=2, world=Talking, protocol="function_calling", model_name_or_path=calling_folder(tmp_path))
     text, _, info, _ = turn(env, "0", "no<|im_end|>")
     assert text == "\n<|im_start|>user\nThat is no number.<|im_end|>\n<|im_start|>assistant\n"
     assert info.tool_call.status == ToolStatus.ERROR
@@ -160,16 +146,15 @@ class OnceOnly(Sum):
         return await super().act(action)
 
 
-def test_a_fork_whose_replay_alone_raises_is_refused(make, turn):
-    env = make(OnceOnly)
-    start(env)
+def test_a_fork_whose_replay_alone_raises_is_refused(begun, turn):
+    env = begun(world=OnceOnly)
     turn(env, "0", "1")
     env.fork_agent("0", "0.0")
     with pytest.raises(ForkRefused, match=r"^KeyError: 'a bug'$"):
         turn(env, "0.0", "2")
 
 
-def test_a_question_that_cannot_be_made_leaves_nothing_of_the_one_before(make, turn, monkeypatch):
+def test_a_question_that_cannot_be_made_leaves_nothing_of_the_one_before(begun, turn, monkeypatch):
     closed = []
 
     class Closing(Sum):
@@ -179,21 +164,19 @@ def test_a_question_that_cannot_be_made_leaves_nothing_of_the_one_before(make, t
     def bad_row(*_args):
         raise DataError("row 7 is bad")
 
-    env = make(Closing)
-    start(env)
+    env = begun(world=Closing)
     turn(env, "0", "1")
     asyncio.run(env.close_question())
     before = list(closed)
     monkeypatch.setattr(type(env.task), "question", bad_row)
     with pytest.raises(DataError, match=r"^row 7 is bad$"):
-        start(env)
+        asyncio.run(env.reset())
     asyncio.run(env.close_question())
     assert closed == before != []
 
 
-def test_a_world_may_score_and_a_plain_turn_ends_one_that_takes_no_texts(make, turn):
-    env = make(Scored)
-    start(env, num_roots=2)
+def test_a_world_may_score_and_a_plain_turn_ends_one_that_takes_no_texts(begun, turn):
+    env = begun(num_roots=2, world=Scored)
     text, reward, info, done = turn(env, "0", "That is it.<|im_end|>")
     assert (text, reward, info.stop_reason, info.accuracy, info.format_valid, done) == (
         "", 1.0, StopReason.ANSWER, 0.5, True, True,
@@ -204,9 +187,8 @@ def test_a_world_may_score_and_a_plain_turn_ends_one_that_takes_no_texts(make, t
 
 
 @pytest.mark.parametrize("said", ["1", "<answer> \\boxed{1} </answer>"])
-def test_a_fork_that_is_not_its_parent_is_refused_in_its_first_turn(make, turn, said):
-    env = make(Drifting)
-    start(env)
+def test_a_fork_that_is_not_its_parent_is_refused_in_its_first_turn(begun, turn, said):
+    env = begun(world=Drifting)
     turn(env, "0", "1")
     env.fork_agent("0", "0.0")
     with pytest.raises(ForkRefused, match=r"turn 1, 1, got 'world \d' in place of 'world \d'"):
@@ -214,7 +196,7 @@ def test_a_fork_that_is_not_its_parent_is_refused_in_its_first_turn(make, turn, 
     assert turn(env, "0", "1")[3] is False
 
 
-def test_a_fork_whose_first_call_a_limit_refuses_is_refused_in_that_turn(tokenizer_folder, turn, monkeypatch):
+def test_a_fork_whose_first_call_a_limit_refuses_is_refused_in_that_turn(begun, turn, monkeypatch):
     class DriftingTool(NotebookTool):
         name = "drift"
         make_world = Drifting
@@ -223,15 +205,14 @@ def test_a_fork_whose_first_call_a_limit_refuses_is_refused_in_that_turn(tokeniz
     monkeypatch.setattr(Drifting, "__init__", lambda world: setattr(world, "number", next(Drifting.made)))
     monkeypatch.setitem(TOOLS, "drift", DriftingTool)
     limits = {"max_tool_calls": 4, "max_calls_per_tool": {"drift": 1}}
-    env = ToolEnv({"model_name_or_path": tokenizer_folder, "task": "catalogue", "tools": {"drift": {}}, **limits})
-    env.reset(options={OPTION_QUESTION: 0, OPTION_NUM_ROOTS: 1})
+    env = begun(tools={"drift": {}}, **limits)
     turn(env, "0", "<drift> a </drift>")
     env.fork_agent("0", "0.0")
     with pytest.raises(ForkRefused, match="cannot be repeated"):
         turn(env, "0.0", "<drift> b </drift>")
 
 
-def test_what_a_world_says_first_is_a_users_message(make, tmp_path):
+def test_what_a_world_says_first_is_a_users_message(begun, tmp_path):
     class Briefed(Sum):
         async def reset(self, question):
             return "half \ud83d"
@@ -239,13 +220,12 @@ def test_what_a_world_says_first_is_a_users_message(make, tmp_path):
     rows = tmp_path / "rows.jsonl"
     asked = [{"role": "user", "content": "Ask."}, {"role": "assistant", "content": "Hm."}]
     rows.write_text(json.dumps({"prompt": asked, "answer": "1"}))
-    prompt = start(make(Briefed, task="rows", path=str(rows)), 0)
+    prompt = prompt_of(begun(world=Briefed, task="rows", path=str(rows)))
     assert "Hm.<|im_end|>\n<|im_start|>user\nhalf \ufffd<|im_end|>" in prompt
 
 
-def test_a_text_that_fills_the_limit_of_tokens_ends_a_trajectory(make, turn):
-    env = make(Sum, max_response_tokens=60)
-    start(env)
+def test_a_text_that_fills_the_limit_of_tokens_ends_a_trajectory(begun, turn):
+    env = begun(world=Sum, max_response_tokens=60)
     assert turn(env, "0", "1" * 60)[2].stop_reason == StopReason.TOKEN_LIMIT
 
 
@@ -259,32 +239,31 @@ def test_a_text_that_fills_the_limit_of_tokens_ends_a_trajectory(make, turn):
     ({"world": {Sum: {}, Scored: {}}}, r"^env_config\['world'\] must name one world with an object of options"),
     ({"world": "nowhere:World"}, r"^env_config\['world'\]: 'nowhere:World' cannot be imported"),
     ({"world": "trextarena"}, r"^Unknown world 'trextarena'"),
-    ({"world": 3}, r"^env_config\['world'\]: 3 is neither "),
 ])  # fmt: skip
 def test_what_is_wrong_is_one_sentence(tokenizer_folder, env_config, message):
     with pytest.raises(ValueError, match=message):
         ToolEnv({"model_name_or_path": tokenizer_folder, **env_config})
 
 
-def test_a_world_that_asks_nothing_is_named(make):
+def test_a_world_that_asks_nothing_is_named(begun):
     class Silent(Sum):
         async def reset(self, question):
             return ""
 
     with pytest.raises(DataError, match=r"^seed 2: neither the task nor the world asks anything\.$"):
-        start(make(Silent))
+        begun(1, world=Silent)
 
 
-def test_a_tools_name_is_not_given_twice(make):
+def test_a_tools_name_is_not_given_twice(make_tool_env):
     class Python(Sum):
         tools = {"python": ADD}  # noqa: RUF012
 
     with pytest.raises(ValueError, match=r"^env_config\['world'\]: its tool 'python' needs another name\.$"):
-        make(Python, tools={"python": {}})
+        make_tool_env(world=Python, tools={"python": {}})
 
 
-def test_a_question_of_plain_rllib_cannot_be_asked_without_await(make):
-    pending = make(Sum).reset()
+def test_a_question_of_plain_rllib_cannot_be_asked_without_await(make_tool_env):
+    pending = make_tool_env(world=Sum).reset()
     assert asyncio.iscoroutine(pending)
     observations, infos = asyncio.run(pending)
     assert isinstance(observations["0"], np.ndarray)
