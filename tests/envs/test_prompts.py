@@ -16,25 +16,12 @@ def tokenizer():
     return byte_tokenizer()
 
 
-def test_the_chat_template_is_used(tokenizer):
-    assert Chat(tokenizer).render(MESSAGES) == (
-        "<|im_start|>system\nBe short.<|im_end|>\n<|im_start|>user\n1 + 1?<|im_end|>\n"
-        "<|im_start|>assistant\n2<|im_end|>\n<|im_start|>user\n2 + 2?<|im_end|>\n<|im_start|>assistant\n"
-    )
-
-
 def test_a_tokenizer_without_template_gets_the_plain_layout():
     tokenizer = byte_tokenizer()
     tokenizer.chat_template = None
     assert Chat(tokenizer).render(MESSAGES) == (
         "Be short.\n\nQuestion: 1 + 1?\n\nAnswer: 2\n\nQuestion: 2 + 2?\n\nAnswer:"
     )
-
-
-def test_template_arguments_reach_the_template():
-    tokenizer = byte_tokenizer()
-    tokenizer.chat_template = "{{ messages[0]['content'] }}{% if enable_thinking %}<think>{% endif %}"
-    assert Chat(tokenizer, {"enable_thinking": True}).render(MESSAGES) == "Be short.<think>"
 
 
 @pytest.mark.parametrize(

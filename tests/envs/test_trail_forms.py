@@ -1,4 +1,4 @@
-"""The forms of the trails: what each asks and finds, where it decides, and that "main" is what it always was."""
+"""The forms of the trails: that each asks and finds what it always did, and where it decides."""
 
 import hashlib
 import json
@@ -15,57 +15,37 @@ from tuned_examples.trails_models import make_tokenizer
 
 RIGHT = lambda page, _decision: page.right  # noqa: E731
 
-#: Form -> question number 1 of the test split, its answer, and the right way.
+#: Form -> question number 1 of the test split, its answer, and the digest of all questions and pages.
 ASKED = {
+    "main": (
+        "Follow silver and red from Fudipi.",
+        "27",
+        "b18c4b234fdeb8188b6dbc01b0527401106b16f491ca29ac3edb4df59583112a",
+    ),
     "late": (
         "Follow silver, gold and blue from Subilo.",
         "15",
-        [
-            ("Subilo", "see Babosu"),
-            ("Babosu", "see Noloto"),
-            ("Noloto", "see Dabira"),
-            ("Dabira", "see Siduli"),
-            ("Siduli", "see Milusa"),
-            ("Milusa", "black Govubo, silver Mazido"),
-            ("Mazido", "red Pimira, gold Vasapa"),
-            ("Vasapa", "see Mimuza"),
-            ("Mimuza", "green Rigono, blue Lugoru"),
-            ("Lugoru", "number 15"),
-        ],
+        "5eb21d383d8025c1f0f107d01dc28fb2ed176961e7e24c8c041107b8320ba832",
     ),
     "plain": (
         "Follow silver from black Fudipi, red Lupuro, gold Vukaba, silver Natosu.",
         "55",
-        [
-            ("Natosu", "see Dabira"),
-            ("Dabira", "see Mazido"),
-            ("Mazido", "see Vasapa"),
-            ("Vasapa", "see Mimuza"),
-            ("Mimuza", "see Tukifu"),
-            ("Tukifu", "number 55"),
-        ],
+        "8fa1f2435eff778c16b02bc3c944e3a61ca92296df37fa91101a89543c8825ff",
     ),
 }
 
 
-def test_the_questions_and_pages_of_the_main_form_stay_as_they_are():
+@pytest.mark.parametrize("form", ASKED)
+def test_the_questions_and_pages_of_a_form_stay_as_they_are(form):
     digest = hashlib.sha256()
     for split in ("test", "train"):
-        task = TrailsTask(split=split)
+        task = TrailsTask(split=split, form=form)
         for number in range(task.num_questions):
             q = task.question(number)
             digest.update(repr((q.question_id, q.messages, q.answers, q.source)).encode())
         digest.update(json.dumps(task.tool_defaults()["search"]["documents"]).encode())
-    assert digest.hexdigest() == "b18c4b234fdeb8188b6dbc01b0527401106b16f491ca29ac3edb4df59583112a"
-
-
-@pytest.mark.parametrize("name", ASKED)
-def test_a_question_of_the_test_split(name):
-    asked, answer, way = ASKED[name]
-    question = TrailsTask(split="test", form=name).question(1)
-    assert question.messages == (("system", "Search page by page. Answer in \\boxed{}."), ("user", asked))
-    assert (question.question_id, question.answers) == (f"trails-{name}/test/1", (answer,))
-    assert [(name, page.text) for name, page in make_trail(1, FORMS[name]).walk(RIGHT)] == way
+    question = TrailsTask(split="test", form=form).question(1)
+    assert (question.messages[1][1], *question.answers, digest.hexdigest()) == ASKED[form]
 
 
 def test_a_form_that_does_not_exist_is_refused():

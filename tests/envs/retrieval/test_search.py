@@ -1,4 +1,3 @@
-import asyncio
 import copy
 import json
 import pickle
@@ -9,14 +8,11 @@ from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.retrieval.build_index import build_folder
 from rllib_arpo.envs.support.cache import ResultCache
 from rllib_arpo.envs.tools.search import SearchTool
-from rllib_arpo.envs.tools.tool import Tool, ToolResult, run_tool
+from rllib_arpo.envs.tools.tool import ToolResult
+from tests.helpers.calls import call
 
 PAIRS = [(a, n) for a in ("brass", "oak") for n in ("lamp", "chair")]
 DOCUMENTS = [{"title": f"{a} {n}", "text": str(i)} for i, (a, n) in enumerate(PAIRS)]
-
-
-def call(tool: Tool, argument: str) -> ToolResult:
-    return asyncio.run(run_tool(tool, argument))
 
 
 def test_search_finds_the_item_and_its_neighbours():
@@ -29,6 +25,8 @@ def test_search_finds_the_item_and_its_neighbours():
     assert call(tool, "zebra") == ToolResult("Nothing found.")
     assert call(tool, "!?") == ToolResult("Nothing found.")
     assert call(tool, "") == ToolResult("Nothing found.")
+    assert call(tool, "oak \x00 lamp").text.startswith("oak lamp")
+    assert call(tool, "oak " * 501).text == "The query has 2003 characters; at most 2000 are allowed."
 
 
 @pytest.mark.parametrize(
@@ -76,14 +74,6 @@ def test_a_copy_reads_its_cache_anew(tmp_path, copied):
     cache.write_text('{"a": "another"}')
     assert copied(tool) == tool
     assert (call(tool, "a").text, call(copied(tool), "a").text) == ("1", "another")
-
-
-def test_long_and_broken_queries_are_refused():
-    tool = SearchTool(documents=DOCUMENTS)
-    assert call(tool, "oak " * 501).text == "The query has 2003 characters; at most 2000 are allowed."
-    half = call(tool, "oak \udfff")
-    assert (half.text[:34], half.status) == ("search cannot read its argument: '", ToolStatus.ERROR)
-    assert call(tool, "oak \x00 lamp").text.startswith("oak lamp")
 
 
 def test_the_files_that_are_read_and_not_written_have_marks(tmp_path):

@@ -186,17 +186,6 @@ async def test_a_replay_keeps_to_the_places_of_its_tools():
     assert (found, Narrow.most) == (["4"] * 4, 1)
 
 
-async def test_a_world_that_takes_too_long_is_broken():
-    class Slow(Counter):
-        timeout_s = 0.05
-
-        async def act(self, action):
-            await asyncio.sleep(60)
-
-    with pytest.raises(BrokenToolError, match=r"^Slow did not answer in 0\.05 s\.$"):
-        await trunk_of(Slow).say("1")
-
-
 def test_what_is_not_a_reply_names_the_contract():
     class Wrong(Counter):
         async def act(self, action):
