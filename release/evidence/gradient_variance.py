@@ -177,7 +177,7 @@ def measure_all(study: Study, arms: Sequence[Arm], num_batches: int, output: Pat
     for arm in sorted(named.values(), key=lambda arm: arm.fork_rate_of is not None):
         measure(study, arm, num_batches, folder)
     rows = pa.Table.from_pylist([row for path in sorted(folder.glob("*.npz")) for row in Batches.read(path).rows])
-    sketches = rows.column("sketch").cast(pa.list_(pa.float32()))
+    sketches = rows.column("sketch").cast(pa.list_(pa.float16()))
     with replace_file(output) as scratch:
         pq.write_table(rows.set_column(rows.schema.get_field_index("sketch"), "sketch", sketches), scratch)
 
