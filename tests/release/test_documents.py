@@ -17,6 +17,7 @@ BASELINES = {
     "trails-plain-small": "grpo",
     "shapes-small": "grpo grpo-m8 n2-z7 random-n2-z7 random-m32-n4-z7",
     "shapes-late-small": "grpo grpo-m8 n2-z7 random-n2-z7 random-m32-n4-z7",
+    "shapes-again-small": "grpo n2-z7",
     "lake-small": "grpo",
 }
 
@@ -63,8 +64,8 @@ def test_intervals_in_sentences_are_of_a_table_that_a_command_prints(document):
 
 def _gradients() -> str:
     """As `gradient_variance --table` prints them."""
-    rows = pq.read_table(RESULTS / "variance/trails-small.parquet").to_pylist()
-    return gradient_variance.table(rows, gradient_variance.REFERENCE)
+    tables = (pq.read_table(path).to_pylist() for path in sorted((RESULTS / "variance").glob("*.parquet")))
+    return "\n".join(gradient_variance.table(rows, gradient_variance.REFERENCE) for rows in tables)
 
 
 def _intervals(text: str) -> set[tuple[float, ...]]:
