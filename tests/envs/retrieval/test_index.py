@@ -214,6 +214,8 @@ def test_a_lock_that_appears_while_the_links_are_removed_does_not_stay(folder, t
 
     def with_a_late_lock(path, **options):
         rmtree(path, **options)
+        if not Path(path).name.startswith("search-index-"):
+            return  # Of another thread.
         removals.append(path)
         if len(removals) == 1:
             Path(path).mkdir()
@@ -222,7 +224,7 @@ def test_a_lock_that_appears_while_the_links_are_removed_does_not_stay(folder, t
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "rmtree", with_a_late_lock)
         assert open_folder(folder).search("rome", 1) == [(1, "Rome: Capital of Italy.")]
-    assert len(removals) == 2
+    assert len(removals) >= 2  # tantivy's own lock may be late as well.
     assert not any(path.name.startswith("search-index-") for path in tmp_path.iterdir())
 
 
