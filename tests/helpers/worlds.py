@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from rllib_arpo.envs.question import QA, Question
@@ -20,7 +21,7 @@ def trunk_of(world: Any, *messages: tuple[str, str], **row: Any) -> WorldSession
     """
     maker = find_world(world)
     maker.name = "The world"
-    return WorldSession(maker, Question("q", messages, (), QA, "row 3", row=row or QUESTION.row))
+    return WorldSession(maker, replace(QUESTION, messages=messages, row=row or QUESTION.row))
 
 
 async def texts(play: WorldSession, *actions: str) -> list[str]:

@@ -216,6 +216,8 @@ def test_a_lock_that_appears_while_the_links_are_removed_does_not_stay(folder, t
         rmtree(path, **options)
         if not Path(path).name.startswith("search-index-"):
             return  # Of another thread.
+        while Path(path).exists():  # tantivy's own lock was late.
+            rmtree(path, **options)
         removals.append(path)
         if len(removals) == 1:
             Path(path).mkdir()
@@ -224,7 +226,7 @@ def test_a_lock_that_appears_while_the_links_are_removed_does_not_stay(folder, t
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "rmtree", with_a_late_lock)
         assert open_folder(folder).search("rome", 1) == [(1, "Rome: Capital of Italy.")]
-    assert len(removals) >= 2  # tantivy's own lock may be late as well.
+    assert len(removals) == 2
     assert not any(path.name.startswith("search-index-") for path in tmp_path.iterdir())
 
 

@@ -12,7 +12,7 @@ from rllib_arpo.envs.errors import BrokenToolError
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards import math_accuracy, solved_math_accuracy
 from rllib_arpo.envs.rewards.mathematics import accuracy as math
-from rllib_arpo.envs.rewards.mathematics.text import as_number, clean
+from rllib_arpo.envs.rewards.mathematics.text import as_number, clean, read_quantity
 from tests.envs.rewards.hostile import GOLD, hostile_answers
 from tests.helpers.processes import descendants, eventually
 
@@ -61,9 +61,32 @@ def test_any_gold_answer_counts():
     assert asyncio.run(math_accuracy("0.5", ["7", "8"])) == 0.0
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1/2", 0.5), ("\\frac12", 0.5), ("-1\\frac{1}{2}", -1.5), ("1,234.5", 1234.5), ("3 1/2", 3.5), (".5", 0.5)],
+)
+def test_plain_numbers(text, value):
+    assert as_number(text) == value
+
+
 @pytest.mark.parametrize("text", ["1 2", "1,2", "12 34", "1/0", "x", "", "1e9999", "9" * 201, "١", "1.2.3", "--1"])
 def test_no_plain_numbers(text):
     assert as_number(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "number", "unit", "percent"),
+    [
+        ("5 \\text{ cm}^2", 5, "centimeter^2", False),
+        ("\\$18.90", 18.9, "dollar", False),
+        ("2 million dollars", 2_000_000, "dollar", False),
+        ("50\\%", 50, "", True),
+        ("5x", None, "", False),
+    ],
+)
+def test_quantities(text, number, unit, percent):
+    quantity = read_quantity(text)
+    assert (quantity.number and float(quantity.number), quantity.unit, quantity.percent) == (number, unit, percent)
 
 
 @pytest.mark.slow
@@ -75,7 +98,8 @@ def test_hostile_answers_are_wrong_and_leave_no_process_behind(monkeypatch):
     monkeypatch.setattr(math, "MEMORY_MB", 128)
     found = accuracies([(GOLD, answer) for answer in hostile], HASTY, monkeypatch)
     assert [answer[:80] for answer, accuracy in zip(hostile, found, strict=True) if accuracy] == []
-    assert eventually(lambda: len(descendants()) <= before)  # what was killed last may still be ending
+    # What was killed last may still be ending.
+    assert eventually(lambda: len(descendants()) <= before, patience_s=10.0)
     assert accuracies([(GOLD, "\\pi + \\pi")], PATIENT, monkeypatch) == [1.0]
 
 

@@ -22,6 +22,7 @@ SETUP = "import math, numpy, sympy"
 NEIGHBOUR = "import sympy\nx = sympy.Symbol('neighbour')\nprint(sum(range(100)), sympy.expand((x + 1)**2))"
 NEIGHBOUR_ANSWER = WorkerReply("ok", "4950 neighbour**2 + 2*neighbour + 1\n")
 _NEIGHBOUR_TIME_S = 60.0
+_SETTLE_S = 20.0
 _AT_ONCE = 8
 
 
@@ -75,7 +76,7 @@ def traces() -> set[str]:
 
 def settled(at_most: int) -> list[int]:
     """The descendants once there are at most so many, or those that are still there after a while."""
-    eventually(lambda: len(descendants(zombies=True)) <= at_most)
+    eventually(lambda: len(descendants(zombies=True)) <= at_most, _SETTLE_S)
     return sorted(descendants(zombies=True))
 
 

@@ -25,7 +25,7 @@ PUBLIC = [
 
 
 @pytest.mark.parametrize("address", PRIVATE + PUBLIC)
-def test_addresses_that_a_public_server_may_have(address):
+def test_which_addresses_a_public_server_may_have(address):
     assert is_public(ip_address(address)) == (address in PUBLIC)
 
 

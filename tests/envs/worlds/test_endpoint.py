@@ -7,6 +7,7 @@ import contextlib
 import re
 
 import httpx2
+import numpy as np
 import pytest
 
 from rllib_arpo.core.tree import Place, StopReason, context_after
@@ -150,6 +151,25 @@ def test_messages_as_templates_take_them():
     body["messages"][1]["tool_calls"] = [{**call, "function": {"name": "add", "arguments": "{"}}]
     with pytest.raises(Refused, match=r"^A message is not one of chat completions \(JSONDecodeError: "):
         read_request(body)
+
+
+def test_what_an_agent_adds_is_framed_by_the_template_and_turns_stay_as_sampled(sample):
+    (question,), tokenizer = sample(adder, [1])
+    tree = episode_to_tree(question.episode)
+    assert (question.stats.num_forks, question.stats.rewards) == (1, (0.5, 0.6))
+    assert question.stats.stop_reasons == (StopReason.WORLD_ENDED,) * 2
+    root, fork = tree.trajectories
+    # The twin: the template's text of the whole conversation.
+    talk = [{"role": "system", "content": "You add."}, {"role": "user", "content": "Begin at 2."}]
+    for n, total in ((1, 3), (2, 5)):
+        call = {"type": "function", "function": {"name": "add", "arguments": {"n": n}}}
+        talk += [{"role": "assistant", "content": "", "tool_calls": [call]}, {"role": "tool", "content": str(total)}]
+    talk += [{"role": "assistant", "content": "Done."}]
+    path = [piece for turn in tree.path(root.agent_id) for piece in (turn.token_ids, turn.observation)]
+    text = tokenizer.decode(np.concatenate([tree.prompt, *path]))
+    assert f"{text}\n" == tokenizer.apply_chat_template(talk, tools=[ADD], tokenize=False)
+    assert fork.num_inherited_turns == 1
+    assert len(fork.turns) == 2
 
 
 def test_a_changed_message_is_a_refused_fork(sample):
