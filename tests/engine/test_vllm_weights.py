@@ -1,5 +1,7 @@
 """New weights for a vLLM engine: afterwards its log-probs are those of the model that sent them."""
 
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -46,7 +48,9 @@ def test_new_weights_are_the_learners_weights(tmp_path, architecture, tied):
     again = run_one(engine, PROMPT, max_tokens=6, seed=3)
     assert again.token_ids.tolist() == before.token_ids.tolist()
     np.testing.assert_allclose(again.log_probs, before.log_probs, atol=1e-5)
+    layers = weakref.WeakSet(engine._llm.apply_model(lambda model: list(model.modules()))[0])
     engine.close()
+    assert not layers  # vLLM's records of reloading would keep them
 
 
 @pytest.mark.slow
