@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -15,6 +17,7 @@ from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.errors import BrokenToolError, ToolError
 from rllib_arpo.envs.worlds.functions import function_maker
 from tests.helpers.calls import call
+from tests.helpers.other_python import packages_with
 
 
 class Colour(Enum):
@@ -201,11 +204,15 @@ def test_tools_of_other_packages_keep_their_schemas():
     assert said(weather, {"city": "Oslo"}) == ("() {'city': 'Oslo'}", ToolStatus.OK)
 
 
+@pytest.mark.packages
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("package", "options"), [("langchain_core.tools", {"parse_docstring": True}), ("smolagents", None)]
 )
-def test_tools_of_these_packages_themselves(package, options):
-    tool = pytest.importorskip(package).tool
+def test_tools_of_these_packages_themselves(package, options, monkeypatch):
+    agents = packages_with("agents", "langchain-core==1.8.3", "smolagents==1.26.0")
+    monkeypatch.setattr(sys, "path", [*sys.path, agents])
+    tool = importlib.import_module(package).tool
 
     def add(a: int, b: int) -> int:
         """Adds.
