@@ -83,7 +83,6 @@ class SearchTool(Tool, LocalOptions, WebOptions):
         query = argument.strip()
         if len(query) > MAX_QUERY_CHARS:
             raise ToolError(f"The query has {len(query)} characters; at most {MAX_QUERY_CHARS} are allowed.")
-        query.encode()
         return query
 
     async def __call__(self, query: str) -> ToolResult:

@@ -45,7 +45,13 @@ from rllib_arpo.engine.vllm.arguments import (
 from rllib_arpo.engine.vllm.entropy_processor import send_entropies
 from rllib_arpo.engine.vllm.gpu_memory import prepare_gpus
 from rllib_arpo.engine.vllm.packed_experts import unpack_experts
-from rllib_arpo.engine.vllm.process_state import allow_amx, cpu_threads, forget_reloads, readable_globals, shared_memory_of
+from rllib_arpo.engine.vllm.process_state import (
+    allow_amx,
+    cpu_threads,
+    forget_reloads,
+    readable_globals,
+    shared_memory_of,
+)
 from rllib_arpo.policy.checkpoint_names import as_tensors, causal_lm_config, check_shapes, expected_shapes
 
 #: Request id of `VLLMEngine.score`.

@@ -58,7 +58,7 @@ def allow_amx(_worker: object) -> None:
 
 
 def forget_reloads(worker: Any) -> None:
-    """Runs in vLLM's worker: removes vLLM's records of reloaded layers, which hold the layers themselves (read in 0.32).
+    """Runs in vLLM's worker: removes vLLM's records of reloaded layers, which hold the layers (read in 0.32).
 
     A process would otherwise keep the weights of every engine that it has closed.
     """
