@@ -3,7 +3,7 @@
     python -m tuned_examples.frozen_lake        # prints the folder of the model; makes it in some minutes
 
 The demonstrator walks right, mostly, or down, and never into a wall; but it looks for holes only every fourth time.
-ARPO teaches the model to look always.
+ARPO teaches the model to look always. A path may lead to the lake, on which there is nothing to decide.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ LIKES = np.array([0.1, 0.25, 0.55, 0.1])
 #: How often the demonstrator looks for holes.
 LOOKS = 0.25
 TILES = {"S": "ice", "F": "ice", "H": "hole", "G": "goal", "": "wall"}
-#: The moves of a demonstration at most, and of a trajectory of the recipe.
+PLACES = ("onLake", "onPath")
+#: The moves on the lake of a demonstration at most, and of a trajectory of the recipe.
 MAX_MOVES = 12
 #: Raise it after a change that `_mark` does not see.
 VERSION = 1
@@ -43,15 +44,26 @@ Transcript = dict[str, list[dict[str, str]]]
 
 
 class Lake(FrozenLakeEnv):
-    """FrozenLake without slipping, on the map of the seed. Even and odd seeds have no map in common."""
+    """FrozenLake without slipping, on the map of the seed. Even and odd seeds have no map in common.
 
-    def __init__(self, size: int = SIZE):
-        self.size = size
-        super().__init__(desc=lake_map(0, size), is_slippery=False)
+    Args:
+        size: tiles on each side of the lake.
+        path: tiles of a path before it, along which the player can only walk.
+    """
+
+    def __init__(self, size: int = SIZE, path: int = 0):
+        self.size, self.path = size, path
+        super().__init__(desc=with_path(lake_map(0, size), path), is_slippery=False)
 
     def reset(self, *, seed=None, options=None):
-        super().__init__(desc=lake_map(seed or 0, self.size), is_slippery=False)
+        super().__init__(desc=with_path(lake_map(seed or 0, self.size), self.path), is_slippery=False)
         return super().reset(seed=seed)
+
+
+def with_path(rows: Sequence[str], length: int) -> list[str]:
+    """The map of a lake with a path from the left to its first tile, along the edge and above holes."""
+    first, *others = rows
+    return ["S" + "F" * length + first[1:], *("H" * length + row for row in others)]
 
 
 def lake_map(seed: int, size: int = SIZE) -> list[str]:
@@ -60,9 +72,14 @@ def lake_map(seed: int, size: int = SIZE) -> list[str]:
     return next(rows for rows in drawn if zlib.crc32("".join(rows).encode()) % 2 == seed % 2)
 
 
-def show(env: FrozenLakeEnv) -> str:
-    """What lies around the player, such as "wallLeft iceDown holeRight wallUp"."""
-    return " ".join(f"{TILES[tile]}{move.title()}" for move, tile in zip(MOVES, around(env), strict=True))
+def show(env: Lake) -> str:
+    """What lies around the player, as "wallLeft iceDown holeRight wallUp"; with a path also whether it is on it."""
+    words = [f"{TILES[tile]}{move.title()}" for move, tile in zip(MOVES, around(env), strict=True)]
+    return " ".join([*words, PLACES[on_path(env)]] if env.path else words)
+
+
+def on_path(env: Lake) -> bool:
+    return int(env.s) % env.ncol < env.path
 
 
 def around(env: FrozenLakeEnv) -> list[str]:
@@ -73,8 +90,8 @@ def around(env: FrozenLakeEnv) -> list[str]:
     return [env.desc[place].decode() if known else "" for place, known in zip(places, inside, strict=True)]
 
 
-def _playing(seed: int) -> Lake:
-    env = Lake()
+def _playing(seed: int, path: int) -> Lake:
+    env = Lake(path=path)
     env.reset(seed=seed)
     return env
 
@@ -85,13 +102,13 @@ def _messages(turns: Sequence[tuple[str, str]]) -> Transcript:
     return {"messages": list(itertools.chain(*pairs))}
 
 
-def half_good(count: int, seed: int = 0) -> Iterator[Transcript]:
+def half_good(count: int, seed: int = 0, path: int = 0) -> Iterator[Transcript]:
     """`count` games of the demonstrator, on maps of the training split."""
     for number in range(count):
-        env, rng, turns = _playing(2 * number), np.random.default_rng((seed, number)), []
+        env, rng, turns = _playing(2 * number, path), np.random.default_rng((seed, number)), []
         ended = False
-        while not ended and len(turns) < MAX_MOVES:
-            move = demonstrated(around(env), rng)
+        while not ended and len(turns) < MAX_MOVES + path:
+            move = MOVES.index("right") if on_path(env) else demonstrated(around(env), rng)
             turns.append((show(env), MOVES[move]))
             ended = env.step(move)[2]
         yield _messages(turns)
@@ -104,8 +121,8 @@ def demonstrated(tiles: Sequence[str], rng: np.random.Generator) -> int:
     return int(rng.choice(len(MOVES), p=likes / likes.sum()))
 
 
-#: Training texts: name -> (count, seed) -> rows.
-ROWS: dict[str, Callable[[int, int], Iterator[Transcript]]] = {"half_good": half_good}
+#: Training texts: name -> (count, seed, path) -> rows.
+ROWS: dict[str, Callable[[int, int, int], Iterator[Transcript]]] = {"half_good": half_good}
 MODEL = SmallModel(
     hidden_size=96,
     num_layers=3,
@@ -114,37 +131,38 @@ MODEL = SmallModel(
 )
 
 
-def lake_model(recipe: SmallModel = MODEL) -> str:
-    """Folder of the small model, cold-started; made the first time."""
-    return cached_folder(f"frozen-lake-small-{_mark(recipe)}", lambda folder: _make(recipe, folder))
+def lake_model(recipe: SmallModel = MODEL, path: int = 0) -> str:
+    """Folder of the small model, cold-started on lakes with a path of this length; made the first time."""
+    return cached_folder(f"frozen-lake-small-{_mark(recipe, path)}", lambda folder: _make(recipe, path, folder))
 
 
-def _make(recipe: SmallModel, folder: Path) -> None:
+def _make(recipe: SmallModel, path: int, folder: Path) -> None:
     with tempfile.TemporaryDirectory() as scratch:
-        model, tokenizer = Path(scratch, "random"), _tokenizer()
+        model, tokenizer = Path(scratch, "random"), _tokenizer(path)
         recipe.write_random(model, tokenizer)
         for stage in recipe.stages:
             data, tuned = Path(scratch, f"{stage.rows}.jsonl"), Path(scratch, stage.rows)
             tuned = folder if stage is recipe.stages[-1] else tuned
-            write_rows(data, ROWS[stage.rows](stage.count, stage.seed))
+            write_rows(data, ROWS[stage.rows](stage.count, stage.seed, path))
             line = about("model", f"cold start on {stage.count:,} texts ({stage.rows}), once")
             with activity(line, "cold start", "steps") as on_step:
                 cold_start.train(stage.settings(str(model), str(data), str(tuned)), on_step)
             model = tuned
 
 
-def _tokenizer():
+def _tokenizer(path: int):
     """Each move is a token, and so is each word of `show`: reading a neighbour takes one look."""
     seen = [f"{tile}{move.title()}" for move in MOVES for tile in TILES.values()]
+    seen += PLACES if path else ()
     return make_tokenizer([*MOVES, *seen, *(f" {word}" for word in seen)])
 
 
-def _mark(recipe: SmallModel) -> str:
+def _mark(recipe: SmallModel, path: int) -> str:
     """Twelve digits that differ if the weights would."""
-    tokenizer = _tokenizer()
+    tokenizer = _tokenizer(path)
     text = [repr((VERSION, recipe)), tokenizer.backend_tokenizer.to_str(), str(tokenizer.chat_template)]
     for stage in recipe.stages:
-        for row in ROWS[stage.rows](min(stage.count, MARKED_ROWS), stage.seed):
+        for row in ROWS[stage.rows](min(stage.count, MARKED_ROWS), stage.seed, path):
             text.append(json.dumps(tokenize_transcript(tokenizer, row["messages"])))
     return hashlib.sha256("\n".join(text).encode()).hexdigest()[:12]
 

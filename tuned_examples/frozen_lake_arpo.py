@@ -34,17 +34,21 @@ from rllib_arpo.tracking.transcripts import EvaluationTranscripts
 from tuned_examples.frozen_lake import MAX_MOVES, MOVES, lake_model
 
 parser = add_arm_args(recipe_parser(stop_reward=1.0, stop_iters=24))
+parser.add_argument("--path", type=int, default=0, help="the length of a path to the lake, without decisions")
+parser.add_argument("--evaluation-samples", type=int, default=0, help="trajectories a question; 0: a greedy one")
 parser.add_argument("--lr", type=float, default=4e-4, help="the learning rate")
 parser.add_argument("--num-threads", type=int, default=1, help="of the engine and of the learner")
 
 
 def make_model(args) -> str:
     """The folder of the model that the recipe starts from."""
-    return lake_model()
+    return lake_model(path=args.path)
 
 
 def make_config(model: str, args) -> ARPOConfig:
     options = {"read": list(MOVES), "show": "tuned_examples.frozen_lake:show", "instruction": ""}
+    if args.path:
+        options["path"] = args.path
     world = {"tuned_examples.frozen_lake:Lake": options}
     return (
         arm_config(
@@ -60,7 +64,7 @@ def make_config(model: str, args) -> ARPOConfig:
             model_name_or_path=model, dtype="float32", max_context_tokens=384, engine_num_threads=args.num_threads
         )
         .adaptive_rollout(
-            max_tool_calls=MAX_MOVES,
+            max_tool_calls=MAX_MOVES + args.path,
             max_turn_tokens=4,
             # Runs can be made again, and those with the same seed draw the same numbers.
             deterministic=True,
@@ -73,6 +77,7 @@ def make_config(model: str, args) -> ARPOConfig:
             evaluation_config={
                 "env_config": {"split": "test", "num_test_questions": 128},
                 "num_envs_per_env_runner": 64,
+                **({"explore": True, "num_rollouts": args.evaluation_samples} if args.evaluation_samples else {}),
             },
         )
         .callbacks([EvaluationTranscripts])

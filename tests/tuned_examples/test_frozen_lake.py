@@ -13,7 +13,12 @@ from tuned_examples.frozen_lake import LIKES, MODEL, MOVES, TILES, Lake, demonst
 from tuned_examples.trails_models import ColdStart
 
 LEFT, DOWN, RIGHT, UP = range(4)
-LAKE = {"tuned_examples.frozen_lake:Lake": {"read": list(MOVES), "show": "tuned_examples.frozen_lake:show"}}
+
+
+def lake(**options) -> dict:
+    return {
+        "tuned_examples.frozen_lake:Lake": {"read": list(MOVES), "show": "tuned_examples.frozen_lake:show", **options}
+    }
 
 
 def reachable(rows: list[str]) -> set[str]:
@@ -54,9 +59,25 @@ def test_the_model_reads_its_four_neighbours(monkeypatch):
     assert env.step(RIGHT)[1:3] == (1.0, True)
 
 
+def test_a_path_leads_to_the_lake_and_the_demonstrator_stays_on_it():
+    env = Lake(path=3)
+    env.reset(seed=7)
+    assert ["".join(row) for row in env.desc.astype(str)] == [
+        "SFF" + lake_map(7)[0].replace("S", "F"), *("HHH" + row for row in lake_map(7)[1:])
+    ]  # fmt: skip
+    for row in half_good(20, path=3):
+        read, wrote = ([message["content"] for message in row["messages"][start::2]] for start in (0, 1))
+        assert wrote[:3] == ["right"] * 3 and read[:2] == [
+            f"{left}Left holeDown iceRight wallUp onPath" for left in ("wall", "ice")
+        ]
+        assert read[3].endswith(" onLake")
+        assert all(move == "right" for text, move in zip(read, wrote, strict=True) if text.endswith("onPath"))
+
+
 def test_every_neighbour_and_every_move_is_one_token():
-    tokenizer = frozen_lake._tokenizer()
+    tokenizer = frozen_lake._tokenizer(path=1)
     words = [f"{tile}{move.title()}" for tile in set(TILES.values()) for move in MOVES]
+    words += frozen_lake.PLACES
     for text in [*MOVES, *words, *(f" {word}" for word in words)]:
         assert len(tokenizer.encode(text, add_special_tokens=False)) == 1, text
 
@@ -75,20 +96,21 @@ def test_the_demonstrator_spares_walls_always_and_holes_when_it_looks(monkeypatc
     assert moves(1.0, ("", "H", "", ""))[DOWN] == 1
 
 
-def test_a_demonstration_is_what_the_world_of_the_recipe_answers():
+@pytest.mark.parametrize("path", [0, 3])
+def test_a_demonstration_is_what_the_world_of_the_recipe_answers(path):
     async def answers(seed: int, texts: list[str]) -> list[tuple[str, bool]]:
-        world = find_world(LAKE)()
+        world = find_world(lake(path=path))()
         begin = await world.reset(Question("q", (), (), QA, "q", row={"seed": seed}))
         replies = [await world.act(text) for text in texts]
         return [(begin, False), *((reply.text, reply.done) for reply in replies)]
 
-    for number, row in enumerate(half_good(12)):
+    for number, row in enumerate(half_good(12, path=path)):
         read, wrote = ([message["content"] for message in row["messages"][start::2]] for start in (0, 1))
         got = asyncio.run(answers(2 * number, wrote))
         assert [text for text, _done in got[:-1]] == read
         # It goes on until the world or the limit ends it.
         assert [done for _text, done in got[:-1]] == [False] * len(wrote)
-        assert got[-1][1] or len(wrote) == frozen_lake.MAX_MOVES
+        assert got[-1][1] or len(wrote) == frozen_lake.MAX_MOVES + path
 
 
 def test_the_recipe_is_valid_with_and_without_forks(model_folder):
