@@ -8,22 +8,19 @@ ARPO teaches the model to look always. A path may lead to the lake, on which the
 
 from __future__ import annotations
 
-import hashlib
+import functools
 import itertools
-import json
-import tempfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv, generate_random_map
 
-from rllib_arpo import cold_start
-from rllib_arpo.cold_start.examples import tokenize_transcript
-from rllib_arpo.terminal import about, activity
-from tuned_examples.smollm2 import cached_folder
-from tuned_examples.trails_models import MARKED_ROWS, ColdStart, SmallModel, make_tokenizer, write_rows
+from tuned_examples.small_models import ColdStart, SmallModel, make_tokenizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 SIZE = 4
 #: The share of ice among the tiles of a map, before those without a way to the goal are thrown away.
@@ -37,8 +34,6 @@ TILES = {"S": "ice", "F": "ice", "H": "hole", "G": "goal", "": "wall"}
 PLACES = ("onLake", "onPath")
 #: The moves on the lake of a demonstration at most, and of a trajectory of the recipe.
 MAX_MOVES = 12
-#: Raise it after a change that `_mark` does not see.
-VERSION = 1
 
 Transcript = dict[str, list[dict[str, str]]]
 
@@ -121,8 +116,6 @@ def demonstrated(tiles: Sequence[str], rng: np.random.Generator) -> int:
     return int(rng.choice(len(MOVES), p=likes / likes.sum()))
 
 
-#: Training texts: name -> (count, seed, path) -> rows.
-ROWS: dict[str, Callable[[int, int, int], Iterator[Transcript]]] = {"half_good": half_good}
 MODEL = SmallModel(
     hidden_size=96,
     num_layers=3,
@@ -133,38 +126,15 @@ MODEL = SmallModel(
 
 def lake_model(recipe: SmallModel = MODEL, path: int = 0) -> str:
     """Folder of the small model, cold-started on lakes with a path of this length; made the first time."""
-    return cached_folder(f"frozen-lake-small-{_mark(recipe, path)}", lambda folder: _make(recipe, path, folder))
+    rows = {"half_good": functools.partial(half_good, path=path)}
+    return recipe.cold_started("frozen-lake-small", lake_tokenizer(path), rows)
 
 
-def _make(recipe: SmallModel, path: int, folder: Path) -> None:
-    with tempfile.TemporaryDirectory() as scratch:
-        model, tokenizer = Path(scratch, "random"), _tokenizer(path)
-        recipe.write_random(model, tokenizer)
-        for stage in recipe.stages:
-            data, tuned = Path(scratch, f"{stage.rows}.jsonl"), Path(scratch, stage.rows)
-            tuned = folder if stage is recipe.stages[-1] else tuned
-            write_rows(data, ROWS[stage.rows](stage.count, stage.seed, path))
-            line = about("model", f"cold start on {stage.count:,} texts ({stage.rows}), once")
-            with activity(line, "cold start", "steps") as on_step:
-                cold_start.train(stage.settings(str(model), str(data), str(tuned)), on_step)
-            model = tuned
-
-
-def _tokenizer(path: int):
+def lake_tokenizer(path: int = 0) -> PreTrainedTokenizerFast:
     """Each move is a token, and so is each word of `show`: reading a neighbour takes one look."""
     seen = [f"{tile}{move.title()}" for move in MOVES for tile in TILES.values()]
     seen += PLACES if path else ()
     return make_tokenizer([*MOVES, *seen, *(f" {word}" for word in seen)])
-
-
-def _mark(recipe: SmallModel, path: int) -> str:
-    """Twelve digits that differ if the weights would."""
-    tokenizer = _tokenizer(path)
-    text = [repr((VERSION, recipe)), tokenizer.backend_tokenizer.to_str(), str(tokenizer.chat_template)]
-    for stage in recipe.stages:
-        for row in ROWS[stage.rows](min(stage.count, MARKED_ROWS), stage.seed, path):
-            text.append(json.dumps(tokenize_transcript(tokenizer, row["messages"])))
-    return hashlib.sha256("\n".join(text).encode()).hexdigest()[:12]
 
 
 if __name__ == "__main__":

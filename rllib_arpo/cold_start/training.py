@@ -85,7 +85,7 @@ class ColdStartSettings:
     logging_steps: int = 10
     report_to: str = "none"
     seed: int = 0
-    # Not in the repr, which `_mark` (tuned_examples/trails_models.py) hashes: models that exist keep their names.
+    # Not in the repr, which `mark` (tuned_examples/small_models.py) hashes: models that exist keep their names.
     lora_rank: int | None = field(default=None, repr=False)
     fsdp: bool = field(default=False, repr=False)
     dtype: str | None = field(default=None, repr=False)

@@ -11,7 +11,7 @@ from rllib_arpo.cold_start import examples as cold_start
 from rllib_arpo.envs.tasks.trail_forms import FORMS, LATE, MAIN, PLAIN
 from rllib_arpo.envs.tasks.trails import TrailsTask, make_trail, shows_a_choice, trail_names
 from tuned_examples.trails_demonstrations import PERFECT, _demonstrated, transcripts
-from tuned_examples.trails_models import make_tokenizer
+from tuned_examples.trails_models import trails_tokenizer
 
 RIGHT = lambda page, _decision: page.right  # noqa: E731
 
@@ -93,7 +93,7 @@ def test_no_page_of_the_plain_form_shows_a_choice():
 
 @pytest.mark.parametrize(("form", "longest"), [(MAIN, 130), (LATE, 193), (PLAIN, 111)])
 def test_the_limits_leave_room_for_twice_the_right_solution(form, longest):
-    tokenizer = make_tokenizer()
+    tokenizer = trails_tokenizer()
     rows = [row["messages"] for row in transcripts(20, form=form, demonstrator=PERFECT)]
     all_tokens = [len(cold_start.tokenize_transcript(tokenizer, messages)["input_ids"]) for messages in rows]
     prompts = [len(tokenizer.apply_chat_template(m[:-1], add_generation_prompt=True)["input_ids"]) for m in rows]

@@ -16,7 +16,7 @@ from rllib_arpo.envs.protocols.protocol import CallRequest
 from rllib_arpo.envs.protocols.tags import TagProtocol
 from rllib_arpo.envs.tasks.trails import TrailsTask
 from tests.helpers.models import byte_tokenizer
-from tuned_examples.trails_models import make_tokenizer
+from tuned_examples.trails_models import trails_tokenizer
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TRL_PYTHON = REPOSITORY / ".venv-trl/bin/python"
@@ -71,7 +71,7 @@ def test_a_tiny_run_of_trl_writes_every_key(tmp_path):
     assert written["speedup_grpo_detail"]["skipped"] == "there is no run of grpo"
 
 
-@pytest.mark.parametrize("tokenizer", [byte_tokenizer, make_tokenizer], ids=["ChatML", "trails"])
+@pytest.mark.parametrize("tokenizer", [byte_tokenizer, trails_tokenizer], ids=["ChatML", "trails"])
 def test_trl_renders_the_tokens_of_the_tag_protocol(tokenizer):
     question = TrailsTask().question(0)
     prompt = [{"role": role, "content": text} for role, text in question.messages]
@@ -95,7 +95,7 @@ def test_trl_renders_the_tokens_of_the_tag_protocol(tokenizer):
 
 
 def test_trl_reads_the_turns():
-    tokenizer = make_tokenizer()
+    tokenizer = trails_tokenizer()
     dialect.set_up(tokenizer)
     question = [{"role": "user", "content": "Follow red."}]
     prompt = tokenizer.apply_chat_template(question, tokenize=False, add_generation_prompt=True)

@@ -8,9 +8,9 @@ import pytest
 
 from rllib_arpo.envs.question import QA, Question
 from rllib_arpo.envs.worlds.registry import find_world
-from tuned_examples import frozen_lake, frozen_lake_arpo
+from tuned_examples import frozen_lake, frozen_lake_arpo, small_models
 from tuned_examples.frozen_lake import LIKES, MODEL, MOVES, TILES, Lake, demonstrated, half_good, lake_map, show
-from tuned_examples.trails_models import ColdStart
+from tuned_examples.small_models import ColdStart
 
 LEFT, DOWN, RIGHT, UP = range(4)
 
@@ -75,7 +75,7 @@ def test_a_path_leads_to_the_lake_and_the_demonstrator_stays_on_it():
 
 
 def test_every_neighbour_and_every_move_is_one_token():
-    tokenizer = frozen_lake._tokenizer(path=1)
+    tokenizer = frozen_lake.lake_tokenizer(path=1)
     words = [f"{tile}{move.title()}" for tile in set(TILES.values()) for move in MOVES]
     words += frozen_lake.PLACES
     for text in [*MOVES, *words, *(f" {word}" for word in words)]:
@@ -124,7 +124,7 @@ def test_the_recipe_is_valid_with_and_without_forks(model_folder):
 
 
 def test_the_name_of_a_model_follows_its_settings_and_what_it_reads(monkeypatch):
-    monkeypatch.setattr(frozen_lake, "cached_folder", lambda name, _make: name)
+    monkeypatch.setattr(small_models, "cached_folder", lambda name, _make, _cache: name)
     stage = ColdStart("half_good", count=4, epochs=1, batch_size=2, lr=1e-3)
     tiny = replace(MODEL, hidden_size=32, num_layers=1, num_heads=2, stages=(stage,))
     names = [frozen_lake.lake_model(tiny), frozen_lake.lake_model(replace(tiny, stages=(replace(stage, lr=1e-4),)))]

@@ -16,11 +16,12 @@ import pytest
 
 from rllib_arpo.recipes.run_screen import SaysFailures, mlflow_in_words
 from tuned_examples import trails_models as models
+from tuned_examples.small_models import SmallModel
 from tuned_examples.smollm2 import _find_gguf
-from tuned_examples.trails_models import SmallModel, cold_started_smollm2
+from tuned_examples.trails_models import cold_started_smollm2
 
 RECIPES = Path(__file__).parents[2] / "tuned_examples"
-TINY = SmallModel(hidden_size=64, num_layers=1, num_heads=2, num_backward_heads=0)
+TINY = SmallModel(hidden_size=64, num_layers=1, num_heads=2, num_backward_heads=0, stages=())
 
 FIRST_SCREEN = """\
 ARPO, experiment "trails". Output of other packages: outputs/trails-#.log (--verbose #: here)
@@ -71,11 +72,11 @@ def masked(text: str, **names: str) -> str:
 def tiny_smollm2(tmp_path, monkeypatch) -> str:
     """A cache with a tiny model in place of the cold-started SmolLM2; the name of its folder."""
     cache = tmp_path / "cache"
-    TINY.write_random(cache / f"SmolLM2-135M-Instruct-{_find_gguf()[1]}", models.make_tokenizer())
+    TINY.write_random(cache / f"SmolLM2-135M-Instruct-{_find_gguf()[1]}", models.trails_tokenizer())
     with monkeypatch.context() as patch:
         patch.setattr(models, "cached_folder", lambda name, _make, _cache: name)
         name = cold_started_smollm2(cache_dir=cache)
-    TINY.write_random(cache / name, models.make_tokenizer())
+    TINY.write_random(cache / name, models.trails_tokenizer())
     return name
 
 

@@ -7,17 +7,10 @@ import pytest
 from rllib_arpo.envs.protocols.tags import TagProtocol
 from rllib_arpo.envs.tasks import trails
 from rllib_arpo.envs.tasks.trail_forms import FORMS, LATE
-from tuned_examples import trails_demonstrations
-from tuned_examples import trails_models as models
+from tuned_examples import small_models, trails_demonstrations, trails_models
+from tuned_examples.small_models import ColdStart, SmallModel, look_back
 from tuned_examples.trails_demonstrations import PERFECT, transcripts
-from tuned_examples.trails_models import (
-    ColdStart,
-    SmallModel,
-    cold_started_smollm2,
-    look_back,
-    make_tokenizer,
-    small_model,
-)
+from tuned_examples.trails_models import MODEL, cold_started_smollm2, small_model, trails_tokenizer
 
 TINY = SmallModel(
     hidden_size=32,
@@ -37,7 +30,7 @@ def tiny(tmp_path_factory) -> str:
 
 
 def test_tags_words_digits_and_syllables_are_a_token_each():
-    tokenizer = make_tokenizer()
+    tokenizer = trails_tokenizer()
     text = "<search> gold Momupo </search>\n<result> Momupo: number 97 </result>\n"
     tokens = [tokenizer.decode([token]) for token in tokenizer.encode(text, add_special_tokens=False)]
     assert tokens == [
@@ -50,7 +43,7 @@ def test_tags_words_digits_and_syllables_are_a_token_each():
 def test_the_tokenizer_is_the_same_when_it_is_read_again(tiny):
     from transformers import AutoTokenizer
 
-    read, made = AutoTokenizer.from_pretrained(tiny), make_tokenizer()
+    read, made = AutoTokenizer.from_pretrained(tiny), trails_tokenizer()
     for row in transcripts(5, demonstrator=PERFECT):
         for message in row["messages"]:
             assert read.encode(message["content"]) == made.encode(message["content"])
@@ -80,7 +73,7 @@ def test_the_small_model_loads(tiny, monkeypatch):
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(tiny)
-    assert model.config.vocab_size == len(make_tokenizer())
+    assert model.config.vocab_size == len(trails_tokenizer())
     assert tiny.endswith(name_of(TINY, monkeypatch))
 
 
@@ -94,18 +87,18 @@ def shown_otherwise(title, text):
 
 #: What the model reads: (module or class, attribute) -> another value.
 READ = [
-    ((models, "TAGS"), models.TAGS[:4]),
-    ((models, "CHAT_TEMPLATE"), models.CHAT_TEMPLATE.replace("}}<|end|>", "}} <|end|>")),
+    ((small_models, "TAGS"), small_models.TAGS[:4]),
+    ((small_models, "CHAT_TEMPLATE"), small_models.CHAT_TEMPLATE.replace("}}<|end|>", "}} <|end|>")),
     ((TagProtocol, "render"), rendered_otherwise),
     ((trails_demonstrations, "show"), shown_otherwise),
     ((trails, "SYSTEM"), "Search."),
-    ((models, "VERSION"), models.VERSION + 1),
+    ((small_models, "VERSION"), small_models.VERSION + 1),
 ]
 
 
 def name_of(model: SmallModel, monkeypatch) -> str:
     with monkeypatch.context() as patch:
-        patch.setattr(models, "cached_folder", lambda name, _make, _cache: name)
+        patch.setattr(small_models, "cached_folder", lambda name, _make, _cache: name)
         return small_model(model)
 
 
@@ -128,7 +121,7 @@ def test_the_name_follows_the_settings_and_not_the_wording_of_the_code(monkeypat
 
 
 def test_every_form_has_a_model_of_its_own_and_that_of_the_main_form_keeps_its_name(monkeypatch):
-    monkeypatch.setattr(models, "cached_folder", lambda name, _make, _cache: name)
+    monkeypatch.setattr(small_models, "cached_folder", lambda name, _make, _cache: name)
     names = [small_model(TINY, form=form) for form in ("main", "late", "plain")]
     assert [name.rpartition("-")[0] for name in names] == ["trails-small", "trails-small-late", "trails-small-plain"]
     assert len({name.rpartition("-")[2] for name in names}) == 3
@@ -139,15 +132,17 @@ def test_every_form_has_a_model_of_its_own_and_that_of_the_main_form_keeps_its_n
 
 def test_a_model_is_tuned_on_the_transcripts_of_its_form(tmp_path, monkeypatch):
     read = []
-    monkeypatch.setattr(ColdStart, "__call__", lambda stage, _model, _output, form: read.append((stage.rows, form)))
-    monkeypatch.setattr(models, "cached_folder", lambda _name, make, _cache: make(tmp_path))
+    monkeypatch.setattr(
+        ColdStart, "__call__", lambda stage, _model, _output, rows: read.append((stage.rows, rows[stage.rows].keywords))
+    )
+    monkeypatch.setattr(small_models, "cached_folder", lambda _name, make, _cache: make(tmp_path))
     small_model(TINY, form="late")
-    assert read == [("exercises", LATE), ("imperfect", LATE)]
+    assert read == [("exercises", {"form": LATE}), ("imperfect", {"form": LATE})]
 
 
 def test_the_name_of_the_tuned_smollm2_follows_what_it_reads(model_folder, monkeypatch):
-    monkeypatch.setattr(models, "smollm2_135m_instruct", lambda _cache: model_folder)
-    monkeypatch.setattr(models, "cached_folder", lambda name, _make, _cache: name)
+    monkeypatch.setattr(trails_models, "smollm2_135m_instruct", lambda _cache: model_folder)
+    monkeypatch.setattr(trails_models, "cached_folder", lambda name, _make, _cache: name)
     usual = cold_started_smollm2()
     assert usual.startswith("trails-llama-") and usual == cold_started_smollm2()
     monkeypatch.setattr(TagProtocol, "render", rendered_otherwise)
@@ -158,4 +153,4 @@ def test_the_usual_small_model_has_the_stated_size():
     import torch
 
     with torch.device("meta"):
-        assert SmallModel().random_model(make_tokenizer()).num_parameters() == 1_306_560
+        assert MODEL.random_model(trails_tokenizer()).num_parameters() == 1_306_560

@@ -51,7 +51,8 @@ SIZES = {
 
 def make_model(size: str, scratch: Path) -> str:
     """The folder of a size's cold-started model; but for the tiny one it is made once and kept in the cache folder."""
-    from tuned_examples.trails_models import ColdStart, SmallModel, cold_started_smollm2, small_model
+    from tuned_examples.small_models import ColdStart, SmallModel
+    from tuned_examples.trails_models import cold_started_smollm2, small_model
 
     if size == "full":
         return cold_started_smollm2()
