@@ -24,7 +24,7 @@ import pytest
 
 from rllib_arpo import ARPOConfig
 from rllib_arpo.envs.worlds import Call, Turn
-from tests.docs.pages import PAGES, README, Snippet, name_of, snippets
+from tests.docs.pages import PAGES, README, REPOSITORY, Snippet, name_of, snippets
 from tests.helpers.api_agents import trunk_of
 from tests.helpers.models import tiny_model
 
@@ -81,6 +81,7 @@ def desk(tmp_path, monkeypatch, hub, index) -> Path:
     (tmp_path / "mine.jsonl").write_text(json.dumps({"question": "The capital of Norway?", "answer": "Oslo"}))
     (tmp_path / "search_cache.json").write_text(json.dumps({"Oslo": "Page 1: The capital of Norway."}))
     shutil.copytree(index, tmp_path / "wiki.index")
+    shutil.copy(REPOSITORY / "tests" / "helpers" / "mcp_server.py", tmp_path / "weather.py")
     yield tmp_path
     for name in FILES:
         sys.modules.pop(name.removesuffix(".py"), None)
