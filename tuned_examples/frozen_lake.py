@@ -57,6 +57,8 @@ class Lake(FrozenLakeEnv):
 
 def with_path(rows: Sequence[str], length: int) -> list[str]:
     """The map of a lake with a path from the left to its first tile, along the edge and above holes."""
+    if length < 0:
+        raise ValueError(f"path={length}: a path has no less than 0 tiles.")
     first, *others = rows
     return ["S" + "F" * length + first[1:], *("H" * length + row for row in others)]
 

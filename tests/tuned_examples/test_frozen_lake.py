@@ -65,6 +65,8 @@ def test_a_path_leads_to_the_lake_and_the_demonstrator_stays_on_it():
     assert ["".join(row) for row in env.desc.astype(str)] == [
         "SFF" + lake_map(7)[0].replace("S", "F"), *("HHH" + row for row in lake_map(7)[1:])
     ]  # fmt: skip
+    with pytest.raises(ValueError, match="path=-1"):
+        Lake(path=-1)
     for row in half_good(20, path=3):
         read, wrote = ([message["content"] for message in row["messages"][start::2]] for start in (0, 1))
         assert wrote[:3] == ["right"] * 3 and read[:2] == [
