@@ -13,17 +13,29 @@ from tests.validation.sentences import message
     [
         (
             {"engine": "vllm"},
-            "evaluation_config: engine='vllm': evaluation uses the training engines, with engine='scripted'; set "
-            "evaluation_num_env_runners >= 1.",
+            "evaluation_config: engine='vllm': evaluation uses the env runners of training, with engine='scripted'; "
+            "set evaluation_num_env_runners >= 1.",
         ),
         (
             {"max_context_tokens": 2048},
-            "evaluation_config: max_context_tokens=2048: evaluation uses the training engines, with "
+            "evaluation_config: max_context_tokens=2048: evaluation uses the env runners of training, with "
             "max_context_tokens=1024; set evaluation_num_env_runners >= 1.",
+        ),
+        (
+            {"callbacks_on_episode_end": print},
+            "evaluation_config: on_episode_end=print: evaluation uses the env runners of training, with "
+            "on_episode_end=None; set evaluation_num_env_runners >= 1.",
+        ),
+        (
+            {"env_runner_restore_timeout_s": 5.0},
+            "evaluation_config: env_runner_restore_timeout_s=5.0: evaluation uses the env runners of training, with "
+            "env_runner_restore_timeout_s=1800.0; set evaluation_num_env_runners >= 1.",
         ),
     ],
 )
-def test_evaluation_on_the_engines_of_training_has_no_engine_of_its_own(model_folder, override, expected):
+def test_evaluation_on_the_env_runners_of_training_has_no_settings_of_its_own_for_them(
+    model_folder, override, expected
+):
     config = small_config(model_folder).evaluation(evaluation_config=override)
     assert message(config) == expected
     config.evaluation(evaluation_num_env_runners=1).validate()
@@ -128,10 +140,9 @@ def test_greedy_evaluation_without_tools_has_no_budget_to_spend(model_folder):
         {"explore": True, "num_rollouts": 8, "temperature": 0.7, "branching": "threshold", "branch_width": 2},
         {"explore": False, "branching": "never", "num_rollouts": 1},
         {"num_envs_per_env_runner": 5},
-        {"env_runner_restore_timeout_s": 5.0},
+        {"env_config": {"split": "train"}},
         {"seed": 5},
         {"max_response_tokens": 60},
-        {"callbacks_on_episode_end": print},
         {"max_context_tokens": 512},
         {"max_context_tokens": 2048, "evaluation_num_env_runners": 1},
     ],
