@@ -206,9 +206,10 @@ _PRIVATE = {
     "_train_batch_size_per_learner", "_env_to_module_connector", "_module_to_env_connector", "_learner_connector",
     "_learner_class", "_model_config", "_rl_module_spec",
 }  # fmt: skip
-#: Options that only the driver reads, from the configuration of training.
+#: Options that only the driver reads, from the configuration of training, or that learners and all engines share.
 _ONLY_IN_TRAINING = {
     "max_weight_lag", "entropy_baseline_quantile", "entropy_baseline_questions", "branch_share", "record_share",
+    "weight_sync", "sleep_level", "lora",
 }  # fmt: skip
 #: Options that greedy decoding does not read, and the value, if there is one, that states what it does.
 UNREAD_IF_GREEDY = dict.fromkeys(

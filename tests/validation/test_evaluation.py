@@ -61,6 +61,8 @@ def test_a_whole_configuration_for_evaluation_is_refused(model_folder):
 
 def test_a_key_that_evaluation_does_not_read_is_refused(model_folder):
     assert {"lr", "num_learners", "num_epochs", "kl_coeff", "log_sys_usage", "max_weight_lag"} <= UNREAD_IN_EVALUATION
+    # With engines of its own as well: one that could not sleep, or take the learner's weights, would end the run late.
+    assert {"weight_sync", "sleep_level", "lora"} <= UNREAD_IN_EVALUATION
     for key in UNREAD_IN_EVALUATION:
         config = small_config(model_folder)
         config.evaluation_config = {key: "another"}
