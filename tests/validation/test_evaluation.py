@@ -3,7 +3,7 @@
 import pytest
 
 from rllib_arpo import ARPOConfig
-from rllib_arpo.validation.keys import UNREAD_IF_GREEDY, UNREAD_IN_EVALUATION, keyword
+from rllib_arpo.validation.keys import UNREAD_IF_GREEDY, UNREAD_IN_EVALUATION, UNREAD_WITHOUT_FORKS, keyword
 from tests.helpers.configs import small_config
 from tests.validation.sentences import message
 
@@ -87,7 +87,10 @@ def test_a_key_that_greedy_decoding_does_not_read_is_refused(model_folder, key):
         f"evaluation_config: {key}='another': greedy decoding does not read it; set explore=True beside it."
     )
     config.evaluation_config["explore"] = True
-    assert "explore" not in message(config)
+    without_forks = f"evaluation_config: {key}='another': evaluation does not fork; set branching beside it."
+    assert (message(config) == without_forks) == (key in UNREAD_WITHOUT_FORKS)
+    config.evaluation_config = {"branching": "threshold"} | config.evaluation_config
+    assert " beside it." not in message(config)
 
 
 @pytest.mark.parametrize(
@@ -128,6 +131,12 @@ def test_an_evaluation_that_could_not_sample_is_refused_before_engines_start(
         evaluation_config={"explore": True, "branching": "threshold"} | override, evaluation_num_env_runners=own
     )
     assert message(config) == f"evaluation_config: {expected}"
+
+
+@pytest.mark.parametrize("explore", [False, True])
+def test_an_evaluation_that_does_not_fork_may_say_that_it_does_not_monitor(model_folder, explore):
+    config = small_config(model_folder).adaptive_rollout(pre_monitoring_sensitivity=1.0)
+    config.evaluation(evaluation_config={"explore": explore, "pre_monitoring_sensitivity": None}).validate()
 
 
 def test_greedy_evaluation_without_tools_has_no_budget_to_spend(model_folder):
