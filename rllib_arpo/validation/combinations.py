@@ -167,6 +167,8 @@ def _of_advantages(config: AlgorithmConfig) -> Iterator[str]:
         yield "baseline='value': max_tool_calls=0 leaves only prompts, whose values are the means of their groups."
     if config.value_decay is not None and config.baseline != VALUE:
         yield f"value_decay={config.value_decay}: belongs to baseline='value', not to '{config.baseline}'."
+    if config.baseline == BATCH and not config.normalize_std:
+        yield "normalize_std=False: baseline='batch' divides by the standard deviation of the whole batch."
     if config.baseline not in ("group", BATCH) and config.returns == "to_go":
         yield f"returns='to_go': not with baseline='{config.baseline}'; use 'group' or 'batch'."
     if config.entropy_advantage_coeff and config.record_entropies != "all":
