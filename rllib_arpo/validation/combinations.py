@@ -10,23 +10,18 @@ from rllib_arpo.core.branching import AUTO, BRANCHING_RULES, PLANNED, WIDE, deci
 from rllib_arpo.core.credit import CREDITS, VALUE
 from rllib_arpo.core.rollout_budget import TOOL_CALLS
 from rllib_arpo.engine.vllm_versions import check_vllm_kwargs, check_vllm_version
-from rllib_arpo.options.tables import OPTIONS
+from rllib_arpo.options.option import shown
+from rllib_arpo.options.tables import LANGUAGE_MODEL, OPTIONS
 from rllib_arpo.rollout.fork_schedule import OVER_TREE, RANKED
+from rllib_arpo.validation.keys import OF_EVALUATION, USED, keyword
 from rllib_arpo.weights import transfer_backend
 from rllib_arpo.weights.transports import transfer_refusals
 
-#: Settings of an engine: evaluation on the training engines cannot have its own (except a shorter context).
-ENGINE_KEYS = (
-    "model_name_or_path",
-    "dtype",
-    "max_context_tokens",
-    "engine",
-    "engine_kwargs",
-    "engine_num_threads",
-    "weight_sync",
-    "sleep_level",
-    "lora",
-)
+#: Keys that env runners read for each purpose, evaluation or training.
+_OF_PURPOSE = {"env", "env_config", "num_envs_per_env_runner", "seed"}
+#: Other settings of env runners and their engines: evaluation on those of training cannot have its own (except a
+#: shorter context).
+_OF_ENV_RUNNER = {*LANGUAGE_MODEL, "progress_bar", *USED} - _OF_PURPOSE
 
 
 def check_combinations(config: AlgorithmConfig) -> None:
@@ -172,6 +167,8 @@ def _of_advantages(config: AlgorithmConfig) -> Iterator[str]:
         yield "baseline='value': max_tool_calls=0 leaves only prompts, whose values are the means of their groups."
     if config.value_decay is not None and config.baseline != VALUE:
         yield f"value_decay={config.value_decay}: belongs to baseline='value', not to '{config.baseline}'."
+    if config.baseline == BATCH and not config.normalize_std:
+        yield "normalize_std=False: baseline='batch' divides by the standard deviation of the whole batch."
     if config.baseline not in ("group", BATCH) and config.returns == "to_go":
         yield f"returns='to_go': not with baseline='{config.baseline}'; use 'group' or 'batch'."
     if config.entropy_advantage_coeff and config.record_entropies != "all":
@@ -202,17 +199,17 @@ def _of_learners(config: AlgorithmConfig) -> Iterator[str]:
 
 
 def _of_evaluation(config: AlgorithmConfig) -> Iterator[str]:
-    """Without env runners of its own, evaluation uses the training engines."""
-    evaluation = config.get_evaluation_config_object()
-    if evaluation is None or evaluation.evaluation_num_env_runners:
+    """Without env runners of its own, evaluation uses those of training."""
+    if config.evaluation_num_env_runners:
         return
-    for key in ENGINE_KEYS:
-        wanted, given = getattr(evaluation, key), getattr(config, key)
-        if wanted > given if key == "max_context_tokens" else wanted != given:
-            yield (
-                f"evaluation_config: {key}={wanted!r}: evaluation uses the training engines, with {key}={given!r}; set "
-                f"evaluation_num_env_runners >= 1."
-            )
+    for key, wanted in (config.evaluation_config or {}).items():
+        if key in _OF_ENV_RUNNER:
+            name, given = keyword(key), getattr(config, key)
+            if wanted > given if key == "max_context_tokens" else wanted != given:
+                yield (
+                    f"{OF_EVALUATION}{name}={shown(wanted)}: evaluation uses the env runners of training, with "
+                    f"{name}={shown(given)}; set evaluation_num_env_runners >= 1."
+                )
 
 
 def _of_engine(config: AlgorithmConfig) -> Iterator[str]:

@@ -206,18 +206,20 @@ _PRIVATE = {
     "_train_batch_size_per_learner", "_env_to_module_connector", "_module_to_env_connector", "_learner_connector",
     "_learner_class", "_model_config", "_rl_module_spec",
 }  # fmt: skip
-#: Options that only the driver reads, from the configuration of training.
+#: Options that only the driver reads, from the configuration of training, or that learners and all engines share.
 _ONLY_IN_TRAINING = {
     "max_weight_lag", "entropy_baseline_quantile", "entropy_baseline_questions", "branch_share", "record_share",
+    "weight_sync", "sleep_level", "lora",
 }  # fmt: skip
+#: Options that an evaluation without forks does not read.
+UNREAD_WITHOUT_FORKS = (
+    "branch_width", "branch_threshold", "branch_base_probability", "branch_entropy_weight", "random_fork_probability",
+    "consecutive_fork_penalty", "pre_monitoring_sensitivity", "budget_allocation",
+)  # fmt: skip
 #: Options that greedy decoding does not read, and the value, if there is one, that states what it does.
-UNREAD_IF_GREEDY = dict.fromkeys(
-    (
-        "temperature", "rollout_budget", "branch_width", "branch_threshold", "branch_base_probability",
-        "branch_entropy_weight", "random_fork_probability", "consecutive_fork_penalty", "pre_monitoring_sensitivity",
-        "budget_allocation",
-    )
-) | {"branching": "never", "num_rollouts": 1, "num_initial_rollouts": 1}  # fmt: skip
+UNREAD_IF_GREEDY = dict.fromkeys(("temperature", "rollout_budget", *UNREAD_WITHOUT_FORKS)) | {
+    "branching": "never", "num_rollouts": 1, "num_initial_rollouts": 1
+}  # fmt: skip
 #: All keys that `evaluation_config` may only repeat.
 UNREAD_IN_EVALUATION = USED_IN_TRAINING.keys() | TRAINING.keys() | _ONLY_IN_TRAINING
 
@@ -305,3 +307,6 @@ def _check_read_in_evaluation(config: AlgorithmConfig) -> None:
             raise ValueError(f"{name}: evaluation does not read it; set it outside of evaluation_config.")
         if not explore and key in UNREAD_IF_GREEDY and value != UNREAD_IF_GREEDY[key]:
             raise ValueError(f"{name}: greedy decoding does not read it; set explore=True beside it.")
+        forks = config.evaluation_config.get("branching", "never") != "never"
+        if not forks and key in UNREAD_WITHOUT_FORKS and value is not None:
+            raise ValueError(f"{name}: evaluation does not fork; set branching beside it.")

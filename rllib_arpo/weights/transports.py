@@ -63,6 +63,10 @@ def transfer_refusals(sync: str, config: AlgorithmConfig) -> Iterator[str]:
     if installed is not None and installed < FIRST_WITH_TRANSFER:
         needed = f"needs vLLM {FIRST_WITH_TRANSFER} or newer, and {installed} is installed"
         yield f"weight_sync={sync!r}: {needed}; use {ARRAYS!r}."
+    of_evaluation = (config.evaluation_config or {}).get("engine_kwargs", config.engine_kwargs)
+    sizes = [kwargs.get("tensor_parallel_size", 1) for kwargs in (config.engine_kwargs, of_evaluation)]
+    if config.evaluation_num_env_runners and sizes[0] != sizes[1]:
+        yield f"weight_sync={sync!r}: needs the same tensor_parallel_size in training and evaluation, not {sizes}."
     gpus = f"num_gpus_per_learner={learner:g} and num_gpus_per_env_runner={env_runner:g}"
     if sync == "nccl" and min(learner, env_runner) < 1:
         yield f"weight_sync='nccl': needs separate GPUs, at least one each, not {gpus}."

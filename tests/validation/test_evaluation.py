@@ -3,7 +3,7 @@
 import pytest
 
 from rllib_arpo import ARPOConfig
-from rllib_arpo.validation.keys import UNREAD_IF_GREEDY, UNREAD_IN_EVALUATION, keyword
+from rllib_arpo.validation.keys import UNREAD_IF_GREEDY, UNREAD_IN_EVALUATION, UNREAD_WITHOUT_FORKS, keyword
 from tests.helpers.configs import small_config
 from tests.validation.sentences import message
 
@@ -13,17 +13,29 @@ from tests.validation.sentences import message
     [
         (
             {"engine": "vllm"},
-            "evaluation_config: engine='vllm': evaluation uses the training engines, with engine='scripted'; set "
-            "evaluation_num_env_runners >= 1.",
+            "evaluation_config: engine='vllm': evaluation uses the env runners of training, with engine='scripted'; "
+            "set evaluation_num_env_runners >= 1.",
         ),
         (
             {"max_context_tokens": 2048},
-            "evaluation_config: max_context_tokens=2048: evaluation uses the training engines, with "
+            "evaluation_config: max_context_tokens=2048: evaluation uses the env runners of training, with "
             "max_context_tokens=1024; set evaluation_num_env_runners >= 1.",
+        ),
+        (
+            {"callbacks_on_episode_end": print},
+            "evaluation_config: on_episode_end=print: evaluation uses the env runners of training, with "
+            "on_episode_end=None; set evaluation_num_env_runners >= 1.",
+        ),
+        (
+            {"env_runner_restore_timeout_s": 5.0},
+            "evaluation_config: env_runner_restore_timeout_s=5.0: evaluation uses the env runners of training, with "
+            "env_runner_restore_timeout_s=1800.0; set evaluation_num_env_runners >= 1.",
         ),
     ],
 )
-def test_evaluation_on_the_engines_of_training_has_no_engine_of_its_own(model_folder, override, expected):
+def test_evaluation_on_the_env_runners_of_training_has_no_settings_of_its_own_for_them(
+    model_folder, override, expected
+):
     config = small_config(model_folder).evaluation(evaluation_config=override)
     assert message(config) == expected
     config.evaluation(evaluation_num_env_runners=1).validate()
@@ -49,6 +61,8 @@ def test_a_whole_configuration_for_evaluation_is_refused(model_folder):
 
 def test_a_key_that_evaluation_does_not_read_is_refused(model_folder):
     assert {"lr", "num_learners", "num_epochs", "kl_coeff", "log_sys_usage", "max_weight_lag"} <= UNREAD_IN_EVALUATION
+    # With engines of its own as well: one that could not sleep, or take the learner's weights, would end the run late.
+    assert {"weight_sync", "sleep_level", "lora"} <= UNREAD_IN_EVALUATION
     for key in UNREAD_IN_EVALUATION:
         config = small_config(model_folder)
         config.evaluation_config = {key: "another"}
@@ -73,7 +87,10 @@ def test_a_key_that_greedy_decoding_does_not_read_is_refused(model_folder, key):
         f"evaluation_config: {key}='another': greedy decoding does not read it; set explore=True beside it."
     )
     config.evaluation_config["explore"] = True
-    assert "explore" not in message(config)
+    without_forks = f"evaluation_config: {key}='another': evaluation does not fork; set branching beside it."
+    assert (message(config) == without_forks) == (key in UNREAD_WITHOUT_FORKS)
+    config.evaluation_config = {"branching": "threshold"} | config.evaluation_config
+    assert " beside it." not in message(config)
 
 
 @pytest.mark.parametrize(
@@ -116,6 +133,12 @@ def test_an_evaluation_that_could_not_sample_is_refused_before_engines_start(
     assert message(config) == f"evaluation_config: {expected}"
 
 
+@pytest.mark.parametrize("explore", [False, True])
+def test_an_evaluation_that_does_not_fork_may_say_that_it_does_not_monitor(model_folder, explore):
+    config = small_config(model_folder).adaptive_rollout(pre_monitoring_sensitivity=1.0)
+    config.evaluation(evaluation_config={"explore": explore, "pre_monitoring_sensitivity": None}).validate()
+
+
 def test_greedy_evaluation_without_tools_has_no_budget_to_spend(model_folder):
     config = small_config(model_folder).adaptive_rollout(rollout_budget={"tool_calls": 9})
     config.evaluation(evaluation_config={"max_tool_calls": 0}).validate()
@@ -128,10 +151,9 @@ def test_greedy_evaluation_without_tools_has_no_budget_to_spend(model_folder):
         {"explore": True, "num_rollouts": 8, "temperature": 0.7, "branching": "threshold", "branch_width": 2},
         {"explore": False, "branching": "never", "num_rollouts": 1},
         {"num_envs_per_env_runner": 5},
-        {"env_runner_restore_timeout_s": 5.0},
+        {"env_config": {"split": "train"}},
         {"seed": 5},
         {"max_response_tokens": 60},
-        {"callbacks_on_episode_end": print},
         {"max_context_tokens": 512},
         {"max_context_tokens": 2048, "evaluation_num_env_runners": 1},
     ],

@@ -57,6 +57,9 @@ def test_the_transport_of_a_placement(where, expected):
     ((1, 1, 1, 1), {"evaluation_num_env_runners": 1}, "nccl"),
     # Evaluation's engines share one GPU, or have no room on it.
     ((1, 1, 1, 1), {"evaluation_num_env_runners": 2, "evaluation_config": {"num_gpus_per_env_runner": 0.5}}, ARRAYS),
+    # Each of its engines has one GPU, where the learner would count two.
+    ((1, 1, 1, 2), {"engine_kwargs": {"tensor_parallel_size": 2}, "evaluation_num_env_runners": 1,
+                    "evaluation_config": {"engine_kwargs": {"gpu_memory_utilization": 0.5}}}, ARRAYS),
     ((1, 0.5, 1, 0.25), {"evaluation_num_env_runners": 1}, "ipc"),
     ((1, 0.5, 1, 0.5), {"evaluation_num_env_runners": 1}, ARRAYS),
 ])  # fmt: skip
