@@ -1,12 +1,8 @@
 """The names of metrics; those of a whole result: tests/integration/test_tune.py."""
 
-from pathlib import Path
-
 import pytest
 
-from rllib_arpo.mlflow.metric_groups import GROUPS, OTHER, metric_name
-
-WATCHING = Path(__file__).resolve().parents[2] / "docs" / "watch.md"
+from rllib_arpo.mlflow.metric_groups import metric_name
 
 
 @pytest.mark.parametrize(
@@ -34,8 +30,3 @@ def test_the_name_of_a_path(path, name):
 def test_all_metrics_have_names_if_asked():
     assert metric_name("timers/training_step", all_metrics=True) == "8 other/timers/training_step"
     assert metric_name("env_runners/accuracy", all_metrics=True) == "1 progress/accuracy"
-
-
-def test_the_groups_are_documented():
-    documented = WATCHING.read_text()
-    assert [group for group in (*GROUPS, OTHER) if f"`{group}`" not in documented] == []
