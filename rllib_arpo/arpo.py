@@ -169,8 +169,7 @@ class ARPO(TakesMessages, SharesMetrics, SharedCheckpoints, OnePolicy):
     def training_step(self) -> None:
         """One iteration: sample the next questions, update on their trees, hand the new weights to the engines."""
         self._check_running()
-        if self._weight_sync.version() != self._weight_version:
-            self._push_weights()  # The user has set weights since the last iteration.
+        self._push_weights()  # The user may have set weights since the last iteration.
         with self.metrics.log_time((TIMERS, ROLLOUT_TIMER), reduce="mean", window=1):
             batch = self._sample_batch()
         with self.metrics.log_time((TIMERS, UPDATE_TIMER), reduce="mean", window=1):
