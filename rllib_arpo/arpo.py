@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
-from ray.rllib.core import COMPONENT_LEARNER_GROUP, DEFAULT_MODULE_ID
+from ray.rllib.core import COMPONENT_ENV_RUNNER, COMPONENT_LEARNER_GROUP, DEFAULT_MODULE_ID
 from ray.rllib.utils.annotations import override
 from ray.rllib.utils.metrics import (
     ENV_RUNNER_RESULTS,
@@ -358,7 +358,8 @@ class ARPO(TakesMessages, SharesMetrics, SharedCheckpoints, OnePolicy):
 
     @override(Algorithm)
     def set_state(self, state: dict[str, Any]) -> None:
-        super().set_state(state)
+        # RLlib's own would look in it for connectors, which an env runner of ARPO does not have.
+        super().set_state({key: value for key, value in state.items() if key != COMPONENT_ENV_RUNNER})
         if ROLLOUT_HISTORY in state:
             self._rollout_history.set_state(state[ROLLOUT_HISTORY])
         self._num_updates = state.get(NUM_UPDATES, self._num_updates)
