@@ -159,7 +159,8 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
             self._submit(refs, conditions)
             sampled, failed = self._take(timeout_s)
             in_flight = frozenset(self._questions.in_flight if self._questions else ())
-            return Reply(sampled, in_flight, self._user_callbacks.take_metrics() if sampled else {}, failed)
+            metrics = self._user_callbacks.take_metrics({question.ref.purpose for question in sampled})
+            return Reply(sampled, in_flight, metrics, failed)
         except DataError as error:
             return Failure(str(error), retry=False, traceback=traceback.format_exc())
         except Exception as error:
