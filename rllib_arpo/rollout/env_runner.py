@@ -72,6 +72,8 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
         self._own_questions: Iterator[int] = itertools.count(first, stride)
         self._sample_metrics: dict[str, float] = {}
         self._envs: dict[Purpose, list[ForkableMultiAgentEnv]] = {}
+        #: All pools, also one that never became whole, to be closed.
+        self._pools: list[list[ForkableMultiAgentEnv]] = []
         self._questions: QuestionLoop | None = None
         self._progress = RolloutProgress("rollout", enabled=config.progress_bar)
         try:
@@ -93,7 +95,9 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
         first = make()
         if not isinstance(first, ForkableMultiAgentEnv):
             raise ValueError(f"env={config.env!r} is a {type(first).__name__}, not a ForkableMultiAgentEnv.")
-        envs = [first, *(first.another() or make() for _ in range(config.num_envs_per_env_runner - 1))]
+        envs = [first]
+        self._pools.append(envs)
+        envs.extend(first.another() or make() for _ in range(config.num_envs_per_env_runner - 1))
         for index, env in enumerate(envs):
             self._user_callbacks.environment_created(env, env_context(config, self.worker_index or 0, index), purpose)
         return envs
@@ -364,12 +368,12 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
     @override(MultiAgentEnvRunner)
     def stop(self) -> None:
         self.drop_questions()
-        for env in itertools.chain.from_iterable(self._envs.values()):
+        for env in itertools.chain.from_iterable(self._pools):
             try:
                 env.close()
             except Exception as error:  # The engine must end all the same.
                 logger.warning("%s of env runner %s did not close (%r).", type(env).__name__, self.worker_index, error)
-        self._envs.clear()
+        self._pools.clear()
         # Only once: after its shutdown nobody answers calls of the thread.
         try:
             if (engine := self.__dict__.pop("engine", None)) is not None:

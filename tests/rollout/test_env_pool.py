@@ -1,6 +1,10 @@
 """The environments of an env runner."""
 
+import pytest
+
 import rllib_arpo
+from rllib_arpo.envs.errors import ContractError
+from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.rollout.env_runner import ARPOEnvRunner
 from rllib_arpo.rollout.messages import Purpose
 from tests.helpers.configs import small_config
@@ -23,6 +27,19 @@ def test_they_share_what_never_changes_and_one_that_does_not_close_leaves_the_en
     runner.stop()
     assert closed == [None]
     assert caplog.text.count("ToolEnv of env runner None did not close (OSError('its socket is gone')).") == 6
+
+
+def test_a_pool_that_never_becomes_whole_is_closed(model_folder, monkeypatch):
+    def refuse(*, env_context, **_kwargs):
+        assert env_context.vector_index < 1
+
+    rllib_arpo.register()
+    closed = []
+    monkeypatch.setattr(ToolEnv, "close", lambda env: closed.append(env))
+    config = small_config(model_folder).env_runners(num_envs_per_env_runner=3).callbacks(on_environment_created=refuse)
+    with pytest.raises(ContractError, match="on_environment_created"):
+        ARPOEnvRunner(config)
+    assert len(closed) == 3
 
 
 def test_the_metrics_know_which_tools_it_has(model_folder):
