@@ -43,7 +43,7 @@ from rllib_arpo.rollout.settings import rollout_reference
 from rllib_arpo.tracking.console import ROLLOUT_TIMER, SYNC_TIMER, UPDATE_TIMER, Messages, TakesMessages
 from rllib_arpo.tracking.iteration_log import IterationLog, rllibs_own
 from rllib_arpo.tracking.shared_metrics import SharedMetrics, SharesMetrics
-from rllib_arpo.weights import make_weight_sync
+from rllib_arpo.weights import WEIGHT_SYNCS
 from rllib_arpo.weights.transports import choose_transport
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class ARPO(TakesMessages, SharesMetrics, SharedCheckpoints, OnePolicy):
 
     @cached_property
     def _weight_sync(self) -> WeightSync:
-        return make_weight_sync(self.config.weight_sync, self.learner_group)
+        return WEIGHT_SYNCS[self.config.weight_sync](self.learner_group)
 
     def _make_dispatcher(self, group: EnvRunnerGroup, config: ARPOConfig) -> QuestionDispatcher:
         restore = partial(self._restore_while_sampling, group, config)

@@ -106,8 +106,7 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
     def make_module(self) -> None:
         """Starts the engine in the thread that will own it."""
         self.module = None
-        if self.env is not None:
-            self.engine: Engine = self._engine_thread.call(make_engine, *self._engine_args(), timeout_s=None)
+        self.engine: Engine = self._engine_thread.call(make_engine, *self._engine_args(), timeout_s=None)
 
     def _engine_args(self) -> tuple[str, EngineConfig]:
         config = self.config
@@ -146,7 +145,7 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
         self,
         refs: Sequence[QuestionRef],
         conditions: SamplingConditions,
-        timeout_s: float = 0.0,
+        timeout_s: float,
     ) -> Reply | Failure:
         """Takes new questions from the driver and returns those that have ended since the last call.
 
@@ -276,8 +275,6 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
 
     @override(MultiAgentEnvRunner)
     def get_spaces(self) -> dict[str, tuple[Any, Any]]:
-        if self.env is None:
-            return self.spaces
         spaces = (self.env.observation_space, self.env.action_space)
         return {INPUT_ENV_SPACES: spaces, INPUT_ENV_SINGLE_SPACES: spaces, DEFAULT_MODULE_ID: spaces}
 
