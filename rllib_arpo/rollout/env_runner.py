@@ -269,9 +269,15 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
             self._envs[purpose] = self._make_envs(purpose)
         return self._envs[purpose]
 
-    def num_questions(self, purpose: Purpose) -> int | None:
-        """The number of different questions of the task; None if it generates them without end."""
-        return self._env_pool(purpose)[0].num_questions
+    def num_questions(self, purpose: Purpose) -> int | Failure | None:
+        """The number of different questions of the task; None if it generates them without end.
+
+        The first call may make the environments of evaluation; errors are returned as values, as in `exchange`.
+        """
+        try:
+            return self._env_pool(purpose)[0].num_questions
+        except Exception as error:
+            return Failure(str(error), retry=False, traceback=traceback.format_exc())
 
     @override(MultiAgentEnvRunner)
     def get_spaces(self) -> dict[str, tuple[Any, Any]]:
