@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
-from ray.rllib.core import COMPONENT_LEARNER_GROUP, DEFAULT_MODULE_ID
+from ray.rllib.core import COMPONENT_ENV_RUNNER, COMPONENT_LEARNER_GROUP, DEFAULT_MODULE_ID
 from ray.rllib.utils.annotations import override
 from ray.rllib.utils.metrics import (
     ENV_RUNNER_RESULTS,
@@ -43,7 +43,7 @@ from rllib_arpo.rollout.settings import rollout_reference
 from rllib_arpo.tracking.console import ROLLOUT_TIMER, SYNC_TIMER, UPDATE_TIMER, Messages, TakesMessages
 from rllib_arpo.tracking.iteration_log import IterationLog, rllibs_own
 from rllib_arpo.tracking.shared_metrics import SharedMetrics, SharesMetrics
-from rllib_arpo.weights import make_weight_sync
+from rllib_arpo.weights import WEIGHT_SYNCS
 from rllib_arpo.weights.transports import choose_transport
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class ARPO(TakesMessages, SharesMetrics, SharedCheckpoints, OnePolicy):
 
     @cached_property
     def _weight_sync(self) -> WeightSync:
-        return make_weight_sync(self.config.weight_sync, self.learner_group)
+        return WEIGHT_SYNCS[self.config.weight_sync](self.learner_group)
 
     def _make_dispatcher(self, group: EnvRunnerGroup, config: ARPOConfig) -> QuestionDispatcher:
         restore = partial(self._restore_while_sampling, group, config)
@@ -169,8 +169,7 @@ class ARPO(TakesMessages, SharesMetrics, SharedCheckpoints, OnePolicy):
     def training_step(self) -> None:
         """One iteration: sample the next questions, update on their trees, hand the new weights to the engines."""
         self._check_running()
-        if self._weight_sync.version() != self._weight_version:
-            self._push_weights()  # The user has set weights since the last iteration.
+        self._push_weights()  # The user may have set weights since the last iteration.
         with self.metrics.log_time((TIMERS, ROLLOUT_TIMER), reduce="mean", window=1):
             batch = self._sample_batch()
         with self.metrics.log_time((TIMERS, UPDATE_TIMER), reduce="mean", window=1):
@@ -359,7 +358,8 @@ class ARPO(TakesMessages, SharesMetrics, SharedCheckpoints, OnePolicy):
 
     @override(Algorithm)
     def set_state(self, state: dict[str, Any]) -> None:
-        super().set_state(state)
+        # RLlib's own would look in it for connectors, which an env runner of ARPO does not have.
+        super().set_state({key: value for key, value in state.items() if key != COMPONENT_ENV_RUNNER})
         if ROLLOUT_HISTORY in state:
             self._rollout_history.set_state(state[ROLLOUT_HISTORY])
         self._num_updates = state.get(NUM_UPDATES, self._num_updates)

@@ -14,7 +14,7 @@ from rllib_arpo.core.reshaping import NO_RESHAPING, Reshaping
 
 #: `Engine.weight_version` of weights not known to be a learner's: those of the start, or that failed a check.
 UNKNOWN_WEIGHTS = -1
-#: `Engine.weight_version` while the engine has no weights: they were dropped and not replaced yet.
+#: `Engine.weight_version` from when an engine falls asleep, or begins a transfer, until it gets new weights.
 NO_WEIGHTS = -2
 
 
@@ -130,7 +130,7 @@ class Engine(Protocol):
 
     Attributes:
         vocab_size: V, the width of the logits.
-        weight_version: of the weights in use; `UNKNOWN_WEIGHTS` if it is not known, `NO_WEIGHTS` if there are none.
+        weight_version: of the weights in use, or `UNKNOWN_WEIGHTS`, or `NO_WEIGHTS`.
         has_model: whether `score` computes with the weights that `update_weights` was given; a scripted engine has no
             model.
     """
@@ -177,8 +177,10 @@ class Engine(Protocol):
     def sleep(self, level: int) -> None:
         """Frees the GPU's memory, with the prefix cache, for other users. A sleeping engine can only wake up.
 
+        `weight_version` is then `NO_WEIGHTS`, so that the learner's weights come, and wake it, in any case.
+
         Args:
-            level: 1 keeps the weights in the CPU's memory, 2 drops them: `weight_version` is then `NO_WEIGHTS`.
+            level: 1 keeps the weights in the CPU's memory, 2 drops them.
 
         Raises:
             RuntimeError: requests are running, or the engine was not built with `can_sleep`.

@@ -47,12 +47,16 @@ class EngineThread(Executor):
 
     def _run(self) -> None:
         while (item := self._calls.get()) is not None:
-            future, call = item
-            if not future.set_running_or_notify_cancel():
-                continue
-            try:
-                result = call()
-            except BaseException as error:
-                future.set_exception(error)
-            else:
-                future.set_result(result)
+            _answer(*item)
+            del item  # The arguments of a call, such as a model's weights, must not stay until the next one.
+
+
+def _answer(future: Future[Any], call: Callable[[], Any]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = call()
+    except BaseException as error:
+        future.set_exception(error)
+    else:
+        future.set_result(result)

@@ -156,8 +156,9 @@ class ScriptedEngine:
         self.sleeps.append(level)
         self.asleep = True
         self._cache = {}
+        self.weight_version = NO_WEIGHTS
         if level == 2:
-            self.weights, self.weight_version = {}, NO_WEIGHTS
+            self.weights = {}
 
     def wake_up(self) -> None:
         self.asleep = False

@@ -103,7 +103,6 @@ class ARPOTorchLearner(StatefulLearner):
         if self.config.learner_num_threads is not None:
             torch.set_num_threads(self.config.learner_num_threads)
         super().build()
-        self._totals = Totals(self._device)
         self._values = self._make_values() if self.config.baseline == VALUE else None
         self._reference = None
         if self.config.kl_coeff > 0:

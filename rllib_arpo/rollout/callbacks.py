@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ray.rllib.callbacks.utils import make_callback
@@ -55,10 +55,10 @@ class RunnerCallbacks:
             if episodes := [question.episode for question in questions if question.ref.purpose == purpose]:
                 self._call("on_sample_end", purpose, samples=episodes)
 
-    def take_metrics(self) -> dict[Purpose, dict[str, Any]]:
-        """The metrics logged since the last call: purpose -> state of a `MetricsLogger`."""
+    def take_metrics(self, purposes: Iterable[Purpose]) -> dict[Purpose, dict[str, Any]]:
+        """The metrics logged for these purposes since the last call: purpose -> state of a `MetricsLogger`."""
         with self._lock:
-            return {purpose: logger.reduce() for purpose, logger in self._loggers.items()}
+            return {purpose: self._loggers[purpose].reduce() for purpose in purposes}
 
     def _call(self, name: str, purpose: Purpose, **kwargs: Any) -> None:
         runner, metrics = self._runner, self._loggers[purpose]

@@ -144,10 +144,17 @@ class QuestionDispatcher:
         return [q.result for q in questions if q.result is not None]
 
     def num_questions(self, purpose: Purpose, limit: int) -> int:
-        """`limit`, or the number of questions that the env runners' task has when it has fewer."""
+        """`limit`, or the number of questions that the env runners' task has when it has fewer.
+
+        Raises:
+            DataError: the environments of this purpose cannot be made.
+        """
         found = self._group.foreach_env_runner(
             lambda runner: runner.num_questions(purpose), local_env_runner=self._is_local()
         )
+        for failure in found:
+            if isinstance(failure, Failure):
+                raise DataError(failure.message) from RuntimeError(failure.traceback)
         return min([limit, *(number for number in found if number is not None)])
 
     def sleep(self, level: int) -> None:

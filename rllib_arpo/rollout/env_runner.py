@@ -72,6 +72,8 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
         self._own_questions: Iterator[int] = itertools.count(first, stride)
         self._sample_metrics: dict[str, float] = {}
         self._envs: dict[Purpose, list[ForkableMultiAgentEnv]] = {}
+        #: All pools, also one that never became whole, to be closed.
+        self._pools: list[list[ForkableMultiAgentEnv]] = []
         self._questions: QuestionLoop | None = None
         self._progress = RolloutProgress("rollout", enabled=config.progress_bar)
         try:
@@ -93,7 +95,9 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
         first = make()
         if not isinstance(first, ForkableMultiAgentEnv):
             raise ValueError(f"env={config.env!r} is a {type(first).__name__}, not a ForkableMultiAgentEnv.")
-        envs = [first, *(first.another() or make() for _ in range(config.num_envs_per_env_runner - 1))]
+        envs = [first]
+        self._pools.append(envs)
+        envs.extend(first.another() or make() for _ in range(config.num_envs_per_env_runner - 1))
         for index, env in enumerate(envs):
             self._user_callbacks.environment_created(env, env_context(config, self.worker_index or 0, index), purpose)
         return envs
@@ -102,8 +106,7 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
     def make_module(self) -> None:
         """Starts the engine in the thread that will own it."""
         self.module = None
-        if self.env is not None:
-            self.engine: Engine = self._engine_thread.call(make_engine, *self._engine_args(), timeout_s=None)
+        self.engine: Engine = self._engine_thread.call(make_engine, *self._engine_args(), timeout_s=None)
 
     def _engine_args(self) -> tuple[str, EngineConfig]:
         config = self.config
@@ -142,7 +145,7 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
         self,
         refs: Sequence[QuestionRef],
         conditions: SamplingConditions,
-        timeout_s: float = 0.0,
+        timeout_s: float,
     ) -> Reply | Failure:
         """Takes new questions from the driver and returns those that have ended since the last call.
 
@@ -159,7 +162,8 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
             self._submit(refs, conditions)
             sampled, failed = self._take(timeout_s)
             in_flight = frozenset(self._questions.in_flight if self._questions else ())
-            return Reply(sampled, in_flight, self._user_callbacks.take_metrics() if sampled else {}, failed)
+            metrics = self._user_callbacks.take_metrics({question.ref.purpose for question in sampled})
+            return Reply(sampled, in_flight, metrics, failed)
         except DataError as error:
             return Failure(str(error), retry=False, traceback=traceback.format_exc())
         except Exception as error:
@@ -265,14 +269,18 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
             self._envs[purpose] = self._make_envs(purpose)
         return self._envs[purpose]
 
-    def num_questions(self, purpose: Purpose) -> int | None:
-        """The number of different questions of the task; None if it generates them without end."""
-        return self._env_pool(purpose)[0].num_questions
+    def num_questions(self, purpose: Purpose) -> int | Failure | None:
+        """The number of different questions of the task; None if it generates them without end.
+
+        The first call may make the environments of evaluation; errors are returned as values, as in `exchange`.
+        """
+        try:
+            return self._env_pool(purpose)[0].num_questions
+        except Exception as error:
+            return Failure(str(error), retry=False, traceback=traceback.format_exc())
 
     @override(MultiAgentEnvRunner)
     def get_spaces(self) -> dict[str, tuple[Any, Any]]:
-        if self.env is None:
-            return self.spaces
         spaces = (self.env.observation_space, self.env.action_space)
         return {INPUT_ENV_SPACES: spaces, INPUT_ENV_SINGLE_SPACES: spaces, DEFAULT_MODULE_ID: spaces}
 
@@ -363,12 +371,12 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
     @override(MultiAgentEnvRunner)
     def stop(self) -> None:
         self.drop_questions()
-        for env in itertools.chain.from_iterable(self._envs.values()):
+        for env in itertools.chain.from_iterable(self._pools):
             try:
                 env.close()
             except Exception as error:  # The engine must end all the same.
                 logger.warning("%s of env runner %s did not close (%r).", type(env).__name__, self.worker_index, error)
-        self._envs.clear()
+        self._pools.clear()
         # Only once: after its shutdown nobody answers calls of the thread.
         try:
             if (engine := self.__dict__.pop("engine", None)) is not None:

@@ -121,7 +121,7 @@ class Reply:
         questions: those that have ended since the last answer.
         failed: those that could not be sampled; they may succeed when they are asked again.
         in_flight: questions that the env runner is still working on.
-        metrics: the metrics that callbacks logged meanwhile, by purpose (states of `MetricsLogger`s).
+        metrics: the metrics that callbacks logged, by purpose of `questions` (states of `MetricsLogger`s).
     """
 
     questions: list[SampledQuestion]

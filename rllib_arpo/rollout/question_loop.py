@@ -26,9 +26,10 @@ from rllib_arpo.rollout.metrics import question_stats
 from rllib_arpo.rollout.settings import RolloutSettings
 from rllib_arpo.rollout.tree_sampler import ANY_TOKEN_ID, TreeSampler
 
+logger = logging.getLogger("rllib_arpo")
+
 #: Seconds after which a question counts as closed.
 CLOSE_TIMEOUT_S = 20.0
-_logger = logging.getLogger(__name__)
 
 
 class QuestionLoop:
@@ -121,7 +122,7 @@ class QuestionLoop:
         self._thread.join()
         while not self._finished.empty():
             if isinstance(item := self._finished.get(), BaseException):
-                _logger.error("After the last question: %s", item)
+                logger.error("After the last question: %s", item)
 
     def __enter__(self) -> QuestionLoop:
         return self
@@ -207,7 +208,7 @@ class QuestionLoop:
         except DataError as error:
             self._finished.put(error)
         except Exception as error:
-            _logger.warning("%s did not close question %d (%r).", type(env).__name__, ref.number, error)
+            logger.warning("%s did not close question %d (%r).", type(env).__name__, ref.number, error)
         self._idle[ref.purpose].put_nowait((index, env))
 
 

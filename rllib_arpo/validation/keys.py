@@ -256,10 +256,13 @@ def check_keys(config: AlgorithmConfig) -> None:
 
 def _check_names(keys: Iterable[str], defaults: AlgorithmConfig, where: str = "") -> None:
     """`update_from_dict` sets any key; a key that a new configuration does not have is a typing error."""
+    kind = type(defaults)
     known = [key for key in vars(defaults) if not key.startswith("_")]
     for key in keys:
+        if callable(getattr(kind, key, None)):
+            raise ValueError(f"{where}{key!r} is a method of {kind.__name__}: the keys are its keywords themselves.")
         if not key.startswith("_") and key not in RLLIB_KEYS and not hasattr(defaults, key):
-            raise ValueError(f"{where}{key!r} is not a key of {type(defaults).__name__}.{did_you_mean(key, known)}")
+            raise ValueError(f"{where}{key!r} is not a key of {kind.__name__}.{did_you_mean(key, known)}")
 
 
 def did_you_mean(key: str, known: Sequence[str]) -> str:

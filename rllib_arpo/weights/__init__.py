@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from rllib_arpo.weights.transports import ARRAYS, AUTO
 from rllib_arpo.weights.vllm_transfer import IPCTransfer, NCCLTransfer
 from rllib_arpo.weights.weight_sync import InProcessReload, WeightSync
 
-if TYPE_CHECKING:
-    from rllib_arpo.learner.learner_group import ARPOLearnerGroup
-
-__all__ = ["WEIGHT_SYNCS", "WeightSync", "make_weight_sync", "transfer_backend"]
+__all__ = ["WEIGHT_SYNCS", "WeightSync", "transfer_backend"]
 
 #: By the name that `weight_sync` takes; `choose_transport` replaces "auto" when an algorithm is built.
 WEIGHT_SYNCS: dict[str, type[WeightSync]] = {
@@ -20,11 +15,6 @@ WEIGHT_SYNCS: dict[str, type[WeightSync]] = {
     "nccl": NCCLTransfer,
     "ipc": IPCTransfer,
 }
-
-
-def make_weight_sync(name: str, learner_group: ARPOLearnerGroup) -> WeightSync:
-    """The implementation called `name`."""
-    return WEIGHT_SYNCS[name](learner_group)
 
 
 def transfer_backend(name: str) -> str | None:

@@ -44,10 +44,6 @@ class WeightSync(ABC):
     def __init__(self, learner_group: ARPOLearnerGroup):
         self._learner_group = learner_group
 
-    def version(self) -> int:
-        """The version of the learner's weights."""
-        return self._on_first_learner(lambda learner: learner.weight_version)
-
     def push(self, group: EnvRunnerGroup, runners: list[int] | None = None) -> int:
         """Brings the learner's current weights to the engines and waits until each computes with them.
 
@@ -64,7 +60,7 @@ class WeightSync(ABC):
         Raises:
             WeightSyncError: naming version, env runner and cause.
         """
-        version = self.version()
+        version = self._on_first_learner(lambda learner: learner.weight_version)
         if group.num_remote_env_runners() == 0:
             runner = group.local_env_runner
             is_behind = runner.weight_version() != version

@@ -7,7 +7,7 @@ import torch
 from release.benchmarks.common.bench import median, rounded, timed
 from rllib_arpo.engine.vllm_versions import FIRST_WITH_TRANSFER, vllm_version
 from rllib_arpo.policy.llm_rl_module import LLMRLModule
-from rllib_arpo.weights import make_weight_sync, transfer_backend
+from rllib_arpo.weights import WEIGHT_SYNCS, transfer_backend
 from rllib_arpo.weights.snapshot import arrays_in_parts
 from tests.gpu.workbench import DTYPE, FULL, random_qwen3
 from tests.helpers.configs import small_config
@@ -39,7 +39,7 @@ def test_seconds_of_a_push(transport, own_ray, sizes, work, figures):
     config.learners(num_learners=remote, num_gpus_per_learner=share)
     algorithm = config.build_algo()
     try:
-        sync = make_weight_sync(transport, algorithm.learner_group)
+        sync = WEIGHT_SYNCS[transport](algorithm.learner_group)
 
         def push() -> float:
             algorithm.learner_group.foreach_learner(count_as_new)

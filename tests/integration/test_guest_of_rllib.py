@@ -1,5 +1,6 @@
 """Things that users of RLlib do with any algorithm: set weights, take the module, reuse trials, stop."""
 
+import itertools
 import threading
 import time
 
@@ -52,17 +53,24 @@ def change_in_each_learner(algorithm) -> None:
 WAYS = (set_in_the_group, set_in_the_algorithm, set_in_the_module, change_in_each_learner)
 
 
-@pytest.mark.parametrize("then", ["evaluate", "train"])
-@pytest.mark.parametrize("change", WAYS)
-def test_weights_that_the_user_changes_reach_the_engine(built, scripted, change, then):
-    algorithm = built(scripted)
+@pytest.mark.parametrize(
+    ("change", "evaluating", "then"),
+    [
+        *itertools.product(WAYS, [0], [["evaluate"], ["train"]]),
+        # The engines of evaluation get them first.
+        (change_in_each_learner, 1, ["evaluate", "train"]),
+    ],
+)
+def test_weights_that_the_user_changes_reach_the_engine(built, scripted, change, evaluating, then):
+    algorithm = built(scripted.evaluation(evaluation_num_env_runners=evaluating))
     engine = algorithm.env_runner.engine
     before = engine.weights[NAME].copy()
     change(algorithm)
     seen = []
     submit = engine.submit
     engine.submit = lambda request: (seen.append(engine.weights[NAME].copy()), submit(request))
-    getattr(algorithm, then)()
+    for method in then:
+        getattr(algorithm, method)()
     np.testing.assert_array_equal(seen[0], 2 * before)
 
 

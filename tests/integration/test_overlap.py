@@ -93,7 +93,7 @@ def test_a_resumed_run_asks_again_what_was_under_way(overlapped, tmp_path):
     resumed.train()
     # Restored in the middle of its own rollouts, it starts from the checkpoint's questions again.
     resumed.restore_from_path(path)
-    restored = resumed._weight_sync.version()
+    restored = resumed._weight_version
     resumed.train()
     resumed.stop()
     assert [[q.number for q in batch] for batch in batches] == [[2, 3], [2, 3]]

@@ -42,6 +42,15 @@ def test_resumed_run_asks_the_same_questions_and_takes_the_same_step(scripted, t
     resumed.stop()
 
 
+def test_a_state_goes_to_an_algorithm_whose_env_runner_has_a_process_of_its_own(built, scripted):
+    algorithm = built(scripted)
+    algorithm.train()
+    state = algorithm.get_state()
+    other = built(scripted.copy(copy_frozen=False).env_runners(num_env_runners=1))
+    other.set_state(state)
+    assert questions(other) == ["q2", "q3"]
+
+
 @pytest.mark.timeout(600)
 def test_five_of_eight_env_runners_die_one_after_the_other_and_the_run_goes_on(built, scripted, tmp_path):
     scripted.env_runners(num_env_runners=8, num_cpus_per_env_runner=0.1, num_envs_per_env_runner=1)

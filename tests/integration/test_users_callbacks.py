@@ -3,6 +3,7 @@
 import pytest
 from ray.rllib.callbacks.callbacks import RLlibCallback
 
+from rllib_arpo.rollout.messages import Purpose
 from rllib_arpo.rollout.metrics import OWN_NAMES
 
 #: Metrics of training alone.
@@ -36,6 +37,8 @@ def test_what_callbacks_log_is_reported_beside_the_metrics_of_arpo(built, script
     assert evaluation.keys() - OWN_NAMES == {"my_turns"}
     assert rollout.keys() - evaluation.keys() == NOT_IN_EVALUATION
     assert algorithm.train()["env_runners"]["my_turns"] == 4
+    # Nothing waits for an evaluation that may never come.
+    assert algorithm._dispatcher._metrics == {Purpose.TRAINING: [], Purpose.EVALUATION: []}
 
 
 @pytest.mark.parametrize("callback", ["on_algorithm_init", "on_train_result", "on_evaluate_start", "on_evaluate_end"])

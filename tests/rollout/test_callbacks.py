@@ -36,4 +36,5 @@ def test_other_names_and_groups_are_kept():
     def log(metrics_logger, **_):
         metrics_logger.log_value(("mine", "entropy"), 1.0, window=1)
 
-    assert on_sample_end(log, Purpose.EVALUATION).take_metrics()[Purpose.EVALUATION]["mine"]["entropy"].peek() == 1.0
+    metrics = on_sample_end(log, Purpose.EVALUATION).take_metrics({Purpose.EVALUATION})
+    assert metrics[Purpose.EVALUATION]["mine"]["entropy"].peek() == 1.0

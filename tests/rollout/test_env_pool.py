@@ -1,6 +1,14 @@
 """The environments of an env runner."""
 
+import re
+from types import SimpleNamespace
+
+import pytest
+
 import rllib_arpo
+from rllib_arpo.envs.errors import ContractError, DataError
+from rllib_arpo.envs.tool_env import ToolEnv
+from rllib_arpo.rollout.dispatch import QuestionDispatcher
 from rllib_arpo.rollout.env_runner import ARPOEnvRunner
 from rllib_arpo.rollout.messages import Purpose
 from tests.helpers.configs import small_config
@@ -23,6 +31,32 @@ def test_they_share_what_never_changes_and_one_that_does_not_close_leaves_the_en
     runner.stop()
     assert closed == [None]
     assert caplog.text.count("ToolEnv of env runner None did not close (OSError('its socket is gone')).") == 6
+
+
+def test_a_pool_that_never_becomes_whole_is_closed(model_folder, monkeypatch):
+    def refuse(*, env_context, **_kwargs):
+        assert env_context.vector_index < 1
+
+    rllib_arpo.register()
+    closed = []
+    monkeypatch.setattr(ToolEnv, "close", lambda env: closed.append(env))
+    config = small_config(model_folder).env_runners(num_envs_per_env_runner=3).callbacks(on_environment_created=refuse)
+    with pytest.raises(ContractError, match="on_environment_created"):
+        ARPOEnvRunner(config)
+    assert len(closed) == 3
+
+
+def test_environments_of_evaluation_that_cannot_be_made_do_not_cost_the_env_runner(model_folder):
+    """RLlib ends an env runner on any exception, and its engine with it."""
+    rllib_arpo.register()
+    config = small_config(model_folder)
+    runner = ARPOEnvRunner(config.evaluation(evaluation_config={"env_config": {"split": "tests"}}))
+    failure = runner.num_questions(Purpose.EVALUATION)
+    assert failure.message.startswith("env='ToolMath-v0' cannot be made: ")
+    group = SimpleNamespace(num_remote_env_runners=lambda: 1, foreach_env_runner=lambda *_, **__: [64, failure])
+    with pytest.raises(DataError, match=f"^{re.escape(failure.message)}$"):
+        QuestionDispatcher(group, None, None).num_questions(Purpose.EVALUATION, 8)
+    runner.stop()
 
 
 def test_the_metrics_know_which_tools_it_has(model_folder):

@@ -2,7 +2,9 @@
 
 import threading
 import time
+import weakref
 
+import numpy as np
 import pytest
 
 from rllib_arpo.engine.engine_thread import EngineThread
@@ -66,6 +68,18 @@ def test_a_call_that_hangs_is_given_up():
     with pytest.raises(TimeoutError, match=r"^The engine has not finished wait within 0\.1 s\.$"):
         thread.call(threading.Event().wait, timeout_s=0.1)
     assert thread._thread.daemon
+
+
+def test_the_arguments_of_a_call_do_not_stay_until_the_next_one():
+    """Such as all weights of a model, while an engine waits for questions."""
+    thread, weights = EngineThread(), np.zeros(3)
+    left = weakref.ref(weights)
+    assert thread.call(len, weights) == 3
+    del weights
+    limit = time.monotonic() + 5.0
+    while left() is not None and time.monotonic() < limit:
+        time.sleep(0.01)
+    assert left() is None
 
 
 def test_a_timeout_of_the_call_itself_stays_what_it_is():

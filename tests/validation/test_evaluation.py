@@ -44,9 +44,21 @@ def test_evaluation_on_the_env_runners_of_training_has_no_settings_of_its_own_fo
 def test_evaluation_is_greedy_and_never_forks(model_folder):
     evaluation = small_config(model_folder).get_evaluation_config_object()
     assert (evaluation.explore, evaluation.branching, evaluation.env_config["split"]) == (False, "never", "test")
-    overridden = small_config(model_folder).evaluation(evaluation_config={"explore": True, "num_rollouts": 3})
-    assert (overridden.get_evaluation_config_object().explore, overridden.explore) == (True, True)
-    assert overridden.get_evaluation_config_object().num_rollouts == 3
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [({}, (4, {"tool_calls": 9})), ({"num_rollouts": 3}, (3, None)),
+     ({"num_rollouts": 3, "rollout_budget": {"tool_calls": 5}}, (3, {"tool_calls": 5}))],
+)  # fmt: skip
+def test_an_evaluation_with_its_own_number_of_trajectories_does_not_have_the_budget_of_training(
+    model_folder, override, expected
+):
+    config = small_config(model_folder).adaptive_rollout(rollout_budget={"tool_calls": 9})
+    config.evaluation(evaluation_config={"explore": True} | override).validate()
+    evaluation = config.get_evaluation_config_object()
+    assert (evaluation.num_rollouts, evaluation.rollout_budget) == expected
+    assert (evaluation.explore, config.explore) == (True, True)
 
 
 def test_a_whole_configuration_for_evaluation_is_refused(model_folder):

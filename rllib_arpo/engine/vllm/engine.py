@@ -254,8 +254,7 @@ class VLLMEngine:
             raise RuntimeError(f"The engine cannot sleep while {len(self._running)} requests are running.")
         if not self._llm.is_sleeping():
             self._llm.sleep(level)
-            if level == 2:
-                self.weight_version = NO_WEIGHTS
+            self.weight_version = NO_WEIGHTS
 
     def wake_up(self) -> None:
         if self._config.can_sleep and self._llm.is_sleeping():
