@@ -20,6 +20,7 @@ BASELINES = {
     "shapes-again-small": "grpo n2-z7",
     "credit-late-small": "grpo grpo-same-state n2-z7",
     "lake-small": "grpo",
+    "lake-path-small": "grpo grpo-m8 n2-z7",
 }
 
 
