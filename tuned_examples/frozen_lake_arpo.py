@@ -35,8 +35,14 @@ from rllib_arpo.tracking.transcripts import EvaluationTranscripts
 from tuned_examples.frozen_lake import MAX_MOVES, MOVES, lake_model
 
 parser = add_arm_args(recipe_parser(stop_reward=1.0, stop_iters=24))
-parser.add_argument("--path", type=int, default=0, help="the length of a path to the lake, without decisions")
-parser.add_argument("--evaluation-samples", type=int, default=0, help="trajectories a question; 0: a greedy one")
+parser.add_argument(
+    "--path", type=int, choices=range(17), metavar="0-16", default=0,
+    help="the length of a path to the lake, without decisions",
+)  # fmt: skip
+parser.add_argument(
+    "--evaluation-samples", type=int, choices=range(65), metavar="0-64", default=0,
+    help="trajectories a question; 0: a greedy one",
+)  # fmt: skip
 parser.add_argument("--lr", type=float, default=4e-4, help="the learning rate")
 parser.add_argument("--num-threads", type=int, default=1, help="of the engine and of the learner")
 

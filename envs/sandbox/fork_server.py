@@ -24,7 +24,7 @@ GRACE_S = 10.0
 MAX_OUTPUT_BYTES = 1 << 20
 _MAX_INTERPRETERS = 16
 _QUEUE_FULL_WAIT_S = 0.01
-#: The first wait of a call that its server did not begin, and the one that is too long (doubled every time).
+#: The first wait of a call whose server is dying, and the one that is too long (doubled every time).
 _FIRST_WAIT_S, _LAST_WAIT_S = 0.02, 5.0
 
 
@@ -81,7 +81,7 @@ class ForkServer:
         """Runs `code` in a process of its own.
 
         A call is repeated once if its supervisor dies or its server hangs. One that its server dies without having
-        begun waits for the next server.
+        begun waits for the next server, and kills one that does not end.
 
         Args:
             timeout_s: wall seconds from the time when the call gets a place; CPU seconds have about the same limit.
@@ -104,7 +104,7 @@ class ForkServer:
         limit_s = (1 + len(history)) * timeout_s + GRACE_S
         self._longest_s = max(self._longest_s, limit_s)
         num_lost, wait_s = 0, _FIRST_WAIT_S
-        while num_lost < 2 and wait_s < _LAST_WAIT_S:
+        while num_lost < 2:
             if not self.alive:
                 await asyncio.get_running_loop().run_in_executor(None, self.start)
             running = self._running
@@ -117,12 +117,15 @@ class ForkServer:
                 reply = None
             if reply:
                 return _read_reply(reply)
-            if reply is not None:
+            if reply is None:
+                num_lost += 1
+            elif wait_s < _LAST_WAIT_S:
                 # The server is dying; it counts as alive until its first process has ended.
                 await asyncio.sleep(wait_s)
                 wait_s *= 2
             else:
-                num_lost += 1
+                running.kill()
+                num_lost, wait_s = num_lost + 1, _FIRST_WAIT_S
         return WorkerReply(CallStatus.WORKER, "")
 
     async def _call(self, running: RunningServer, payload: bytes, limit_s: float) -> bytes | None:

@@ -187,7 +187,6 @@ EVALUATED = [
 @pytest.mark.parametrize("dataset", EVALUATED)
 def test_a_program_in_the_box_does_not_write_its_score(monkeypatch, dataset):
     pytest.importorskip("reasoning_gym", reason="The reasoning-gym library is not installed.")
-    monkeypatch.setattr(reasoning_gym, "SCORE_TIMEOUT_S", 1.0)
     task = reasoning_gym.ReasoningGymTask(dataset=dataset, size=5, partial_credit=True)
     question = next(q for q in map(task.question, range(5)) if "Integral" not in q.answers[0])
 
@@ -195,5 +194,8 @@ def test_a_program_in_the_box_does_not_write_its_score(monkeypatch, dataset):
         return [await task.accuracy(answer, question) for answer in answers]
 
     # A few scorers pay 0.01 or 0.05 for anything at all.
-    assert [text for text, paid in zip(PROGRAMS, asyncio.run(accuracies(PROGRAMS)), strict=True) if paid > 0.05] == []
+    with monkeypatch.context() as patched:
+        patched.setattr(reasoning_gym, "SCORE_TIMEOUT_S", 1.0)
+        paid = asyncio.run(accuracies(PROGRAMS))
+    assert [text for text, accuracy in zip(PROGRAMS, paid, strict=True) if accuracy > 0.05] == []
     assert asyncio.run(accuracies([question.answers[0]])) == [1.0]

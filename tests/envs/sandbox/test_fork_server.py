@@ -142,6 +142,20 @@ async def test_calls_outlive_a_server_that_is_killed_under_them(make_server):
     assert [reply.output for reply in found] == [f"{i}\n" for i in range(6)]
 
 
+def test_a_call_does_not_wait_for_ever_for_the_end_of_a_dying_server(make_server, monkeypatch):
+    server = make_server(False)
+    server.start()
+    dying, call = server._running, server._call
+
+    async def lost_while_it_dies(running, *arguments):
+        return b"" if running is dying else await call(running, *arguments)
+
+    monkeypatch.setattr(server, "_call", lost_while_it_dies)
+    monkeypatch.setattr(fork_server, "_LAST_WAIT_S", 0.1)
+    assert asyncio.run(server.run("print(1)", 60.0)) == WorkerReply("ok", "1\n")
+    assert not dying.alive
+
+
 def test_a_call_replaces_one_server_that_hangs_and_gives_up_at_the_second(make_server, monkeypatch):
     started = []
 
