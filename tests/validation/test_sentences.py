@@ -39,6 +39,7 @@ REFUSED = [
      "evaluation_config: 'callbacks' is a method of ARPOConfig: the keys are its keywords themselves."),
     ({"num_rollout": 8}, "'num_rollout' is not a key of ARPOConfig. Did you mean 'num_rollouts'?"),
     ({"num_rollouts": 1}, "num_initial_rollouts=2: must not exceed num_rollouts=1."),
+    ({"num_rollouts": 2}, "num_initial_rollouts=2: leaves none of num_rollouts=2 to fork; branching='never' says so."),
     ({"branching": "random"},
      "random_fork_probability=None: branching='random' needs a probability; it has no default."),
     ({"branch_width": "wide", "pre_monitoring_sensitivity": 1.0},
