@@ -2,11 +2,11 @@
 
 python -m release.evidence.fork_shapes --form main --shapes 16:4:1 16:4:3 16:2:wide 32:4:7
 
-A shape is M:N:Z. The first table compares the calls with those of the study's runs, the second one adds the shapes that
-were asked for, each with the threshold's forks and with random ones. Signal-to-noise is |E g|^2 / tr Cov(g) of a
-question's gradient g by the logits of its decisions, with group-normalised advantages, at the weights of the cold start
-(each decision is right with the probability of the demonstrations), with its standard error by the bootstrap over
-questions. Everything but the decisions is taken for certain: `gradient_variance` measures a model's gradient instead.
+A shape is M:N:Z. The first table has the arms of the first study, the second one the shapes that were asked for, each
+with the threshold's forks and with random ones; "measured" are the calls of a study's runs, where it has the shape.
+Signal-to-noise is |E g|^2 / tr Cov(g) of a question's gradient g by the logits of its decisions, with group-normalised
+advantages, at the weights of the cold start (each decision is right with the probability of the demonstrations), with
+its standard error by the bootstrap over questions. Everything but the decisions is taken for certain: `gradient_variance` measures a model's gradient instead.
 """
 
 from __future__ import annotations
@@ -19,15 +19,18 @@ from pathlib import Path
 
 import numpy as np
 
-from release.evidence.study_figures import finished_runs
-from release.evidence.study_rows import fork_rate, read_table
+from release.evidence.study_figures import Run, finished_runs
+from release.evidence.study_rows import read_table
 from rllib_arpo.core.advantages import group_advantages
 from rllib_arpo.core.branching import WIDE, children_per_fork
 from rllib_arpo.envs.tasks.trail_forms import FORMS, TrailForm
 
 RESULTS = Path(__file__).parent / "results"
-#: Form -> the rows of its study, and the end of its arms' names.
-STUDIES = {"main": ("trails-small", "-two-steps"), "late": ("trails-late-small", "")}
+#: Form -> the rows of its studies, the first one last, and the end of the arms' names.
+STUDIES = {
+    "main": (("shapes-small", ""), ("trails-small", "-two-steps")),
+    "late": (("shapes-late-small", ""), ("trails-late-small", "")),
+}
 #: Questions of an update in these studies.
 QUESTIONS = 8
 ROLLOUTS = 16
@@ -122,15 +125,18 @@ def signal_to_noise(gradients: np.ndarray, weights: np.ndarray) -> float:
     return (float((mean**2).sum()) - noise / n) / noise
 
 
-def measured_calls(form: str) -> dict[str, tuple[float, float]]:
-    """Arm -> calls a question, and the share of decided responses that forked; means over seeds."""
-    study, end = STUDIES[form]
-    runs, _ = finished_runs(read_table(RESULTS / f"{study}.parquet"))
+def measured_arms(form: str) -> dict[str, tuple[float, float]]:
+    """Arm -> calls a question, and the share of decided responses that forked (0 if none was); means over its runs."""
     found = {}
-    for arm in ("grpo", "threshold", "threshold-n4", "random", "random-n4"):
-        own = [run.rows for run in runs if run.arm == arm + end]
-        calls = np.mean([rows[-1]["tool_calls"] / rows[-1]["iteration"] / QUESTIONS for rows in own])
-        found[arm] = float(calls), float(np.mean([fork_rate(rows) for rows in own])) if arm != "grpo" else 0.0
+    for study, end in STUDIES[form]:
+        arms: dict[str, list[Run]] = {}
+        for run in finished_runs(read_table(RESULTS / f"{study}.parquet"))[0]:
+            if run.arm.endswith(end):
+                arms.setdefault(run.arm.removesuffix(end), []).append(run)
+        for arm, runs in arms.items():
+            calls = [run.rows[-1]["tool_calls"] / run.rows[-1]["iteration"] / QUESTIONS for run in runs]
+            rates = [row["fork_rate"] for run in runs for row in run.rows if row["fork_rate"] is not None]
+            found[arm] = float(np.mean(calls)), float(np.mean(rates)) if rates else 0.0
     return found
 
 
@@ -161,14 +167,14 @@ def _table(form: TrailForm, shapes: dict[str, tuple[Shape, str]], questions: int
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--form", choices=STUDIES, default="main")
-    shapes = [*map(shape, ("16:4:1", "16:4:3", "16:2:wide"))]
+    shapes = [*map(shape, ("16:4:1", "16:4:3", "16:2:wide", "32:4:7"))]
     parser.add_argument("--shapes", nargs="*", type=shape, default=shapes, metavar="M:N:Z")
     parser.add_argument("--questions", type=int, default=4000, help="simulated for each shape")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     if args.questions < 2:
         parser.error(f"--questions {args.questions}: a variance needs at least 2")
-    form, measured = FORMS[args.form], measured_calls(args.form)
+    form, measured = FORMS[args.form], measured_arms(args.form)
     arms = {"grpo": (ROLLOUTS, 0.0, 0.0)}
     for arm, roots in (("", 8), ("-n4", 4)):
         rate = measured[f"random{arm}"][1]
@@ -177,9 +183,11 @@ def main() -> None:
     print(_table(form, rows, args.questions, args.seed), end="\n\n")
     asked = {}
     for rollouts, roots, width in args.shapes:
-        rate = measured["random-n4"][1]
-        for rule, rates in (("threshold", (1.0, STRAY_FORKS)), ("random", (rate, rate))):
-            asked[f"{rollouts}:{roots}:{width} {rule}"] = Shape(rollouts, roots, width, *rates), ""
+        arm = f"{'' if rollouts == ROLLOUTS else f'm{rollouts}-'}n{roots}-z{width}"
+        rate = measured.get(f"random-{arm}", measured["random-n4"])[1]
+        for rule, name, rates in (("threshold", arm, (1.0, STRAY_FORKS)), ("random", f"random-{arm}", (rate, rate))):
+            cell = f"{measured[name][0]:.1f}" if name in measured else ""
+            asked[f"{rollouts}:{roots}:{width} {rule}"] = Shape(rollouts, roots, width, *rates), cell
     print(_table(form, asked, args.questions, args.seed))
 
 
