@@ -6,7 +6,8 @@ A shape is M:N:Z. The first table has the arms of the first study, the second on
 with the threshold's forks and with random ones; "measured" are the calls of a study's runs, where it has the shape.
 Signal-to-noise is |E g|^2 / tr Cov(g) of a question's gradient g by the logits of its decisions, with group-normalised
 advantages, at the weights of the cold start (each decision is right with the probability of the demonstrations), with
-its standard error by the bootstrap over questions. Everything but the decisions is taken for certain: `gradient_variance` measures a model's gradient instead.
+its standard error by the bootstrap over questions. Everything but the decisions is taken for certain:
+`gradient_variance` measures a model's gradient instead.
 """
 
 from __future__ import annotations
