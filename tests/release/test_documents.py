@@ -18,6 +18,7 @@ BASELINES = {
     "shapes-small": "grpo grpo-m8 n2-z7 random-n2-z7 random-m32-n4-z7",
     "shapes-late-small": "grpo grpo-m8 n2-z7 random-n2-z7 random-m32-n4-z7",
     "shapes-again-small": "grpo n2-z7",
+    "credit-small": "grpo grpo-same-state",
     "credit-late-small": "grpo grpo-same-state n2-z7",
     "lake-small": "grpo",
     "lake-path-small": "grpo grpo-m8 n2-z7",
