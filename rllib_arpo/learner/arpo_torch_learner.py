@@ -103,6 +103,7 @@ class ARPOTorchLearner(StatefulLearner):
         if self.config.learner_num_threads is not None:
             torch.set_num_threads(self.config.learner_num_threads)
         super().build()
+        self._totals = Totals(self._device)  # `compute_losses` may also be called outside an update.
         self._values = self._make_values() if self.config.baseline == VALUE else None
         self._reference = None
         if self.config.kl_coeff > 0:
