@@ -20,8 +20,8 @@ BASELINES = {
     "shapes-again-small": "grpo n2-z7",
     "credit-small": "grpo grpo-same-state",
     "credit-late-small": "grpo grpo-same-state n2-z7",
-    "lake-small": "grpo",
-    "lake-path-small": "grpo grpo-m8 n2-z7",
+    "lake-small": "grpo grpo-m8",
+    "lake-path-small": "grpo grpo-m8 grpo-same-state n2-z7",
 }
 
 
