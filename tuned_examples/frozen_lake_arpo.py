@@ -6,7 +6,7 @@ has its map, and no map of the evaluation occurs in training or in the demonstra
 python -m tuned_examples.frozen_lake_arpo --seed 0
 python -m tuned_examples.frozen_lake_arpo --algo GRPO
 python -m tuned_examples.frozen_lake_arpo --num-initial-rollouts 2 --branch-width 7    # is not shown to gain
-python -m tuned_examples.frozen_lake_arpo --path 8    # eight moves come first, in which there is nothing to decide: forks pay
+python -m tuned_examples.frozen_lake_arpo --path 8    # eight moves come first, without a decision: forks pay
 
 Results on 128 held-out questions (88 different maps), greedy, with twelve moves at most; eight questions an iteration:
 
