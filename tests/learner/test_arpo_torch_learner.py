@@ -148,13 +148,18 @@ def one_turn_each(*rewards: float, stop_reason: StopReason = StopReason.ANSWER) 
 
 
 @pytest.mark.parametrize(
-    ("questions", "num_trained"),
-    [([one_turn_each(0.0, stop_reason=StopReason.DEADLINE)], 0), ([one_turn_each(1.0, 1.0), one_turn_each(1.0)], 2)],
-    ids=["nothing counts", "without signal"],
+    ("options", "questions", "num_trained"),
+    [
+        ({}, [one_turn_each(0.0, stop_reason=StopReason.DEADLINE)], 0),
+        ({}, [one_turn_each(1.0, 1.0), one_turn_each(1.0)], 2),
+        # The mean of these seven is not 0.1.
+        ({"baseline": "batch"}, [one_turn_each(*[0.1] * 3), one_turn_each(*[0.1] * 4)], 2),
+    ],
+    ids=["nothing counts", "without signal", "a batch without signal"],
 )
-def test_a_minibatch_without_a_gradient_takes_no_step(model, questions, num_trained):
+def test_a_minibatch_without_a_gradient_takes_no_step(model, options, questions, num_trained):
     """Adam has momentum, and would decay the weights."""
-    config = make_config(model, weight_decay=0.1)
+    config = make_config(model, weight_decay=0.1, **options)
     learner = build_learner(config)
     learner.update(make_batch(config, [one_turn_each(0.0, 1.0)]))
     before = parameters(learner)
