@@ -321,6 +321,9 @@ def to_go_offsets(tree: QuestionTree, layout: TreeLayout, factors: np.ndarray, s
         return earlier
     weight = _range_sums(factors, *leaf_ranges(layout))
     depth = node_depths(layout)
+    # Equal earlier rewards have deviations of exactly 0 only from one of them.
+    _, first = np.unique(depth, return_index=True)
+    earlier -= earlier[first][depth]
     means = np.bincount(depth, weight * earlier) / np.bincount(depth, weight)
     return (earlier - means[depth]) / scale
 
