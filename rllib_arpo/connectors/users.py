@@ -43,8 +43,8 @@ def apply_user_connectors(
     denominators and reward statistics are computed from what is left.
 
     Raises:
-        ValueError: one raised, no episode is left, one dropped a trajectory from which others descend, or one wrote
-            into the batch, which ARPO builds from the episodes alone.
+        ValueError: one raised, no episode is left, or one without a trajectory, one dropped a trajectory from which
+            others descend, or one wrote into the batch, which ARPO builds from the episodes alone.
     """
     left = list(episodes)
     batch: dict[str, Any] = {}
@@ -64,6 +64,8 @@ def apply_user_connectors(
         if not left:
             raise ValueError(f"learner_connector: {name} left no episode to train on.")
         for episode in left:
+            if not episode.agent_episodes:
+                raise ValueError(f"learner_connector: {name} left question {episode.id_!r} without a trajectory.")
             _check_parents(episode, name)
             check_rewards(episode, f"learner_connector: {name}")
     return left

@@ -77,7 +77,7 @@ def reward_scale(std: float) -> float:
 
 
 def group_reward_scale(rewards: np.ndarray, normalize_std: bool) -> float:
-    """The number by which `group_advantages` divides the rewards [L] of one question."""
+    """The number by which `group_advantages` divides the rewards [L] of one question; 1 as in `reward_scale`."""
     return reward_scale(float(np.std(rewards, ddof=1))) if normalize_std and len(rewards) > 1 else 1.0
 
 
@@ -321,6 +321,9 @@ def to_go_offsets(tree: QuestionTree, layout: TreeLayout, factors: np.ndarray, s
         return earlier
     weight = _range_sums(factors, *leaf_ranges(layout))
     depth = node_depths(layout)
+    # Equal earlier rewards have deviations of exactly 0 only from one of them.
+    _, first = np.unique(depth, return_index=True)
+    earlier -= earlier[first][depth]
     means = np.bincount(depth, weight * earlier) / np.bincount(depth, weight)
     return (earlier - means[depth]) / scale
 

@@ -14,7 +14,7 @@ NODE_ADVANTAGES = "node_advantages"
 LEAF_WEIGHTS = "leaf_weights"
 #: The number by which the baseline divides the rewards of the whole batch: one float, the same on every learner.
 REWARD_SCALE = "reward_scale"
-#: The offsets of the leaves' advantages at each node; only with `returns="to_go"`.
+#: The offsets of the leaves' advantages at each node; only with `returns="to_go"` or `baseline="value"`.
 NODE_OFFSETS = "node_offsets"
 NODE_ATTRIBUTIONS = "node_attributions"
 PACKED_TREES = "packed_trees"

@@ -166,9 +166,11 @@ class QuestionBatch(TrainingData):
 
 def _reward_statistics(rewards: np.ndarray) -> RewardStatistics:
     """A single trajectory has no deviation, and an empty batch has no mean: both count as 0."""
+    if len(rewards) and rewards.min() == rewards.max():  # Exactly 0: the mean would be rounded.
+        return RewardStatistics(mean=float(rewards[0]), std=0.0)
     return RewardStatistics(
         mean=float(rewards.mean()) if len(rewards) else 0.0,
-        std=float(rewards.std(ddof=1)) if len(rewards) > 1 else 0.0,
+        std=float(rewards.std(ddof=1)) if len(rewards) else 0.0,
     )
 
 

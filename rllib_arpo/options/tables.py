@@ -214,8 +214,8 @@ ADAPTIVE_ROLLOUT = {
     "deadline_reward": Option(
         None,
         "the reward of a trajectory that the deadline cuts off. None masks it: it is neither in the group mean nor in "
-        "the loss. With a number, one with a whole turn of its own counts, and its last turn is paid this reward; a "
-        "fork counts once its first turn was answered.",
+        "the loss. With a number, one with a whole turn of its own counts, and its last turn is paid this reward, "
+        "unless a fork that counts shares it; a fork counts once its first turn was answered.",
         optional(FINITE),
     ),
     "on_bad_row": Option(

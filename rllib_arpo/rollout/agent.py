@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from rllib_arpo.core.tree import ForkDecision, StopReason, Trajectory, Turn, TurnTimes
+from rllib_arpo.core.tree import MASKED_STOP_REASONS, ForkDecision, StopReason, Trajectory, Turn, TurnTimes
 from rllib_arpo.engine.engine import Finished
 from rllib_arpo.envs.forkable_env import StepInfo
 
@@ -40,6 +41,10 @@ class Agent:
     def num_path_turns(self) -> int:
         return self.num_inherited_turns + len(self.turns)
 
+    @property
+    def counts(self) -> bool:
+        return self.stop is not None and self.stop.stop_reason not in MASKED_STOP_REASONS
+
     def path(self, num_turns: int | None = None) -> list[Turn]:
         """The turns from the prompt, those of ancestors included: all, or the first `num_turns`."""
         inherited = [] if self.parent is None else self.parent.path(self.num_inherited_turns)
@@ -59,17 +64,22 @@ class Agent:
             count += 1
         return count
 
-    def stop_at_deadline(self, reward: float | None) -> None:
+    def stop_at_deadline(self, reward: float | None, agents: Iterable[Agent]) -> None:
         """[6] masks an unfinished trajectory, or pays its last turn the reward set for this case.
 
-        A trajectory without a turn of its own is always masked: the reward would fall on its ancestors' tokens. So is a
-        fork whose first turn was not answered, since the environment has not said yet that it is what its parent was.
+        A trajectory without a turn of its own is always masked: the reward would fall on its ancestors' tokens. So is
+        one whose last turn a fork that counts has inherited: the fork would be paid as well. So is a fork whose first
+        turn was not answered, since the environment has not said yet that it is what its parent was.
+
+        Args:
+            agents: of the question; its forks have been stopped before.
         """
         if self.stop is not None:
             return
         times = self.turns[0].times if self.turns else None
         unverified = self.parent is not None and times is not None and times.answered is None
-        if reward is None or not self.turns or unverified:
+        shared = any(turn is self.turns[-1] for a in agents if self.turns and a.counts for turn in a.path())
+        if reward is None or not self.turns or shared or unverified:
             self.stop = StepInfo(stop_reason=StopReason.DEADLINE)
         else:
             self.stop = StepInfo(stop_reason=StopReason.TIME_LIMIT)

@@ -112,8 +112,8 @@ class TreeSampler:
                 raise
             if not self._agents:
                 raise TimeoutError(f"{self._name()} could not be reset in time.") from error
-            for agent in self._agents.values():
-                agent.stop_at_deadline(self._settings.deadline_reward)
+            for agent in reversed(self._agents.values()):
+                agent.stop_at_deadline(self._settings.deadline_reward, self._agents.values())
         trajectories = tuple(agent.finished() for agent in self._agents.values())
         tree = QuestionTree(str(question_id), self._prompt, trajectories)
         taken_back = sum(len(turn.token_ids) for turn in self._taken_back)

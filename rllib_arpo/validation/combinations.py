@@ -163,7 +163,8 @@ def _of_advantages(config: AlgorithmConfig) -> Iterator[str]:
         yield f"baseline='{config.baseline}': {same}."
     if config.max_resample_rounds and config.returns == "to_go":
         yield "returns='to_go': not with max_resample_rounds, which takes equal returns for a group without a signal."
-    if config.max_resample_rounds and credit is not None and credit.judges_equal_returns:
+    judges_equal = config.baseline == BATCH or (credit is not None and credit.judges_equal_returns)
+    if config.max_resample_rounds and judges_equal:
         yield f"baseline='{config.baseline}': not with max_resample_rounds, which takes equal returns for no signal."
     if config.baseline == VALUE and not config.max_tool_calls:
         yield "baseline='value': max_tool_calls=0 leaves only prompts, whose values are the means of their groups."

@@ -79,6 +79,8 @@ def test_what_does_not_fit_is_refused():
         plan(orphan, [episode("a", 1.0, 0.0)])
     with pytest.raises(ValueError, match=r"^learner_connector: Piece left no episode to train on\.$"):
         plan(lambda episodes: episodes.clear(), [episode("a", 1.0, 0.0)])
+    with pytest.raises(ValueError, match=r"^learner_connector: Piece left question 'a' without a trajectory\.$"):
+        plan(lambda episodes: episodes[0].agent_episodes.clear(), [episode("a", 1.0, 0.0)])
     needs_module = (
         r"^learner_connector: Piece raised AttributeError: .* \(it runs on the driver, with rl_module=None\)\.$"
     )

@@ -10,7 +10,7 @@ from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME, WEIGHTS_SEQ_
 from rllib_arpo.core.tree import QuestionTree, StopReason
 from rllib_arpo.learner import learner_state
 from rllib_arpo.learner.sharding import NonFiniteLossError
-from tests.helpers.trees import make_trajectory, make_tree, make_turn
+from tests.helpers.trees import make_trajectory, make_tree, make_turn, paid
 from tests.learner import plain
 from tests.learner.builders import (
     assert_close,
@@ -147,14 +147,26 @@ def one_turn_each(*rewards: float, stop_reason: StopReason = StopReason.ANSWER) 
     )
 
 
+def paid_twice(*rewards: tuple[float, float]) -> QuestionTree:
+    """A question whose trajectories are paid for each of two turns."""
+    turns = [(*paid([make_turn([1], [3])], first), *paid([make_turn([2])], last)) for first, last in rewards]
+    return make_tree([3], [make_trajectory(str(i), own, own[-1].reward) for i, own in enumerate(turns)])
+
+
 @pytest.mark.parametrize(
-    ("questions", "num_trained"),
-    [([one_turn_each(0.0, stop_reason=StopReason.DEADLINE)], 0), ([one_turn_each(1.0, 1.0), one_turn_each(1.0)], 2)],
-    ids=["nothing counts", "without signal"],
+    ("options", "questions", "num_trained"),
+    [
+        ({}, [one_turn_each(0.0, stop_reason=StopReason.DEADLINE)], 0),
+        ({}, [one_turn_each(1.0, 1.0), one_turn_each(1.0)], 2),
+        # The means of these seven and of the next three are not 0.1.
+        ({"baseline": "batch"}, [one_turn_each(*[0.1] * 3), one_turn_each(*[0.1] * 4)], 2),
+        ({"returns": "to_go"}, [paid_twice(*[(0.1, 1.0)] * 3)], 1),
+    ],
+    ids=["nothing counts", "without signal", "a batch without signal", "without signal to go"],
 )
-def test_a_minibatch_without_a_gradient_takes_no_step(model, questions, num_trained):
+def test_a_minibatch_without_a_gradient_takes_no_step(model, options, questions, num_trained):
     """Adam has momentum, and would decay the weights."""
-    config = make_config(model, weight_decay=0.1)
+    config = make_config(model, weight_decay=0.1, **options)
     learner = build_learner(config)
     learner.update(make_batch(config, [one_turn_each(0.0, 1.0)]))
     before = parameters(learner)

@@ -211,6 +211,35 @@ def test_a_fork_without_an_answered_turn_is_masked_whatever_the_deadline_costs(s
     assert sampled.tree.trajectories[0].turns[1].observation.tolist() == []
 
 
+@pytest.mark.parametrize(
+    ("of_fork", "endings", "returns"),
+    [
+        (answer(21), ["deadline", "answer", "answer"], [0.0, 1.0, 1.0]),
+        (ScriptedReply([21] * 10**6), ["time_limit", "answer", "deadline"], [-1.0, 1.0, -1.0]),
+    ],
+    ids=["the fork counts", "the fork is masked"],
+)
+def test_a_fork_does_not_pay_for_the_deadline_of_its_parent(sample_tree, of_fork, endings, returns):
+    """ "0" is still in the turn at which it was forked: its last whole turn is that of "0.0" as well."""
+    script = {
+        PROMPT: [tool(10), answer(11)],
+        (*PROMPT, 10, TOOL, 50, 0): [ScriptedReply([20] * 10**6, entropies=HIGH), of_fork],
+    }
+    sampled = sample_tree(
+        script,
+        {"rewards": {"0.0": 1.0, "1": 1.0}},
+        num_rollouts=3,
+        num_initial_rollouts=2,
+        question_deadline_s=2.0,
+        deadline_reward=-1.0,
+        max_context_tokens=10**7,
+        max_response_tokens=10**7,
+    )
+    assert [(t.agent_id, len(t.turns)) for t in sampled.tree.trajectories][:2] == [("0", 1), ("1", 1)]
+    assert [str(t.stop_reason) for t in sampled.tree.trajectories] == endings
+    assert sampled.tree.returns().tolist() == returns
+
+
 def test_limits_bound_every_request(sample_tree):
     node = (*PROMPT, 10, TOOL, 50, 0)
     script = {PROMPT: tool(10), node: answer(20, 0.0)}

@@ -56,6 +56,8 @@ REFUSED = [
      "baseline='value': max_tool_calls=0 leaves only prompts, whose values are the means of their groups."),
     ({"baseline": "value", "max_resample_rounds": 1},
      "baseline='value': not with max_resample_rounds, which takes equal returns for no signal."),
+    ({"baseline": "batch", "max_resample_rounds": 1},
+     "baseline='batch': not with max_resample_rounds, which takes equal returns for no signal."),
     ({"baseline": "batch", "normalize_std": False},
      "normalize_std=False: baseline='batch' divides by the standard deviation of the whole batch."),
     ({"value_decay": 0.5}, "value_decay=0.5: belongs to baseline='value', not to 'group'."),
