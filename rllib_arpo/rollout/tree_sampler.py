@@ -128,6 +128,9 @@ class TreeSampler:
         """The first roots, and the question's id."""
         options = {OPTION_QUESTION: self._question, OPTION_NUM_ROOTS: self._num_roots}
         observations, infos = await settled(self._env.reset(options=options))
+        if observations.keys() != set(map(str, range(self._num_roots))):
+            begun = ", ".join(map(str, observations)) or "none"
+            raise ContractError(f"{self._name()} began with agents {begun}: not {OPTION_NUM_ROOTS}={self._num_roots}.")
         self._prompt = checked_ids(observations["0"], self._num_token_ids, self._name())
         for agent_id, observation in observations.items():
             self._check_prompt(agent_id, observation)
