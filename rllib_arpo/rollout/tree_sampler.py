@@ -103,12 +103,12 @@ class TreeSampler:
         """
         self._began = time.perf_counter()
         try:
-            async with asyncio.timeout(self._settings.question_deadline_s) as deadline:
+            async with asyncio.timeout(self._settings.question_deadline_s) as self._deadline:
                 roots, question_id = await self._reset()
                 await self._run_all([self._run(root) for root in roots])
                 await self._top_up()
         except TimeoutError as error:
-            if not deadline.expired():
+            if not self._deadline.expired():
                 raise
             if not self._agents:
                 raise TimeoutError(f"{self._name()} could not be reset in time.") from error
@@ -119,6 +119,13 @@ class TreeSampler:
         taken_back = sum(len(turn.token_ids) for turn in self._taken_back)
         return SampledTree(tree, self._prefix_tokens_reused, taken_back, tuple(self._errors))
 
+    async def _settled(self, value: Any) -> Any:
+        """The result of a method of the environment; the deadline holds even if the method suppresses it."""
+        result = await settled(value)
+        if self._deadline.expired():
+            raise asyncio.CancelledError
+        return result
+
     async def _top_up(self) -> None:
         """[5] more than once only where trajectories have cost less than was foreseen."""
         while number := self._budget.top_ups():
@@ -127,7 +134,7 @@ class TreeSampler:
     async def _reset(self) -> tuple[list[Agent], object]:
         """The first roots, and the question's id."""
         options = {OPTION_QUESTION: self._question, OPTION_NUM_ROOTS: self._num_roots}
-        observations, infos = await settled(self._env.reset(options=options))
+        observations, infos = await self._settled(self._env.reset(options=options))
         if observations.keys() != set(map(str, range(self._num_roots))):
             begun = ", ".join(map(str, observations)) or "none"
             raise ContractError(f"{self._name()} began with agents {begun}: not {OPTION_NUM_ROOTS}={self._num_roots}.")
@@ -166,7 +173,7 @@ class TreeSampler:
         return [self._run_added(self._add(self._root(name, topped_up=topped_up))) for name in names]
 
     async def _run_added(self, root: Agent) -> None:
-        self._check_prompt(root.agent_id, await settled(self._env.add_agent(root.agent_id)))
+        self._check_prompt(root.agent_id, await self._settled(self._env.add_agent(root.agent_id)))
         await self._run(root)
 
     async def _run(self, agent: Agent) -> None:
@@ -245,7 +252,7 @@ class TreeSampler:
         """The environment's answer to a turn: of a tool, or of what grades the trajectory."""
         self._on_progress(tools=1)
         try:
-            return await settled(self._env.step_agent(agent.agent_id, finished.token_ids))
+            return await self._settled(self._env.step_agent(agent.agent_id, finished.token_ids))
         finally:
             self._on_progress(tools=-1)
 
