@@ -302,20 +302,19 @@ class TreeSampler:
         if agent.topped_up:
             return
         if self._budget.places() and self._may_fork:
-            candidate = self._candidate(agent, num_path_turns, delta)
-            if candidate is not None:
-                self._schedule.add(candidate)
+            self._schedule.add(self._candidate(agent, num_path_turns, delta))
         self._schedule.passed(agent.agent_id, num_path_turns)
         self._decide_due()
 
-    def _candidate(self, agent: Agent, num_path_turns: int, delta: float) -> ForkCandidate | None:
+    def _candidate(self, agent: Agent, num_path_turns: int, delta: float) -> ForkCandidate:
         if not self._schedule.defers:
             return ForkCandidate(agent.agent_id, num_path_turns, delta, agent.context, agent.agent_id)
         # The agent and its tool state go on, so a placeholder that never acts keeps the state at the node.
         place = f"{agent.agent_id}@{num_path_turns}"
-        if self._fork_in_env(agent.agent_id, place) is None:
-            return None
-        return ForkCandidate(agent.agent_id, num_path_turns, delta, list(agent.context), place)
+        made = self._fork_in_env(agent.agent_id, place)
+        # It counts when the node's turn has come, whatever the timing.
+        refusal = made if isinstance(made, Exception) else None
+        return ForkCandidate(agent.agent_id, num_path_turns, delta, list(agent.context), place, refusal)
 
     def _decide_due(self) -> None:
         while due := self._schedule.due():
@@ -343,20 +342,18 @@ class TreeSampler:
         )
         self._on_progress(forks=children)
 
-    def _fork_in_env(self, source: str, child_id: str) -> list[int] | None:
-        """Creates a fork in the environment and returns its prefix; None if that raises: the question forks no more."""
-        if not self._may_fork:
-            return None
+    def _fork_in_env(self, source: str, child_id: str) -> list[int] | Exception:
+        """Creates a fork in the environment: its prefix, or the error that refuses it."""
         try:
             prefix = self._env.fork_agent(source, child_id)
         except DataError:
             raise
         except Exception as error:
-            self._refused(child_id, error)
-            return None
+            return error
         return [int(token) for token in checked_ids(prefix, self._num_token_ids, self._name())]
 
     def _refused(self, child_id: str, error: Exception) -> None:
+        """The question forks no more."""
         self._may_fork = False
         self._errors.append(TrajectoryError.of(error, child_id, refused_fork=True))
 
@@ -373,8 +370,11 @@ class TreeSampler:
         """Whether the environment has made a child; otherwise a top-up takes its place."""
         parent = self._agents[candidate.agent_id]
         child_id = f"{parent.agent_id}.{parent.num_children}"
-        prefix = self._fork_in_env(candidate.source, child_id)
-        if prefix is None:
+        if not self._may_fork:
+            return False
+        prefix = candidate.refusal or self._fork_in_env(candidate.source, child_id)
+        if isinstance(prefix, Exception):
+            self._refused(child_id, prefix)
             return False
         if prefix != candidate.prefix:
             raise ContractError(
