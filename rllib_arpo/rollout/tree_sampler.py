@@ -120,11 +120,12 @@ class TreeSampler:
         return SampledTree(tree, self._prefix_tokens_reused, taken_back, tuple(self._errors))
 
     async def _settled(self, value: Any) -> Any:
-        """The result of a method of the environment; the deadline holds even if the method suppresses it."""
-        result = await settled(value)
-        if self._deadline.expired():
-            raise asyncio.CancelledError
-        return result
+        """The result of a method of the environment; the deadline holds whatever the method makes of it."""
+        try:
+            return await settled(value)
+        finally:
+            if self._deadline.expired():
+                raise asyncio.CancelledError
 
     async def _top_up(self) -> None:
         """[5] more than once only where trajectories have cost less than was foreseen."""

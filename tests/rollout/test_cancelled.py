@@ -51,7 +51,11 @@ def test_what_nobody_cancelled_is_an_error_of_the_environment_and_not_the_deadli
 
 
 class Deaf(ScriptedEnv):
-    """Goes on when the deadline strikes: in question 0's reset, and in the first step of 1's trajectory "0"."""
+    """Goes on, or fails, when the deadline strikes: in question 0's reset, and in the first step of 1's "0"."""
+
+    def __init__(self, fails):
+        super().__init__()
+        self._fails = fails
 
     async def reset(self, *, seed=None, options=None):
         result = super().reset(seed=seed, options=options)
@@ -66,10 +70,13 @@ class Deaf(ScriptedEnv):
         if here:
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.sleep(60)
+            if self._fails:
+                raise OSError("interrupted")
 
 
+@pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("deterministic", [False, True])
-def test_a_deadline_holds_though_the_environment_does_not_hear_it(deterministic):
+def test_a_deadline_holds_though_the_environment_does_not_hear_it(deterministic, fails):
     """Every response would be forked, also below the call that went on."""
 
     def script(request, _times_asked):
@@ -82,8 +89,8 @@ def test_a_deadline_holds_though_the_environment_does_not_hear_it(deterministic)
         question_deadline_s=0.3,
         deterministic=deterministic,
     )
-    questions = ended(script, VOCAB_SIZE, range(2), [Deaf(), Deaf()], config)
-    assert questions[0].failure.message == "TimeoutError: Deaf, question 0, could not be reset in time."
+    questions = ended(script, VOCAB_SIZE, range(2), [Deaf(fails), Deaf(fails)], config)
     trajectories = episode_to_tree(questions[1].episode).by_id()
     assert (trajectories["0"].stop_reason, len(trajectories["0"].turns)) == (StopReason.DEADLINE, 1)
     assert trajectories["1"].stop_reason is StopReason.ANSWER
+    assert questions[0].failure.message == "TimeoutError: Deaf, question 0, could not be reset in time."
