@@ -213,9 +213,13 @@ def threshold_of(branch_threshold: float | str, rise: float | None, alpha: float
             before the first questions have ended, when `AUTO` is the paper's 0.5.
         alpha, beta: of P.
     """
-    if isinstance(branch_threshold, str):
-        return PAPER_THRESHOLD if rise is None else alpha + beta * rise
-    return branch_threshold
+    if not isinstance(branch_threshold, str):
+        return branch_threshold
+    if rise is None:
+        return PAPER_THRESHOLD
+    threshold = alpha + beta * rise
+    # `_threshold` subtracts alpha again: where that rounds, a dH that equals the rise would exceed it.
+    return threshold if threshold - alpha >= beta * rise else math.nextafter(threshold, math.inf)
 
 
 def num_initial_rollouts(excess: float, num_rollouts: int, sensitivity: float) -> int:

@@ -2,8 +2,8 @@
 
 import copy
 import inspect
-import math
 import reprlib
+import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -69,7 +69,7 @@ def at_least(minimum: int) -> Rule:
 
 def number(words: str, test: Callable[[float], bool]) -> Rule:
     """A finite number for which `test` holds."""
-    return Rule(words, lambda value: _is(value, Real) and math.isfinite(value) and test(value))
+    return Rule(words, lambda value: _is(value, Real) and abs(value) <= sys.float_info.max and test(value))
 
 
 def or_name(rule: Rule, *names: str) -> Rule:

@@ -47,14 +47,16 @@ def tree_to_episode(tree: QuestionTree) -> MultiAgentEpisode:
     )
     num_steps = max((t.num_inherited_turns + len(t.turns) for t in tree.trajectories), default=0)
     for step in range(num_steps):
-        _add_step(episode, tree, step, is_last=step == num_steps - 1)
-    # After all steps: an episode whose agents are all done would refuse forks that enter later.
+        _add_step(episode, tree, step)
+    # After all steps: an episode whose agents are all done would refuse forks that enter later, and a last step would
+    # leave out those that enter with it.
+    episode.is_terminated = True
     for agent_episode in episode.agent_episodes.values():
         agent_episode.is_terminated = True
     return episode
 
 
-def _add_step(episode: MultiAgentEpisode, tree: QuestionTree, step: int, *, is_last: bool) -> None:
+def _add_step(episode: MultiAgentEpisode, tree: QuestionTree, step: int) -> None:
     data: dict[str, dict[str, Any]] = {
         key: {} for key in ("observations", "actions", "rewards", "infos", "extra_model_outputs")
     }
@@ -65,7 +67,7 @@ def _add_step(episode: MultiAgentEpisode, tree: QuestionTree, step: int, *, is_l
         elif own == -1 and trajectory.parent is not None:
             data["observations"][trajectory.agent_id] = path_token_ids(tree, trajectory.agent_id, own_turns=0)
             data["infos"][trajectory.agent_id] = _first_info(trajectory)
-    episode.add_env_step(**data, terminateds={"__all__": is_last})
+    episode.add_env_step(**data)
 
 
 def _add_turn(data: dict[str, dict[str, Any]], trajectory: Trajectory, own: int) -> None:

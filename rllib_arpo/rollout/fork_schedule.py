@@ -24,6 +24,7 @@ class ForkCandidate:
         delta: dH at the node.
         prefix: the token ids from the prompt to the tool response.
         source: the environment's agent to be forked; its state is that at the node.
+        refusal: the error because of which there is no such agent.
     """
 
     agent_id: str
@@ -31,6 +32,7 @@ class ForkCandidate:
     delta: float
     prefix: list[int]
     source: str
+    refusal: Exception | None = None
 
 
 #: Sorts candidates, given in any order, into the order in which they are decided.

@@ -103,12 +103,12 @@ class TreeSampler:
         """
         self._began = time.perf_counter()
         try:
-            async with asyncio.timeout(self._settings.question_deadline_s) as deadline:
+            async with asyncio.timeout(self._settings.question_deadline_s) as self._deadline:
                 roots, question_id = await self._reset()
                 await self._run_all([self._run(root) for root in roots])
                 await self._top_up()
         except TimeoutError as error:
-            if not deadline.expired():
+            if not self._deadline.expired():
                 raise
             if not self._agents:
                 raise TimeoutError(f"{self._name()} could not be reset in time.") from error
@@ -119,6 +119,14 @@ class TreeSampler:
         taken_back = sum(len(turn.token_ids) for turn in self._taken_back)
         return SampledTree(tree, self._prefix_tokens_reused, taken_back, tuple(self._errors))
 
+    async def _settled(self, value: Any) -> Any:
+        """The result of a method of the environment; the deadline holds whatever the method makes of it."""
+        try:
+            return await settled(value)
+        finally:
+            if self._deadline.expired():
+                raise asyncio.CancelledError
+
     async def _top_up(self) -> None:
         """[5] more than once only where trajectories have cost less than was foreseen."""
         while number := self._budget.top_ups():
@@ -127,7 +135,10 @@ class TreeSampler:
     async def _reset(self) -> tuple[list[Agent], object]:
         """The first roots, and the question's id."""
         options = {OPTION_QUESTION: self._question, OPTION_NUM_ROOTS: self._num_roots}
-        observations, infos = await settled(self._env.reset(options=options))
+        observations, infos = await self._settled(self._env.reset(options=options))
+        if observations.keys() != set(map(str, range(self._num_roots))):
+            begun = ", ".join(map(str, observations)) or "none"
+            raise ContractError(f"{self._name()} began with agents {begun}: not {OPTION_NUM_ROOTS}={self._num_roots}.")
         self._prompt = checked_ids(observations["0"], self._num_token_ids, self._name())
         for agent_id, observation in observations.items():
             self._check_prompt(agent_id, observation)
@@ -163,7 +174,7 @@ class TreeSampler:
         return [self._run_added(self._add(self._root(name, topped_up=topped_up))) for name in names]
 
     async def _run_added(self, root: Agent) -> None:
-        self._check_prompt(root.agent_id, await settled(self._env.add_agent(root.agent_id)))
+        self._check_prompt(root.agent_id, await self._settled(self._env.add_agent(root.agent_id)))
         await self._run(root)
 
     async def _run(self, agent: Agent) -> None:
@@ -242,7 +253,7 @@ class TreeSampler:
         """The environment's answer to a turn: of a tool, or of what grades the trajectory."""
         self._on_progress(tools=1)
         try:
-            return await settled(self._env.step_agent(agent.agent_id, finished.token_ids))
+            return await self._settled(self._env.step_agent(agent.agent_id, finished.token_ids))
         finally:
             self._on_progress(tools=-1)
 
@@ -292,20 +303,19 @@ class TreeSampler:
         if agent.topped_up:
             return
         if self._budget.places() and self._may_fork:
-            candidate = self._candidate(agent, num_path_turns, delta)
-            if candidate is not None:
-                self._schedule.add(candidate)
+            self._schedule.add(self._candidate(agent, num_path_turns, delta))
         self._schedule.passed(agent.agent_id, num_path_turns)
         self._decide_due()
 
-    def _candidate(self, agent: Agent, num_path_turns: int, delta: float) -> ForkCandidate | None:
+    def _candidate(self, agent: Agent, num_path_turns: int, delta: float) -> ForkCandidate:
         if not self._schedule.defers:
             return ForkCandidate(agent.agent_id, num_path_turns, delta, agent.context, agent.agent_id)
         # The agent and its tool state go on, so a placeholder that never acts keeps the state at the node.
         place = f"{agent.agent_id}@{num_path_turns}"
-        if self._fork_in_env(agent.agent_id, place) is None:
-            return None
-        return ForkCandidate(agent.agent_id, num_path_turns, delta, list(agent.context), place)
+        made = self._fork_in_env(agent.agent_id, place)
+        # It counts when the node's turn has come, whatever the timing.
+        refusal = made if isinstance(made, Exception) else None
+        return ForkCandidate(agent.agent_id, num_path_turns, delta, list(agent.context), place, refusal)
 
     def _decide_due(self) -> None:
         while due := self._schedule.due():
@@ -333,20 +343,18 @@ class TreeSampler:
         )
         self._on_progress(forks=children)
 
-    def _fork_in_env(self, source: str, child_id: str) -> list[int] | None:
-        """Creates a fork in the environment and returns its prefix; None if that raises: the question forks no more."""
-        if not self._may_fork:
-            return None
+    def _fork_in_env(self, source: str, child_id: str) -> list[int] | Exception:
+        """Creates a fork in the environment: its prefix, or the error that refuses it."""
         try:
             prefix = self._env.fork_agent(source, child_id)
         except DataError:
             raise
         except Exception as error:
-            self._refused(child_id, error)
-            return None
+            return error
         return [int(token) for token in checked_ids(prefix, self._num_token_ids, self._name())]
 
     def _refused(self, child_id: str, error: Exception) -> None:
+        """The question forks no more."""
         self._may_fork = False
         self._errors.append(TrajectoryError.of(error, child_id, refused_fork=True))
 
@@ -363,8 +371,11 @@ class TreeSampler:
         """Whether the environment has made a child; otherwise a top-up takes its place."""
         parent = self._agents[candidate.agent_id]
         child_id = f"{parent.agent_id}.{parent.num_children}"
-        prefix = self._fork_in_env(candidate.source, child_id)
-        if prefix is None:
+        if not self._may_fork:
+            return False
+        prefix = candidate.refusal or self._fork_in_env(candidate.source, child_id)
+        if isinstance(prefix, Exception):
+            self._refused(child_id, prefix)
             return False
         if prefix != candidate.prefix:
             raise ContractError(

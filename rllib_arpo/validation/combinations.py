@@ -82,16 +82,16 @@ def _of_plan(config: AlgorithmConfig) -> Iterator[str]:
 
 
 def _of_entropy(config: AlgorithmConfig) -> Iterator[str]:
-    """Settings that the rule would ignore."""
+    """Settings that the rule would ignore; those that evaluation cannot change are checked for training alone."""
     branching, baseline = config.branching, config.entropy_baseline
-    if config.entropy_baseline_quantile is not None and baseline != "running":
+    if config.entropy_baseline_quantile is not None and baseline != "running" and not config.in_evaluation:
         quantile = f"entropy_baseline_quantile={config.entropy_baseline_quantile}"
         yield f"{quantile}: belongs to entropy_baseline='running', not to {baseline!r}."
     automatic = config.branch_threshold == AUTO
     spends, plans = config.rollout_budget is not None, config.branch_width == PLANNED
     monitors = config.pre_monitoring_sensitivity is not None
     looks_back = baseline == "running" or automatic or spends or plans or monitors
-    if config.entropy_baseline_questions is not None and not looks_back:
+    if config.entropy_baseline_questions is not None and not (looks_back or config.in_evaluation):
         questions = f"entropy_baseline_questions={config.entropy_baseline_questions}"
         others = "branch_threshold='auto', branch_width='planned', a rollout_budget or a pre_monitoring_sensitivity"
         yield f"{questions}: needs entropy_baseline='running', {others}."

@@ -4,7 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rllib_arpo.arpo_config import ARPOConfig
@@ -194,6 +194,15 @@ def test_an_automatic_threshold_is_p_at_the_rise():
     rise = 0.3
     params = BranchingParams("threshold", 1, 0.4, 0.2, threshold_of("auto", rise, 0.4, 0.2))
     assert [num_forks(NodeEvidence(d), 1, params, NO_DRAWS) for d in (0.29, 0.31)] == [0, 1]
+
+
+@given(rise=st.floats(-10.0, 10.0), alpha=st.floats(0.0, 1.0), beta=st.floats(1e-12, 1e6))
+@settings(deadline=None)
+@example(rise=1.1, alpha=0.5, beta=0.2)
+def test_a_rise_that_equals_the_wanted_one_does_not_exceed_an_automatic_threshold(rise, alpha, beta):
+    """Where a question's responses all rise alike, none is among the highest."""
+    params = BranchingParams("threshold", 1, alpha, beta, threshold_of("auto", rise, alpha, beta))
+    assert num_forks(NodeEvidence(rise), 1, params, NO_DRAWS) == 0
 
 
 def test_pre_monitoring_by_hand():

@@ -1,10 +1,14 @@
-"""A `CancelledError`, or a `TimeoutError`, that an environment raises by itself."""
+"""A `CancelledError`, or a `TimeoutError`, that an environment raises by itself, or keeps to itself."""
 
 import asyncio
+import contextlib
+
+import pytest
 
 from rllib_arpo.core.tree import StopReason
 from rllib_arpo.engine.scripted_engine import ScriptedReply
-from tests.helpers.scripted_env import ANSWER, ScriptedEnv
+from rllib_arpo.rollout.episodes import episode_to_tree
+from tests.helpers.scripted_env import ANSWER, TOOL, ScriptedEnv
 from tests.rollout.conftest import VOCAB_SIZE, ended, settings
 
 
@@ -44,3 +48,49 @@ def test_what_nobody_cancelled_is_an_error_of_the_environment_and_not_the_deadli
     assert "Cancels did not close question 2 (RuntimeError('it waited" in caplog.text
     for number in (2, 4):
         assert questions[number].stats.stop_reasons == (StopReason.ANSWER,) * 2
+
+
+class Deaf(ScriptedEnv):
+    """Goes on, or fails, when the deadline strikes: in question 0's reset, and in the first step of 1's "0"."""
+
+    def __init__(self, fails):
+        super().__init__()
+        self._fails = fails
+
+    async def reset(self, *, seed=None, options=None):
+        result = super().reset(seed=seed, options=options)
+        await self._deaf(self.question == 0)
+        return result
+
+    async def step_agent(self, agent_id, token_ids):
+        await self._deaf((self.question, agent_id, len(self.paths[agent_id])) == (1, "0", 1))
+        return await super().step_agent(agent_id, token_ids)
+
+    async def _deaf(self, here):
+        if here:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(60)
+            if self._fails:
+                raise OSError("interrupted")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_a_deadline_holds_though_the_environment_does_not_hear_it(deterministic, fails):
+    """Every response would be forked, also below the call that went on."""
+
+    def script(request, _times_asked):
+        return ScriptedReply([ANSWER] if len(request.prompt_token_ids) > 5 else [TOOL])
+
+    config = settings(
+        num_rollouts=4,
+        num_initial_rollouts=2,
+        branching="always",
+        question_deadline_s=0.3,
+        deterministic=deterministic,
+    )
+    questions = ended(script, VOCAB_SIZE, range(2), [Deaf(fails), Deaf(fails)], config)
+    trajectories = episode_to_tree(questions[1].episode).by_id()
+    assert (trajectories["0"].stop_reason, len(trajectories["0"].turns)) == (StopReason.DEADLINE, 1)
+    assert trajectories["1"].stop_reason is StopReason.ANSWER
+    assert questions[0].failure.message == "TimeoutError: Deaf, question 0, could not be reset in time."

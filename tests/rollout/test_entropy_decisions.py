@@ -5,8 +5,9 @@ import pytest
 
 from rllib_arpo.core.rollout_history import NO_HISTORY, RolloutReference
 from rllib_arpo.engine.scripted_engine import ScriptedReply
-from tests.helpers.scripted_env import ANSWER, PROMPT, TOOL
-from tests.helpers.scripts import answer, tool
+from tests.helpers.scripted_env import ANSWER, PROMPT, TOOL, ScriptedEnv
+from tests.helpers.scripts import answer, by_prefix, tool
+from tests.rollout.conftest import ended, settings
 
 NODE = (*PROMPT, 10, TOOL, 50, 0)
 LN_V = np.log(256)
@@ -108,3 +109,13 @@ def test_a_child_begins_below_a_fork(sample_tree):
     plain = 0.5 + 0.2 * 2 / LN_V
     assert sampled.decisions[("0.0", 2)].probability == pytest.approx(0.1 * plain)
     assert sampled.children == {("0", 1): 1}
+
+
+@pytest.mark.parametrize(("opening", "entropies"), [
+    pytest.param([answer(11), tool(10)], np.nan, id="after the tool of a top-up, which nobody decides"),
+    pytest.param([tool(10), answer(11)], [1.0, 1.0, np.nan], id="behind the tokens that dH compares"),
+])  # fmt: skip
+def test_entropies_that_are_not_finite_fail_the_question_and_enter_no_history(opening, entropies):
+    script = by_prefix({PROMPT: opening, NODE: ScriptedReply([20, 20, ANSWER], entropies)})
+    failed = ended(script, 256, [0], [ScriptedEnv()], settings(entropy_window=20))[0]
+    assert failed.failure.message == "ValueError: the engine's entropies must be finite, got nan"

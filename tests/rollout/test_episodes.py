@@ -33,6 +33,16 @@ FORKED = QuestionTree(
     ),
 )
 
+#: The deadline has cut off the second turn of the root and the first of its fork.
+CUT_OFF = QuestionTree(
+    "q",
+    np.array([1, 2], np.int32),
+    (
+        Trajectory("0", (turn([3], [4], tool=True),), StopReason.DEADLINE),
+        Trajectory("0.0", (), StopReason.DEADLINE, parent="0", num_inherited_turns=1),
+    ),
+)
+
 
 def assert_same(a: QuestionTree, b: QuestionTree) -> None:
     assert (a.question_id, a.prompt.tolist()) == (b.question_id, b.prompt.tolist())
@@ -55,8 +65,9 @@ def assert_same(a: QuestionTree, b: QuestionTree) -> None:
             )
 
 
-def test_round_trip():
-    assert_same(FORKED, episode_to_tree(tree_to_episode(FORKED)))
+@pytest.mark.parametrize("tree", [FORKED, CUT_OFF])
+def test_round_trip(tree):
+    assert_same(tree, episode_to_tree(tree_to_episode(tree)))
 
 
 @pytest.mark.parametrize("seed", range(25))

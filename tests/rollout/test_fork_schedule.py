@@ -11,7 +11,7 @@ from rllib_arpo.core.rollout_history import RolloutReference
 from rllib_arpo.engine.scripted_engine import RandomPolicy
 from rllib_arpo.rollout.fork_schedule import ForkCandidate, OverTree, at_random, by_rise, make_schedule
 from rllib_arpo.rollout.seeds import request_seed
-from tests.helpers.scripted_env import ANSWER, PROMPT, TOOL
+from tests.helpers.scripted_env import ANSWER, PROMPT, TOOL, ScriptedEnv
 from tests.helpers.scripts import answer, tool
 
 #: For schedules that draw nothing.
@@ -182,6 +182,30 @@ def test_deterministic_trees_do_not_depend_on_the_timing_of_tools(sample_tree, c
     assert shapes[0] == shapes[1] == shapes[2] == shapes[3]
     assert any(t.parent for t in trees[0].tree.trajectories)
     assert len({r.seed for r in trees[0].engine.submitted}) == len(trees[0].engine.submitted)
+
+
+@pytest.mark.parametrize("slow", ["0", "1"])
+@pytest.mark.parametrize("allocation", ["first_come", "ranked"])
+def test_a_refused_fork_counts_when_its_node_is_decided_whatever_the_timing(sample_tree, monkeypatch, allocation, slow):
+    """ "0" cannot be copied behind its second response, which it may reach long before "1" has its first."""
+    fork_agent = ScriptedEnv.fork_agent
+
+    def refuse(env, parent, child):
+        if child == "0@2":
+            raise OSError("no copy of the tool's state")
+        return fork_agent(env, parent, child)
+
+    monkeypatch.setattr(ScriptedEnv, "fork_agent", refuse)
+    sampled = sample_tree(
+        lambda request, _times: tool(10) if request.prompt_token_ids.count(50) < 2 else answer(11),
+        {"delays": {(slow, 0): 0.1}},
+        num_rollouts=6,
+        num_initial_rollouts=2,
+        branching="always",
+        budget_allocation=allocation,
+        deterministic=True,
+    )
+    assert list(sampled.shape()) == ["0", "1", "0.0", "1.0", "2", "3"]
 
 
 def test_without_determinism_requests_have_no_seed(sample_tree):

@@ -1,6 +1,7 @@
 """Golden trees: the sampler's trees for scripted generations (docs/design.md, "Adaptive rollout", rules 1 to 6)."""
 
 import asyncio
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -9,11 +10,14 @@ import pytest
 from rllib_arpo.core.tree import ForkDecision
 from rllib_arpo.engine.engine import EntropyReady, GenerationRequest
 from rllib_arpo.engine.scripted_engine import ScriptedReply
+from rllib_arpo.envs.errors import ContractError
+from rllib_arpo.envs.forkable_env import OPTION_NUM_ROOTS
 from rllib_arpo.rollout.engine_loop import EngineLoop
 from rllib_arpo.rollout.episodes import episode_to_tree, tree_to_episode
 from rllib_arpo.rollout.metrics import question_stats
-from tests.helpers.scripted_env import ANSWER, PROMPT, TOOL
+from tests.helpers.scripted_env import ANSWER, PROMPT, TOOL, ScriptedEnv
 from tests.helpers.scripts import answer, scripted_engine, tool
+from tests.rollout.conftest import ended, settings
 
 LOW, HIGH = 1.0, 3.0
 
@@ -249,8 +253,6 @@ def test_limits_bound_every_request(sample_tree):
 
 
 def test_an_environment_that_forks_other_tokens_is_named(sample_tree, monkeypatch):
-    from tests.helpers.scripted_env import ScriptedEnv
-
     monkeypatch.setattr(ScriptedEnv, "fork_agent", lambda self, parent, child: np.array([1, 2]))
     node = (*PROMPT, 10, TOOL, 50, 0)
     with pytest.raises(ExceptionGroup) as raised:
@@ -317,3 +319,22 @@ def test_a_refused_request_fails_alone():
     good, bad = asyncio.run(main())
     assert good.token_ids.tolist() == [7, ANSWER]
     assert str(bad) == "token 999 is not in the vocabulary"
+
+
+class Begins(ScriptedEnv):
+    """Begins with as many agents as it likes."""
+
+    def __init__(self, num_roots):
+        super().__init__({})
+        self._num_roots = num_roots
+
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed, options=options | {OPTION_NUM_ROOTS: self._num_roots})
+
+
+@pytest.mark.parametrize(("num_roots", "begun"), [(0, "none"), (1, "0"), (3, "0, 1, 2")])
+def test_an_environment_that_begins_with_other_agents_than_it_is_asked_for_ends_the_run(num_roots, begun):
+    """With more than M the sampler would top up for ever."""
+    sentence = f"Begins, question 0, began with agents {begun}: not num_roots=2."
+    with pytest.raises(ContractError, match=f"^{re.escape(sentence)}$"):
+        ended(lambda *_: answer(7), 256, [0], [Begins(num_roots)], settings(num_initial_rollouts=2))

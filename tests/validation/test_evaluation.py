@@ -119,9 +119,18 @@ def test_what_follows_earlier_questions_is_that_of_training(model_folder, traini
     assert message(config).endswith(": evaluation does not read it; set it outside of evaluation_config.")
 
 
-def test_an_evaluation_that_forks_may_have_a_threshold_of_its_own(model_folder):
-    config = small_config(model_folder).adaptive_rollout(branch_threshold="auto", branch_share=0.3)
-    override = {"explore": True, "branching": "threshold", "branch_threshold": 0.6, "num_rollouts": 4}
+@pytest.mark.parametrize(
+    ("training", "override"),
+    [
+        ({"branch_threshold": "auto", "branch_share": 0.3}, {"branch_threshold": 0.6, "num_rollouts": 4}),
+        ({"branch_threshold": "auto"}, {"branch_threshold": 0.6}),
+        ({"entropy_baseline": "running", "entropy_baseline_quantile": 0.9}, {"entropy_baseline": "initial"}),
+        ({"rollout_budget": {"tool_calls": 9}}, {"num_rollouts": 4}),
+    ],
+)
+def test_an_evaluation_that_forks_need_not_follow_earlier_questions_as_training_does(model_folder, training, override):
+    config = small_config(model_folder).adaptive_rollout(entropy_baseline_questions=32, **training)
+    override = {"explore": True, "branching": "threshold"} | override
     config.evaluation(evaluation_config=override).validate()
 
 

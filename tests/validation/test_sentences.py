@@ -16,6 +16,7 @@ REFUSED = [
     ({"dual_clip": 1.0}, "dual_clip=1.0: must be a finite number > 1."),
     ({"deadline_reward": float("inf")}, "deadline_reward=inf: must be a finite number."),
     ({"temperature": float("nan")}, "temperature=nan: must be a finite number > 0."),
+    ({"branch_threshold": 10**400}, f"branch_threshold=1{'0' * 17}...{'0' * 19}: must be a finite number or 'auto'."),
     ({"branch_base_probability": 1.5}, "branch_base_probability=1.5: must be a number in [0, 1]."),
     ({"adam_betas": (0.9, 1.0)}, "adam_betas=(0.9, 1.0): must be two numbers in [0, 1)."),
     ({"adam_betas": 0.9}, "adam_betas=0.9: must be two numbers in [0, 1)."),
