@@ -86,7 +86,7 @@ def test_a_deadline_holds_though_the_environment_does_not_hear_it(deterministic,
         num_rollouts=4,
         num_initial_rollouts=2,
         branching="always",
-        question_deadline_s=0.3,
+        question_deadline_s=1.0,
         deterministic=deterministic,
     )
     questions = ended(script, VOCAB_SIZE, range(2), [Deaf(fails), Deaf(fails)], config)
