@@ -47,6 +47,9 @@ def _of_tree(config: AlgorithmConfig) -> Iterator[str]:
             yield f"{initial}: must not exceed num_rollouts={config.num_rollouts}."
         if config.num_initial_rollouts == config.num_rollouts and config.pre_monitoring_sensitivity is None:
             yield f"{initial}: leaves none of num_rollouts={config.num_rollouts} to fork; branching='never' says so."
+        if not config.max_tool_calls:
+            rule = f"branching={config.branching!r}"
+            yield f"{rule}: max_tool_calls=0 leaves no response to fork at; branching='never' says so."
         if config.random_fork_probability is None and config.branching in rules_with("random_fork_probability"):
             needs = f"branching={config.branching!r} needs a probability; it has no default"
             yield f"random_fork_probability=None: {needs}."

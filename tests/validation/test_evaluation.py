@@ -138,7 +138,7 @@ def test_an_evaluation_that_forks_need_not_follow_earlier_questions_as_training_
     ("training", "override", "expected"),
     [
         ({}, {"num_rollouts": 1}, "num_initial_rollouts=2: must not exceed num_rollouts=1."),
-        ({"rollout_budget": {"tool_calls": 9}}, {"max_tool_calls": 0},
+        ({"rollout_budget": {"tool_calls": 9}}, {"max_tool_calls": 0, "branching": "never"},
          "rollout_budget={'tool_calls': 9}: max_tool_calls=0 lets nobody spend it."),
         ({}, {"env_config": {"spli": "test"}}, "Unknown env_config key 'spli': did you mean 'split'?"),
     ],
