@@ -26,10 +26,21 @@ def group_advantages(rewards: np.ndarray, normalize_std: bool = True) -> np.ndar
         [L]; std has ddof = 1, so one leaf alone has advantage 0. Equal rewards have advantage 0, exactly.
     """
     rewards = np.asarray(rewards, dtype=np.float64)
-    if len(rewards) < 2 or rewards.min() == rewards.max():
-        return np.zeros(len(rewards))
-    centered = rewards - rewards.mean()
-    return centered / (rewards.std(ddof=1) + STD_EPSILON) if normalize_std else centered
+    mean, std = mean_and_std(rewards)
+    centered = rewards - mean
+    return centered / (std + STD_EPSILON) if normalize_std else centered
+
+
+def mean_and_std(values: np.ndarray) -> tuple[float, float]:
+    """Mean and standard deviation (ddof = 1) of `values` [n].
+
+    Equal values have that mean and deviation 0, exactly, where a mean would be rounded. Without a value both are 0.
+    """
+    if len(values) == 0:
+        return 0.0, 0.0
+    if values.min() == values.max():
+        return float(values[0]), 0.0
+    return float(values.mean()), float(values.std(ddof=1))
 
 
 def tree_advantages(rewards: np.ndarray, roots: np.ndarray, normalize_std: bool = True) -> np.ndarray:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rllib_arpo.core.advantages import STD_EPSILON
+from rllib_arpo.core.advantages import STD_EPSILON, mean_and_std
 from rllib_arpo.core.tree import QuestionTree, TreeLayout, Turn
 
 if TYPE_CHECKING:
@@ -70,9 +70,4 @@ def entropy_statistics(entropies: Sequence[np.ndarray]) -> EntropyStatistics:
 
     Without a token both numbers are 0; there is nothing to multiply then.
     """
-    values = np.concatenate([np.zeros(0), *entropies])
-    if len(values) == 0:
-        return EntropyStatistics(mean=0.0, std=0.0)
-    if values.min() == values.max():  # Exactly 0: the mean would be rounded.
-        return EntropyStatistics(mean=float(values[0]), std=0.0)
-    return EntropyStatistics(mean=float(values.mean()), std=float(values.std(ddof=1)))
+    return EntropyStatistics(*mean_and_std(np.concatenate([np.zeros(0), *entropies])))

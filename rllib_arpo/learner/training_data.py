@@ -16,7 +16,7 @@ from ray.rllib.core.learner.training_data import TrainingData
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 
 from rllib_arpo.connectors import BATCH, PipelineSettings, reward_connectors
-from rllib_arpo.core.advantages import loss_denominator
+from rllib_arpo.core.advantages import loss_denominator, mean_and_std
 from rllib_arpo.core.columns import LAYOUTS, LEAF_REWARDS, TREES
 from rllib_arpo.core.entropy_advantage import EntropyStatistics, entropy_statistics, unique_entropies
 from rllib_arpo.core.settings import settings_from
@@ -116,7 +116,7 @@ class QuestionBatch(TrainingData):
                 for order in orders
                 for chunk in _chunks(order, settings.questions_per_minibatch)
             ),
-            statistics=_reward_statistics(np.concatenate(columns[LEAF_REWARDS])),
+            statistics=RewardStatistics(*mean_and_std(np.concatenate(columns[LEAF_REWARDS]))),
             num_tokens=tuple(unique_tokens(tree, layout) for tree, layout in questions),
             has_signal=any(len(np.unique(rewards)) > 1 for rewards in compared),
         )
@@ -162,16 +162,6 @@ class QuestionBatch(TrainingData):
             statistics=self.statistics,
             num_tokens=tuple(self.num_tokens[question] for question in mine),
         )
-
-
-def _reward_statistics(rewards: np.ndarray) -> RewardStatistics:
-    """A single trajectory has no deviation, and an empty batch has no mean: both count as 0."""
-    if len(rewards) and rewards.min() == rewards.max():  # Exactly 0: the mean would be rounded.
-        return RewardStatistics(mean=float(rewards[0]), std=0.0)
-    return RewardStatistics(
-        mean=float(rewards.mean()) if len(rewards) else 0.0,
-        std=float(rewards.std(ddof=1)) if len(rewards) else 0.0,
-    )
 
 
 def _epoch_orders(num_questions: int, num_epochs: int, seed: int | None) -> list[list[int]]:
