@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from release.evidence.study_figures import Run, finished_runs
-from release.evidence.study_rows import read_table
+from release.evidence.study_rows import fork_rate, read_table
 from rllib_arpo.core.advantages import group_advantages
 from rllib_arpo.core.branching import WIDE, children_per_fork
 from rllib_arpo.envs.tasks.trail_forms import FORMS, TrailForm
@@ -126,19 +126,27 @@ def signal_to_noise(gradients: np.ndarray, weights: np.ndarray) -> float:
     return (float((mean**2).sum()) - noise / n) / noise
 
 
-def measured_arms(form: str) -> dict[str, tuple[float, float]]:
-    """Arm -> calls a question, and the share of decided responses that forked (0 if none was); means over its runs."""
-    found = {}
+def measured_runs(form: str) -> dict[str, list[Run]]:
+    """Arm -> its runs, one a seed; an arm that both studies have is that of the first."""
+    found: dict[str, list[Run]] = {}
     for study, end in STUDIES[form]:
         arms: dict[str, list[Run]] = {}
         for run in finished_runs(read_table(RESULTS / f"{study}.parquet"))[0]:
             if run.arm.endswith(end):
                 arms.setdefault(run.arm.removesuffix(end), []).append(run)
-        for arm, runs in arms.items():
-            calls = [run.rows[-1]["tool_calls"] / run.rows[-1]["iteration"] / QUESTIONS for run in runs]
-            rates = [row["fork_rate"] for run in runs for row in run.rows if row["fork_rate"] is not None]
-            found[arm] = float(np.mean(calls)), float(np.mean(rates)) if rates else 0.0
+        found |= arms
     return found
+
+
+def calls_of(runs: Sequence[Run]) -> str:
+    """Calls a question, as a cell; empty without a run."""
+    calls = [run.rows[-1]["tool_calls"] / run.rows[-1]["iteration"] / QUESTIONS for run in runs]
+    return f"{np.mean(calls):.1f}" if calls else ""
+
+
+def fork_rate_of(runs: Sequence[Run]) -> float:
+    """The share of decided responses that forked."""
+    return float(np.mean([fork_rate(run.rows) for run in runs]))
 
 
 def shape(text: str) -> tuple[int, int, int]:
@@ -175,19 +183,19 @@ def main() -> None:
     args = parser.parse_args()
     if args.questions < 2:
         parser.error(f"--questions {args.questions}: a variance needs at least 2")
-    form, measured = FORMS[args.form], measured_arms(args.form)
+    form, measured = FORMS[args.form], measured_runs(args.form)
     arms = {"grpo": (ROLLOUTS, 0.0, 0.0)}
     for arm, roots in (("", 8), ("-n4", 4)):
-        rate = measured[f"random{arm}"][1]
+        rate = fork_rate_of(measured[f"random{arm}"])
         arms |= {f"threshold{arm}": (roots, 1.0, STRAY_FORKS), f"random{arm}": (roots, rate, rate)}
-    rows = {n: (Shape(ROLLOUTS, roots, 1, *rates), f"{measured[n][0]:.1f}") for n, (roots, *rates) in arms.items()}
+    rows = {n: (Shape(ROLLOUTS, roots, 1, *rates), calls_of(measured[n])) for n, (roots, *rates) in arms.items()}
     print(_table(form, rows, args.questions, args.seed), end="\n\n")
     asked = {}
     for rollouts, roots, width in args.shapes:
         arm = f"{'' if rollouts == ROLLOUTS else f'm{rollouts}-'}n{roots}-z{width}"
-        rate = measured.get(f"random-{arm}", measured["random-n4"])[1]
+        rate = fork_rate_of(measured.get(f"random-{arm}", measured["random-n4"]))
         for rule, name, rates in (("threshold", arm, (1.0, STRAY_FORKS)), ("random", f"random-{arm}", (rate, rate))):
-            cell = f"{measured[name][0]:.1f}" if name in measured else ""
+            cell = calls_of(measured.get(name, []))
             asked[f"{rollouts}:{roots}:{width} {rule}"] = Shape(rollouts, roots, width, *rates), cell
     print(_table(form, asked, args.questions, args.seed))
 
