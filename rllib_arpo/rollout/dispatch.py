@@ -8,7 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import ray
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
@@ -154,7 +154,7 @@ class QuestionDispatcher:
         )
         for failure in found:
             if isinstance(failure, Failure):
-                raise DataError(failure.message) from RuntimeError(failure.traceback)
+                _raise(failure)
         return min([limit, *(number for number in found if number is not None)])
 
     def sleep(self, level: int) -> None:
@@ -264,8 +264,7 @@ class QuestionDispatcher:
         """Takes an env runner's answer; returns what failed, if anything did."""
         if isinstance(outcome, Failure):
             if not outcome.retry or self._is_local():
-                kind = RuntimeError if outcome.retry else DataError
-                raise kind(outcome.message) from RuntimeError(outcome.traceback)
+                _raise(outcome)
             return self._lose(number, f"{outcome.message}\n{outcome.traceback}", restart=True)
         if isinstance(outcome, Exception):
             # Ray restarts an actor whose process has died by itself.
@@ -353,6 +352,11 @@ def _hand_out(question: AskedQuestion, runner: _Runner) -> QuestionRef:
         runner.heard_at = time.monotonic()
     runner.in_flight[question.ref] = question
     return question.ref
+
+
+def _raise(failure: Failure) -> NoReturn:
+    kind = RuntimeError if failure.retry else DataError
+    raise kind(failure.message) from RuntimeError(failure.traceback)
 
 
 def _outcome(call: ray.ObjectRef) -> Reply | Failure | Exception:

@@ -97,7 +97,8 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
             raise ValueError(f"env={config.env!r} is a {type(first).__name__}, not a ForkableMultiAgentEnv.")
         envs = [first]
         self._pools.append(envs)
-        envs.extend(first.another() or make() for _ in range(config.num_envs_per_env_runner - 1))
+        for _ in range(config.num_envs_per_env_runner - 1):
+            envs.append(first.another() or make())
         for index, env in enumerate(envs):
             self._user_callbacks.environment_created(env, env_context(config, self.worker_index or 0, index), purpose)
         return envs

@@ -20,6 +20,11 @@ from tests.helpers.scripts import answer, scripted_engine, tool
 from tests.rollout.conftest import ended, settings
 
 LOW, HIGH = 1.0, 3.0
+#: Three trajectories, of which those cost something that the deadline cuts off.
+DEADLINE = {
+    "num_rollouts": 3, "num_initial_rollouts": 2, "question_deadline_s": 2.0, "deadline_reward": -1.0,
+    "max_context_tokens": 10**7, "max_response_tokens": 10**7,
+}  # fmt: skip
 
 
 def test_rise_after_a_tool_forks_once_and_the_parent_goes_on(sample_tree):
@@ -198,12 +203,7 @@ def test_a_fork_without_an_answered_turn_is_masked_whatever_the_deadline_costs(s
     sampled = sample_tree(
         script,
         {"delays": {("0", 1): 60.0, ("0.0", 1): 60.0}, "rewards": {"1": 1.0}},
-        num_rollouts=3,
-        num_initial_rollouts=2,
-        question_deadline_s=2.0,
-        deadline_reward=-1.0,
-        max_context_tokens=10**7,
-        max_response_tokens=10**7,
+        **DEADLINE,
     )
     assert sampled.shape() == {
         "0": (None, 0, [(10, TOOL), (20, TOOL)], "time_limit"),
@@ -232,12 +232,7 @@ def test_a_fork_does_not_pay_for_the_deadline_of_its_parent(sample_tree, of_fork
     sampled = sample_tree(
         script,
         {"rewards": {"0.0": 1.0, "1": 1.0}},
-        num_rollouts=3,
-        num_initial_rollouts=2,
-        question_deadline_s=2.0,
-        deadline_reward=-1.0,
-        max_context_tokens=10**7,
-        max_response_tokens=10**7,
+        **DEADLINE,
     )
     assert [(t.agent_id, len(t.turns)) for t in sampled.tree.trajectories][:2] == [("0", 1), ("1", 1)]
     assert [str(t.stop_reason) for t in sampled.tree.trajectories] == endings
