@@ -131,8 +131,8 @@ class Turn:
             conversation of the same trajectory begins or goes on: what lies between is not read any more.
         weight_versions: [n] int32, the version of the weights that sampled each token.
         tool_call: the call that produced `observation`, if one was executed.
-        decision: about the tool response BEFORE this turn; None for a trajectory's first own turn, which has none or
-            was forked there.
+        decision: about the tool response BEFORE this turn, and lost with a turn that is cut off; None for a
+            trajectory's first own turn, which has none or was forked there.
         times: None if nobody measured them.
         reward: what the environment paid for the turn.
     """

@@ -77,6 +77,7 @@ class QuestionStats:
         path_tool_calls: tool calls on each leaf's whole path.
         tool_calls: the calls that were executed, a shared one once.
         num_turns, num_generated_tokens: unique ones; the tokens also of forks that were taken back.
+        forks: of each its parent and the turns above it, so that those of one node are equal.
         oldest_weights: the smallest weight version that sampled any of the tokens; None if there are no tokens.
         initial_accuracies: of the leaves that began at the prompt, without those that filled up the budget.
         initial_entropies: nats, the mean over the window at the start of each root.
@@ -98,7 +99,7 @@ class QuestionStats:
     tool_calls: tuple[ToolCall, ...]
     num_turns: int
     num_generated_tokens: int
-    num_forks: int
+    forks: tuple[tuple[str, int], ...]
     num_initial_rollouts: int
     num_topped_up: int
     oldest_weights: int | None
@@ -168,7 +169,7 @@ def question_stats(
         tool_calls=tuple(turn.tool_call for turn in turns if turn.tool_call is not None),
         num_turns=len(turns),
         num_generated_tokens=sampled_tokens(tree) + tokens_taken_back,
-        num_forks=sum(leaf.parent is not None for leaf in leaves),
+        forks=tuple((leaf.parent, leaf.num_inherited_turns) for leaf in leaves if leaf.parent is not None),
         num_initial_rollouts=len(initial),
         num_topped_up=sum(leaf.topped_up for leaf in leaves),
         oldest_weights=min((int(v) for turn in turns for v in turn.weight_versions), default=None),
@@ -220,10 +221,10 @@ def rollout_metrics(questions: Sequence[QuestionStats], seconds: float) -> dict[
         **_mean_of("entropy/initial", [e for q in questions for e in q.initial_entropies]),
         **_mean_of("entropy/after_tool", [node.entropy for node in nodes if node.on_policy]),
         **{f"entropy/{name}": value for name, value in _delta_metrics(nodes).items()},
-        "forks_per_question": sum(q.num_forks for q in questions) / num_questions,
-        "fork_events_per_question": sum(node.decision.children > 0 for node in nodes) / num_questions,
+        "forks_per_question": sum(len(q.forks) for q in questions) / num_questions,
+        "fork_events_per_question": sum(len(set(q.forks)) for q in questions) / num_questions,
         **_mean_of("fork_rate", [node.decision.children > 0 for node in decided]),
-        **_fork_depths(nodes),
+        **_fork_depths([depth for q in questions for _, depth in q.forks]),
         "initial_rollouts_per_question": sum(q.num_initial_rollouts for q in questions) / num_questions,
         "topped_up_per_question": sum(q.num_topped_up for q in questions) / num_questions,
         "prefix_tokens_reused": sum(q.prefix_tokens_reused for q in questions),
@@ -263,9 +264,8 @@ def _delta_metrics(nodes: Sequence[NodeStats]) -> dict[str, float]:
     }
 
 
-def _fork_depths(nodes: Sequence[NodeStats]) -> dict[str, float]:
-    """The depths of forks: turns above the node, once per child."""
-    depths = [node.depth for node in nodes for _ in range(node.decision.children)]
+def _fork_depths(depths: Sequence[int]) -> dict[str, float]:
+    """Args: `depths`: of each fork the turns above it."""
     if not depths:
         return {}
     low, high = np.quantile(depths, (0.1, 0.9))

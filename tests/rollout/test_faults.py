@@ -86,7 +86,7 @@ def endings(sampled) -> Counter:
     for question in sampled:
         stats = question.stats
         roots = 2 + stats.num_topped_up
-        assert len(stats.stop_reasons) == M == roots + stats.num_forks
+        assert len(stats.stop_reasons) == M == roots + len(stats.forks)
         assert len(stats.rewards) == len(stats.path_tokens) == M
         assert len(question.episode.agent_episodes) == M
     return Counter(reason for q in sampled for reason in q.stats.stop_reasons)
@@ -237,7 +237,7 @@ def test_where_the_environment_cannot_fork_a_top_up_takes_the_place():
     questions = ended(by_length, VOCAB_SIZE, range(4), [Unforkable() for _ in range(4)], settings())
     for number, error in ((1, ("OSError", "no copy of the tool's state")), (2, ("ForkRefused", "another count"))):
         stats = questions[number].stats
-        assert (stats.num_topped_up, stats.num_forks, stats.forks_refused) == (1, 0, 1)
+        assert (stats.num_topped_up, len(stats.forks), stats.forks_refused) == (1, 0, 1)
         # The fork that was taken back had a turn.
         assert (stats.num_generated_tokens, stats.prefix_tokens_reused) == (68 + 31 * (number == 2), 0)
         assert sum(node.decision.children for node in stats.nodes) == 0
@@ -245,7 +245,7 @@ def test_where_the_environment_cannot_fork_a_top_up_takes_the_place():
         assert [(e.agent_id, e.kind, e.text) for e in questions[number].errors] == [("0.0", *error)]
     for number in (0, 3):
         stats = questions[number].stats
-        assert (stats.stop_reasons, stats.num_forks) == ((StopReason.ANSWER,) * 2, 1)
+        assert (stats.stop_reasons, len(stats.forks)) == ((StopReason.ANSWER,) * 2, 1)
         assert stats.path_tokens == (34, 34)
         assert (stats.num_generated_tokens, stats.prefix_tokens_reused) == (3 + 31 + 31, 8)
 

@@ -7,6 +7,7 @@ import pytest
 
 from rllib_arpo.core.tree import ForkDecision, QuestionTree, StopReason, ToolCall, ToolStatus, Trajectory, Turn
 from rllib_arpo.rollout.metrics import nested, question_stats, rollout_metrics
+from tests.helpers.trees import make_trajectory, make_tree, make_turn
 
 #: k. The entropies beyond it are recorded and not looked at.
 WINDOW = 2
@@ -105,6 +106,21 @@ def test_branching(metrics):
     assert metrics["prefix_tokens_reused"] == 7
     # One fork, below the first turn.
     assert [metrics[f"fork_depth_{name}"] for name in ("mean", "p10", "p90")] == [1.0, 1.0, 1.0]
+
+
+def test_forks_count_though_their_parent_is_cut_off_in_the_turn_that_decided_them():
+    """The decision is lost with the turn; two children begin below the first turn, one of them forks below its next."""
+    turns = {"0": [10], "0.0": [20, 21], "0.1": [30], "0.0.0": [22]}
+    begins = {"0": 0, "0.0": 1, "0.1": 1, "0.0.0": 2}
+    trajectories = [
+        make_trajectory(agent, [make_turn([token]) for token in turns[agent]], num_inherited_turns=begins[agent])
+        for agent in turns
+    ]
+    cut_off = replace(trajectories[0], stop_reason=StopReason.DEADLINE)
+    stats = question_stats(make_tree([1], [cut_off, *trajectories[1:]]), WINDOW)
+    metrics = rollout_metrics([stats], seconds=1.0)
+    assert (metrics["forks_per_question"], metrics["fork_events_per_question"]) == (3.0, 2.0)
+    assert metrics["fork_depth_mean"] == pytest.approx(4 / 3)
 
 
 def test_entropies_are_those_of_trajectories_from_the_prompt(metrics):

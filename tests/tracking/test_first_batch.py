@@ -31,7 +31,6 @@ def asked(initial: str, others: str = "", forked: str = "", entropies: tuple[flo
         formats_valid=(True,) * len(accuracies),
         stop_reasons=(StopReason.ANSWER,) * len(accuracies),
         num_initial_rollouts=len(initial),
-        num_forks=len(others),
         nodes=nodes,
     )
 

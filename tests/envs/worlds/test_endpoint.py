@@ -156,7 +156,7 @@ def test_messages_as_templates_take_them():
 def test_what_an_agent_adds_is_framed_by_the_template_and_turns_stay_as_sampled(sample):
     (question,), tokenizer = sample(adder, [1])
     tree = episode_to_tree(question.episode)
-    assert (question.stats.num_forks, question.stats.rewards) == (1, (0.5, 0.6))
+    assert (len(question.stats.forks), question.stats.rewards) == (1, (0.5, 0.6))
     assert question.stats.stop_reasons == (StopReason.WORLD_ENDED,) * 2
     root, fork = tree.trajectories
     # The twin: the template's text of the whole conversation.
@@ -180,7 +180,7 @@ def test_a_changed_message_is_a_refused_fork(sample):
 
     (question,), _ = sample(changing, [1])
     stats = question.stats
-    assert (stats.forks_refused, stats.num_forks, stats.num_topped_up) == (1, 0, 1)
+    assert (stats.forks_refused, len(stats.forks), stats.num_topped_up) == (1, 0, 1)
     assert stats.stop_reasons == (StopReason.WORLD_ENDED,) * 2
     (error,) = question.errors
     assert error.text == (
@@ -214,7 +214,7 @@ def test_a_shortened_history_begins_another_conversation_with_the_run_s_reward(s
     tree = episode_to_tree(question.episode)
     root, fork = tree.trajectories
     stats = question.stats
-    assert (stats.num_forks, stats.requests_refused, stats.conversations_begun) == (1, 0, 1)
+    assert (len(stats.forks), stats.requests_refused, stats.conversations_begun) == (1, 0, 1)
     assert stats.stop_reasons == (StopReason.WORLD_ENDED,) * 2
     begin = {"role": "system", "content": "You add."}
     common = len(tokenizer.encode(rendered(tokenizer, begin, user("Begin at 2."), tools=[ADD]).partition("Begin")[0]))
@@ -241,7 +241,7 @@ def test_a_helper_s_conversation_is_one_of_its_own_and_the_first_goes_on_after_i
     tree = episode_to_tree(question.episode)
     root, fork = tree.trajectories
     stats = question.stats
-    assert (stats.num_forks, stats.requests_refused, stats.conversations_begun) == (1, 0, 3)
+    assert (len(stats.forks), stats.requests_refused, stats.conversations_begun) == (1, 0, 3)
     assert stats.stop_reasons == (StopReason.WORLD_ENDED,) * 2
     asked = {"role": "system", "content": "You check."}
     right = {"role": "assistant", "content": "Right."}
