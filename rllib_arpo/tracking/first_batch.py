@@ -87,17 +87,17 @@ def _fork_warnings(stats: Sequence[QuestionStats], branching: str) -> Iterator[s
     """More forks than the entropy can choose is a warning of every iteration (`IterationLog.forks`)."""
     decided = _decided(stats)
     entropies = [node.entropy for question in stats for node in question.nodes if node.on_policy]
-    if not any(question.nodes for question in stats):
+    if not any(question.nodes or question.forks for question in stats):
         yield "No trajectory of the first batch goes on after a tool's response, so that nothing forks."
-    elif not (decided and decides_by_p(branching)):
-        # A `rollout_budget` may pay for no fork until it is known what paths cost.
+    elif not (decided and entropies and decides_by_p(branching)):
+        # A `rollout_budget` may pay for no fork until it is known what paths cost, and roots may be cut off.
         return
     elif (spread := float(np.ptp(np.quantile(entropies, (0.1, 0.9))))) < MIN_SPREAD:
         yield (
             f"The entropy hardly differs between tool responses (by {spread:.1g} nats from the 10 % to the 90 % "
             "quantile), so that it cannot choose forks: look at temperature and entropy_window."
         )
-    elif branching in rules_with("branch_threshold") and not any(node.decision.children for node in decided):
+    elif branching in rules_with("branch_threshold") and not any(question.forks for question in stats):
         yield (
             f"None of the {len(decided)} tool responses of the first batch forks: branch_threshold is too high; with "
             '"auto" it follows dH from now on.'

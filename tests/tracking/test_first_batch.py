@@ -31,6 +31,7 @@ def asked(initial: str, others: str = "", forked: str = "", entropies: tuple[flo
         formats_valid=(True,) * len(accuracies),
         stop_reasons=(StopReason.ANSWER,) * len(accuracies),
         num_initial_rollouts=len(initial),
+        forks=(("0", 1),) * forked.count("1"),
         nodes=nodes,
     )
 
@@ -115,3 +116,10 @@ def test_forks_with_nothing_to_work_with(nodes, told):
     assert warnings(*undecided) == ([told] if "goes on" in told else [])
     # Without trajectories beside the roots there is nothing to fork.
     assert warnings(asked("10", **nodes), asked("00", **nodes)) == []
+
+
+@pytest.mark.parametrize("nodes", ["", "0"])
+def test_forks_of_roots_that_were_cut_off_are_not_warned_of(nodes):
+    """The decision is lost with the turn of the root: the only node that is known, if there is one, is the fork's."""
+    one = replace(asked("0", "10", nodes), forks=(("0", 1),))
+    assert warnings(replace(one, nodes=tuple(replace(node, on_policy=False) for node in one.nodes))) == []
