@@ -161,9 +161,14 @@ def _of_update(config: AlgorithmConfig) -> Iterator[str]:
 def _of_advantages(config: AlgorithmConfig) -> Iterator[str]:
     """Advantages must have their inputs, and must differ from the plainer ones."""
     credit = CREDITS.get(config.baseline)
-    if credit is not None and credit.needs_forks and config.branching == "never":
-        same = "with branching='never' a tree has one leaf; use 'group', which is the same"
-        yield f"baseline='{config.baseline}': {same}."
+    if config.branching == "never":
+        plainer = {("attribution", "hard"): "soft", ("leaf_weighting", "branch"): "uniform"}
+        if credit is not None and credit.needs_forks:
+            plainer["baseline", config.baseline] = "group"
+        for (key, value), plain in plainer.items():
+            if getattr(config, key) == value:
+                same = f"with branching='never' a tree has one leaf; use '{plain}', which is the same"
+                yield f"{key}='{value}': {same}."
     if config.max_resample_rounds and config.returns == "to_go":
         yield "returns='to_go': not with max_resample_rounds, which takes equal returns for a group without a signal."
     judges_equal = config.baseline == BATCH or (credit is not None and credit.judges_equal_returns)
