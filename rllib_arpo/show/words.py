@@ -93,7 +93,7 @@ def advantages(turn: Row) -> str:
 def decision(turn: Row, trajectory: Trajectory, question: Question) -> str:
     """The decision at the node before a turn, and its reason: "dH = +0.21, forks at every node: forked once, ..."."""
     if turn["delta"] is None:
-        return _undecided(turn, trajectory)
+        return _undecided(turn, trajectory, question)
     rise = f"dH = {number(turn['delta'])}"
     budget = question.fork_budget()
     if trajectory.row["topped_up"]:
@@ -113,11 +113,14 @@ def decision(turn: Row, trajectory: Trajectory, question: Question) -> str:
     return f"{_reason(turn, rise, question.settings)}: {forked}, {left} of {budget} left."
 
 
-def _undecided(turn: Row, trajectory: Trajectory) -> str:
+def _undecided(turn: Row, trajectory: Trajectory, question: Question) -> str:
     if turn["depth"] == 0:
         return "The prompt precedes this turn: there is nothing to decide."
     if turn["turn"] == 0:
-        return f"This trajectory was forked here; the decision stands at the turn of {trajectory.row['parent']}."
+        parent = question.trajectory(trajectory.row["parent"])
+        if parent.depth_at_end() <= turn["depth"]:
+            return f"This trajectory was forked here; {parent.agent_id} was cut off in the turn that decided it."
+        return f"This trajectory was forked here; the decision stands at the turn of {parent.agent_id}."
     return "The node before this turn was not examined."
 
 

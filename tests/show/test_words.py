@@ -21,7 +21,7 @@ ROOT = {"agent_id": "0", "parent": None, "topped_up": False, "inherited_turns": 
 def said(turn: dict, num_roots: int = 8, trajectory: dict | None = None, **settings) -> str:
     """Of a turn that was decided with 4 forks left, unless `turn` says otherwise."""
     own = Trajectory(ROOT | (trajectory or {}), ())
-    roots = tuple(Trajectory(ROOT | {"agent_id": str(i)}, ()) for i in range(num_roots))
+    roots = tuple(Trajectory(ROOT | {"agent_id": str(i)}, ({}, {})) for i in range(num_roots))
     decided = {"turn": 1, "depth": 1, "delta": 0.21, "probability": 0.542, "eligible": True, "budget": 4, "children": 0}
     return words.decision(decided | turn, own, Question({}, roots, SETTINGS | settings))
 
@@ -59,6 +59,9 @@ def test_decisions_of_forks_and_top_ups():
     fork = {"agent_id": "0.0", "parent": "0", "inherited_turns": 1}
     assert said({"delta": None, "turn": 0}, trajectory=fork) == (
         "This trajectory was forked here; the decision stands at the turn of 0."
+    )
+    assert said({"delta": None, "turn": 0, "depth": 2}, trajectory=fork | {"inherited_turns": 2}) == (
+        "This trajectory was forked here; 0 was cut off in the turn that decided it."
     )
     assert said({}, trajectory={"topped_up": True}) == "dH = +0.21: not decided, since a top-up is not forked."
 
