@@ -89,7 +89,7 @@ def reward_scale(std: float) -> float:
 
 def group_reward_scale(rewards: np.ndarray, normalize_std: bool) -> float:
     """The number by which `group_advantages` divides the rewards [L] of one question; 1 as in `reward_scale`."""
-    return reward_scale(float(np.std(rewards, ddof=1))) if normalize_std and len(rewards) > 1 else 1.0
+    return reward_scale(mean_and_std(rewards)[1]) if normalize_std else 1.0
 
 
 def earlier_rewards(tree: QuestionTree, layout: TreeLayout) -> np.ndarray:
