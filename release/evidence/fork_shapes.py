@@ -36,6 +36,8 @@ STUDIES = {
 QUESTIONS = 8
 ROLLOUTS = 16
 RESAMPLES = 200
+#: Of fewer questions a resample may have no gradient, or one alone.
+MIN_QUESTIONS = 100
 #: The share of a threshold arm's responses that decide nothing and fork all the same.
 STRAY_FORKS = 0.02
 
@@ -153,11 +155,11 @@ def shape(text: str) -> tuple[int, int, int]:
     """M, N and Z of "M:N:Z".
 
     Raises:
-        ValueError: it is not 1 <= N <= M, and 1 <= Z or "wide"; a planned width is not simulated.
+        ValueError: it is not 1 <= N <= M with M >= 2, and 1 <= Z or "wide"; a planned width is not simulated.
     """
     *sizes, width = text.split(":")
     rollouts, roots = map(int, sizes)
-    if not 1 <= roots <= rollouts or (width != WIDE and int(width) < 1):
+    if rollouts < 2 or not 1 <= roots <= rollouts or (width != WIDE and int(width) < 1):
         raise ValueError(text)
     return rollouts, roots, children_per_fork(width if width == WIDE else int(width), rollouts, roots)
 
@@ -181,8 +183,10 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=4000, help="simulated for each shape")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    if args.questions < 2:
-        parser.error(f"--questions {args.questions}: a variance needs at least 2")
+    if args.questions < MIN_QUESTIONS:
+        parser.error(f"--questions {args.questions}: a standard error needs at least {MIN_QUESTIONS}")
+    if args.seed < 0:
+        parser.error(f"--seed {args.seed}: must be an integer >= 0")
     form, measured = FORMS[args.form], measured_runs(args.form)
     arms = {"grpo": (ROLLOUTS, 0.0, 0.0)}
     for arm, roots in (("", 8), ("-n4", 4)):
