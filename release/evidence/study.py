@@ -26,7 +26,7 @@ from typing import IO
 
 from release.evidence import curves
 from release.evidence.study_figures import finished_runs
-from release.evidence.study_file import Arm, Study, read_study, study_of
+from release.evidence.study_file import SEEDS, Arm, Study, read_study, study_of
 from release.evidence.study_rows import (
     Row,
     append_row,
@@ -103,8 +103,10 @@ def jobs_of(study: Study, arms: Sequence[str] | None, seeds: Sequence[int] | Non
         seeds: None: each arm's own.
 
     Raises:
-        ValueError: there is no such arm, or a seed is named twice: both runs would write into one file.
+        ValueError: there is no such arm or seed, or a seed is named twice: both runs would write into one file.
     """
+    if seeds is not None:
+        SEEDS.check("seeds", list(seeds))
     found = [
         Job(study, arm, seed, output) for arm in study.arms_named(arms) for seed in (seeds if seeds else arm.seeds)
     ]
@@ -183,12 +185,13 @@ def process_of(lock: IO[str], at_a_time: int) -> Callable[[Job], subprocess.Pope
 
 def run(study: Study, args: argparse.Namespace) -> int:
     """Runs what is missing, and shows what there is; the number of runs that failed."""
-    jobs = jobs_of(study, args.arms, args.seeds, args.output)
+    jobs, at_a_time = jobs_of(study, args.arms, args.seeds, args.output), args.jobs or study.jobs
+    kept = [] if args.rows is None else read_table(args.rows)
     args.output.mkdir(parents=True, exist_ok=True)
-    if args.rows is not None:
-        keep_runs(read_table(args.rows), args.output)
     with (args.output / "lock").open("w") as lock:
-        failed = run_missing(jobs, args.jobs or study.jobs, process_of(lock, args.jobs or study.jobs))
+        start = process_of(lock, at_a_time)
+        keep_runs(study, kept, args.output)
+        failed = run_missing(jobs, at_a_time, start)
     rows = read_output(args.output)
     if finished := finished_runs(rows)[0]:
         write_table([row for one in finished for row in one.rows], args.output / "rows.parquet")
@@ -198,13 +201,25 @@ def run(study: Study, args: argparse.Namespace) -> int:
     return len(failed)
 
 
-def keep_runs(rows: Sequence[Row], output: Path) -> None:
-    """Gives the folder the runs of a table that it does not have."""
-    there = set(output.iterdir())
-    for row in rows:
-        path = run_path(output, row["arm"], row["seed"])
-        if path not in there:
-            append_row(path, row)
+def keep_runs(study: Study, rows: Sequence[Row], output: Path) -> None:
+    """Gives the folder the runs of a table that it does not have.
+
+    Raises:
+        ValueError: a run is not of the study as its file is now; the folder is as before.
+    """
+    runs = dict.fromkeys((row["arm"], row["seed"]) for row in rows)
+    jobs = [Job(study, *study.arms_named([arm]), seed, output) for arm, seed in runs]
+    new = {(job.arm.name, job.seed): job for job in jobs if not job.path.exists()}
+    try:
+        for row in rows:
+            if job := new.get((row["arm"], row["seed"])):
+                append_row(job.path, row)
+        for job in new.values():
+            job.check()
+    except BaseException:
+        for job in new.values():
+            job.path.unlink(missing_ok=True)
+        raise
 
 
 def show(study: Study, rows: Sequence[Row], args: argparse.Namespace) -> None:
@@ -232,12 +247,15 @@ def main() -> int:
     args = parser.parse_args()
     if args.table is None and (args.study is None or args.output is None):
         parser.error("a study and --output are needed, or --table.")
+    for option in ("seeds", "jobs", "rows"):
+        if args.table is not None and getattr(args, option) is not None:
+            parser.error(f"argument --{option}: does nothing with --table")
     # The runs that were started end with the study.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         rows = [] if args.table is None else read_table(args.table)
         study = read_study(args.study or study_of(rows[0]["study"] or ""))
-        study.arms_named([*(args.arms or ()), *([args.baseline] if args.baseline else ())])
+        study.arms_named([*(args.arms or (row["arm"] for row in rows)), *([args.baseline] if args.baseline else ())])
         if args.table is None:
             return 1 if run(study, args) else 0
         show(study, rows, args)

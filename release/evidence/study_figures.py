@@ -58,7 +58,8 @@ def finished_runs(rows: Iterable[Row]) -> tuple[list[Run], list[str]]:
     A row that does not tell its run's last iteration is of a study whose runs are all equally long.
 
     Raises:
-        ValueError: runs of a seed, which are compared in pairs, did not begin with the same model.
+        ValueError: a run lacks its calls, or its first or last accuracy, or runs of a seed, which are compared in
+            pairs, did not begin with the same model.
     """
     by_run: dict[tuple[str, int], list[Row]] = {}
     for row in sorted(rows, key=lambda row: row["iteration"]):
@@ -73,6 +74,8 @@ def finished_runs(rows: Iterable[Row]) -> tuple[list[Run], list[str]]:
             others.append(f"{arm}, seed {seed}")
     first: dict[int, Run] = {}
     for run in finished:
+        if None in (run.rows[0]["accuracy"], run.rows[-1]["accuracy"], *(row[CALLS] for row in run.rows)):
+            raise ValueError(f"{run.arm}, seed {run.seed}: lacks its {CALLS}, or its first or last accuracy.")
         one = first.setdefault(run.seed, run)
         if run.rows[0]["accuracy"] != one.rows[0]["accuracy"]:
             raise ValueError(
@@ -143,7 +146,7 @@ class Reach:
         restricted_mean: the mean of min(cost, horizon), over the arm's runs.
         pairs: the number of seeds that both have.
         ratio: of the restricted means to the baseline's over those seeds (`ratio_of_means`). None without two such
-            seeds. Censored runs bring it nearer to 1.
+            seeds, or without costs. Censored runs bring it nearer to 1.
     """
 
     reached: int
@@ -186,12 +189,12 @@ def _restricted(cost: float | None, horizon: float) -> float:
 
 
 def ratio_of_means(values: np.ndarray, others: np.ndarray) -> tuple[float, float, float] | None:
-    """mean(values) / mean(others), both [n], with its 95 % interval; None with fewer than two pairs.
+    """mean(values) / mean(others), both [n], with its 95 % interval; None with fewer than two pairs, or a mean of 0.
 
     The interval is Student's t interval of the ratio's logarithm, to first order in the values: of the mean of
     values / mean(values) - others / mean(others), pair by pair.
     """
-    if len(values) < 2:
+    if len(values) < 2 or not (values.mean() and others.mean()):
         return None
     ratio = float(values.mean() / others.mean())
     spread = estimate_all({"": values / values.mean() - others / others.mean()})[""]

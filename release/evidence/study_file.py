@@ -47,23 +47,28 @@ def _is_command_line(value: Any) -> bool:
         return False
 
 
-def _list_of(rule: Rule, words: str) -> Rule:
-    return Rule(words, lambda value: isinstance(value, list) and all(map(rule.test, value)))
+def _are_seeds(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(at_least(0).test(seed) and seed < 1 << 32 for seed in value)
 
 
+def _are_numbers(value: Any) -> bool:
+    return isinstance(value, list) and all(map(FINITE.test, value))
+
+
+SEEDS = Rule("a list of integers from 0 to 2**32 - 1, not empty", _are_seeds)
 #: Keys of a study and of an arm, with the rules of their values.
 ARM_KEYS = {
     "arguments": Rule("a text of arguments, with an end of each quotation", _is_command_line),
     "iterations": at_least(1),
     "evaluate_every": at_least(1),
-    "seeds": _list_of(at_least(0), "a list of integers >= 0"),
+    "seeds": SEEDS,
     "fork_rate_of": _TEXT,
 }
 KEYS = {name: rule for name, rule in ARM_KEYS.items() if name != "fork_rate_of"} | {
     "recipe": _TEXT,
     "jobs": at_least(1),
     "baseline": _TEXT,
-    "accuracies_to_reach": _list_of(FINITE, "a list of numbers"),
+    "accuracies_to_reach": Rule("a list of numbers", _are_numbers),
     "calls": at_least(1),
     "arms": a_dict("a dict of arms by name"),
 }
@@ -148,9 +153,9 @@ def recipe_code(recipe: str) -> str:
     """
     try:
         spec = importlib.util.find_spec(recipe)
-    except ModuleNotFoundError:
+    except (ImportError, ValueError):
         spec = None
-    if spec is None or spec.origin is None:
+    if spec is None or not str(spec.origin).endswith(".py"):
         raise ValueError(f"recipe: there is no module {recipe!r}; the current folder and PYTHONPATH are searched.")
     module = ast.parse(Path(spec.origin).read_text())
     module.body = module.body[1:] if ast.get_docstring(module) else module.body
@@ -182,7 +187,7 @@ def read_study(path: Path) -> Study:
         raise ValueError(f"{path}: there is no such study; name its file before --table.")
     try:
         said = yaml.load(path.read_text(), _Loader)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: not UTF-8, or a date that does not exist.
         raise ValueError(f"{path}: not YAML ({first_line(error)}).") from error
     _check_keys(f"{path}", said, set(KEYS), KEYS)
     study = Study(
@@ -204,8 +209,9 @@ def read_study(path: Path) -> Study:
 
 def _arm(path: Path, name: str, said: str | Mapping[str, Any], study: Mapping[str, Any]) -> Arm:
     """An arm that is a string alone is its arguments; its rows and its log are files with its name."""
-    if not re.fullmatch(r"[\w.-]+", name):
-        raise ValueError(f"{path}, arm {name!r}: the name may have letters, digits, '_', '-' and '.' alone.")
+    if not re.fullmatch(r"\w[\w.-]*", name):
+        allowed = "letters, digits, '_', and after the first also '-' and '.'"
+        raise ValueError(f"{path}, arm {name!r}: the name may have {allowed}.")
     of_arm = {"arguments": said} if isinstance(said, str) else said
     _check_keys(f"{path}, arm {name}", of_arm, {"arguments"}, ARM_KEYS)
     return Arm(
@@ -238,3 +244,5 @@ def _check_arm(study: Study, arm: Arm) -> None:
     other = study.arms.get(arm.fork_rate_of)
     if other is None or other.fork_rate_of is not None:
         raise ValueError(f"{where}: fork_rate_of={arm.fork_rate_of!r} is not an arm with a fork rule of its own.")
+    if missing := sorted(set(arm.seeds) - set(other.seeds)):
+        raise ValueError(f"{where}: fork_rate_of={arm.fork_rate_of!r} has no run with seed {missing[0]}.")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -97,13 +98,20 @@ def read_table(path: Path) -> list[dict[str, Any]]:
     """The rows of a .parquet file; a column that it lacks is null, and so is NaN, which earlier studies wrote.
 
     Raises:
-        DataError: the file is not there, not readable, or has other rows.
+        DataError: the file is not there, not readable, has other rows, or not all of a run up to its last.
     """
     with opened_parquet(path) as file:
-        rows = file.read().to_pylist()
+        table = file.read()
+        known = [name for name in COLUMNS if name in table.column_names]
+        rows = table.select(known).cast(pa.schema([(name, COLUMNS[name]) for name in known])).to_pylist()
     if not rows or any(row.get(name) is None for row in rows for name in ("arm", "seed", "iteration")):
         raise DataError(f"{path}: has no rows of a study, each of an arm, a seed and an iteration.")
-    return in_order({name: _or_null(row.get(name)) for name in COLUMNS} for row in rows)
+    found = in_order({name: _or_null(row.get(name)) for name in COLUMNS} for row in rows)
+    for (arm, seed), run in groupby(found, key=lambda row: (row["arm"], row["seed"])):
+        iterations = [row["iteration"] for row in run]
+        if iterations != list(range(len(iterations))):
+            raise DataError(f"{path}: {arm}, seed {seed} does not have each iteration from 0 on once.")
+    return found
 
 
 def write_table(rows: Sequence[Row], path: Path) -> None:

@@ -22,12 +22,21 @@ from tests.release.study_rows import TEXT, make_row, write_run, write_study
     ("evaluate_every: 2\n", "evaluate_every: 0\n",
      "{path}: evaluate_every=0: must be an integer >= 1."),
     ("calls: 20\n", "calls: 9,000\n", "{path}: calls='9,000': must be an integer >= 1."),
-    ("seeds: [0, 1]\n", "seeds: 3\n", "{path}: seeds=3: must be a list of integers >= 0."),
+    ("seeds: [0, 1]\n", "seeds: 3\n",
+     "{path}: seeds=3: must be a list of integers from 0 to 2**32 - 1, not empty."),
+    ('threshold: ""', 'threshold: {arguments: "", seeds: []}',
+     "{path}, arm threshold: seeds=[]: must be a list of integers from 0 to 2**32 - 1, not empty."),
+    ("seeds: [0, 1]\n", "seeds: [4294967296]\n",
+     "{path}: seeds=[4294967296]: must be a list of integers from 0 to 2**32 - 1, not empty."),
+    ("fork_rate_of: threshold", "fork_rate_of: threshold, seeds: [0, 5]",
+     "{path}, arm random: fork_rate_of='threshold' has no run with seed 5."),
+    ("calls: 20\n", "calls: 2024-13-45\n", "{path}: not YAML (month must be in 1..12)."),
     ("arguments: --lr 1e-3\n", "arguments:\n",
      "{path}: arguments=None: must be a text of arguments, with an end of each quotation."),
     ('threshold: ""', """threshold: --lr '1""",
      """{path}, arm threshold: arguments="--lr '1": must be a text of arguments, with an end of each quotation."""),
-    ("threshold: \"\"", "a/b: \"\"", "{path}, arm 'a/b': the name may have letters, digits, '_', '-' and '.' alone."),
+    ("threshold: \"\"", "a/b: \"\"", "{path}, arm 'a/b': the name may have {allowed}."),
+    ("threshold: \"\"", "-a: \"\"", "{path}, arm '-a': the name may have {allowed}."),
     ('threshold: ""', 'grpo: ""', "{path}: not YAML (the key 'grpo' is there twice)."),
     ('threshold: ""\n', "threshold:\n", "{path}, arm threshold=None: must be a dict."),
     ("fork_rate_of: threshold", "iterations: x", "{path}, arm random: iterations='x': must be an integer >= 1."),
@@ -38,7 +47,8 @@ from tests.release.study_rows import TEXT, make_row, write_run, write_study
 def test_what_does_not_fit_in_a_file_is_refused(tmp_path, old, new, message):
     with pytest.raises(ValueError) as raised:
         write_study(tmp_path, TEXT.replace(old, new))
-    assert str(raised.value) == message.format(path=tmp_path / "tiny_study.yaml")
+    allowed = "letters, digits, '_', and after the first also '-' and '.'"
+    assert str(raised.value) == message.format(path=tmp_path / "tiny_study.yaml", allowed=allowed)
 
 
 def test_a_file_a_table_or_a_recipe_that_is_not_there_is_a_sentence(tmp_path):
@@ -46,7 +56,10 @@ def test_a_file_a_table_or_a_recipe_that_is_not_there_is_a_sentence(tmp_path):
         read_study(tmp_path / "none.yaml")
     with pytest.raises(ValueError, match=r"none\.parquet: not a readable parquet file \("):
         read_table(tmp_path / "none.parquet")
-    for recipe in ("nothing", "nothing.below"):
+    (tmp_path / "latin.yaml").write_bytes(b"recipe: caf\xe9\n")
+    with pytest.raises(ValueError, match=r"latin\.yaml: not YAML \('utf-8' codec can't decode"):
+        read_study(tmp_path / "latin.yaml")
+    for recipe in ("nothing", "nothing.below", ".relative", "sys", "math"):
         study = write_study(tmp_path, TEXT.replace("tests.release.tiny_recipe", recipe))
         with pytest.raises(ValueError, match=f"recipe: there is no module '{recipe}'; the current folder and"):
             study.settings_hash(study.arms["grpo"])
@@ -163,11 +176,16 @@ def test_the_run_whose_fork_rate_another_has_is_of_the_same_settings(plan, tmp_p
 @pytest.mark.parametrize(("line", "message"), [
     ("{0}/tiny_study.yaml --output {0}/rows --baseline ppo", "error: {0}/tiny_study.yaml: has no arm 'ppo'; there "),
     ("{0}/tiny_study.yaml --output {0}/rows --jobs -1", "argument --jobs: '-1' is not an integer >= 1\n"),
+    ("{0}/tiny_study.yaml --output {0}/rows --seeds -1",
+     "error: seeds=[-1]: must be a list of integers from 0 to 2**32 - 1, not empty.\n"),
     ("--table {0}/other.parquet", "error: {0}/other.parquet: has no rows of a study, each of an arm, a seed and an "),
+    ("--table {0}/other.parquet --seeds 0", "argument --seeds: does nothing with --table\n"),
+    ("{0}/tiny_study.yaml --table {0}/ppo.parquet", "error: {0}/tiny_study.yaml: has no arm 'ppo'; there are grpo, "),
 ])  # fmt: skip
 def test_a_wrong_command_line_runs_nothing(tmp_path, monkeypatch, capsys, line, message):
     write_study(tmp_path)
     pq.write_table(pa.table({"arm": ["a"]}), tmp_path / "other.parquet")
+    write_table([make_row("ppo", 0, 0, 0, 0.5)], tmp_path / "ppo.parquet")
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setattr("release.evidence.study.run_missing", lambda *_: pytest.fail("A run was started."))
     monkeypatch.setattr("sys.argv", ["study", *line.format(tmp_path).split()])
@@ -205,21 +223,50 @@ def test_a_row_has_all_columns_and_no_other(tmp_path):
     assert row == dict.fromkeys(COLUMNS) | {"arm": "a", "seed": 0, "iteration": 1, "delta": -0.5}
     with pytest.raises(ValueError, match="the column 'rate' is unknown"):
         append_row(path, {"rate": 1.0})
-    rows = [make_row("a", 0, 1, 5, 0.5, delta=float("nan")), row]
+    rows = [make_row("a", 0, 0, 5, 0.5, delta=float("nan")), row]
     write_table(rows, table)
     assert read_table(table) == [rows[0] | {"delta": None}, row]
 
 
-@pytest.mark.slow
+def test_a_table_has_all_rows_of_a_run_once_and_numbers_where_they_belong(tmp_path):
+    table = tmp_path / "rows.parquet"
+    rows = [make_row("a", 0, i, i, 0.5) for i in range(3)]
+    for wrong in (rows + rows[1:2], rows[::2], rows[1:]):
+        write_table(wrong, table)
+        with pytest.raises(
+            ValueError, match=r"rows\.parquet: a, seed 0 does not have each iteration from 0 on once\.$"
+        ):
+            read_table(table)
+    pq.write_table(pa.table({"arm": ["a"], "seed": [0], "iteration": [0], "accuracy": ["high"]}), table)
+    with pytest.raises(
+        ValueError, match=r"rows\.parquet: not a readable parquet file \(Failed to parse string: 'high'"
+    ):
+        read_table(table)
+
+
 def test_a_folder_begins_with_the_runs_of_a_table(tmp_path):
-    first, second = tmp_path / "first", tmp_path / "second"
+    study, first, second = write_study(tmp_path), tmp_path / "first", tmp_path / "second"
     for folder, seed in ((first, 0), (first, 1), (second, 1)):
         folder.mkdir(exist_ok=True)
-        append_row(run_path(folder, "grpo", seed), make_row("grpo", seed, 0, 0, 0.25 if folder == first else 0.5))
-    write_table([row for seed in (0, 1) for row in read_run(run_path(first, "grpo", seed))], tmp_path / "rows.parquet")
-    keep_runs(read_table(tmp_path / "rows.parquet"), second)
+        write_run(folder, study, "grpo", seed, 0, seconds=float(folder == first))
+    rows = [row for seed in (0, 1) for row in read_run(run_path(first, "grpo", seed))]
+    keep_runs(study, rows, second)
     assert read_run(run_path(second, "grpo", 0)) == read_run(run_path(first, "grpo", 0))
-    assert [row["accuracy"] for row in read_run(run_path(second, "grpo", 1))] == [0.5]
+    assert [row["seconds"] for row in read_run(run_path(second, "grpo", 1))] == [0.0]
+
+
+@pytest.mark.parametrize(("wrong", "message"), [
+    ({"arm": "ppo"}, "has no arm 'ppo'"),
+    ({"settings_hash": "abc"}, "is of a run with settings_hash='abc' and not "),
+])  # fmt: skip
+def test_a_table_with_runs_of_another_study_leaves_the_folder_as_it_was(tmp_path, wrong, message):
+    study, folder = write_study(tmp_path), tmp_path / "rows"
+    folder.mkdir()
+    path = write_run(folder, study, "grpo", 1, 0)
+    other = read_run(path)[0] | {"seed": 0}
+    with pytest.raises(ValueError, match=message):
+        keep_runs(study, [other, other | {"arm": "threshold"} | wrong], folder)
+    assert list(folder.iterdir()) == [path]
 
 
 def test_a_study_of_a_recipe_in_a_folder_of_its_own(tmp_path, model_folder, monkeypatch):

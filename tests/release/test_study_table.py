@@ -74,6 +74,14 @@ def test_the_ratio_is_of_pairs():
     others = np.array([10.0, 100.0])
     assert ratio_of_means(others / 2, others) == pytest.approx((0.5, 0.5, 0.5))
     assert ratio_of_means(np.array([5.0]), np.array([10.0])) is None
+    # Arms that call no tool, or have the accuracy before they call one.
+    assert (ratio_of_means(np.zeros(2), others), ratio_of_means(others, np.zeros(2))) == (None, None)
+
+
+def test_a_run_without_the_numbers_that_tables_need_is_named():
+    for lacks in ({"tool_calls": None}, {"accuracy": None}):
+        with pytest.raises(ValueError, match=r"^a, seed 3: lacks its tool_calls, or its first or last accuracy\.$"):
+            finished_runs([make_row("a", 3, 0, 0, 0.5), make_row("a", 3, 1, 5, 0.5) | lacks])
 
 
 def test_the_interval_of_a_ratio_covers_as_often_as_it_says():
