@@ -181,20 +181,26 @@ def advantages_of(
     A credit is not asked where no leaf counts, and may change the rewards that it gets.
 
     Raises:
-        ValueError: what the credit gave has another shape, or is not finite.
+        ValueError: the credit raised, or what it gave has another shape, or is not of finite real numbers.
     """
     num_nodes, num_leaves = len(layout.nodes), len(layout.leaves)
     if not num_leaves:
         return np.zeros(0), None
-    given = credit(rewards.copy(), tree, layout, normalize_std)
+    name = getattr(credit, "__name__", type(credit).__name__)
     try:
-        found = np.asarray(given, dtype=np.float64)
-    except (TypeError, ValueError):  # Rows of different lengths, or not numbers.
-        found = np.array(np.nan)
-    if found.shape not in ((num_leaves,), (num_nodes, num_leaves)) or not np.isfinite(found).all():
+        given = credit(rewards.copy(), tree, layout, normalize_std)
+    except Exception as error:
+        raise ValueError(f"baseline: {name} raised {type(error).__name__}: {error}.") from error
+    try:
+        given = np.asarray(given)
+    except (TypeError, ValueError, RuntimeError):  # Rows of different lengths, or a tensor with a gradient.
+        given = np.array(None)
+    # Anything else, such as texts and complex numbers, would become a number as well.
+    found = given.astype(np.float64) if given.dtype.kind in "biuf" else np.array(np.nan)
+    if given.shape not in ((num_leaves,), (num_nodes, num_leaves)) or not np.isfinite(found).all():
         raise ValueError(
-            f"baseline: {getattr(credit, '__name__', credit)} gave {found.shape} for {num_leaves} leaves and "
-            f"{num_nodes} nodes; it should give finite numbers, (leaves,) or (nodes, leaves)."
+            f"baseline: {name} gave {given.dtype} {given.shape} for {num_leaves} leaves and {num_nodes} nodes; it "
+            "should give finite numbers, (leaves,) or (nodes, leaves)."
         )
     if found.ndim == 1:
         return found, None

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from rllib_arpo.core.advantages import leaf_ranges
 from rllib_arpo.core.credit import CREDITS, advantages_of, credit_of
@@ -74,10 +75,11 @@ def test_every_credit_is_tested_by_hand():
 def of_a_user(rewards, tree, layout, normalize_std):
     rewards -= rewards.max()
     given = {"leaves": rewards, "wrong": rewards[:-1], "nan": rewards * np.nan, "rows": [[1.0], [1.0, 2.0]]}
-    return (given | {"nothing": None, "texts": ["a"] * 4})[tree.question_id]
+    given |= {"complex": rewards + 1j, "dates": np.zeros(4, "M8[s]"), "gradient": torch.zeros(4, requires_grad=True)}
+    return (given | {"nothing": None, "texts": ["1"] * 4})[tree.question_id]
 
 
-@pytest.mark.parametrize("kind", ["leaves", "wrong", "nan", "rows", "nothing", "texts"])
+@pytest.mark.parametrize("kind", ["leaves", "wrong", "nan", "rows", "nothing", "texts", "complex", "dates", "gradient"])
 def test_a_function_of_the_user(kind):
     credit, tree, rewards = credit_of(f"{__name__}:of_a_user"), replace(TREE, question_id=kind), REWARDS.copy()
     wrong = pytest.raises(ValueError, match=r"^baseline: of_a_user gave .* 4 leaves and 6 nodes")
@@ -85,6 +87,12 @@ def test_a_function_of_the_user(kind):
         leaves, nodes = advantages_of(credit, rewards, tree, LAYOUT, True)
         assert nodes is None and leaves.tolist() == [0, -3, -4, -1]
     assert rewards.tolist() == REWARDS.tolist()
+
+
+def test_a_function_of_the_user_that_raises_is_named():
+    tree = replace(TREE, question_id="unknown")
+    with pytest.raises(ValueError, match=r"^baseline: of_a_user raised KeyError: 'unknown'\.$"):
+        advantages_of(of_a_user, REWARDS, tree, LAYOUT, True)
 
 
 def test_a_function_of_the_user_is_not_asked_where_no_leaf_counts():
