@@ -236,6 +236,7 @@ class TreeSampler:
                 f"and stop_reason={step.stop_reason}: an agent has a stop reason exactly when it ends."
             )
         reward = finite(reward, f"{self._name()} agent {agent.agent_id}: the reward")
+        finite(step.accuracy, f"{self._name()} agent {agent.agent_id}: the accuracy")
         observation = checked_ids(observation, self._num_token_ids, self._name())
         times = replace(times, answered=self._seconds())
         agent.turns.append(turn_of(finished, times, observation, step, reward))

@@ -343,13 +343,14 @@ def test_an_error_at_the_entropies_fails_its_own_request_only(window):
 class Careless(ScriptedEnv):
     """What it returns is broken in one place."""
 
-    def __init__(self, reward=0.0, observation=(50, 0)):
+    def __init__(self, reward=0.0, observation=(50, 0), accuracy=0.0):
         super().__init__({})
-        self._reward, self._observation = reward, observation
+        self._reward, self._observation, self._accuracy = reward, observation, accuracy
 
     async def step_agent(self, agent_id, token_ids):
         _, _, terminated, truncated, info = await super().step_agent(agent_id, token_ids)
-        return self._observation, self._reward, terminated, truncated, info
+        step = replace(info[INFO_STEP], accuracy=self._accuracy)
+        return self._observation, self._reward, terminated, truncated, {INFO_STEP: step}
 
 
 class Elsewhere(ScriptedEnv):
@@ -369,6 +370,7 @@ def test_a_place_that_is_not_on_the_path_ends_the_run():
 @pytest.mark.parametrize(("returned", "sentence"), [
     ({"reward": float("nan")}, "Careless, question 0, agent 0: the reward must be a finite number, not nan."),
     ({"reward": None}, "Careless, question 0, agent 0: the reward must be a finite number, not None."),
+    ({"accuracy": float("nan")}, "Careless, question 0, agent 0: the accuracy must be a finite number, not nan."),
     ({"observation": [[1, 2]]}, "Careless, question 0, an observation must be a list of token ids, not int64"),
     ({"observation": [0.5]}, "Careless, question 0, an observation must be a list of token ids, not float64"),
     ({"observation": [[1], [2, 3]]}, "Careless, question 0, an observation must be a list of token ids, not [[1"),
