@@ -49,11 +49,14 @@ def shown(value: Any) -> str:
 
 
 def one_of(*values: Any) -> Rule:
-    """True equals 1, but does not count as a number."""
+    """Texts, numbers or switches. True equals 1, but does not count as a number; an array equals nothing."""
     names = ", ".join(map(repr, values))
 
     def test(value: Any) -> bool:
-        return any(value == choice and isinstance(value, bool) == isinstance(choice, bool) for choice in values)
+        is_bool = isinstance(value, bool)
+        return isinstance(value, str | Real) and any(
+            value == choice and is_bool == isinstance(choice, bool) for choice in values
+        )
 
     return Rule(f"one of {names}", test)
 

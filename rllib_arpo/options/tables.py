@@ -55,7 +55,7 @@ def _is_budget(value: object) -> bool:
 
 def _is_baseline(value: object) -> bool:
     if not isinstance(value, str) or ":" not in value:
-        return value in (*CREDITS, BATCH)
+        return isinstance(value, str) and value in (*CREDITS, BATCH)
     try:
         return takes(credit_of(value), 4)
     except Exception as error:  # Of the user's module.

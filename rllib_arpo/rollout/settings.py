@@ -14,6 +14,9 @@ from rllib_arpo.core.rollout_history import NO_HISTORY, RolloutHistory, RolloutR
 from rllib_arpo.core.settings import settings_from
 from rllib_arpo.engine.engine import WINDOWS
 
+#: Unit of a budget -> the key that says what a path may cost at most.
+LONGEST_PATH = {TOOL_CALLS: "max_tool_calls", GENERATED_TOKENS: "max_response_tokens"}
+
 
 @dataclass(frozen=True, slots=True)
 class RolloutSettings:
@@ -117,5 +120,5 @@ def _budget(config: AlgorithmConfig, reference: RolloutReference) -> RolloutBudg
     if config.rollout_budget is None:
         return None
     [(unit, amount)] = config.rollout_budget.items()
-    longest = {TOOL_CALLS: config.max_tool_calls, GENERATED_TOKENS: config.max_response_tokens}
-    return RolloutBudget(unit, amount, max(reference.path_costs.get(unit, longest[unit]), 1.0))
+    longest = getattr(config, LONGEST_PATH[unit])
+    return RolloutBudget(unit, amount, max(reference.path_costs.get(unit, longest), 1.0))

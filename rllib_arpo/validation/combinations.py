@@ -13,6 +13,7 @@ from rllib_arpo.engine.vllm_versions import check_vllm_kwargs, check_vllm_versio
 from rllib_arpo.options.option import shown
 from rllib_arpo.options.tables import LANGUAGE_MODEL, OPTIONS
 from rllib_arpo.rollout.fork_schedule import OVER_TREE, RANKED
+from rllib_arpo.rollout.settings import LONGEST_PATH
 from rllib_arpo.validation.keys import OF_EVALUATION, USED, keyword
 from rllib_arpo.weights import transfer_backend
 from rllib_arpo.weights.transports import transfer_refusals
@@ -72,9 +73,19 @@ def _of_tree(config: AlgorithmConfig) -> Iterator[str]:
     budget = config.rollout_budget if config.explore else None
     if budget is not None and TOOL_CALLS in budget and not config.max_tool_calls:
         yield f"rollout_budget={config.rollout_budget}: max_tool_calls=0 lets nobody spend it."
+    if config.rollout_budget is not None and not config.in_evaluation:
+        yield from _of_budget(config)
     if config.max_response_tokens > config.max_context_tokens:
         response = f"max_response_tokens={config.max_response_tokens}"
         yield f"{response}: must not exceed max_context_tokens={config.max_context_tokens}."
+
+
+def _of_budget(config: AlgorithmConfig) -> Iterator[str]:
+    [(unit, amount)] = config.rollout_budget.items()
+    limit = LONGEST_PATH[unit]
+    if amount >= config.num_rollouts * getattr(config, limit):
+        most = f"num_rollouts={config.num_rollouts} trajectories of {limit}={getattr(config, limit)}"
+        yield f"rollout_budget={config.rollout_budget}: {most} spend no more, so that it does nothing."
 
 
 def _of_plan(config: AlgorithmConfig) -> Iterator[str]:
@@ -161,6 +172,8 @@ def _of_update(config: AlgorithmConfig) -> Iterator[str]:
 def _of_advantages(config: AlgorithmConfig) -> Iterator[str]:
     """Advantages must have their inputs, and must differ from the plainer ones."""
     credit = CREDITS.get(config.baseline)
+    if credit is not None and config.num_rollouts == 1:
+        yield f"num_rollouts=1: baseline='{config.baseline}' compares a question's trajectories; use 'batch'."
     if config.branching == "never":
         plainer = {("attribution", "hard"): "soft", ("leaf_weighting", "branch"): "uniform"}
         if credit is not None and credit.needs_forks:

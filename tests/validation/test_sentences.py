@@ -1,5 +1,6 @@
 """The sentences with which configurations are refused: each names the key."""
 
+import numpy as np
 import pytest
 
 from tests.helpers.configs import small_config
@@ -100,6 +101,16 @@ REFUSED = [
      "rollout_budget: not with pre_monitoring_sensitivity, which chooses N by M."),
     ({"rollout_budget": {"tool_calls": 9}, "max_tool_calls": 0, "branching": "never"},
      "rollout_budget={'tool_calls': 9}: max_tool_calls=0 lets nobody spend it."),
+    ({"rollout_budget": {"tool_calls": 12}},
+     "rollout_budget={'tool_calls': 12}: num_rollouts=4 trajectories of max_tool_calls=3 spend no more, so "
+     "that it does nothing."),
+    ({"rollout_budget": {"generated_tokens": 1e9}, "branching": "never"},
+     "rollout_budget={'generated_tokens': 1000000000.0}: num_rollouts=4 trajectories of max_response_tokens=120 "
+     "spend no more, so that it does nothing."),
+    ({"num_rollouts": 1, "branching": "never"},
+     "num_rollouts=1: baseline='group' compares a question's trajectories; use 'batch'."),
+    ({"returns": np.array(["total", "to_go"])},
+     "returns=array(['total', 'to_go'], dtype='<U5'): must be one of 'total', 'to_go'."),
     ({"entropy_baseline": "running", "branching": "always"},
      "entropy_baseline='running': branching='always' does not look at the entropy."),
     ({"consecutive_fork_penalty": 0.1, "branching": "random", "random_fork_probability": 0.5},
