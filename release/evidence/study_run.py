@@ -17,7 +17,15 @@ from typing import Any
 import numpy as np
 
 from release.evidence.study_file import Arm, Study, read_study
-from release.evidence.study_rows import LEARNER_METRICS, ROLLOUT_METRICS, append_row, fork_rate, read_run, run_path
+from release.evidence.study_rows import (
+    LEARNER_METRICS,
+    ROLLOUT_METRICS,
+    append_row,
+    fork_rate,
+    is_finished,
+    read_run,
+    run_path,
+)
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -147,9 +155,15 @@ def main() -> None:
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--output", type=Path, required=True)
     args = parser.parse_args()
-    study = read_study(args.study)
+    try:
+        study = read_study(args.study)
+        [arm] = study.arms_named([args.arm])
+        if is_finished(read_run(path := run_path(args.output, arm.name, args.seed)), arm.iterations):
+            raise ValueError(f"{path}: the run is finished; take another --output.")
+    except ValueError as error:
+        parser.error(str(error))
     args.output.mkdir(parents=True, exist_ok=True)
-    run(study, study.arms[args.arm], args.seed, args.output)
+    run(study, arm, args.seed, args.output)
 
 
 if __name__ == "__main__":

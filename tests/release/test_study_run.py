@@ -2,12 +2,14 @@
 
 from types import SimpleNamespace
 
+import pytest
+
 from release.evidence.study_rows import COLUMNS, read_run, run_path
-from release.evidence.study_run import distinct_answers, find, run
+from release.evidence.study_run import distinct_answers, find, main, run
 from release.evidence.study_table import all_tables
 from rllib_arpo.rollout.episodes import tree_to_episode
 from tests.helpers.trees import make_trajectory, make_tree, make_turn
-from tests.release.study_rows import TEXT, write_study
+from tests.release.study_rows import TEXT, write_run, write_study
 
 #: What depends on the clock.
 CLOCK = {"seconds", "cpu_seconds"}
@@ -40,6 +42,22 @@ def test_a_row_made_again_is_the_same(ray_cluster, model_folder, tmp_path, monke
     assert all(a == 0 < b < c for a, b, c in totals)
     # The task does not say which responses are decisive.
     assert "decisive" not in all_tables(first, "threshold", [0.5], 0)
+
+
+@pytest.mark.parametrize(("arm", "message"), [
+    ("grpo", "{path}: the run is finished; take another --output.\n"),
+    ("ppo", "tiny_study.yaml: has no arm 'ppo'; there are grpo, threshold, random.\n"),
+])  # fmt: skip
+def test_a_run_that_is_finished_is_kept_and_an_unknown_arm_is_a_sentence(tmp_path, monkeypatch, capsys, arm, message):
+    study = write_study(tmp_path)
+    path = write_run(tmp_path, study, "grpo", 0, *range(5))
+    monkeypatch.setattr("release.evidence.study_run.run", lambda *_: pytest.fail("The run was begun."))
+    line = ["study_run", str(study.path), "--arm", arm, "--seed", "0", "--output", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", line)
+    with pytest.raises(SystemExit):
+        main()
+    assert capsys.readouterr().err.endswith(message.format(path=path))
+    assert len(read_run(path)) == 5
 
 
 def test_different_answers_of_a_question():
