@@ -9,7 +9,8 @@ the transcripts.
     python -m tuned_examples.trails_smollm2_135m_arpo --algo GRPO
 
 Stops at a mean reward of 0.95 per trajectory or after 8 iterations. tau is a little above alpha, so that rises of less
-than 0.27 nats over the window, which are noise, fork nothing.
+than 0.27 nats over the window, which are noise, fork nothing. N = 2 and Z = 1 stay, since of the shapes that
+release/evidence/studies/shapes_smollm2.yaml compares none is shown to be better (docs/evidence.md).
 Result (seeds 0, 1, 2; two cores of an AMD EPYC with AVX-512, bf16): greedy accuracy on 64 held-out questions 0.219
 before, 0.719, 0.766 and 0.844 after 4 iterations, 0.953, 1.000 and 0.984 after 8, in 3.7 minutes. docs/run.md has
 the entropies.

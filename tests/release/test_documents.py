@@ -22,6 +22,7 @@ BASELINES = {
     "credit-late-small": "grpo grpo-same-state n2-z7",
     "lake-small": "grpo grpo-m8",
     "lake-path-small": "grpo grpo-m8 grpo-same-state n2-z7",
+    "shapes-smollm2": "grpo",
 }
 
 
