@@ -108,8 +108,8 @@ def read_table(path: Path) -> list[dict[str, Any]]:
         raise DataError(f"{path}: has no rows of a study, each of an arm, a seed and an iteration.")
     found = in_order({name: _or_null(row.get(name)) for name in COLUMNS} for row in rows)
     for (arm, seed), run in groupby(found, key=lambda row: (row["arm"], row["seed"])):
-        iterations = [row["iteration"] for row in run]
-        if iterations != list(range(len(iterations))):
+        whole = list(run)
+        if not is_finished(whole, len(whole) - 1):
             raise DataError(f"{path}: {arm}, seed {seed} does not have each iteration from 0 on once.")
     return found
 

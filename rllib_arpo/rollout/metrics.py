@@ -53,7 +53,6 @@ class NodeStats:
 
     Attributes:
         tool: the tool that answered.
-        depth: turns of the path above it.
         entropy: nats, the mean over the window after it.
         on_policy: whether its trajectory began at the prompt. Nodes below forks would bias a mean, since forks start
             where the entropy is high.
@@ -61,7 +60,6 @@ class NodeStats:
     """
 
     tool: str
-    depth: int
     entropy: float
     on_policy: bool
     decision: ForkDecision
@@ -191,11 +189,10 @@ def question_stats(
 
 def _nodes(trajectory: Trajectory, entropy_window: int) -> Iterator[NodeStats]:
     """The nodes examined on the trajectory's own turns; skips nodes without a measured token."""
-    for i, (above, turn) in enumerate(itertools.pairwise(trajectory.turns), 1):
+    for above, turn in itertools.pairwise(trajectory.turns):
         if turn.decision is not None and len(turn.entropies[:entropy_window]):
             yield NodeStats(
                 tool=above.tool,
-                depth=trajectory.num_inherited_turns + i,
                 entropy=float(turn.entropies[:entropy_window].mean()),
                 on_policy=trajectory.parent is None,
                 decision=turn.decision,

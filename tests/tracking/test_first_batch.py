@@ -18,7 +18,7 @@ def asked(initial: str, others: str = "", forked: str = "", entropies: tuple[flo
     """
     accuracies = tuple(float(mark) for mark in initial + others)
     nodes = tuple(
-        NodeStats("search", 1, entropies[i % len(entropies)], True, ForkDecision(0.3, 0.1, 0.52, True, int(mark)),
+        NodeStats("search", entropies[i % len(entropies)], True, ForkDecision(0.3, 0.1, 0.52, True, int(mark)),
                   np.zeros(1, np.int32))
         for i, mark in enumerate(forked)
     )  # fmt: skip
