@@ -1,8 +1,8 @@
 """The number of children that a tool response gets (ARPO, arXiv 2507.19849, section 3.1, eq. 4 and 5)."""
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,8 @@ import numpy as np
 WIDE = "wide"
 #: `branch_width`: as many as the variances of earlier questions advise (`core.fork_plan`); until then as `WIDE`.
 PLANNED = "planned"
+#: `branching`: the threshold's control at equal depth.
+PERMUTED = "permuted"
 #: `branch_threshold` of the paper: the default, and where `AUTO` begins.
 PAPER_THRESHOLD = 0.5
 #: `branch_threshold`: tau follows the rises of the last questions (`threshold_of`).
@@ -28,8 +30,8 @@ class BranchingParams:
         branch_width: Z, children per fork, >= 1; `children_per_fork` resolves a name.
         branch_base_probability: alpha.
         branch_entropy_weight: beta.
-        branch_threshold: tau, read by "threshold"; `threshold_of` resolves a name. 0.5 is the paper's: with alpha = 0.5
-            any rise of the entropy forks.
+        branch_threshold: tau, read by "threshold" and "permuted"; `threshold_of` resolves a name. 0.5 is the paper's:
+            with alpha = 0.5 any rise of the entropy forks.
         random_fork_probability: read by "random", which has no default for it.
         consecutive_fork_penalty: c of `consecutive_penalty`, in [0, 1]; 0: none.
     """
@@ -50,10 +52,12 @@ class NodeEvidence:
     Attributes:
         delta: dH at the node.
         consecutive_forks: l, how many nodes right above it on its path were forked, without a gap.
+        earlier: dH at nodes of the same depth in earlier questions, of which "permuted" takes one.
     """
 
     delta: float
     consecutive_forks: int = 0
+    earlier: Sequence[float] = ()
 
 
 def consecutive_penalty(consecutive_forks: int, params: BranchingParams) -> float:
@@ -78,6 +82,14 @@ def _threshold(node: NodeEvidence, params: BranchingParams, rng: np.random.Gener
         return params.branch_width if params.branch_threshold < 0.0 else 0
     rise_needed = params.branch_threshold / kept - params.branch_base_probability
     return params.branch_width if params.branch_entropy_weight * node.delta > rise_needed else 0
+
+
+def _permuted(node: NodeEvidence, params: BranchingParams, rng: np.random.Generator) -> int:
+    """The control at equal depth: the threshold for the dH of a node drawn from the earlier ones of the same depth.
+
+    Until there are some, for the node's own.
+    """
+    return _threshold(replace(node, delta=rng.choice(node.earlier)) if len(node.earlier) else node, params, rng)
 
 
 def _probability(node: NodeEvidence, params: BranchingParams, rng: np.random.Generator) -> int:
@@ -140,6 +152,9 @@ BRANCHING_RULES: dict[str, BranchingRule] = {
     "random": BranchingRule(
         _random, "with probability {random_fork_probability:g}", options=("random_fork_probability",)
     ),
+    PERMUTED: BranchingRule(
+        _permuted, "where P of an earlier response > {branch_threshold:g}", options=("branch_threshold", *_OF_P)
+    ),
     "always": BranchingRule(_always, "at every node", is_choosy=False),
     "never": BranchingRule(_never, "nowhere", is_choosy=False),
 }
@@ -156,6 +171,11 @@ def decides_by_p(name: str) -> bool:
     return rule is not None and rule.chance is not None
 
 
+def reads_p(name: str) -> bool:
+    """Whether P decides at all, of the node (`decides_by_p`) or of an earlier one."""
+    return decides_by_p(name) or name == PERMUTED
+
+
 def rule_in_words(settings: Mapping[str, Any]) -> str:
     """The place of a run's forks; `settings` are those of its configuration, perhaps with a rule of the user."""
     rule = BRANCHING_RULES.get(settings["branching"])
@@ -164,7 +184,8 @@ def rule_in_words(settings: Mapping[str, Any]) -> str:
     planned = ", as wide as planned" if settings.get("branch_width") == PLANNED else ""
     if "branch_threshold" in rule.options and settings["branch_threshold"] == AUTO:
         share = settings["branch_share"] or AUTO_SHARE
-        return f"where dH is in the highest {share:.0%} of the last questions'{planned}"
+        of = " of an earlier response" if rule.children is _permuted else ""
+        return f"where dH{of} is in the highest {share:.0%} of the last questions'{planned}"
     return rule.words.format_map(settings) + planned
 
 

@@ -3,11 +3,13 @@
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from rllib_arpo.core.fork_plan import NodeGroup, planned_suffixes
+
+Key = TypeVar("Key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +21,21 @@ class EarlierQuestion:
         rises: dH at each response of all tools.
         path_costs: unit of a budget -> what the whole path of each leaf costs in it, without those of an outage.
         nodes: the tool responses on trajectories from the prompt, with the returns below them; only for a plan.
+        depths: of each of `rises`, the turns above the response.
     """
 
     levels: Mapping[str, Sequence[float]]
     rises: Sequence[float] = ()
     path_costs: Mapping[str, Sequence[int]] = field(default_factory=dict)
     nodes: Sequence[NodeGroup] = ()
+    depths: Sequence[int] = ()
+
+    def at_depths(self) -> dict[int, list[float]]:
+        """Depth -> dH at the responses there."""
+        return {
+            depth: [rise for rise, at in zip(self.rises, self.depths, strict=True) if at == depth]
+            for depth in set(self.depths)
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +48,7 @@ class RolloutReference:
         by_tool: tool -> the mean or a quantile of the levels after its responses.
         after_tool: the mean level over the responses of all tools; None if there are none.
         rise: the dH that a wanted share of the responses exceeded; None if none is wanted, or there are none.
+        rises_at: depth -> dH at the responses there; empty if they are not wanted.
         path_costs: unit of a budget -> the mean cost of a path.
         plans_width: whether widths are planned, for which questions then report their `nodes`.
         planned_suffixes: (tool, depth) -> m of `branch_width="planned"`, if it is wanted and known.
@@ -45,6 +57,7 @@ class RolloutReference:
     by_tool: Mapping[str, float] = field(default_factory=dict)
     after_tool: float | None = None
     rise: float | None = None
+    rises_at: Mapping[int, Sequence[float]] = field(default_factory=dict)
     path_costs: Mapping[str, float] = field(default_factory=dict)
     plans_width: bool = False
     planned_suffixes: Mapping[tuple[str, int], float] = field(default_factory=dict)
@@ -90,7 +103,12 @@ class RolloutHistory:
         self._questions.extend(questions)
 
     def reference(
-        self, quantile: float | None = None, share: float | None = None, plan_by: str | None = None
+        self,
+        quantile: float | None = None,
+        share: float | None = None,
+        plan_by: str | None = None,
+        *,
+        by_depth: bool = False,
     ) -> RolloutReference:
         """The reference for the next questions.
 
@@ -98,12 +116,14 @@ class RolloutHistory:
             quantile: of the levels, in [0, 1]; None takes the mean.
             share: of the responses that shall exceed `RolloutReference.rise`, in (0, 1); None: it is not wanted.
             plan_by: the unit of the costs by which the number of suffixes is planned; None: no plan is wanted.
+            by_depth: whether `RolloutReference.rises_at` is wanted.
         """
         rises = [rise for question in self._questions for rise in question.rises]
         costs = _joined(question.path_costs for question in self._questions)
         return replace(
             entropy_levels((question.levels for question in self._questions), quantile),
             rise=float(np.quantile(rises, 1.0 - share)) if rises and share is not None else None,
+            rises_at=_joined(question.at_depths() for question in self._questions) if by_depth else {},
             path_costs={unit: float(np.mean(values)) for unit, values in costs.items()},
             plans_width=plan_by is not None,
             planned_suffixes=planned_suffixes((q.nodes for q in self._questions), plan_by) if plan_by else {},
@@ -120,9 +140,9 @@ class RolloutHistory:
             self._questions.append(EarlierQuestion(**{**question, "nodes": nodes}))
 
 
-def _joined(questions: Iterable[Mapping[str, Sequence[float]]]) -> dict[str, list[float]]:
+def _joined(questions: Iterable[Mapping[Key, Sequence[float]]]) -> dict[Key, list[float]]:
     """Key -> the values of all questions; a key without values is left out."""
-    joined: dict[str, list[float]] = {}
+    joined: dict[Key, list[float]] = {}
     for question in questions:
         for key, values in question.items():
             if len(values):

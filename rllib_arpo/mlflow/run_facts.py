@@ -13,7 +13,7 @@ from typing import Any
 
 from ray.tune.result import EXPR_ERROR_FILE
 
-from rllib_arpo.core.branching import decides_by_p, rule_in_words
+from rllib_arpo.core.branching import reads_p, rule_in_words
 from rllib_arpo.files import write_json
 from rllib_arpo.redaction import command_without_secrets, without_secrets
 from rllib_arpo.tracking.machine import git_says, versions
@@ -142,7 +142,7 @@ def _forks(config: Mapping[str, Any]) -> str:
     if rule == "never":
         return "none"
     parts = [rule_in_words(config)]
-    if decides_by_p(rule):
+    if reads_p(rule):
         parts.append(f"P = {config['branch_base_probability']} + {config['branch_entropy_weight']} dH")
         parts.append(f"dH from the {config['entropy_baseline']} baseline")
     return ", ".join([*parts, f"in the order `{config['budget_allocation']}`"])

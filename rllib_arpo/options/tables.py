@@ -118,8 +118,9 @@ ADAPTIVE_ROLLOUT = {
     ),
     "branching": Option(
         FORK_RULE.branching,
-        '"threshold" (fork iff P > tau), "probability", "random" (the control), "always" (at every node: '
-        '`budget_allocation` chooses) or "never" (GRPO).',
+        '"threshold" (fork iff P > tau), "probability", "random" (the control), "permuted" (the control at equal '
+        'depth: fork iff P of a random response of earlier questions at the same depth > tau), "always" (at every '
+        'node: `budget_allocation` chooses) or "never" (GRPO).',
         name_in(BRANCHING_RULES),
     ),
     "branch_width": Option(
@@ -152,8 +153,8 @@ ADAPTIVE_ROLLOUT = {
     ),
     "entropy_baseline_questions": Option(
         None,
-        'how many of the last questions count for "running", branch_threshold="auto", branch_width="planned", '
-        "`rollout_budget` and pre-monitoring; None: `questions_per_batch`.",
+        'how many of the last questions count for "running", "permuted", branch_threshold="auto", '
+        'branch_width="planned", `rollout_budget` and pre-monitoring; None: `questions_per_batch`.',
         optional(at_least(1)),
     ),
     "record_entropies": Option(

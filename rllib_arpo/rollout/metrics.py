@@ -57,6 +57,7 @@ class NodeStats:
         on_policy: whether its trajectory began at the prompt. Nodes below forks would bias a mean, since forks start
             where the entropy is high.
         response: [m] int32, its tokens.
+        depth: turns above it.
     """
 
     tool: str
@@ -64,6 +65,7 @@ class NodeStats:
     on_policy: bool
     decision: ForkDecision
     response: np.ndarray = field(compare=False)
+    depth: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,8 @@ class QuestionStats:
         whole = [reason not in OUTAGE_STOP_REASONS for reason in self.stop_reasons]
         paths = {TOOL_CALLS: self.path_tool_calls, GENERATED_TOKENS: self.path_tokens}
         costs = {unit: list(itertools.compress(cost, whole)) for unit, cost in paths.items()}
-        return EarlierQuestion(levels, [node.decision.delta for node in nodes], costs, self.node_groups)
+        rises, depths = [node.decision.delta for node in nodes], [node.depth for node in nodes]
+        return EarlierQuestion(levels, rises, costs, self.node_groups, depths)
 
 
 def question_stats(
@@ -189,7 +192,7 @@ def question_stats(
 
 def _nodes(trajectory: Trajectory, entropy_window: int) -> Iterator[NodeStats]:
     """The nodes examined on the trajectory's own turns; skips nodes without a measured token."""
-    for above, turn in itertools.pairwise(trajectory.turns):
+    for depth, (above, turn) in enumerate(itertools.pairwise(trajectory.turns), trajectory.num_inherited_turns + 1):
         if turn.decision is not None and len(turn.entropies[:entropy_window]):
             yield NodeStats(
                 tool=above.tool,
@@ -197,6 +200,7 @@ def _nodes(trajectory: Trajectory, entropy_window: int) -> Iterator[NodeStats]:
                 on_policy=trajectory.parent is None,
                 decision=turn.decision,
                 response=above.observation,
+                depth=depth,
             )
 
 

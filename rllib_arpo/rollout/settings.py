@@ -6,7 +6,15 @@ from dataclasses import dataclass, replace
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
-from rllib_arpo.core.branching import AUTO, AUTO_SHARE, PLANNED, BranchingParams, children_per_fork, threshold_of
+from rllib_arpo.core.branching import (
+    AUTO,
+    AUTO_SHARE,
+    PERMUTED,
+    PLANNED,
+    BranchingParams,
+    children_per_fork,
+    threshold_of,
+)
 from rllib_arpo.core.fork_plan import planned_children
 from rllib_arpo.core.reshaping import NO_RESHAPING, Reshaping
 from rllib_arpo.core.rollout_budget import GENERATED_TOKENS, TOOL_CALLS, RolloutBudget
@@ -112,7 +120,8 @@ def rollout_reference(history: RolloutHistory, config: AlgorithmConfig) -> Rollo
     share = (config.branch_share or AUTO_SHARE) if config.branch_threshold == AUTO else None
     [unit] = config.rollout_budget or [TOOL_CALLS]
     plan_by = unit if config.branch_width == PLANNED else None
-    return history.reference(config.entropy_baseline_quantile, share, plan_by)
+    by_depth = config.branching == PERMUTED
+    return history.reference(config.entropy_baseline_quantile, share, plan_by, by_depth=by_depth)
 
 
 def _budget(config: AlgorithmConfig, reference: RolloutReference) -> RolloutBudget | None:

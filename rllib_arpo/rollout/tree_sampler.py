@@ -332,7 +332,8 @@ class TreeSampler:
         params = self._settings.branching_at(agent.path(candidate.num_turns)[-1].tool, candidate.num_turns)
         if not params.branch_width:
             return
-        node = NodeEvidence(candidate.delta, agent.consecutive_forks(candidate.num_turns))
+        earlier = self._settings.rollout_reference.rises_at.get(candidate.num_turns, ())
+        node = NodeEvidence(candidate.delta, agent.consecutive_forks(candidate.num_turns), earlier)
         wanted = num_forks(node, budget, params, self._rng)
         children = sum(self._fork(candidate) for _ in range(wanted))
         agent.decisions[candidate.num_turns] = replace(

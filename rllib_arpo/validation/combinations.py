@@ -6,7 +6,16 @@ from itertools import chain
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 from rllib_arpo.connectors import BATCH
-from rllib_arpo.core.branching import AUTO, BRANCHING_RULES, PLANNED, WIDE, decides_by_p, rules_with
+from rllib_arpo.core.branching import (
+    AUTO,
+    BRANCHING_RULES,
+    PERMUTED,
+    PLANNED,
+    WIDE,
+    decides_by_p,
+    reads_p,
+    rules_with,
+)
 from rllib_arpo.core.credit import CREDITS, VALUE
 from rllib_arpo.core.rollout_budget import TOOL_CALLS
 from rllib_arpo.engine.vllm_versions import check_vllm_kwargs, check_vllm_version
@@ -102,18 +111,22 @@ def _of_entropy(config: AlgorithmConfig) -> Iterator[str]:
         quantile = f"entropy_baseline_quantile={config.entropy_baseline_quantile}"
         yield f"{quantile}: belongs to entropy_baseline='running', not to {baseline!r}."
     automatic = config.branch_threshold == AUTO
-    spends, plans = config.rollout_budget is not None, config.branch_width == PLANNED
-    monitors = config.pre_monitoring_sensitivity is not None
-    looks_back = baseline == "running" or automatic or spends or plans or monitors
-    if config.entropy_baseline_questions is not None and not (looks_back or config.in_evaluation):
+    looks_back = {
+        "entropy_baseline='running'": baseline == "running",
+        "branching='permuted'": branching == PERMUTED,
+        "branch_threshold='auto'": automatic,
+        "branch_width='planned'": config.branch_width == PLANNED,
+        "a rollout_budget": config.rollout_budget is not None,
+        "a pre_monitoring_sensitivity": config.pre_monitoring_sensitivity is not None,
+    }
+    if config.entropy_baseline_questions is not None and not (any(looks_back.values()) or config.in_evaluation):
         questions = f"entropy_baseline_questions={config.entropy_baseline_questions}"
-        others = "branch_threshold='auto', branch_width='planned', a rollout_budget or a pre_monitoring_sensitivity"
-        yield f"{questions}: needs entropy_baseline='running', {others}."
+        yield f"{questions}: needs one of {', '.join(looks_back)}."
     if automatic and baseline == "running":
         yield "branch_threshold='auto': entropy_baseline='running' moves already; set its entropy_baseline_quantile."
     if config.branch_share is not None and not (automatic or config.in_evaluation):
         yield f"branch_share={config.branch_share}: belongs to branch_threshold='auto'."
-    if baseline == "running" and not (decides_by_p(branching) or config.budget_allocation in RANKED):
+    if baseline == "running" and not (reads_p(branching) or config.budget_allocation in RANKED):
         yield f"entropy_baseline='running': branching={branching!r} does not look at the entropy."
     chooses_without = BRANCHING_RULES[branching].is_choosy and not decides_by_p(branching)
     if chooses_without and config.budget_allocation in RANKED:
@@ -127,7 +140,7 @@ def _of_entropy(config: AlgorithmConfig) -> Iterator[str]:
 def _of_penalty(config: AlgorithmConfig) -> Iterator[str]:
     """The penalty multiplies P and needs the decisions above the node."""
     penalty = f"consecutive_fork_penalty={config.consecutive_fork_penalty}"
-    if not decides_by_p(config.branching):
+    if not reads_p(config.branching):
         yield f"{penalty}: branching={config.branching!r} has no P."
     if config.budget_allocation in OVER_TREE:
         allocation = f"budget_allocation={config.budget_allocation!r}"

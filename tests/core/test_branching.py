@@ -70,6 +70,18 @@ def test_random_draws_once_per_node_and_ignores_the_entropy():
         assert num_forks(NodeEvidence(delta), 10, params, ScriptedDraws(0.25)) == 0
 
 
+def test_permuted_takes_an_earlier_rise_in_place_of_the_own():
+    params = BranchingParams("permuted", 3, 0.25, 0.5, 0.5)  # P > 0.5 is dH > 0.5.
+    rng = np.random.default_rng(0)
+    for earlier, children in (((0.6,), 3), ((0.4,), 0)):
+        assert {num_forks(NodeEvidence(own, 0, earlier), 10, params, rng) for own in (-1.0, 1.0)} == {children}
+    drawn = [num_forks(NodeEvidence(1.0, 0, (0.6, 0.4, 0.0, 0.4)), 10, params, rng) for _ in range(2000)]
+    # A quarter; the standard deviation of the mean is 0.01.
+    assert set(drawn) == {0, 3} and 0.2 < np.mean(drawn) / 3 < 0.3
+    # Nothing is known yet.
+    assert [num_forks(NodeEvidence(own), 10, params, NO_DRAWS) for own in (0.4, 0.6)] == [0, 3]
+
+
 def test_random_without_its_probability_is_refused():
     with pytest.raises(ValueError, match="random_fork_probability"):
         num_forks(NodeEvidence(0.0), 1, BranchingParams("random"), np.random.default_rng(0))

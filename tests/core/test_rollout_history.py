@@ -17,8 +17,10 @@ def history() -> RolloutHistory:
     of_two.extend(
         [
             EarlierQuestion({"search": [9.0]}, [-9.0], {"tool_calls": [99]}),
-            EarlierQuestion({"search": [1.0, 2.0, 6.0], "python": [0.5]}, [0.1, -0.3, 0.7], {"tool_calls": [1, 2]}),
-            EarlierQuestion({"search": [3.0]}, [0.2, 0.4], {"tool_calls": [6]}, [FORKED]),
+            EarlierQuestion(
+                {"search": [1.0, 2.0, 6.0], "python": [0.5]}, [0.1, -0.3, 0.7], {"tool_calls": [1, 2]}, depths=[1, 2, 1]
+            ),
+            EarlierQuestion({"search": [3.0]}, [0.2, 0.4], {"tool_calls": [6]}, [FORKED], depths=[2, 3]),
         ]
     )
     return of_two
@@ -44,6 +46,11 @@ def test_a_share_of_the_responses_exceeds_the_rise():
         assert sum(dh > rise for dh in (-0.3, 0.1, 0.2, 0.4, 0.7)) == expected
 
 
+def test_the_rises_at_each_depth():
+    assert history().reference().rises_at == {}
+    assert history().reference(by_depth=True).rises_at == {1: [0.1, 0.7], 2: [-0.3, 0.2], 3: [0.4]}
+
+
 def test_the_mean_cost_of_a_path():
     assert history().reference().path_costs == {"tool_calls": 3.0}
 
@@ -58,7 +65,7 @@ def test_nothing_is_known_at_the_start():
 def test_the_state_survives_json_and_keeps_the_order():
     restored = RolloutHistory(2)
     restored.set_state(json.loads(json.dumps(history().get_state())))
-    everything = {"share": 0.4, "plan_by": "tool_calls"}
+    everything = {"share": 0.4, "plan_by": "tool_calls", "by_depth": True}
     assert restored.reference(**everything) == history().reference(**everything)
     assert restored.reference(**everything).planned_suffixes == {("search", 1): math.inf}
     restored.extend([EarlierQuestion({"python": [1.5]})])
@@ -66,8 +73,10 @@ def test_the_state_survives_json_and_keeps_the_order():
     assert restored.reference().by_tool == {"search": 3.0, "python": 1.5}
 
 
-def test_a_state_of_a_version_without_plans_is_read():
-    state = [{name: value for name, value in question.items() if name != "nodes"} for question in history().get_state()]
+def test_a_state_of_a_version_without_plans_and_depths_is_read():
+    later = {"nodes", "depths"}
+    state = [{name: value for name, value in old.items() if name not in later} for old in history().get_state()]
     restored = RolloutHistory(2)
     restored.set_state(state)
-    assert restored.reference(plan_by="tool_calls") == replace(history().reference(), plans_width=True)
+    wanted = restored.reference(plan_by="tool_calls", by_depth=True)
+    assert wanted == replace(history().reference(), plans_width=True)

@@ -3,8 +3,11 @@
 import numpy as np
 import pytest
 
-from rllib_arpo.core.rollout_history import NO_HISTORY, RolloutReference
+from rllib_arpo import ARPOConfig
+from rllib_arpo.core.rollout_history import NO_HISTORY, RolloutHistory, RolloutReference
 from rllib_arpo.engine.scripted_engine import ScriptedReply
+from rllib_arpo.rollout.metrics import question_stats
+from rllib_arpo.rollout.settings import rollout_reference
 from tests.helpers.scripted_env import ANSWER, PROMPT, TOOL, ScriptedEnv
 from tests.helpers.scripts import answer, by_prefix, tool
 from tests.rollout.conftest import ended, settings
@@ -30,6 +33,29 @@ def test_the_running_baseline_is_that_of_the_same_tool_in_earlier_questions(samp
     assert decision.level == pytest.approx(0.6 / LN_V)
     assert decision.children == forks
     assert sample_tree(dict(script), rollout_reference=reference).decisions[("0", 1)].children == 0
+
+
+@pytest.mark.parametrize(
+    ("rises_at", "forks"), [({}, [1, 0]), ({1: [-1.0], 2: [1.0]}, [0, 1]), ({2: [1.0]}, [1, 1]), ({1: [-1.0]}, [0, 0])]
+)
+def test_permuted_forks_where_earlier_questions_had_a_rise_at_this_depth(sample_tree, rises_at, forks):
+    """The entropy rises at the first response, and not at the second."""
+    script = {
+        PROMPT: [tool(10, 1.0), *(answer(11) for _ in range(2))],
+        NODE: [tool(20, 2.0), *(answer(21) for _ in range(2))],
+        (*NODE, 20, TOOL, 50, 1): [answer(30, 0.5), *(answer(31) for _ in range(2))],
+    }
+    sampled = sample_tree(
+        script, num_rollouts=3, branching="permuted", rollout_reference=RolloutReference(rises_at=rises_at)
+    )
+    assert [sampled.decisions["0", depth].children for depth in (1, 2)] == forks
+    # The node's own rise is what is recorded, and what later questions draw from.
+    history = RolloutHistory(1)
+    history.extend([question_stats(sampled.tree, entropy_window=1).history()])
+    rises = {depth: [sampled.decisions["0", depth].delta] for depth in (1, 2)}
+    assert rises[1][0] > 0 > rises[2][0]
+    config = ARPOConfig().adaptive_rollout(branching="permuted")
+    assert rollout_reference(history, config).rises_at == rises
 
 
 @pytest.mark.parametrize(("num_tokens", "num_roots"), [(2, 5), (8, 7)])

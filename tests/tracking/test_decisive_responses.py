@@ -18,7 +18,7 @@ DECISIVE, OTHER = 2, 3
 
 def node(response: int, delta: float, children: int = 0, *, on_policy: bool = True) -> NodeStats:
     decision = ForkDecision(level=0.0, delta=delta, children=children)
-    return NodeStats("search", 0.5, on_policy, decision, np.array([response], np.int32))
+    return NodeStats("search", 0.5, on_policy, decision, np.array([response], np.int32), 1)
 
 
 class TwoHits(DecisiveResponses):

@@ -19,7 +19,7 @@ def asked(initial: str, others: str = "", forked: str = "", entropies: tuple[flo
     accuracies = tuple(float(mark) for mark in initial + others)
     nodes = tuple(
         NodeStats("search", entropies[i % len(entropies)], True, ForkDecision(0.3, 0.1, 0.52, True, int(mark)),
-                  np.zeros(1, np.int32))
+                  np.zeros(1, np.int32), 1)
         for i, mark in enumerate(forked)
     )  # fmt: skip
     one = question_stats(make_tree([0], [make_trajectory("0", [make_turn([1])])]), 0)
