@@ -171,7 +171,7 @@ class ARPOConfig(AlgorithmConfig):
     def reporting(
         self,
         *,
-        progress_bar: bool | str = NotProvided,
+        progress_bar: str = NotProvided,
         record_share: float | None = NotProvided,
         **kwargs: Any,
     ) -> ARPOConfig:

@@ -52,7 +52,6 @@ def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
     add("--dtype", choices=("float32", "bfloat16", "float16"), help="default: what this machine computes fast")
     add("--num-threads", type=positive, help="CPU threads of the engine; default: all")
     add("--questions-in-flight", type=positive, help=f"default: {TRAJECTORIES_IN_FLIGHT} trajectories' worth")
-    add("--progress", choices=("bar", "lines", "off"), help="default: a bar on a terminal")
 
 
 def read_settings(args: argparse.Namespace) -> EvaluationSettings:

@@ -6,12 +6,9 @@ flight. It needs neither Ray nor a learner. Rows are the record's, with the answ
 
 import argparse
 import dataclasses
-import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from rllib_arpo.core.tree import Trajectory
 from rllib_arpo.engine import make_engine
@@ -32,7 +29,7 @@ from rllib_arpo.record.schema import BENCHMARK
 from rllib_arpo.record.tables import stated
 from rllib_arpo.rollout.episodes import episode_to_tree
 from rllib_arpo.rollout.messages import FailedQuestion, Purpose, SampledQuestion, question_refs
-from rllib_arpo.rollout.progress import PROGRESS_VARIABLE, RolloutProgress
+from rllib_arpo.rollout.progress import RolloutProgress, progress_mode
 from rllib_arpo.rollout.question_loop import QuestionLoop
 from rllib_arpo.rollout.seeds import request_seed
 from rllib_arpo.rollout.settings import RolloutSettings
@@ -121,7 +118,7 @@ def answered(
         in_flight = questions_in_flight(args, settings)
         for model in found:
             of_model = [each for each in missing if each[0].model == model and each[2]]
-            answer(of_model, settings, in_flight=in_flight, num_threads=args.num_threads, progress=args.progress)
+            answer(of_model, settings, in_flight=in_flight, num_threads=args.num_threads)
         yield settings, results.folder, stored
         remove_exported(found)
 
@@ -190,14 +187,12 @@ def answer(
     *,
     in_flight: int,
     num_threads: int | None,
-    progress: str | None,
 ) -> None:
     """Asks questions of these arms of one model, and stores them.
 
     Args:
         missing: each arm with its place in the folder of results, and the questions that it lacks, at least one.
         in_flight: the number of questions in progress at a time.
-        progress: how to show it, as in `showing_progress`.
     """
     if not missing:
         return
@@ -207,19 +202,8 @@ def answer(
             print(f"{arm.task}, {arm.label}: {len(numbers)} of {len(arm.numbers)} questions to ask.", flush=True)
             rollout = arm.rollout_settings(settings)
             states = stated(arm.model.name, rollout) | {VOCAB_SIZE: engine.vocab_size}
-            with showing_progress(arm, len(numbers), progress) as on_progress:
-                options: dict[str, Any] = {"in_flight": in_flight, "on_progress": on_progress}
-                for sampled in ask(arm, numbers, engine, thread, rollout, **options):
-                    stored.add(sampled.number, answered_rows(sampled, arm, rollout, code), states)
-
-
-@contextmanager
-def showing_progress(arm: Arm, num_questions: int, mode: str | None) -> Iterator[Callable[..., None]]:
-    """Shows the progress of an arm as `mode` says: by default a bar on a terminal, and occasional lines elsewhere."""
-    default = os.environ.get(PROGRESS_VARIABLE) or ("bar" if sys.stderr.isatty() else "lines")
-    progress = RolloutProgress(f"{arm.task}, {arm.label}", enabled=mode or default)
-    progress.begin(num_questions)
-    try:
-        yield progress.update
-    finally:
-        progress.end()
+            progress = RolloutProgress(f"{arm.task}, {arm.label}", progress_mode())
+            progress.begin(len(numbers))
+            for sampled in ask(arm, numbers, engine, thread, rollout, in_flight=in_flight, on_progress=progress.update):
+                stored.add(sampled.number, answered_rows(sampled, arm, rollout, code), states)
+            progress.end()

@@ -31,7 +31,7 @@ from rllib_arpo.options.option import (
 from rllib_arpo.policy.attention.tree import TREE_KERNELS
 from rllib_arpo.policy.compilation import COMPILED_PARTS
 from rllib_arpo.rollout.fork_schedule import BUDGET_ALLOCATIONS
-from rllib_arpo.rollout.progress import DISPLAYS, progress_mode
+from rllib_arpo.rollout.progress import INTERVALS_S, progress_mode
 from rllib_arpo.weights import WEIGHT_SYNCS
 
 #: The defaults of the fork rule, which the core states.
@@ -383,8 +383,8 @@ REPORTING = {
     # Decided in the process that makes the configuration, since a remote env runner sees no terminal.
     "progress_bar": Option(
         progress_mode,
-        'of the rollout, within an iteration: "bar", "lines" or "off"; the default suits the terminal.',
-        one_of(True, False, *DISPLAYS),
+        'of the rollout, within an iteration: "bar", "lines" or "off"; default: a bar on a terminal, otherwise lines.',
+        name_in(INTERVALS_S),
     ),
     "record_share": Option(
         0.05,

@@ -18,7 +18,6 @@ from ray import tune
 
 from rllib_arpo.errors import INTERRUPTED
 from rllib_arpo.redaction import without_secrets
-from rllib_arpo.rollout.progress import PROGRESS_VARIABLE
 from rllib_arpo.terminal import RunTerminal, about, say, short_path
 from rllib_arpo.tracking.machine import machine_in_words
 
@@ -53,7 +52,6 @@ def run_terminal(args: argparse.Namespace, experiment: str) -> Iterator[None]:
     log = LOGS / f"{experiment}-{time.strftime('%Y-%m-%d_%H-%M-%S')}.log"
     with sigterm_as_sigint(), nullcontext() if args.verbose else RunTerminal(log):
         if not args.verbose:
-            os.environ.setdefault(PROGRESS_VARIABLE, "lines")
             say(f'{args.algo}, experiment "{experiment}". Output of other packages: {log} (--verbose 1: here)')
         try:
             yield

@@ -75,7 +75,7 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
         #: All pools, also one that never became whole, to be closed.
         self._pools: list[list[ForkableMultiAgentEnv]] = []
         self._questions: QuestionLoop | None = None
-        self._progress = RolloutProgress("rollout", enabled=config.progress_bar)
+        self._progress = RolloutProgress("rollout", config.progress_bar)
         try:
             super().__init__(config=config, **kwargs)
         except BaseException:

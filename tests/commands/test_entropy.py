@@ -76,7 +76,7 @@ def made(tmp_path_factory):
     options = {
         "model": model, "tasks": TASK, "output": folder, "window": WINDOW, "temperature": TEMPERATURE,
         "limit": NUM_QUESTIONS, "samples": NUM_SAMPLES, "max-response-tokens": 110, "max-turn-tokens": 40,
-        "max-context-tokens": 256, "max-tool-calls": 2, "dtype": "float32", "progress": "off", "num-threads": 1,
+        "max-context-tokens": 256, "max-tool-calls": 2, "dtype": "float32", "num-threads": 1,
         "engine-kwargs": '{"kv_cache_memory_bytes": 8388608}',
     }  # fmt: skip
     assert commands.main(["entropy", *(part for name, v in options.items() for part in (f"--{name}", str(v)))]) == 0

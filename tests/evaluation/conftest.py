@@ -31,7 +31,6 @@ def scripted_command(model, output, **options) -> list[str]:
         "engine_kwargs": json.dumps({"vocab_size": 259, "replies": replies}),
         "env_config": json.dumps({"arithmetic": {"num_test_questions": 12}}),
         "max_context_tokens": "2048",
-        "progress": "off",
     } | options
     return [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", value)]
 
