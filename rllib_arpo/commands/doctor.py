@@ -14,8 +14,6 @@ work on this machine or in this memory, and 0 otherwise.
 from __future__ import annotations
 
 import argparse
-import shutil
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -62,11 +60,10 @@ def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
         raise CommandError("--rows: give the recipe whose data are to be read.")
     memory = memory_of_this_machine()
     checks = machine_checks(memory)
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    print(report(checks, width))
+    print(report(checks))
     if args.recipe:
         text, of_run = _budget(args.recipe, memory, args.gpu_memory_gb, args.rows)
-        print(f"\n{text}\n\n{report(of_run, width)}")
+        print(f"\n{text}\n\n{report(of_run)}")
         checks += of_run
     return exit_status(checks)
 
