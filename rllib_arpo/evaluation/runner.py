@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from rllib_arpo.core.tree import Trajectory
 from rllib_arpo.engine import make_engine
@@ -204,6 +205,9 @@ def answer(
             states = stated(arm.model.name, rollout) | {VOCAB_SIZE: engine.vocab_size}
             progress = RolloutProgress(f"{arm.task}, {arm.label}", progress_mode())
             progress.begin(len(numbers))
-            for sampled in ask(arm, numbers, engine, thread, rollout, in_flight=in_flight, on_progress=progress.update):
-                stored.add(sampled.number, answered_rows(sampled, arm, rollout, code), states)
-            progress.end()
+            options: dict[str, Any] = {"in_flight": in_flight, "on_progress": progress.update}
+            try:
+                for sampled in ask(arm, numbers, engine, thread, rollout, **options):
+                    stored.add(sampled.number, answered_rows(sampled, arm, rollout, code), states)
+            finally:
+                progress.end()
