@@ -108,7 +108,7 @@ def test_the_command_line_has_the_fork_rule_its_width_and_the_batch(model_folder
     (["--algo", "GRPO", "--branch-width", "wide"],
      "--branch-width wide: --algo GRPO with branching='never' forks nothing."),
     (["--branching", "random", "--random-fork-probability", "0.3", "--branch-threshold", "0.6"],
-     "branch_threshold=0.6: belongs to branching='threshold', not to 'random'."),
+     "branch_threshold=0.6: belongs to branching='threshold' or 'permuted', not to 'random'."),
     (["--num-rollouts", "0"], "num_rollouts=0: must be an integer >= 1."),
     (["--questions-per-minibatch", "0"], "questions_per_minibatch=0: must be an integer >= 1."),
 ])  # fmt: skip
