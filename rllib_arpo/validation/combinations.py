@@ -68,6 +68,9 @@ def _of_tree(config: AlgorithmConfig) -> Iterator[str]:
             yield f"{width}: not with pre_monitoring_sensitivity, whose N differs between questions."
         if config.branch_width == PLANNED:
             yield from _of_plan(config)
+        elif config.branch_width != WIDE and config.branch_width >= config.num_rollouts:
+            # "probability" would draw every child.
+            yield f"branch_width={config.branch_width}: must be less than num_rollouts={config.num_rollouts}."
         if config.rollout_budget is not None and config.pre_monitoring_sensitivity is not None:
             yield "rollout_budget: not with pre_monitoring_sensitivity, which chooses N by M."
         if config.rollout_budget is not None and config.branch_width == WIDE:

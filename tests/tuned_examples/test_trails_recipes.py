@@ -82,6 +82,9 @@ def test_the_command_line_has_the_fork_rule_its_width_and_the_batch(model_folder
     assert {name: getattr(config, name) for name in given} == given
     config.validate()
     assert make_config("trails_small_arpo", model_folder, "--branch-width", "7").branch_width == 7
+    few = make_config("trails_small_arpo", model_folder, "--num-rollouts", "4", "--num-initial-rollouts", "2")
+    few.validate()
+    assert few.branch_width == 3
     planned = make_config("trails_small_arpo", model_folder, "--branch-width", "planned")
     planned.validate()
     assert planned.branch_width == "planned"
