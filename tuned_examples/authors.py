@@ -103,6 +103,8 @@ def authors_config(
         questions_per_minibatch=QUESTIONS_PER_MINIBATCH,
         settings=SETTINGS,
     )
+    if config.questions_per_minibatch >= config.questions_per_batch and config.num_epochs == 1:
+        config.training(dual_clip=None)  # A single step clips nothing.
     config.environment(
         "ToolEnv-v0", env_config={"task": task, "path": args.data, "tools": tools, "protocol": "tags_with_thought"}
     )

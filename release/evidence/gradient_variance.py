@@ -30,6 +30,7 @@ from release.evidence.gradient_estimates import Sample, estimates, interval, ske
 from release.evidence.study_file import Arm, Study, read_study, study_of
 from release.evidence.study_rows import fork_rate
 from release.evidence.study_run import find, make_algorithm, provenance
+from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.support.data_files import opened_parquet
 from rllib_arpo.evaluation.arguments import positive
 from rllib_arpo.files import replace_file
@@ -182,6 +183,21 @@ def measure_all(study: Study, arms: Sequence[Arm], num_batches: int, output: Pat
         pq.write_table(rows.set_column(rows.schema.get_field_index("sketch"), "sketch", sketches), scratch)
 
 
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a .parquet file of `measure_all`.
+
+    Raises:
+        DataError: the file is not there, not readable, has other rows, or a batch of an arm twice.
+    """
+    with opened_parquet(path) as file:
+        rows: list[dict[str, Any]] = file.read().to_pylist()
+    if not rows or not rows[0].keys() >= {"arm", "batch", "squared_norm_of_sum", "sketch"}:
+        raise DataError(f"{path}: has no rows of gradients, each of an arm and a batch.")
+    if len({(row["arm"], row["batch"]) for row in rows}) < len(rows):
+        raise DataError(f"{path}: has a batch of an arm twice.")
+    return rows
+
+
 def samples_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Sample]:
     """Arm -> its sample, in the order of the rows; arms with fewer than two batches are left out."""
     by_arm: dict[str, list[Mapping[str, Any]]] = {}
@@ -233,20 +249,22 @@ def _show(values: np.ndarray) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--study", type=Path, default=study_of("trails-small"))
+    parser.add_argument("--study", type=Path, help="default: trails_small.yaml")
     parser.add_argument("--output", type=Path, help="a .parquet file of all rows")
     parser.add_argument("--arms", nargs="+", help="default: all of the study")
-    parser.add_argument("--batches", type=positive, default=64, help="of each arm")
+    parser.add_argument("--batches", type=positive, help="of each arm; default: 64")
     parser.add_argument("--table", type=Path, help="run nothing: the table of a .parquet file")
     args = parser.parse_args()
     if args.table is None and args.output is None:
         parser.error("--output is needed, or --table.")
+    for option in ("study", "output", "arms", "batches"):
+        if args.table is not None and getattr(args, option) is not None:
+            parser.error(f"argument --{option}: does nothing with --table")
     try:
         if args.table is None:
-            study = read_study(args.study)
-            measure_all(study, study.arms_named(args.arms), args.batches, args.output)
-        with opened_parquet(args.table or args.output) as file:
-            print(table(file.read().to_pylist(), REFERENCE))
+            study = read_study(args.study or study_of("trails-small"))
+            measure_all(study, study.arms_named(args.arms), args.batches or 64, args.output)
+        print(table(read_rows(args.table or args.output), REFERENCE))
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -260,7 +260,7 @@ def main() -> int:
             return 1 if run(study, args) else 0
         show(study, rows, args)
         return 0
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
 

@@ -34,7 +34,7 @@ from typing import Any
 import yaml
 
 from rllib_arpo.envs.support.texts import first_line
-from rllib_arpo.options.option import FINITE, Rule, a_dict, at_least
+from rllib_arpo.options.option import PROBABILITY, Rule, a_dict, at_least
 
 FOLDER = Path(__file__).resolve().parent / "studies"
 _TEXT = Rule("a text", lambda value: isinstance(value, str))
@@ -51,8 +51,8 @@ def _are_seeds(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(at_least(0).test(seed) and seed < 1 << 32 for seed in value)
 
 
-def _are_numbers(value: Any) -> bool:
-    return isinstance(value, list) and all(map(FINITE.test, value))
+def _are_accuracies(value: Any) -> bool:
+    return isinstance(value, list) and all(map(PROBABILITY.test, value))
 
 
 SEEDS = Rule("a list of integers from 0 to 2**32 - 1, not empty", _are_seeds)
@@ -68,7 +68,7 @@ KEYS = {name: rule for name, rule in ARM_KEYS.items() if name != "fork_rate_of"}
     "recipe": _TEXT,
     "jobs": at_least(1),
     "baseline": _TEXT,
-    "accuracies_to_reach": Rule("a list of numbers", _are_numbers),
+    "accuracies_to_reach": Rule("a list of numbers in [0, 1]", _are_accuracies),
     "calls": at_least(1),
     "arms": a_dict("a dict of arms by name"),
 }
@@ -172,8 +172,10 @@ class _Loader(yaml.SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [key.value for key, _ in node.value]
-        if twice := [key for key in keys if keys.count(key) > 1]:
-            raise yaml.MarkedYAMLError(problem=f"the key {twice[0]!r} is there twice", problem_mark=node.start_mark)
+        if twice := [key for key, _ in node.value if keys.count(key.value) > 1]:
+            raise yaml.MarkedYAMLError(
+                problem=f"the key {twice[0].value!r} is there twice", problem_mark=twice[-1].start_mark
+            )
         return super().construct_mapping(node, deep)
 
 
@@ -188,7 +190,9 @@ def read_study(path: Path) -> Study:
     try:
         said = yaml.load(path.read_text(), _Loader)
     except (yaml.YAMLError, ValueError) as error:  # ValueError: not UTF-8, or a date that does not exist.
-        raise ValueError(f"{path}: not YAML ({first_line(error)}).") from error
+        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+        line = f"line {mark.line + 1}: {problem}" if mark and problem else first_line(error)
+        raise ValueError(f"{path}: not YAML ({line}).") from error
     _check_keys(f"{path}", said, set(KEYS), KEYS)
     study = Study(
         path=path,

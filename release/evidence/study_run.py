@@ -160,6 +160,10 @@ def main() -> None:
         [arm] = study.arms_named([args.arm])
         if is_finished(read_run(path := run_path(args.output, arm.name, args.seed)), arm.iterations):
             raise ValueError(f"{path}: the run is finished; take another --output.")
+        if (name := arm.fork_rate_of) is not None:
+            source = run_path(args.output, name, args.seed)
+            if not is_finished(read_run(source), study.arms[name].iterations):
+                raise ValueError(f"{source}: the run whose fork rate {arm.name!r} has is not finished.")
     except ValueError as error:
         parser.error(str(error))
     args.output.mkdir(parents=True, exist_ok=True)

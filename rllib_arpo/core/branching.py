@@ -50,7 +50,7 @@ class NodeEvidence:
     """The evidence that a rule looks at.
 
     Attributes:
-        delta: dH at the node.
+        delta: dH at the node, finite.
         consecutive_forks: l, how many nodes right above it on its path were forked, without a gap.
         earlier: dH at nodes of the same depth in earlier questions, of which "permuted" takes one.
     """
@@ -204,11 +204,9 @@ def num_forks(node: NodeEvidence, budget_left: int, params: BranchingParams, rng
         0 .. min(branch_width, budget_left).
 
     Raises:
-        ValueError: dH is not finite (the engine's entropies are broken), or "random" without its probability.
+        ValueError: "random" without its probability.
         KeyError: the rule is unknown.
     """
-    if not math.isfinite(node.delta):
-        raise ValueError(f"the entropy rise must be finite, got {node.delta}")
     wanted = BRANCHING_RULES[params.branching].children
     if budget_left <= 0:
         return 0

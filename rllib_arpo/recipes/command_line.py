@@ -133,7 +133,8 @@ def arm_config(
     """The configuration of the algorithm and the fork rule that the command line names.
 
     It fits an algorithm's own settings to the recipe's sizes: an overlong penalty (DAPO) begins a fifth of the longest
-    response before its end, and a minibatch is at most half a batch if an update must have several steps (AEPO).
+    response before its end, and a minibatch is at most half a batch if an update must have several steps (AEPO). The
+    recipe's Z is less than M.
 
     Args:
         args: of a parser that `add_arm_args` has seen.
@@ -162,7 +163,7 @@ def arm_config(
     if config.branching != "never" and args.num_initial_rollouts is None:
         config.adaptive_rollout(num_initial_rollouts=num_initial_rollouts)
     if branch_width is not None and args.algo == "ARPO" and config.branching != "never" and args.branch_width is None:
-        config.adaptive_rollout(branch_width=branch_width)
+        config.adaptive_rollout(branch_width=min(branch_width, max(config.num_rollouts - 1, 1)))
     if args.branch_threshold is None and config.branching in rules_with("branch_threshold"):
         config.adaptive_rollout(branch_threshold=branch_threshold)
     if args.num_epochs is not None:

@@ -14,7 +14,7 @@ from rllib_arpo.rollout.settings import RolloutSettings
 class EntropyMeasure:
     """Measures entropies, [k] nats each, in the units and against the baseline of the settings; `vocab_size` is V.
 
-    `level` and `delta` raise ValueError where the engine's entropies are not finite: later questions would follow them.
+    All raise ValueError where the engine's entropies are not finite: later questions would follow them.
     """
 
     settings: RolloutSettings
@@ -27,7 +27,7 @@ class EntropyMeasure:
         """dH at a response of `tool`, before `entropies`; `initial` are those of the root's first tokens."""
         earlier = self.settings.rollout_reference.by_tool.get(tool)
         if self.settings.entropy_baseline == "running" and earlier is not None:
-            return _finite(self._running_delta(entropies, earlier))
+            return self._running_delta(entropies, earlier)
         return _finite(entropy_delta(entropies, initial, self.vocab_size, self.settings.entropy_normalization))
 
     def num_roots(self, entropies: np.ndarray) -> int:
@@ -38,7 +38,7 @@ class EntropyMeasure:
         return num_initial_rollouts(self._running_delta(entropies, after_tool), self.settings.num_rollouts, sensitivity)
 
     def _running_delta(self, entropies: np.ndarray, earlier: float) -> float:
-        return running_delta(entropies, earlier, self.vocab_size, self.settings.entropy_normalization)
+        return _finite(running_delta(entropies, earlier, self.vocab_size, self.settings.entropy_normalization))
 
 
 def _finite(value: float) -> float:

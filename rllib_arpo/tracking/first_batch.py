@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rllib_arpo.core.branching import decides_by_p, rules_with
+from rllib_arpo.core.branching import reads_p, rules_with
 from rllib_arpo.core.intervals import estimate_all
 from rllib_arpo.core.pass_at_k import is_correct, pass_at_k
 
@@ -89,7 +89,7 @@ def _fork_warnings(stats: Sequence[QuestionStats], branching: str) -> Iterator[s
     entropies = [node.entropy for question in stats for node in question.nodes if node.on_policy]
     if not any(question.nodes or question.forks for question in stats):
         yield "No trajectory of the first batch goes on after a tool's response, so that nothing forks."
-    elif not (decided and entropies and decides_by_p(branching)):
+    elif not (decided and entropies and reads_p(branching)):
         # A `rollout_budget` may pay for no fork until it is known what paths cost, and roots may be cut off.
         return
     elif (spread := float(np.ptp(np.quantile(entropies, (0.1, 0.9))))) < MIN_SPREAD:

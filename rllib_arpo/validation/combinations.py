@@ -68,6 +68,9 @@ def _of_tree(config: AlgorithmConfig) -> Iterator[str]:
             yield f"{width}: not with pre_monitoring_sensitivity, whose N differs between questions."
         if config.branch_width == PLANNED:
             yield from _of_plan(config)
+        elif config.branch_width != WIDE and config.branch_width >= config.num_rollouts:
+            # "probability" would draw every child.
+            yield f"branch_width={config.branch_width}: must be less than num_rollouts={config.num_rollouts}."
         if config.rollout_budget is not None and config.pre_monitoring_sensitivity is not None:
             yield "rollout_budget: not with pre_monitoring_sensitivity, which chooses N by M."
         if config.rollout_budget is not None and config.branch_width == WIDE:
@@ -211,12 +214,21 @@ def _of_advantages(config: AlgorithmConfig) -> Iterator[str]:
     if config.entropy_advantage_coeff and config.record_entropies != "all":
         coefficient = f"entropy_advantage_coeff={config.entropy_advantage_coeff}"
         yield f"{coefficient}: needs record_entropies='all', the entropy of every token."
-    single_step = config.num_epochs == 1 and config.questions_per_minibatch >= config.questions_per_batch
-    if config.keep_clipped_gradient and single_step:
-        yield (
-            "keep_clipped_gradient=True: an update of a single step clips nothing; set a questions_per_minibatch below "
-            "questions_per_batch, or num_epochs > 1."
-        )
+    if config.questions_per_minibatch >= config.questions_per_batch:
+        yield from _of_whole_batches(config)
+
+
+def _of_whole_batches(config: AlgorithmConfig) -> Iterator[str]:
+    """A minibatch has all questions; the clip bounds that an algorithm has by itself may stay."""
+    smaller = "set a questions_per_minibatch below questions_per_batch"
+    if config.shuffle_batch_per_epoch:
+        yield f"shuffle_batch_per_epoch=True: a single minibatch has all questions; {smaller}."
+    if config.num_epochs == 1:
+        algorithms_own = type(config)()
+        for key in ("clip_low", "clip_high", "dual_clip", "keep_clipped_gradient"):
+            value = getattr(config, key)
+            if value is True or value != getattr(algorithms_own, key):
+                yield f"{key}={value!r}: an update of a single step clips nothing; {smaller}, or num_epochs > 1."
 
 
 def _of_learners(config: AlgorithmConfig) -> Iterator[str]:

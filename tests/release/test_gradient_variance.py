@@ -3,6 +3,7 @@
 import sys
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -146,8 +147,14 @@ def test_arms_that_are_measured_are_not_measured_again(tmp_path, monkeypatch):
     ("--study {0}/none.yaml --output {0}/rows.parquet", "error: {0}/none.yaml: there is no such study; "),
     ("--table {0}/none.parquet", "error: {0}/none.parquet: not a readable parquet file ("),
     ("--output {0}/rows.parquet --batches 0", "argument --batches: '0' is not an integer >= 1\n"),
+    ("--table {0}/study.parquet --arms grpo", "argument --arms: does nothing with --table\n"),
+    ("--table {0}/study.parquet", "error: {0}/study.parquet: has no rows of gradients, each of an arm and a batch.\n"),
+    ("--table {0}/twice.parquet", "error: {0}/twice.parquet: has a batch of an arm twice.\n"),
 ])  # fmt: skip
 def test_a_wrong_command_line_is_a_sentence(tmp_path, monkeypatch, capsys, line, message):
+    row = {"arm": "grpo", "batch": 0, "squared_norm_of_sum": 1.0, "sketch": [1.0]}
+    pq.write_table(pa.table({"arm": ["grpo"]}), tmp_path / "study.parquet")
+    pq.write_table(pa.Table.from_pylist([row, row]), tmp_path / "twice.parquet")
     monkeypatch.setattr("sys.argv", ["gradient_variance", *line.format(tmp_path).split()])
     with pytest.raises(SystemExit):
         sys.exit(gradient_variance.main())

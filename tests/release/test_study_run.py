@@ -47,10 +47,12 @@ def test_a_row_made_again_is_the_same(ray_cluster, model_folder, tmp_path, monke
 @pytest.mark.parametrize(("arm", "message"), [
     ("grpo", "{path}: the run is finished; take another --output.\n"),
     ("ppo", "tiny_study.yaml: has no arm 'ppo'; there are grpo, threshold, random.\n"),
+    ("random", "threshold-0.jsonl: the run whose fork rate 'random' has is not finished.\n"),
 ])  # fmt: skip
-def test_a_run_that_is_finished_is_kept_and_an_unknown_arm_is_a_sentence(tmp_path, monkeypatch, capsys, arm, message):
+def test_a_run_that_cannot_be_begun_is_a_sentence(tmp_path, monkeypatch, capsys, arm, message):
     study = write_study(tmp_path)
     path = write_run(tmp_path, study, "grpo", 0, *range(5))
+    write_run(tmp_path, study, "threshold", 0, *range(4), fork_rate=0.25)
     monkeypatch.setattr("release.evidence.study_run.run", lambda *_: pytest.fail("The run was begun."))
     line = ["study_run", str(study.path), "--arm", arm, "--seed", "0", "--output", str(tmp_path)]
     monkeypatch.setattr("sys.argv", line)

@@ -145,3 +145,9 @@ def test_entropies_that_are_not_finite_fail_the_question_and_enter_no_history(op
     script = by_prefix({PROMPT: opening, NODE: ScriptedReply([20, 20, ANSWER], entropies)})
     failed = ended(script, 256, [0], [ScriptedEnv()], settings(entropy_window=20))[0]
     assert failed.failure.message == "ValueError: the engine's entropies must be finite, got nan"
+
+
+def test_pre_monitoring_refuses_entropies_that_are_not_finite():
+    monitoring = settings(pre_monitoring_sensitivity=2.0, rollout_reference=RolloutReference(after_tool=0.1))
+    failed = ended(by_prefix({PROMPT: answer(11, np.nan)}), 256, [0], [ScriptedEnv()], monitoring)[0]
+    assert failed.failure.message == "ValueError: the engine's entropies must be finite, got nan"

@@ -112,6 +112,8 @@ def test_the_command_line_has_the_last_word_on_sizes_and_forks(data, model, unkn
     names = ("branching", "branch_threshold", "num_rollouts", "num_initial_rollouts", "questions_per_batch", "seed")
     assert [getattr(config, name) for name in names] == ["threshold", 0.5, 8, 2, 4, 7]
     assert (config.questions_per_minibatch, config.max_response_tokens, config.max_context_tokens) == (4, 512, 2048)
+    two_steps = build("reasoning_arpo", data, model, *more, "--num-epochs", "2")
+    assert (config.dual_clip, two_steps.dual_clip) == (None, 3.0)
     halved = build("reasoning_arpo", data, model, "--questions-per-batch", "4", "--algo", "AEPO")
     assert halved.questions_per_minibatch == 2
 

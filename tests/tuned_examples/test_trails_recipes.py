@@ -82,6 +82,9 @@ def test_the_command_line_has_the_fork_rule_its_width_and_the_batch(model_folder
     assert {name: getattr(config, name) for name in given} == given
     config.validate()
     assert make_config("trails_small_arpo", model_folder, "--branch-width", "7").branch_width == 7
+    few = make_config("trails_small_arpo", model_folder, "--num-rollouts", "4", "--num-initial-rollouts", "2")
+    few.validate()
+    assert few.branch_width == 3
     planned = make_config("trails_small_arpo", model_folder, "--branch-width", "planned")
     planned.validate()
     assert planned.branch_width == "planned"
@@ -108,7 +111,7 @@ def test_the_command_line_has_the_fork_rule_its_width_and_the_batch(model_folder
     (["--algo", "GRPO", "--branch-width", "wide"],
      "--branch-width wide: --algo GRPO with branching='never' forks nothing."),
     (["--branching", "random", "--random-fork-probability", "0.3", "--branch-threshold", "0.6"],
-     "branch_threshold=0.6: belongs to branching='threshold', not to 'random'."),
+     "branch_threshold=0.6: belongs to branching='threshold' or 'permuted', not to 'random'."),
     (["--num-rollouts", "0"], "num_rollouts=0: must be an integer >= 1."),
     (["--questions-per-minibatch", "0"], "questions_per_minibatch=0: must be an integer >= 1."),
 ])  # fmt: skip

@@ -6,6 +6,7 @@ import pytest
 import ray
 from packaging.version import Version
 
+from rllib_arpo import DAPOConfig
 from rllib_arpo.core.branching import BRANCHING_RULES, BranchingRule
 from rllib_arpo.engine.vllm_versions import vllm_version
 from tests.helpers.configs import small_config
@@ -38,11 +39,20 @@ def test_what_belongs_to_a_rule_follows_from_the_registry(model_folder, monkeypa
         {"random_fork_probability": 0.3, "branching": "random", "budget_allocation": "random_over_tree"},
         # "never" switches all of it off, for baselines.
         {"random_fork_probability": 0.3, "branching": "never"},
+        {"clip_high": 0.28, "dual_clip": 3.0, "num_epochs": 2},
+        {"clip_low": 0.1, "shuffle_batch_per_epoch": True, "questions_per_minibatch": 1},
     ],
 )
 def test_what_belongs_together_is_valid(model_folder, changes):
     small_config(model_folder).update_from_dict(changes).validate()
     assert not ray.is_initialized()
+
+
+def test_the_clip_bounds_of_an_algorithm_stay_where_an_update_has_a_single_step(model_folder):
+    config = small_config(model_folder, config=DAPOConfig()).training(overlong_buffer_tokens=20)
+    assert (config.clip_high, config.questions_per_minibatch) == (0.28, config.questions_per_batch)
+    config.validate()
+    assert message(config.training(clip_high=0.3)).startswith("clip_high=0.3: an update of a single step clips nothing")
 
 
 @pytest.mark.parametrize("sharding", ["none", "fsdp2"])

@@ -109,6 +109,7 @@ def test_a_key_that_greedy_decoding_does_not_read_is_refused(model_folder, key):
     ("training", "override"),
     [
         ({}, {"branch_threshold": "auto"}),
+        ({}, {"branching": "permuted"}),
         ({}, {"branch_width": "planned"}),
         ({"branch_width": "planned"}, {"branch_width": 2}),
     ],

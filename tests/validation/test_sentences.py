@@ -44,6 +44,9 @@ REFUSED = [
     ({"num_rollouts": 2}, "num_initial_rollouts=2: leaves none of num_rollouts=2 to fork; branching='never' says so."),
     ({"branching": "random"},
      "random_fork_probability=None: branching='random' needs a probability; it has no default."),
+    ({"branch_width": 4}, "branch_width=4: must be less than num_rollouts=4."),
+    ({"branch_width": 10**12, "branching": "probability"},
+     "branch_width=1000000000000: must be less than num_rollouts=4."),
     ({"branch_width": "wide", "pre_monitoring_sensitivity": 1.0},
      "branch_width='wide': not with pre_monitoring_sensitivity, whose N differs between questions."),
     ({"max_weight_lag": 1}, "max_weight_lag=1: needs num_env_runners >= 1."),
@@ -71,6 +74,15 @@ REFUSED = [
     ({"value_decay": 0.5}, "value_decay=0.5: belongs to baseline='value', not to 'group'."),
     ({"entropy_advantage_coeff": 0.2},
      "entropy_advantage_coeff=0.2: needs record_entropies='all', the entropy of every token."),
+    ({"clip_high": 0.28},
+     "clip_high=0.28: an update of a single step clips nothing; set a questions_per_minibatch below "
+     "questions_per_batch, or num_epochs > 1."),
+    ({"dual_clip": 3.0, "questions_per_minibatch": 5},
+     "dual_clip=3.0: an update of a single step clips nothing; set a questions_per_minibatch below "
+     "questions_per_batch, or num_epochs > 1."),
+    ({"shuffle_batch_per_epoch": True, "num_epochs": 2},
+     "shuffle_batch_per_epoch=True: a single minibatch has all questions; set a questions_per_minibatch below "
+     "questions_per_batch."),
     ({"keep_clipped_gradient": True},
      "keep_clipped_gradient=True: an update of a single step clips nothing; set a questions_per_minibatch below "
      "questions_per_batch, or num_epochs > 1."),
