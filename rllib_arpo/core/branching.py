@@ -184,7 +184,7 @@ def rule_in_words(settings: Mapping[str, Any]) -> str:
     planned = ", as wide as planned" if settings.get("branch_width") == PLANNED else ""
     if "branch_threshold" in rule.options and settings["branch_threshold"] == AUTO:
         share = settings["branch_share"] or AUTO_SHARE
-        of = " of an earlier response" if rule.children is _permuted else ""
+        of = " of an earlier response" if settings["branching"] == PERMUTED else ""
         return f"where dH{of} is in the highest {share:.0%} of the last questions'{planned}"
     return rule.words.format_map(settings) + planned
 
