@@ -11,8 +11,6 @@ import numpy as np
 WIDE = "wide"
 #: `branch_width`: as many as the variances of earlier questions advise (`core.fork_plan`); until then as `WIDE`.
 PLANNED = "planned"
-#: `branching`: the threshold's control at equal depth.
-PERMUTED = "permuted"
 #: `branch_threshold` of the paper: the default, and where `AUTO` begins.
 PAPER_THRESHOLD = 0.5
 #: `branch_threshold`: tau follows the rises of the last questions (`threshold_of`).
@@ -132,6 +130,7 @@ class BranchingRule:
         words: after "forks", with the names of settings in braces.
         chance: `(node, params) -> the probability of each of the Z children`, by P; None: the rule ignores P.
         options: those that belong to the rule.
+        looks_back: whether it reads `NodeEvidence.earlier`, and decides by P of a node of an earlier question.
         is_choosy: whether it forks some nodes and not others. If it ignores P as well, so must the order of the forks.
     """
 
@@ -139,6 +138,7 @@ class BranchingRule:
     words: str
     chance: Callable[[NodeEvidence, BranchingParams], float] | None = None
     options: tuple[str, ...] = ()
+    looks_back: bool = False
     is_choosy: bool = True
 
 
@@ -152,8 +152,11 @@ BRANCHING_RULES: dict[str, BranchingRule] = {
     "random": BranchingRule(
         _random, "with probability {random_fork_probability:g}", options=("random_fork_probability",)
     ),
-    PERMUTED: BranchingRule(
-        _permuted, "where P of an earlier response > {branch_threshold:g}", options=("branch_threshold", *_OF_P)
+    "permuted": BranchingRule(
+        _permuted,
+        "where P of an earlier response > {branch_threshold:g}",
+        options=("branch_threshold", *_OF_P),
+        looks_back=True,
     ),
     "always": BranchingRule(_always, "at every node", is_choosy=False),
     "never": BranchingRule(_never, "nowhere", is_choosy=False),
@@ -171,9 +174,15 @@ def decides_by_p(name: str) -> bool:
     return rule is not None and rule.chance is not None
 
 
+def looks_back(name: str) -> bool:
+    """Whether a rule that is registered by now decides by nodes of earlier questions."""
+    rule = BRANCHING_RULES.get(name)
+    return rule is not None and rule.looks_back
+
+
 def reads_p(name: str) -> bool:
-    """Whether P decides at all, of the node (`decides_by_p`) or of an earlier one."""
-    return decides_by_p(name) or name == PERMUTED
+    """Whether P decides at all, of the node or of an earlier one."""
+    return decides_by_p(name) or looks_back(name)
 
 
 def rule_in_words(settings: Mapping[str, Any]) -> str:
@@ -184,7 +193,7 @@ def rule_in_words(settings: Mapping[str, Any]) -> str:
     planned = ", as wide as planned" if settings.get("branch_width") == PLANNED else ""
     if "branch_threshold" in rule.options and settings["branch_threshold"] == AUTO:
         share = settings["branch_share"] or AUTO_SHARE
-        of = " of an earlier response" if settings["branching"] == PERMUTED else ""
+        of = " of an earlier response" if rule.looks_back else ""
         return f"where dH{of} is in the highest {share:.0%} of the last questions'{planned}"
     return rule.words.format_map(settings) + planned
 

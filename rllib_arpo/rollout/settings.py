@@ -9,10 +9,10 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from rllib_arpo.core.branching import (
     AUTO,
     AUTO_SHARE,
-    PERMUTED,
     PLANNED,
     BranchingParams,
     children_per_fork,
+    looks_back,
     threshold_of,
 )
 from rllib_arpo.core.fork_plan import planned_children
@@ -120,7 +120,7 @@ def rollout_reference(history: RolloutHistory, config: AlgorithmConfig) -> Rollo
     share = (config.branch_share or AUTO_SHARE) if config.branch_threshold == AUTO else None
     [unit] = config.rollout_budget or [TOOL_CALLS]
     plan_by = unit if config.branch_width == PLANNED else None
-    by_depth = config.branching == PERMUTED
+    by_depth = looks_back(config.branching)
     return history.reference(config.entropy_baseline_quantile, share, plan_by, by_depth=by_depth)
 
 

@@ -9,10 +9,10 @@ from rllib_arpo.connectors import BATCH
 from rllib_arpo.core.branching import (
     AUTO,
     BRANCHING_RULES,
-    PERMUTED,
     PLANNED,
     WIDE,
     decides_by_p,
+    looks_back,
     reads_p,
     rules_with,
 )
@@ -114,17 +114,17 @@ def _of_entropy(config: AlgorithmConfig) -> Iterator[str]:
         quantile = f"entropy_baseline_quantile={config.entropy_baseline_quantile}"
         yield f"{quantile}: belongs to entropy_baseline='running', not to {baseline!r}."
     automatic = config.branch_threshold == AUTO
-    looks_back = {
+    followers = {
         "entropy_baseline='running'": baseline == "running",
-        "branching='permuted'": branching == PERMUTED,
+        "branching='permuted'": looks_back(branching),
         "branch_threshold='auto'": automatic,
         "branch_width='planned'": config.branch_width == PLANNED,
         "a rollout_budget": config.rollout_budget is not None,
         "a pre_monitoring_sensitivity": config.pre_monitoring_sensitivity is not None,
     }
-    if config.entropy_baseline_questions is not None and not (any(looks_back.values()) or config.in_evaluation):
+    if config.entropy_baseline_questions is not None and not (any(followers.values()) or config.in_evaluation):
         questions = f"entropy_baseline_questions={config.entropy_baseline_questions}"
-        yield f"{questions}: needs one of {', '.join(looks_back)}."
+        yield f"{questions}: needs one of {', '.join(followers)}."
     if automatic and baseline == "running":
         yield "branch_threshold='auto': entropy_baseline='running' moves already; set its entropy_baseline_quantile."
     if config.branch_share is not None and not (automatic or config.in_evaluation):
