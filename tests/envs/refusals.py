@@ -6,6 +6,7 @@ sentences of all cases anew, also of a line that has none yet. Read what `git di
 
 import contextlib
 import importlib
+import io
 import os
 import re
 import sys
@@ -20,9 +21,9 @@ import pyarrow
 import pyarrow.parquet
 
 import rllib_arpo
+from rllib_arpo.commands import run_command
 from rllib_arpo.envs.protocols.function_calling import function_calling
 from rllib_arpo.envs.protocols.prompts import Chat
-from rllib_arpo.envs.retrieval.build_index import build_folder
 from rllib_arpo.envs.tasks import DatasetTask
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.tools.arguments import schema_validator
@@ -118,7 +119,11 @@ def ask_file(name: str, content: bytes) -> None:
 
 def index_file(name: str, content: bytes) -> None:
     Path(name).write_bytes(content)
-    build_folder([name], "index", show_progress=False)
+    told = io.StringIO()
+    with contextlib.redirect_stderr(told):
+        status = run_command("index", [name, "--output", "index"])
+    if status:
+        raise ValueError(told.getvalue().splitlines()[-1].removeprefix("error: "))
 
 
 def call_functions(chat_template: str | None) -> None:
