@@ -155,7 +155,7 @@ def shape(text: str) -> tuple[int, int, int]:
     """M, N and Z of "M:N:Z".
 
     Raises:
-        ValueError: it is not 1 <= N <= M with M >= 2, and 1 <= Z or "wide"; a planned width is not simulated.
+        ValueError: it is not 1 <= N <= M with M >= 2, and 1 <= Z or "wide".
     """
     *sizes, width = text.split(":")
     rollouts, roots = map(int, sizes)

@@ -2,7 +2,7 @@
 
 from rllib_arpo.connectors import BATCH
 from rllib_arpo.core.advantages import ATTRIBUTIONS, LEAF_WEIGHTINGS, LOSS_AGGREGATIONS
-from rllib_arpo.core.branching import AUTO, AUTO_SHARE, BRANCHING_RULES, PLANNED, WIDE, BranchingParams
+from rllib_arpo.core.branching import AUTO, AUTO_SHARE, BRANCHING_RULES, WIDE, BranchingParams
 from rllib_arpo.core.credit import CREDITS, credit_of
 from rllib_arpo.core.entropy import ENTROPY_ESTIMATORS, ENTROPY_NORMALIZATIONS
 from rllib_arpo.core.rollout_budget import UNITS
@@ -126,9 +126,8 @@ ADAPTIVE_ROLLOUT = {
     "branch_width": Option(
         FORK_RULE.branch_width,
         'Z, children per fork; "wide": (M - N) / N, rounded up, so that the first responses that are forked share the '
-        'whole budget; "planned": per tool and depth, perhaps 0, from the variances of returns below and between tool '
-        'responses in the last `entropy_baseline_questions` questions; as "wide" until these are known.',
-        or_name(at_least(1), WIDE, PLANNED),
+        "whole budget.",
+        or_name(at_least(1), WIDE),
     ),
     "entropy_window": Option(20, "k, tokens after a tool response whose entropy is compared.", at_least(1)),
     "entropy_estimator": Option(
@@ -154,7 +153,7 @@ ADAPTIVE_ROLLOUT = {
     "entropy_baseline_questions": Option(
         None,
         'how many of the last questions count for "running", "permuted", branch_threshold="auto", '
-        'branch_width="planned", `rollout_budget` and pre-monitoring; None: `questions_per_batch`.',
+        "`rollout_budget` and pre-monitoring; None: `questions_per_batch`.",
         optional(at_least(1)),
     ),
     "record_entropies": Option(

@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from rllib_arpo.core.fork_plan import NodeGroup, node_groups, planned_children
 from rllib_arpo.core.pass_at_k import is_correct, pass_at_k
 from rllib_arpo.core.rollout_budget import GENERATED_TOKENS, TOOL_CALLS
-from rllib_arpo.core.rollout_history import EarlierQuestion, RolloutReference
+from rllib_arpo.core.rollout_history import EarlierQuestion
 from rllib_arpo.core.token_counts import all_path_tokens, sampled_tokens
 from rllib_arpo.core.tree import (
     MASKED_STOP_REASONS,
@@ -34,7 +33,7 @@ OWN_NAMES = {
     "accuracy", "conversations_begun",
     "entropy", "episode_len_max", "episode_len_mean", "episode_len_min", "episode_return_max",
     "episode_return_mean", "episode_return_min", "fork_depth_mean", "fork_depth_p10", "fork_depth_p90",
-    "fork_events_per_question", "fork_rate", "fork_width_planned", "forks_per_question", "forks_refused",
+    "fork_events_per_question", "fork_rate", "forks_per_question", "forks_refused",
     "format_valid", "generated_tokens", "generated_tokens_lifetime", "initial_rollouts_per_question",
     "num_env_steps_sampled",
     "num_env_steps_sampled_lifetime", "num_episodes", "num_episodes_lifetime", "num_module_steps_sampled",
@@ -87,7 +86,6 @@ class QuestionStats:
         requests_refused: requests of agents that its env runner has not answered since the question that ended before.
         conversations_begun: conversations after the first, behind a part of the prompt; a shared one once.
         tools_offered: the tools that could have been called.
-        node_groups: the returns below the tool responses of trajectories from the prompt; empty without a plan.
     """
 
     rewards: tuple[float, ...]
@@ -111,7 +109,6 @@ class QuestionStats:
     forks_refused: int = 0
     requests_refused: int = 0
     conversations_begun: int = 0
-    node_groups: tuple[NodeGroup, ...] = ()
 
     @property
     def has_signal(self) -> bool:
@@ -136,7 +133,7 @@ class QuestionStats:
         paths = {TOOL_CALLS: self.path_tool_calls, GENERATED_TOKENS: self.path_tokens}
         costs = {unit: list(itertools.compress(cost, whole)) for unit, cost in paths.items()}
         rises, depths = [node.decision.delta for node in nodes], [node.depth for node in nodes]
-        return EarlierQuestion(levels, rises, costs, self.node_groups, depths)
+        return EarlierQuestion(levels, rises, costs, depths)
 
 
 def question_stats(
@@ -148,13 +145,11 @@ def question_stats(
     *,
     requests_refused: int = 0,
     tokens_taken_back: int = 0,
-    plans_width: bool = False,
 ) -> QuestionStats:
     """The figures of a tree.
 
     Args:
         entropy_window: k, the number of a turn's first entropies at which decisions looked.
-        plans_width: `RolloutReference.plans_width`.
     """
     leaves = tree.trajectories
     paths = [tree.path(leaf.agent_id) for leaf in leaves]
@@ -186,7 +181,6 @@ def question_stats(
         forks_refused=forks_refused,
         requests_refused=requests_refused,
         conversations_begun=sum(turn.follows is not None and turn.follows.begins(len(tree.prompt)) for turn in turns),
-        node_groups=node_groups(tree) if plans_width else (),
     )
 
 
@@ -239,12 +233,6 @@ def rollout_metrics(questions: Sequence[QuestionStats], seconds: float) -> dict[
         **_tool_metrics(questions, nodes),
         **_stop_metrics([reason for q in questions for reason in q.stop_reasons]),
     }
-
-
-def plan_metrics(reference: RolloutReference, num_rollouts: int) -> dict[str, float]:
-    """Of the fork widths that earlier questions planned; nothing without a plan."""
-    plans = reference.planned_suffixes.values()
-    return _mean_of("fork_width_planned", [planned_children(suffixes, num_rollouts) for suffixes in plans])
 
 
 def _pass_at_all(accuracies: Sequence[float]) -> float:

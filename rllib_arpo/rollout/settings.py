@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 from rllib_arpo.core.branching import (
     AUTO,
     AUTO_SHARE,
-    PLANNED,
     BranchingParams,
     children_per_fork,
     looks_back,
     threshold_of,
 )
-from rllib_arpo.core.fork_plan import planned_children
 from rllib_arpo.core.reshaping import NO_RESHAPING, Reshaping
 from rllib_arpo.core.rollout_budget import GENERATED_TOKENS, TOOL_CALLS, RolloutBudget
 from rllib_arpo.core.rollout_history import NO_HISTORY, RolloutHistory, RolloutReference
@@ -62,13 +60,6 @@ class RolloutSettings:
     def monitors_entropy(self) -> bool:
         """Whether the entropy of the first root decides how many roots there are."""
         return self.pre_monitoring_sensitivity is not None and self.rollout_reference.after_tool is not None
-
-    def branching_at(self, tool: str, depth: int) -> BranchingParams:
-        """The fork rule at a node, with the width that earlier questions plan for it, if there is a plan."""
-        suffixes = self.rollout_reference.planned_suffixes.get((tool, depth))
-        if suffixes is None:
-            return self.branching
-        return replace(self.branching, branch_width=planned_children(suffixes, self.num_rollouts))
 
     @classmethod
     def from_config(
@@ -118,10 +109,7 @@ class RolloutSettings:
 def rollout_reference(history: RolloutHistory, config: AlgorithmConfig) -> RolloutReference:
     """What the configuration wants to know of earlier questions."""
     share = (config.branch_share or AUTO_SHARE) if config.branch_threshold == AUTO else None
-    [unit] = config.rollout_budget or [TOOL_CALLS]
-    plan_by = unit if config.branch_width == PLANNED else None
-    by_depth = looks_back(config.branching)
-    return history.reference(config.entropy_baseline_quantile, share, plan_by, by_depth=by_depth)
+    return history.reference(config.entropy_baseline_quantile, share, by_depth=looks_back(config.branching))
 
 
 def _budget(config: AlgorithmConfig, reference: RolloutReference) -> RolloutBudget | None:

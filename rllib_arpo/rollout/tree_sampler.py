@@ -329,9 +329,7 @@ class TreeSampler:
         if not budget:
             return
         agent = self._agents[candidate.agent_id]
-        params = self._settings.branching_at(agent.path(candidate.num_turns)[-1].tool, candidate.num_turns)
-        if not params.branch_width:
-            return
+        params = self._settings.branching
         earlier = self._settings.rollout_reference.rises_at.get(candidate.num_turns, ())
         node = NodeEvidence(candidate.delta, agent.consecutive_forks(candidate.num_turns), earlier)
         wanted = num_forks(node, budget, params, self._rng)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from rllib_arpo.core.branching import PLANNED, rule_in_words
+from rllib_arpo.core.branching import rule_in_words
 from rllib_arpo.core.tree import Place
 from rllib_arpo.record.read import Question, Row, Trajectory
 from rllib_arpo.record.schema import BENCHMARK, FAILED, TRAINING
@@ -101,10 +101,8 @@ def decision(turn: Row, trajectory: Trajectory, question: Question) -> str:
     if not budget:
         return f"{rise}: not decided, since this question has no forks."
     if not turn["eligible"]:
-        plan = "earlier questions plan none here, " if question.settings.get("branch_width") == PLANNED else ""
         left = "the budget paid no fork" if question.settings.get("rollout_budget") else f"no fork of {budget} was left"
-        reasons = f"{plan}{left}, a fork was refused, or the question ended first"
-        return f"{rise}: not decided: {reasons}."
+        return f"{rise}: not decided: {left}, a fork was refused, or the question ended first."
     children = turn["children"]
     forked = _TIMES.get(children, f"forked {children} times")
     left = turn["budget"] - children

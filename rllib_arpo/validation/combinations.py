@@ -6,16 +6,7 @@ from itertools import chain
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 from rllib_arpo.connectors import BATCH
-from rllib_arpo.core.branching import (
-    AUTO,
-    BRANCHING_RULES,
-    PLANNED,
-    WIDE,
-    decides_by_p,
-    looks_back,
-    reads_p,
-    rules_with,
-)
+from rllib_arpo.core.branching import AUTO, BRANCHING_RULES, WIDE, decides_by_p, looks_back, reads_p, rules_with
 from rllib_arpo.core.credit import CREDITS, VALUE
 from rllib_arpo.core.rollout_budget import TOOL_CALLS
 from rllib_arpo.engine.vllm_versions import check_vllm_kwargs, check_vllm_version
@@ -63,12 +54,9 @@ def _of_tree(config: AlgorithmConfig) -> Iterator[str]:
         if config.random_fork_probability is None and config.branching in rules_with("random_fork_probability"):
             needs = f"branching={config.branching!r} needs a probability; it has no default"
             yield f"random_fork_probability=None: {needs}."
-        if config.branch_width in (WIDE, PLANNED) and config.pre_monitoring_sensitivity is not None:
-            width = f"branch_width={config.branch_width!r}"
-            yield f"{width}: not with pre_monitoring_sensitivity, whose N differs between questions."
-        if config.branch_width == PLANNED:
-            yield from _of_plan(config)
-        elif config.branch_width != WIDE and config.branch_width >= config.num_rollouts:
+        if config.branch_width == WIDE and config.pre_monitoring_sensitivity is not None:
+            yield "branch_width='wide': not with pre_monitoring_sensitivity, whose N differs between questions."
+        if config.branch_width != WIDE and config.branch_width >= config.num_rollouts:
             # "probability" would draw every child.
             yield f"branch_width={config.branch_width}: must be less than num_rollouts={config.num_rollouts}."
         if config.rollout_budget is not None and config.pre_monitoring_sensitivity is not None:
@@ -79,8 +67,6 @@ def _of_tree(config: AlgorithmConfig) -> Iterator[str]:
         yield from _of_entropy(config)
         if config.consecutive_fork_penalty:
             yield from _of_penalty(config)
-    elif config.branch_width == PLANNED and not config.in_evaluation:
-        yield "branch_width='planned': branching='never' forks nothing."
     # Greedy decoding does not read it.
     budget = config.rollout_budget if config.explore else None
     if budget is not None and TOOL_CALLS in budget and not config.max_tool_calls:
@@ -100,13 +86,6 @@ def _of_budget(config: AlgorithmConfig) -> Iterator[str]:
         yield f"rollout_budget={config.rollout_budget}: {most} spend no more, so that it does nothing."
 
 
-def _of_plan(config: AlgorithmConfig) -> Iterator[str]:
-    if config.branching == "probability":
-        yield "branch_width='planned': branching='probability' draws each child by itself, whatever their number."
-    if config.num_initial_rollouts < 2:
-        yield "branch_width='planned': compares paths from the prompt, and num_initial_rollouts=1 has none to compare."
-
-
 def _of_entropy(config: AlgorithmConfig) -> Iterator[str]:
     """Settings that the rule would ignore; those that evaluation cannot change are checked for training alone."""
     branching, baseline = config.branching, config.entropy_baseline
@@ -118,7 +97,6 @@ def _of_entropy(config: AlgorithmConfig) -> Iterator[str]:
         "entropy_baseline='running'": baseline == "running",
         "branching='permuted'": looks_back(branching),
         "branch_threshold='auto'": automatic,
-        "branch_width='planned'": config.branch_width == PLANNED,
         "a rollout_budget": config.rollout_budget is not None,
         "a pre_monitoring_sensitivity": config.pre_monitoring_sensitivity is not None,
     }

@@ -63,15 +63,6 @@ def test_case_a_equal_forks_and_uniform_weights_give_the_exact_gradient(problem,
         (make_problem(2), rollout_settings(**PROBABILITY, branch_width=2)),
         (make_problem(1, turn_tokens=2), rollout_settings(**THRESHOLD, num_rollouts=3)),
         (make_problem(1, vocab_size=3), rollout_settings(**THRESHOLD, num_rollouts=5, branch_width="wide")),
-        (
-            make_problem(0, num_turns=3, can_stop=True),
-            rollout_settings(
-                **RANDOM,
-                num_initial_rollouts=1,
-                branch_width="planned",
-                rollout_reference=RolloutReference(planned_suffixes={("python", 1): 2.6, ("python", 2): 2.4}),
-            ),
-        ),
     ],
     ids=[
         "random, nested",
@@ -82,7 +73,6 @@ def test_case_a_equal_forks_and_uniform_weights_give_the_exact_gradient(problem,
         "per child",
         "k = 1, budget binds",
         "wide",
-        "planned: two children after the first call, one after the second",
     ],
 )
 def test_case_b_node_decisions_and_branch_weights_give_the_exact_gradient(problem, settings):

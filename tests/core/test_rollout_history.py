@@ -1,15 +1,9 @@
 import json
-import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from rllib_arpo.core.fork_plan import NodeGroup
 from rllib_arpo.core.rollout_history import NO_HISTORY, EarlierQuestion, RolloutHistory
-
-#: Below one of two responses returns differ: within 0.5, between max((1/6 - 0.5) / (4/3), 0).
-FORKED = NodeGroup("search", 1, [[0.0, 1.0], [0.0]], {"tool_calls": [1, 1]}, {"tool_calls": [2, 3, 1]})
 
 
 def history() -> RolloutHistory:
@@ -20,7 +14,7 @@ def history() -> RolloutHistory:
             EarlierQuestion(
                 {"search": [1.0, 2.0, 6.0], "python": [0.5]}, [0.1, -0.3, 0.7], {"tool_calls": [1, 2]}, depths=[1, 2, 1]
             ),
-            EarlierQuestion({"search": [3.0]}, [0.2, 0.4], {"tool_calls": [6]}, [FORKED], depths=[2, 3]),
+            EarlierQuestion({"search": [3.0]}, [0.2, 0.4], {"tool_calls": [6]}, depths=[2, 3]),
         ]
     )
     return of_two
@@ -65,18 +59,8 @@ def test_nothing_is_known_at_the_start():
 def test_the_state_survives_json_and_keeps_the_order():
     restored = RolloutHistory(2)
     restored.set_state(json.loads(json.dumps(history().get_state())))
-    everything = {"share": 0.4, "plan_by": "tool_calls", "by_depth": True}
+    everything = {"share": 0.4, "by_depth": True}
     assert restored.reference(**everything) == history().reference(**everything)
-    assert restored.reference(**everything).planned_suffixes == {("search", 1): math.inf}
     restored.extend([EarlierQuestion({"python": [1.5]})])
     # The oldest of the two is gone.
     assert restored.reference().by_tool == {"search": 3.0, "python": 1.5}
-
-
-def test_a_state_of_a_version_without_plans_and_depths_is_read():
-    later = {"nodes", "depths"}
-    state = [{name: value for name, value in old.items() if name not in later} for old in history().get_state()]
-    restored = RolloutHistory(2)
-    restored.set_state(state)
-    wanted = restored.reference(plan_by="tool_calls", by_depth=True)
-    assert wanted == replace(history().reference(), plans_width=True)

@@ -66,7 +66,7 @@ def test_the_simulation_forks_where_the_tree_sampler_does(form, text):
         assert (len(leaves), sorted(depths)) == (len(tree.trajectories), sorted(forks))
 
 
-@pytest.mark.parametrize("text", ["16:2:planned", "16:2:0", "16:2:-1", "2:4:1", "4:0:wide", "16:2", "1:1:1"])
+@pytest.mark.parametrize("text", ["16:2:broad", "16:2:0", "16:2:-1", "2:4:1", "4:0:wide", "16:2", "1:1:1"])
 def test_what_is_not_a_shape_is_refused(text):
     with pytest.raises(ValueError):
         shape(text)

@@ -85,9 +85,6 @@ def test_the_command_line_has_the_fork_rule_its_width_and_the_batch(model_folder
     few = make_config("trails_small_arpo", model_folder, "--num-rollouts", "4", "--num-initial-rollouts", "2")
     few.validate()
     assert few.branch_width == 3
-    planned = make_config("trails_small_arpo", model_folder, "--branch-width", "planned")
-    planned.validate()
-    assert planned.branch_width == "planned"
     automatic = make_config("trails_small_arpo", model_folder, "--branch-threshold", "auto", "--branch-share", "0.3")
     assert (automatic.branch_threshold, automatic.branch_share) == ("auto", 0.3)
     automatic.validate()
