@@ -90,7 +90,6 @@ class ARPOConfig(AlgorithmConfig):
         *,
         num_rollouts: int = NotProvided,
         num_initial_rollouts: int = NotProvided,
-        rollout_budget: dict[str, float] | None = NotProvided,
         branching: str = NotProvided,
         branch_width: int | str = NotProvided,
         entropy_window: int = NotProvided,
@@ -240,9 +239,6 @@ class ARPOConfig(AlgorithmConfig):
         if not self.in_evaluation and not isinstance(self.evaluation_config, AlgorithmConfig):
             user = self.evaluation_config or {}
             defaults = {"explore": False, "branching": "never", "create_local_env_runner": False}
-            if "num_rollouts" in user:
-                # That of training would change this number.
-                defaults["rollout_budget"] = None
             config = self.copy(copy_frozen=False)
             config.evaluation_config = {**defaults, **user}
             return AlgorithmConfig.get_evaluation_config_object(config)

@@ -1,4 +1,4 @@
-"""What the next questions get from earlier ones: baseline of dH, tau, cost of a path (docs/design.md)."""
+"""What the next questions get from earlier ones: baseline of dH, tau (docs/design.md)."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,13 +17,11 @@ class EarlierQuestion:
     Attributes:
         levels: tool -> the mean entropy of the window after each of its responses, nats per token.
         rises: dH at each response of all tools.
-        path_costs: unit of a budget -> what the whole path of each leaf costs in it, without those of an outage.
         depths: of each of `rises`, the turns above the response.
     """
 
     levels: Mapping[str, Sequence[float]]
     rises: Sequence[float] = ()
-    path_costs: Mapping[str, Sequence[int]] = field(default_factory=dict)
     depths: Sequence[int] = ()
 
     def at_depths(self) -> dict[int, list[float]]:
@@ -45,14 +43,12 @@ class RolloutReference:
         after_tool: the mean level over the responses of all tools; None if there are none.
         rise: the dH that a wanted share of the responses exceeded; None if none is wanted, or there are none.
         rises_at: depth -> dH at the responses there; empty if they are not wanted.
-        path_costs: unit of a budget -> the mean cost of a path.
     """
 
     by_tool: Mapping[str, float] = field(default_factory=dict)
     after_tool: float | None = None
     rise: float | None = None
     rises_at: Mapping[int, Sequence[float]] = field(default_factory=dict)
-    path_costs: Mapping[str, float] = field(default_factory=dict)
 
 
 #: The reference at the start of a run.
@@ -105,12 +101,10 @@ class RolloutHistory:
             by_depth: whether `RolloutReference.rises_at` is wanted.
         """
         rises = [rise for question in self._questions for rise in question.rises]
-        costs = _joined(question.path_costs for question in self._questions)
         return replace(
             entropy_levels((question.levels for question in self._questions), quantile),
             rise=float(np.quantile(rises, 1.0 - share)) if rises and share is not None else None,
             rises_at=_joined(question.at_depths() for question in self._questions) if by_depth else {},
-            path_costs={unit: float(np.mean(values)) for unit, values in costs.items()},
         )
 
     def get_state(self) -> list[dict[str, Any]]:

@@ -5,7 +5,6 @@ from rllib_arpo.core.advantages import ATTRIBUTIONS, LEAF_WEIGHTINGS, LOSS_AGGRE
 from rllib_arpo.core.branching import AUTO, AUTO_SHARE, BRANCHING_RULES, WIDE, BranchingParams
 from rllib_arpo.core.credit import CREDITS, credit_of
 from rllib_arpo.core.entropy import ENTROPY_ESTIMATORS, ENTROPY_NORMALIZATIONS
-from rllib_arpo.core.rollout_budget import UNITS
 from rllib_arpo.core.state_values import DECAY
 from rllib_arpo.engine import ENGINES
 from rllib_arpo.engine.engine import RECORD_ENTROPIES
@@ -42,15 +41,6 @@ def _are_betas(value: object) -> bool:
     if not isinstance(value, tuple | list) or len(value) != 2:
         return False
     return all(isinstance(beta, int | float) and 0 <= beta < 1 for beta in value)
-
-
-def _is_budget(value: object) -> bool:
-    return (
-        isinstance(value, dict)
-        and len(value) == 1
-        and set(value) <= set(UNITS)
-        and all(map(POSITIVE.test, value.values()))
-    )
 
 
 def _is_baseline(value: object) -> bool:
@@ -109,13 +99,6 @@ ADAPTIVE_ROLLOUT = {
     "num_initial_rollouts": Option(
         8, "N, how many of them start at the prompt; the other M - N are forks or top-ups.", at_least(1)
     ),
-    "rollout_budget": Option(
-        None,
-        'what a question may spend, such as {"tool_calls": 96} or {"generated_tokens": 20000}: forks and top-ups are '
-        "taken until it is spent, as far as the mean path of the last `entropy_baseline_questions` questions foresees; "
-        "M is then the most trajectories that it may have. None: M trajectories, whatever they cost.",
-        optional(Rule(f"a dict with one of {', '.join(map(repr, UNITS))} and a finite number > 0", _is_budget)),
-    ),
     "branching": Option(
         FORK_RULE.branching,
         '"threshold" (fork iff P > tau), "probability", "random" (the control), "permuted" (the control at equal '
@@ -152,8 +135,8 @@ ADAPTIVE_ROLLOUT = {
     ),
     "entropy_baseline_questions": Option(
         None,
-        'how many of the last questions count for "running", "permuted", branch_threshold="auto", '
-        "`rollout_budget` and pre-monitoring; None: `questions_per_batch`.",
+        'how many of the last questions count for "running", "permuted", branch_threshold="auto" and '
+        "pre-monitoring; None: `questions_per_batch`.",
         optional(at_least(1)),
     ),
     "record_entropies": Option(

@@ -13,12 +13,10 @@ from typing import Any
 import numpy as np
 
 from rllib_arpo.core.pass_at_k import is_correct, pass_at_k
-from rllib_arpo.core.rollout_budget import GENERATED_TOKENS, TOOL_CALLS
 from rllib_arpo.core.rollout_history import EarlierQuestion
 from rllib_arpo.core.token_counts import all_path_tokens, sampled_tokens
 from rllib_arpo.core.tree import (
     MASKED_STOP_REASONS,
-    OUTAGE_STOP_REASONS,
     ForkDecision,
     QuestionTree,
     StopReason,
@@ -121,19 +119,13 @@ class QuestionStats:
         return len(counted) > 1
 
     def history(self) -> EarlierQuestion:
-        """The measurements for later questions: tool responses on trajectories from the prompt, costs of all paths.
-
-        A path that an outage cut off does not tell what paths cost.
-        """
+        """The measurements for later questions: of the tool responses on trajectories from the prompt."""
         nodes = [node for node in self.nodes if node.on_policy]
         levels: dict[str, list[float]] = {}
         for node in nodes:
             levels.setdefault(node.tool, []).append(node.entropy)
-        whole = [reason not in OUTAGE_STOP_REASONS for reason in self.stop_reasons]
-        paths = {TOOL_CALLS: self.path_tool_calls, GENERATED_TOKENS: self.path_tokens}
-        costs = {unit: list(itertools.compress(cost, whole)) for unit, cost in paths.items()}
         rises, depths = [node.decision.delta for node in nodes], [node.depth for node in nodes]
-        return EarlierQuestion(levels, rises, costs, depths)
+        return EarlierQuestion(levels, rises, depths)
 
 
 def question_stats(

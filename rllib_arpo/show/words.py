@@ -101,14 +101,11 @@ def decision(turn: Row, trajectory: Trajectory, question: Question) -> str:
     if not budget:
         return f"{rise}: not decided, since this question has no forks."
     if not turn["eligible"]:
-        left = "the budget paid no fork" if question.settings.get("rollout_budget") else f"no fork of {budget} was left"
-        return f"{rise}: not decided: {left}, a fork was refused, or the question ended first."
+        reasons = f"no fork of {budget} was left, a fork was refused, or the question ended first"
+        return f"{rise}: not decided: {reasons}."
     children = turn["children"]
     forked = _TIMES.get(children, f"forked {children} times")
-    left = turn["budget"] - children
-    if question.settings.get("rollout_budget"):
-        return f"{_reason(turn, rise, question.settings)}: {forked}; the budget would pay {left} more."
-    return f"{_reason(turn, rise, question.settings)}: {forked}, {left} of {budget} left."
+    return f"{_reason(turn, rise, question.settings)}: {forked}, {turn['budget'] - children} of {budget} left."
 
 
 def _undecided(turn: Row, trajectory: Trajectory, question: Question) -> str:

@@ -8,12 +8,10 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from rllib_arpo.connectors import BATCH
 from rllib_arpo.core.branching import AUTO, BRANCHING_RULES, WIDE, decides_by_p, looks_back, reads_p, rules_with
 from rllib_arpo.core.credit import CREDITS, VALUE
-from rllib_arpo.core.rollout_budget import TOOL_CALLS
 from rllib_arpo.engine.vllm_versions import check_vllm_kwargs, check_vllm_version
 from rllib_arpo.options.option import shown
 from rllib_arpo.options.tables import LANGUAGE_MODEL, OPTIONS
 from rllib_arpo.rollout.fork_schedule import OVER_TREE, RANKED
-from rllib_arpo.rollout.settings import LONGEST_PATH
 from rllib_arpo.validation.keys import OF_EVALUATION, USED, keyword
 from rllib_arpo.weights import transfer_backend
 from rllib_arpo.weights.transports import transfer_refusals
@@ -59,31 +57,13 @@ def _of_tree(config: AlgorithmConfig) -> Iterator[str]:
         if config.branch_width != WIDE and config.branch_width >= config.num_rollouts:
             # "probability" would draw every child.
             yield f"branch_width={config.branch_width}: must be less than num_rollouts={config.num_rollouts}."
-        if config.rollout_budget is not None and config.pre_monitoring_sensitivity is not None:
-            yield "rollout_budget: not with pre_monitoring_sensitivity, which chooses N by M."
-        if config.rollout_budget is not None and config.branch_width == WIDE:
-            yield "branch_width='wide': shares M among the first forks; with a rollout_budget give a number."
         # `branching="never"` may ignore all of these, for baselines.
         yield from _of_entropy(config)
         if config.consecutive_fork_penalty:
             yield from _of_penalty(config)
-    # Greedy decoding does not read it.
-    budget = config.rollout_budget if config.explore else None
-    if budget is not None and TOOL_CALLS in budget and not config.max_tool_calls:
-        yield f"rollout_budget={config.rollout_budget}: max_tool_calls=0 lets nobody spend it."
-    if config.rollout_budget is not None and not config.in_evaluation:
-        yield from _of_budget(config)
     if config.max_response_tokens > config.max_context_tokens:
         response = f"max_response_tokens={config.max_response_tokens}"
         yield f"{response}: must not exceed max_context_tokens={config.max_context_tokens}."
-
-
-def _of_budget(config: AlgorithmConfig) -> Iterator[str]:
-    [(unit, amount)] = config.rollout_budget.items()
-    limit = LONGEST_PATH[unit]
-    if amount >= config.num_rollouts * getattr(config, limit):
-        most = f"num_rollouts={config.num_rollouts} trajectories of {limit}={getattr(config, limit)}"
-        yield f"rollout_budget={config.rollout_budget}: {most} spend no more, so that it does nothing."
 
 
 def _of_entropy(config: AlgorithmConfig) -> Iterator[str]:
@@ -97,7 +77,6 @@ def _of_entropy(config: AlgorithmConfig) -> Iterator[str]:
         "entropy_baseline='running'": baseline == "running",
         "branching='permuted'": looks_back(branching),
         "branch_threshold='auto'": automatic,
-        "a rollout_budget": config.rollout_budget is not None,
         "a pre_monitoring_sensitivity": config.pre_monitoring_sensitivity is not None,
     }
     if config.entropy_baseline_questions is not None and not (any(followers.values()) or config.in_evaluation):

@@ -217,7 +217,7 @@ UNREAD_WITHOUT_FORKS = (
     "consecutive_fork_penalty", "pre_monitoring_sensitivity", "budget_allocation",
 )  # fmt: skip
 #: Options that greedy decoding does not read, and the value, if there is one, that states what it does.
-UNREAD_IF_GREEDY = dict.fromkeys(("temperature", "rollout_budget", *UNREAD_WITHOUT_FORKS)) | {
+UNREAD_IF_GREEDY = dict.fromkeys(("temperature", *UNREAD_WITHOUT_FORKS)) | {
     "branching": "never", "num_rollouts": 1, "num_initial_rollouts": 1
 }  # fmt: skip
 #: All keys that `evaluation_config` may only repeat.

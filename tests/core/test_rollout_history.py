@@ -10,11 +10,9 @@ def history() -> RolloutHistory:
     of_two = RolloutHistory(num_questions=np.int64(2))  # As numpy's search spaces give it.
     of_two.extend(
         [
-            EarlierQuestion({"search": [9.0]}, [-9.0], {"tool_calls": [99]}),
-            EarlierQuestion(
-                {"search": [1.0, 2.0, 6.0], "python": [0.5]}, [0.1, -0.3, 0.7], {"tool_calls": [1, 2]}, depths=[1, 2, 1]
-            ),
-            EarlierQuestion({"search": [3.0]}, [0.2, 0.4], {"tool_calls": [6]}, depths=[2, 3]),
+            EarlierQuestion({"search": [9.0]}, [-9.0]),
+            EarlierQuestion({"search": [1.0, 2.0, 6.0], "python": [0.5]}, [0.1, -0.3, 0.7], depths=[1, 2, 1]),
+            EarlierQuestion({"search": [3.0]}, [0.2, 0.4], depths=[2, 3]),
         ]
     )
     return of_two
@@ -43,10 +41,6 @@ def test_a_share_of_the_responses_exceeds_the_rise():
 def test_the_rises_at_each_depth():
     assert history().reference().rises_at == {}
     assert history().reference(by_depth=True).rises_at == {1: [0.1, 0.7], 2: [-0.3, 0.2], 3: [0.4]}
-
-
-def test_the_mean_cost_of_a_path():
-    assert history().reference().path_costs == {"tool_calls": 3.0}
 
 
 def test_nothing_is_known_at_the_start():

@@ -87,12 +87,6 @@ def test_a_file_states_its_version_and_the_settings(model_folder):
     assert [stated[name] for name in names] == [model_folder, "random", "wide", 0.7, 0.5, "group", 5]
 
 
-def test_the_number_of_roots_is_the_users_whatever_a_budget_pays_at_the_start(model_folder):
-    made = config(model_folder, num_initial_rollouts=2, rollout_budget={"generated_tokens": 9})
-    stated = RecordSettings.from_config(made).training
-    assert (stated["num_initial_rollouts"], stated["rollout_budget"]) == (2, {"generated_tokens": 9})
-
-
 def test_greedy_evaluation_states_how_it_was_sampled(model_folder):
     stated = RecordSettings.from_config(config(model_folder)).evaluation
     assert [stated[name] for name in ("branching", "num_rollouts", "temperature")] == ["never", 1, 0.0]

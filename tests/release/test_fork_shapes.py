@@ -10,7 +10,9 @@ from rllib_arpo.core.tree import QuestionTree
 from rllib_arpo.envs.tasks.trail_forms import LATE, MAIN
 from tests.helpers.scripts import answer, tool
 from tests.rollout.conftest import sampled_tree
-from tests.rollout.test_rollout_budget import RESPONSE
+
+#: Begins every response of `ScriptedEnv`'s tool.
+RESPONSE = 50
 
 
 def test_shapes_by_hand():

@@ -15,7 +15,6 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from rllib_arpo.core.rollout_budget import RolloutBudget
 from rllib_arpo.core.tree import Place, StopReason, ToolStatus
 from rllib_arpo.engine.engine import GenerationRequest
 from rllib_arpo.engine.scripted_engine import RandomPolicy, ScriptedReply
@@ -248,13 +247,6 @@ def test_where_the_environment_cannot_fork_a_top_up_takes_the_place():
         assert (stats.stop_reasons, len(stats.forks)) == ((StopReason.ANSWER,) * 2, 1)
         assert stats.path_tokens == (34, 34)
         assert (stats.num_generated_tokens, stats.prefix_tokens_reused) == (3 + 31 + 31, 8)
-
-
-def test_what_a_fork_generates_that_is_taken_back_is_spent():
-    """Of 100 tokens its path costs 34 and the fork's turn 31: one further path, where 66 tokens would pay for two."""
-    budget = RolloutBudget("generated_tokens", 100, path_cost=34.0)
-    questions = ended(by_length, VOCAB_SIZE, [2], [Unforkable()], settings(num_rollouts=9, budget=budget))
-    assert (questions[2].stats.num_topped_up, questions[2].stats.num_generated_tokens) == (1, 34 + 31 + 34)
 
 
 class Served(ScriptedEnv):

@@ -90,7 +90,7 @@ REFUSED = [
      "entropy_baseline_quantile=0.5: belongs to entropy_baseline='running', not to 'initial'."),
     ({"entropy_baseline_questions": 9},
      "entropy_baseline_questions=9: needs one of entropy_baseline='running', branching='permuted', "
-     "branch_threshold='auto', a rollout_budget, a pre_monitoring_sensitivity."),
+     "branch_threshold='auto', a pre_monitoring_sensitivity."),
     ({"branch_threshold": "auto", "entropy_baseline": "running"},
      "branch_threshold='auto': entropy_baseline='running' moves already; set its entropy_baseline_quantile."),
     ({"branch_threshold": "auto", "branching": "probability"},
@@ -104,18 +104,6 @@ REFUSED = [
      "branch_entropy_weight=2.0: belongs to branching='threshold' or 'probability' or 'permuted', not to "
      "'random'."),
     ({"branch_share": 0.3}, "branch_share=0.3: belongs to branch_threshold='auto'."),
-    ({"rollout_budget": {"tool_calls": 9}, "branch_width": "wide"},
-     "branch_width='wide': shares M among the first forks; with a rollout_budget give a number."),
-    ({"rollout_budget": {"tool_calls": 9}, "pre_monitoring_sensitivity": 1.0},
-     "rollout_budget: not with pre_monitoring_sensitivity, which chooses N by M."),
-    ({"rollout_budget": {"tool_calls": 9}, "max_tool_calls": 0, "branching": "never"},
-     "rollout_budget={'tool_calls': 9}: max_tool_calls=0 lets nobody spend it."),
-    ({"rollout_budget": {"tool_calls": 12}},
-     "rollout_budget={'tool_calls': 12}: num_rollouts=4 trajectories of max_tool_calls=3 spend no more, so "
-     "that it does nothing."),
-    ({"rollout_budget": {"generated_tokens": 1e9}, "branching": "never"},
-     "rollout_budget={'generated_tokens': 1000000000.0}: num_rollouts=4 trajectories of max_response_tokens=120 "
-     "spend no more, so that it does nothing."),
     ({"num_rollouts": 1, "branching": "never"},
      "num_rollouts=1: baseline='group' compares a question's trajectories; use 'batch'."),
     ({"returns": np.array(["total", "to_go"])},
