@@ -96,7 +96,6 @@ class ARPOConfig(AlgorithmConfig):
         entropy_estimator: str = NotProvided,
         entropy_normalization: str = NotProvided,
         entropy_baseline: str = NotProvided,
-        entropy_baseline_quantile: float | None = NotProvided,
         entropy_baseline_questions: int | None = NotProvided,
         record_entropies: str = NotProvided,
         branch_base_probability: float = NotProvided,

@@ -39,7 +39,7 @@ class RolloutReference:
     Levels are in nats per token, whatever the normalization of dH: windows differ in length (`running_delta`).
 
     Attributes:
-        by_tool: tool -> the mean or a quantile of the levels after its responses.
+        by_tool: tool -> the mean level after its responses.
         after_tool: the mean level over the responses of all tools; None if there are none.
         rise: the dH that a wanted share of the responses exceeded; None if none is wanted, or there are none.
         rises_at: depth -> dH at the responses there; empty if they are not wanted.
@@ -55,23 +55,17 @@ class RolloutReference:
 NO_HISTORY = RolloutReference()
 
 
-def entropy_levels(
-    questions: Iterable[Mapping[str, Sequence[float]]], quantile: float | None = None
-) -> RolloutReference:
-    """The levels of some questions; a window counts once, however many tokens it has.
+def entropy_levels(questions: Iterable[Mapping[str, Sequence[float]]]) -> RolloutReference:
+    """The mean levels of some questions; a window counts once, however many tokens it has.
 
     Args:
         questions: of each, `EarlierQuestion.levels`.
-        quantile: of the levels after each tool, in [0, 1]; None takes their mean.
     """
     levels = {tool: np.array(values) for tool, values in _joined(questions).items()}
     if not levels:
         return NO_HISTORY
     return RolloutReference(
-        by_tool={
-            tool: float(values.mean() if quantile is None else np.quantile(values, quantile))
-            for tool, values in levels.items()
-        },
+        by_tool={tool: float(values.mean()) for tool, values in levels.items()},
         after_tool=float(np.concatenate(list(levels.values())).mean()),
     )
 
@@ -90,19 +84,16 @@ class RolloutHistory:
     def extend(self, questions: Iterable[EarlierQuestion]) -> None:
         self._questions.extend(questions)
 
-    def reference(
-        self, quantile: float | None = None, share: float | None = None, *, by_depth: bool = False
-    ) -> RolloutReference:
+    def reference(self, share: float | None = None, *, by_depth: bool = False) -> RolloutReference:
         """The reference for the next questions.
 
         Args:
-            quantile: of the levels, in [0, 1]; None takes the mean.
             share: of the responses that shall exceed `RolloutReference.rise`, in (0, 1); None: it is not wanted.
             by_depth: whether `RolloutReference.rises_at` is wanted.
         """
         rises = [rise for question in self._questions for rise in question.rises]
         return replace(
-            entropy_levels((question.levels for question in self._questions), quantile),
+            entropy_levels(question.levels for question in self._questions),
             rise=float(np.quantile(rises, 1.0 - share)) if rises and share is not None else None,
             rises_at=_joined(question.at_depths() for question in self._questions) if by_depth else {},
         )

@@ -127,11 +127,8 @@ ADAPTIVE_ROLLOUT = {
     "entropy_baseline": Option(
         "initial",
         'what the entropy after a tool response is compared with: "initial" (the paper: the first tokens of the root), '
-        'or "running": that after the same tool\'s responses in earlier questions.',
+        'or "running": the mean of that after the same tool\'s responses in earlier questions.',
         one_of("initial", "running"),
-    ),
-    "entropy_baseline_quantile": Option(
-        None, 'of "running": a quantile of the earlier ones; None: their mean.', optional(PROBABILITY)
     ),
     "entropy_baseline_questions": Option(
         None,

@@ -80,7 +80,7 @@ def _value(text: str) -> float | str:
 FORK_OPTIONS = (
     "num_initial_rollouts", "branching", "branch_width", "branch_threshold", "branch_share", "branch_base_probability",
     "branch_entropy_weight", "random_fork_probability", "consecutive_fork_penalty", "pre_monitoring_sensitivity",
-    "entropy_window", "entropy_estimator", "entropy_normalization", "entropy_baseline", "entropy_baseline_quantile",
+    "entropy_window", "entropy_estimator", "entropy_normalization", "entropy_baseline",
     "entropy_baseline_questions", "budget_allocation", "attribution",
 )  # fmt: skip
 OTHER_OPTIONS = ("baseline", "record_share")

@@ -97,4 +97,4 @@ class RolloutSettings:
 def rollout_reference(history: RolloutHistory, config: AlgorithmConfig) -> RolloutReference:
     """What the configuration wants to know of earlier questions."""
     share = (config.branch_share or AUTO_SHARE) if config.branch_threshold == AUTO else None
-    return history.reference(config.entropy_baseline_quantile, share, by_depth=looks_back(config.branching))
+    return history.reference(share, by_depth=looks_back(config.branching))

@@ -69,9 +69,6 @@ def _of_tree(config: AlgorithmConfig) -> Iterator[str]:
 def _of_entropy(config: AlgorithmConfig) -> Iterator[str]:
     """Settings that the rule would ignore; those that evaluation cannot change are checked for training alone."""
     branching, baseline = config.branching, config.entropy_baseline
-    if config.entropy_baseline_quantile is not None and baseline != "running" and not config.in_evaluation:
-        quantile = f"entropy_baseline_quantile={config.entropy_baseline_quantile}"
-        yield f"{quantile}: belongs to entropy_baseline='running', not to {baseline!r}."
     automatic = config.branch_threshold == AUTO
     followers = {
         "entropy_baseline='running'": baseline == "running",
@@ -83,7 +80,7 @@ def _of_entropy(config: AlgorithmConfig) -> Iterator[str]:
         questions = f"entropy_baseline_questions={config.entropy_baseline_questions}"
         yield f"{questions}: needs one of {', '.join(followers)}."
     if automatic and baseline == "running":
-        yield "branch_threshold='auto': entropy_baseline='running' moves already; set its entropy_baseline_quantile."
+        yield "branch_threshold='auto': entropy_baseline='running' moves already; set a number."
     if config.branch_share is not None and not (automatic or config.in_evaluation):
         yield f"branch_share={config.branch_share}: belongs to branch_threshold='auto'."
     if baseline == "running" and not (reads_p(branching) or config.budget_allocation in RANKED):

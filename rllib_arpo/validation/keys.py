@@ -208,7 +208,7 @@ _PRIVATE = {
 }  # fmt: skip
 #: Options that only the driver reads, from the configuration of training, or that learners and all engines share.
 _ONLY_IN_TRAINING = {
-    "max_weight_lag", "entropy_baseline_quantile", "entropy_baseline_questions", "branch_share", "record_share",
+    "max_weight_lag", "entropy_baseline_questions", "branch_share", "record_share",
     "weight_sync", "sleep_level", "lora",
 }  # fmt: skip
 #: Options that an evaluation without forks does not read.

@@ -24,12 +24,6 @@ def test_mean_per_tool_of_the_last_questions():
     assert reference.after_tool == pytest.approx(12.5 / 5)
 
 
-def test_a_quantile_is_of_each_tool_and_leaves_the_mean_over_all_alone():
-    reference = history().reference(0.5)
-    assert reference.by_tool == {"search": pytest.approx(2.5), "python": 0.5}
-    assert reference.after_tool == pytest.approx(12.5 / 5)
-
-
 def test_a_share_of_the_responses_exceeds_the_rise():
     assert history().reference().rise is None
     # Of -0.3, 0.1, 0.2, 0.4 and 0.7 the two last, and one.
@@ -47,7 +41,7 @@ def test_nothing_is_known_at_the_start():
     empty = RolloutHistory(3)
     assert empty.reference(share=0.3) == NO_HISTORY
     empty.extend([EarlierQuestion({})])
-    assert empty.reference(0.9) == NO_HISTORY
+    assert empty.reference(share=0.3) == NO_HISTORY
 
 
 def test_the_state_survives_json_and_keeps_the_order():

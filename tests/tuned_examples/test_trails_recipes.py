@@ -74,7 +74,7 @@ def test_the_command_line_has_the_fork_rule_its_width_and_the_batch(model_folder
         "num_initial_rollouts": 2, "branch_width": "wide", "branch_threshold": 0.51, "branch_base_probability": 0.4,
         "branch_entropy_weight": 0.3, "consecutive_fork_penalty": 0.1, "entropy_window": 10,
         "entropy_estimator": "top_k", "entropy_normalization": "vocab", "entropy_baseline": "running",
-        "entropy_baseline_quantile": 0.5, "entropy_baseline_questions": 9, "budget_allocation": "ranked",
+        "entropy_baseline_questions": 9, "budget_allocation": "ranked",
         "questions_per_batch": 6, "questions_per_minibatch": 2, "num_epochs": 2,
     }  # fmt: skip
     argv = [text for name, value in given.items() for text in (f"--{name.replace('_', '-')}", str(value))]

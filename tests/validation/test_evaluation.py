@@ -110,7 +110,7 @@ def test_what_follows_earlier_questions_is_that_of_training(model_folder, overri
     [
         ({"branch_threshold": "auto", "branch_share": 0.3}, {"branch_threshold": 0.6, "num_rollouts": 4}),
         ({"branch_threshold": "auto"}, {"branch_threshold": 0.6}),
-        ({"entropy_baseline": "running", "entropy_baseline_quantile": 0.9}, {"entropy_baseline": "initial"}),
+        ({"entropy_baseline": "running"}, {"entropy_baseline": "initial"}),
     ],
 )
 def test_an_evaluation_that_forks_need_not_follow_earlier_questions_as_training_does(model_folder, training, override):

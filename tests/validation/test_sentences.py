@@ -86,13 +86,11 @@ REFUSED = [
     ({"keep_clipped_gradient": True},
      "keep_clipped_gradient=True: an update of a single step clips nothing; set a questions_per_minibatch below "
      "questions_per_batch, or num_epochs > 1."),
-    ({"entropy_baseline_quantile": 0.5},
-     "entropy_baseline_quantile=0.5: belongs to entropy_baseline='running', not to 'initial'."),
     ({"entropy_baseline_questions": 9},
      "entropy_baseline_questions=9: needs one of entropy_baseline='running', branching='permuted', "
      "branch_threshold='auto', a pre_monitoring_sensitivity."),
     ({"branch_threshold": "auto", "entropy_baseline": "running"},
-     "branch_threshold='auto': entropy_baseline='running' moves already; set its entropy_baseline_quantile."),
+     "branch_threshold='auto': entropy_baseline='running' moves already; set a number."),
     ({"branch_threshold": "auto", "branching": "probability"},
      "branch_threshold='auto': belongs to branching='threshold' or 'permuted', not to 'probability'."),
     ({"branch_threshold": 0.9, "branching": "always"},
