@@ -143,7 +143,6 @@ class ARPOConfig(AlgorithmConfig):
         tree_attention: str = NotProvided,
         learner_compile: str = NotProvided,
         baseline: str = NotProvided,
-        value_decay: float | None = NotProvided,
         returns: str = NotProvided,
         normalize_std: bool = NotProvided,
         overlong_buffer_tokens: int | None = NotProvided,

@@ -25,8 +25,6 @@ from rllib_arpo.core.tree import Place, QuestionTree, TreeLayout
 
 CreditFunction = Callable[[np.ndarray, QuestionTree, TreeLayout, bool], np.ndarray]
 
-#: The group's, from which the learner takes the values of the states before turns (`ValueBaseline`).
-VALUE = "value"
 #: The baseline above a fork weighs as much as so many siblings in `sibling_credit`.
 PRIOR_SIBLINGS = 1.0
 
@@ -216,5 +214,4 @@ CREDITS: dict[str, Credit] = {
     "same_state": Credit(same_state_credit, judges_equal_returns=True),
     "node_values": Credit(node_value_credit),
     "siblings": Credit(sibling_credit),
-    VALUE: Credit(_group, judges_equal_returns=True),
 }

@@ -55,12 +55,6 @@ class PackedTree:
         """K, the tokens in the loss mask."""
         return int(self.loss_mask.sum())
 
-    @property
-    def turn_starts(self) -> np.ndarray:
-        """[T] bool: the first tokens of turns that follow another turn, of those in the loss mask."""
-        above = self.node[self.parent]
-        return self.loss_mask & (above >= 0) & (above != self.node)
-
 
 def _observation_lengths(tree: QuestionTree, layout: TreeLayout) -> np.ndarray:
     """[N]: packed tokens of each node's tool response; 0 if no token is generated below, so no token attends to it."""
@@ -144,7 +138,7 @@ def pack_tree(
             packed.behavior_entropies[start:middle] = turn_entropies(tree, turn)
     if (packed.parent[packed.loss_mask] < 0).any():
         raise ValueError(f"question {tree.question_id} has a turn before which the model has read nothing")
-    return with_attribution(_depth_first(packed), attribution)
+    return _with_attribution(_depth_first(packed), attribution)
 
 
 def _append(packed: PackedTree, start: int, stop: int, behind: int) -> int:
@@ -200,7 +194,7 @@ def _depth_first(packed: PackedTree) -> PackedTree:
     return PackedTree(**columns | {"parent": parent[order], "end": end[order]})
 
 
-def with_attribution(packed: PackedTree, attribution: NodeAttribution) -> PackedTree:
+def _with_attribution(packed: PackedTree, attribution: NodeAttribution) -> PackedTree:
     """A tree, or a part of it, with another attribution [N] of its nodes; 0 outside the loss mask."""
 
     def of_tokens(of_nodes: np.ndarray) -> np.ndarray:

@@ -5,7 +5,6 @@ from rllib_arpo.core.advantages import ATTRIBUTIONS, LEAF_WEIGHTINGS, LOSS_AGGRE
 from rllib_arpo.core.branching import AUTO, AUTO_SHARE, BRANCHING_RULES, WIDE, BranchingParams
 from rllib_arpo.core.credit import CREDITS, credit_of
 from rllib_arpo.core.entropy import ENTROPY_ESTIMATORS, ENTROPY_NORMALIZATIONS
-from rllib_arpo.core.state_values import DECAY
 from rllib_arpo.engine import ENGINES
 from rllib_arpo.engine.engine import RECORD_ENTROPIES
 from rllib_arpo.learner.sharding import SHARDINGS
@@ -289,15 +288,8 @@ TRAINING = {
         "group",
         'what a reward is compared with: "group": the question\'s others (GRPO, ARPO), "tree": these, plus those of '
         'its own root and forks (Tree-GRPO), "batch": all of the batch (REINFORCE++); "forks_apart", "same_state" '
-        '(GiGPO), "node_values" (TreeRL), "siblings", "value" (learnt values of the states after tool responses) or '
-        '"module:function": docs/design.md, "Credit".',
+        '(GiGPO), "node_values" (TreeRL), "siblings" or "module:function": docs/design.md, "Credit".',
         BASELINE,
-    ),
-    "value_decay": Option(
-        None,
-        'of baseline="value": the factor by which what the values were learnt from counts less with each update; '
-        f"None: {DECAY}.",
-        optional(PROBABILITY),
     ),
     "returns": Option(
         "total",

@@ -57,12 +57,7 @@ TRAJECTORY = (
     _always("reward", _FLOAT, "the sum of the rewards along its path, without the overlong penalty"),
     _always("accuracy", _FLOAT, "in [0, 1]"),
     _always("format_valid", _BOOL, "whether its whole path keeps to the format"),
-    _maybe(
-        "advantage",
-        _FLOAT,
-        "A, with the overlong penalty; null unless the trajectory was trained and counts; "
-        'with baseline="value" this, and all below that is made of it, is the group\'s',
-    ),
+    _maybe("advantage", _FLOAT, "A, with the overlong penalty; null unless the trajectory was trained and counts"),
 )
 TURN = (
     _maybe("turn", _INT, "0, 1, ... among its trajectory's own turns; null, as all below: the trajectory has none"),

@@ -7,7 +7,7 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 from rllib_arpo.connectors import BATCH
 from rllib_arpo.core.branching import AUTO, BRANCHING_RULES, WIDE, decides_by_p, looks_back, reads_p, rules_with
-from rllib_arpo.core.credit import CREDITS, VALUE
+from rllib_arpo.core.credit import CREDITS
 from rllib_arpo.engine.vllm_versions import check_vllm_kwargs, check_vllm_version
 from rllib_arpo.options.option import shown
 from rllib_arpo.options.tables import LANGUAGE_MODEL, OPTIONS
@@ -157,10 +157,6 @@ def _of_advantages(config: AlgorithmConfig) -> Iterator[str]:
     judges_equal = config.baseline == BATCH or (credit is not None and credit.judges_equal_returns)
     if config.max_resample_rounds and judges_equal:
         yield f"baseline='{config.baseline}': not with max_resample_rounds, which takes equal returns for no signal."
-    if config.baseline == VALUE and not config.max_tool_calls:
-        yield "baseline='value': max_tool_calls=0 leaves only prompts, whose values are the means of their groups."
-    if config.value_decay is not None and config.baseline != VALUE:
-        yield f"value_decay={config.value_decay}: belongs to baseline='value', not to '{config.baseline}'."
     if config.baseline == BATCH and not config.normalize_std:
         yield "normalize_std=False: baseline='batch' divides by the standard deviation of the whole batch."
     if config.baseline not in ("group", BATCH) and config.returns == "to_go":

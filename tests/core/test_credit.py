@@ -58,8 +58,6 @@ def by_node(credit: str, rewards: np.ndarray = REWARDS, normalize_std: bool = Fa
         ("node_values", [[1 / math.sqrt(2)] * 2, [3.5], [-2.5], [-4], [-4], [2]]),
         # Beside "0" 0 and 3, beside its second turn 1 and the prior 1.5; beside "0.0" 4 and 1.5; and so on.
         ("siblings", [[2.5, -0.5], [2.75], [-1.75], [-8 / 3], [-8 / 3], [4 / 3]]),
-        # The group's, as long as the learner knows no values.
-        ("value", [[2, -1], [2], [-1], [-2], [-2], [1]]),
     ],
 )
 def test_a_credit_by_hand(credit, expected):

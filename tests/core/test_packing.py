@@ -81,8 +81,6 @@ def test_a_tree_by_hand():
     assert packed.parent.tolist() == [-1, 0, 1, 2, 3, 4, 5, 4, 1]
     assert packed.end.tolist() == [9, 9, 8, 8, 8, 7, 7, 8, 9]
     assert packed.node.tolist() == [-1, -1, 0, 0, 0, 1, 1, 2, 3]
-    # Turns that follow the prompt are not among them.
-    assert np.flatnonzero(packed.turn_starts).tolist() == [5, 7]
     assert packed.loss_mask.tolist() == [False, False, True, False, False, True, True, True, True]
     assert packed.behavior_log_probs.tolist() == [0, 0, -0.5, 0, 0, -0.25, -0.25, -1.0, -2.0]
     assert packed.behavior_entropies.tolist() == [0] * 9
@@ -120,7 +118,6 @@ def test_another_conversation_by_hand():
     assert packed.parent.tolist() == [-1, 0, 1, 2, 3, 4, 5, 5, 0, 8, 9]
     assert packed.end.tolist() == [11, 8, 8, 8, 8, 8, 7, 8, 11, 11, 11]
     assert packed.node.tolist() == [-1, -1, -1, 0, 0, 1, 2, 3, 0, 0, 1]
-    assert np.flatnonzero(packed.turn_starts).tolist() == [6, 7, 10]
     assert np.flatnonzero(packed.loss_mask).tolist() == [3, 4, 6, 7, 10]
     assert packed.behavior_log_probs.tolist() == [0, 0, 0, -0.5, -0.5, 0, -2.0, -1.0, 0, 0, -0.25]
     assert packed.weight.tolist() == [0, 0, 0, 5, 5, 0, 7, 8, 0, 0, 6]

@@ -5,7 +5,6 @@ the weights, the attribution and the fork decision are the project's own functio
 """
 
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -15,8 +14,7 @@ from rllib_arpo.core.advantages import group_advantages, leaf_roots, tree_advant
 from rllib_arpo.core.credit import credit_of
 from rllib_arpo.core.rollout_history import RolloutReference
 from rllib_arpo.rollout.settings import RolloutSettings
-from tests.enumerable.distribution import Distribution
-from tests.enumerable.gradients import Estimator, against_values, expected_gradients, fitted_values
+from tests.enumerable.gradients import Estimator, expected_gradients
 from tests.enumerable.problem import exact_gradient, make_problem
 from tests.enumerable.sampling import rollout_settings, tree_distribution
 
@@ -77,15 +75,10 @@ def test_case_a_equal_forks_and_uniform_weights_give_the_exact_gradient(problem,
 )
 def test_case_b_node_decisions_and_branch_weights_give_the_exact_gradient(problem, settings):
     exact = exact_gradient(problem)
-    # Any number that depends on the state before a turn may be taken from its advantages.
-    numbers = np.random.default_rng(0).normal(size=len(problem.rows))
-    values = dict(zip(problem.rows, numbers.tolist(), strict=True))
-    with_values = Estimator("branch", against_values(lambda rewards, *_: rewards, values))
-    estimators = [Estimator("branch"), with_values, Estimator("uniform")]
-    branch, against, uniform = expected_gradients(problem, tree_distribution(problem, settings), estimators)
+    estimators = [Estimator("branch"), Estimator("uniform")]
+    branch, uniform = expected_gradients(problem, tree_distribution(problem, settings), estimators)
     assert np.linalg.norm(exact) > 0.1
     assert relative_error(branch, exact) < 1e-12
-    assert relative_error(against, exact) < 1e-12
     # The weights make the difference: without them the same trees are biased.
     assert relative_error(uniform, exact) > 0.005
 
@@ -179,16 +172,6 @@ def credit_estimators() -> dict[str, Estimator]:
     }
 
 
-def value_estimators(trees: Distribution) -> dict[str, Estimator]:
-    """The group's advantages against the values that all of these trees teach."""
-    estimators = {}
-    for normalize_std in (True, False):
-        credit = partial(credit_of("value"), normalize_std=normalize_std)
-        name = f"ARPO's forks, value{'' if normalize_std else ' without std'}"
-        estimators[name] = Estimator("uniform", against_values(credit, fitted_values(trees, credit)))
-    return estimators
-
-
 def measure_bias() -> dict[str, tuple[float, float]]:
     """(relative error, sine of the angle) of E[gradient], root mean square over three problems.
 
@@ -200,8 +183,6 @@ def measure_bias() -> dict[str, tuple[float, float]]:
         exact = exact_gradient(problem)
         for settings, top_up, estimators in biased_estimators():
             trees = tree_distribution(problem, settings, top_up=top_up)
-            if "ARPO: k = 2, uniform weights, top-up, group-normalised" in estimators:
-                estimators |= value_estimators(trees)
             estimates = expected_gradients(problem, trees, list(estimators.values()))
             for name, estimate in zip(estimators, estimates, strict=True):
                 errors.setdefault(name, []).append((relative_error(estimate, exact), sine(estimate, exact)))
@@ -232,9 +213,6 @@ def test_the_bias_of_the_default_is_what_the_documentation_says():
         "ARPO's forks, node_values without std": (0.331, 0.168),
         "ARPO's forks, siblings": (0.426, 0.273),
         "ARPO's forks, siblings without std": (0.137, 0.114),
-        # As the group's: after the only response each turn has one leaf, however it goes on.
-        "ARPO's forks, value": (0.367, 0.277),
-        "ARPO's forks, value without std": (0.414, 0.156),
         "wide: N = 1, Z = 2, top-up, reward": (0.202, 0.165),
         "ARPO, wide: N = 1, Z = 2, group-normalised": (0.549, 0.506),
         "AEPO: N by the entropy, entropy-aware advantage": (0.303, 0.256),
@@ -246,20 +224,3 @@ def test_the_bias_of_the_default_is_what_the_documentation_says():
     assert list(bias) == list(expected)
     for name, numbers in expected.items():
         assert bias[name] == pytest.approx(numbers, abs=6e-4), name
-
-
-@pytest.mark.slow
-def test_values_change_the_bias_little_where_forks_depend_on_what_they_judge():
-    """With a third turn the number of leaves below the second one depends on its tokens."""
-    errors = []
-    for seed in range(3):
-        problem = make_problem(seed, num_turns=3)
-        settings = rollout_settings(num_rollouts=3, num_initial_rollouts=1)
-        trees = tree_distribution(problem, settings, top_up=True)
-        group = Estimator("uniform", lambda rewards, *_: group_advantages(rewards))
-        value = value_estimators(trees)["ARPO's forks, value"]
-        estimates, exact = expected_gradients(problem, trees, [group, value]), exact_gradient(problem)
-        errors.append([(relative_error(estimate, exact), sine(estimate, exact)) for estimate in estimates])
-    of_group, of_value = np.sqrt(np.mean(np.square(errors), axis=0))
-    assert of_group == pytest.approx([0.347, 0.170], abs=6e-4)
-    assert of_value == pytest.approx([0.352, 0.185], abs=6e-4)
