@@ -287,8 +287,8 @@ TRAINING = {
     "baseline": Option(
         "group",
         'what a reward is compared with: "group": the question\'s others (GRPO, ARPO), "tree": these, plus those of '
-        'its own root and forks (Tree-GRPO), "batch": all of the batch (REINFORCE++); "forks_apart", "same_state" '
-        '(GiGPO), "node_values" (TreeRL), "siblings" or "module:function": docs/design.md, "Credit".',
+        'its own root and forks (Tree-GRPO), "batch": all of the batch (REINFORCE++), "same_state": these, and '
+        'those that read the same tool response (GiGPO), or "module:function": docs/design.md, "Credit".',
         BASELINE,
     ),
     "returns": Option(

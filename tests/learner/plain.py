@@ -108,36 +108,18 @@ def tree_advantages(tree: QuestionTree) -> dict[str, float]:
     return result
 
 
-def turns_below(tree: QuestionTree) -> dict[str, list[tuple[int, frozenset[str]]]]:
-    """agent id -> of each turn of the path its `id` and the trajectories that pass it."""
-    paths = {leaf: [id(turn) for turn in tree.path(leaf)] for leaf in counted(tree)}
-    return {
-        leaf: [(turn, frozenset(other for other, path in paths.items() if turn in path)) for turn in own]
-        for leaf, own in paths.items()
-    }
-
-
-def node_value_advantages(tree: QuestionTree, normalize_std: bool) -> dict[str, dict[int, float]]:
-    """agent id -> of each turn A, TreeRL's."""
-    rewards, result = advantages(counted(tree), normalize_std), {}
-    for leaf, path in turns_below(tree).items():
-        result[leaf], value, last = {}, 0.0, None
-        for turn, below in path:
-            if below != last:
-                above, value, last = value, float(np.mean([rewards[other] for other in below])), below
-            result[leaf][turn] = (value + (value - above)) / len(below) ** 0.5
-    return result
-
-
-def sibling_advantages(tree: QuestionTree, normalize_std: bool) -> dict[str, dict[int, float]]:
-    """agent id -> of each turn A, against the leaves that branch off beside it, and the baseline before."""
-    rewards, result = advantages(counted(tree), normalize_std), {}
-    for leaf, path in turns_below(tree).items():
-        result[leaf], above, known = {}, frozenset(rewards), []
-        for turn, below in path:
-            compared = [rewards[other] for other in above - below] + known
-            above, known = below, [float(np.mean(compared))] if compared else []
-            result[leaf][turn] = rewards[leaf] - known[0] if known else 0.0
+def same_state_advantages(tree: QuestionTree, normalize_std: bool) -> dict[str, dict[int, float]]:
+    """agent id -> of each turn A, GiGPO's: GRPO's, plus that of the rewards to go of all that read the same there."""
+    between, to_go, states = advantages(counted(tree), normalize_std), {}, {}
+    for leaf in between:
+        path = tree.path(leaf)
+        for depth, turn in enumerate(path):
+            states[leaf, id(turn)] = state = (depth, *(path[depth - 1].observation.tolist() if depth else ()))
+            to_go.setdefault(state, {})[leaf] = sum(later.reward for later in path[depth:])
+    within = {state: advantages(of_leaves, normalize_std) for state, of_leaves in to_go.items()}
+    result: dict[str, dict[int, float]] = {leaf: {} for leaf in between}
+    for (leaf, turn), state in states.items():
+        result[leaf][turn] = between[leaf] + within[state][leaf]
     return result
 
 
@@ -191,10 +173,8 @@ def advantages_of(tree: QuestionTree, config, batch: Sequence[QuestionTree] | No
         return batch_advantages(tree, batch)
     if config.baseline == "tree":
         return tree_advantages(tree)
-    if config.baseline == "node_values":
-        return node_value_advantages(tree, config.normalize_std)
-    if config.baseline == "siblings":
-        return sibling_advantages(tree, config.normalize_std)
+    if config.baseline == "same_state":
+        return same_state_advantages(tree, config.normalize_std)
     return advantages(counted(tree), config.normalize_std)
 
 

@@ -61,14 +61,13 @@ CASES = {
         NESTED,
     ),
     "Tree-GRPO": ({"baseline": "tree"}, {}),
-    "TreeRL": ({"baseline": "node_values", "normalize_std": False}, NESTED),
-    "siblings": ({"baseline": "siblings"}, {}),
+    "same state": ({"baseline": "same_state", "normalize_std": False}, NESTED),
     "several conversations": ({}, CONVERSATIONS),
     "several conversations, hard, in parts": (
         {"attribution": "hard", "loss_aggregation": "sequence_mean", "max_tokens_per_pass": 60},
         CONVERSATIONS,
     ),
-    "siblings, hard": ({"baseline": "siblings", "attribution": "hard"}, NESTED),
+    "same state, hard": ({"baseline": "same_state", "attribution": "hard"}, {}),
 }
 
 

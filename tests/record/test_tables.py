@@ -24,7 +24,7 @@ from tests.record.trees import TREE
 BASELINES = [
     {"baseline": "group", "overlong_buffer_tokens": 3, "max_response_tokens": 5},
     {"baseline": "tree", "leaf_weighting": "branch"},
-    {"baseline": "siblings"},
+    {"baseline": "same_state"},
     {"baseline": "batch", "loss_aggregation": "sequence_mean"},
 ]
 
