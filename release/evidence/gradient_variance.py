@@ -263,7 +263,7 @@ def main() -> int:
     try:
         if args.table is None:
             study = read_study(args.study or study_of("trails-small"))
-            measure_all(study, study.arms_named(args.arms), args.batches or 64, args.output)
+            measure_all(study, study.arms_to_run(args.arms), args.batches or 64, args.output)
         print(table(read_rows(args.table or args.output), REFERENCE))
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)

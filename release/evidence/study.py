@@ -108,7 +108,7 @@ def jobs_of(study: Study, arms: Sequence[str] | None, seeds: Sequence[int] | Non
     if seeds is not None:
         SEEDS.check("seeds", list(seeds))
     found = [
-        Job(study, arm, seed, output) for arm in study.arms_named(arms) for seed in (seeds if seeds else arm.seeds)
+        Job(study, arm, seed, output) for arm in study.arms_to_run(arms) for seed in (seeds if seeds else arm.seeds)
     ]
     if twice := [job for job in found if found.count(job) > 1]:
         raise ValueError(f"seeds: {twice[0]} is named twice.")

@@ -79,14 +79,27 @@ def test_the_hash_follows_the_settings_of_the_arm_alone(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.yaml")), ids=lambda path: path.stem)
-def test_the_arguments_of_every_arm_are_known_to_the_recipe(path, model_folder):
+def test_the_arguments_of_every_arm_that_can_be_run_are_known_to_the_recipe(path, model_folder):
     rllib_arpo.register()  # A Ray that has ended took the names of the algorithms with it.
     study = read_study(path)
     recipe = importlib.import_module(study.recipe)
-    for arm in study.arms.values():
+    for arm in study.arms_to_run([name for name, arm in study.arms.items() if arm.last_commit is None]):
         rate = None if arm.fork_rate_of is None else 0.3
         args = recipe.parser.parse_args([*study.all_arguments(arm, rate), "--seed", "0"])
         recipe.make_config(model_folder, args).validate()
+
+
+def test_an_arm_of_an_earlier_commit_is_shown_and_not_run(tmp_path):
+    marked = TEXT.replace('threshold: ""', "threshold: {arguments: --old 1, last_commit: 4ab05be}")
+    study = write_study(tmp_path, marked)
+    assert [arm.name for arm in study.arms_named(None)] == ["grpo", "threshold", "random"]
+    assert [arm.name for arm in study.arms_to_run(["grpo"])] == ["grpo"]
+    for names in (None, ["threshold"]):
+        with pytest.raises(ValueError) as raised:
+            jobs_of(study, names, None, tmp_path)
+        assert str(raised.value) == (
+            f"{study.path}: 4ab05be is the last commit that runs threshold: options were removed; name other arms."
+        )
 
 
 class Process:
