@@ -21,7 +21,7 @@ from rllib_arpo.core.advantages import (
     node_depths,
     tree_advantages,
 )
-from rllib_arpo.core.tree import Place, QuestionTree, TreeLayout
+from rllib_arpo.core.tree import QuestionTree, TreeLayout
 
 CreditFunction = Callable[[np.ndarray, QuestionTree, TreeLayout, bool], np.ndarray]
 
@@ -51,7 +51,7 @@ def same_state_credit(
     to_go = rewards[None, :] - earlier_rewards(tree, layout)[:, None]
     groups: dict[Hashable, list[int]] = {}
     for n, depth in enumerate(node_depths(layout)):
-        groups.setdefault((depth, *_read_before(tree, layout, n)), []).append(n)
+        groups.setdefault((depth, _read_before(tree, layout, n)), []).append(n)
     advantages = np.tile(group_advantages(rewards, normalize_std), (len(layout.nodes), 1))
     for nodes in groups.values():
         rows = np.concatenate([np.full(end[n] - begin[n], n) for n in nodes])
@@ -60,12 +60,10 @@ def same_state_credit(
     return advantages
 
 
-def _read_before(tree: QuestionTree, layout: TreeLayout, n: int) -> tuple[bytes, Place | None]:
-    """The tokens of the tool response before node n, nothing before a first turn; the place that they follow."""
-    if layout.nodes[n].parent < 0:
-        return b"", None
-    above = tree.turn_of(layout.nodes[layout.nodes[n].parent])
-    return above.observation.tobytes(), above.follows
+def _read_before(tree: QuestionTree, layout: TreeLayout, n: int) -> bytes:
+    """The tokens of the tool response before node n; nothing before a first turn."""
+    parent = layout.nodes[n].parent
+    return b"" if parent < 0 else tree.turn_of(layout.nodes[parent]).observation.tobytes()
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ from rllib_arpo.learner.memory_budget import AUTO
 from rllib_arpo.learner.metrics import Total, Totals, add_questions, summarize
 from rllib_arpo.learner.passes import (
     Piece,
-    check_one_conversation,
+    check_one_context,
     cut_into_pieces,
     group_into_passes,
     has_advantage,
@@ -177,7 +177,7 @@ class ARPOTorchLearner(StatefulLearner):
             metrics=self.metrics,
         )
         if self.config.kl_in_reward:
-            check_one_conversation(columns[TREES])
+            check_one_context(columns[TREES])
         self._totals = Totals(self._device)
         add_questions(self._totals, columns)
         pieces = self._score(

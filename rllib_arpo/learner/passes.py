@@ -97,13 +97,13 @@ def pass_to_tensors(pieces: Sequence[Piece], device: torch.device | str) -> dict
     return columns
 
 
-def check_one_conversation(trees: Sequence[QuestionTree]) -> None:
-    """Raises a ValueError if a trajectory has several conversations: `subtract_kl_to_go` sums within one."""
+def check_one_context(trees: Sequence[QuestionTree]) -> None:
+    """Raises a ValueError if a trajectory has several contexts: `subtract_kl_to_go` sums within one."""
     for tree in trees:
         for trajectory in tree.trajectories:
-            if any(turn.follows is not None for turn in trajectory.turns):
+            if any(turn.new_context for turn in trajectory.turns):
                 raise ValueError(
-                    "kl_in_reward=True: needs trajectories of one conversation, and trajectory "
+                    "kl_in_reward=True needs trajectories of one conversation, and trajectory "
                     f"{trajectory.agent_id} of question {tree.question_id} has several."
                 )
 

@@ -81,10 +81,7 @@ CALL = (
     _maybe("tool_output", _TEXT, "what the model read next, decoded; null: nothing"),
     _maybe("tool_output_tokens", _INT, "of it"),
     _maybe("tool_output_ids", _INTS, "its tokens; null: nothing"),
-    _maybe("follows_turn", _INT, "of another conversation: the depth of the turn that it follows; null: of this one"),
-    _maybe(
-        "follows_tokens", _INT, "how many tokens, read and written up to that turn's end, precede it; null: likewise"
-    ),
+    _maybe("new_context", _BOOL, "whether this is all that the model read next, in place of all before"),
 )
 NODE = (
     _maybe("after_tool", _TEXT, 'the tool whose response precedes the turn ("": not named); null: the prompt does'),

@@ -28,7 +28,7 @@ from rllib_arpo.core.tree import (
 #: The names under `env_runners/` that ARPO reports, in training and evaluation: metrics, and the groups above them.
 #: RLlib would let a metric of a callback replace one of these, or fail where one is a group and the other a number.
 OWN_NAMES = {
-    "accuracy", "conversations_begun",
+    "accuracy", "new_contexts",
     "entropy", "episode_len_max", "episode_len_mean", "episode_len_min", "episode_return_max",
     "episode_return_mean", "episode_return_min", "fork_depth_mean", "fork_depth_p10", "fork_depth_p90",
     "fork_events_per_question", "fork_rate", "forks_per_question", "forks_refused",
@@ -82,7 +82,7 @@ class QuestionStats:
         prefix_tokens_reused: tokens of the forks' prefixes that came from the engine's prefix cache.
         forks_refused: forks that the environment refused by an error.
         requests_refused: requests of agents that its env runner has not answered since the question that ended before.
-        conversations_begun: conversations after the first, behind a part of the prompt; a shared one once.
+        new_contexts: new contexts that trajectories read in place of their history; a shared one once.
         tools_offered: the tools that could have been called.
     """
 
@@ -106,7 +106,7 @@ class QuestionStats:
     tools_offered: tuple[str, ...] = ()
     forks_refused: int = 0
     requests_refused: int = 0
-    conversations_begun: int = 0
+    new_contexts: int = 0
 
     @property
     def has_signal(self) -> bool:
@@ -172,7 +172,7 @@ def question_stats(
         tools_offered=tools_offered,
         forks_refused=forks_refused,
         requests_refused=requests_refused,
-        conversations_begun=sum(turn.follows is not None and turn.follows.begins(len(tree.prompt)) for turn in turns),
+        new_contexts=sum(turn.new_context for turn in turns),
     )
 
 
@@ -217,7 +217,7 @@ def rollout_metrics(questions: Sequence[QuestionStats], seconds: float) -> dict[
         "prefix_tokens_reused": sum(q.prefix_tokens_reused for q in questions),
         "forks_refused": sum(q.forks_refused for q in questions),
         "requests_refused": sum(q.requests_refused for q in questions),
-        "conversations_begun": sum(q.conversations_begun for q in questions),
+        "new_contexts": sum(q.new_contexts for q in questions),
         "tool_calls_executed": sum(len(q.tool_calls) for q in questions),
         "tool_calls_per_trajectory": _mean([n for q in questions for n in q.path_tool_calls]),
         "generated_tokens": num_generated_tokens,

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rllib_arpo.core.branching import NodeEvidence, branch_probability, decides_by_p, num_forks
-from rllib_arpo.core.tree import ForkDecision, QuestionTree, StopReason, TurnTimes, context_after
+from rllib_arpo.core.tree import ForkDecision, QuestionTree, StopReason, TurnTimes
 from rllib_arpo.engine.engine import Finished, GenerationRequest
 from rllib_arpo.envs.errors import ContractError, DataError, ForkRefused, finite
 from rllib_arpo.envs.forkable_env import (
@@ -234,13 +234,12 @@ class TreeSampler:
         observation = checked_ids(observation, self._num_token_ids, self._name())
         times = replace(times, answered=self._seconds())
         agent.turns.append(turn_of(finished, times, observation, step, reward))
-        if step.follows is None:
-            agent.context += [*finished.token_ids.tolist(), *observation.tolist()]
+        if step.new_context and not len(observation):
+            raise ContractError(f"{self._name()} agent {agent.agent_id}: a new context must have a token.")
+        if step.new_context:
+            agent.context = observation.tolist()
         else:
-            try:
-                agent.context = context_after(self._prompt, agent.path()).tolist()
-            except ValueError as error:
-                raise ContractError(f"{self._name()} agent {agent.agent_id}: {error}.") from error
+            agent.context += [*finished.token_ids.tolist(), *observation.tolist()]
         if ended:
             agent.stop = step
 

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from rllib_arpo.core.branching import rule_in_words
-from rllib_arpo.core.tree import Place
 from rllib_arpo.record.read import Question, Row, Trajectory
 from rllib_arpo.record.schema import BENCHMARK, FAILED, TRAINING
 
@@ -62,18 +61,9 @@ def call(turn: Row) -> str:
     return f"{turn['tool'] or 'a tool'}: {turn['tool_status']}, {turn['tool_seconds']:.2f} s"
 
 
-def begins(turn: Row, question: Question) -> bool:
-    """Whether another conversation begins after a turn, behind which the model does not read on."""
-    return Place(turn["follows_turn"], turn["follows_tokens"]).begins(question.row["prompt_tokens"])
-
-
-def elsewhere(turn: Row, question: Question) -> str:
-    """Where the model read on after a turn, if not right there: "another conversation begins, ..."; otherwise empty."""
-    if turn["follows_turn"] is None:
-        return ""
-    if begins(turn, question):
-        return f"another conversation begins, behind {tokens(turn['follows_tokens'])} of the prompt"
-    return f"the conversation of turn {turn['follows_turn'] + 1} goes on"
+def new_context(turn: Row) -> str:
+    """What the model read after a turn, if that was a new context; otherwise empty."""
+    return f"a new context of {tokens(turn['tool_output_tokens'])}" if turn["new_context"] else ""
 
 
 def advantages(turn: Row) -> str:

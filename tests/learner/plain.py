@@ -58,7 +58,7 @@ class Scores:
 
 def score(model, tree: QuestionTree, agent_id: str, temperature: float = 1.0) -> Scores:
     """One plain forward pass over prompt, turns and tool responses of one trajectory; of conversations, one a turn."""
-    if any(turn.follows for turn in tree.path(agent_id)):
+    if any(turn.new_context for turn in tree.path(agent_id)):
         return _score_turn_by_turn(model, tree, agent_id, temperature)
     tokens, generated, turns = list(tree.prompt), [], []
     for turn in tree.path(agent_id):
