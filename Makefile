@@ -2,6 +2,7 @@
 #   make train ARGS="--stop-iters 5"       arguments of the training script (--help lists them)
 #   make test                              the fast tier of the tests; make test-slow: the other one; make lint
 #   make test ARGS="tests/core -x"         arguments of pytest, instead of the tier
+#   make generated                         writes anew what follows from declarations: tables of pages
 #   make docs                              the documentation, as a site; make docs-links: are its links to others alive?
 #   make PYTHON=python3.12 train           another interpreter (3.11 or newer)
 #   make DEVICE=cpu train                  the packages for this device (cpu or gpu), whatever the machine has
@@ -30,7 +31,7 @@ HAS_DEBIAN_PACKAGES := $(HAS_LIBNUMA) && command -v bwrap >/dev/null && command 
 # pip would otherwise print that there is a newer one.
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: train test test-slow lint format docs docs-links install locks clean
+.PHONY: train test test-slow lint format generated docs docs-links install locks clean
 
 train: $(INSTALLED)
 	$(BIN)/python -m tuned_examples.trails_smollm2_135m_arpo --entropy-figure outputs/entropy $(ARGS)
@@ -48,6 +49,9 @@ lint: $(INSTALLED)
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+generated: $(INSTALLED)
+	$(BIN)/python -m release.generated
 
 # The site is docs/_build/html/index.html; a broken link within it ends `make docs`.
 docs: $(INSTALLED)

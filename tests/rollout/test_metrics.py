@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from rllib_arpo.core.tree import ForkDecision, QuestionTree, StopReason, ToolCall, ToolStatus, Trajectory, Turn
-from rllib_arpo.rollout.metrics import nested, question_stats, rollout_metrics
+from rllib_arpo.rollout.metric_table import nested, rollout_metrics
+from rllib_arpo.rollout.metrics import question_stats
 from tests.helpers.trees import make_trajectory, make_tree, make_turn
 
 #: k. The entropies beyond it are recorded and not looked at.
