@@ -14,8 +14,7 @@ from packaging.version import Version
 REPOSITORY = Path(__file__).resolve().parents[1]
 FOLDER = REPOSITORY / "requirements"
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-#: Without the games, which no lock has: only `pytest -m packages` needs them.
-EXTRAS = {name: texts for name, texts in PROJECT["optional-dependencies"].items() if name != "games"}
+EXTRAS = PROJECT["optional-dependencies"]
 DEVICES = ("cpu", "gpu")
 #: What the two locks have in different versions: packages of vLLM's CUDA build need an older one.
 DIFFERENT = {"apache-tvm-ffi"}

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from rllib_arpo.envs.sandbox import bubblewrap
 from rllib_arpo.envs.sandbox.backend import Backend, Limits
-from rllib_arpo.envs.sandbox.e2b import E2BBackend
 from rllib_arpo.envs.sandbox.fork_server import ForkServer, WorkerReply, shared_server
 from rllib_arpo.envs.sandbox.packages import DEFAULT, import_names
 from rllib_arpo.envs.sandbox.sandbox_fusion import SandboxFusionBackend
@@ -69,5 +68,4 @@ class LocalBackend(LocalOptions, Backend):
 BACKENDS: dict[str, type[Backend]] = {
     "local": LocalBackend,
     "sandbox_fusion": SandboxFusionBackend,
-    "e2b": E2BBackend,
 }

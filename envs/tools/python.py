@@ -41,7 +41,7 @@ class PythonTool(Tool, LocalOptions):
         session: whether variables survive until the next call of the same trajectory. Each call makes them again: it
             first repeats the code of the earlier calls that succeeded, so values that depend on the time or on the
             operating system's randomness may change.
-        backend: "local", "sandbox_fusion" or "e2b".
+        backend: "local" or "sandbox_fusion".
         backend_options: fields of the remote back-end's class, such as {"url": ...}.
         packages, preload, interpreters, unsafe: of the local back-end, see `LocalOptions`. A remote one shows whatever
             its server or template has installed.

@@ -27,7 +27,7 @@ ORDERS: dict[str, Callable[[list[str]], list[str]]] = {"best_first": list, "best
 LOCAL, OFFLINE, WEB = "local", "offline", "web"
 #: Option that is unset by default -> the kind of back-end to which it belongs.
 _OWNERS = {
-    "documents": LOCAL, "index": LOCAL, "rerank_model": LOCAL, "base_url": WEB, "backend_options": WEB,
+    "documents": LOCAL, "index": LOCAL, "base_url": WEB, "backend_options": WEB,
 }  # fmt: skip
 
 

@@ -177,7 +177,7 @@ def test_a_session_that_cannot_be_repeated_starts_anew(earlier):
         ({"packages": ("nunpy",)}, "packages name 'nunpy', which is not installed"),
         ({"packages": ("numpy scipy",)}, "packages must be names of packages"),
         ({"packages": ("numpy",)}, "preload has 'sympy', which is not among its packages"),
-        ({"backend": "e2"}, "Unknown back-end of the python tool 'e2': did you mean 'e2b'?"),
+        ({"backend": "locale"}, "Unknown back-end of the python tool 'locale': did you mean 'local'?"),
         ({"backend_options": {"url": "x"}}, "Unknown option of the back-end 'local' 'url'"),
         ({"backend": "sandbox_fusion"}, r"needs backend_options=\{'url': 'http"),
         ({"backend": "sandbox_fusion", "backend_options": {"ulr": "x"}}, "did you mean 'url'"),
