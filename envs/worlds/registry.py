@@ -18,11 +18,11 @@ from rllib_arpo.envs.worlds.maker import WorldMaker
 from rllib_arpo.envs.worlds.openenv import openenv_world
 from rllib_arpo.envs.worlds.program import ProgramWorld
 from rllib_arpo.envs.worlds.verifiers import verifiers_world
-from rllib_arpo.envs.worlds.world import Way, World
+from rllib_arpo.envs.worlds.world import ForkMethod, World
 
 #: Options of every world, which replace its attributes of the same names -> whether a value will do, and what will.
 COMMON_OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "forks_by": (lambda value: value in (None, *get_args(Way)), '"fork", "copy" or "replay"'),
+    "forks_by": (lambda value: value in (None, *get_args(ForkMethod)), '"fork", "copy" or "replay"'),
     "instruction": (lambda value: value is None or isinstance(value, str), "a text"),
     "max_reply_tokens": (lambda value: type(value) is int and value >= 1, "an integer >= 1"),
     "timeout_s": (lambda value: type(value) in (int, float) and value > 0, "a number above 0"),

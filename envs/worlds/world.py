@@ -12,8 +12,8 @@ from rllib_arpo.envs.errors import BrokenToolError
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards import FinishedPath, Score
 
-#: The ways in which a world forks, in the order in which they are tried.
-Way = Literal["fork", "copy", "replay"]
+#: How a world forks, in the order in which the methods are tried.
+ForkMethod = Literal["fork", "copy", "replay"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class World(ABC):
         pays_by_replies: whether the rewards of its replies are all that it pays, and their sum, between 0 and 1, is the
             accuracy; `score` is not asked then.
         instruction: the system message for questions that have none; None: the protocol's.
-        forks_by: the way of forking; None: the first that works.
+        forks_by: how it forks; None: by the first method that works.
         fork_is_copy: whether `fork` copies by `copy.deepcopy`, elsewhere, so that its first forks are checked.
         timeout_s: seconds for `reset` and for each action; a world that takes longer is broken.
         max_reply_tokens: longer replies are cut in the middle.
@@ -123,7 +123,7 @@ class World(ABC):
     stateless: bool = False
     pays_by_replies: bool = False
     instruction: str | None = None
-    forks_by: ClassVar[Way | None] = None
+    forks_by: ClassVar[ForkMethod | None] = None
     fork_is_copy: ClassVar[bool] = False
     timeout_s: float = 60.0
     max_reply_tokens: int = 2048
