@@ -112,20 +112,18 @@ class BrowseTool(Tool):
 
     async def _page(self, url: str) -> Page:
         """The page, from the cache if the cache has it."""
+
+        async def opened() -> str:
+            # Not in this loop: its server decides how much work a page is, by the number of its chunks and headers.
+            return (await loop_thread("web").run(self._open(url))).to_json()
+
         if self._cache is None:
-            return await self._open(url)
+            return Page.from_json(await opened())
         # Pages of private addresses have their own keys, for tools that may open such addresses.
         key = json.dumps(["browse", url, self.links, self.allow_private], default=list)
-        return Page.from_json(await self._cache.get_or_make(key, lambda: self._open_as_json(url)))
-
-    async def _open_as_json(self, url: str) -> str:
-        return (await self._open(url)).to_json()
+        return Page.from_json(await self._cache.get_or_make(key, opened))
 
     async def _open(self, url: str) -> Page:
-        # Not in this loop: its server decides how much work a page is, by the number of its chunks, headers, cookies.
-        return await loop_thread("web").run(self._open_there(url))
-
-    async def _open_there(self, url: str) -> Page:
         settings = FetchSettings(
             rule=self._rule,
             user_agent=self.user_agent,

@@ -1,4 +1,4 @@
-"""Local search: documents in memory, or an index folder."""
+"""The sources that the search tool searches: their interface, and those on this machine."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import functools
 import os
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
@@ -14,8 +15,28 @@ from typing import Any
 
 from rllib_arpo.envs.retrieval.documents import Document, as_document, read_documents, reader_of
 from rllib_arpo.envs.retrieval.index import INFO_FILE, SearchIndex, build_in_memory, index_marks, open_folder, read_info
-from rllib_arpo.envs.retrieval.source import SearchSource
 from rllib_arpo.envs.support.data_files import fingerprint
+
+
+class SearchSource(ABC):
+    """Finds passages; a dataclass whose fields are its configuration."""
+
+    def prepare(self) -> None:
+        """Does the slow work of the first search in advance; blocks."""
+        return None
+
+    def inputs(self) -> Mapping[str, str]:
+        """Path -> a mark of the content of every file that is searched."""
+        return {}
+
+    @abstractmethod
+    async def search(self, query: str, top_k: int) -> list[str]:
+        """The texts of the best passages, best first, at most `top_k`.
+
+        Raises:
+            TransientToolError: a repetition may help.
+            ToolError: the query cannot be answered.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
