@@ -62,11 +62,11 @@ def _loop_thread(name: str, pid: int) -> LoopThread:
 
 
 @contextlib.contextmanager
-def uncancelled(told: str) -> Iterator[None]:
+def uncancelled(message: str) -> Iterator[None]:
     """Around what a coroutine of the user awaits: a `CancelledError` is its task's own, or a bug.
 
     Raises:
-        RuntimeError: with the text `told`: there is one, though nobody cancels the task that waits.
+        RuntimeError: with the text `message`: there is one, though nobody cancels the task that waits.
     """
     try:
         yield
@@ -74,7 +74,7 @@ def uncancelled(told: str) -> Iterator[None]:
         waiting = asyncio.current_task()
         if waiting is None or waiting.cancelling():
             raise
-        raise RuntimeError(told).with_traceback(error.__traceback__) from error
+        raise RuntimeError(message).with_traceback(error.__traceback__) from error
 
 
 async def in_thread(function: Callable[..., Any], *arguments: Any) -> Any:

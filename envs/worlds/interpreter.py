@@ -170,12 +170,12 @@ class Interpreter:
     def tell(self, process: _Process, limit_s: float, do: str, **fields: Any) -> None:
         """Asks for something in the background, which may take `limit_s` seconds and fail."""
 
-        async def told() -> None:
+        async def ask() -> None:
             with contextlib.suppress(TimeoutError, WorldLost, RuntimeError):
                 async with asyncio.timeout(limit_s):
                     await process.ask(do, **fields)
 
-        asyncio.run_coroutine_threadsafe(told(), self._thread.loop)
+        asyncio.run_coroutine_threadsafe(ask(), self._thread.loop)
 
     async def _running(self) -> _Process:
         if self._process is None or self._process.gone:

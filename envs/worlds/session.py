@@ -13,19 +13,19 @@ from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.errors import BrokenToolError, DataError, ForkRefused, ToolError
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards import FinishedPath, Score
-from rllib_arpo.envs.support.texts import first_line
-from rllib_arpo.envs.tools.tool import Tool, place_of, read_argument
+from rllib_arpo.envs.support.texts import first_line, seed_of_name
+from rllib_arpo.envs.tools.tool import Tool, read_argument, slot_of
+from rllib_arpo.envs.worlds.far_side import RandomNumbers
 from rllib_arpo.envs.worlds.maker import WorldMaker
-from rllib_arpo.envs.worlds.random_state import RandomState
-from rllib_arpo.envs.worlds.running import ReplayMismatch, RunningWorld, told
-from rllib_arpo.envs.worlds.world import Call, NotCopied, Opening, Reply, Turn, World, WorldLost
+from rllib_arpo.envs.worlds.running import ReplayMismatch, RunningWorld, described
+from rllib_arpo.envs.worlds.world import Call, NotCopied, Opening, Reply, WholeTurn, World, WorldLost
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
     """An action and its reply; of a call as the model wrote it, its tool."""
 
-    action: Call | str | Turn
+    action: Call | str | WholeTurn
     reply: Reply
     tool: Tool | None = None
 
@@ -77,7 +77,7 @@ class WorldSession:
         except Exception as error:
             raise ForkRefused(f"{type(error).__name__}: {first_line(error)}") from error
 
-    async def act(self, action: Call | str | Turn, tool: Tool | None = None) -> Reply:
+    async def act(self, action: Call | str | WholeTurn, tool: Tool | None = None) -> Reply:
         """The world's answer to an action.
 
         Args:
@@ -113,7 +113,7 @@ class WorldSession:
         except ToolError as error:
             return Reply(str(error), status=ToolStatus.ERROR)
 
-    async def say(self, said: str | Turn) -> Reply:
+    async def say(self, said: str | WholeTurn) -> Reply:
         """The world's answer to a turn or its text; errors as with `call`."""
         try:
             return await self.act(said)
@@ -191,8 +191,8 @@ class WorldSession:
             ReplayMismatch: it does not answer as the first one did.
             BrokenToolError: it cannot be used.
         """
-        name, random_state = self.maker.name, RandomState.of(self._question.question_id)
-        running = RunningWorld(self.maker(), name, random_state)
+        numbers = RandomNumbers(seed_of_name(self._question.question_id))
+        running = RunningWorld(self.maker(), self.maker.name, numbers)
         try:
             opening = await running.reset(self._question)
             if self.opening is None:
@@ -204,7 +204,7 @@ class WorldSession:
                 timed_out = move.reply.status == ToolStatus.TIMEOUT
                 reply = None if timed_out else await _act_in(running, move.action, move.tool)
                 if reply != move.reply:
-                    raise ReplayMismatch(turn, f"turn {turn}, {told(move.action)},", move.reply, reply)
+                    raise ReplayMismatch(turn, f"turn {turn}, {described(move.action)},", move.reply, reply)
         except BaseException:
             await running.close_lost()
             raise
@@ -305,8 +305,8 @@ def _made(world: RunningWorld | asyncio.Task[RunningWorld] | None) -> RunningWor
     return None if world.cancelled() or world.exception() else world.result()
 
 
-async def _act_in(running: RunningWorld, action: Call | str | Turn, tool: Tool | None) -> Reply:
-    async with contextlib.nullcontext() if tool is None else place_of(tool):
+async def _act_in(running: RunningWorld, action: Call | str | WholeTurn, tool: Tool | None) -> Reply:
+    async with contextlib.nullcontext() if tool is None else slot_of(tool):
         return await running.act(action)
 
 
