@@ -261,7 +261,7 @@ class ToolEnv(ForkableMultiAgentEnv):
         session = state.sessions[self._make_world]
 
         def framed(reply: Reply) -> tuple[np.ndarray, bool]:
-            limit = session.max_reply_tokens
+            limit = session.maker.sample.max_reply_tokens
             if isinstance(said, WholeTurn):
                 return next_messages(self.protocol, self.chat, state, reply, limit)
             return self.protocol.reply(self.chat, cut(self.tokenizer, reply.text, limit), state.context[-1]), False

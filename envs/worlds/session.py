@@ -129,10 +129,6 @@ class WorldSession:
         """The score where the replies alone pay: nothing more, and the accuracy is what they have paid."""
         return Score(0.0, Score.of(self.paid).accuracy)
 
-    @property
-    def max_reply_tokens(self) -> int:
-        return self.maker.sample.max_reply_tokens
-
     async def score(self, path: FinishedPath) -> Score | None:
         """What the world itself says of a finished path; errors as with `RunningWorld.score`."""
         await self._forked()
