@@ -18,8 +18,8 @@ ALGORITHMS = ("ARPO", "GRPO", "DAPO", "ReinforcePlusPlus", "AEPO", "TreeGRPO")
 UNUSED = (
     "--env", "--framework", "--num-agents", "--evaluation-duration-unit", "--evaluation-parallel-to-training",
     "--num-samples", "--max-concurrent-trials", "--tune-max-report-freq", "--wandb-key", "--wandb-project",
-    "--wandb-run-name", "--stop-timesteps", "--num-aggregator-actors-per-learner", "--num-gpus", "--old-api-stack",
-    "--enable-new-api-stack", "--local-mode",
+    "--wandb-run-name", "--stop-timesteps", "--as-release-test", "--num-aggregator-actors-per-learner", "--num-gpus",
+    "--old-api-stack", "--enable-new-api-stack", "--local-mode",
 )  # fmt: skip
 
 
