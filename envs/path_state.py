@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from rllib_arpo.core.tree import Place
 from rllib_arpo.envs.protocols.protocol import CallRequest, Parsed
 from rllib_arpo.envs.worlds.session import WorldSession
 from rllib_arpo.envs.worlds.world import Call, Turn
@@ -58,17 +57,14 @@ class PathState:
         context = (*self.context, token_ids)
         return dataclasses.replace(self, turns=(*self.turns, text), context=context, written=(*self.written, context))
 
-    def with_call(self, name: str, succeeded: bool, response: np.ndarray, follows: Place | None = None) -> PathState:
+    def with_call(self, name: str, succeeded: bool, response: np.ndarray, new_context: bool = False) -> PathState:
         """The path with an executed call and its response."""
         return dataclasses.replace(
-            self.with_response(response, follows),
+            self.with_response(response, new_context),
             calls=(*self.calls, name),
             executed=self.executed | {name} if succeeded else self.executed,
         )
 
-    def with_response(self, token_ids: np.ndarray, follows: Place | None = None) -> PathState:
-        """The path with further tokens, behind the place or the last ones, without an executed call."""
-        context = self.context
-        if follows is not None:
-            context = (np.concatenate(self.written[follows.turn])[: follows.num_tokens],)
-        return dataclasses.replace(self, context=(*context, token_ids))
+    def with_response(self, token_ids: np.ndarray, new_context: bool = False) -> PathState:
+        """The path with further tokens, behind the last ones or in place of them, without an executed call."""
+        return dataclasses.replace(self, context=(token_ids,) if new_context else (*self.context, token_ids))

@@ -13,7 +13,7 @@ from typing import Any, Self
 import gymnasium as gym
 import numpy as np
 
-from rllib_arpo.core.tree import TRUNCATED_STOP_REASONS, Place, StopReason, ToolCall, ToolStatus
+from rllib_arpo.core.tree import TRUNCATED_STOP_REASONS, StopReason, ToolCall, ToolStatus
 from rllib_arpo.envs.env_config import TEXT, read_env_config
 from rllib_arpo.envs.errors import BrokenToolError
 from rllib_arpo.envs.forkable_env import (
@@ -236,9 +236,9 @@ class ToolEnv(ForkableMultiAgentEnv):
         else:
             answer = partial(state.sessions[tool.make_world].call, tool, request.argument)
 
-        def framed(reply: Reply) -> tuple[np.ndarray, None]:
+        def framed(reply: Reply) -> tuple[np.ndarray, bool]:
             shown = cut(self.tokenizer, reply.text, tool.max_result_tokens)
-            return self.protocol.response(self.chat, request, shown, state.context[-1]), None
+            return self.protocol.response(self.chat, request, shown, state.context[-1]), False
 
         return await self._act(agent_id, state, request.name, request.argument_text, answer, framed)
 
@@ -248,11 +248,11 @@ class ToolEnv(ForkableMultiAgentEnv):
             return await self._end(state, StopReason.TOOL_CALL_LIMIT)
         session = state.sessions[self._make_world]
 
-        def framed(reply: Reply) -> tuple[np.ndarray, Place | None]:
+        def framed(reply: Reply) -> tuple[np.ndarray, bool]:
             limit = session.max_reply_tokens
             if isinstance(said, Turn):
-                return next_messages(self.protocol, self.chat, self._prompt, state, reply, limit)
-            return self.protocol.reply(self.chat, cut(self.tokenizer, reply.text, limit), state.context[-1]), None
+                return next_messages(self.protocol, self.chat, state, reply, limit)
+            return self.protocol.reply(self.chat, cut(self.tokenizer, reply.text, limit), state.context[-1]), False
 
         try:
             return await self._act(agent_id, state, TEXT, str(said), partial(session.say, said), framed)
@@ -271,13 +271,13 @@ class ToolEnv(ForkableMultiAgentEnv):
         name: str,
         argument: str,
         answer: Callable[[], Awaitable[Reply]],
-        framed: Callable[[Reply], tuple[np.ndarray, Place | None]],
+        framed: Callable[[Reply], tuple[np.ndarray, bool]],
     ) -> StepResult:
         """Waits for the answer to an action.
 
         Args:
             name, argument: the tool and its argument, or `TEXT` and what was said.
-            framed: the reply -> the tokens that the model reads, and the place that they follow.
+            framed: the reply -> the tokens that the model reads, and whether they are a new context.
         """
         begin = time.perf_counter()
         try:
@@ -294,9 +294,9 @@ class ToolEnv(ForkableMultiAgentEnv):
         if reply.done:
             done = state.with_call(name, reply.status == ToolStatus.OK, np.zeros(0, np.int32))
             return await self._end(done, StopReason.WORLD_ENDED, call=call, paid=reply.reward)
-        tokens, follows = framed(reply)
-        after = state.with_call(name, reply.status == ToolStatus.OK, tokens, follows)
-        return await self._go_on(agent_id, state, after, StepInfo(call, follows=follows), reply.reward)
+        tokens, new_context = framed(reply)
+        after = state.with_call(name, reply.status == ToolStatus.OK, tokens, new_context)
+        return await self._go_on(agent_id, state, after, StepInfo(call, new_context=new_context), reply.reward)
 
     async def _open(self, agent_id: str) -> None:
         """Waits until the worlds of a fork are what its parent's were. It does so in the fork's first turn.

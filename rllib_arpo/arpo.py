@@ -36,7 +36,7 @@ from rllib_arpo.record.recorder import TreeRecorder, trial_folder
 from rllib_arpo.record.tables import RecordSettings
 from rllib_arpo.rollout.dispatch import ANSWER_TIMEOUT_S, DispatchSettings, QuestionDispatcher
 from rllib_arpo.rollout.messages import Purpose, SamplingConditions, question_refs
-from rllib_arpo.rollout.metrics import nested, plan_metrics, rollout_metrics
+from rllib_arpo.rollout.metrics import nested, rollout_metrics
 from rllib_arpo.rollout.question_stream import QuestionStream, StreamSettings, weight_lag
 from rllib_arpo.rollout.seeds import trial_seed
 from rllib_arpo.rollout.settings import rollout_reference
@@ -186,8 +186,7 @@ class ARPO(TakesMessages, SharesMetrics, SharedCheckpoints, OnePolicy):
         The trees are in `last_sampled` until the next iteration.
         """
         start = self._sampled_at if self.config.max_weight_lag else time.perf_counter()
-        conditions = self._conditions()
-        batch = self._stream.next_batch(conditions)
+        batch = self._stream.next_batch(self._conditions())
         self._sampled_at = time.perf_counter()
         asked = self.last_sampled = batch.asked
         metrics = rollout_metrics([s.stats for s in asked], self._sampled_at - start) | {
@@ -196,7 +195,6 @@ class ARPO(TakesMessages, SharesMetrics, SharedCheckpoints, OnePolicy):
             "questions_given_up": batch.num_given_up,
             "questions_requeued": batch.num_requeued,
             "weight_lag_max": max(weight_lag(s, self._weight_version) for s in asked),
-            **plan_metrics(conditions.rollout_reference, self.config.num_rollouts),
         }
         self.metrics.aggregate(self._dispatcher.take_metrics(Purpose.TRAINING), key=ENV_RUNNER_RESULTS)
         self._log.batch(asked, metrics, self.config)

@@ -38,9 +38,6 @@ class Total(StrEnum):
     TOKENS_MIXED = "tokens_mixed"
     GROUPS_WITHOUT_SIGNAL = "groups_without_signal"
     QUESTIONS_TRAINED = "questions_trained"
-    VALUE_LEAVES = "value_leaves"
-    VALUE_SQUARES = "value_squares"
-    VALUE_ERROR = "value_error"
 
 
 class Totals:
@@ -81,9 +78,6 @@ def summarize(sums: dict[Total, float], gradient_norms: Sequence[float], has_ref
     steps; `entropy`, `ratio_mean`, `kl` (k3, to the reference model) and `engine_logprob_gap` are means over unique
     loss tokens, all epochs; `clip_fraction` is the share of the absolute advantage mass that clipping removed;
     `mixed_sign_share` is the share of the generated tokens on several trajectories whose advantages have both signs.
-    With `baseline="value"`, `value_loss` is the mean squared error of the values with which this update judged turns,
-    and `value_explained_variance` the share of the advantages' squares that they took away (negative: they added;
-    left out where all advantages are 0).
     The token counts are those of one epoch, but `tokens_computed`: of all passes forward and backward.
     """
     result = {
@@ -95,10 +89,6 @@ def summarize(sums: dict[Total, float], gradient_norms: Sequence[float], has_ref
     }
     if num_shared := sums[Total.TOKENS_SHARED]:
         result["mixed_sign_share"] = sums[Total.TOKENS_MIXED] / num_shared
-    if num_leaves := sums[Total.VALUE_LEAVES]:
-        result["value_loss"] = sums[Total.VALUE_ERROR] / num_leaves
-    if squares := sums[Total.VALUE_SQUARES]:
-        result["value_explained_variance"] = 1.0 - sums[Total.VALUE_ERROR] / squares
     if gradient_norms:
         result["policy_loss"] = sums[Total.POLICY_LOSS] / len(gradient_norms)
         result["total_loss"] = sums[Total.LOSS] / len(gradient_norms)

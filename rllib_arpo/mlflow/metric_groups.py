@@ -121,7 +121,7 @@ GROUPS: dict[str, dict[str, str]] = {
     "4 tools": {
         "env_runners/tool_calls_executed": "tool_calls_executed",
         "env_runners/requests_refused": "requests_refused",
-        "env_runners/conversations_begun": "conversations_begun",
+        "env_runners/new_contexts": "new_contexts",
         "env_runners/tool_calls_per_trajectory": "tool_calls_per_trajectory",
         "env_runners/tools/*": "*",
     },

@@ -12,14 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from rllib_arpo.core.fork_plan import NodeGroup, node_groups, planned_children
 from rllib_arpo.core.pass_at_k import is_correct, pass_at_k
-from rllib_arpo.core.rollout_budget import GENERATED_TOKENS, TOOL_CALLS
-from rllib_arpo.core.rollout_history import EarlierQuestion, RolloutReference
+from rllib_arpo.core.rollout_history import EarlierQuestion
 from rllib_arpo.core.token_counts import all_path_tokens, sampled_tokens
 from rllib_arpo.core.tree import (
     MASKED_STOP_REASONS,
-    OUTAGE_STOP_REASONS,
     ForkDecision,
     QuestionTree,
     StopReason,
@@ -31,10 +28,10 @@ from rllib_arpo.core.tree import (
 #: The names under `env_runners/` that ARPO reports, in training and evaluation: metrics, and the groups above them.
 #: RLlib would let a metric of a callback replace one of these, or fail where one is a group and the other a number.
 OWN_NAMES = {
-    "accuracy", "conversations_begun",
+    "accuracy", "new_contexts",
     "entropy", "episode_len_max", "episode_len_mean", "episode_len_min", "episode_return_max",
     "episode_return_mean", "episode_return_min", "fork_depth_mean", "fork_depth_p10", "fork_depth_p90",
-    "fork_events_per_question", "fork_rate", "fork_width_planned", "forks_per_question", "forks_refused",
+    "fork_events_per_question", "fork_rate", "forks_per_question", "forks_refused",
     "format_valid", "generated_tokens", "generated_tokens_lifetime", "initial_rollouts_per_question",
     "num_env_steps_sampled",
     "num_env_steps_sampled_lifetime", "num_episodes", "num_episodes_lifetime", "num_module_steps_sampled",
@@ -85,9 +82,8 @@ class QuestionStats:
         prefix_tokens_reused: tokens of the forks' prefixes that came from the engine's prefix cache.
         forks_refused: forks that the environment refused by an error.
         requests_refused: requests of agents that its env runner has not answered since the question that ended before.
-        conversations_begun: conversations after the first, behind a part of the prompt; a shared one once.
+        new_contexts: new contexts that trajectories read in place of their history; a shared one once.
         tools_offered: the tools that could have been called.
-        node_groups: the returns below the tool responses of trajectories from the prompt; empty without a plan.
     """
 
     rewards: tuple[float, ...]
@@ -110,8 +106,7 @@ class QuestionStats:
     tools_offered: tuple[str, ...] = ()
     forks_refused: int = 0
     requests_refused: int = 0
-    conversations_begun: int = 0
-    node_groups: tuple[NodeGroup, ...] = ()
+    new_contexts: int = 0
 
     @property
     def has_signal(self) -> bool:
@@ -124,19 +119,13 @@ class QuestionStats:
         return len(counted) > 1
 
     def history(self) -> EarlierQuestion:
-        """The measurements for later questions: tool responses on trajectories from the prompt, costs of all paths.
-
-        A path that an outage cut off does not tell what paths cost.
-        """
+        """The measurements for later questions: of the tool responses on trajectories from the prompt."""
         nodes = [node for node in self.nodes if node.on_policy]
         levels: dict[str, list[float]] = {}
         for node in nodes:
             levels.setdefault(node.tool, []).append(node.entropy)
-        whole = [reason not in OUTAGE_STOP_REASONS for reason in self.stop_reasons]
-        paths = {TOOL_CALLS: self.path_tool_calls, GENERATED_TOKENS: self.path_tokens}
-        costs = {unit: list(itertools.compress(cost, whole)) for unit, cost in paths.items()}
         rises, depths = [node.decision.delta for node in nodes], [node.depth for node in nodes]
-        return EarlierQuestion(levels, rises, costs, self.node_groups, depths)
+        return EarlierQuestion(levels, rises, depths)
 
 
 def question_stats(
@@ -148,13 +137,11 @@ def question_stats(
     *,
     requests_refused: int = 0,
     tokens_taken_back: int = 0,
-    plans_width: bool = False,
 ) -> QuestionStats:
     """The figures of a tree.
 
     Args:
         entropy_window: k, the number of a turn's first entropies at which decisions looked.
-        plans_width: `RolloutReference.plans_width`.
     """
     leaves = tree.trajectories
     paths = [tree.path(leaf.agent_id) for leaf in leaves]
@@ -185,8 +172,7 @@ def question_stats(
         tools_offered=tools_offered,
         forks_refused=forks_refused,
         requests_refused=requests_refused,
-        conversations_begun=sum(turn.follows is not None and turn.follows.begins(len(tree.prompt)) for turn in turns),
-        node_groups=node_groups(tree) if plans_width else (),
+        new_contexts=sum(turn.new_context for turn in turns),
     )
 
 
@@ -231,7 +217,7 @@ def rollout_metrics(questions: Sequence[QuestionStats], seconds: float) -> dict[
         "prefix_tokens_reused": sum(q.prefix_tokens_reused for q in questions),
         "forks_refused": sum(q.forks_refused for q in questions),
         "requests_refused": sum(q.requests_refused for q in questions),
-        "conversations_begun": sum(q.conversations_begun for q in questions),
+        "new_contexts": sum(q.new_contexts for q in questions),
         "tool_calls_executed": sum(len(q.tool_calls) for q in questions),
         "tool_calls_per_trajectory": _mean([n for q in questions for n in q.path_tool_calls]),
         "generated_tokens": num_generated_tokens,
@@ -239,12 +225,6 @@ def rollout_metrics(questions: Sequence[QuestionStats], seconds: float) -> dict[
         **_tool_metrics(questions, nodes),
         **_stop_metrics([reason for q in questions for reason in q.stop_reasons]),
     }
-
-
-def plan_metrics(reference: RolloutReference, num_rollouts: int) -> dict[str, float]:
-    """Of the fork widths that earlier questions planned; nothing without a plan."""
-    plans = reference.planned_suffixes.values()
-    return _mean_of("fork_width_planned", [planned_children(suffixes, num_rollouts) for suffixes in plans])
 
 
 def _pass_at_all(accuracies: Sequence[float]) -> float:

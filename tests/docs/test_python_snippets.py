@@ -24,6 +24,7 @@ import pytest
 
 from rllib_arpo import ARPOConfig
 from rllib_arpo.envs.worlds import Call, Turn
+from tests.core.test_credit import by_node
 from tests.docs.pages import PAGES, README, REPOSITORY, Snippet, name_of, snippets
 from tests.helpers.api_agents import trunk_of
 from tests.helpers.models import tiny_model
@@ -155,6 +156,16 @@ def test_the_calculator_answers_a_wrong_call(desk):
         return [message["content"] for message in reply.messages]
 
     assert asyncio.run(played()) == ["unsupported operand type(s) for +: 'int' and 'str'"]
+
+
+def test_the_credit_is_tree_rls(desk):
+    """By hand: V of the first node is 2.5 with two leaves below; the two turns of "1" are one node."""
+    expected = [[1 / 2**0.5] * 2, [3.5], [-2.5], [-4], [-4], [2]]
+    # The returns have the ddof = 1 variance 10 / 3.
+    for normalize_std, scale in ((False, 1.0), (True, (10 / 3) ** 0.5 + 1e-6)):
+        found = by_node("tree_rl:node_values", normalize_std=normalize_std)
+        for row, wanted in zip(found, expected, strict=True):
+            assert row == pytest.approx([a / scale for a in wanted], abs=1e-14)
 
 
 def test_yaml_snippets_are_configurations_of_environments(desk):

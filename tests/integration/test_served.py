@@ -82,7 +82,7 @@ def test_an_agent_of_a_framework(trains, calling_folder, kind, begins):
     env_config = {"world": {framework: {"interpreter": python, "kind": kind}}, "protocol": "function_calling"}
     limits = {"max_tool_calls": 6, "max_response_tokens": 1800, "max_turn_tokens": 100}
     ways, result = trains(env_config, replies, model=calling_folder, **limits)
-    assert (ways, result["requests_refused"], result["conversations_begun"] > 0) == ({"replay"}, 0, begins)
+    assert (ways, result["requests_refused"], result["new_contexts"] > 0) == ({"replay"}, 0, begins)
 
 
 def _call(name, **arguments):

@@ -53,7 +53,7 @@ METRICS = {
         "prefix_tokens_reused", "topped_up_per_question",
     ],
     "4 tools": [
-        "conversations_begun",
+        "new_contexts",
         "requests_refused", "tool calls", "tool entropy_delta", "tool entropy_delta_p10", "tool entropy_delta_p50",
         "tool entropy_delta_p90", "tool entropy_rise_share", "tool errors", "tool latency_p50", "tool latency_p99",
         "tool timeouts", "tool_calls_executed", "tool_calls_per_trajectory",

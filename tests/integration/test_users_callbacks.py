@@ -13,7 +13,7 @@ NOT_IN_EVALUATION = {
     "tool_calls_executed_lifetime", "generated_tokens_lifetime", "weight_lag_max",
 }  # fmt: skip
 #: Metrics of forks and tools, which this run does not have.
-OF_FORKS = {"fork_depth_mean", "fork_depth_p10", "fork_depth_p90", "fork_rate", "fork_width_planned", "tools"}
+OF_FORKS = {"fork_depth_mean", "fork_depth_p10", "fork_depth_p90", "fork_rate", "tools"}
 
 
 class Logging(RLlibCallback):

@@ -42,8 +42,6 @@ pytestmark = pytest.mark.slow
 #: Metrics that must be those of the whole batch, however it was split.
 GLOBAL_METRICS = (
     "policy_loss",
-    "value_loss",
-    "value_explained_variance",
     "grad_norm",
     "entropy",
     "ratio_mean",
@@ -78,7 +76,7 @@ def config(model) -> ARPOConfig:
     """Minibatches of 3, 3 and 1 questions: in the last one all learners but one have none.
 
     The passes are short, so that learners need different numbers of them. Advantages depend on the entropies of the
-    whole minibatch, of which a learner sees its part, and on the values that all learners learn together.
+    whole minibatch, of which a learner sees its part.
     """
     return make_config(
         model,
@@ -88,7 +86,6 @@ def config(model) -> ARPOConfig:
         max_tokens_per_pass=150,
         entropy_advantage_coeff=0.5,
         keep_clipped_gradient=True,
-        baseline="value",
     )
 
 

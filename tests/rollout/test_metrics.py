@@ -176,15 +176,6 @@ def test_levels_of_a_question_by_tool_are_nats_per_token():
     assert question_stats(MASKED, WINDOW).history().levels == {"search": [1.0, 0.5]}
 
 
-@pytest.mark.parametrize("reason", ["engine_failure", "error", "broken_tool"])
-def test_a_path_that_an_outage_cut_off_does_not_tell_what_paths_cost(reason):
-    """The budget of the next questions would pay for many paths as short as that."""
-    assert question_stats(MASKED, WINDOW).history().path_costs == {"tool_calls": [2, 0], "generated_tokens": [4, 0]}
-    whole, cut_off = MASKED.trajectories
-    tree = replace(MASKED, trajectories=(whole, replace(cut_off, stop_reason=StopReason(reason))))
-    assert question_stats(tree, WINDOW).history().path_costs == {"tool_calls": [2], "generated_tokens": [4]}
-
-
 def test_tools_and_stops(metrics):
     assert metrics["tools/python/calls"] == metrics["tools/python/timeouts"] == 1
     assert metrics["tools/search/errors"] == 0

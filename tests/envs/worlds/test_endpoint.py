@@ -10,7 +10,7 @@ import httpx2
 import numpy as np
 import pytest
 
-from rllib_arpo.core.tree import Place, StopReason, context_after
+from rllib_arpo.core.tree import StopReason, context_after, depth_first_layout, known_beginnings
 from rllib_arpo.envs.rewards import FinishedPath
 from rllib_arpo.envs.worlds import Call, Opening, Turn
 from rllib_arpo.envs.worlds.completions import Refused, read_request
@@ -214,11 +214,12 @@ def test_a_shortened_history_begins_another_conversation_with_the_run_s_reward(s
     tree = episode_to_tree(question.episode)
     root, fork = tree.trajectories
     stats = question.stats
-    assert (len(stats.forks), stats.requests_refused, stats.conversations_begun) == (1, 0, 1)
+    assert (len(stats.forks), stats.requests_refused, stats.new_contexts) == (1, 0, 1)
     assert stats.stop_reasons == (StopReason.WORLD_ENDED,) * 2
     begin = {"role": "system", "content": "You add."}
     common = len(tokenizer.encode(rendered(tokenizer, begin, user("Begin at 2."), tools=[ADD]).partition("Begin")[0]))
-    assert [turn.follows for turn in root.turns] == [Place(0, common), None, None, None]
+    assert [turn.new_context for turn in root.turns] == [True, False, False, False]
+    assert known_beginnings(tree, depth_first_layout(tree))[0].num_tokens == common
     assert tree.path("0.0")[: fork.num_inherited_turns] == list(root.turns[: fork.num_inherited_turns])
     second = [begin, user("So far: 3."), call_of(1), {"role": "tool", "content": "4"}]
     assert texts(tokenizer, tree, root) == [
@@ -241,7 +242,7 @@ def test_a_helper_s_conversation_is_one_of_its_own_and_the_first_goes_on_after_i
     tree = episode_to_tree(question.episode)
     root, fork = tree.trajectories
     stats = question.stats
-    assert (len(stats.forks), stats.requests_refused, stats.conversations_begun) == (1, 0, 3)
+    assert (len(stats.forks), stats.requests_refused, stats.new_contexts) == (1, 0, 6)
     assert stats.stop_reasons == (StopReason.WORLD_ENDED,) * 2
     asked = {"role": "system", "content": "You check."}
     right = {"role": "assistant", "content": "Right."}
@@ -254,6 +255,10 @@ def test_a_helper_s_conversation_is_one_of_its_own_and_the_first_goes_on_after_i
         rendered(tokenizer, asked, user("Is it 5?"), right),
         rendered(tokenizer, *talk, {"role": "assistant", "content": "Done."}, tools=[ADD]),
     ]
-    assert [turn.follows.turn for turn in root.turns[:-1]] == [0, 0, 0, 2]
+    assert [turn.new_context for turn in root.turns] == [True, True, True, True, False]
+    layout = depth_first_layout(tree)
+    begun = [known.node for known in known_beginnings(tree, layout)[: len(root.turns) - 1]]
+    # The helper's first conversation begins like the adder's, its second like its first; the adder's goes on twice.
+    assert begun == [0, 0, 1, 2]
     assert fork.num_inherited_turns == 2
     assert texts(tokenizer, tree, fork)[:2] == texts(tokenizer, tree, root)[:2]
