@@ -34,8 +34,8 @@ class ToolEnvConfig:
 
     Attributes:
         model_name_or_path: whose tokenizer and chat template are used.
-        task: a name in `TASKS`, one that `register_task` was given, or the class of a task of your own, itself or as
-            "module:Class". Only a world can begin from seeds.
+        task: a name in `TASKS`, or the class of a task of your own, itself or as "module:Class". Only a world can begin
+            from seeds.
         world: what trajectories act in (`find_world`), beside the tools.
         max_context_tokens: prompt and response of a path, at most.
         max_prompt_tokens: of a question's prompt, at most; None: what leaves room for a response.

@@ -79,7 +79,7 @@ class ARPO(TakesMessages, SharesMetrics, SharedCheckpoints, OnePolicy):
     @override(Algorithm)
     def default_resource_request(cls, config: AlgorithmConfig | dict[str, Any]) -> PlacementGroupFactory:
         factory = super().default_resource_request(config)
-        validation.check_cluster_resources(factory.bundles)
+        validation.check_cluster_resources(factory.bundles, factory.strategy)
         return factory
 
     @override(Algorithm)

@@ -9,10 +9,12 @@ from rllib_arpo.connectors import BATCH
 from rllib_arpo.core.branching import AUTO, BRANCHING_RULES, WIDE, decides_by_p, looks_back, reads_p, rules_with
 from rllib_arpo.core.credit import CREDITS
 from rllib_arpo.engine.vllm_versions import check_vllm_kwargs, check_vllm_version
+from rllib_arpo.learner.placement import SHARES_OF_PAIRS
 from rllib_arpo.options.option import shown
 from rllib_arpo.options.tables import LANGUAGE_MODEL, OPTIONS
 from rllib_arpo.rollout.fork_schedule import OVER_TREE, RANKED
 from rllib_arpo.validation.keys import OF_EVALUATION, USED, keyword
+from rllib_arpo.validation.resources import gpus_of_learners
 from rllib_arpo.weights import transfer_backend
 from rllib_arpo.weights.transports import transfer_refusals
 
@@ -183,11 +185,10 @@ def _of_whole_batches(config: AlgorithmConfig) -> Iterator[str]:
 
 def _of_learners(config: AlgorithmConfig) -> Iterator[str]:
     number, gpus, sharding = config.num_learners, config.num_gpus_per_learner, config.sharding
-    if number > 1 and 0 < gpus <= 0.5:
-        # NCCL refuses two ranks on one GPU.
+    if number > 1 and gpus and len(set(gpus_of_learners(config))) < number:
         yield (
-            f"num_gpus_per_learner={gpus:g}: Ray may put several of the {number} learners on one GPU, which NCCL "
-            f"refuses; use num_learners=0, or more than 0.5."
+            f"num_gpus_per_learner={gpus:g}: Ray would put several of the {number} learners on one GPU, which NCCL "
+            f"refuses; {SHARES_OF_PAIRS}."
         )
     if sharding != "none" and number < 2:
         yield f"sharding={sharding!r}: needs learners to share the model, num_learners >= 2 and not {number}."

@@ -42,8 +42,7 @@ OTHERS = [
     "fault_tolerance/num_remote_worker_restarts",
 ]
 PLOTS = [
-    "accuracy.png", "accuracy_by_tool_calls.png", "engine_learner_gap.png", "entropy.png", "entropy_rise.png",
-    "forks.png", "forks_by_iteration.png", "plots.html", "seconds.png",
+    "accuracy.png", "accuracy_by_tool_calls.png", "entropy.png", "entropy_rise.png", "forks.png", "plots.html",
 ]  # fmt: skip
 
 
@@ -149,7 +148,7 @@ def test_an_mlflow_run_is_whole(results, workspace, capsys):
     # The command draws the same of the folder.
     assert main(["show", str(folder), "--plots", "--output", str(workspace / "plots")]) == 0
     assert sorted(path.name for path in (workspace / "plots").iterdir()) == PLOTS
-    assert capsys.readouterr().out == f"{workspace}/plots/plots.html and 8 PNG files: open it in a browser.\n"
+    assert capsys.readouterr().out == f"{workspace}/plots/plots.html and 5 PNG files: open it in a browser.\n"
 
 
 def check_metrics(metrics: dict[str, float], folder: Path) -> None:

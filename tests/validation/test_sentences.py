@@ -123,8 +123,14 @@ REFUSED = [
     ({"dtype": "float16"}, "dtype='float16': gradients would underflow, since the loss is not scaled; use 'bfloat16'."),
     ({"optimizer_offload": True}, "optimizer_offload=True: the learners have no GPU; set num_gpus_per_learner."),
     ({"num_learners": 2, "num_gpus_per_learner": 0.5},
-     "num_gpus_per_learner=0.5: Ray may put several of the 2 learners on one GPU, which NCCL refuses; use "
-     "num_learners=0, or more than 0.5."),
+     "num_gpus_per_learner=0.5: Ray would put several of the 2 learners on one GPU, which NCCL refuses; to share GPUs "
+     "in pairs set num_gpus_per_env_runner=0.9 and num_gpus_per_learner=0.1, with at least as many env runners as "
+     "learners."),
+    # The third learner pairs with no engine, and the fourth goes to its GPU.
+    ({"num_learners": 4, "num_gpus_per_learner": 0.1, "num_env_runners": 2, "num_gpus_per_env_runner": 0.9},
+     "num_gpus_per_learner=0.1: Ray would put several of the 4 learners on one GPU, which NCCL refuses; to share GPUs "
+     "in pairs set num_gpus_per_env_runner=0.9 and num_gpus_per_learner=0.1, with at least as many env runners as "
+     "learners."),
     ({"sharding": "fsdp2", "num_learners": 1},
      "sharding='fsdp2': needs learners to share the model, num_learners >= 2 and not 1."),
     ({"weight_sync": "ipc"}, "weight_sync='ipc': needs engine='vllm', not 'scripted'."),
