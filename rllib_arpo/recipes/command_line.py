@@ -14,13 +14,12 @@ from rllib_arpo.core.branching import rules_with
 from rllib_arpo.options.tables import ADAPTIVE_ROLLOUT, OPTIONS
 
 ALGORITHMS = ("ARPO", "GRPO", "DAPO", "ReinforcePlusPlus", "AEPO", "TreeGRPO")
-#: Options of RLlib's examples that would do nothing here: of other algorithms, of several trials, of runs without Tune,
-#: of its older API.
+#: Options of RLlib's examples that would do nothing here: of other algorithms, of several trials, of its older API.
 UNUSED = (
     "--env", "--framework", "--num-agents", "--evaluation-duration-unit", "--evaluation-parallel-to-training",
     "--num-samples", "--max-concurrent-trials", "--tune-max-report-freq", "--wandb-key", "--wandb-project",
     "--wandb-run-name", "--stop-timesteps", "--as-release-test", "--num-aggregator-actors-per-learner", "--num-gpus",
-    "--old-api-stack", "--enable-new-api-stack", "--local-mode", "--no-tune",
+    "--old-api-stack", "--enable-new-api-stack", "--local-mode",
 )  # fmt: skip
 
 

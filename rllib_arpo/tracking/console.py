@@ -37,11 +37,16 @@ class ConsoleCallback(tune.Callback):
     """Prints the lines of a run in the driver: `tune.run("ARPO", config=config, callbacks=[ConsoleCallback()])`."""
 
     def on_trial_result(self, *, result: dict[str, Any], **_info: Any) -> None:
-        for message in result.get(MESSAGES, {}).values():
-            say_once(message)
-        if EVALUATION_RESULTS in result:
-            say(evaluation_line(result[EVALUATION_RESULTS]))
-        say(training_line(result))
+        say_result(result)
+
+
+def say_result(result: Mapping[str, Any]) -> None:
+    """Says what an iteration's result tells: warnings, each once in a run, its evaluation, and its line."""
+    for message in result.get(MESSAGES, {}).values():
+        say_once(message)
+    if EVALUATION_RESULTS in result:
+        say(evaluation_line(result[EVALUATION_RESULTS]))
+    say(training_line(result))
 
 
 class Messages(logging.Handler):
