@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from rllib_arpo.engine import EngineConfig
 
 ENTROPY_WINDOW = 16
-#: Arguments of our engine that bare vLLM does without.
-OURS_ALONE = {"logits_processors", "logprobs_mode", "scheduling_policy"}
+#: Arguments of our engine that bare vLLM does without. How it schedules is its own choice.
+OURS_ALONE = {"logits_processors", "logprobs_mode", "scheduling_policy", "async_scheduling"}
 
 
 def bare_arguments(config: EngineConfig) -> dict[str, Any]:

@@ -5,7 +5,15 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from release.benchmarks.common.bench import TINY_LLAMA, Bench, BenchmarkError, EngineHandle, alternate, ratio
+from release.benchmarks.common.bench import (
+    TINY_LLAMA,
+    Bench,
+    BenchmarkError,
+    EngineHandle,
+    alternate,
+    engine_config,
+    ratio,
+)
 from release.benchmarks.rollout.raw_vllm import ENTROPY_WINDOW, close_bare, make_bare
 from release.benchmarks.rollout.workload import STOP, Workload
 from rllib_arpo.engine.engine import GenerationRequest
@@ -26,7 +34,7 @@ def step_python(bench: Bench) -> dict[str, Any]:
     without text. The median of a run's steps counts.
     """
     sequences, repeats = bench.pick(full=(256, 9), quick=(256, 5), tiny=(4, 1))
-    handle = EngineHandle(bench.model(TINY_LLAMA), engine_kwargs={"max_num_seqs": sequences})
+    handle = EngineHandle(engine_config(bench.model(TINY_LLAMA), max_num_seqs=sequences))
     bare = handle.call(make_bare, handle.config)
     workload = Workload(1, num_questions=sequences, num_trajectories=1, num_turns=1, prompt_tokens=PROMPT_TOKENS)
     prompts = [workload.prompt(question) for question in range(sequences)]
