@@ -1,21 +1,16 @@
 """The rollout in bf16: 256 sequences against `vllm.LLM`, with 0.5B and with 1.5B; what forks and entropies cost."""
 
-import os
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from release.benchmarks.common.bench import Bench, EngineHandle, alternate, engine_config, rounded
+from release.benchmarks.common.bench import Bench, EngineHandle, rounded
 from release.benchmarks.rollout import entropy_probe, forks
-from release.benchmarks.rollout.raw_vllm import bare_arguments, generate, rollout
+from release.benchmarks.rollout.raw_vllm import against_vllm
 from release.benchmarks.rollout.workload import Workload
-from rllib_arpo.engine import EngineConfig
-from tests.gpu.workbench import DEVICE, DTYPE, SIZES, Shape, Sizes, random_qwen3
+from tests.gpu.workbench import DTYPE, SIZES, Shape, random_qwen3
 
 #: Tokens per second of ours / of vLLM.
 OF_VLLM = 0.95
@@ -28,36 +23,29 @@ class OneEngine(Bench):
     handle: EngineHandle | None = None
 
     def model_name(self, name: str) -> str:
-        return Path(self.handle.config.model_name_or_path).name
+        return Path(self.handle.folder).name
 
     def engine(self, name: str) -> EngineHandle:
         return self.handle
 
 
 @pytest.fixture(scope="module")
-def engine() -> Iterator[Callable[[EngineConfig], EngineHandle]]:
+def engine(sizes, work) -> Iterator[Callable[[Shape], EngineHandle]]:
     """Gives the engine of a model, which starts once."""
-    started: dict[str, EngineHandle] = {}
+    started: dict[Shape, EngineHandle] = {}
 
-    def get(config: EngineConfig) -> EngineHandle:
-        folder = config.model_name_or_path
-        if folder not in started:
-            started[folder] = EngineHandle(config)
-        return started[folder]
+    def get(shape: Shape) -> EngineHandle:
+        if shape not in started:
+            started[shape] = EngineHandle(random_qwen3(shape, work), DTYPE, sizes.engine_kwargs())
+        return started[shape]
 
     yield get
     for handle in started.values():
         handle.close()
 
 
-def config_of(shape: Shape, sizes: Sizes, work: Path) -> EngineConfig:
-    return engine_config(random_qwen3(shape, work), DTYPE, **sizes.engine_kwargs())
-
-
 @pytest.mark.parametrize("shape", [SIZES.small, SIZES.large], ids=["0.5B", "1.5B"])
-def test_speed_against_vllm(shape, engine, sizes, work, figures):
-    """In turn, both with the same prompts. The other process loads vLLM while ours starts."""
-    config = config_of(shape, sizes, work)
+def test_speed_against_vllm(shape, engine, sizes, figures):
     workloads = [
         Workload(
             sizes.turn_tokens,
@@ -69,45 +57,15 @@ def test_speed_against_vllm(shape, engine, sizes, work, figures):
         )
         for seed in range(sizes.repeats + 1)
     ]
-    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        pool.submit(load_vllm, DEVICE == "cpu")
-        ours = engine(config)
-        pool.submit(start_vllm, bare_arguments(config)).result()
-        sides = {
-            "ours": lambda repeat: rollout(ours, workloads[repeat]),
-            "vllm": lambda repeat: pool.submit(vllm_speed, workloads[repeat]).result(),
-        }
-        speeds = alternate(sides, sizes.repeats)
-    best = {name: max(values) for name, values in speeds.items()}
-    detail = {f"{name}_tokens_per_s": rounded(values, 1) for name, values in speeds.items()}
-    figures.add("speed / that of vllm.LLM", best["ours"] / best["vllm"], at_least=OF_VLLM, is_speed=True, detail=detail)
-    figures.add(f"{sizes.questions * sizes.trajectories} sequences", best["ours"], "tokens/s")
-
-
-def load_vllm(as_ours: bool) -> None:
-    """Args: `as_ours`: scheduler and model in one process, as our engine has them and CPUs need it, not vLLM's way."""
-    if as_ours:
-        import rllib_arpo.engine.vllm  # noqa: F401
-    else:
-        # Our engine has set it in the process that started this one.
-        os.environ.pop("VLLM_ENABLE_V1_MULTIPROCESSING", None)
-    import vllm  # noqa: F401
-
-
-def start_vllm(arguments: Mapping[str, Any]) -> None:
-    from vllm import LLM
-
-    globals()["_LLM"] = LLM(**arguments)
-
-
-def vllm_speed(workload: Workload) -> float:
-    return generate(globals()["_LLM"], workload)
+    speeds = against_vllm(lambda: engine(shape), workloads)
+    ours, detail = max(speeds["ours"]), {name: rounded(values, 1) for name, values in speeds.items()}
+    figures.add("speed / that of vllm.LLM", ours / max(speeds["bare"]), at_least=OF_VLLM, is_speed=True, detail=detail)
+    figures.add(f"{sizes.questions * sizes.trajectories} sequences", ours, "tokens/s")
 
 
 @pytest.fixture
 def bench(engine, sizes, work) -> OneEngine:
-    handle = engine(config_of(sizes.small, sizes, work))
-    return OneEngine(work, "tiny" if sizes.is_tiny else "full", handle=handle)
+    return OneEngine(work, "tiny" if sizes.is_tiny else "full", handle=engine(sizes.small))
 
 
 def test_the_cost_of_entropies(bench, figures):

@@ -7,16 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from release.benchmarks.common.endless_models import endless_llama, endless_smollm2
 from rllib_arpo.tracking.machine import num_cores
-
-if TYPE_CHECKING:
-    from rllib_arpo.engine import EngineConfig
 
 SMOLLM2 = "SmolLM2-135M-Instruct, fp32"
 SMALL_LLAMA = "random Llama (hidden 384, 6 layers, V = 8192), fp32"
@@ -39,30 +36,25 @@ class BenchmarkError(Exception):
     """A benchmark has no valid result."""
 
 
-def engine_config(folder: str, dtype: str = "float32", **engine_kwargs: Any) -> EngineConfig:
-    from rllib_arpo.engine import EngineConfig
-
-    on_gpu = torch.cuda.is_available()
-    share = {"gpu_memory_utilization": SHARE} if on_gpu else {}
-    return EngineConfig(
-        folder,
-        dtype=dtype,
-        max_context_tokens=MAX_CONTEXT_TOKENS,
-        num_threads=num_cores(),
-        engine_kwargs=share | engine_kwargs,
-        shares_gpu=on_gpu,
-    )
-
-
 class EngineHandle:
     """A `VLLMEngine` and the one thread that may touch it."""
 
-    def __init__(self, config: EngineConfig):
-        from rllib_arpo.engine import make_engine
+    def __init__(self, folder: str, dtype: str = "float32", engine_kwargs: dict[str, Any] | None = None):
+        from rllib_arpo.engine import EngineConfig, make_engine
 
-        self.config = config
+        self.folder = folder
+        on_gpu = torch.cuda.is_available()
+        share = {"gpu_memory_utilization": SHARE} if on_gpu else {}
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="engine")
-        self.engine = self.thread.submit(make_engine, "vllm", config).result()
+        self.config = EngineConfig(
+            folder,
+            dtype=dtype,
+            max_context_tokens=MAX_CONTEXT_TOKENS,
+            num_threads=num_cores(),
+            engine_kwargs={**share, **(engine_kwargs or {})},
+            shares_gpu=on_gpu,
+        )
+        self.engine = self.thread.submit(make_engine, "vllm", self.config).result()
 
     @property
     def llm(self):
@@ -113,7 +105,7 @@ class Bench:
         """The engine for the model called `name`, on all cores; started by its first call, then kept."""
         folder = self.model(name)
         if folder not in self._engines:
-            self._engines[folder] = EngineHandle(engine_config(folder))
+            self._engines[folder] = EngineHandle(folder)
         return self._engines[folder]
 
     def close_engines(self) -> None:

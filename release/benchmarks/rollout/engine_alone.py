@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from release.benchmarks.common.bench import TINY_LLAMA, Bench, EngineHandle, alternate, engine_config, ratio, timed
+from release.benchmarks.common.bench import TINY_LLAMA, Bench, EngineHandle, alternate, ratio, timed
 from release.benchmarks.rollout.raw_vllm import ENTROPY_WINDOW
 from release.benchmarks.rollout.workload import Workload, our_rollout
 
@@ -43,7 +43,7 @@ def engine_alone(bench: Bench) -> dict[str, Any]:
     so that Python is most of a step, as it is where a GPU computes.
     """
     questions, tokens, repeats = bench.pick(full=(16, 64, 9), quick=(16, 32, 5), tiny=(1, 8, 1))
-    handle = EngineHandle(engine_config(bench.model(TINY_LLAMA), max_num_seqs=256))
+    handle = EngineHandle(bench.model(TINY_LLAMA), engine_kwargs={"max_num_seqs": 256})
     engine = handle.engine
     workload = Workload(tokens, num_questions=questions)
 
