@@ -220,18 +220,15 @@ def _trajectories(asked: Iterator[Question], min_reward: float) -> Iterator[tupl
 
 
 def _examples(question: Question, trajectory: Trajectory) -> list[Example]:
-    """The conversations of a trajectory, mostly one. What several have in common is in the loss of the first."""
+    """The contexts of a trajectory, mostly one. What the model wrote is in the loss of the first that has it."""
     input_ids = list(question.row["prompt_ids"])
     labels = [IGNORED] * len(input_ids)
-    written: list[list[int]] = []
     left: list[Example] = []
     for turn in question.path(trajectory):
         input_ids, labels = [*input_ids, *turn["token_ids"]], [*labels, *turn["token_ids"]]
-        written.append(input_ids)
-        if turn["follows_turn"] is not None:
+        if turn["new_context"]:
             left.append({"input_ids": input_ids, "labels": labels})
-            input_ids = written[turn["follows_turn"]][: turn["follows_tokens"]]
-            labels = [IGNORED] * len(input_ids)
+            input_ids, labels = [], []
         read = list(turn["tool_output_ids"] or ())
         input_ids, labels = [*input_ids, *read], [*labels, *[IGNORED] * len(read)]
     return [one for one in (*left, {"input_ids": input_ids, "labels": labels}) if set(one["labels"]) != {IGNORED}]

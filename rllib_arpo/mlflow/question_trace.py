@@ -141,7 +141,7 @@ class QuestionTrace:
                 attributes={
                     "seconds": turn["tool_seconds"],
                     "tokens": turn["tool_output_tokens"],
-                    "elsewhere": words.elsewhere(turn, self.question) or None,
+                    "new_context": words.new_context(turn) or None,
                 },
                 error=turn["tool_status"] if turn["tool_status"] != ToolStatus.OK else "",
             )

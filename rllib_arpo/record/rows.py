@@ -180,8 +180,7 @@ def _turns(tree: QuestionTree, trajectory: Trajectory, tokenizer: Any) -> Iterat
             "tool_output": plain_text(tokenizer, turn.observation) if len(turn.observation) else None,
             "tool_output_tokens": len(turn.observation),
             "tool_output_ids": turn.observation if len(turn.observation) else None,
-            "follows_turn": None if turn.follows is None else turn.follows.turn,
-            "follows_tokens": None if turn.follows is None else turn.follows.num_tokens,
+            "new_context": turn.new_context,
             "after_tool": None if before is None else before.tool,
             **_columns(_DECISION, turn.decision),
         }

@@ -76,7 +76,7 @@ def _add_turn(data: dict[str, dict[str, Any]], trajectory: Trajectory, own: int)
     data["actions"][agent] = turn.token_ids
     data["rewards"][agent] = turn.reward
     data["infos"][agent] = {
-        INFO_STEP: StepInfo(tool_call=turn.tool_call, follows=turn.follows),
+        INFO_STEP: StepInfo(tool_call=turn.tool_call, new_context=turn.new_context),
         INFO_DECISION: turn.decision,
         INFO_TIMES: turn.times,
     }
@@ -146,7 +146,7 @@ def _turn(episode: SingleAgentEpisode, i: int) -> Turn:
         observation=np.asarray(episode.observations[i + 1], np.int32),
         weight_versions=np.asarray(outputs[WEIGHT_VERSIONS][i], np.int32),
         tool_call=info[INFO_STEP].tool_call,
-        follows=info[INFO_STEP].follows,
+        new_context=info[INFO_STEP].new_context,
         decision=info[INFO_DECISION],
         times=info[INFO_TIMES],
         reward=float(episode.rewards[i]),

@@ -180,7 +180,6 @@ class QuestionLoop:
                 sum(error.refused_fork for error in sampled.errors),
                 requests_refused=env.take_refused(),
                 tokens_taken_back=sampled.tokens_taken_back,
-                plans_width=settings.rollout_reference.plans_width,
             )
             seconds = time.perf_counter() - begin
             ended = SampledQuestion(ref, tree_to_episode(sampled.tree), stats, seconds, sampled.errors)

@@ -50,7 +50,7 @@ class Panel:
             parts.append(words.decision(turn, trajectory, self.question).rstrip("."))
         if called := words.call(turn):
             parts.append(called)
-        if where := words.elsewhere(turn, self.question):
+        if where := words.new_context(turn):
             parts.append(where)
         return "; ".join(parts)
 

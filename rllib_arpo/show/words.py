@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from rllib_arpo.core.branching import PLANNED, rule_in_words
-from rllib_arpo.core.tree import Place
+from rllib_arpo.core.branching import rule_in_words
 from rllib_arpo.record.read import Question, Row, Trajectory
 from rllib_arpo.record.schema import BENCHMARK, FAILED, TRAINING
 
@@ -62,18 +61,9 @@ def call(turn: Row) -> str:
     return f"{turn['tool'] or 'a tool'}: {turn['tool_status']}, {turn['tool_seconds']:.2f} s"
 
 
-def begins(turn: Row, question: Question) -> bool:
-    """Whether another conversation begins after a turn, behind which the model does not read on."""
-    return Place(turn["follows_turn"], turn["follows_tokens"]).begins(question.row["prompt_tokens"])
-
-
-def elsewhere(turn: Row, question: Question) -> str:
-    """Where the model read on after a turn, if not right there: "another conversation begins, ..."; otherwise empty."""
-    if turn["follows_turn"] is None:
-        return ""
-    if begins(turn, question):
-        return f"another conversation begins, behind {tokens(turn['follows_tokens'])} of the prompt"
-    return f"the conversation of turn {turn['follows_turn'] + 1} goes on"
+def new_context(turn: Row) -> str:
+    """What the model read after a turn, if that was a new context; otherwise empty."""
+    return f"a new context of {tokens(turn['tool_output_tokens'])}" if turn["new_context"] else ""
 
 
 def advantages(turn: Row) -> str:
@@ -101,16 +91,11 @@ def decision(turn: Row, trajectory: Trajectory, question: Question) -> str:
     if not budget:
         return f"{rise}: not decided, since this question has no forks."
     if not turn["eligible"]:
-        plan = "earlier questions plan none here, " if question.settings.get("branch_width") == PLANNED else ""
-        left = "the budget paid no fork" if question.settings.get("rollout_budget") else f"no fork of {budget} was left"
-        reasons = f"{plan}{left}, a fork was refused, or the question ended first"
+        reasons = f"no fork of {budget} was left, a fork was refused, or the question ended first"
         return f"{rise}: not decided: {reasons}."
     children = turn["children"]
     forked = _TIMES.get(children, f"forked {children} times")
-    left = turn["budget"] - children
-    if question.settings.get("rollout_budget"):
-        return f"{_reason(turn, rise, question.settings)}: {forked}; the budget would pay {left} more."
-    return f"{_reason(turn, rise, question.settings)}: {forked}, {left} of {budget} left."
+    return f"{_reason(turn, rise, question.settings)}: {forked}, {turn['budget'] - children} of {budget} left."
 
 
 def _undecided(turn: Row, trajectory: Trajectory, question: Question) -> str:

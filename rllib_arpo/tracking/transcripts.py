@@ -77,8 +77,8 @@ def _response(question: Question) -> str:
     """The text of model and tools in the first trajectory."""
     pieces: list[str] = []
     for turn in question.trajectories[0].turns:
-        where = words.elsewhere(turn, question)
-        pieces += [turn["text"] or "", f"\n[{where}]\n" if where else "", turn["tool_output"] or ""]
+        new_context = words.new_context(turn)
+        pieces += [turn["text"] or "", f"\n[{new_context}]\n" if new_context else "", turn["tool_output"] or ""]
     return "".join(pieces)
 
 

@@ -43,7 +43,6 @@ HELPERS = Path(own_tool.__file__).parent
 SHOP = {"command": sys.executable, "args": [f"{HELPERS}/mcp_server.py"]}
 DOCUMENTS = [{"text": "a"}]
 TEN = {"task": "gsm8k", "path": "ten.jsonl"}
-GYM = {"task": "reasoning_gym", "dataset": "chain_sum"}
 MATH = {"task": "parquet", "tools": ["python"]}
 AGENT = {"world": adder, "protocol": "function_calling"}
 

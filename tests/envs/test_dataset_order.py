@@ -44,8 +44,6 @@ def test_every_epoch_asks_every_row_once_in_an_order_of_its_own(tmp_path):
     [
         ({"limit": 3}, [0, 1, 2]),
         ({"limit": 99}, list(range(10))),
-        ({"subset": [[8, 99], [0, 2], [1, 3]]}, [0, 1, 2, 8, 9]),
-        ({"subset": (2, 9), "limit": 2}, [2, 3]),
     ],
 )
 def test_a_part_of_the_rows(tmp_path, keys, expected):

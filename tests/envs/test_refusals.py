@@ -4,7 +4,7 @@ import pytest
 
 from tests.envs import refusals
 
-KEYS = ("BRAVE_API_KEY", "SERPER_API_KEY", "TAVILY_API_KEY", "PYTHONHASHSEED", "NO_SUCH_KEY")
+KEYS = ("BRAVE_API_KEY", "SERPER_API_KEY", "TAVILY_API_KEY", "NO_SUCH_KEY")
 
 
 @pytest.mark.parametrize("section", refusals.SECTIONS)

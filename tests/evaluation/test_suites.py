@@ -100,8 +100,8 @@ def test_limits_per_tool_hold_for_the_tasks_that_have_the_tool(arguments, tmp_pa
         max_response_tokens="400",
     )
     assert run_command("evaluate", command) == 0
-    with ResultFolder(tmp_path / "out") as results:
-        rows = [sample for arm in results.arms() for question in arm.questions() for sample in question.trajectories]
+    results = ResultFolder(tmp_path / "out")
+    rows = [sample for arm in results.arms() for question in arm.questions() for sample in question.trajectories]
     calls = [sum(turn["tool"] is not None for turn in sample.turns) for sample in rows]
     assert [(s.row["style"], s.row["task"], n, s.row["stop_reason"]) for s, n in zip(rows, calls, strict=True)] == [
         ("direct", "arithmetic", 0, "malformed_call"),

@@ -47,5 +47,5 @@ def _sampled_turn(row: Row) -> core.Turn:
         decision=decision,
         times=times,
         reward=row["turn_reward"],
-        follows=None if row["follows_turn"] is None else core.Place(row["follows_turn"], row["follows_tokens"]),
+        new_context=row["new_context"],
     )

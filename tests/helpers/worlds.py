@@ -107,8 +107,3 @@ class Drifting(Replayed):
     async def act(self, action):
         self.faults.strike("act")
         return Reply(f"world {self.number}", reward=float(action) if isinstance(action, str) else 0.0)
-
-
-async def way_of(play: WorldSession) -> str:
-    """How its world is forked: by "fork", "copy" or "replay"."""
-    return play.maker.way(await play.ready())

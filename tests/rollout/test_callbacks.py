@@ -8,7 +8,7 @@ from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 from rllib_arpo.envs.errors import ContractError
 from rllib_arpo.rollout.callbacks import RunnerCallbacks
 from rllib_arpo.rollout.messages import Purpose, QuestionRef, SampledQuestion
-from rllib_arpo.rollout.metrics import OWN_NAMES
+from rllib_arpo.rollout.metric_table import OWN_NAMES
 
 
 def on_sample_end(callback, purpose: Purpose) -> RunnerCallbacks:

@@ -56,8 +56,8 @@ def assert_same(a: QuestionTree, b: QuestionTree) -> None:
         for one, two in zip(trajectory.turns, copy.turns, strict=True):
             for name in ("token_ids", "log_probs", "entropies", "observation", "weight_versions"):
                 assert getattr(one, name).tolist() == getattr(two, name).tolist(), (agent, name)
-            assert (one.follows, one.tool_call, one.decision, one.times, one.reward) == (
-                two.follows,
+            assert (one.new_context, one.tool_call, one.decision, one.times, one.reward) == (
+                two.new_context,
                 two.tool_call,
                 two.decision,
                 two.times,
@@ -72,7 +72,8 @@ def test_round_trip(tree):
 
 @pytest.mark.parametrize("seed", range(25))
 def test_round_trip_of_random_trees(seed):
-    tree = random_tree(np.random.default_rng(seed), vocab_size=50, paid_turn_probability=0.5, elsewhere_probability=0.3)
+    shape = {"vocab_size": 50, "paid_turn_probability": 0.5, "new_context_probability": 0.3}
+    tree = random_tree(np.random.default_rng(seed), **shape)
     assert_same(tree, episode_to_tree(tree_to_episode(tree)))
 
 

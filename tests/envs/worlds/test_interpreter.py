@@ -17,7 +17,7 @@ from rllib_arpo.envs.rewards import FinishedPath
 from rllib_arpo.envs.worlds import Call, Reply, far_side, interpreter
 from rllib_arpo.envs.worlds.registry import find_world
 from rllib_arpo.envs.worlds.session import WorldSession
-from tests.helpers.worlds import QUESTION, trunk_of, way_of
+from tests.helpers.worlds import QUESTION, trunk_of
 from tests.helpers.worlds import texts as said
 
 FINISHED = FinishedPath(QUESTION, ("2", "3"), True)
@@ -46,7 +46,7 @@ async def test_a_fork_goes_on_from_its_parents_state(name, options, way, capfd):
     found += [*await said(root, "3"), *await said(child, "20"), *await said(other, "1")]
     score = await child.score(FINISHED)
     assert (await child.say("90")).done
-    assert (await way_of(root), child.copied_from is None) == (way, way == "replay")
+    assert (root.maker.fork_method, child.copied_from is None) == (way, way == "replay")
     for play in (trunk, root, other, child):
         await play.close()
     refused = "invalid literal for int() with base 10: 'x'"

@@ -12,7 +12,7 @@ from rllib_arpo.envs.rewards import FinishedPath, Score
 from rllib_arpo.envs.support.chat_client import ChatClient
 from tests.docs.pages import REPOSITORY, snippets
 from tests.helpers.api_agents import trunk_of
-from tests.helpers.worlds import QUESTION, texts, way_of
+from tests.helpers.worlds import QUESTION, texts
 
 PATH = FinishedPath(QUESTION, ("1",), True)
 
@@ -44,7 +44,7 @@ async def test_forks_repeat_the_program_with_its_luck():
     one = await texts(root, "1", "1")
     child = root.fork()
     parents, childs = await texts(root, "1"), await texts(child, "1")
-    assert await way_of(root) == "replay"
+    assert root.maker.fork_method == "replay"
     assert random.getstate() == before
     for play in (root, child):
         await play.close()

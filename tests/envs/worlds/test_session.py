@@ -16,7 +16,7 @@ from rllib_arpo.envs.errors import ContractError
 from rllib_arpo.envs.worlds import Reply
 from rllib_arpo.envs.worlds.copies import CopyChecks
 from rllib_arpo.envs.worlds.session import WorldSession
-from tests.helpers.worlds import Counter, Forked, Replayed, texts, trunk_of, way_of
+from tests.helpers.worlds import Counter, Forked, Replayed, texts, trunk_of
 
 WAYS = {Forked: "fork", Counter: "copy", Replayed: "replay"}
 
@@ -49,7 +49,7 @@ def test_whatever_is_played_parents_and_children_stay_apart(make, moves):
             sums[which] += 0 if move == "no" else int(move)
             told = "that is no number" if move == "no" else str(sums[which])
             assert await texts(plays[which], move) == [told]
-        assert await way_of(plays[0]) == WAYS[make]
+        assert plays[0].maker.fork_method == WAYS[make]
         for play in (trunk, *plays):
             await play.close()
 

@@ -17,7 +17,7 @@ from rllib_arpo.envs.worlds.registry import find_world
 from rllib_arpo.envs.worlds.verifiers import write_rows
 from tests.helpers import other_python
 from tests.helpers.other_python import python_with
-from tests.helpers.worlds import trunk_of, way_of
+from tests.helpers.worlds import trunk_of
 
 pytestmark = [pytest.mark.packages, pytest.mark.timeout(1800)]
 CAPITALS = Path(other_python.__file__).with_name("capitals.py")
@@ -64,7 +64,7 @@ async def test_a_task_has_its_tools_its_state_and_its_rewards(folder, python):
     question = trunk._question
     right = await root.score(FinishedPath(question, ("<a>", "<b>", "<think> Rome? </think> Oslo "), True))
     rome = await child.score(FinishedPath(question, ("<a>", "<b>", "Rome"), True))
-    assert (trunk.opening, await way_of(root)) == ("", "fork")
+    assert (trunk.opening, root.maker.fork_method) == ("", "fork")
     await CopyChecks().check([root, child])
     for play in (trunk, root, child):
         await play.close()
