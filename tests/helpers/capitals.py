@@ -1,4 +1,4 @@
-"""A taskset of verifiers, for the real package and for its stand-in."""
+"""A taskset of verifiers."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ async def test_a_task_has_its_tools_its_state_and_its_rewards(folder, python):
 @pytest.mark.parametrize(
     ("taskset", "message"),
     [
-        ("nowhere", "cannot be made (ModuleNotFoundError: No module named 'nowhere')."),
+        ("nowhere", "cannot be made (ModuleNotFoundError: taskset 'nowhere' not found"),
         ("boxed", "cannot be made (ValueError: the tasks of boxed need a container)."),
     ],
 )
