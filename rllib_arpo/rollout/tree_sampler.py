@@ -101,8 +101,7 @@ class TreeSampler:
             async with asyncio.timeout(self._settings.question_deadline_s) as self._deadline:
                 roots, question_id = await self._reset()
                 await self._run_all([self._run(root) for root in roots])
-                # [5]
-                await self._run_all(self._added_roots(self._places(), topped_up=True))
+                await self._top_up()
         except TimeoutError as error:
             if not self._deadline.expired():
                 raise
@@ -121,6 +120,10 @@ class TreeSampler:
         finally:
             if self._deadline.expired():
                 raise asyncio.CancelledError
+
+    async def _top_up(self) -> None:
+        """[5]: trajectories from the prompt take the places that forks have left."""
+        await self._run_all(self._added_roots(self._places(), topped_up=True))
 
     def _places(self) -> int:
         """The number of the M trajectories that do not exist yet."""
