@@ -17,7 +17,6 @@ from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.tools.registry import TOOLS
 from rllib_arpo.envs.tools.tool import Tool, ToolResult
 from tests.helpers.chat_templates import QWEN3, QWEN25, TEMPLATES, THINKING, calling_folder, merging_tokenizer
-from tests.helpers.models import byte_tokenizer
 
 RESULTS = {"lamp": "brass lamp: 12.\n\nold lamp: 7.", "empty": "", "é": '"quoted"\n'}
 HOSTILE = (
@@ -247,26 +246,3 @@ def test_without_tools_the_prompt_speaks_of_none(make_env, protocol):
         assert word not in prompt.lower()
     assert "\\boxed{...}" in prompt and "12 * 31 is 372, and 372 - 5 is 367." in prompt
     assert "\\boxed{367}" in prompt
-
-
-@pytest.mark.parametrize(
-    ("template", "message"),
-    [
-        (None, "needs a chat template, and .* has none"),
-        (
-            "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}",
-            "no support for tools .*<tool_call>",
-        ),
-        ("{{ raise_exception('Never.') }}", r"fails \(Never.\)"),
-        ("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}", "does not end .* with a special token"),
-        (
-            QWEN25.replace("\n{{ message.content }}\n</tool_response>", "\n</tool_response>"),
-            "messages of the role 'tool'",
-        ),
-    ],
-)
-def test_a_template_without_support_is_refused(template, message):
-    tokenizer = byte_tokenizer()
-    tokenizer.chat_template = template
-    with pytest.raises(ValueError, match=message):
-        function_calling({"look_up": LookUpTool()}, Chat(tokenizer))

@@ -55,30 +55,12 @@ def test_every_kind_of_file_is_read(tmp_path):
     assert texts(parquet) == [("T", "one"), ("", "two")]
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("a.jsonl", b'{"text": "a"}\n{"text": ', "a.jsonl, row 1: not JSON"),
-        ("a.jsonl", b'{"text": "a"}\n\n{"text": 3}', "a.jsonl, row 2: no text"),
-        ("a.jsonl", b'{"text": " "}', "a.jsonl, row 0: the text is blank"),
-        ("a.jsonl", b'{"text": "a", "title": ["b"]}', "a.jsonl, row 0: the title must be a string, not list"),
-        ("a.jsonl", b'{"text": "\\ud800"}', "a.jsonl, row 0: not valid Unicode"),
-        ("a.jsonl", b"[1]", "a.jsonl, row 0: a row must be an object with a text, not list"),
-        ("a.jsonl", b"[" * 100_000, "a.jsonl, row 0: not JSON"),
-        ("a.json", b'{"q": 1}', "a.json: the value of 'q' is not a text"),
-        ("a.json", b'{"q": "no page"}', 'a.json: no text of this file has a line "Page 1: ..."'),
-        ("a.json", b'[{"text": "a"}, "b"]', "a.json, row 1: a row must be an object with a text, not str"),
-        ("a.parquet", b"PAR1", "a.parquet: not a readable parquet file"),
-        ("a.csv", b"", "a.csv: passages are read from files named .jsonl, .parquet, .json"),
-        ("a.jsonl", b"", "a.jsonl: there is no passage to index"),
-    ],
-)
-def test_what_does_not_fit_is_named_and_leaves_nothing(tmp_path, capsys, name, content, message):
-    file, output = tmp_path / name, tmp_path / "index"
-    file.write_bytes(content)
-    assert run_command("index", [str(file), "--output", str(output)]) == 2
-    assert message in capsys.readouterr().err
-    assert sorted(path.name for path in tmp_path.iterdir()) == [name]
+def test_what_does_not_fit_is_named_and_leaves_nothing(tmp_path, capsys):
+    file = tmp_path / "a.jsonl"
+    file.write_text('{"text": "a"}\n{"text": ')
+    assert run_command("index", [str(file), "--output", str(tmp_path / "index")]) == 2
+    assert f"error: {file}, row 1: not JSON" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_what_cannot_be_decoded_or_read_is_named(tmp_path):
@@ -117,20 +99,19 @@ def test_a_folder_finds_what_an_index_in_memory_finds(folder):
     ]
 
 
-def test_scripts_without_spaces_are_searched_by_character():
-    index = build_in_memory([{"text": "東京タワーは東京にある"}, {"text": "大阪城は大阪にある"}])
-    assert [index.search(query, 1)[0][0] for query in ("東京", "大阪城")] == [0, 1]
-
-
-def test_equal_scores_come_in_the_order_of_the_rows():
-    index = build_in_memory([{"text": "same words"}] * 20)
-    assert [row for row, _ in index.search("words", 5)] == [0, 1, 2, 3, 4]
-
-
-def test_short_passages_that_have_a_word_often_come_first():
-    documents = ["cat a", "cat and dog and cat", "a dog that is longer than the cat", "dog", "cat dog cat dog cat"]
-    index = build_in_memory([{"text": text} for text in documents])
-    assert [row for row, _ in index.search("cats", 5)] == [4, 1, 0, 2]
+@pytest.mark.parametrize(
+    ("passages", "query", "rows"),
+    [
+        (["東京タワーは東京にある", "大阪城は大阪にある"], "大阪城", [1]),
+        (["same words"] * 20, "words", [0, 1, 2, 3, 4]),
+        # Short passages that have a word often come first.
+        (["cat a", "cat and dog and cat", "a dog that is longer than the cat", "dog", "cat dog cat dog cat"], "cats",
+         [4, 1, 0, 2]),
+    ],
+)  # fmt: skip
+def test_the_order_of_what_is_found(passages, query, rows):
+    index = build_in_memory([{"text": text} for text in passages])
+    assert [row for row, _ in index.search(query, 5)] == rows
 
 
 def test_an_index_that_is_there_is_replaced_only_when_told(tmp_path, cities, folder):

@@ -29,24 +29,6 @@ def test_search_finds_the_item_and_its_neighbours():
     assert call(tool, "oak " * 501).text == "The query has 2003 characters; at most 2000 are allowed."
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({}, "needs `documents` .* or `index`"),
-        ({"index": "/no/such/folder"}, "/no/such/folder: no finished search index"),
-        ({"documents": [{"text": "a"}, {"title": "b"}]}, r"documents\[1\]: no text"),
-        ({"documents": DOCUMENTS, "top_k": 0}, "top_k of the search tool must be at least 1, not 0"),
-        ({"documents": DOCUMENTS, "order": "worst"}, "Unknown order of search results 'worst'"),
-        ({"documents": DOCUMENTS, "cache": "/no/cache.json"}, "/no/cache.json: no such file"),
-        ({"backend": "offline"}, "'offline' needs a `cache`"),
-        ({"backend": "offline", "cache": "a", "documents": DOCUMENTS}, "'documents' is an option of local"),
-    ],
-)
-def test_wrong_options_are_named(options, message):
-    with pytest.raises(ValueError, match=message):
-        SearchTool(**options)
-
-
 @pytest.mark.parametrize("kind", ["json", "sqlite"])
 def test_the_cache_is_asked_first(tmp_path, kind):
     entries = {"oak lamp": "Page 1: from the cache", "a  b ": "Page 1: spaces", "c d": "Page 1: normal"}

@@ -96,38 +96,34 @@ async def test_requests_at_once_take_turns_and_a_repeated_one_gets_the_same_answ
     play = trunk_of(parallel)
     await play.ready()
     await asyncio.sleep(0.1)
-    second = await play.say(WholeTurn("1"))
-    last = await play.say(WholeTurn("2"))
+    second, last = [await play.say(WholeTurn(word)) for word in "12"]
     score = await play.score(FinishedPath(QUESTION, (), True))
     refused = play.maker.sample.take_refused()
     await play.close()
-    assert play.opening == Opening((user("One."),))
-    assert second.messages == (user("Two."),)
+    assert (play.opening, second.messages) == (Opening((user("One."),)), (user("Two."),))
     assert (last.done, score.reward, refused) == (True, 122.0, 0)
 
 
 async def test_an_agent_whose_trajectory_has_ended_is_told_and_the_server_ends_with_the_last_one():
-    play = trunk_of(threaded)
-    await play.ready()
-    base_url = (await play.ready())._endpoint.base_url
-    async with httpx2.AsyncClient(base_url=base_url) as http:
-        models = (await http.get("models")).json()["data"]
-        other = trunk_of(adder)
-        await other.ready()
-        await play.close()
-        gone = [await http.post(path, json={"messages": []}) for path in ("chat/completions", "responses")]
-        async with httpx2.AsyncClient(base_url=(await other.ready())._endpoint.base_url) as its:
-            wrong = await its.post("chat/completions", content="{")
-        assert (wrong.status_code, other.maker.sample.take_refused()) == (400, 1)
-        assert wrong.json()["error"]["message"] == "A request must be a JSON object with a list of messages."
+    async def told(play, path: str, **more) -> tuple[int, str]:
+        answer = await http.post(f"{base_urls[play]}/{path}", **more)
+        return answer.status_code, answer.json()["error"]["message"]
+
+    one, other = trunk_of(threaded), trunk_of(adder)
+    async with httpx2.AsyncClient() as http:
+        base_urls = {play: (await play.ready())._endpoint.base_url.rstrip("/") for play in (one, other)}
+        models = (await http.get(f"{base_urls[one]}/models")).json()["data"]
+        await one.close()
+        gone = [await told(one, path, json={"messages": []}) for path in ("chat/completions", "responses")]
+        wrong = await told(other, "chat/completions", content="{")
+        assert other.maker.sample.take_refused() == 1
         await other.close()
-    with pytest.raises(httpx2.ConnectError):
-        async with httpx2.AsyncClient(base_url=base_url) as http:
-            await http.get("models")
+    async with httpx2.AsyncClient() as http:
+        with pytest.raises(httpx2.ConnectError):
+            await http.get(f"{base_urls[one]}/models")
     assert [model["id"] for model in models] == ["policy"]
-    assert [(one.status_code, one.json()["error"]["message"]) for one in gone] == [
-        (404, "This trajectory has ended.")
-    ] * 2
+    assert gone == [(404, "This trajectory has ended.")] * 2
+    assert wrong == (400, "A request must be a JSON object with a list of messages.")
 
 
 def test_messages_as_templates_take_them():

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import re
 
 import httpx2
-import pytest
 
 from rllib_arpo.core.tree import StopReason
 from rllib_arpo.envs.worlds import WholeTurn
@@ -121,18 +119,6 @@ def test_messages_that_the_template_does_not_take_are_a_refused_request_also_in_
     assert limited.stats.stop_reasons == (StopReason.TOOL_CALL_LIMIT,) * 2
     (failed,), _ = sample(brief, [1], alone=True)
     assert failed.failure.message == f"UnreadableError: {told}"
-
-
-@pytest.mark.parametrize(("keys", "sentence"), [
-    ({"protocol": "tags"}, "['protocol'] must be 'function_calling' for a world that takes turns."),
-    ({"tools": ["python"]},
-     "['tools'] would do nothing: The world 'adder' takes turns, and the model reads its messages alone."),
-    ({"max_calls_per_tool": {"add": 1}}, "['max_calls_per_tool'] would do nothing: The world 'adder' takes turns, "),
-    ({"world": {adder: {"instruction": "Add."}}}, "['world']: instruction would do nothing: The world 'adder' takes"),
-])  # fmt: skip
-def test_keys_that_an_agent_of_an_api_would_not_notice_are_refused(make_tool_env, keys, sentence):
-    with pytest.raises(ValueError, match=f"^{re.escape(f'env_config{sentence}')}"):
-        make_tool_env(**{"world": adder, "protocol": "function_calling", **keys})
 
 
 def test_a_task_s_own_tools_are_not_made_beside_an_agent_of_an_api(make_tool_env, tmp_path):
