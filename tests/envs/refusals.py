@@ -1,16 +1,13 @@
 """What the environments refuse: `refusals.txt` has the cases, each with its sentence.
 
-A case is a line with arguments, in Python, of what its section refuses. `python -m tests.envs.refusals` writes the
-sentences of all cases anew, also of a line that has none yet. Read what `git diff` shows before you commit it.
+A case is a line with arguments, in Python, of what its section refuses. `ACCEPT=1 pytest tests/envs/test_refusals.py`
+writes the sentences of all cases anew, also of a line that has none yet. Read what `git diff` shows of them.
 """
 
 import contextlib
-import importlib
 import io
-import os
 import re
 import sys
-import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -153,16 +150,17 @@ def prepare() -> None:
     parquet("long.parquet", [row("x" * 3000)])
 
 
-def accepted() -> dict[str, str]:
-    """Section -> its text, as the file has it."""
-    parts = re.split(r"^# ", SENTENCES.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
-    return {name: text.strip("\n") for name, text in (part.split("\n", 1) for part in parts)}
-
-
-def anew(section: str, text: str) -> str:
-    """The same cases, with the sentences of today."""
-    cases = [line for line in text.splitlines() if not line.startswith(" ")]
-    return "\n".join(f"{case}\n    {sentence(SECTIONS[section], case)}" for case in cases)
+def anew(text: str) -> str:
+    """The cases of this text with the sentences of today."""
+    lines, section = [], ""
+    for line in text.splitlines():
+        if line.startswith("# "):
+            section = line.removeprefix("# ")
+        if not line.startswith(" "):
+            lines.append(line)
+        if line and line[0] not in " #":
+            lines.append(f"    {sentence(SECTIONS[section], line)}")
+    return "\n".join(lines) + "\n"
 
 
 def sentence(refuses: Callable[..., object], case: str) -> str:
@@ -179,16 +177,3 @@ def anywhere(text: str) -> str:
     for path, name in names.items():
         text = text.replace(str(path), name)
     return re.sub(r"0x[0-9a-f]+", "0x...", text)
-
-
-def main() -> None:
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        sys.path.insert(0, folder)
-        prepare()
-        sections = [f"# {name}\n{anew(name, text)}\n" for name, text in accepted().items()]
-    SENTENCES.write_text("\n".join(sections), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    importlib.import_module("tests.envs.refusals").main()  # Sentences name this module.
