@@ -27,7 +27,8 @@ from rllib_arpo import validation
 from rllib_arpo.arpo_config import ARPOConfig
 from rllib_arpo.checkpointing import SharedCheckpoints
 from rllib_arpo.connectors.users import apply_user_connectors, user_connectors
-from rllib_arpo.core.rollout_history import RolloutHistory
+from rllib_arpo.core.branching import PLANNED
+from rllib_arpo.core.rollout_history import EarlierQuestion, RolloutHistory
 from rllib_arpo.core.settings import settings_from
 from rllib_arpo.faults import check_constructed
 from rllib_arpo.learner.sharding import NonFiniteLossError
@@ -190,7 +191,7 @@ class ARPO(TakesMessages, SharesMetrics, SharedCheckpoints, OnePolicy):
         batch = self._stream.next_batch(conditions)
         self._sampled_at = time.perf_counter()
         asked = self.last_sampled = batch.asked
-        metrics = rollout_metrics([s.stats for s in asked], self._sampled_at - start) | {
+        metrics = rollout_metrics(asked, self._sampled_at - start) | {
             "resample_rounds": batch.resample_rounds,
             "questions_dropped": batch.num_dropped,
             "questions_given_up": batch.num_given_up,
@@ -202,7 +203,10 @@ class ARPO(TakesMessages, SharesMetrics, SharedCheckpoints, OnePolicy):
         self._log.batch(asked, metrics, self.config)
         if self._num_updates == 0:
             self._log.first_batch(asked, self.last_evaluation, self.config.branching, self.messages.add)
-        self._rollout_history.extend(question.stats.history() for question in asked)
+        plans_width = self.config.branch_width == PLANNED
+        self._rollout_history.extend(
+            EarlierQuestion.of(question.tree, question.entropy_window, plans_width=plans_width) for question in asked
+        )
         return batch.questions
 
     def _conditions(self) -> SamplingConditions:
@@ -295,7 +299,7 @@ class ARPO(TakesMessages, SharesMetrics, SharedCheckpoints, OnePolicy):
             raise
         self._recorder.evaluation(self._num_updates, self.last_evaluation)
         self._log.errors(self.last_evaluation, self.config.max_error_share)
-        metrics = rollout_metrics([s.stats for s in self.last_evaluation], time.perf_counter() - start)
+        metrics = rollout_metrics(self.last_evaluation, time.perf_counter() - start)
         metrics |= rllibs_own(self.last_evaluation)
         metrics |= {"questions_given_up": len(given_up), NUM_EPISODES: len(self.last_evaluation)}
         # Not through `self.metrics`: the results of the next iterations would repeat what is logged there.

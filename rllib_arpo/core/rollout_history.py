@@ -1,5 +1,6 @@
 """What the next questions get from earlier ones: baseline of dH, tau, cost of a path, plan (docs/design.md)."""
 
+import itertools
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -7,7 +8,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from rllib_arpo.core.fork_plan import NodeGroup, planned_suffixes
+from rllib_arpo.core.figures import examined_nodes, path_tool_calls
+from rllib_arpo.core.fork_plan import NodeGroup, node_groups, planned_suffixes
+from rllib_arpo.core.rollout_budget import GENERATED_TOKENS, TOOL_CALLS
+from rllib_arpo.core.token_counts import all_path_tokens
+from rllib_arpo.core.tree import OUTAGE_STOP_REASONS, QuestionTree
 
 Key = TypeVar("Key")
 
@@ -30,6 +35,26 @@ class EarlierQuestion:
     nodes: Sequence[NodeGroup] = ()
     depths: Sequence[int] = ()
 
+    @classmethod
+    def of(cls, tree: QuestionTree, entropy_window: int, *, plans_width: bool = False) -> "EarlierQuestion":
+        """What a tree tells later questions: tool responses on trajectories from the prompt, costs of all paths.
+
+        A path that an outage cut off does not tell what paths cost.
+
+        Args:
+            entropy_window: as in `examined_nodes`.
+            plans_width: whether `nodes` are wanted.
+        """
+        nodes = [node for node in examined_nodes(tree, entropy_window) if node.on_policy]
+        levels: dict[str, list[float]] = {}
+        for node in nodes:
+            levels.setdefault(node.tool, []).append(node.entropy)
+        whole = [trajectory.stop_reason not in OUTAGE_STOP_REASONS for trajectory in tree.trajectories]
+        paths = {TOOL_CALLS: path_tool_calls(tree), GENERATED_TOKENS: all_path_tokens(tree).tolist()}
+        costs = {unit: list(itertools.compress(cost, whole)) for unit, cost in paths.items()}
+        rises, depths = [node.decision.delta for node in nodes], [node.depth for node in nodes]
+        return cls(levels, rises, costs, node_groups(tree) if plans_width else (), depths)
+
     def at_depths(self) -> dict[int, list[float]]:
         """Depth -> dH at the responses there."""
         return {
@@ -50,7 +75,6 @@ class RolloutReference:
         rise: the dH that a wanted share of the responses exceeded; None if none is wanted, or there are none.
         rises_at: depth -> dH at the responses there; empty if they are not wanted.
         path_costs: unit of a budget -> the mean cost of a path.
-        plans_width: whether widths are planned, for which questions then report their `nodes`.
         planned_suffixes: (tool, depth) -> m of `branch_width="planned"`, if it is wanted and known.
     """
 
@@ -59,7 +83,6 @@ class RolloutReference:
     rise: float | None = None
     rises_at: Mapping[int, Sequence[float]] = field(default_factory=dict)
     path_costs: Mapping[str, float] = field(default_factory=dict)
-    plans_width: bool = False
     planned_suffixes: Mapping[tuple[str, int], float] = field(default_factory=dict)
 
 
@@ -125,7 +148,6 @@ class RolloutHistory:
             rise=float(np.quantile(rises, 1.0 - share)) if rises and share is not None else None,
             rises_at=_joined(question.at_depths() for question in self._questions) if by_depth else {},
             path_costs={unit: float(np.mean(values)) for unit, values in costs.items()},
-            plans_width=plan_by is not None,
             planned_suffixes=planned_suffixes((q.nodes for q in self._questions), plan_by) if plan_by else {},
         )
 

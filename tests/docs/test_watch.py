@@ -4,9 +4,9 @@ import itertools
 import re
 
 from rllib_arpo.learner.metrics import Total, summarize
-from rllib_arpo.rollout.metrics import OWN_NAMES, question_stats, rollout_metrics
+from rllib_arpo.rollout.metrics import OWN_NAMES, rollout_metrics
 from tests.docs.pages import REPOSITORY
-from tests.rollout.test_metrics import FORKED, WINDOW
+from tests.rollout.test_metrics import FORKED, asked
 
 
 def documented(heading: str) -> set[str]:
@@ -22,7 +22,7 @@ def documented(heading: str) -> set[str]:
 
 
 def test_the_metrics_of_the_rollout_are_documented():
-    found = rollout_metrics([question_stats(FORKED, WINDOW)], seconds=1.0)
+    found = rollout_metrics([asked(FORKED)], seconds=1.0)
     names = {re.sub("^tools/[^/]*", "tools/<name>", re.sub("^stop/.*", "stop/<reason>", name)) for name in found}
     assert names - documented("Metrics of the rollout") == set()
     assert {name.split("/")[0] for name in documented("Metrics of the rollout")} == OWN_NAMES

@@ -11,7 +11,7 @@ from release.benchmarks.learner.tree_speedup import seconds_of
 from release.benchmarks.learner.tree_workload import make_question
 from rllib_arpo.core.tree import QuestionTree
 from rllib_arpo.learner.training_data import PlanSettings, QuestionBatch
-from rllib_arpo.rollout.episodes import tree_to_episode
+from rllib_arpo.rollout.episodes import TreeEpisode
 from tests.gpu.flops import model_flops
 from tests.gpu.workbench import DEVICE, Sizes, random_qwen3
 from tests.learner import plain
@@ -46,7 +46,7 @@ def test_whole_updates(checkpointing, learner, peak, sizes, figures):
     questions, model = make_questions(sizes, SHARING), learner.module[DEFAULT_MODULE_ID].causal_lm
     if checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    batch = QuestionBatch.plan([tree_to_episode(tree) for tree in questions], PlanSettings.from_config(learner.config))
+    batch = QuestionBatch.plan([TreeEpisode(tree) for tree in questions], PlanSettings.from_config(learner.config))
     if DEVICE == "cuda":
         torch.cuda.reset_peak_memory_stats()
     try:

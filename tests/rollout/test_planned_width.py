@@ -3,8 +3,8 @@
 import pytest
 
 from rllib_arpo import ARPOConfig
-from rllib_arpo.core.rollout_history import NO_HISTORY, RolloutHistory
-from rllib_arpo.rollout.metrics import plan_metrics, question_stats
+from rllib_arpo.core.rollout_history import NO_HISTORY, EarlierQuestion, RolloutHistory
+from rllib_arpo.rollout.metrics import plan_metrics
 from rllib_arpo.rollout.settings import RolloutSettings, rollout_reference
 from tests.rollout.test_rollout_budget import calls_then_answers
 
@@ -50,7 +50,7 @@ def test_the_widths_follow_the_returns_of_the_question_before(sample, rewards, c
     first = sample(NO_HISTORY, rewards)
     assert first.children == {("0", 1): 3, ("1", 1): 3}
     history = RolloutHistory(1)
-    history.extend([question_stats(first.tree, entropy_window=1, plans_width=True).history()])
+    history.extend([EarlierQuestion.of(first.tree, entropy_window=1, plans_width=True)])
     reference = rollout_reference(history, config())
     # Whichever path is the slow one.
     for delay in [("0", 0), ("1", 0), ("0.0", 1)]:
@@ -60,11 +60,7 @@ def test_the_widths_follow_the_returns_of_the_question_before(sample, rewards, c
 def test_the_costs_are_in_the_unit_of_the_budget_and_the_width_at_the_start_is_that_of_its_paths(sample):
     history = RolloutHistory(1)
     history.extend(
-        [
-            question_stats(
-                sample(NO_HISTORY, (6, 0, 6, 0, 9, 3, 9, 3)).tree, entropy_window=1, plans_width=True
-            ).history()
-        ]
+        [EarlierQuestion.of(sample(NO_HISTORY, (6, 0, 6, 0, 9, 3, 9, 3)).tree, entropy_window=1, plans_width=True)]
     )
     plans = {}
     for budget in (None, {"tool_calls": 12}, {"generated_tokens": 99}):

@@ -7,7 +7,6 @@ from rllib_arpo import ARPOConfig
 from rllib_arpo.core.rollout_budget import RolloutBudget
 from rllib_arpo.core.rollout_history import EarlierQuestion, RolloutHistory
 from rllib_arpo.core.tree import QuestionTree
-from rllib_arpo.rollout.metrics import question_stats
 from rllib_arpo.rollout.settings import RolloutSettings
 from tests.helpers.configs import small_config
 from tests.helpers.scripts import answer, tool
@@ -95,7 +94,7 @@ def test_paths_of_different_lengths_cost_more_than_the_budget(sample_tree):
             budget=RolloutBudget("tool_calls", 96, cost),
             deterministic=True,
         ).tree
-        history.extend([question_stats(tree, entropy_window=1).history()])
+        history.extend([EarlierQuestion.of(tree, entropy_window=1)])
         spending.append(spent(tree)[0] / 96)
     assert np.mean(spending[8:]) == pytest.approx(1.6, abs=0.15)
 
