@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
 
-from rllib_arpo.core.tree import Place, StopReason, ToolCall
+from rllib_arpo.core.tree import StopReason, ToolCall
 from rllib_arpo.envs.errors import ContractError
 from rllib_arpo.envs.support.loop_thread import uncancelled
 
@@ -34,14 +34,14 @@ class StepInfo:
         tool_call: the call that was executed in this step, if any.
         stop_reason: set on the last step of an agent, None before.
         accuracy, format_valid: parts of the reward, meaningful on the last step.
-        follows: the place on the path behind which the model reads the observation; None: right after the turn.
+        new_context: whether the observation is all that the model reads next, in place of what it has read and written.
     """
 
     tool_call: ToolCall | None = None
     stop_reason: StopReason | None = None
     accuracy: float = 0.0
     format_valid: bool = False
-    follows: Place | None = None
+    new_context: bool = False
 
 
 def checked_ids(observation: Any, vocab_size: int, whose: str) -> np.ndarray:
@@ -80,9 +80,8 @@ class ForkableMultiAgentEnv(MultiAgentEnv):
     """One question per episode, one agent per trajectory, one step per turn.
 
     Observations and actions are int32 arrays of token ids. An observation is what the model reads NEXT (the prompt
-    at first, a tool response later), never the whole context; with `StepInfo.follows` it is read behind an earlier
-    place of its path, where another conversation begins or goes on. The environment enforces its own token and
-    tool-call limits: it ends the agent itself, scored, with a `StopReason`.
+    at first, a tool response later), not the whole context, unless `StepInfo.new_context` says that it is. The
+    environment enforces its own token and tool-call limits: it ends the agent itself, scored, with a `StopReason`.
 
     Attributes:
         stop: generation ends after the token that completes one of these strings (a tool call's end tag, ...).

@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from rllib_arpo.core.tree import Place
 from rllib_arpo.envs.protocols.protocol import CallRequest, Parsed
 from rllib_arpo.envs.worlds.session import WorldSession
-from rllib_arpo.envs.worlds.world import Call, Turn
+from rllib_arpo.envs.worlds.world import Call, WholeTurn
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,30 +44,27 @@ class PathState:
         """Of the context."""
         return sum(map(len, self.context))
 
-    def last_turn(self, said: str, parsed: Parsed) -> Turn:
+    def last_turn(self, said: str, parsed: Parsed) -> WholeTurn:
         """The last turn, for worlds that take whole turns."""
         call = None
         if isinstance(parsed, CallRequest) and isinstance(parsed.argument, Mapping):
             call = Call(parsed.name, dict(parsed.argument))
         written = len(self.context[-1])
-        return Turn(said, call, self.num_tokens - written, written)
+        return WholeTurn(said, call, self.num_tokens - written, written)
 
     def with_generated(self, text: str, token_ids: np.ndarray) -> PathState:
         """The path with one more turn of the model."""
         context = (*self.context, token_ids)
         return dataclasses.replace(self, turns=(*self.turns, text), context=context, written=(*self.written, context))
 
-    def with_call(self, name: str, succeeded: bool, response: np.ndarray, follows: Place | None = None) -> PathState:
+    def with_call(self, name: str, succeeded: bool, response: np.ndarray, new_context: bool = False) -> PathState:
         """The path with an executed call and its response."""
         return dataclasses.replace(
-            self.with_response(response, follows),
+            self.with_response(response, new_context),
             calls=(*self.calls, name),
             executed=self.executed | {name} if succeeded else self.executed,
         )
 
-    def with_response(self, token_ids: np.ndarray, follows: Place | None = None) -> PathState:
-        """The path with further tokens, behind the place or the last ones, without an executed call."""
-        context = self.context
-        if follows is not None:
-            context = (np.concatenate(self.written[follows.turn])[: follows.num_tokens],)
-        return dataclasses.replace(self, context=(*context, token_ids))
+    def with_response(self, token_ids: np.ndarray, new_context: bool = False) -> PathState:
+        """The path with further tokens, behind the last ones or in place of them, without an executed call."""
+        return dataclasses.replace(self, context=(token_ids,) if new_context else (*self.context, token_ids))

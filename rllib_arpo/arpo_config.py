@@ -90,14 +90,12 @@ class ARPOConfig(AlgorithmConfig):
         *,
         num_rollouts: int = NotProvided,
         num_initial_rollouts: int = NotProvided,
-        rollout_budget: dict[str, float] | None = NotProvided,
         branching: str = NotProvided,
         branch_width: int | str = NotProvided,
         entropy_window: int = NotProvided,
         entropy_estimator: str = NotProvided,
         entropy_normalization: str = NotProvided,
         entropy_baseline: str = NotProvided,
-        entropy_baseline_quantile: float | None = NotProvided,
         entropy_baseline_questions: int | None = NotProvided,
         record_entropies: str = NotProvided,
         branch_base_probability: float = NotProvided,
@@ -145,7 +143,6 @@ class ARPOConfig(AlgorithmConfig):
         tree_attention: str = NotProvided,
         learner_compile: str = NotProvided,
         baseline: str = NotProvided,
-        value_decay: float | None = NotProvided,
         returns: str = NotProvided,
         normalize_std: bool = NotProvided,
         overlong_buffer_tokens: int | None = NotProvided,
@@ -240,9 +237,6 @@ class ARPOConfig(AlgorithmConfig):
         if not self.in_evaluation and not isinstance(self.evaluation_config, AlgorithmConfig):
             user = self.evaluation_config or {}
             defaults = {"explore": False, "branching": "never", "create_local_env_runner": False}
-            if "num_rollouts" in user:
-                # That of training would change this number.
-                defaults["rollout_budget"] = None
             config = self.copy(copy_frozen=False)
             config.evaluation_config = {**defaults, **user}
             return AlgorithmConfig.get_evaluation_config_object(config)

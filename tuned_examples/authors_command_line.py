@@ -86,7 +86,7 @@ def _add_questions(parser: argparse.ArgumentParser) -> None:
         choices=(*BACKENDS, UNSAFE),
         default="local",
         help="where programs run: in bubblewrap, which needs user namespaces (local), on a server (sandbox_fusion, "
-        "with --python-url), at E2B (e2b; E2B_API_KEY has the key), or with all rights of this user (unsafe)",
+        "with --python-url), or with all rights of this user (unsafe)",
     )
     parser.add_argument("--python-url", help="the server of --python-backend sandbox_fusion")
 

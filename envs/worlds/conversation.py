@@ -6,7 +6,6 @@ from functools import partial
 
 import numpy as np
 
-from rllib_arpo.core.tree import Place
 from rllib_arpo.envs.errors import BrokenToolError, ContractError
 from rllib_arpo.envs.path_state import PathState
 from rllib_arpo.envs.protocols.prompts import Chat
@@ -38,12 +37,11 @@ def first_messages(protocol: Protocol, chat: Chat, opening: Opening) -> np.ndarr
 
 @_rendering()
 def next_messages(
-    protocol: Protocol, chat: Chat, prompt: np.ndarray, state: PathState, reply: Reply, max_tokens: int
-) -> tuple[np.ndarray, Place | None]:
-    """The tokens of a reply's messages, [m] int32, and the place that they follow; None: the last turn.
+    protocol: Protocol, chat: Chat, state: PathState, reply: Reply, max_tokens: int
+) -> tuple[np.ndarray, bool]:
+    """The tokens of a reply's messages, [m] int32, and whether they are a new context (`Turn.new_context`).
 
     Args:
-        prompt: the path's first.
         state: the path, with the turn to which the world replied.
         reply: its text, as of an error, is a message of the user where it has no messages.
         max_tokens: longer messages of a conversation that goes on are cut in the middle.
@@ -55,18 +53,10 @@ def next_messages(
     if reply.follows not in (None, BEGINS, *range(len(state.turns))):
         raise ContractError(f"A reply after {len(state.turns)} turns follows turn {reply.follows!r:.80}.")
     if reply.follows == BEGINS:
-        return behind_common(prompt, protocol.opening(chat, Opening(reply.messages, reply.functions)))
+        return protocol.opening(chat, Opening(reply.messages, reply.functions)), True
     messages = reply.messages or ({"role": "user", "content": reply.text},)
     limit = partial(cut, chat.tokenizer, max_tokens=max_tokens)
-    shown = [{**message, "content": limit(message["content"])} for message in messages]
+    limited = [{**message, "content": limit(message["content"])} for message in messages]
     written = state.context if reply.follows is None else state.written[reply.follows]
-    tokens = protocol.replies(chat, shown, reply.functions, written[-1])
-    return tokens, None if reply.follows is None else Place(reply.follows, sum(map(len, written)))
-
-
-def behind_common(prompt: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, Place]:
-    """Another prompt as what follows the beginning that it has in common with the first; its last token always does."""
-    length = min(len(prompt), len(other) - 1)
-    differs = np.flatnonzero(prompt[:length] != other[:length])
-    common = int(differs[0]) if len(differs) else length
-    return other[common:], Place(0, common)
+    tokens = protocol.replies(chat, limited, reply.functions, written[-1])
+    return (tokens, False) if reply.follows is None else (np.concatenate([*written, tokens]), True)

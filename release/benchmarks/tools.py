@@ -17,7 +17,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +26,11 @@ import numpy as np
 from release.benchmarks.common import runner
 from release.benchmarks.common.bench import Bench, BenchmarkError, timed
 from release.benchmarks.common.runner import Benchmark
-from rllib_arpo.envs.question import QA, Question
 from rllib_arpo.envs.retrieval.documents import pages_of
 from rllib_arpo.envs.sandbox.backends import LocalBackend
 from rllib_arpo.envs.support.cache import read_texts
 from rllib_arpo.envs.tools.search import MAX_QUERY_CHARS, SearchTool
 from rllib_arpo.envs.tools.tool import run_tool
-from rllib_arpo.envs.worlds import Call, Reply, World
-from rllib_arpo.envs.worlds.maker import WorldMaker
-from rllib_arpo.envs.worlds.registry import find_world
-from rllib_arpo.envs.worlds.session import WorldSession
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 #: Calls that wait at the same time.
@@ -128,61 +123,6 @@ async def _call_all(calls: Sequence[Coroutine[Any, Any, None]], concurrent: int)
     return seconds, time.perf_counter() - begin
 
 
-class Ledger(World):
-    """Keeps a thousand lines beside those of its trajectory; copied by Python."""
-
-    takes_text = True
-
-    def __init__(self) -> None:
-        self.lines = [f"line {number}" for number in range(1000)]
-
-    async def act(self, action: Call | str) -> Reply:
-        self.lines.append(str(action))
-        return Reply(self.lines[-1])
-
-
-class ForkedLedger(Ledger):
-    """Forks itself."""
-
-    async def fork(self) -> World:
-        other = type(self)()
-        other.lines = list(self.lines)
-        return other
-
-
-class ReplayedLedger(Ledger):
-    """Repeats what was done."""
-
-    forks_by = "replay"
-
-
-def forks(bench: Bench) -> dict[str, Any]:
-    """Milliseconds of a fork after so many turns, for each way in which a world forks, here and in another process."""
-    question = Question("ledger", (), (), QA, "ledger")
-    repeats = bench.pick(full=200, quick=50, tiny=2)
-
-    async def median_ms(make: Callable[[], World], turns: int) -> float:
-        session = WorldSession(WorldMaker("The ledger", make), question)
-        for turn in range(turns):
-            await session.say(f"turn {turn}")
-        times = []
-        for _ in range(repeats):
-            begin = time.perf_counter()
-            child = session.fork()
-            await child.ready()
-            times.append(time.perf_counter() - begin)
-            await child.close()
-        await session.close()
-        return _ms(times, 50)
-
-    figures = {}
-    for way, world in WAYS.items():
-        make = find_world(world)
-        for turns in FORK_TURNS:
-            figures[f"fork_{way}_ms_{turns}"] = asyncio.run(median_ms(make, turns))
-    return _with_details(figures, {"forks": repeats, "lines": 1000})
-
-
 def _ms(seconds: Sequence[float], percent: float) -> float:
     return float(np.percentile(seconds, percent)) * 1e3
 
@@ -192,20 +132,9 @@ def _with_details(figures: dict[str, float], detail: dict[str, float]) -> dict[s
     return figures | {f"{key}_detail": {name: round(value, 4) for name, value in detail.items()} for key in figures}
 
 
-#: Turns after which a world is forked, and the worlds.
-FORK_TURNS = (1, 5, 20, 50)
-FAR = {"python": sys.executable}
-WAYS: dict[str, Any] = {
-    "fork": ForkedLedger,
-    "copy": Ledger,
-    "replay": ReplayedLedger,
-    "far_copy": {f"{Path(__file__).with_name('far_ledger.py')}:Ledger": FAR},
-    "far_replay": {f"{Path(__file__).with_name('far_ledger.py')}:Ledger": {**FAR, "forks_by": "replay"}},
-}
-FORKS = {f"fork_{way}_ms_{turns}": "reported" for way in WAYS for turns in FORK_TURNS}
 PYTHON = {"python_warm_p50_ms": "< 40", "python_warm_p99_ms": "reported", "python_p99_over_p50_64": "< 10"}
 SEARCH = {"search_build_s": "< 30", "search_p50_ms": "< 5"}
-BENCHMARKS = (Benchmark(python, PYTHON), Benchmark(search, SEARCH), Benchmark(forks, FORKS))
+BENCHMARKS = (Benchmark(python, PYTHON), Benchmark(search, SEARCH))
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -35,9 +35,9 @@ STUDIES = {
 #: Questions of an update in these studies.
 QUESTIONS = 8
 ROLLOUTS = 16
+#: Questions that are simulated for each shape.
+SIMULATED = 4000
 RESAMPLES = 200
-#: Of fewer questions a resample may have no gradient, or one alone.
-MIN_QUESTIONS = 100
 #: The share of a threshold arm's responses that decide nothing and fork all the same.
 STRAY_FORKS = 0.02
 
@@ -106,9 +106,9 @@ def gradient(leaves: Sequence[Sequence[int]], num_hits: int, right: float) -> np
     return g.ravel()
 
 
-def simulate(form: TrailForm, shape: Shape, questions: int, seed: int) -> Found:
+def simulate(form: TrailForm, shape: Shape, questions: int) -> Found:
     """Samples `questions` trees of a shape."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     right = form.demonstrated_right + (1.0 - form.demonstrated_right) / form.num_hits
     trees = [sample_tree(form, shape, right, rng) for _ in range(questions)]
     depths = [depth for _, forks in trees for depth in forks]
@@ -155,7 +155,7 @@ def shape(text: str) -> tuple[int, int, int]:
     """M, N and Z of "M:N:Z".
 
     Raises:
-        ValueError: it is not 1 <= N <= M with M >= 2, and 1 <= Z or "wide"; a planned width is not simulated.
+        ValueError: it is not 1 <= N <= M with M >= 2, and 1 <= Z or "wide".
     """
     *sizes, width = text.split(":")
     rollouts, roots = map(int, sizes)
@@ -164,11 +164,11 @@ def shape(text: str) -> tuple[int, int, int]:
     return rollouts, roots, children_per_fork(width if width == WIDE else int(width), rollouts, roots)
 
 
-def _table(form: TrailForm, shapes: dict[str, tuple[Shape, str]], questions: int, seed: int) -> str:
-    base = simulate(form, Shape(ROLLOUTS, ROLLOUTS, 1, 0.0, 0.0), questions, seed)
+def _table(form: TrailForm, shapes: dict[str, tuple[Shape, str]]) -> str:
+    base = simulate(form, Shape(ROLLOUTS, ROLLOUTS, 1, 0.0, 0.0), SIMULATED)
     lines = ["| shape | calls | measured | of GRPO's calls | fork depth | signal-to-noise / GRPO |", "|---" * 6 + "|"]
     for name, (shape, measured) in shapes.items():
-        found = simulate(form, shape, questions, seed)
+        found = simulate(form, shape, SIMULATED)
         cells = f"{found.calls:.1f} | {measured} | {found.calls / base.calls:.2f} | {found.depth:.1f}"
         error = math.hypot(found.error / found.signal, base.error / base.signal) * found.signal / base.signal
         lines.append(f"| {name} | {cells} | {found.signal / base.signal:.2f} +- {error:.2f} |")
@@ -180,20 +180,14 @@ def main() -> None:
     parser.add_argument("--form", choices=STUDIES, default="main")
     shapes = [*map(shape, ("16:4:1", "16:4:3", "16:2:wide", "32:4:7"))]
     parser.add_argument("--shapes", nargs="*", type=shape, default=shapes, metavar="M:N:Z")
-    parser.add_argument("--questions", type=int, default=4000, help="simulated for each shape")
-    parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    if args.questions < MIN_QUESTIONS:
-        parser.error(f"--questions {args.questions}: a standard error needs at least {MIN_QUESTIONS}")
-    if args.seed < 0:
-        parser.error(f"--seed {args.seed}: must be an integer >= 0")
     form, measured = FORMS[args.form], measured_runs(args.form)
     arms = {"grpo": (ROLLOUTS, 0.0, 0.0)}
     for arm, roots in (("", 8), ("-n4", 4)):
         rate = fork_rate_of(measured[f"random{arm}"])
         arms |= {f"threshold{arm}": (roots, 1.0, STRAY_FORKS), f"random{arm}": (roots, rate, rate)}
     rows = {n: (Shape(ROLLOUTS, roots, 1, *rates), calls_of(measured[n])) for n, (roots, *rates) in arms.items()}
-    print(_table(form, rows, args.questions, args.seed), end="\n\n")
+    print(_table(form, rows), end="\n\n")
     asked = {}
     for rollouts, roots, width in args.shapes:
         arm = f"{'' if rollouts == ROLLOUTS else f'm{rollouts}-'}n{roots}-z{width}"
@@ -201,7 +195,7 @@ def main() -> None:
         for rule, name, rates in (("threshold", arm, (1.0, STRAY_FORKS)), ("random", f"random-{arm}", (rate, rate))):
             cell = calls_of(measured.get(name, []))
             asked[f"{rollouts}:{roots}:{width} {rule}"] = Shape(rollouts, roots, width, *rates), cell
-    print(_table(form, asked, args.questions, args.seed))
+    print(_table(form, asked))
 
 
 if __name__ == "__main__":

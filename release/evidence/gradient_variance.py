@@ -6,8 +6,7 @@
 Each arm of the study samples batches with its own rollout from the cold-started model; the learner computes the
 gradient of the arm's own loss for each of them, and takes no step. Batches of a number have the same questions in all
 arms. `reference` are batches of the study's baseline with the questions in another order, four times as many: the
-other arms are compared with its mean gradient and its calls. FILE.parts/ has the arms that are measured already; the
-same command goes on with the others.
+other arms are compared with its mean gradient and its calls.
 
 An update of several minibatches counts with the mean of their gradients. Gradients are those before clipping.
 """
@@ -15,10 +14,9 @@ An update of several minibatches counts with the mean of their gradients. Gradie
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,32 +69,10 @@ class GradientCatcher:
         return mean
 
 
-@dataclass(frozen=True, slots=True)
-class Batches:
-    """The measurements of an arm.
-
-    Attributes:
-        rows: one a batch.
-        total: [d], the sum of the gradients.
-    """
-
-    rows: Sequence[Mapping[str, Any]]
-    total: np.ndarray
-
-    @classmethod
-    def read(cls, path: Path) -> Batches:
-        with np.load(path) as file:
-            return cls(json.loads(str(file["rows"])), file["total"])
-
-    def write(self, path: Path) -> None:
-        with replace_file(path) as scratch, scratch.open("wb") as file:
-            np.savez(file, rows=json.dumps(self.rows), total=self.total)
-
-
 def sample_batches(
     recipe: str, arguments: Sequence[str], num_batches: int, reference: np.ndarray | None, own: Mapping[str, Any]
-) -> Batches:
-    """Samples batches and computes their gradients.
+) -> tuple[list[dict[str, Any]], np.ndarray]:
+    """Samples batches and computes their gradients: the rows, one a batch, and the sum of the gradients, [d].
 
     Args:
         reference: [d], the reference's mean gradient.
@@ -108,7 +84,8 @@ def sample_batches(
     for _ in range(WARM_UP):
         algorithm.train()
         catcher.take()
-    rows, total = [], 0.0
+    rows: list[dict[str, Any]] = []
+    total = np.zeros(1)
     for batch in range(num_batches):
         result = algorithm.train()
         gradient = catcher.take()
@@ -130,57 +107,41 @@ def sample_batches(
         rows.append(row)
         print(f"{own['arm']}: batch {batch + 1} of {num_batches}", flush=True)
     algorithm.stop()
-    return Batches(rows, total)
+    return rows, total
 
 
-def measure(study: Study, arm: Arm, num_batches: int, folder: Path) -> None:
-    """Samples an arm's batches, unless they are there.
-
-    Raises:
-        ValueError: those that are there are fewer or more, or have other settings.
-    """
-    rate = None
-    if arm.fork_rate_of is not None:
-        rate = fork_rate(Batches.read(folder / f"{arm.fork_rate_of}.npz").rows)
-    arguments = study.all_arguments(arm, rate)
-    own = {"study": study.name, "arm": arm.name, **provenance(study, arm, arguments)}
-    path, seed, reference = folder / f"{arm.name}.npz", REFERENCE_SEED, None
-    if path.is_file():
-        rows = Batches.read(path).rows
-        is_same = all(rows[0][column] == own[column] for column in ("settings_hash", "package_version"))
-        if len(rows) != num_batches or not is_same:
-            raise ValueError(
-                f"{path}: is of {len(rows)} batches, other settings or another version; take another --output."
-            )
-        return
-    if arm.name != REFERENCE:
-        of_reference = Batches.read(folder / f"{REFERENCE}.npz")
-        seed, reference = 0, of_reference.total / len(of_reference.rows)
-    own |= {"seed": seed}
-    sample_batches(study.recipe, [*arguments, "--seed", str(seed)], num_batches, reference, own).write(path)
-
-
-def measure_all(study: Study, arms: Sequence[Arm], num_batches: int, output: Path) -> None:
-    """The reference first, then the arms; those that need another's fork rate last.
+def measure(study: Study, arms: Sequence[Arm], num_batches: int) -> list[dict[str, Any]]:
+    """The rows of the reference, then of the arms; those that need another's fork rate come last.
 
     Raises:
-        ValueError: an arm needs the fork rate of one that is neither measured nor asked for, or as in `measure`.
+        ValueError: an arm needs the fork rate of one that is not asked for.
     """
-    folder, named = output.with_suffix(".parts"), {arm.name: arm for arm in arms}
+    named = {arm.name for arm in arms}
     for arm in arms:
-        source = arm.fork_rate_of
-        if source is not None and source not in named and not (folder / f"{source}.npz").is_file():
-            raise ValueError(f"{arm.name}: has the fork rate of {source!r}, which is not measured; name it as well.")
-    # `measure` checks the settings of those that are measured already.
-    named |= {name: study.arms[name] for arm in arms if (name := arm.fork_rate_of) is not None}
-    folder.mkdir(parents=True, exist_ok=True)
-    measure(study, replace(study.arms[study.baseline], name=REFERENCE), REFERENCE_FACTOR * num_batches, folder)
-    for arm in sorted(named.values(), key=lambda arm: arm.fork_rate_of is not None):
-        measure(study, arm, num_batches, folder)
-    rows = pa.Table.from_pylist([row for path in sorted(folder.glob("*.npz")) for row in Batches.read(path).rows])
-    sketches = rows.column("sketch").cast(pa.list_(pa.float16()))
-    with replace_file(output) as scratch:
-        pq.write_table(rows.set_column(rows.schema.get_field_index("sketch"), "sketch", sketches), scratch)
+        if arm.fork_rate_of is not None and arm.fork_rate_of not in named:
+            raise ValueError(f"{arm.name}: has the fork rate of {arm.fork_rate_of!r}; name it as well.")
+    rows: dict[str, list[dict[str, Any]]] = {}
+
+    def sample(arm: Arm, seed: int, number: int, reference: np.ndarray | None) -> np.ndarray:
+        rate = None if arm.fork_rate_of is None else fork_rate(rows[arm.fork_rate_of])
+        arguments = study.all_arguments(arm, rate)
+        own = {"study": study.name, "arm": arm.name, **provenance(study, arm, arguments), "seed": seed}
+        of_arm = sample_batches(study.recipe, [*arguments, "--seed", str(seed)], number, reference, own)
+        rows[arm.name], total = of_arm
+        return total / number
+
+    baseline = replace(study.arms[study.baseline], name=REFERENCE)
+    reference = sample(baseline, REFERENCE_SEED, REFERENCE_FACTOR * num_batches, None)
+    for arm in sorted(arms, key=lambda arm: arm.fork_rate_of is not None):
+        sample(arm, 0, num_batches, reference)
+    return [row for of_arm in rows.values() for row in of_arm]
+
+
+def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    table = pa.Table.from_pylist(list(rows))
+    sketches = table.column("sketch").cast(pa.list_(pa.float16()))
+    with replace_file(path) as scratch:
+        pq.write_table(table.set_column(table.schema.get_field_index("sketch"), "sketch", sketches), scratch)
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
@@ -263,7 +224,7 @@ def main() -> int:
     try:
         if args.table is None:
             study = read_study(args.study or study_of("trails-small"))
-            measure_all(study, study.arms_named(args.arms), args.batches or 64, args.output)
+            write_rows(measure(study, study.arms_to_run(args.arms), args.batches or 64), args.output)
         print(table(read_rows(args.table or args.output), REFERENCE))
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -6,8 +6,7 @@
 
 The same command goes on where it was stopped: finished runs are kept if they have the settings that the study's file
 gives them now, a run that was cut off is begun again. DIR gets the rows of each run and its log, `rows.parquet` with
-those of all finished runs, `tables.md` and `curves.png`. `--rows ROWS.parquet` begins DIR with the runs of a table, to
-go on with on another machine. `--table` runs nothing. The exit status is 1 if a run failed.
+those of all finished runs, `tables.md` and `curves.png`. `--table` runs nothing. The exit status is 1 if a run failed.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ from release.evidence.study_figures import finished_runs
 from release.evidence.study_file import SEEDS, Arm, Study, read_study, study_of
 from release.evidence.study_rows import (
     Row,
-    append_row,
     is_finished,
     read_output,
     read_run,
@@ -108,7 +106,7 @@ def jobs_of(study: Study, arms: Sequence[str] | None, seeds: Sequence[int] | Non
     if seeds is not None:
         SEEDS.check("seeds", list(seeds))
     found = [
-        Job(study, arm, seed, output) for arm in study.arms_named(arms) for seed in (seeds if seeds else arm.seeds)
+        Job(study, arm, seed, output) for arm in study.arms_to_run(arms) for seed in (seeds if seeds else arm.seeds)
     ]
     if twice := [job for job in found if found.count(job) > 1]:
         raise ValueError(f"seeds: {twice[0]} is named twice.")
@@ -186,12 +184,9 @@ def process_of(lock: IO[str], at_a_time: int) -> Callable[[Job], subprocess.Pope
 def run(study: Study, args: argparse.Namespace) -> int:
     """Runs what is missing, and shows what there is; the number of runs that failed."""
     jobs, at_a_time = jobs_of(study, args.arms, args.seeds, args.output), args.jobs or study.jobs
-    kept = [] if args.rows is None else read_table(args.rows)
     args.output.mkdir(parents=True, exist_ok=True)
     with (args.output / "lock").open("w") as lock:
-        start = process_of(lock, at_a_time)
-        keep_runs(study, kept, args.output)
-        failed = run_missing(jobs, at_a_time, start)
+        failed = run_missing(jobs, at_a_time, process_of(lock, at_a_time))
     rows = read_output(args.output)
     if finished := finished_runs(rows)[0]:
         write_table([row for one in finished for row in one.rows], args.output / "rows.parquet")
@@ -199,27 +194,6 @@ def run(study: Study, args: argparse.Namespace) -> int:
     if failed:
         print(f"failed: {'; '.join(map(str, failed))}")
     return len(failed)
-
-
-def keep_runs(study: Study, rows: Sequence[Row], output: Path) -> None:
-    """Gives the folder the runs of a table that it does not have.
-
-    Raises:
-        ValueError: a run is not of the study as its file is now; the folder is as before.
-    """
-    runs = dict.fromkeys((row["arm"], row["seed"]) for row in rows)
-    jobs = [Job(study, *study.arms_named([arm]), seed, output) for arm, seed in runs]
-    new = {(job.arm.name, job.seed): job for job in jobs if not job.path.exists()}
-    try:
-        for row in rows:
-            if job := new.get((row["arm"], row["seed"])):
-                append_row(job.path, row)
-        for job in new.values():
-            job.check()
-    except BaseException:
-        for job in new.values():
-            job.path.unlink(missing_ok=True)
-        raise
 
 
 def show(study: Study, rows: Sequence[Row], args: argparse.Namespace) -> None:
@@ -242,12 +216,11 @@ def main() -> int:
     parser.add_argument("--baseline", metavar="ARM", help="compare with this arm; default: the study's baseline")
     parser.add_argument("--seeds", nargs="+", type=int, help="default: those of the study")
     parser.add_argument("--jobs", type=positive, help="runs at a time; default: the study's")
-    parser.add_argument("--rows", type=Path, help="a .parquet file, whose runs are kept as if they were in the folder")
     parser.add_argument("--table", type=Path, metavar="ROWS", help="the tables of a .parquet file; runs nothing")
     args = parser.parse_args()
     if args.table is None and (args.study is None or args.output is None):
         parser.error("a study and --output are needed, or --table.")
-    for option in ("seeds", "jobs", "rows"):
+    for option in ("seeds", "jobs"):
         if args.table is not None and getattr(args, option) is not None:
             parser.error(f"argument --{option}: does nothing with --table")
     # The runs that were started end with the study.

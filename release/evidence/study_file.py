@@ -15,7 +15,8 @@
       random: {arguments: --branching random, fork_rate_of: threshold}
       lean: {arguments: --algo GRPO --num-rollouts 8, iterations: 48, evaluate_every: 6, seeds: [0, 1]}
 
-`fork_rate_of` adds `--random-fork-probability`: the fork rate that the other arm had with the same seed.
+`fork_rate_of` adds `--random-fork-probability`: the fork rate that the other arm had with the same seed. An arm whose
+options were removed since has `last_commit`, the last one that runs it: its rows are shown, and it is not run.
 """
 
 from __future__ import annotations
@@ -63,8 +64,9 @@ ARM_KEYS = {
     "evaluate_every": at_least(1),
     "seeds": SEEDS,
     "fork_rate_of": _TEXT,
+    "last_commit": _TEXT,
 }
-KEYS = {name: rule for name, rule in ARM_KEYS.items() if name != "fork_rate_of"} | {
+KEYS = {name: ARM_KEYS[name] for name in ("arguments", "iterations", "evaluate_every", "seeds")} | {
     "recipe": _TEXT,
     "jobs": at_least(1),
     "baseline": _TEXT,
@@ -83,6 +85,7 @@ class Arm:
         iterations: updates of a run.
         evaluate_every: updates between two evaluations.
         fork_rate_of: the arm whose fork rate is this one's random fork probability, seed by seed.
+        last_commit: the last one that runs the arm, if that is an earlier one.
     """
 
     name: str
@@ -91,6 +94,7 @@ class Arm:
     iterations: int
     evaluate_every: int
     fork_rate_of: str | None = None
+    last_commit: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +124,21 @@ class Study:
             if name not in self.arms:
                 raise ValueError(f"{self.path}: has no arm {name!r}; there are {', '.join(self.arms)}.")
         return [arm for arm in self.arms.values() if names is None or arm.name in names]
+
+    def arms_to_run(self, names: Sequence[str] | None) -> list[Arm]:
+        """As `arms_named`.
+
+        Raises:
+            ValueError: there is no such arm, or it uses options that were removed.
+        """
+        arms = self.arms_named(names)
+        if gone := [arm for arm in arms if arm.last_commit is not None]:
+            told = ", ".join(arm.name for arm in gone)
+            raise ValueError(
+                f"{self.path}: {gone[0].last_commit} is the last commit that runs {told}: options were removed; "
+                "name other arms."
+            )
+        return arms
 
     def all_arguments(self, arm: Arm, fork_rate: float | None = None) -> list[str]:
         """The arguments of the recipe, without the seed."""
@@ -225,6 +244,7 @@ def _arm(path: Path, name: str, said: str | Mapping[str, Any], study: Mapping[st
         iterations=of_arm.get("iterations", study["iterations"]),
         evaluate_every=of_arm.get("evaluate_every", study["evaluate_every"]),
         fork_rate_of=of_arm.get("fork_rate_of"),
+        last_commit=of_arm.get("last_commit"),
     )
 
 

@@ -156,7 +156,7 @@ def main() -> None:
     args = parser.parse_args()
     try:
         study = read_study(args.study)
-        [arm] = study.arms_named([args.arm])
+        [arm] = study.arms_to_run([args.arm])
         if is_finished(read_run(path := run_path(args.output, arm.name, args.seed)), arm.iterations):
             raise ValueError(f"{path}: the run is finished; take another --output.")
         if (name := arm.fork_rate_of) is not None:

@@ -223,18 +223,15 @@ def _trajectories(asked: Iterator[RecordedQuestion], min_reward: float) -> Itera
 
 
 def _examples(tree: QuestionTree, agent_id: str) -> list[Example]:
-    """The conversations of a trajectory, mostly one. What several have in common is in the loss of the first."""
+    """The contexts of a trajectory, mostly one. What the model wrote is in the loss of the first that has it."""
     input_ids = tree.prompt.tolist()
     labels = [IGNORED] * len(input_ids)
-    written: list[list[int]] = []
     left: list[Example] = []
     for turn in tree.path(agent_id):
         generated, read = turn.token_ids.tolist(), turn.observation.tolist()
         input_ids, labels = [*input_ids, *generated], [*labels, *generated]
-        written.append(input_ids)
-        if turn.follows is not None:
+        if turn.new_context:
             left.append({"input_ids": input_ids, "labels": labels})
-            input_ids = written[turn.follows.turn][: turn.follows.num_tokens]
-            labels = [IGNORED] * len(input_ids)
+            input_ids, labels = [], []
         input_ids, labels = [*input_ids, *read], [*labels, *[IGNORED] * len(read)]
     return [one for one in (*left, {"input_ids": input_ids, "labels": labels}) if set(one["labels"]) != {IGNORED}]

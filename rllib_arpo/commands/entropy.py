@@ -5,7 +5,7 @@
 Samples with the sampler and the tools of training, without forks, and keeps the entropy of every generated token. Into
 DIR go a figure for each task (`entropy-TASK.png`), the record of the questions (docs/watch.md) as `rllib-arpo
 evaluate --entropies` writes it, and `entropy.json` (curves, rises and rules with their intervals, and what was run
-where). The same command draws the figure anew without asking; it replaces its own results of other settings.
+where). The same command draws the figure anew without asking.
 """
 
 import argparse
@@ -46,11 +46,7 @@ BRANCHING_OPTIONS = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     defaults, add = ARPOConfig(), parser.add_argument
     add("--model", required=True, help=MODEL_HELP)
-    add(
-        "--output",
-        default="entropy",
-        help="folder of the figure, the record and the summary; replaces its own of other settings",
-    )
+    add("--output", default="entropy", help="folder of the figure, the record and the summary")
     add("--window", type=positive, default=defaults.entropy_window, help="k, the tokens of which dH is made")
     add("--positions", type=positive, default=64, help="tokens of a turn that the curves show")
     add("--entropy-normalization", choices=ENTROPY_NORMALIZATIONS, default=defaults.entropy_normalization,
@@ -66,7 +62,7 @@ def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
     begin = time.perf_counter()
     with command_errors():
         entropy_settings = _entropy_settings(args)
-    with answered(args, [args.model], replaces=True) as (settings, folder, stored):
+    with answered(args, [args.model]) as (settings, folder, stored):
         arms = [arm for arm, _ in stored]
         found = [_task_entropy(results_of, entropy_settings) for _, results_of in stored]
         figures = _write_figures(folder, found, arms, entropy_settings, settings)

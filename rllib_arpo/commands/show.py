@@ -7,7 +7,7 @@
 
 A page shows a question's tree, and each turn with its tokens shaded by their entropy, its tool call, the fork decision
 in words and its advantages. An index of several questions has filters.
---plots draws the curves of a run instead: accuracy, entropy before and after tool responses, forks, seconds.
+--plots draws the curves of a run instead: accuracy, entropy before and after tool responses, forks.
 """
 
 import argparse

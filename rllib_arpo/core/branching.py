@@ -9,8 +9,6 @@ import numpy as np
 
 #: `branch_width`: the budget for forks is shared among the first responses that are forked.
 WIDE = "wide"
-#: `branch_width`: as many as the variances of earlier questions advise (`core.fork_plan`); until then as `WIDE`.
-PLANNED = "planned"
 #: `branch_threshold` of the paper: the default, and where `AUTO` begins.
 PAPER_THRESHOLD = 0.5
 #: `branch_threshold`: tau follows the rises of the last questions (`threshold_of`).
@@ -190,12 +188,11 @@ def rule_in_words(settings: Mapping[str, Any]) -> str:
     rule = BRANCHING_RULES.get(settings["branching"])
     if rule is None:
         return f"by the rule {settings['branching']!r}"
-    planned = ", as wide as planned" if settings.get("branch_width") == PLANNED else ""
     if "branch_threshold" in rule.options and settings["branch_threshold"] == AUTO:
         share = settings["branch_share"] or AUTO_SHARE
         of = " of an earlier response" if rule.looks_back else ""
-        return f"where dH{of} is in the highest {share:.0%} of the last questions'{planned}"
-    return rule.words.format_map(settings) + planned
+        return f"where dH{of} is in the highest {share:.0%} of the last questions'"
+    return rule.words.format_map(settings)
 
 
 def num_forks(node: NodeEvidence, budget_left: int, params: BranchingParams, rng: np.random.Generator) -> int:
@@ -226,7 +223,7 @@ def children_per_fork(branch_width: int | str, num_rollouts: int, num_initial_ro
     """Z of a question with M rollouts, N of them from the prompt.
 
     `WIDE` is `max(ceil((M - N) / N), 1)`: at most N responses take the whole budget for forks, in equal shares but for
-    the last. So is `PLANNED` where nothing is known. A number stays as it is.
+    the last. A number stays as it is.
     """
     if isinstance(branch_width, str):
         return max(math.ceil((num_rollouts - num_initial_rollouts) / num_initial_rollouts), 1)

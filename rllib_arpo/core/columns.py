@@ -1,7 +1,7 @@
 """Names of the columns that the learner connectors pass on and that the RLModule and the loss read.
 
 Per question (lists with one entry per question, in the order of the episodes): `TREES` to `PACKED_TREES`. Per token
-of a packed pass ([T]): `TOKEN_IDS` to `TURN_STARTS`. Per loss token of a packed pass ([K]): the others. See
+of a packed pass ([T]): `TOKEN_IDS` to `LOSS_MASK`. Per loss token of a packed pass ([K]): the others. See
 `core/packing.py` for the layout.
 """
 
@@ -14,7 +14,7 @@ NODE_ADVANTAGES = "node_advantages"
 LEAF_WEIGHTS = "leaf_weights"
 #: The number by which the baseline divides the rewards of the whole batch: one float, the same on every learner.
 REWARD_SCALE = "reward_scale"
-#: The offsets of the leaves' advantages at each node; only with `returns="to_go"` or `baseline="value"`.
+#: The offsets of the leaves' advantages at each node; only with `returns="to_go"`.
 NODE_OFFSETS = "node_offsets"
 NODE_ATTRIBUTIONS = "node_attributions"
 PACKED_TREES = "packed_trees"
@@ -24,7 +24,6 @@ POSITION_IDS = "position_ids"
 PARENT = "parent"
 END = "end"
 LOSS_MASK = "loss_mask"
-TURN_STARTS = "turn_starts"
 
 BEHAVIOR_LOG_PROBS = "behavior_log_probs"
 BEHAVIOR_ENTROPIES = "behavior_entropies"
@@ -37,8 +36,6 @@ WEIGHT = "weight"
 #: Outputs of `LLMRLModule.forward_train`, [K] each, one entry per loss token of the pass, in packed order.
 LOG_PROBS = "log_probs"
 ENTROPY = "entropy"
-#: Another output, [S, D]: the hidden state before each token of `TURN_STARTS`.
-STATES = "states"
 
 #: The scalar by which the learner divides the minibatch's loss, the same on every learner.
 DENOMINATOR = "denominator"

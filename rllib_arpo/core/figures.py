@@ -107,6 +107,6 @@ def oldest_weights(tree: QuestionTree) -> int | None:
     return min((int(version) for turn in tree.turns() for version in turn.weight_versions), default=None)
 
 
-def conversations_begun(tree: QuestionTree) -> int:
-    """Conversations after the first, behind a part of the prompt; a shared one once."""
-    return sum(turn.follows is not None and turn.follows.begins(len(tree.prompt)) for turn in tree.turns())
+def new_contexts(tree: QuestionTree) -> int:
+    """New contexts that trajectories read in place of their history; a shared one once."""
+    return sum(turn.new_context for turn in tree.turns())

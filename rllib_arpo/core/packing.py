@@ -9,9 +9,9 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from rllib_arpo.core.advantages import NodeAttribution, node_depths
+from rllib_arpo.core.advantages import NodeAttribution
 from rllib_arpo.core.entropy_advantage import turn_entropies
-from rllib_arpo.core.tree import QuestionTree, TreeLayout
+from rllib_arpo.core.tree import QuestionTree, TreeLayout, known_beginnings
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,22 +55,13 @@ class PackedTree:
         """K, the tokens in the loss mask."""
         return int(self.loss_mask.sum())
 
-    @property
-    def turn_starts(self) -> np.ndarray:
-        """[T] bool: the first tokens of turns that follow another turn, of those in the loss mask."""
-        above = self.node[self.parent]
-        return self.loss_mask & (above >= 0) & (above != self.node)
 
-
-def _observation_lengths(tree: QuestionTree, layout: TreeLayout) -> np.ndarray:
-    """[N]: packed tokens of each node's tool response; 0 if no token is generated below, so no token attends to it."""
-    lengths = np.zeros(len(layout.nodes), dtype=np.int64)
+def _is_read(tree: QuestionTree, layout: TreeLayout) -> np.ndarray:
+    """[N] bool: whether a token is generated below a node, so that some token attends to the node's tool response."""
     needed = np.zeros(len(layout.nodes) + 1, dtype=bool)
     for i in reversed(range(len(layout.nodes))):
-        turn = tree.turn_of(layout.nodes[i])
-        lengths[i] = len(turn.observation) if needed[i] else 0
-        needed[layout.nodes[i].parent] |= needed[i] or len(turn.token_ids) > 0
-    return lengths
+        needed[layout.nodes[i].parent] |= needed[i] or len(tree.turn_of(layout.nodes[i]).token_ids) > 0
+    return needed[:-1]
 
 
 def untrained_chain(num_tokens: int) -> PackedTree:
@@ -97,8 +88,8 @@ def pack_tree(
     """Lays out the prompt and the turns of `layout` with their attribution.
 
     The tool response after a turn belongs to the turn's node, outside the loss. The first token of a branch has the
-    last token of its parent node as `parent`. A tool response below which nothing is generated is dropped. One that
-    follows another place (`Turn.follows`) has the token there as `parent`, and lies below it.
+    last token of its parent node as `parent`. A tool response below which nothing is generated is dropped. A new
+    context (`Turn.new_context`) lies below the tokens with which it begins, if they are on its path already.
 
     Args:
         tree, layout: the question and its depth-first order.
@@ -120,23 +111,24 @@ def pack_tree(
         raise ValueError(f"an attribution of {len(attribution.weight)} nodes does not fit a layout of {num_nodes}")
     turns = [tree.turn_of(node) for node in layout.nodes]
     generated = np.array([len(turn.token_ids) for turn in turns], dtype=np.int64)
-    observed = _observation_lengths(tree, layout)
+    known = known_beginnings(tree, layout)
+    is_read, num_known = _is_read(tree, layout), np.array([k.num_tokens for k in known], dtype=np.int64)
+    observed = np.array([len(turn.observation) for turn in turns], dtype=np.int64)
+    observed = np.where(is_read, observed - num_known, 0)
     begin = num_prompt + np.concatenate([[0], np.cumsum(generated + observed)]).astype(np.int64)
     packed = untrained_chain(int(begin[-1]))
     packed.token_ids[:num_prompt] = tree.prompt
     # The last token that each node has written, and that its children have read; at index -1 the prompt's last.
     written, tail = (np.full(num_nodes + 1, num_prompt - 1, dtype=np.int64) for _ in range(2))
-    depth = node_depths(layout)
     for i, (node, turn) in enumerate(zip(layout.nodes, turns, strict=True)):
         start, middle, stop = begin[i], begin[i] + generated[i], begin[i + 1]
         written[i] = _append(packed, start, middle, tail[node.parent])
         behind = written[i]
-        if turn.follows is not None:
-            earlier = written[_ancestor(layout, i, depth[i] - turn.follows.turn)]
-            behind = _token_at(packed, earlier, turn.follows.num_tokens - 1)
+        if turn.new_context:
+            behind = _token_at(packed, written[known[i].node], known[i].num_tokens - 1)
         tail[i] = _append(packed, middle, stop, behind)
         packed.token_ids[start:middle] = turn.token_ids
-        packed.token_ids[middle:stop] = turn.observation[: observed[i]]
+        packed.token_ids[middle:stop] = turn.observation[num_known[i] :][: observed[i]]
         packed.node[start:stop] = i
         packed.loss_mask[start:middle] = True
         packed.behavior_log_probs[start:middle] = turn.log_probs
@@ -144,7 +136,7 @@ def pack_tree(
             packed.behavior_entropies[start:middle] = turn_entropies(tree, turn)
     if (packed.parent[packed.loss_mask] < 0).any():
         raise ValueError(f"question {tree.question_id} has a turn before which the model has read nothing")
-    return with_attribution(_depth_first(packed), attribution)
+    return _with_attribution(_depth_first(packed), attribution)
 
 
 def _append(packed: PackedTree, start: int, stop: int, behind: int) -> int:
@@ -154,12 +146,6 @@ def _append(packed: PackedTree, start: int, stop: int, behind: int) -> int:
     packed.position_ids[start:stop] = np.arange(stop - start) + (packed.position_ids[behind] + 1 if behind >= 0 else 0)
     packed.parent[start] = behind
     return stop - 1
-
-
-def _ancestor(layout: TreeLayout, node: int, levels: int) -> int:
-    for _ in range(levels):
-        node = layout.nodes[node].parent
-    return node
 
 
 def _token_at(packed: PackedTree, token: int, position: int) -> int:
@@ -172,8 +158,7 @@ def _token_at(packed: PackedTree, token: int, position: int) -> int:
 def _depth_first(packed: PackedTree) -> PackedTree:
     """The tokens, given in an order in which parents come first, depth first, and with their `end`.
 
-    It moves tokens only where turns follow other places: a conversation that begins or goes on elsewhere
-    (`Turn.follows`) lies below the token that precedes it there.
+    It moves tokens only where turns give new contexts: these lie below the tokens with which they begin.
     """
     tokens = np.arange(packed.num_tokens)
     # Chunks of consecutive tokens, so cut that only their last tokens have children in other chunks.
@@ -200,7 +185,7 @@ def _depth_first(packed: PackedTree) -> PackedTree:
     return PackedTree(**columns | {"parent": parent[order], "end": end[order]})
 
 
-def with_attribution(packed: PackedTree, attribution: NodeAttribution) -> PackedTree:
+def _with_attribution(packed: PackedTree, attribution: NodeAttribution) -> PackedTree:
     """A tree, or a part of it, with another attribution [N] of its nodes; 0 outside the loss mask."""
 
     def of_tokens(of_nodes: np.ndarray) -> np.ndarray:

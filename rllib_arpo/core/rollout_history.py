@@ -1,6 +1,5 @@
-"""What the next questions get from earlier ones: baseline of dH, tau, cost of a path, plan (docs/design.md)."""
+"""What the next questions get from earlier ones: baseline of dH, tau (docs/design.md)."""
 
-import itertools
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -8,11 +7,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from rllib_arpo.core.figures import examined_nodes, path_tool_calls
-from rllib_arpo.core.fork_plan import NodeGroup, node_groups, planned_suffixes
-from rllib_arpo.core.rollout_budget import GENERATED_TOKENS, TOOL_CALLS
-from rllib_arpo.core.token_counts import all_path_tokens
-from rllib_arpo.core.tree import OUTAGE_STOP_REASONS, QuestionTree
+from rllib_arpo.core.figures import examined_nodes
+from rllib_arpo.core.tree import QuestionTree
 
 Key = TypeVar("Key")
 
@@ -24,36 +20,25 @@ class EarlierQuestion:
     Attributes:
         levels: tool -> the mean entropy of the window after each of its responses, nats per token.
         rises: dH at each response of all tools.
-        path_costs: unit of a budget -> what the whole path of each leaf costs in it, without those of an outage.
-        nodes: the tool responses on trajectories from the prompt, with the returns below them; only for a plan.
         depths: of each of `rises`, the turns above the response.
     """
 
     levels: Mapping[str, Sequence[float]]
     rises: Sequence[float] = ()
-    path_costs: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    nodes: Sequence[NodeGroup] = ()
     depths: Sequence[int] = ()
 
     @classmethod
-    def of(cls, tree: QuestionTree, entropy_window: int, *, plans_width: bool = False) -> "EarlierQuestion":
-        """What a tree tells later questions: tool responses on trajectories from the prompt, costs of all paths.
-
-        A path that an outage cut off does not tell what paths cost.
+    def of(cls, tree: QuestionTree, entropy_window: int) -> "EarlierQuestion":
+        """What a tree tells later questions: of the tool responses on trajectories from the prompt.
 
         Args:
             entropy_window: as in `examined_nodes`.
-            plans_width: whether `nodes` are wanted.
         """
         nodes = [node for node in examined_nodes(tree, entropy_window) if node.on_policy]
         levels: dict[str, list[float]] = {}
         for node in nodes:
             levels.setdefault(node.tool, []).append(node.entropy)
-        whole = [trajectory.stop_reason not in OUTAGE_STOP_REASONS for trajectory in tree.trajectories]
-        paths = {TOOL_CALLS: path_tool_calls(tree), GENERATED_TOKENS: all_path_tokens(tree).tolist()}
-        costs = {unit: list(itertools.compress(cost, whole)) for unit, cost in paths.items()}
-        rises, depths = [node.decision.delta for node in nodes], [node.depth for node in nodes]
-        return cls(levels, rises, costs, node_groups(tree) if plans_width else (), depths)
+        return cls(levels, [node.decision.delta for node in nodes], [node.depth for node in nodes])
 
     def at_depths(self) -> dict[int, list[float]]:
         """Depth -> dH at the responses there."""
@@ -70,43 +55,33 @@ class RolloutReference:
     Levels are in nats per token, whatever the normalization of dH: windows differ in length (`running_delta`).
 
     Attributes:
-        by_tool: tool -> the mean or a quantile of the levels after its responses.
+        by_tool: tool -> the mean level after its responses.
         after_tool: the mean level over the responses of all tools; None if there are none.
         rise: the dH that a wanted share of the responses exceeded; None if none is wanted, or there are none.
         rises_at: depth -> dH at the responses there; empty if they are not wanted.
-        path_costs: unit of a budget -> the mean cost of a path.
-        planned_suffixes: (tool, depth) -> m of `branch_width="planned"`, if it is wanted and known.
     """
 
     by_tool: Mapping[str, float] = field(default_factory=dict)
     after_tool: float | None = None
     rise: float | None = None
     rises_at: Mapping[int, Sequence[float]] = field(default_factory=dict)
-    path_costs: Mapping[str, float] = field(default_factory=dict)
-    planned_suffixes: Mapping[tuple[str, int], float] = field(default_factory=dict)
 
 
 #: The reference at the start of a run.
 NO_HISTORY = RolloutReference()
 
 
-def entropy_levels(
-    questions: Iterable[Mapping[str, Sequence[float]]], quantile: float | None = None
-) -> RolloutReference:
-    """The levels of some questions; a window counts once, however many tokens it has.
+def entropy_levels(questions: Iterable[Mapping[str, Sequence[float]]]) -> RolloutReference:
+    """The mean levels of some questions; a window counts once, however many tokens it has.
 
     Args:
         questions: of each, `EarlierQuestion.levels`.
-        quantile: of the levels after each tool, in [0, 1]; None takes their mean.
     """
     levels = {tool: np.array(values) for tool, values in _joined(questions).items()}
     if not levels:
         return NO_HISTORY
     return RolloutReference(
-        by_tool={
-            tool: float(values.mean() if quantile is None else np.quantile(values, quantile))
-            for tool, values in levels.items()
-        },
+        by_tool={tool: float(values.mean()) for tool, values in levels.items()},
         after_tool=float(np.concatenate(list(levels.values())).mean()),
     )
 
@@ -125,30 +100,18 @@ class RolloutHistory:
     def extend(self, questions: Iterable[EarlierQuestion]) -> None:
         self._questions.extend(questions)
 
-    def reference(
-        self,
-        quantile: float | None = None,
-        share: float | None = None,
-        plan_by: str | None = None,
-        *,
-        by_depth: bool = False,
-    ) -> RolloutReference:
+    def reference(self, share: float | None = None, *, by_depth: bool = False) -> RolloutReference:
         """The reference for the next questions.
 
         Args:
-            quantile: of the levels, in [0, 1]; None takes the mean.
             share: of the responses that shall exceed `RolloutReference.rise`, in (0, 1); None: it is not wanted.
-            plan_by: the unit of the costs by which the number of suffixes is planned; None: no plan is wanted.
             by_depth: whether `RolloutReference.rises_at` is wanted.
         """
         rises = [rise for question in self._questions for rise in question.rises]
-        costs = _joined(question.path_costs for question in self._questions)
         return replace(
-            entropy_levels((question.levels for question in self._questions), quantile),
+            entropy_levels(question.levels for question in self._questions),
             rise=float(np.quantile(rises, 1.0 - share)) if rises and share is not None else None,
             rises_at=_joined(question.at_depths() for question in self._questions) if by_depth else {},
-            path_costs={unit: float(np.mean(values)) for unit, values in costs.items()},
-            planned_suffixes=planned_suffixes((q.nodes for q in self._questions), plan_by) if plan_by else {},
         )
 
     def get_state(self) -> list[dict[str, Any]]:
@@ -157,9 +120,7 @@ class RolloutHistory:
 
     def set_state(self, state: Sequence[Mapping[str, Any]]) -> None:
         self._questions.clear()
-        for question in state:
-            nodes = [NodeGroup(**group) for group in question.get("nodes", ())]
-            self._questions.append(EarlierQuestion(**{**question, "nodes": nodes}))
+        self.extend(EarlierQuestion(**question) for question in state)
 
 
 def _joined(questions: Iterable[Mapping[Key, Sequence[float]]]) -> dict[Key, list[float]]:

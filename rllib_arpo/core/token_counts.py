@@ -7,7 +7,7 @@ import itertools
 
 import numpy as np
 
-from rllib_arpo.core.tree import QuestionTree, TreeLayout
+from rllib_arpo.core.tree import QuestionTree, TreeLayout, known_beginnings
 
 
 def sampled_tokens(tree: QuestionTree) -> int:
@@ -36,7 +36,7 @@ def path_tokens(tree: QuestionTree, layout: TreeLayout) -> np.ndarray:
 def response_tokens(tree: QuestionTree, layout: TreeLayout) -> np.ndarray:
     """[L] int64: what `max_response_tokens` counts, the tokens after the prompt on each leaf's whole path.
 
-    Of several conversations (`Turn.follows`) it is the longest.
+    Of several contexts (`Turn.new_context`) it is the longest.
     """
     counts = np.zeros(len(layout.leaves), dtype=np.int64)
     # Tokens of the context after each node; at index -1, of the prompt.
@@ -44,17 +44,25 @@ def response_tokens(tree: QuestionTree, layout: TreeLayout) -> np.ndarray:
     for n, node in enumerate(layout.nodes):
         turn = tree.turn_of(node)
         written = context[node.parent] + len(turn.token_ids)
-        context[n] = (written if turn.follows is None else turn.follows.num_tokens) + len(turn.observation)
+        context[n] = (0 if turn.new_context else written) + len(turn.observation)
         below = slice(node.leaf_begin, node.leaf_end)
         counts[below] = np.maximum(counts[below], max(written, context[n]) - len(tree.prompt))
     return counts
 
 
+def _read_tokens(tree: QuestionTree, layout: TreeLayout) -> np.ndarray:
+    """[N] int64: tokens of each node's tool response; of a new context those that are not on its path already."""
+    known = known_beginnings(tree, layout)
+    return np.array(
+        [len(tree.turn_of(node).observation) - k.num_tokens for node, k in zip(layout.nodes, known, strict=True)],
+        dtype=np.int64,
+    )
+
+
 def unique_tokens(tree: QuestionTree, layout: TreeLayout) -> int:
     """Tokens of the prompt and of every turn, tool response included, that a counted trajectory passes, once each."""
-    return len(tree.prompt) + sum(
-        len(turn.token_ids) + len(turn.observation) for turn in map(tree.turn_of, layout.nodes)
-    )
+    generated = sum(len(tree.turn_of(node).token_ids) for node in layout.nodes)
+    return len(tree.prompt) + generated + int(_read_tokens(tree, layout).sum())
 
 
 def flat_tokens(tree: QuestionTree, layout: TreeLayout) -> int:
@@ -62,12 +70,14 @@ def flat_tokens(tree: QuestionTree, layout: TreeLayout) -> int:
 
     A tool response after which the trajectory ends is left out, as in the packed tree.
     """
-    total = 0
-    for leaf in layout.leaves:
-        path = tree.path(tree.trajectories[leaf].agent_id)
-        total += len(tree.prompt) + sum(len(turn.token_ids) + len(turn.observation) for turn in path)
-        total -= len(path[-1].observation) if path else 0
-    return total
+    # The leaves below each node, and those below its children: the ones that read its tool response.
+    below = np.array([node.leaf_end - node.leaf_begin for node in layout.nodes], dtype=np.int64)
+    reading = np.zeros(len(layout.nodes) + 1, dtype=np.int64)
+    for node, leaves in zip(layout.nodes, below, strict=True):
+        reading[node.parent] += leaves
+    generated = np.array([len(tree.turn_of(node).token_ids) for node in layout.nodes], dtype=np.int64)
+    on_paths = below @ generated + reading[:-1] @ _read_tokens(tree, layout)
+    return len(layout.leaves) * len(tree.prompt) + int(on_paths)
 
 
 def shared_tokens(tree: QuestionTree, layout: TreeLayout, advantages: np.ndarray) -> tuple[int, int]:

@@ -106,18 +106,6 @@ class TurnTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A place on a path: behind the first `num_tokens` tokens that its turn `turn` (from 0) had read and written."""
-
-    turn: int
-    num_tokens: int
-
-    def begins(self, num_prompt_tokens: int) -> bool:
-        """Whether it is in the prompt: a conversation that is read behind it begins there."""
-        return self.turn == 0 and self.num_tokens <= num_prompt_tokens
-
-
-@dataclass(frozen=True, slots=True)
 class Turn:
     """One environment step of one trajectory.
 
@@ -127,8 +115,8 @@ class Turn:
         entropies: [min(k, n)] float32 nats, the entropies of the first k generated tokens (paper eq. 3); [n], of all,
             where record_entropies="all".
         observation: [m] int32, the tool response that follows; empty after the last turn.
-        follows: the place behind which the model reads the observation; None: right after the turn. Elsewhere another
-            conversation of the same trajectory begins or goes on: what lies between is not read any more.
+        new_context: whether the observation is all that the model reads next, in place of what it has read and written
+            so far: an agent has shortened its history, or another conversation of the same trajectory goes on.
         weight_versions: [n] int32, the version of the weights that sampled each token.
         tool_call: the call that produced `observation`, if one was executed.
         decision: about the tool response BEFORE this turn, and lost with a turn that is cut off; None for a
@@ -146,7 +134,7 @@ class Turn:
     decision: ForkDecision | None = None
     times: TurnTimes | None = None
     reward: float = 0.0
-    follows: Place | None = None
+    new_context: bool = False
 
     @property
     def tool(self) -> str:
@@ -155,32 +143,15 @@ class Turn:
 
 
 def context_after(prompt: np.ndarray, turns: Sequence[Turn]) -> np.ndarray:
-    """The tokens that the model has read and written, and reads, when it goes on after the turns of a path, [n] int32.
-
-    Raises:
-        ValueError: an observation follows a place that the path does not have.
-    """
-    # The number of tokens up to the end of each turn, and the place that its observation follows.
-    written: list[int] = []
-    places: list[Place] = []
-    length = len(prompt)
-    for i, turn in enumerate(turns):
-        written.append(length + len(turn.token_ids))
-        places.append(place := turn.follows or Place(i, written[i]))
-        if not (0 <= place.turn <= i and 0 <= place.num_tokens <= written[place.turn]):
-            raise ValueError(f"an observation after turn {i} follows {place}, which is not on its path")
-        length = place.num_tokens + len(turn.observation)
-    # From the end to the prompt: of each piece what lies before the place where the next one is read.
-    pieces: list[np.ndarray] = []
-    i = len(turns) - 1
-    while i >= 0:
-        place = places[i]
-        pieces.append(turns[i].observation[: max(0, length - place.num_tokens)])
-        i, length = place.turn, min(length, place.num_tokens)
-        begin = written[i] - len(turns[i].token_ids)
-        pieces.append(turns[i].token_ids[: max(0, length - begin)])
-        i, length = i - 1, min(length, begin)
-    return np.concatenate([prompt[:length], *reversed(pieces)])
+    """All that the model reads when it goes on after the turns of a path, [n] int32."""
+    pieces = [prompt]
+    for turn in turns:
+        if turn.new_context:
+            pieces.clear()
+        else:
+            pieces.append(turn.token_ids)
+        pieces.append(turn.observation)
+    return np.concatenate(pieces)
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,3 +342,42 @@ def _nodes_with_leaves(placed: list[tuple[int, int, int, int]], num_below: list[
             node_at[position] = len(nodes)
             nodes.append(TreeNode(i, own_turn, node_at[parent], leaf_begin, leaf_begin + num_below[position]))
     return tuple(nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownBeginning:
+    """A new context begins with the first `num_tokens` tokens that the node `node` of its path had read and written."""
+
+    node: int
+    num_tokens: int
+
+
+def known_beginnings(tree: QuestionTree, layout: TreeLayout) -> list[KnownBeginning]:
+    """How much of each node's new context (`Turn.new_context`) is on its path already; 0 tokens for other nodes.
+
+    Only the path counts: two trajectories share what was sampled, never what is merely equal.
+    """
+    known = [KnownBeginning(n, 0) for n in range(len(layout.nodes))]
+    turns = [tree.turn_of(node) for node in layout.nodes]
+    if not any(turn.new_context for turn in turns):
+        return known
+    # What each node had read and written at the end of its turn, and what is read behind it; at index -1, the prompt.
+    written: list[np.ndarray] = []
+    contexts = [np.zeros(0, np.int32)] * len(turns) + [tree.prompt]
+    for n, turn in enumerate(turns):
+        parent = layout.nodes[n].parent
+        written.append(np.concatenate([contexts[parent], turn.token_ids]))
+        contexts[n] = turn.observation if turn.new_context else np.concatenate([written[n], turn.observation])
+        ancestor = n
+        while turn.new_context and ancestor >= 0:
+            if (shared := _num_common(written[ancestor], turn.observation)) > known[n].num_tokens:
+                known[n] = KnownBeginning(ancestor, shared)
+            ancestor = layout.nodes[ancestor].parent
+    return known
+
+
+def _num_common(one: np.ndarray, other: np.ndarray) -> int:
+    """How many tokens two contexts have in common at their beginning."""
+    length = min(len(one), len(other))
+    differs = np.flatnonzero(one[:length] != other[:length])
+    return int(differs[0]) if len(differs) else length

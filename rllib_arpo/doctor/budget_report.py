@@ -9,7 +9,7 @@ from rllib_arpo.doctor.recipe import Run
 from rllib_arpo.engine.memory import EngineNeed, EngineShape, Term, engine_need, engine_weights
 from rllib_arpo.learner.gradient_checkpointing import decide_checkpointing
 from rllib_arpo.learner.memory_budget import learner_need
-from rllib_arpo.learner.placement import DeviceGroup, cpu_group, gpu_groups, needed_on, num_gpus
+from rllib_arpo.learner.placement import SHARES_OF_PAIRS, DeviceGroup, cpu_group, gpu_groups, needed_on, num_gpus
 
 #: The share of a learner's GPU that should remain for what is not counted.
 _SPARE = 0.1
@@ -120,6 +120,8 @@ def _number(run: Run, memory: Memory, given_gb: float | None) -> Check:
     if given_gb is not None:
         return Check(Mark.OK, "GPUs", f"the run takes {wanted}, here assumed to have {size(given_gb * 1e9)} each")
     advice = "Lower num_gpus_per_*, or compare with another machine's GPUs: --gpu-memory-gb 80."
+    if 0 < run.learner.gpus < 1 < run.learner.number:
+        advice = f"{SHARES_OF_PAIRS[0].upper()}{SHARES_OF_PAIRS[1:]}."
     return _check(here >= wanted, "GPUs", f"the run takes {wanted}, and this machine has {here}", advice)
 
 
@@ -127,6 +129,8 @@ def _group(group: DeviceGroup, run: Run, engine: EngineNeed, on_gpu: int) -> Che
     """The check of GPUs that are used alike."""
     learner, name = learner_need(run.model, run.learner), _count(group.number, "GPU")
     needed, found = _needed(group, run, engine, on_gpu)
+    if group.learners > 1:
+        return Check(Mark.MISSING, name, found, f"NCCL refuses several learners on one GPU: {SHARES_OF_PAIRS}.")
     if needed > on_gpu:
         each_fits_alone = (group.engines or group.evaluating) and group.learners * learner.peak <= on_gpu
         return Check(Mark.MISSING, name, found, _SMALLER_ENGINE if each_fits_alone else _SMALLER_LEARNER)

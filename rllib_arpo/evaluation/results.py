@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,18 +20,16 @@ import pyarrow.dataset as ds
 
 from rllib_arpo.core.tree import OUTAGE_STOP_REASONS
 from rllib_arpo.evaluation.plan import Arm
-from rllib_arpo.files import take_lock, write_json
+from rllib_arpo.files import write_json
 from rllib_arpo.record.question import RecordedQuestion
 from rllib_arpo.record.read import questions, record_files
 from rllib_arpo.record.recorder import RECORD_FOLDER, write_table
 from rllib_arpo.record.tables import record_table
 from rllib_arpo.redaction import comparable
 
-SETTINGS, LOCK = "settings.json", "rllib_arpo.lock"
+SETTINGS = "settings.json"
 #: The name of an arm's folder begins with its number.
 _NUMBERED = re.compile(r"(\d\d+)-")
-#: In the settings of all arms: whether a command that `replaces` results may delete them.
-_REPLACEABLE = "replaceable"
 
 
 class ResultsError(ValueError):
@@ -87,59 +84,43 @@ class StoredArm:
 
 
 class ResultFolder:
-    """The arms of a folder. Only one process at a time may use it. Use as a context manager.
-
-    Args:
-        replaces: results of other settings are deleted instead of refused, if such a command began the folder.
+    """The arms of a folder.
 
     Raises:
-        ValueError: the folder cannot be written, its path is not UTF-8, or another process evaluates into it.
+        ValueError: the folder cannot be written, or its path is not UTF-8.
     """
 
-    def __init__(self, folder: str | Path, replaces: bool = False):
-        self.folder, self._replaces = Path(folder), replaces
+    def __init__(self, folder: str | Path):
+        self.folder = Path(folder)
         try:
             str(folder).encode()
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._lock = (self.folder / LOCK).open("a")
         except UnicodeEncodeError as error:
             raise ValueError(f"--output {self.folder}: the path is not UTF-8.") from error
         except OSError as error:
             raise ValueError(f"--output {self.folder}: not a folder that can be written ({error.strerror}).") from error
-        take_lock(self._lock, f"{self.folder}: another evaluation is writing here.")
 
-    def check(self, settings: Mapping[str, Any]) -> list[StoredArm]:
-        """The arms that `claim` would delete. Changes nothing.
+    def keep(self, settings: Mapping[str, Any]) -> None:
+        """Stores the settings that all arms share; they replace others under which no question was answered.
 
         Raises:
             ResultsError: there are results with others, and the message names the first key that differs; or a file is
                 damaged or not an evaluation's.
         """
-        path, arms = self.folder / SETTINGS, self.arms()
-        has_questions = any(arm.has_questions() for arm in arms)
-        if not has_questions and not path.exists():
-            return []
-        known = _read(path)
-        if known.keys() != {"settings", _REPLACEABLE}:
-            raise ResultsError(f"{path}: not the settings of an evaluation; name another --output.")
-        self._replaces = self._replaces and (known[_REPLACEABLE] or not has_questions)
-        return arms if has_questions and self._differs(known["settings"], comparable(settings), "") else []
-
-    def claim(self, settings: Mapping[str, Any]) -> None:
-        """Stores the settings that all arms share; replaces those under which no question was answered.
-
-        Raises:
-            ResultsError: as `check`.
-        """
-        for arm in self.check(settings):
-            shutil.rmtree(arm.folder)
-        write_json(self.folder / SETTINGS, {"settings": comparable(settings), _REPLACEABLE: self._replaces})
+        path, has_questions = self.folder / SETTINGS, any(arm.has_questions() for arm in self.arms())
+        if has_questions or path.exists():
+            known = _read(path)
+            if known.keys() != {"settings"}:
+                raise ResultsError(f"{path}: not the settings of an evaluation; name another --output.")
+            if has_questions:
+                self._refuse_others(known["settings"], comparable(settings), "")
+        write_json(path, {"settings": comparable(settings)})
 
     def arm(self, arm: Arm) -> StoredArm:
         """The place of an arm, with its settings.
 
         Raises:
-            ResultsError: as `check`.
+            ResultsError: as `keep`.
         """
         names = {"model": arm.model.name, "style": arm.style, "task": arm.task}
         # Names of data are paths, and their values no secrets.
@@ -152,8 +133,8 @@ class ResultFolder:
             folder = self.folder / f"{max(taken, default=0) + 1:02d}-{slug[-80:].lstrip('-')}"
         else:
             folder = stored.folder
-            if stored.has_questions() and self._differs(stored.settings, settings, f" of {arm.name}"):
-                shutil.rmtree(folder)
+            if stored.has_questions():
+                self._refuse_others(stored.settings, settings, f" of {arm.name}")
         folder.mkdir(exist_ok=True)
         write_json(folder / SETTINGS, names | {"settings": settings})
         return StoredArm(folder, **names, settings=settings)
@@ -169,26 +150,13 @@ class ResultFolder:
         keys = {"model", "style", "task", "settings"}
         return [StoredArm(folder, **content) for folder, content in found if content.keys() == keys]
 
-    def close(self) -> None:
-        """Can be called twice."""
-        self._lock.close()
-
-    def __enter__(self) -> ResultFolder:
-        return self
-
-    def __exit__(self, *_exc_info: object) -> None:
-        self.close()
-
-    def _differs(self, known: Mapping[str, Any], given: Mapping[str, Any], of_arm: str) -> bool:
-        """Whether results have other settings, and are to be replaced."""
-        difference = first_difference(known, _plain(given))
-        if difference is not None and not self._replaces:
+    def _refuse_others(self, known: Mapping[str, Any], given: Mapping[str, Any], of_arm: str) -> None:
+        if difference := first_difference(known, _plain(given)):
             key, old, new = difference
             raise ResultsError(
                 f"{self.folder} has results{of_arm} with {key}={old}, not {new}: keep the setting, or name another "
                 "--output."
             )
-        return difference is not None
 
 
 def first_difference(old: Any, new: Any, path: str = "") -> tuple[str, str, str] | None:

@@ -96,7 +96,6 @@ def answered(
     models: Sequence[str],
     baselines: Sequence[str] = (),
     *,
-    replaces: bool = False,
     check: Callable[[], None] = lambda: None,
 ) -> Iterator[tuple[EvaluationSettings, Path, list[tuple[Arm, StoredArm]]]]:
     """Asks what is not answered yet of what a command line states: the settings, the folder `--output`, its arms.
@@ -105,7 +104,6 @@ def answered(
         args: of `add_sampling_arguments`, with `output`.
         models: as the user wrote them.
         baselines: as in `make_arms`.
-        replaces: as in `ResultFolder`.
         check: a further check before the engine starts.
 
     Raises:
@@ -114,24 +112,22 @@ def answered(
     with command_errors():
         settings, own, tasks = read_settings(args), read_env_configs(args), chosen_tasks(args)
         check_tasks(tasks, own, settings)
-        results = ResultFolder(args.output, replaces)
-    with results:
-        with command_errors((ResultsError,)):
-            results.check(dataclasses.asdict(settings))
-        found = resolve_models(models, results.folder, settings.dtype)
-        arms = make_arms(found, baselines, tasks, own, settings)
-        with command_errors():
-            check()
-        with command_errors((ResultsError,)):
-            results.claim(dataclasses.asdict(settings))
-            stored = [(arm, results.arm(arm)) for arm in arms]
-            missing = [(arm, place, sorted(set(arm.numbers) - place.numbers())) for arm, place in stored]
-        in_flight = questions_in_flight(args, settings)
-        for model in found:
-            of_model = [each for each in missing if each[0].model == model and each[2]]
-            answer(of_model, settings, in_flight=in_flight, num_threads=args.num_threads)
-        yield settings, results.folder, stored
-        remove_exported(found)
+        results = ResultFolder(args.output)
+    with command_errors((ResultsError,)):
+        results.keep(dataclasses.asdict(settings))
+    found = resolve_models(models, results.folder, settings.dtype)
+    arms = make_arms(found, baselines, tasks, own, settings)
+    with command_errors():
+        check()
+    with command_errors((ResultsError,)):
+        stored = [(arm, results.arm(arm)) for arm in arms]
+        missing = [(arm, place, sorted(set(arm.numbers) - place.numbers())) for arm, place in stored]
+    in_flight = questions_in_flight(args, settings)
+    for model in found:
+        of_model = [each for each in missing if each[0].model == model and each[2]]
+        answer(of_model, settings, in_flight=in_flight, num_threads=args.num_threads)
+    yield settings, results.folder, stored
+    remove_exported(found)
 
 
 @contextmanager

@@ -38,11 +38,9 @@ from rllib_arpo.core.columns import (
     REFERENCE_LOG_PROBS,
     REWARD_SCALE,
     REWARD_STATISTICS,
-    STATES,
     TREES,
     WEIGHT,
 )
-from rllib_arpo.core.credit import VALUE
 from rllib_arpo.core.loss import (
     advantage_mass,
     clipped_mass,
@@ -52,14 +50,13 @@ from rllib_arpo.core.loss import (
     policy_ratio,
     tree_policy_objective,
 )
-from rllib_arpo.core.state_values import DECAY
 from rllib_arpo.learner.gradient_checkpointing import decide_here
 from rllib_arpo.learner.learner_state import StatefulLearner, states_on_device
 from rllib_arpo.learner.memory_budget import AUTO
-from rllib_arpo.learner.metrics import Total, Totals, add_questions, summarize
+from rllib_arpo.learner.metrics import Total, Totals, add_questions, update_metrics
 from rllib_arpo.learner.passes import (
     Piece,
-    check_one_conversation,
+    check_one_context,
     cut_into_pieces,
     group_into_passes,
     has_advantage,
@@ -70,7 +67,6 @@ from rllib_arpo.learner.passes import (
 )
 from rllib_arpo.learner.sharding import SHARDINGS, NonFiniteLossError, gather_names
 from rllib_arpo.learner.training_data import Minibatch, QuestionBatch
-from rllib_arpo.learner.value_baseline import ValueBaseline
 from rllib_arpo.policy.llm_rl_module import BaseModel
 from rllib_arpo.policy.sharded_state import returns_whole
 
@@ -104,18 +100,11 @@ class ARPOTorchLearner(StatefulLearner):
             torch.set_num_threads(self.config.learner_num_threads)
         super().build()
         self._totals = Totals(self._device)  # `compute_losses` may also be called outside an update.
-        self._values = self._make_values() if self.config.baseline == VALUE else None
         self._reference = None
         if self.config.kl_coeff > 0:
             reference = self.module[DEFAULT_MODULE_ID].make_reference()
             # The reference of a LoRA is the module itself, without its adapter.
             self._reference = reference if isinstance(reference, BaseModel) else self._place(reference)
-
-    def _make_values(self) -> ValueBaseline:
-        config, decay = self.config, self.config.value_decay
-        width = self.module[DEFAULT_MODULE_ID].hidden_size
-        decay = DECAY if decay is None else decay
-        return ValueBaseline(width, config.attribution, decay, self._device, self.distributed)
 
     @override(TorchLearner)
     def _make_module(self) -> MultiRLModule:
@@ -188,37 +177,28 @@ class ARPOTorchLearner(StatefulLearner):
             metrics=self.metrics,
         )
         if self.config.kl_in_reward:
-            check_one_conversation(columns[TREES])
+            check_one_context(columns[TREES])
         self._totals = Totals(self._device)
         add_questions(self._totals, columns)
         pieces = self._score(
             self._with_gradient(cut_into_pieces(columns[PACKED_TREES], self.config.max_tokens_per_pass)),
             is_single_step=len(training_data.minibatches) == 1,
         )
-        if self._values is not None:
-            pieces = self._values.subtract(pieces, columns, self._totals)
         gradient_norms = [
             self._update_minibatch(minibatch, [p for p in pieces if p.question in minibatch.questions], columns)
             for minibatch in training_data.minibatches
             # If no trajectory counts, there is no loss.
             if minibatch.denominator > 0
         ]
-        if self._values is not None:
-            self._values.learn()
         self._count_update()
         self._log_update(gradient_norms)
         self.after_gradient_based_update(timesteps=timesteps or {})
         return self.metrics.reduce()
 
     def _with_gradient(self, pieces: list[Piece]) -> list[Piece]:
-        """Drops pieces that add nothing to the gradient; with a KL or an entropy bonus every token adds to it.
-
-        With `baseline="value"` a question with equal rewards has advantages as well. Dropping it would select questions
-        by their outcome.
-        """
+        """Drops pieces that add nothing to the gradient; with a KL or an entropy bonus every token adds to it."""
         config = self.config
-        all_add = config.kl_coeff or config.entropy_coeff or self._values is not None
-        if all_add or not config.skip_groups_without_signal:
+        if config.kl_coeff or config.entropy_coeff or not config.skip_groups_without_signal:
             return pieces
         return [piece for piece in pieces if has_advantage(piece)]
 
@@ -226,34 +206,23 @@ class ARPOTorchLearner(StatefulLearner):
         """Adds the log-probs that stay fixed during the update: the policy's at its start, the reference's.
 
         In an update of a single step the training pass itself gives the policy's log-probs, which saves one forward
-        pass, unless values need the states that the same pass gives.
+        pass.
         """
-        if self._values is not None or not is_single_step:
-            asked = {} if self._values is None else {"with_states": True}
-            old = self._outputs(self.module[DEFAULT_MODULE_ID], pieces, **asked)
-            pieces = [
-                replace(piece, old_log_probs=out[LOG_PROBS], states=out.get(STATES))
-                for piece, out in zip(pieces, old, strict=True)
-            ]
+        if not is_single_step:
+            old = self._log_probs(self.module[DEFAULT_MODULE_ID], pieces)
+            pieces = [replace(piece, old_log_probs=found) for piece, found in zip(pieces, old, strict=True)]
         if self._reference is not None:
-            reference = self._outputs(self._reference, pieces)
-            pieces = [
-                replace(piece, reference_log_probs=out[LOG_PROBS]) for piece, out in zip(pieces, reference, strict=True)
-            ]
+            reference = self._log_probs(self._reference, pieces)
+            pieces = [replace(piece, reference_log_probs=found) for piece, found in zip(pieces, reference, strict=True)]
         return pieces
 
     @torch.no_grad()
-    def _outputs(self, module: LLMRLModule | BaseModel, pieces: list[Piece], **asked: bool) -> list[dict[str, Tensor]]:
-        """LOG_PROBS [K] of each piece's loss tokens under `module`, and what is asked for; on the CPU."""
-        result: list[dict[str, Tensor]] = []
+    def _log_probs(self, module: LLMRLModule | BaseModel, pieces: list[Piece]) -> list[Tensor]:
+        """[K], of each piece's loss tokens under `module`; on the CPU."""
+        result: list[Tensor] = []
         for group in self._passes(pieces):
-            out = module.forward_train(pass_to_tensors(group, self._device), with_entropy=False, **asked)
-            sizes = {
-                LOG_PROBS: [piece.packed.num_loss_tokens for piece in group],
-                STATES: [int(piece.packed.turn_starts.sum()) for piece in group],
-            }
-            parts = {name: values.cpu().split(sizes[name]) for name, values in out.items()}
-            result += [{name: of_pieces[i] for name, of_pieces in parts.items()} for i in range(len(group))]
+            out = module.forward_train(pass_to_tensors(group, self._device), with_entropy=False)
+            result += out[LOG_PROBS].cpu().split([piece.packed.num_loss_tokens for piece in group])
         return result[: len(pieces)]
 
     def _passes(self, pieces: Sequence[Piece]) -> list[list[Piece]]:
@@ -377,10 +346,10 @@ class ARPOTorchLearner(StatefulLearner):
         self._totals.add(Total.CLIPPED_MASS, clipped.sum())
         if REFERENCE_LOG_PROBS in batch:
             self._totals.add(Total.KL, kl_k3(log_probs, batch[REFERENCE_LOG_PROBS]).sum())
+            self._totals.add(Total.KL_TOKENS, len(log_probs))
 
     def _log_update(self, gradient_norms: Sequence[float]) -> None:
-        sums = self._totals.over_learners(self.distributed)
-        for name, value in summarize(sums, gradient_norms, has_reference=self._reference is not None).items():
+        for name, value in update_metrics(self._totals.over_learners(self.distributed), gradient_norms).items():
             self.metrics.log_value((DEFAULT_MODULE_ID, name), value, reduce="mean")
         self.metrics.log_value((DEFAULT_MODULE_ID, WEIGHTS_SEQ_NO), self._weights_seq_no, window=1)
 

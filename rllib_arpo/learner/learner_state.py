@@ -1,10 +1,8 @@
 """The state of a learner: what checkpoints keep of it, where Adam's lies, and which version of the weights it has."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from ray.rllib.core import DEFAULT_MODULE_ID
@@ -18,9 +16,6 @@ from rllib_arpo.policy.llm_rl_module import COMPUTE_DTYPES
 from rllib_arpo.policy.module_checkpoint import resolve
 from rllib_arpo.policy.sharded_state import load_optimizer_state, optimizer_state
 from rllib_arpo.weights.snapshot import WeightSnapshot, probe_tokens
-
-if TYPE_CHECKING:
-    from rllib_arpo.learner.value_baseline import ValueBaseline
 
 
 @contextmanager
@@ -43,14 +38,8 @@ def move_states(optimizers: Iterable[torch.optim.Optimizer], device: torch.devic
                     state[name] = value.to(device)
 
 
-#: The component of a learner's state with what `ValueBaseline` knows.
-VALUES = "values"
-
-
 class StatefulLearner(TorchLearner):
     """The part of a learner of one `LLMRLModule` that saves, restores and names its weights."""
-
-    _values: ValueBaseline | None = None
 
     @override(TorchLearner)
     def build(self) -> None:
@@ -107,22 +96,11 @@ class StatefulLearner(TorchLearner):
                 self._set_optimizer_lr(optimizer, saved["param_groups"][0]["lr"])
 
     @override(Learner)
-    def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """Like RLlib's, with the values of `baseline="value"`."""
-        state: dict[str, Any] = super().get_state(components, not_components=not_components, **kwargs)
-        if self._values is not None and self._check_component(VALUES, components, not_components):
-            state[VALUES] = self._values.get_state()
-        return state
-
-    @override(Learner)
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restores weights, optimizer and values, also from an earlier checkpoint.
+        """Restores weights and optimizer, also from an earlier checkpoint.
 
-        RLlib's own method would restore the optimizer and silently keep the newer weights. A state without values, of
-        another baseline, leaves those of the learner alone.
+        RLlib's own method would restore the optimizer and silently keep the newer weights.
         """
-        if self._values is not None and VALUES in state:
-            self._values.set_state(state[VALUES])
         if WEIGHTS_SEQ_NO in state:
             self._weights_seq_no = -1
         super().set_state(state)

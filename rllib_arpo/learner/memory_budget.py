@@ -36,6 +36,7 @@ class LearnerShape:
         compute_bytes: of each number in the products of autocast, and of each weight of a LoRA's base.
         head_chunk: tokens whose logits are held at a time.
         compiled: torch.compile has made the layers, which then keep less.
+        remote: not in the run's main process.
     """
 
     number: int
@@ -48,6 +49,7 @@ class LearnerShape:
     compute_bytes: int
     head_chunk: int
     compiled: bool = False
+    remote: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,6 @@ from rllib_arpo.core.columns import (
     REFERENCE_LOG_PROBS,
     REWARD_SCALE,
     TOKEN_IDS,
-    TURN_STARTS,
     WEIGHT,
 )
 from rllib_arpo.core.entropy_advantage import entropy_factor
@@ -44,15 +43,12 @@ class Piece:
         old_log_probs: [K], the policy's at the start of the update; None if the update is a single step, whose forward
             pass itself gives them.
         reference_log_probs: [K], the reference model's; None without one.
-        states: [S, D], the policy's hidden states before the turns of `PackedTree.turn_starts`, if a baseline needs
-            them.
     """
 
     question: int
     packed: PackedTree
     old_log_probs: Tensor | None = None
     reference_log_probs: Tensor | None = None
-    states: Tensor | None = None
 
 
 def cut_into_pieces(packed_trees: Sequence[PackedTree], max_tokens: int) -> list[Piece]:
@@ -90,7 +86,7 @@ def idle_pass() -> list[Piece]:
 def pass_to_tensors(pieces: Sequence[Piece], device: torch.device | str) -> dict[str, Any]:
     """The columns of one pass: the module's input, [T] each, and the loss's input per loss token, [K] each."""
     packed = concatenate([piece.packed for piece in pieces])
-    layout = {name: getattr(packed, name) for name in (TOKEN_IDS, POSITION_IDS, PARENT, END, LOSS_MASK, TURN_STARTS)}
+    layout = {name: getattr(packed, name) for name in (TOKEN_IDS, POSITION_IDS, PARENT, END, LOSS_MASK)}
     of_loss_tokens = (BEHAVIOR_LOG_PROBS, BEHAVIOR_ENTROPIES, A_POS, A_NEG, WEIGHT)
     targets = {name: getattr(packed, name)[packed.loss_mask] for name in of_loss_tokens}
     columns = {name: torch.from_numpy(array).to(device) for name, array in {**layout, **targets}.items()}
@@ -101,13 +97,13 @@ def pass_to_tensors(pieces: Sequence[Piece], device: torch.device | str) -> dict
     return columns
 
 
-def check_one_conversation(trees: Sequence[QuestionTree]) -> None:
-    """Raises a ValueError if a trajectory has several conversations: `subtract_kl_to_go` sums within one."""
+def check_one_context(trees: Sequence[QuestionTree]) -> None:
+    """Raises a ValueError if a trajectory has several contexts: `subtract_kl_to_go` sums within one."""
     for tree in trees:
         for trajectory in tree.trajectories:
-            if any(turn.follows is not None for turn in trajectory.turns):
+            if any(turn.new_context for turn in trajectory.turns):
                 raise ValueError(
-                    "kl_in_reward=True: needs trajectories of one conversation, and trajectory "
+                    "kl_in_reward=True needs trajectories of one conversation, and trajectory "
                     f"{trajectory.agent_id} of question {tree.question_id} has several."
                 )
 

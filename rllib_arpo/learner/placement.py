@@ -2,11 +2,18 @@
 
 import math
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rllib_arpo.engine.memory import EngineNeed, EngineShape
 from rllib_arpo.learner.memory_budget import LearnerNeed, LearnerShape
 
+#: What to set for several learners that share GPUs with engines. By its sums Ray would put nine engines with smaller
+#: shares on a node of eight GPUs, where no GPU has room for the ninth, and would wait for it without end.
+SHARES_OF_PAIRS = (
+    "to share GPUs in pairs set num_gpus_per_env_runner=0.9 and num_gpus_per_learner=0.1, with at least as many env "
+    "runners as learners"
+)
 #: Fractions of a GPU that differ by less are equal.
 _ROUNDING = 1e-6
 
@@ -24,30 +31,45 @@ class DeviceGroup:
     evaluating: int = 0
 
 
-def gpu_groups(learner: LearnerShape, engine: EngineShape) -> list[DeviceGroup]:
-    """The GPUs of a run. Learners and engines that take fractions go to the first GPU that has room, as Ray packs them.
+def place_on_gpus(shares: Iterable[float]) -> list[list[int]]:
+    """The numbers of the GPUs that Ray gives to each of these shares of GPUs on a node that has enough of them.
 
-    An engine in the learner's process does not take a GPU of its own.
+    Ray serves the shares in their order. Each goes to the fullest GPU that still has room for it; a share of 2 or more
+    takes whole GPUs.
     """
     room: list[float] = []
-    users: list[Counter[str]] = []
-    wanted = [("learners", learner.gpus)] * learner.number
-    # Where an engine has several GPUs, each of them is taken as a whole.
-    for kind, shape in (("engines", engine), ("evaluating", engine.evaluation)):
-        if shape is not None:
-            wanted += [(kind, min(1.0, shape.gpus))] * (shape.separate * shape.parallel)
-    for kind, share in wanted:
-        if share == 0:
-            continue
-        index = next((index for index, left in enumerate(room) if left >= share - _ROUNDING), len(room))
-        if index == len(room):
-            room.append(1.0)
-            users.append(Counter())
-        room[index] -= share
-        users[index][kind] += 1
+    placed = []
+    for share in shares:
+        numbers = []
+        for part in [min(share, 1.0)] * math.ceil(share - _ROUNDING):
+            fitting = [number for number, left in enumerate(room) if left >= part - _ROUNDING]
+            number = min(fitting, key=room.__getitem__, default=len(room))
+            if number == len(room):
+                room.append(1.0)
+            room[number] -= part
+            numbers.append(number)
+        placed.append(numbers)
+    return placed
+
+
+def gpu_groups(learner: LearnerShape, engine: EngineShape) -> list[DeviceGroup]:
+    """The GPUs of a run, as Ray gives them out.
+
+    RLlib asks for the env runners' GPUs first, then for those of evaluation, then for the learners'. A learner in the
+    main process comes before all of them, and an engine in its process does not take a GPU of its own.
+    """
+    wanted = [("engines", engine.gpus)] * engine.separate
+    if engine.evaluation is not None:
+        wanted += [("evaluating", engine.evaluation.gpus)] * engine.evaluation.separate
+    learners = [("learners", learner.gpus)] * learner.number
+    wanted = wanted + learners if learner.remote else learners + wanted
+    users: dict[int, Counter[str]] = {}
+    for (kind, _), numbers in zip(wanted, place_on_gpus(share for _, share in wanted), strict=True):
+        for number in numbers:
+            users.setdefault(number, Counter())[kind] += 1
     if engine.in_learner and learner.gpus > 0:
-        users[0]["engines"] += 1
-    groups = Counter((user["learners"], user["engines"], user["evaluating"]) for user in users)
+        next(user for user in users.values() if user["learners"])["engines"] += 1
+    groups = Counter((user["learners"], user["engines"], user["evaluating"]) for user in users.values())
     return [DeviceGroup(number, *key) for key, number in groups.items()]
 
 
@@ -62,10 +84,7 @@ def cpu_group(learner: LearnerShape, engine: EngineShape) -> DeviceGroup:
 
 def num_gpus(learner: LearnerShape, engine: EngineShape) -> int:
     """The number of GPUs that Ray must have for the run."""
-    asked = learner.number * learner.gpus + engine.separate * engine.gpus
-    if engine.evaluation is not None:
-        asked += engine.evaluation.number * engine.evaluation.gpus
-    return max(math.ceil(asked - _ROUNDING), sum(group.number for group in gpu_groups(learner, engine)))
+    return sum(group.number for group in gpu_groups(learner, engine))
 
 
 def needed_on(group: DeviceGroup, learner: LearnerNeed, engine: EngineNeed, sleeps: bool) -> int:

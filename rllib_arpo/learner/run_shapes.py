@@ -32,6 +32,7 @@ def learner_shape(config: AlgorithmConfig) -> LearnerShape:
         compute_bytes=COMPUTE_DTYPES[config.dtype].itemsize,
         head_chunk=CHUNK_SIZES["cuda" if gpus else "cpu"],
         compiled="layers" in parts,
+        remote=config.num_learners > 0,
     )
 
 

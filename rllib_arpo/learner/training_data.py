@@ -70,7 +70,7 @@ class QuestionBatch(TrainingData):
         statistics: of the rewards, for baselines over the whole batch.
         num_tokens: [Q] unique tokens of each question, the work that `shard` balances.
         has_signal: whether the rewards that a baseline compares (of a question, of the batch) differ anywhere, after
-            the overlong penalty; that of `core.figures` is before it.
+            the overlong penalty; that of `core/figures.py` is before it.
     """
 
     minibatches: tuple[Minibatch, ...] = ()

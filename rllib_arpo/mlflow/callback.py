@@ -50,7 +50,7 @@ class ARPOMLflowCallback(LoggerCallback):
     A thread makes the run agree with the trial's folder after every result (`run_log`), so the training loop does not
     wait for the store. A store that fails is asked again after the next result and at the end. What it does not take
     until then is not lost, since the folder has everything: `rllib-arpo log-run FOLDER --store URI` logs it later.
-    Steps are training iterations. A resumed trial goes on in the same run.
+    Steps are training iterations. A resumed trial goes on in the same run, if its folder is on a disk.
 
     The URI is `tracking_uri`, or the environment variable MLFLOW_TRACKING_URI, or that of `mlflow.db` in the current
     folder, with the artifacts in `mlruns` beside it.
@@ -88,7 +88,6 @@ class ARPOMLflowCallback(LoggerCallback):
         self.all_metrics = all_metrics
         self.report = report
         self.traces = traces
-        self._ids: dict[str, str] = {}
         self._thread: LogThread | None = None
 
     def setup(self, *args: Any, **kwargs: Any) -> None:
@@ -107,9 +106,8 @@ class ARPOMLflowCallback(LoggerCallback):
         folder, results = _folders(trial)
         self._started[trial.trial_id] = folder, results
         self._changed.add(trial.trial_id)
-        known = read_facts(folder).id if (folder / RUN_FILE).is_file() else self._ids.get(trial.trial_id)
-        self._ids[trial.trial_id] = known or uuid.uuid4().hex
-        write_facts(folder, self._facts(trial))
+        is_known = (folder / RUN_FILE).is_file()
+        write_facts(folder, self._facts(trial, read_facts(folder).id if is_known else uuid.uuid4().hex))
 
     def log_trial_result(self, iteration: int, trial: Trial, result: dict[str, Any]) -> None:
         self._changed.add(trial.trial_id)
@@ -145,21 +143,14 @@ class ARPOMLflowCallback(LoggerCallback):
             self._thread = None
             atexit.unregister(self.close)
 
-    def get_state(self) -> dict[str, Any]:
-        """The ids in the trials' folders: a resumed trial on a remote storage begins with an empty folder."""
-        return {"ids": self._ids}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        self._ids = state["ids"]
-
     def _open(self) -> Store:
         return open_store(self.tracking_uri, self.experiment_name)
 
-    def _facts(self, trial: Trial) -> RunFacts:
+    def _facts(self, trial: Trial, folder_id: str) -> RunFacts:
         note = description(trial.trainable_name, trial.config, command_line(), self._commit, trial.path)
         tags = ({NOTE_TAG: note} if note else {}) | self._all_tags | {"trial_name": str(trial)}
         return RunFacts(
-            id=self._ids[trial.trial_id],
+            id=folder_id,
             name=str(trial),
             tags=tags,
             experiment=self.experiment_name,

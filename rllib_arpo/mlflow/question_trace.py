@@ -149,7 +149,7 @@ class QuestionTrace:
                 attributes={
                     "seconds": call.latency_s,
                     "tokens": len(turn.observation),
-                    "elsewhere": words.elsewhere(placed) or None,
+                    "new_context": words.new_context(placed) or None,
                 },
                 error=call.status if call.status != ToolStatus.OK else "",
             )

@@ -2,11 +2,9 @@
 
 from rllib_arpo.connectors import BATCH
 from rllib_arpo.core.advantages import ATTRIBUTIONS, LEAF_WEIGHTINGS, LOSS_AGGREGATIONS
-from rllib_arpo.core.branching import AUTO, AUTO_SHARE, BRANCHING_RULES, PLANNED, WIDE, BranchingParams
+from rllib_arpo.core.branching import AUTO, AUTO_SHARE, BRANCHING_RULES, WIDE, BranchingParams
 from rllib_arpo.core.credit import CREDITS, credit_of
 from rllib_arpo.core.entropy import ENTROPY_ESTIMATORS, ENTROPY_NORMALIZATIONS
-from rllib_arpo.core.rollout_budget import UNITS
-from rllib_arpo.core.state_values import DECAY
 from rllib_arpo.engine import ENGINES
 from rllib_arpo.engine.engine import RECORD_ENTROPIES
 from rllib_arpo.learner.sharding import SHARDINGS
@@ -42,15 +40,6 @@ def _are_betas(value: object) -> bool:
     if not isinstance(value, tuple | list) or len(value) != 2:
         return False
     return all(isinstance(beta, int | float) and 0 <= beta < 1 for beta in value)
-
-
-def _is_budget(value: object) -> bool:
-    return (
-        isinstance(value, dict)
-        and len(value) == 1
-        and set(value) <= set(UNITS)
-        and all(map(POSITIVE.test, value.values()))
-    )
 
 
 def _is_baseline(value: object) -> bool:
@@ -109,13 +98,6 @@ ADAPTIVE_ROLLOUT = {
     "num_initial_rollouts": Option(
         8, "N, how many of them start at the prompt; the other M - N are forks or top-ups.", at_least(1)
     ),
-    "rollout_budget": Option(
-        None,
-        'what a question may spend, such as {"tool_calls": 96} or {"generated_tokens": 20000}: forks and top-ups are '
-        "taken until it is spent, as far as the mean path of the last `entropy_baseline_questions` questions foresees; "
-        "M is then the most trajectories that it may have. None: M trajectories, whatever they cost.",
-        optional(Rule(f"a dict with one of {', '.join(map(repr, UNITS))} and a finite number > 0", _is_budget)),
-    ),
     "branching": Option(
         FORK_RULE.branching,
         '"threshold" (fork iff P > tau), "probability", "random" (the control), "permuted" (the control at equal '
@@ -126,9 +108,8 @@ ADAPTIVE_ROLLOUT = {
     "branch_width": Option(
         FORK_RULE.branch_width,
         'Z, children per fork; "wide": (M - N) / N, rounded up, so that the first responses that are forked share the '
-        'whole budget; "planned": per tool and depth, perhaps 0, from the variances of returns below and between tool '
-        'responses in the last `entropy_baseline_questions` questions; as "wide" until these are known.',
-        or_name(at_least(1), WIDE, PLANNED),
+        "whole budget.",
+        or_name(at_least(1), WIDE),
     ),
     "entropy_window": Option(20, "k, tokens after a tool response whose entropy is compared.", at_least(1)),
     "entropy_estimator": Option(
@@ -145,16 +126,13 @@ ADAPTIVE_ROLLOUT = {
     "entropy_baseline": Option(
         "initial",
         'what the entropy after a tool response is compared with: "initial" (the paper: the first tokens of the root), '
-        'or "running": that after the same tool\'s responses in earlier questions.',
+        'or "running": the mean of that after the same tool\'s responses in earlier questions.',
         one_of("initial", "running"),
-    ),
-    "entropy_baseline_quantile": Option(
-        None, 'of "running": a quantile of the earlier ones; None: their mean.', optional(PROBABILITY)
     ),
     "entropy_baseline_questions": Option(
         None,
-        'how many of the last questions count for "running", "permuted", branch_threshold="auto", '
-        'branch_width="planned", `rollout_budget` and pre-monitoring; None: `questions_per_batch`.',
+        'how many of the last questions count for "running", "permuted", branch_threshold="auto" and '
+        "pre-monitoring; None: `questions_per_batch`.",
         optional(at_least(1)),
     ),
     "record_entropies": Option(
@@ -309,16 +287,9 @@ TRAINING = {
     "baseline": Option(
         "group",
         'what a reward is compared with: "group": the question\'s others (GRPO, ARPO), "tree": these, plus those of '
-        'its own root and forks (Tree-GRPO), "batch": all of the batch (REINFORCE++); "forks_apart", "same_state" '
-        '(GiGPO), "node_values" (TreeRL), "siblings", "value" (learnt values of the states after tool responses) or '
-        '"module:function": docs/design.md, "Credit".',
+        'its own root and forks (Tree-GRPO), "batch": all of the batch (REINFORCE++), "same_state": these, and '
+        'those that read the same tool response (GiGPO), or "module:function": docs/design.md, "Credit".',
         BASELINE,
-    ),
-    "value_decay": Option(
-        None,
-        'of baseline="value": the factor by which what the values were learnt from counts less with each update; '
-        f"None: {DECAY}.",
-        optional(PROBABILITY),
     ),
     "returns": Option(
         "total",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from rllib_arpo.plots.iterations import draw_accuracy_by_calls, draw_fork_history, draw_gap, draw_progress, draw_seconds
+from rllib_arpo.plots.iterations import draw_accuracy_by_calls, draw_progress
 from rllib_arpo.plots.run_data import MissingDataError, RunData
 from rllib_arpo.plots.style import png
 from rllib_arpo.plots.trees import draw_entropy, draw_forks, draw_rises
@@ -54,12 +54,6 @@ PLOTS = (
          "Of the recorded training questions, on all their trajectories. Right: of the nodes that were decided while "
          "budget remained, the share that was forked.",
          draw_forks),
-    Plot("forks_by_iteration", "Forks by iteration", "Of all training questions, on all their trajectories.",
-         draw_fork_history),
-    Plot("engine_learner_gap", "Engine-learner gap",
-         "How far the engine's log-probs of the tokens that it sampled are from the learner's before the update.",
-         draw_gap),
-    Plot("seconds", "Seconds by part of an iteration", "Wall time.", draw_seconds),
 )  # fmt: skip
 
 

@@ -18,9 +18,7 @@ from rllib_arpo.core.columns import (
     LOSS_MASK,
     PARENT,
     POSITION_IDS,
-    STATES,
     TOKEN_IDS,
-    TURN_STARTS,
 )
 from rllib_arpo.policy.causal_lm import load_causal_lm, round_weights
 from rllib_arpo.policy.lora import Adapter
@@ -92,14 +90,13 @@ class LLMRLModule(TorchRLModule):
 
     @override(TorchRLModule)
     def _forward_train(
-        self, batch: dict[str, Any], *, with_entropy: bool = True, with_states: bool = False, **kwargs: Any
+        self, batch: dict[str, Any], *, with_entropy: bool = True, **kwargs: Any
     ) -> dict[str, torch.Tensor]:
         """Scores one pass.
 
         Args:
             batch: `TOKEN_IDS`, `POSITION_IDS`, `PARENT`, `END`, `LOSS_MASK`, [T] each, of one or more packed trees.
             with_entropy: False leaves `ENTROPY` out.
-            with_states: adds `STATES`; needs `TURN_STARTS`, [T], in the batch.
 
         Returns:
             `LOG_PROBS` and `ENTROPY` (nats), [K] each, fp32 or fp64: one entry per loss token in packed order, at the
@@ -111,10 +108,8 @@ class LLMRLModule(TorchRLModule):
         rows = batch[LOSS_MASK].nonzero().squeeze(1)
         if (batch[PARENT][rows] < 0).any():
             raise ValueError("The first token of a prompt is in the loss, but no hidden state precedes it.")
-        starts = batch[TURN_STARTS].nonzero().squeeze(1) if with_states else None
-        outputs = self.scorer(batch, rows, self._temperature, with_entropy=with_entropy, states_before=starts)
-        named = zip((LOG_PROBS, ENTROPY, STATES), outputs, strict=True)
-        return {name: output for name, output in named if output is not None}
+        log_probs, entropy = self.scorer(batch, rows, self._temperature, with_entropy=with_entropy)
+        return {LOG_PROBS: log_probs} if entropy is None else {LOG_PROBS: log_probs, ENTROPY: entropy}
 
     @override(TorchRLModule)
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
@@ -134,11 +129,6 @@ class LLMRLModule(TorchRLModule):
     def vocab_size(self) -> int:
         """V: the width of the logits."""
         return self.causal_lm.get_output_embeddings().out_features
-
-    @property
-    def hidden_size(self) -> int:
-        """D: the width of the hidden states."""
-        return self.causal_lm.get_output_embeddings().in_features
 
     @torch.no_grad()
     def score(self, token_ids: np.ndarray) -> np.ndarray:

@@ -61,8 +61,7 @@ class TreeScorer(nn.Module):
         temperature: float,
         *,
         with_entropy: bool = True,
-        states_before: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Log-probs and entropies of the tokens in `rows` of a pass, each from the hidden state at its parent.
 
         Args:
@@ -70,10 +69,9 @@ class TreeScorer(nn.Module):
             rows: [K] indices into them; none is the first token of a prompt.
             temperature: > 0.
             with_entropy: False computes no entropies, and gives None for them.
-            states_before: [S] indices of tokens whose parents' hidden states are asked for.
 
         Returns:
-            log-probs and entropies (nats), [K] each, fp32 or fp64; the hidden states [S, D] that are asked for.
+            log-probs and entropies (nats), [K] each, fp32 or fp64.
         """
         head = self.causal_lm.get_output_embeddings()
         token_ids = batch[TOKEN_IDS].long()
@@ -83,7 +81,7 @@ class TreeScorer(nn.Module):
         lower = self._dtype if autocast else None
         with torch.autocast(device_type, lower, enabled=autocast, cache_enabled=False):
             hidden = tree_hidden_states(self.causal_lm, token_ids[None], batch[POSITION_IDS].long()[None], plan)
-            log_probs, entropy = chunked_log_probs(
+            return chunked_log_probs(
                 hidden[batch[PARENT][rows]],
                 token_ids[rows],
                 head.weight,
@@ -92,4 +90,3 @@ class TreeScorer(nn.Module):
                 with_entropy=with_entropy,
                 functions=self._chunk_functions,
             )
-        return log_probs, entropy, None if states_before is None else hidden[batch[PARENT][states_before]]

@@ -18,8 +18,8 @@ ALGORITHMS = ("ARPO", "GRPO", "DAPO", "ReinforcePlusPlus", "AEPO", "TreeGRPO")
 UNUSED = (
     "--env", "--framework", "--num-agents", "--evaluation-duration-unit", "--evaluation-parallel-to-training",
     "--num-samples", "--max-concurrent-trials", "--tune-max-report-freq", "--wandb-key", "--wandb-project",
-    "--wandb-run-name", "--stop-timesteps", "--num-aggregator-actors-per-learner", "--num-gpus", "--old-api-stack",
-    "--enable-new-api-stack", "--local-mode",
+    "--wandb-run-name", "--stop-timesteps", "--as-release-test", "--num-aggregator-actors-per-learner", "--num-gpus",
+    "--old-api-stack", "--enable-new-api-stack", "--local-mode",
 )  # fmt: skip
 
 
@@ -76,19 +76,11 @@ def _value(text: str) -> float | str:
     return text
 
 
-def _budget(text: str) -> dict[str, float]:
-    unit, _, amount = text.partition("=")
-    try:
-        return {unit: float(amount)}
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not UNIT=NUMBER, such as tool_calls=96.") from None
-
-
 #: Options of `ARPOConfig` that the command line has under the same names; those of forks need an algorithm that forks.
 FORK_OPTIONS = (
     "num_initial_rollouts", "branching", "branch_width", "branch_threshold", "branch_share", "branch_base_probability",
     "branch_entropy_weight", "random_fork_probability", "consecutive_fork_penalty", "pre_monitoring_sensitivity",
-    "entropy_window", "entropy_estimator", "entropy_normalization", "entropy_baseline", "entropy_baseline_quantile",
+    "entropy_window", "entropy_estimator", "entropy_normalization", "entropy_baseline",
     "entropy_baseline_questions", "budget_allocation", "attribution",
 )  # fmt: skip
 OTHER_OPTIONS = ("baseline", "record_share")
@@ -98,12 +90,6 @@ def add_arm_args(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """Adds the arguments of recipes that are run with several algorithms (RLlib's `--algo`), fork rules and seeds."""
     parser.add_argument("--seed", type=int, default=0, help="of the order of the questions and of the forks")
     parser.add_argument("--num-rollouts", type=int, help="M, trajectories per question; default: the recipe's")
-    parser.add_argument(
-        "--rollout-budget",
-        type=_budget,
-        metavar="UNIT=NUMBER",
-        help="what a question may spend, e.g. tool_calls=96; --num-rollouts is then the most trajectories",
-    )
     for name in (*FORK_OPTIONS, *OTHER_OPTIONS):
         doc = OPTIONS[name].doc.replace("%", "%%")
         parser.add_argument(_flag(name), type=_value, help=f"{doc} Default: the recipe's, or the algorithm's")
@@ -152,11 +138,8 @@ def arm_config(
     if args.questions_per_batch is not None:
         questions_per_batch = args.questions_per_batch
     config = _algorithm_config(args.algo, settings or {})
-    if args.rollout_budget is not None and args.num_rollouts is None:
-        raise ValueError("--rollout-budget: say with --num-rollouts how many trajectories a question may have at most.")
     config.adaptive_rollout(
         num_rollouts=num_rollouts if args.num_rollouts is None else args.num_rollouts,
-        rollout_budget=args.rollout_budget,
         max_response_tokens=max_response_tokens,
     )
     _set_options(config, args)
@@ -194,8 +177,7 @@ def _set_options(config: ARPOConfig, args: argparse.Namespace) -> None:
     given = {name: value for name in (*FORK_OPTIONS, *OTHER_OPTIONS) if (value := getattr(args, name)) is not None}
     for name, value in given.items():
         setattr(config, name, value)
-    read = {"branching", *OTHER_OPTIONS, *(("entropy_baseline_questions",) if config.rollout_budget else ())}
-    unread = [name for name in given if name not in read]
+    unread = [name for name in given if name not in ("branching", *OTHER_OPTIONS)]
     if config.branching == "never" and unread:
         option = f"{_flag(unread[0])} {given[unread[0]]}"
         raise ValueError(f"{option}: --algo {args.algo} with branching='never' forks nothing.")

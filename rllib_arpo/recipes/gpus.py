@@ -16,13 +16,14 @@ SHARED_ENGINE_MEMORY = 0.8
 def use_gpus(config: ARPOConfig, num_gpus: float) -> None:
     """Divides the cluster's GPUs among the learners and the engines of a recipe that also runs without a GPU.
 
-    Each learner and each env runner has a GPU of its own where there are enough. Otherwise the only learner shares
-    one with all engines, which sleep during updates without their weights, since new ones follow: half of it is the
-    learner's. Without env runners the engine is in
-    the process of a learner that is not remote, and uses its GPU; remote learners each get a GPU if there are enough.
+    Each learner and each env runner has a GPU of its own where there are enough. Otherwise they share: the only learner
+    a GPU with all engines, or each of several learners that of another engine. Half of the GPU's memory is the
+    learner's, and engines sleep during updates without their weights, since new ones follow. Without env runners the
+    engine is in the process of a learner that is not remote, and uses its GPU; remote learners each get a GPU if there
+    are enough.
 
     Raises:
-        ValueError: several learners would have to share a GPU with engines, which NCCL refuses.
+        ValueError: several learners would have to share a GPU, which NCCL refuses.
     """
     learners, env_runners = config.num_learners, config.num_env_runners
     if num_gpus < 1 or (learners and not env_runners):
@@ -30,11 +31,14 @@ def use_gpus(config: ARPOConfig, num_gpus: float) -> None:
         return
     if env_runners and num_gpus >= max(learners, 1) + env_runners:
         of_learner, of_env_runner, engine_memory, sleep_level = 1.0, 1.0, ENGINE_MEMORY, 0
-    elif learners > 1:
+    elif learners > 1 and not learners <= env_runners <= num_gpus:
         raise ValueError(
             f"--num-learners {learners}: with {env_runners} env runners this takes {learners + env_runners} GPUs, and "
-            f"there are {num_gpus:g}; one learner can share a GPU."
+            f"there are {num_gpus:g}; to share them in pairs, take no more learners than env runners, and no more env "
+            f"runners than GPUs."
         )
+    elif learners > 1:
+        of_learner, of_env_runner, engine_memory, sleep_level = 0.1, 0.9, SHARED_ENGINE_MEMORY * 0.5, 2
     else:
         of_learner, of_env_runner = (0.5, 0.5 / env_runners) if env_runners else (1.0, 0.0)
         engine_memory, sleep_level = SHARED_ENGINE_MEMORY * 0.5 / max(env_runners, 1), 2

@@ -1,7 +1,6 @@
 """Runs a recipe with Ray Tune: checkpoints, further tries after failures, `--resume`, and the model at the end."""
 
 import argparse
-import json
 import math
 import os
 import time
@@ -39,14 +38,12 @@ ARGUMENTS_FILE, MODEL = "arguments.json", "model"
 #: In the folder of a run: the file that its process locks.
 LOCK = "lock"
 #: Options that need Tune. Recipes also have defaults of --checkpoint-freq and --max-failures, which a line recalls.
-_OF_TUNE = ("resume", "output", "as_test", "as_release_test", "checkpoint_at_end")
-#: The variable that names the file of --as-release-test.
-_RELEASE_TEST_FILE = "TEST_OUTPUT_JSON"
+_OF_TUNE = ("resume", "output", "as_test", "checkpoint_at_end")
 #: With this variable SIGINT raises KeyboardInterrupt in `tune.run` as anywhere.
 _NO_HANDLER_OF_TUNE = "TUNE_DISABLE_SIGINT_HANDLER"
 #: Arguments that may change when a run is resumed: those about machines, failures and output.
 _FREE = frozenset(
-    {"output", "resume", "num_cpus", "as_test", "as_release_test", "verbose", "gpu_memory_gb", "max_failures"}
+    {"output", "resume", "num_cpus", "as_test", "verbose", "gpu_memory_gb", "max_failures"}
     | {"num_learners", "num_cpus_per_learner", "num_gpus_per_learner"}
     | {"num_env_runners", "num_envs_per_env_runner", "evaluation_num_env_runners"}
 )
@@ -69,7 +66,7 @@ def run_recipe(
     Args:
         args: of a `recipe_parser`.
         experiment_name: in MLflow.
-        test_metric: with --as-test and --as-release-test, what has to reach --stop-reward in the last iteration; the
+        test_metric: with --as-test, what has to reach --stop-reward in the last iteration; the
             run goes on to --stop-iters. Default: the mean reward while sampling, which also ends the run.
         save_model: export the model of the best checkpoint into the run's folder; with --no-tune the last model.
 
@@ -93,10 +90,9 @@ def _run(
     test_metric: str | None,
     save_model: bool,
 ) -> None:
-    is_test = args.as_test or args.as_release_test
     say_what_runs(config, args, experiment_name, None if args.no_tune else output)
     stop = {TRAINING_ITERATION: args.stop_iters}
-    if test_metric is None or not is_test:
+    if test_metric is None or not args.as_test:
         stop[MEAN_REWARD] = args.stop_reward
     try:
         with ray_of_run(args.num_cpus), sigterm_as_sigint():
@@ -113,8 +109,8 @@ def _run(
         say_before_and_after(results)
     if save_model:
         _save_model(results[0], output)
-    if is_test:
-        _report_test(results[0].metrics or {}, args, test_metric or MEAN_REWARD)
+    if args.as_test:
+        _check_reward(results[0].metrics or {}, test_metric or MEAN_REWARD, args.stop_reward)
 
 
 @contextmanager
@@ -220,8 +216,6 @@ def _check_output(output: Path, args: argparse.Namespace) -> None:
     if args.no_tune and (name := next((name for name in _OF_TUNE if getattr(args, name)), None)):
         value = f" {args.output}" if name == "output" else ""
         raise ValueError(f"--{name.replace('_', '-')}{value}: needs Tune, and --no-tune leaves it out.")
-    if args.as_release_test and _RELEASE_TEST_FILE not in os.environ:
-        raise ValueError(f"--as-release-test: the variable {_RELEASE_TEST_FILE} has to name the file of its figures.")
     if args.resume and not args.output:
         raise ValueError("--resume: say by --output which run goes on.")
     if args.resume and not begun:
@@ -273,21 +267,14 @@ def _save_model(result: tune.Result, output: Path) -> None:
     say(f"That of the last checkpoint: rllib-arpo export {short_path(last)} FOLDER")
 
 
-def _report_test(result: Mapping[str, Any], args: argparse.Namespace, metric: str) -> None:
-    """Does as RLlib's example runner with --as-test and --as-release-test, and keeps its form of the file.
+def _check_reward(result: Mapping[str, Any], metric: str, wanted: float) -> None:
+    """--as-test: says whether the last iteration has reached it.
 
     Raises:
-        RuntimeError: with --as-test alone, the metric of the last iteration is less than --stop-reward.
+        RuntimeError: it has not.
     """
     found = number_at(result, metric)
     reached = math.nan if found is None else found
-    passed = reached >= args.stop_reward
-    say(f"{metric}: {reached}, of {args.stop_reward:g}: {'reached' if passed else 'not reached'}.")
-    if args.as_release_test:
-        figures = {
-            "passed": [passed], "not_passed": [not passed], "success_metric": metric, "best_value": reached,
-            "target_value": args.stop_reward, "time_taken": result["time_total_s"],
-        }  # fmt: skip
-        Path(os.environ[_RELEASE_TEST_FILE]).write_text(json.dumps(figures))
-    elif not passed:
-        raise RuntimeError(f"--as-test: {metric} is {reached}, and should be {args.stop_reward:g}.")
+    say(f"{metric}: {reached}, of {wanted:g}: {'reached' if reached >= wanted else 'not reached'}.")
+    if not reached >= wanted:
+        raise RuntimeError(f"--as-test: {metric} is {reached}, and should be {wanted:g}.")

@@ -108,9 +108,6 @@ def length_in_words(config: ARPOConfig, args: argparse.Namespace) -> str:
 def trees_in_words(config: ARPOConfig) -> str:
     """E.g. "M = 8 trajectories a question, N = 2 of them from the prompt, forks: threshold, Z = 1 at a time"."""
     size = f"M = {config.num_rollouts} trajectories a question"
-    if config.rollout_budget is not None:
-        [(unit, amount)] = config.rollout_budget.items()
-        size = f"{amount:g} {unit.replace('_', ' ')} a question, at most M = {config.num_rollouts} trajectories"
     if config.branching == "never":
         return f"{size}, no forks"
     chosen = config.pre_monitoring_sensitivity is not None

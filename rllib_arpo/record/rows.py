@@ -8,7 +8,6 @@ import numpy as np
 
 from rllib_arpo.core.tree import (
     ForkDecision,
-    Place,
     QuestionTree,
     StopReason,
     ToolCall,
@@ -40,12 +39,11 @@ _TRAJECTORY = {
 }  # fmt: skip
 _TURN = {
     "token_ids": "token_ids", "log_probs": "log_probs", "entropies": "entropies", "weight_versions": "weight_versions",
-    "turn_reward": "reward",
+    "turn_reward": "reward", "new_context": "new_context",
 }  # fmt: skip
 _TEXT = {name: name for name in ("text", "token_ends", "tool_output")}
 _TIMES = {"started_s": "started", "generated_s": "generated", "answered_s": "answered"}
 _CALL = {"tool": "name", "tool_input": "argument", "tool_status": "status", "tool_seconds": "latency_s"}
-_FOLLOWS = {"follows_turn": "turn", "follows_tokens": "num_tokens"}
 _DECISION = {name: name for name in ("level", "delta", "probability", "eligible", "budget", "children")}
 _ADVANTAGES = {column.name: column.name for column in ADVANTAGES}
 _ANSWER = {column.name: column.name for column in ANSWER}
@@ -87,7 +85,6 @@ def _turn_row(placed: PlacedTurn) -> dict[str, Any]:
         **_columns(_CALL, turn.tool_call),
         "tool_output_tokens": len(turn.observation),
         "tool_output_ids": turn.observation if len(turn.observation) else None,
-        **_columns(_FOLLOWS, turn.follows),
         "after_tool": placed.after_tool,
         **_columns(_DECISION, turn.decision),
         **_columns(_ADVANTAGES, placed.advantages),
@@ -161,7 +158,7 @@ def _turn(row: Row) -> Turn:
         decision=_value(ForkDecision, _DECISION, row),
         times=_value(TurnTimes, _TIMES, row),
         reward=row["turn_reward"],
-        follows=_value(Place, _FOLLOWS, row),
+        new_context=row["new_context"],
     )
 
 

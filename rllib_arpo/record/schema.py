@@ -57,12 +57,7 @@ TRAJECTORY = (
     _always("reward", _FLOAT, "the sum of the rewards along its path, without the overlong penalty"),
     _always("accuracy", _FLOAT, "in [0, 1]"),
     _always("format_valid", _BOOL, "whether its whole path keeps to the format"),
-    _maybe(
-        "advantage",
-        _FLOAT,
-        "A, with the overlong penalty; null unless the trajectory was trained and counts; "
-        'with baseline="value" this, and all below that is made of it, is the group\'s',
-    ),
+    _maybe("advantage", _FLOAT, "A, with the overlong penalty; null unless the trajectory was trained and counts"),
 )
 TURN = (
     _maybe("turn", _INT, "0, 1, ... among its trajectory's own turns; null, as all below: the trajectory has none"),
@@ -86,10 +81,7 @@ CALL = (
     _maybe("tool_output", _TEXT, "what the model read next, decoded; null: nothing"),
     _maybe("tool_output_tokens", _INT, "of it"),
     _maybe("tool_output_ids", _INTS, "its tokens; null: nothing"),
-    _maybe("follows_turn", _INT, "of another conversation: the depth of the turn that it follows; null: of this one"),
-    _maybe(
-        "follows_tokens", _INT, "how many tokens, read and written up to that turn's end, precede it; null: likewise"
-    ),
+    _maybe("new_context", _BOOL, "whether this is all that the model read next, in place of all before"),
 )
 NODE = (
     _maybe("after_tool", _TEXT, 'the tool whose response precedes the turn ("": not named); null: the prompt does'),

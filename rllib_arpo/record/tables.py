@@ -40,8 +40,8 @@ UPDATE_SETTINGS = (
     "loss_aggregation",
     "overlong_buffer_tokens",
 )
-#: Settings of the rollout whose numbers follow earlier questions: a record states them as the user gave them.
-FOLLOWS_EARLIER_QUESTIONS = ("branch_width", "branch_threshold", "branch_share", "rollout_budget")
+#: Settings of the fork rule that may be names, in whose place the sampler has numbers: a record states these names.
+NAMED_SETTINGS = ("branch_width", "branch_threshold", "branch_share")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +74,15 @@ class RecordSettings:
 
 
 def _stated(config: ARPOConfig) -> dict[str, Any]:
-    # A budget would change N by what a path may cost at the start.
-    without_budget = config.copy(copy_frozen=False).adaptive_rollout(rollout_budget=None)
-    rollout = RolloutSettings.from_config(without_budget, explore=config.explore)
-    settings = {name: getattr(config, name) for name in (*FOLLOWS_EARLIER_QUESTIONS, *UPDATE_SETTINGS)}
+    rollout = RolloutSettings.from_config(config, explore=config.explore)
+    settings = {name: getattr(config, name) for name in (*NAMED_SETTINGS, *UPDATE_SETTINGS)}
     return stated(config.model_name_or_path, rollout) | settings
 
 
 def stated(model: str, rollout: RolloutSettings) -> dict[str, Any]:
     """The settings that a record states of the model, and of the rollout as it was sampled."""
     settings = dataclasses.asdict(rollout)
-    del settings["rollout_reference"], settings["budget"]
+    del settings["rollout_reference"]
     branching = settings.pop("branching")
     return {"model_name_or_path": model, **settings, **branching}
 

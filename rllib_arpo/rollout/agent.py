@@ -127,5 +127,5 @@ def turn_of(
         tool_call=None if step is None else step.tool_call,
         times=times,
         reward=reward,
-        follows=None if step is None else step.follows,
+        new_context=step is not None and step.new_context,
     )

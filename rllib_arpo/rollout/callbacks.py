@@ -13,7 +13,7 @@ from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 from rllib_arpo.envs.errors import ContractError
 from rllib_arpo.envs.support.texts import first_line
 from rllib_arpo.rollout.messages import Purpose, SampledQuestion
-from rllib_arpo.rollout.metrics import OWN_NAMES
+from rllib_arpo.rollout.metric_table import OWN_NAMES
 
 if TYPE_CHECKING:
     from ray.rllib.env.env_runner import EnvRunner

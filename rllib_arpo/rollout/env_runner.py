@@ -39,7 +39,7 @@ from rllib_arpo.rollout.messages import (
     SamplingConditions,
     question_refs,
 )
-from rllib_arpo.rollout.metrics import rollout_metrics
+from rllib_arpo.rollout.metric_table import rollout_metrics
 from rllib_arpo.rollout.progress import RolloutProgress
 from rllib_arpo.rollout.question_loop import QuestionLoop
 from rllib_arpo.rollout.settings import RolloutSettings

@@ -28,6 +28,7 @@ class Batch:
         num_dropped: questions without signal that were left after the last round.
         num_given_up: questions that could not be sampled and are missing in the batch.
         num_requeued: questions that were sampled again because the weights that had sampled them were too old.
+        weight_lag: updates between the oldest weights that sampled any of them and those that are trained.
     """
 
     questions: list[SampledQuestion]
@@ -36,6 +37,7 @@ class Batch:
     num_dropped: int
     num_given_up: int
     num_requeued: int
+    weight_lag: int
 
 
 class QuestionStream:
@@ -76,7 +78,8 @@ class QuestionStream:
         given_up = self._dispatcher.take_missing()
         if not trained:
             raise RuntimeError(f"No question of the batch could be sampled. Last cause: {[*given_up.values()][-1]}")
-        return Batch(trained, asked, rounds, len(batch) - len(trained), len(given_up), self._num_requeued)
+        lag = max(weight_lag(s, conditions.weight_version) for s in asked)
+        return Batch(trained, asked, rounds, len(batch) - len(trained), len(given_up), self._num_requeued, lag)
 
     def restart_from(self, number: int) -> None:
         """Drops the questions in flight; question `number` is the next."""

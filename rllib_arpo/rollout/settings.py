@@ -2,37 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 from rllib_arpo.core.branching import (
     AUTO,
     AUTO_SHARE,
-    PLANNED,
     BranchingParams,
     children_per_fork,
     looks_back,
     threshold_of,
 )
-from rllib_arpo.core.fork_plan import planned_children
 from rllib_arpo.core.reshaping import NO_RESHAPING, Reshaping
-from rllib_arpo.core.rollout_budget import GENERATED_TOKENS, TOOL_CALLS, RolloutBudget
 from rllib_arpo.core.rollout_history import NO_HISTORY, RolloutHistory, RolloutReference
 from rllib_arpo.core.settings import settings_from
 from rllib_arpo.engine.engine import WINDOWS
-
-#: Unit of a budget -> the key that says what a path may cost at most.
-LONGEST_PATH = {TOOL_CALLS: "max_tool_calls", GENERATED_TOKENS: "max_response_tokens"}
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutSettings:
     """Settings of adaptive rollout (docs/design.md); the attributes have the names of `ARPOConfig`.
 
-    `branching` has the whole fork rule, and `budget` is that of `rollout_budget`. `temperature` 0 decodes greedily.
-    `max_turn_tokens` None leaves a turn as long as the response may be. Only the commands that evaluate a model set
-    `reshaping`.
+    `branching` has the whole fork rule. `temperature` 0 decodes greedily. `max_turn_tokens` None leaves a turn as long
+    as the response may be. Only the commands that evaluate a model set `reshaping`.
     """
 
     num_rollouts: int
@@ -56,19 +49,11 @@ class RolloutSettings:
     rollout_reference: RolloutReference = NO_HISTORY
     record_entropies: str = WINDOWS
     reshaping: Reshaping = NO_RESHAPING
-    budget: RolloutBudget | None = None
 
     @property
     def monitors_entropy(self) -> bool:
         """Whether the entropy of the first root decides how many roots there are."""
         return self.pre_monitoring_sensitivity is not None and self.rollout_reference.after_tool is not None
-
-    def branching_at(self, tool: str, depth: int) -> BranchingParams:
-        """The fork rule at a node, with the width that earlier questions plan for it, if there is a plan."""
-        suffixes = self.rollout_reference.planned_suffixes.get((tool, depth))
-        if suffixes is None:
-            return self.branching
-        return replace(self.branching, branch_width=planned_children(suffixes, self.num_rollouts))
 
     @classmethod
     def from_config(
@@ -83,16 +68,11 @@ class RolloutSettings:
         num_rollouts = config.num_rollouts if explore else 1
         # Without forks, top-ups would start after the first N have ended; start all trajectories at once instead.
         num_initial_rollouts = num_rollouts if branching == "never" else config.num_initial_rollouts
-        budget = _budget(config, rollout_reference) if explore else None
-        num_paths = num_rollouts
-        if budget is not None:
-            num_paths = min(num_rollouts, budget.paths())
-            num_initial_rollouts = min(num_initial_rollouts, num_paths)
         params = settings_from(
             BranchingParams,
             config,
             branching=branching,
-            branch_width=children_per_fork(config.branch_width, num_paths, num_initial_rollouts),
+            branch_width=children_per_fork(config.branch_width, num_rollouts, num_initial_rollouts),
             branch_threshold=threshold_of(
                 config.branch_threshold,
                 rollout_reference.rise,
@@ -111,23 +91,10 @@ class RolloutSettings:
             pre_monitoring_sensitivity=config.pre_monitoring_sensitivity if branching != "never" else None,
             rollout_reference=rollout_reference,
             reshaping=NO_RESHAPING,
-            budget=budget,
         )
 
 
 def rollout_reference(history: RolloutHistory, config: AlgorithmConfig) -> RolloutReference:
     """What the configuration wants to know of earlier questions."""
     share = (config.branch_share or AUTO_SHARE) if config.branch_threshold == AUTO else None
-    [unit] = config.rollout_budget or [TOOL_CALLS]
-    plan_by = unit if config.branch_width == PLANNED else None
-    by_depth = looks_back(config.branching)
-    return history.reference(config.entropy_baseline_quantile, share, plan_by, by_depth=by_depth)
-
-
-def _budget(config: AlgorithmConfig, reference: RolloutReference) -> RolloutBudget | None:
-    """The budget of `rollout_budget`. Until the first questions have ended, a path counts as long as it may be."""
-    if config.rollout_budget is None:
-        return None
-    [(unit, amount)] = config.rollout_budget.items()
-    longest = getattr(config, LONGEST_PATH[unit])
-    return RolloutBudget(unit, amount, max(reference.path_costs.get(unit, longest), 1.0))
+    return history.reference(share, by_depth=looks_back(config.branching))

@@ -13,15 +13,7 @@ from typing import Any
 import numpy as np
 
 from rllib_arpo.core.branching import NodeEvidence, branch_probability, decides_by_p, num_forks
-from rllib_arpo.core.tree import (
-    ForkDecision,
-    QuestionTree,
-    StopReason,
-    Turn,
-    TurnTimes,
-    context_after,
-    fork_path,
-)
+from rllib_arpo.core.tree import ForkDecision, QuestionTree, StopReason, TurnTimes, fork_path
 from rllib_arpo.engine.engine import Finished, GenerationRequest
 from rllib_arpo.envs.errors import ContractError, DataError, ForkRefused, finite
 from rllib_arpo.envs.forkable_env import (
@@ -40,7 +32,6 @@ from rllib_arpo.rollout.entropy_measure import EntropyMeasure
 from rllib_arpo.rollout.episodes import TreeEpisode
 from rllib_arpo.rollout.fork_schedule import ForkCandidate, make_schedule
 from rllib_arpo.rollout.messages import QuestionRef, SampledQuestion, TrajectoryError
-from rllib_arpo.rollout.question_budget import QuestionBudget
 from rllib_arpo.rollout.seeds import request_seed
 from rllib_arpo.rollout.settings import RolloutSettings
 
@@ -82,25 +73,22 @@ class TreeSampler:
         self._num_roots = 1 if settings.monitors_entropy else settings.num_initial_rollouts
         self._schedule = make_schedule(settings.budget_allocation, self._rng, deterministic=settings.deterministic)
         self._agents: dict[str, Agent] = {}
-        self._taken_back: list[Turn] = []
-        self._budget = QuestionBudget(settings, self._agents, self._taken_back)
         #: In it runs every trajectory, forks included (`_run_all`).
         self._group: asyncio.TaskGroup
         self._may_fork = True
         self._prefix_tokens_reused = 0
+        self._tokens_taken_back = 0
         self._errors: list[TrajectoryError] = []
 
     async def sample(self) -> SampledQuestion:
-        """Asks the question, once, and returns it with its tree.
-
-        The tree has M trajectories, fewer only after a deadline, or where a `RolloutBudget` is spent before.
-        """
+        """Asks the question, once, and returns it with its tree, of M trajectories, or after a deadline of fewer."""
         self._began = time.perf_counter()
         try:
             async with asyncio.timeout(self._settings.question_deadline_s) as self._deadline:
                 roots, question_id = await self._reset()
                 await self._run_all([self._run(root) for root in roots])
-                await self._top_up()
+                # [5]
+                await self._run_all(self._added_roots(self._places(), topped_up=True))
         except TimeoutError as error:
             if not self._deadline.expired():
                 raise
@@ -121,7 +109,7 @@ class TreeSampler:
             seconds=self._seconds(),
             errors=tuple(self._errors),
             prefix_tokens_reused=self._prefix_tokens_reused,
-            tokens_taken_back=sum(len(turn.token_ids) for turn in self._taken_back),
+            tokens_taken_back=self._tokens_taken_back,
             requests_refused=self._env.take_refused(),
             tools_offered=tuple(self._env.tool_names),
         )
@@ -134,10 +122,9 @@ class TreeSampler:
             if self._deadline.expired():
                 raise asyncio.CancelledError
 
-    async def _top_up(self) -> None:
-        """[5] more than once only where trajectories have cost less than was foreseen."""
-        while number := self._budget.top_ups():
-            await self._run_all(self._added_roots(number, topped_up=True))
+    def _places(self) -> int:
+        """The number of the M trajectories that do not exist yet."""
+        return self._settings.num_rollouts - len(self._agents)
 
     async def _reset(self) -> tuple[list[Agent], object]:
         """The first roots, and the question's id."""
@@ -228,7 +215,7 @@ class TreeSampler:
             if isinstance(error, ForkRefused) and agent.parent is not None and not agent.turns:
                 self._take_back(agent, agent.parent, error)
                 self._prefix_tokens_reused -= finished.num_cached_tokens
-                self._taken_back.append(turn_of(finished, times))
+                self._tokens_taken_back += len(finished.token_ids)
                 return
             # A bug of the environment or of a tool ends only this trajectory.
             agent.turns.append(turn_of(finished, times))
@@ -247,13 +234,12 @@ class TreeSampler:
         observation = checked_ids(observation, self._num_token_ids, self._name())
         times = replace(times, answered=self._seconds())
         agent.turns.append(turn_of(finished, times, observation, step, reward))
-        if step.follows is None:
-            agent.context += [*finished.token_ids.tolist(), *observation.tolist()]
+        if step.new_context and not len(observation):
+            raise ContractError(f"{self._name()} agent {agent.agent_id}: a new context must have a token.")
+        if step.new_context:
+            agent.context = observation.tolist()
         else:
-            try:
-                agent.context = context_after(self._prompt, agent.path()).tolist()
-            except ValueError as error:
-                raise ContractError(f"{self._name()} agent {agent.agent_id}: {error}.") from error
+            agent.context += [*finished.token_ids.tolist(), *observation.tolist()]
         if ended:
             agent.stop = step
 
@@ -310,7 +296,7 @@ class TreeSampler:
         agent.decisions[num_path_turns] = ForkDecision(self._measure.level(entropies), delta)
         if agent.topped_up:
             return
-        if self._budget.places() and self._may_fork:
+        if self._places() and self._may_fork:
             self._schedule.add(self._candidate(agent, num_path_turns, delta))
         self._schedule.passed(agent.agent_id, num_path_turns)
         self._decide_due()
@@ -332,13 +318,11 @@ class TreeSampler:
 
     def _decide(self, candidate: ForkCandidate) -> None:
         """[3] creates as many children of a node as the rule wants and the budget allows."""
-        budget = self._budget.forks(candidate) if self._may_fork else 0
+        budget = self._places() if self._may_fork else 0
         if not budget:
             return
         agent = self._agents[candidate.agent_id]
-        params = self._settings.branching_at(agent.path(candidate.num_turns)[-1].tool, candidate.num_turns)
-        if not params.branch_width:
-            return
+        params = self._settings.branching
         earlier = self._settings.rollout_reference.rises_at.get(candidate.num_turns, ())
         node = NodeEvidence(candidate.delta, agent.consecutive_forks(candidate.num_turns), earlier)
         wanted = num_forks(node, budget, params, self._rng)

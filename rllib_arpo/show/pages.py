@@ -52,7 +52,7 @@ class Panel:
         parts = [f"{place}: {words.tokens(len(turn.token_ids))}"]
         if turn.decision is not None:
             parts.append(words.decision(placed).rstrip("."))
-        return "; ".join([*parts, *filter(None, [words.call(placed), words.elsewhere(placed)])])
+        return "; ".join([*parts, *filter(None, [words.call(placed), words.new_context(placed)])])
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from rllib_arpo.core.branching import PLANNED, rule_in_words
+from rllib_arpo.core.branching import rule_in_words
 from rllib_arpo.core.tree import ForkDecision, Trajectory
 from rllib_arpo.record.question import PlacedTurn, RecordedQuestion
 from rllib_arpo.record.schema import BENCHMARK, FAILED, TRAINING
@@ -59,20 +59,10 @@ def call(placed: PlacedTurn) -> str:
     return "" if made is None else f"{made.name or 'a tool'}: {made.status}, {made.latency_s:.2f} s"
 
 
-def begins(placed: PlacedTurn) -> bool:
-    """Whether another conversation begins after a turn, behind which the model does not read on."""
-    follows = placed.turn.follows
-    return follows is not None and follows.begins(len(placed.question.tree.prompt))
-
-
-def elsewhere(placed: PlacedTurn) -> str:
-    """Where the model read on after a turn, if not right there: "another conversation begins, ..."; otherwise empty."""
-    follows = placed.turn.follows
-    if follows is None:
-        return ""
-    if begins(placed):
-        return f"another conversation begins, behind {tokens(follows.num_tokens)} of the prompt"
-    return f"the conversation of turn {follows.turn + 1} goes on"
+def new_context(placed: PlacedTurn) -> str:
+    """What the model read after a turn, if that was a new context; otherwise empty."""
+    turn = placed.turn
+    return f"a new context of {tokens(len(turn.observation))}" if turn.new_context else ""
 
 
 def advantages(placed: PlacedTurn) -> str:
@@ -102,15 +92,10 @@ def decision(placed: PlacedTurn) -> str:
     if not budget:
         return f"{rise}: not decided, since this question has no forks."
     if not decided.eligible:
-        plan = "earlier questions plan none here, " if settings.get("branch_width") == PLANNED else ""
-        left = "the budget paid no fork" if settings.get("rollout_budget") else f"no fork of {budget} was left"
-        reasons = f"{plan}{left}, a fork was refused, or the question ended first"
+        reasons = f"no fork of {budget} was left, a fork was refused, or the question ended first"
         return f"{rise}: not decided: {reasons}."
     forked = _TIMES.get(decided.children, f"forked {decided.children} times")
-    rest = decided.budget - decided.children
-    if settings.get("rollout_budget"):
-        return f"{_reason(decided, settings)}: {forked}; the budget would pay {rest} more."
-    return f"{_reason(decided, settings)}: {forked}, {rest} of {budget} left."
+    return f"{_reason(decided, settings)}: {forked}, {decided.budget - decided.children} of {budget} left."
 
 
 def _undecided(placed: PlacedTurn) -> str:

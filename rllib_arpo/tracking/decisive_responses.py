@@ -11,7 +11,7 @@ from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS
 
 from rllib_arpo.core.figures import ExaminedNode, examined_nodes
 from rllib_arpo.envs.protocols.prompts import load_tokenizer
-from rllib_arpo.rollout.metrics import nested
+from rllib_arpo.rollout.metric_table import nested
 
 if TYPE_CHECKING:
     from rllib_arpo.arpo import ARPO
@@ -32,8 +32,8 @@ class DecisiveResponses(RLlibCallback):
     - `decisive/auc`: how often dH is larger at a decisive node than at another one (0.5: it tells nothing);
     - `decisive/fork_share`: share of the forked trajectories that begin at a decisive node.
 
-    The first five cover only nodes of trajectories from the prompt, like the metrics of dH in `rollout/metrics.py`,
-    since forks start where the entropy is high. The last one covers all forks.
+    The first five cover only nodes of trajectories from the prompt, as the metrics of dH do
+    (`rollout/metric_table.py`), since forks start where the entropy is high. The last one covers all forks.
     """
 
     def is_decisive(self, response: str) -> bool:

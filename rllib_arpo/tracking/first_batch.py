@@ -93,7 +93,7 @@ def _fork_warnings(trees: Sequence[QuestionTree], nodes: Sequence[ExaminedNode],
     if not (nodes or any(tree.forks() for tree in trees)):
         yield "No trajectory of the first batch goes on after a tool's response, so that nothing forks."
     elif not (decided and entropies and reads_p(branching)):
-        # A `rollout_budget` may pay for no fork until it is known what paths cost, and roots may be cut off.
+        # The environment may have refused the first fork, and roots may be cut off.
         return
     elif (spread := float(np.ptp(np.quantile(entropies, (0.1, 0.9))))) < MIN_SPREAD:
         yield (

@@ -9,28 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ray.rllib.core import DEFAULT_MODULE_ID
-from ray.rllib.utils.metrics import (
-    ENV_RUNNER_RESULTS,
-    EPISODE_LEN_MAX,
-    EPISODE_LEN_MEAN,
-    EPISODE_LEN_MIN,
-    EPISODE_RETURN_MAX,
-    EPISODE_RETURN_MIN,
-    LEARNER_RESULTS,
-    NUM_ENV_STEPS_SAMPLED,
-    NUM_ENV_STEPS_SAMPLED_LIFETIME,
-    NUM_EPISODES,
-    NUM_EPISODES_LIFETIME,
-    NUM_MODULE_STEPS_SAMPLED,
-    NUM_MODULE_STEPS_SAMPLED_LIFETIME,
-)
+from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, LEARNER_RESULTS
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
 from rllib_arpo.core.branching import AUTO, rules_with
-from rllib_arpo.core.figures import examined_nodes, longest_path, num_turns
+from rllib_arpo.core.figures import examined_nodes
 from rllib_arpo.core.tree import MASKED_STOP_REASONS, StopReason, Trajectory
-from rllib_arpo.learner.metrics import GUARD_LIMITS, alarms
+from rllib_arpo.learner.metrics import GUARD_LIMITS, NUM_ALARMS, alarms
 from rllib_arpo.rollout.messages import SampledQuestion
+from rllib_arpo.rollout.metric_table import BATCH_METRICS, ROLLOUT_METRICS
 from rllib_arpo.tracking.first_batch import first_batch_line, first_batch_warnings
 
 if TYPE_CHECKING:
@@ -38,10 +25,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("rllib_arpo")
 
-#: Under `env_runners/`: what was made since the run began; RLlib has no counters for them.
-TOOL_CALLS_LIFETIME, GENERATED_TOKENS_LIFETIME = "tool_calls_executed_lifetime", "generated_tokens_lifetime"
-#: Under `learners/default_policy/`: how many guards (`learner/metrics.py`) have crossed their limits.
-NUM_ALARMS = "num_alarms"
+#: How RLlib reduces the metrics below `env_runners`.
+REDUCTIONS = {metric.name: metric.reduce for table in (ROLLOUT_METRICS, BATCH_METRICS) for metric in table}
 #: Endings that are faults of a tool or an environment.
 ENDED_IN_ERROR = (StopReason.ERROR, StopReason.BROKEN_TOOL)
 #: Iterations in a row without a signal after which a run warns.
@@ -61,7 +46,7 @@ class IterationLog:
 
     def batch(self, sampled: Sequence[SampledQuestion], metrics: Mapping[str, float], config: ARPOConfig) -> None:
         """All that is logged and told of the questions that were sampled for an update, and of their `metrics`."""
-        self.rollout(sampled, metrics)
+        self.rollout(metrics)
         self.forks(metrics.get("fork_rate", 0.0), config.branching, config.branch_threshold)
         self.errors(sampled, config.max_error_share)
 
@@ -86,24 +71,11 @@ class IterationLog:
         for warning in first_batch_warnings(trees, nodes, greedy, branching, _why_no_signal(sampled)):
             logger.warning("%s", warning)
 
-    def rollout(self, sampled: Sequence[SampledQuestion], metrics: Mapping[str, float]) -> None:
-        """Args: `metrics`: those of the rollout of `sampled`, "group/name" -> value."""
+    def rollout(self, metrics: Mapping[str, float]) -> None:
+        """Args: `metrics`: "group/name" -> value."""
         for name, value in metrics.items():
-            self._metrics.log_value((ENV_RUNNER_RESULTS, *name.split("/")), value, reduce="mean", window=1)
-        for name, value in rllibs_own(sampled).items():
-            self._metrics.log_value((ENV_RUNNER_RESULTS, name), value, reduce="mean", window=1)
-        turns = sum(num_turns(question.tree) for question in sampled)
-        module_steps = NUM_MODULE_STEPS_SAMPLED, DEFAULT_MODULE_ID
-        for key, value in (((NUM_ENV_STEPS_SAMPLED,), turns), ((NUM_EPISODES,), len(sampled)), (module_steps, turns)):
-            self._metrics.log_value((ENV_RUNNER_RESULTS, *key), value, reduce="sum")
-        for key, value in (
-            ((NUM_ENV_STEPS_SAMPLED_LIFETIME,), turns),
-            ((NUM_MODULE_STEPS_SAMPLED_LIFETIME, DEFAULT_MODULE_ID), turns),
-            ((NUM_EPISODES_LIFETIME,), len(sampled)),
-            ((TOOL_CALLS_LIFETIME,), metrics["tool_calls_executed"]),
-            ((GENERATED_TOKENS_LIFETIME,), metrics["generated_tokens"]),
-        ):
-            self._metrics.log_value((ENV_RUNNER_RESULTS, *key), value, reduce="lifetime_sum")
+            key, reduce = (ENV_RUNNER_RESULTS, *name.split("/")), REDUCTIONS.get(name, "mean")
+            self._metrics.log_value(key, value, reduce=reduce, window=1 if reduce == "mean" else None)
 
     def errors(self, sampled: Sequence[SampledQuestion], max_share: float = 1.0) -> None:
         """Tells of what environments and tools raised, once for each kind of error and tool.
@@ -156,7 +128,7 @@ class IterationLog:
         for name in found.keys() - self._alarms:
             logger.warning("%s", found[name])
         self._alarms = set(found)
-        self._metrics.log_value((*learner, NUM_ALARMS), len(found), window=1)
+        self._metrics.log_value((*learner, NUM_ALARMS.name), NUM_ALARMS.of(found), window=1)
 
     def _is_new(self, *what: object) -> bool:
         is_new = what not in self._told
@@ -180,16 +152,3 @@ def _why_no_signal(sampled: Sequence[SampledQuestion]) -> str:
 
 def _trajectories(sampled: Sequence[SampledQuestion]) -> list[Trajectory]:
     return [trajectory for question in sampled for trajectory in question.tree.trajectories]
-
-
-def rllibs_own(sampled: Sequence[SampledQuestion]) -> dict[str, float]:
-    """Metrics of RLlib's users: returns of trajectories, and the turns on the longest path of each question."""
-    returns = [float(earned) for question in sampled for earned in question.tree.returns()]
-    lengths = [longest_path(question.tree) for question in sampled]
-    return {
-        EPISODE_RETURN_MIN: min(returns),
-        EPISODE_RETURN_MAX: max(returns),
-        EPISODE_LEN_MIN: min(lengths),
-        EPISODE_LEN_MEAN: sum(lengths) / len(lengths),
-        EPISODE_LEN_MAX: max(lengths),
-    }

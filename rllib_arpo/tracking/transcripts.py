@@ -78,8 +78,8 @@ def _response(question: RecordedQuestion) -> str:
     """The text of model and tools in the first trajectory."""
     pieces: list[str] = []
     for placed in question.turns_of(question.tree.trajectories[0]):
-        where = words.elsewhere(placed)
-        pieces += [placed.text.text or "", f"\n[{where}]\n" if where else "", placed.text.tool_output or ""]
+        begun = words.new_context(placed)
+        pieces += [placed.text.text or "", f"\n[{begun}]\n" if begun else "", placed.text.tool_output or ""]
     return "".join(pieces)
 
 

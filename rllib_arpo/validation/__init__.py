@@ -34,7 +34,7 @@ def validate(config: AlgorithmConfig) -> None:
     _check_env(config)
     if not config.in_evaluation:
         _check_evaluation(config)
-        check_cluster_resources(actor_bundles(config))
+        check_cluster_resources(actor_bundles(config), config.placement_strategy)
 
 
 def _check_evaluation(config: AlgorithmConfig) -> None:

@@ -6,24 +6,15 @@ from itertools import chain
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 from rllib_arpo.connectors import BATCH
-from rllib_arpo.core.branching import (
-    AUTO,
-    BRANCHING_RULES,
-    PLANNED,
-    WIDE,
-    decides_by_p,
-    looks_back,
-    reads_p,
-    rules_with,
-)
-from rllib_arpo.core.credit import CREDITS, VALUE
-from rllib_arpo.core.rollout_budget import TOOL_CALLS
+from rllib_arpo.core.branching import AUTO, BRANCHING_RULES, WIDE, decides_by_p, looks_back, reads_p, rules_with
+from rllib_arpo.core.credit import CREDITS
 from rllib_arpo.engine.vllm_versions import check_vllm_kwargs, check_vllm_version
+from rllib_arpo.learner.placement import SHARES_OF_PAIRS
 from rllib_arpo.options.option import shown
 from rllib_arpo.options.tables import LANGUAGE_MODEL, OPTIONS
 from rllib_arpo.rollout.fork_schedule import OVER_TREE, RANKED
-from rllib_arpo.rollout.settings import LONGEST_PATH
 from rllib_arpo.validation.keys import OF_EVALUATION, USED, keyword
+from rllib_arpo.validation.resources import gpus_of_learners
 from rllib_arpo.weights import transfer_backend
 from rllib_arpo.weights.transports import transfer_refusals
 
@@ -63,70 +54,35 @@ def _of_tree(config: AlgorithmConfig) -> Iterator[str]:
         if config.random_fork_probability is None and config.branching in rules_with("random_fork_probability"):
             needs = f"branching={config.branching!r} needs a probability; it has no default"
             yield f"random_fork_probability=None: {needs}."
-        if config.branch_width in (WIDE, PLANNED) and config.pre_monitoring_sensitivity is not None:
-            width = f"branch_width={config.branch_width!r}"
-            yield f"{width}: not with pre_monitoring_sensitivity, whose N differs between questions."
-        if config.branch_width == PLANNED:
-            yield from _of_plan(config)
-        elif config.branch_width != WIDE and config.branch_width >= config.num_rollouts:
+        if config.branch_width == WIDE and config.pre_monitoring_sensitivity is not None:
+            yield "branch_width='wide': not with pre_monitoring_sensitivity, whose N differs between questions."
+        if config.branch_width != WIDE and config.branch_width >= config.num_rollouts:
             # "probability" would draw every child.
             yield f"branch_width={config.branch_width}: must be less than num_rollouts={config.num_rollouts}."
-        if config.rollout_budget is not None and config.pre_monitoring_sensitivity is not None:
-            yield "rollout_budget: not with pre_monitoring_sensitivity, which chooses N by M."
-        if config.rollout_budget is not None and config.branch_width == WIDE:
-            yield "branch_width='wide': shares M among the first forks; with a rollout_budget give a number."
         # `branching="never"` may ignore all of these, for baselines.
         yield from _of_entropy(config)
         if config.consecutive_fork_penalty:
             yield from _of_penalty(config)
-    elif config.branch_width == PLANNED and not config.in_evaluation:
-        yield "branch_width='planned': branching='never' forks nothing."
-    # Greedy decoding does not read it.
-    budget = config.rollout_budget if config.explore else None
-    if budget is not None and TOOL_CALLS in budget and not config.max_tool_calls:
-        yield f"rollout_budget={config.rollout_budget}: max_tool_calls=0 lets nobody spend it."
-    if config.rollout_budget is not None and not config.in_evaluation:
-        yield from _of_budget(config)
     if config.max_response_tokens > config.max_context_tokens:
         response = f"max_response_tokens={config.max_response_tokens}"
         yield f"{response}: must not exceed max_context_tokens={config.max_context_tokens}."
 
 
-def _of_budget(config: AlgorithmConfig) -> Iterator[str]:
-    [(unit, amount)] = config.rollout_budget.items()
-    limit = LONGEST_PATH[unit]
-    if amount >= config.num_rollouts * getattr(config, limit):
-        most = f"num_rollouts={config.num_rollouts} trajectories of {limit}={getattr(config, limit)}"
-        yield f"rollout_budget={config.rollout_budget}: {most} spend no more, so that it does nothing."
-
-
-def _of_plan(config: AlgorithmConfig) -> Iterator[str]:
-    if config.branching == "probability":
-        yield "branch_width='planned': branching='probability' draws each child by itself, whatever their number."
-    if config.num_initial_rollouts < 2:
-        yield "branch_width='planned': compares paths from the prompt, and num_initial_rollouts=1 has none to compare."
-
-
 def _of_entropy(config: AlgorithmConfig) -> Iterator[str]:
     """Settings that the rule would ignore; those that evaluation cannot change are checked for training alone."""
     branching, baseline = config.branching, config.entropy_baseline
-    if config.entropy_baseline_quantile is not None and baseline != "running" and not config.in_evaluation:
-        quantile = f"entropy_baseline_quantile={config.entropy_baseline_quantile}"
-        yield f"{quantile}: belongs to entropy_baseline='running', not to {baseline!r}."
     automatic = config.branch_threshold == AUTO
     followers = {
         "entropy_baseline='running'": baseline == "running",
         "branching='permuted'": looks_back(branching),
         "branch_threshold='auto'": automatic,
-        "branch_width='planned'": config.branch_width == PLANNED,
-        "a rollout_budget": config.rollout_budget is not None,
         "a pre_monitoring_sensitivity": config.pre_monitoring_sensitivity is not None,
     }
     if config.entropy_baseline_questions is not None and not (any(followers.values()) or config.in_evaluation):
         questions = f"entropy_baseline_questions={config.entropy_baseline_questions}"
         yield f"{questions}: needs one of {', '.join(followers)}."
     if automatic and baseline == "running":
-        yield "branch_threshold='auto': entropy_baseline='running' moves already; set its entropy_baseline_quantile."
+        yield "branch_threshold='auto': entropy_baseline='running' moves already; set a number."
     if config.branch_share is not None and not (automatic or config.in_evaluation):
         yield f"branch_share={config.branch_share}: belongs to branch_threshold='auto'."
     if baseline == "running" and not (reads_p(branching) or config.budget_allocation in RANKED):
@@ -203,10 +159,6 @@ def _of_advantages(config: AlgorithmConfig) -> Iterator[str]:
     judges_equal = config.baseline == BATCH or (credit is not None and credit.judges_equal_returns)
     if config.max_resample_rounds and judges_equal:
         yield f"baseline='{config.baseline}': not with max_resample_rounds, which takes equal returns for no signal."
-    if config.baseline == VALUE and not config.max_tool_calls:
-        yield "baseline='value': max_tool_calls=0 leaves only prompts, whose values are the means of their groups."
-    if config.value_decay is not None and config.baseline != VALUE:
-        yield f"value_decay={config.value_decay}: belongs to baseline='value', not to '{config.baseline}'."
     if config.baseline == BATCH and not config.normalize_std:
         yield "normalize_std=False: baseline='batch' divides by the standard deviation of the whole batch."
     if config.baseline not in ("group", BATCH) and config.returns == "to_go":
@@ -233,11 +185,10 @@ def _of_whole_batches(config: AlgorithmConfig) -> Iterator[str]:
 
 def _of_learners(config: AlgorithmConfig) -> Iterator[str]:
     number, gpus, sharding = config.num_learners, config.num_gpus_per_learner, config.sharding
-    if number > 1 and 0 < gpus <= 0.5:
-        # NCCL refuses two ranks on one GPU.
+    if number > 1 and gpus and len(set(gpus_of_learners(config))) < number:
         yield (
-            f"num_gpus_per_learner={gpus:g}: Ray may put several of the {number} learners on one GPU, which NCCL "
-            f"refuses; use num_learners=0, or more than 0.5."
+            f"num_gpus_per_learner={gpus:g}: Ray would put several of the {number} learners on one GPU, which NCCL "
+            f"refuses; {SHARES_OF_PAIRS}."
         )
     if sharding != "none" and number < 2:
         yield f"sharding={sharding!r}: needs learners to share the model, num_learners >= 2 and not {number}."

@@ -11,7 +11,7 @@ from typing import Any
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.connectors.connector_v2 import ConnectorV2
 
-from rllib_arpo.core.branching import AUTO, PLANNED, looks_back
+from rllib_arpo.core.branching import AUTO, looks_back
 from rllib_arpo.learner.metrics import GUARD_LIMITS
 from rllib_arpo.options.option import (
     NOT_NEGATIVE,
@@ -208,7 +208,7 @@ _PRIVATE = {
 }  # fmt: skip
 #: Options that only the driver reads, from the configuration of training, or that learners and all engines share.
 _ONLY_IN_TRAINING = {
-    "max_weight_lag", "entropy_baseline_quantile", "entropy_baseline_questions", "branch_share", "record_share",
+    "max_weight_lag", "entropy_baseline_questions", "branch_share", "record_share",
     "weight_sync", "sleep_level", "lora",
 }  # fmt: skip
 #: Options that an evaluation without forks does not read.
@@ -217,7 +217,7 @@ UNREAD_WITHOUT_FORKS = (
     "consecutive_fork_penalty", "pre_monitoring_sensitivity", "budget_allocation",
 )  # fmt: skip
 #: Options that greedy decoding does not read, and the value, if there is one, that states what it does.
-UNREAD_IF_GREEDY = dict.fromkeys(("temperature", "rollout_budget", *UNREAD_WITHOUT_FORKS)) | {
+UNREAD_IF_GREEDY = dict.fromkeys(("temperature", *UNREAD_WITHOUT_FORKS)) | {
     "branching": "never", "num_rollouts": 1, "num_initial_rollouts": 1
 }  # fmt: skip
 #: All keys that `evaluation_config` may only repeat.
@@ -301,13 +301,12 @@ def _check_read_in_evaluation(config: AlgorithmConfig) -> None:
     explore = config.evaluation_config.get("explore", False)
     SWITCH.check(f"{OF_EVALUATION}explore", explore)
     for key, value in config.evaluation_config.items():
-        if key not in UNREAD_IN_EVALUATION | UNREAD_IF_GREEDY.keys() or value == (usual := getattr(config, key)):
+        if key not in UNREAD_IN_EVALUATION | UNREAD_IF_GREEDY.keys() or value == getattr(config, key):
             continue
         name = f"{OF_EVALUATION}{keyword(key)}={shown(value)}"
         # The earlier questions that these follow are asked for by the configuration of training.
         follows = (key, value) == ("branch_threshold", AUTO)
         follows |= key == "branching" and isinstance(value, str) and looks_back(value)
-        follows |= key == "branch_width" and PLANNED in (value, usual)
         if key in UNREAD_IN_EVALUATION or (explore and follows):
             raise ValueError(f"{name}: evaluation does not read it; set it outside of evaluation_config.")
         if not explore and key in UNREAD_IF_GREEDY and value != UNREAD_IF_GREEDY[key]:

@@ -2,12 +2,15 @@
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, groupby
 
 import ray
 from ray._private.state import state
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.tune.execution.cluster_info import _is_ray_cluster
+
+from rllib_arpo.learner.placement import SHARES_OF_PAIRS, place_on_gpus
 
 #: KubeRay's operator sets it in every pod. Ray does not say whether such a cluster grows.
 KUBERAY = "RAY_CLUSTER_NAME"
@@ -18,20 +21,32 @@ Resources = Mapping[str, float]
 
 
 def actor_bundles(config: AlgorithmConfig) -> list[dict[str, float]]:
-    """The resources of each actor that `config` starts; the calling process itself is not counted."""
+    """The resources of each actor that `config` starts, in Ray's order, in which learners are the last.
+
+    The calling process itself is not counted.
+    """
     from ray.rllib.algorithms.utils import _get_env_runner_bundles, _get_learner_bundles
 
-    bundles = [*_get_env_runner_bundles(config), *_get_learner_bundles(config)]
-    if (evaluation := config.get_evaluation_config_object()) is not None:
-        bundles += _get_env_runner_bundles(evaluation)
-    return bundles
+    evaluation = config.get_evaluation_config_object()
+    evaluating = [] if evaluation is None else _get_env_runner_bundles(evaluation)
+    return [*_get_env_runner_bundles(config), *evaluating, *_get_learner_bundles(config)]
 
 
-def check_cluster_resources(bundles: Sequence[Resources]) -> None:
+def gpus_of_learners(config: AlgorithmConfig) -> list[int]:
+    """The numbers of the GPUs that learners get on a single node, of each learner after those of the one before."""
+    placed = place_on_gpus(bundle["GPU"] for bundle in actor_bundles(config))
+    return list(chain.from_iterable(placed[-config.num_learners :]))
+
+
+def check_cluster_resources(bundles: Sequence[Resources], strategy: str = "PACK") -> None:
     """Refuses a configuration whose resources the cluster can never provide; Ray would wait for them for ever.
 
     An autoscaling cluster may get more nodes than it has now: as many as its configuration allows. A cluster that may
     grow in a way that Ray does not know (the cluster launcher's, KubeRay's) is not checked.
+
+    Args:
+        bundles: in the order in which Ray asks for them.
+        strategy: Ray's, of their placement.
 
     Raises:
         ValueError: it states what is asked for and what there is.
@@ -53,6 +68,38 @@ def check_cluster_resources(bundles: Sequence[Resources]) -> None:
                 f"The run asks for {number} actors with {wanted} each, which must lie on one node, and the cluster's "
                 f"nodes have room for {places:g}: lower {_keys(bundle)} or the number of actors."
             )
+    if strategy == "PACK" and not grown:
+        _check_shares_of_gpus(bundles, [node for node, _ in now])
+
+
+def _check_shares_of_gpus(bundles: Sequence[Resources], nodes: Sequence[Resources]) -> None:
+    """Refuses shares of GPUs that fit a node by their sum, and not one by one: Ray would try it again for ever."""
+    for node, packed in _pack(bundles, nodes):
+        shares = [bundle.get("GPU", 0.0) for bundle in packed]
+        needed = len(set(chain.from_iterable(place_on_gpus(shares))))
+        if needed > node.get("GPU", 0):
+            order = ", ".join(f"{len(list(same))} x {share:g}" for share, same in groupby(filter(None, shares)))
+            raise ValueError(
+                f"Ray gives out {order} of a GPU, in this order, and needs {needed} GPUs for it on a node that has "
+                f"{node.get('GPU', 0):g}: {SHARES_OF_PAIRS}."
+            )
+
+
+def _pack(bundles: Sequence[Resources], nodes: Sequence[Resources]) -> Iterator[tuple[Resources, list[Resources]]]:
+    """Each node with the bundles that Ray's strategy PACK puts there, in their own order.
+
+    It fills one node after the other by the sums of resources, and takes the bundles with the most GPUs first.
+    """
+    waiting = sorted(range(len(bundles)), key=lambda index: -bundles[index].get("GPU", 0))
+    for node in sorted(nodes, key=lambda node: -node.get("GPU", 0)):
+        left, chosen = dict(node), []
+        for index in waiting:
+            bundle = bundles[index]
+            if all(left.get(name, 0) >= amount - 1e-6 for name, amount in bundle.items()):
+                left |= {name: left.get(name, 0) - amount for name, amount in bundle.items()}
+                chosen.append(index)
+        waiting = [index for index in waiting if index not in chosen]
+        yield node, [bundles[index] for index in sorted(chosen)]
 
 
 def _check_sum(resource: str, bundles: Sequence[Resources], available: float) -> None:

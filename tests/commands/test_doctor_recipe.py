@@ -55,8 +55,8 @@ MODEL: 90,624 parameters, 2 layers
              At most 32 questions x 16 trajectories come at a time; they share their beginnings, and the rest waits.
 
 ok       GPUs      the run takes 8, here assumed to have 60.0 MB each
-ok       4 GPUs    1 learner: 41.2 MB of 60.0 MB
 ok       4 GPUs    1 engine: 54.0 MB of 60.0 MB
+ok       4 GPUs    1 learner: 41.2 MB of 60.0 MB
 ok       KV cache  210,229 tokens, 37 trajectories of the greatest length
 """
 
@@ -130,6 +130,23 @@ def test_gpus_of_this_machine_are_compared(model_folder):
         "ok       1 GPU     1 engine: 76.5 GB of 85.0 GB",
         "ok       KV cache  298,784,316 tokens, 53,051 trajectories of the greatest length",
     ]
+
+
+def test_learners_that_share_gpus_with_engines(model_folder):
+    def gpus(learner: str, env_runner: str, learners: str = "2") -> list[str]:
+        run = run_of(
+            model_folder, "--num-learners", learners, "--num-gpus-per-learner", learner, "--num-env-runners", "2",
+            "--num-gpus-per-env-runner", env_runner,
+        )  # fmt: skip
+        return [line for line in compared(run, GPUS) if "GPU" in line]
+
+    pairs = (
+        "o share GPUs in pairs set num_gpus_per_env_runner=0.9 and num_gpus_per_learner=0.1, with at least as many env "
+        "runners as learners."
+    )
+    assert gpus("0.1", "0.9")[0] == "ok       GPUs      the run takes 2, and this machine has 2"
+    assert gpus("0.55", "0.45")[0] == (f"missing  GPUs      the run takes 3, and this machine has 2. T{pairs}")
+    assert gpus("0.1", "0.4")[1].endswith(f". NCCL refuses several learners on one GPU: t{pairs}")
 
 
 def test_runs_that_do_not_fit_or_are_tight(model_folder):

@@ -14,7 +14,7 @@ from rllib_arpo.commands.entropy import SUMMARY
 from rllib_arpo.core.entropy import ENTROPY_NORMALIZATIONS
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.evaluation import runner
-from rllib_arpo.evaluation.results import LOCK, SETTINGS
+from rllib_arpo.evaluation.results import SETTINGS
 from rllib_arpo.record.read import questions, record_files
 from tests.evaluation.conftest import recorded, scripted_command
 from tests.helpers.models import tiny_model
@@ -193,7 +193,7 @@ def test_the_rises_and_the_rules_are_those_of_the_slow_loop(made, slow):
 def test_what_is_written(made, capsys):
     model, folder = made
     name = f"entropy-{TASK.replace(':', '.')}.png"
-    assert {path.name for path in folder.iterdir() if path.is_file()} == {name, SUMMARY, SETTINGS, LOCK}
+    assert {path.name for path in folder.iterdir() if path.is_file()} == {name, SUMMARY, SETTINGS}
     assert (folder / name).read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     summary = json.loads((folder / SUMMARY).read_text())
     assert summary["command"].startswith("rllib-arpo entropy --model ")
@@ -221,19 +221,16 @@ def test_two_tasks_with_the_scripted_engine(model_folder, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_the_same_command_asks_nothing_again_and_another_one_replaces_the_results(model_folder, tmp_path, monkeypatch):
+def test_the_same_command_asks_nothing_again_and_other_settings_are_refused(
+    model_folder, tmp_path, monkeypatch, capsys
+):
     command = entropy_command(model_folder, tmp_path / "out", limit="2")
     assert commands.main(command) == 0
-    make_engine = runner.make_engine
     monkeypatch.setattr(runner, "make_engine", lambda *_args: pytest.fail("an engine was started"))
     assert commands.main(command) == 0
-    # What is wrong is found before results are replaced.
-    assert commands.main([*command, "--samples", "2", "--model", str(tmp_path / "typo")]) == 2
-    assert commands.main([*command, "--samples", "2", "--max-context-tokens", "50"]) == 2
-    assert {len(question.trajectories) for question in recorded(tmp_path / "out")} == {4}
-    monkeypatch.setattr(runner, "make_engine", make_engine)
-    assert commands.main([*command, "--samples", "2"]) == 0
-    assert {len(question.trajectories) for question in recorded(tmp_path / "out")} == {2}
+    capsys.readouterr()
+    assert commands.main([*command, "--samples", "2"]) == 2
+    assert "has results with samples=4, not 2: keep the setting, or name another --output." in capsys.readouterr().err
 
 
 def test_a_model_that_calls_no_tool(model_folder, tmp_path, capsys):

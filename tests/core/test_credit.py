@@ -9,7 +9,6 @@ prompt
 The nodes: the first turn of "0", its second, that of "0.0", the first of "1", its second, that of "2".
 """
 
-import math
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -50,16 +49,8 @@ def by_node(credit: str, rewards: np.ndarray = REWARDS, normalize_std: bool = Fa
         ("group", [[2, -1], [2], [-1], [-2], [-2], [1]]),
         # Beside it 4 and 1 of mean 2.5 in the tree of "0".
         ("tree", [[3.5, -2.5], [3.5], [-2.5], [-2], [-2], [1]]),
-        # The roots 4, 0 and 3 have the mean 7/3; the fork is the only one.
-        ("forks_apart", [[5 / 3, 0], [5 / 3], [0], [-7 / 3], [-7 / 3], [2 / 3]]),
         # All read the prompt; three read [3], and earn 3, 0 and 0 after that, of mean 1.
         ("same_state", [[4, -2], [4], [-2], [-4], [-3], [2]]),
-        # V of the first node is 2.5 with two leaves below; the second turn of "1" belongs to the node of its first.
-        ("node_values", [[1 / math.sqrt(2)] * 2, [3.5], [-2.5], [-4], [-4], [2]]),
-        # Beside "0" 0 and 3, beside its second turn 1 and the prior 1.5; beside "0.0" 4 and 1.5; and so on.
-        ("siblings", [[2.5, -0.5], [2.75], [-1.75], [-8 / 3], [-8 / 3], [4 / 3]]),
-        # The group's, as long as the learner knows no values.
-        ("value", [[2, -1], [2], [-1], [-2], [-2], [1]]),
     ],
 )
 def test_a_credit_by_hand(credit, expected):
@@ -114,14 +105,6 @@ def test_a_baseline_is_a_name_or_a_function(tmp_path, monkeypatch):
     for wrong, cause in causes.items():
         with pytest.raises(ValueError, match=rf"^baseline='{wrong}' cannot be imported \({cause}\)\.$"):
             rule.check("baseline", wrong)
-
-
-@pytest.mark.parametrize("credit", ["node_values", "siblings"])
-def test_rewards_are_divided_by_the_deviation_of_the_question(credit):
-    # The deviations 2, -1, -2 and 1 have the ddof = 1 variance 10 / 3.
-    scale = math.sqrt(10 / 3) + 1e-6
-    for divided, plain in zip(by_node(credit, normalize_std=True), by_node(credit), strict=True):
-        np.testing.assert_allclose(divided, np.array(plain) / scale, rtol=1e-12)
 
 
 @pytest.mark.parametrize("credit", [name for name in CREDITS if name != "same_state"])

@@ -9,32 +9,10 @@ from hypothesis import strategies as st
 
 from rllib_arpo.core.advantages import NodeAttribution, leaf_ranges, soft_attribution
 from rllib_arpo.core.packing import PackedTree, concatenate, pack_tree, plan_passes, split_tree
-from rllib_arpo.core.tree import Place, QuestionTree, StopReason, context_after, depth_first_layout
+from rllib_arpo.core.tree import QuestionTree, StopReason, context_after, depth_first_layout
 from tests.helpers.trees import make_trajectory, make_tree, make_turn, trees
 
 NO_NODES = NodeAttribution(np.zeros(0), np.zeros(0), np.zeros(0))
-
-
-def with_unique_tokens(tree: QuestionTree) -> QuestionTree:
-    """The same tree in which no two tokens are equal, so that a token id names one place in the tree."""
-    counter = iter(range(10**6))
-
-    def rename(tokens: np.ndarray) -> np.ndarray:
-        return np.array([next(counter) for _ in tokens], dtype=np.int32)
-
-    return replace(
-        tree,
-        prompt=rename(tree.prompt),
-        trajectories=tuple(
-            replace(
-                t,
-                turns=tuple(
-                    replace(u, token_ids=rename(u.token_ids), observation=rename(u.observation)) for u in t.turns
-                ),
-            )
-            for t in tree.trajectories
-        ),
-    )
 
 
 def pack(tree: QuestionTree, seed: int = 0, **options) -> tuple[PackedTree, dict[str, tuple[float, float]]]:
@@ -81,8 +59,6 @@ def test_a_tree_by_hand():
     assert packed.parent.tolist() == [-1, 0, 1, 2, 3, 4, 5, 4, 1]
     assert packed.end.tolist() == [9, 9, 8, 8, 8, 7, 7, 8, 9]
     assert packed.node.tolist() == [-1, -1, 0, 0, 0, 1, 1, 2, 3]
-    # Turns that follow the prompt are not among them.
-    assert np.flatnonzero(packed.turn_starts).tolist() == [5, 7]
     assert packed.loss_mask.tolist() == [False, False, True, False, False, True, True, True, True]
     assert packed.behavior_log_probs.tolist() == [0, 0, -0.5, 0, 0, -0.25, -0.25, -1.0, -2.0]
     assert packed.behavior_entropies.tolist() == [0] * 9
@@ -97,15 +73,15 @@ def test_a_tree_by_hand():
 
 
 def test_another_conversation_by_hand():
-    """After turn 0 one begins behind the prompt's first token; after turn 1 the first goes on, and "0.0" leaves it."""
+    """After turn 0 one begins with the prompt's first token; after turn 1 the first goes on, and "0.0" leaves it."""
     tree = make_tree(
         [10, 11, 12],
         [
             make_trajectory(
                 "0",
                 [
-                    replace(make_turn([13, 14], [20, 21], log_prob=-0.5), follows=Place(0, 1)),
-                    replace(make_turn([22], [15], log_prob=-0.25), follows=Place(0, 5)),
+                    replace(make_turn([13, 14], [10, 20, 21], log_prob=-0.5), new_context=True),
+                    replace(make_turn([22], [10, 11, 12, 13, 14, 15], log_prob=-0.25), new_context=True),
                     make_turn([16], log_prob=-2.0),
                 ],
             ),
@@ -120,7 +96,6 @@ def test_another_conversation_by_hand():
     assert packed.parent.tolist() == [-1, 0, 1, 2, 3, 4, 5, 5, 0, 8, 9]
     assert packed.end.tolist() == [11, 8, 8, 8, 8, 8, 7, 8, 11, 11, 11]
     assert packed.node.tolist() == [-1, -1, -1, 0, 0, 1, 2, 3, 0, 0, 1]
-    assert np.flatnonzero(packed.turn_starts).tolist() == [6, 7, 10]
     assert np.flatnonzero(packed.loss_mask).tolist() == [3, 4, 6, 7, 10]
     assert packed.behavior_log_probs.tolist() == [0, 0, 0, -0.5, -0.5, 0, -2.0, -1.0, 0, 0, -0.25]
     assert packed.weight.tolist() == [0, 0, 0, 5, 5, 0, 7, 8, 0, 0, 6]
@@ -132,12 +107,13 @@ def test_another_conversation_by_hand():
 
 @settings(max_examples=200, deadline=None)
 @given(
-    trees(max_forks=6, masked_probability=0.15)
-    | trees(max_forks=6, masked_probability=0.15, elsewhere_probability=0.5, empty_probability=0.0),
+    trees(max_forks=6, masked_probability=0.15, unique_tokens=True)
+    | trees(
+        max_forks=6, masked_probability=0.15, unique_tokens=True, new_context_probability=0.5, empty_probability=0.0
+    ),
     st.integers(0, 2**32 - 1),
 )
 def test_packing_equals_reading_every_turn_s_context(tree: QuestionTree, seed: int):
-    tree = with_unique_tokens(tree)
     packed, leaves = pack(tree, seed)
     index = {int(token): t for t, token in enumerate(packed.token_ids)}
     expected_tokens = {int(token) for token in tree.prompt}
@@ -180,7 +156,7 @@ def test_an_empty_prompt_is_refused():
 
 
 def test_a_turn_that_has_read_nothing_is_refused():
-    turns = [replace(make_turn([3]), follows=Place(0, 0)), make_turn([4])]
+    turns = [replace(make_turn([3]), new_context=True), make_turn([4])]
     with pytest.raises(ValueError, match="question q has a turn before which the model has read nothing"):
         pack(make_tree([1, 2], [make_trajectory("0", turns)]))
 
@@ -193,12 +169,12 @@ def test_an_attribution_of_another_layout_is_refused():
 
 @settings(max_examples=100, deadline=None)
 @given(
-    trees(max_forks=6, entropy_window=9)
-    | trees(max_forks=6, entropy_window=9, elsewhere_probability=0.5, empty_probability=0.0),
+    trees(max_forks=6, entropy_window=9, unique_tokens=True)
+    | trees(max_forks=6, entropy_window=9, unique_tokens=True, new_context_probability=0.5, empty_probability=0.0),
     st.integers(0, 10),
 )
 def test_parts_hold_whole_paths_of_the_tree(tree: QuestionTree, slack: int):
-    packed, _ = pack(with_unique_tokens(tree), with_entropies=True)
+    packed, _ = pack(tree, with_entropies=True)
     index = {int(token): t for t, token in enumerate(packed.token_ids)}
     seen: list[int] = []
     limit = int(packed.position_ids.max()) + 1 + slack

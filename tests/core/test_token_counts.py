@@ -15,7 +15,7 @@ from rllib_arpo.core.token_counts import (
     shared_tokens,
     unique_tokens,
 )
-from rllib_arpo.core.tree import Place, QuestionTree, StopReason, depth_first_layout
+from rllib_arpo.core.tree import QuestionTree, StopReason, depth_first_layout
 from tests.helpers.trees import make_trajectory, make_tree, make_turn, trees
 
 
@@ -44,15 +44,15 @@ def test_counts_of_a_forked_tree():
 def test_of_several_conversations_the_longest_is_the_response():
     """The second one shares a token of the prompt, and is the longer one: 1 + 7 + 1 tokens, 2 as the prompt's."""
     turns = [
-        replace(make_turn([10, 11], [90] * 7), follows=Place(0, 1)),
-        replace(make_turn([12], [91]), follows=Place(0, 4)),
+        replace(make_turn([10, 11], [1] + [90] * 7), new_context=True),
+        replace(make_turn([12], [1, 2, 10, 11, 91]), new_context=True),
         make_turn([13]),
     ]
     tree = make_tree([1, 2], [make_trajectory("0", turns)])
     layout = depth_first_layout(tree)
     assert response_tokens(tree, layout).tolist() == [9 - 2]
     assert path_tokens(tree, layout).tolist() == [4]
-    assert unique_tokens(tree, layout) == 2 + 4 + 8
+    assert unique_tokens(tree, layout) == flat_tokens(tree, layout) == 2 + 4 + 8
 
 
 def test_a_masked_trajectory_was_sampled_and_is_in_no_other_count():

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 
 from rllib_arpo.core.token_counts import all_path_tokens
 from rllib_arpo.core.tree import (
-    Place,
     QuestionTree,
     StopReason,
     TreeLayout,
     TreeNode,
     context_after,
     depth_first_layout,
+    known_beginnings,
 )
 from tests.helpers.trees import make_trajectory, make_tree, make_turn, trees
 
@@ -36,44 +36,32 @@ def _nested_tree(parent_stop: StopReason = StopReason.ANSWER) -> QuestionTree:
 
 
 def test_contexts_of_several_conversations():
-    """The second begins behind the prompt's first token, the first goes on, and then the second one's first answer."""
+    """The second begins with the prompt's first token, the first goes on, and then the second one's first answer."""
     turns = [
-        replace(make_turn([3], [4, 5]), follows=Place(0, 1)),
-        replace(make_turn([6], [7]), follows=Place(0, 3)),
-        replace(make_turn([8], [9]), follows=Place(1, 4)),
+        replace(make_turn([3], [1, 4, 5]), new_context=True),
+        replace(make_turn([6], [1, 2, 3, 7]), new_context=True),
+        replace(make_turn([8], [1, 4, 5, 6, 9]), new_context=True),
         make_turn([10], [11]),
     ]
     prompt = np.array([1, 2])
     contexts = [context_after(prompt, turns[:i]).tolist() for i in range(5)]
     assert contexts == [[1, 2], [1, 4, 5], [1, 2, 3, 7], [1, 4, 5, 6, 9], [1, 4, 5, 6, 9, 10, 11]]
-    for place in (Place(1, 1), Place(-1, 1), Place(0, 4), Place(0, -1)):
-        with pytest.raises(ValueError, match=r"^an observation after turn 0 follows Place\(.*, which is not on its"):
-            context_after(prompt, [replace(turns[0], follows=place), turns[3]])
+    tree = make_tree(prompt, [make_trajectory("0", turns)])
+    known = known_beginnings(tree, depth_first_layout(tree))
+    assert [(one.node, one.num_tokens) for one in known] == [(0, 1), (0, 3), (1, 4), (3, 0)]
 
 
 @settings(max_examples=100, deadline=None)
-@given(trees(max_forks=6, elsewhere_probability=0.5))
-def test_contexts_equal_those_that_are_kept_turn_by_turn(tree: QuestionTree):
-    for trajectory in tree.trajectories:
-        path = tree.path(trajectory.agent_id)
-        written: list[list[int]] = []
-        context = tree.prompt.tolist()
-        for i, turn in enumerate(path):
-            assert context_after(tree.prompt, path[:i]).tolist() == context
-            written.append([*context, *turn.token_ids.tolist()])
-            k, n = (i, len(written[i])) if turn.follows is None else (turn.follows.turn, turn.follows.num_tokens)
-            context = [*written[k][:n], *turn.observation.tolist()]
-        assert context_after(tree.prompt, path).tolist() == context
-
-
-def test_a_path_of_thousands_of_conversations_has_its_context():
-    turns = [replace(make_turn([3], [4]), follows=Place(max(i - 1, 0), 3)) for i in range(3000)]
-    assert context_after(np.array([1, 2]), turns).tolist() == [1, 2, 3, 4]
-
-
-def test_a_conversation_begins_in_the_prompt_alone():
-    """Later conversations may be shorter than the first prompt."""
-    assert [Place(0, 3).begins(3), Place(0, 4).begins(3), Place(1, 2).begins(3)] == [True, False, False]
+@given(trees(max_forks=6, new_context_probability=0.5))
+def test_a_new_context_begins_like_the_longest_that_its_path_has_written(tree: QuestionTree):
+    layout = depth_first_layout(tree)
+    for node, known in zip(layout.nodes, known_beginnings(tree, layout), strict=True):
+        turn, trajectory = tree.turn_of(node), tree.trajectories[node.trajectory]
+        path = tree.path(trajectory.agent_id)[: trajectory.num_inherited_turns + node.turn + 1]
+        written = [[*context_after(tree.prompt, path[:i]), *above.token_ids] for i, above in enumerate(path)]
+        new = turn.observation.tolist()
+        common = [max(n for n in range(len(new) + 1) if one[:n] == new[:n] and n <= len(one)) for one in written]
+        assert known.num_tokens == (max(common) if turn.new_context else 0)
 
 
 def test_paths_and_generated_tokens_of_a_nested_tree():

@@ -22,7 +22,8 @@ from unittest import mock
 import pytest
 
 from rllib_arpo import ARPOConfig
-from rllib_arpo.envs.worlds import Call, Turn
+from rllib_arpo.envs.worlds import Call, WholeTurn
+from tests.core.test_credit import by_node
 from tests.docs.pages import PAGES, README, REPOSITORY, Snippet, name_of, snippets
 from tests.helpers.api_agents import trunk_of
 from tests.helpers.models import tiny_model
@@ -54,7 +55,7 @@ def hub(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory) -> Path:
-    from rllib_arpo.envs.retrieval.build_index import build_folder
+    from rllib_arpo.envs.retrieval.index import build_folder
 
     folder = tmp_path_factory.mktemp("index")
     (folder / "wiki.jsonl").write_text(json.dumps({"title": "Oslo", "text": "The capital of Norway."}))
@@ -131,8 +132,6 @@ def namespace_of(page: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if snippets(page, "python")], ids=name_of)
 def test_python_snippets_run(page, desk, record, ray_cluster):
-    if page.name == "own.md":
-        pytest.importorskip("reasoning_gym")
     namespace = namespace_of(page)
     for snippet in snippets(page, "python"):
         run(snippet, namespace)
@@ -149,11 +148,21 @@ def test_the_calculator_answers_a_wrong_call(desk):
     async def played():
         play = trunk_of(importlib.import_module("calculator").calculator)
         await play.ready()
-        reply = await play.say(Turn("", Call("add", {"a": "1", "b": "2"})))
+        reply = await play.say(WholeTurn("", Call("add", {"a": "1", "b": "2"})))
         await play.close()
         return [message["content"] for message in reply.messages]
 
     assert asyncio.run(played()) == ["unsupported operand type(s) for +: 'int' and 'str'"]
+
+
+def test_the_credit_is_tree_rls(desk):
+    """By hand: V of the first node is 2.5 with two leaves below; the two turns of "1" are one node."""
+    expected = [[1 / 2**0.5] * 2, [3.5], [-2.5], [-4], [-4], [2]]
+    # The returns have the ddof = 1 variance 10 / 3.
+    for normalize_std, scale in ((False, 1.0), (True, (10 / 3) ** 0.5 + 1e-6)):
+        found = by_node("tree_rl:node_values", normalize_std=normalize_std)
+        for row, wanted in zip(found, expected, strict=True):
+            assert row == pytest.approx([a / scale for a in wanted], abs=1e-14)
 
 
 def test_yaml_snippets_are_configurations_of_environments(desk):

@@ -1,6 +1,6 @@
 """The learner's gradient of every tree that can be sampled, weighted with the tree's probability."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,38 +48,6 @@ def histories_before(tree: QuestionTree, layout: TreeLayout) -> list[History]:
             turn = tree.turn_of(above)
             before.append((*before[node.parent], *turn.token_ids.tolist()))
     return before
-
-
-def fitted_values(
-    trees: Distribution, advantages: Callable[[np.ndarray, QuestionTree, TreeLayout], np.ndarray]
-) -> dict[History, float]:
-    """The value of each history that tools answer: the least squares of a value baseline that has seen all trees.
-
-    Args:
-        advantages: -> [L], what is averaged.
-    """
-    sums: dict[History, float] = {}
-    leaves: dict[History, float] = {}
-    for probability, tree in trees:
-        layout = depth_first_layout(tree)
-        found = advantages(tree.returns()[list(layout.leaves)], tree, layout)
-        for node, history in zip(layout.nodes, histories_before(tree, layout), strict=True):
-            below = found[node.leaf_begin : node.leaf_end]
-            sums[history] = sums.get(history, 0.0) + probability * below.sum()
-            leaves[history] = leaves.get(history, 0.0) + probability * len(below)
-    return {history: sums[history] / leaves[history] for history in sums if history}
-
-
-def against_values(
-    advantages: Callable[[np.ndarray, QuestionTree, TreeLayout], np.ndarray], values: Mapping[History, float]
-) -> Callable[[np.ndarray, QuestionTree, TreeLayout], np.ndarray]:
-    """`advantages` -> [L] minus the values of the histories before nodes, -> [N, L]; 0 where there is none."""
-
-    def judged(rewards: np.ndarray, tree: QuestionTree, layout: TreeLayout) -> np.ndarray:
-        offsets = np.array([values.get(history, 0.0) for history in histories_before(tree, layout)])
-        return advantages(rewards, tree, layout)[None, :] - offsets[:, None]
-
-    return judged
 
 
 def expected_gradients(

@@ -54,8 +54,6 @@ def test_every_epoch_asks_every_row_once_in_an_order_of_its_own(tmp_path):
     [
         ({"limit": 3}, [0, 1, 2]),
         ({"limit": 99}, list(range(10))),
-        ({"subset": [[8, 99], [0, 2], [1, 3]]}, [0, 1, 2, 8, 9]),
-        ({"subset": (2, 9), "limit": 2}, [2, 3]),
     ],
 )
 def test_a_part_of_the_rows(tmp_path, keys, expected):
@@ -79,12 +77,11 @@ def test_one_file_is_divided_once_and_for_all(tmp_path):
         ({"few_shot": 3}, r"env_config\['few_shot'\] must be from 0 to 2, not 3"),
         ({"limit": 0}, r"env_config\['limit'\] must be an integer >= 1, not 0"),
         ({"limit": "3"}, r"env_config\['limit'\] must be an integer >= 1, not '3'"),
-        ({"subset": 5}, r"env_config\['subset'\] must be \(begin, end\) .* not 5"),
-        ({"subset": []}, r"env_config\['subset'\] must be \(begin, end\) .* not \[\]"),
         ({"train_fraction": "half"}, r"env_config\['train_fraction'\] must be between 0 and 1, not 'half'"),
-        ({"subset": (3, 3)}, r"env_config\['subset'\] must be \(begin, end\)"),
-        ({"subset": [[1, 2, 3]]}, r"env_config\['subset'\] must be \(begin, end\)"),
-        ({"subset": (50, 60)}, r"a\.jsonl: env_config\['subset'\], 'train_fraction' and what is skipped leave no rows"),
+        (
+            {"train_fraction": 0.99, "split": "test"},
+            r"a\.jsonl: env_config\['train_fraction'\] and what is skipped leave no rows",
+        ),
         ({"train_fraction": 1.0}, r"env_config\['train_fraction'\] must be between 0 and 1, not 1.0"),
         ({"split": "valid"}, "split must be 'train' or 'test', not 'valid'"),
         ({"hub_id": "openai/gsm8k"}, r"env_config\['path'\] and env_config\['hub_...'\] exclude each other"),

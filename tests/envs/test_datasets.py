@@ -22,7 +22,7 @@ def real_file(name: str) -> Path:
 
 def test_every_data_set_has_a_layout_here():
     assert set(SPECS) == set(LAYOUTS)
-    assert set(TASKS) == {*SPECS, "arithmetic", "catalogue", "reasoning_gym", "seeds", "trails"}
+    assert set(TASKS) == {*SPECS, "arithmetic", "catalogue", "seeds", "trails"}
 
 
 @pytest.mark.parametrize("ending", WRITERS)

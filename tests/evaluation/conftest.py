@@ -38,9 +38,8 @@ def scripted_command(model, output, **options) -> list[str]:
 
 def recorded(folder: Path, style: str = "tools") -> list[RecordedQuestion]:
     """The questions of the only arm with this style."""
-    with ResultFolder(folder) as results:
-        (arm,) = [arm for arm in results.arms() if arm.style == style]
-        return list(arm.questions())
+    (arm,) = [arm for arm in ResultFolder(folder).arms() if arm.style == style]
+    return list(arm.questions())
 
 
 def samples_of(question: RecordedQuestion) -> list[tuple[Trajectory, BenchmarkAnswer]]:

@@ -1,4 +1,4 @@
-"""The folder of results: whole questions, under one set of settings, by one process at a time."""
+"""The folder of results: whole questions, under one set of settings."""
 
 from types import SimpleNamespace
 
@@ -27,14 +27,14 @@ def question(number: int, stop_reason: str = "answer", **settings) -> RecordedQu
 
 
 def test_questions_come_back_in_the_order_of_their_numbers(tmp_path):
-    with ResultFolder(tmp_path) as results:
-        first, second = results.arm(arm()), results.arm(arm("cubes"))
-        for number in (7, 0):
-            first.add(question(number, seed=3))
-        assert (first.numbers(), second.numbers()) == ({0, 7}, set())
-        assert [one.task for one in results.arms()] == ["squares", "cubes"]
-    with ResultFolder(tmp_path) as results:
-        found = list(results.arm(arm()).questions())
+    results = ResultFolder(tmp_path)
+    first, second = results.arm(arm()), results.arm(arm("cubes"))
+    for number in (7, 0):
+        first.add(question(number, seed=3))
+    assert (first.numbers(), second.numbers()) == ({0, 7}, set())
+    assert [one.task for one in results.arms()] == ["squares", "cubes"]
+    results = ResultFolder(tmp_path)
+    found = list(results.arm(arm()).questions())
     assert [(one.tree.question_id, one.settings) for one in found] == [
         ("q0", {"seed": 3}),
         ("q7", {"seed": 3}),
@@ -46,67 +46,47 @@ def test_questions_come_back_in_the_order_of_their_numbers(tmp_path):
     [("broken_tool", True), ("engine_failure", True), ("deadline", False), ("token_limit", False)],
 )
 def test_what_an_outage_ended_is_asked_again(tmp_path, stop_reason, asked_again):
-    with ResultFolder(tmp_path) as results:
-        place = results.arm(arm())
-        place.add(question(0, stop_reason))
-        place.add(question(1))
-        assert place.numbers() == ({1} if asked_again else {0, 1})
-        place.add(question(0))
-        assert place.numbers() == {0, 1}
-        assert [endings(one.tree) for one in place.questions()] == [("answer", "answer")] * 2
+    results = ResultFolder(tmp_path)
+    place = results.arm(arm())
+    place.add(question(0, stop_reason))
+    place.add(question(1))
+    assert place.numbers() == ({1} if asked_again else {0, 1})
+    place.add(question(0))
+    assert place.numbers() == {0, 1}
+    assert [endings(one.tree) for one in place.questions()] == [("answer", "answer")] * 2
 
 
 def test_a_file_that_a_kill_left_unfinished_is_not_read(tmp_path):
-    with ResultFolder(tmp_path) as results:
-        place = results.arm(arm())
-        place.add(question(0))
-        (place.folder / "trees" / "question-00000001.parquet.partial").write_text("the half of it")
-        assert place.numbers() == {0}
+    results = ResultFolder(tmp_path)
+    place = results.arm(arm())
+    place.add(question(0))
+    (place.folder / "trees" / "question-00000001.parquet.partial").write_text("the half of it")
+    assert place.numbers() == {0}
 
 
 def test_other_settings_are_refused_once_there_are_results(tmp_path):
-    with ResultFolder(tmp_path) as results:
-        results.claim({"samples": 1, "limits": (1, 2), "engine_kwargs": {"hf_token": "abc"}})
-        assert "abc" not in (tmp_path / "settings.json").read_text()
-        results.claim({"samples": 2, "limits": (1, 2)})
-        results.arm(arm(env_config={})).add(question(0))
-        results.claim({"samples": 2, "limits": [1, 2]})
-        with pytest.raises(ResultsError) as error:
-            results.claim({"samples": 3, "limits": (1, 2)})
-        assert str(error.value) == (
-            f"{tmp_path} has results with samples=2, not 3: keep the setting, or name another --output."
-        )
-        with pytest.raises(ResultsError, match="results of m tools squares with env_config/few_shot=null, not 2"):
-            results.arm(arm(env_config={"few_shot": 2}))
-        hidden = results.arm(arm("cubes", env_config={"answer_key": "right"}, data={"/a/api_key": "1f"}))
-        hidden.add(question(0))
-        assert "right" not in (hidden.folder / "settings.json").read_text()
-        for key, of_data, message in (
-            ("left", "1f", r'env_config/answer_key="\*\*\* \w{4}", not "\*\*\* \w{4}":'),
-            ("right", "2f", 'data//a/api_key="1f", not "2f":'),
-        ):
-            with pytest.raises(ResultsError, match=message):
-                results.arm(arm("cubes", env_config={"answer_key": key}, data={"/a/api_key": of_data}))
-
-
-def test_other_settings_replace_the_results_where_the_command_says_so(tmp_path):
-    with ResultFolder(tmp_path, replaces=True) as results:
-        results.claim({"samples": 1})
-        results.arm(arm()).add(question(0))
-        assert results.arm(arm(few_shot=2)).numbers() == set()
-        results.arm(arm(few_shot=2)).add(question(0))
-        results.check({"samples": 2})
-        assert results.arms() != []
-        results.claim({"samples": 2})
-        assert results.arms() == []
-        results.arm(arm()).add(question(0))
-    with ResultFolder(tmp_path) as results:
-        results.claim({"samples": 2})  # From here on the folder belongs to a command that replaces nothing.
-    with ResultFolder(tmp_path, replaces=True) as results:
-        with pytest.raises(ResultsError, match="has results with samples=2, not 3"):
-            results.claim({"samples": 3})
-        with pytest.raises(ResultsError, match="with few_shot=null, not 2"):
-            results.arm(arm(few_shot=2))
+    results = ResultFolder(tmp_path)
+    results.keep({"samples": 1, "limits": (1, 2), "engine_kwargs": {"hf_token": "abc"}})
+    assert "abc" not in (tmp_path / "settings.json").read_text()
+    results.keep({"samples": 2, "limits": (1, 2)})
+    results.arm(arm(env_config={})).add(question(0))
+    results.keep({"samples": 2, "limits": [1, 2]})
+    with pytest.raises(ResultsError) as error:
+        results.keep({"samples": 3, "limits": (1, 2)})
+    assert str(error.value) == (
+        f"{tmp_path} has results with samples=2, not 3: keep the setting, or name another --output."
+    )
+    with pytest.raises(ResultsError, match="results of m tools squares with env_config/few_shot=null, not 2"):
+        results.arm(arm(env_config={"few_shot": 2}))
+    hidden = results.arm(arm("cubes", env_config={"answer_key": "right"}, data={"/a/api_key": "1f"}))
+    hidden.add(question(0))
+    assert "right" not in (hidden.folder / "settings.json").read_text()
+    for key, of_data, message in (
+        ("left", "1f", r'env_config/answer_key="\*\*\* \w{4}", not "\*\*\* \w{4}":'),
+        ("right", "2f", 'data//a/api_key="1f", not "2f":'),
+    ):
+        with pytest.raises(ResultsError, match=message):
+            results.arm(arm("cubes", env_config={"answer_key": key}, data={"/a/api_key": of_data}))
 
 
 def test_what_is_not_of_an_evaluation_stays_as_it_is(tmp_path):
@@ -114,10 +94,10 @@ def test_what_is_not_of_an_evaluation_stays_as_it_is(tmp_path):
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    with ResultFolder(tmp_path, replaces=True) as results:
-        results.claim({})
-        assert results.arm(arm()).folder.name == "04-m-tools-squares"
-        assert [one.task for one in results.arms()] == ["squares"]
+    results = ResultFolder(tmp_path)
+    results.keep({})
+    assert results.arm(arm()).folder.name == "04-m-tools-squares"
+    assert [one.task for one in results.arms()] == ["squares"]
     assert {name: (tmp_path / name).read_text() for name in files} == files
 
 
@@ -134,9 +114,9 @@ def test_what_is_not_of_an_evaluation_stays_as_it_is(tmp_path):
     ],
 )
 def test_a_damaged_file_is_named(tmp_path, name, content, message):
-    with ResultFolder(tmp_path) as results:
-        results.claim({})
-        results.arm(arm()).add(question(0))
+    results = ResultFolder(tmp_path)
+    results.keep({})
+    results.arm(arm()).add(question(0))
     file = tmp_path / name
     if content is None:
         file.unlink()
@@ -146,8 +126,9 @@ def test_a_damaged_file_is_named(tmp_path, name, content, message):
         table = pq.read_table(file)
         pq.write_table(table.replace_schema_metadata(table.schema.metadata | {VERSION_KEY: str(content)}), file)
     before = file.read_bytes() if file.exists() else None
-    with ResultFolder(tmp_path) as results, pytest.raises(ResultsError) as error:
-        results.claim({})
+    results = ResultFolder(tmp_path)
+    with pytest.raises(ResultsError) as error:
+        results.keep({})
         results.arm(arm()).numbers()
     assert str(error.value).startswith(f"{file}: {message}")
     assert (file.read_bytes() if file.exists() else None) == before
@@ -164,12 +145,6 @@ def test_a_damaged_file_is_named(tmp_path, name, content, message):
 )
 def test_the_first_difference(old, new, expected):
     assert first_difference(old, new) == expected
-
-
-def test_one_process_at_a_time(tmp_path):
-    with ResultFolder(tmp_path), pytest.raises(ValueError, match="another evaluation is writing here"):
-        ResultFolder(tmp_path)
-    ResultFolder(tmp_path).close()
 
 
 def test_a_file_is_no_folder(tmp_path):

@@ -101,8 +101,7 @@ def test_limits_per_tool_hold_for_the_tasks_that_have_the_tool(arguments, tmp_pa
         max_response_tokens="400",
     )
     assert run_command("evaluate", command) == 0
-    with ResultFolder(tmp_path / "out") as results:
-        found = [question for arm in results.arms() for question in arm.questions()]
+    found = [question for arm in ResultFolder(tmp_path / "out").arms() for question in arm.questions()]
     rows = [sample for question in found for sample in samples_of(question)]
     assert [(a.style, a.task, num_calls(s, *ToolStatus), s.stop_reason) for s, a in rows] == [
         ("direct", "arithmetic", 0, "malformed_call"),

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from rllib_arpo.core.tree import (
     MASKED_STOP_REASONS,
-    Place,
     QuestionTree,
     StopReason,
     ToolCall,
@@ -66,12 +65,34 @@ def make_tree(prompt: Sequence[int], trajectories: Sequence[Trajectory], questio
     return QuestionTree(question_id, np.asarray(prompt, dtype=np.int32), tuple(trajectories))
 
 
+def _with_unique_tokens(tree: QuestionTree) -> QuestionTree:
+    """The same tree in which no two tokens are equal."""
+    counter = iter(range(10**6))
+
+    def rename(tokens: np.ndarray) -> np.ndarray:
+        return np.array([next(counter) for _ in tokens], dtype=np.int32)
+
+    return replace(
+        tree,
+        prompt=rename(tree.prompt),
+        trajectories=tuple(
+            replace(
+                t,
+                turns=tuple(
+                    replace(u, token_ids=rename(u.token_ids), observation=rename(u.observation)) for u in t.turns
+                ),
+            )
+            for t in tree.trajectories
+        ),
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class RandomTrees:
     """Random trees: nested forks, several forks of one node, forks after the first and after the last own turn.
 
     Attributes:
-        vocab_size: token ids are drawn from [0, vocab_size).
+        vocab_size: of the token ids.
         max_prompt_tokens: the prompt has 1 .. max_prompt_tokens tokens.
         max_roots: 1 .. max_roots roots, each with 1 .. max_turns turns.
         max_turns: own turns of a trajectory, at most.
@@ -84,7 +105,10 @@ class RandomTrees:
         masked_probability: of a stop reason that takes the trajectory out of the mean and the loss.
         trailing_observation_probability: of a tool response after a trajectory's last turn.
         paid_turn_probability: of a reward for a turn that is not the last.
-        elsewhere_probability: of a tool response that follows any place of its path (`Turn.follows`).
+        new_context_probability: of a tool response that is a new context (`Turn.new_context`), and begins like any
+            place of its path.
+        unique_tokens: no two tokens are equal but those with which new contexts begin, so that a token id names one
+            place in the tree; otherwise token ids are drawn from [0, vocab_size).
     """
 
     vocab_size: int = 50
@@ -100,7 +124,8 @@ class RandomTrees:
     masked_probability: float = 0.0
     trailing_observation_probability: float = 0.2
     paid_turn_probability: float = 0.0
-    elsewhere_probability: float = 0.0
+    new_context_probability: float = 0.0
+    unique_tokens: bool = False
 
     def tree(self, rng: np.random.Generator) -> QuestionTree:
         num_roots = rng.integers(1, self.max_roots + 1)
@@ -110,20 +135,23 @@ class RandomTrees:
         num_prompt_tokens = rng.integers(1, self.max_prompt_tokens + 1)
         prompt = rng.integers(self.vocab_size, size=num_prompt_tokens, dtype=np.int32)
         tree = QuestionTree("random", prompt, tuple(trajectories))
-        return self._elsewhere(rng, tree) if self.elsewhere_probability else tree
+        if self.unique_tokens:
+            tree = _with_unique_tokens(tree)
+        return self._with_new_contexts(rng, tree) if self.new_context_probability else tree
 
-    def _elsewhere(self, rng: np.random.Generator, tree: QuestionTree) -> QuestionTree:
+    def _with_new_contexts(self, rng: np.random.Generator, tree: QuestionTree) -> QuestionTree:
         for i, trajectory in enumerate(tree.trajectories):
             for own, turn in enumerate(trajectory.turns):
-                if turn.tool_call is None or rng.random() >= self.elsewhere_probability:
+                if turn.tool_call is None or rng.random() >= self.new_context_probability:
                     continue
                 path = tree.path(trajectory.agent_id)[: trajectory.num_inherited_turns + own + 1]
                 k = int(rng.integers(len(path)))
-                num_written = len(context_after(tree.prompt, path[:k])) + len(path[k].token_ids)
+                written = np.concatenate([context_after(tree.prompt, path[:k]), path[k].token_ids])
+                observation = np.concatenate([written[: rng.integers(len(written) + 1)], turn.observation])
                 turns = list(tree.trajectories[i].turns)
-                turns[own] = replace(turn, follows=Place(k, int(rng.integers(num_written + 1))))
-                moved = replace(trajectory, turns=tuple(turns))
-                tree = replace(tree, trajectories=(*tree.trajectories[:i], moved, *tree.trajectories[i + 1 :]))
+                turns[own] = replace(turn, observation=observation, new_context=True)
+                changed = replace(trajectory, turns=tuple(turns))
+                tree = replace(tree, trajectories=(*tree.trajectories[:i], changed, *tree.trajectories[i + 1 :]))
         return tree
 
     def _fork(self, rng: np.random.Generator, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
@@ -205,8 +233,8 @@ def assert_same(a: QuestionTree, b: QuestionTree) -> None:
         for one, two in zip(trajectory.turns, copy.turns, strict=True):
             for name in ("token_ids", "log_probs", "entropies", "observation", "weight_versions"):
                 assert getattr(one, name).tolist() == getattr(two, name).tolist(), (agent, name)
-            assert (one.follows, one.tool_call, one.decision, one.times, one.reward) == (
-                two.follows,
+            assert (one.new_context, one.tool_call, one.decision, one.times, one.reward) == (
+                two.new_context,
                 two.tool_call,
                 two.decision,
                 two.times,

@@ -75,7 +75,7 @@ def test_an_unmodified_agent_trains_with_forks(ray_cluster, calling_folder, buil
         packed.clear()
         result = algorithm.train()["env_runners"]
         assert (result["forks_refused"], result["requests_refused"]) == (0, 0)
-        assert (result["conversations_begun"] > 0) == begins
+        assert (result["new_contexts"] > 0) == begins
         assert set(result["stop"]) >= {"world_ended"}
         assert result["stop"]["world_ended"] + result["stop"]["tool_call_limit"] == 1.0
         trees = [sampled.tree for sampled in algorithm.last_sampled]
@@ -93,4 +93,4 @@ def test_an_unmodified_agent_trains_with_forks(ray_cluster, calling_folder, buil
             forks += sum(trajectory.parent is not None for trajectory in tree.trajectories)
     assert forks > 0
     evaluated = algorithm.evaluate()["env_runners"]
-    assert (evaluated["requests_refused"], evaluated["conversations_begun"] > 0) == (0, begins)
+    assert (evaluated["requests_refused"], evaluated["new_contexts"] > 0) == (0, begins)

@@ -7,16 +7,10 @@ from ray.rllib.callbacks.callbacks import RLlibCallback
 
 from rllib_arpo.record.read import questions, record_files
 from rllib_arpo.rollout.messages import Purpose
-from rllib_arpo.rollout.metrics import OWN_NAMES
+from rllib_arpo.rollout.metric_table import BATCH_METRICS, OWN_NAMES
 
-#: Metrics of training alone.
-NOT_IN_EVALUATION = {
-    "num_env_steps_sampled", "num_env_steps_sampled_lifetime", "num_episodes_lifetime", "num_module_steps_sampled",
-    "num_module_steps_sampled_lifetime", "questions_dropped", "questions_requeued", "resample_rounds",
-    "tool_calls_executed_lifetime", "generated_tokens_lifetime", "weight_lag_max",
-}  # fmt: skip
 #: Metrics of forks and tools, which this run does not have.
-OF_FORKS = {"fork_depth_mean", "fork_depth_p10", "fork_depth_p90", "fork_rate", "fork_width_planned", "tools"}
+OF_FORKS = {"fork_depth_mean", "fork_depth_p10", "fork_depth_p90", "fork_rate", "tools"}
 
 
 class Logging(RLlibCallback):
@@ -38,7 +32,7 @@ def test_what_callbacks_log_is_reported_beside_the_metrics_of_arpo(built, script
     evaluation = algorithm.evaluate()["env_runners"]
     assert evaluation["my_turns"] == 1
     assert evaluation.keys() - OWN_NAMES == {"my_turns"}
-    assert rollout.keys() - evaluation.keys() == NOT_IN_EVALUATION
+    assert rollout.keys() - evaluation.keys() == {metric.name.split("/")[0] for metric in BATCH_METRICS}
     assert algorithm.train()["env_runners"]["my_turns"] == 4
     # Nothing waits for an evaluation that may never come.
     assert algorithm._dispatcher._metrics == {Purpose.TRAINING: [], Purpose.EVALUATION: []}

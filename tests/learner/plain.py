@@ -58,7 +58,7 @@ class Scores:
 
 def score(model, tree: QuestionTree, agent_id: str, temperature: float = 1.0) -> Scores:
     """One plain forward pass over prompt, turns and tool responses of one trajectory; of conversations, one a turn."""
-    if any(turn.follows for turn in tree.path(agent_id)):
+    if any(turn.new_context for turn in tree.path(agent_id)):
         return _score_turn_by_turn(model, tree, agent_id, temperature)
     tokens, generated, turns = list(tree.prompt), [], []
     for turn in tree.path(agent_id):
@@ -108,36 +108,18 @@ def tree_advantages(tree: QuestionTree) -> dict[str, float]:
     return result
 
 
-def turns_below(tree: QuestionTree) -> dict[str, list[tuple[int, frozenset[str]]]]:
-    """agent id -> of each turn of the path its `id` and the trajectories that pass it."""
-    paths = {leaf: [id(turn) for turn in tree.path(leaf)] for leaf in counted(tree)}
-    return {
-        leaf: [(turn, frozenset(other for other, path in paths.items() if turn in path)) for turn in own]
-        for leaf, own in paths.items()
-    }
-
-
-def node_value_advantages(tree: QuestionTree, normalize_std: bool) -> dict[str, dict[int, float]]:
-    """agent id -> of each turn A, TreeRL's."""
-    rewards, result = advantages(counted(tree), normalize_std), {}
-    for leaf, path in turns_below(tree).items():
-        result[leaf], value, last = {}, 0.0, None
-        for turn, below in path:
-            if below != last:
-                above, value, last = value, float(np.mean([rewards[other] for other in below])), below
-            result[leaf][turn] = (value + (value - above)) / len(below) ** 0.5
-    return result
-
-
-def sibling_advantages(tree: QuestionTree, normalize_std: bool) -> dict[str, dict[int, float]]:
-    """agent id -> of each turn A, against the leaves that branch off beside it, and the baseline before."""
-    rewards, result = advantages(counted(tree), normalize_std), {}
-    for leaf, path in turns_below(tree).items():
-        result[leaf], above, known = {}, frozenset(rewards), []
-        for turn, below in path:
-            compared = [rewards[other] for other in above - below] + known
-            above, known = below, [float(np.mean(compared))] if compared else []
-            result[leaf][turn] = rewards[leaf] - known[0] if known else 0.0
+def same_state_advantages(tree: QuestionTree, normalize_std: bool) -> dict[str, dict[int, float]]:
+    """agent id -> of each turn A, GiGPO's: GRPO's, plus that of the rewards to go of all that read the same there."""
+    between, to_go, states = advantages(counted(tree), normalize_std), {}, {}
+    for leaf in between:
+        path = tree.path(leaf)
+        for depth, turn in enumerate(path):
+            states[leaf, id(turn)] = state = (depth, *(path[depth - 1].observation.tolist() if depth else ()))
+            to_go.setdefault(state, {})[leaf] = sum(later.reward for later in path[depth:])
+    within = {state: advantages(of_leaves, normalize_std) for state, of_leaves in to_go.items()}
+    result: dict[str, dict[int, float]] = {leaf: {} for leaf in between}
+    for (leaf, turn), state in states.items():
+        result[leaf][turn] = between[leaf] + within[state][leaf]
     return result
 
 
@@ -185,21 +167,15 @@ def entropy_factors(trees: Sequence[QuestionTree], coeff: float) -> dict[int, Te
     return {key: (1 + coeff * (entropies - mean) / (std + 1e-6)).clamp(min=0) for key, entropies in each.items()}
 
 
-def advantages_of(tree: QuestionTree, config, batch: Sequence[QuestionTree] | None, values: Mapping | None) -> dict:
+def advantages_of(tree: QuestionTree, config, batch: Sequence[QuestionTree] | None) -> dict:
     """By leaf, and by the turn's `id` where they differ from turn to turn; arguments as in `loss`."""
     if batch is not None:
-        by_leaf = batch_advantages(tree, batch)
-    elif config.baseline == "tree":
-        by_leaf = tree_advantages(tree)
-    elif config.baseline == "node_values":
-        by_leaf = node_value_advantages(tree, config.normalize_std)
-    elif config.baseline == "siblings":
-        by_leaf = sibling_advantages(tree, config.normalize_std)
-    else:
-        by_leaf = advantages(counted(tree), config.normalize_std)
-    if values is None:
-        return by_leaf
-    return {leaf: {id(turn): a - values.get(id(turn), 0.0) for turn in tree.path(leaf)} for leaf, a in by_leaf.items()}
+        return batch_advantages(tree, batch)
+    if config.baseline == "tree":
+        return tree_advantages(tree)
+    if config.baseline == "same_state":
+        return same_state_advantages(tree, config.normalize_std)
+    return advantages(counted(tree), config.normalize_std)
 
 
 def loss(
@@ -209,14 +185,12 @@ def loss(
     old: dict | None = None,
     reference: dict | None = None,
     batch: Sequence[QuestionTree] | None = None,
-    values: Mapping[int, float] | None = None,
 ) -> Tensor:
     """Minus J of a minibatch, summed leaf by leaf and token by token as docs/design.md writes it.
 
     Args:
         old, reference: (question id, agent id) -> log-probs [K]; without `old` the ratio is 1, with its gradient.
         batch: all questions of the update, where the baseline is REINFORCE++'s; without it GRPO's is meant.
-        values: by the turn's `id`, of the state before it, where they are taken from GRPO's advantages.
     """
     leaves = [(tree, name) for tree in trees for name in counted(tree)]
     lengths = {(tree.question_id, name): sum(len(turn.token_ids) for turn in tree.path(name)) for tree, name in leaves}
@@ -224,7 +198,7 @@ def loss(
     total = 0.0
     for tree in trees:
         scores = {name: score(model, tree, name, config.temperature) for name in counted(tree)}
-        by_leaf = advantages_of(tree, config, batch, values)
+        by_leaf = advantages_of(tree, config, batch)
         for leaf, a in token_advantages(by_leaf, config.attribution, scores).items():
             key, current = (tree.question_id, leaf), scores[leaf]
             weight = {
@@ -267,18 +241,11 @@ def all_log_probs(model, trees: Sequence[QuestionTree], temperature: float) -> d
     }
 
 
-def update(
-    model,
-    trees: Sequence[QuestionTree],
-    config,
-    reference: dict | None = None,
-    values: Mapping[int, float] | None = None,
-) -> list[dict[str, Tensor]]:
+def update(model, trees: Sequence[QuestionTree], config, reference: dict | None = None) -> list[dict[str, Tensor]]:
     """Trains `model` in place as `ARPOTorchLearner.update` should; returns each step's gradients before clipping.
 
     Args:
         reference: (question id, agent id) -> log-probs [K]; None: those of the model at the start.
-        values: see `loss`.
     """
     old = all_log_probs(model, trees, config.temperature)
     reference = old if reference is None else reference
@@ -291,7 +258,7 @@ def update(
         for first in range(0, len(trees), config.questions_per_minibatch):
             optimizer.zero_grad()
             minibatch = trees[first : first + config.questions_per_minibatch]
-            loss(model, minibatch, config, old, reference, values=values).backward()
+            loss(model, minibatch, config, old, reference).backward()
             gradients.append({name: p.grad.clone() for name, p in trained.items()})
             norm = torch.nn.utils.clip_grad_norm_(trained.values(), config.grad_clip)
             if norm > 0:  # With every token clipped Adam would go on by its momentum alone.

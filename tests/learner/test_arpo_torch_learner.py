@@ -33,7 +33,7 @@ def flat_questions() -> list[QuestionTree]:
 
 
 NESTED = {"max_roots": 1, "max_forks": 9, "max_turns": 2}
-CONVERSATIONS = {"elsewhere_probability": 0.5, "empty_probability": 0.0, "max_forks": 6}
+CONVERSATIONS = {"new_context_probability": 0.5, "empty_probability": 0.0, "max_forks": 6}
 #: Name -> (options of the update, shape of the random trees, all with masked leaves).
 CASES = {
     "soft": ({}, {}),
@@ -61,14 +61,13 @@ CASES = {
         NESTED,
     ),
     "Tree-GRPO": ({"baseline": "tree"}, {}),
-    "TreeRL": ({"baseline": "node_values", "normalize_std": False}, NESTED),
-    "siblings": ({"baseline": "siblings"}, {}),
+    "same state": ({"baseline": "same_state", "normalize_std": False}, NESTED),
     "several conversations": ({}, CONVERSATIONS),
     "several conversations, hard, in parts": (
         {"attribution": "hard", "loss_aggregation": "sequence_mean", "max_tokens_per_pass": 60},
         CONVERSATIONS,
     ),
-    "siblings, hard": ({"baseline": "siblings", "attribution": "hard"}, NESTED),
+    "same state, hard": ({"baseline": "same_state", "attribution": "hard"}, {}),
 }
 
 
@@ -115,11 +114,11 @@ def test_kl_in_reward_equals_the_plain_computation(model, flat_questions, baseli
 
 
 def test_kl_in_reward_refuses_several_conversations(model):
-    trees = [plain.random_question(0, "q0", max_forks=0, max_roots=4, elsewhere_probability=1.0, empty_probability=0.0)]
+    trees = [
+        plain.random_question(0, "q0", max_forks=0, max_roots=4, new_context_probability=1.0, empty_probability=0.0)
+    ]
     config = make_config(model, kl_coeff=0.3, kl_in_reward=True)
-    message = (
-        r"^kl_in_reward=True: needs trajectories of one conversation, and trajectory \d of question q0 has several"
-    )
+    message = r"^kl_in_reward=True needs trajectories of one conversation, and trajectory \d of question q0 has several"
     with pytest.raises(ValueError, match=message):
         build_learner(config).update(make_batch(config, trees))
 

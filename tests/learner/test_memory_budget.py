@@ -6,7 +6,7 @@ import pytest
 
 from rllib_arpo.engine.memory import EngineShape, Term, computed_kv_cache, engine_need
 from rllib_arpo.learner.memory_budget import LearnerShape, head_terms, learner_need
-from rllib_arpo.learner.placement import DeviceGroup, cpu_group, gpu_groups, needed_on, num_gpus
+from rllib_arpo.learner.placement import DeviceGroup, cpu_group, gpu_groups, needed_on, num_gpus, place_on_gpus
 from rllib_arpo.policy.model_shape import ModelShape
 
 MODEL = ModelShape(
@@ -194,15 +194,22 @@ def test_a_part_without_room_for_a_trajectory_is_refused():
 
 
 @pytest.mark.parametrize(("learners", "engines", "number", "groups"), [
-    (replace(LEARNER, number=4), replace(ENGINE, number=4), 8, [DeviceGroup(4, 1, 0), DeviceGroup(4, 0, 1)]),
+    (replace(LEARNER, number=4), replace(ENGINE, number=4), 8, [DeviceGroup(4, 0, 1), DeviceGroup(4, 1, 0)]),
     (replace(LEARNER, gpus=0.75), replace(ENGINE, gpus=0.25), 1, [DeviceGroup(1, 1, 1)]),
-    (replace(LEARNER, gpus=0.5), replace(ENGINE, number=3, gpus=0.3), 2, [DeviceGroup(1, 1, 1), DeviceGroup(1, 0, 2)]),
-    (LEARNER, replace(ENGINE, gpus=2.0, parallel=2), 3, [DeviceGroup(1, 1, 0), DeviceGroup(2, 0, 1)]),
+    # In the main process the learner comes first, and otherwise last.
+    (replace(LEARNER, gpus=0.5, remote=False), replace(ENGINE, number=3, gpus=0.3), 2,
+     [DeviceGroup(1, 1, 1), DeviceGroup(1, 0, 2)]),
+    (replace(LEARNER, gpus=0.5), replace(ENGINE, number=3, gpus=0.3), 2, [DeviceGroup(1, 0, 3), DeviceGroup(1, 1, 0)]),
+    (LEARNER, replace(ENGINE, gpus=2.0, parallel=2), 3, [DeviceGroup(2, 0, 1), DeviceGroup(1, 1, 0)]),
+    (replace(LEARNER, number=2, gpus=0.1), replace(ENGINE, number=2, gpus=0.9), 2, [DeviceGroup(2, 1, 1)]),
+    (replace(LEARNER, number=2, gpus=0.55), replace(ENGINE, number=2, gpus=0.45), 3,
+     [DeviceGroup(1, 0, 2), DeviceGroup(2, 1, 0)]),
     (LEARNER, replace(ENGINE, gpus=0.0, in_learner=True), 1, [DeviceGroup(1, 1, 1)]),
     # Beside it, two engines for evaluation; then two that take a quarter of a GPU each.
-    (LEARNER, replace(ENGINE, number=3, in_learner=True), 3, [DeviceGroup(1, 1, 1), DeviceGroup(2, 0, 1)]),
+    (replace(LEARNER, remote=False), replace(ENGINE, number=3, in_learner=True), 3,
+     [DeviceGroup(1, 1, 1), DeviceGroup(2, 0, 1)]),
     (replace(LEARNER, gpus=0.5), replace(ENGINE, gpus=0.25, evaluation=replace(ENGINE, number=2, gpus=0.25)), 2,
-     [DeviceGroup(1, 1, 1, 1), DeviceGroup(1, 0, 0, 1)]),
+     [DeviceGroup(1, 0, 1, 2), DeviceGroup(1, 1, 0)]),
     (replace(LEARNER, gpus=0.0), replace(ENGINE, gpus=0.0), 0, []),
     # Ten tenths are one GPU, whatever their sum is in floating point.
     (replace(LEARNER, gpus=0.0), replace(ENGINE, number=10, gpus=0.1), 1, [DeviceGroup(1, 0, 10)]),
@@ -210,6 +217,17 @@ def test_a_part_without_room_for_a_trajectory_is_refused():
 def test_gpus_that_are_shared(learners, engines, number, groups):
     assert gpu_groups(learners, engines) == groups
     assert num_gpus(learners, engines) == number
+
+
+@pytest.mark.parametrize(("shares", "expected"), [
+    ([0.45, 0.45, 0.55, 0.55], [[0], [0], [1], [2]]),
+    ([0.55, 0.55, 0.45, 0.45], [[0], [1], [0], [1]]),
+    # The fullest GPU that has room, not the first one.
+    ([0.5, 0.7, 0.3, 0.5], [[0], [1], [1], [0]]),
+    ([2.0, 0.0, 0.5, 1.0], [[0, 1], [], [2], [3]]),
+])  # fmt: skip
+def test_ray_fills_the_fullest_gpu_first(shares, expected):
+    assert place_on_gpus(shares) == expected
 
 
 def test_a_sleeping_engine_leaves_its_memory_to_the_update():

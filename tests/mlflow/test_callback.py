@@ -128,20 +128,6 @@ def test_a_resumed_trial_goes_on_in_the_same_run_of_the_server_of_the_environmen
     assert messages(caplog) == []
 
 
-def test_a_trial_whose_folder_is_empty_again_is_known_by_the_state_of_the_callback(local_database, trial):
-    before = ARPOMLflowCallback()
-    before.setup()
-    before.log_trial_start(trial)
-    before.close()
-    (Path(trial.path) / "run.json").unlink()
-    after = ARPOMLflowCallback()
-    after.set_state(pickle.loads(pickle.dumps(before.get_state())))
-    after.setup()
-    after.log_trial_start(trial)
-    after.close()
-    assert len(MlflowClient(local_database).search_runs(["1"])) == 1
-
-
 @pytest.mark.parametrize("kind", ["dead_uri", "mute_uri"])
 def test_a_server_that_is_not_there(kind, request, trial, caplog, local_database, capsys, monkeypatch):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "2")  # A user's own limit stays.

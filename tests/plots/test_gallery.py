@@ -10,9 +10,6 @@ from tests.plots.runs import result, row, run_data
 PNG = b"\x89PNG\r\n\x1a\n"
 NO_RESULTS = {
     "Accuracy against tool calls": "The run has executed no tool call.",
-    "Forks by iteration": "No iteration has a fork.",
-    "Engine-learner gap": "No result of the run has the metric engine_logprob_gap.",
-    "Seconds by part of an iteration": "No result of the run has the seconds of its iteration.",
 }
 
 
@@ -51,11 +48,6 @@ def test_mistakes(record, tmp_path, capsys, arguments, sentence):
     (iterations.draw_progress, run_data(), "No result of the run has an accuracy or a reward."),
     (iterations.draw_accuracy_by_calls, run_data(results=[result(1, 0.5, 1.0, 0)]),
      "The run has executed no tool call."),
-    (iterations.draw_fork_history,
-     run_data(results=[{"training_iteration": 1, "env_runners": {"forks_per_question": 0.0, "fork_depth_mean": 1.0}}]),
-     "No iteration has a fork."),
-    (iterations.draw_gap, run_data(), "No result of the run has the metric engine_logprob_gap."),
-    (iterations.draw_seconds, run_data(), "No result of the run has the seconds of its iteration."),
     (trees.draw_entropy, run_data(),
      "The run has no record of its trees (record_share=None, or nothing was recorded yet)."),
     (trees.draw_entropy, run_data([row(entropies=None)]), "No recorded turn has an entropy."),

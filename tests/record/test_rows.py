@@ -43,7 +43,7 @@ NO_NODE = {"level": None, "delta": None, "probability": None, "eligible": None, 
 NO_CALL = {
     "tool": None, "tool_input": None, "tool_status": None, "tool_seconds": None,
     "tool_output": None, "tool_output_tokens": 0, "tool_output_ids": None, "prompt_ids": None,
-    "follows_turn": None, "follows_tokens": None,
+    "new_context": False,
 }  # fmt: skip
 
 
@@ -84,8 +84,7 @@ def test_the_rows_of_a_small_tree_begin_with_a_turn_that_calls_a_tool():
         "tool_output": "12",
         "tool_output_tokens": 2,
         "tool_output_ids": ids("12").tolist(),
-        "follows_turn": None,
-        "follows_tokens": None,
+        "new_context": False,
         "prompt_ids": ids("Q?").tolist(),
         "after_tool": None,
         **NO_NODE,
@@ -161,7 +160,7 @@ def test_what_was_not_trained_has_no_advantages():
 
 @pytest.mark.parametrize("seed", [None, *range(8)])
 def test_the_rows_give_the_question_back(seed):
-    shape = {"max_forks": 6, "masked_probability": 0.2, "elsewhere_probability": 0.3}
+    shape = {"max_forks": 6, "masked_probability": 0.2, "new_context_probability": 0.3}
     tree = TREE if seed is None else random_tree(np.random.default_rng(seed), **shape)
     # The record has the trajectories in their logical order.
     logical = sorted(tree.trajectories, key=lambda trajectory: fork_path(trajectory.agent_id))

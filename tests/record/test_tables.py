@@ -23,7 +23,7 @@ from tests.record.trees import TREE
 BASELINES = [
     {"baseline": "group", "overlong_buffer_tokens": 3, "max_response_tokens": 5},
     {"baseline": "tree", "leaf_weighting": "branch"},
-    {"baseline": "siblings"},
+    {"baseline": "same_state"},
     {"baseline": "batch", "loss_aggregation": "sequence_mean"},
 ]
 
@@ -76,22 +76,14 @@ def test_the_advantages_are_those_of_the_update(model_folder, changes, attributi
 
 
 def test_a_file_states_its_version_and_the_settings(model_folder):
-    made = config(
-        model_folder, branching="random", random_fork_probability=0.2, branch_width="planned", temperature=0.7
-    )
+    made = config(model_folder, branching="random", random_fork_probability=0.2, branch_width="wide", temperature=0.7)
     made.num_rollouts = np.int64(9)
     metadata = training_table(1, [(sampled(TREE), None)], RecordSettings.from_config(made), None).schema.metadata
     assert metadata[schema.VERSION_KEY] == b"4"
     stated = json.loads(metadata[schema.SETTINGS_KEY])
     assert stated == RecordSettings.from_config(made).training
     names = ("model_name_or_path", "branching", "branch_width", "temperature", "branch_threshold", "baseline", "seed")
-    assert [stated[name] for name in names] == [model_folder, "random", "planned", 0.7, 0.5, "group", 5]
-
-
-def test_the_number_of_roots_is_the_users_whatever_a_budget_pays_at_the_start(model_folder):
-    made = config(model_folder, num_initial_rollouts=2, rollout_budget={"generated_tokens": 9})
-    stated = RecordSettings.from_config(made).training
-    assert (stated["num_initial_rollouts"], stated["rollout_budget"]) == (2, {"generated_tokens": 9})
+    assert [stated[name] for name in names] == [model_folder, "random", "wide", 0.7, 0.5, "group", 5]
 
 
 def test_greedy_evaluation_states_how_it_was_sampled(model_folder):

@@ -4,7 +4,6 @@ import numpy as np
 
 from rllib_arpo.core.tree import (
     ForkDecision,
-    Place,
     QuestionTree,
     StopReason,
     ToolCall,
@@ -76,8 +75,8 @@ HELPED = QuestionTree(
         Trajectory(
             "0",
             (
-                turn("A", "H!", tool_call=SEARCH, follows=Place(0, 1)),
-                turn("B", "3", tool_call=SEARCH, follows=Place(0, 3)),
+                turn("A", "QH!", tool_call=SEARCH, new_context=True),
+                turn("B", "Q?A3", tool_call=SEARCH, new_context=True),
                 turn("C", reward=1.0),
             ),
             StopReason.WORLD_ENDED,

@@ -10,10 +10,10 @@ import torch
 
 from release.evidence import gradient_variance
 from release.evidence.gradient_estimates import Sample, estimates, interval, sketch
-from release.evidence.gradient_variance import REFERENCE, Batches, GradientCatcher, measure_all, table
+from release.evidence.gradient_variance import REFERENCE, GradientCatcher, measure, read_rows, table, write_rows
 from tests.learner import plain
 from tests.learner.builders import build_learner, make_batch, make_config, parameters, record_gradients
-from tests.release.study_rows import TEXT, write_study
+from tests.release.study_rows import write_study
 
 
 def sample_of(gradients: np.ndarray, calls: float = 10.0) -> Sample:
@@ -96,12 +96,13 @@ def test_the_learner_computes_gradients_and_takes_no_step(model_folder):
         catcher.take()
 
 
-def test_arms_that_are_measured_are_not_measured_again(tmp_path, monkeypatch):
-    """Random forks have the threshold's rate; all arms' batches are compared with the reference's mean gradient."""
-    sampled = []
+def test_all_arms_are_compared_with_the_mean_gradient_of_the_reference(tmp_path, monkeypatch):
+    """Random forks have the threshold's rate."""
+    sampled, references = [], []
 
     def sample_batches(_recipe, arguments, num_batches, reference, own):
         sampled.append(f"{own['arm']}: {' '.join(arguments)}")
+        references.append(None if reference is None else reference.tolist())
         gradients = np.random.default_rng(own["seed"]).normal(size=(num_batches, 2)) + 1.0
         figures = {"tool_calls": 10, "forks_per_question": 2.0, "fork_rate": 0.25}
         rows = [
@@ -116,31 +117,24 @@ def test_arms_that_are_measured_are_not_measured_again(tmp_path, monkeypatch):
             }
             for batch, gradient in enumerate(gradients)
         ]
-        return Batches(rows, gradients.sum(0))
+        return rows, np.array([24.0, 12.0])
 
     monkeypatch.setattr(gradient_variance, "sample_batches", sample_batches)
     study, output = write_study(tmp_path), tmp_path / "rows.parquet"
-    with pytest.raises(ValueError, match=r"^random: has the fork rate of 'threshold', which is not measured; name it"):
-        measure_all(study, study.arms_named(["random"]), 3, output)
+    with pytest.raises(ValueError, match=r"^random: has the fork rate of 'threshold'; name it as well\.$"):
+        measure(study, study.arms_named(["random"]), 3)
     assert not sampled
-    measure_all(study, study.arms_named(["grpo"]), 3, output)
-    measure_all(study, study.arms_named(None), 3, output)
-    measure_all(study, study.arms_named(["random"]), 3, output)
+    write_rows(measure(study, study.arms_named(None), 3), output)
     assert sampled == [
         f"{REFERENCE}: --lr 1e-3 --algo GRPO --seed 1000000",
         "grpo: --lr 1e-3 --algo GRPO --seed 0",
         "threshold: --lr 1e-3 --seed 0",
         "random: --lr 1e-3 --branching random --random-fork-probability 0.2500 --seed 0",
     ]
-    shown = table(pq.read_table(output).to_pylist(), "grpo").splitlines()
+    assert references == [None, *[[2.0, 1.0]] * 3]
+    shown = table(read_rows(output), "grpo").splitlines()
     assert shown[2].startswith("| grpo | 3 | 10 | 2.00 |")
     assert shown[4].startswith("| reference | 12 | 10 | 2.00 |")
-    with pytest.raises(ValueError, match="is of 12 batches, other settings or another version; take another --output"):
-        measure_all(study, study.arms_named(None), 4, output)
-    changed = write_study(tmp_path, TEXT.replace('threshold: ""', "threshold: --entropy-baseline running"))
-    (tmp_path / "rows.parts" / "random.npz").unlink()
-    with pytest.raises(ValueError, match=r"threshold\.npz: is of 3 batches, other settings or another version; take"):
-        measure_all(changed, changed.arms_named(["random"]), 3, output)
 
 
 @pytest.mark.parametrize(("line", "message"), [

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import rllib_arpo
-from release.evidence.study import jobs_of, keep_runs, main, process_of, run_missing
+from release.evidence.study import jobs_of, main, process_of, run_missing
 from release.evidence.study_file import FOLDER, read_study
 from release.evidence.study_rows import COLUMNS, append_row, read_run, read_table, run_path, write_table
 from tests.release.study_rows import TEXT, make_row, write_run, write_study
@@ -79,14 +79,27 @@ def test_the_hash_follows_the_settings_of_the_arm_alone(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.yaml")), ids=lambda path: path.stem)
-def test_the_arguments_of_every_arm_are_known_to_the_recipe(path, model_folder):
+def test_the_arguments_of_every_arm_that_can_be_run_are_known_to_the_recipe(path, model_folder):
     rllib_arpo.register()  # A Ray that has ended took the names of the algorithms with it.
     study = read_study(path)
     recipe = importlib.import_module(study.recipe)
-    for arm in study.arms.values():
+    for arm in study.arms_to_run([name for name, arm in study.arms.items() if arm.last_commit is None]):
         rate = None if arm.fork_rate_of is None else 0.3
         args = recipe.parser.parse_args([*study.all_arguments(arm, rate), "--seed", "0"])
         recipe.make_config(model_folder, args).validate()
+
+
+def test_an_arm_of_an_earlier_commit_is_shown_and_not_run(tmp_path):
+    marked = TEXT.replace('threshold: ""', "threshold: {arguments: --old 1, last_commit: 4ab05be}")
+    study = write_study(tmp_path, marked)
+    assert [arm.name for arm in study.arms_named(None)] == ["grpo", "threshold", "random"]
+    assert [arm.name for arm in study.arms_to_run(["grpo"])] == ["grpo"]
+    for names in (None, ["threshold"]):
+        with pytest.raises(ValueError) as raised:
+            jobs_of(study, names, None, tmp_path)
+        assert str(raised.value) == (
+            f"{study.path}: 4ab05be is the last commit that runs threshold: options were removed; name other arms."
+        )
 
 
 class Process:
@@ -244,31 +257,6 @@ def test_a_table_has_all_rows_of_a_run_once_and_numbers_where_they_belong(tmp_pa
         ValueError, match=r"rows\.parquet: not a readable parquet file \(Failed to parse string: 'high'"
     ):
         read_table(table)
-
-
-def test_a_folder_begins_with_the_runs_of_a_table(tmp_path):
-    study, first, second = write_study(tmp_path), tmp_path / "first", tmp_path / "second"
-    for folder, seed in ((first, 0), (first, 1), (second, 1)):
-        folder.mkdir(exist_ok=True)
-        write_run(folder, study, "grpo", seed, 0, seconds=float(folder == first))
-    rows = [row for seed in (0, 1) for row in read_run(run_path(first, "grpo", seed))]
-    keep_runs(study, rows, second)
-    assert read_run(run_path(second, "grpo", 0)) == read_run(run_path(first, "grpo", 0))
-    assert [row["seconds"] for row in read_run(run_path(second, "grpo", 1))] == [0.0]
-
-
-@pytest.mark.parametrize(("wrong", "message"), [
-    ({"arm": "ppo"}, "has no arm 'ppo'"),
-    ({"settings_hash": "abc"}, "is of a run with settings_hash='abc' and not "),
-])  # fmt: skip
-def test_a_table_with_runs_of_another_study_leaves_the_folder_as_it_was(tmp_path, wrong, message):
-    study, folder = write_study(tmp_path), tmp_path / "rows"
-    folder.mkdir()
-    path = write_run(folder, study, "grpo", 1, 0)
-    other = read_run(path)[0] | {"seed": 0}
-    with pytest.raises(ValueError, match=message):
-        keep_runs(study, [other, other | {"arm": "threshold"} | wrong], folder)
-    assert list(folder.iterdir()) == [path]
 
 
 def test_a_study_of_a_recipe_in_a_folder_of_its_own(tmp_path, model_folder, monkeypatch):

@@ -9,7 +9,7 @@ from rllib_arpo.envs.errors import ContractError
 from rllib_arpo.rollout.callbacks import RunnerCallbacks
 from rllib_arpo.rollout.episodes import TreeEpisode
 from rllib_arpo.rollout.messages import Purpose, QuestionRef, SampledQuestion
-from rllib_arpo.rollout.metrics import OWN_NAMES
+from rllib_arpo.rollout.metric_table import OWN_NAMES
 from tests.helpers.trees import make_tree
 
 

@@ -69,7 +69,8 @@ def agents_of(tree: QuestionTree) -> dict[str, list]:
 
 @pytest.mark.parametrize("seed", range(25))
 def test_the_agents_have_the_turns_of_their_trajectories_and_the_tree_stays_as_it_was(seed):
-    tree = random_tree(np.random.default_rng(seed), vocab_size=50, paid_turn_probability=0.5, elsewhere_probability=0.3)
+    shape = {"vocab_size": 50, "paid_turn_probability": 0.5, "new_context_probability": 0.3}
+    tree = random_tree(np.random.default_rng(seed), **shape)
     assert agents_of(tree) == {
         t.agent_id: [
             (

@@ -16,9 +16,8 @@ import numpy as np
 import pytest
 
 from rllib_arpo.core.figures import examined_nodes, tool_calls
-from rllib_arpo.core.rollout_budget import RolloutBudget
 from rllib_arpo.core.token_counts import all_path_tokens
-from rllib_arpo.core.tree import Place, StopReason, ToolStatus
+from rllib_arpo.core.tree import StopReason, ToolStatus
 from rllib_arpo.engine.engine import GenerationRequest
 from rllib_arpo.engine.scripted_engine import RandomPolicy, ScriptedReply
 from rllib_arpo.envs.errors import ContractError, DataError, ForkRefused
@@ -254,13 +253,6 @@ def test_where_the_environment_cannot_fork_a_top_up_takes_the_place():
         assert (question.num_generated_tokens, question.prefix_tokens_reused) == (3 + 31 + 31, 8)
 
 
-def test_what_a_fork_generates_that_is_taken_back_is_spent():
-    """Of 100 tokens its path costs 34 and the fork's turn 31: one further path, where 66 tokens would pay for two."""
-    budget = RolloutBudget("generated_tokens", 100, path_cost=34.0)
-    questions = ended(by_length, VOCAB_SIZE, [2], [Unforkable()], settings(num_rollouts=9, budget=budget))
-    assert (top_ups(questions[2]), questions[2].num_generated_tokens) == (1, 34 + 31 + 34)
-
-
 class Served(ScriptedEnv):
     """Reset and closed by a server: question 0 waits until 1 is closed, 2 and 4 for ever, and 3 cannot be reset.
 
@@ -347,32 +339,19 @@ def test_an_error_at_the_entropies_fails_its_own_request_only(window):
 class Careless(ScriptedEnv):
     """What it returns is broken in one place."""
 
-    def __init__(self, reward=0.0, observation=(50, 0), accuracy=0.0):
+    def __init__(self, reward=0.0, observation=(50, 0), **step):
         super().__init__({})
-        self._reward, self._observation, self._accuracy = reward, observation, accuracy
+        self._reward, self._observation, self._step = reward, observation, step
 
     async def step_agent(self, agent_id, token_ids):
         _, _, terminated, truncated, info = await super().step_agent(agent_id, token_ids)
-        step = replace(info[INFO_STEP], accuracy=self._accuracy)
+        step = replace(info[INFO_STEP], **self._step)
         return self._observation, self._reward, terminated, truncated, {INFO_STEP: step}
-
-
-class Elsewhere(ScriptedEnv):
-    """Goes on at a place that its path does not have."""
-
-    async def step_agent(self, agent_id, token_ids):
-        return np.array([50], np.int32), 0.0, False, False, {INFO_STEP: StepInfo(follows=Place(1, 2))}
-
-
-def test_a_place_that_is_not_on_the_path_ends_the_run():
-    sentence = "Elsewhere, question 0, agent 0: an observation after turn 0 follows Place(turn=1, num_tokens=2), which"
-    script = in_turn([ScriptedReply([TOOL])])
-    with pytest.raises(ContractError, match=f"^{re.escape(sentence)}"):
-        ended(script, VOCAB_SIZE, [0], [Elsewhere({})], settings(), num_token_ids=104)
 
 
 @pytest.mark.parametrize(("returned", "sentence"), [
     ({"reward": float("nan")}, "Careless, question 0, agent 0: the reward must be a finite number, not nan."),
+    ({"observation": (), "new_context": True}, "Careless, question 0, agent 0: a new context must have a token."),
     ({"reward": None}, "Careless, question 0, agent 0: the reward must be a finite number, not None."),
     ({"accuracy": float("nan")}, "Careless, question 0, agent 0: the accuracy must be a finite number, not nan."),
     ({"observation": [[1, 2]]}, "Careless, question 0, an observation must be a list of token ids, not int64"),

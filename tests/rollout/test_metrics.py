@@ -10,7 +10,7 @@ from rllib_arpo.core.rollout_history import EarlierQuestion
 from rllib_arpo.core.tree import ForkDecision, QuestionTree, StopReason, ToolCall, ToolStatus, Trajectory, Turn
 from rllib_arpo.rollout.episodes import TreeEpisode
 from rllib_arpo.rollout.messages import QuestionRef, SampledQuestion
-from rllib_arpo.rollout.metrics import nested, rollout_metrics
+from rllib_arpo.rollout.metric_table import nested, rollout_metrics
 from tests.helpers.trees import make_trajectory, make_tree, make_turn
 
 #: k. The entropies beyond it are recorded and not looked at.
@@ -180,15 +180,6 @@ def test_levels_of_a_question_by_tool_are_nats_per_token():
     """However many tokens the windows have: two after the first question's search, one after each of the other's."""
     assert EarlierQuestion.of(FORKED, WINDOW).levels == {"search": [2.5]}
     assert EarlierQuestion.of(MASKED, WINDOW).levels == {"search": [1.0, 0.5]}
-
-
-@pytest.mark.parametrize("reason", ["engine_failure", "error", "broken_tool"])
-def test_a_path_that_an_outage_cut_off_does_not_tell_what_paths_cost(reason):
-    """The budget of the next questions would pay for many paths as short as that."""
-    assert EarlierQuestion.of(MASKED, WINDOW).path_costs == {"tool_calls": [2, 0], "generated_tokens": [4, 0]}
-    whole, cut_off = MASKED.trajectories
-    tree = replace(MASKED, trajectories=(whole, replace(cut_off, stop_reason=StopReason(reason))))
-    assert EarlierQuestion.of(tree, WINDOW).path_costs == {"tool_calls": [2], "generated_tokens": [4]}
 
 
 def test_tools_and_stops(metrics):

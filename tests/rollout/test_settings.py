@@ -10,7 +10,7 @@ from rllib_arpo.core.rollout_history import NO_HISTORY, RolloutReference
 from rllib_arpo.rollout.settings import RolloutSettings
 
 #: What greedy decoding or the caller decides, what is a value of its own, and what training does not have.
-COMPUTED = {"num_initial_rollouts", "branching", "rollout_reference", "reshaping", "budget"}
+COMPUTED = {"num_initial_rollouts", "branching", "rollout_reference", "reshaping"}
 
 
 @pytest.mark.parametrize("kind", [RolloutSettings, BranchingParams])

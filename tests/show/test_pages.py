@@ -65,15 +65,13 @@ def test_a_page_says_what_happened(record, tmp_path):
         assert said in page
 
 
-def test_a_page_shows_where_conversations_begin_and_go_on(tmp_path, model_folder):
+def test_a_page_shows_where_the_model_reads_a_new_context(tmp_path, model_folder):
     write_record(tmp_path / "run", model_folder, [HELPED])
     show(tmp_path, tmp_path / "run")
     page = (tmp_path / "training-00001-helped.html").read_text()
-    begins = "another conversation begins, behind 1 token of the prompt"
-    for said in (f"<p>Here {begins}.</p>", "<p>Here the conversation of turn 1 goes on.</p>"):
+    for said in ("<p>Here the model reads a new context of 3 tokens.</p>", "a new context of 4 tokens"):
         assert said in page
-    assert page.count(">anew</text>") == 1
-    assert page.count(">back</text>") == 1
+    assert page.count(">new context</text>") == 2
 
 
 def test_the_limit_keeps_the_last_pages(record, tmp_path):

@@ -50,18 +50,8 @@ def said(decision: dict | None, **more) -> str:
      "dH = +0.21, forks with probability 0.3: forked 3 times, 1 of 8 left."),
     ({"children": 2, "probability": None}, {"branching": "a rule of the user"},
      "dH = +0.21, forks by the rule 'a rule of the user': forked twice, 2 of 8 left."),
-    ({"children": 2}, {"branch_width": "planned"},
-     "dH = +0.21, P = 0.542 (from 0.5 + 0.2 dH), forks where P > 0.5, as wide as planned: forked twice, "
-     "2 of 8 left."),
-    ({"eligible": False}, {"branch_width": "planned"},
-     "dH = +0.21: not decided: earlier questions plan none here, no fork of 8 was left, a fork was refused, or "
-     "the question ended first."),
     ({"eligible": False}, {},
      "dH = +0.21: not decided: no fork of 8 was left, a fork was refused, or the question ended first."),
-    ({"eligible": False}, {"rollout_budget": {"tool_calls": 96}},
-     "dH = +0.21: not decided: the budget paid no fork, a fork was refused, or the question ended first."),
-    ({"children": 1}, {"rollout_budget": {"tool_calls": 96}},
-     "dH = +0.21, P = 0.542 (from 0.5 + 0.2 dH), forks where P > 0.5: forked once; the budget would pay 3 more."),
     ({"eligible": False}, {"num_rollouts": 8}, "dH = +0.21: not decided, since this question has no forks."),
     (None, {}, "The node before this turn was not examined."),
     (None, {"own": 0}, "The prompt precedes this turn: there is nothing to decide."),

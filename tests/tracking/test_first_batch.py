@@ -129,7 +129,7 @@ def test_forks_with_nothing_to_work_with(nodes, told):
     assert warnings(*stats) == warnings(*stats, branching="permuted") == [told]
     assert warnings(*stats, branching="never") == []
     assert warnings(*stats, branching="random") == ([told] if "goes on" in told else [])
-    # Nothing is told of responses that no rule was asked about: a budget pays for no fork.
+    # Nothing is told of responses that no rule was asked about: a fork was refused before.
     undecided = [
         replace(one, nodes=tuple(replace(n, decision=replace(n.decision, eligible=False)) for n in one.nodes))
         for one in stats

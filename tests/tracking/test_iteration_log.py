@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
+from rllib_arpo.core.metric import measure
 from rllib_arpo.core.tree import QuestionTree, StopReason, ToolCall, ToolStatus, Trajectory, Turn
 from rllib_arpo.rollout.episodes import TreeEpisode
 from rllib_arpo.rollout.messages import QuestionRef, SampledQuestion, TrajectoryError
-from rllib_arpo.rollout.metrics import rollout_metrics
+from rllib_arpo.rollout.metric_table import BATCH_METRICS, rollout_metrics
+from rllib_arpo.rollout.question_stream import Batch
 from rllib_arpo.tracking.iteration_log import IterationLog
 from tests.helpers.trees import paid
 
@@ -35,7 +37,8 @@ def iterations(*batches: list[SampledQuestion]) -> list[dict]:
     logger = MetricsLogger(root=True)
     log, results = IterationLog(logger), []
     for batch in batches:
-        log.rollout(batch, rollout_metrics(batch, seconds=2.0))
+        of_batch = measure(BATCH_METRICS, Batch(batch, batch, 0, 0, 0, 0, 0))
+        log.rollout(rollout_metrics(batch, seconds=2.0) | of_batch)
         results.append(logger.reduce()["env_runners"])
     return results
 

@@ -25,6 +25,8 @@ def parts(config: ARPOConfig) -> tuple:
         (1, 0, 0, (1.0, 0.0, 0.4, 2)),
         (2, 0, 1, (1.0, 1.0, 0.9, 0)),
         (8, 4, 4, (1.0, 1.0, 0.9, 0)),
+        (8, 8, 8, (0.1, 0.9, 0.4, 2)),
+        (4, 2, 3, (0.1, 0.9, 0.4, 2)),
         (8, 1, 0, (1, 0, None, 0)),
         (1, 2, 0, (0, 0, None, 0)),
     ],
@@ -35,11 +37,15 @@ def test_parts_of_gpus(gpus, learners, env_runners, expected):
     assert parts(config) == expected
 
 
-def test_several_learners_do_not_share_a_gpu():
+@pytest.mark.parametrize(("learners", "env_runners"), [(2, 1), (2, 3), (3, 3)])
+def test_several_learners_do_not_share_a_gpu(learners, env_runners):
+    config = ARPOConfig().learners(num_learners=learners).env_runners(num_env_runners=env_runners)
     with pytest.raises(ValueError) as raised:
-        use_gpus(ARPOConfig().learners(num_learners=2).env_runners(num_env_runners=1), 2)
+        use_gpus(config, 2)
     assert str(raised.value) == (
-        "--num-learners 2: with 1 env runners this takes 3 GPUs, and there are 2; one learner can share a GPU."
+        f"--num-learners {learners}: with {env_runners} env runners this takes {learners + env_runners} GPUs, and "
+        f"there are 2; to share them in pairs, take no more learners than env runners, and no more env runners than "
+        f"GPUs."
     )
 
 

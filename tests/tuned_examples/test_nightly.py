@@ -3,8 +3,6 @@
 Each run takes from some minutes to half an hour on two cores.
 """
 
-import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,13 +18,6 @@ REWARDS = {"trails_smollm2_135m_arpo": 0.5, "trails_small_arpo": 0.7}
 @pytest.mark.nightly
 @pytest.mark.timeout(2400)
 @pytest.mark.parametrize("recipe", REWARDS)
-def test_a_recipe_learns(recipe, tmp_path, record_property):
-    figures = tmp_path / "figures.json"
-    options = ["--as-release-test", "--stop-reward", str(REWARDS[recipe]), "--output", str(tmp_path / "run")]
-    environment = {**os.environ, "TEST_OUTPUT_JSON": str(figures)}
-    command = [sys.executable, "-m", f"tuned_examples.{recipe}", *options]
-    subprocess.run(command, check=True, cwd=REPOSITORY, env=environment)
-    found = json.loads(figures.read_text())
-    for key in ("success_metric", "best_value", "time_taken"):
-        record_property(key, found[key])
-    assert found["passed"] == [True], found
+def test_a_recipe_learns(recipe, tmp_path):
+    options = ["--as-test", "--stop-reward", str(REWARDS[recipe]), "--output", str(tmp_path / "run")]
+    subprocess.run([sys.executable, "-m", f"tuned_examples.{recipe}", *options], check=True, cwd=REPOSITORY)

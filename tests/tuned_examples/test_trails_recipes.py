@@ -74,7 +74,7 @@ def test_the_command_line_has_the_fork_rule_its_width_and_the_batch(model_folder
         "num_initial_rollouts": 2, "branch_width": "wide", "branch_threshold": 0.51, "branch_base_probability": 0.4,
         "branch_entropy_weight": 0.3, "consecutive_fork_penalty": 0.1, "entropy_window": 10,
         "entropy_estimator": "top_k", "entropy_normalization": "vocab", "entropy_baseline": "running",
-        "entropy_baseline_quantile": 0.5, "entropy_baseline_questions": 9, "budget_allocation": "ranked",
+        "entropy_baseline_questions": 9, "budget_allocation": "ranked",
         "questions_per_batch": 6, "questions_per_minibatch": 2, "num_epochs": 2,
     }  # fmt: skip
     argv = [text for name, value in given.items() for text in (f"--{name.replace('_', '-')}", str(value))]
@@ -85,16 +85,9 @@ def test_the_command_line_has_the_fork_rule_its_width_and_the_batch(model_folder
     few = make_config("trails_small_arpo", model_folder, "--num-rollouts", "4", "--num-initial-rollouts", "2")
     few.validate()
     assert few.branch_width == 3
-    planned = make_config("trails_small_arpo", model_folder, "--branch-width", "planned")
-    planned.validate()
-    assert planned.branch_width == "planned"
     automatic = make_config("trails_small_arpo", model_folder, "--branch-threshold", "auto", "--branch-share", "0.3")
     assert (automatic.branch_threshold, automatic.branch_share) == ("auto", 0.3)
     automatic.validate()
-    equal = ("--algo", "GRPO", "--rollout-budget", "tool_calls=96", "--num-rollouts", "64")
-    equal += ("--entropy-baseline-questions", "32")  # A budget reads it without forks as well.
-    spends = make_config("trails_small_arpo", model_folder, *equal)
-    assert (spends.rollout_budget, spends.entropy_baseline_questions) == ({"tool_calls": 96.0}, 32)
 
 
 @pytest.mark.parametrize(("argv", "message"), [
@@ -106,8 +99,6 @@ def test_the_command_line_has_the_fork_rule_its_width_and_the_batch(model_folder
      "--attribution hard: --algo GRPO with branching='never' forks nothing."),
     (["--branching", "never", "--random-fork-probability", "0.3"],
      "--random-fork-probability 0.3: --algo ARPO with branching='never' forks nothing."),
-    (["--rollout-budget", "tool_calls=96"],
-     "--rollout-budget: say with --num-rollouts how many trajectories a question may have at most."),
     (["--algo", "GRPO", "--branch-width", "wide"],
      "--branch-width wide: --algo GRPO with branching='never' forks nothing."),
     (["--branching", "random", "--random-fork-probability", "0.3", "--branch-threshold", "0.6"],
@@ -119,12 +110,6 @@ def test_an_option_without_effect_or_of_no_size_is_refused(argv, message, model_
     with pytest.raises(ValueError) as raised:
         make_config("trails_small_arpo", model_folder, *argv).validate()
     assert str(raised.value) == message
-
-
-def test_a_budget_that_is_none_is_refused(capsys):
-    with pytest.raises(SystemExit):
-        importlib.import_module("tuned_examples.trails_small_arpo").parser.parse_args(["--rollout-budget", "96"])
-    assert capsys.readouterr().err.endswith("'96' is not UNIT=NUMBER, such as tool_calls=96.\n")
 
 
 def test_the_figure_is_drawn_with_the_settings_of_the_run(model_folder, monkeypatch):

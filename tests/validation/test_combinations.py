@@ -55,6 +55,17 @@ def test_the_clip_bounds_of_an_algorithm_stay_where_an_update_has_a_single_step(
     assert message(config.training(clip_high=0.3)).startswith("clip_high=0.3: an update of a single step clips nothing")
 
 
+@pytest.mark.usefixtures("unknown_cluster")
+@pytest.mark.parametrize(("learners", "learner", "env_runners", "env_runner"), [
+    (4, 0.1, 4, 0.9), (2, 0.45, 2, 0.55), (2, 0.45, 3, 0.55), (2, 0.55, 2, 0.45), (3, 0.1, 2, 0.9),
+    # Two engines are on each GPU.
+    (2, 0.32, 4, 0.34),
+])  # fmt: skip
+def test_learners_may_share_gpus_with_engines(model_folder, learners, learner, env_runners, env_runner):
+    config = small_config(model_folder).learners(num_learners=learners, num_gpus_per_learner=learner)
+    config.env_runners(num_env_runners=env_runners, num_gpus_per_env_runner=env_runner).validate()
+
+
 @pytest.mark.parametrize("sharding", ["none", "fsdp2"])
 def test_learners_that_share_the_model_may_send_it(model_folder, unknown_cluster, sharding):
     small_config(model_folder).update_from_dict(
@@ -80,20 +91,6 @@ def test_the_weight_transfer_of_an_older_vllm_is_refused(model_folder, monkeypat
     assert message(config) == (
         "weight_sync='nccl': needs vLLM 0.32 or newer, and 0.26.0 is installed; use 'in_process_reload'."
     )
-
-
-def test_an_older_vllm_may_not_start_a_step_ahead(model_folder, monkeypatch):
-    def config(ahead):
-        return small_config(model_folder, engine="vllm", async_scheduling=ahead)
-
-    for ahead in (True, False, None):
-        config(ahead).validate()
-    monkeypatch.setattr("rllib_arpo.engine.vllm_versions.version", lambda build: {"vllm": "0.26.0"}[build])
-    config(False).validate()
-    for ahead in (True, None):
-        assert message(config(ahead)) == (
-            f"engine_kwargs['async_scheduling']={ahead}: needs vLLM 0.32 or newer, and 0.26.0 is installed."
-        )
 
 
 def test_a_mixture_of_experts_needs_a_newer_vllm(tmp_path, monkeypatch):

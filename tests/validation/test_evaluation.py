@@ -46,19 +46,12 @@ def test_evaluation_is_greedy_and_never_forks(model_folder):
     assert (evaluation.explore, evaluation.branching, evaluation.env_config["split"]) == (False, "never", "test")
 
 
-@pytest.mark.parametrize(
-    ("override", "expected"),
-    [({}, (4, {"tool_calls": 9})), ({"num_rollouts": 3}, (3, None)),
-     ({"num_rollouts": 3, "rollout_budget": {"tool_calls": 5}}, (3, {"tool_calls": 5}))],
-)  # fmt: skip
-def test_an_evaluation_with_its_own_number_of_trajectories_does_not_have_the_budget_of_training(
-    model_folder, override, expected
-):
-    config = small_config(model_folder).adaptive_rollout(rollout_budget={"tool_calls": 9})
-    config.evaluation(evaluation_config={"explore": True} | override).validate()
+def test_an_evaluation_that_samples_leaves_the_configuration_of_training_as_it_is(model_folder):
+    config = small_config(model_folder)
+    config.evaluation(evaluation_config={"explore": True, "num_rollouts": 3}).validate()
     evaluation = config.get_evaluation_config_object()
-    assert (evaluation.num_rollouts, evaluation.rollout_budget) == expected
-    assert (evaluation.explore, config.explore) == (True, True)
+    assert (evaluation.explore, evaluation.num_rollouts) == (True, 3)
+    assert (config.explore, config.num_rollouts) == (True, 4)
 
 
 def test_a_whole_configuration_for_evaluation_is_refused(model_folder):
@@ -105,17 +98,9 @@ def test_a_key_that_greedy_decoding_does_not_read_is_refused(model_folder, key):
     assert " beside it." not in message(config)
 
 
-@pytest.mark.parametrize(
-    ("training", "override"),
-    [
-        ({}, {"branch_threshold": "auto"}),
-        ({}, {"branching": "permuted"}),
-        ({}, {"branch_width": "planned"}),
-        ({"branch_width": "planned"}, {"branch_width": 2}),
-    ],
-)
-def test_what_follows_earlier_questions_is_that_of_training(model_folder, training, override):
-    config = small_config(model_folder).update_from_dict(training)
+@pytest.mark.parametrize("override", [{"branch_threshold": "auto"}, {"branching": "permuted"}])
+def test_what_follows_earlier_questions_is_that_of_training(model_folder, override):
+    config = small_config(model_folder)
     config.evaluation(evaluation_config={"explore": True, "branching": "threshold"} | override)
     assert message(config).endswith(": evaluation does not read it; set it outside of evaluation_config.")
 
@@ -125,8 +110,7 @@ def test_what_follows_earlier_questions_is_that_of_training(model_folder, traini
     [
         ({"branch_threshold": "auto", "branch_share": 0.3}, {"branch_threshold": 0.6, "num_rollouts": 4}),
         ({"branch_threshold": "auto"}, {"branch_threshold": 0.6}),
-        ({"entropy_baseline": "running", "entropy_baseline_quantile": 0.9}, {"entropy_baseline": "initial"}),
-        ({"rollout_budget": {"tool_calls": 9}}, {"num_rollouts": 4}),
+        ({"entropy_baseline": "running"}, {"entropy_baseline": "initial"}),
     ],
 )
 def test_an_evaluation_that_forks_need_not_follow_earlier_questions_as_training_does(model_folder, training, override):
@@ -139,8 +123,6 @@ def test_an_evaluation_that_forks_need_not_follow_earlier_questions_as_training_
     ("training", "override", "expected"),
     [
         ({}, {"num_rollouts": 1}, "num_initial_rollouts=2: must not exceed num_rollouts=1."),
-        ({"rollout_budget": {"tool_calls": 9}}, {"max_tool_calls": 0, "branching": "never"},
-         "rollout_budget={'tool_calls': 9}: max_tool_calls=0 lets nobody spend it."),
         ({}, {"env_config": {"spli": "test"}}, "Unknown env_config key 'spli': did you mean 'split'?"),
     ],
 )  # fmt: skip
@@ -159,12 +141,6 @@ def test_an_evaluation_that_could_not_sample_is_refused_before_engines_start(
 def test_an_evaluation_that_does_not_fork_may_say_that_it_does_not_monitor(model_folder, explore):
     config = small_config(model_folder).adaptive_rollout(pre_monitoring_sensitivity=1.0)
     config.evaluation(evaluation_config={"explore": explore, "pre_monitoring_sensitivity": None}).validate()
-
-
-def test_greedy_evaluation_without_tools_has_no_budget_to_spend(model_folder):
-    config = small_config(model_folder).adaptive_rollout(rollout_budget={"tool_calls": 9})
-    config.evaluation(evaluation_config={"max_tool_calls": 0}).validate()
-    config.get_evaluation_config_object().validate()
 
 
 @pytest.mark.parametrize(

@@ -192,6 +192,44 @@ def test_each_actor_must_fit_on_a_node(model_folder, monkeypatch, asked, expecte
     config.validate()
 
 
+PAIRS = (
+    "to share GPUs in pairs set num_gpus_per_env_runner=0.9 and num_gpus_per_learner=0.1, with at least as many env "
+    "runners as learners."
+)
+
+
+@pytest.mark.parametrize(("nodes", "shares", "needed"), [
+    ([2], [0.9, 0.9, 0.1, 0.1], None),
+    ([2], [0.55, 0.55, 0.45, 0.45], None),
+    ([2], [0.45, 0.45, 0.55, 0.55], "2 x 0.45, 2 x 0.55 of a GPU, in this order, and needs 3 GPUs for it on a node "
+                                    "that has 2"),
+    ([4], [0.45, 0.45, 0.55, 0.55], None),
+    ([2], [0.4, 0.4, 0.4, 0.8], "3 x 0.4, 1 x 0.8 of a GPU, in this order, and needs 3 GPUs for it on a node that has "
+                                "2"),
+    # The first of two nodes has room for three of 0.55 by their sum, and its GPUs for two.
+    ([2, 2], [0.55] * 4 + [0.45] * 4, "3 x 0.55 of a GPU, in this order, and needs 3 GPUs for it on a node that has 2"),
+    ([2, 2], [0.9] * 4 + [0.1] * 4, None),
+    ([0, 8, 8], [0.0] + [0.9] * 16 + [0.1] * 16, None),
+    # GPUs as a whole, and tenths whose sum is not 1 in floating point.
+    ([4], [2.0, 0.9, 0.1], None),
+    ([1], [0.1] * 10, None),
+])  # fmt: skip
+def test_shares_must_fit_the_gpus_one_by_one(monkeypatch, nodes, shares, needed):
+    module = "rllib_arpo.validation.resources"
+    resources = [{"CPU": 64, "GPU": number} for number in nodes]
+    monkeypatch.setattr(f"{module}.ray.is_initialized", lambda: True)
+    monkeypatch.setattr(f"{module}.ray.nodes", lambda: [{"Alive": True, "Resources": node} for node in resources])
+    monkeypatch.setattr(f"{module}.state.get_cluster_config", lambda: None)
+    bundles = [{"CPU": 1, "GPU": share} for share in shares]
+    if needed is None:
+        check_cluster_resources(bundles)
+        return
+    with pytest.raises(ValueError) as raised:
+        check_cluster_resources(bundles)
+    assert str(raised.value) == f"Ray gives out {needed}: {PAIRS}"
+    check_cluster_resources(bundles, "SPREAD")
+
+
 @pytest.fixture
 def growing_cluster(ray_cluster):
     """Two CPUs, and an autoscaler that may add two nodes with four CPUs each, as it tells the head node."""

@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 from rllib_arpo.core.tree import ToolStatus
-from rllib_arpo.envs.retrieval.build_index import build_folder
+from rllib_arpo.envs.retrieval.index import build_folder
 from rllib_arpo.envs.support.cache import ResultCache
 from rllib_arpo.envs.tools.search import SearchTool
 from rllib_arpo.envs.tools.tool import ToolResult

@@ -17,8 +17,7 @@ import pytest
 
 from rllib_arpo.envs.errors import BrokenToolError
 from rllib_arpo.envs.sandbox import fork_server
-from rllib_arpo.envs.sandbox.fork_server import ForkServer, WorkerReply
-from rllib_arpo.envs.sandbox.launch import launch
+from rllib_arpo.envs.sandbox.fork_server import ForkServer, WorkerReply, launch
 from tests.envs.sandbox.campaign import settled
 from tests.helpers.processes import descendants, eventually
 

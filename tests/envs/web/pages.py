@@ -10,12 +10,9 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
-import psutil
-
 from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.tools.browse import BrowseTool
 from rllib_arpo.envs.tools.tool import ToolResult, run_tool
-from rllib_arpo.envs.web import render
 from rllib_arpo.envs.web.reader import MAX_TEXT_CHARS
 from tests.helpers.web_server import reply, serving
 
@@ -220,55 +217,7 @@ PAGES: Sequence[PageCase] = [
     PageCase(
         "binary", page(b"\x7fELF\0\0", "text/plain"), "{url}: the page is not text, whatever its type says.", ERROR
     ),
-    # robots.txt of this server: /robots.txt.
-    PageCase(
-        "private_area",
-        page(ARTICLE),
-        "{url}: the site's robots.txt forbids fetching this page.",
-        ERROR,
-        options={"robots": True},
-    ),
-    PageCase(
-        "to_private_area",
-        redirect("/private_area"),
-        "{host}/private_area: the site's robots.txt forbids fetching this page.",
-        ERROR,
-        options={"robots": True},
-    ),
 ]
-
-#: Pages that Chromium renders, and what becomes of them.
-RENDERED: Sequence[PageCase] = [
-    PageCase("r_plain", page(ARTICLE), **_ARTICLE_CASE),
-    PageCase(
-        "r_built",
-        page("<title>Built</title><p id=a></p><script>document.getElementById('a').textContent = 7 * 12</script>"),
-        "84",
-        title="Built",
-    ),
-    PageCase(
-        "r_data",
-        page("<p id=p></p><script>fetch('/json').then(r => r.text()).then(t => p.textContent = t)</script>"),
-        '{"a": 1}',
-    ),
-    PageCase("r_moves_on", page("<p>old</p><script>location = '/plain'</script>"), **_ARTICLE_CASE, final="/plain"),
-    PageCase("r_dialog", page("<script>alert(1); document.write('<p>after the dialog')</script>"), "after the dialog"),
-    PageCase(
-        "r_hangs",
-        page("<p>x</p><script>while (true);</script>"),
-        "{url}: the page's scripts do not end.",
-        ERROR,
-        options={"render_wait_s": 1.0},
-    ),
-    PageCase(
-        "r_large",
-        page("<script>document.write('<p>' + 'x'.repeat(1.2e6))</script>"),
-        "{url}: the rendered page is larger than 1048576 characters.",
-        ERROR,
-        options={"render_wait_s": 60.0},
-    ),
-]
-RENDERED_OPTIONS = {"render": True, "render_wait_s": 4.0}
 
 
 def open_pages(cases: Sequence[PageCase], num_concurrent: int = 8, **options: Any) -> dict[str, tuple]:
@@ -289,13 +238,6 @@ def tool_for(**options: Any) -> BrowseTool:
     return BrowseTool(**{**defaults, "allow_private": [HOST], **options})
 
 
-def browser_processes(tool: BrowseTool) -> list[psutil.Process]:
-    """All processes of the tool's browser, that of `browser.py` first."""
-    process = render._browser_of(tool.chromium_sandbox, tool.render_memory_mb).process
-    first = psutil.Process(process.pid)
-    return [first, *first.children(recursive=True)]
-
-
 async def _open_all(cases, host, options, num_concurrent) -> list[ToolResult]:
     places = asyncio.Semaphore(num_concurrent)
 
@@ -308,14 +250,12 @@ async def _open_all(cases, host, options, num_concurrent) -> list[ToolResult]:
 
 
 def site(cases: Sequence[PageCase]):
-    """A route that serves every case (and the unrendered ones, which others refer to)."""
+    """A route that serves every case (and `PAGES`, to which others refer)."""
     answers = {f"/{case.name}": case.answer for case in (*PAGES, *cases)}
 
     def route(handler: BaseHTTPRequestHandler) -> None:
         path = handler.path.partition("?")[0]
-        if path == "/robots.txt":
-            reply(handler, "User-agent: *\nDisallow: /private_*\n", headers={"Content-Type": "text/plain"})
-        elif path == "/chain_2":
+        if path == "/chain_2":
             redirect(f"http://{handler.headers['Host']}/chain_3", 307)(handler)
         else:
             answers.get(path, status(404))(handler)

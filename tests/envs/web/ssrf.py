@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.tools.browse import BrowseTool
 from rllib_arpo.envs.tools.tool import ToolResult, run_tool
 from rllib_arpo.envs.web.addresses import system_resolve
@@ -31,39 +29,25 @@ NAMES: dict[str, list[list[str]]] = {
     "zero.test": [["0.0.0.0"]],
     "mixed.test": [[PROTECTED_HOST, SITE_HOST]],
     "rebind.test": [[SITE_HOST], [PROTECTED_HOST]],
-    "rebind-script.test": [[SITE_HOST], [PROTECTED_HOST]],
-    "rebind-robots.test": [[SITE_HOST], [PROTECTED_HOST]],
 }
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt, or several in one page.
+    """One attempt.
 
     Attributes:
         url: what the model asks for. {port}: of both servers; {site}: the attacker's site; {id}: the attempt's name.
-        page: what the attacker's site serves at /page/{id}, rendered by the browser.
-        robots: the tool honours robots.txt.
-        moves: the page tries to put another one in its place.
-        frames: attempts whose pages are frames of this attempt's page: they are made together with it.
         reaches: whether the protected server is reached when private addresses are allowed.
     """
 
     name: str
-    url: str = "{site}/page/{id}"
-    page: str | None = None
-    robots: bool = False
+    url: str
     reaches: bool = True
-    moves: bool = False
-    frames: Sequence[Attempt] = ()
 
 
 def _urls(reaches: bool, **urls: str) -> list[Attempt]:
     return [Attempt(name, url, reaches=reaches) for name, url in urls.items()]
-
-
-def _pages(reaches: bool, **pages: str) -> list[Attempt]:
-    return [Attempt(name, page=page, reaches=reaches) for name, page in pages.items()]
 
 
 _TO = "http://127.0.0.1:{port}/{id}"
@@ -135,63 +119,7 @@ ATTEMPTS: Sequence[Attempt] = [
         redirect_with_user="{site}/go/302?to=http://a@127.0.0.1:{port}/{id}",
         redirect_to_file="{site}/go/302?to=file:///etc/passwd",
     ),
-    Attempt("robots_redirect", "http://rebind-robots.test:{port}/{id}", robots=True),
-    # What a rendered page asks for.
-    *_pages(
-        True,
-        script=f"<script src='{_TO}'></script>",
-        script_redirected="<script src='{site}/go/302?to=" + _TO + "'></script>",
-        module=f"<script type=module>import '{_TO}'</script>",
-        iframe=f"<iframe src='{_TO}'></iframe>",
-        object=f"<object data='{_TO}'></object>",
-        fetch=f"<script>fetch('{_TO}', {{mode: 'no-cors'}})</script>",
-        xhr=f"<script>let x = new XMLHttpRequest(); x.open('GET', '{_TO}'); x.send()</script>",
-        event_source=f"<script>new EventSource('{_TO}')</script>",
-        prefetch=f"<link rel=preload as=image href='{_TO}'><link rel=prefetch href='{_TO}'>",
-        worker=f"<script>new Worker(URL.createObjectURL(new Blob([\"importScripts('{_TO}')\"])))</script>",
-        worker_fetch=f"<script>new Worker(URL.createObjectURL(new Blob([\"fetch('{_TO}', {{mode: 'no-cors'}})\"])))"
-        "</script>",
-    ),
-    Attempt("meta_refresh", page=f"<meta http-equiv=refresh content='0;url={_TO}'>", moves=True),
-    Attempt("location", page=f"<script>location = '{_TO}'</script>", moves=True),
-    Attempt("window_open", page=f"<script>window.open('{_TO}')</script>", moves=True),
-    Attempt(
-        "form", page=f"<form method=post action='{_TO}'></form><script>document.forms[0].submit()</script>", moves=True
-    ),
-    Attempt(
-        "script_after_rebinding", "http://rebind-script.test:{port}/page/{id}", page="<script>fetch('/{id}')</script>"
-    ),
-    *_pages(
-        False,
-        image=f"<img src='{_TO}'>",
-        video=f"<video src='{_TO}' autoplay></video>",
-        style_sheet=f"<link rel=stylesheet href='{_TO}'>",
-        style_import=f"<style>@import '{_TO}'; body {{background: url({_TO})}}</style>",
-        font=f"<style>@font-face {{font-family: f; src: url({_TO})}} p {{font-family: f}}</style><p>x</p>",
-        preconnect="<link rel=preconnect href='http://127.0.0.1:{port}'><link rel=dns-prefetch href='//localhost'>",
-        speculation=f'<script type=speculationrules>{{"prefetch": [{{"source": "list", "urls": ["{_TO}"]}}]}}</script>',
-        beacon=f"<a id=a ping='{_TO}' href='#'>x</a><script>a.click()</script>",
-        websocket="<script>new WebSocket('ws://127.0.0.1:{port}/{id}')</script>",
-        web_transport="<script>new WebTransport('https://127.0.0.1:{port}/{id}')</script>",
-        web_rtc="<script>let c = new RTCPeerConnection({iceServers: [{urls: ['stun:127.0.0.1:{port}',"
-        " 'turn:127.0.0.1:{port}?transport=tcp'], username: 'a', credential: 'b'}}]}});"
-        " c.createDataChannel('a'); c.createOffer().then(o => c.setLocalDescription(o))</script>",
-        service_worker="<script>navigator.serviceWorker.register('/page/worker.js')</script>",
-        shared_worker=f"<script>new SharedWorker(URL.createObjectURL(new Blob([\"fetch('{_TO}')\"])))</script>",
-        file_iframe="<iframe src='file:///etc/passwd'></iframe><script>location = 'file:///etc/passwd'</script>",
-    ),
 ]
-
-
-def in_one_page(attempts: Sequence[Attempt]) -> list[Attempt]:
-    """The same attempts, those of pages in the frames of a single page, which is quicker by far.
-
-    Pages that move on are also opened by themselves.
-    """
-    pages = [attempt for attempt in attempts if attempt.page is not None]
-    frames = "".join(f"<iframe src='{_filled(a.url, a)}'></iframe>" for a in pages)
-    rest = [attempt for attempt in attempts if attempt.page is None or attempt.moves]
-    return [*rest, Attempt("all_in_one_page", page=frames, reaches=False, frames=pages)] if pages else rest
 
 
 @dataclass
@@ -201,13 +129,12 @@ class Outcome:
     Attributes:
         results: attempt -> what the model reads.
         reached: names of the attempts whose requests the protected server got.
-        num_connections, num_datagrams: that it got in all, with or without a request.
+        num_connections: that it got in all, with or without a request.
     """
 
     results: dict[str, ToolResult]
     reached: set[str]
     num_connections: int
-    num_datagrams: int
 
     @property
     def leaks(self) -> list[str]:
@@ -217,12 +144,12 @@ class Outcome:
 
 def run_attempts(attempts: Sequence[Attempt], allow_private: bool, num_concurrent: int = 8) -> Outcome:
     """Runs the attempts; `allow_private`: the control, for which nothing is protected."""
-    with _protected() as (servers, datagrams), serving(SITE_HOST, _site(attempts, servers[0].port), servers[0].port):
+    with _protected() as servers, serving(SITE_HOST, _site, servers[0].port):
         results = asyncio.run(_run_all(attempts, servers[0].port, allow_private, num_concurrent))
         paths = [path for server in servers for path in server.paths]
-        names = {part.name for attempt in attempts for part in (attempt, *attempt.frames)}
+        names = {attempt.name for attempt in attempts}
         reached = {name for path in paths if (name := path.strip("/").partition("?")[0]) in names}
-        return Outcome(results, reached, sum(s.num_connections for s in servers), _received(datagrams))
+        return Outcome(results, reached, sum(s.num_connections for s in servers))
 
 
 async def _run_all(attempts: Sequence[Attempt], port: int, allow_private: bool, num: int) -> dict[str, ToolResult]:
@@ -230,17 +157,14 @@ async def _run_all(attempts: Sequence[Attempt], port: int, allow_private: bool, 
 
     async def run(attempt: Attempt) -> ToolResult:
         async with places:
-            tool = _tool(attempt, allow_private)
+            tool = _tool(allow_private)
             return await run_tool(tool, _filled(attempt.url, attempt, port))
 
     return dict(zip([a.name for a in attempts], await asyncio.gather(*map(run, attempts)), strict=True))
 
 
-def _tool(attempt: Attempt, allow_private: bool) -> BrowseTool:
+def _tool(allow_private: bool) -> BrowseTool:
     return BrowseTool(
-        render=attempt.page is not None,
-        render_wait_s=10.0 if attempt.frames else 3.0,
-        robots=attempt.robots,
         allow_private=True if allow_private else [SITE_HOST],
         ports=None,
         resolver=_resolver(),
@@ -265,45 +189,24 @@ def _resolver():
 
 
 @contextlib.contextmanager
-def _protected() -> Iterator[tuple[list[WebServer], socket.socket]]:
-    """The protected server at both loopback addresses, and a socket for datagrams at the same port."""
+def _protected() -> Iterator[list[WebServer]]:
+    """The protected server at both loopback addresses."""
     with contextlib.ExitStack() as stack:
         first = stack.enter_context(serving(PROTECTED_HOST, lambda handler: reply(handler, SECRET)))
         servers = [first]
         # A machine may be without IPv6.
         with contextlib.suppress(OSError):
             servers.append(stack.enter_context(serving("::1", lambda h: reply(h, SECRET), first.port)))
-        datagrams = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-        datagrams.bind((PROTECTED_HOST, first.port))
-        datagrams.setblocking(False)
-        yield servers, datagrams
+        yield servers
 
 
-def _received(datagrams: socket.socket) -> int:
-    number = 0
-    with contextlib.suppress(BlockingIOError):
-        while datagrams.recv(4096):
-            number += 1
-    return number
-
-
-def _site(attempts: Sequence[Attempt], port: int):
-    """The attacker's site: /page/<name>, /go/<status>?to=<url>, /robots.txt (a redirect to the protected server)."""
-    every = [part for attempt in attempts for part in (attempt, *attempt.frames)]
-    pages = {f"/page/{a.name}": _filled(a.page, a, port) for a in every if a.page is not None}
-
-    def route(handler) -> None:
-        path, _, query = handler.path.partition("?")
-        if path.startswith("/go/"):
-            reply(handler, "", int(path[4:]), {"Location": query.removeprefix("to=")})
-        elif path == "/robots.txt":
-            reply(handler, "", 302, {"Location": f"http://{PROTECTED_HOST}:{port}/robots_redirect"})
-        elif path in pages:
-            reply(handler, pages[path])
-        else:
-            reply(handler, "the attacker's site", 200)
-
-    return route
+def _site(handler) -> None:
+    """The attacker's site: /go/<status>?to=<url>."""
+    path, _, query = handler.path.partition("?")
+    if path.startswith("/go/"):
+        reply(handler, "", int(path[4:]), {"Location": query.removeprefix("to=")})
+    else:
+        reply(handler, "the attacker's site", 200)
 
 
 def _filled(template: str, attempt: Attempt, port: int | None = None) -> str:
@@ -314,10 +217,4 @@ def _filled(template: str, attempt: Attempt, port: int | None = None) -> str:
 
 def missed(attempts: Sequence[Attempt], control: Outcome) -> list[str]:
     """The attempts that ought to reach the unprotected server and did not: they would prove nothing."""
-    every = [part for attempt in attempts for part in (attempt, *attempt.frames)]
-    return [a.name for a in every if a.reaches and a.name not in control.reached]
-
-
-def refused_in_words(outcome: Outcome) -> bool:
-    """Whether each attempt ended by an error for the model or with a page, and none by a time limit."""
-    return all(result.text and result.status != ToolStatus.TIMEOUT for result in outcome.results.values())
+    return [a.name for a in attempts if a.reaches and a.name not in control.reached]

@@ -1,21 +1,17 @@
-"""The browse tool's argument, its cache, its browser agent, TLS; and a browser that dies."""
+"""The browse tool's argument, its cache, its browser agent, TLS."""
 
-import asyncio
 import datetime
 import json
-import socket
 import ssl
 
 import pytest
 
 from rllib_arpo.core.tree import ToolStatus
-from rllib_arpo.envs.errors import BrokenToolError, ToolError
+from rllib_arpo.envs.errors import ToolError
 from rllib_arpo.envs.tools.browse import BrowseTool
 from rllib_arpo.envs.tools.tool import ToolResult
-from rllib_arpo.envs.web import browser, fetch, render
+from rllib_arpo.envs.web import fetch
 from rllib_arpo.envs.web.addresses import system_resolve
-from rllib_arpo.envs.web.render import INSTALL
-from tests.envs.web import pages
 from tests.helpers import web_server
 from tests.helpers.calls import call
 
@@ -151,34 +147,6 @@ def test_no_proxy_of_the_environment_is_used(monkeypatch):
         assert call(BrowseTool(**LOCAL), f"http://127.0.0.1:{server.port}/").text.endswith("direct")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dies", ["chromium", "python"])
-def test_a_browser_that_dies_is_started_again(chromium, dies):
-    tool = pages.tool_for(render=True)
-    with web_server.serving("127.0.0.1", lambda handler: web_server.reply(handler, "<p>hello")) as server:
-        url = f"http://127.0.0.1:{server.port}/"
-        assert call(tool, url).text.endswith("hello")
-        first = next(process for process in pages.browser_processes(tool) if dies in process.name())
-        first.kill()
-        first.wait(60)
-        assert call(tool, url).text.endswith("hello")
-
-
-@pytest.mark.slow
-def test_a_page_whose_fetch_has_a_defect_is_not_shown_without_what_it_asked_for(chromium, monkeypatch):
-    class Defect(render.Fetcher):
-        async def fetch(self, *_args, **_kwargs):
-            raise ZeroDivisionError("a defect")
-
-    monkeypatch.setattr(render, "Fetcher", Defect)
-    page = '<p>hello<script src="/a.js"></script>'
-    with (
-        web_server.serving("127.0.0.1", lambda handler: web_server.reply(handler, page)) as server,
-        pytest.raises(ZeroDivisionError, match="a defect"),
-    ):
-        call(pages.tool_for(render=True), f"http://127.0.0.1:{server.port}/")
-
-
 MODEL = {"base_url": "http://a/v1", "model": "reader"}
 
 
@@ -193,46 +161,3 @@ def test_the_browser_agent_fits_into_the_time_of_the_tool():
         "The browse tool ends after timeout_s=30, and its summary_model may take 2 x 15.5 s: let it have less, or the"
         " tool more."
     )
-
-
-def test_without_a_browser_rendering_is_refused_at_once(monkeypatch, tmp_path):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("PLAYWRIGHT_BROWSERS_PATH", str(tmp_path / "browsers"))
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
-    with pytest.raises(ValueError) as error:
-        BrowseTool(render=True)
-    assert str(error.value) == f"Rendering pages needs Chromium: {INSTALL}."
-    (tmp_path / "browsers" / "chromium-1000").mkdir(parents=True)
-    assert BrowseTool(render=True).render
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ValueError) as error:
-        BrowseTool(render=True)
-    assert str(error.value) == f"Rendering pages needs playwright (pip install playwright); {INSTALL}."
-
-
-def test_a_browser_that_does_not_start_in_time_is_a_broken_tool(monkeypatch):
-    async def never(self, *page):
-        await asyncio.Event().wait()
-
-    monkeypatch.setattr(render.BrowserProcess, "ask", never)
-    monkeypatch.setattr(render, "_START_TIMEOUT_S", 0.1)
-    with pytest.raises(BrokenToolError, match=r"Chromium does not start within 0\.1 s"):
-        render.prepare_browser(None, 4096)
-
-
-def test_a_browser_that_gets_no_process_is_broken():
-    class Short:
-        async def get(self):
-            raise BlockingIOError("no process is left")
-
-    async def ask():
-        ours, theirs = socket.socketpair()
-        reader, writer = await asyncio.open_unix_connection(sock=ours)
-        browser.send(writer, None)
-        await browser._serve_one(theirs, Short())
-        try:
-            return await browser.receive(reader)
-        finally:
-            writer.close()
-
-    assert asyncio.run(ask()) == ("broken", "no process is left")

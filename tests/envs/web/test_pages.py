@@ -21,33 +21,6 @@ def test_every_page_gives_its_text_or_its_error():
     assert pages.wrong_pages(pages.PAGES, num_concurrent=16) == {}
 
 
-@pytest.mark.slow
-def test_every_page_that_scripts_build_gives_its_text_or_its_error(chromium):
-    pages.tool_for(render=True).prepare()
-    assert pages.wrong_pages(pages.RENDERED, num_concurrent=4, **pages.RENDERED_OPTIONS) == {}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("script", "wait_s", "text", "status"), [
-    # It is read as it is after this time; the others end by themselves, later on a busy machine.
-    ("location.reload()", 5.0, "URL: {url}\n\nx", ToolStatus.OK),
-    ("for (i = 0; i < 3000; i++) open('about:blank')", 55.0,
-     "{url}: the page makes too many requests, frames or windows.", ToolStatus.ERROR),
-    # Three gigabytes.
-    ("a = []; for (i = 0; i < 30; i++) a.push(new Uint8Array(1e8).fill(1))", 55.0,
-     "{url}: the page cannot be rendered (Page.goto: Page crashed).", ToolStatus.ERROR),
-])  # fmt: skip
-def test_a_page_that_attacks_the_browser_ends_and_the_next_is_read(chromium, script, wait_s, text, status):
-    options = {"render": True, "render_memory_mb": 2048, "render_wait_s": wait_s}
-    pages.tool_for(**options).prepare()
-    case = pages.PageCase("attack", pages.page(f"<p>x</p><script>{script}</script>"), "", status)
-    result, expected = pages.open_pages([case], **options)["attack"]
-    url = expected.text.split()[1] if status == ToolStatus.OK else result.text.partition(": the page")[0]
-    assert result == ToolResult(text.replace("{url}", url), status)
-    # Its browser may have ended with it.
-    assert pages.wrong_pages(pages.RENDERED[:1], **options, max_attempts=3) == {}
-
-
 def test_the_work_of_a_page_is_not_done_in_the_loop_that_waits_for_it():
     case = next(case for case in pages.PAGES if case.name == "crumbs")
     pages.open_pages([case])

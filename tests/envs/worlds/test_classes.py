@@ -39,7 +39,7 @@ def test_a_class_of_trl_is_played_and_forked_by_tags(started, turn):
         _, earned, info, done = turn(env, agent, "<answer> \\boxed{done} </answer>")
         assert (earned, info.accuracy, info.format_valid, done) == (reward, reward, True, True)
     (maker,) = env._makers.values()
-    assert (maker._way, maker.name) == ("copy", "The world 'Safe'")
+    assert (maker.fork_method, maker.name) == ("copy", "The world 'Safe'")
     asyncio.run(env.close_question())
 
 

@@ -10,10 +10,10 @@ import httpx2
 import numpy as np
 import pytest
 
-from rllib_arpo.core.figures import conversations_begun
-from rllib_arpo.core.tree import Place, StopReason, context_after
+from rllib_arpo.core.figures import new_contexts
+from rllib_arpo.core.tree import StopReason, context_after, depth_first_layout, known_beginnings
 from rllib_arpo.envs.rewards import FinishedPath
-from rllib_arpo.envs.worlds import Call, Opening, Turn
+from rllib_arpo.envs.worlds import Call, Opening, WholeTurn
 from rllib_arpo.envs.worlds.completions import Refused, read_request
 from rllib_arpo.envs.worlds.world import BEGINS
 from tests.helpers.api_agents import ADD, adder, client_of, said, threaded, trunk_of, user
@@ -21,8 +21,8 @@ from tests.helpers.trees import endings
 from tests.helpers.worlds import QUESTION
 
 
-def called(n: int) -> Turn:
-    return Turn("", Call("add", {"n": n}), 5, 7)
+def called(n: int) -> WholeTurn:
+    return WholeTurn("", Call("add", {"n": n}), 5, 7)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ async def test_the_sdk_asks_and_its_calls_come_back(agent, options):
     child = root.fork()
     second = await child.say(called(5))
     third = await root.say(called(2))
-    last = await root.say(Turn("That is all."))
+    last = await root.say(WholeTurn("That is all."))
     score = await root.score(FinishedPath(QUESTION, (), True))
     for play in (trunk, root, child):
         await play.close()
@@ -64,7 +64,7 @@ async def wanders(endpoint, row):
 async def test_a_request_goes_on_with_the_conversation_that_it_repeats_or_begins_another():
     play = trunk_of(wanders)
     await play.ready()
-    found = [await play.say(Turn(f"{i}.")) for i in range(7)]
+    found = [await play.say(WholeTurn(f"{i}.")) for i in range(7)]
     refused = play.maker.sample.take_refused()
     await play.close()
     said = [(reply.follows, [message["content"] for message in reply.messages]) for reply in found]
@@ -97,8 +97,8 @@ async def test_requests_at_once_take_turns_and_a_repeated_one_gets_the_same_answ
     play = trunk_of(parallel)
     await play.ready()
     await asyncio.sleep(0.1)
-    second = await play.say(Turn("1"))
-    last = await play.say(Turn("2"))
+    second = await play.say(WholeTurn("1"))
+    last = await play.say(WholeTurn("2"))
     score = await play.score(FinishedPath(QUESTION, (), True))
     refused = play.maker.sample.take_refused()
     await play.close()
@@ -213,11 +213,12 @@ def test_a_shortened_history_begins_another_conversation_with_the_run_s_reward(s
     (question,), tokenizer = sample(adder, [1], compacts_at=4)
     tree = question.tree
     root, fork = tree.trajectories
-    assert (len(tree.forks()), question.requests_refused, conversations_begun(tree)) == (1, 0, 1)
+    assert (len(tree.forks()), question.requests_refused, new_contexts(tree)) == (1, 0, 1)
     assert endings(tree) == (StopReason.WORLD_ENDED,) * 2
     begin = {"role": "system", "content": "You add."}
     common = len(tokenizer.encode(rendered(tokenizer, begin, user("Begin at 2."), tools=[ADD]).partition("Begin")[0]))
-    assert [turn.follows for turn in root.turns] == [Place(0, common), None, None, None]
+    assert [turn.new_context for turn in root.turns] == [True, False, False, False]
+    assert known_beginnings(tree, depth_first_layout(tree))[0].num_tokens == common
     assert tree.path("0.0")[: fork.num_inherited_turns] == list(root.turns[: fork.num_inherited_turns])
     second = [begin, user("So far: 3."), call_of(1), {"role": "tool", "content": "4"}]
     assert texts(tokenizer, tree, root) == [
@@ -239,7 +240,7 @@ def test_a_helper_s_conversation_is_one_of_its_own_and_the_first_goes_on_after_i
     (question,), tokenizer = sample(adder, [1], helped=True)
     tree = question.tree
     root, fork = tree.trajectories
-    assert (len(tree.forks()), question.requests_refused, conversations_begun(tree)) == (1, 0, 3)
+    assert (len(tree.forks()), question.requests_refused, new_contexts(tree)) == (1, 0, 6)
     assert endings(tree) == (StopReason.WORLD_ENDED,) * 2
     asked = {"role": "system", "content": "You check."}
     right = {"role": "assistant", "content": "Right."}
@@ -252,6 +253,10 @@ def test_a_helper_s_conversation_is_one_of_its_own_and_the_first_goes_on_after_i
         rendered(tokenizer, asked, user("Is it 5?"), right),
         rendered(tokenizer, *talk, {"role": "assistant", "content": "Done."}, tools=[ADD]),
     ]
-    assert [turn.follows.turn for turn in root.turns[:-1]] == [0, 0, 0, 2]
+    assert [turn.new_context for turn in root.turns] == [True, True, True, True, False]
+    layout = depth_first_layout(tree)
+    begun = [known.node for known in known_beginnings(tree, layout)[: len(root.turns) - 1]]
+    # The helper's first conversation begins like the adder's, its second like its first; the adder's goes on twice.
+    assert begun == [0, 0, 1, 2]
     assert fork.num_inherited_turns == 2
     assert texts(tokenizer, tree, fork)[:2] == texts(tokenizer, tree, root)[:2]

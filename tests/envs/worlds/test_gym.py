@@ -119,7 +119,7 @@ async def test_a_fork_has_the_random_numbers_of_its_parent_and_goes_apart(forks_
     assert (others.split()[1], others.split()[0]) == (parents.split()[1], "ccc")
     assert await score(child) == Score(0.0, 0.5) and await score(other) == Score(0.0, 1.0)
     await CopyChecks().check([child, other])
-    assert play.maker.way(await play.ready()) == (forks_by or "copy")
+    assert play.maker.fork_method == (forks_by or "copy")
 
 
 def test_wrong_options_are_told_before_anything_is_made():

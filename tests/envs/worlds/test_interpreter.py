@@ -45,7 +45,7 @@ def test_a_fork_goes_on_from_its_parents_state(name, options, way, capfd):
         found = await said(root, "2", "x")
         child = root.fork()
         found += [*await said(root, "3"), *await said(child, "20"), *await said(other, "1")]
-        score, used = await child.score(FINISHED), trunk.maker.way(await root.ready())
+        score, used = await child.score(FINISHED), trunk.maker.fork_method
         end = await child.say("90")
         assert (child.copied_from is None) == (used == "replay")
         for play in (trunk, root, other, child):
@@ -69,7 +69,7 @@ async def test_a_world_that_demands_copies_is_not_replayed():
 async def test_the_user_may_choose_replay_and_give_options():
     play = far("Adder", forks_by="replay", step=10).fork()
     found = await said(play, "2")
-    assert (found, play.maker.way(await play.ready())) == (["21"], "replay")
+    assert (found, play.maker.fork_method) == (["21"], "replay")
 
 
 async def test_each_world_has_its_luck_and_a_fork_its_parents():

@@ -47,7 +47,7 @@ async def test_forks_repeat_the_program_with_its_luck():
     child = root.fork()
     await child.ready()
     parents, childs = await texts(root, "1"), await texts(child, "1")
-    assert trunk.maker.way(await root.ready()) == "replay"
+    assert trunk.maker.fork_method == "replay"
     assert random.getstate() == before
     for play in (trunk, root, child):
         await play.close()

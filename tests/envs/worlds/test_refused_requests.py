@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from rllib_arpo.core.tree import StopReason
-from rllib_arpo.envs.worlds import Turn
+from rllib_arpo.envs.worlds import WholeTurn
 from tests.helpers.api_agents import adder, client_of, said, trunk_of, user
 from tests.helpers.chat_templates import calling_folder
 from tests.helpers.trees import endings
@@ -46,8 +46,8 @@ async def told(endpoint, row):
 async def test_wrong_requests_are_refused_and_counted():
     play = trunk_of(told)
     await play.ready()
-    first = await play.say(Turn("Hi."))
-    last = await play.say(Turn("So."))
+    first = await play.say(WholeTurn("Hi."))
+    last = await play.say(WholeTurn("So."))
     refused = play.maker.sample.take_refused()
     await play.close()
     (message,) = first.messages

@@ -75,7 +75,7 @@ async def test_each_way_gives_a_fork_its_parents_state(make, way):
         *await texts(other, "5"),
         *await texts(root, "1"),
     ]
-    assert trunk.maker.way(await root.ready()) == way
+    assert trunk.maker.fork_method == way
     for play in (trunk, root, other, placeholder, child, late):
         await play.close()
     assert found == ["2", "that is no number", "4", "14", "24", "34", "6", "15"]
@@ -219,7 +219,7 @@ async def test_a_way_that_a_world_does_not_have_names_the_contract():
     with pytest.raises(ContractError, match=r"^The world cannot fork by 'fork'\.$"):
         trunk = trunk_of(Unforkable)
         await trunk.ready()
-        trunk.fork()
+        await trunk.fork().ready()
 
 
 class Dice(Counter):

@@ -66,7 +66,7 @@ async def test_a_task_has_its_tools_its_state_and_its_rewards(folder):
     question = trunk._question
     right = await root.score(FinishedPath(question, ("<a>", "<b>", "<think> Rome? </think> Oslo "), True))
     rome = await child.score(FinishedPath(question, ("<a>", "<b>", "Rome"), True))
-    way = root.maker.way(await root.ready())
+    way = root.maker.fork_method
     await CopyChecks().check([root, child])
     for play in (trunk, root, child):
         await play.close()

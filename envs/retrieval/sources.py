@@ -1,4 +1,4 @@
-"""Local search: documents in memory, or an index folder, with optional dense re-ranking."""
+"""The sources that the search tool searches: their interface, and those on this machine."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import functools
 import os
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
@@ -14,9 +15,28 @@ from typing import Any
 
 from rllib_arpo.envs.retrieval.documents import Document, as_document, read_documents, reader_of
 from rllib_arpo.envs.retrieval.index import INFO_FILE, SearchIndex, build_in_memory, index_marks, open_folder, read_info
-from rllib_arpo.envs.retrieval.rerank import Reranker, shared_reranker
-from rllib_arpo.envs.retrieval.source import SearchSource
 from rllib_arpo.envs.support.data_files import fingerprint
+
+
+class SearchSource(ABC):
+    """Finds passages; a dataclass whose fields are its configuration."""
+
+    def prepare(self) -> None:
+        """Does the slow work of the first search in advance; blocks."""
+        return None
+
+    def inputs(self) -> Mapping[str, str]:
+        """Path -> a mark of the content of every file that is searched."""
+        return {}
+
+    @abstractmethod
+    async def search(self, query: str, top_k: int) -> list[str]:
+        """The texts of the best passages, best first, at most `top_k`.
+
+        Raises:
+            TransientToolError: a repetition may help.
+            ToolError: the query cannot be answered.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,17 +47,10 @@ class LocalOptions:
         documents: a list of {"title", "text"} dicts, or a file that `retrieval.documents` reads. It is indexed once
             per process, in memory (about 1 kB a passage).
         index: a folder that `rllib-arpo index` made, in place of documents.
-        rerank_model: a Hugging Face encoder that orders the best `rerank_candidates` passages anew.
-        rerank_device: where it runs.
-        rerank_prefixes: the texts that the encoder sees before a query and before a passage.
     """
 
     documents: str | Sequence[Document] | None = None
     index: str | None = None
-    rerank_model: str | None = None
-    rerank_candidates: int = 50
-    rerank_device: str = "cpu"
-    rerank_prefixes: tuple[str, str] = ("", "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +58,7 @@ class LocalSource(LocalOptions, SearchSource):
     """Searches passages on this machine.
 
     Raises:
-        ValueError: neither `documents` nor `index` is given, or both are, or the settings of the re-ranking do not fit.
+        ValueError: neither `documents` nor `index` is given, or both are.
         DataError: a document has no text, or there is no such file or no finished index.
     """
 
@@ -55,10 +68,6 @@ class LocalSource(LocalOptions, SearchSource):
                 "The search tool needs `documents` (a list of dicts, or a file) or `index` (a folder), and not both;"
                 " or another `backend`."
             )
-        if self.rerank_candidates < 1:
-            raise ValueError(f"rerank_candidates must be at least 1, not {self.rerank_candidates}.")
-        if isinstance(self.rerank_prefixes, str) or len(self.rerank_prefixes) != 2:
-            raise ValueError("rerank_prefixes must be two texts: before a query, and before a passage.")
         if self.index:
             read_info(self.index)
         elif isinstance(self.documents, str):
@@ -79,8 +88,6 @@ class LocalSource(LocalOptions, SearchSource):
 
     def prepare(self) -> None:
         _ = self._opened
-        if self._reranker is not None:
-            self._reranker.load()
 
     def inputs(self) -> Mapping[str, str]:
         if self.index:
@@ -91,20 +98,11 @@ class LocalSource(LocalOptions, SearchSource):
         return await asyncio.get_running_loop().run_in_executor(_threads(), self._search, query, top_k)
 
     def _search(self, query: str, top_k: int) -> list[str]:
-        if self._reranker is None:
-            return [text for _, text in self._opened.search(query, top_k)]
-        found = [text for _, text in self._opened.search(query, max(top_k, self.rerank_candidates))]
-        return [found[i] for i in self._reranker.order(query, found)[:top_k]] if found else []
+        return [text for _, text in self._opened.search(query, top_k)]
 
     @functools.cached_property
     def _opened(self) -> SearchIndex:
         return self.open()
-
-    @functools.cached_property
-    def _reranker(self) -> Reranker | None:
-        if self.rerank_model is None:
-            return None
-        return shared_reranker(self.rerank_model, self.rerank_device, *self.rerank_prefixes)
 
     def __getstate__(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
