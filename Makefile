@@ -52,6 +52,7 @@ format: $(INSTALLED)
 
 generated: $(INSTALLED)
 	$(BIN)/python -m release.generated
+	$(BIN)/python -m tests.validation.refusals
 
 # The site is docs/_build/html/index.html; a broken link within it ends `make docs`.
 docs: $(INSTALLED)

@@ -27,7 +27,7 @@ from rllib_arpo.arpo_config import ARPOConfig
 from rllib_arpo.checkpointing import SharedCheckpoints
 from rllib_arpo.connectors.users import apply_user_connectors, user_connectors
 from rllib_arpo.core.metric import measure
-from rllib_arpo.core.rollout_history import RolloutHistory
+from rllib_arpo.core.rollout_history import EarlierQuestion, RolloutHistory
 from rllib_arpo.core.settings import settings_from
 from rllib_arpo.faults import check_constructed
 from rllib_arpo.learner.sharding import NonFiniteLossError
@@ -189,13 +189,12 @@ class ARPO(TakesMessages, SharesMetrics, SharedCheckpoints, OnePolicy):
         batch = self._stream.next_batch(self._conditions())
         self._sampled_at = time.perf_counter()
         asked = self.last_sampled = batch.asked
-        metrics = rollout_metrics([s.stats for s in asked], self._sampled_at - start, batch.num_given_up)
-        metrics |= measure(BATCH_METRICS, batch)
+        metrics = rollout_metrics(asked, self._sampled_at - start, batch.num_given_up) | measure(BATCH_METRICS, batch)
         self.metrics.aggregate(self._dispatcher.take_metrics(Purpose.TRAINING), key=ENV_RUNNER_RESULTS)
         self._log.batch(asked, metrics, self.config)
         if self._num_updates == 0:
             self._log.first_batch(asked, self.last_evaluation, self.config.branching, self.messages.add)
-        self._rollout_history.extend(question.stats.history() for question in asked)
+        self._rollout_history.extend(EarlierQuestion.of(one.tree, one.entropy_window) for one in asked)
         return batch.questions
 
     def _conditions(self) -> SamplingConditions:
@@ -288,8 +287,7 @@ class ARPO(TakesMessages, SharesMetrics, SharedCheckpoints, OnePolicy):
             raise
         self._recorder.evaluation(self._num_updates, self.last_evaluation)
         self._log.errors(self.last_evaluation, self.config.max_error_share)
-        seconds = time.perf_counter() - start
-        metrics = rollout_metrics([s.stats for s in self.last_evaluation], seconds, len(given_up))
+        metrics = rollout_metrics(self.last_evaluation, time.perf_counter() - start, len(given_up))
         # Not through `self.metrics`: the results of the next iterations would repeat what is logged there.
         logged = MetricsLogger(root=True)
         logged.aggregate(self._evaluation_dispatcher.take_metrics(Purpose.EVALUATION))

@@ -1,8 +1,9 @@
-"""The results that the search tool knows before it searches, and to which it adds those of a web back-end."""
+"""The results that the search tool knows before it searches, and those that it adds."""
 
 from __future__ import annotations
 
 import functools
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -16,35 +17,20 @@ from rllib_arpo.envs.support.data_files import fingerprint
 
 @dataclass(frozen=True)
 class KnownResults:
-    """Results of earlier searches.
+    """Results of earlier searches, to which nothing is added.
 
     Attributes:
         path: a sqlite file of `ResultCache`, or a .json file {query: result}.
-        grows: whether new results are added, as those of a web back-end are, to a sqlite file.
 
     Raises:
-        ValueError: a .json file is to grow.
-        DataError: there is no such file, or it cannot be written though it is to grow.
+        DataError: there is no such file.
     """
 
     path: str
-    grows: bool = False
 
     def __post_init__(self) -> None:
-        path = Path(self.path)
-        if not self.grows:
-            if not path.is_file():
-                raise DataError(f"{path}: no such file (the cache of the search tool).")
-            return
-        if _is_json(self.path):
-            raise ValueError(
-                f"{path}: a .json file cannot take new results; import it into a sqlite file with"
-                f" rllib-arpo import-cache CACHE.sqlite {path.name}"
-            )
-        if not path.parent.is_dir():
-            raise DataError(f"{path}: no such folder (for the cache of the search tool).")
-        if not os.access(path if path.exists() else path.parent, os.W_OK):
-            raise DataError(f"{path}: a web back-end must be able to write its cache, and this process cannot.")
+        if not Path(self.path).is_file():
+            raise DataError(f"{self.path}: no such file (the cache of the search tool).")
 
     def open(self) -> None:
         """Reads or opens the file; otherwise the first `get` does this. Blocks.
@@ -59,11 +45,6 @@ class KnownResults:
         found = self._entries.get(query)
         return self._entries.get(normal(query)) if found is None else found
 
-    def put(self, query: str, result: str) -> None:
-        """Adds a result; blocks."""
-        assert isinstance(self._entries, ResultCache)
-        self._entries.put(normal(query), result)
-
     def inputs(self) -> Mapping[str, str]:
         """Path -> a mark of the content, of a .json file."""
         return {self.path: fingerprint([Path(self.path)])} if _is_json(self.path) else {}
@@ -76,6 +57,55 @@ class KnownResults:
 
     def __getstate__(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+@dataclass(frozen=True)
+class GrowingResults(KnownResults):
+    """Results of a web back-end, in a sqlite file that takes new ones. It holds those of one configuration.
+
+    Attributes:
+        settings: name -> a JSON value on which the results depend, beside the query. Imported entries fit any settings.
+
+    Raises:
+        ValueError: the file is .json, or holds the results of other settings.
+        DataError: the file cannot be written, or its folder is not there.
+    """
+
+    settings: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        path = Path(self.path)
+        if _is_json(self.path):
+            raise ValueError(
+                f"{path}: a .json file cannot take new results; import it into a sqlite file with"
+                f" rllib-arpo import-cache CACHE.sqlite {path.name}"
+            )
+        if not path.parent.is_dir():
+            raise DataError(f"{path}: no such folder (for the cache of the search tool).")
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise DataError(f"{path}: a web back-end must be able to write its cache, and this process cannot.")
+        if path.exists():
+            self._check_settings(_sqlite_file(self.path))
+
+    def put(self, query: str, result: str) -> None:
+        """Adds a result; blocks."""
+        self._entries.put(normal(query), result)
+
+    @functools.cached_property
+    def _entries(self) -> ResultCache:
+        cache = _sqlite_file(self.path)
+        cache.keep_settings(json.dumps(self.settings))
+        self._check_settings(cache)  # Another tool may have been quicker.
+        return cache
+
+    def _check_settings(self, cache: ResultCache) -> None:
+        found = json.loads(cache.settings() or "{}")
+        for name, own in self.settings.items():
+            if found.get(name, own) != own:
+                raise ValueError(
+                    f"{self.path}: the results of this cache are those of {name}={found[name]!r}, and the search tool"
+                    f" has {own!r}: give it a cache of its own."
+                )
 
 
 def normal(query: str) -> str:

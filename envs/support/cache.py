@@ -83,6 +83,20 @@ class ResultCache:
         with self._transaction() as connection:
             return connection.execute("SELECT COUNT(*) FROM results").fetchone()[0]
 
+    def settings(self) -> str | None:
+        """The settings that `keep_settings` has stored, or None."""
+        with self._transaction() as connection:
+            if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'settings'").fetchone() is None:
+                return None
+            row = connection.execute("SELECT value FROM settings").fetchone()
+        return None if row is None else row[0]
+
+    def keep_settings(self, settings: str) -> None:
+        """Stores the settings on which the texts depend beside their keys, unless the file has settings already."""
+        with self._transaction() as connection:
+            connection.execute("CREATE TABLE IF NOT EXISTS settings (id INTEGER PRIMARY KEY, value TEXT NOT NULL)")
+            connection.execute("INSERT OR IGNORE INTO settings VALUES (1, ?)", (settings,))
+
     def import_json(self, path: str | Path) -> int:
         """Adds the entries of a JSON file {key: text} and returns their number.
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from rllib_arpo.envs.errors import ToolError
-from rllib_arpo.envs.retrieval.known import KnownResults
+from rllib_arpo.envs.retrieval.known import GrowingResults, KnownResults
 from rllib_arpo.envs.retrieval.sources import LocalOptions, LocalSource, SearchSource
 from rllib_arpo.envs.retrieval.web_search import ENGINES, WebOptions
 from rllib_arpo.envs.support.per_loop import shared_flight
@@ -43,8 +43,9 @@ class SearchTool(Tool, LocalOptions, WebOptions):
             `retrieval.web_search.ENGINES` (with the `WebOptions`), whose key comes from the environment (BRAVE_API_KEY,
             SERPER_API_KEY, TAVILY_API_KEY).
         cache: a sqlite file (all its users on one machine), or a .json file of the same entries {query: result}, which
-            the tool never writes and therefore refuses for web back-ends. Give each configuration of a web back-end a
-            file of its own: a result is shown whichever of them has found it.
+            the tool never writes and therefore refuses for web back-ends. If a web back-end has written to a sqlite
+            file, a back-end with another name, `top_k`, `order` or `backend_options` refuses it; imported entries fit
+            all of them.
         top_k: number of passages shown; of a cached result, all are.
         order: "best_first" or "best_last".
     """
@@ -86,8 +87,7 @@ class SearchTool(Tool, LocalOptions, WebOptions):
     async def __call__(self, query: str) -> ToolResult:
         if self.backend not in ENGINES:
             return ToolResult(await self._answer(query))
-        options = json.dumps(dict(self.backend_options), sort_keys=True, default=repr)
-        same = (self.backend, self.base_url, options, self.top_k, self.order, self.cache, query)
+        same = (self.base_url, json.dumps(self._settings()), self.cache, query)
         return ToolResult(await shared_flight(same, lambda: self._answer(query)))
 
     async def _answer(self, query: str) -> str:
@@ -97,7 +97,7 @@ class SearchTool(Tool, LocalOptions, WebOptions):
         if not found:
             return NOTHING_FOUND
         text = "\n".join(found) if self.documents else as_pages(found)
-        if self._known is not None and self._known.grows:
+        if isinstance(self._known, GrowingResults):
             await asyncio.to_thread(self._known.put, query, text)
         return text
 
@@ -107,7 +107,14 @@ class SearchTool(Tool, LocalOptions, WebOptions):
 
     @functools.cached_property
     def _known(self) -> KnownResults | None:
-        return None if self.cache is None else KnownResults(self.cache, grows=self.backend in ENGINES)
+        if self.cache is None:
+            return None
+        return GrowingResults(self.cache, self._settings()) if self.backend in ENGINES else KnownResults(self.cache)
+
+    def _settings(self) -> dict[str, Any]:
+        """The settings on which a web back-end's results depend, beside the query."""
+        options = json.loads(json.dumps(dict(self.backend_options), sort_keys=True, default=repr))
+        return {"backend": self.backend, "top_k": self.top_k, "order": self.order, "backend_options": options}
 
 
 def as_pages(texts: Sequence[str]) -> str:

@@ -28,7 +28,7 @@ from rllib_arpo.envs.worlds.copies import difference
 from rllib_arpo.envs.worlds.maker import WorldMaker
 from rllib_arpo.envs.worlds.session import WorldSession
 from rllib_arpo.errors import CHECKS, CommandError, command_errors
-from rllib_arpo.options.option import at_least, optional
+from rllib_arpo.options.rules import at_least, optional
 from rllib_arpo.terminal import printable
 
 

@@ -9,10 +9,22 @@ from typing import Any
 
 from ray.rllib.core import DEFAULT_MODULE_ID
 
+from rllib_arpo.core.figures import (
+    ExaminedNode,
+    examined_nodes,
+    fork_places,
+    initial_entropies,
+    longest_path,
+    new_contexts,
+    num_turns,
+    path_tool_calls,
+    tool_calls,
+)
 from rllib_arpo.core.metric import FORKS, PROGRESS, ROLLOUT, TOOLS, Metric, mean, measure, quantile
 from rllib_arpo.core.pass_at_k import is_correct, pass_at_k
-from rllib_arpo.core.tree import StopReason, ToolCall, ToolStatus
-from rllib_arpo.rollout.metrics import NodeStats, QuestionStats
+from rllib_arpo.core.token_counts import all_path_tokens
+from rllib_arpo.core.tree import QuestionTree, StopReason, ToolCall, ToolStatus, Trajectory
+from rllib_arpo.rollout.messages import SampledQuestion
 from rllib_arpo.rollout.question_stream import Batch
 
 
@@ -22,11 +34,13 @@ class Rollout:
 
     Attributes:
         questions: those that were sampled, at least one.
+        nodes: the tool responses of theirs that were examined.
         seconds: wall time.
         num_given_up: questions that could not be sampled.
     """
 
-    questions: Sequence[QuestionStats]
+    questions: Sequence[SampledQuestion]
+    nodes: Sequence[ExaminedNode]
     seconds: float
     num_given_up: int
 
@@ -36,7 +50,7 @@ class ToolUse:
     """The calls of one tool, and the nodes after its responses."""
 
     calls: Sequence[ToolCall]
-    nodes: Sequence[NodeStats]
+    nodes: Sequence[ExaminedNode]
 
     def number(self, status: ToolStatus) -> int:
         return sum(call.status is status for call in self.calls)
@@ -46,32 +60,47 @@ class ToolUse:
 
 
 def each(
-    values: Callable[[QuestionStats], Iterable[float]], over: Callable[[Iterable[float]], float | None] = mean
+    values: Callable[[QuestionTree], Iterable[float]], over: Callable[[Iterable[float]], float | None] = mean
 ) -> Callable[[Rollout], float | None]:
-    """The mean, or what `over` makes, of the values that all questions have, taken together."""
-    return lambda rollout: over(value for question in rollout.questions for value in values(question))
+    """The mean, or what `over` makes, of the values that all trees have, taken together."""
+    return lambda rollout: over(value for question in rollout.questions for value in values(question.tree))
 
 
-def _pass_at_all(question: QuestionStats) -> float:
+def leaves(values: Callable[[Trajectory], float]) -> Callable[[Rollout], float | None]:
+    """The mean over the trajectories."""
+    return each(lambda tree: map(values, tree.trajectories))
+
+
+def nodes(
+    values: Callable[[Iterable[ExaminedNode]], Iterable[float]],
+    over: Callable[[Iterable[float]], float | None] = mean,
+) -> Callable[[Rollout], float | None]:
+    """The mean, or what `over` makes, of the values of the nodes of all questions."""
+    return lambda rollout: over(values(rollout.nodes))
+
+
+def sums(value: Callable[[SampledQuestion], float]) -> Callable[[Rollout], float]:
+    """The sum over the questions."""
+    return lambda rollout: sum(map(value, rollout.questions))
+
+
+def _pass_at_all(tree: QuestionTree) -> float:
     """pass@k of one question with k = all its leaves."""
-    return pass_at_k(len(question.accuracies), sum(map(is_correct, question.accuracies)), len(question.accuracies))
+    num = len(tree.trajectories)
+    return pass_at_k(num, sum(is_correct(leaf.accuracy) for leaf in tree.trajectories), num)
 
 
-def _rises(nodes: Iterable[NodeStats]) -> list[float]:
+def _rises(nodes: Iterable[ExaminedNode]) -> list[float]:
     """dH of the nodes on policy."""
     return [node.decision.delta for node in nodes if node.on_policy]
 
 
-def _rose(nodes: Iterable[NodeStats]) -> list[bool]:
+def _rose(nodes: Iterable[ExaminedNode]) -> list[bool]:
     return [delta > 0 for delta in _rises(nodes)]
 
 
-def _turns(question: QuestionStats) -> int:
-    return question.num_turns
-
-
-def _fork_depths(question: QuestionStats) -> list[int]:
-    return [depth for _, depth in question.forks]
+def _fork_depths(tree: QuestionTree) -> list[int]:
+    return [fork.num_inherited_turns for fork in tree.forks()]
 
 
 _REWARD = "reward per TRAJECTORY (RLlib's own sum over agents would be M times that)"
@@ -87,50 +116,64 @@ _DEPTH = "turns above the node, over the children"
 #: Of training and of evaluation.
 ROLLOUT_METRICS: tuple[Metric[Rollout], ...] = (
     Metric(
-        "episode_return_mean", PROGRESS, _REWARD, each(lambda q: q.rewards), label="reward", console=("reward", "6.3f")
+        "episode_return_mean", PROGRESS, _REWARD, each(QuestionTree.returns), label="reward", console=("reward", "6.3f")
     ),
-    Metric("episode_return_min", ROLLOUT, _REWARD, each(lambda q: q.rewards, min)),
-    Metric("episode_return_max", ROLLOUT, _REWARD, each(lambda q: q.rewards, max)),
-    Metric("accuracy", PROGRESS, "mean over the trajectories", each(lambda q: q.accuracies), console=("acc", "4.2f")),
-    Metric("format_valid", PROGRESS, "share of the trajectories", each(lambda q: q.formats_valid)),
+    Metric("episode_return_min", ROLLOUT, _REWARD, each(QuestionTree.returns, min)),
+    Metric("episode_return_max", ROLLOUT, _REWARD, each(QuestionTree.returns, max)),
+    Metric("accuracy", PROGRESS, "mean over the trajectories", leaves(lambda t: t.accuracy), console=("acc", "4.2f")),
+    Metric("format_valid", PROGRESS, "share of the trajectories", leaves(lambda t: t.format_valid)),
     *(
         Metric(
             f"stop/{reason}",
             ROLLOUT,
             "share of the trajectories that ended for this reason",
-            each(lambda q, reason=reason: [ending == reason for ending in q.stop_reasons]),  # type: ignore[misc]
+            leaves(lambda leaf, reason=reason: leaf.stop_reason == reason),  # type: ignore[misc]
         )
         for reason in StopReason
     ),
     Metric(
-        "pass_at_k", PROGRESS, "share of the questions with a leaf of accuracy 1", each(lambda q: [_pass_at_all(q)])
+        "pass_at_k",
+        PROGRESS,
+        "share of the questions with a leaf of accuracy 1",
+        each(lambda t: [_pass_at_all(t)]),
     ),
     Metric("num_episodes", ROLLOUT, "questions", lambda rollout: len(rollout.questions), reduce="sum"),
-    Metric("episode_len_mean", ROLLOUT, _LENGTH, each(lambda q: [q.longest_path])),
-    Metric("episode_len_min", ROLLOUT, _LENGTH, each(lambda q: [q.longest_path], min)),
-    Metric("episode_len_max", ROLLOUT, _LENGTH, each(lambda q: [q.longest_path], max)),
-    Metric("response_tokens_mean", ROLLOUT, "generated tokens of a whole path", each(lambda q: q.path_tokens)),
+    Metric("episode_len_mean", ROLLOUT, _LENGTH, each(lambda t: [longest_path(t)])),
+    Metric("episode_len_min", ROLLOUT, _LENGTH, each(lambda t: [longest_path(t)], min)),
+    Metric("episode_len_max", ROLLOUT, _LENGTH, each(lambda t: [longest_path(t)], max)),
+    Metric("response_tokens_mean", ROLLOUT, "generated tokens of a whole path", each(all_path_tokens)),
     Metric(
         "tool_calls_per_trajectory",
         TOOLS,
         "calls of a whole path",
-        each(lambda q: q.path_tool_calls),
+        each(path_tool_calls),
         console=("tools", "3.1f"),
     ),
-    Metric("entropy/initial", FORKS, _LEVELS, each(lambda q: q.initial_entropies)),
-    Metric("entropy/after_tool", FORKS, _LEVELS, each(lambda q: [n.entropy for n in q.nodes if n.on_policy])),
-    Metric("entropy/delta", FORKS, _DELTA, each(lambda q: _rises(q.nodes)), console=("dH", "+6.3f")),
-    Metric("entropy/delta_p10", FORKS, _DELTA, each(lambda q: _rises(q.nodes), quantile(0.1))),
-    Metric("entropy/delta_p50", FORKS, _DELTA, each(lambda q: _rises(q.nodes), quantile(0.5))),
-    Metric("entropy/delta_p90", FORKS, _DELTA, each(lambda q: _rises(q.nodes), quantile(0.9))),
-    Metric("entropy/rise_share", FORKS, "share of these nodes with dH > 0", each(lambda q: _rose(q.nodes))),
-    Metric("forks_per_question", FORKS, "children of nodes", each(lambda q: [len(q.forks)]), console=("forks", "4.1f")),
-    Metric("fork_events_per_question", FORKS, "nodes that have children", each(lambda q: [len(set(q.forks))])),
+    Metric(
+        "entropy/initial",
+        FORKS,
+        _LEVELS,
+        lambda rollout: mean(e for q in rollout.questions for e in initial_entropies(q.tree, q.entropy_window)),
+    ),
+    Metric("entropy/after_tool", FORKS, _LEVELS, nodes(lambda found: [n.entropy for n in found if n.on_policy])),
+    Metric("entropy/delta", FORKS, _DELTA, nodes(_rises), console=("dH", "+6.3f")),
+    Metric("entropy/delta_p10", FORKS, _DELTA, nodes(_rises, quantile(0.1))),
+    Metric("entropy/delta_p50", FORKS, _DELTA, nodes(_rises, quantile(0.5))),
+    Metric("entropy/delta_p90", FORKS, _DELTA, nodes(_rises, quantile(0.9))),
+    Metric("entropy/rise_share", FORKS, "share of these nodes with dH > 0", nodes(_rose)),
+    Metric(
+        "forks_per_question",
+        FORKS,
+        "children of nodes",
+        each(lambda t: [len(t.forks())]),
+        console=("forks", "4.1f"),
+    ),
+    Metric("fork_events_per_question", FORKS, "nodes that have children", each(lambda t: [len(set(fork_places(t)))])),
     Metric(
         "fork_rate",
         FORKS,
         "forked nodes / nodes that were decided while budget remained",
-        each(lambda q: [n.decision.children > 0 for n in q.nodes if n.decision.eligible]),
+        nodes(lambda found: [n.decision.children > 0 for n in found if n.decision.eligible]),
     ),
     Metric("fork_depth_mean", FORKS, _DEPTH, each(_fork_depths)),
     Metric("fork_depth_p10", FORKS, _DEPTH, each(_fork_depths, quantile(0.1))),
@@ -139,20 +182,25 @@ ROLLOUT_METRICS: tuple[Metric[Rollout], ...] = (
         "initial_rollouts_per_question",
         FORKS,
         "N, trajectories that began at the prompt",
-        each(lambda q: [q.num_initial_rollouts]),
+        each(lambda t: [len(t.initial())]),
     ),
-    Metric("topped_up_per_question", FORKS, "top-ups", each(lambda q: [q.num_topped_up])),
+    Metric(
+        "topped_up_per_question",
+        FORKS,
+        "top-ups",
+        each(lambda t: [sum(leaf.topped_up for leaf in t.trajectories)]),
+    ),
     Metric(
         "prefix_tokens_reused",
         FORKS,
         "tokens of forks' prefixes that came from the engine's prefix cache",
-        each(lambda q: [q.prefix_tokens_reused], sum),
+        sums(lambda question: question.prefix_tokens_reused),
     ),
     Metric(
         "forks_refused",
         FORKS,
         "forks that the environment refused by an error ([faults](rllib.md#faults))",
-        each(lambda q: [q.forks_refused], sum),
+        sums(lambda question: question.forks_refused),
     ),
     Metric(
         "questions_given_up",
@@ -164,20 +212,20 @@ ROLLOUT_METRICS: tuple[Metric[Rollout], ...] = (
         "requests_refused",
         TOOLS,
         "requests of [agents](own.md#an-agent-of-an-api) that were not answered",
-        each(lambda q: [q.requests_refused], sum),
+        sums(lambda question: question.requests_refused),
     ),
     Metric(
         "new_contexts",
         TOOLS,
         "how often an agent read a new context in place of its history, a shared one once",
-        each(lambda q: [q.new_contexts], sum),
+        each(lambda t: [new_contexts(t)], sum),
     ),
-    Metric("tool_calls_executed", TOOLS, "calls, a shared one once", each(lambda q: [len(q.tool_calls)], sum)),
+    Metric("tool_calls_executed", TOOLS, "calls, a shared one once", each(lambda t: [len(tool_calls(t))], sum)),
     Metric(
         "generated_tokens",
         ROLLOUT,
         "tokens, a shared one once, also those of refused forks",
-        each(lambda q: [q.num_generated_tokens], sum),
+        sums(lambda question: question.num_generated_tokens),
     ),
     Metric(
         "tokens_per_second",
@@ -202,13 +250,17 @@ TOOL_METRICS: tuple[Metric[ToolUse], ...] = (
 )
 
 
-def total(value: Callable[[QuestionStats], float]) -> Callable[[Batch], float]:
+def _turns(question: SampledQuestion) -> int:
+    return num_turns(question.tree)
+
+
+def total(value: Callable[[SampledQuestion], float]) -> Callable[[Batch], float]:
     """The sum over all questions that were sampled for a batch."""
-    return lambda batch: sum(value(question.stats) for question in batch.asked)
+    return lambda batch: sum(map(value, batch.asked))
 
 
 def _lifetime(
-    name: str, value: Callable[[QuestionStats], float], group: str | None = ROLLOUT, label: str = ""
+    name: str, value: Callable[[SampledQuestion], float], group: str | None = ROLLOUT, label: str = ""
 ) -> Metric[Batch]:
     return Metric(name, group, "the same since the run began", total(value), label, reduce="lifetime_sum")
 
@@ -234,7 +286,7 @@ BATCH_METRICS: tuple[Metric[Batch], ...] = (
     _lifetime(f"num_module_steps_sampled_lifetime/{DEFAULT_MODULE_ID}", _turns, group=None),
     _lifetime("num_episodes_lifetime", lambda q: 1),
     _lifetime("generated_tokens_lifetime", lambda q: q.num_generated_tokens),
-    _lifetime("tool_calls_executed_lifetime", lambda q: len(q.tool_calls), PROGRESS, "tool calls so far"),
+    _lifetime("tool_calls_executed_lifetime", lambda q: len(tool_calls(q.tree)), PROGRESS, "tool calls so far"),
 )
 
 #: The names under `env_runners/` that ARPO reports, in training and evaluation: metrics, and the groups above them.
@@ -242,13 +294,13 @@ BATCH_METRICS: tuple[Metric[Batch], ...] = (
 OWN_NAMES = {metric.name.split("/")[0] for table in (ROLLOUT_METRICS, BATCH_METRICS) for metric in table} | {"tools"}
 
 
-def rollout_metrics(questions: Sequence[QuestionStats], seconds: float, num_given_up: int = 0) -> dict[str, float]:
+def rollout_metrics(questions: Sequence[SampledQuestion], seconds: float, num_given_up: int = 0) -> dict[str, float]:
     """`ROLLOUT_METRICS`, and `TOOL_METRICS` of each tool. Args: as the attributes of `Rollout`."""
-    calls = [call for question in questions for call in question.tool_calls]
-    nodes = [node for question in questions for node in question.nodes]
-    metrics = measure(ROLLOUT_METRICS, Rollout(questions, seconds, num_given_up))
+    calls = [call for question in questions for call in tool_calls(question.tree)]
+    found = [node for question in questions for node in examined_nodes(question.tree, question.entropy_window)]
+    metrics = measure(ROLLOUT_METRICS, Rollout(questions, found, seconds, num_given_up))
     for name in sorted({call.name for call in calls}.union(*(question.tools_offered for question in questions))):
-        use = ToolUse([call for call in calls if call.name == name], [node for node in nodes if node.tool == name])
+        use = ToolUse([call for call in calls if call.name == name], [node for node in found if node.tool == name])
         metrics |= measure(TOOL_METRICS, use, f"tools/{name}/")
     return metrics
 

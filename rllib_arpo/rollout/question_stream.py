@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rllib_arpo.core.figures import has_signal, oldest_weights
 from rllib_arpo.rollout.dispatch import QuestionDispatcher
 from rllib_arpo.rollout.messages import QuestionRef, SampledQuestion, SamplingConditions, question_refs
 
@@ -68,11 +69,11 @@ class QuestionStream:
         self._num_requeued = rounds = 0
         self._ask_until(self.next_number + (1 + settings.max_weight_lag) * settings.questions_per_batch)
         asked = batch = self.take(settings.questions_per_batch, conditions)
-        while rounds < settings.max_resample_rounds and not all(s.stats.has_signal for s in batch):
-            kept = [s for s in batch if s.stats.has_signal]
+        while rounds < settings.max_resample_rounds and not all(has_signal(s.tree) for s in batch):
+            kept = [s for s in batch if has_signal(s.tree)]
             fresh = self.take(settings.questions_per_batch - len(kept), conditions)
             batch, asked, rounds = kept + fresh, asked + fresh, rounds + 1
-        trained = [s for s in batch if s.stats.has_signal] if settings.max_resample_rounds else batch
+        trained = [s for s in batch if has_signal(s.tree)] if settings.max_resample_rounds else batch
         trained = trained or batch
         given_up = self._dispatcher.take_missing()
         if not trained:
@@ -111,5 +112,5 @@ class QuestionStream:
 
 def weight_lag(question: SampledQuestion, version: int | None) -> int:
     """The updates between the oldest weights that sampled a question and `version`; 0 if either is not known."""
-    oldest = question.stats.oldest_weights
+    oldest = oldest_weights(question.tree)
     return 0 if oldest is None or version is None else version - oldest

@@ -13,7 +13,8 @@ from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, LEARNER_RESULTS
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
 from rllib_arpo.core.branching import AUTO, rules_with
-from rllib_arpo.core.tree import MASKED_STOP_REASONS, StopReason
+from rllib_arpo.core.figures import examined_nodes
+from rllib_arpo.core.tree import MASKED_STOP_REASONS, StopReason, Trajectory
 from rllib_arpo.learner.metrics import GUARD_LIMITS, NUM_ALARMS, alarms
 from rllib_arpo.rollout.messages import SampledQuestion
 from rllib_arpo.rollout.metric_table import BATCH_METRICS, ROLLOUT_METRICS
@@ -62,11 +63,12 @@ class IterationLog:
             evaluated: the questions of an evaluation of these weights, if there was one.
             tell: takes a line for the terminal.
         """
-        stats = [question.stats for question in sampled]
-        tell(first_batch_line(stats))
-        accuracies = [accuracy for question in evaluated for accuracy in question.stats.accuracies]
+        trees = [question.tree for question in sampled]
+        nodes = [node for question in sampled for node in examined_nodes(question.tree, question.entropy_window)]
+        tell(first_batch_line(trees, nodes))
+        accuracies = [trajectory.accuracy for trajectory in _trajectories(evaluated)]
         greedy = sum(accuracies) / len(accuracies) if accuracies else None
-        for warning in first_batch_warnings(stats, greedy, branching, _why_no_signal(sampled)):
+        for warning in first_batch_warnings(trees, nodes, greedy, branching, _why_no_signal(sampled)):
             logger.warning("%s", warning)
 
     def rollout(self, metrics: Mapping[str, float]) -> None:
@@ -88,7 +90,7 @@ class IterationLog:
                     metric = "forks_refused" if error.refused_fork else "stop/error"
                     logger.warning("%s, %s. %s (%s).", question.ref, error, end, metric)
 
-        reasons = Counter(reason for question in sampled for reason in question.stats.stop_reasons)
+        reasons = Counter(trajectory.stop_reason for trajectory in _trajectories(sampled))
         share = sum(reasons[reason] for reason in ENDED_IN_ERROR) / max(reasons.total(), 1)
         if share > max_share:
             raised = [error for question in sampled for error in question.errors]
@@ -136,13 +138,17 @@ class IterationLog:
 
 def _why_no_signal(sampled: Sequence[SampledQuestion]) -> str:
     """The likely cause, and what to do."""
-    stats = [question.stats for question in sampled]
-    [(reason, count)] = Counter(reason for one in stats for reason in one.stop_reasons).most_common(1)
-    formats = [valid for one in stats for valid in one.formats_valid]
-    if reason in MASKED_STOP_REASONS and count > len(formats) / 2:
+    trajectories = _trajectories(sampled)
+    [(reason, count)] = Counter(trajectory.stop_reason for trajectory in trajectories).most_common(1)
+    half = len(trajectories) / 2
+    if reason in MASKED_STOP_REASONS and count > half:
         return f"most trajectories are masked (stop/{reason})"
-    if sum(formats) < len(formats) / 2:
+    if sum(trajectory.format_valid for trajectory in trajectories) < half:
         return f"most break the format (stop/{reason}): cold-start the model, or give it examples or more tokens"
-    if sum(accuracy for one in stats for accuracy in one.accuracies) > len(formats) / 2:
+    if sum(trajectory.accuracy for trajectory in trajectories) > half:
         return "the questions are too easy: ask others, or set max_resample_rounds"
     return "the questions are too hard or the policy has collapsed: ask easier ones, sample more rollouts, or lower lr"
+
+
+def _trajectories(sampled: Sequence[SampledQuestion]) -> list[Trajectory]:
+    return [trajectory for question in sampled for trajectory in question.tree.trajectories]

@@ -13,5 +13,5 @@ def test_a_file_has_what_follows_from_the_declarations(name):
 
 
 def test_a_table_is_written_whatever_stood_there():
-    lines = with_tables("before\n\n<!-- table: training -->\n| old |\n|---|\n\nafter\n").splitlines()
-    assert lines == ["before", "", "<!-- table: training -->", *TABLES["training"], "", "after"]
+    lines = with_tables("before\n\n<!-- table: batch -->\n| old |\n|---|\n\nafter\n").splitlines()
+    assert lines == ["before", "", "<!-- table: batch -->", *TABLES["batch"], "", "after"]

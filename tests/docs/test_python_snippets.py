@@ -16,7 +16,6 @@ import shutil
 import sys
 import textwrap
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -208,11 +207,11 @@ def record(desk, model_folder) -> None:
     """The record of an evaluation after 12 updates, in the current folder."""
     from rllib_arpo.record.recorder import TreeRecorder
     from rllib_arpo.record.tables import RecordSettings
-    from rllib_arpo.rollout.episodes import tree_to_episode
-    from rllib_arpo.rollout.messages import QuestionRef
+    from rllib_arpo.rollout.episodes import TreeEpisode
+    from rllib_arpo.rollout.messages import QuestionRef, SampledQuestion
     from tests.record.trees import TREE
 
     config = ARPOConfig().language_model(model_name_or_path=model_folder).debugging(seed=5)
     recorder = TreeRecorder(RecordSettings.from_config(config), lambda: desk)
-    recorder.evaluation(12, [SimpleNamespace(ref=QuestionRef(0), number=0, episode=tree_to_episode(TREE), seconds=1.0)])
+    recorder.evaluation(12, [SampledQuestion(QuestionRef(0), TreeEpisode(TREE))])
     recorder.close()

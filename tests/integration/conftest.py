@@ -6,6 +6,7 @@ import pytest
 from ray import tune
 from transformers import AutoTokenizer
 
+from rllib_arpo.core.figures import tool_calls
 from rllib_arpo.envs.worlds.maker import WorldMaker
 from tests.helpers.chat_templates import QWEN25
 from tests.helpers.configs import small_config
@@ -56,7 +57,7 @@ def trains(ray_cluster, model_folder, built, monkeypatch):
             result = algorithm.train()["env_runners"]
             assert (result["forks_refused"], result["stop"].get("broken_tool", 0.0)) == (0, 0.0)
             assert result["forks_per_question"] > 0
-            statuses |= {str(call.status) for sampled in algorithm.last_sampled for call in sampled.stats.tool_calls}
+            statuses |= {str(call.status) for sampled in algorithm.last_sampled for call in tool_calls(sampled.tree)}
         return methods, result | {"statuses": statuses}
 
     return run

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from rllib_arpo.envs.worlds.running import RunningWorld
-from rllib_arpo.rollout.episodes import episode_to_tree
 from tests.helpers.configs import small_config
 from tests.helpers.models import TOKENIZER_SIZE, byte_tokenizer, tiny_model
 from tests.helpers.safe import Safe
@@ -35,7 +34,7 @@ def test_a_class_trains_for_two_iterations_and_forks_by_copy(ray_cluster, built,
     for iteration in (1, 2):
         result = algorithm.train()
         assert result["training_iteration"] == iteration
-        trees = [episode_to_tree(sampled.episode) for sampled in algorithm.last_sampled]
+        trees = [sampled.tree for sampled in algorithm.last_sampled]
         assert sorted(tree.question_id for tree in trees) == ["safes/0", "safes/1"]
         forks = [t for tree in trees for t in tree.trajectories if "." in t.agent_id]
         assert forks and {t.stop_reason.name for t in forks} <= {"ANSWER", "TOOL_CALL_LIMIT"}

@@ -7,9 +7,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -208,10 +207,6 @@ def wait_for(uri: str) -> None:
             time.sleep(0.1)
 
 
-def name(row: Mapping[str, Any]) -> tuple[str, str, str]:
-    return row["purpose"], str(row["iteration"]), row["question_id"]
-
-
 def test_a_server_gets_every_question_of_a_run(mlflow_server, results):
     """Of a run that `rllib-arpo log-run` brings to another store."""
     wait_for(mlflow_server)
@@ -224,4 +219,5 @@ def test_a_server_gets_every_question_of_a_run(mlflow_server, results):
     traces = client.search_traces(locations=[experiment], run_id=logged.info.run_id)
     assert len(recorded) == 2 * 2 + 3 * 3
     assert all(trace.data.spans for trace in traces)
-    assert sorted(name(trace.info.tags) for trace in traces) == sorted(name(question.row) for question in recorded)
+    names = [tuple(trace.info.tags[name] for name in ("purpose", "iteration", "question_id")) for trace in traces]
+    assert sorted(names) == sorted((q.facts.purpose, str(q.facts.iteration), q.tree.question_id) for q in recorded)

@@ -216,12 +216,26 @@ def test_a_query_is_asked_once_however_many_want_it(tmp_path):
         assert [request.params["q"] for request in engine.requests] == ["one", "two"]
 
 
-def test_what_the_web_answered_is_known_offline(tmp_path):
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"top_k": 5}, "top_k=3, and the search tool has 5"),
+        ({"backend_options": {"language": "de"}}, r"backend_options={}, and the search tool has {'language': 'de'}"),
+        ({"backend": "brave"}, "backend='searxng', and the search tool has 'brave'"),
+    ],
+)
+def test_a_cache_of_other_settings_is_refused(tmp_path, options, message):
     cache = tmp_path / "cache.sqlite"
     ResultCache(cache).put("imported", "Page 1: imported")
+    early = SearchTool(backend="searxng", base_url="http://127.0.0.1:9", cache=str(cache), top_k=7)
     with serve(lambda request: Reply(REPLIES["searxng"])) as engine:
         tool = SearchTool(backend="searxng", base_url=engine.url, cache=str(cache))
         assert [call(tool).text, call(tool, "imported").text] == [FOUND, "Page 1: imported"]
+        with pytest.raises(ValueError) as error:
+            SearchTool(**{"backend": "searxng", "base_url": engine.url, "cache": str(cache), **options})
+    assert str(error.value) == f"{cache}: the results of this cache are those of {message}: give it a cache of its own."
+    with pytest.raises(ValueError, match="top_k=3, and the search tool has 7"):
+        early.prepare()
     offline = SearchTool(backend="offline", cache=str(cache), top_k=5)
     assert call(offline).text == FOUND
     assert len(ResultCache(cache)) == 2

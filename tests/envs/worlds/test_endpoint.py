@@ -10,13 +10,14 @@ import httpx2
 import numpy as np
 import pytest
 
+from rllib_arpo.core.figures import new_contexts
 from rllib_arpo.core.tree import StopReason, context_after, depth_first_layout, known_beginnings
 from rllib_arpo.envs.rewards import FinishedPath
 from rllib_arpo.envs.worlds import Call, Opening, WholeTurn
 from rllib_arpo.envs.worlds.completions import Refused, read_request
 from rllib_arpo.envs.worlds.world import BEGINS
-from rllib_arpo.rollout.episodes import episode_to_tree
 from tests.helpers.api_agents import ADD, adder, client_of, said, threaded, trunk_of, user
+from tests.helpers.trees import endings
 from tests.helpers.worlds import QUESTION
 
 
@@ -151,9 +152,9 @@ def test_messages_as_templates_take_them():
 
 def test_what_an_agent_adds_is_framed_by_the_template_and_turns_stay_as_sampled(sample):
     (question,), tokenizer = sample(adder, [1])
-    tree = episode_to_tree(question.episode)
-    assert (len(question.stats.forks), question.stats.rewards) == (1, (0.5, 0.6))
-    assert question.stats.stop_reasons == (StopReason.WORLD_ENDED,) * 2
+    tree = question.tree
+    assert (len(tree.forks()), tree.returns().tolist()) == (1, [0.5, 0.6])
+    assert endings(tree) == (StopReason.WORLD_ENDED,) * 2
     root, fork = tree.trajectories
     # The twin: the template's text of the whole conversation.
     talk = [{"role": "system", "content": "You add."}, {"role": "user", "content": "Begin at 2."}]
@@ -175,9 +176,8 @@ def test_a_changed_message_is_a_refused_fork(sample):
         return await adder(endpoint, row, changed="another" if next(runs) == 1 else None)
 
     (question,), _ = sample(changing, [1])
-    stats = question.stats
-    assert (stats.forks_refused, len(stats.forks), stats.num_topped_up) == (1, 0, 1)
-    assert stats.stop_reasons == (StopReason.WORLD_ENDED,) * 2
+    assert (question.forks_refused, len(question.tree.forks()), len(question.tree.initial())) == (1, 0, 1)
+    assert endings(question.tree) == (StopReason.WORLD_ENDED,) * 2
     (error,) = question.errors
     assert error.text == (
         "The world 'changing' cannot be repeated: turn 1, add {'n': 1}, got \"{'role': 'tool', 'content': 'another', "
@@ -207,11 +207,10 @@ def texts(tokenizer, tree, trajectory):
 
 def test_a_shortened_history_begins_another_conversation_with_the_run_s_reward(sample):
     (question,), tokenizer = sample(adder, [1], compacts_at=4)
-    tree = episode_to_tree(question.episode)
+    tree = question.tree
     root, fork = tree.trajectories
-    stats = question.stats
-    assert (len(stats.forks), stats.requests_refused, stats.new_contexts) == (1, 0, 1)
-    assert stats.stop_reasons == (StopReason.WORLD_ENDED,) * 2
+    assert (len(tree.forks()), question.requests_refused, new_contexts(tree)) == (1, 0, 1)
+    assert endings(tree) == (StopReason.WORLD_ENDED,) * 2
     begin = {"role": "system", "content": "You add."}
     common = len(tokenizer.encode(rendered(tokenizer, begin, user("Begin at 2."), tools=[ADD]).partition("Begin")[0]))
     assert [turn.new_context for turn in root.turns] == [True, False, False, False]
@@ -225,7 +224,7 @@ def test_a_shortened_history_begins_another_conversation_with_the_run_s_reward(s
         rendered(tokenizer, *second, call_of(2), {"role": "tool", "content": "6"},
                  {"role": "assistant", "content": "Done."}, tools=[ADD]),
     ]  # fmt: skip
-    assert stats.rewards == (0.6, (4 + fork_calls(tokenizer, fork)) / 10)
+    assert tree.returns().tolist() == [0.6, (4 + fork_calls(tokenizer, fork)) / 10]
 
 
 def fork_calls(tokenizer, fork):
@@ -235,11 +234,10 @@ def fork_calls(tokenizer, fork):
 
 def test_a_helper_s_conversation_is_one_of_its_own_and_the_first_goes_on_after_it(sample):
     (question,), tokenizer = sample(adder, [1], helped=True)
-    tree = episode_to_tree(question.episode)
+    tree = question.tree
     root, fork = tree.trajectories
-    stats = question.stats
-    assert (len(stats.forks), stats.requests_refused, stats.new_contexts) == (1, 0, 6)
-    assert stats.stop_reasons == (StopReason.WORLD_ENDED,) * 2
+    assert (len(tree.forks()), question.requests_refused, new_contexts(tree)) == (1, 0, 6)
+    assert endings(tree) == (StopReason.WORLD_ENDED,) * 2
     asked = {"role": "system", "content": "You check."}
     right = {"role": "assistant", "content": "Right."}
     talk = [{"role": "system", "content": "You add."}, user("Begin at 2."), call_of(1)]

@@ -8,9 +8,9 @@ import httpx2
 
 from rllib_arpo.core.tree import StopReason
 from rllib_arpo.envs.worlds import WholeTurn
-from rllib_arpo.rollout.episodes import episode_to_tree
 from tests.helpers.api_agents import adder, client_of, said, trunk_of, user
 from tests.helpers.chat_templates import calling_folder
+from tests.helpers.trees import endings
 
 
 async def told(endpoint, row):
@@ -71,8 +71,8 @@ async def fails_after_a_refusal(endpoint, row):
 
 def test_a_refused_request_is_counted_and_masks_if_the_agent_fails(sample):
     (question,), _ = sample(fails_after_a_refusal, [1])
-    assert question.stats.requests_refused == 2
-    assert set(question.stats.stop_reasons) == {StopReason.BROKEN_TOOL}
+    assert question.requests_refused == 2
+    assert set(endings(question.tree)) == {StopReason.BROKEN_TOOL}
 
 
 async def hopeless(endpoint, row):
@@ -90,7 +90,7 @@ async def hopeless(endpoint, row):
 def test_refused_requests_are_counted_however_their_question_or_trajectory_ends(sample):
     (failed, question), _ = sample(hopeless, [0, 1], deadline_s=1.0)
     assert failed.failure.message.startswith("BrokenToolError: The program 'hopeless' failed after a refused request")
-    assert (question.stats.stop_reasons, question.stats.requests_refused) == ((StopReason.DEADLINE,), 4)
+    assert (endings(question.tree), question.requests_refused) == ((StopReason.DEADLINE,), 4)
 
 
 SYSTEM = {"role": "system", "content": "Be brief."}
@@ -108,15 +108,15 @@ async def brief(endpoint, row, times=1, alone=False):
 
 def test_messages_that_the_template_does_not_take_are_a_refused_request_also_in_a_fork(sample):
     (question,), tokenizer = sample(brief, [1])
-    root, fork = episode_to_tree(question.episode).trajectories
+    root, fork = question.tree.trajectories
     told = "The chat template cannot render these messages: The system message comes first."
     assert tokenizer.decode(root.turns[0].observation) == (
         f"\n<|im_start|>user\n400: {told}<|im_end|>\n<|im_start|>assistant\n"
     )
-    assert (question.stats.requests_refused, question.stats.rewards) == (2, (1.0, 1.0))
+    assert (question.requests_refused, question.tree.returns().tolist()) == (2, [1.0, 1.0])
     assert (fork.parent, fork.num_inherited_turns, len(fork.turns)) == ("0", 1, 1)
     (limited, _), _ = sample(brief, [1, 2], times=100)
-    assert limited.stats.stop_reasons == (StopReason.TOOL_CALL_LIMIT,) * 2
+    assert endings(limited.tree) == (StopReason.TOOL_CALL_LIMIT,) * 2
     (failed,), _ = sample(brief, [1], alone=True)
     assert failed.failure.message == f"UnreadableError: {told}"
 
