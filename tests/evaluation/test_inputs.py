@@ -7,7 +7,7 @@ import pytest
 from rllib_arpo.commands import run_command
 from rllib_arpo.envs.retrieval.index import build_folder
 from rllib_arpo.evaluation import runner
-from tests.envs.rewards.judge_server import honest, judge_server
+from tests.helpers.judge_server import honest, judge_server
 from tests.helpers.parquet import parquet
 from tests.helpers.parquet import row as parquet_row
 from tests.helpers.web_server import Reply, json_service

@@ -13,8 +13,8 @@ from rllib_arpo.commands import run_command
 from rllib_arpo.evaluation import runner
 from rllib_arpo.evaluation.report import SUMMARY
 from rllib_arpo.record.question import RecordedQuestion
-from tests.envs.rewards.judge_server import honest, judge_server
 from tests.evaluation.conftest import recorded, samples
+from tests.helpers.judge_server import honest, judge_server
 from tests.helpers.trees import assert_same
 
 NUM_QUESTIONS = 150

@@ -1,7 +1,6 @@
 """A judge that is asked over HTTP, by a stand-in on 127.0.0.1 whose model is a function."""
 
 import asyncio
-import json
 from collections.abc import Callable
 from contextlib import ExitStack
 
@@ -11,37 +10,17 @@ from rllib_arpo.envs.errors import BrokenToolError
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards import FinishedPath, Judge, Score, make_scorer
 from rllib_arpo.envs.rewards.judge import MAX_ANSWER_CHARS
-from tests.helpers.web_server import JsonService, Reply, completion, json_service
+from tests.helpers.judge_server import ANSWER, fields, honest, judge_server
+from tests.helpers.web_server import JsonService, Reply
 
-ANSWER = "Candidate's answer"
 QUESTION = Question("q", (("user", "Where is the Louvre?"),), ("Paris", "Paris, France"), "qa", "here")
 
 
 @pytest.fixture
 def serve():
-    """serve(model) -> a server until the test ends; the model: user's message -> reply, or the status of an error."""
-
-    def start(model: Callable[[str], str | int]) -> JsonService:
-        def answer(request) -> Reply:
-            found = model(request.body["messages"][-1]["content"])
-            return Reply({}, found) if isinstance(found, int) else Reply(completion(found))
-
-        return stack.enter_context(json_service(answer))
-
+    """serve(model) -> a `judge_server` until the test ends."""
     with ExitStack() as stack:
-        yield start
-
-
-def fields(message: str) -> dict[str, object]:
-    """The texts of a grading request, by their headings."""
-    return {name: json.loads(text) for name, text in (line.split(": ", 1) for line in message.splitlines())}
-
-
-def honest(message: str) -> str:
-    """Repeats the answer, compares texts, and says so in its last line."""
-    found = fields(message)
-    right = found[ANSWER] in found["Reference answers"]
-    return f"{found[ANSWER]}\nVERDICT: {'CORRECT' if right else 'INCORRECT'}"
+        yield lambda model: stack.enter_context(judge_server(model))
 
 
 def checked(reply: str | int) -> Callable[[str], str | int]:
