@@ -40,7 +40,7 @@ def test_sound_json_is_read_and_nothing_else():
     assert json.dumps(parse_model_json(deepest)) == deepest
     read = parse_model_json('{"a": "\\ud83d\\ude00", "b": [1, 2.5, null, true]}')
     assert read == {"a": "😀", "b": [1, 2.5, None, True]}
-    for text in WRONG:
+    for text in [*WRONG, f"[{deepest}]"]:
         with pytest.raises(ValueError):
             parse_model_json(text)
 

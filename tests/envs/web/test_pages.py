@@ -193,6 +193,13 @@ def test_every_page_gives_its_text_or_its_error():
     assert read(SLOW, timeout_s=3.0) == dict.fromkeys(SLOW, late)
 
 
+def test_five_redirects_are_followed_and_not_six():
+    hops = {f"hop_{n}": redirect(f"/hop_{n - 1}") for n in range(1, 7)}
+    found = read({"hop_0": page("<p>there"), **hops})
+    assert found["hop_5"] == ToolResult("URL: HOST/hop_0\n\nthere")
+    assert found["hop_6"] == ToolResult("HOST/hop_0: more than 5 redirects.", ERROR)
+
+
 def test_links_are_shown_on_demand():
     body = "<article><p>Read the <a href='more?a=1'>next page</a> for more about brass lamps.</p></article>"
     text = "Read the [next page](HOST/more?a=1) for more about brass lamps."
