@@ -1,7 +1,7 @@
 """The browse tool's argument, its cache, its browser agent, TLS."""
 
+import datetime
 import ssl
-import subprocess
 
 import pytest
 
@@ -110,13 +110,30 @@ def test_https_checks_the_name_and_not_the_address(tmp_path, monkeypatch):
 
 def self_signed(folder, name: str) -> str:
     """Path of a file with a key and its certificate for `name`."""
-    key, certificate, both = (folder / f"{part}.pem" for part in ("key", "certificate", "both"))
-    named = ["-subj", f"/CN={name}", "-addext", f"subjectAltName=DNS:{name}"]
-    kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-noenc", "-days", "2"]
-    command = ["openssl", "req", "-x509", *kind, *named, "-keyout", key, "-out", certificate]
-    subprocess.run(command, check=True, capture_output=True)
-    both.write_text(key.read_text() + certificate.read_text())
-    return str(both)
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    path = folder / "certificate.pem"
+    encoding = serialization.Encoding.PEM
+    secret = key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    path.write_bytes(secret + certificate.public_bytes(encoding))
+    return str(path)
 
 
 def test_no_proxy_of_the_environment_is_used(monkeypatch):
